@@ -1,0 +1,2 @@
+//! The binary: arguments and terminal output, nothing else.
+fn main() {}

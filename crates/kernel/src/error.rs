@@ -1,0 +1,81 @@
+//! The one shape of an error a person gets to read: what failed, why, and what mends it.
+
+use std::fmt;
+
+/// Whether the caller asked for something impossible or the machine would not do it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The request itself is wrong: exit status 2.
+    Usage,
+    /// The request was fine, carrying it out failed: exit status 1.
+    Failed,
+}
+
+/// `what: why; mend`, for example
+/// `cannot attach to eth0 in native mode: the driver (r8169) has no XDP support; try --mode skb`.
+#[derive(Clone, Debug)]
+pub struct Error {
+    kind: Kind,
+    what: String,
+    why: String,
+    mend: Option<String>,
+    errno: Option<i32>,
+}
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// Something was tried and did not work.
+    pub fn failed(what: impl Into<String>, why: impl fmt::Display) -> Self {
+        Self {
+            kind: Kind::Failed,
+            what: what.into(),
+            why: why.to_string(),
+            mend: None,
+            errno: None,
+        }
+    }
+
+    /// A system call failed: the reason is its errno in words.
+    pub fn os(what: impl Into<String>, source: std::io::Error) -> Self {
+        let errno = source.raw_os_error();
+        let mut words = source.to_string();
+        if let Some(cut) = words.find(" (os error") {
+            words.truncate(cut);
+        }
+        Self { errno, ..Self::failed(what, words) }
+    }
+
+    /// The request can never work as it was put.
+    pub fn usage(what: impl Into<String>, why: impl fmt::Display) -> Self {
+        Self { kind: Kind::Usage, ..Self::failed(what, why) }
+    }
+
+    /// Adds what the person can do about it, usually a command.
+    #[must_use]
+    pub fn mend(mut self, how: impl Into<String>) -> Self {
+        self.mend = Some(how.into());
+        self
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The errno behind it, when a system call said no.
+    pub fn errno(&self) -> Option<i32> {
+        self.errno
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.why)?;
+        match &self.mend {
+            Some(mend) => write!(f, "; {mend}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,1 @@
+//! Topologies of namespaces, experiments, peers and results.

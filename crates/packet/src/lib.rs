@@ -1,0 +1,1 @@
+//! Bytes: capture file formats, decoding and building of packets. No root, no system calls.
