@@ -1,0 +1,89 @@
+//! pcapng, the file format trawl records in (draft-ietf-opsawg-pcapng).
+//!
+//! Written files are little-endian, because the kernel side writes finished packet blocks in the
+//! host's order and every host trawl runs on is little-endian. Files of both orders are read.
+
+pub mod block;
+pub mod options;
+pub mod write;
+
+use block::{DIRECTION_INBOUND, DIRECTION_MASK, DIRECTION_OUTBOUND};
+
+/// What an Interface Description Block says about the place packets were seen at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface {
+    /// LINKTYPE_ value: 1 is Ethernet.
+    pub link_type: u16,
+    /// Longest captured length of a packet; 0 is no limit.
+    pub snaplen: u32,
+    pub name: Option<String>,
+    pub description: Option<String>,
+    /// The capture filter as the user wrote it.
+    pub filter: Option<String>,
+    /// Bits a second.
+    pub speed: Option<u64>,
+    pub mac: Option<[u8; 6]>,
+    pub hardware: Option<String>,
+    pub os: Option<String>,
+    /// `if_tsresol` as stored: a negative power of ten, or of two when the top bit is set.
+    pub tsresol: u8,
+    /// Seconds to add to every timestamp.
+    pub tsoffset: i64,
+    pub comments: Vec<String>,
+}
+
+impl Default for Interface {
+    fn default() -> Self {
+        Self {
+            link_type: block::LINKTYPE_ETHERNET,
+            snaplen: 0,
+            name: None,
+            description: None,
+            filter: None,
+            speed: None,
+            mac: None,
+            hardware: None,
+            os: None,
+            tsresol: block::TSRESOL_NANOSECONDS,
+            tsoffset: 0,
+            comments: Vec::new(),
+        }
+    }
+}
+
+/// What became of a packet: an `epb_verdict` option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict<'a> {
+    /// TC_ACT_ value of a tc program.
+    Tc(u64),
+    /// XDP_ value of an XDP program.
+    Xdp(u64),
+    /// A kind trawl does not interpret, with its bytes.
+    Other { kind: u8, value: &'a [u8] },
+}
+
+/// Which way a packet went, from the low bits of `epb_flags`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    In,
+    Out,
+}
+
+impl Direction {
+    /// The direction bits of an `epb_flags` value; `None` where they say nothing.
+    pub fn from_flags(flags: u32) -> Option<Self> {
+        match flags & DIRECTION_MASK {
+            DIRECTION_INBOUND => Some(Self::In),
+            DIRECTION_OUTBOUND => Some(Self::Out),
+            _ => None,
+        }
+    }
+
+    /// The bits to store in `epb_flags`.
+    pub fn flags(self) -> u32 {
+        match self {
+            Self::In => DIRECTION_INBOUND,
+            Self::Out => DIRECTION_OUTBOUND,
+        }
+    }
+}

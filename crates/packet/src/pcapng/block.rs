@@ -1,0 +1,291 @@
+//! Block types, option codes and a cheap walk over finished little-endian blocks in a buffer.
+
+use super::options::Options;
+
+pub const SECTION_HEADER: u32 = 0x0a0d_0d0a;
+pub const INTERFACE_DESCRIPTION: u32 = 1;
+/// Obsolete, but old files have it.
+pub const OBSOLETE_PACKET: u32 = 2;
+pub const SIMPLE_PACKET: u32 = 3;
+pub const NAME_RESOLUTION: u32 = 4;
+pub const INTERFACE_STATISTICS: u32 = 5;
+pub const ENHANCED_PACKET: u32 = 6;
+pub const DECRYPTION_SECRETS: u32 = 0x0a;
+pub const CUSTOM: u32 = 0x0bad;
+pub const CUSTOM_NO_COPY: u32 = 0x4000_0bad;
+
+/// First word of a section's body, as a reader in the section's own order sees it.
+pub const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
+
+pub const OPT_END: u16 = 0;
+pub const OPT_COMMENT: u16 = 1;
+
+pub const SHB_HARDWARE: u16 = 2;
+pub const SHB_OS: u16 = 3;
+pub const SHB_USERAPPL: u16 = 4;
+
+pub const IF_NAME: u16 = 2;
+pub const IF_DESCRIPTION: u16 = 3;
+pub const IF_MACADDR: u16 = 6;
+pub const IF_SPEED: u16 = 8;
+pub const IF_TSRESOL: u16 = 9;
+pub const IF_FILTER: u16 = 11;
+pub const IF_OS: u16 = 12;
+pub const IF_TSOFFSET: u16 = 14;
+pub const IF_HARDWARE: u16 = 15;
+
+pub const EPB_FLAGS: u16 = 2;
+pub const EPB_HASH: u16 = 3;
+pub const EPB_DROPCOUNT: u16 = 4;
+pub const EPB_PACKETID: u16 = 5;
+pub const EPB_QUEUE: u16 = 6;
+pub const EPB_VERDICT: u16 = 7;
+
+pub const ISB_STARTTIME: u16 = 2;
+pub const ISB_ENDTIME: u16 = 3;
+pub const ISB_IFRECV: u16 = 4;
+pub const ISB_IFDROP: u16 = 5;
+pub const ISB_FILTERACCEPT: u16 = 6;
+pub const ISB_OSDROP: u16 = 7;
+pub const ISB_USRDELIV: u16 = 8;
+
+/// First octet of an `epb_verdict`: who gave the verdict.
+pub const VERDICT_HARDWARE: u8 = 0;
+pub const VERDICT_EBPF_TC: u8 = 1;
+pub const VERDICT_EBPF_XDP: u8 = 2;
+
+pub const DIRECTION_MASK: u32 = 0b11;
+pub const DIRECTION_INBOUND: u32 = 0b01;
+pub const DIRECTION_OUTBOUND: u32 = 0b10;
+
+/// First octet of an `if_filter`: the rest is the expression as text.
+pub const FILTER_IS_STRING: u8 = 0;
+
+pub const TSRESOL_NANOSECONDS: u8 = 9;
+/// What a file means that has no `if_tsresol`.
+pub const TSRESOL_DEFAULT: u8 = 6;
+
+pub const LINKTYPE_NULL: u16 = 0;
+pub const LINKTYPE_ETHERNET: u16 = 1;
+pub const LINKTYPE_RAW: u16 = 101;
+pub const LINKTYPE_LINUX_SLL: u16 = 113;
+pub const LINKTYPE_LINUX_SLL2: u16 = 276;
+
+/// Type and total length in front of a block's body.
+pub const HEADER_LEN: usize = 8;
+/// The total length again, behind the body.
+pub const TRAILER_LEN: usize = 4;
+/// Shortest possible block: no body.
+pub const MIN_BLOCK_LEN: usize = HEADER_LEN + TRAILER_LEN;
+/// Interface, timestamp high and low, captured and original length.
+pub const EPB_FIXED_LEN: usize = 20;
+/// Longest block a reader takes: room for a 16 MiB packet and its options. A longer one is damage.
+pub const MAX_BLOCK_LEN: u32 = 32 << 20;
+
+/// Length with the padding to a 32-bit boundary that the format asks for.
+pub const fn padded(len: usize) -> usize {
+    (len + 3) & !3
+}
+
+/// The order a section's numbers are stored in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ByteOrder {
+    Little,
+    Big,
+}
+
+impl ByteOrder {
+    pub fn u16(self, bytes: [u8; 2]) -> u16 {
+        match self {
+            Self::Little => u16::from_le_bytes(bytes),
+            Self::Big => u16::from_be_bytes(bytes),
+        }
+    }
+
+    pub fn u32(self, bytes: [u8; 4]) -> u32 {
+        match self {
+            Self::Little => u32::from_le_bytes(bytes),
+            Self::Big => u32::from_be_bytes(bytes),
+        }
+    }
+
+    pub fn u64(self, bytes: [u8; 8]) -> u64 {
+        match self {
+            Self::Little => u64::from_le_bytes(bytes),
+            Self::Big => u64::from_be_bytes(bytes),
+        }
+    }
+
+    pub(crate) fn u16_at(self, bytes: &[u8], at: usize) -> Option<u16> {
+        Some(self.u16(*bytes.get(at..)?.first_chunk()?))
+    }
+
+    pub(crate) fn u32_at(self, bytes: &[u8], at: usize) -> Option<u32> {
+        Some(self.u32(*bytes.get(at..)?.first_chunk()?))
+    }
+}
+
+/// One whole block of a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block<'a> {
+    pub kind: u32,
+    /// Header, body and trailer: what goes into a file.
+    pub bytes: &'a [u8],
+    pub body: &'a [u8],
+}
+
+impl<'a> Block<'a> {
+    pub fn total_len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The block as an Enhanced Packet Block, if it is a well-formed one.
+    pub fn enhanced_packet(&self) -> Option<EnhancedPacket<'a>> {
+        (self.kind == ENHANCED_PACKET)
+            .then(|| EnhancedPacket::parse(self.body, ByteOrder::Little))
+            .flatten()
+    }
+}
+
+/// Walks the whole little-endian blocks at the front of `bytes`. It ends at the first block that
+/// is cut or malformed; [`Blocks::rest`] then holds what was not walked.
+pub fn blocks(bytes: &[u8]) -> Blocks<'_> {
+    Blocks { rest: bytes }
+}
+
+/// Iterator made by [`blocks`].
+#[derive(Debug, Clone)]
+pub struct Blocks<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Blocks<'a> {
+    /// Bytes not yet walked. Not empty after the end means a cut or malformed block.
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+}
+
+impl<'a> Iterator for Blocks<'a> {
+    type Item = Block<'a>;
+
+    fn next(&mut self) -> Option<Block<'a>> {
+        let order = ByteOrder::Little;
+        let kind = order.u32_at(self.rest, 0)?;
+        let total = order.u32_at(self.rest, 4)? as usize;
+        if total < MIN_BLOCK_LEN || !total.is_multiple_of(4) {
+            return None;
+        }
+        let (bytes, rest) = self.rest.split_at_checked(total)?;
+        let body = &bytes[HEADER_LEN..total - TRAILER_LEN];
+        if order.u32_at(bytes, total - TRAILER_LEN)? as usize != total {
+            return None;
+        }
+        self.rest = rest;
+        Some(Block { kind, bytes, body })
+    }
+}
+
+/// The parts of an Enhanced Packet Block's body, without a copy.
+#[derive(Debug, Clone, Copy)]
+pub struct EnhancedPacket<'a> {
+    pub interface_id: u32,
+    /// In the interface's units: nanoseconds since 1970 in what trawl writes.
+    pub timestamp: u64,
+    pub original_len: u32,
+    pub captured: &'a [u8],
+    options: &'a [u8],
+    order: ByteOrder,
+}
+
+impl<'a> EnhancedPacket<'a> {
+    /// `None` if the body is too short for what its lengths claim.
+    pub fn parse(body: &'a [u8], order: ByteOrder) -> Option<Self> {
+        let (fixed, rest) = body.split_at_checked(EPB_FIXED_LEN)?;
+        let word = |at| order.u32_at(fixed, at);
+        let timestamp = u64::from(word(4)?) << 32 | u64::from(word(8)?);
+        let captured_len = word(12)? as usize;
+        Some(Self {
+            interface_id: word(0)?,
+            timestamp,
+            original_len: word(16)?,
+            captured: rest.get(..captured_len)?,
+            options: rest.get(padded(captured_len)..)?,
+            order,
+        })
+    }
+
+    pub fn captured_len(&self) -> usize {
+        self.captured.len()
+    }
+
+    pub fn options(&self) -> Options<'a> {
+        Options::new(self.options, self.order)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pcapng::write;
+
+    fn two_blocks() -> Vec<u8> {
+        let mut out = Vec::new();
+        write::section_header(&mut out, &write::SectionHeader::default());
+        write::enhanced_packet(
+            &mut out,
+            &write::EnhancedPacket {
+                interface_id: 7,
+                timestamp_ns: 0x1234_5678_9abc_def0,
+                captured: &[1, 2, 3, 4, 5],
+                original_len: 60,
+                queue: Some(3),
+                ..Default::default()
+            },
+        );
+        out
+    }
+
+    #[test]
+    fn walks_whole_blocks_and_reads_a_packet() {
+        let bytes = two_blocks();
+        let mut walk = blocks(&bytes);
+        assert_eq!(walk.next().unwrap().kind, SECTION_HEADER);
+        let block = walk.next().unwrap();
+        let packet = block.enhanced_packet().unwrap();
+        assert_eq!(packet.interface_id, 7);
+        assert_eq!(packet.timestamp, 0x1234_5678_9abc_def0);
+        assert_eq!(packet.captured, &[1, 2, 3, 4, 5]);
+        assert_eq!(packet.original_len, 60);
+        assert!(
+            packet
+                .options()
+                .any(|o| o.code == EPB_QUEUE && o.value == [3, 0, 0, 0])
+        );
+        assert!(walk.next().is_none());
+        assert!(walk.rest().is_empty());
+    }
+
+    #[test]
+    fn stops_before_a_cut_or_damaged_block() {
+        let bytes = two_blocks();
+        let first = blocks(&bytes).next().unwrap().total_len();
+        for cut in first..bytes.len() {
+            let mut walk = blocks(&bytes[..cut]);
+            assert_eq!(walk.by_ref().count(), 1, "cut at {cut}");
+            assert_eq!(walk.rest().len(), cut - first);
+        }
+        let mut damaged = bytes.clone();
+        *damaged.last_mut().unwrap() ^= 1;
+        assert_eq!(blocks(&damaged).count(), 1);
+    }
+
+    #[test]
+    fn a_captured_length_beyond_the_body_is_refused() {
+        let mut body = vec![0; EPB_FIXED_LEN + 8];
+        body[12..16].copy_from_slice(&9u32.to_le_bytes());
+        assert!(EnhancedPacket::parse(&body, ByteOrder::Little).is_none());
+        body[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(EnhancedPacket::parse(&body, ByteOrder::Little).is_none());
+    }
+}

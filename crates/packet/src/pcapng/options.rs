@@ -1,0 +1,138 @@
+//! The option lists at the end of blocks: walking them, and the meaning of a packet's options.
+
+use std::borrow::Cow;
+
+use super::block::{self, ByteOrder, padded};
+use super::{Direction, Verdict};
+
+/// One option as stored, without its padding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RawOption<'a> {
+    pub code: u16,
+    pub value: &'a [u8],
+}
+
+/// Iterator over an option list. It ends at the end mark, at the end of the bytes, or before an
+/// option whose length does not fit: readers differ on those, and the packet itself is sound.
+#[derive(Debug, Clone)]
+pub struct Options<'a> {
+    rest: &'a [u8],
+    order: ByteOrder,
+}
+
+impl<'a> Options<'a> {
+    pub fn new(bytes: &'a [u8], order: ByteOrder) -> Self {
+        Self { rest: bytes, order }
+    }
+
+    /// The order numbers in the option values are stored in.
+    pub fn byte_order(&self) -> ByteOrder {
+        self.order
+    }
+}
+
+impl<'a> Iterator for Options<'a> {
+    type Item = RawOption<'a>;
+
+    fn next(&mut self) -> Option<RawOption<'a>> {
+        let code = self.order.u16_at(self.rest, 0)?;
+        let len = usize::from(self.order.u16_at(self.rest, 2)?);
+        if code == block::OPT_END {
+            return None;
+        }
+        let value = self.rest.get(4..4 + len)?;
+        self.rest = self.rest.get(4 + padded(len)..).unwrap_or_default();
+        Some(RawOption { code, value })
+    }
+}
+
+/// A packet block's options, interpreted. Of an option that may stand only once the first counts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PacketOptions<'a> {
+    pub flags: Option<u32>,
+    pub queue: Option<u32>,
+    pub packet_id: Option<u64>,
+    pub drop_count: Option<u64>,
+    /// The first verdict; a file may hold several, see [`Options`] for the others.
+    pub verdict: Option<Verdict<'a>>,
+    pub comments: Vec<Cow<'a, str>>,
+}
+
+impl<'a> PacketOptions<'a> {
+    /// Options of other codes, and values of a wrong length, are passed over.
+    pub fn parse(options: Options<'a>) -> Self {
+        let order = options.byte_order();
+        let number = |value: &[u8]| value.try_into().ok().map(|bytes| order.u32(bytes));
+        let long = |value: &[u8]| value.try_into().ok().map(|bytes| order.u64(bytes));
+        let mut parsed = Self::default();
+        for RawOption { code, value } in options {
+            match code {
+                block::OPT_COMMENT => parsed.comments.push(String::from_utf8_lossy(value)),
+                block::EPB_FLAGS => parsed.flags = parsed.flags.or(number(value)),
+                block::EPB_QUEUE => parsed.queue = parsed.queue.or(number(value)),
+                block::EPB_PACKETID => parsed.packet_id = parsed.packet_id.or(long(value)),
+                block::EPB_DROPCOUNT => parsed.drop_count = parsed.drop_count.or(long(value)),
+                block::EPB_VERDICT => parsed.verdict = parsed.verdict.or(verdict(value, order)),
+                _ => {}
+            }
+        }
+        parsed
+    }
+
+    pub fn direction(&self) -> Option<Direction> {
+        self.flags.and_then(Direction::from_flags)
+    }
+}
+
+/// Reads an `epb_verdict` value. The 64-bit value is in the section's order, as Wireshark has it.
+pub fn verdict(value: &[u8], order: ByteOrder) -> Option<Verdict<'_>> {
+    let (&kind, value) = value.split_first()?;
+    let number = value.try_into().ok().map(|bytes| order.u64(bytes));
+    Some(match (kind, number) {
+        (block::VERDICT_EBPF_TC, Some(action)) => Verdict::Tc(action),
+        (block::VERDICT_EBPF_XDP, Some(action)) => Verdict::Xdp(action),
+        _ => Verdict::Other { kind, value },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_may_end_without_a_mark_and_stops_before_a_bad_length() {
+        let bytes = [2, 0, 4, 0, 1, 0, 0, 0, 6, 0, 200, 0, 1, 2, 3, 4];
+        let options: Vec<_> = Options::new(&bytes, ByteOrder::Little).collect();
+        assert_eq!(
+            options,
+            [RawOption {
+                code: 2,
+                value: &[1, 0, 0, 0]
+            }]
+        );
+    }
+
+    #[test]
+    fn big_endian_values() {
+        let bytes = [
+            0, 6, 0, 4, 0, 0, 0, 9, 0, 7, 0, 9, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0,
+        ];
+        let parsed = PacketOptions::parse(Options::new(&bytes, ByteOrder::Big));
+        assert_eq!(parsed.queue, Some(9));
+        assert_eq!(parsed.verdict, Some(Verdict::Xdp(1)));
+    }
+
+    #[test]
+    fn a_value_of_a_wrong_length_is_passed_over() {
+        let bytes = [6, 0, 2, 0, 9, 9, 0, 0, 7, 0, 2, 0, 2, 1, 0, 0];
+        let parsed = PacketOptions::parse(Options::new(&bytes, ByteOrder::Little));
+        assert_eq!(parsed.queue, None);
+        assert_eq!(
+            parsed.verdict,
+            Some(Verdict::Other {
+                kind: 2,
+                value: &[1]
+            })
+        );
+    }
+}

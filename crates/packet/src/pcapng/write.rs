@@ -1,0 +1,335 @@
+//! Appends finished little-endian blocks to a buffer.
+
+use super::block::{self, padded};
+use super::{Interface, Verdict};
+
+/// What the Section Header Block says about where and by what a file was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SectionHeader<'a> {
+    pub hardware: Option<&'a str>,
+    pub os: Option<&'a str>,
+    pub userappl: Option<&'a str>,
+    pub comment: Option<&'a str>,
+}
+
+/// One packet with all that trawl can say about it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EnhancedPacket<'a> {
+    pub interface_id: u32,
+    /// Since 1970; the interface's `tsresol` must be nanoseconds for this to be read back right.
+    pub timestamp_ns: u64,
+    pub captured: &'a [u8],
+    pub original_len: u32,
+    /// `epb_flags`, see [`super::Direction::flags`].
+    pub flags: Option<u32>,
+    pub queue: Option<u32>,
+    pub packet_id: Option<u64>,
+    /// Packets lost between the one before and this one.
+    pub drop_count: Option<u64>,
+    pub verdict: Option<Verdict<'a>>,
+    pub comment: Option<&'a str>,
+}
+
+/// Counters of one interface; times in the interface's units, nanoseconds in what trawl writes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct InterfaceStatistics<'a> {
+    pub interface_id: u32,
+    /// When the counters were read.
+    pub timestamp_ns: u64,
+    pub start_ns: Option<u64>,
+    pub end_ns: Option<u64>,
+    pub if_received: Option<u64>,
+    pub if_dropped: Option<u64>,
+    pub filter_accepted: Option<u64>,
+    pub os_dropped: Option<u64>,
+    pub user_delivered: Option<u64>,
+    pub comment: Option<&'a str>,
+}
+
+pub fn section_header(out: &mut Vec<u8>, section: &SectionHeader<'_>) {
+    let SectionHeader {
+        hardware,
+        os,
+        userappl,
+        comment,
+    } = *section;
+    let mut block = Open::new(out, block::SECTION_HEADER);
+    block.u32(block::BYTE_ORDER_MAGIC);
+    block.u16(1);
+    block.u16(0);
+    // Unknown section length: the file grows until the capture ends.
+    block.u64(u64::MAX);
+    block.text(block::SHB_HARDWARE, hardware);
+    block.text(block::SHB_OS, os);
+    block.text(block::SHB_USERAPPL, userappl);
+    block.text(block::OPT_COMMENT, comment);
+    block.finish();
+}
+
+pub fn interface_description(out: &mut Vec<u8>, interface: &Interface) {
+    let Interface {
+        link_type,
+        snaplen,
+        name,
+        description,
+        filter,
+        speed,
+        mac,
+        hardware,
+        os,
+        tsresol,
+        tsoffset,
+        comments,
+    } = interface;
+    let mut block = Open::new(out, block::INTERFACE_DESCRIPTION);
+    block.u16(*link_type);
+    block.u16(0);
+    block.u32(*snaplen);
+    block.text(block::IF_NAME, name.as_deref());
+    block.text(block::IF_DESCRIPTION, description.as_deref());
+    if let Some(mac) = mac {
+        block.option(block::IF_MACADDR, mac);
+    }
+    block.number(block::IF_SPEED, *speed);
+    block.option(block::IF_TSRESOL, &[*tsresol]);
+    if let Some(filter) = filter {
+        let mut value = vec![block::FILTER_IS_STRING];
+        value.extend_from_slice(cut(filter, MAX_OPTION_LEN - 1).as_bytes());
+        block.option(block::IF_FILTER, &value);
+    }
+    block.text(block::IF_OS, os.as_deref());
+    if *tsoffset != 0 {
+        block.option(block::IF_TSOFFSET, &tsoffset.to_le_bytes());
+    }
+    block.text(block::IF_HARDWARE, hardware.as_deref());
+    for comment in comments {
+        block.text(block::OPT_COMMENT, Some(comment));
+    }
+    block.finish();
+}
+
+pub fn enhanced_packet(out: &mut Vec<u8>, packet: &EnhancedPacket<'_>) {
+    let EnhancedPacket {
+        interface_id,
+        timestamp_ns,
+        captured,
+        original_len,
+        flags,
+        queue,
+        packet_id,
+        drop_count,
+        verdict,
+        comment,
+    } = *packet;
+    let mut block = Open::new(out, block::ENHANCED_PACKET);
+    block.u32(interface_id);
+    block.timestamp(timestamp_ns);
+    block.u32(captured.len() as u32);
+    block.u32(original_len);
+    block.bytes(captured);
+    if let Some(flags) = flags {
+        block.option(block::EPB_FLAGS, &flags.to_le_bytes());
+    }
+    block.number(block::EPB_DROPCOUNT, drop_count);
+    block.number(block::EPB_PACKETID, packet_id);
+    if let Some(queue) = queue {
+        block.option(block::EPB_QUEUE, &queue.to_le_bytes());
+    }
+    if let Some(verdict) = verdict {
+        block.verdict(verdict);
+    }
+    block.text(block::OPT_COMMENT, comment);
+    block.finish();
+}
+
+pub fn interface_statistics(out: &mut Vec<u8>, statistics: &InterfaceStatistics<'_>) {
+    let InterfaceStatistics {
+        interface_id,
+        timestamp_ns,
+        start_ns,
+        end_ns,
+        if_received,
+        if_dropped,
+        filter_accepted,
+        os_dropped,
+        user_delivered,
+        comment,
+    } = *statistics;
+    let mut block = Open::new(out, block::INTERFACE_STATISTICS);
+    block.u32(interface_id);
+    block.timestamp(timestamp_ns);
+    for (code, time) in [
+        (block::ISB_STARTTIME, start_ns),
+        (block::ISB_ENDTIME, end_ns),
+    ] {
+        if let Some(time) = time {
+            // High half first, unlike the other 64-bit options.
+            block.option(code, &time.rotate_left(32).to_le_bytes());
+        }
+    }
+    block.number(block::ISB_IFRECV, if_received);
+    block.number(block::ISB_IFDROP, if_dropped);
+    block.number(block::ISB_FILTERACCEPT, filter_accepted);
+    block.number(block::ISB_OSDROP, os_dropped);
+    block.number(block::ISB_USRDELIV, user_delivered);
+    block.text(block::OPT_COMMENT, comment);
+    block.finish();
+}
+
+const MAX_OPTION_LEN: usize = u16::MAX as usize;
+
+/// The longest prefix of `text` that fits `limit` bytes and is still whole characters.
+fn cut(text: &str, limit: usize) -> &str {
+    &text[..text.floor_char_boundary(limit)]
+}
+
+/// A block being appended; its lengths are filled in by `finish`.
+struct Open<'a> {
+    out: &'a mut Vec<u8>,
+    start: usize,
+    has_options: bool,
+}
+
+impl<'a> Open<'a> {
+    fn new(out: &'a mut Vec<u8>, kind: u32) -> Self {
+        let start = out.len();
+        out.extend_from_slice(&kind.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        Self {
+            out,
+            start,
+            has_options: false,
+        }
+    }
+
+    fn u16(&mut self, value: u16) {
+        self.out.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn u32(&mut self, value: u32) {
+        self.out.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn u64(&mut self, value: u64) {
+        self.out.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn timestamp(&mut self, value: u64) {
+        self.u32((value >> 32) as u32);
+        self.u32(value as u32);
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.out.extend_from_slice(bytes);
+        self.out
+            .extend_from_slice(&[0; 3][..padded(bytes.len()) - bytes.len()]);
+    }
+
+    fn option(&mut self, code: u16, value: &[u8]) {
+        let value = &value[..value.len().min(MAX_OPTION_LEN)];
+        self.has_options = true;
+        self.u16(code);
+        self.u16(value.len() as u16);
+        self.bytes(value);
+    }
+
+    fn text(&mut self, code: u16, value: Option<&str>) {
+        if let Some(value) = value {
+            self.option(code, cut(value, MAX_OPTION_LEN).as_bytes());
+        }
+    }
+
+    fn number(&mut self, code: u16, value: Option<u64>) {
+        if let Some(value) = value {
+            self.option(code, &value.to_le_bytes());
+        }
+    }
+
+    fn verdict(&mut self, verdict: Verdict<'_>) {
+        let mut value = [0; 9];
+        match verdict {
+            Verdict::Tc(action) => {
+                value[0] = block::VERDICT_EBPF_TC;
+                value[1..].copy_from_slice(&action.to_le_bytes());
+            }
+            Verdict::Xdp(action) => {
+                value[0] = block::VERDICT_EBPF_XDP;
+                value[1..].copy_from_slice(&action.to_le_bytes());
+            }
+            Verdict::Other { kind, value } => {
+                let mut bytes = vec![kind];
+                bytes.extend_from_slice(value);
+                return self.option(block::EPB_VERDICT, &bytes);
+            }
+        }
+        self.option(block::EPB_VERDICT, &value);
+    }
+
+    fn finish(mut self) {
+        if self.has_options {
+            self.u32(u32::from(block::OPT_END));
+        }
+        let total = (self.out.len() - self.start + block::TRAILER_LEN) as u32;
+        self.u32(total);
+        self.out[self.start + 4..self.start + 8].copy_from_slice(&total.to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_an_enhanced_packet() {
+        let mut out = Vec::new();
+        enhanced_packet(
+            &mut out,
+            &EnhancedPacket {
+                interface_id: 1,
+                timestamp_ns: 0x0102_0304_0506_0708,
+                captured: b"abcde",
+                original_len: 64,
+                verdict: Some(Verdict::Xdp(1)),
+                ..Default::default()
+            },
+        );
+        let expected: &[u8] = &[
+            6, 0, 0, 0, 60, 0, 0, 0, 1, 0, 0, 0, 4, 3, 2, 1, 8, 7, 6, 5, 5, 0, 0, 0, 64, 0, 0, 0,
+            b'a', b'b', b'c', b'd', b'e', 0, 0, 0, 7, 0, 9, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            0, 0, 0, 0, 60, 0, 0, 0,
+        ];
+        assert_eq!(out, expected);
+    }
+
+    #[test]
+    fn a_packet_without_options_has_no_end_mark() {
+        let mut out = Vec::new();
+        enhanced_packet(
+            &mut out,
+            &EnhancedPacket {
+                captured: &[0; 60],
+                ..Default::default()
+            },
+        );
+        assert_eq!(out.len(), block::MIN_BLOCK_LEN + block::EPB_FIXED_LEN + 60);
+    }
+
+    #[test]
+    fn a_text_too_long_for_an_option_is_cut_at_a_character() {
+        let comment = "ä".repeat(40_000);
+        let mut out = Vec::new();
+        section_header(
+            &mut out,
+            &SectionHeader {
+                comment: Some(&comment),
+                ..Default::default()
+            },
+        );
+        let block = block::blocks(&out).next().unwrap();
+        let options =
+            super::super::options::Options::new(&block.body[16..], block::ByteOrder::Little);
+        let value = options.last().unwrap().value;
+        assert_eq!(value.len(), 65_534);
+        assert!(std::str::from_utf8(value).is_ok());
+    }
+}

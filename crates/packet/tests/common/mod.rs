@@ -1,0 +1,51 @@
+//! Running the reference tools: a private directory for files, and a visible mark when one is missing.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// True if `tool` can be run; otherwise says on stderr why the test does nothing.
+pub fn have(tool: &str) -> bool {
+    let found = Command::new(tool).arg("--version").output().is_ok();
+    if !found {
+        eprintln!("SKIPPED: {tool} is not installed");
+    }
+    found
+}
+
+/// A directory that is removed with its contents at the end of the test.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("trawl-packet-{}-{test}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("make a scratch directory");
+        Self(path)
+    }
+
+    pub fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, bytes).expect("write a scratch file");
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Standard output of `tool`, which has to succeed.
+pub fn run(tool: &str, args: &[&str], file: &Path) -> String {
+    let output = Command::new(tool)
+        .args(args)
+        .arg(file)
+        .env("TZ", "UTC")
+        .env("LC_ALL", "C.UTF-8")
+        .output()
+        .unwrap_or_else(|error| panic!("{tool}: {error}"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{tool} {args:?}: {stderr}");
+    String::from_utf8(output.stdout).expect("text")
+}
