@@ -1,5 +1,15 @@
 //! The kernel's side of things: the only crate with `unsafe` and system calls.
 
 pub mod error;
+pub mod events;
+pub mod clock;
+pub mod ring;
+pub mod memory;
+pub mod layout;
+pub mod bpf;
+pub mod netlink;
+pub mod netns;
+#[cfg(test)]
+mod testing;
 
 pub use error::{Error, Result};

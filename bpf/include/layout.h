@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
+/* What the BPF side and user space share, written once: Rust's copy is generated from this header at build time.
+ *
+ * Each CPU has a ring of its own: one producer (the tap programs, which run there with bottom halves off and so
+ * never interrupt each other) and one consumer (the reader in user space). A ring is cut into segments. The
+ * producer fills one segment at a time with finished pcapng blocks; a block never crosses a segment's end.
+ *
+ * Full segments are handed over in order by their ordinal. The consumer hands emptied ones back through `freed`,
+ * and the producer keeps them on a stack: the segment it takes next is the one emptied last, which is still in the
+ * cache. So a ring of any size runs at the speed of a small one as long as the reader keeps up, and all of it is
+ * there when the reader stalls.
+ */
+#ifndef TRAWL_LAYOUT_H
+#define TRAWL_LAYOUT_H
+
+#define RING_MAX_SEGMENTS 1024
+#define RING_MAX_POINTS 64
+/* Room behind the last segment, so that the verifier can prove that any bounded offset plus the largest block fits. */
+#define RING_SLACK (512 * 1024)
+/* The largest number of captured bytes; tcpdump's own limit. */
+#define RECORD_MAX_CAPTURED 262144
+/* Everything in a block that is not packet bytes, at most. */
+#define RECORD_OVERHEAD 128
+
+/* The accounts of one hook point on one CPU: seen = filtered_out + recorded + all losses, at any rest. */
+struct point_counters {
+	__u64 seen;
+	__u64 filtered_out;
+	__u64 recorded;
+	__u64 lost_ring_full;
+	__u64 lost_copy_failed;
+	/* How much of the losses the drop counts on records have told already. */
+	__u64 losses_told;
+	/* Of the recorded ones: stamped by the hardware, and cut by the snap length. */
+	__u64 hardware_stamped;
+	__u64 truncated;
+};
+
+struct closed_segment {
+	__u32 segment;
+	__u32 used;
+};
+
+struct ring_control {
+	/* Written by the producer for every record: the open segment's ordinal in the upper half, the bytes finished
+	 * in it in the lower; bit 0 is set while a record is being written. */
+	__u64 position;
+	/* The time stamp of the last finished record. */
+	__u64 last_time;
+	__u64 next_packet_id;
+	__u32 open_segment;
+	/* How many of the `freed` entries the producer has put on its stack, and how deep the stack is. */
+	__u32 freed_taken;
+	__u32 stack_depth;
+	__u32 padding0;
+	/* Added to the clock the programs read so that a record's time is the wall clock's. Kept up by the reader. */
+	__u64 clock_offset;
+	/* Non-zero once the capture is over: the programs then neither count nor record. */
+	__u64 stopped;
+	__u64 padding1;
+
+	/* Written by the consumer, on a line of its own. */
+	__u64 freed_given;
+	__u64 padding2[7];
+
+	struct point_counters points[RING_MAX_POINTS];
+	struct closed_segment order[RING_MAX_SEGMENTS];
+	__u32 freed[RING_MAX_SEGMENTS];
+	__u32 stack[RING_MAX_SEGMENTS];
+};
+
+/* One for the whole capture, shared by all CPUs. */
+struct capture_shared {
+	/* Tickets handed out when the number of records is limited (-c). */
+	__u64 tickets;
+	/* Packets seen on a CPU that has no ring: it came up after the capture began. */
+	__u64 no_ring[RING_MAX_POINTS];
+};
+
+/* What one tap program is told before it is loaded. The verifier takes these as constants. */
+struct tap_config {
+	__u64 record_limit;
+	/* For the record at the hook's entry and at its exit: the account and the interface block it belongs to. */
+	__u32 entry_point;
+	__u32 entry_interface;
+	__u32 exit_point;
+	__u32 exit_interface;
+	/* The interface block for records with a hardware stamp, where asked for. */
+	__u32 hardware_interface;
+	__u32 snaplen;
+	__u32 segment_size;
+	__u32 ring_mask;
+	__u32 at_entry;
+	__u32 at_exit;
+	/* The verdict this program returns and stands for; for a hook's slot, the action that led here. */
+	__u32 verdict;
+	/* The verdict is not among those asked for: count the packet as filtered out. */
+	__u32 unwanted;
+	/* Only packets that came in by this interface are meant; 0 for all. */
+	__u32 only_ifindex;
+	/* Where this program stands in a chain of captures on one hook, and how the chain is strided by action. */
+	__u32 chain_slot;
+	__u32 chain_stride;
+	__u32 chain_offset;
+	/* 1: bpf_ktime_get_tai_ns, 0: bpf_ktime_get_ns. */
+	__u32 clock_is_tai;
+	__u32 direction;
+};
+
+#define CHAIN_SLOTS 8
+
+_Static_assert(sizeof(struct point_counters) == 64, "an account fills one cache line");
+_Static_assert(__builtin_offsetof(struct ring_control, freed_given) % 64 == 0,
+	       "the consumer's words are on a line of their own");
+
+#endif

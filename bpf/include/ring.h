@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
+/* The producer's side of a ring: make room for a block, then publish it. Nothing here ever waits. */
+#ifndef TRAWL_RING_H
+#define TRAWL_RING_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include "layout.h"
+
+#define READ_ONCE(x) (*(volatile typeof(x) *)&(x))
+#define WRITE_ONCE(x, v) (*(volatile typeof(x) *)&(x) = (v))
+
+#define RECORD_IN_FLIGHT 1ull
+
+/* Sizes are set before loading, from --ring-size and the number of CPUs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct ring_control);
+} ring_control SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__uint(key_size, 4);
+	__uint(value_size, 4096);
+} ring_data SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct capture_shared);
+} capture_shared SEC(".maps");
+
+const volatile struct tap_config config = {
+	.ring_mask = 0xfff,
+	.segment_size = 0x1000,
+};
+
+/* All that went before must be visible before what comes next. x86 keeps stores in order by itself; elsewhere an
+ * atomic exchange is the one ordering instruction that every BPF kernel has. */
+static __always_inline void publish(__u64 *where, __u64 value)
+{
+#if defined(__TARGET_ARCH_x86)
+	asm volatile("" ::: "memory");
+	WRITE_ONCE(*where, value);
+#else
+	__sync_lock_test_and_set(where, value);
+#endif
+}
+
+/* Moves what the consumer has given back onto the stack. A few at a time: it happens at every change of segment. */
+static __always_inline void take_back_freed(struct ring_control *control)
+{
+	__u64 given = READ_ONCE(control->freed_given);
+
+	for (int i = 0; i < 16; i++) {
+		__u32 taken = control->freed_taken;
+		__u32 depth = control->stack_depth;
+
+		if (taken == (__u32)given || depth >= RING_MAX_SEGMENTS)
+			break;
+		control->stack[depth] = control->freed[taken & (RING_MAX_SEGMENTS - 1)];
+		control->stack_depth = depth + 1;
+		control->freed_taken = taken + 1;
+	}
+}
+
+/* Closes the open segment and opens another. Returns the new position, or 0 where no segment is free. */
+static __always_inline __u64 open_next_segment(struct ring_control *control, __u64 position)
+{
+	__u32 ordinal = position >> 32;
+	__u32 depth, segment;
+
+	take_back_freed(control);
+	depth = control->stack_depth - 1;
+	if (depth >= RING_MAX_SEGMENTS)
+		return 0;
+	control->stack_depth = depth;
+	segment = control->stack[depth];
+
+	control->order[ordinal & (RING_MAX_SEGMENTS - 1)].used = (__u32)position;
+	ordinal++;
+	control->order[ordinal & (RING_MAX_SEGMENTS - 1)].segment = segment;
+	control->open_segment = segment;
+	position = (__u64)ordinal << 32;
+	publish(&control->position, position);
+	return position;
+}
+
+/* Where a block of `size` bytes may be written on this CPU, or NULL and a counted loss. The position is marked, so
+ * that the reader knows that a record with a time not later than now may still come from this CPU. */
+static __always_inline char *reserve(struct ring_control *control, __u32 cpu, __u32 size, __u64 *position)
+{
+	__u64 at = control->position;
+	__u32 offset;
+	char *data;
+
+	if (unlikely((__u32)at + size > config.segment_size)) {
+		at = open_next_segment(control, at);
+		if (!at)
+			return NULL;
+	}
+	data = bpf_map_lookup_elem(&ring_data, &cpu);
+	if (!data)
+		return NULL;
+	WRITE_ONCE(control->position, at | RECORD_IN_FLIGHT);
+	*position = at;
+	offset = (control->open_segment * config.segment_size + (__u32)at) & config.ring_mask;
+	return data + offset;
+}
+
+/* Takes the mark off again without a record. */
+static __always_inline void cancel(struct ring_control *control, __u64 position)
+{
+	publish(&control->position, position);
+}
+
+static __always_inline void commit(struct ring_control *control, __u64 position, __u32 size, __u64 time)
+{
+	control->last_time = time;
+	publish(&control->position, position + size);
+}
+
+#endif

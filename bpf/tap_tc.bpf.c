@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
+/* The tc taps: what the stack sends, and what it gets. The packet always goes on to whatever comes next. */
+#include <stdbool.h>
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "include/layout.h"
+#include "include/copy.h"
+#include "include/record.h"
+
+#define tap_context __sk_buff
+#define DIRECTION_INBOUND 1
+/* Behind the two MAC addresses. */
+#define TAG_OFFSET 12
+#define TAG_LENGTH 4
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+static __always_inline bool hardware_time(struct __sk_buff *context, __u64 *time)
+{
+	__u64 stamp = context->hwtstamp;
+
+	if (!stamp)
+		return false;
+	*time = stamp;
+	return true;
+}
+
+/* The kernel took the tag out of the bytes: put it back where it was. */
+static __always_inline long copy_tagged(struct __sk_buff *context, char *to, const struct sighting *sight)
+{
+	__u32 captured = sight->captured;
+
+	if (captured < TAG_OFFSET + TAG_LENGTH || captured > RECORD_MAX_CAPTURED)
+		return -1;
+	if (bpf_skb_load_bytes(context, 0, to, TAG_OFFSET))
+		return -1;
+	*(__u32 *)(to + TAG_OFFSET) = sight->tag;
+	captured -= TAG_OFFSET + TAG_LENGTH;
+	if (!captured)
+		return 0;
+	return bpf_skb_load_bytes(context, TAG_OFFSET, to + TAG_OFFSET + TAG_LENGTH, captured);
+}
+
+static __always_inline long copy_packet(struct __sk_buff *context, char *to, const struct sighting *sight)
+{
+	const char *from = (void *)(long)context->data;
+	const char *end = (void *)(long)context->data_end;
+	__u32 captured = sight->captured;
+
+	if (sight->tag && captured >= TAG_OFFSET + TAG_LENGTH)
+		return copy_tagged(context, to, sight);
+	if (likely(copy_linear(to, from, end, captured)))
+		return 0;
+	if (captured == 0 || captured > RECORD_MAX_CAPTURED)
+		return captured;
+	return bpf_skb_load_bytes(context, 0, to, captured);
+}
+
+#include "include/capture.h"
+
+static __always_inline __u32 queue_of(const struct __sk_buff *context)
+{
+	__u32 mapping = context->queue_mapping;
+
+	/* A received packet's queue is kept off by one, so that zero can mean that none was noted. */
+	return config.direction == DIRECTION_INBOUND && mapping ? mapping - 1 : mapping;
+}
+
+static __always_inline void capture(struct __sk_buff *context, bool use_hardware_time)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct ring_control *control = control_of(&cpu);
+	struct sighting sight = {};
+
+	if (!control)
+		return;
+	if (config.unwanted) {
+		filtered_out(control);
+		return;
+	}
+	sight.original = context->len;
+	if (context->vlan_present) {
+		sight.tag = (__u32)bpf_htons(context->vlan_tci) << 16 | (__u16)context->vlan_proto;
+		sight.original += TAG_LENGTH;
+	}
+	sight.direction = config.direction;
+	sight.queue = queue_of(context);
+	record_points(context, control, cpu, &sight, VERDICT_TC, use_hardware_time);
+}
+
+SEC("?tc")
+int trawl_tc(struct __sk_buff *context)
+{
+	capture(context, false);
+	return TC_ACT_UNSPEC;
+}
+
+SEC("?tc")
+int trawl_tc_hw(struct __sk_buff *context)
+{
+	capture(context, true);
+	return TC_ACT_UNSPEC;
+}

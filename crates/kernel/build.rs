@@ -1,0 +1,109 @@
+//! Compiles the BPF programs of /bpf and turns the header they share with user space into Rust.
+
+use std::{env, fmt::Write as _, fs, path::Path, process::Command};
+
+fn main() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");
+    let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
+    println!("cargo:rerun-if-changed={}", root.display());
+    println!("cargo:rerun-if-env-changed=CLANG");
+
+    let mut programs = 0;
+    for entry in fs::read_dir(&root).expect("bpf/ is part of the source") {
+        let source = entry.expect("bpf/ can be listed").path();
+        let name = source.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if let Some(stem) = name.strip_suffix(".bpf.c") {
+            compile(&source, &format!("{out}/{stem}.bpf.o"));
+            programs += 1;
+        }
+    }
+    assert!(programs > 0, "no BPF programs found in {}", root.display());
+
+    let header = root.join("include/layout.h");
+    let text = fs::read_to_string(&header).expect("bpf/include/layout.h is part of the source");
+    fs::write(format!("{out}/layout.rs"), rust_from_header(&text)).expect("OUT_DIR can be written");
+}
+
+fn compile(source: &Path, object: &str) {
+    let arch = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+        Ok("x86_64") => "x86",
+        Ok("aarch64") => "arm64",
+        Ok("riscv64") => "riscv",
+        other => panic!("trawl's BPF programs do not know the architecture {other:?}"),
+    };
+    let multiarch = Command::new("cc").arg("-print-multiarch").output();
+    let multiarch = multiarch.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned()).unwrap_or_default();
+    let status = Command::new(clang())
+        .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror"])
+        .args([format!("-D__TARGET_ARCH_{arch}"), format!("-I/usr/include/{multiarch}")])
+        .arg("-isystem")
+        .arg(env::var("DEP_BPF_INCLUDE").expect("libbpf-sys tells where its headers are"))
+        .arg("-c")
+        .arg(source)
+        .args(["-o", object])
+        .status();
+    match status {
+        Ok(status) if status.success() => {}
+        Ok(_) => panic!("{} did not compile", source.display()),
+        Err(error) => panic!("cannot run clang: {error}; install it (apt-get install clang-19) or set CLANG"),
+    }
+}
+
+fn clang() -> String {
+    env::var("CLANG").unwrap_or_else(|_| {
+        let found = ["clang-19", "clang"].into_iter().find(|c| Command::new(c).arg("--version").output().is_ok());
+        found.unwrap_or("clang-19").to_owned()
+    })
+}
+
+/// The header keeps to numeric `#define`s and structs of `__u32`, `__u64` and earlier structs, which is all this
+/// reads; it stops the build at a struct member that is
+/// anything else, and Rust checks that no padding crept in.
+fn rust_from_header(text: &str) -> String {
+    let mut rust = String::new();
+    let mut inside: Option<(String, Vec<String>)> = None;
+    for line in text.lines().map(str::trim) {
+        if line.starts_with("/*") || line.starts_with('*') {
+            continue;
+        }
+        if let Some((name, value)) = line.strip_prefix("#define ").and_then(|d| d.split_once(' ')) {
+            let value = value.trim_start_matches('(').trim_end_matches(')');
+            writeln!(rust, "pub const {name}: usize = {value};").expect("strings grow");
+        } else if let Some(name) = line.strip_prefix("struct ").and_then(|s| s.strip_suffix(" {")) {
+            let name = camel_case(name);
+            writeln!(rust, "#[repr(C)]\n#[derive(Clone, Copy, Debug)]\npub struct {name} {{").expect("strings grow");
+            inside = Some((name, Vec::new()));
+        } else if line == "};" {
+            let (name, sizes) = inside.take().expect("a struct ends where one began");
+            let sum = sizes.join(" + ");
+            writeln!(rust, "}}\nconst _: () = assert!(size_of::<{name}>() == {sum});").expect("strings grow");
+        } else if let Some((_, sizes)) = &mut inside
+            && let Some(member) = line.strip_suffix(';')
+        {
+            let (field, kind) = rust_member(member);
+            writeln!(rust, "    pub {field}: {kind},").expect("strings grow");
+            sizes.push(format!("size_of::<{kind}>()"));
+        }
+    }
+    rust
+}
+
+fn rust_member(member: &str) -> (String, String) {
+    let (c_type, name) = member.rsplit_once(' ').unwrap_or_else(|| panic!("layout.h: cannot read '{member}'"));
+    let rust_type = match c_type {
+        "__u32" => "u32".to_owned(),
+        "__u64" => "u64".to_owned(),
+        other => match other.strip_prefix("struct ") {
+            Some(name) => camel_case(name),
+            None => panic!("layout.h: '{other}' is not a type shared with Rust"),
+        },
+    };
+    match name.split_once('[') {
+        Some((name, count)) => (name.to_owned(), format!("[{rust_type}; {}]", count.trim_end_matches(']'))),
+        None => (name.to_owned(), rust_type),
+    }
+}
+
+fn camel_case(name: &str) -> String {
+    name.split('_').map(|word| word[..1].to_uppercase() + &word[1..]).collect()
+}

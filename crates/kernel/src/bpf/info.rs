@@ -1,0 +1,100 @@
+//! What the kernel tells of maps, programs and links.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use super::check;
+
+#[derive(Clone, Debug)]
+pub struct MapInfo {
+    pub id: u32,
+    pub kind: u32,
+    pub key_size: u32,
+    pub value_size: u32,
+    pub max_entries: u32,
+    pub name: String,
+}
+
+#[derive(Clone, Debug)]
+pub struct ProgramInfo {
+    pub id: u32,
+    pub kind: u32,
+    pub name: String,
+    pub tag: String,
+    pub map_ids: Vec<u32>,
+    pub btf_id: u32,
+    pub run_count: u64,
+    pub run_time_ns: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct LinkInfo {
+    pub id: u32,
+    pub kind: u32,
+    pub program: u32,
+    /// For links to an interface (XDP, tcx): its index in its own namespace.
+    pub ifindex: u32,
+}
+
+fn words(name: &[std::os::raw::c_char]) -> String {
+    let bytes: Vec<u8> = name.iter().map(|&c| c as u8).chain([0]).collect();
+    CStr::from_bytes_until_nul(&bytes).map(|c| c.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn fill<T>(fd: BorrowedFd<'_>, info: &mut T) -> io::Result<()> {
+    let mut length = size_of::<T>() as u32;
+    // SAFETY: the kernel writes at most `length` bytes into `info`, which is that large.
+    let result = unsafe {
+        libbpf_sys::bpf_obj_get_info_by_fd(fd.as_raw_fd(), (&raw mut *info).cast(), &mut length)
+    };
+    check(result).map(drop)
+}
+
+pub fn map(fd: BorrowedFd<'_>) -> io::Result<MapInfo> {
+    let mut raw = libbpf_sys::bpf_map_info::default();
+    fill(fd, &mut raw)?;
+    Ok(MapInfo {
+        id: raw.id,
+        kind: raw.type_,
+        key_size: raw.key_size,
+        value_size: raw.value_size,
+        max_entries: raw.max_entries,
+        name: words(&raw.name),
+    })
+}
+
+pub fn program(fd: BorrowedFd<'_>) -> io::Result<ProgramInfo> {
+    let mut raw = libbpf_sys::bpf_prog_info::default();
+    fill(fd, &mut raw)?;
+    let mut map_ids = vec![0u32; raw.nr_map_ids as usize];
+    if !map_ids.is_empty() {
+        let mut again = libbpf_sys::bpf_prog_info { nr_map_ids: raw.nr_map_ids, ..Default::default() };
+        again.map_ids = map_ids.as_mut_ptr() as u64;
+        fill(fd, &mut again)?;
+        map_ids.truncate(again.nr_map_ids as usize);
+    }
+    Ok(ProgramInfo {
+        id: raw.id,
+        kind: raw.type_,
+        name: words(&raw.name),
+        tag: raw.tag.iter().map(|b| format!("{b:02x}")).collect(),
+        map_ids,
+        btf_id: raw.btf_id,
+        run_count: raw.run_cnt,
+        run_time_ns: raw.run_time_ns,
+    })
+}
+
+pub fn link(fd: BorrowedFd<'_>) -> io::Result<LinkInfo> {
+    let mut raw = libbpf_sys::bpf_link_info::default();
+    fill(fd, &mut raw)?;
+    let ifindex = match raw.type_ {
+        // SAFETY: the kernel fills the union's member that belongs to the link's type.
+        libbpf_sys::BPF_LINK_TYPE_XDP => unsafe { raw.__bindgen_anon_1.xdp.ifindex },
+        // SAFETY: as above.
+        libbpf_sys::BPF_LINK_TYPE_TCX => unsafe { raw.__bindgen_anon_1.tcx.ifindex },
+        _ => 0,
+    };
+    Ok(LinkInfo { id: raw.id, kind: raw.type_, program: raw.prog_id, ifindex })
+}

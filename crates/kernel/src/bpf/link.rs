@@ -1,0 +1,72 @@
+//! Links: attachments that end with the descriptor that holds them.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::{check, opts};
+
+/// Where among the programs on a tcx hook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TcxPlace {
+    First,
+    Last,
+}
+
+/// Attaches an XDP program; `flags` chooses the mode (XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE). The interface is
+/// looked up in the calling thread's network namespace.
+pub fn attach_xdp(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> io::Result<OwnedFd> {
+    let mut opts = opts!(libbpf_sys::bpf_link_create_opts);
+    opts.flags = flags;
+    create(program, ifindex, libbpf_sys::BPF_XDP, &opts)
+}
+
+/// Attaches a tc program by tcx, in the calling thread's network namespace.
+pub fn attach_tcx(program: BorrowedFd<'_>, ifindex: u32, attach_type: u32, place: TcxPlace) -> io::Result<OwnedFd> {
+    let mut opts = opts!(libbpf_sys::bpf_link_create_opts);
+    // BEFORE or AFTER without naming another program means the very first or the very last.
+    opts.flags = match place {
+        TcxPlace::First => libbpf_sys::BPF_F_BEFORE,
+        TcxPlace::Last => libbpf_sys::BPF_F_AFTER,
+    };
+    create(program, ifindex, attach_type, &opts)
+}
+
+fn create(
+    program: BorrowedFd<'_>,
+    ifindex: u32,
+    attach_type: u32,
+    opts: &libbpf_sys::bpf_link_create_opts,
+) -> io::Result<OwnedFd> {
+    // SAFETY: the program is open and the options live for the call.
+    let fd = unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), ifindex as i32, attach_type, opts) };
+    // SAFETY: a non-negative result is a descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(check(fd)?) })
+}
+
+/// Puts another program in a link's place, without a gap. Fails with EPERM if the link's program is not `old`.
+pub fn replace_program(link: BorrowedFd<'_>, program: BorrowedFd<'_>, old: BorrowedFd<'_>) -> io::Result<()> {
+    let mut opts = opts!(libbpf_sys::bpf_link_update_opts);
+    opts.flags = libbpf_sys::BPF_F_REPLACE;
+    opts.old_prog_fd = old.as_raw_fd() as u32;
+    // SAFETY: both descriptors are open and the options live for the call.
+    check(unsafe { libbpf_sys::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), &opts) }).map(drop)
+}
+
+/// Opens a link that exists in the kernel; holding it keeps the attachment alive.
+pub fn open_by_id(id: u32) -> io::Result<OwnedFd> {
+    // SAFETY: the call takes a plain number.
+    let fd = unsafe { libbpf_sys::bpf_link_get_fd_by_id(id) };
+    // SAFETY: a non-negative result is a descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(check(fd)?) })
+}
+
+/// The identifiers of all links there are.
+pub fn all_ids() -> Vec<u32> {
+    let mut ids = Vec::new();
+    let mut id = 0u32;
+    // SAFETY: the call reads a number and writes the next one.
+    while unsafe { libbpf_sys::bpf_link_get_next_id(id, &mut id) } == 0 {
+        ids.push(id);
+    }
+    ids
+}

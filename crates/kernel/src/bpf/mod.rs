@@ -1,0 +1,30 @@
+//! BPF objects: maps, programs and links, by libbpf and its raw calls.
+
+pub mod info;
+pub mod link;
+pub mod map;
+pub mod object;
+pub mod program;
+
+/// libbpf reports failures as negative errno values.
+fn check(result: i32) -> Result<i32, std::io::Error> {
+    if result < 0 { Err(std::io::Error::from_raw_os_error(-result)) } else { Ok(result) }
+}
+
+/// Kernel names are limited to 15 bytes and plain characters.
+fn c_name(name: &str) -> std::ffi::CString {
+    let plain: Vec<u8> =
+        name.bytes().filter(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.')).take(15).collect();
+    std::ffi::CString::new(plain).unwrap_or_default()
+}
+
+/// The options structs of libbpf start with their own size and are otherwise zero.
+macro_rules! opts {
+    ($kind:ty) => {{
+        // SAFETY: libbpf's options are plain C data for which all zeroes means "not given".
+        let mut opts: $kind = unsafe { std::mem::zeroed() };
+        opts.sz = size_of::<$kind>() as libbpf_sys::size_t;
+        opts
+    }};
+}
+pub(crate) use opts;

@@ -1,0 +1,113 @@
+//! Tap programs out of the compiled objects: configuration filled in, shared maps put in place, each program's
+//! instructions relocated and then loaded by trawl itself, so that flags and spliced instructions are ours to choose.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use libbpf_rs::{ObjectBuilder, OpenObject};
+
+use super::program::{self, LoadOptions};
+use crate::layout::TapConfig;
+use crate::{Error, Result};
+
+/// The XDP taps: own program and hook slots.
+pub const XDP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tap_xdp.bpf.o"));
+/// The tc taps.
+pub const TC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tap_tc.bpf.o"));
+
+/// One tap program, ready to be loaded with different flags.
+#[derive(Debug)]
+pub struct TapProgram {
+    object: NonNull<libbpf_sys::bpf_object>,
+    instructions: Vec<libbpf_sys::bpf_insn>,
+}
+
+impl TapProgram {
+    /// Picks `program` out of a compiled object, with this configuration and these maps under their names.
+    pub fn prepare(
+        object: &[u8],
+        program: &str,
+        config: &TapConfig,
+        maps: &[(&str, BorrowedFd<'_>)],
+    ) -> Result<Self> {
+        let fail = |why: String| Error::failed(format!("cannot prepare the program {program}"), why);
+        quiet_libbpf();
+        let mut open = ObjectBuilder::default().open_memory(object).map_err(|e| fail(e.to_string()))?;
+        for mut map in open.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            if name.ends_with(".rodata") {
+                write_config(&mut map, config).map_err(fail)?;
+            } else if let Some((_, fd)) = maps.iter().find(|(wanted, _)| *wanted == name) {
+                map.reuse_fd(*fd).map_err(|e| fail(format!("map {name}: {e}")))?;
+            }
+        }
+        for mut one in open.progs_mut() {
+            let wanted = one.name().to_string_lossy() == program;
+            one.set_autoload(wanted);
+        }
+        Self::relocate(open, program)
+    }
+
+    fn relocate(open: OpenObject, program: &str) -> Result<Self> {
+        let object = open.take_ptr();
+        let mut prepared = Self { object, instructions: Vec::new() };
+        // SAFETY: `object` is a live object that only `prepared` owns now.
+        let result = unsafe { libbpf_sys::bpf_object__prepare(object.as_ptr()) };
+        super::check(result).map_err(|e| Error::os(format!("cannot prepare the program {program}"), e))?;
+        let name = std::ffi::CString::new(program).unwrap_or_default();
+        // SAFETY: the object is live, the name ends with a zero; the returned instructions belong to the object and
+        // are copied before anything else is done to it.
+        prepared.instructions = unsafe {
+            let one = libbpf_sys::bpf_object__find_program_by_name(object.as_ptr(), name.as_ptr());
+            if one.is_null() {
+                return Err(Error::failed(format!("cannot prepare the program {program}"), "it is not in the object"));
+            }
+            let count = libbpf_sys::bpf_program__insn_cnt(one) as usize;
+            std::slice::from_raw_parts(libbpf_sys::bpf_program__insns(one), count).to_vec()
+        };
+        Ok(prepared)
+    }
+
+    pub fn instructions(&self) -> &[libbpf_sys::bpf_insn] {
+        &self.instructions
+    }
+
+    pub fn load(&self, options: &LoadOptions<'_>) -> Result<OwnedFd> {
+        program::load(&self.instructions, options)
+    }
+
+    /// The descriptor of one of the object's own maps; valid as long as this program is.
+    pub fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
+        let name = std::ffi::CString::new(name).ok()?;
+        // SAFETY: the object is live; the descriptor stays open while it is, which the returned borrow ensures.
+        unsafe {
+            let fd = libbpf_sys::bpf_object__find_map_fd_by_name(self.object.as_ptr(), name.as_ptr());
+            (fd >= 0).then(|| BorrowedFd::borrow_raw(fd))
+        }
+    }
+}
+
+impl Drop for TapProgram {
+    fn drop(&mut self) {
+        // SAFETY: the object is ours alone and is not used after this.
+        unsafe { libbpf_sys::bpf_object__close(self.object.as_ptr()) };
+    }
+}
+
+fn write_config(map: &mut libbpf_rs::OpenMapMut<'_>, config: &TapConfig) -> Result<(), String> {
+    let bytes = map.initial_value_mut().ok_or("the object has no configuration")?;
+    let size = size_of::<TapConfig>();
+    if bytes.len() < size {
+        return Err(format!("the object's configuration has {} bytes, not {size}", bytes.len()));
+    }
+    // SAFETY: TapConfig is plain data without padding (checked where it is generated), so its bytes can be read.
+    let raw = unsafe { std::slice::from_raw_parts((&raw const *config).cast::<u8>(), size) };
+    bytes[..size].copy_from_slice(raw);
+    Ok(())
+}
+
+/// libbpf's own messages would appear beside trawl's, which say the same in words for people.
+fn quiet_libbpf() {
+    libbpf_rs::set_print(None);
+}
+

@@ -1,0 +1,89 @@
+//! Clocks: the one the BPF programs read, and how far the wall clock is from it.
+
+use rustix::time::{ClockId, DynamicClockId, Timespec, clock_gettime, clock_gettime_dynamic};
+
+/// The clock that tap programs stamp records with before the offset is added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProgramClock {
+    /// International atomic time: follows every step of the wall clock by itself, whole seconds away from it.
+    Tai,
+    /// Time since boot, for kernels older than 6.1; steps of the wall clock must be followed from here.
+    Monotonic,
+}
+
+impl ProgramClock {
+    /// What must be added to this clock's time to give the wall clock's, modulo 2^64.
+    pub fn offset_to_wall(self) -> u64 {
+        match self {
+            Self::Tai => {
+                let (before, wall, after) = (tai(), wall(), tai());
+                let difference = wall as i64 - (before / 2 + after / 2) as i64;
+                let seconds = (difference as f64 / 1e9).round() as i64;
+                (seconds * 1_000_000_000) as u64
+            }
+            Self::Monotonic => wall().wrapping_sub(now(ClockId::Monotonic)),
+        }
+    }
+}
+
+fn tai() -> u64 {
+    clock_gettime_dynamic(DynamicClockId::Tai).map_or(0, nanoseconds)
+}
+
+fn now(clock: ClockId) -> u64 {
+    nanoseconds(clock_gettime(clock))
+}
+
+fn nanoseconds(time: Timespec) -> u64 {
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Nanoseconds since 1970.
+pub fn wall() -> u64 {
+    now(ClockId::Realtime)
+}
+
+/// Nanoseconds that no step of the wall clock disturbs.
+pub fn monotonic() -> u64 {
+    now(ClockId::Monotonic)
+}
+
+/// Tells when the wall clock was set by someone: its distance from the steady clock jumps.
+#[derive(Debug)]
+pub struct StepDetector {
+    distance: u64,
+}
+
+const STEP_NS: i64 = 1_000_000;
+
+impl StepDetector {
+    pub fn new() -> Self {
+        Self { distance: distance() }
+    }
+
+    pub fn stepped(&mut self) -> bool {
+        let distance = distance();
+        let moved = distance.wrapping_sub(self.distance) as i64;
+        self.distance = distance;
+        moved.abs() > STEP_NS
+    }
+}
+
+impl Default for StepDetector {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn distance() -> u64 {
+    // Between the two readings the thread may be held up for long: the closest of a few pairs is the right one.
+    (0..3)
+        .map(|_| {
+            let before = monotonic();
+            let wall = wall();
+            (monotonic() - before, wall.wrapping_sub(before))
+        })
+        .min()
+        .map(|(_, distance)| distance)
+        .unwrap_or_default()
+}

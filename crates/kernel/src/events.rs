@@ -1,0 +1,118 @@
+//! Waiting: signals as something to poll for, and a sleep that descriptors can cut short.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::{Error, Result};
+
+/// Signals that end a capture, or ask for its figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    Interrupt,
+    Terminate,
+    Hangup,
+    Report,
+}
+
+const WATCHED: [(i32, Signal); 4] = [
+    (libc::SIGINT, Signal::Interrupt),
+    (libc::SIGTERM, Signal::Terminate),
+    (libc::SIGHUP, Signal::Hangup),
+    (libc::SIGUSR1, Signal::Report),
+];
+
+/// Takes those signals away from their default action, for this thread and all it starts later.
+#[derive(Debug)]
+pub struct Signals {
+    descriptor: OwnedFd,
+}
+
+impl Signals {
+    pub fn watch() -> Result<Self> {
+        let fail = |e| Error::os("cannot watch for signals", e);
+        // SAFETY: the set is plain memory that sigemptyset fills before it is read.
+        let descriptor = unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            for (number, _) in WATCHED {
+                // `nohup` ignores the hang-up before it starts a program, and means it. Shells ignore interrupts for
+                // jobs in the background, but `kill -INT` must end those all the same, as it does tcpdump.
+                if number != libc::SIGHUP || !is_ignored(number) {
+                    libc::sigaddset(&mut set, number);
+                }
+            }
+            if libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) != 0 {
+                return Err(fail(io::Error::last_os_error()));
+            }
+            libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
+        };
+        if descriptor < 0 {
+            return Err(fail(io::Error::last_os_error()));
+        }
+        // SAFETY: signalfd just gave us this descriptor.
+        Ok(Self { descriptor: unsafe { OwnedFd::from_raw_fd(descriptor) } })
+    }
+
+    /// The next signal that came, without waiting.
+    pub fn next(&self) -> Option<Signal> {
+        let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
+        let read = rustix::io::read(&self.descriptor, &mut info).ok()?;
+        let number = i32::try_from(u32::from_ne_bytes(*info.get(..read)?.first_chunk()?)).ok()?;
+        WATCHED.iter().find(|(n, _)| *n == number).map(|(_, signal)| *signal)
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: with a null new action the call only reads the present one into `old`.
+    unsafe {
+        let mut old: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut old) == 0 && old.sa_sigaction == libc::SIG_IGN
+    }
+}
+
+/// Sleeps until the time is over or one of the descriptors has something to say.
+pub fn wait(descriptors: &[BorrowedFd<'_>], at_most: Duration) -> Result<()> {
+    let mut set: Vec<PollFd<'_>> =
+        descriptors.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+    let timeout =
+        Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) as _ };
+    match poll(&mut set, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(e) => Err(Error::os("cannot wait for packets", e.into())),
+    }
+}
+
+/// Lets sleeps of this thread end on time instead of up to 50 microseconds late.
+pub fn precise_sleeps() {
+    // SAFETY: the call takes plain numbers and affects this thread's timers only. A refusal does no harm.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000usize) };
+}
+
+/// Waits until every program that was running when this was called has finished.
+pub fn wait_for_running_programs() {
+    // SAFETY: a plain system call. Where it is not to be had, a pause far longer than any program runs does as well.
+    let done = unsafe { libc::syscall(libc::SYS_membarrier, 1 /* MEMBARRIER_CMD_GLOBAL */, 0, 0) };
+    if done != 0 {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The CPUs that may run programs: one more than the highest that is online.
+pub fn cpu_count() -> usize {
+    let highest = std::fs::read_to_string("/sys/devices/system/cpu/online").ok().and_then(|text| {
+        text.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok())
+    });
+    match highest {
+        Some(last) => last + 1,
+        None => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+    }
+}

@@ -1,0 +1,400 @@
+//! The rings that carry finished blocks from the taps to the merge: geometry, memory, and the consumer's side.
+//! The protocol is told in bpf/include/layout.h.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::bpf::map;
+use crate::layout::{
+    CaptureShared, PointCounters, RECORD_OVERHEAD, RING_MAX_POINTS, RING_MAX_SEGMENTS, RING_SLACK, RingControl,
+};
+use crate::memory::Mapping;
+use crate::{Error, Result};
+
+const PAGE: usize = 4096;
+const IN_FLIGHT: u64 = 1;
+
+/// The smallest and the largest ring that can be asked for.
+pub const RING_SIZE_MIN: u64 = 64 << 10;
+pub const RING_SIZE_MAX: u64 = 256 << 20;
+const SEGMENT_MAX: usize = 512 << 10;
+
+/// How a ring is cut up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    pub ring_size: usize,
+    pub segment_size: usize,
+}
+
+impl Geometry {
+    /// A ring of at least `bytes`, rounded up to a power of two.
+    pub fn for_size(bytes: u64) -> Result<Self> {
+        let what = || format!("cannot make a ring of {bytes} bytes");
+        let mend = format!("choose --ring-size between {} KiB and {} MiB", RING_SIZE_MIN >> 10, RING_SIZE_MAX >> 20);
+        if bytes < RING_SIZE_MIN {
+            return Err(Error::usage(what(), "it could not hold a full-sized packet").mend(mend));
+        }
+        if bytes > RING_SIZE_MAX {
+            return Err(Error::usage(what(), "the verifier takes no larger one").mend(mend));
+        }
+        let ring_size = (bytes as usize).next_power_of_two();
+        // Large enough for the largest packet where the ring allows it; small enough that a handful stay cached.
+        let segment_size = (ring_size / 4).min(SEGMENT_MAX).max(ring_size / RING_MAX_SEGMENTS);
+        Ok(Self { ring_size, segment_size })
+    }
+
+    pub fn segments(&self) -> usize {
+        self.ring_size / self.segment_size
+    }
+
+    /// The largest number of bytes of one packet that a record can hold.
+    pub fn max_captured(&self) -> u32 {
+        ((self.segment_size - RECORD_OVERHEAD) as u32).min(crate::layout::RECORD_MAX_CAPTURED as u32)
+    }
+
+    fn data_stride(&self) -> usize {
+        self.ring_size + RING_SLACK
+    }
+}
+
+/// One ring for each CPU (or each producing thread), with the accounts of all hook points.
+#[derive(Debug)]
+pub struct Rings {
+    geometry: Geometry,
+    count: usize,
+    control: Mapping,
+    data: Mapping,
+    shared: Option<Mapping>,
+    maps: Option<RingMaps>,
+}
+
+/// The maps behind rings that BPF programs write to.
+#[derive(Debug)]
+pub struct RingMaps {
+    pub control: OwnedFd,
+    pub data: OwnedFd,
+    pub shared: OwnedFd,
+}
+
+impl Rings {
+    /// Rings in BPF maps, one for each of `cpus` CPUs.
+    pub fn in_maps(geometry: Geometry, cpus: usize) -> Result<Arc<Self>> {
+        let count = cpus as u32;
+        let maps = RingMaps {
+            control: map::create_mmapable_array("trawl_control", size_of::<RingControl>() as u32, count)?,
+            data: map::create_mmapable_array("trawl_data", geometry.data_stride() as u32, count).map_err(|e| {
+                e.mend(format!(
+                    "{} MiB for each of {cpus} CPUs may be too much here: choose a smaller --ring-size",
+                    geometry.ring_size >> 20
+                ))
+            })?,
+            shared: map::create_mmapable_array("trawl_shared", size_of::<CaptureShared>() as u32, 1)?,
+        };
+        let whole_pages = |bytes: usize| bytes.div_ceil(PAGE) * PAGE;
+        let rings = Self {
+            geometry,
+            count: cpus,
+            control: Mapping::of_map(maps.control.as_fd(), whole_pages(size_of::<RingControl>() * cpus))?,
+            data: Mapping::of_map(maps.data.as_fd(), whole_pages(geometry.data_stride() * cpus))?,
+            shared: Some(Mapping::of_map(maps.shared.as_fd(), whole_pages(size_of::<CaptureShared>()))?),
+            maps: Some(maps),
+        };
+        rings.open_first_segments();
+        Ok(Arc::new(rings))
+    }
+
+    /// Rings in this process's memory, for taps whose packets come through user space.
+    pub fn in_memory(geometry: Geometry, producers: usize) -> Result<Arc<Self>> {
+        let rings = Self {
+            geometry,
+            count: producers,
+            control: Mapping::anonymous(size_of::<RingControl>() * producers)?,
+            data: Mapping::anonymous(geometry.data_stride() * producers)?,
+            shared: None,
+            maps: None,
+        };
+        rings.open_first_segments();
+        Ok(Arc::new(rings))
+    }
+
+    fn open_first_segments(&self) {
+        for ring in 0..self.count {
+            let control = self.control(ring);
+            let spare = self.geometry.segments() - 1;
+            for depth in 0..spare {
+                // The lowest segments lie on top of the stack, so that they are used first.
+                store32(control.stack(depth), (spare - depth) as u32);
+            }
+            store32(control.stack_depth(), spare as u32);
+        }
+    }
+
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    pub fn maps(&self) -> Option<&RingMaps> {
+        self.maps.as_ref()
+    }
+
+    /// The sum over all rings of one hook point's accounts.
+    pub fn account(&self, point: u32) -> Account {
+        let mut sum = Account::default();
+        for ring in 0..self.count {
+            let counters = self.control(ring).counters(point as usize);
+            sum.seen += counters.seen;
+            sum.filtered_out += counters.filtered_out;
+            sum.recorded += counters.recorded;
+            sum.lost_ring_full += counters.lost_ring_full;
+            sum.lost_copy_failed += counters.lost_copy_failed;
+            sum.hardware_stamped += counters.hardware_stamped;
+            sum.truncated += counters.truncated;
+        }
+        if let Some(shared) = &self.shared {
+            let offset = std::mem::offset_of!(CaptureShared, no_ring) + 8 * (point as usize % RING_MAX_POINTS);
+            sum.lost_no_ring = load(atomic64(shared.at(offset)));
+            sum.seen += sum.lost_no_ring;
+        }
+        sum
+    }
+
+    /// What is added to the programs' clock to give the wall clock's time.
+    pub fn set_clock_offset(&self, offset: u64) {
+        for ring in 0..self.count {
+            self.control(ring).clock_offset().store(offset, Ordering::Relaxed);
+        }
+    }
+
+    /// From here on the programs let packets by without counting them.
+    pub fn stop(&self) {
+        for ring in 0..self.count {
+            self.control(ring).stopped().store(1, Ordering::SeqCst);
+        }
+    }
+
+    pub(crate) fn control(&self, ring: usize) -> Control {
+        assert!(ring < self.count, "ring {ring} of {}", self.count);
+        Control(self.control.at(ring * size_of::<RingControl>()))
+    }
+
+    pub(crate) fn bytes(&self, ring: usize, segment: u32, offset: usize) -> *mut u8 {
+        let segment = segment as usize % self.geometry.segments();
+        assert!(offset <= self.geometry.segment_size, "offset {offset} lies behind a segment's end");
+        self.data.at(ring * self.geometry.data_stride() + segment * self.geometry.segment_size + offset)
+    }
+}
+
+/// What became of the packets that one hook point saw.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    pub seen: u64,
+    pub filtered_out: u64,
+    pub recorded: u64,
+    pub lost_ring_full: u64,
+    pub lost_copy_failed: u64,
+    /// Seen on a CPU that came up after the capture began.
+    pub lost_no_ring: u64,
+    pub hardware_stamped: u64,
+    pub truncated: u64,
+}
+
+impl RingMaps {
+    /// The maps by the names that the BPF objects give them.
+    pub fn by_name(&self) -> [(&'static str, BorrowedFd<'_>); 3] {
+        [
+            ("ring_control", self.control.as_fd()),
+            ("ring_data", self.data.as_fd()),
+            ("capture_shared", self.shared.as_fd()),
+        ]
+    }
+}
+
+/// One ring's control words. Only atomics are handed out, since the other side writes at any time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Control(*mut u8);
+
+macro_rules! word {
+    ($name:ident, u64) => {
+        pub(crate) fn $name<'a>(self) -> &'a AtomicU64 {
+            atomic64(self.0.wrapping_add(std::mem::offset_of!(RingControl, $name)))
+        }
+    };
+    ($name:ident, u32) => {
+        pub(crate) fn $name<'a>(self) -> &'a AtomicU32 {
+            atomic32(self.0.wrapping_add(std::mem::offset_of!(RingControl, $name)))
+        }
+    };
+    ($name:ident, [u32]) => {
+        pub(crate) fn $name<'a>(self, index: usize) -> &'a AtomicU32 {
+            let at = std::mem::offset_of!(RingControl, $name) + 4 * (index % RING_MAX_SEGMENTS);
+            atomic32(self.0.wrapping_add(at))
+        }
+    };
+}
+
+impl Control {
+    word!(position, u64);
+    word!(last_time, u64);
+    word!(next_packet_id, u64);
+    word!(clock_offset, u64);
+    word!(stopped, u64);
+    word!(freed_given, u64);
+    word!(open_segment, u32);
+    word!(freed_taken, u32);
+    word!(stack_depth, u32);
+    word!(freed, [u32]);
+    word!(stack, [u32]);
+
+    pub(crate) fn order_segment<'a>(self, ordinal: u32) -> &'a AtomicU32 {
+        atomic32(self.order(ordinal))
+    }
+
+    pub(crate) fn order_used<'a>(self, ordinal: u32) -> &'a AtomicU32 {
+        atomic32(self.order(ordinal).wrapping_add(4))
+    }
+
+    fn order(self, ordinal: u32) -> *mut u8 {
+        let at = std::mem::offset_of!(RingControl, order) + 8 * (ordinal as usize % RING_MAX_SEGMENTS);
+        self.0.wrapping_add(at)
+    }
+
+    pub(crate) fn point(self, point: usize) -> *mut PointCounters {
+        let at = std::mem::offset_of!(RingControl, points) + size_of::<PointCounters>() * (point % RING_MAX_POINTS);
+        self.0.wrapping_add(at).cast()
+    }
+
+    fn counters(self, point: usize) -> PointCounters {
+        // SAFETY: the pointer lies within the control block, is aligned, and any bit pattern is a valid count.
+        unsafe { self.point(point).read_volatile() }
+    }
+}
+
+pub(crate) fn store32(word: &AtomicU32, value: u32) {
+    word.store(value, Ordering::Relaxed);
+}
+
+fn load(word: &AtomicU64) -> u64 {
+    word.load(Ordering::Relaxed)
+}
+
+fn atomic64<'a>(at: *mut u8) -> &'a AtomicU64 {
+    // SAFETY: callers pass addresses of aligned u64 words inside a live mapping, which outlives every Control made
+    // from it: the holders (Consumer, Producer, Rings itself) keep the Rings alive.
+    unsafe { AtomicU64::from_ptr(at.cast()) }
+}
+
+fn atomic32<'a>(at: *mut u8) -> &'a AtomicU32 {
+    // SAFETY: as in `atomic64`, for u32 words.
+    unsafe { AtomicU32::from_ptr(at.cast()) }
+}
+
+/// How far a ring's producer had come at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Observation {
+    ordinal: u32,
+    offset: u32,
+    /// A record is being written whose time is not known yet, but is not before `last_time`.
+    pub in_flight: bool,
+    /// The time stamp of the last finished record.
+    pub last_time: u64,
+}
+
+/// The reading side of one ring.
+#[derive(Debug)]
+pub struct Consumer {
+    rings: Arc<Rings>,
+    ring: usize,
+    ordinal: u32,
+    offset: u32,
+    segment: u32,
+}
+
+impl Consumer {
+    /// One for each ring; to be called once for a set of rings.
+    pub fn all(rings: &Arc<Rings>) -> Vec<Self> {
+        let of = |ring| Self { rings: Arc::clone(rings), ring, ordinal: 0, offset: 0, segment: 0 };
+        (0..rings.count()).map(of).collect()
+    }
+
+    pub fn observe(&self) -> Observation {
+        let control = self.rings.control(self.ring);
+        // The time first: were the position read first, the time could be that of a later record than it covers.
+        let last_time = control.last_time().load(Ordering::Acquire);
+        let position = control.position().load(Ordering::Acquire);
+        Observation {
+            ordinal: (position >> 32) as u32,
+            offset: (position as u32) & !(IN_FLIGHT as u32),
+            in_flight: position & IN_FLIGHT != 0,
+            last_time,
+        }
+    }
+
+    /// The finished blocks that lie in one piece from here on, no further than `until`. Empty where there are none.
+    pub fn chunk(&mut self, until: &Observation) -> &[u8] {
+        let control = self.rings.control(self.ring);
+        let end = loop {
+            if self.ordinal == until.ordinal {
+                break until.offset;
+            }
+            let used = control.order_used(self.ordinal).load(Ordering::Relaxed);
+            if self.offset < used {
+                break used;
+            }
+            self.leave_segment(control);
+        };
+        let length = end.saturating_sub(self.offset) as usize;
+        let start = self.rings.bytes(self.ring, self.segment, self.offset as usize);
+        assert!(self.offset as usize + length <= self.rings.geometry.segment_size, "a ring's position is broken");
+        // SAFETY: the range lies within the segment (just checked), was finished before `until` was observed with
+        // acquire ordering, and the producer does not write to it again before it is handed back by `consume`,
+        // which needs the borrow to have ended.
+        unsafe { std::slice::from_raw_parts(start, length) }
+    }
+
+    /// Marks bytes at the front as done with.
+    pub fn consume(&mut self, bytes: usize) {
+        self.offset += bytes as u32;
+    }
+
+    /// True once everything up to `until` was consumed.
+    pub fn is_drained(&self, until: &Observation) -> bool {
+        self.ordinal == until.ordinal && self.offset >= until.offset
+    }
+
+    fn leave_segment(&mut self, control: Control) {
+        let given = control.freed_given().load(Ordering::Relaxed);
+        store32(control.freed(given as usize), self.segment);
+        control.freed_given().store(given + 1, Ordering::Release);
+        self.ordinal = self.ordinal.wrapping_add(1);
+        self.offset = 0;
+        self.segment = control.order_segment(self.ordinal).load(Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_outside_the_bounds_are_refused() {
+        for bytes in [0, 1, RING_SIZE_MIN - 1, RING_SIZE_MAX + 1, 1 << 40, u64::MAX] {
+            let error = Geometry::for_size(bytes).expect_err("refused");
+            assert_eq!(error.kind(), crate::error::Kind::Usage);
+        }
+    }
+
+    #[test]
+    fn segments_fill_the_ring() {
+        for bytes in [RING_SIZE_MIN, 100_000, 4 << 20, 64 << 20, RING_SIZE_MAX] {
+            let geometry = Geometry::for_size(bytes).expect("accepted");
+            assert!(geometry.ring_size as u64 >= bytes);
+            assert_eq!(geometry.segments() * geometry.segment_size, geometry.ring_size);
+            assert!(geometry.segments() <= RING_MAX_SEGMENTS);
+        }
+    }
+}
