@@ -1,3 +1,7 @@
 //! Bytes: capture file formats, decoding and building of packets. No root, no system calls.
 
+pub mod build;
+mod checksum;
+pub mod pcap;
 pub mod pcapng;
+pub mod verdict;

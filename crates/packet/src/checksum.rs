@@ -1,0 +1,84 @@
+//! The Internet checksum (RFC 1071) and the pseudo-headers it covers.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// A running sum of big-endian 16-bit words. Parts other than the last must be of even length.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Sum(u64);
+
+impl Sum {
+    pub fn add(mut self, bytes: &[u8]) -> Self {
+        let (words, odd) = bytes.as_chunks::<2>();
+        self.0 += words
+            .iter()
+            .map(|word| u64::from(u16::from_be_bytes(*word)))
+            .sum::<u64>();
+        if let [last] = odd {
+            self.0 += u64::from(*last) << 8;
+        }
+        self
+    }
+
+    pub fn add_u32(mut self, value: u32) -> Self {
+        self.0 += u64::from(value);
+        self
+    }
+
+    /// The checksum to store; zero over data that holds its own right checksum.
+    pub fn finish(self) -> u16 {
+        let mut sum = self.0;
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        !(sum as u16)
+    }
+
+    /// The stored value that would have been right where `stored` led to this sum.
+    pub fn should_be(self, stored: u16) -> u16 {
+        Self(self.0 + u64::from(!stored)).finish()
+    }
+}
+
+/// The addresses transport checksums cover.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Addresses {
+    V4(Ipv4Addr, Ipv4Addr),
+    V6(Ipv6Addr, Ipv6Addr),
+}
+
+impl Addresses {
+    pub fn pseudo_header(self, protocol: u8, len: usize) -> Sum {
+        let sum = match self {
+            Self::V4(src, dst) => Sum::default().add(&src.octets()).add(&dst.octets()),
+            Self::V6(src, dst) => Sum::default().add(&src.octets()).add(&dst.octets()),
+        };
+        sum.add_u32(u32::from(protocol)).add_u32(len as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The worked example of RFC 1071, section 3.
+    #[test]
+    fn rfc_example() {
+        let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
+        assert_eq!(Sum::default().add(&bytes).finish(), !0xddf2);
+    }
+
+    #[test]
+    fn an_odd_byte_counts_as_the_high_half() {
+        assert_eq!(Sum::default().add(&[0x12]).finish(), !0x1200);
+    }
+
+    #[test]
+    fn should_be_finds_the_right_value() {
+        let mut header = [
+            0x45, 0, 0, 20, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+        ];
+        let right = Sum::default().add(&header).finish();
+        header[10..12].copy_from_slice(&0x1234u16.to_be_bytes());
+        assert_eq!(Sum::default().add(&header).should_be(0x1234), right);
+    }
+}

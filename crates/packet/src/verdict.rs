@@ -1,0 +1,204 @@
+//! Names of what XDP and tc programs decide, both ways.
+
+use crate::pcapng::Verdict;
+
+/// Which kind of program a verdict is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Xdp,
+    Tc,
+}
+
+/// `enum xdp_action`, by value.
+const XDP: [(&str, u64); 5] = [
+    ("ABORTED", 0),
+    ("DROP", 1),
+    ("PASS", 2),
+    ("TX", 3),
+    ("REDIRECT", 4),
+];
+
+/// TC_ACT_ values. UNSPEC is -1 there, and tcx calls it NEXT.
+const TC: [(&str, u64); 10] = [
+    ("OK", 0),
+    ("RECLASSIFY", 1),
+    ("SHOT", 2),
+    ("PIPE", 3),
+    ("STOLEN", 4),
+    ("QUEUED", 5),
+    ("REPEAT", 6),
+    ("REDIRECT", 7),
+    ("TRAP", 8),
+    ("UNSPEC", u64::MAX),
+];
+
+/// Other names people know tc verdicts by; tcx has its own for three of them.
+const TC_ALIASES: [(&str, u64); 3] = [("PASS", 0), ("DROP", 2), ("NEXT", u64::MAX)];
+
+/// UNSPEC as a program returns it: 32 bits of -1, however it was widened.
+const TC_UNSPEC_NARROW: u64 = u32::MAX as u64;
+
+impl Kind {
+    fn names(self) -> &'static [(&'static str, u64)] {
+        match self {
+            Self::Xdp => &XDP,
+            Self::Tc => &TC,
+        }
+    }
+
+    fn aliases(self) -> &'static [(&'static str, u64)] {
+        match self {
+            Self::Xdp => &[],
+            Self::Tc => &TC_ALIASES,
+        }
+    }
+
+    /// The kernel's name for `action`, without its prefix.
+    pub fn name(self, action: u64) -> Option<&'static str> {
+        let action = match (self, action) {
+            (Self::Tc, TC_UNSPEC_NARROW) => u64::MAX,
+            _ => action,
+        };
+        self.names()
+            .iter()
+            .find(|(_, value)| *value == action)
+            .map(|(name, _)| *name)
+    }
+
+    /// The action of that name, in any case of letters.
+    pub fn action(self, name: &str) -> Option<u64> {
+        let mut known = self.names().iter().chain(self.aliases());
+        known
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| *value)
+    }
+}
+
+/// What to show for a verdict: the action's name, or its number where there is none.
+pub fn text(verdict: Verdict<'_>) -> String {
+    let (kind, action) = match verdict {
+        Verdict::Xdp(action) => (Kind::Xdp, action),
+        Verdict::Tc(action) => (Kind::Tc, action),
+        Verdict::Other { kind, value } => {
+            return format!("verdict type {kind}, {} bytes", value.len());
+        }
+    };
+    kind.name(action)
+        .map_or_else(|| action.to_string(), str::to_string)
+}
+
+/// A `--verdict` list: which actions a packet may have met with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Set {
+    kind: Kind,
+    /// One bit an action, in the order of the kind's names.
+    bits: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{name:?} is not a verdict of an {} program: use {}", kind_name(*kind), names_of(*kind))]
+pub struct UnknownVerdict {
+    pub name: String,
+    pub kind: Kind,
+}
+
+fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Xdp => "XDP",
+        Kind::Tc => "tc",
+    }
+}
+
+fn names_of(kind: Kind) -> String {
+    let names: Vec<_> = kind
+        .names()
+        .iter()
+        .map(|(name, _)| name.to_lowercase())
+        .collect();
+    names.join(", ")
+}
+
+impl Set {
+    /// Reads a list such as `drop,pass`.
+    pub fn parse(kind: Kind, list: &str) -> Result<Self, UnknownVerdict> {
+        let mut set = Self { kind, bits: 0 };
+        for name in list.split(',').map(str::trim) {
+            let unknown = || UnknownVerdict {
+                name: name.to_string(),
+                kind,
+            };
+            let action = kind.action(name).ok_or_else(unknown)?;
+            set.bits |= set.bit(action);
+        }
+        Ok(set)
+    }
+
+    pub fn contains(&self, action: u64) -> bool {
+        self.bits & self.bit(action) != 0
+    }
+
+    /// The kernel's values of the actions in the set.
+    pub fn actions(&self) -> impl Iterator<Item = u64> {
+        let set = *self;
+        self.kind
+            .names()
+            .iter()
+            .map(|(_, action)| *action)
+            .filter(move |a| set.contains(*a))
+    }
+
+    fn bit(&self, action: u64) -> u16 {
+        let name = self.kind.name(action);
+        let position = self
+            .kind
+            .names()
+            .iter()
+            .position(|(known, _)| Some(*known) == name);
+        position.map_or(0, |at| 1 << at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_actions_agree() {
+        for kind in [Kind::Xdp, Kind::Tc] {
+            for (name, action) in kind.names() {
+                assert_eq!(kind.name(*action), Some(*name));
+                assert_eq!(kind.action(&name.to_lowercase()), Some(*action));
+            }
+        }
+        assert_eq!(Kind::Tc.name(u64::from(u32::MAX)), Some("UNSPEC"));
+        assert_eq!(Kind::Tc.action("drop"), Some(2));
+        assert_eq!(Kind::Xdp.name(5), None);
+    }
+
+    #[test]
+    fn a_list_holds_what_it_names() {
+        let set = Set::parse(Kind::Xdp, "drop, PASS").unwrap();
+        assert!(set.contains(1) && set.contains(2));
+        assert!(!set.contains(0) && !set.contains(3) && !set.contains(99));
+        assert_eq!(set.actions().collect::<Vec<_>>(), [1, 2]);
+    }
+
+    #[test]
+    fn an_unknown_name_is_told_with_the_known_ones() {
+        let error = Set::parse(Kind::Xdp, "drop,shot").unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("\"shot\"") && text.contains("redirect"),
+            "{text}"
+        );
+        assert!(Set::parse(Kind::Xdp, "").is_err());
+        assert!(Set::parse(Kind::Tc, "shot").unwrap().contains(2));
+    }
+
+    #[test]
+    fn a_verdict_without_a_name_shows_its_number() {
+        assert_eq!(text(Verdict::Xdp(1)), "DROP");
+        assert_eq!(text(Verdict::Xdp(77)), "77");
+        assert_eq!(text(Verdict::Tc(2)), "SHOT");
+    }
+}
