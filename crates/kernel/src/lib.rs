@@ -7,8 +7,10 @@ pub mod ring;
 pub mod memory;
 pub mod layout;
 pub mod bpf;
+pub mod ethtool;
 pub mod netlink;
 pub mod netns;
+pub mod probe;
 #[cfg(test)]
 mod testing;
 

@@ -1,0 +1,349 @@
+//! Interfaces: found, listed, changed and deleted.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use super::Netlink;
+use super::socket::{Refusal, Reply};
+use super::wire::{Request, attributes, find, read_i32, read_text, read_u16, read_u32, read_u64};
+use crate::error::{Error, Result};
+use crate::netns::Namespace;
+
+pub(super) const IFLA_ADDRESS: u16 = 1;
+pub(super) const IFLA_IFNAME: u16 = 3;
+pub(super) const IFLA_MTU: u16 = 4;
+const IFLA_LINK: u16 = 5;
+const IFLA_QDISC: u16 = 6;
+const IFLA_MASTER: u16 = 10;
+pub(super) const IFLA_LINKINFO: u16 = 18;
+const IFLA_IFALIAS: u16 = 20;
+const IFLA_STATS64: u16 = 23;
+pub(super) const IFLA_AF_SPEC: u16 = 26;
+pub(super) const IFLA_NET_NS_FD: u16 = 28;
+pub(super) const IFLA_NUM_TX_QUEUES: u16 = 31;
+pub(super) const IFLA_NUM_RX_QUEUES: u16 = 32;
+const IFLA_LINK_NETNSID: u16 = 37;
+const IFLA_XDP: u16 = 43;
+pub(super) const IFLA_NEW_NETNSID: u16 = 45;
+pub(super) const IFLA_INFO_KIND: u16 = 1;
+const IFLA_XDP_ATTACHED: u16 = 2;
+const IFLA_XDP_PROG_ID: u16 = 4;
+const IFLA_XDP_DRV_PROG_ID: u16 = 5;
+const IFLA_XDP_SKB_PROG_ID: u16 = 6;
+const IFLA_XDP_HW_PROG_ID: u16 = 7;
+const NETNSA_NSID: u16 = 1;
+const NETNSA_FD: u16 = 3;
+const RTM_NEWNSID: u16 = 88;
+const RTM_GETNSID: u16 = 90;
+const LINK_HEADER: usize = 16;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XdpMode {
+    /// In the driver.
+    Native,
+    /// Generic: after the driver made an skb.
+    Skb,
+    /// On the card.
+    Offload,
+}
+
+impl XdpMode {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Skb => "skb",
+            Self::Offload => "offload",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XdpAttachment {
+    pub mode: XdpMode,
+    pub program_id: u32,
+}
+
+/// The counters of `ip -s link`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    pub rx_packets: u64,
+    pub tx_packets: u64,
+    pub rx_bytes: u64,
+    pub tx_bytes: u64,
+    pub rx_errors: u64,
+    pub tx_errors: u64,
+    pub rx_dropped: u64,
+    pub tx_dropped: u64,
+}
+
+/// An interface as the kernel describes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    pub index: u32,
+    pub name: String,
+    /// `IFF_…`
+    pub flags: u32,
+    pub mtu: u32,
+    pub mac: Vec<u8>,
+    /// `ARPHRD_…`: 1 is Ethernet.
+    pub hardware_type: u16,
+    /// The driver's kind for virtual ones: veth, bridge, vlan, …
+    pub kind: Option<String>,
+    pub rx_queues: u32,
+    pub tx_queues: u32,
+    pub qdisc: String,
+    pub alias: Option<String>,
+    /// The other end of a veth, the lower device of a vlan.
+    pub peer_index: Option<u32>,
+    /// The namespace that the peer is in, by this namespace's numbering; `None`: the same one.
+    pub peer_namespace_id: Option<i32>,
+    pub master: Option<u32>,
+    pub xdp: Vec<XdpAttachment>,
+    pub statistics: Statistics,
+}
+
+impl Link {
+    pub fn is_up(&self) -> bool {
+        self.flags & libc::IFF_UP as u32 != 0
+    }
+
+    /// Up and connected: the other end is up as well.
+    pub fn is_running(&self) -> bool {
+        self.flags & libc::IFF_LOWER_UP as u32 != 0
+    }
+
+    pub fn is_loopback(&self) -> bool {
+        self.flags & libc::IFF_LOOPBACK as u32 != 0
+    }
+
+    pub(super) fn parse(payload: &[u8]) -> Option<Self> {
+        let mut link = Self {
+            hardware_type: read_u16(payload, 2)?,
+            index: read_u32(payload, 4)?,
+            flags: read_u32(payload, 8)?,
+            ..Self::default()
+        };
+        for (kind, value) in attributes(payload.get(LINK_HEADER..)?) {
+            let number = || read_u32(value, 0).unwrap_or(0);
+            match kind {
+                IFLA_IFNAME => link.name = read_text(value),
+                IFLA_ADDRESS => link.mac = value.to_vec(),
+                IFLA_MTU => link.mtu = number(),
+                IFLA_LINK => link.peer_index = read_u32(value, 0).filter(|i| *i != 0),
+                IFLA_QDISC => link.qdisc = read_text(value),
+                IFLA_MASTER => link.master = read_u32(value, 0),
+                IFLA_IFALIAS => link.alias = Some(read_text(value)),
+                IFLA_NUM_RX_QUEUES => link.rx_queues = number(),
+                IFLA_NUM_TX_QUEUES => link.tx_queues = number(),
+                IFLA_LINK_NETNSID => link.peer_namespace_id = read_i32(value, 0),
+                IFLA_LINKINFO => link.kind = find(value, IFLA_INFO_KIND).map(read_text),
+                IFLA_STATS64 => link.statistics = parse_statistics(value),
+                IFLA_XDP => link.xdp = parse_xdp(value),
+                _ => {}
+            }
+        }
+        Some(link)
+    }
+}
+
+fn parse_statistics(value: &[u8]) -> Statistics {
+    let at = |index: usize| read_u64(value, index * 8).unwrap_or(0);
+    Statistics {
+        rx_packets: at(0),
+        tx_packets: at(1),
+        rx_bytes: at(2),
+        tx_bytes: at(3),
+        rx_errors: at(4),
+        tx_errors: at(5),
+        rx_dropped: at(6),
+        tx_dropped: at(7),
+    }
+}
+
+fn parse_xdp(value: &[u8]) -> Vec<XdpAttachment> {
+    let id = |kind| {
+        find(value, kind)
+            .and_then(|v| read_u32(v, 0))
+            .filter(|id| *id != 0)
+    };
+    let mut attached: Vec<_> = [
+        (IFLA_XDP_DRV_PROG_ID, XdpMode::Native),
+        (IFLA_XDP_SKB_PROG_ID, XdpMode::Skb),
+        (IFLA_XDP_HW_PROG_ID, XdpMode::Offload),
+    ]
+    .into_iter()
+    .filter_map(|(kind, mode)| {
+        Some(XdpAttachment {
+            mode,
+            program_id: id(kind)?,
+        })
+    })
+    .collect();
+    if attached.is_empty() {
+        // Kernels before 4.20 tell only one mode and one id.
+        let mode = match find(value, IFLA_XDP_ATTACHED).and_then(|v| v.first().copied()) {
+            Some(1) => Some(XdpMode::Native),
+            Some(2) => Some(XdpMode::Skb),
+            Some(3) => Some(XdpMode::Offload),
+            _ => None,
+        };
+        if let (Some(mode), Some(program_id)) = (mode, id(IFLA_XDP_PROG_ID)) {
+            attached.push(XdpAttachment { mode, program_id });
+        }
+    }
+    attached
+}
+
+/// struct ifinfomsg.
+pub(super) fn link_header(index: u32, flags: u32, change: u32) -> [u8; LINK_HEADER] {
+    let mut header = [0; LINK_HEADER];
+    header[4..8].copy_from_slice(&index.to_ne_bytes());
+    header[8..12].copy_from_slice(&flags.to_ne_bytes());
+    header[12..16].copy_from_slice(&change.to_ne_bytes());
+    header
+}
+
+fn link_request(kind: u16, index: u32) -> Request {
+    Request::new(kind, 0).family_header(&link_header(index, 0, 0))
+}
+
+/// Interface names are at most 15 bytes without blanks or slashes; anything else can't exist.
+fn check_name(name: &str) -> Result<()> {
+    let wrong = name.is_empty()
+        || name.len() > 15
+        || name.contains(['/', '\0'])
+        || name.contains(char::is_whitespace);
+    if wrong {
+        return Err(Error::failed(
+            format!("interface {name:?}"),
+            "that is not a name an interface can have (1 to 15 characters, no blanks or slashes)",
+        ));
+    }
+    Ok(())
+}
+
+impl Netlink {
+    /// All interfaces of the namespace, by index.
+    pub fn links(&mut self) -> Result<Vec<Link>> {
+        let replies = self
+            .socket
+            .dump(|| link_request(libc::RTM_GETLINK, 0))
+            .map_err(|r| r.about(format!("cannot list interfaces{}", self.place)))?;
+        Ok(parse_links(&replies))
+    }
+
+    /// The interface of that name; the error lists those that exist.
+    pub fn link(&mut self, name: &str) -> Result<Link> {
+        match self.find_link(name)? {
+            Some(link) => Ok(link),
+            None => Err(self.no_such_interface(name)),
+        }
+    }
+
+    /// The interface of that name, if there is one.
+    pub fn find_link(&mut self, name: &str) -> Result<Option<Link>> {
+        check_name(name)?;
+        let mut request = link_request(libc::RTM_GETLINK, 0);
+        request.text(IFLA_IFNAME, name);
+        self.one_link(request, || format!("interface {name}"))
+    }
+
+    pub fn find_link_by_index(&mut self, index: u32) -> Result<Option<Link>> {
+        self.one_link(link_request(libc::RTM_GETLINK, index), || {
+            format!("interface number {index}")
+        })
+    }
+
+    fn one_link(&mut self, request: Request, what: impl Fn() -> String) -> Result<Option<Link>> {
+        match self.socket.get(request) {
+            Ok(reply) => Ok(Link::parse(&reply.payload)),
+            Err(Refusal {
+                errno: libc::ENODEV,
+                ..
+            }) => Ok(None),
+            Err(refusal) => Err(refusal.about(format!("cannot look up {}{}", what(), self.place))),
+        }
+    }
+
+    fn no_such_interface(&mut self, name: &str) -> Error {
+        let error = Error::failed(
+            format!("interface {name}{}", self.place),
+            "it does not exist",
+        );
+        match self.links() {
+            Ok(links) => {
+                let names: Vec<_> = links.into_iter().map(|l| l.name).collect();
+                error.mend(format!("those that exist: {}", names.join(", ")))
+            }
+            Err(_) => error,
+        }
+    }
+
+    pub fn set_up(&mut self, index: u32) -> Result<()> {
+        self.set_flags(index, libc::IFF_UP as u32, libc::IFF_UP as u32)
+    }
+
+    pub fn set_down(&mut self, index: u32) -> Result<()> {
+        self.set_flags(index, 0, libc::IFF_UP as u32)
+    }
+
+    /// Sets those `IFF_…` bits of `flags` that are in `mask`.
+    pub fn set_flags(&mut self, index: u32, flags: u32, mask: u32) -> Result<()> {
+        let request =
+            Request::new(libc::RTM_NEWLINK, 0).family_header(&link_header(index, flags, mask));
+        self.change_link(request, index, "change the flags of")
+    }
+
+    pub fn set_mtu(&mut self, index: u32, mtu: u32) -> Result<()> {
+        let mut request = link_request(libc::RTM_NEWLINK, index);
+        request.u32(IFLA_MTU, mtu);
+        self.change_link(request, index, "set the MTU of")
+    }
+
+    pub fn rename(&mut self, index: u32, name: &str) -> Result<()> {
+        check_name(name)?;
+        let mut request = link_request(libc::RTM_NEWLINK, index);
+        request.text(IFLA_IFNAME, name);
+        self.change_link(request, index, "rename")
+    }
+
+    /// Moves the interface away; it may get another index there.
+    pub fn move_to(&mut self, index: u32, namespace: &Namespace) -> Result<()> {
+        let mut request = link_request(libc::RTM_NEWLINK, index);
+        request.u32(IFLA_NET_NS_FD, namespace.as_fd().as_raw_fd() as u32);
+        self.change_link(request, index, "move")
+    }
+
+    pub fn delete_link(&mut self, index: u32) -> Result<()> {
+        self.change_link(link_request(libc::RTM_DELLINK, index), index, "delete")
+    }
+
+    fn change_link(&mut self, request: Request, index: u32, verb: &str) -> Result<()> {
+        self.socket.change(request).map_err(|r| {
+            r.about(format!(
+                "cannot {verb} interface number {index}{}",
+                self.place
+            ))
+        })
+    }
+
+    /// The number by which this namespace knows another one, as in [`Link::peer_namespace_id`].
+    pub fn namespace_id(&mut self, other: &Namespace) -> Result<Option<i32>> {
+        let mut request = Request::new(RTM_GETNSID, 0).family_header(&[0; 4]);
+        request.u32(NETNSA_FD, other.as_fd().as_raw_fd() as u32);
+        let reply = self
+            .socket
+            .get(request)
+            .map_err(|r| r.about(format!("cannot number the namespace {}", other.label())))?;
+        let id =
+            find(reply.payload.get(4..).unwrap_or(&[]), NETNSA_NSID).and_then(|v| read_i32(v, 0));
+        Ok(id.filter(|id| reply.kind == RTM_NEWNSID && *id >= 0))
+    }
+}
+
+fn parse_links(replies: &[Reply]) -> Vec<Link> {
+    replies
+        .iter()
+        .filter(|r| r.kind == libc::RTM_NEWLINK)
+        .filter_map(|r| Link::parse(&r.payload))
+        .collect()
+}

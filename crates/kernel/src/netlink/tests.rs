@@ -1,0 +1,236 @@
+//! The netlink calls tried in namespaces of their own.
+
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::tc::{Direction, Place};
+use super::*;
+use crate::probe::insn::{Program, returning};
+use crate::testing::{ScratchNamespace, root_or_skip};
+
+struct Pair {
+    a: ScratchNamespace,
+    b: ScratchNamespace,
+}
+
+fn pair() -> Pair {
+    let (a, b) = (ScratchNamespace::new(), ScratchNamespace::new());
+    create_veth(
+        &VethEnd {
+            name: "veth0",
+            namespace: Some(&a.namespace),
+            mac: Some([2, 0, 0, 0, 0, 1]),
+            mtu: Some(3000),
+            queues: 2,
+            no_link_local: true,
+        },
+        &VethEnd {
+            name: "veth0",
+            namespace: Some(&b.namespace),
+            mac: None,
+            mtu: None,
+            queues: 3,
+            no_link_local: false,
+        },
+    )
+    .expect("a veth pair");
+    Pair { a, b }
+}
+
+fn wait_for(monitor: &mut LinkMonitor) -> Vec<LinkEvent> {
+    loop {
+        let limit = Timespec {
+            tv_sec: 5,
+            tv_nsec: 0,
+        };
+        let ready = poll(&mut [PollFd::new(&*monitor, PollFlags::IN)], Some(&limit)).unwrap();
+        assert_eq!(ready, 1, "nothing was told within 5 s");
+        let events = monitor.events().unwrap();
+        if !events.is_empty() {
+            return events;
+        }
+    }
+}
+
+#[test]
+fn a_pair_is_made_in_two_namespaces_as_asked() {
+    if !root_or_skip() {
+        return;
+    }
+    let Pair { a, b } = pair();
+    let mut in_a = Netlink::inside(&a.namespace).unwrap();
+    let mut in_b = Netlink::inside(&b.namespace).unwrap();
+    let (link_a, link_b) = (in_a.link("veth0").unwrap(), in_b.link("veth0").unwrap());
+    assert_eq!(link_a.mac, [2, 0, 0, 0, 0, 1]);
+    assert_eq!((link_a.mtu, link_b.mtu), (3000, 1500));
+    assert_eq!((link_a.rx_queues, link_a.tx_queues), (2, 2));
+    assert_eq!((link_b.rx_queues, link_b.tx_queues), (3, 3));
+    assert_eq!(link_a.kind.as_deref(), Some("veth"));
+    assert_eq!(link_a.hardware_type, libc::ARPHRD_ETHER);
+    assert_eq!(link_a.peer_index, Some(link_b.index));
+    assert_eq!(
+        link_a.peer_namespace_id,
+        in_a.namespace_id(&b.namespace).unwrap()
+    );
+    assert!(link_a.peer_namespace_id.is_some());
+    assert!(!link_a.is_up() && link_a.xdp.is_empty());
+    let names: Vec<_> = in_a.links().unwrap().into_iter().map(|l| l.name).collect();
+    assert_eq!(names, ["lo", "veth0"]);
+}
+
+#[test]
+fn an_unknown_interface_is_answered_with_those_that_exist() {
+    if !root_or_skip() {
+        return;
+    }
+    let Pair { a, b: _b } = pair();
+    let mut netlink = Netlink::inside(&a.namespace).unwrap();
+    let error = netlink.link("eth7").unwrap_err().to_string();
+    assert!(
+        error.contains("interface eth7") && error.contains(&a.name),
+        "{error}"
+    );
+    assert!(error.contains("those that exist: lo, veth0"), "{error}");
+    for name in ["", "a name", "much-too-long-a-name", "a/b"] {
+        assert!(netlink.link(name).is_err(), "{name:?}");
+    }
+    assert_eq!(netlink.find_link_by_index(4711).unwrap(), None);
+}
+
+#[test]
+fn addresses_neighbours_and_routes_are_taken() {
+    if !root_or_skip() {
+        return;
+    }
+    let Pair { a, b } = pair();
+    let mut netlink = Netlink::inside(&a.namespace).unwrap();
+    let index = netlink.link("veth0").unwrap().index;
+    let mut other = Netlink::inside(&b.namespace).unwrap();
+    let other_index = other.link("veth0").unwrap().index;
+    netlink.set_up(index).unwrap();
+    other.set_up(other_index).unwrap();
+    assert!(netlink.link("veth0").unwrap().is_running());
+    let address = |text: &str| text.parse::<IpAddr>().unwrap();
+    for (own, prefix, neighbour) in [("10.7.0.1", 24, "10.7.0.2"), ("fd00:7::1", 64, "fd00:7::2")] {
+        netlink.add_address(index, address(own), prefix).unwrap();
+        netlink
+            .add_neighbour(index, address(neighbour), [2, 0, 0, 0, 0, 2])
+            .unwrap();
+    }
+    for (destination, prefix, gateway) in
+        [("10.8.0.0", 16, "10.7.0.2"), ("fd00:8::", 48, "fd00:7::2")]
+    {
+        let route = Route {
+            destination: address(destination),
+            prefix,
+            gateway: Some(address(gateway)),
+            interface: index,
+        };
+        netlink.add_route(route).unwrap();
+    }
+    let error = netlink
+        .add_route(Route {
+            destination: address("10.9.0.0"),
+            prefix: 16,
+            gateway: Some(address("192.0.2.1")),
+            interface: index,
+        })
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("10.9.0.0/16") && error.contains("gateway"),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_monitor_tells_of_down_up_rename_move_and_removal() {
+    if !root_or_skip() {
+        return;
+    }
+    let Pair { a, b } = pair();
+    let mut netlink = Netlink::inside(&a.namespace).unwrap();
+    let index = netlink.link("veth0").unwrap().index;
+    let mut monitor = LinkMonitor::new(Some(&a.namespace), index).unwrap();
+    assert_eq!(monitor.events().unwrap(), []);
+    netlink.set_up(index).unwrap();
+    assert_eq!(wait_for(&mut monitor), [LinkEvent::Up]);
+    netlink.set_down(index).unwrap();
+    assert_eq!(wait_for(&mut monitor), [LinkEvent::Down]);
+    netlink.rename(index, "other").unwrap();
+    assert_eq!(
+        wait_for(&mut monitor),
+        [LinkEvent::Renamed("other".to_owned())]
+    );
+    netlink.move_to(index, &b.namespace).unwrap();
+    assert_eq!(wait_for(&mut monitor), [LinkEvent::MovedAway]);
+
+    let mut in_b = Netlink::inside(&b.namespace).unwrap();
+    let index = in_b.link("other").unwrap().index;
+    let mut monitor = LinkMonitor::new(Some(&b.namespace), index).unwrap();
+    in_b.delete_link(index).unwrap();
+    assert_eq!(wait_for(&mut monitor), [LinkEvent::Removed]);
+    assert!(LinkMonitor::new(Some(&b.namespace), index).is_err());
+}
+
+#[test]
+fn clsact_is_added_once_and_filters_come_and_go() {
+    if !root_or_skip() {
+        return;
+    }
+    let Pair { a, b: _b } = pair();
+    let mut netlink = Netlink::inside(&a.namespace).unwrap();
+    let index = netlink.link("veth0").unwrap().index;
+    assert!(!netlink.has_clsact(index).unwrap());
+    assert!(netlink.add_clsact(index).unwrap());
+    assert!(!netlink.add_clsact(index).unwrap());
+    assert!(netlink.has_clsact(index).unwrap());
+    let program = Program::new(libbpf_sys::BPF_PROG_TYPE_SCHED_CLS, &returning(-1))
+        .load("trawl_test")
+        .unwrap();
+    for direction in [Direction::Ingress, Direction::Egress] {
+        let place = Place {
+            interface: index,
+            direction,
+            priority: 49_000,
+            handle: 1,
+        };
+        netlink.add_filter(place, program.as_fd(), "trawl").unwrap();
+        let found = netlink.filters(index, direction).unwrap();
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!((found[0].place, found[0].name.as_str()), (place, "trawl"));
+        assert!(found[0].direct_action && found[0].program_id.is_some());
+        netlink.del_filter(place).unwrap();
+        assert_eq!(netlink.filters(index, direction).unwrap(), []);
+    }
+    netlink.del_clsact(index).unwrap();
+    assert!(!netlink.has_clsact(index).unwrap());
+}
+
+#[test]
+fn a_veth_has_native_xdp_only_with_enough_receive_queues() {
+    if !root_or_skip() {
+        return;
+    }
+    let Pair { a, b } = pair();
+    let abilities = |scratch: &ScratchNamespace| {
+        let index = Netlink::inside(&scratch.namespace)
+            .unwrap()
+            .link("veth0")
+            .unwrap()
+            .index;
+        xdp_abilities(Some(&scratch.namespace), index).unwrap()
+    };
+    // Two receive queues cannot take what three transmit queues of the peer send.
+    let (Some(fewer), Some(more)) = (abilities(&a), abilities(&b)) else {
+        eprintln!("SKIPPED: this kernel has no netdev netlink family");
+        return;
+    };
+    assert!(!fewer.native(), "{fewer:?}");
+    assert!(
+        more.native() && more.multi_buffer() && !more.offload(),
+        "{more:?}"
+    );
+}

@@ -1,0 +1,360 @@
+//! Network namespaces: opened by name, path or process, entered on a thread of their own, made and
+//! deleted the way iproute2 does it.
+//!
+//! `ip netns exec` mounts a fresh /sys and so hides the bpffs. Nothing here touches mounts of the
+//! calling process: a namespace is entered by its file descriptor, which changes the network and
+//! nothing else.
+
+use std::fs::{self, File};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::panic;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use rustix::fs::{FlockOperation, flock, fstatfs};
+use rustix::mount::{
+    MountPropagationFlags, UnmountFlags, mount_bind, mount_bind_recursive, mount_change, unmount,
+};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+
+use crate::error::{Error, Result};
+
+/// Where iproute2 keeps named namespaces; /var/run is a link to /run wherever systemd runs.
+pub const NAMED: &str = "/run/netns";
+const NAMED_OLD: &str = "/var/run/netns";
+const NSFS_MAGIC: u64 = 0x6e73_6673;
+
+/// A network namespace held open: it stays usable when its name is deleted.
+#[derive(Clone, Debug)]
+pub struct Namespace {
+    file: Arc<File>,
+    name: Option<String>,
+    label: String,
+    identity: (u64, u64),
+}
+
+impl Namespace {
+    /// A namespace as a person writes it: a name, a path, or a process id.
+    pub fn open(text: &str) -> Result<Self> {
+        if text.contains('/') {
+            return Self::from_path(Path::new(text));
+        }
+        let named = Self::by_name(text);
+        match (named, text.parse::<u32>()) {
+            // A name wins over a process id that happens to be spelled the same.
+            (Err(_), Ok(pid)) => Self::of_pid(pid),
+            (result, _) => result,
+        }
+    }
+
+    /// One of those that `ip netns list` shows.
+    pub fn by_name(name: &str) -> Result<Self> {
+        check_name(name)?;
+        for directory in [NAMED, NAMED_OLD] {
+            let path = Path::new(directory).join(name);
+            if path.exists() {
+                let mut found = Self::from_path(&path)?;
+                found.name = Some(name.to_owned());
+                found.label = name.to_owned();
+                return Ok(found);
+            }
+        }
+        let known = list();
+        let mend = if known.is_empty() {
+            format!("make it with: ip netns add {name}")
+        } else {
+            format!(
+                "those that exist: {}; make it with: ip netns add {name}",
+                known.join(", ")
+            )
+        };
+        Err(Error::failed(format!("namespace {name}"), "it does not exist").mend(mend))
+    }
+
+    /// Any file that stands for a network namespace, such as /proc/PID/ns/net.
+    pub fn from_path(path: &Path) -> Result<Self> {
+        let what = || format!("cannot open the namespace {}", path.display());
+        let file = File::open(path).map_err(|e| Error::os(what(), e))?;
+        let kind = fstatfs(&file).map_err(|e| Error::os(what(), e.into()))?;
+        if u64::try_from(kind.f_type).ok() != Some(NSFS_MAGIC) {
+            return Err(
+                Error::failed(what(), "it is an ordinary file, not a namespace").mend(format!(
+                    "if it was left behind by a crash: rm {}",
+                    path.display()
+                )),
+            );
+        }
+        let meta = file.metadata().map_err(|e| Error::os(what(), e))?;
+        Ok(Self {
+            file: Arc::new(file),
+            name: None,
+            label: path.display().to_string(),
+            identity: (meta.dev(), meta.ino()),
+        })
+    }
+
+    /// The namespace a process lives in.
+    pub fn of_pid(pid: u32) -> Result<Self> {
+        let path = PathBuf::from(format!("/proc/{pid}/ns/net"));
+        if !Path::new(&format!("/proc/{pid}")).exists() {
+            return Err(Error::failed(
+                format!("namespace {pid}"),
+                "there is neither a namespace of that name nor a process of that id",
+            )
+            .mend("ip netns list shows the names"));
+        }
+        Self::from_path(&path)
+    }
+
+    /// The one this thread is in.
+    pub fn current() -> Result<Self> {
+        let mut here = Self::from_path(Path::new("/proc/thread-self/ns/net"))?;
+        here.label = "the current namespace".to_owned();
+        Ok(here)
+    }
+
+    /// Its name under /run/netns, when it was opened by it.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// How to call it in a message.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// Device and inode: equal for two handles of one namespace.
+    pub fn identity(&self) -> (u64, u64) {
+        self.identity
+    }
+
+    /// `ip netns exec NAME ` for a command shown to a person, empty where no name is known.
+    pub fn exec_prefix(&self) -> String {
+        match &self.name {
+            Some(name) => format!("ip netns exec {name} "),
+            None if self.label.starts_with('/') => format!("nsenter --net={} ", self.label),
+            None => String::new(),
+        }
+    }
+}
+
+impl AsFd for Namespace {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl PartialEq for Namespace {
+    fn eq(&self, other: &Self) -> bool {
+        self.identity == other.identity
+    }
+}
+
+impl Eq for Namespace {}
+
+/// Runs `work` inside the namespace and hands back what it returns.
+///
+/// It runs on a thread that entered the namespace and ends with the work, so no thread can be left
+/// behind in the wrong place. Sockets opened there stay in the namespace for their whole life.
+pub fn run_in<R, F>(namespace: &Namespace, work: F) -> Result<R>
+where
+    F: FnOnce() -> R + Send,
+    R: Send,
+{
+    let enter = move || {
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(|e| enter_error(namespace, e))?;
+        Ok(work())
+    };
+    on_a_thread(enter)
+}
+
+/// As [`run_in`], but `None` means: stay here, on this thread.
+pub fn run_maybe_in<R, F>(namespace: Option<&Namespace>, work: F) -> Result<R>
+where
+    F: FnOnce() -> R + Send,
+    R: Send,
+{
+    match namespace {
+        Some(namespace) => run_in(namespace, work),
+        None => Ok(work()),
+    }
+}
+
+/// Makes a named namespace, as `ip netns add NAME` does.
+pub fn create(name: &str) -> Result<Namespace> {
+    check_name(name)?;
+    let what = || format!("cannot make the namespace {name}");
+    share_directory().map_err(|e| Error::os(what(), e).mend("it takes root"))?;
+    let path = Path::new(NAMED).join(name);
+    let reserved = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o000)
+        .open(&path);
+    if let Err(e) = reserved {
+        let exists = e.kind() == std::io::ErrorKind::AlreadyExists;
+        let error = Error::os(what(), e);
+        return Err(if exists {
+            error.mend(format!("ip netns del {name}"))
+        } else {
+            error
+        });
+    }
+    let made = on_a_thread(|| {
+        // SAFETY: only the network namespace is left, no file descriptor table or memory is unshared.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
+        mount_bind("/proc/thread-self/ns/net", &path)
+    });
+    if let Err(e) = made {
+        let _ = fs::remove_file(&path);
+        return Err(Error::os(what(), e.into()).mend("it takes root (CAP_SYS_ADMIN)"));
+    }
+    Namespace::by_name(name)
+}
+
+/// Deletes a named namespace, as `ip netns del NAME` does; it ends when its last user is gone.
+pub fn delete(name: &str) -> Result<()> {
+    check_name(name)?;
+    let path = Path::new(NAMED).join(name);
+    if !path.exists() {
+        return Namespace::by_name(name).map(|_| ());
+    }
+    // The file may never have been mounted on (a crash between the two steps): unlink it all the same.
+    let _ = unmount(&path, UnmountFlags::DETACH);
+    fs::remove_file(&path).map_err(|e| Error::os(format!("cannot delete the namespace {name}"), e))
+}
+
+/// The names under /run/netns, sorted.
+pub fn list() -> Vec<String> {
+    let mut names: Vec<String> = [NAMED, NAMED_OLD]
+        .iter()
+        .filter_map(|directory| fs::read_dir(directory).ok())
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn check_name(name: &str) -> Result<()> {
+    if name.is_empty()
+        || name == "."
+        || name == ".."
+        || name.contains(['/', '\0'])
+        || name.len() > 255
+    {
+        return Err(Error::usage(
+            format!("namespace {name:?}"),
+            "that is not a name a namespace can have",
+        ));
+    }
+    Ok(())
+}
+
+fn enter_error(namespace: &Namespace, errno: rustix::io::Errno) -> Error {
+    let error = Error::os(
+        format!("cannot enter the namespace {}", namespace.label),
+        errno.into(),
+    );
+    if errno == rustix::io::Errno::PERM {
+        return error.mend("entering a namespace takes root (CAP_SYS_ADMIN)");
+    }
+    error
+}
+
+/// A mount made in /run/netns has to be seen in every mount namespace, and a deletion as well, or a
+/// namespace would live on in some service's private copy: the directory is a shared mount of itself.
+fn share_directory() -> std::io::Result<()> {
+    fs::create_dir_all(NAMED)?;
+    let directory = File::open(NAMED)?;
+    // Two at once would mount it twice; iproute2 takes the same lock.
+    flock(&directory, FlockOperation::LockExclusive)?;
+    let shared = || {
+        mount_change(
+            NAMED,
+            MountPropagationFlags::SHARED | MountPropagationFlags::REC,
+        )
+    };
+    if shared() == Err(rustix::io::Errno::INVAL) {
+        mount_bind_recursive(NAMED, NAMED)?;
+        shared()?;
+    }
+    Ok(())
+}
+
+fn on_a_thread<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+    thread::scope(|scope| match scope.spawn(work).join() {
+        Ok(result) => result,
+        Err(panicked) => panic::resume_unwind(panicked),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{ScratchNamespace, root_or_skip};
+
+    #[test]
+    fn a_missing_name_says_how_to_make_it() {
+        let error = Namespace::open("trawl-no-such-namespace")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("namespace trawl-no-such-namespace: it does not exist"),
+            "{error}"
+        );
+        assert!(
+            error.contains("ip netns add trawl-no-such-namespace"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn names_that_would_leave_the_directory_are_refused() {
+        for name in ["", ".", "..", "a/b"] {
+            assert!(create(name).is_err(), "{name:?}");
+            assert!(delete(name).is_err(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn an_ordinary_file_is_not_a_namespace() {
+        let error = Namespace::from_path(Path::new("/etc/passwd"))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("ordinary file"), "{error}");
+    }
+
+    #[test]
+    fn work_runs_inside_and_the_caller_stays_outside() {
+        if !root_or_skip() {
+            return;
+        }
+        let scratch = ScratchNamespace::new();
+        let before = Namespace::current().unwrap();
+        let inside = run_in(&scratch.namespace, || Namespace::current().unwrap()).unwrap();
+        assert_eq!(inside, scratch.namespace);
+        assert_ne!(inside, before);
+        assert_eq!(Namespace::current().unwrap(), before);
+        assert!(list().contains(&scratch.name));
+        assert_eq!(Namespace::of_pid(std::process::id()).unwrap(), before);
+    }
+
+    #[test]
+    fn a_name_is_made_once_and_gone_after_delete() {
+        if !root_or_skip() {
+            return;
+        }
+        let scratch = ScratchNamespace::new();
+        let error = create(&scratch.name).unwrap_err().to_string();
+        assert!(error.contains("ip netns del"), "{error}");
+        let name = scratch.name.clone();
+        drop(scratch);
+        assert!(Namespace::by_name(&name).is_err());
+        assert!(delete(&name).is_err());
+    }
+}

@@ -1,0 +1,162 @@
+//! Small BPF programs written as instructions: what the probes and the sender load.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+
+/// One instruction, laid out as struct bpf_insn.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Insn {
+    code: u8,
+    /// Destination in the low nibble, source in the high one.
+    registers: u8,
+    offset: i16,
+    immediate: i32,
+}
+
+const _: () = assert!(size_of::<Insn>() == size_of::<libbpf_sys::bpf_insn>());
+const _: () = assert!(align_of::<Insn>() == align_of::<libbpf_sys::bpf_insn>());
+
+const ALU64_MOV_K: u8 = 0xb7;
+const ALU64_MOV_X: u8 = 0xbf;
+const ALU64_ADD_K: u8 = 0x07;
+const LDX_W: u8 = 0x61;
+const ST_DW: u8 = 0x7a;
+const JMP_CALL: u8 = 0x85;
+const JMP_EXIT: u8 = 0x95;
+const LD_IMM64: u8 = 0x18;
+const PSEUDO_KFUNC_CALL: u8 = 2;
+const PSEUDO_MAP_FD: u8 = 1;
+
+impl Insn {
+    const fn new(code: u8, destination: u8, source: u8, offset: i16, immediate: i32) -> Self {
+        Self {
+            code,
+            registers: destination | source << 4,
+            offset,
+            immediate,
+        }
+    }
+
+    /// `register = value`
+    pub const fn set(register: u8, value: i32) -> Self {
+        Self::new(ALU64_MOV_K, register, 0, 0, value)
+    }
+
+    /// `register = from`
+    pub const fn copy(register: u8, from: u8) -> Self {
+        Self::new(ALU64_MOV_X, register, from, 0, 0)
+    }
+
+    /// `register += value`
+    pub const fn add(register: u8, value: i32) -> Self {
+        Self::new(ALU64_ADD_K, register, 0, 0, value)
+    }
+
+    /// `register = *(u32 *)(base + offset)`
+    pub const fn load_u32(register: u8, base: u8, offset: i16) -> Self {
+        Self::new(LDX_W, register, base, offset, 0)
+    }
+
+    /// `*(u64 *)(base + offset) = value`
+    pub const fn store_u64(base: u8, offset: i16, value: i32) -> Self {
+        Self::new(ST_DW, base, 0, offset, value)
+    }
+
+    /// Calls a helper by its number.
+    pub const fn call(helper: u32) -> Self {
+        Self::new(JMP_CALL, 0, 0, 0, helper as i32)
+    }
+
+    /// Calls a kernel function by its BTF id in vmlinux.
+    pub const fn call_kernel_function(btf_id: u32) -> Self {
+        Self::new(JMP_CALL, 0, PSEUDO_KFUNC_CALL, 0, btf_id as i32)
+    }
+
+    /// `register = map`, in two instructions.
+    pub const fn load_map(register: u8, map: RawFd) -> [Self; 2] {
+        [
+            Self::new(LD_IMM64, register, PSEUDO_MAP_FD, 0, map),
+            Self::new(0, 0, 0, 0, 0),
+        ]
+    }
+
+    pub const fn exit() -> Self {
+        Self::new(JMP_EXIT, 0, 0, 0, 0)
+    }
+}
+
+/// The program that does nothing but answer.
+pub fn returning(value: i32) -> [Insn; 2] {
+    [Insn::set(0, value), Insn::exit()]
+}
+
+/// What to load and how; the rest of `bpf_prog_load_opts` stays zero.
+#[derive(Clone, Copy, Debug)]
+pub struct Program<'a> {
+    /// `BPF_PROG_TYPE_…`
+    pub kind: u32,
+    pub instructions: &'a [Insn],
+    /// `BPF_…` attach type
+    pub attach_type: u32,
+    /// `BPF_F_…`
+    pub flags: u32,
+    /// What a tracing program is attached to, by BTF id.
+    pub attach_btf_id: u32,
+    /// The program that a tracing program is attached to, 0 for the kernel itself.
+    pub attach_program: RawFd,
+    /// The device a program is bound to.
+    pub interface: u32,
+}
+
+impl<'a> Program<'a> {
+    pub fn new(kind: u32, instructions: &'a [Insn]) -> Self {
+        Self {
+            kind,
+            instructions,
+            attach_type: 0,
+            flags: 0,
+            attach_btf_id: 0,
+            attach_program: 0,
+            interface: 0,
+        }
+    }
+
+    /// Loads it; the error is the kernel's errno.
+    pub fn load(&self, name: &str) -> io::Result<OwnedFd> {
+        let name = CString::new(name)?;
+        let mut options = libbpf_sys::bpf_prog_load_opts {
+            sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as _,
+            attempts: 1,
+            expected_attach_type: self.attach_type,
+            prog_flags: self.flags,
+            attach_btf_id: self.attach_btf_id,
+            attach_prog_fd: self.attach_program as u32,
+            prog_ifindex: self.interface,
+            ..Default::default()
+        };
+        // SAFETY: Insn has the layout of bpf_insn, the count is the slice's own, name and options
+        // outlive the call.
+        let fd = unsafe {
+            libbpf_sys::bpf_prog_load(
+                self.kind,
+                name.as_ptr(),
+                c"GPL".as_ptr(),
+                self.instructions.as_ptr().cast(),
+                self.instructions.len() as _,
+                &raw mut options,
+            )
+        };
+        owned(fd)
+    }
+}
+
+/// The descriptor that a libbpf call returned, or its negative errno as an error.
+pub(crate) fn owned(fd: RawFd) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: the call succeeded, so this is a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
