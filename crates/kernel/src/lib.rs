@@ -1,5 +1,6 @@
 //! The kernel's side of things: the only crate with `unsafe` and system calls.
 
+pub mod errno;
 pub mod error;
 pub mod events;
 pub mod clock;
@@ -8,6 +9,7 @@ pub mod memory;
 pub mod layout;
 pub mod bpf;
 pub mod ethtool;
+pub mod interface;
 pub mod netlink;
 pub mod netns;
 pub mod probe;
