@@ -1,6 +1,7 @@
 //! The kernel's side of things: the only crate with `unsafe` and system calls.
 
 pub mod errno;
+pub mod warden;
 pub mod error;
 pub mod events;
 pub mod clock;
@@ -13,6 +14,7 @@ pub mod interface;
 pub mod netlink;
 pub mod netns;
 pub mod probe;
+pub mod send;
 #[cfg(test)]
 mod testing;
 

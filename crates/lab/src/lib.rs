@@ -1,1 +1,11 @@
-//! Topologies of namespaces, experiments, peers and results.
+//! Networks made for trying things out: namespaces and veth pairs with the queues, offloads and
+//! addresses that the fast path needs, made and removed as one thing; and a sender to fill them.
+
+mod pair;
+mod record;
+pub mod sender;
+
+pub use pair::{Pair, PairOptions, Station};
+pub use record::{Cleaned, Record, clean, list, remove};
+
+pub use trawl_kernel::{Error, Result};

@@ -286,8 +286,14 @@ impl Netlink {
         self.set_flags(index, 0, libc::IFF_UP as u32)
     }
 
+    /// Whether the interface asks for its neighbours' addresses (ARP and IPv6 alike).
+    pub fn set_arp(&mut self, index: u32, on: bool) -> Result<()> {
+        let noarp = libc::IFF_NOARP as u32;
+        self.set_flags(index, if on { 0 } else { noarp }, noarp)
+    }
+
     /// Sets those `IFF_…` bits of `flags` that are in `mask`.
-    pub fn set_flags(&mut self, index: u32, flags: u32, mask: u32) -> Result<()> {
+    fn set_flags(&mut self, index: u32, flags: u32, mask: u32) -> Result<()> {
         let request =
             Request::new(libc::RTM_NEWLINK, 0).family_header(&link_header(index, flags, mask));
         self.change_link(request, index, "change the flags of")

@@ -1,0 +1,59 @@
+//! Sending ready-made frames out of an interface: live XDP frames, or a packet socket.
+//!
+//! Both engines work in the network namespace of the calling thread, so they are opened and used
+//! inside [`crate::netns::run_in`].
+
+mod live;
+mod packet;
+
+pub use live::LiveSender;
+pub use packet::PacketSender;
+
+use crate::error::{Error, Result};
+
+/// The shortest frame there can be: an Ethernet header.
+const SHORTEST_FRAME: usize = 14;
+
+/// What became of a burst.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Burst {
+    /// Frames that the interface took.
+    pub sent: u64,
+    /// Frames that it refused, for want of room at the other end.
+    pub refused: u64,
+}
+
+/// An engine that sends one frame many times.
+pub trait Sender {
+    /// Offers `frame` to the interface `count` times.
+    fn burst(&mut self, frame: &[u8], count: u64) -> Result<Burst>;
+
+    /// The most frames that one burst should be asked for.
+    fn largest_burst(&self) -> u64;
+}
+
+/// Keeps the calling thread on one CPU; with a veth that also chooses the receiving queue.
+pub fn pin_to_cpu(cpu: usize) -> Result<()> {
+    let what = format!("cannot stay on CPU {cpu}");
+    if cpu >= rustix::thread::CpuSet::MAX_CPU {
+        return Err(Error::failed(what, "there is no such CPU"));
+    }
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set).map_err(|e| match e {
+        rustix::io::Errno::INVAL => {
+            Error::failed(what, "there is no such CPU, or it is not allowed here")
+        }
+        e => Error::os(what, e.into()),
+    })
+}
+
+fn check_frame(frame: &[u8]) -> Result<()> {
+    if frame.len() < SHORTEST_FRAME {
+        return Err(Error::usage(
+            format!("cannot send a frame of {} bytes", frame.len()),
+            format!("an Ethernet frame has at least {SHORTEST_FRAME}"),
+        ));
+    }
+    Ok(())
+}

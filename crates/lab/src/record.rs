@@ -1,0 +1,269 @@
+//! The book of labs: a file for each under /run/trawl/labs, written before anything is made and removed
+//! after everything is gone, so that what a killed process left behind can be found.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use trawl_kernel::netns;
+use trawl_kernel::{Error, Result};
+
+const BOOK: &str = "/run/trawl/labs";
+/// All that trawl makes carries it.
+pub(crate) const PREFIX: &str = "trawl-";
+/// Namespaces of this project's own tests: the prefix, then the process id.
+const TEST_PREFIX: &str = "trawl-test-";
+
+/// The process that a lab belongs to. The start time tells it from a later one with the same id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    pub pid: u32,
+    pub started: u64,
+}
+
+impl Owner {
+    fn this_process() -> Self {
+        let pid = std::process::id();
+        Self {
+            pid,
+            started: start_time(pid).unwrap_or(0),
+        }
+    }
+
+    fn is_alive(self) -> bool {
+        start_time(self.pid) == Some(self.started)
+    }
+}
+
+/// Clock ticks after boot at which a process was started, or `None` if there is no such process.
+fn start_time(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in brackets may hold anything; what counts starts after the last bracket.
+    let fields = &stat[stat.rfind(')')? + 1..];
+    fields.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// What is known of a lab without looking into it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    pub id: String,
+    pub namespaces: Vec<String>,
+    /// `None`: made to stay until it is taken down.
+    pub owner: Option<Owner>,
+}
+
+impl Record {
+    pub(crate) fn new(id: &str, namespaces: Vec<String>) -> Self {
+        Self {
+            id: id.to_owned(),
+            namespaces,
+            owner: Some(Owner::this_process()),
+        }
+    }
+
+    /// Its owner runs, or it was made to stay.
+    pub fn in_use(&self) -> bool {
+        self.owner.is_none_or(Owner::is_alive)
+    }
+
+    fn path(id: &str) -> PathBuf {
+        Path::new(BOOK).join(format!("{id}.json"))
+    }
+
+    /// Enters it into the book; an id can be there only once.
+    pub(crate) fn enter(&self) -> Result<()> {
+        let path = Self::path(&self.id);
+        let what = || format!("cannot make the lab {}", self.id);
+        fs::create_dir_all(BOOK).map_err(|e| Error::os(what(), e).mend("it takes root"))?;
+        fs::File::create_new(&path).map_err(|e| match e.kind() {
+            io::ErrorKind::AlreadyExists => Error::failed(what(), "there is one of that name")
+                .mend(format!("trawl lab down {}", self.id)),
+            _ => Error::os(what(), e),
+        })?;
+        self.write(&path).map_err(|e| Error::os(what(), e))
+    }
+
+    /// Makes it stay after this process.
+    pub(crate) fn disown(&mut self) -> Result<()> {
+        self.owner = None;
+        self.write(&Self::path(&self.id))
+            .map_err(|e| Error::os(format!("cannot keep the lab {}", self.id), e))
+    }
+
+    fn write(&self, path: &Path) -> io::Result<()> {
+        // Renamed into place: nobody ever reads half a record.
+        let draft = path.with_extension("draft");
+        fs::write(&draft, serde_json::to_vec(self)?)?;
+        fs::rename(&draft, path)
+    }
+
+    /// Deletes the namespaces (and with them the interfaces), then the entry.
+    pub(crate) fn remove(&self) -> Result<()> {
+        let existing = netns::list();
+        for name in self
+            .namespaces
+            .iter()
+            .filter(|name| existing.contains(name))
+        {
+            netns::delete(name)?;
+        }
+        match fs::remove_file(Self::path(&self.id)) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                Err(Error::os(format!("cannot remove the lab {}", self.id), e))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A word that can be part of the names of namespaces and files.
+pub(crate) fn check_id(id: &str) -> Result<()> {
+    let fits = (1..=32).contains(&id.len())
+        && id
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
+    if fits {
+        return Ok(());
+    }
+    Err(Error::usage(
+        format!("lab {id:?}"),
+        "a lab's name is 1 to 32 letters, digits, - or _",
+    ))
+}
+
+/// The labs in the book, by name. Entries that cannot be read (half a crash) have no namespaces.
+pub fn list() -> Vec<Record> {
+    let mut labs: Vec<Record> = fs::read_dir(BOOK)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| {
+            let path = entry.ok()?.path();
+            if path.extension()? != "json" {
+                return None;
+            }
+            let id = path.file_stem()?.to_str()?.to_owned();
+            let read = fs::read(&path)
+                .ok()
+                .and_then(|bytes| serde_json::from_slice(&bytes).ok());
+            Some(read.unwrap_or_else(|| unreadable(id)))
+        })
+        .collect();
+    labs.sort_by(|a, b| a.id.cmp(&b.id));
+    labs
+}
+
+/// An entry whose maker died between reserving the name and filling it in: it has made nothing yet.
+fn unreadable(id: String) -> Record {
+    let nobody = Owner { pid: 0, started: 0 };
+    Record {
+        id,
+        namespaces: Vec::new(),
+        owner: Some(nobody),
+    }
+}
+
+/// Takes down one lab, whoever made it.
+pub fn remove(id: &str) -> Result<Record> {
+    let labs = list();
+    match labs.iter().find(|lab| lab.id == id) {
+        Some(lab) => lab.remove().map(|()| lab.clone()),
+        None => {
+            let names: Vec<_> = labs.iter().map(|lab| lab.id.as_str()).collect();
+            let error = Error::failed(format!("lab {id}"), "there is none of that name");
+            Err(match names.is_empty() {
+                true => error.mend("trawl lab up makes one"),
+                false => error.mend(format!("those that exist: {}", names.join(", "))),
+            })
+        }
+    }
+}
+
+/// What a cleaning did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cleaned {
+    /// Names of the labs and stray namespaces that were removed.
+    pub removed: Vec<String>,
+    /// Names of those that were left alone, because they are in use or may be.
+    pub kept: Vec<String>,
+}
+
+/// Removes what dead processes left behind; with `all`, every lab and every namespace named `trawl-…`.
+pub fn clean(all: bool) -> Result<Cleaned> {
+    let mut cleaned = Cleaned::default();
+    let mut known = Vec::new();
+    for lab in list() {
+        known.extend(lab.namespaces.iter().cloned());
+        if all || !lab.in_use() {
+            lab.remove()?;
+            cleaned.removed.push(lab.id);
+        } else {
+            cleaned.kept.push(lab.id);
+        }
+    }
+    let strays = netns::list();
+    for name in strays
+        .iter()
+        .filter(|name| name.starts_with(PREFIX) && !known.contains(name))
+    {
+        if all || test_is_over(name) {
+            netns::delete(name)?;
+            cleaned.removed.push(name.clone());
+        } else {
+            cleaned.kept.push(name.clone());
+        }
+    }
+    Ok(cleaned)
+}
+
+/// A namespace of a test whose process is gone.
+fn test_is_over(name: &str) -> bool {
+    let pid = name
+        .strip_prefix(TEST_PREFIX)
+        .and_then(|rest| rest.split('-').next()?.parse().ok());
+    pid.is_some_and(|pid| start_time(pid).is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_alive_and_an_earlier_one_with_its_id_is_not() {
+        let owner = Owner::this_process();
+        assert!(owner.is_alive());
+        assert!(
+            !Owner {
+                started: owner.started - 1,
+                ..owner
+            }
+            .is_alive()
+        );
+        assert!(
+            !Owner {
+                pid: u32::MAX,
+                started: 1
+            }
+            .is_alive()
+        );
+    }
+
+    #[test]
+    fn names_that_would_leave_the_book_are_refused() {
+        for id in ["", "../x", "a b", "a/b", &"x".repeat(33)] {
+            assert!(check_id(id).is_err(), "{id:?}");
+        }
+        assert!(check_id("my-lab_2").is_ok());
+    }
+
+    #[test]
+    fn a_test_is_over_when_its_process_is_gone() {
+        assert!(!test_is_over(&format!(
+            "trawl-test-{}-0",
+            std::process::id()
+        )));
+        assert!(test_is_over("trawl-test-4294967295-0"));
+        assert!(!test_is_over("trawl-lab-a"));
+        assert!(!test_is_over("trawl-test-x"));
+    }
+}
