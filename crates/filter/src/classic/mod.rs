@@ -1,0 +1,160 @@
+//! Classic BPF programs: what libpcap compiles to and what `tcpdump -ddd` prints.
+
+mod check;
+mod display;
+mod parse;
+mod run;
+
+use crate::error::FilterError;
+
+/// Most instructions of a raw program, as the kernel's `BPF_MAXINSNS`.
+pub const MAX_RAW: usize = 4096;
+/// Most instructions of a program compiled by libpcap; far beyond what a hook can run.
+pub const MAX_COMPILED: usize = 65_535;
+/// Cells of scratch memory.
+pub const MEMORY_CELLS: usize = 16;
+/// Backward jumps a packet may take before the filter gives up with "no match", as in newer
+/// libpcap. Only `protochain` jumps backward, once for each header of the chain.
+pub const MAX_BACKWARD_JUMPS: u32 = 64;
+
+/// Opcodes, by the names of `<linux/bpf_common.h>`.
+#[allow(missing_docs)]
+pub mod op {
+    pub const LD: u16 = 0x00;
+    pub const LDX: u16 = 0x01;
+    pub const ST: u16 = 0x02;
+    pub const STX: u16 = 0x03;
+    pub const ALU: u16 = 0x04;
+    pub const JMP: u16 = 0x05;
+    pub const RET: u16 = 0x06;
+    pub const MISC: u16 = 0x07;
+
+    pub const W: u16 = 0x00;
+    pub const H: u16 = 0x08;
+    pub const B: u16 = 0x10;
+
+    pub const IMM: u16 = 0x00;
+    pub const ABS: u16 = 0x20;
+    pub const IND: u16 = 0x40;
+    pub const MEM: u16 = 0x60;
+    pub const LEN: u16 = 0x80;
+    pub const MSH: u16 = 0xa0;
+
+    pub const ADD: u16 = 0x00;
+    pub const SUB: u16 = 0x10;
+    pub const MUL: u16 = 0x20;
+    pub const DIV: u16 = 0x30;
+    pub const OR: u16 = 0x40;
+    pub const AND: u16 = 0x50;
+    pub const LSH: u16 = 0x60;
+    pub const RSH: u16 = 0x70;
+    pub const NEG: u16 = 0x80;
+    pub const MOD: u16 = 0x90;
+    pub const XOR: u16 = 0xa0;
+
+    pub const JA: u16 = 0x00;
+    pub const JEQ: u16 = 0x10;
+    pub const JGT: u16 = 0x20;
+    pub const JGE: u16 = 0x30;
+    pub const JSET: u16 = 0x40;
+
+    pub const K: u16 = 0x00;
+    pub const X: u16 = 0x08;
+    pub const A: u16 = 0x10;
+
+    pub const TAX: u16 = 0x00;
+    pub const TXA: u16 = 0x80;
+}
+
+/// Offsets from which Linux reads not packet bytes but facts about the packet (`SKF_AD_OFF`…).
+pub mod ancillary {
+    /// First ancillary offset, -4096.
+    pub const AD_OFF: u32 = 0xffff_f000;
+    /// Offsets from here to [`AD_OFF`] count from the network header, -1048576.
+    pub const NET_OFF: u32 = 0xfff0_0000;
+    /// Offsets from here to [`NET_OFF`] count from the link header, -2097152.
+    pub const LL_OFF: u32 = 0xffe0_0000;
+}
+
+/// One classic instruction, laid out as the kernel's `struct sock_filter`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Instruction {
+    /// Operation.
+    pub code: u16,
+    /// Instructions to skip when the condition holds.
+    pub jt: u8,
+    /// Instructions to skip when it does not.
+    pub jf: u8,
+    /// Constant, offset or jump distance.
+    pub k: u32,
+}
+
+impl Instruction {
+    /// An instruction from its four fields.
+    pub const fn new(code: u16, jt: u8, jf: u8, k: u32) -> Self {
+        Self { code, jt, jf, k }
+    }
+
+    /// The instruction's class: load, store, arithmetic, jump, return, other.
+    pub const fn class(self) -> u16 {
+        self.code & 0x07
+    }
+
+    const fn is_jump_always(self) -> bool {
+        self.code == op::JMP | op::JA
+    }
+}
+
+/// A checked classic program: it ends, stays within itself and touches nothing that it should not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Classic {
+    instructions: Vec<Instruction>,
+}
+
+impl Classic {
+    /// Takes a raw program if the kernel's classic checker (`bpf_check_classic`) would.
+    pub fn new(instructions: Vec<Instruction>) -> Result<Self, FilterError> {
+        check::check(&instructions, check::Source::Raw)?;
+        Ok(Self { instructions })
+    }
+
+    /// Takes a program of libpcap's compiler: longer, and with the backward jumps of `protochain`.
+    pub(crate) fn from_compiler(instructions: Vec<Instruction>) -> Result<Self, FilterError> {
+        check::check(&instructions, check::Source::Compiler)?;
+        Ok(Self { instructions })
+    }
+
+    /// Reads a program as `tcpdump -ddd` prints it, with newlines or with commas.
+    pub fn parse(text: &str) -> Result<Self, FilterError> {
+        Self::new(parse::parse(text)?)
+    }
+
+    /// The instructions.
+    pub fn instructions(&self) -> &[Instruction] {
+        &self.instructions
+    }
+
+    /// Whether the program loops; the kernel takes no such program on a socket.
+    pub fn has_backward_jumps(&self) -> bool {
+        self.instructions
+            .iter()
+            .any(|i| i.is_jump_always() && (i.k as i32) < 0)
+    }
+
+    /// Whether a Linux socket takes the program: no loop, and no longer than the kernel allows.
+    pub fn fits_socket(&self) -> bool {
+        self.instructions.len() <= MAX_RAW && !self.has_backward_jumps()
+    }
+
+    /// The program as `tcpdump -ddd` prints it, on one line with commas.
+    pub fn to_ddd(&self) -> String {
+        parse::print(&self.instructions)
+    }
+
+    /// Runs the program on a packet of which `bytes` is the beginning and `length` the true length.
+    ///
+    /// Semantics are libpcap's: 0 is "no match", and so is any load beyond `bytes`.
+    pub fn run(&self, bytes: &[u8], length: u32) -> u32 {
+        run::run(&self.instructions, bytes, length)
+    }
+}

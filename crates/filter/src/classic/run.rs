@@ -1,0 +1,97 @@
+//! A plain interpreter with libpcap's semantics, as a second opinion and for files.
+
+use super::{Instruction, MAX_BACKWARD_JUMPS, MEMORY_CELLS, op};
+
+/// Big-endian value of the `size` bytes at `offset`, if they are all there.
+fn load(bytes: &[u8], offset: u64, size: u16) -> Option<u32> {
+    let width = match size {
+        op::W => 4,
+        op::H => 2,
+        _ => 1,
+    };
+    let start = usize::try_from(offset).ok()?;
+    let field = bytes.get(start..start.checked_add(width)?)?;
+    Some(field.iter().fold(0, |value, &b| value << 8 | u32::from(b)))
+}
+
+/// Runs the program; 0 is "no match".
+pub(super) fn run(program: &[Instruction], bytes: &[u8], length: u32) -> u32 {
+    step_through(program, bytes, length).unwrap_or(0)
+}
+
+fn step_through(program: &[Instruction], bytes: &[u8], length: u32) -> Option<u32> {
+    use op::*;
+    let (mut a, mut x) = (0u32, 0u32);
+    let mut memory = [0u32; MEMORY_CELLS];
+    let mut backward = 0;
+    let mut pc = 0usize;
+    loop {
+        let i = *program.get(pc)?;
+        pc += 1;
+        let operand = if i.code & X != 0 { x } else { i.k };
+        match i.class() {
+            LD => {
+                a = match i.code & 0xe0 {
+                    IMM => i.k,
+                    ABS => load(bytes, u64::from(i.k), i.code & 0x18)?,
+                    IND => load(bytes, u64::from(x) + u64::from(i.k), i.code & 0x18)?,
+                    MEM => memory[i.k as usize],
+                    _ => length,
+                }
+            }
+            LDX => {
+                x = match i.code & 0xe0 {
+                    IMM => i.k,
+                    MEM => memory[i.k as usize],
+                    LEN => length,
+                    _ => (load(bytes, u64::from(i.k), B)? & 0xf) << 2,
+                }
+            }
+            ST => memory[i.k as usize] = a,
+            STX => memory[i.k as usize] = x,
+            ALU => {
+                a = match i.code & 0xf0 {
+                    ADD => a.wrapping_add(operand),
+                    SUB => a.wrapping_sub(operand),
+                    MUL => a.wrapping_mul(operand),
+                    DIV => a.checked_div(operand)?,
+                    MOD => a.checked_rem(operand)?,
+                    AND => a & operand,
+                    OR => a | operand,
+                    XOR => a ^ operand,
+                    LSH => a.checked_shl(operand).unwrap_or(0),
+                    RSH => a.checked_shr(operand).unwrap_or(0),
+                    _ => a.wrapping_neg(),
+                }
+            }
+            JMP => {
+                if i.is_jump_always() {
+                    let distance = i.k as i32;
+                    if distance < 0 {
+                        backward += 1;
+                        if backward > MAX_BACKWARD_JUMPS {
+                            return None;
+                        }
+                    }
+                    pc = pc.checked_add_signed(distance as isize)?;
+                    continue;
+                }
+                let holds = match i.code & 0xf0 {
+                    JEQ => a == operand,
+                    JGT => a > operand,
+                    JGE => a >= operand,
+                    _ => a & operand != 0,
+                };
+                pc += usize::from(if holds { i.jt } else { i.jf });
+            }
+            RET => return Some(if i.code & 0x18 == A { a } else { i.k }),
+            _ => {
+                if i.code & 0xf8 == TXA {
+                    a = x;
+                } else {
+                    x = a;
+                }
+            }
+        }
+    }
+}

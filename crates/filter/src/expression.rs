@@ -1,0 +1,186 @@
+//! Expressions: libpcap's compiler, and the place in the text that an error is about.
+
+mod locate;
+mod netmask;
+
+use std::net::Ipv4Addr;
+use std::sync::{Mutex, PoisonError};
+
+use crate::classic::{Classic, Instruction, op};
+use crate::error::FilterError;
+
+/// How the packets that a filter sees begin: a DLT number of libpcap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LinkType(pub i32);
+
+impl LinkType {
+    /// An Ethernet header.
+    pub const ETHERNET: LinkType = LinkType(1);
+    /// An IPv4 or IPv6 header.
+    pub const RAW_IP: LinkType = LinkType(12);
+}
+
+/// What libpcap is told beside the expression.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// How packets begin.
+    pub link: LinkType,
+    /// What a match returns; on a socket, how many bytes are kept.
+    pub snaplen: u32,
+    /// The interface's IPv4 netmask, for `ip broadcast`. Without it, as with a file in tcpdump,
+    /// only 0.0.0.0 and 255.255.255.255 are broadcast addresses.
+    pub netmask: Option<Ipv4Addr>,
+    /// Whether libpcap's optimiser runs.
+    pub optimise: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            link: LinkType::ETHERNET,
+            snaplen: 262_144,
+            netmask: None,
+            optimise: true,
+        }
+    }
+}
+
+/// libpcap's compiler keeps state of its own before 1.8, and its name look-ups always do.
+static COMPILER: Mutex<()> = Mutex::new(());
+
+/// Compiles an expression as tcpdump would.
+pub fn compile(expression: &str, options: &Options) -> Result<Classic, FilterError> {
+    let _one_at_a_time = COMPILER.lock().unwrap_or_else(PoisonError::into_inner);
+    let text = netmask::apply(expression, options.netmask);
+    match run_libpcap(&text, options) {
+        Ok(instructions) => Classic::from_compiler(instructions),
+        Err(message) => {
+            // Asked again without the netmask's rewriting, so that the place is one in the text.
+            let plain = run_libpcap(expression, options);
+            let message = plain.err().unwrap_or(message);
+            let viable = |text: &str| match run_libpcap(text, options) {
+                Ok(_) => true,
+                Err(message) => !locate::is_syntax_error(&message),
+            };
+            let at = locate::locate(expression, &message, viable);
+            Err(FilterError::Expression { message, at })
+        }
+    }
+}
+
+fn run_libpcap(expression: &str, options: &Options) -> Result<Vec<Instruction>, String> {
+    let message = |error: pcap::Error| match error {
+        pcap::Error::PcapError(message) => message,
+        pcap::Error::InvalidString => "the expression has a NUL character in it".to_owned(),
+        other => other.to_string(),
+    };
+    let handle =
+        pcap::Capture::dead(pcap::Linktype(options.link.0)).map_err(message)?;
+    let program = handle
+        .compile(expression, options.optimise)
+        .map_err(message)?;
+    program
+        .get_instructions()
+        .iter()
+        .map(|i| {
+            // The crate shows an instruction's fields in text only.
+            let text = i.to_string();
+            let fields: Vec<u32> = text
+                .split(' ')
+                .filter_map(|field| field.parse().ok())
+                .collect();
+            let [code, jt, jf, mut k] = fields[..] else {
+                return Err(format!("libpcap gave an instruction that is none: {text}"));
+            };
+            let code = code as u16;
+            // The crate's handle has a snaplen of its own, which is what a match returns.
+            if code == op::RET | op::K && k != 0 {
+                k = options.snaplen.max(1);
+            }
+            Ok(Instruction::new(code, jt as u8, jf as u8, k))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(expression: &str) -> (String, Option<&str>) {
+        match compile(expression, &Options::default()) {
+            Err(FilterError::Expression { message, at }) => {
+                (message, at.map(|at| &expression[at]))
+            }
+            other => panic!("{expression}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn programs_are_what_tcpdump_shows() {
+        let ip = compile("ip and greater 100", &Options::default()).unwrap();
+        assert_eq!(
+            ip.to_string(),
+            "(000) ldh      [12]\n\
+             (001) jeq      #0x800           jt 2\tjf 5\n\
+             (002) ld       #pktlen\n\
+             (003) jge      #0x64            jt 4\tjf 5\n\
+             (004) ret      #262144\n\
+             (005) ret      #0\n"
+        );
+    }
+
+    #[test]
+    fn the_place_of_a_mistake_is_found() {
+        for (expression, message, place) in [
+            ("ip &&& tcp", "syntax error", Some("&")),
+            ("tcp port", "syntax error", Some("")),
+            ("host 1.2.3.4 zz", "syntax error", Some("zz")),
+            ("tcp and and udp", "syntax error", Some("and")),
+            ("(tcp or udp", "syntax error", Some("")),
+            ("tcp or udp)", "syntax error", Some(")")),
+            ("ip[0:2 = 5", "syntax error", Some("=")),
+            ("host nosuch.invalid", "unknown host", Some("nosuch.invalid")),
+            ("tcp port nosuchport", "unknown port", Some("nosuchport")),
+            ("port 80 or port 99999", "illegal port", Some("99999")),
+            ("ip proto nosuch", "unknown ip proto", Some("nosuch")),
+            ("net 10.1.2.3/8", "non-network bits", Some("10.1.2.3/8")),
+            ("vlan 9999", "VLAN tag 9999", Some("9999")),
+            ("tcp ( 80", "syntax error", Some("80")),
+        ] {
+            let (found, at) = error(expression);
+            assert!(found.contains(message), "{expression}: {found}");
+            assert_eq!(at, place, "{expression}: {found}");
+        }
+    }
+
+    #[test]
+    fn carets_stand_under_the_place() {
+        let expression = "tcp port 80 zz";
+        let error = compile(expression, &Options::default()).unwrap_err();
+        assert_eq!(
+            error.caret(expression).unwrap(),
+            "tcp port 80 zz\n            ^^"
+        );
+    }
+
+    #[test]
+    fn netmask_changes_what_broadcast_is() {
+        let mut packet = [0u8; 60];
+        packet[12] = 8;
+        packet[30..34].copy_from_slice(&[10, 1, 2, 255]);
+        let with = Options {
+            netmask: Some(Ipv4Addr::new(255, 255, 255, 0)),
+            ..Options::default()
+        };
+        for text in ["ip broadcast", "not ip broadcast", "len > 5 and (ip broadcast)"] {
+            let narrow = compile(text, &with).unwrap().run(&packet, 60) != 0;
+            let wide = compile(text, &Options::default()).unwrap().run(&packet, 60) != 0;
+            assert_ne!(narrow, wide, "{text}");
+        }
+    }
+
+    #[test]
+    fn nul_characters_are_no_panic() {
+        assert!(compile("ip\0", &Options::default()).is_err());
+    }
+}

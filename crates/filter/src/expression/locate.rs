@@ -1,0 +1,148 @@
+//! Where in an expression libpcap's complaint points to.
+//!
+//! libpcap says what is wrong but not where. For a complaint that quotes a word of the expression,
+//! the word's place is taken. For a bare "syntax error" the first word is looked for that no
+//! ending can save: a beginning of the expression is *viable* when, with one of a few endings put
+//! after it, libpcap has something other than a syntax error to say. Beginnings of a viable
+//! beginning are viable, so the place is found by halving. The endings close open brackets and
+//! supply what a dangling keyword asks for; an exotic keyword they do not know (`rulenum`) puts
+//! the caret one word early.
+
+use std::ops::Range;
+
+/// What can follow a beginning: a whole primitive, an operand of each kind, a comparison.
+const ENDINGS: [&str; 14] = [
+    "", "ip", "1", "= 1", "10.0.0.1", "1:2:3:4:5:6", "proto 1", "0 = 1", "] = 1", "1] = 1",
+    "-2", "host 10.0.0.1", "mask 255.0.0.0", "i",
+];
+
+pub(super) fn is_syntax_error(message: &str) -> bool {
+    message.contains("syntax error")
+}
+
+/// The bytes that the message is about, where they can be told.
+pub(super) fn locate(
+    expression: &str,
+    message: &str,
+    viable: impl Fn(&str) -> bool,
+) -> Option<Range<usize>> {
+    let tokens = tokens(expression);
+    if !is_syntax_error(message) {
+        return quoted(expression, &tokens, message);
+    }
+    let end_of = |count: usize| match count {
+        0 => 0,
+        _ => tokens[count - 1].end,
+    };
+    // The greatest number of leading words that is viable.
+    let (mut low, mut high) = (0, tokens.len());
+    while low < high {
+        let middle = (low + high).div_ceil(2);
+        if can_be_saved(&expression[..end_of(middle)], &viable) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    Some(match tokens.get(low) {
+        Some(token) => token.clone(),
+        None => expression.len()..expression.len(),
+    })
+}
+
+fn can_be_saved(beginning: &str, viable: &impl Fn(&str) -> bool) -> bool {
+    let closers = closers(beginning);
+    ENDINGS.iter().any(|ending| {
+        let text = format!("{beginning} {ending} {closers}");
+        viable(&text)
+            || (!closers.is_empty() && viable(&format!("{text} = 1")))
+            // Inside an index: the comparison comes after the bracket, before the other closers.
+            || closers.strip_prefix(']').is_some_and(|others| {
+                viable(&format!("{beginning} {ending} ] = 1 {others}"))
+            })
+    })
+}
+
+fn closers(beginning: &str) -> String {
+    let mut open = Vec::new();
+    for c in beginning.chars() {
+        match c {
+            '(' => open.push(')'),
+            '[' => open.push(']'),
+            ')' | ']' => {
+                open.pop();
+            }
+            _ => {}
+        }
+    }
+    open.iter().rev().collect()
+}
+
+/// Words and signs, roughly as libpcap's scanner cuts them.
+fn tokens(expression: &str) -> Vec<Range<usize>> {
+    let is_word = |c: char| c.is_alphanumeric() || "._:-/\\".contains(c);
+    let mut found = Vec::new();
+    let mut depth = 0usize;
+    let mut rest = expression.char_indices().peekable();
+    while let Some((start, c)) = rest.next() {
+        if c.is_whitespace() {
+            continue;
+        }
+        let mut end = start + c.len_utf8();
+        // In an index, signs such as `:` and `-` stand for themselves.
+        let part = |c: char| is_word(c) && (depth == 0 || c.is_alphanumeric() || c == '-');
+        if part(c) {
+            while let Some(&(at, next)) = rest.peek() {
+                if !part(next) {
+                    break;
+                }
+                end = at + next.len_utf8();
+                rest.next();
+            }
+        } else {
+            depth = match c {
+                '[' => depth + 1,
+                ']' => depth.saturating_sub(1),
+                _ => depth,
+            };
+            let pair = rest.peek().map(|&(_, next)| (c, next));
+            if let Some(('&', '&') | ('|', '|') | ('=', '=') | ('<' | '>' | '!', '=') | ('<', '<') | ('>', '>')) =
+                pair
+            {
+                end += 1;
+                rest.next();
+            }
+        }
+        found.push(start..end);
+    }
+    found
+}
+
+/// The last word of the message that is also a word of the expression.
+fn quoted(expression: &str, tokens: &[Range<usize>], message: &str) -> Option<Range<usize>> {
+    let in_quotes = message
+        .split(['\'', '"'])
+        .skip(1)
+        .step_by(2)
+        .filter(|word| !word.is_empty());
+    let words = message.split_whitespace().map(|word| word.trim_matches(['\'', '"', ',', ':']));
+    let find = |word: &str| {
+        tokens
+            .iter()
+            .find(|at| {
+                let token = &expression[(*at).clone()];
+                token == word || token.strip_prefix('\\') == Some(word)
+            })
+            .cloned()
+    };
+    // Numbers first: "illegal port number 99999 > 65535" has no quotes.
+    in_quotes
+        .filter_map(find)
+        .next()
+        .or_else(|| {
+            words
+                .filter(|word| word.starts_with(|c: char| c.is_ascii_digit()))
+                .filter_map(find)
+                .next()
+        })
+}

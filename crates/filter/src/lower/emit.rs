@@ -1,0 +1,606 @@
+//! From blocks of operations to instructions: both versions of a program, and what joins them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::ancillary::Answer;
+use super::assembler::{Assembler, Label};
+use super::flow::{self, Plan, Reader};
+use super::graph::{self, Decoder, End, Graph, Op, Reg, Return, Value};
+use super::values::{self, LiveAtStart};
+use super::{Hook, Lowered, Stats, Target};
+use crate::classic::{Classic, MAX_BACKWARD_JUMPS};
+use crate::ebpf::{Insn, op};
+use crate::error::FilterError;
+
+/// Registers of the block, beside r1 to r5 of the contract.
+pub(super) mod reg {
+    /// A temporary, and the result at the end.
+    pub const TMP: u8 = 0;
+    pub const CONTEXT: u8 = 1;
+    pub const DATA: u8 = 2;
+    pub const DATA_END: u8 = 3;
+    pub const LENGTH: u8 = 4;
+    pub const SCRATCH: u8 = 5;
+    /// In the slow version, which calls helpers, the scratch lives in a register that calls keep.
+    pub const SLOW_SCRATCH: u8 = 6;
+    pub const A: u8 = 7;
+    pub const X: u8 = 8;
+    /// In the fast version, the packet's data at X.
+    pub const POINTER: u8 = 9;
+    /// In the slow version, the context.
+    pub const SLOW_CONTEXT: u8 = 9;
+}
+
+/// Where things lie in the scratch.
+pub(super) mod slot {
+    /// The sixteen cells of scratch memory, eight bytes each so that the verifier keeps bounds.
+    pub const MEMORY: i16 = 0;
+    /// Where the load helper puts a field.
+    pub const STAGING: i16 = 128;
+    pub const LENGTH: i16 = 136;
+    /// Backward jumps left.
+    pub const LOOPS: i16 = 144;
+    /// Where the inner packet begins.
+    pub const BASE: i16 = 152;
+    /// The frame's first twenty bytes with its tag put back; the tag itself is always there.
+    pub const IMAGE: i16 = 160;
+    pub const TAG: i16 = IMAGE + 12;
+    /// Registers kept over a helper call; the first also holds an offset in the slow version.
+    pub const KEPT: i16 = 184;
+}
+
+const _: () = assert!(slot::KEPT + 5 * 8 <= super::SCRATCH_SIZE);
+
+/// Offsets in `__sk_buff`.
+mod skb {
+    pub const LEN: i16 = 0;
+    pub const VLAN_PRESENT: i16 = 20;
+    pub const VLAN_TCI: i16 = 24;
+    pub const VLAN_PROTO: i16 = 28;
+}
+
+/// How the packet's bytes lie in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum View {
+    /// As the filter sees them.
+    Plain,
+    /// With the four bytes from offset 12 beside them.
+    Tagged,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    Fast,
+    Slow,
+}
+
+impl Mode {
+    pub(super) fn scratch(self) -> u8 {
+        match self {
+            Mode::Fast => reg::SCRATCH,
+            Mode::Slow => reg::SLOW_SCRATCH,
+        }
+    }
+
+    fn context(self) -> u8 {
+        match self {
+            Mode::Fast => reg::CONTEXT,
+            Mode::Slow => reg::SLOW_CONTEXT,
+        }
+    }
+}
+
+/// Where a program's result goes.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Returns {
+    /// It is the block's result.
+    Result,
+    /// Something else goes on with it in r0, unless it is 0.
+    To { fast: Label, slow: Label },
+}
+
+/// One program in one view, ready to be emitted in both modes.
+pub(super) struct Version {
+    pub(super) graph: Graph,
+    plan: Plan,
+    x_bounds: Vec<Vec<u32>>,
+    start: LiveAtStart,
+    pub(super) view: View,
+    /// Greatest offset at which the packet that the program sees can begin in the real one.
+    pub(super) greatest_base: Option<u32>,
+    returns: Returns,
+    fast: Vec<Label>,
+    /// Places of the slow version that something leads to.
+    slow: BTreeMap<(usize, usize), Label>,
+    slow_start: Label,
+}
+
+/// The way out of a fast version.
+struct Stub {
+    label: Label,
+    version: usize,
+    block: usize,
+    op: usize,
+    needed: u32,
+}
+
+pub(super) struct Emitter<'a> {
+    pub(super) asm: Assembler,
+    pub(super) target: &'a Target,
+    pub(super) no_match: Label,
+    end: Label,
+    /// One tail for each constant that is returned.
+    tails: BTreeMap<u32, Label>,
+    pub(super) versions: Vec<Version>,
+    stubs: Vec<Stub>,
+    checks: usize,
+}
+
+pub(super) fn program(classic: &Classic, target: &Target) -> Result<Lowered, FilterError> {
+    let mut emitter = Emitter::new(target);
+    let takes_stripped = graph::expects_tags_beside(classic, target.hook);
+    let plain = emitter.version(classic, View::Plain, None, Returns::Result)?;
+    if target.puts_tag_back() && takes_stripped {
+        // Its author knows that the tag is beside the packet: lengths are without it, too.
+        emitter.emit(op::load(op::W, reg::LENGTH, reg::CONTEXT, skb::LEN));
+    }
+    if target.puts_tag_back() && !takes_stripped {
+        let tagged = emitter.version(classic, View::Tagged, None, Returns::Result)?;
+        let to_tagged = emitter.go_if_tagged();
+        emitter.fast(plain);
+        emitter.asm.place(to_tagged);
+        emitter.store_tag();
+        emitter.fast(tagged);
+    } else {
+        emitter.fast(plain);
+    }
+    emitter.finish(classic.instructions().len())
+}
+
+impl<'a> Emitter<'a> {
+    pub(super) fn new(target: &'a Target) -> Self {
+        let mut asm = Assembler::default();
+        let (no_match, end) = (asm.label(), asm.label());
+        Emitter {
+            asm,
+            target,
+            no_match,
+            end,
+            tails: BTreeMap::new(),
+            versions: Vec::new(),
+            stubs: Vec::new(),
+            checks: 0,
+        }
+    }
+
+    pub(super) fn emit(&mut self, insn: Insn) {
+        self.asm.emit(insn);
+    }
+
+    /// Analyses a program; says by which number it is known here.
+    pub(super) fn version(
+        &mut self,
+        classic: &Classic,
+        view: View,
+        greatest_base: Option<u32>,
+        returns: Returns,
+    ) -> Result<usize, FilterError> {
+        let decoder = Decoder {
+            target: self.target,
+            link_header: match view {
+                View::Plain => 14,
+                View::Tagged => 18,
+            },
+        };
+        let mut graph = decoder.decode(classic)?;
+        flow::cut_hopeless(&mut graph);
+        let start = values::remove_dead(&mut graph);
+        values::settle_loads(&mut graph, self.target)?;
+        let plan = flow::plan(
+            &graph,
+            Reader {
+                has_slow: self.target.helper().is_some(),
+                least_indirect: match view {
+                    View::Plain => 0,
+                    View::Tagged => super::load::AFTER_TAG,
+                },
+            },
+        );
+        let fast = graph.blocks.iter().map(|_| self.asm.label()).collect();
+        let slow_start = self.asm.label();
+        self.versions.push(Version {
+            x_bounds: values::bounds_of_x(&graph),
+            graph,
+            plan,
+            start,
+            view,
+            greatest_base,
+            returns,
+            fast,
+            slow: BTreeMap::new(),
+            slow_start,
+        });
+        Ok(self.versions.len() - 1)
+    }
+
+    /// Goes elsewhere if the packet's tag stands beside it.
+    pub(super) fn go_if_tagged(&mut self) -> Label {
+        let to = self.asm.label();
+        self.emit(op::load(op::W, reg::TMP, reg::CONTEXT, skb::VLAN_PRESENT));
+        self.asm.jump_if(op::JNE, reg::TMP, 0, to);
+        to
+    }
+
+    /// Puts the tag into the scratch as its bytes would lie in the frame.
+    pub(super) fn store_tag(&mut self) {
+        self.emit(op::load(op::W, reg::TMP, reg::CONTEXT, skb::VLAN_PROTO));
+        self.emit(op::store(op::H, reg::SCRATCH, slot::TAG, reg::TMP));
+        self.emit(op::load(op::W, reg::TMP, reg::CONTEXT, skb::VLAN_TCI));
+        self.emit(op::be(reg::TMP, 16));
+        self.emit(op::store(op::H, reg::SCRATCH, slot::TAG + 2, reg::TMP));
+    }
+
+    fn initialise(&mut self, version: usize, mode: Mode) {
+        if self.versions[version].graph.has_loops() {
+            let left = MAX_BACKWARD_JUMPS as i32 + 1;
+            self.emit(op::store_imm(op::DW, mode.scratch(), slot::LOOPS, left));
+        }
+        let LiveAtStart { a, x } = self.versions[version].start;
+        if a {
+            self.emit(op::mov32_imm(reg::A, 0));
+        }
+        if x {
+            self.emit(op::mov32_imm(reg::X, 0));
+        }
+    }
+
+    /// Emits a fast version, with the way into it first.
+    pub(super) fn fast(&mut self, version: usize) {
+        self.initialise(version, Mode::Fast);
+        let count = self.versions[version].graph.blocks.len();
+        let mut wanted = vec![false; count];
+        wanted[0] = true;
+        // Jumps that matter go forward, so a block's turn comes after all that lead to it.
+        for block in 0..count {
+            if wanted[block] && self.fast_block(version, block) {
+                for next in self.versions[version].graph.blocks[block].successors() {
+                    wanted[next] = true;
+                }
+            }
+        }
+    }
+
+    /// Emits a block; false if control never comes to its end.
+    fn fast_block(&mut self, version: usize, block: usize) -> bool {
+        if self.tail_of(version, Mode::Fast, block).is_some() && block != 0 {
+            return true;
+        }
+        self.asm.place(self.versions[version].fast[block]);
+        let plan = self.versions[version].plan.blocks[block].clone();
+        if let Some(check) = plan.start {
+            let leave = self.leave(version, block, 0, check.needed);
+            self.checks += 1;
+            if !self.check_fixed(version, check, leave) {
+                return false;
+            }
+        }
+        let ops = self.versions[version].graph.blocks[block].ops.clone();
+        for (index, (operation, check)) in ops.iter().zip(&plan.ops).enumerate() {
+            if let Some(check) = *check {
+                let leave = self.leave(version, block, index, 0);
+                let x_bound = self.versions[version].x_bounds[block][index];
+                self.checks += 1;
+                if !self.check_after_x(version, check, x_bound, leave) {
+                    return false;
+                }
+            }
+            let place = Place { version, block, op: index };
+            self.operation(place, Mode::Fast, operation);
+        }
+        self.block_end(version, Mode::Fast, block);
+        true
+    }
+
+    fn operation(&mut self, place: Place, mode: Mode, operation: &Op) {
+        let scratch = mode.scratch();
+        let memory = |cell: u8| slot::MEMORY + 8 * i16::from(cell);
+        let register = |r| match r {
+            Reg::A => reg::A,
+            Reg::X => reg::X,
+        };
+        match *operation {
+            Op::Load { width, at, raw } => self.load(place, mode, at, width, raw),
+            Op::Touch { width, at } => self.touch(place.version, mode, at, width),
+            Op::HeaderLength(k) => {
+                self.fixed(place.version, mode, reg::X, k, 1, false);
+                self.emit(op::alu32_imm(op::AND, reg::X, 0xf));
+                self.emit(op::alu32_imm(op::LSH, reg::X, 2));
+            }
+            Op::Field(answer) => self.field(mode, answer),
+            Op::Length(r) => match mode {
+                Mode::Fast => self.emit(op::mov32(register(r), reg::LENGTH)),
+                Mode::Slow => self.emit(op::load(op::W, register(r), scratch, slot_low_word(slot::LENGTH))),
+            },
+            Op::Imm(r, k) => self.emit(op::mov32_imm(register(r), k)),
+            Op::Recall(r, cell) => {
+                self.emit(op::load(op::DW, register(r), scratch, memory(cell)));
+            }
+            Op::Store(r, cell) => {
+                self.emit(op::store(op::DW, scratch, memory(cell), register(r)));
+            }
+            Op::Alu(operation, value) => self.alu(operation, value),
+            Op::Neg => self.emit(Insn::new(op::ALU | op::NEG, reg::A, 0, 0, 0)),
+            Op::Tax => self.emit(op::mov32(reg::X, reg::A)),
+            Op::Txa => self.emit(op::mov32(reg::A, reg::X)),
+            Op::NonZeroX => self.asm.jump_if32(op::JEQ, reg::X, 0, self.no_match),
+        }
+    }
+
+    fn alu(&mut self, operation: u8, value: Value) {
+        match (operation, value) {
+            (_, Value::K(k)) => self.emit(op::alu32_imm(operation, reg::A, k)),
+            // The kernel's division by zero gives 0; a classic filter's ends it.
+            (op::DIV | op::MOD, Value::X) => {
+                self.asm.jump_if32(op::JEQ, reg::X, 0, self.no_match);
+                self.emit(op::alu32(operation, reg::A, reg::X));
+            }
+            // The processor takes a shift modulo 32; libpcap shifts everything out.
+            (op::LSH | op::RSH, Value::X) => {
+                let (within, done) = (self.asm.label(), self.asm.label());
+                self.asm.jump_if32(op::JLT, reg::X, 32, within);
+                self.emit(op::mov32_imm(reg::A, 0));
+                self.asm.goto(done);
+                self.asm.place(within);
+                self.emit(op::alu32(operation, reg::A, reg::X));
+                self.asm.place(done);
+            }
+            (_, Value::X) => self.emit(op::alu32(operation, reg::A, reg::X)),
+        }
+    }
+
+    fn field(&mut self, mode: Mode, answer: Answer) {
+        match answer {
+            Answer::Context(off) => self.emit(op::load(op::W, reg::A, mode.context(), off)),
+            Answer::ContextBigEndian(off) => {
+                self.emit(op::load(op::W, reg::A, mode.context(), off));
+                self.emit(op::be(reg::A, 16));
+            }
+            Answer::Helper(id) => {
+                let kept = reg::CONTEXT..=reg::SCRATCH;
+                if mode == Mode::Fast {
+                    self.emit(op::mov(reg::SLOW_SCRATCH, reg::SCRATCH));
+                    for r in kept.clone() {
+                        self.emit(op::store(op::DW, reg::SLOW_SCRATCH, kept_slot(r), r));
+                    }
+                }
+                self.emit(op::call(id));
+                self.emit(op::mov32(reg::A, reg::TMP));
+                if mode == Mode::Fast {
+                    for r in kept {
+                        self.emit(op::load(op::DW, r, reg::SLOW_SCRATCH, kept_slot(r)));
+                    }
+                }
+            }
+            // Settled before: these are no fields any more.
+            Answer::Constant(_) | Answer::NotOutgoing | Answer::EtherType | Answer::XorX => {}
+        }
+    }
+
+    fn block_end(&mut self, version: usize, mode: Mode, block: usize) {
+        match self.versions[version].graph.blocks[block].end {
+            End::Return(value) => self.give_back(version, mode, value),
+            End::Goto(to) => {
+                let to = self.block_label(version, mode, to);
+                self.asm.goto(to);
+            }
+            End::Back(to) => {
+                let (scratch, no_match) = (mode.scratch(), self.no_match);
+                self.emit(op::load(op::DW, reg::TMP, scratch, slot::LOOPS));
+                self.emit(op::alu_imm(op::ADD, reg::TMP, -1));
+                self.asm.jump_if(op::JEQ, reg::TMP, 0, no_match);
+                self.emit(op::store(op::DW, scratch, slot::LOOPS, reg::TMP));
+                let to = self.block_label(version, mode, to);
+                self.asm.goto(to);
+            }
+            End::Branch { test, value, yes, no } => {
+                let yes = self.block_label(version, mode, yes);
+                let no = self.block_label(version, mode, no);
+                match value {
+                    Value::K(k) => self.asm.jump_if32(test, reg::A, k, yes),
+                    Value::X => self.asm.jump_if_reg32(test, reg::A, reg::X, yes),
+                }
+                self.asm.goto(no);
+            }
+        }
+    }
+
+    fn give_back(&mut self, version: usize, mode: Mode, value: Return) {
+        let to = match (self.versions[version].returns, mode, value) {
+            (_, _, Return::K(0)) => self.no_match,
+            (Returns::Result, _, Return::K(k)) => self.tail(k),
+            (Returns::Result, _, Return::A) => {
+                self.emit(op::mov32(reg::TMP, reg::A));
+                self.end
+            }
+            (Returns::To { fast, slow }, _, value) => {
+                self.emit(match value {
+                    Return::A => op::mov32(reg::TMP, reg::A),
+                    Return::K(k) => op::mov32_imm(reg::TMP, k),
+                });
+                if mode == Mode::Fast { fast } else { slow }
+            }
+        };
+        self.asm.goto(to);
+    }
+
+    fn tail(&mut self, k: u32) -> Label {
+        if k == 0 {
+            return self.no_match;
+        }
+        let asm = &mut self.asm;
+        *self.tails.entry(k).or_insert_with(|| asm.label())
+    }
+
+    /// The tail that a block amounts to, if it does nothing but return a constant.
+    fn tail_of(&mut self, version: usize, _mode: Mode, block: usize) -> Option<Label> {
+        let v = &self.versions[version];
+        let b = &v.graph.blocks[block];
+        match (b.end, v.returns) {
+            (End::Return(Return::K(k)), returns)
+                if b.ops.is_empty() && (k == 0 || matches!(returns, Returns::Result)) =>
+            {
+                Some(self.tail(k))
+            }
+            _ => None,
+        }
+    }
+
+    fn block_label(&mut self, version: usize, mode: Mode, block: usize) -> Label {
+        if let Some(tail) = self.tail_of(version, mode, block) {
+            return tail;
+        }
+        match mode {
+            Mode::Fast => self.versions[version].fast[block],
+            Mode::Slow => self.slow_label(version, block, 0),
+        }
+    }
+
+    fn slow_label(&mut self, version: usize, block: usize, op: usize) -> Label {
+        let asm = &mut self.asm;
+        *self.versions[version]
+            .slow
+            .entry((block, op))
+            .or_insert_with(|| asm.label())
+    }
+
+    /// Where a fast version goes when it cannot say that the bytes are there.
+    pub(super) fn leave(&mut self, version: usize, block: usize, op: usize, needed: u32) -> Label {
+        if self.target.helper().is_none() {
+            return self.no_match;
+        }
+        let label = self.asm.label();
+        self.stubs.push(Stub { label, version, block, op, needed });
+        label
+    }
+
+    /// The beginning of a slow version, for something that is in slow mode already.
+    pub(super) fn slow_start(&mut self, version: usize) -> Label {
+        self.slow_label(version, 0, 0);
+        self.versions[version].slow_start
+    }
+
+    fn emit_stubs(&mut self) {
+        for stub in std::mem::take(&mut self.stubs) {
+            if !self.asm.is_used(stub.label) {
+                continue;
+            }
+            self.asm.place(stub.label);
+            if stub.needed > 0 {
+                self.asm.jump_if32(op::JLT, reg::LENGTH, stub.needed, self.no_match);
+            }
+            self.emit(op::mov(reg::SLOW_SCRATCH, reg::SCRATCH));
+            self.emit(op::mov(reg::SLOW_CONTEXT, reg::CONTEXT));
+            self.emit(op::store(op::DW, reg::SLOW_SCRATCH, slot::LENGTH, reg::LENGTH));
+            let to = self.slow_label(stub.version, stub.block, stub.op);
+            self.asm.goto(to);
+        }
+    }
+
+    /// Emits what is reached of a slow version.
+    fn slow(&mut self, version: usize) {
+        // The verifier refuses code that nothing leads to, so first find what is led to.
+        let mut open: Vec<(usize, usize)> = self.versions[version].slow.keys().copied().collect();
+        let mut seen = BTreeSet::new();
+        while let Some((block, _)) = open.pop() {
+            if !seen.insert(block) {
+                continue;
+            }
+            for next in self.versions[version].graph.blocks[block].successors() {
+                if self.tail_of(version, Mode::Slow, next).is_none() {
+                    self.slow_label(version, next, 0);
+                    open.push((next, 0));
+                }
+            }
+        }
+        let slow_start = self.versions[version].slow_start;
+        if self.asm.is_used(slow_start) {
+            self.asm.place(slow_start);
+            self.initialise(version, Mode::Slow);
+            let first = self.slow_label(version, 0, 0);
+            self.asm.goto(first);
+        }
+        for block in seen {
+            let places: BTreeMap<usize, Label> = self.versions[version]
+                .slow
+                .range((block, 0)..=(block, usize::MAX))
+                .map(|(&(_, at), &label)| (at, label))
+                .collect();
+            let Some(&first) = places.keys().next() else {
+                continue;
+            };
+            let ops = self.versions[version].graph.blocks[block].ops.clone();
+            for index in first..=ops.len() {
+                if let Some(&label) = places.get(&index) {
+                    self.asm.place(label);
+                }
+                if let Some(operation) = ops.get(index) {
+                    let place = Place { version, block, op: index };
+                    self.operation(place, Mode::Slow, operation);
+                }
+            }
+            self.block_end(version, Mode::Slow, block);
+        }
+    }
+
+    /// Emits what is left, the slow versions and the tails, and links it all.
+    pub(super) fn finish(mut self, classic: usize) -> Result<Lowered, FilterError> {
+        let fast = self.asm.len();
+        self.emit_stubs();
+        // A slow version of a locator leads to slow versions that come after it.
+        for version in 0..self.versions.len() {
+            self.slow(version);
+        }
+        let mut tails: Vec<(u32, Label)> = self.tails.iter().map(|(&k, &l)| (k, l)).collect();
+        tails.push((0, self.no_match));
+        tails.retain(|&(_, label)| self.asm.is_used(label));
+        for (k, label) in tails {
+            self.asm.place(label);
+            self.emit(op::mov32_imm(reg::TMP, k));
+            self.asm.goto(self.end);
+        }
+        self.asm.place(self.end);
+        let (checks, gotol) = (self.checks, self.target.gotol);
+        let insns = self.asm.link(gotol)?;
+        Ok(Lowered {
+            stats: Stats {
+                classic,
+                ebpf: insns.len(),
+                fast: fast.min(insns.len()),
+                checks,
+            },
+            insns,
+        })
+    }
+
+    pub(super) fn is_copy(&self) -> bool {
+        matches!(self.target.hook, Hook::Copy { .. })
+    }
+}
+
+/// A point of a version.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub(super) version: usize,
+    pub(super) block: usize,
+    pub(super) op: usize,
+}
+
+/// Where the lower half of an eight-byte slot lies.
+fn slot_low_word(at: i16) -> i16 {
+    if cfg!(target_endian = "big") { at + 4 } else { at }
+}
+
+fn kept_slot(register: u8) -> i16 {
+    slot::KEPT + 8 * i16::from(register - reg::CONTEXT)
+}
+

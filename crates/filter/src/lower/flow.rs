@@ -1,0 +1,299 @@
+//! Where the fast version compares with the packet's end, and for how many bytes.
+//!
+//! Two questions are answered for each block. *Needed*: how many bytes must the packet have if
+//! the filter is to match from here? A return of 0 needs infinitely many, because a packet that
+//! is too short gets the same answer; so the least need of the ways onward can be asked for early,
+//! and a packet that fails is rejected exactly. *Known*: how many bytes have been compared for on
+//! every way to here? A comparison is made where need is greater than knowledge.
+//!
+//! The same is done for bytes after X, as long as X stays what it is.
+
+use super::graph::{At, Block, End, Graph, NO_MATCH, Op, Reg, Return};
+
+/// Needed by a way that cannot match.
+const NEVER: u32 = u32::MAX;
+
+/// Bytes that a comparison may ask for beyond what is needed, when some way onward wants them: it
+/// covers an address or a port that is looked at right after, which no sound packet cuts off.
+const AHEAD: u32 = 4;
+
+/// A comparison with the packet's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Check {
+    /// Bytes known to be there afterwards.
+    pub(super) bytes: u32,
+    /// Bytes without which the filter cannot match.
+    pub(super) needed: u32,
+    /// For a comparison after X: whether the pointer to there has to be made.
+    pub(super) fresh: bool,
+}
+
+/// Comparisons of one block.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct BlockPlan {
+    pub(super) start: Option<Check>,
+    /// For each operation, the comparison after X before it.
+    pub(super) ops: Vec<Option<Check>>,
+}
+
+/// What kind of reader the plan is for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reader {
+    /// Whether a failed comparison is taken up by the slow version.
+    pub(super) has_slow: bool,
+    /// Loads after X from offsets below this are checked one by one.
+    pub(super) least_indirect: u32,
+}
+
+pub(super) struct Plan {
+    pub(super) blocks: Vec<BlockPlan>,
+}
+
+fn bytes_at(operation: &Op) -> Option<(At, u32)> {
+    match *operation {
+        Op::Load { width, at, .. } | Op::Touch { width, at } => Some((at, u32::from(width))),
+        Op::HeaderLength(k) => Some((At::Abs(k), 1)),
+        _ => None,
+    }
+}
+
+fn fixed_end(operation: &Op) -> u32 {
+    match bytes_at(operation) {
+        Some((At::Abs(k), width)) => k + width,
+        _ => 0,
+    }
+}
+
+fn changes_x(operation: &Op) -> bool {
+    matches!(
+        operation,
+        Op::HeaderLength(_)
+            | Op::Length(Reg::X)
+            | Op::Imm(Reg::X, _)
+            | Op::Recall(Reg::X, _)
+            | Op::Tax
+    )
+}
+
+impl Reader {
+    fn indirect_end(&self, operation: &Op) -> Option<u32> {
+        match bytes_at(operation) {
+            Some((At::Ind(k), width)) if k >= self.least_indirect => Some(k + width),
+            _ => None,
+        }
+    }
+}
+
+/// The least and the greatest number of bytes that ways onward ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Need {
+    least: u32,
+    greatest: u32,
+}
+
+impl Need {
+    const NONE: Need = Need {
+        least: 0,
+        greatest: 0,
+    };
+    const NO_WAY: Need = Need {
+        least: NEVER,
+        greatest: 0,
+    };
+
+    fn and(self, bytes: u32) -> Need {
+        Need {
+            least: self.least.max(bytes),
+            greatest: self.greatest.max(bytes),
+        }
+    }
+
+    fn of_end(block: &Block, needs: &[Need]) -> Need {
+        match block.end {
+            NO_MATCH => Need::NO_WAY,
+            End::Return(Return::K(_) | Return::A) => Need::NONE,
+            _ => block.successors().fold(Need::NO_WAY, |need, next| Need {
+                least: need.least.min(needs[next].least),
+                greatest: need.greatest.max(needs[next].greatest),
+            }),
+        }
+    }
+}
+
+/// Solves a need for all blocks, from the last to the first until nothing changes.
+fn solve(graph: &Graph, through: impl Fn(&Block, Need) -> Need) -> Vec<Need> {
+    let mut needs = vec![Need::NO_WAY; graph.blocks.len()];
+    loop {
+        let mut changed = false;
+        for (index, block) in graph.blocks.iter().enumerate().rev() {
+            let need = through(block, Need::of_end(block, &needs));
+            changed |= need != needs[index];
+            needs[index] = need;
+        }
+        if !changed {
+            return needs;
+        }
+    }
+}
+
+fn fixed_needs(graph: &Graph) -> Vec<Need> {
+    solve(graph, |block, end| {
+        block
+            .ops
+            .iter()
+            .fold(end, |need, operation| need.and(fixed_end(operation)))
+    })
+}
+
+/// Makes blocks from which no way leads to a match say so at once.
+pub(super) fn cut_hopeless(graph: &mut Graph) {
+    let needs = fixed_needs(graph);
+    for (block, need) in graph.blocks.iter_mut().zip(&needs) {
+        if need.least == NEVER {
+            *block = Block {
+                ops: Vec::new(),
+                end: NO_MATCH,
+            };
+        }
+    }
+}
+
+/// What is known at a point of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Known {
+    fixed: u32,
+    /// Bytes after X, if the pointer to there is at hand.
+    after_x: Option<u32>,
+}
+
+pub(super) fn plan(graph: &Graph, reader: Reader) -> Plan {
+    let fixed = fixed_needs(graph);
+    let after_x = solve(graph, |block, end| {
+        block.ops.iter().rev().fold(end, |need, operation| {
+            step_back_after_x(need, operation, reader)
+        })
+    });
+    let ahead = if reader.has_slow && !graph.has_loops() { AHEAD } else { 0 };
+    let planner = Planner {
+        fixed: &fixed,
+        after_x: &after_x,
+        reader,
+        ahead,
+    };
+    let mut known: Vec<Option<Known>> = vec![None; graph.blocks.len()];
+    known[0] = Some(Known {
+        fixed: 0,
+        after_x: None,
+    });
+    loop {
+        let mut changed = false;
+        let mut blocks = Vec::with_capacity(graph.blocks.len());
+        for (index, block) in graph.blocks.iter().enumerate() {
+            let Some(before) = known[index] else {
+                blocks.push(BlockPlan::default());
+                continue;
+            };
+            let (plan, after) = planner.block(index, block, before);
+            blocks.push(plan);
+            for next in block.successors() {
+                let joined = match known[next] {
+                    None => after,
+                    Some(other) => Known {
+                        fixed: other.fixed.min(after.fixed),
+                        after_x: other.after_x.zip(after.after_x).map(|(a, b)| a.min(b)),
+                    },
+                };
+                if known[next] != Some(joined) {
+                    known[next] = Some(joined);
+                    // Later blocks are still to come in this pass; only a loop asks for another.
+                    changed |= next <= index;
+                }
+            }
+        }
+        if !changed {
+            return Plan { blocks };
+        }
+    }
+}
+
+fn step_back_after_x(need: Need, operation: &Op, reader: Reader) -> Need {
+    let need = if changes_x(operation) {
+        // What is needed after another X says nothing about this one, except that there is a way.
+        Need::NONE
+    } else {
+        need
+    };
+    need.and(reader.indirect_end(operation).unwrap_or(0))
+}
+
+struct Planner<'a> {
+    fixed: &'a [Need],
+    after_x: &'a [Need],
+    reader: Reader,
+    ahead: u32,
+}
+
+impl Planner<'_> {
+    fn choose(&self, need: Need) -> u32 {
+        need.greatest
+            .min(need.least.saturating_add(self.ahead))
+            .max(need.least)
+    }
+
+    fn block(&self, index: usize, block: &Block, before: Known) -> (BlockPlan, Known) {
+        let mut known = before;
+        let mut plan = BlockPlan::default();
+        let need = self.fixed[index];
+        if need.least != NEVER && need.least > known.fixed {
+            known.fixed = self.choose(need);
+            plan.start = Some(Check {
+                bytes: known.fixed,
+                needed: need.least,
+                fresh: false,
+            });
+        }
+        let needs = self.needs_after_x(block);
+        for (operation, need) in block.ops.iter().zip(needs) {
+            let mut check = None;
+            if let Some(end) = self.reader.indirect_end(operation)
+                && known.after_x.is_none_or(|bytes| bytes < end)
+            {
+                let need = if need.least == NEVER { need.and(end) } else { need };
+                let least = if need.least == NEVER { end } else { need.least };
+                let bytes = self.choose(Need { least, ..need });
+                check = Some(Check {
+                    bytes,
+                    needed: least,
+                    fresh: known.after_x.is_none(),
+                });
+                known.after_x = Some(bytes);
+            }
+            if changes_x(operation) || self.takes_pointer(operation) {
+                known.after_x = None;
+            }
+            plan.ops.push(check);
+        }
+        (plan, known)
+    }
+
+    /// Loads that are checked one by one use the pointer's register for themselves.
+    fn takes_pointer(&self, operation: &Op) -> bool {
+        matches!(bytes_at(operation), Some((At::Ind(k), _)) if k < self.reader.least_indirect)
+    }
+
+    /// The need after X before each operation of a block.
+    fn needs_after_x(&self, block: &Block) -> Vec<Need> {
+        let mut need = Need::of_end(block, self.after_x);
+        let mut needs: Vec<Need> = block
+            .ops
+            .iter()
+            .rev()
+            .map(|operation| {
+                need = step_back_after_x(need, operation, self.reader);
+                need
+            })
+            .collect();
+        needs.reverse();
+        needs
+    }
+}

@@ -1,0 +1,316 @@
+//! A classic program as blocks of operations, each classic instruction taken apart once.
+
+use super::ancillary::{Ancillary, Answer};
+use super::{Hook, Target};
+use crate::classic::{Classic, Instruction, ancillary, op};
+use crate::error::FilterError;
+
+/// A classic register.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reg {
+    A,
+    X,
+}
+
+/// The second operand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Value {
+    K(u32),
+    X,
+}
+
+/// Where a load reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum At {
+    /// At this offset.
+    Abs(u32),
+    /// At X plus this offset.
+    Ind(u32),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Op {
+    /// A big-endian field into A. `raw`: as it lies in the packet, because its only use is to be
+    /// compared with constants that can be swapped instead.
+    Load { width: u8, at: At, raw: bool },
+    /// A load whose value nobody reads: the packet must still be that long.
+    Touch { width: u8, at: At },
+    /// Four times the low half of a byte, into X.
+    HeaderLength(u32),
+    /// A fact about the packet into A.
+    Field(Answer),
+    Length(Reg),
+    Imm(Reg, u32),
+    Recall(Reg, u8),
+    Store(Reg, u8),
+    /// One of the arithmetic operations of `ebpf::op`, which are numbered as the classic ones.
+    Alu(u8, Value),
+    Neg,
+    Tax,
+    Txa,
+    /// A division by X whose result nobody reads: X must still not be zero.
+    NonZeroX,
+}
+
+/// What a program returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Return {
+    K(u32),
+    A,
+}
+
+/// How a block ends. Blocks are named by their index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Return(Return),
+    Goto(usize),
+    /// A jump backward, of which a packet may take only so many.
+    Back(usize),
+    Branch {
+        /// A comparison of `ebpf::op`.
+        test: u8,
+        value: Value,
+        yes: usize,
+        no: usize,
+    },
+}
+
+pub(super) const NO_MATCH: End = End::Return(Return::K(0));
+
+#[derive(Debug, Clone)]
+pub(super) struct Block {
+    pub(super) ops: Vec<Op>,
+    pub(super) end: End,
+}
+
+impl Block {
+    pub(super) fn successors(&self) -> impl Iterator<Item = usize> + use<> {
+        let (one, two) = match self.end {
+            End::Return(_) => (None, None),
+            End::Goto(to) | End::Back(to) => (Some(to), None),
+            End::Branch { yes, no, .. } => (Some(yes), Some(no)),
+        };
+        one.into_iter().chain(two)
+    }
+}
+
+/// The program. Block 0 is its beginning; except for [`End::Back`], jumps go to higher indices.
+#[derive(Debug, Clone)]
+pub(super) struct Graph {
+    pub(super) blocks: Vec<Block>,
+}
+
+/// No packet is that long, so a load there never succeeds.
+const BEYOND_ANY_PACKET: u32 = 0x7fff_ff00;
+
+/// What the decoder has to know beside the program.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Decoder<'a> {
+    pub(super) target: &'a Target,
+    /// Bytes before the network header, for loads that count from there.
+    pub(super) link_header: u32,
+}
+
+impl Decoder<'_> {
+    pub(super) fn decode(&self, classic: &Classic) -> Result<Graph, FilterError> {
+        let program = classic.instructions();
+        let index_of = block_starts(program);
+        let mut blocks = Vec::new();
+        let mut start = 0;
+        while start < program.len() {
+            let mut end = start + 1;
+            while end < program.len() && index_of[end].is_none() {
+                end += 1;
+            }
+            blocks.push(self.block(program, start, end, &index_of)?);
+            start = end;
+        }
+        let mut graph = Graph { blocks };
+        graph.thread_jumps();
+        Ok(graph)
+    }
+
+    fn block(
+        &self,
+        program: &[Instruction],
+        start: usize,
+        end: usize,
+        index_of: &[Option<usize>],
+    ) -> Result<Block, FilterError> {
+        let mut ops = Vec::new();
+        for (index, &i) in program.iter().enumerate().take(end).skip(start) {
+            if i.class() == op::JMP || i.class() == op::RET {
+                let end = control(i, index, index_of);
+                return Ok(Block { ops, end });
+            }
+            match self.operation(i)? {
+                Some(op) => ops.push(op),
+                None => return Ok(Block { ops, end: NO_MATCH }),
+            }
+        }
+        let end = index_of.get(end).copied().flatten().map_or(NO_MATCH, End::Goto);
+        Ok(Block { ops, end })
+    }
+
+    /// The operation, or nothing if it is a load that can never succeed.
+    fn operation(&self, i: Instruction) -> Result<Option<Op>, FilterError> {
+        use op::*;
+        let width = match i.code & 0x18 {
+            W => 4,
+            H => 2,
+            _ => 1,
+        };
+        let value = if i.code & X != 0 { Value::X } else { Value::K(i.k) };
+        Ok(Some(match (i.class(), i.code & 0xe0) {
+            (LD, ABS) => match Ancillary::at(i.k) {
+                Some(fact) => return self.fact(fact).map(Some),
+                None => match self.offset(i.k) {
+                    Some(k) => Op::Load { width, at: At::Abs(k), raw: false },
+                    None => return Ok(None),
+                },
+            },
+            (LD, IND) if i.k >= BEYOND_ANY_PACKET => return Ok(None),
+            (LD, IND) => Op::Load { width, at: At::Ind(i.k), raw: false },
+            (LDX, MSH) => match self.offset(i.k) {
+                Some(k) => Op::HeaderLength(k),
+                None => return Ok(None),
+            },
+            (LD, IMM) => Op::Imm(Reg::A, i.k),
+            (LDX, IMM) => Op::Imm(Reg::X, i.k),
+            (LD, MEM) => Op::Recall(Reg::A, i.k as u8),
+            (LDX, MEM) => Op::Recall(Reg::X, i.k as u8),
+            (LD, _) => Op::Length(Reg::A),
+            (LDX, _) => Op::Length(Reg::X),
+            (ST, _) => Op::Store(Reg::A, i.k as u8),
+            (STX, _) => Op::Store(Reg::X, i.k as u8),
+            (ALU, _) if i.code & 0xf0 == NEG => Op::Neg,
+            (ALU, _) => Op::Alu((i.code & 0xf0) as u8, value),
+            _ if i.code & 0xf8 == TXA => Op::Txa,
+            _ => Op::Tax,
+        }))
+    }
+
+    /// The offset in the packet; offsets below zero count from one of its headers, as on a socket.
+    fn offset(&self, k: u32) -> Option<u32> {
+        let k = match k {
+            ancillary::AD_OFF.. => return None,
+            ancillary::NET_OFF.. => k - ancillary::NET_OFF + self.link_header,
+            ancillary::LL_OFF.. => k - ancillary::LL_OFF,
+            _ => k,
+        };
+        (k < BEYOND_ANY_PACKET).then_some(k)
+    }
+
+    fn fact(&self, fact: Ancillary) -> Result<Op, FilterError> {
+        Ok(match fact.answer(self.target)? {
+            Answer::Constant(k) => Op::Imm(Reg::A, k),
+            Answer::XorX => Op::Alu(crate::ebpf::op::XOR, Value::X),
+            Answer::EtherType => Op::Load {
+                width: 2,
+                at: At::Abs(self.link_header.saturating_sub(2)),
+                raw: false,
+            },
+            other => Op::Field(other),
+        })
+    }
+}
+
+/// Whether the program was written for frames whose tags were taken off them.
+pub(super) fn expects_tags_beside(classic: &Classic, hook: Hook) -> bool {
+    hook == Hook::Tc
+        && classic.instructions().iter().any(|i| {
+            i.class() == op::LD
+                && i.code & 0xe0 == op::ABS
+                && Ancillary::at(i.k).is_some_and(Ancillary::is_vlan)
+        })
+}
+
+/// For each instruction that starts a reachable block, the block's index.
+fn block_starts(program: &[Instruction]) -> Vec<Option<usize>> {
+    let mut starts = vec![false; program.len() + 1];
+    starts[0] = true;
+    for (index, i) in program.iter().enumerate() {
+        if i.class() == op::JMP {
+            for target in targets(*i, index) {
+                starts[target] = true;
+            }
+            starts[index + 1] = true;
+        } else if i.class() == op::RET {
+            starts[index + 1] = true;
+        }
+    }
+    let mut next = 0;
+    starts[..program.len()]
+        .iter()
+        .map(|&is_start| {
+            is_start.then(|| {
+                next += 1;
+                next - 1
+            })
+        })
+        .collect()
+}
+
+fn targets(i: Instruction, index: usize) -> [usize; 2] {
+    let next = index + 1;
+    if i.code == op::JMP | op::JA {
+        let to = next.wrapping_add_signed(i.k as i32 as isize);
+        [to, to]
+    } else {
+        [next + usize::from(i.jt), next + usize::from(i.jf)]
+    }
+}
+
+fn control(i: Instruction, index: usize, index_of: &[Option<usize>]) -> End {
+    use crate::ebpf::op as ebpf;
+    if i.class() == op::RET {
+        return End::Return(if i.code & 0x18 == op::A { Return::A } else { Return::K(i.k) });
+    }
+    let [yes, no] = targets(i, index).map(|at| index_of[at].unwrap_or(0));
+    if i.code == op::JMP | op::JA {
+        return if (i.k as i32) < 0 { End::Back(yes) } else { End::Goto(yes) };
+    }
+    if yes == no {
+        return End::Goto(yes);
+    }
+    End::Branch {
+        test: match i.code & 0xf0 {
+            op::JEQ => ebpf::JEQ,
+            op::JGT => ebpf::JGT,
+            op::JGE => ebpf::JGE,
+            _ => ebpf::JSET,
+        },
+        value: if i.code & op::X != 0 { Value::X } else { Value::K(i.k) },
+        yes,
+        no,
+    }
+}
+
+impl Graph {
+    /// Lets jumps to an empty block that only jumps on go straight to where it leads.
+    fn thread_jumps(&mut self) {
+        // From the last block to the first, so that chains are followed to their ends.
+        for index in (0..self.blocks.len()).rev() {
+            let follow = |to: usize| match &self.blocks[to] {
+                Block { ops, end: End::Goto(on) } if ops.is_empty() && to > index => *on,
+                _ => to,
+            };
+            let end = match self.blocks[index].end {
+                End::Goto(to) => match &self.blocks[follow(to)] {
+                    Block { ops, end: end @ End::Return(_) } if ops.is_empty() => *end,
+                    _ => End::Goto(follow(to)),
+                },
+                End::Branch { test, value, yes, no } => match (follow(yes), follow(no)) {
+                    (yes, no) if yes == no => End::Goto(yes),
+                    (yes, no) => End::Branch { test, value, yes, no },
+                },
+                end => end,
+            };
+            self.blocks[index].end = end;
+        }
+    }
+
+    pub(super) fn has_loops(&self) -> bool {
+        self.blocks.iter().any(|block| matches!(block.end, End::Back(_)))
+    }
+}

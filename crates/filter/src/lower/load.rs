@@ -1,0 +1,359 @@
+//! Loads: straight from the packet, from a copy, or by the kernel's helper; with and without a tag
+//! that has to be put back.
+
+use super::Hook;
+use super::emit::{Emitter, Mode, Place, View, reg, slot};
+use super::flow::Check;
+use super::graph::At;
+use crate::ebpf::op;
+
+/// Where the tag's bytes begin in the frame that the filter sees.
+const TAG: u32 = 12;
+/// The first byte after the tag.
+pub(super) const AFTER_TAG: u32 = TAG + 4;
+
+/// Greatest distance in one load instruction; what is farther is left to the slow version.
+const FARTHEST: u32 = 0x7fff;
+/// Greatest variable part of a packet pointer that the verifier follows.
+const FARTHEST_VARIABLE: u32 = 0xffff;
+
+/// A piece of a field that lies in one place.
+#[derive(Debug, Clone, Copy)]
+enum Piece {
+    /// In the packet at this offset.
+    Packet(u32),
+    /// In the tag at this offset.
+    Tag(u32),
+}
+
+fn size(width: u8) -> u8 {
+    match width {
+        4 => op::W,
+        2 => op::H,
+        _ => op::B,
+    }
+}
+
+/// Cuts a field into pieces of 1, 2 or 4 bytes that each lie in one place.
+fn pieces(view: View, offset: u32, width: u8) -> Vec<(Piece, u8)> {
+    let place = |at: u32| match view {
+        View::Plain => Piece::Packet(at),
+        View::Tagged if at < TAG => Piece::Packet(at),
+        View::Tagged if at < AFTER_TAG => Piece::Tag(at - TAG),
+        View::Tagged => Piece::Packet(at - 4),
+    };
+    let mut pieces = Vec::new();
+    let (mut at, end) = (offset, offset + u32::from(width));
+    while at < end {
+        let border = match view {
+            View::Tagged if at < TAG => end.min(TAG),
+            View::Tagged if at < AFTER_TAG => end.min(AFTER_TAG),
+            _ => end,
+        };
+        let width = match border - at {
+            length @ (1 | 2 | 4) => length,
+            length => length - 1,
+        };
+        pieces.push((place(at), width as u8));
+        at += width;
+    }
+    pieces
+}
+
+impl Emitter<'_> {
+    fn view(&self, version: usize) -> View {
+        self.versions[version].view
+    }
+
+    /// The packet's bytes in memory that make up this many bytes as the filter sees them.
+    fn real(&self, version: usize, bytes: u32) -> u32 {
+        match self.view(version) {
+            View::Tagged if bytes > TAG => bytes.saturating_sub(4).max(TAG),
+            _ => bytes,
+        }
+    }
+
+    /// Bytes of the buffer, at a copy, that the program may count on.
+    fn buffer(&self, version: usize) -> u32 {
+        let Hook::Copy { buffer } = self.target.hook else {
+            return 0;
+        };
+        u32::from(buffer).saturating_sub(self.versions[version].greatest_base.unwrap_or(0))
+    }
+
+    /// Compares with the packet's end; false if that always fails.
+    pub(super) fn check_fixed(
+        &mut self,
+        version: usize,
+        check: Check,
+        leave: super::assembler::Label,
+    ) -> bool {
+        let bytes = self.real(version, check.bytes);
+        if self.is_copy() {
+            if bytes > self.buffer(version) {
+                self.asm.goto(leave);
+                return false;
+            }
+            self.asm.jump_if(op::JLT, reg::DATA_END, bytes, leave);
+            return true;
+        }
+        if bytes > FARTHEST {
+            self.asm.goto(leave);
+            return false;
+        }
+        self.emit(op::mov(reg::TMP, reg::DATA));
+        self.emit(op::alu_imm(op::ADD, reg::TMP, bytes as i32));
+        self.asm.jump_if_reg(op::JGT, reg::TMP, reg::DATA_END, leave);
+        true
+    }
+
+    /// Makes the pointer to the data at X and compares with the packet's end.
+    pub(super) fn check_after_x(
+        &mut self,
+        version: usize,
+        check: Check,
+        x_bound: u32,
+        leave: super::assembler::Label,
+    ) -> bool {
+        let bytes = match self.view(version) {
+            View::Plain => check.bytes,
+            View::Tagged => check.bytes - 4,
+        };
+        let room = if self.is_copy() {
+            self.buffer(version)
+        } else {
+            FARTHEST_VARIABLE - self.versions[version].greatest_base.unwrap_or(0)
+        };
+        if bytes > FARTHEST || bytes > room {
+            self.asm.goto(leave);
+            return false;
+        }
+        if self.is_copy() {
+            self.bound(reg::X, x_bound, room - bytes, leave);
+            self.emit(op::mov(reg::TMP, reg::X));
+            self.emit(op::alu_imm(op::ADD, reg::TMP, bytes as i32));
+            self.asm.jump_if_reg(op::JGT, reg::TMP, reg::DATA_END, leave);
+            self.emit(op::mov(reg::POINTER, reg::DATA));
+            self.emit(op::alu(op::ADD, reg::POINTER, reg::X));
+            return true;
+        }
+        self.bound(reg::X, x_bound, room - bytes, leave);
+        if check.fresh {
+            self.emit(op::mov(reg::POINTER, reg::DATA));
+            self.emit(op::alu(op::ADD, reg::POINTER, reg::X));
+        }
+        self.check_pointer(bytes, leave);
+        true
+    }
+
+    fn check_pointer(&mut self, bytes: u32, leave: super::assembler::Label) {
+        self.emit(op::mov(reg::TMP, reg::POINTER));
+        self.emit(op::alu_imm(op::ADD, reg::TMP, bytes as i32));
+        self.asm.jump_if_reg(op::JGT, reg::TMP, reg::DATA_END, leave);
+    }
+
+    fn bound(&mut self, register: u8, known: u32, most: u32, leave: super::assembler::Label) {
+        if known > most {
+            self.asm.jump_if(op::JGT, register, most, leave);
+        }
+    }
+
+    /// A field into A.
+    pub(super) fn load(&mut self, place: Place, mode: Mode, at: At, width: u8, raw: bool) {
+        match (at, mode) {
+            (At::Abs(k), _) => self.fixed(place.version, mode, reg::A, k, width, raw),
+            (At::Ind(k), Mode::Fast) => {
+                if self.view(place.version) == View::Plain {
+                    self.emit(op::load(size(width), reg::A, reg::POINTER, k as i16));
+                } else if k >= AFTER_TAG {
+                    self.emit(op::load(size(width), reg::A, reg::POINTER, k as i16 - 4));
+                } else {
+                    self.after_tag_or_leave(place, k, width);
+                }
+                self.order(reg::A, width, raw);
+            }
+            (At::Ind(k), Mode::Slow) => {
+                self.slow_indirect(place.version, k, width);
+                self.order(reg::A, width, raw);
+            }
+        }
+    }
+
+    /// From the packet's byte order to the host's.
+    fn order(&mut self, register: u8, width: u8, raw: bool) {
+        if width > 1 && !raw {
+            self.emit(op::be(register, 8 * i32::from(width)));
+        }
+    }
+
+    /// A field at a fixed offset. In the fast version the bytes are known to be there.
+    pub(super) fn fixed(
+        &mut self,
+        version: usize,
+        mode: Mode,
+        into: u8,
+        offset: u32,
+        width: u8,
+        raw: bool,
+    ) {
+        let pieces = pieces(self.view(version), offset, width);
+        if let [(piece, _)] = pieces[..] {
+            self.piece(version, mode, into, piece, width);
+            return self.order(into, width, raw);
+        }
+        for (index, &(piece, part)) in pieces.iter().enumerate() {
+            let register = if index == 0 { into } else { reg::TMP };
+            self.piece(version, mode, register, piece, part);
+            self.order(register, part, false);
+            if index > 0 {
+                self.emit(op::alu32_imm(op::LSH, into, 8 * u32::from(part)));
+                self.emit(op::alu32(op::OR, into, reg::TMP));
+            }
+        }
+        if raw {
+            // Only now is it a number; its uses expect it as in the packet.
+            self.order(into, width, false);
+        }
+    }
+
+    fn piece(&mut self, version: usize, mode: Mode, into: u8, piece: Piece, width: u8) {
+        match (piece, mode) {
+            (Piece::Tag(k), _) => {
+                let at = slot::TAG + k as i16;
+                self.emit(op::load(size(width), into, mode.scratch(), at));
+            }
+            (Piece::Packet(k), Mode::Fast) => {
+                self.emit(op::load(size(width), into, reg::DATA, k as i16));
+            }
+            (Piece::Packet(k), Mode::Slow) => {
+                self.emit(op::mov32_imm(2, k));
+                self.add_base(version);
+                self.call_load(slot::STAGING, width);
+                self.emit(op::load(size(width), into, reg::SLOW_SCRATCH, slot::STAGING));
+            }
+        }
+    }
+
+    fn add_base(&mut self, version: usize) {
+        if self.versions[version].greatest_base.is_some() {
+            self.emit(op::load(op::DW, reg::TMP, reg::SLOW_SCRATCH, slot::BASE));
+            self.emit(op::alu(op::ADD, 2, reg::TMP));
+        }
+    }
+
+    /// Calls the load helper, with the offset in r2. A failure is no match.
+    fn call_load(&mut self, to: i16, width: u8) {
+        self.emit(op::mov32_imm(4, u32::from(width)));
+        self.call_load_sized(to);
+    }
+
+    fn call_load_sized(&mut self, to: i16) {
+        // Slow versions exist only where there is a helper.
+        let Some(helper) = self.target.helper() else {
+            return;
+        };
+        self.emit(op::mov(1, reg::SLOW_CONTEXT));
+        self.emit(op::mov(3, reg::SLOW_SCRATCH));
+        self.emit(op::alu_imm(op::ADD, 3, i32::from(to)));
+        self.emit(op::call(helper));
+        self.asm.jump_if(op::JNE, reg::TMP, 0, self.no_match);
+    }
+
+    /// In the fast version of a tagged frame, a load after X that may touch the tag or what is
+    /// before it: such loads are odd, so only those after the tag are done here.
+    fn after_tag_or_leave(&mut self, place: Place, k: u32, width: u8) {
+        let leave = self.leave(place.version, place.block, place.op, 0);
+        let least = AFTER_TAG - k;
+        self.asm.jump_if(op::JLT, reg::X, least, leave);
+        let most = FARTHEST_VARIABLE - AFTER_TAG - u32::from(width);
+        self.asm.jump_if(op::JGT, reg::X, most, leave);
+        self.emit(op::mov(reg::TMP, reg::X));
+        self.emit(op::alu_imm(op::ADD, reg::TMP, -(least as i32)));
+        self.emit(op::mov(reg::POINTER, reg::DATA));
+        self.emit(op::alu(op::ADD, reg::POINTER, reg::TMP));
+        // X + k is 16 for the least X, which is at 12 in memory.
+        self.check_pointer(TAG + u32::from(width), leave);
+        self.emit(op::load(size(width), reg::A, reg::POINTER, TAG as i16));
+    }
+
+    fn slow_indirect(&mut self, version: usize, k: u32, width: u8) {
+        self.emit(op::mov32(2, reg::X));
+        if k > 0 {
+            self.emit(op::alu_imm(op::ADD, 2, k as i32));
+        }
+        // The helper takes 32 bits of offset: more must not wrap into the packet.
+        self.asm.jump_if(op::JGT, 2, 0x7fff_ffff, self.no_match);
+        let done = self.asm.label();
+        if self.view(version) == View::Tagged {
+            let (after, image) = (self.asm.label(), self.asm.label());
+            if k < AFTER_TAG {
+                self.asm.jump_if(op::JLT, 2, AFTER_TAG, image);
+                self.asm.goto(after);
+                self.asm.place(image);
+                self.from_image(width);
+                self.asm.goto(done);
+                self.asm.place(after);
+            }
+            self.emit(op::alu_imm(op::ADD, 2, -4));
+        }
+        self.add_base(version);
+        self.call_load(slot::STAGING, width);
+        self.emit(op::load(size(width), reg::A, reg::SLOW_SCRATCH, slot::STAGING));
+        self.asm.place(done);
+    }
+
+    /// A field that begins before the tag's end, at the offset in r2: the frame's beginning is put
+    /// together with its tag, and read from there.
+    fn from_image(&mut self, width: u8) {
+        let scratch = reg::SLOW_SCRATCH;
+        self.emit(op::store(op::DW, scratch, slot::KEPT, 2));
+        self.emit(op::store_imm(op::W, scratch, slot::IMAGE + 16, 0));
+        self.emit(op::mov32_imm(2, 0));
+        self.call_load(slot::IMAGE, TAG as u8);
+        // Up to four bytes after the tag, as far as the frame has them.
+        let (filled, few) = (self.asm.label(), self.asm.label());
+        self.emit(op::load(op::DW, 4, scratch, slot::LENGTH));
+        self.asm.jump_if(op::JLE, 4, AFTER_TAG, filled);
+        self.emit(op::alu_imm(op::ADD, 4, -(AFTER_TAG as i32)));
+        self.asm.jump_if(op::JLE, 4, 4, few);
+        self.emit(op::mov32_imm(4, 4));
+        self.asm.place(few);
+        self.emit(op::mov32_imm(2, TAG));
+        self.call_load_sized(slot::IMAGE + 16);
+        self.asm.place(filled);
+        self.emit(op::load(op::DW, 2, scratch, slot::KEPT));
+        self.emit(op::load(op::DW, 3, scratch, slot::LENGTH));
+        self.emit(op::mov(reg::TMP, 2));
+        self.emit(op::alu_imm(op::ADD, reg::TMP, i32::from(width)));
+        self.asm.jump_if_reg(op::JGT, reg::TMP, 3, self.no_match);
+        self.emit(op::mov(1, scratch));
+        self.emit(op::alu(op::ADD, 1, 2));
+        self.emit(op::load(size(width), reg::A, 1, slot::IMAGE));
+    }
+
+    /// A field whose value nobody reads, but without which there is no match.
+    pub(super) fn touch(&mut self, version: usize, mode: Mode, at: At, width: u8) {
+        let (k, from_x) = match at {
+            At::Abs(k) => (k, false),
+            At::Ind(k) => (k, true),
+        };
+        let one_by_one = from_x && self.view(version) == View::Tagged && k < AFTER_TAG;
+        let length = match mode {
+            // The comparison has been made before.
+            Mode::Fast if !one_by_one => return,
+            Mode::Fast => reg::LENGTH,
+            Mode::Slow => {
+                self.emit(op::load(op::DW, 3, reg::SLOW_SCRATCH, slot::LENGTH));
+                3
+            }
+        };
+        let end = k + u32::from(width);
+        if from_x {
+            self.emit(op::mov32(reg::TMP, reg::X));
+            self.emit(op::alu_imm(op::ADD, reg::TMP, end as i32));
+            self.asm.jump_if_reg(op::JGT, reg::TMP, length, self.no_match);
+        } else {
+            self.asm.jump_if(op::JLT, length, end, self.no_match);
+        }
+    }
+}

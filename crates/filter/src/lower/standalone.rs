@@ -1,0 +1,119 @@
+//! A filter block as a whole program, for checks with the verifier and for test runs.
+
+use super::emit::reg;
+use super::{Hook, SCRATCH_SIZE, Target};
+use crate::ebpf::{Insn, helper, op};
+
+/// What the whole program returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Verdicts {
+    /// For a match.
+    pub matched: u32,
+    /// For no match.
+    pub unmatched: u32,
+}
+
+/// The verdicts of [`standalone`] at a hook: XDP_PASS and XDP_DROP, or 1 and 0.
+pub fn verdicts(target: &Target) -> Verdicts {
+    match target.hook {
+        Hook::Xdp => Verdicts {
+            matched: 2,
+            unmatched: 1,
+        },
+        Hook::Tc | Hook::Copy { .. } => Verdicts {
+            matched: 1,
+            unmatched: 0,
+        },
+    }
+}
+
+/// Wraps a block as a complete program that keeps the splice contract and returns the result.
+///
+/// For [`Hook::Copy`] the program is a tc program that copies the packet's beginning to its stack
+/// first, so the buffer can have 248 bytes at most; a larger one gives no program.
+pub fn standalone(block: &[Insn], target: &Target) -> Option<Vec<Insn>> {
+    const COPY_ROOM: u16 = (512 - SCRATCH_SIZE as u16) - 8;
+    let mut program = vec![op::mov(6, 1)];
+    match target.hook {
+        Hook::Xdp => {
+            program.extend([
+                op::call(helper::XDP_GET_BUFF_LEN),
+                op::mov32(reg::LENGTH, 0),
+                op::load(op::W, reg::DATA, 6, 0),
+                op::load(op::W, reg::DATA_END, 6, 4),
+            ]);
+            if !target.load_helper {
+                // Kernels without the load helper have no length helper either.
+                program.truncate(1);
+                program.extend([
+                    op::load(op::W, reg::DATA, 6, 0),
+                    op::load(op::W, reg::DATA_END, 6, 4),
+                    op::mov(reg::LENGTH, reg::DATA_END),
+                    op::alu(op::SUB, reg::LENGTH, reg::DATA),
+                ]);
+            }
+        }
+        Hook::Tc => {
+            program.push(op::load(op::W, reg::LENGTH, 6, 0));
+            if target.puts_tag_back() {
+                program.extend([
+                    op::load(op::W, 0, 6, 20),
+                    Insn::new(op::JMP | op::JEQ | op::K, 0, 0, 1, 0),
+                    op::alu_imm(op::ADD, reg::LENGTH, 4),
+                ]);
+            }
+            program.extend([
+                op::load(op::W, reg::DATA, 6, 76),
+                op::load(op::W, reg::DATA_END, 6, 80),
+            ]);
+        }
+        Hook::Copy { buffer } => {
+            if buffer == 0 || buffer > COPY_ROOM {
+                return None;
+            }
+            copy_prologue(&mut program, buffer);
+        }
+    }
+    program.extend([
+        op::mov(reg::CONTEXT, 6),
+        op::mov(reg::SCRATCH, 10),
+        op::alu_imm(op::ADD, reg::SCRATCH, -i32::from(SCRATCH_SIZE)),
+    ]);
+    program.extend_from_slice(block);
+    let Verdicts { matched, unmatched } = verdicts(target);
+    program.extend([
+        Insn::new(op::JMP | op::JEQ | op::K, 0, 0, 2, 0),
+        op::mov32_imm(0, matched),
+        op::exit(),
+        op::mov32_imm(0, unmatched),
+        op::exit(),
+    ]);
+    Some(program)
+}
+
+/// Zeroes the buffer, then copies as many bytes as there are, at most all of it.
+fn copy_prologue(program: &mut Vec<Insn>, buffer: u16) {
+    let room = (buffer as i16 + 7) & !7;
+    let bottom = -SCRATCH_SIZE - room;
+    for at in (bottom..-SCRATCH_SIZE).step_by(8) {
+        program.push(op::store_imm(op::DW, 10, at, 0));
+    }
+    program.extend([
+        op::load(op::W, 7, 6, 0),
+        op::mov(8, 7),
+        Insn::new(op::JMP | op::JLE | op::K, 8, 0, 1, i32::from(buffer)),
+        op::mov32_imm(8, u32::from(buffer)),
+        // A frame at tc is never empty, but the verifier does not know.
+        Insn::new(op::JMP | op::JEQ | op::K, 8, 0, 6, 0),
+        op::mov(1, 6),
+        op::mov32_imm(2, 0),
+        op::mov(3, 10),
+        op::alu_imm(op::ADD, 3, i32::from(bottom)),
+        op::mov(4, 8),
+        op::call(helper::SKB_LOAD_BYTES),
+        op::mov(reg::DATA, 10),
+        op::alu_imm(op::ADD, reg::DATA, i32::from(bottom)),
+        op::mov(reg::DATA_END, 8),
+        op::mov(reg::LENGTH, 7),
+    ]);
+}

@@ -1,0 +1,396 @@
+//! What values are used for: dead operations, fields that need no byte swap, and how large X is.
+
+use super::ancillary::{Ancillary, Answer, PACKET_OUTGOING};
+use super::graph::{Block, End, Graph, Op, Reg, Return, Value};
+use super::Target;
+use crate::ebpf::op;
+use crate::error::FilterError;
+
+/// A set of the classic machine's cells: A, X and scratch memory, a bit each.
+type Cells = u32;
+const A: Cells = 1;
+const X: Cells = 2;
+
+const fn memory(cell: u8) -> Cells {
+    4 << cell
+}
+
+fn register(reg: Reg) -> Cells {
+    match reg {
+        Reg::A => A,
+        Reg::X => X,
+    }
+}
+
+fn operand(value: Value) -> Cells {
+    match value {
+        Value::X => X,
+        Value::K(_) => 0,
+    }
+}
+
+fn at_reads(at: super::graph::At) -> Cells {
+    match at {
+        super::graph::At::Ind(_) => X,
+        super::graph::At::Abs(_) => 0,
+    }
+}
+
+/// What an operation reads and writes.
+fn effects(operation: &Op) -> (Cells, Cells) {
+    match *operation {
+        Op::Load { at, .. } => (at_reads(at), A),
+        Op::Touch { at, .. } => (at_reads(at), 0),
+        Op::HeaderLength(_) => (0, X),
+        Op::Field(_) => (0, A),
+        Op::Length(reg) | Op::Imm(reg, _) => (0, register(reg)),
+        Op::Recall(reg, cell) => (memory(cell), register(reg)),
+        Op::Store(reg, cell) => (register(reg), memory(cell)),
+        Op::Alu(_, value) => (A | operand(value), A),
+        Op::Neg => (A, A),
+        Op::Tax => (A, X),
+        Op::Txa => (X, A),
+        Op::NonZeroX => (X, 0),
+    }
+}
+
+fn end_reads(end: &End) -> Cells {
+    match *end {
+        End::Return(Return::A) => A,
+        End::Branch { value, .. } => A | operand(value),
+        _ => 0,
+    }
+}
+
+/// What is left of an operation whose result nobody reads.
+fn remains(operation: Op) -> Option<Op> {
+    match operation {
+        Op::Load { width, at, .. } => Some(Op::Touch { width, at }),
+        Op::HeaderLength(k) => Some(Op::Touch {
+            width: 1,
+            at: super::graph::At::Abs(k),
+        }),
+        Op::Alu(op::DIV | op::MOD, Value::X) => Some(Op::NonZeroX),
+        _ => None,
+    }
+}
+
+/// Cells that are read before they are written, at the beginning of each block.
+fn live(graph: &Graph) -> Vec<Cells> {
+    let mut live = vec![0; graph.blocks.len()];
+    loop {
+        let mut changed = false;
+        for (index, block) in graph.blocks.iter().enumerate().rev() {
+            let before = walk_back(block, &live, |_, _| {});
+            changed |= before != live[index];
+            live[index] = before;
+        }
+        if !changed {
+            return live;
+        }
+    }
+}
+
+/// Goes through a block from its end, showing each operation with what is live after it.
+fn walk_back(block: &Block, live: &[Cells], mut see: impl FnMut(usize, Cells)) -> Cells {
+    let mut now = end_reads(&block.end);
+    for next in block.successors() {
+        now |= live[next];
+    }
+    for (index, operation) in block.ops.iter().enumerate().rev() {
+        see(index, now);
+        let (reads, writes) = effects(operation);
+        now = now & !writes | reads;
+    }
+    now
+}
+
+/// Which registers hold a value that matters before the program has written them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct LiveAtStart {
+    pub(super) a: bool,
+    pub(super) x: bool,
+}
+
+/// Removes operations whose results nobody reads; says which registers must start as zero.
+pub(super) fn remove_dead(graph: &mut Graph) -> LiveAtStart {
+    loop {
+        let live = live(graph);
+        let mut changed = false;
+        for index in 0..graph.blocks.len() {
+            let mut dead = Vec::new();
+            walk_back(&graph.blocks[index], &live, |at, after| {
+                let (_, writes) = effects(&graph.blocks[index].ops[at]);
+                if writes != 0 && writes & after == 0 {
+                    dead.push(at);
+                }
+            });
+            changed |= !dead.is_empty();
+            let block = &mut graph.blocks[index];
+            // Positions come last first, so removing one leaves the others in place.
+            for at in dead {
+                match remains(block.ops[at]) {
+                    Some(left) => block.ops[at] = left,
+                    None => {
+                        block.ops.remove(at);
+                    }
+                }
+            }
+        }
+        if !changed {
+            return LiveAtStart {
+                a: live[0] & A != 0,
+                x: live[0] & X != 0,
+            };
+        }
+    }
+}
+
+/// Values of A that flow together, and what is done with them.
+#[derive(Debug, Clone, Copy)]
+struct Web {
+    parent: usize,
+    /// Width of the loads that make the value; 0 if none does, 255 if anything else does too.
+    width: u8,
+    has_packet_type: bool,
+    /// Every use compares with a constant for which byte order does not matter.
+    only_compared: bool,
+    /// Every use asks whether it is `PACKET_OUTGOING`.
+    only_outgoing: bool,
+}
+
+#[derive(Debug, Default)]
+struct Webs(Vec<Web>);
+
+impl Webs {
+    fn add(&mut self, width: u8, has_packet_type: bool) -> usize {
+        self.0.push(Web {
+            parent: self.0.len(),
+            width,
+            has_packet_type,
+            only_compared: true,
+            only_outgoing: true,
+        });
+        self.0.len() - 1
+    }
+
+    fn find(&mut self, mut at: usize) -> usize {
+        while self.0[at].parent != at {
+            self.0[at].parent = self.0[self.0[at].parent].parent;
+            at = self.0[at].parent;
+        }
+        at
+    }
+
+    fn join(&mut self, one: usize, two: usize) {
+        let (one, two) = (self.find(one), self.find(two));
+        if one == two {
+            return;
+        }
+        let other = self.0[two];
+        self.0[two].parent = one;
+        let web = &mut self.0[one];
+        if web.width == 0 {
+            web.width = other.width;
+        } else if other.width != 0 && other.width != web.width {
+            web.width = 255;
+        }
+        web.has_packet_type |= other.has_packet_type;
+        web.only_compared &= other.only_compared;
+        web.only_outgoing &= other.only_outgoing;
+    }
+
+    fn used(&mut self, web: usize, end: Option<&End>) {
+        let root = self.find(web);
+        let web = &mut self.0[root];
+        let (compared, outgoing) = match end {
+            Some(&End::Branch { test, value: Value::K(k), .. }) => (
+                test == op::JSET || test == op::JEQ && (k <= 0xffff || web.width != 2),
+                test == op::JEQ && k == PACKET_OUTGOING,
+            ),
+            _ => (false, false),
+        };
+        web.only_compared &= compared;
+        web.only_outgoing &= outgoing;
+    }
+}
+
+/// Marks loads that can stay in the packet's byte order, swaps the constants they are compared
+/// with, and settles what the packet's type is where only "outgoing or not" is known.
+pub(super) fn settle_loads(graph: &mut Graph, target: &Target) -> Result<(), FilterError> {
+    let live = live(graph);
+    let mut webs = Webs::default();
+    // The web of A at each block's beginning; block 0 begins with the zero of the start.
+    let at_start: Vec<usize> = graph.blocks.iter().map(|_| webs.add(0, false)).collect();
+    let zero = webs.add(255, false);
+    webs.join(at_start[0], zero);
+    // Webs first, then uses: whether a constant fits depends on the web's final width.
+    let mut defined: Vec<Vec<Option<usize>>> = Vec::new();
+    let mut at_end = Vec::new();
+    for (index, block) in graph.blocks.iter().enumerate() {
+        let mut now = at_start[index];
+        let mut here = Vec::new();
+        for operation in &block.ops {
+            let web = match *operation {
+                Op::Load { width, .. } => Some(webs.add(width, false)),
+                Op::Field(answer) => Some(webs.add(255, answer == Answer::NotOutgoing)),
+                ref other if effects(other).1 & A != 0 => Some(webs.add(255, false)),
+                _ => None,
+            };
+            now = web.unwrap_or(now);
+            here.push(web);
+        }
+        for next in block.successors() {
+            if live[next] & A != 0 {
+                webs.join(now, at_start[next]);
+            }
+        }
+        defined.push(here);
+        at_end.push(now);
+    }
+    for (index, block) in graph.blocks.iter().enumerate() {
+        let mut now = at_start[index];
+        for (operation, web) in block.ops.iter().zip(&defined[index]) {
+            if effects(operation).0 & A != 0 {
+                webs.used(now, None);
+            }
+            now = web.unwrap_or(now);
+        }
+        if end_reads(&block.end) & A != 0 {
+            webs.used(now, Some(&block.end));
+        }
+    }
+    for (index, block) in graph.blocks.iter_mut().enumerate() {
+        for (operation, web) in block.ops.iter_mut().zip(&defined[index]) {
+            let Some(web) = *web else { continue };
+            let root = webs.find(web);
+            let web = webs.0[root];
+            match operation {
+                Op::Load { raw, .. } => *raw = is_raw(&web),
+                Op::Field(Answer::NotOutgoing) if web.only_outgoing => {
+                    *operation = Op::Imm(Reg::A, 0);
+                }
+                Op::Field(Answer::NotOutgoing) => {
+                    return Err(Ancillary::packet_type_refusal(target));
+                }
+                _ => {}
+            }
+        }
+        let root = webs.find(at_end[index]);
+        if is_raw(&webs.0[root])
+            && let End::Branch { value: Value::K(k), .. } = &mut block.end
+        {
+            *k = match webs.0[root].width {
+                2 => u32::from(u16::from_be(*k as u16)),
+                _ => u32::from_be(*k),
+            };
+        }
+    }
+    Ok(())
+}
+
+fn is_raw(web: &Web) -> bool {
+    web.only_compared && matches!(web.width, 2 | 4)
+}
+
+/// Greatest values, as the kernel's verifier can know them, of A, X and scratch memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Bounds {
+    a: u32,
+    x: u32,
+    memory: [u32; 16],
+}
+
+impl Bounds {
+    fn join(&mut self, other: &Bounds) {
+        self.a = self.a.max(other.a);
+        self.x = self.x.max(other.x);
+        for (cell, &o) in self.memory.iter_mut().zip(&other.memory) {
+            *cell = (*cell).max(o);
+        }
+    }
+
+    fn step(&mut self, operation: &Op) {
+        const UNKNOWN: u32 = u32::MAX;
+        match *operation {
+            // The verifier forgets what it knew about a value whose bytes are swapped.
+            Op::Load { width, .. } => self.a = if width == 1 { 0xff } else { UNKNOWN },
+            Op::HeaderLength(_) => self.x = 60,
+            Op::Field(_) => self.a = UNKNOWN,
+            Op::Length(Reg::A) => self.a = UNKNOWN,
+            Op::Length(Reg::X) => self.x = UNKNOWN,
+            Op::Imm(Reg::A, k) => self.a = k,
+            Op::Imm(Reg::X, k) => self.x = k,
+            Op::Recall(Reg::A, cell) => self.a = self.memory[usize::from(cell)],
+            Op::Recall(Reg::X, cell) => self.x = self.memory[usize::from(cell)],
+            Op::Store(Reg::A, cell) => self.memory[usize::from(cell)] = self.a,
+            Op::Store(Reg::X, cell) => self.memory[usize::from(cell)] = self.x,
+            Op::Alu(operation, value) => {
+                let (other, constant) = match value {
+                    Value::K(k) => (k, true),
+                    Value::X => (self.x, false),
+                };
+                self.a = match operation {
+                    op::AND => self.a.min(other),
+                    op::ADD => self.a.checked_add(other).unwrap_or(UNKNOWN),
+                    op::MUL if self.a <= 0xffff && other <= 0xffff => self.a * other,
+                    op::RSH if constant => self.a.checked_shr(other).unwrap_or(UNKNOWN),
+                    op::LSH if constant && other < 32 && u64::from(self.a) << other < 1 << 32 => {
+                        self.a << other
+                    }
+                    _ => UNKNOWN,
+                };
+            }
+            Op::Neg => self.a = UNKNOWN,
+            Op::Tax => self.x = self.a,
+            Op::Txa => self.a = self.x,
+            Op::Touch { .. } | Op::NonZeroX => {}
+        }
+    }
+}
+
+/// For each operation of each block, the greatest value X can have before it.
+pub(super) fn bounds_of_x(graph: &Graph) -> Vec<Vec<u32>> {
+    let unknown = Bounds {
+        a: u32::MAX,
+        x: u32::MAX,
+        memory: [u32::MAX; 16],
+    };
+    let start = Bounds {
+        a: 0,
+        x: 0,
+        ..unknown
+    };
+    let mut at_start: Vec<Option<Bounds>> = vec![None; graph.blocks.len()];
+    at_start[0] = Some(start);
+    // A loop's values may grow each time round, so nothing is known where one begins.
+    for block in &graph.blocks {
+        if let End::Back(to) = block.end {
+            at_start[to] = Some(unknown);
+        }
+    }
+    graph
+        .blocks
+        .iter()
+        .enumerate()
+        .map(|(index, block)| {
+            let mut now = at_start[index].unwrap_or(unknown);
+            let before = block
+                .ops
+                .iter()
+                .map(|operation| {
+                    let x = now.x;
+                    now.step(operation);
+                    x
+                })
+                .collect();
+            for next in block.successors() {
+                match &mut at_start[next] {
+                    Some(bounds) => bounds.join(&now),
+                    empty => *empty = Some(now),
+                }
+            }
+            before
+        })
+        .collect()
+}
