@@ -42,7 +42,7 @@ static __always_inline bool record(struct tap_context *context, struct ring_cont
 	time = wall_clock(control);
 	stamp = time;
 	if (use_hardware_time && hardware_time(context, &stamp)) {
-		sight->interface = config.hardware_interface;
+		sight->interface = sight->hardware_interface;
 		account->hardware_stamped++;
 	}
 	clear_padding(block + sizeof(struct record_header), sight->captured);
@@ -97,6 +97,7 @@ static __always_inline void record_points(struct tap_context *context, struct ri
 		sight->captured = sight->original;
 		sight->point = config.entry_point;
 		sight->interface = config.entry_interface;
+		sight->hardware_interface = config.entry_hardware_interface;
 		sight->verdict_kind = VERDICT_NONE;
 		if (!record(context, control, cpu, sight, use_hardware_time))
 			return;
@@ -105,6 +106,7 @@ static __always_inline void record_points(struct tap_context *context, struct ri
 		sight->captured = sight->original;
 		sight->point = config.exit_point;
 		sight->interface = config.exit_interface;
+		sight->hardware_interface = config.exit_hardware_interface;
 		sight->verdict_kind = verdict_kind;
 		record(context, control, cpu, sight, use_hardware_time);
 	}

@@ -85,8 +85,9 @@ struct tap_config {
 	__u32 entry_interface;
 	__u32 exit_point;
 	__u32 exit_interface;
-	/* The interface block for records with a hardware stamp, where asked for. */
-	__u32 hardware_interface;
+	/* The same where the record carries a hardware stamp. */
+	__u32 entry_hardware_interface;
+	__u32 exit_hardware_interface;
 	__u32 snaplen;
 	__u32 segment_size;
 	__u32 ring_mask;
@@ -105,6 +106,7 @@ struct tap_config {
 	/* 1: bpf_ktime_get_tai_ns, 0: bpf_ktime_get_ns. */
 	__u32 clock_is_tai;
 	__u32 direction;
+	__u32 padding;
 };
 
 #define CHAIN_SLOTS 8

@@ -58,6 +58,7 @@ struct sighting {
 	__u32 original;
 	__u32 captured;
 	__u32 interface;
+	__u32 hardware_interface;
 	__u32 point;
 	__u32 direction;
 	__u32 queue;

@@ -11,7 +11,11 @@ fn main() {
     let mut programs = 0;
     for entry in fs::read_dir(&root).expect("bpf/ is part of the source") {
         let source = entry.expect("bpf/ can be listed").path();
-        let name = source.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = source
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         if let Some(stem) = name.strip_suffix(".bpf.c") {
             compile(&source, &format!("{out}/{stem}.bpf.o"));
             programs += 1;
@@ -32,10 +36,17 @@ fn compile(source: &Path, object: &str) {
         other => panic!("trawl's BPF programs do not know the architecture {other:?}"),
     };
     let multiarch = Command::new("cc").arg("-print-multiarch").output();
-    let multiarch = multiarch.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned()).unwrap_or_default();
+    let multiarch = multiarch
+        .map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned())
+        .unwrap_or_default();
     let status = Command::new(clang())
-        .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror"])
-        .args([format!("-D__TARGET_ARCH_{arch}"), format!("-I/usr/include/{multiarch}")])
+        .args([
+            "-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror",
+        ])
+        .args([
+            format!("-D__TARGET_ARCH_{arch}"),
+            format!("-I/usr/include/{multiarch}"),
+        ])
         .arg("-isystem")
         .arg(env::var("DEP_BPF_INCLUDE").expect("libbpf-sys tells where its headers are"))
         .arg("-c")
@@ -45,13 +56,17 @@ fn compile(source: &Path, object: &str) {
     match status {
         Ok(status) if status.success() => {}
         Ok(_) => panic!("{} did not compile", source.display()),
-        Err(error) => panic!("cannot run clang: {error}; install it (apt-get install clang-19) or set CLANG"),
+        Err(error) => {
+            panic!("cannot run clang: {error}; install it (apt-get install clang-19) or set CLANG")
+        }
     }
 }
 
 fn clang() -> String {
     env::var("CLANG").unwrap_or_else(|_| {
-        let found = ["clang-19", "clang"].into_iter().find(|c| Command::new(c).arg("--version").output().is_ok());
+        let found = ["clang-19", "clang"]
+            .into_iter()
+            .find(|c| Command::new(c).arg("--version").output().is_ok());
         found.unwrap_or("clang-19").to_owned()
     })
 }
@@ -66,17 +81,31 @@ fn rust_from_header(text: &str) -> String {
         if line.starts_with("/*") || line.starts_with('*') {
             continue;
         }
-        if let Some((name, value)) = line.strip_prefix("#define ").and_then(|d| d.split_once(' ')) {
+        if let Some((name, value)) = line
+            .strip_prefix("#define ")
+            .and_then(|d| d.split_once(' '))
+        {
             let value = value.trim_start_matches('(').trim_end_matches(')');
             writeln!(rust, "pub const {name}: usize = {value};").expect("strings grow");
-        } else if let Some(name) = line.strip_prefix("struct ").and_then(|s| s.strip_suffix(" {")) {
+        } else if let Some(name) = line
+            .strip_prefix("struct ")
+            .and_then(|s| s.strip_suffix(" {"))
+        {
             let name = camel_case(name);
-            writeln!(rust, "#[repr(C)]\n#[derive(Clone, Copy, Debug)]\npub struct {name} {{").expect("strings grow");
+            writeln!(
+                rust,
+                "#[repr(C)]\n#[derive(Clone, Copy, Debug)]\npub struct {name} {{"
+            )
+            .expect("strings grow");
             inside = Some((name, Vec::new()));
         } else if line == "};" {
             let (name, sizes) = inside.take().expect("a struct ends where one began");
             let sum = sizes.join(" + ");
-            writeln!(rust, "}}\nconst _: () = assert!(size_of::<{name}>() == {sum});").expect("strings grow");
+            writeln!(
+                rust,
+                "}}\nconst _: () = assert!(size_of::<{name}>() == {sum});"
+            )
+            .expect("strings grow");
         } else if let Some((_, sizes)) = &mut inside
             && let Some(member) = line.strip_suffix(';')
         {
@@ -89,7 +118,9 @@ fn rust_from_header(text: &str) -> String {
 }
 
 fn rust_member(member: &str) -> (String, String) {
-    let (c_type, name) = member.rsplit_once(' ').unwrap_or_else(|| panic!("layout.h: cannot read '{member}'"));
+    let (c_type, name) = member
+        .rsplit_once(' ')
+        .unwrap_or_else(|| panic!("layout.h: cannot read '{member}'"));
     let rust_type = match c_type {
         "__u32" => "u32".to_owned(),
         "__u64" => "u64".to_owned(),
@@ -99,11 +130,16 @@ fn rust_member(member: &str) -> (String, String) {
         },
     };
     match name.split_once('[') {
-        Some((name, count)) => (name.to_owned(), format!("[{rust_type}; {}]", count.trim_end_matches(']'))),
+        Some((name, count)) => (
+            name.to_owned(),
+            format!("[{rust_type}; {}]", count.trim_end_matches(']')),
+        ),
         None => (name.to_owned(), rust_type),
     }
 }
 
 fn camel_case(name: &str) -> String {
-    name.split('_').map(|word| word[..1].to_uppercase() + &word[1..]).collect()
+    name.split('_')
+        .map(|word| word[..1].to_uppercase() + &word[1..])
+        .collect()
 }

@@ -58,7 +58,9 @@ const STEP_NS: i64 = 1_000_000;
 
 impl StepDetector {
     pub fn new() -> Self {
-        Self { distance: distance() }
+        Self {
+            distance: distance(),
+        }
     }
 
     pub fn stepped(&mut self) -> bool {

@@ -53,7 +53,9 @@ impl Signals {
             return Err(fail(io::Error::last_os_error()));
         }
         // SAFETY: signalfd just gave us this descriptor.
-        Ok(Self { descriptor: unsafe { OwnedFd::from_raw_fd(descriptor) } })
+        Ok(Self {
+            descriptor: unsafe { OwnedFd::from_raw_fd(descriptor) },
+        })
     }
 
     /// The next signal that came, without waiting.
@@ -61,7 +63,10 @@ impl Signals {
         let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
         let read = rustix::io::read(&self.descriptor, &mut info).ok()?;
         let number = i32::try_from(u32::from_ne_bytes(*info.get(..read)?.first_chunk()?)).ok()?;
-        WATCHED.iter().find(|(n, _)| *n == number).map(|(_, signal)| *signal)
+        WATCHED
+            .iter()
+            .find(|(n, _)| *n == number)
+            .map(|(_, signal)| *signal)
     }
 }
 
@@ -75,16 +80,21 @@ fn is_ignored(signal: i32) -> bool {
     // SAFETY: with a null new action the call only reads the present one into `old`.
     unsafe {
         let mut old: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(signal, std::ptr::null(), &mut old) == 0 && old.sa_sigaction == libc::SIG_IGN
+        libc::sigaction(signal, std::ptr::null(), &mut old) == 0
+            && old.sa_sigaction == libc::SIG_IGN
     }
 }
 
 /// Sleeps until the time is over or one of the descriptors has something to say.
 pub fn wait(descriptors: &[BorrowedFd<'_>], at_most: Duration) -> Result<()> {
-    let mut set: Vec<PollFd<'_>> =
-        descriptors.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-    let timeout =
-        Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) as _ };
+    let mut set: Vec<PollFd<'_>> = descriptors
+        .iter()
+        .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
+        .collect();
+    let timeout = Timespec {
+        tv_sec: at_most.as_secs() as i64,
+        tv_nsec: i64::from(at_most.subsec_nanos()) as _,
+    };
     match poll(&mut set, Some(&timeout)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(e) => Err(Error::os("cannot wait for packets", e.into())),
@@ -100,7 +110,14 @@ pub fn precise_sleeps() {
 /// Waits until every program that was running when this was called has finished.
 pub fn wait_for_running_programs() {
     // SAFETY: a plain system call. Where it is not to be had, a pause far longer than any program runs does as well.
-    let done = unsafe { libc::syscall(libc::SYS_membarrier, 1 /* MEMBARRIER_CMD_GLOBAL */, 0, 0) };
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_membarrier,
+            1, /* MEMBARRIER_CMD_GLOBAL */
+            0,
+            0,
+        )
+    };
     if done != 0 {
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -108,9 +125,14 @@ pub fn wait_for_running_programs() {
 
 /// The CPUs that may run programs: one more than the highest that is online.
 pub fn cpu_count() -> usize {
-    let highest = std::fs::read_to_string("/sys/devices/system/cpu/online").ok().and_then(|text| {
-        text.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok())
-    });
+    let highest = std::fs::read_to_string("/sys/devices/system/cpu/online")
+        .ok()
+        .and_then(|text| {
+            text.trim()
+                .rsplit([',', '-'])
+                .next()
+                .and_then(|last| last.parse::<usize>().ok())
+        });
     match highest {
         Some(last) => last + 1,
         None => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),

@@ -9,6 +9,7 @@ pub mod ring;
 pub mod memory;
 pub mod layout;
 pub mod bpf;
+pub mod bpffs;
 pub mod ethtool;
 pub mod interface;
 pub mod netlink;

@@ -25,7 +25,14 @@ impl Mapping {
     pub fn of_map(map: BorrowedFd<'_>, length: usize) -> Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice disturbs no existing memory.
         let start = unsafe {
-            mmap(ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, map, 0)
+            mmap(
+                ptr::null_mut(),
+                length,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                map,
+                0,
+            )
         };
         Self::from_result(start, length)
     }
@@ -34,14 +41,28 @@ impl Mapping {
     pub fn anonymous(length: usize) -> Result<Self> {
         // SAFETY: as in `of_map`.
         let start = unsafe {
-            mmap_anonymous(ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)
+            mmap_anonymous(
+                ptr::null_mut(),
+                length,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+            )
         };
         Self::from_result(start, length)
     }
 
-    fn from_result(start: rustix::io::Result<*mut core::ffi::c_void>, length: usize) -> Result<Self> {
-        let start = start.map_err(|e| Error::os(format!("cannot map {length} bytes of ring memory"), e.into()))?;
-        let start = NonNull::new(start.cast()).ok_or_else(|| Error::failed("cannot map ring memory", "null address"))?;
+    fn from_result(
+        start: rustix::io::Result<*mut core::ffi::c_void>,
+        length: usize,
+    ) -> Result<Self> {
+        let start = start.map_err(|e| {
+            Error::os(
+                format!("cannot map {length} bytes of ring memory"),
+                e.into(),
+            )
+        })?;
+        let start = NonNull::new(start.cast())
+            .ok_or_else(|| Error::failed("cannot map ring memory", "null address"))?;
         Ok(Self { start, length })
     }
 
@@ -51,7 +72,11 @@ impl Mapping {
 
     /// A pointer `offset` bytes into the mapping. Panics where that lies outside: offsets are trawl's own.
     pub fn at(&self, offset: usize) -> *mut u8 {
-        assert!(offset <= self.length, "offset {offset} lies outside a mapping of {} bytes", self.length);
+        assert!(
+            offset <= self.length,
+            "offset {offset} lies outside a mapping of {} bytes",
+            self.length
+        );
         // SAFETY: the offset was just checked to lie within the mapping or one past its end.
         unsafe { self.start.as_ptr().add(offset) }
     }

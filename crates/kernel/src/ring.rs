@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::bpf::map;
 use crate::layout::{
-    CaptureShared, PointCounters, RECORD_OVERHEAD, RING_MAX_POINTS, RING_MAX_SEGMENTS, RING_SLACK, RingControl,
+    CaptureShared, PointCounters, RECORD_OVERHEAD, RING_MAX_POINTS, RING_MAX_SEGMENTS, RING_SLACK,
+    RingControl,
 };
 use crate::memory::Mapping;
 use crate::{Error, Result};
@@ -31,7 +32,11 @@ impl Geometry {
     /// A ring of at least `bytes`, rounded up to a power of two.
     pub fn for_size(bytes: u64) -> Result<Self> {
         let what = || format!("cannot make a ring of {bytes} bytes");
-        let mend = format!("choose --ring-size between {} KiB and {} MiB", RING_SIZE_MIN >> 10, RING_SIZE_MAX >> 20);
+        let mend = format!(
+            "choose --ring-size between {} KiB and {} MiB",
+            RING_SIZE_MIN >> 10,
+            RING_SIZE_MAX >> 20
+        );
         if bytes < RING_SIZE_MIN {
             return Err(Error::usage(what(), "it could not hold a full-sized packet").mend(mend));
         }
@@ -40,8 +45,13 @@ impl Geometry {
         }
         let ring_size = (bytes as usize).next_power_of_two();
         // Large enough for the largest packet where the ring allows it; small enough that a handful stay cached.
-        let segment_size = (ring_size / 4).min(SEGMENT_MAX).max(ring_size / RING_MAX_SEGMENTS);
-        Ok(Self { ring_size, segment_size })
+        let segment_size = (ring_size / 4)
+            .min(SEGMENT_MAX)
+            .max(ring_size / RING_MAX_SEGMENTS);
+        Ok(Self {
+            ring_size,
+            segment_size,
+        })
     }
 
     pub fn segments(&self) -> usize {
@@ -50,7 +60,8 @@ impl Geometry {
 
     /// The largest number of bytes of one packet that a record can hold.
     pub fn max_captured(&self) -> u32 {
-        ((self.segment_size - RECORD_OVERHEAD) as u32).min(crate::layout::RECORD_MAX_CAPTURED as u32)
+        ((self.segment_size - RECORD_OVERHEAD) as u32)
+            .min(crate::layout::RECORD_MAX_CAPTURED as u32)
     }
 
     fn data_stride(&self) -> usize {
@@ -95,9 +106,18 @@ impl Rings {
         let rings = Self {
             geometry,
             count: cpus,
-            control: Mapping::of_map(maps.control.as_fd(), whole_pages(size_of::<RingControl>() * cpus))?,
-            data: Mapping::of_map(maps.data.as_fd(), whole_pages(geometry.data_stride() * cpus))?,
-            shared: Some(Mapping::of_map(maps.shared.as_fd(), whole_pages(size_of::<CaptureShared>()))?),
+            control: Mapping::of_map(
+                maps.control.as_fd(),
+                whole_pages(size_of::<RingControl>() * cpus),
+            )?,
+            data: Mapping::of_map(
+                maps.data.as_fd(),
+                whole_pages(geometry.data_stride() * cpus),
+            )?,
+            shared: Some(Mapping::of_map(
+                maps.shared.as_fd(),
+                whole_pages(size_of::<CaptureShared>()),
+            )?),
             maps: Some(maps),
         };
         rings.open_first_segments();
@@ -156,7 +176,8 @@ impl Rings {
             sum.truncated += counters.truncated;
         }
         if let Some(shared) = &self.shared {
-            let offset = std::mem::offset_of!(CaptureShared, no_ring) + 8 * (point as usize % RING_MAX_POINTS);
+            let offset = std::mem::offset_of!(CaptureShared, no_ring)
+                + 8 * (point as usize % RING_MAX_POINTS);
             sum.lost_no_ring = load(atomic64(shared.at(offset)));
             sum.seen += sum.lost_no_ring;
         }
@@ -166,7 +187,9 @@ impl Rings {
     /// What is added to the programs' clock to give the wall clock's time.
     pub fn set_clock_offset(&self, offset: u64) {
         for ring in 0..self.count {
-            self.control(ring).clock_offset().store(offset, Ordering::Relaxed);
+            self.control(ring)
+                .clock_offset()
+                .store(offset, Ordering::Relaxed);
         }
     }
 
@@ -184,8 +207,12 @@ impl Rings {
 
     pub(crate) fn bytes(&self, ring: usize, segment: u32, offset: usize) -> *mut u8 {
         let segment = segment as usize % self.geometry.segments();
-        assert!(offset <= self.geometry.segment_size, "offset {offset} lies behind a segment's end");
-        self.data.at(ring * self.geometry.data_stride() + segment * self.geometry.segment_size + offset)
+        assert!(
+            offset <= self.geometry.segment_size,
+            "offset {offset} lies behind a segment's end"
+        );
+        self.data
+            .at(ring * self.geometry.data_stride() + segment * self.geometry.segment_size + offset)
     }
 }
 
@@ -221,12 +248,18 @@ pub(crate) struct Control(*mut u8);
 macro_rules! word {
     ($name:ident, u64) => {
         pub(crate) fn $name<'a>(self) -> &'a AtomicU64 {
-            atomic64(self.0.wrapping_add(std::mem::offset_of!(RingControl, $name)))
+            atomic64(
+                self.0
+                    .wrapping_add(std::mem::offset_of!(RingControl, $name)),
+            )
         }
     };
     ($name:ident, u32) => {
         pub(crate) fn $name<'a>(self) -> &'a AtomicU32 {
-            atomic32(self.0.wrapping_add(std::mem::offset_of!(RingControl, $name)))
+            atomic32(
+                self.0
+                    .wrapping_add(std::mem::offset_of!(RingControl, $name)),
+            )
         }
     };
     ($name:ident, [u32]) => {
@@ -259,12 +292,14 @@ impl Control {
     }
 
     fn order(self, ordinal: u32) -> *mut u8 {
-        let at = std::mem::offset_of!(RingControl, order) + 8 * (ordinal as usize % RING_MAX_SEGMENTS);
+        let at =
+            std::mem::offset_of!(RingControl, order) + 8 * (ordinal as usize % RING_MAX_SEGMENTS);
         self.0.wrapping_add(at)
     }
 
     pub(crate) fn point(self, point: usize) -> *mut PointCounters {
-        let at = std::mem::offset_of!(RingControl, points) + size_of::<PointCounters>() * (point % RING_MAX_POINTS);
+        let at = std::mem::offset_of!(RingControl, points)
+            + size_of::<PointCounters>() * (point % RING_MAX_POINTS);
         self.0.wrapping_add(at).cast()
     }
 
@@ -317,7 +352,13 @@ pub struct Consumer {
 impl Consumer {
     /// One for each ring; to be called once for a set of rings.
     pub fn all(rings: &Arc<Rings>) -> Vec<Self> {
-        let of = |ring| Self { rings: Arc::clone(rings), ring, ordinal: 0, offset: 0, segment: 0 };
+        let of = |ring| Self {
+            rings: Arc::clone(rings),
+            ring,
+            ordinal: 0,
+            offset: 0,
+            segment: 0,
+        };
         (0..rings.count()).map(of).collect()
     }
 
@@ -348,8 +389,13 @@ impl Consumer {
             self.leave_segment(control);
         };
         let length = end.saturating_sub(self.offset) as usize;
-        let start = self.rings.bytes(self.ring, self.segment, self.offset as usize);
-        assert!(self.offset as usize + length <= self.rings.geometry.segment_size, "a ring's position is broken");
+        let start = self
+            .rings
+            .bytes(self.ring, self.segment, self.offset as usize);
+        assert!(
+            self.offset as usize + length <= self.rings.geometry.segment_size,
+            "a ring's position is broken"
+        );
         // SAFETY: the range lies within the segment (just checked), was finished before `until` was observed with
         // acquire ordering, and the producer does not write to it again before it is handed back by `consume`,
         // which needs the borrow to have ended.
@@ -361,9 +407,17 @@ impl Consumer {
         self.offset += bytes as u32;
     }
 
-    /// True once everything up to `until` was consumed.
+    /// True once everything up to `until` was consumed. A segment just opened and still empty counts as nothing.
     pub fn is_drained(&self, until: &Observation) -> bool {
-        self.ordinal == until.ordinal && self.offset >= until.offset
+        if self.ordinal == until.ordinal {
+            return self.offset >= until.offset;
+        }
+        let used = self
+            .rings
+            .control(self.ring)
+            .order_used(self.ordinal)
+            .load(Ordering::Relaxed);
+        until.offset == 0 && self.ordinal.wrapping_add(1) == until.ordinal && self.offset >= used
     }
 
     fn leave_segment(&mut self, control: Control) {
@@ -382,7 +436,14 @@ mod tests {
 
     #[test]
     fn sizes_outside_the_bounds_are_refused() {
-        for bytes in [0, 1, RING_SIZE_MIN - 1, RING_SIZE_MAX + 1, 1 << 40, u64::MAX] {
+        for bytes in [
+            0,
+            1,
+            RING_SIZE_MIN - 1,
+            RING_SIZE_MAX + 1,
+            1 << 40,
+            u64::MAX,
+        ] {
             let error = Geometry::for_size(bytes).expect_err("refused");
             assert_eq!(error.kind(), crate::error::Kind::Usage);
         }
@@ -393,7 +454,10 @@ mod tests {
         for bytes in [RING_SIZE_MIN, 100_000, 4 << 20, 64 << 20, RING_SIZE_MAX] {
             let geometry = Geometry::for_size(bytes).expect("accepted");
             assert!(geometry.ring_size as u64 >= bytes);
-            assert_eq!(geometry.segments() * geometry.segment_size, geometry.ring_size);
+            assert_eq!(
+                geometry.segments() * geometry.segment_size,
+                geometry.ring_size
+            );
             assert!(geometry.segments() <= RING_MAX_SEGMENTS);
         }
     }

@@ -1,1 +1,86 @@
 //! Taps: where a packet is seen, one file each behind one trait; and the merge of what they saw.
+
+use std::fmt;
+
+use trawl_kernel::Result;
+
+pub mod account;
+pub mod assembly;
+pub mod chain;
+pub mod hook;
+pub mod merge;
+pub mod packet;
+pub mod select;
+pub mod session;
+pub mod sink;
+pub mod site;
+pub mod tc;
+pub mod xdp;
+
+use assembly::Assembly;
+use site::Site;
+
+/// The taps by name, as `--tap` takes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    Auto,
+    Xdp,
+    Hook,
+    Tc,
+    Packet,
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Xdp => "xdp",
+            Self::Hook => "hook",
+            Self::Tc => "tc",
+            Self::Packet => "packet",
+        })
+    }
+}
+
+/// What a tap can tell of a packet, and what it does to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gives {
+    pub received: bool,
+    pub sent: bool,
+    /// What the program before it decided, rather than only that the packet came by.
+    pub verdict: bool,
+    pub hardware_time: bool,
+    /// The packet does not go on to where it was bound.
+    pub takes_packets_away: bool,
+}
+
+/// A way to see packets.
+pub trait Tap: fmt::Debug {
+    fn name(&self) -> &'static str;
+
+    fn gives(&self) -> Gives;
+
+    /// Starts seeing packets at this site. What it attached is gone once the returned value is dropped.
+    fn attach(
+        &self,
+        index: usize,
+        site: &Site,
+        assembly: &mut Assembly<'_>,
+    ) -> Result<Box<dyn Attached>>;
+}
+
+/// A tap at work.
+pub trait Attached: fmt::Debug {
+    /// Stops seeing packets, and leaves things as they were. What could not be put right is said.
+    fn detach(&mut self) -> Vec<String>;
+
+    /// Why the tap cannot see packets any more, if that has happened.
+    fn ended(&mut self) -> Option<String> {
+        None
+    }
+
+    /// Packets lost before they reached a ring, by hook point and reason; they count as seen.
+    fn losses(&mut self) -> Vec<(u32, &'static str, u64)> {
+        Vec::new()
+    }
+}

@@ -39,7 +39,9 @@ pub struct LinkInfo {
 
 fn words(name: &[std::os::raw::c_char]) -> String {
     let bytes: Vec<u8> = name.iter().map(|&c| c as u8).chain([0]).collect();
-    CStr::from_bytes_until_nul(&bytes).map(|c| c.to_string_lossy().into_owned()).unwrap_or_default()
+    CStr::from_bytes_until_nul(&bytes)
+        .map(|c| c.to_string_lossy().into_owned())
+        .unwrap_or_default()
 }
 
 fn fill<T>(fd: BorrowedFd<'_>, info: &mut T) -> io::Result<()> {
@@ -69,7 +71,10 @@ pub fn program(fd: BorrowedFd<'_>) -> io::Result<ProgramInfo> {
     fill(fd, &mut raw)?;
     let mut map_ids = vec![0u32; raw.nr_map_ids as usize];
     if !map_ids.is_empty() {
-        let mut again = libbpf_sys::bpf_prog_info { nr_map_ids: raw.nr_map_ids, ..Default::default() };
+        let mut again = libbpf_sys::bpf_prog_info {
+            nr_map_ids: raw.nr_map_ids,
+            ..Default::default()
+        };
         again.map_ids = map_ids.as_mut_ptr() as u64;
         fill(fd, &mut again)?;
         map_ids.truncate(again.nr_map_ids as usize);
@@ -96,5 +101,10 @@ pub fn link(fd: BorrowedFd<'_>) -> io::Result<LinkInfo> {
         libbpf_sys::BPF_LINK_TYPE_TCX => unsafe { raw.__bindgen_anon_1.tcx.ifindex },
         _ => 0,
     };
-    Ok(LinkInfo { id: raw.id, kind: raw.type_, program: raw.prog_id, ifindex })
+    Ok(LinkInfo {
+        id: raw.id,
+        kind: raw.type_,
+        program: raw.prog_id,
+        ifindex,
+    })
 }

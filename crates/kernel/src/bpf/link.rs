@@ -21,7 +21,12 @@ pub fn attach_xdp(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> io::Resu
 }
 
 /// Attaches a tc program by tcx, in the calling thread's network namespace.
-pub fn attach_tcx(program: BorrowedFd<'_>, ifindex: u32, attach_type: u32, place: TcxPlace) -> io::Result<OwnedFd> {
+pub fn attach_tcx(
+    program: BorrowedFd<'_>,
+    ifindex: u32,
+    attach_type: u32,
+    place: TcxPlace,
+) -> io::Result<OwnedFd> {
     let mut opts = opts!(libbpf_sys::bpf_link_create_opts);
     // BEFORE or AFTER without naming another program means the very first or the very last.
     opts.flags = match place {
@@ -38,18 +43,31 @@ fn create(
     opts: &libbpf_sys::bpf_link_create_opts,
 ) -> io::Result<OwnedFd> {
     // SAFETY: the program is open and the options live for the call.
-    let fd = unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), ifindex as i32, attach_type, opts) };
+    let fd = unsafe {
+        libbpf_sys::bpf_link_create(program.as_raw_fd(), ifindex as i32, attach_type, opts)
+    };
     // SAFETY: a non-negative result is a descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(check(fd)?) })
 }
 
 /// Puts another program in a link's place, without a gap. Fails with EPERM if the link's program is not `old`.
-pub fn replace_program(link: BorrowedFd<'_>, program: BorrowedFd<'_>, old: BorrowedFd<'_>) -> io::Result<()> {
+pub fn replace_program(
+    link: BorrowedFd<'_>,
+    program: BorrowedFd<'_>,
+    old: BorrowedFd<'_>,
+) -> io::Result<()> {
     let mut opts = opts!(libbpf_sys::bpf_link_update_opts);
     opts.flags = libbpf_sys::BPF_F_REPLACE;
     opts.old_prog_fd = old.as_raw_fd() as u32;
     // SAFETY: both descriptors are open and the options live for the call.
-    check(unsafe { libbpf_sys::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), &opts) }).map(drop)
+    check(unsafe { libbpf_sys::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), &opts) })
+        .map(drop)
+}
+
+/// Ends an attachment even if others hold the link open.
+pub fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: the call takes an open descriptor.
+    check(unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) }).map(drop)
 }
 
 /// Opens a link that exists in the kernel; holding it keeps the attachment alive.

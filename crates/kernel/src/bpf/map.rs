@@ -6,20 +6,34 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use super::{c_name, check, opts};
 use crate::{Error, Result};
 
+pub const PROG_ARRAY: u32 = libbpf_sys::BPF_MAP_TYPE_PROG_ARRAY;
+
 fn create(name: &str, kind: u32, value_size: u32, entries: u32, flags: u32) -> io::Result<OwnedFd> {
     let mut opts = opts!(libbpf_sys::bpf_map_create_opts);
     opts.map_flags = flags;
     let name = c_name(name);
     // SAFETY: the name and the options live until the call returns.
-    let fd = unsafe { libbpf_sys::bpf_map_create(kind, name.as_ptr(), 4, value_size, entries, &opts) };
+    let fd =
+        unsafe { libbpf_sys::bpf_map_create(kind, name.as_ptr(), 4, value_size, entries, &opts) };
     // SAFETY: a non-negative result is a descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(check(fd)?) })
 }
 
 /// An array whose memory user space can map.
 pub fn create_mmapable_array(name: &str, value_size: u32, entries: u32) -> Result<OwnedFd> {
-    create(name, libbpf_sys::BPF_MAP_TYPE_ARRAY, value_size, entries, libbpf_sys::BPF_F_MMAPABLE)
-        .map_err(|e| Error::os(format!("cannot create the map {name} ({entries} times {value_size} bytes)"), e))
+    create(
+        name,
+        libbpf_sys::BPF_MAP_TYPE_ARRAY,
+        value_size,
+        entries,
+        libbpf_sys::BPF_F_MMAPABLE,
+    )
+    .map_err(|e| {
+        Error::os(
+            format!("cannot create the map {name} ({entries} times {value_size} bytes)"),
+            e,
+        )
+    })
 }
 
 /// An array of programs to jump to.
@@ -33,7 +47,12 @@ pub fn set_program(map: BorrowedFd<'_>, slot: u32, program: BorrowedFd<'_>) -> i
     let fd = program.as_raw_fd();
     // SAFETY: key and value are four bytes each, as program arrays have them.
     let result = unsafe {
-        libbpf_sys::bpf_map_update_elem(map.as_raw_fd(), (&raw const slot).cast(), (&raw const fd).cast(), 0)
+        libbpf_sys::bpf_map_update_elem(
+            map.as_raw_fd(),
+            (&raw const slot).cast(),
+            (&raw const fd).cast(),
+            0,
+        )
     };
     check(result).map(drop)
 }
@@ -41,7 +60,8 @@ pub fn set_program(map: BorrowedFd<'_>, slot: u32, program: BorrowedFd<'_>) -> i
 /// Empties a slot; one that is empty already is fine.
 pub fn clear_program(map: BorrowedFd<'_>, slot: u32) -> io::Result<()> {
     // SAFETY: the key is four bytes.
-    let result = unsafe { libbpf_sys::bpf_map_delete_elem(map.as_raw_fd(), (&raw const slot).cast()) };
+    let result =
+        unsafe { libbpf_sys::bpf_map_delete_elem(map.as_raw_fd(), (&raw const slot).cast()) };
     match check(result) {
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
         other => other.map(drop),
@@ -53,7 +73,11 @@ pub fn program_in(map: BorrowedFd<'_>, slot: u32) -> io::Result<Option<u32>> {
     let mut id = 0u32;
     // SAFETY: key and value are four bytes each.
     let result = unsafe {
-        libbpf_sys::bpf_map_lookup_elem(map.as_raw_fd(), (&raw const slot).cast(), (&raw mut id).cast())
+        libbpf_sys::bpf_map_lookup_elem(
+            map.as_raw_fd(),
+            (&raw const slot).cast(),
+            (&raw mut id).cast(),
+        )
     };
     match check(result) {
         Ok(_) => Ok(Some(id)),

@@ -8,13 +8,20 @@ pub mod program;
 
 /// libbpf reports failures as negative errno values.
 fn check(result: i32) -> Result<i32, std::io::Error> {
-    if result < 0 { Err(std::io::Error::from_raw_os_error(-result)) } else { Ok(result) }
+    if result < 0 {
+        Err(std::io::Error::from_raw_os_error(-result))
+    } else {
+        Ok(result)
+    }
 }
 
 /// Kernel names are limited to 15 bytes and plain characters.
 fn c_name(name: &str) -> std::ffi::CString {
-    let plain: Vec<u8> =
-        name.bytes().filter(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.')).take(15).collect();
+    let plain: Vec<u8> = name
+        .bytes()
+        .filter(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.'))
+        .take(15)
+        .collect();
     std::ffi::CString::new(plain).unwrap_or_default()
 }
 

@@ -30,15 +30,19 @@ impl TapProgram {
         config: &TapConfig,
         maps: &[(&str, BorrowedFd<'_>)],
     ) -> Result<Self> {
-        let fail = |why: String| Error::failed(format!("cannot prepare the program {program}"), why);
+        let fail =
+            |why: String| Error::failed(format!("cannot prepare the program {program}"), why);
         quiet_libbpf();
-        let mut open = ObjectBuilder::default().open_memory(object).map_err(|e| fail(e.to_string()))?;
+        let mut open = ObjectBuilder::default()
+            .open_memory(object)
+            .map_err(|e| fail(e.to_string()))?;
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             if name.ends_with(".rodata") {
                 write_config(&mut map, config).map_err(fail)?;
             } else if let Some((_, fd)) = maps.iter().find(|(wanted, _)| *wanted == name) {
-                map.reuse_fd(*fd).map_err(|e| fail(format!("map {name}: {e}")))?;
+                map.reuse_fd(*fd)
+                    .map_err(|e| fail(format!("map {name}: {e}")))?;
             }
         }
         for mut one in open.progs_mut() {
@@ -50,17 +54,24 @@ impl TapProgram {
 
     fn relocate(open: OpenObject, program: &str) -> Result<Self> {
         let object = open.take_ptr();
-        let mut prepared = Self { object, instructions: Vec::new() };
+        let mut prepared = Self {
+            object,
+            instructions: Vec::new(),
+        };
         // SAFETY: `object` is a live object that only `prepared` owns now.
         let result = unsafe { libbpf_sys::bpf_object__prepare(object.as_ptr()) };
-        super::check(result).map_err(|e| Error::os(format!("cannot prepare the program {program}"), e))?;
+        super::check(result)
+            .map_err(|e| Error::os(format!("cannot prepare the program {program}"), e))?;
         let name = std::ffi::CString::new(program).unwrap_or_default();
         // SAFETY: the object is live, the name ends with a zero; the returned instructions belong to the object and
         // are copied before anything else is done to it.
         prepared.instructions = unsafe {
             let one = libbpf_sys::bpf_object__find_program_by_name(object.as_ptr(), name.as_ptr());
             if one.is_null() {
-                return Err(Error::failed(format!("cannot prepare the program {program}"), "it is not in the object"));
+                return Err(Error::failed(
+                    format!("cannot prepare the program {program}"),
+                    "it is not in the object",
+                ));
             }
             let count = libbpf_sys::bpf_program__insn_cnt(one) as usize;
             std::slice::from_raw_parts(libbpf_sys::bpf_program__insns(one), count).to_vec()
@@ -81,7 +92,8 @@ impl TapProgram {
         let name = std::ffi::CString::new(name).ok()?;
         // SAFETY: the object is live; the descriptor stays open while it is, which the returned borrow ensures.
         unsafe {
-            let fd = libbpf_sys::bpf_object__find_map_fd_by_name(self.object.as_ptr(), name.as_ptr());
+            let fd =
+                libbpf_sys::bpf_object__find_map_fd_by_name(self.object.as_ptr(), name.as_ptr());
             (fd >= 0).then(|| BorrowedFd::borrow_raw(fd))
         }
     }
@@ -95,10 +107,15 @@ impl Drop for TapProgram {
 }
 
 fn write_config(map: &mut libbpf_rs::OpenMapMut<'_>, config: &TapConfig) -> Result<(), String> {
-    let bytes = map.initial_value_mut().ok_or("the object has no configuration")?;
+    let bytes = map
+        .initial_value_mut()
+        .ok_or("the object has no configuration")?;
     let size = size_of::<TapConfig>();
     if bytes.len() < size {
-        return Err(format!("the object's configuration has {} bytes, not {size}", bytes.len()));
+        return Err(format!(
+            "the object's configuration has {} bytes, not {size}",
+            bytes.len()
+        ));
     }
     // SAFETY: TapConfig is plain data without padding (checked where it is generated), so its bytes can be read.
     let raw = unsafe { std::slice::from_raw_parts((&raw const *config).cast::<u8>(), size) };
@@ -110,4 +127,3 @@ fn write_config(map: &mut libbpf_rs::OpenMapMut<'_>, config: &TapConfig) -> Resu
 fn quiet_libbpf() {
     libbpf_rs::set_print(None);
 }
-

@@ -7,6 +7,16 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use super::{c_name, check, opts};
 use crate::{Error, Result};
 
+pub const XDP: u32 = libbpf_sys::BPF_PROG_TYPE_XDP;
+pub const SCHED_CLS: u32 = libbpf_sys::BPF_PROG_TYPE_SCHED_CLS;
+pub const ATTACH_XDP: u32 = libbpf_sys::BPF_XDP;
+pub const ATTACH_TCX_INGRESS: u32 = libbpf_sys::BPF_TCX_INGRESS;
+pub const ATTACH_TCX_EGRESS: u32 = libbpf_sys::BPF_TCX_EGRESS;
+/// The program copes with packets that are not in one piece.
+pub const HAS_FRAGS: u32 = 1 << 5;
+/// The program runs on one device only, and may ask it for its metadata.
+pub const DEVICE_BOUND: u32 = 1 << 6;
+
 /// Everything a load call needs beside the instructions.
 #[derive(Clone, Debug)]
 pub struct LoadOptions<'a> {
@@ -37,7 +47,14 @@ fn try_load(
     options: &LoadOptions<'_>,
     log: Option<&mut Vec<u8>>,
 ) -> io::Result<OwnedFd> {
-    let LoadOptions { name, kind, license, expected_attach_type, flags, ifindex } = *options;
+    let LoadOptions {
+        name,
+        kind,
+        license,
+        expected_attach_type,
+        flags,
+        ifindex,
+    } = *options;
     let mut opts = opts!(libbpf_sys::bpf_prog_load_opts);
     opts.expected_attach_type = expected_attach_type;
     opts.prog_flags = flags;
@@ -67,14 +84,18 @@ fn try_load(
 /// The verifier's log ends with the reason; the line before its statistics is the one to show.
 fn explain(name: &str, error: io::Error, log: &[u8]) -> Error {
     let text = String::from_utf8_lossy(log);
-    let reason = text
-        .trim_end_matches('\0')
-        .lines()
-        .rfind(|l| !l.trim().is_empty() && !l.starts_with("processed ") && !l.starts_with("verification time"));
+    let reason = text.trim_end_matches('\0').lines().rfind(|l| {
+        !l.trim().is_empty() && !l.starts_with("processed ") && !l.starts_with("verification time")
+    });
     let os = Error::os(format!("cannot load the program {name}"), error);
     match (os.errno(), reason) {
-        (Some(libc::EPERM), None) => os.mend("run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"),
-        (_, Some(reason)) => Error::failed(format!("cannot load the program {name}"), format!("the verifier says: {reason}")),
+        (Some(libc::EPERM), None) => {
+            os.mend("run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")
+        }
+        (_, Some(reason)) => Error::failed(
+            format!("cannot load the program {name}"),
+            format!("the verifier says: {reason}"),
+        ),
         _ => os,
     }
 }
@@ -97,5 +118,6 @@ pub fn id(program: &OwnedFd) -> io::Result<u32> {
 pub fn bind_map(program: &OwnedFd, map: &OwnedFd) -> io::Result<()> {
     let opts = opts!(libbpf_sys::bpf_prog_bind_opts);
     // SAFETY: both descriptors are open, the options live for the call.
-    check(unsafe { libbpf_sys::bpf_prog_bind_map(program.as_raw_fd(), map.as_raw_fd(), &opts) }).map(drop)
+    check(unsafe { libbpf_sys::bpf_prog_bind_map(program.as_raw_fd(), map.as_raw_fd(), &opts) })
+        .map(drop)
 }

@@ -1,0 +1,5 @@
+//! The errno values that callers tell apart.
+
+pub use libc::{
+    EBUSY, EEXIST, EINVAL, ENODEV, ENOENT, ENOLINK, ENOSPC, EOPNOTSUPP, EPERM, EPIPE, ERANGE,
+};

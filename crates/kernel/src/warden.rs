@@ -1,0 +1,277 @@
+//! The warden: a child process that outlives a killed trawl for a moment, to undo what the kernel would keep: slots
+//! of other people's hook maps, clsact filters, chains of captures, and a block that was cut in the middle of a write.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::bpf::{link, map, program};
+use crate::memory::Mapping;
+use crate::netlink::Netlink;
+use crate::netlink::tc::Place;
+use crate::netns::Namespace;
+use crate::{Error, Result};
+
+/// Where the programs stand that may take over from the one that is gone.
+#[derive(Debug)]
+pub struct Successors {
+    pub chain: OwnedFd,
+    /// Indexes into the chain, nearest first.
+    pub indexes: Vec<u32>,
+}
+
+impl Successors {
+    /// The nearest one that is there.
+    pub fn first(&self) -> Option<OwnedFd> {
+        self.indexes.iter().find_map(|index| {
+            program::open_by_id(map::program_in(self.chain.as_fd(), *index).ok()??).ok()
+        })
+    }
+}
+
+/// Something to undo.
+#[derive(Debug)]
+pub enum Task {
+    /// Put a program array's slot back as it was, if it still holds our program.
+    RestoreSlot {
+        map: OwnedFd,
+        slot: u32,
+        own: u32,
+        before: Option<OwnedFd>,
+        successors: Successors,
+    },
+    /// Empty our places in a chain.
+    LeaveChain { chain: OwnedFd, indexes: Vec<u32> },
+    /// Let the next program in the chain take over a link.
+    HandOver {
+        link: OwnedFd,
+        own: OwnedFd,
+        successors: Successors,
+    },
+    /// Delete a clsact filter, and the qdisc if it came with it.
+    RemoveFilter {
+        namespace: Option<Namespace>,
+        place: Place,
+        made_qdisc: bool,
+    },
+    /// Cut a file behind its last whole block.
+    CutFile { file: OwnedFd, whole: WholeBytes },
+}
+
+/// How many bytes of a file are whole blocks: told to the warden through memory that both processes see.
+#[derive(Clone, Debug)]
+pub struct WholeBytes(Arc<Mapping>);
+
+impl WholeBytes {
+    pub fn new() -> Result<Self> {
+        Ok(Self(Arc::new(Mapping::anonymous(size_of::<u64>())?)))
+    }
+
+    pub fn set(&self, bytes: u64) {
+        self.word().store(bytes, Ordering::Release);
+    }
+
+    fn get(&self) -> u64 {
+        self.word().load(Ordering::Acquire)
+    }
+
+    fn word(&self) -> &AtomicU64 {
+        // SAFETY: the mapping is page-aligned, at least eight bytes long and lives as long as `self`.
+        unsafe { AtomicU64::from_ptr(self.0.at(0).cast()) }
+    }
+}
+
+impl Task {
+    fn descriptors(&self) -> Vec<RawFd> {
+        let mut all: Vec<BorrowedFd<'_>> = Vec::new();
+        match self {
+            Self::RestoreSlot {
+                map,
+                before,
+                successors,
+                slot: _,
+                own: _,
+            } => {
+                all.extend([map.as_fd(), successors.chain.as_fd()]);
+                all.extend(before.as_ref().map(AsFd::as_fd));
+            }
+            Self::LeaveChain { chain, indexes: _ } => all.push(chain.as_fd()),
+            Self::HandOver {
+                link,
+                own,
+                successors,
+            } => {
+                all.extend([link.as_fd(), own.as_fd(), successors.chain.as_fd()]);
+            }
+            Self::RemoveFilter {
+                namespace,
+                place: _,
+                made_qdisc: _,
+            } => {
+                all.extend(namespace.as_ref().map(AsFd::as_fd));
+            }
+            Self::CutFile { file, whole: _ } => all.push(file.as_fd()),
+        }
+        all.iter().map(AsRawFd::as_raw_fd).collect()
+    }
+
+    /// Nobody is there to be told of a failure, so the task does what it can.
+    fn carry_out(&self) {
+        let _ = self.try_out();
+    }
+
+    fn try_out(&self) -> io::Result<()> {
+        match self {
+            Self::RestoreSlot {
+                map,
+                slot,
+                own,
+                before,
+                successors,
+            } => {
+                if map::program_in(map.as_fd(), *slot)? != Some(*own) {
+                    return Ok(());
+                }
+                match successors.first().as_ref().or(before.as_ref()) {
+                    Some(program) => map::set_program(map.as_fd(), *slot, program.as_fd()),
+                    None => map::clear_program(map.as_fd(), *slot),
+                }
+            }
+            Self::LeaveChain { chain, indexes } => indexes
+                .iter()
+                .try_for_each(|index| map::clear_program(chain.as_fd(), *index)),
+            Self::HandOver {
+                link,
+                own,
+                successors,
+            } => match successors.first() {
+                Some(next) => link::replace_program(link.as_fd(), next.as_fd(), own.as_fd()),
+                None => Ok(()),
+            },
+            Self::RemoveFilter {
+                namespace,
+                place,
+                made_qdisc,
+            } => {
+                let fail = |e: Error| io::Error::other(e.to_string());
+                let mut netlink = Netlink::open(namespace.as_ref()).map_err(fail)?;
+                netlink.del_filter(*place).map_err(fail)?;
+                if *made_qdisc {
+                    netlink.del_clsact(place.interface).map_err(fail)
+                } else {
+                    Ok(())
+                }
+            }
+            Self::CutFile { file, whole } => {
+                let whole = whole.get();
+                let length = rustix::fs::fstat(file)?.st_size as u64;
+                if length > whole {
+                    Ok(rustix::fs::ftruncate(file, whole)?)
+                } else {
+                    Ok(())
+                }
+            }
+        }
+    }
+}
+
+/// The tasks, and the process that stands by to carry them out.
+#[derive(Debug, Default)]
+pub struct Warden {
+    tasks: Vec<Task>,
+    child: Option<Child>,
+}
+
+#[derive(Debug)]
+struct Child {
+    process: libc::pid_t,
+    /// Closed by our death; written to when all is well.
+    lifeline: OwnedFd,
+}
+
+impl Warden {
+    /// Takes on tasks. They are looked after from now on: call this before doing what they undo.
+    pub fn watch(&mut self, tasks: impl IntoIterator<Item = Task>) -> Result<()> {
+        self.tasks.extend(tasks);
+        let before = self.child.take();
+        self.child = Some(
+            self.start()
+                .map_err(|e| Error::os("cannot start the process that cleans up", e))?,
+        );
+        before.map(Child::dismiss);
+        Ok(())
+    }
+
+    fn start(&self) -> io::Result<Child> {
+        let (watched, lifeline) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let mut keep: Vec<RawFd> = self.tasks.iter().flat_map(Task::descriptors).collect();
+        keep.push(watched.as_raw_fd());
+        keep.sort_unstable();
+        keep.dedup();
+        // SAFETY: the child runs only the code below and never returns into the caller. trawl forks before it starts
+        // threads of its own, so no lock is held by a thread that the child does not have.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                stand_by(&watched, &keep, &self.tasks);
+                // SAFETY: ends the child at once, without running the parent's exit handlers.
+                unsafe { libc::_exit(0) }
+            }
+            process => Ok(Child { process, lifeline }),
+        }
+    }
+}
+
+impl Drop for Warden {
+    fn drop(&mut self) {
+        self.child.take().map(Child::dismiss);
+    }
+}
+
+impl Child {
+    fn dismiss(self) {
+        let _ = rustix::io::write(&self.lifeline, b".");
+        drop(self.lifeline);
+        // SAFETY: waits for our own child and takes no result.
+        unsafe { libc::waitpid(self.process, std::ptr::null_mut(), 0) };
+    }
+}
+
+/// The child's whole life: away from the terminal and from all descriptors it has no business with, until trawl
+/// either says that all is well or is gone.
+fn stand_by(watched: &OwnedFd, keep: &[RawFd], tasks: &[Task]) {
+    // SAFETY: plain calls on this process alone. Descriptors that are closed here are never used by the child again.
+    unsafe {
+        libc::setsid();
+        libc::prctl(libc::PR_SET_NAME, c"trawl-warden".as_ptr());
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+        let mut first = 0;
+        for fd in keep.iter().map(|fd| *fd as u32) {
+            if fd > first {
+                libc::syscall(libc::SYS_close_range, first, fd - 1, 0);
+            }
+            first = fd + 1;
+        }
+        libc::syscall(libc::SYS_close_range, first, u32::MAX, 0);
+    }
+    let mut byte = [0u8];
+    let told = loop {
+        match rustix::io::read(watched, &mut byte) {
+            Err(rustix::io::Errno::INTR) => {}
+            result => break result,
+        }
+    };
+    if told == Ok(0) {
+        tasks.iter().for_each(Task::carry_out);
+    }
+}
+
+/// A second descriptor for the same thing, for a task to hold.
+pub fn hold(descriptor: BorrowedFd<'_>) -> Result<OwnedFd> {
+    descriptor
+        .try_clone_to_owned()
+        .map_err(|e| Error::os("cannot hold a descriptor twice", e))
+}

@@ -1,0 +1,159 @@
+//! What became of every packet, in words and as JSON: seen = filtered out + recorded + lost, and lost has a reason.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+use trawl_kernel::ring;
+
+/// The fates of packets at one place, or at all of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Account {
+    pub seen: u64,
+    pub filtered_out: u64,
+    pub recorded: u64,
+    pub lost: BTreeMap<&'static str, u64>,
+}
+
+/// The reasons that are always listed, so that a zero can be read as one.
+const REASONS: [&str; 2] = ["ring_full", "copy_failed"];
+
+impl Account {
+    pub fn from_ring(account: &ring::Account) -> Self {
+        let ring::Account {
+            seen,
+            filtered_out,
+            recorded,
+            lost_ring_full,
+            lost_copy_failed,
+            lost_no_ring,
+            hardware_stamped: _,
+            truncated: _,
+        } = *account;
+        let mut lost: BTreeMap<_, _> = REASONS
+            .into_iter()
+            .zip([lost_ring_full, lost_copy_failed])
+            .collect();
+        if lost_no_ring > 0 {
+            lost.insert("new_cpu", lost_no_ring);
+        }
+        Self {
+            seen,
+            filtered_out,
+            recorded,
+            lost,
+        }
+    }
+
+    pub fn lost_total(&self) -> u64 {
+        self.lost.values().sum()
+    }
+
+    /// Packets that were lost before they could be counted elsewhere.
+    pub fn add_unseen(&mut self, reason: &'static str, count: u64) {
+        self.seen += count;
+        *self.lost.entry(reason).or_default() += count;
+    }
+
+    /// Packets that were recorded but did not make it to where they were to go.
+    pub fn take_back(&mut self, reason: &'static str, count: u64) {
+        self.recorded = self.recorded.saturating_sub(count);
+        *self.lost.entry(reason).or_default() += count;
+    }
+
+    pub fn add(&mut self, other: &Self) {
+        self.seen += other.seen;
+        self.filtered_out += other.filtered_out;
+        self.recorded += other.recorded;
+        for (reason, count) in &other.lost {
+            *self.lost.entry(reason).or_default() += count;
+        }
+    }
+}
+
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            seen,
+            filtered_out,
+            recorded,
+            lost,
+        } = self;
+        write!(
+            f,
+            "{seen} seen, {filtered_out} filtered out, {recorded} recorded, {} lost",
+            self.lost_total()
+        )?;
+        let reasons: Vec<String> = lost
+            .iter()
+            .filter(|(_, count)| **count > 0)
+            .map(|(reason, count)| format!("{}: {count}", reason.replace('_', " ")))
+            .collect();
+        if reasons.is_empty() {
+            Ok(())
+        } else {
+            write!(f, " ({})", reasons.join(", "))
+        }
+    }
+}
+
+/// One hook point's part of a summary.
+#[derive(Clone, Debug, Serialize)]
+pub struct PointSummary {
+    pub interface: String,
+    pub tap: &'static str,
+    pub hook: String,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub mode: &'static str,
+    #[serde(flatten)]
+    pub account: Account,
+    /// Recorded with fewer bytes than the packet had.
+    pub truncated: u64,
+    /// Recorded with the network card's time stamp.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub hardware_stamped: u64,
+}
+
+fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
+/// The whole capture's account, and each hook point's.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    #[serde(flatten)]
+    pub total: Account,
+    pub seconds: f64,
+    /// Why the capture ended.
+    pub ended: String,
+    pub interfaces: Vec<PointSummary>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_are_named_in_the_line() {
+        let ring = ring::Account {
+            seen: 10,
+            recorded: 7,
+            lost_ring_full: 3,
+            ..ring::Account::default()
+        };
+        let mut account = Account::from_ring(&ring);
+        assert_eq!(
+            account.to_string(),
+            "10 seen, 0 filtered out, 7 recorded, 3 lost (ring full: 3)"
+        );
+        account.take_back("disk_full", 2);
+        assert_eq!(
+            account.seen,
+            account.filtered_out + account.recorded + account.lost_total()
+        );
+        assert_eq!(
+            account.to_string(),
+            "10 seen, 0 filtered out, 5 recorded, 5 lost (disk full: 2, ring full: 3)"
+        );
+    }
+}

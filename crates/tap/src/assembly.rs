@@ -1,0 +1,244 @@
+//! A capture while it is put together: taps add their hook points and the rings their records come through.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use trawl_kernel::clock::ProgramClock;
+use trawl_kernel::layout::{RING_MAX_POINTS, TapConfig};
+use trawl_kernel::probe;
+use trawl_kernel::ring::{Consumer, Rings};
+use trawl_kernel::warden::Warden;
+use trawl_kernel::{Error, Result, events};
+use trawl_packet::pcapng;
+
+use crate::site::{Options, Site, TimeSource};
+
+/// A place where packets are seen, with an account of its own.
+#[derive(Clone, Debug)]
+pub struct Point {
+    /// Which of the sites, by its place in the list.
+    pub site: usize,
+    pub label: String,
+    /// `xdp exit`, `tc egress`: what people call it.
+    pub hook: String,
+    pub tap: &'static str,
+    /// How the tap is attached, once it is: `native`, `skb`, `tcx`, `clsact`.
+    pub mode: &'static str,
+    /// The interface blocks whose packets count here.
+    pub interfaces: Vec<u32>,
+    pub(crate) rings: Arc<Rings>,
+}
+
+/// An interface block to be: it is written once everything is attached.
+#[derive(Clone, Copy, Debug)]
+struct InterfaceSeed {
+    point: usize,
+    clock: &'static str,
+}
+
+/// The identifiers given to a new hook point.
+#[derive(Clone, Copy, Debug)]
+pub struct PointIds {
+    pub point: u32,
+    pub interface: u32,
+    /// The interface block for packets stamped by the hardware, where those were asked for.
+    pub hardware_interface: u32,
+}
+
+#[derive(Debug)]
+pub struct Assembly<'a> {
+    pub options: &'a Options,
+    pub notices: Vec<String>,
+    /// Undoes what a killed trawl would leave behind.
+    pub warden: Warden,
+    pub(crate) points: Vec<Point>,
+    interfaces: Vec<InterfaceSeed>,
+    pub(crate) streams: Vec<Consumer>,
+    pub(crate) clock: ProgramClock,
+    rings: Option<Arc<Rings>>,
+    pub(crate) host: Host,
+}
+
+/// What the file says of the machine.
+#[derive(Clone, Debug)]
+pub struct Host {
+    pub os: String,
+    pub hardware: String,
+    pub application: String,
+}
+
+impl<'a> Assembly<'a> {
+    pub fn new(options: &'a Options, host: Host) -> Self {
+        let clock = if probe::has_tai_helper() {
+            ProgramClock::Tai
+        } else {
+            ProgramClock::Monotonic
+        };
+        Self {
+            options,
+            notices: Vec::new(),
+            warden: Warden::default(),
+            points: Vec::new(),
+            interfaces: Vec::new(),
+            streams: Vec::new(),
+            clock,
+            rings: None,
+            host,
+        }
+    }
+
+    /// The rings that BPF programs write to; made when the first tap needs them.
+    pub fn program_rings(&mut self) -> Result<Arc<Rings>> {
+        if let Some(rings) = &self.rings {
+            return Ok(Arc::clone(rings));
+        }
+        let rings = Rings::in_maps(self.options.geometry, events::cpu_count())?;
+        rings.set_clock_offset(self.clock.offset_to_wall());
+        self.streams.extend(Consumer::all(&rings));
+        self.rings = Some(Arc::clone(&rings));
+        Ok(rings)
+    }
+
+    /// Rings that threads of this process write to.
+    pub fn thread_rings(&mut self, producers: usize) -> Result<Arc<Rings>> {
+        let rings = Rings::in_memory(self.options.geometry, producers)?;
+        self.streams.extend(Consumer::all(&rings));
+        Ok(rings)
+    }
+
+    /// Adds a hook point of a site, with its interface block (two where hardware stamps are asked for, since a
+    /// block speaks of one clock).
+    pub fn add_point(
+        &mut self,
+        index: usize,
+        site: &Site,
+        rings: &Arc<Rings>,
+        tap: &'static str,
+        hook: &str,
+    ) -> Result<PointIds> {
+        let point = self.points.len();
+        if point >= RING_MAX_POINTS {
+            let why = format!("{RING_MAX_POINTS} is the limit");
+            return Err(Error::failed("cannot capture at so many places", why)
+                .mend("split the capture in two"));
+        }
+        let interface = self.interfaces.len() as u32;
+        let mut hardware_interface = interface;
+        self.interfaces.push(InterfaceSeed {
+            point,
+            clock: "system",
+        });
+        if self.options.time == TimeSource::Hardware {
+            hardware_interface += 1;
+            self.interfaces.push(InterfaceSeed {
+                point,
+                clock: "hardware",
+            });
+        }
+        self.points.push(Point {
+            site: index,
+            label: site.label.clone(),
+            hook: hook.to_owned(),
+            tap,
+            mode: "",
+            interfaces: (interface..=hardware_interface).collect(),
+            rings: Arc::clone(rings),
+        });
+        Ok(PointIds {
+            point: point as u32,
+            interface,
+            hardware_interface,
+        })
+    }
+
+    /// Says how a tap ended up attached.
+    pub fn set_mode(&mut self, point: u32, mode: &'static str) {
+        if let Some(point) = self.points.get_mut(point as usize) {
+            point.mode = mode;
+        }
+    }
+
+    /// The interface blocks of the file.
+    pub fn interface_blocks(&self, sites: &[Site]) -> Vec<pcapng::Interface> {
+        self.interfaces
+            .iter()
+            .map(|seed| self.interface_block(sites, *seed))
+            .collect()
+    }
+
+    fn interface_block(&self, sites: &[Site], seed: InterfaceSeed) -> pcapng::Interface {
+        let point = &self.points[seed.point];
+        let interface = &sites[point.site].interface;
+        let how = if point.mode.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", point.mode)
+        };
+        pcapng::Interface {
+            link_type: interface.link_type,
+            snaplen: self.snaplen(),
+            name: Some(point.label.clone()),
+            description: Some(format!(
+                "{}{how}, time stamps from the {} clock",
+                point.hook, seed.clock
+            )),
+            speed: interface.speed_bits,
+            mac: interface.mac,
+            hardware: Some(interface.hardware_text()),
+            os: Some(self.host.os.clone()),
+            ..pcapng::Interface::default()
+        }
+    }
+
+    /// The snap length asked for, as far as a ring's segment holds it.
+    pub fn snaplen(&self) -> u32 {
+        self.options
+            .snaplen
+            .min(self.options.geometry.max_captured())
+    }
+
+    /// The part of a program's configuration that all taps share.
+    pub fn config(&self, rings: &Rings) -> TapConfig {
+        let geometry = rings.geometry();
+        TapConfig {
+            record_limit: self.options.count.unwrap_or(0),
+            entry_point: 0,
+            entry_interface: 0,
+            exit_point: 0,
+            exit_interface: 0,
+            entry_hardware_interface: 0,
+            exit_hardware_interface: 0,
+            snaplen: self.snaplen(),
+            segment_size: geometry.segment_size as u32,
+            ring_mask: geometry.ring_size as u32 - 1,
+            at_entry: 0,
+            at_exit: 0,
+            verdict: 0,
+            unwanted: 0,
+            only_ifindex: 0,
+            chain_slot: 0,
+            chain_stride: 1,
+            chain_offset: 0,
+            clock_is_tai: u32::from(self.clock == ProgramClock::Tai),
+            direction: 0,
+            padding: 0,
+        }
+    }
+
+    pub fn notice(&mut self, text: impl Into<String>) {
+        self.notices.push(text.into());
+    }
+}
+
+/// The maps a tap program is loaded with, under the names its source gives them.
+pub fn program_maps<'r>(
+    rings: &'r Rings,
+    chain: Option<BorrowedFd<'r>>,
+) -> Vec<(&'static str, BorrowedFd<'r>)> {
+    let mut maps: Vec<_> = rings
+        .maps()
+        .map(|maps| maps.by_name().to_vec())
+        .unwrap_or_default();
+    maps.extend(chain.map(|chain| (crate::chain::MAP_NAME, chain)));
+    maps
+}

@@ -1,0 +1,138 @@
+//! Several captures on one hook. The first program there is attached; later captures join its chain, an array of
+//! programs that each one jumps on into, and hold the attachment open too. When the attached one leaves, the next
+//! takes its place without a gap.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use trawl_kernel::bpf::{info, map, program};
+use trawl_kernel::layout::CHAIN_SLOTS;
+use trawl_kernel::warden::{self, Successors, Task};
+use trawl_kernel::{Error, Result};
+
+/// What the map is called, in the BPF source and in the kernel: how another trawl's chain is known.
+pub const MAP_NAME: &str = "trawl_chain";
+/// What the programs that take part are called.
+pub const PROGRAM_NAMES: [&str; 2] = ["trawl_xdp", "trawl_xdp_hw"];
+
+/// A seat in a chain. Each slot holds `stride` programs, one for each action of a hook, or one alone.
+#[derive(Debug)]
+pub struct Seat {
+    map: OwnedFd,
+    slot: u32,
+    stride: u32,
+    seated: bool,
+}
+
+impl Seat {
+    /// The head of a new chain.
+    pub fn first(stride: u32) -> Result<Self> {
+        let map = map::create_prog_array(MAP_NAME, CHAIN_SLOTS as u32 * stride)?;
+        Ok(Self {
+            map,
+            slot: 0,
+            stride,
+            seated: false,
+        })
+    }
+
+    /// A free seat behind all others in the chain of a program that is attached, if that program is trawl's.
+    pub fn behind(attached: u32, stride: u32) -> Result<Option<Self>> {
+        let fail = |e| Error::os("cannot look at the attached program", e);
+        let Ok(program) = program::open_by_id(attached) else {
+            return Ok(None);
+        };
+        let about = info::program(program.as_fd()).map_err(fail)?;
+        if !PROGRAM_NAMES.contains(&about.name.as_str()) {
+            return Ok(None);
+        }
+        for id in about.map_ids {
+            let map = map::open_by_id(id).map_err(fail)?;
+            let about_map = map::info(&map).map_err(fail)?;
+            if about_map.name == MAP_NAME && about_map.max_entries == CHAIN_SLOTS as u32 * stride {
+                let slot = last_taken(map.as_fd(), stride).map_err(fail)? + 1;
+                if slot >= CHAIN_SLOTS as u32 {
+                    let why = format!("{CHAIN_SLOTS} captures are on it already");
+                    return Err(Error::failed("cannot join the captures on this hook", why)
+                        .mend("end one of them"));
+                }
+                return Ok(Some(Self {
+                    map,
+                    slot,
+                    stride,
+                    seated: false,
+                }));
+            }
+        }
+        Ok(None)
+    }
+
+    pub fn map(&self) -> BorrowedFd<'_> {
+        self.map.as_fd()
+    }
+
+    pub fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    /// Takes the seat: from now on the programs before this one jump here.
+    pub fn sit(&mut self, programs: &[OwnedFd]) -> io::Result<()> {
+        for (offset, program) in programs.iter().enumerate() {
+            map::set_program(
+                self.map.as_fd(),
+                self.slot * self.stride + offset as u32,
+                program.as_fd(),
+            )?;
+        }
+        self.seated = true;
+        Ok(())
+    }
+
+    /// Where to look for the program that takes this one's place, for one of the hook's actions.
+    pub fn successors(&self, offset: u32) -> Result<Successors> {
+        let indexes = (self.slot + 1..CHAIN_SLOTS as u32)
+            .map(|slot| slot * self.stride + offset)
+            .collect();
+        Ok(Successors {
+            chain: warden::hold(self.map.as_fd())?,
+            indexes,
+        })
+    }
+
+    /// What the warden does about this seat if trawl is killed.
+    pub fn leave_task(&self) -> Result<Task> {
+        let indexes = (0..self.stride)
+            .map(|offset| self.slot * self.stride + offset)
+            .collect();
+        Ok(Task::LeaveChain {
+            chain: warden::hold(self.map.as_fd())?,
+            indexes,
+        })
+    }
+
+    /// Gives the seat up.
+    pub fn leave(&mut self) {
+        if std::mem::take(&mut self.seated) {
+            for offset in 0..self.stride {
+                // Nothing is lost if this fails: the whole chain goes with its last holder.
+                let _ = map::clear_program(self.map.as_fd(), self.slot * self.stride + offset);
+            }
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+fn last_taken(map: BorrowedFd<'_>, stride: u32) -> io::Result<u32> {
+    let mut last = 0;
+    for slot in 0..CHAIN_SLOTS as u32 {
+        if map::program_in(map, slot * stride)?.is_some() {
+            last = slot;
+        }
+    }
+    Ok(last)
+}

@@ -1,0 +1,283 @@
+//! The merge: records of several CPUs leave in the order of their time stamps. What moves is runs of records; while
+//! only one CPU has any, whole chunks go out as they are and nothing is looked at.
+//!
+//! What is known of a CPU that has nothing to show? Records it will still make are stamped later than now, unless one
+//! is being written at this moment, which its ring says. So a round looks at all rings twice: what was there at the
+//! first look may go out up to the time between the looks, or up to the last record of a ring in the middle of one.
+
+use trawl_kernel::Result;
+use trawl_kernel::clock::{self, StepDetector};
+use trawl_kernel::ring::{Consumer, Observation};
+
+use crate::sink::Sink;
+
+/// A mark set by another CPU is seen by ours after this time at the latest.
+const STORE_VISIBLE_NS: u64 = 2_000;
+/// How long records may wait for a ring that does not move: its CPU may have been taken away in the middle of one.
+const PATIENCE_NS: u64 = 100_000_000;
+/// Runs shorter than this are gathered before they are written.
+const SHORT_RUN: usize = 16 << 10;
+const GATHER: usize = 256 << 10;
+
+#[derive(Debug)]
+pub struct Merge {
+    streams: Vec<Stream>,
+    gathered: Vec<u8>,
+    steps: StepDetector,
+    /// Since when, on the steady clock, records have been waiting for a ring that was in the middle of one.
+    waiting_since: Option<u64>,
+    /// Records carry times of different clocks: the order can only be that in which they were seen.
+    in_order_seen: bool,
+}
+
+#[derive(Debug)]
+struct Stream {
+    consumer: Consumer,
+    /// What was there at the first look, and at the second.
+    until: Observation,
+    later: Observation,
+    /// The time of the record at the front, once it was looked at.
+    front: Option<u64>,
+}
+
+/// What a round did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    pub bytes: usize,
+}
+
+impl Merge {
+    pub fn new(consumers: Vec<Consumer>, in_order_seen: bool) -> Self {
+        let stream = |consumer| Stream {
+            consumer,
+            until: Observation::default(),
+            later: Observation::default(),
+            front: None,
+        };
+        Self {
+            streams: consumers.into_iter().map(stream).collect(),
+            gathered: Vec::with_capacity(GATHER),
+            steps: StepDetector::new(),
+            waiting_since: None,
+            in_order_seen,
+        }
+    }
+
+    /// Moves what can go out now.
+    pub fn round(&mut self, sink: &mut dyn Sink) -> Result<Moved> {
+        for stream in &mut self.streams {
+            stream.until = stream.consumer.observe();
+        }
+        let with_records = self
+            .streams
+            .iter()
+            .filter(|stream| !stream.consumer.is_drained(&stream.until))
+            .count();
+        if with_records == 0 {
+            return Ok(Moved::default());
+        }
+        if self.streams.len() == 1 {
+            return self.move_whole(sink);
+        }
+        let horizon = self.look_again();
+        if with_records == 1 && self.others_idle() {
+            return self.move_whole(sink);
+        }
+        for stream in &mut self.streams {
+            stream.until = stream.later;
+        }
+        self.move_merged(horizon, sink)
+    }
+
+    /// Moves everything there is. To be called when nothing is recorded any more.
+    pub fn finish(&mut self, sink: &mut dyn Sink) -> Result<Moved> {
+        for stream in &mut self.streams {
+            stream.until = stream.consumer.observe();
+        }
+        self.move_merged(u64::MAX, sink)
+    }
+
+    /// Takes the second look, and returns the time up to which all records are known.
+    fn look_again(&mut self) -> u64 {
+        let between = clock::wall();
+        let steady = clock::monotonic();
+        while clock::monotonic() - steady < STORE_VISIBLE_NS {
+            std::hint::spin_loop();
+        }
+        let mut horizon = between;
+        for stream in &mut self.streams {
+            stream.later = stream.consumer.observe();
+            if stream.later.in_flight {
+                horizon = horizon.min(stream.later.last_time);
+            }
+        }
+        // After a step of the wall clock the times before it say nothing about those after it.
+        if self.steps.stepped() || self.in_order_seen {
+            u64::MAX
+        } else {
+            horizon
+        }
+    }
+
+    /// Whether the one stream that had records at the first look was the only one to make any until the second.
+    fn others_idle(&self) -> bool {
+        self.streams
+            .iter()
+            .filter(|stream| stream.later.in_flight || !stream.consumer.is_drained(&stream.later))
+            .count()
+            == 1
+    }
+
+    fn move_whole(&mut self, sink: &mut dyn Sink) -> Result<Moved> {
+        let mut moved = Moved::default();
+        for stream in &mut self.streams {
+            loop {
+                let chunk = stream.consumer.chunk(&stream.until);
+                if chunk.is_empty() {
+                    break;
+                }
+                let length = chunk.len();
+                let written = sink.write(chunk);
+                stream.pass(length);
+                moved.bytes += length;
+                written?;
+            }
+        }
+        self.waiting_since = None;
+        Ok(moved)
+    }
+
+    fn move_merged(&mut self, horizon: u64, sink: &mut dyn Sink) -> Result<Moved> {
+        let horizon = if self.out_of_patience() {
+            u64::MAX
+        } else {
+            horizon
+        };
+        let mut moved = Moved::default();
+        let mut held_back = false;
+        loop {
+            let Some((first, limit)) = self.next_run() else {
+                break;
+            };
+            if self.streams[first].front.is_some_and(|time| time > horizon) {
+                held_back = true;
+                break;
+            }
+            moved.bytes += self.move_run(first, limit.min(horizon), sink)?;
+        }
+        self.flush(sink)?;
+        match held_back {
+            true if self.waiting_since.is_none() => self.waiting_since = Some(clock::monotonic()),
+            true => {}
+            false => self.waiting_since = None,
+        }
+        Ok(moved)
+    }
+
+    fn out_of_patience(&self) -> bool {
+        self.waiting_since
+            .is_some_and(|since| clock::monotonic() - since > PATIENCE_NS)
+    }
+
+    /// The stream whose front is the earliest, and the front of the next one after it.
+    fn next_run(&mut self) -> Option<(usize, u64)> {
+        let mut first: Option<(usize, u64)> = None;
+        let mut limit = u64::MAX;
+        for (index, stream) in self.streams.iter_mut().enumerate() {
+            let Some(time) = stream.front_time() else {
+                continue;
+            };
+            match first {
+                Some((_, earliest)) if time >= earliest => limit = limit.min(time),
+                _ => {
+                    limit = first.map_or(limit, |(_, earliest)| limit.min(earliest));
+                    first = Some((index, time));
+                }
+            }
+        }
+        first.map(|(index, _)| (index, limit))
+    }
+
+    /// Moves the records at a stream's front that are not later than the limit, at least one.
+    fn move_run(&mut self, index: usize, limit: u64, sink: &mut dyn Sink) -> Result<usize> {
+        let Self {
+            streams, gathered, ..
+        } = self;
+        let stream = &mut streams[index];
+        let chunk = stream.consumer.chunk(&stream.until);
+        let mut length = record_length(chunk);
+        while length < chunk.len() && record_time(&chunk[length..]) <= limit {
+            length += record_length(&chunk[length..]);
+        }
+        let run = &chunk[..length];
+        let written = if length >= SHORT_RUN {
+            match write_gathered(gathered, sink) {
+                Ok(()) => sink.write(run),
+                Err(error) => {
+                    // Kept, so that it can be accounted for.
+                    gathered.extend_from_slice(run);
+                    Err(error)
+                }
+            }
+        } else {
+            let room = gathered.len() + length <= GATHER;
+            let written = if room {
+                Ok(())
+            } else {
+                write_gathered(gathered, sink)
+            };
+            gathered.extend_from_slice(run);
+            written
+        };
+        stream.pass(length);
+        written.map(|()| length)
+    }
+
+    fn flush(&mut self, sink: &mut dyn Sink) -> Result<()> {
+        write_gathered(&mut self.gathered, sink)
+    }
+}
+
+fn write_gathered(gathered: &mut Vec<u8>, sink: &mut dyn Sink) -> Result<()> {
+    if gathered.is_empty() {
+        return Ok(());
+    }
+    let written = sink.write(gathered);
+    gathered.clear();
+    written
+}
+
+impl Stream {
+    fn pass(&mut self, bytes: usize) {
+        self.consumer.consume(bytes);
+        self.front = None;
+    }
+
+    fn front_time(&mut self) -> Option<u64> {
+        if self.front.is_none() {
+            let chunk = self.consumer.chunk(&self.until);
+            self.front = (!chunk.is_empty()).then(|| record_time(chunk));
+        }
+        self.front
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    bytes
+        .get(at..at + 4)
+        .and_then(|four| four.first_chunk())
+        .map_or(0, |four| u32::from_le_bytes(*four))
+}
+
+/// The total length of the block at the front. A length that cannot be stands for all that is there, so that a
+/// damaged ring cannot hold the merge in one place.
+fn record_length(bytes: &[u8]) -> usize {
+    match word(bytes, 4) as usize {
+        length if length >= 32 && length <= bytes.len() => length,
+        _ => bytes.len(),
+    }
+}
+
+fn record_time(bytes: &[u8]) -> u64 {
+    u64::from(word(bytes, 12)) << 32 | u64::from(word(bytes, 16))
+}

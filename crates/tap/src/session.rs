@@ -1,0 +1,493 @@
+//! A capture from beginning to end: taps attached, records merged into the sink, everything taken away again, and
+//! the account drawn up.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use trawl_kernel::clock::{self, ProgramClock};
+use trawl_kernel::events::{self, Signal, Signals};
+use trawl_kernel::netlink::{LinkEvent, LinkMonitor};
+use trawl_kernel::warden::Warden;
+use trawl_kernel::{Error, Result, errno};
+use trawl_packet::pcapng::{self, write};
+
+use crate::Attached;
+use crate::account::{Account, PointSummary, Summary};
+use crate::assembly::{Assembly, Host, Point};
+use crate::merge::Merge;
+use crate::select::select;
+use crate::sink::{Counting, Sink};
+use crate::site::{Options, Site, TimeSource};
+
+/// The longest sleep while nothing comes: live output is never later than this.
+const IDLE_SLEEP: Duration = Duration::from_millis(5);
+const BUSY_SLEEP: Duration = Duration::from_micros(200);
+/// When a round moved this much, the next one follows at once.
+const BUSY_BYTES: usize = 256 << 10;
+/// How often it is looked whether interfaces and attachments are still there.
+const TEND_EVERY: Duration = Duration::from_millis(200);
+
+/// Why a capture ended.
+#[derive(Clone, Debug)]
+pub enum Ended {
+    Signal,
+    Duration,
+    Count,
+    /// All interfaces are gone; the last one's end.
+    NoInterface(String),
+    Output(Error),
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Signal => f.write_str("signal"),
+            Self::Duration => f.write_str("duration"),
+            Self::Count => f.write_str("count"),
+            Self::NoInterface(what) => f.write_str(what),
+            Self::Output(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+/// Is told of what happens on the way.
+pub trait Observer {
+    fn notice(&mut self, text: &str);
+
+    /// Everything is attached and packets are being recorded.
+    fn started(&mut self, points: &[Point]);
+
+    /// How often `figures` is wanted, if at all.
+    fn interval(&self) -> Option<Duration> {
+        None
+    }
+
+    fn figures(&mut self, summary: &Summary);
+}
+
+/// A capture that is attached and about to run.
+#[derive(Debug)]
+pub struct Session<'a> {
+    sites: &'a [Site],
+    options: &'a Options,
+    host: Host,
+    points: Vec<Point>,
+    interfaces: Vec<pcapng::Interface>,
+    taps: Vec<AtSite>,
+    merge: Merge,
+    monitors: Vec<(usize, LinkMonitor)>,
+    clock: ProgramClock,
+    clock_offset: u64,
+    signals: Signals,
+    started: Instant,
+    started_wall: u64,
+    // After the taps: it may only be dismissed when they have been detached.
+    warden: Warden,
+}
+
+#[derive(Debug)]
+struct AtSite {
+    site: usize,
+    tap: Box<dyn Attached>,
+}
+
+impl<'a> Session<'a> {
+    /// Attaches all taps. When this fails, nothing is left attached.
+    pub fn attach(
+        sites: &'a [Site],
+        options: &'a Options,
+        host: Host,
+        observer: &mut dyn Observer,
+    ) -> Result<Self> {
+        let signals = Signals::watch()?;
+        let mut assembly = Assembly::new(options, host);
+        let mut taps = Vec::new();
+        for (index, site) in sites.iter().enumerate() {
+            let selection = select(site, options)?;
+            for tap in &selection.taps {
+                taps.push(AtSite {
+                    site: index,
+                    tap: tap.attach(index, site, &mut assembly)?,
+                });
+            }
+            if let Some(why) = selection.why {
+                let names: Vec<&str> = selection.taps.iter().map(|tap| tap.name()).collect();
+                assembly.notice(format!(
+                    "{}: took the tap {} because {why}",
+                    site.label,
+                    names.join(" and ")
+                ));
+            }
+        }
+        let monitors = (0..sites.len())
+            .map(|index| {
+                let site = &sites[index];
+                Ok((
+                    index,
+                    LinkMonitor::new(site.namespace.as_ref(), site.interface.index)?,
+                ))
+            })
+            .collect::<Result<_>>()?;
+        assembly
+            .notices
+            .drain(..)
+            .for_each(|text| observer.notice(&text));
+        let interfaces = assembly.interface_blocks(sites);
+        let Assembly {
+            points,
+            streams,
+            clock,
+            host,
+            warden,
+            ..
+        } = assembly;
+        Ok(Self {
+            sites,
+            options,
+            host,
+            points,
+            interfaces,
+            taps,
+            merge: Merge::new(streams, options.time == TimeSource::Hardware),
+            monitors,
+            clock,
+            clock_offset: clock.offset_to_wall(),
+            signals,
+            started: Instant::now(),
+            started_wall: clock::wall(),
+            warden,
+        })
+    }
+
+    pub fn interfaces(&self) -> &[pcapng::Interface] {
+        &self.interfaces
+    }
+
+    /// Has more things undone if trawl is killed.
+    pub fn warden(&mut self) -> &mut Warden {
+        &mut self.warden
+    }
+
+    /// Records until something ends it.
+    pub fn run(
+        mut self,
+        sink: &mut dyn Sink,
+        observer: &mut dyn Observer,
+    ) -> Result<(Summary, Ended)> {
+        events::precise_sleeps();
+        let mut ended = sink
+            .write(&self.file_header())
+            .and_then(|()| sink.rest())
+            .err()
+            .map(Ended::Output);
+        observer.started(&self.points);
+        if ended.is_none() {
+            ended = Some(self.move_until_end(sink, observer)?);
+        }
+        let mut ended = ended.unwrap_or(Ended::Signal);
+        self.stop(observer);
+        let mut written = match ended {
+            Ended::Output(_) => Ok(()),
+            _ => self.merge.finish(sink).map(drop),
+        };
+        let mut unwritten = Counting::default();
+        if written.is_err() || matches!(ended, Ended::Output(_)) {
+            unwritten.write(&sink.take_unwritten())?;
+            self.merge.finish(&mut unwritten)?;
+        }
+        let mut summary = self.summary(
+            &unwritten,
+            lost_output_reason(&ended, written.as_ref().err()),
+        );
+        if written.is_ok() && !matches!(ended, Ended::Output(_)) {
+            written = sink
+                .write(&self.file_trailer(&summary))
+                .and_then(|()| sink.rest());
+        }
+        if let Err(error) = written {
+            ended = Ended::Output(error);
+        }
+        summary.ended = ended.to_string();
+        Ok((summary, ended))
+    }
+
+    fn move_until_end(
+        &mut self,
+        sink: &mut dyn Sink,
+        observer: &mut dyn Observer,
+    ) -> Result<Ended> {
+        let mut sleep = BUSY_SLEEP;
+        let mut tended = Instant::now();
+        let mut reported = Instant::now();
+        loop {
+            let moved = match self.merge.round(sink) {
+                Ok(moved) => moved.bytes,
+                Err(error) => return Ok(Ended::Output(error)),
+            };
+            if moved > 0
+                && moved < BUSY_BYTES
+                && let Err(error) = sink.rest()
+            {
+                return Ok(Ended::Output(error));
+            }
+            if let Some(ended) = self.look_around(observer)? {
+                return Ok(ended);
+            }
+            if tended.elapsed() > TEND_EVERY {
+                tended = Instant::now();
+                if let Some(ended) = self.tend(observer)? {
+                    return Ok(ended);
+                }
+            }
+            if observer
+                .interval()
+                .is_some_and(|interval| reported.elapsed() >= interval)
+            {
+                reported = Instant::now();
+                observer.figures(&self.summary(&Counting::default(), ""));
+            }
+            sleep = match moved {
+                0 => (sleep * 2).min(IDLE_SLEEP),
+                BUSY_BYTES.. => continue,
+                _ => BUSY_SLEEP,
+            };
+            self.wait(sleep, reported, observer.interval())?;
+        }
+    }
+
+    fn wait(&self, sleep: Duration, reported: Instant, interval: Option<Duration>) -> Result<()> {
+        let mut sleep = sleep;
+        if let Some(duration) = self.options.duration {
+            sleep = sleep.min(duration.saturating_sub(self.started.elapsed()));
+        }
+        if let Some(interval) = interval {
+            sleep = sleep.min(interval.saturating_sub(reported.elapsed()));
+        }
+        let mut descriptors: Vec<BorrowedFd<'_>> = vec![self.signals.as_fd()];
+        descriptors.extend(self.monitors.iter().map(|(_, monitor)| monitor.as_fd()));
+        events::wait(&descriptors, sleep)
+    }
+
+    /// What has to be noticed in every round.
+    fn look_around(&mut self, observer: &mut dyn Observer) -> Result<Option<Ended>> {
+        while let Some(signal) = self.signals.next() {
+            match signal {
+                Signal::Report => observer.figures(&self.summary(&Counting::default(), "")),
+                Signal::Interrupt | Signal::Terminate | Signal::Hangup => {
+                    return Ok(Some(Ended::Signal));
+                }
+            }
+        }
+        if self
+            .options
+            .duration
+            .is_some_and(|duration| self.started.elapsed() >= duration)
+        {
+            return Ok(Some(Ended::Duration));
+        }
+        let recorded = || {
+            self.points
+                .iter()
+                .map(|point| self.ring_account(point).recorded)
+                .sum::<u64>()
+        };
+        if self.options.count.is_some_and(|count| recorded() >= count) {
+            return Ok(Some(Ended::Count));
+        }
+        Ok(None)
+    }
+
+    /// What may be noticed a little later: clocks, and interfaces that went away.
+    fn tend(&mut self, observer: &mut dyn Observer) -> Result<Option<Ended>> {
+        let offset = self.clock.offset_to_wall();
+        if offset != self.clock_offset {
+            self.clock_offset = offset;
+            self.points
+                .iter()
+                .for_each(|point| point.rings.set_clock_offset(offset));
+        }
+        let mut gone: Vec<(usize, String)> = Vec::new();
+        for (index, monitor) in &mut self.monitors {
+            for event in monitor.events()? {
+                match event {
+                    LinkEvent::Removed => gone.push((*index, "was removed".to_owned())),
+                    LinkEvent::MovedAway => {
+                        gone.push((*index, "was moved to another namespace".to_owned()))
+                    }
+                    LinkEvent::Down => {
+                        observer.notice(&format!("{}: went down", self.sites[*index].label))
+                    }
+                    LinkEvent::Up => {
+                        observer.notice(&format!("{}: is up", self.sites[*index].label))
+                    }
+                    LinkEvent::Renamed(name) => {
+                        observer.notice(&format!(
+                            "{}: is now called {name}",
+                            self.sites[*index].label
+                        ));
+                    }
+                }
+            }
+        }
+        for at in &mut self.taps {
+            if let Some(why) = at.tap.ended() {
+                gone.push((at.site, why));
+            }
+        }
+        for (site, why) in gone {
+            if !self.monitors.iter().any(|(index, _)| *index == site) {
+                continue;
+            }
+            let text = format!("the interface {} {why}", self.sites[site].label);
+            observer.notice(&text);
+            self.monitors.retain(|(index, _)| *index != site);
+            if self.monitors.is_empty() {
+                return Ok(Some(Ended::NoInterface(text)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn stop(&mut self, observer: &mut dyn Observer) {
+        self.points.iter().for_each(|point| point.rings.stop());
+        for at in &mut self.taps {
+            at.tap
+                .detach()
+                .iter()
+                .for_each(|text| observer.notice(text));
+        }
+        events::wait_for_running_programs();
+    }
+
+    fn ring_account(&self, point: &Point) -> trawl_kernel::ring::Account {
+        let number = self
+            .points
+            .iter()
+            .position(|one| std::ptr::eq(one, point))
+            .unwrap_or_default();
+        point.rings.account(number as u32)
+    }
+
+    fn summary(&mut self, unwritten: &Counting, unwritten_reason: &'static str) -> Summary {
+        let mut points: Vec<PointSummary> = self
+            .points
+            .iter()
+            .map(|point| {
+                let ring = self.ring_account(point);
+                let mut account = Account::from_ring(&ring);
+                let missing = point
+                    .interfaces
+                    .iter()
+                    .filter_map(|id| unwritten.packets.get(*id as usize))
+                    .sum::<u64>();
+                if missing > 0 {
+                    account.take_back(unwritten_reason, missing);
+                }
+                PointSummary {
+                    interface: point.label.clone(),
+                    tap: point.tap,
+                    hook: point.hook.clone(),
+                    mode: point.mode,
+                    account,
+                    truncated: ring.truncated,
+                    hardware_stamped: ring.hardware_stamped,
+                }
+            })
+            .collect();
+        for (point, reason, count) in self.taps.iter_mut().flat_map(|at| at.tap.losses()) {
+            if let Some(summary) = points.get_mut(point as usize) {
+                summary.account.add_unseen(reason, count);
+            }
+        }
+        let mut total = Account::default();
+        points.iter().for_each(|point| total.add(&point.account));
+        Summary {
+            total,
+            seconds: self.started.elapsed().as_secs_f64(),
+            ended: String::new(),
+            interfaces: points,
+        }
+    }
+
+    fn file_header(&self) -> Vec<u8> {
+        let mut header = Vec::new();
+        let Host {
+            os,
+            hardware,
+            application,
+        } = &self.host;
+        write::section_header(
+            &mut header,
+            &write::SectionHeader {
+                hardware: Some(hardware),
+                os: Some(os),
+                userappl: Some(application),
+                comment: None,
+            },
+        );
+        self.interfaces
+            .iter()
+            .for_each(|interface| write::interface_description(&mut header, interface));
+        header
+    }
+
+    fn file_trailer(&self, summary: &Summary) -> Vec<u8> {
+        let mut trailer = Vec::new();
+        let end = clock::wall();
+        for (
+            point,
+            PointSummary {
+                account,
+                hardware_stamped,
+                ..
+            },
+        ) in self.points.iter().zip(&summary.interfaces)
+        {
+            let (system, hardware) = match point.interfaces.as_slice() {
+                [system, rest @ ..] => (*system, rest.first().copied()),
+                [] => continue,
+            };
+            let times = write::InterfaceStatistics {
+                timestamp_ns: end,
+                start_ns: Some(self.started_wall),
+                end_ns: Some(end),
+                ..Default::default()
+            };
+            write::interface_statistics(
+                &mut trailer,
+                &write::InterfaceStatistics {
+                    interface_id: system,
+                    if_received: Some(account.seen),
+                    if_dropped: Some(account.lost_total()),
+                    filter_accepted: Some(account.seen - account.filtered_out),
+                    user_delivered: Some(account.recorded.saturating_sub(*hardware_stamped)),
+                    ..times
+                },
+            );
+            if let Some(hardware) = hardware {
+                write::interface_statistics(
+                    &mut trailer,
+                    &write::InterfaceStatistics {
+                        interface_id: hardware,
+                        user_delivered: Some(*hardware_stamped),
+                        ..times
+                    },
+                );
+            }
+        }
+        trailer
+    }
+}
+
+fn lost_output_reason(ended: &Ended, error: Option<&Error>) -> &'static str {
+    let error = match ended {
+        Ended::Output(error) => Some(error),
+        _ => error,
+    };
+    match error.and_then(Error::errno) {
+        Some(errno::ENOSPC) => "disk_full",
+        Some(errno::EPIPE) => "pipe_closed",
+        _ => "write_error",
+    }
+}

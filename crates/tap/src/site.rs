@@ -1,0 +1,116 @@
+//! Where to capture: an interface in a network namespace, and the things a person can ask of the capture there.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use trawl_kernel::interface::Interface;
+use trawl_kernel::netns::Namespace;
+use trawl_kernel::ring::Geometry;
+use trawl_kernel::{Error, Result};
+use trawl_packet::verdict;
+
+/// One `-i`.
+#[derive(Clone, Debug)]
+pub struct Site {
+    /// As the person wrote it: `veth0`, or `red:veth0`.
+    pub label: String,
+    pub namespace: Option<Namespace>,
+    pub interface: Interface,
+}
+
+impl Site {
+    /// `NAME` in the namespace given (or the present one), or `NAMESPACE:NAME`.
+    pub fn find(text: &str, default_namespace: Option<&str>) -> Result<Self> {
+        // Alias interfaces have a colon too (eth0:1), but a namespace cannot be told from them without looking.
+        let (namespace, name) = match text.split_once(':') {
+            Some((namespace, name)) => (Some(namespace), name),
+            None => (default_namespace, text),
+        };
+        if name.is_empty() {
+            return Err(Error::usage(
+                format!("cannot capture on '{text}'"),
+                "no interface is named",
+            ));
+        }
+        let namespace = namespace.map(Namespace::open).transpose()?;
+        let interface = Interface::find(namespace.as_ref(), name)?;
+        Ok(Self {
+            label: text.to_owned(),
+            namespace,
+            interface,
+        })
+    }
+}
+
+/// Which packets, by the way they go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    In,
+    Out,
+    Both,
+}
+
+impl Direction {
+    pub fn includes_in(self) -> bool {
+        self != Self::Out
+    }
+
+    pub fn includes_out(self) -> bool {
+        self != Self::In
+    }
+}
+
+/// How trawl's own XDP program is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In the driver where that works, else in the stack.
+    NativeFirst,
+    Native,
+    Skb,
+}
+
+/// At which end of an XDP program a packet is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    Entry,
+    Exit,
+    Both,
+}
+
+impl At {
+    pub fn entry(self) -> bool {
+        self != Self::Exit
+    }
+
+    pub fn exit(self) -> bool {
+        self != Self::Entry
+    }
+}
+
+/// Whose clock the records carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeSource {
+    /// The system's, read at the hook.
+    System,
+    /// The network card's where it stamped the packet, else the system's.
+    Hardware,
+}
+
+/// What was asked for, resolved to plain values.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub tap: super::Choice,
+    /// `None`: whatever the tap sees by nature.
+    pub direction: Option<Direction>,
+    pub at: Option<At>,
+    /// Record only packets that met one of these verdicts.
+    pub verdicts: Option<verdict::Set>,
+    pub mode: Mode,
+    pub hook: Option<PathBuf>,
+    pub time: TimeSource,
+    pub snaplen: u32,
+    pub count: Option<u64>,
+    pub duration: Option<Duration>,
+    pub geometry: Geometry,
+    pub promiscuous: bool,
+}

@@ -1,0 +1,265 @@
+//! The `tc` tap: what the stack sends and what it gets, by tcx, or by the clsact qdisc on kernels without it.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use trawl_kernel::bpf::link::{self, TcxPlace};
+use trawl_kernel::bpf::object::{self, TapProgram};
+use trawl_kernel::bpf::program::{self, LoadOptions};
+use trawl_kernel::netlink::Netlink;
+use trawl_kernel::netlink::tc::{Direction as Side, Place};
+use trawl_kernel::netns::{Namespace, run_maybe_in};
+use trawl_kernel::warden::{Task, Warden};
+use trawl_kernel::{Error, Result, errno};
+
+use crate::assembly::{Assembly, program_maps};
+use crate::site::{At, Direction, Site, TimeSource};
+use crate::{Attached, Gives, Tap};
+
+/// The verdict of trawl's own program: carry on with whatever comes next.
+const TC_ACT_UNSPEC: i32 = -1;
+
+#[derive(Debug)]
+pub struct Tc;
+
+impl Tap for Tc {
+    fn name(&self) -> &'static str {
+        "tc"
+    }
+
+    fn gives(&self) -> Gives {
+        Gives {
+            received: true,
+            sent: true,
+            verdict: false,
+            hardware_time: true,
+            takes_packets_away: false,
+        }
+    }
+
+    fn attach(
+        &self,
+        index: usize,
+        site: &Site,
+        assembly: &mut Assembly<'_>,
+    ) -> Result<Box<dyn Attached>> {
+        if assembly.options.at.is_some_and(|at| at != At::Exit) {
+            return Err(Error::usage(
+                "cannot record at entry with the tc tap",
+                "it sees a packet once",
+            )
+            .mend("leave out --at"));
+        }
+        let direction = assembly.options.direction.unwrap_or(Direction::Both);
+        let mut tap = AttachedTc {
+            sides: Vec::new(),
+            clsact: Vec::new(),
+        };
+        if direction.includes_in() {
+            tap.add(Side::Ingress, index, site, assembly)?;
+        }
+        if direction.includes_out() {
+            tap.add(Side::Egress, index, site, assembly)?;
+        }
+        Ok(Box::new(tap))
+    }
+}
+
+/// Only what is sent: beside an XDP tap, which sees what is received.
+#[derive(Debug)]
+pub struct TcEgress;
+
+impl Tap for TcEgress {
+    fn name(&self) -> &'static str {
+        "tc"
+    }
+
+    fn gives(&self) -> Gives {
+        Gives {
+            received: false,
+            ..Tc.gives()
+        }
+    }
+
+    fn attach(
+        &self,
+        index: usize,
+        site: &Site,
+        assembly: &mut Assembly<'_>,
+    ) -> Result<Box<dyn Attached>> {
+        let mut tap = AttachedTc {
+            sides: Vec::new(),
+            clsact: Vec::new(),
+        };
+        tap.add(Side::Egress, index, site, assembly)?;
+        Ok(Box::new(tap))
+    }
+}
+
+#[derive(Debug)]
+struct AttachedTc {
+    sides: Vec<OwnedFd>,
+    clsact: Vec<ClsactFilter>,
+}
+
+impl AttachedTc {
+    fn add(
+        &mut self,
+        side: Side,
+        index: usize,
+        site: &Site,
+        assembly: &mut Assembly<'_>,
+    ) -> Result<()> {
+        let rings = assembly.program_rings()?;
+        let (hook, flags, attach_type, place) = match side {
+            // First of all on the way in and last of all on the way out: nearest to the wire.
+            Side::Ingress => (
+                "tc ingress",
+                1,
+                program::ATTACH_TCX_INGRESS,
+                TcxPlace::First,
+            ),
+            Side::Egress => ("tc egress", 2, program::ATTACH_TCX_EGRESS, TcxPlace::Last),
+        };
+        let ids = assembly.add_point(index, site, &rings, "tc", hook)?;
+        let mut config = assembly.config(&rings);
+        (config.at_exit, config.exit_point, config.exit_interface) = (1, ids.point, ids.interface);
+        config.exit_hardware_interface = ids.hardware_interface;
+        config.direction = flags;
+        config.verdict = TC_ACT_UNSPEC as u32;
+        let name = if assembly.options.time == TimeSource::Hardware {
+            "trawl_tc_hw"
+        } else {
+            "trawl_tc"
+        };
+        let ready = TapProgram::prepare(object::TC, name, &config, &program_maps(&rings, None))?;
+        let options = |expected_attach_type| LoadOptions {
+            name,
+            kind: program::SCHED_CLS,
+            license: "Dual BSD/GPL",
+            expected_attach_type,
+            flags: 0,
+            ifindex: 0,
+        };
+        let what = || format!("cannot attach to {} at {hook}", site.label);
+        let tcx = ready
+            .load(&options(attach_type))
+            .map_err(|e| (e.errno(), e))
+            .and_then(|program| {
+                run_maybe_in(site.namespace.as_ref(), || {
+                    link::attach_tcx(program.as_fd(), site.interface.index, attach_type, place)
+                })
+                .map_err(|e| (None, e))?
+                .map_err(|e| (e.raw_os_error(), Error::os(what(), e)))
+            });
+        match tcx {
+            Ok(link) => {
+                self.sides.push(link);
+                assembly.set_mode(ids.point, "tcx");
+                Ok(())
+            }
+            // Kernels before 6.6 know neither this link nor, some of them, the attach type.
+            Err((Some(errno::EINVAL | errno::EOPNOTSUPP), _)) => {
+                let program = ready.load(&options(0))?;
+                let filter = ClsactFilter::add(site, side, &program, name, &mut assembly.warden)?;
+                self.clsact.push(filter);
+                assembly.set_mode(ids.point, "clsact");
+                Ok(())
+            }
+            Err((Some(errno::EPERM), error)) => {
+                Err(error.mend("run as root, or with CAP_BPF and CAP_NET_ADMIN"))
+            }
+            Err((_, error)) => Err(error),
+        }
+    }
+}
+
+impl Attached for AttachedTc {
+    fn detach(&mut self) -> Vec<String> {
+        self.sides.clear();
+        self.clsact
+            .drain(..)
+            .filter_map(|filter| filter.remove().err().map(|e| e.to_string()))
+            .collect()
+    }
+}
+
+impl Drop for AttachedTc {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
+
+/// A filter that the kernel keeps until somebody takes it away.
+#[derive(Debug)]
+struct ClsactFilter {
+    namespace: Option<Namespace>,
+    place: Place,
+    made_qdisc: bool,
+}
+
+impl ClsactFilter {
+    fn add(
+        site: &Site,
+        side: Side,
+        program: &OwnedFd,
+        name: &str,
+        warden: &mut Warden,
+    ) -> Result<Self> {
+        let interface = site.interface.index;
+        let mut netlink = Netlink::open(site.namespace.as_ref())?;
+        let made_qdisc = !netlink.has_clsact(interface)?;
+        let place = Place {
+            interface,
+            direction: side,
+            priority: free_priority(&mut netlink, interface, side)?,
+            handle: 1,
+        };
+        let namespace = site.namespace.clone();
+        warden.watch([Task::RemoveFilter {
+            namespace: namespace.clone(),
+            place,
+            made_qdisc,
+        }])?;
+        netlink.add_clsact(interface)?;
+        netlink.add_filter(place, program.as_fd(), name)?;
+        Ok(Self {
+            namespace,
+            place,
+            made_qdisc,
+        })
+    }
+
+    fn remove(self) -> Result<()> {
+        let mut netlink = Netlink::open(self.namespace.as_ref())?;
+        netlink.del_filter(self.place)?;
+        let interface = self.place.interface;
+        let others = |netlink: &mut Netlink, side| {
+            netlink.filters(interface, side).map(|all| !all.is_empty())
+        };
+        if self.made_qdisc
+            && !others(&mut netlink, Side::Ingress)?
+            && !others(&mut netlink, Side::Egress)?
+        {
+            netlink.del_clsact(interface)?;
+        }
+        Ok(())
+    }
+}
+
+/// The foremost free place on the way in, one behind all others on the way out.
+fn free_priority(netlink: &mut Netlink, interface: u32, side: Side) -> Result<u16> {
+    let taken: Vec<u16> = match netlink.has_clsact(interface)? {
+        true => netlink
+            .filters(interface, side)?
+            .iter()
+            .map(|filter| filter.place.priority)
+            .collect(),
+        false => Vec::new(),
+    };
+    let free = |priority: &u16| !taken.contains(priority);
+    let found = match side {
+        Side::Ingress => (1..=u16::MAX).find(free),
+        Side::Egress => (1..=u16::MAX).rev().find(free),
+    };
+    found.ok_or_else(|| Error::failed("cannot add a tc filter", "every priority is taken"))
+}

@@ -1,0 +1,355 @@
+//! The `xdp` tap: trawl's own pass-through program on an interface that has none, native where the driver can.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use trawl_kernel::bpf::link;
+use trawl_kernel::bpf::object::{self, TapProgram};
+use trawl_kernel::bpf::program::LoadOptions;
+use trawl_kernel::bpf::{info, program};
+use trawl_kernel::interface::Attachment;
+use trawl_kernel::layout::TapConfig;
+use trawl_kernel::netns::run_maybe_in;
+use trawl_kernel::ring::Rings;
+use trawl_kernel::warden::{self, Task};
+use trawl_kernel::{Error, Result, errno};
+
+use crate::assembly::{Assembly, program_maps};
+use crate::chain::{PROGRAM_NAMES, Seat};
+use crate::site::{At, Mode, Site, TimeSource};
+use crate::{Attached, Gives, Tap};
+
+const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
+const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
+const XDP_PASS: u32 = 2;
+const DIRECTION_INBOUND: u32 = 1;
+
+#[derive(Debug)]
+pub struct Xdp;
+
+impl Tap for Xdp {
+    fn name(&self) -> &'static str {
+        "xdp"
+    }
+
+    fn gives(&self) -> Gives {
+        Gives {
+            received: true,
+            sent: false,
+            verdict: true,
+            hardware_time: true,
+            takes_packets_away: false,
+        }
+    }
+
+    fn attach(
+        &self,
+        index: usize,
+        site: &Site,
+        assembly: &mut Assembly<'_>,
+    ) -> Result<Box<dyn Attached>> {
+        let rings = assembly.program_rings()?;
+        let present = site.interface.xdp_attached(site.namespace.as_ref())?;
+        let joined = present
+            .as_ref()
+            .map(|present| join(site, present))
+            .transpose()?;
+        let seat = match &joined {
+            Some(joined) => Seat::behind(joined.head, 1)?.ok_or_else(|| moved_on(site))?,
+            None => Seat::first(1)?,
+        };
+        let mut config = assembly.config(&rings);
+        let unwanted = assembly
+            .options
+            .verdicts
+            .as_ref()
+            .is_some_and(|set| !set.contains(u64::from(XDP_PASS)));
+        config.verdict = XDP_PASS;
+        config.unwanted = u32::from(unwanted);
+        config.direction = DIRECTION_INBOUND;
+        config.chain_slot = seat.slot();
+        let points = add_points(&mut config, index, site, assembly, &rings)?;
+        let program = load(&config, site, &rings, &seat, assembly.options.time)?;
+        let (link, mode) = match joined {
+            Some(joined) => {
+                assembly.notice(format!(
+                    "{}: sharing the hook with another trawl capture",
+                    site.label
+                ));
+                (joined.link, joined.mode)
+            }
+            None => attach_program(site, &program, assembly)?,
+        };
+        points
+            .into_iter()
+            .for_each(|point| assembly.set_mode(point, mode));
+        assembly.warden.watch([
+            Task::HandOver {
+                link: warden::hold(link.as_fd())?,
+                own: warden::hold(program.as_fd())?,
+                successors: seat.successors(0)?,
+            },
+            seat.leave_task()?,
+        ])?;
+        let mut tap = AttachedXdp {
+            seat,
+            program,
+            link: Some(link),
+        };
+        let programs = std::slice::from_ref(&tap.program);
+        tap.seat
+            .sit(programs)
+            .map_err(|e| Error::os(format!("cannot join the capture on {}", site.label), e))?;
+        Ok(Box::new(tap))
+    }
+}
+
+/// Another trawl's attachment, held open by us too.
+struct Joined {
+    head: u32,
+    link: OwnedFd,
+    mode: &'static str,
+}
+
+fn join(site: &Site, present: &Attachment) -> Result<Joined> {
+    match link_of(present, site) {
+        Some(link) if is_trawls(present) => Ok(Joined {
+            head: present.program_id,
+            link,
+            mode: present.mode,
+        }),
+        _ => Err(occupied(site, present)),
+    }
+}
+
+fn name_of(present: &Attachment) -> Option<String> {
+    let program = program::open_by_id(present.program_id).ok()?;
+    info::program(program.as_fd()).ok().map(|about| about.name)
+}
+
+/// Whether what is attached belongs to a trawl capture, which another one can share.
+pub fn is_trawls(present: &Attachment) -> bool {
+    name_of(present).is_some_and(|name| PROGRAM_NAMES.contains(&name.as_str()))
+}
+
+fn moved_on(site: &Site) -> Error {
+    Error::failed(
+        format!("cannot join the capture on {}", site.label),
+        "it ended just now",
+    )
+    .mend("try again")
+}
+
+/// A program of somebody else's is in the way.
+pub fn occupied(site: &Site, present: &Attachment) -> Error {
+    let name = name_of(present).unwrap_or_else(|| "of unknown name".to_owned());
+    Error::failed(
+        format!("cannot attach to {}", site.label),
+        format!(
+            "the XDP program {name} (id {}, {} mode) is on it, and it has no hook map",
+            present.program_id, present.mode
+        ),
+    )
+    .mend("use --tap packet to capture behind XDP, or load the program with a hook map and use --tap hook")
+}
+
+fn link_of(present: &Attachment, site: &Site) -> Option<OwnedFd> {
+    link::all_ids().into_iter().find_map(|id| {
+        let link = link::open_by_id(id).ok()?;
+        let about = info::link(link.as_fd()).ok()?;
+        let same = about.program == present.program_id && about.ifindex == site.interface.index;
+        same.then_some(link)
+    })
+}
+
+/// Native first, unless told otherwise.
+fn attach_program(
+    site: &Site,
+    program: &OwnedFd,
+    assembly: &mut Assembly<'_>,
+) -> Result<(OwnedFd, &'static str)> {
+    match assembly.options.mode {
+        Mode::Native => Ok((create_link(site, program, "native")?, "native")),
+        Mode::Skb => Ok((create_link(site, program, "skb")?, "skb")),
+        Mode::NativeFirst => match attach_in_namespace(site, program, XDP_FLAGS_DRV_MODE) {
+            Ok(link) => Ok((link, "native")),
+            Err(error) => {
+                let link = create_link(site, program, "skb")?;
+                let why = why_not(site, &error);
+                assembly.notice(format!(
+                    "{}: skb mode, behind the driver: not native since {why}",
+                    site.label
+                ));
+                Ok((link, "skb"))
+            }
+        },
+    }
+}
+
+fn xdp_options(name: &str) -> LoadOptions<'_> {
+    LoadOptions {
+        name,
+        kind: program::XDP,
+        license: "Dual BSD/GPL",
+        expected_attach_type: program::ATTACH_XDP,
+        flags: program::HAS_FRAGS,
+        ifindex: 0,
+    }
+}
+
+fn add_points(
+    config: &mut TapConfig,
+    index: usize,
+    site: &Site,
+    assembly: &mut Assembly<'_>,
+    rings: &Arc<Rings>,
+) -> Result<Vec<u32>> {
+    let at = assembly.options.at.unwrap_or(At::Exit);
+    let mut points = Vec::new();
+    if at.entry() {
+        let ids = assembly.add_point(index, site, rings, "xdp", "xdp entry")?;
+        (config.at_entry, config.entry_point, config.entry_interface) =
+            (1, ids.point, ids.interface);
+        config.entry_hardware_interface = ids.hardware_interface;
+        points.push(ids.point);
+    }
+    if at.exit() {
+        let ids = assembly.add_point(index, site, rings, "xdp", "xdp exit")?;
+        (config.at_exit, config.exit_point, config.exit_interface) = (1, ids.point, ids.interface);
+        config.exit_hardware_interface = ids.hardware_interface;
+        points.push(ids.point);
+    }
+    Ok(points)
+}
+
+fn load(
+    config: &TapConfig,
+    site: &Site,
+    rings: &Rings,
+    seat: &Seat,
+    time: TimeSource,
+) -> Result<OwnedFd> {
+    let maps = program_maps(rings, Some(seat.map()));
+    match time {
+        TimeSource::System => TapProgram::prepare(object::XDP, "trawl_xdp", config, &maps)?
+            .load(&xdp_options("trawl_xdp")),
+        TimeSource::Hardware => {
+            let ready = TapProgram::prepare(object::XDP, "trawl_xdp_hw", config, &maps)?;
+            let mut options = xdp_options("trawl_xdp_hw");
+            options.flags |= program::DEVICE_BOUND;
+            options.ifindex = site.interface.index;
+            let instructions = ready.instructions();
+            run_maybe_in(site.namespace.as_ref(), || {
+                program::load(instructions, &options)
+            })?
+            .map_err(|e| {
+                let what = format!("cannot read hardware time stamps on {}", site.label);
+                Error::failed(what, e).mend("leave out --time hw")
+            })
+        }
+    }
+}
+
+fn create_link(site: &Site, program: &OwnedFd, mode: &'static str) -> Result<OwnedFd> {
+    let flags = if mode == "skb" {
+        XDP_FLAGS_SKB_MODE
+    } else {
+        XDP_FLAGS_DRV_MODE
+    };
+    attach_in_namespace(site, program, flags).map_err(|e| {
+        let what = format!("cannot attach to {} in {mode} mode", site.label);
+        let error = Error::failed(what, why_not(site, &e));
+        match e.raw_os_error() {
+            Some(errno::EPERM) => error.mend("run as root, or with CAP_BPF and CAP_NET_ADMIN"),
+            _ if mode == "native" => error.mend("try --mode skb"),
+            _ => error.mend("try --tap packet"),
+        }
+    })
+}
+
+fn attach_in_namespace(site: &Site, program: &OwnedFd, flags: u32) -> io::Result<OwnedFd> {
+    run_maybe_in(site.namespace.as_ref(), || {
+        link::attach_xdp(program.as_fd(), site.interface.index, flags)
+    })
+    .map_err(|e| io::Error::from_raw_os_error(e.errno().unwrap_or(errno::EINVAL)))?
+}
+
+fn why_not(site: &Site, error: &io::Error) -> String {
+    let interface = &site.interface;
+    let driver = interface.driver.as_deref().unwrap_or("unknown");
+    match error.raw_os_error() {
+        Some(errno::EOPNOTSUPP) => format!("the driver ({driver}) has no XDP support"),
+        Some(errno::ENOSPC) if driver == "veth" => {
+            format!(
+                "it has fewer receive queues than its peer has sending ones (ethtool -L {} rx N mends it)",
+                interface.name
+            )
+        }
+        Some(errno::ERANGE | errno::EINVAL) if interface.mtu > 3500 => {
+            format!(
+                "the driver ({driver}) refuses it, perhaps for its MTU of {}",
+                interface.mtu
+            )
+        }
+        Some(errno::EBUSY) => "another XDP program is on it".to_owned(),
+        Some(errno::ENODEV) => "it is gone".to_owned(),
+        _ => format!(
+            "{}",
+            Error::os(
+                "the kernel refuses",
+                io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(0))
+            )
+        ),
+    }
+}
+
+#[derive(Debug)]
+struct AttachedXdp {
+    seat: Seat,
+    program: OwnedFd,
+    link: Option<OwnedFd>,
+}
+
+impl Attached for AttachedXdp {
+    fn detach(&mut self) -> Vec<String> {
+        let Some(link) = self.link.take() else {
+            return Vec::new();
+        };
+        let own = program::id(&self.program);
+        let is_head =
+            info::link(link.as_fd()).is_ok_and(|about| own.is_ok_and(|own| own == about.program));
+        let result = match self
+            .seat
+            .successors(0)
+            .ok()
+            .and_then(|behind| behind.first())
+        {
+            _ if !is_head => Ok(()),
+            Some(next) => link::replace_program(link.as_fd(), next.as_fd(), self.program.as_fd()),
+            // Not by closing alone: the warden holds the link as well.
+            None => link::detach(link.as_fd()),
+        };
+        self.seat.leave();
+        match result {
+            Ok(()) => Vec::new(),
+            // It went away together with its interface.
+            Err(error) if matches!(error.raw_os_error(), Some(errno::ENOLINK | errno::ENODEV)) => {
+                Vec::new()
+            }
+            Err(error) => vec![format!("could not leave the XDP hook as it was: {error}")],
+        }
+    }
+
+    fn ended(&mut self) -> Option<String> {
+        // The link outlives its interface, but then names none.
+        let about = info::link(self.link.as_ref()?.as_fd()).ok()?;
+        (about.ifindex == 0).then(|| "the interface is gone".to_owned())
+    }
+}
+
+impl Drop for AttachedXdp {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
