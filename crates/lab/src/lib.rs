@@ -1,6 +1,7 @@
 //! Networks made for trying things out: namespaces and veth pairs with the queues, offloads and
 //! addresses that the fast path needs, made and removed as one thing; and a sender to fill them.
 
+pub mod frame;
 mod pair;
 mod record;
 pub mod sender;

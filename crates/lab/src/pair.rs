@@ -1,6 +1,6 @@
 //! Two namespaces and a veth between them.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use trawl_kernel::Result;
@@ -50,8 +50,8 @@ pub struct Station {
     pub interface: String,
     pub index: u32,
     pub mac: [u8; 6],
-    pub ipv4: IpAddr,
-    pub ipv6: IpAddr,
+    pub ipv4: Ipv4Addr,
+    pub ipv6: Ipv6Addr,
 }
 
 impl Station {
@@ -86,22 +86,22 @@ impl Station {
 }
 
 /// The addresses of one side, the same in each lab: labs do not see each other.
-struct Plan {
-    mac: [u8; 6],
-    ipv4: IpAddr,
-    ipv6: IpAddr,
+pub(crate) struct Plan {
+    pub mac: [u8; 6],
+    pub ipv4: Ipv4Addr,
+    pub ipv6: Ipv6Addr,
 }
 
 const IPV4_PREFIX: u8 = 24;
 const IPV6_PREFIX: u8 = 64;
 
 impl Plan {
-    fn new(side: usize) -> Self {
+    pub fn new(side: usize) -> Self {
         let host = side as u8 + 1;
         Self {
             mac: [0x02, b't', b'r', b'a', b'w', host],
-            ipv4: IpAddr::from([10, 77, 0, host]),
-            ipv6: IpAddr::from([0xfd00, 0x77, 0, 0, 0, 0, 0, u16::from(host)]),
+            ipv4: Ipv4Addr::from([10, 77, 0, host]),
+            ipv6: Ipv6Addr::from([0xfd00, 0x77, 0, 0, 0, 0, 0, u16::from(host)]),
         }
     }
 }
@@ -192,10 +192,11 @@ fn set_up(here: &Station, there: &Station, quiet: bool) -> Result<()> {
     }
     netlink.set_up(LOOPBACK)?;
     netlink.set_up(here.index)?;
-    for (own, other, prefix) in [
-        (here.ipv4, there.ipv4, IPV4_PREFIX),
-        (here.ipv6, there.ipv6, IPV6_PREFIX),
-    ] {
+    let families: [(IpAddr, IpAddr, u8); 2] = [
+        (here.ipv4.into(), there.ipv4.into(), IPV4_PREFIX),
+        (here.ipv6.into(), there.ipv6.into(), IPV6_PREFIX),
+    ];
+    for (own, other, prefix) in families {
         netlink.add_address(here.index, own, prefix)?;
         netlink.add_neighbour(here.index, other, there.mac)?;
     }

@@ -60,7 +60,11 @@ fn both_families_reach_the_other_side_and_nothing_else_goes_by() {
         return;
     }
     let pair = Pair::new(&PairOptions::default()).unwrap();
-    for (from, to) in [(pair.a.ipv4, pair.b.ipv4), (pair.a.ipv6, pair.b.ipv6)] {
+    let families: [(IpAddr, IpAddr); 2] = [
+        (pair.a.ipv4.into(), pair.b.ipv4.into()),
+        (pair.a.ipv6.into(), pair.b.ipv6.into()),
+    ];
+    for (from, to) in families {
         let (client, server) = (socket_on(&pair.a, from), socket_on(&pair.b, to));
         let mut buffer = [0; 64];
         for _ in 0..3 {
