@@ -1,2 +1,41 @@
 //! The binary: arguments and terminal output, nothing else.
-fn main() {}
+
+mod capture;
+mod lab;
+mod print;
+mod terminal;
+mod units;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use trawl_kernel::error::Kind;
+
+/// Captures, filters, makes, forwards and measures packets on the fast path
+#[derive(Debug, Parser)]
+#[command(name = "trawl", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Capture(Box<capture::Args>),
+    Lab(lab::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.command {
+        Command::Capture(args) => capture::run(*args),
+        Command::Lab(args) => lab::run(args),
+    };
+    result.unwrap_or_else(|error| {
+        terminal::say(&error.to_string());
+        match error.kind() {
+            Kind::Usage => ExitCode::from(2),
+            Kind::Failed => ExitCode::from(1),
+        }
+    })
+}

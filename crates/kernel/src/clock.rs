@@ -89,3 +89,14 @@ fn distance() -> u64 {
         .map(|(_, distance)| distance)
         .unwrap_or_default()
 }
+
+/// Seconds east of Greenwich here and now.
+pub fn utc_offset() -> i32 {
+    let now = (wall() / 1_000_000_000) as libc::time_t;
+    // SAFETY: `time` is plain memory that localtime_r fills; both pointers are valid for the call.
+    unsafe {
+        let mut time: libc::tm = std::mem::zeroed();
+        libc::localtime_r(&now, &mut time);
+        time.tm_gmtoff as i32
+    }
+}

@@ -11,6 +11,7 @@ pub mod layout;
 pub mod bpf;
 pub mod bpffs;
 pub mod ethtool;
+pub mod host;
 pub mod interface;
 pub mod netlink;
 pub mod netns;

@@ -1,0 +1,74 @@
+//! Sizes and times as people write them: 64MiB, 10s.
+
+use std::time::Duration;
+
+/// Bytes: a number with an optional unit. K, M, G and T are powers of 1024, with or without `iB` or `B`.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let (number, unit) = split(text);
+    let factor: u64 = match unit.to_ascii_lowercase().trim_end_matches('b').trim_end_matches('i') {
+        "" => 1,
+        "k" => 1 << 10,
+        "m" => 1 << 20,
+        "g" => 1 << 30,
+        "t" => 1 << 40,
+        _ => return Err(format!("'{unit}' is not a unit of size; use KiB, MiB or GiB")),
+    };
+    let number: f64 = number.parse().map_err(|_| format!("'{text}' is not a size; write for example 64MiB"))?;
+    let total = number * factor as f64;
+    if total < 0.0 || total > u64::MAX as f64 {
+        return Err(format!("{text} is out of range"));
+    }
+    Ok(total as u64)
+}
+
+/// A time: seconds, or a number with a unit.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = split(text);
+    let seconds = match unit {
+        "" | "s" | "sec" => 1.0,
+        "ms" => 1e-3,
+        "us" => 1e-6,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(format!("'{unit}' is not a unit of time; use ms, s, m or h")),
+    };
+    let number: f64 = number.parse().map_err(|_| format!("'{text}' is not a time; write for example 10s"))?;
+    let total = number * seconds;
+    if !(total > 0.0 && total <= 1e9) {
+        return Err(format!("{text} is not a time above zero"));
+    }
+    Ok(Duration::from_secs_f64(total))
+}
+
+fn split(text: &str) -> (&str, &str) {
+    let end = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    (text[..end].trim(), text[end..].trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        for (text, expected) in
+            [("0", 0), ("4096", 4096), ("64MiB", 64 << 20), ("64M", 64 << 20), ("1TiB", 1 << 40), ("1.5k", 1536), ("2gb", 2 << 30)]
+        {
+            assert_eq!(bytes(text), Ok(expected), "{text}");
+        }
+        for text in ["", "MiB", "-1", "64 bananas", "1e400"] {
+            assert!(bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(duration("1.5"), Ok(Duration::from_millis(1500)));
+        for text in ["", "0", "-1s", "s", "1 fortnight", "inf", "nan"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! What a capture file says of the machine.
+
+use rustix::system::uname;
+
+#[derive(Clone, Debug)]
+pub struct Description {
+    pub os: String,
+    pub hardware: String,
+}
+
+pub fn describe() -> Description {
+    let name = uname();
+    let machine = name.machine().to_string_lossy().into_owned();
+    let hardware = std::fs::read_to_string("/proc/cpuinfo")
+        .ok()
+        .and_then(|text| {
+            let line = text.lines().find(|line| line.starts_with("model name"))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        })
+        .map_or_else(|| machine.clone(), |model| format!("{model} ({machine})"));
+    let os = format!("{} {}", name.sysname().to_string_lossy(), name.release().to_string_lossy());
+    Description { os, hardware }
+}
