@@ -14,6 +14,15 @@ static __always_inline struct point_counters *account_of(struct ring_control *co
 	return &control->points[point & (RING_MAX_POINTS - 1)];
 }
 
+/* How much of a packet is kept. The barrier makes the verifier see the bound on the value that is used. */
+static __always_inline __u32 bounded(__u32 original)
+{
+	__u32 captured = original > config.snaplen ? config.snaplen : original;
+
+	barrier_var(captured);
+	return captured > RECORD_MAX_CAPTURED ? RECORD_MAX_CAPTURED : captured;
+}
+
 /* Makes one record. Returns false where -c's number has been reached: the packet then does not count at all. */
 static __always_inline bool record(struct tap_context *context, struct ring_control *control, __u32 cpu,
 				   struct sighting *sight, bool use_hardware_time)
@@ -23,8 +32,7 @@ static __always_inline bool record(struct tap_context *context, struct ring_cont
 	__u32 size;
 	char *block;
 
-	if (sight->captured > config.snaplen)
-		sight->captured = config.snaplen;
+	sight->captured = bounded(sight->original);
 	size = record_size(sight);
 	block = reserve(control, cpu, size, &position);
 	if (unlikely(!block)) {
@@ -94,7 +102,6 @@ static __always_inline void record_points(struct tap_context *context, struct ri
 	sight->packet_id = next_packet_id(control, cpu);
 	sight->verdict = (__s32)config.verdict;
 	if (config.at_entry) {
-		sight->captured = sight->original;
 		sight->point = config.entry_point;
 		sight->interface = config.entry_interface;
 		sight->hardware_interface = config.entry_hardware_interface;
@@ -103,7 +110,6 @@ static __always_inline void record_points(struct tap_context *context, struct ri
 			return;
 	}
 	if (config.at_exit) {
-		sight->captured = sight->original;
 		sight->point = config.exit_point;
 		sight->interface = config.exit_interface;
 		sight->hardware_interface = config.exit_hardware_interface;

@@ -65,7 +65,9 @@ static __always_inline void take_back_freed(struct ring_control *control)
 
 		if (taken == (__u32)given || depth >= RING_MAX_SEGMENTS)
 			break;
-		control->stack[depth] = control->freed[taken & (RING_MAX_SEGMENTS - 1)];
+		/* Clang must not turn the index into a running pointer: the verifier could not bound that. */
+		barrier_var(depth);
+		control->stack[depth & (RING_MAX_SEGMENTS - 1)] = control->freed[taken & (RING_MAX_SEGMENTS - 1)];
 		control->stack_depth = depth + 1;
 		control->freed_taken = taken + 1;
 	}

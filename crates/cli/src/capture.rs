@@ -79,8 +79,8 @@ pub struct Args {
     #[arg(long, value_enum)]
     mode: Option<ModeName>,
     /// Whose clock stamps the packets
-    #[arg(long, value_enum, default_value_t = TimeName::System)]
-    time: TimeName,
+    #[arg(long = "time", value_enum, default_value_t = TimeName::System)]
+    clock: TimeName,
     /// Say nothing but errors and the account
     #[arg(short = 'q', long)]
     quiet: bool,
@@ -185,7 +185,7 @@ impl Args {
                 Some(ModeName::Skb) => Mode::Skb,
             },
             hook: self.hook.clone(),
-            time: match self.time {
+            time: match self.clock {
                 TimeName::System => TimeSource::System,
                 TimeName::Hw => TimeSource::Hardware,
             },
