@@ -4,4 +4,5 @@ pub mod build;
 mod checksum;
 pub mod pcap;
 pub mod pcapng;
+pub mod print;
 pub mod verdict;

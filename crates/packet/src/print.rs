@@ -1,0 +1,245 @@
+//! One line a packet, in tcpdump's manner.
+//!
+//! The text is that of `tcpdump -n` for what is decoded here: links, ARP, IPv4, IPv6 and its
+//! extensions, ICMP, TCP, UDP, SCTP and tunnels. It differs on purpose in these points:
+//! - Nothing is looked up: addresses, ports and protocols are numbers, always.
+//! - What an application sent is not decoded: a DNS query is a UDP packet with a length.
+//! - A frame inside VXLAN stays on the same line, behind `: `.
+//! - A time difference of a day or more shows all its hours.
+//! - LLDP, slow protocols and EAPOL show one line with `-v` too; routing protocols only their name.
+//! - The interface and direction of a packet stand where `tcpdump -i any` has them; the hook and
+//!   the verdict stand in brackets at the end of the line: `[xdp exit: DROP]`.
+
+mod arp;
+mod carrier;
+mod dump;
+mod flows;
+mod icmp;
+mod icmpv6;
+mod icmpv6_options;
+mod igmp;
+mod ipv4;
+mod ipv6;
+mod line;
+mod link;
+mod llc;
+mod names;
+mod protocol;
+mod sctp;
+mod tcp;
+mod tcp_options;
+mod time;
+mod tunnel;
+mod udp;
+
+use std::fmt::Write;
+
+use crate::pcapng::{Direction, Verdict};
+use crate::verdict;
+use flows::Flows;
+use line::{Data, Line};
+
+/// How packets are shown; the letters are tcpdump's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PrintOptions {
+    /// `-e`: the link layer's header.
+    pub link_header: bool,
+    /// `-t` and its repetitions.
+    pub timestamp: Timestamp,
+    /// Seconds east of Greenwich, for times of day and dates.
+    pub utc_offset: i32,
+    /// `-v` and its repetitions.
+    pub verbosity: u8,
+    pub dump: Option<Dump>,
+}
+
+/// The time in front of a line.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Timestamp {
+    /// Time of day.
+    #[default]
+    Default,
+    /// `-t`
+    None,
+    /// `-tt`: seconds since 1970.
+    Epoch,
+    /// `-ttt`: since the packet before.
+    DeltaPrevious,
+    /// `-tttt`: date and time of day.
+    Date,
+    /// `-ttttt`: since the first packet.
+    DeltaFirst,
+}
+
+/// The packet's bytes under its line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dump {
+    pub form: DumpForm,
+    /// `-xx`, `-XX`, `-AA`: with the link layer's header.
+    pub link_header: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DumpForm {
+    /// `-x`
+    Hex,
+    /// `-X`
+    HexAscii,
+    /// `-A`
+    Ascii,
+}
+
+/// A packet to show, and what is known of where it was seen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PacketView<'a> {
+    pub timestamp_ns: u64,
+    /// LINKTYPE_ value.
+    pub link_type: u16,
+    pub captured: &'a [u8],
+    pub original_len: u32,
+    pub interface: Option<&'a str>,
+    pub direction: Option<Direction>,
+    /// For example `xdp entry`.
+    pub hook: Option<&'a str>,
+    pub verdict: Option<Verdict<'a>>,
+}
+
+/// Shows packets one after the other; times and TCP sequence numbers relate to earlier ones.
+#[derive(Debug, Default)]
+pub struct Printer {
+    options: PrintOptions,
+    first_ns: Option<u64>,
+    previous_ns: Option<u64>,
+    flows: Flows,
+}
+
+impl Printer {
+    pub fn new(options: PrintOptions) -> Self {
+        Self {
+            options,
+            ..Self::default()
+        }
+    }
+
+    /// Appends the packet's line, and the dump that was asked for, with the line ends.
+    pub fn line(&mut self, out: &mut String, packet: &PacketView<'_>) {
+        self.timestamp(out, packet.timestamp_ns);
+        if let Some(interface) = packet.interface {
+            // The widths are those of `tcpdump -i any`; writing to a String cannot fail.
+            let _ = write!(out, "{interface:<5} ");
+        }
+        match packet.direction {
+            Some(Direction::In) => out.push_str("In  "),
+            Some(Direction::Out) => out.push_str("Out "),
+            None => {}
+        }
+        let mut line = Line::new(out, &self.options, &mut self.flows);
+        let data = Data {
+            bytes: packet.captured,
+            len: packet.captured.len().max(packet.original_len as usize),
+        };
+        let link_header_len = link::print(&mut line, packet.link_type, data);
+        place(out, packet);
+        if let Some(dump) = self.options.dump {
+            let skip = if dump.link_header { 0 } else { link_header_len };
+            dump::print(
+                out,
+                dump.form,
+                packet.captured.get(skip..).unwrap_or_default(),
+            );
+        }
+        out.push('\n');
+    }
+
+    fn timestamp(&mut self, out: &mut String, now: u64) {
+        let first = *self.first_ns.get_or_insert(now);
+        let previous = self.previous_ns.replace(now).unwrap_or(now);
+        let offset = self.options.utc_offset;
+        match self.options.timestamp {
+            Timestamp::Default => time::time_of_day(out, now, offset),
+            Timestamp::None => {}
+            Timestamp::Epoch => time::epoch(out, now),
+            Timestamp::DeltaPrevious => time::delta(out, now, previous),
+            Timestamp::Date => time::date(out, now, offset),
+            Timestamp::DeltaFirst => time::delta(out, now, first),
+        }
+    }
+}
+
+/// The bracket at a line's end with the hook, the verdict, or both.
+fn place(out: &mut String, packet: &PacketView<'_>) {
+    let verdict = packet.verdict.map(verdict::text);
+    let _ = match (packet.hook, verdict) {
+        (Some(hook), Some(verdict)) => write!(out, " [{hook}: {verdict}]"),
+        (Some(hook), None) => write!(out, " [{hook}]"),
+        (None, Some(verdict)) => write!(out, " [{verdict}]"),
+        (None, None) => Ok(()),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::build::Template;
+
+    fn line(view: PacketView<'_>) -> String {
+        let mut out = String::new();
+        let options = PrintOptions {
+            timestamp: Timestamp::None,
+            ..PrintOptions::default()
+        };
+        Printer::new(options).line(&mut out, &view);
+        out
+    }
+
+    #[test]
+    fn place_and_verdict_stand_around_the_packet() {
+        let frame = Template::new()
+            .ethernet([2; 6], [4; 6])
+            .ipv4([10, 0, 0, 1], [10, 0, 0, 2])
+            .udp(1234, 5678)
+            .payload([0; 18])
+            .build();
+        let view = PacketView {
+            link_type: 1,
+            captured: &frame,
+            original_len: frame.len() as u32,
+            ..PacketView::default()
+        };
+        let text = "IP 10.0.0.1.1234 > 10.0.0.2.5678: UDP, length 18";
+        let place = PacketView {
+            interface: Some("veth0"),
+            direction: Some(Direction::In),
+            hook: Some("xdp exit"),
+            verdict: Some(Verdict::Xdp(1)),
+            ..view
+        };
+        assert_eq!(line(place), format!("veth0 In  {text} [xdp exit: DROP]\n"));
+        let entry = PacketView {
+            hook: Some("xdp entry"),
+            ..view
+        };
+        assert_eq!(line(entry), format!("{text} [xdp entry]\n"));
+        let verdict = PacketView {
+            verdict: Some(Verdict::Tc(2)),
+            ..view
+        };
+        assert_eq!(line(verdict), format!("{text} [SHOT]\n"));
+    }
+
+    #[test]
+    fn headers_in_headers_end_at_a_depth() {
+        let mut template = Template::new().ethernet([2; 6], [4; 6]);
+        for _ in 0..1000 {
+            template = template.ipv4([10, 0, 0, 1], [10, 0, 0, 2]);
+        }
+        let frame = template.build();
+        let view = PacketView {
+            link_type: 1,
+            captured: &frame,
+            original_len: frame.len() as u32,
+            ..PacketView::default()
+        };
+        assert!(line(view).ends_with("[nested too deep] (invalid)\n"));
+    }
+}

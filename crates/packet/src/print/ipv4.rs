@@ -1,0 +1,220 @@
+//! IPv4: header, options, fragments.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::line::{Data, Line, Printed, Stop, flag_names, put};
+use super::{names, protocol};
+use crate::checksum::Sum;
+
+const HEADER_LEN: usize = 20;
+const FRAGMENT_FLAGS: [(u32, &str); 3] = [(0x2000, "+"), (0x4000, "DF"), (0x8000, "rsvd")];
+const MORE_FRAGMENTS: u16 = 0x2000;
+const OFFSET_MASK: u16 = 0x1fff;
+
+pub(super) fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
+    line.nested(|line| packet(line, data))
+}
+
+fn packet(line: &mut Line<'_>, data: Data<'_>) -> Printed {
+    line.protocol = "ip";
+    let first = data.u8(0)?;
+    if first >> 4 != 4 {
+        match first >> 4 {
+            6 => put!(line, "IP6, wrong link-layer encapsulation"),
+            version => put!(line, "IP{version}"),
+        }
+        return Err(Stop::Invalid);
+    }
+    if !line.options.link_header {
+        put!(line, "IP ");
+    }
+    data.need(HEADER_LEN)?;
+    if data.len < HEADER_LEN {
+        put!(line, "truncated-ip {}", data.len);
+        return Ok(());
+    }
+    let header_len = usize::from(first & 0xf) * 4;
+    if header_len < HEADER_LEN {
+        put!(line, "bad-hlen {header_len}");
+        return Ok(());
+    }
+    let total_len = match usize::from(data.u16(2)?) {
+        // A segment that the card is to cut up has no length yet.
+        0 => data.len,
+        len => len,
+    };
+    if data.len < total_len {
+        put!(
+            line,
+            "truncated-ip - {} bytes missing! ",
+            total_len - data.len
+        );
+    }
+    if total_len < header_len {
+        put!(line, "bad-len {total_len}");
+        return Ok(());
+    }
+    let datagram = data.claimed(total_len);
+    let fragment = datagram.u16(6)?;
+    let number = datagram.u8(9)?;
+    let (src, dst) = (
+        Ipv4Addr::from(datagram.array(12)?),
+        Ipv4Addr::from(datagram.array(16)?),
+    );
+    if line.verbose() {
+        details(line, datagram, header_len, data.u16(2)?)?;
+    }
+    if fragment & OFFSET_MASK != 0 {
+        put!(line, "{src} > {dst}: ip-proto-{number}");
+        return Ok(());
+    }
+    if !matches!(number, names::TCP | names::UDP | names::SCTP | names::DCCP) {
+        put!(line, "{src} > {dst}: ");
+    }
+    if datagram.bytes.len() < header_len {
+        put!(
+            line,
+            " [remaining caplen({}) < header length({header_len})]",
+            datagram.bytes.len()
+        );
+        return Err(Stop::Cut);
+    }
+    let ip = protocol::Ip {
+        src: IpAddr::V4(src),
+        dst: IpAddr::V4(dst),
+        final_dst: IpAddr::V4(dst),
+        protocol: number,
+        fragmented: fragment & MORE_FRAGMENTS != 0,
+    };
+    protocol::print(line, &ip, number, datagram.skip(header_len))
+}
+
+/// The parenthesis that `-v` puts in front.
+fn details(line: &mut Line<'_>, datagram: Data<'_>, header_len: usize, stored_len: u16) -> Printed {
+    let (tos, ttl) = (datagram.u8(1)?, datagram.u8(8)?);
+    let (id, fragment, number) = (datagram.u16(4)?, datagram.u16(6)?, datagram.u8(9)?);
+    put!(line, "(tos 0x{tos:x}");
+    put!(
+        line,
+        "{}",
+        ["", ",ECT(1)", ",ECT(0)", ",CE"][usize::from(tos & 3)]
+    );
+    if ttl >= 1 {
+        put!(line, ", ttl {ttl}");
+    }
+    let flags = flag_names(fragment.into(), &FRAGMENT_FLAGS, ", ");
+    let name = names::protocol(number).unwrap_or("unknown");
+    put!(
+        line,
+        ", id {id}, offset {}, flags [{flags}]",
+        u32::from(fragment & OFFSET_MASK) * 8
+    );
+    put!(line, ", proto {name} ({number}), length {stored_len}");
+    let mut cut = false;
+    if header_len > HEADER_LEN {
+        let end = header_len.min(datagram.bytes.len());
+        let list = datagram.bytes.get(HEADER_LEN..end).unwrap_or_default();
+        put!(line, ", options (");
+        cut = options(
+            line,
+            Data {
+                bytes: list,
+                len: header_len - HEADER_LEN,
+            },
+        )
+        .is_err();
+        put!(line, "{})", if cut { " [truncated-option]" } else { "" });
+    }
+    if let Some(header) = datagram.bytes.get(..header_len) {
+        let sum = Sum::default().add(header);
+        let stored = datagram.u16(10)?;
+        if sum.finish() != 0 {
+            put!(
+                line,
+                ", bad cksum {stored:x} (->{:x})!",
+                sum.should_be(stored)
+            );
+        }
+    }
+    put!(line, ")\n    ");
+    if cut {
+        let (src, dst) = (datagram.array(12)?, datagram.array(16)?);
+        put!(line, "{} > {}: ", Ipv4Addr::from(src), Ipv4Addr::from(dst));
+        return Err(Stop::Cut);
+    }
+    Ok(())
+}
+
+fn options(line: &mut Line<'_>, mut list: Data<'_>) -> Printed {
+    const END: u8 = 0;
+    const NOP: u8 = 1;
+    const ROUTER_ALERT: u8 = 148;
+    let mut separator = "";
+    while list.len > 0 {
+        let code = list.u8(0)?;
+        put!(line, "{separator}");
+        separator = ",";
+        match code {
+            END => put!(line, "EOL"),
+            NOP => put!(line, "NOP"),
+            7 => put!(line, "RR"),
+            68 => put!(line, "timestamp"),
+            82 => put!(line, "traceroute"),
+            130 => put!(line, "security"),
+            131 => put!(line, "LSRR"),
+            137 => put!(line, "SSRR"),
+            ROUTER_ALERT => put!(line, "RA"),
+            _ => put!(line, "unknown {code}"),
+        }
+        let len = if code <= NOP {
+            1
+        } else {
+            usize::from(list.u8(1)?)
+        };
+        if len > list.len || (code > NOP && len < 2) {
+            put!(line, " [bad length {len}]");
+            return Ok(());
+        }
+        let option = Data {
+            bytes: list.slice(0, len)?,
+            len,
+        };
+        match code {
+            END => return Ok(()),
+            7 | 131 | 137 => route(line, option)?,
+            ROUTER_ALERT if len < 4 => put!(line, " [bad length {len}]"),
+            ROUTER_ALERT => {
+                let value = option.u16(2)?;
+                if value != 0 {
+                    put!(line, " value {value}");
+                }
+            }
+            _ => {}
+        }
+        list = list.skip(len);
+    }
+    Ok(())
+}
+
+/// The addresses of a recorded or demanded route.
+fn route(line: &mut Line<'_>, option: Data<'_>) -> Printed {
+    if option.len < 3 {
+        put!(line, " [bad length {}]", option.len);
+        return Ok(());
+    }
+    if !(option.len + 1).is_multiple_of(4) {
+        put!(line, " [bad length {}]", option.len);
+    }
+    let stored = option.u8(2)?;
+    let pointer = usize::from(stored).wrapping_sub(1);
+    if pointer < 3 || !pointer.wrapping_add(1).is_multiple_of(4) || pointer > option.len + 1 {
+        put!(line, " [bad ptr {stored}]");
+    }
+    for at in (3..option.len).step_by(4) {
+        put!(line, " {}", Ipv4Addr::from(option.array(at)?));
+        if pointer > at {
+            put!(line, ",");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! TCP segments.
+
+use super::flows::Base;
+use super::line::{Data, Line, Printed, flag_names, put};
+use super::protocol::Ip;
+use super::{names, tcp_options};
+use crate::build::flags;
+
+const HEADER_LEN: usize = 20;
+const FLAGS: [(u32, &str); 8] = [
+    (flags::FIN as u32, "F"),
+    (flags::SYN as u32, "S"),
+    (flags::RST as u32, "R"),
+    (flags::PSH as u32, "P"),
+    (flags::ACK as u32, "."),
+    (flags::URG as u32, "U"),
+    (flags::ECE as u32, "E"),
+    (flags::CWR as u32, "W"),
+];
+
+pub(super) fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
+    line.protocol = "tcp";
+    let (src, dst) = ip.put_ports(line, names::TCP, data)?;
+    data.need(HEADER_LEN)?;
+    let header_len = usize::from(data.u8(12)? >> 4) * 4;
+    if header_len < HEADER_LEN {
+        let rest = data.len as i64 - header_len as i64;
+        put!(
+            line,
+            " tcp {rest} [bad hdr length {header_len} - too short, < {HEADER_LEN}]"
+        );
+        return Ok(());
+    }
+    let (seq, ack) = (data.u32(4)?, data.u32(8)?);
+    let set = data.u8(13)?;
+    let has = |flag| set & flag != 0;
+    put!(line, "Flags [{}]", flag_names(set.into(), &FLAGS, ""));
+    let base = if has(flags::ACK) {
+        line.flows
+            .base((ip.src, src), (ip.dst, dst), seq, ack, has(flags::SYN))
+    } else {
+        Base::default()
+    };
+    if header_len > data.len {
+        put!(
+            line,
+            " [bad hdr length {header_len} - too long, > {}]",
+            data.len
+        );
+        return Ok(());
+    }
+    if line.verbose() && !ip.fragmented {
+        checksum(line, ip, data)?;
+    }
+    let len = data.len - header_len;
+    let moves_seq = has(flags::SYN | flags::FIN | flags::RST);
+    if line.options.verbosity > 1 || len > 0 || moves_seq {
+        let seq = seq.wrapping_sub(base.seq);
+        put!(line, ", seq {seq}");
+        if len > 0 {
+            put!(line, ":{}", seq.wrapping_add(len as u32));
+        }
+    }
+    if has(flags::ACK) {
+        put!(line, ", ack {}", ack.wrapping_sub(base.ack));
+    }
+    put!(line, ", win {}", data.u16(14)?);
+    if has(flags::URG) {
+        put!(line, ", urg {}", data.u16(18)?);
+    }
+    if header_len > HEADER_LEN {
+        let list = data.claimed(header_len).skip(HEADER_LEN);
+        tcp_options::print(line, list, has(flags::ACK), base.sack)?;
+    }
+    put!(line, ", length {len}");
+    Ok(())
+}
+
+fn checksum(line: &mut Line<'_>, ip: &Ip, segment: Data<'_>) -> Printed {
+    let stored = segment.u16(16)?;
+    let (Some(addresses), true) = (ip.addresses(), segment.bytes.len() == segment.len) else {
+        return Ok(());
+    };
+    let sum = addresses
+        .pseudo_header(names::TCP, segment.len)
+        .add(segment.bytes);
+    put!(line, ", cksum 0x{stored:04x}");
+    if sum.finish() == 0 {
+        put!(line, " (correct)");
+    } else {
+        put!(line, " (incorrect -> 0x{:04x})", sum.should_be(stored));
+    }
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! The forms of time in front of a line. Nanoseconds always: that is what is recorded.
+
+use std::fmt::Write;
+
+const SECOND: u64 = 1_000_000_000;
+const DAY: i64 = 86_400;
+
+pub(super) fn time_of_day(out: &mut String, ns: u64, utc_offset: i32) {
+    let (seconds, fraction) = local(ns, utc_offset);
+    clock(out, seconds.rem_euclid(DAY) as u64, fraction);
+}
+
+pub(super) fn epoch(out: &mut String, ns: u64) {
+    let _ = write!(out, "{}.{:09} ", ns / SECOND, ns % SECOND);
+}
+
+pub(super) fn delta(out: &mut String, ns: u64, since: u64) {
+    out.push(if ns < since { '-' } else { ' ' });
+    let delta = ns.abs_diff(since);
+    clock(out, delta / SECOND, delta % SECOND);
+}
+
+pub(super) fn date(out: &mut String, ns: u64, utc_offset: i32) {
+    let (seconds, fraction) = local(ns, utc_offset);
+    let (year, month, day) = civil(seconds.div_euclid(DAY));
+    let _ = write!(out, "{year:04}-{month:02}-{day:02} ");
+    clock(out, seconds.rem_euclid(DAY) as u64, fraction);
+}
+
+fn local(ns: u64, utc_offset: i32) -> (i64, u64) {
+    ((ns / SECOND) as i64 + i64::from(utc_offset), ns % SECOND)
+}
+
+fn clock(out: &mut String, seconds: u64, fraction: u64) {
+    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+    let _ = write!(
+        out,
+        "{hours:02}:{minutes:02}:{:02}.{fraction:09} ",
+        seconds % 60
+    );
+}
+
+/// Year, month and day of the days since 1970 (Howard Hinnant's `civil_from_days`).
+fn civil(days: i64) -> (i64, u32, u32) {
+    let days = days + 719_468;
+    let era = days.div_euclid(146_097);
+    let day_of_era = days.rem_euclid(146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 {
+        shifted_month + 3
+    } else {
+        shifted_month - 9
+    };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    (year, month as u32, day as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(show: impl FnOnce(&mut String)) -> String {
+        let mut out = String::new();
+        show(&mut out);
+        out
+    }
+
+    #[test]
+    fn dates_over_leap_days_and_offsets() {
+        let leap = 1_709_164_799_000_000_001; // 2024-02-28 23:59:59 UTC
+        assert_eq!(text(|o| date(o, leap, 0)), "2024-02-28 23:59:59.000000001 ");
+        assert_eq!(
+            text(|o| date(o, leap, 3600)),
+            "2024-02-29 00:59:59.000000001 "
+        );
+        assert_eq!(
+            text(|o| date(o, 0, -3600)),
+            "1969-12-31 23:00:00.000000000 "
+        );
+        assert_eq!(
+            text(|o| time_of_day(o, leap, -86_400)),
+            "23:59:59.000000001 "
+        );
+    }
+
+    #[test]
+    fn a_time_before_the_last_is_negative() {
+        assert_eq!(text(|o| delta(o, 5, 1_500_000_005)), "-00:00:01.500000000 ");
+        assert_eq!(text(|o| delta(o, 5, 5)), " 00:00:00.000000000 ");
+    }
+}

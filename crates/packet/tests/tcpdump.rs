@@ -1,0 +1,289 @@
+//! tcpdump is the judge of the printer: crafted packets of each kind, the same text from both.
+
+mod common;
+mod packets;
+
+use common::{Scratch, have, run};
+use packets::Case;
+use trawl_packet::pcap;
+use trawl_packet::print::{Dump, DumpForm, PacketView, PrintOptions, Printer, Timestamp};
+
+const START: u64 = 1_700_000_000_000_000_000;
+const STEP: u64 = 1_000_000_001;
+
+/// What tcpdump says of each packet, one string each. The arguments must include `-tt`.
+fn tcpdump(args: &[&str], cases: &[&Case]) -> Vec<String> {
+    let mut file = Vec::new();
+    pcap::file_header(&mut file, cases[0].link_type, 0);
+    for (index, case) in cases.iter().enumerate() {
+        let time = START + index as u64 * STEP;
+        pcap::record(&mut file, time, &case.bytes, case.original_len as u32);
+    }
+    let scratch = Scratch::new(&format!("tcpdump{}-{}", args.join(""), cases[0].link_type));
+    let path = scratch.write("cases.pcap", &file);
+    let text = run(
+        "tcpdump",
+        &[&["-n", "--nano"], args, &["-r"]].concat(),
+        &path,
+    );
+    // Every packet begins with its own time, whatever lines of its own it has behind.
+    let mut starts: Vec<_> = (0..cases.len())
+        .map(|index| {
+            let time = START + index as u64 * STEP;
+            let mark = format!("{}.{:09} ", time / 1_000_000_000, time % 1_000_000_000);
+            text.find(&mark)
+                .unwrap_or_else(|| panic!("no {mark} in {text}"))
+        })
+        .collect();
+    starts.push(text.len());
+    starts
+        .windows(2)
+        .map(|range| same_line_inside_vxlan(&text[range[0]..range[1]]))
+        .collect()
+}
+
+/// The one difference in layout: tcpdump breaks the line in front of a frame inside VXLAN.
+fn same_line_inside_vxlan(text: &str) -> String {
+    match text.split_once("), vni ") {
+        Some((outside, rest)) => format!("{outside}), vni {}", rest.replacen('\n', ": ", 1)),
+        None => text.to_string(),
+    }
+}
+
+fn ours(options: PrintOptions, cases: &[&Case]) -> Vec<String> {
+    let mut printer = Printer::new(options);
+    let line = |(index, case): (usize, &&Case)| {
+        let mut out = String::new();
+        let view = PacketView {
+            timestamp_ns: START + index as u64 * STEP,
+            link_type: case.link_type,
+            captured: &case.bytes,
+            original_len: case.original_len as u32,
+            ..PacketView::default()
+        };
+        printer.line(&mut out, &view);
+        out
+    };
+    cases.iter().enumerate().map(line).collect()
+}
+
+/// Compares all packets except those named in `different`, which must differ.
+fn compare(args: &[&str], options: PrintOptions, different: &[&str]) {
+    if !have("tcpdump") {
+        return;
+    }
+    let expected_to_differ = |name| ALWAYS.contains(&name) || different.contains(&name);
+    let all = packets::all();
+    let mut failures = Vec::new();
+    for link_type in [1, 101, 113, 276, 0] {
+        let cases: Vec<_> = all
+            .iter()
+            .filter(|case| case.link_type == link_type)
+            .collect();
+        let expected = tcpdump(args, &cases);
+        for ((case, theirs), ours) in cases.iter().zip(&expected).zip(&ours(options, &cases)) {
+            if (theirs == ours) == expected_to_differ(case.name) {
+                failures.push(format!(
+                    "{}:\n  tcpdump {theirs:?}\n  ours    {ours:?}",
+                    case.name
+                ));
+            }
+        }
+    }
+    let count = failures.len();
+    assert!(
+        failures.is_empty(),
+        "{count} of {} differ:\n{}",
+        all.len(),
+        failures.join("\n")
+    );
+}
+
+const EPOCH: PrintOptions = PrintOptions {
+    link_header: false,
+    timestamp: Timestamp::Epoch,
+    utc_offset: 0,
+    verbosity: 0,
+    dump: None,
+};
+
+/// Differences on purpose, whatever the options:
+/// - an IPv4 length of zero is a segment that the card is to cut up, not damage
+/// - tcpdump reads beyond a TCP option of a wrong length, and ends the line at one without room
+/// - tcpdump shows a TCP user timeout by a wrong number, and asks for a key at a signature
+/// - Linux cooked version 2 names the interface by its index, never by asking this host
+const ALWAYS: [&str; 7] = [
+    "IPv4 length of zero",
+    "option of a wrong length",
+    "option beyond the header",
+    "user timeout",
+    "TCP signature",
+    "cooked 2 IPv4",
+    "cooked 2 out",
+];
+
+/// tcpdump shows a packet that ends behind an IPv6 fragment header as if it were whole.
+const BEHIND_EXTENSION: &str = "cut in a fragment header";
+
+/// Not shown in more than one line.
+const ONE_LINE: [&str; 3] = ["LLDP", "LACP", "Geneve with options"];
+
+#[test]
+fn plain() {
+    compare(&["-tt"], EPOCH, &[BEHIND_EXTENSION]);
+}
+
+#[test]
+fn link_header() {
+    // tcpdump leaves out the ethertype of a frame that is cut in its VLAN tag.
+    let different = [BEHIND_EXTENSION, "cut in a VLAN tag"];
+    compare(
+        &["-tt", "-e"],
+        PrintOptions {
+            link_header: true,
+            ..EPOCH
+        },
+        &different,
+    );
+}
+
+#[test]
+fn verbose() {
+    compare(
+        &["-tt", "-v"],
+        PrintOptions {
+            verbosity: 1,
+            ..EPOCH
+        },
+        &ONE_LINE,
+    );
+}
+
+#[test]
+fn very_verbose() {
+    // The bytes of these are left to -x.
+    let with_bytes = [
+        "neighbor solicitation",
+        "neighbor advertisement",
+        "router solicitation 6",
+        "router advertisement 6",
+        "SCTP DATA",
+        "SCTP SACK and DATA",
+    ];
+    let different = [&ONE_LINE[..], &with_bytes].concat();
+    compare(
+        &["-tt", "-vv"],
+        PrintOptions {
+            verbosity: 2,
+            ..EPOCH
+        },
+        &different,
+    );
+}
+
+#[test]
+fn verbose_with_link_header() {
+    let options = PrintOptions {
+        verbosity: 1,
+        link_header: true,
+        ..EPOCH
+    };
+    let different = [&ONE_LINE[..], &["cut in a VLAN tag"]].concat();
+    compare(&["-tt", "-v", "-e"], options, &different);
+}
+
+#[test]
+fn dumps_with_link_header() {
+    for (arg, form) in [("-xx", DumpForm::Hex), ("-XX", DumpForm::HexAscii)] {
+        let dump = Some(Dump {
+            form,
+            link_header: true,
+        });
+        compare(
+            &["-tt", arg],
+            PrintOptions { dump, ..EPOCH },
+            &[BEHIND_EXTENSION],
+        );
+    }
+}
+
+/// Of a cut packet tcpdump shows the link header too, or nothing at all, depending on where it
+/// was cut; here it is the same for all packets.
+#[test]
+fn dumps_without_link_header() {
+    let different = [
+        BEHIND_EXTENSION,
+        "cut in a VLAN tag",
+        "cut in the Ethernet header",
+        "cut in ARP",
+        "cut in IPv4 options",
+        "cut at IPv4",
+        "cut in ICMP",
+        "cut in an unreachable",
+        "cut in ICMPv6",
+        "cut in VXLAN",
+    ];
+    for (arg, form) in [
+        ("-x", DumpForm::Hex),
+        ("-X", DumpForm::HexAscii),
+        ("-A", DumpForm::Ascii),
+    ] {
+        let dump = Some(Dump {
+            form,
+            link_header: false,
+        });
+        compare(&["-tt", arg], PrintOptions { dump, ..EPOCH }, &different);
+    }
+}
+
+/// The forms of time, on packets of which one is before the one in front of it.
+#[test]
+fn times() {
+    if !have("tcpdump") {
+        return;
+    }
+    let case = packets::all()
+        .into_iter()
+        .find(|case| case.name == "UDP")
+        .expect("there is one");
+    let stamps = [
+        5_000_000_001,
+        86_400_999_999_999,
+        3_600_000_000_000,
+        7_200_000_000_001,
+    ];
+    let mut file = Vec::new();
+    pcap::file_header(&mut file, 1, 0);
+    for time in stamps {
+        pcap::record(&mut file, time, &case.bytes, case.original_len as u32);
+    }
+    let scratch = Scratch::new("times");
+    let path = scratch.write("times.pcap", &file);
+    for (args, timestamp) in [
+        (&[][..], Timestamp::Default),
+        (&["-t"], Timestamp::None),
+        (&["-tt"], Timestamp::Epoch),
+        (&["-ttt"], Timestamp::DeltaPrevious),
+        (&["-tttt"], Timestamp::Date),
+        (&["-ttttt"], Timestamp::DeltaFirst),
+    ] {
+        let theirs = run(
+            "tcpdump",
+            &[&["-n", "--nano"], args, &["-r"]].concat(),
+            &path,
+        );
+        let mut printer = Printer::new(PrintOptions { timestamp, ..EPOCH });
+        let mut ours = String::new();
+        for timestamp_ns in stamps {
+            let view = PacketView {
+                timestamp_ns,
+                link_type: 1,
+                captured: &case.bytes,
+                original_len: case.original_len as u32,
+                ..PacketView::default()
+            };
+            printer.line(&mut ours, &view);
+        }
+        assert_eq!(theirs, ours, "{timestamp:?}");
+    }
+}
