@@ -16,6 +16,7 @@ pub mod interface;
 pub mod netlink;
 pub mod netns;
 pub mod probe;
+pub mod process;
 pub mod send;
 #[cfg(test)]
 mod testing;

@@ -183,6 +183,16 @@ where
     }
 }
 
+/// Runs `work` in a new namespace that nobody can see and that ends with it; it has a loopback interface
+/// and nothing else.
+pub fn run_in_scratch<R: Send>(work: impl FnOnce() -> R + Send) -> std::io::Result<R> {
+    on_a_thread(|| {
+        // SAFETY: only the network namespace is left, no file descriptor table or memory is unshared.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
+        Ok(work())
+    })
+}
+
 /// Makes a named namespace, as `ip netns add NAME` does.
 pub fn create(name: &str) -> Result<Namespace> {
     check_name(name)?;

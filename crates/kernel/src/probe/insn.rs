@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// One instruction, laid out as struct bpf_insn.
 #[repr(C)]
@@ -21,13 +21,9 @@ const _: () = assert!(align_of::<Insn>() == align_of::<libbpf_sys::bpf_insn>());
 const ALU64_MOV_K: u8 = 0xb7;
 const ALU64_MOV_X: u8 = 0xbf;
 const ALU64_ADD_K: u8 = 0x07;
-const LDX_W: u8 = 0x61;
 const ST_DW: u8 = 0x7a;
 const JMP_CALL: u8 = 0x85;
 const JMP_EXIT: u8 = 0x95;
-const LD_IMM64: u8 = 0x18;
-const PSEUDO_KFUNC_CALL: u8 = 2;
-const PSEUDO_MAP_FD: u8 = 1;
 
 impl Insn {
     const fn new(code: u8, destination: u8, source: u8, offset: i16, immediate: i32) -> Self {
@@ -54,11 +50,6 @@ impl Insn {
         Self::new(ALU64_ADD_K, register, 0, 0, value)
     }
 
-    /// `register = *(u32 *)(base + offset)`
-    pub const fn load_u32(register: u8, base: u8, offset: i16) -> Self {
-        Self::new(LDX_W, register, base, offset, 0)
-    }
-
     /// `*(u64 *)(base + offset) = value`
     pub const fn store_u64(base: u8, offset: i16, value: i32) -> Self {
         Self::new(ST_DW, base, 0, offset, value)
@@ -67,19 +58,6 @@ impl Insn {
     /// Calls a helper by its number.
     pub const fn call(helper: u32) -> Self {
         Self::new(JMP_CALL, 0, 0, 0, helper as i32)
-    }
-
-    /// Calls a kernel function by its BTF id in vmlinux.
-    pub const fn call_kernel_function(btf_id: u32) -> Self {
-        Self::new(JMP_CALL, 0, PSEUDO_KFUNC_CALL, 0, btf_id as i32)
-    }
-
-    /// `register = map`, in two instructions.
-    pub const fn load_map(register: u8, map: RawFd) -> [Self; 2] {
-        [
-            Self::new(LD_IMM64, register, PSEUDO_MAP_FD, 0, map),
-            Self::new(0, 0, 0, 0, 0),
-        ]
     }
 
     pub const fn exit() -> Self {
@@ -106,8 +84,8 @@ pub struct Program<'a> {
     pub attach_btf_id: u32,
     /// The program that a tracing program is attached to, 0 for the kernel itself.
     pub attach_program: RawFd,
-    /// The device a program is bound to.
-    pub interface: u32,
+    /// Type information, and the number of the type of the program's function in it.
+    pub types: Option<(BorrowedFd<'a>, u32)>,
 }
 
 impl<'a> Program<'a> {
@@ -119,13 +97,15 @@ impl<'a> Program<'a> {
             flags: 0,
             attach_btf_id: 0,
             attach_program: 0,
-            interface: 0,
+            types: None,
         }
     }
 
     /// Loads it; the error is the kernel's errno.
     pub fn load(&self, name: &str) -> io::Result<OwnedFd> {
         let name = CString::new(name)?;
+        // struct bpf_func_info: the function starts at instruction 0.
+        let function = [0, self.types.map_or(0, |(_, id)| id)];
         let mut options = libbpf_sys::bpf_prog_load_opts {
             sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as _,
             attempts: 1,
@@ -133,11 +113,16 @@ impl<'a> Program<'a> {
             prog_flags: self.flags,
             attach_btf_id: self.attach_btf_id,
             attach_prog_fd: self.attach_program as u32,
-            prog_ifindex: self.interface,
             ..Default::default()
         };
-        // SAFETY: Insn has the layout of bpf_insn, the count is the slice's own, name and options
-        // outlive the call.
+        if let Some((types, _)) = self.types {
+            options.prog_btf_fd = types.as_raw_fd() as u32;
+            options.func_info = function.as_ptr().cast();
+            options.func_info_cnt = 1;
+            options.func_info_rec_size = size_of_val(&function) as u32;
+        }
+        // SAFETY: Insn has the layout of bpf_insn, the count is the slice's own; name, options
+        // and function outlive the call.
         let fd = unsafe {
             libbpf_sys::bpf_prog_load(
                 self.kind,

@@ -1,22 +1,99 @@
 //! What this kernel and these privileges allow, found out by trying.
+//!
+//! Versions tell little: features are ported back, compiled out, or forbidden by a policy. So each one
+//! is tried, once in the life of the process, and the answer says which of the three it was.
 
+pub mod attached;
+mod attempt;
+mod btf;
+mod feature;
 pub mod insn;
+mod privilege;
 
-use std::sync::OnceLock;
+pub use feature::Feature;
+pub use privilege::{Capability, has_capability, missing_capabilities};
 
-use insn::{Insn, Program};
+use std::io;
+
+/// What came of trying a feature.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Supported,
+    /// The kernel does not have it.
+    NotSupported {
+        why: String,
+    },
+    /// The kernel may have it, but said no: privileges or a policy.
+    Refused {
+        errno: i32,
+        why: String,
+    },
+}
+
+impl Answer {
+    pub fn is_supported(&self) -> bool {
+        *self == Self::Supported
+    }
+
+    /// The reason, if it was not "yes".
+    pub fn why(&self) -> Option<&str> {
+        match self {
+            Self::Supported => None,
+            Self::NotSupported { why } | Self::Refused { why, .. } => Some(why),
+        }
+    }
+
+    fn lacking(why: impl Into<String>) -> Self {
+        Self::NotSupported { why: why.into() }
+    }
+
+    /// Reads a failed attempt: permission errors are refusals, the rest means there is no such thing.
+    fn from_error(error: &io::Error) -> Self {
+        let errno = error.raw_os_error().unwrap_or(0);
+        match errno {
+            libc::EPERM | libc::EACCES => Self::Refused {
+                errno,
+                why: refusal(),
+            },
+            libc::ENOSYS => Self::lacking("the kernel has no such system call"),
+            libc::EAFNOSUPPORT => Self::lacking("the kernel has no such sockets"),
+            _ => Self::lacking(format!("the kernel does not know it ({})", words(errno))),
+        }
+    }
+
+    fn from_result<T>(result: io::Result<T>) -> Self {
+        result.map_or_else(|e| Self::from_error(&e), |_| Self::Supported)
+    }
+}
+
+fn words(errno: i32) -> String {
+    let text = io::Error::from_raw_os_error(errno).to_string();
+    text.split(" (os error")
+        .next()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// Why something was not permitted: a missing capability, or a policy that stands above them.
+fn refusal() -> String {
+    let missing: Vec<_> = missing_capabilities(&Capability::FOR_BPF)
+        .into_iter()
+        .map(Capability::name)
+        .collect();
+    if missing.is_empty() {
+        "not permitted, although no capability is missing: a security policy of this host forbids it".to_owned()
+    } else {
+        format!("not permitted: {} missing", missing.join(", "))
+    }
+}
 
 /// Whether XDP programs may read the wall clock: `bpf_ktime_get_tai_ns`, since 6.1.
 pub fn has_tai_helper() -> bool {
-    static ANSWER: OnceLock<bool> = OnceLock::new();
-    *ANSWER.get_or_init(|| {
-        let code = [
-            Insn::call(libbpf_sys::BPF_FUNC_ktime_get_tai_ns),
-            Insn::set(0, 2),
-            Insn::exit(),
-        ];
-        Program::new(libbpf_sys::BPF_PROG_TYPE_XDP, &code)
-            .load("trawl_probe")
-            .is_ok()
-    })
+    Feature::TaiClock.probe().is_supported()
+}
+
+/// The running kernel's release, as `uname -r` shows it.
+pub fn kernel_release() -> String {
+    let read = std::fs::read_to_string("/proc/sys/kernel/osrelease");
+    read.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
 }
