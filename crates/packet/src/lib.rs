@@ -5,4 +5,5 @@ mod checksum;
 pub mod pcap;
 pub mod pcapng;
 pub mod print;
+pub mod read;
 pub mod verdict;

@@ -1,5 +1,7 @@
 //! The older pcap format: one interface, no options, nanosecond stamps.
 
+pub(crate) mod read;
+
 use crate::pcapng::block::{Block, EnhancedPacket};
 
 /// The magic of a file with nanoseconds.

@@ -5,6 +5,7 @@
 
 pub mod block;
 pub mod options;
+pub(crate) mod read;
 pub mod write;
 
 use block::{DIRECTION_INBOUND, DIRECTION_MASK, DIRECTION_OUTBOUND};

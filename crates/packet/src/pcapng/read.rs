@@ -1,0 +1,321 @@
+//! Reads pcapng: sections of either byte order, with every block type that holds a packet.
+
+use std::io::Read;
+use std::ops::Range;
+
+use super::Interface;
+use super::block::{self, ByteOrder, HEADER_LEN, MIN_BLOCK_LEN, TRAILER_LEN, padded};
+use super::options::{Options, RawOption};
+use crate::read::{Found, Input, OptionsAt, ReadError};
+
+const SECTION_HEADER_MIN_LEN: usize = MIN_BLOCK_LEN + 16;
+const MAJOR_VERSION: u16 = 1;
+const BLOCK: &str = "a block";
+
+/// The section being read.
+pub(crate) struct Sections {
+    order: ByteOrder,
+    /// Index of this section's interface 0 among the interfaces of the whole file.
+    first_interface: usize,
+    /// Length of the block that was handed out last.
+    pending: usize,
+}
+
+impl Default for Sections {
+    fn default() -> Self {
+        Self {
+            order: ByteOrder::Little,
+            first_interface: 0,
+            pending: 0,
+        }
+    }
+}
+
+impl Sections {
+    pub fn next<R: Read>(
+        &mut self,
+        input: &mut Input<R>,
+        interfaces: &mut Vec<Interface>,
+    ) -> Result<Option<Found>, ReadError> {
+        loop {
+            input.consume(std::mem::take(&mut self.pending));
+            if input.fill(1)?.is_empty() {
+                return Ok(None);
+            }
+            let offset = input.offset();
+            let (kind, len) = self.header(input, interfaces.len())?;
+            let bytes = input.whole(BLOCK, len)?;
+            if self.order.u32_at(bytes, len - TRAILER_LEN) != Some(len as u32) {
+                let what = "a block whose two lengths differ";
+                return Err(ReadError::Malformed { offset, what });
+            }
+            self.pending = len;
+            let body = &bytes[HEADER_LEN..len - TRAILER_LEN];
+            let known = interfaces.get(self.first_interface..).unwrap_or_default();
+            let packet = Body {
+                bytes: body,
+                order: self.order,
+                offset,
+            };
+            let found = match kind {
+                block::INTERFACE_DESCRIPTION => {
+                    let interface = packet.interface()?;
+                    interfaces.push(interface);
+                    continue;
+                }
+                block::ENHANCED_PACKET => packet.enhanced(known)?,
+                block::SIMPLE_PACKET => packet.simple(known)?,
+                block::OBSOLETE_PACKET => packet.obsolete(known)?,
+                // Names, secrets, statistics, custom blocks, and what is not known yet.
+                _ => continue,
+            };
+            return Ok(Some(Found {
+                interface: self.first_interface + found.interface,
+                ..found
+            }));
+        }
+    }
+
+    /// A block's type and length. A section header is the one that says in which order they are.
+    fn header<R: Read>(
+        &mut self,
+        input: &mut Input<R>,
+        interfaces: usize,
+    ) -> Result<(u32, usize), ReadError> {
+        let offset = input.offset();
+        let malformed = |what| Err(ReadError::Malformed { offset, what });
+        let [kind, len] = {
+            let [a, b, c, d, e, f, g, h]: [u8; HEADER_LEN] = input.array(BLOCK)?;
+            [[a, b, c, d], [e, f, g, h]]
+        };
+        let is_section = kind == block::SECTION_HEADER.to_le_bytes();
+        if is_section {
+            let start: [u8; HEADER_LEN + 6] = input.array("a section header")?;
+            let [.., a, b, c, d, e, f] = start;
+            self.order = match u32::from_le_bytes([a, b, c, d]) {
+                block::BYTE_ORDER_MAGIC => ByteOrder::Little,
+                magic if magic.swap_bytes() == block::BYTE_ORDER_MAGIC => ByteOrder::Big,
+                _ => return malformed("a section header without a byte-order magic"),
+            };
+            if self.order.u16([e, f]) != MAJOR_VERSION {
+                return malformed("a section of a version of pcapng that is not known");
+            }
+            self.first_interface = interfaces;
+        }
+        let (kind, len) = (self.order.u32(kind), self.order.u32(len));
+        let shortest = if is_section {
+            SECTION_HEADER_MIN_LEN
+        } else {
+            MIN_BLOCK_LEN
+        };
+        if (len as usize) < shortest {
+            return malformed("a block shorter than its own header");
+        }
+        if !len.is_multiple_of(4) {
+            return malformed("a block whose length is not a multiple of 4");
+        }
+        let limit = block::MAX_BLOCK_LEN;
+        if len > limit {
+            return Err(ReadError::TooLong {
+                offset,
+                what: BLOCK,
+                len,
+                limit,
+            });
+        }
+        Ok((kind, len as usize))
+    }
+}
+
+/// The body of a block that was read whole.
+struct Body<'a> {
+    bytes: &'a [u8],
+    order: ByteOrder,
+    offset: u64,
+}
+
+impl Body<'_> {
+    fn malformed<T>(&self, what: &'static str) -> Result<T, ReadError> {
+        Err(ReadError::Malformed {
+            offset: self.offset,
+            what,
+        })
+    }
+
+    fn u16(&self, at: usize) -> Result<u16, ReadError> {
+        self.order
+            .u16_at(self.bytes, at)
+            .map_or_else(|| self.malformed("a block too short for its type"), Ok)
+    }
+
+    fn u32(&self, at: usize) -> Result<u32, ReadError> {
+        self.order
+            .u32_at(self.bytes, at)
+            .map_or_else(|| self.malformed("a block too short for its type"), Ok)
+    }
+
+    /// Where `len` bytes from `at` on are in the block; the block must have them.
+    fn range(&self, at: usize, len: usize) -> Result<Range<usize>, ReadError> {
+        let end = at.checked_add(len).filter(|end| *end <= self.bytes.len());
+        match end {
+            Some(end) => Ok(HEADER_LEN + at..HEADER_LEN + end),
+            None => self.malformed("a packet longer than its block"),
+        }
+    }
+
+    /// Where the options behind `len` bytes from `at` on are. There may be none.
+    fn options(&self, at: usize, len: usize) -> Range<usize> {
+        let start = (at + padded(len)).min(self.bytes.len());
+        HEADER_LEN + start..HEADER_LEN + self.bytes.len()
+    }
+
+    fn describe<'i>(&self, known: &'i [Interface], id: u32) -> Result<&'i Interface, ReadError> {
+        known.get(id as usize).ok_or(ReadError::UnknownInterface {
+            offset: self.offset,
+            id,
+        })
+    }
+
+    fn enhanced(&self, known: &[Interface]) -> Result<Found, ReadError> {
+        const DATA: usize = block::EPB_FIXED_LEN;
+        let id = self.u32(0)?;
+        let interface = self.describe(known, id)?;
+        let ticks = u64::from(self.u32(4)?) << 32 | u64::from(self.u32(8)?);
+        let captured_len = self.u32(12)? as usize;
+        Ok(Found {
+            timestamp_ns: nanoseconds(ticks, interface),
+            interface: id as usize,
+            original_len: self.u32(16)?,
+            captured: self.range(DATA, captured_len)?,
+            options: OptionsAt::List {
+                at: self.options(DATA, captured_len),
+                order: self.order,
+            },
+        })
+    }
+
+    fn simple(&self, known: &[Interface]) -> Result<Found, ReadError> {
+        const DATA: usize = 4;
+        let interface = self.describe(known, 0)?;
+        let original_len = self.u32(0)?;
+        let snaplen = if interface.snaplen == 0 {
+            u32::MAX
+        } else {
+            interface.snaplen
+        };
+        // The block does not say how much was captured: as much as fits.
+        let room = self.bytes.len().saturating_sub(DATA);
+        let captured_len = (original_len.min(snaplen) as usize).min(room);
+        Ok(Found {
+            timestamp_ns: 0,
+            interface: 0,
+            original_len,
+            captured: self.range(DATA, captured_len)?,
+            options: OptionsAt::None,
+        })
+    }
+
+    fn obsolete(&self, known: &[Interface]) -> Result<Found, ReadError> {
+        const DATA: usize = 20;
+        const UNKNOWN_DROPS: u16 = u16::MAX;
+        let id = self.u16(0)?;
+        let interface = self.describe(known, id.into())?;
+        let drops = self.u16(2)?;
+        let ticks = u64::from(self.u32(4)?) << 32 | u64::from(self.u32(8)?);
+        let captured_len = self.u32(12)? as usize;
+        Ok(Found {
+            timestamp_ns: nanoseconds(ticks, interface),
+            interface: id.into(),
+            original_len: self.u32(16)?,
+            captured: self.range(DATA, captured_len)?,
+            options: OptionsAt::Obsolete {
+                at: self.options(DATA, captured_len),
+                order: self.order,
+                drop_count: (drops != UNKNOWN_DROPS).then_some(drops.into()),
+            },
+        })
+    }
+
+    fn interface(&self) -> Result<Interface, ReadError> {
+        const FIXED_LEN: usize = 8;
+        let mut interface = Interface {
+            link_type: self.u16(0)?,
+            snaplen: self.u32(4)?,
+            tsresol: block::TSRESOL_DEFAULT,
+            ..Interface::default()
+        };
+        let text = |value| Some(String::from_utf8_lossy(value).into_owned());
+        let list = self.bytes.get(FIXED_LEN..).unwrap_or_default();
+        for RawOption { code, value } in Options::new(list, self.order) {
+            let long = || value.try_into().ok().map(|bytes| self.order.u64(bytes));
+            match code {
+                block::OPT_COMMENT => interface.comments.extend(text(value)),
+                block::IF_NAME => interface.name = text(value),
+                block::IF_DESCRIPTION => interface.description = text(value),
+                block::IF_MACADDR => interface.mac = value.try_into().ok(),
+                block::IF_SPEED => interface.speed = long(),
+                block::IF_TSRESOL => {
+                    interface.tsresol = value.first().copied().unwrap_or(interface.tsresol);
+                }
+                block::IF_FILTER => {
+                    if let Some((&block::FILTER_IS_STRING, expression)) = value.split_first() {
+                        interface.filter = text(expression);
+                    }
+                }
+                block::IF_OS => interface.os = text(value),
+                block::IF_TSOFFSET => interface.tsoffset = long().unwrap_or_default() as i64,
+                block::IF_HARDWARE => interface.hardware = text(value),
+                _ => {}
+            }
+        }
+        Ok(interface)
+    }
+}
+
+/// Ticks of an interface as nanoseconds since 1970, at the ends of the range where they are beyond.
+fn nanoseconds(ticks: u64, interface: &Interface) -> u64 {
+    const IS_BINARY: u8 = 0x80;
+    const NANOSECONDS: u128 = 1_000_000_000;
+    let exponent = u32::from(interface.tsresol & !IS_BINARY);
+    let scaled = u128::from(ticks) * NANOSECONDS;
+    let ns = if interface.tsresol & IS_BINARY != 0 {
+        scaled.checked_shr(exponent).unwrap_or(0)
+    } else {
+        10u128
+            .checked_pow(exponent)
+            .map_or(0, |ticks_a_second| scaled / ticks_a_second)
+    };
+    // Below 2^94: the sum cannot overflow.
+    let offset = i128::from(interface.tsoffset) * NANOSECONDS as i128;
+    (ns as i128 + offset).clamp(0, u64::MAX.into()) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ticks: u64, tsresol: u8, tsoffset: i64) -> u64 {
+        nanoseconds(
+            ticks,
+            &Interface {
+                tsresol,
+                tsoffset,
+                ..Interface::default()
+            },
+        )
+    }
+
+    #[test]
+    fn units_and_offsets() {
+        assert_eq!(at(1_500_000, 6, 0), 1_500_000_000);
+        assert_eq!(at(5, 0, 0), 5_000_000_000);
+        assert_eq!(at(123_456, 12, 0), 123);
+        assert_eq!(at(3, 0x80 | 1, 0), 1_500_000_000);
+        assert_eq!(at(1 << 40, 0x80 | 40, 0), 1_000_000_000);
+        assert_eq!(at(5, 9, 2), 2_000_000_005);
+        assert_eq!(at(5, 9, -2), 0);
+        assert_eq!(at(u64::MAX, 0, i64::MAX), u64::MAX);
+        assert_eq!(at(u64::MAX, 127, 0), 0);
+        assert_eq!(at(u64::MAX, 255, 0), 0);
+    }
+}
