@@ -2,6 +2,9 @@
 
 pub mod build;
 mod checksum;
+pub mod decode;
+#[doc(hidden)]
+pub mod exercise;
 pub mod pcap;
 pub mod pcapng;
 pub mod print;

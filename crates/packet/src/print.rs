@@ -6,6 +6,10 @@
 //! - What an application sent is not decoded: a DNS query is a UDP packet with a length.
 //! - A frame inside VXLAN stays on the same line, behind `: `.
 //! - A time difference of a day or more shows all its hours.
+//! - An IPv4 length of zero is a segment that the card is still to cut up, not damage.
+//! - A packet that ends behind an IPv6 extension header is marked as cut; under a cut packet `-x`
+//!   leaves out the link header as under any other.
+//! - `-vv` does not dump what SCTP chunks and neighbour discovery options hold.
 //! - LLDP, slow protocols and EAPOL show one line with `-v` too; routing protocols only their name.
 //! - The interface and direction of a packet stand where `tcpdump -i any` has them; the hook and
 //!   the verdict stand in brackets at the end of the line: `[xdp exit: DROP]`.
@@ -38,6 +42,7 @@ use crate::pcapng::{Direction, Verdict};
 use crate::verdict;
 use flows::Flows;
 use line::{Data, Line};
+pub(crate) use tcp::flag_text as tcp_flags;
 
 /// How packets are shown; the letters are tcpdump's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -126,7 +131,7 @@ impl Printer {
         self.timestamp(out, packet.timestamp_ns);
         if let Some(interface) = packet.interface {
             // The widths are those of `tcpdump -i any`; writing to a String cannot fail.
-            let _ = write!(out, "{interface:<5} ");
+            let _ = write!(out, "{:<5} ", printable(interface));
         }
         match packet.direction {
             Some(Direction::In) => out.push_str("In  "),
@@ -166,10 +171,15 @@ impl Printer {
     }
 }
 
+/// A name out of a file as it may go to a terminal.
+fn printable(name: &str) -> String {
+    name.replace(char::is_control, ".")
+}
+
 /// The bracket at a line's end with the hook, the verdict, or both.
 fn place(out: &mut String, packet: &PacketView<'_>) {
     let verdict = packet.verdict.map(verdict::text);
-    let _ = match (packet.hook, verdict) {
+    let _ = match (packet.hook.map(printable), verdict) {
         (Some(hook), Some(verdict)) => write!(out, " [{hook}: {verdict}]"),
         (Some(hook), None) => write!(out, " [{hook}]"),
         (None, Some(verdict)) => write!(out, " [{verdict}]"),

@@ -18,6 +18,11 @@ const FLAGS: [(u32, &str); 8] = [
     (flags::CWR as u32, "W"),
 ];
 
+/// The flags as letters: `S.` is SYN and ACK.
+pub(crate) fn flag_text(set: u8) -> String {
+    flag_names(set.into(), &FLAGS, "")
+}
+
 pub(super) fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     line.protocol = "tcp";
     let (src, dst) = ip.put_ports(line, names::TCP, data)?;
@@ -34,7 +39,7 @@ pub(super) fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     let (seq, ack) = (data.u32(4)?, data.u32(8)?);
     let set = data.u8(13)?;
     let has = |flag| set & flag != 0;
-    put!(line, "Flags [{}]", flag_names(set.into(), &FLAGS, ""));
+    put!(line, "Flags [{}]", flag_text(set));
     let base = if has(flags::ACK) {
         line.flows
             .base((ip.src, src), (ip.dst, dst), seq, ack, has(flags::SYN))

@@ -1,0 +1,38 @@
+//! Replays the fuzz targets' seeds, and whatever a fuzzer once found, in the ordinary tests.
+
+use std::path::Path;
+
+use trawl_packet::exercise;
+
+fn replay(target: &str, run: fn(&[u8])) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../fuzz/corpus")
+        .join(target);
+    let entries = std::fs::read_dir(&root)
+        .unwrap_or_else(|error| panic!("{}: {error}", root.display()))
+        .map(|entry| entry.expect("a directory entry").path());
+    let mut seeds = 0;
+    for path in entries {
+        let bytes = std::fs::read(&path).expect("read a seed");
+        for cut in [bytes.len(), bytes.len() / 2, bytes.len().saturating_sub(1)] {
+            run(&bytes[..cut]);
+        }
+        seeds += 1;
+    }
+    assert!(seeds > 0, "no seeds in {}", root.display());
+}
+
+#[test]
+fn capture_files() {
+    replay("capture_file", exercise::capture_file);
+}
+
+#[test]
+fn blocks() {
+    replay("blocks", exercise::blocks);
+}
+
+#[test]
+fn printer() {
+    replay("printer", exercise::packet);
+}

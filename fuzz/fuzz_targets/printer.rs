@@ -1,0 +1,6 @@
+//! The printer and the summary on any packet; the first byte picks link type and options.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| trawl_packet::exercise::packet(bytes));
