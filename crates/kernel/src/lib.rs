@@ -15,8 +15,10 @@ pub mod host;
 pub mod interface;
 pub mod netlink;
 pub mod netns;
+pub mod packet_socket;
 pub mod probe;
 pub mod process;
+pub mod producer;
 pub mod send;
 #[cfg(test)]
 mod testing;

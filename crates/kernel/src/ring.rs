@@ -14,7 +14,7 @@ use crate::memory::Mapping;
 use crate::{Error, Result};
 
 const PAGE: usize = 4096;
-const IN_FLIGHT: u64 = 1;
+pub(crate) const IN_FLIGHT: u64 = 1;
 
 /// The smallest and the largest ring that can be asked for.
 pub const RING_SIZE_MIN: u64 = 64 << 10;
@@ -160,6 +160,12 @@ impl Rings {
 
     pub fn maps(&self) -> Option<&RingMaps> {
         self.maps.as_ref()
+    }
+
+    /// The tickets that the tap programs take, where there are such programs.
+    pub(crate) fn tickets(&self) -> Option<&AtomicU64> {
+        let offset = std::mem::offset_of!(CaptureShared, tickets);
+        self.shared.as_ref().map(|shared| atomic64(shared.at(offset)))
     }
 
     /// The sum over all rings of one hook point's accounts.

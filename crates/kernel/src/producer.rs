@@ -1,0 +1,415 @@
+//! The writing side of a ring for packets that come through user space: what bpf/include/ring.h and record.h do in
+//! the kernel, done by a thread.
+//!
+//! One thing differs. A program's record is stamped with the time at which it is written; a packet that comes
+//! through a socket was stamped a little earlier. So a producer keeps its ring marked as being in the middle of a
+//! record all the time, and says by [`Producer::advance`] from which time on records may still come.
+
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::layout::{PointCounters, RING_MAX_SEGMENTS};
+use crate::ring::{Control, IN_FLIGHT, Rings, store32};
+
+const BLOCK_ENHANCED_PACKET: u32 = 6;
+const OPTION_FLAGS: u32 = option(2, 4);
+const OPTION_DROPCOUNT: u32 = option(4, 8);
+const OPTION_PACKETID: u32 = option(5, 8);
+const OPTION_QUEUE: u32 = option(6, 4);
+const END_OF_OPTIONS: u32 = 0;
+
+/// Bytes of a block beside the packet's: before it, and behind it without and with a queue.
+const HEADER: usize = 28;
+const OPTIONS: usize = 32;
+const QUEUE: usize = 8;
+const END: usize = 8;
+
+const fn option(code: u32, length: u32) -> u32 {
+    code | length << 16
+}
+
+/// What is known of a packet that is to be recorded.
+#[derive(Clone, Copy, Debug)]
+pub struct Sighting<'a> {
+    pub point: u32,
+    pub interface: u32,
+    /// Nanoseconds since 1970.
+    pub time: u64,
+    /// The time is the network card's own.
+    pub hardware_stamped: bool,
+    /// The pcapng flags: direction and kind of reception.
+    pub flags: u32,
+    pub queue: Option<u32>,
+    /// The packet's true length.
+    pub original: u32,
+    /// The most bytes to record.
+    pub snaplen: u32,
+    /// The bytes at hand, in pieces that follow each other.
+    pub bytes: [&'a [u8]; 3],
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Recorded,
+    /// The ring is full; the loss is counted.
+    Lost,
+    /// As many records as were asked for are made: the packet does not count at all.
+    LimitReached,
+}
+
+/// The tickets of a capture with a limited number of records (`-c`), shared by all who record.
+#[derive(Debug)]
+pub struct Tickets {
+    limit: Option<u64>,
+    own: AtomicU64,
+    programs: OnceLock<Arc<Rings>>,
+}
+
+impl Tickets {
+    pub fn new(limit: Option<u64>) -> Self {
+        Self {
+            limit,
+            own: AtomicU64::new(0),
+            programs: OnceLock::new(),
+        }
+    }
+
+    /// From now on tickets come from where the tap programs take theirs. To be called before any is taken.
+    pub fn share_with(&self, rings: &Arc<Rings>) {
+        // A second call could only name the same rings: a capture has one set of them.
+        let _ = self.programs.set(Arc::clone(rings));
+    }
+
+    fn counter(&self) -> &AtomicU64 {
+        self.programs
+            .get()
+            .and_then(|rings| rings.tickets())
+            .unwrap_or(&self.own)
+    }
+
+    fn take(&self) -> bool {
+        self.limit
+            .is_none_or(|limit| self.counter().fetch_add(1, Ordering::Relaxed) < limit)
+    }
+
+    /// Whether the number of records asked for has been handed out.
+    pub fn exhausted(&self) -> bool {
+        self.limit
+            .is_some_and(|limit| self.counter().load(Ordering::Relaxed) >= limit)
+    }
+}
+
+/// The writing side of one ring.
+#[derive(Debug)]
+pub struct Producer {
+    rings: Arc<Rings>,
+    ring: usize,
+    tickets: Arc<Tickets>,
+    /// The open segment's ordinal in the upper half, the bytes finished in it in the lower.
+    position: u64,
+    segment: u32,
+    /// No record will be earlier than this.
+    horizon: u64,
+    /// The upper bits of its packets' identifiers.
+    identity: u64,
+    /// Losses outside the ring that the next record's drop count has to tell.
+    untold: u64,
+}
+
+impl Producer {
+    /// One for each ring made by [`Rings::in_memory`]; to be called once for a set of rings.
+    pub fn all(rings: &Arc<Rings>, tickets: &Arc<Tickets>, now: u64) -> Vec<Self> {
+        let of = |ring| {
+            let control = rings.control(ring);
+            let producer = Self {
+                rings: Arc::clone(rings),
+                ring,
+                tickets: Arc::clone(tickets),
+                position: 0,
+                segment: control.open_segment().load(Ordering::Relaxed),
+                horizon: now,
+                identity: next_identity(),
+                untold: 0,
+            };
+            control.last_time().store(now, Ordering::Release);
+            producer.publish(control);
+            producer
+        };
+        (0..rings.count()).map(of).collect()
+    }
+
+    /// Whether the capture is over: what has been seen so far is then to be recorded, and no more.
+    pub fn is_stopped(&self) -> bool {
+        self.rings
+            .control(self.ring)
+            .stopped()
+            .load(Ordering::Relaxed)
+            != 0
+    }
+
+    pub fn limit_reached(&self) -> bool {
+        self.tickets.exhausted()
+    }
+
+    /// Says that no record will be stamped with an earlier time.
+    pub fn advance(&mut self, time: u64) {
+        if time > self.horizon {
+            self.horizon = time;
+            let control = self.rings.control(self.ring);
+            control.last_time().store(time, Ordering::Release);
+        }
+    }
+
+    /// Has the next record's drop count tell of packets that were lost before they came here.
+    pub fn tell_lost(&mut self, packets: u64) {
+        self.untold += packets;
+    }
+
+    /// Counts a packet that was seen, but whose bytes could not be had.
+    pub fn unreadable(&mut self, point: u32) {
+        let account = Counters::of(self.rings.control(self.ring), point);
+        account.seen.add(1);
+        account.lost_copy_failed.add(1);
+    }
+
+    /// Writes one record, or counts the loss.
+    pub fn record(&mut self, sight: &Sighting<'_>) -> Outcome {
+        let at_hand: usize = sight.bytes.iter().map(|piece| piece.len()).sum();
+        let captured = at_hand
+            .min(sight.snaplen as usize)
+            .min(self.rings.geometry().max_captured() as usize);
+        let queue = if sight.queue.is_some() { QUEUE } else { 0 };
+        let size = HEADER + captured.next_multiple_of(4) + OPTIONS + queue + END;
+        let account = Counters::of(self.rings.control(self.ring), sight.point);
+        if !self.make_room(size) {
+            if self.tickets.exhausted() {
+                return Outcome::LimitReached;
+            }
+            account.seen.add(1);
+            account.lost_ring_full.add(1);
+            return Outcome::Lost;
+        }
+        if !self.tickets.take() {
+            return Outcome::LimitReached;
+        }
+        account.seen.add(1);
+        let words = Words {
+            drop_count: account.take_untold() + std::mem::take(&mut self.untold),
+            packet_id: self.next_packet_id(),
+            captured,
+            size: size as u32,
+        };
+        fill(self.free_bytes(size), sight, &words);
+        if sight.hardware_stamped {
+            account.hardware_stamped.add(1);
+        }
+        if captured < sight.original as usize {
+            account.truncated.add(1);
+        }
+        account.recorded.add(1);
+        self.advance(sight.time);
+        self.position += size as u64;
+        self.publish(self.rings.control(self.ring));
+        Outcome::Recorded
+    }
+
+    fn next_packet_id(&self) -> u64 {
+        let counter = Counter(self.rings.control(self.ring).next_packet_id());
+        counter.add(1);
+        self.identity | counter.get()
+    }
+
+    /// Makes sure that the open segment has room for a block, if need be by opening another.
+    fn make_room(&mut self, size: usize) -> bool {
+        if self.used() + size <= self.rings.geometry().segment_size {
+            return true;
+        }
+        let control = self.rings.control(self.ring);
+        take_back_freed(control);
+        let depth = control.stack_depth().load(Ordering::Relaxed);
+        if depth == 0 {
+            return false;
+        }
+        store32(control.stack_depth(), depth - 1);
+        self.segment = control.stack(depth as usize - 1).load(Ordering::Relaxed);
+        let ordinal = (self.position >> 32) as u32;
+        store32(control.order_used(ordinal), self.used() as u32);
+        store32(control.order_segment(ordinal.wrapping_add(1)), self.segment);
+        store32(control.open_segment(), self.segment);
+        self.position = u64::from(ordinal.wrapping_add(1)) << 32;
+        self.publish(control);
+        true
+    }
+
+    fn used(&self) -> usize {
+        self.position as u32 as usize
+    }
+
+    fn publish(&self, control: Control) {
+        control
+            .position()
+            .store(self.position | IN_FLIGHT, Ordering::Release);
+    }
+
+    /// The next `size` bytes of the open segment, which `make_room` has found to be there.
+    fn free_bytes(&mut self, size: usize) -> &mut [u8] {
+        let used = self.used();
+        assert!(used + size <= self.rings.geometry().segment_size);
+        let start = self.rings.bytes(self.ring, self.segment, used);
+        // SAFETY: the range lies within the open segment (just checked), which the consumer does not read beyond the
+        // published position, and which no other producer writes to. The memory is mapped, and zero or written.
+        unsafe { std::slice::from_raw_parts_mut(start, size) }
+    }
+}
+
+impl Drop for Producer {
+    /// Nothing more will come: the merge is not to wait for this ring.
+    fn drop(&mut self) {
+        let control = self.rings.control(self.ring);
+        control.position().store(self.position, Ordering::Release);
+    }
+}
+
+/// Programs number packets from their CPU's number in the upper 16 bits; producers count on from the other end of
+/// the CPUs' range, so that no two packets of a capture are taken for one.
+fn next_identity() -> u64 {
+    static PRODUCERS: AtomicU32 = AtomicU32::new(0);
+    let number = PRODUCERS.fetch_add(1, Ordering::Relaxed);
+    (0xffff - u64::from(number & 0x7fff)) << 48
+}
+
+fn take_back_freed(control: Control) {
+    let given = control.freed_given().load(Ordering::Acquire) as u32;
+    let mut taken = control.freed_taken().load(Ordering::Relaxed);
+    let mut depth = control.stack_depth().load(Ordering::Relaxed);
+    while taken != given && (depth as usize) < RING_MAX_SEGMENTS {
+        let segment = control.freed(taken as usize).load(Ordering::Relaxed);
+        store32(control.stack(depth as usize), segment);
+        depth += 1;
+        taken = taken.wrapping_add(1);
+    }
+    store32(control.stack_depth(), depth);
+    store32(control.freed_taken(), taken);
+}
+
+/// The numbers of a block that the ring supplies.
+struct Words {
+    drop_count: u64,
+    packet_id: u64,
+    captured: usize,
+    size: u32,
+}
+
+/// Writes a whole block; `block` is exactly as long as it.
+fn fill(block: &mut [u8], sight: &Sighting<'_>, words: &Words) {
+    let padded = words.captured.next_multiple_of(4);
+    let (header, rest) = block.split_at_mut(HEADER);
+    let (bytes, options) = rest.split_at_mut(padded);
+    put(
+        header,
+        [
+            BLOCK_ENHANCED_PACKET,
+            words.size,
+            sight.interface,
+            (sight.time >> 32) as u32,
+            sight.time as u32,
+            words.captured as u32,
+            sight.original,
+        ],
+    );
+    let (mut to, padding) = bytes.split_at_mut(words.captured);
+    for piece in sight.bytes {
+        let (now, later) = to.split_at_mut(piece.len().min(to.len()));
+        now.copy_from_slice(&piece[..now.len()]);
+        to = later;
+    }
+    padding.fill(0);
+    let rest = put(
+        options,
+        [
+            OPTION_FLAGS,
+            sight.flags,
+            OPTION_DROPCOUNT,
+            words.drop_count as u32,
+            (words.drop_count >> 32) as u32,
+            OPTION_PACKETID,
+            words.packet_id as u32,
+            (words.packet_id >> 32) as u32,
+        ],
+    );
+    let rest = match sight.queue {
+        Some(queue) => put(rest, [OPTION_QUEUE, queue]),
+        None => rest,
+    };
+    put(rest, [END_OF_OPTIONS, words.size]);
+}
+
+/// Writes words in the file's byte order, and returns what lies behind them.
+fn put<const N: usize>(to: &mut [u8], words: [u32; N]) -> &mut [u8] {
+    let (now, later) = to.split_at_mut(4 * N);
+    for (place, word) in now.chunks_exact_mut(4).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    later
+}
+
+/// A count that one thread writes and others read.
+#[derive(Clone, Copy)]
+struct Counter<'a>(&'a AtomicU64);
+
+impl Counter<'_> {
+    fn get(self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// There is one writer, so that no locked addition is needed.
+    fn add(self, more: u64) {
+        self.0.store(self.get() + more, Ordering::Relaxed);
+    }
+}
+
+struct Counters<'a> {
+    seen: Counter<'a>,
+    recorded: Counter<'a>,
+    lost_ring_full: Counter<'a>,
+    lost_copy_failed: Counter<'a>,
+    losses_told: Counter<'a>,
+    hardware_stamped: Counter<'a>,
+    truncated: Counter<'a>,
+}
+
+impl Counters<'_> {
+    fn of(control: Control, point: u32) -> Self {
+        let account = control.point(point as usize);
+        let counter = |offset| {
+            let at = account.cast::<u8>().wrapping_add(offset).cast();
+            // SAFETY: the offset is that of an aligned u64 member of the account, which lies within the control
+            // block; the mapping is kept alive by the Producer that asks.
+            Counter(unsafe { AtomicU64::from_ptr(at) })
+        };
+        Self {
+            seen: counter(offset_of!(PointCounters, seen)),
+            recorded: counter(offset_of!(PointCounters, recorded)),
+            lost_ring_full: counter(offset_of!(PointCounters, lost_ring_full)),
+            lost_copy_failed: counter(offset_of!(PointCounters, lost_copy_failed)),
+            losses_told: counter(offset_of!(PointCounters, losses_told)),
+            hardware_stamped: counter(offset_of!(PointCounters, hardware_stamped)),
+            truncated: counter(offset_of!(PointCounters, truncated)),
+        }
+    }
+
+    /// The losses that no record has told of yet; from now on they are told.
+    fn take_untold(&self) -> u64 {
+        let untold =
+            self.lost_ring_full.get() + self.lost_copy_failed.get() - self.losses_told.get();
+        if untold > 0 {
+            self.losses_told.add(untold);
+        }
+        untold
+    }
+}
+
+#[cfg(test)]
+mod tests;
