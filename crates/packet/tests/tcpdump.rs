@@ -236,6 +236,41 @@ fn dumps_without_link_header() {
     }
 }
 
+/// Frames cut at every byte: nearly all marks of a cut are where tcpdump has them. The others are
+/// names of the innermost header, options whose start is there, and stray brackets of tcpdump's.
+#[test]
+fn cuts_at_every_byte() {
+    if !have("tcpdump") {
+        return;
+    }
+    let whole = |case: &Case| case.link_type == 1 && case.bytes.len() == case.original_len;
+    let cuts: Vec<_> = packets::all()
+        .into_iter()
+        .filter(whole)
+        .flat_map(|case| {
+            (1..case.bytes.len()).map(move |len| Case {
+                bytes: case.bytes[..len].to_vec(),
+                name: case.name,
+                link_type: case.link_type,
+                original_len: case.original_len,
+            })
+        })
+        .collect();
+    let cuts: Vec<_> = cuts.iter().collect();
+    let (theirs, ours) = (tcpdump(&["-tt"], &cuts), ours(EPOCH, &cuts));
+    let different: Vec<_> = theirs
+        .iter()
+        .zip(&ours)
+        .filter(|(theirs, ours)| theirs != ours)
+        .collect();
+    let (differ, all) = (different.len(), cuts.len());
+    assert!(
+        differ * 100 < all * 4,
+        "{differ} of {all} differ: {:#?}",
+        &different[..differ.min(40)]
+    );
+}
+
 /// The forms of time, on packets of which one is before the one in front of it.
 #[test]
 fn times() {

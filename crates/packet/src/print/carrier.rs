@@ -10,8 +10,8 @@ pub(super) fn mpls(line: &mut Line<'_>, mut data: Data<'_>) -> Printed {
     const EXPLICIT_NULL_V6: u32 = 2;
     const IMPLICIT_NULL: u32 = 3;
     line.protocol = "mpls";
-    put!(line, "MPLS ");
-    let mut separator = "";
+    put!(line, "MPLS");
+    let mut separator = " ";
     let label = loop {
         let entry = data.u32(0)?;
         data = data.skip(4);
@@ -54,7 +54,7 @@ pub(super) fn mpls(line: &mut Line<'_>, mut data: Data<'_>) -> Printed {
         }
         _ => {
             link::default_print(line, data);
-            Ok(())
+            data.need(data.len)
         }
     }
 }
@@ -106,6 +106,7 @@ fn pppoe_tags(line: &mut Line<'_>, mut tags: Data<'_>) -> Printed {
     const TAG_HEADER_LEN: usize = 4;
     while tags.len >= TAG_HEADER_LEN {
         let (kind, len) = (tags.u16(0)?, usize::from(tags.u16(2)?));
+        let value = tags.slice(TAG_HEADER_LEN, len)?;
         let name = match kind {
             0x0000 => "EOL",
             0x0101 => "Service-Name",
@@ -124,7 +125,6 @@ fn pppoe_tags(line: &mut Line<'_>, mut tags: Data<'_>) -> Printed {
         if name == "TAG-0x" {
             put!(line, "{kind:04x}");
         }
-        let value = tags.slice(TAG_HEADER_LEN, len)?;
         let is_text = value.iter().all(|byte| (b' '..=b'~').contains(byte));
         if is_text && !value.is_empty() {
             put!(line, " \"{}\"", String::from_utf8_lossy(value));

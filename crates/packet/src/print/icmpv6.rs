@@ -25,7 +25,6 @@ const LISTENER_REPORT_V2: u8 = 143;
 
 pub(super) fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     line.protocol = "icmp6";
-    data.need(4)?;
     let kind = data.u8(0)?;
     if line.verbose() && !ip.fragmented && data.bytes.len() == data.len {
         checksum(line, ip, data)?;
@@ -173,7 +172,6 @@ fn unreachable(line: &mut Line<'_>, code: u8, data: Data<'_>) -> Printed {
     const BEYOND_SCOPE: u8 = 2;
     const PORT: u8 = 4;
     let inner = data.skip(HEADER_LEN);
-    let to = Ipv6Addr::from(inner.array(24)?);
     let name = match code {
         0 => "unreachable route",
         1 => " unreachable prohibited",
@@ -186,6 +184,7 @@ fn unreachable(line: &mut Line<'_>, code: u8, data: Data<'_>) -> Printed {
         }
     };
     put!(line, ", {name}");
+    let to = Ipv6Addr::from(inner.array(24)?);
     match code {
         BEYOND_SCOPE => {
             put!(

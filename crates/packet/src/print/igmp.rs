@@ -36,13 +36,14 @@ pub(super) fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
 
 fn query(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     const V3_LEN: usize = 12;
+    put!(line, "igmp query");
     let (code, group) = (data.u8(1)?, Ipv4Addr::from(data.array(4)?));
     let version = match data.len {
         V3_LEN.. => 3,
         _ if code == 0 => 1,
         _ => 2,
     };
-    put!(line, "igmp query v{version}");
+    put!(line, " v{version}");
     if version > 1 && code != USUAL_TIME {
         put!(line, " [max resp time {:.1}s]", f32::from(code) / 10.0);
     }

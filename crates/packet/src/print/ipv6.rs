@@ -96,9 +96,6 @@ fn extensions(line: &mut Line<'_>, mut ip: protocol::Ip, mut data: Data<'_>) -> 
         };
         next = data.u8(0)?;
         data = data.skip(len);
-        if data.bytes.is_empty() && data.len > 0 {
-            return Err(Stop::Cut);
-        }
     }
 }
 

@@ -44,6 +44,8 @@ impl Ip {
         match (ports, self.protocol == protocol) {
             (Ok((src, dst)), true) => put!(line, "{from}.{src} > {to}.{dst}: "),
             (Ok((src, dst)), false) => put!(line, "{src} > {dst}: "),
+            // The mark of the cut brings a space of its own.
+            (Err(_), true) if protocol == names::TCP => put!(line, "{from} > {to}:"),
             (Err(_), true) => put!(line, "{from} > {to}: "),
             (Err(_), false) => {}
         }

@@ -28,6 +28,11 @@ pub(super) fn print(
         put!(line, "{separator}");
         separator = ",";
         let kind = list.u8(0)?;
+        let len = match kind {
+            END | NOP => 1,
+            _ if list.len < 2 => 0,
+            _ => usize::from(list.u8(1)?),
+        };
         put_name(line, kind);
         if kind == END {
             break;
@@ -36,11 +41,6 @@ pub(super) fn print(
             list = list.skip(1);
             continue;
         }
-        let len = if list.len < 2 {
-            0
-        } else {
-            usize::from(list.u8(1)?)
-        };
         if len < 2 || len > list.len {
             put!(line, "[bad opt]");
             break;

@@ -12,11 +12,13 @@ pub(super) fn vxlan(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     const HEADER_LEN: usize = 8;
     const HAS_VNI: u8 = 0x08;
     line.protocol = "vxlan";
-    put!(line, "VXLAN, ");
+    put!(line, "VXLAN");
     let flags = data.u8(0)?;
     let mark = if flags & HAS_VNI != 0 { 'I' } else { '.' };
-    put!(line, "flags [{mark}] (0x{flags:02x}), ");
-    put!(line, "vni {}: ", data.u32(4)? >> 8);
+    put!(line, ", flags [{mark}] (0x{flags:02x}), ");
+    let [a, b, c] = data.array(4)?;
+    put!(line, "vni {}: ", u32::from_be_bytes([0, a, b, c]));
+    data.need(HEADER_LEN)?;
     link::ethernet(line, data.skip(HEADER_LEN))
 }
 
