@@ -1,5 +1,6 @@
 //! `trawl lab`: networks of namespaces for trying things out.
 
+use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use clap::{Subcommand, ValueEnum};
@@ -8,7 +9,9 @@ use trawl_kernel::interface::Interface;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
 use trawl_lab::sender::{Engine, Job, send};
-use trawl_lab::{Pair, PairOptions, frame};
+use trawl_lab::{Pair, PairOptions, Record, frame};
+
+use crate::doctor::write_out;
 
 /// Makes and removes networks of namespaces for trying things out
 #[derive(Debug, clap::Args)]
@@ -96,20 +99,21 @@ struct Send {
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
-    match args.command {
+    let text = match args.command {
         Command::Up(up) => make(&up)?,
         Command::Down { name } => {
             let lab = trawl_lab::remove(&name)?;
-            println!("removed {}: {}", lab.id, lab.namespaces.join(", "));
+            format!("removed {}: {}\n", lab.id, lab.namespaces.join(", "))
         }
         Command::Clean { all } => clean(all)?,
         Command::List { json } => list(json),
         Command::Send(args) => send_frames(&args)?,
-    }
+    };
+    write_out(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn make(up: &Up) -> Result<()> {
+fn make(up: &Up) -> Result<String> {
     let defaults = PairOptions::default();
     let options = PairOptions {
         queues: up.queues.unwrap_or(defaults.queues),
@@ -119,13 +123,15 @@ fn make(up: &Up) -> Result<()> {
         ..defaults
     };
     let pair = Pair::named(&up.name, &options)?;
+    let mut text = String::new();
     for station in [&pair.a, &pair.b] {
         let mac: Vec<String> = station
             .mac
             .iter()
             .map(|byte| format!("{byte:02x}"))
             .collect();
-        println!(
+        let _ = writeln!(
+            text,
             "{}  {}  {}  {}  {}",
             station.name,
             station.interface,
@@ -134,45 +140,49 @@ fn make(up: &Up) -> Result<()> {
             station.ipv6
         );
     }
-    println!(
-        "try it:       ip netns exec {} ping {}",
-        pair.a.name, pair.b.ipv4
+    let _ = writeln!(
+        text,
+        "try it:       trawl capture -i {}:{}",
+        pair.a.name, pair.a.interface
     );
-    println!("take it down: trawl lab down {}", up.name);
-    pair.keep()
+    let _ = writeln!(text, "take it down: trawl lab down {}", up.name);
+    pair.keep()?;
+    Ok(text)
 }
 
-fn clean(all: bool) -> Result<()> {
+fn clean(all: bool) -> Result<String> {
     let cleaned = trawl_lab::clean(all)?;
-    for name in &cleaned.removed {
-        println!("removed {name}");
-    }
-    for name in &cleaned.kept {
-        println!("left alone {name} (in use; --all removes it too)");
-    }
     if cleaned.removed.is_empty() && cleaned.kept.is_empty() {
-        println!("nothing to remove");
+        return Ok("nothing to remove\n".to_owned());
     }
-    Ok(())
+    let removed = cleaned
+        .removed
+        .iter()
+        .map(|name| format!("removed {name}\n"));
+    let kept = cleaned
+        .kept
+        .iter()
+        .map(|name| format!("left alone {name} (in use; --all removes it too)\n"));
+    Ok(removed.chain(kept).collect())
 }
 
-fn list(as_json: bool) {
+fn list(as_json: bool) -> String {
     let labs = trawl_lab::list();
     if as_json {
-        println!("{}", json!(labs));
-        return;
+        return format!("{}\n", json!(labs));
     }
-    for lab in labs {
+    let line = |lab: &Record| {
         let state = match lab.owner {
             None => "up until it is taken down".to_owned(),
             Some(owner) if lab.in_use() => format!("in use by process {}", owner.pid),
             Some(_) => "left behind (trawl lab clean)".to_owned(),
         };
-        println!("{}  {}  {state}", lab.id, lab.namespaces.join(" "));
-    }
+        format!("{}  {}  {state}\n", lab.id, lab.namespaces.join(" "))
+    };
+    labs.iter().map(line).collect()
 }
 
-fn send_frames(args: &Send) -> Result<()> {
+fn send_frames(args: &Send) -> Result<String> {
     let namespace = args.netns.as_deref().map(Namespace::open).transpose()?;
     let interface = Interface::find(namespace.as_ref(), &args.interface)?;
     let Some(mac) = interface.mac else {
@@ -194,13 +204,12 @@ fn send_frames(args: &Send) -> Result<()> {
         rate: args.rate,
         cpu: args.cpu,
     })?;
-    println!(
-        "sent {} frames of {} bytes in {:.3} s: {:.0} a second; {} were refused at first and sent again",
+    Ok(format!(
+        "sent {} frames of {} bytes in {:.3} s: {:.0} a second; {} were refused at first and sent again\n",
         sent.packets,
         args.size,
         sent.took.as_secs_f64(),
         sent.per_second(),
         sent.again
-    );
-    Ok(())
+    ))
 }

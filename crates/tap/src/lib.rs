@@ -7,6 +7,7 @@ use trawl_kernel::Result;
 pub mod account;
 pub mod assembly;
 pub mod chain;
+pub mod doctor;
 pub mod hook;
 pub mod merge;
 pub mod packet;
@@ -71,6 +72,11 @@ pub trait Tap: fmt::Debug {
 
 /// A tap at work.
 pub trait Attached: fmt::Debug {
+    /// Begins to record. All taps are attached by then, and no process is forked any more: threads may be started.
+    fn start(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Stops seeing packets, and leaves things as they were. What could not be put right is said.
     fn detach(&mut self) -> Vec<String>;
 

@@ -1,0 +1,164 @@
+//! `trawl doctor`: what this machine can do, what it cannot, and the mend.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write as _};
+use std::process::ExitCode;
+
+use serde_json::json;
+use trawl_kernel::netns::Namespace;
+use trawl_kernel::{Error, Result};
+use trawl_tap::doctor::{self, Finding, State};
+
+/// Tells what this machine and its interfaces can do for a capture, and what mends the rest
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Look at this interface too (IF, or NAMESPACE:IF); may be given several times
+    #[arg(short, value_name = "IF")]
+    interface: Vec<String>,
+    /// The network namespace the interfaces are in
+    #[arg(long, value_name = "NAME")]
+    netns: Option<String>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Args) -> Result<ExitCode> {
+    let mut findings = Vec::new();
+    // First what can fail: a wrong name is said at once, and alone.
+    for text in &args.interface {
+        let (namespace, name) = match text.split_once(':') {
+            Some((namespace, name)) => (Some(namespace), name),
+            None => (args.netns.as_deref(), text.as_str()),
+        };
+        let namespace = namespace.map(Namespace::open).transpose()?;
+        findings.extend(doctor::interface(namespace.as_ref(), name)?);
+    }
+    if args.interface.is_empty() {
+        args.netns.as_deref().map(Namespace::open).transpose()?;
+    }
+    findings.splice(0..0, doctor::machine());
+    let problem = doctor::has_problem(&findings);
+    let text = if args.json {
+        format!(
+            "{:#}\n",
+            json!({ "findings": findings, "problem": problem })
+        )
+    } else {
+        for_people(&findings, colours_wanted())
+    };
+    write_out(&text)?;
+    Ok(if problem {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// Writes to standard output. A reader that has seen enough is no failure.
+pub fn write_out(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::os("cannot write to standard output", e))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Only on a terminal, and not where NO_COLOR asks for none (see no-color.org).
+fn colours_wanted() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+fn for_people(findings: &[Finding], colours: bool) -> String {
+    let width = findings
+        .iter()
+        .map(|finding| finding.subject.len())
+        .max()
+        .unwrap_or(0);
+    let mut text = String::new();
+    let mut area = "";
+    for finding in findings {
+        if finding.area != area {
+            let blank = if area.is_empty() { "" } else { "\n" };
+            let _ = writeln!(text, "{blank}{}", paint(&finding.area, "1", colours));
+            area = &finding.area;
+        }
+        let (mark, colour) = match finding.state {
+            State::Ok => ("ok", "32"),
+            State::Info => ("- ", ""),
+            State::Warn => ("! ", "33"),
+            State::Problem => ("x ", "31"),
+        };
+        let mark = paint(mark, colour, colours);
+        let _ = writeln!(
+            text,
+            "  {mark} {:width$}  {}",
+            finding.subject, finding.text
+        );
+        for (word, more) in [("why", &finding.why), ("mend", &finding.mend)] {
+            if let Some(more) = more {
+                let _ = writeln!(text, "     {:width$}  {word}: {more}", "");
+            }
+        }
+    }
+    let count = |state| {
+        findings
+            .iter()
+            .filter(|finding| finding.state == state)
+            .count()
+    };
+    let (problems, warnings) = (count(State::Problem), count(State::Warn));
+    let plural = |n: usize| if n == 1 { "" } else { "s" };
+    let _ = writeln!(
+        text,
+        "\n{problems} problem{}, {warnings} warning{}",
+        plural(problems),
+        plural(warnings)
+    );
+    text
+}
+
+fn paint(text: &str, colour: &str, colours: bool) -> String {
+    match colours && !colour.is_empty() {
+        true => format!("\x1b[{colour}m{text}\x1b[0m"),
+        false => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(state: State, mend: Option<&str>) -> Finding {
+        Finding {
+            area: "kernel".to_owned(),
+            subject: "thing".to_owned(),
+            state,
+            text: "words".to_owned(),
+            why: None,
+            mend: mend.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn lines_are_aligned_and_counted() {
+        let findings = [
+            finding(State::Ok, None),
+            finding(State::Problem, Some("do it")),
+        ];
+        let text = for_people(&findings, false);
+        assert_eq!(
+            text,
+            "kernel\n  ok thing  words\n  x  thing  words\n            mend: do it\n\n1 problem, 0 warnings\n"
+        );
+    }
+
+    #[test]
+    fn colours_are_only_there_when_wanted() {
+        let findings = [finding(State::Warn, None)];
+        assert!(!for_people(&findings, false).contains('\x1b'));
+        assert!(for_people(&findings, true).contains("\x1b[33m!"));
+    }
+}

@@ -1,0 +1,271 @@
+//! What is attached to an interface, by whom, and which hook maps it offers.
+
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+
+use trawl_kernel::Result;
+use trawl_kernel::bpf::{info, link, map, program};
+use trawl_kernel::bpffs::{self, Object, Pinned};
+use trawl_kernel::netlink::tc::Direction;
+use trawl_kernel::netlink::{Link, Netlink, XdpAttachment};
+use trawl_kernel::netns::{Namespace, run_maybe_in};
+use trawl_kernel::probe::attached::tcx;
+
+use super::owner::Owners;
+use super::{Finding, State};
+use crate::chain;
+
+/// One slot for each XDP action.
+const HOOK_ENTRIES: u32 = 5;
+const LIBXDP_DISPATCHER: &str = "xdp_dispatcher";
+
+/// A program array that a capture could hook into.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HookMap {
+    pub id: u32,
+    pub name: String,
+    pub entries: u32,
+    pub path: Option<PathBuf>,
+}
+
+/// What was found on an interface's hooks.
+#[derive(Debug)]
+pub struct Attached {
+    pub findings: Vec<Finding>,
+    /// The XDP program's name, if there is one.
+    pub xdp: Option<String>,
+    /// It is trawl's own, and a second capture may join it.
+    pub xdp_is_trawl: bool,
+    pub hooks: Vec<HookMap>,
+}
+
+pub fn look(area: &str, namespace: Option<&Namespace>, interface: &Link) -> Result<Attached> {
+    let (owners, pins) = (Owners::look(), bpffs::pinned());
+    let mut attached = Attached {
+        findings: Vec::new(),
+        xdp: None,
+        xdp_is_trawl: false,
+        hooks: Vec::new(),
+    };
+    let prefix = namespace.map_or_else(String::new, Namespace::exec_prefix);
+    for present in &interface.xdp {
+        attached.take_xdp(area, present, interface, &prefix, &owners, &pins);
+    }
+    if interface.xdp.is_empty() {
+        attached
+            .findings
+            .push(Finding::new(area, "XDP program", State::Ok, "none"));
+    }
+    attached.hook_findings(area, &pins);
+    for (ingress, name) in [(true, "tcx ingress"), (false, "tcx egress")] {
+        let found = run_maybe_in(namespace, || tcx(interface.index, ingress))?.unwrap_or_default();
+        for one in found {
+            let mut text = describe_program(one.program_id, &owners, &pins);
+            if let Some(id) = one.link_id {
+                text.push_str(&format!(", by link {id}{}", held(owners.of_link(id))));
+            }
+            attached
+                .findings
+                .push(Finding::new(area, name, State::Info, text));
+        }
+    }
+    let mut netlink = Netlink::open(namespace)?;
+    for direction in [Direction::Ingress, Direction::Egress] {
+        for filter in netlink
+            .filters(interface.index, direction)
+            .unwrap_or_default()
+        {
+            let program = filter
+                .program_id
+                .map(|id| describe_program(id, &owners, &pins));
+            let text = format!(
+                "{}, priority {}, {}",
+                filter.name,
+                filter.place.priority,
+                program.unwrap_or_else(|| "unknown program".to_owned())
+            );
+            let subject = format!("clsact {}", direction.name());
+            attached
+                .findings
+                .push(Finding::new(area, &subject, State::Info, text));
+        }
+    }
+    Ok(attached)
+}
+
+impl Attached {
+    fn take_xdp(
+        &mut self,
+        area: &str,
+        present: &XdpAttachment,
+        interface: &Link,
+        prefix: &str,
+        owners: &Owners,
+        pins: &[Pinned],
+    ) {
+        let id = present.program_id;
+        let mut text = format!(
+            "{}, {} mode",
+            describe_program(id, owners, pins),
+            present.mode.name()
+        );
+        let mut finding = Finding::new(area, "XDP program", State::Info, "");
+        match link_to(id, interface.index) {
+            Some(link) => {
+                text.push_str(&format!(
+                    ", by link {link}{}{}",
+                    held(owners.of_link(link)),
+                    pin_of_link(link, pins)
+                ));
+            }
+            None => {
+                text.push_str(", by netlink");
+                finding = finding.why("it stays until it is taken off").mend(format!(
+                    "to take it off: {prefix}ip link set dev {} {} off",
+                    interface.name,
+                    match present.mode {
+                        trawl_kernel::netlink::XdpMode::Native => "xdpdrv",
+                        trawl_kernel::netlink::XdpMode::Skb => "xdpgeneric",
+                        trawl_kernel::netlink::XdpMode::Offload => "xdpoffload",
+                    }
+                ));
+            }
+        }
+        finding.text = text;
+        let about = program::open_by_id(id).and_then(|fd| info::program(fd.as_fd()));
+        if let Ok(about) = about {
+            if about.name == LIBXDP_DISPATCHER {
+                finding.why = Some(dispatcher(interface.index, id, pins));
+            }
+            self.xdp_is_trawl = chain::PROGRAM_NAMES.contains(&about.name.as_str());
+            self.hooks
+                .extend(about.map_ids.iter().filter_map(|map| hook_map(*map, pins)));
+            self.xdp = Some(about.name);
+        } else {
+            self.xdp = Some(format!("number {id}"));
+        }
+        self.findings.push(finding);
+    }
+
+    fn hook_findings(&mut self, area: &str, pins: &[Pinned]) {
+        for hook in &self.hooks {
+            let place = match &hook.path {
+                Some(path) => format!("pinned at {}", path.display()),
+                None => "not pinned".to_owned(),
+            };
+            let text = format!(
+                "{} (map {}, {} entries), {place}",
+                hook.name, hook.id, hook.entries
+            );
+            self.findings
+                .push(Finding::new(area, "hook map", State::Ok, text));
+        }
+        let of_program: Vec<u32> = self.hooks.iter().map(|hook| hook.id).collect();
+        for (pin, about) in pinned_hooks(pins).filter(|(_, about)| !of_program.contains(&about.id))
+        {
+            let text = format!(
+                "{} (map {}, {} entries), pinned at {}, not known to be used here",
+                about.name,
+                about.id,
+                about.max_entries,
+                pin.path.display()
+            );
+            self.findings.push(
+                Finding::new(area, "hook map", State::Info, text).mend(format!(
+                    "if a program here jumps through it: --hook {}",
+                    pin.path.display()
+                )),
+            );
+        }
+    }
+}
+
+fn pinned_hooks(pins: &[Pinned]) -> impl Iterator<Item = (&Pinned, &info::MapInfo)> {
+    pins.iter().filter_map(|pin| match &pin.object {
+        Object::Map(about) if is_hook(about) => Some((pin, about)),
+        _ => None,
+    })
+}
+
+fn is_hook(about: &info::MapInfo) -> bool {
+    about.kind == map::PROG_ARRAY
+        && about.max_entries >= HOOK_ENTRIES
+        && about.name != chain::MAP_NAME
+}
+
+fn hook_map(id: u32, pins: &[Pinned]) -> Option<HookMap> {
+    let about = map::open_by_id(id)
+        .and_then(map::info)
+        .ok()
+        .filter(is_hook)?;
+    let path = pinned_hooks(pins)
+        .find(|(_, pinned)| pinned.id == id)
+        .map(|(pin, _)| pin.path.clone());
+    Some(HookMap {
+        id,
+        name: about.name,
+        entries: about.max_entries,
+        path,
+    })
+}
+
+fn describe_program(id: u32, owners: &Owners, pins: &[Pinned]) -> String {
+    let mut text = match program::open_by_id(id).and_then(|fd| info::program(fd.as_fd())) {
+        Ok(about) => format!("{} (id {id}, tag {})", about.name, about.tag),
+        Err(_) => format!("id {id}"),
+    };
+    let pin = pins
+        .iter()
+        .find(|pin| matches!(&pin.object, Object::Program(about) if about.id == id));
+    if let Some(pin) = pin {
+        text.push_str(&format!(", pinned at {}", pin.path.display()));
+    }
+    text.push_str(&held(owners.of_program(id)));
+    text
+}
+
+fn held(holders: &[String]) -> String {
+    match holders {
+        [] => String::new(),
+        holders => format!(", held by {}", holders.join(", ")),
+    }
+}
+
+/// The XDP link that attaches this program to this interface.
+fn link_to(program: u32, interface: u32) -> Option<u32> {
+    link::all_ids().into_iter().find(|id| {
+        link::open_by_id(*id)
+            .and_then(|fd| info::link(fd.as_fd()))
+            .is_ok_and(|about| about.program == program && about.ifindex == interface)
+    })
+}
+
+fn pin_of_link(id: u32, pins: &[Pinned]) -> String {
+    let pin = pins
+        .iter()
+        .find(|pin| matches!(&pin.object, Object::Link(about) if about.id == id));
+    pin.map_or_else(String::new, |pin| {
+        format!(", pinned at {}", pin.path.display())
+    })
+}
+
+/// libxdp keeps the programs behind its dispatcher pinned in a directory named after it.
+fn dispatcher(interface: u32, id: u32, pins: &[Pinned]) -> String {
+    let directory = format!("dispatch-{interface}-{id}");
+    let behind: Vec<_> = pins
+        .iter()
+        .filter(|pin| {
+            pin.path
+                .parent()
+                .is_some_and(|parent| parent.ends_with(&directory))
+        })
+        .filter_map(|pin| match &pin.object {
+            Object::Program(about) => Some(format!("{} (id {})", about.name, about.id)),
+            _ => None,
+        })
+        .collect();
+    match behind.is_empty() {
+        true => "libxdp's dispatcher".to_owned(),
+        false => format!("libxdp's dispatcher, which runs {}", behind.join(", ")),
+    }
+}

@@ -1,0 +1,286 @@
+//! One interface: its driver, what is attached, what changes packets before they are seen, and which taps
+//! work there.
+
+use trawl_kernel::Result;
+use trawl_kernel::ethtool::{Channels, Ethtool};
+use trawl_kernel::interface::Interface;
+use trawl_kernel::netlink::{Link, Netlink, XdpAbilities, xdp_abilities};
+use trawl_kernel::netns::Namespace;
+use trawl_kernel::probe::Feature;
+
+use super::attached::{self, Attached};
+use super::{Finding, State, offload, veth};
+
+/// What a page holds of a packet in native XDP, less the room that the kernel keeps for itself.
+const LINEAR_MTU: u32 = 3498;
+
+/// All that can be said of an interface; an error if it does not exist.
+pub fn examine(namespace: Option<&Namespace>, name: &str) -> Result<Vec<Finding>> {
+    let interface = Interface::find(namespace, name)?;
+    let link = Netlink::open(namespace)?.link(name)?;
+    let ethtool = Ethtool::open(namespace, name)?;
+    let abilities = xdp_abilities(namespace, link.index)?;
+    let subject = Subject {
+        area: match namespace.and_then(Namespace::name) {
+            Some(namespace) => format!("{namespace}:{name}"),
+            None => name.to_owned(),
+        },
+        prefix: namespace.map_or_else(String::new, Namespace::exec_prefix),
+        driver: interface.driver.clone().unwrap_or_default(),
+        interface,
+        abilities,
+    };
+    let attached = attached::look(&subject.area, namespace, &link)?;
+    let mut findings = vec![subject.link(), subject.hardware()];
+    findings.extend(subject.native());
+    findings.extend(subject.mtu());
+    findings.extend(
+        ethtool
+            .channels()
+            .ok()
+            .and_then(|channels| subject.queues(channels)),
+    );
+    if link.kind.as_deref() == Some("veth") {
+        findings.extend(veth::examine(&subject.area, namespace, &link, abilities)?);
+    }
+    let features = ethtool.features().unwrap_or_default();
+    findings.extend(offload::examine(
+        &subject.area,
+        &subject.prefix,
+        name,
+        &subject.driver,
+        &features,
+    ));
+    findings.push(subject.hardware_time(&ethtool));
+    findings.extend(attached.findings.iter().cloned());
+    findings.extend(subject.taps(&attached, &link));
+    Ok(findings)
+}
+
+/// What the findings are about.
+struct Subject {
+    area: String,
+    /// What a command needs before it to run in the interface's namespace.
+    prefix: String,
+    driver: String,
+    interface: Interface,
+    abilities: Option<XdpAbilities>,
+}
+
+impl Subject {
+    fn new(&self, subject: &str, state: State, text: impl Into<String>) -> Finding {
+        Finding::new(&self.area, subject, state, text)
+    }
+
+    fn link(&self) -> Finding {
+        let about = &self.interface;
+        if !about.up {
+            return self
+                .new("link", State::Warn, "down: no packet goes by")
+                .mend(format!("{}ip link set {} up", self.prefix, about.name));
+        }
+        let mac = about.mac.map(|mac| {
+            let bytes: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!(", {}", bytes.join(":"))
+        });
+        self.new(
+            "link",
+            State::Ok,
+            format!("up, MTU {}{}", about.mtu, mac.unwrap_or_default()),
+        )
+    }
+
+    fn hardware(&self) -> Finding {
+        let mut text = self.interface.hardware_text();
+        if let Some(speed) = self.interface.speed_bits {
+            text.push_str(&format!(", {} Mbit/s", speed / 1_000_000));
+        }
+        self.new("driver", State::Info, text)
+    }
+
+    /// A veth's lack of it has reasons of its own, told in its own findings.
+    fn native(&self) -> Option<Finding> {
+        let finding = match self.abilities {
+            Some(abilities) if abilities.native() => {
+                let mut text = "yes".to_owned();
+                let extras = [
+                    (abilities.multi_buffer(), "jumbo frames in several buffers"),
+                    (abilities.redirect(), "redirect"),
+                    (abilities.redirect_target(), "others may redirect to it"),
+                    (abilities.zero_copy(), "AF_XDP without copying"),
+                    (abilities.hardware_time(), "hardware time stamps"),
+                ];
+                for (_, extra) in extras.iter().filter(|(has, _)| *has) {
+                    text.push_str(", ");
+                    text.push_str(extra);
+                }
+                self.new("native XDP", State::Ok, text)
+            }
+            Some(_) if self.driver == "veth" => return None,
+            Some(_) => self
+                .new(
+                    "native XDP",
+                    State::Warn,
+                    "no: programs run in skb mode, after the driver",
+                )
+                .why(format!(
+                    "the driver ({}) has no XDP support",
+                    self.interface.hardware_text()
+                )),
+            None => self
+                .new("native XDP", State::Info, "unknown before it is tried")
+                .why("the kernel has no way to ask a driver (before 6.3)"),
+        };
+        Some(finding)
+    }
+
+    fn mtu(&self) -> Option<Finding> {
+        let abilities = self.abilities.filter(|a| a.native())?;
+        let mtu = self.interface.mtu;
+        if mtu <= LINEAR_MTU {
+            return None;
+        }
+        Some(if abilities.multi_buffer() {
+            self.new(
+                "MTU",
+                State::Info,
+                format!("{mtu}: only XDP programs that know multi-buffer packets fit; trawl's do"),
+            )
+        } else {
+            self.new(
+                "MTU",
+                State::Warn,
+                format!("{mtu} is more than native XDP takes with this driver"),
+            )
+            .why("a packet has to fit into a page")
+            .mend(format!(
+                "{}ip link set {} mtu {LINEAR_MTU}, or --mode skb",
+                self.prefix, self.interface.name
+            ))
+        })
+    }
+
+    fn queues(&self, channels: Channels) -> Option<Finding> {
+        let receive = channels.rx + channels.combined;
+        let most = channels.max_rx + channels.max_combined;
+        if most == 0 {
+            return None;
+        }
+        let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+        let text = format!(
+            "{receive} receive, {} send (at most {most} receive)",
+            channels.tx + channels.combined
+        );
+        let wanted = cpus.min(most);
+        if receive > 1 || wanted <= 1 {
+            return Some(self.new("queues", State::Ok, text));
+        }
+        let kind = if channels.max_combined > 0 {
+            "combined"
+        } else {
+            "rx"
+        };
+        Some(
+            self.new("queues", State::Warn, text)
+                .why(format!(
+                    "one queue is served by one CPU of the {cpus} at a time"
+                ))
+                .mend(format!(
+                    "{}ethtool -L {} {kind} {wanted}",
+                    self.prefix, self.interface.name
+                )),
+        )
+    }
+
+    fn hardware_time(&self, ethtool: &Ethtool) -> Finding {
+        let stamps = ethtool.timestamping().unwrap_or_default();
+        let through_xdp = self.abilities.is_some_and(XdpAbilities::hardware_time);
+        let text = match (through_xdp, stamps.receive_hardware) {
+            (true, _) => "XDP can read the driver's receive stamps (--time hw)",
+            (false, true) => "the card stamps packets, but its driver does not hand that to XDP",
+            (false, false) => "none: packets are stamped at the hook",
+        };
+        self.new("hardware time", State::Info, text)
+    }
+
+    /// What each tap can do here.
+    fn taps(&self, attached: &Attached, link: &Link) -> Vec<Finding> {
+        vec![
+            self.xdp_tap(attached, link),
+            self.hook_tap(attached),
+            self.tc_tap(),
+            self.packet_tap(),
+        ]
+    }
+
+    fn xdp_tap(&self, attached: &Attached, link: &Link) -> Finding {
+        let subject = "tap xdp";
+        if let Some(why) = Feature::Xdp.probe().why() {
+            return self.new(subject, State::Warn, "no").why(why);
+        }
+        match (&attached.xdp, self.abilities) {
+            (Some(name), _) if attached.xdp_is_trawl => {
+                let mode = link.xdp.first().map_or("", |present| present.mode.name());
+                self.new(
+                    subject,
+                    State::Ok,
+                    format!("yes: a second capture joins the first ({name}, {mode} mode)"),
+                )
+            }
+            (Some(name), _) => self
+                .new(subject, State::Warn, "no")
+                .why(format!(
+                    "the program {name} is on the interface, and only one can be"
+                ))
+                .mend("use --tap hook if it has a hook map, else --tap tc or --tap packet"),
+            (None, Some(abilities)) if !abilities.native() => {
+                self.new(subject, State::Ok, "yes, in skb mode")
+            }
+            (None, Some(_)) => self.new(subject, State::Ok, "yes, in native mode"),
+            (None, None) => self.new(
+                subject,
+                State::Ok,
+                "yes, in native mode if the driver can, else skb",
+            ),
+        }
+    }
+
+    fn hook_tap(&self, attached: &Attached) -> Finding {
+        let subject = "tap hook";
+        match (attached.hooks.first(), &attached.xdp) {
+            (Some(hook), _) => self.new(subject, State::Ok, format!("yes, through {}", hook.name)),
+            (None, None) => self.new(subject, State::Info, "no XDP program is there to be hooked"),
+            (None, Some(_)) if attached.xdp_is_trawl => {
+                self.new(subject, State::Info, "the program there is trawl's own")
+            }
+            (None, Some(name)) => self
+                .new(subject, State::Warn, "no")
+                .why(format!(
+                    "{name} has no program array with an entry for each of the 5 XDP actions"
+                ))
+                .mend("build the program with an xdpcap hook, or name the map with --hook"),
+        }
+    }
+
+    fn tc_tap(&self) -> Finding {
+        let subject = "tap tc";
+        match Feature::Tcx.probe().why() {
+            None => self.new(subject, State::Ok, "yes, by tcx"),
+            Some(why) if Feature::Bpf.probe().is_supported() => self
+                .new(subject, State::Ok, "yes, by clsact")
+                .why(format!("no tcx: {why}")),
+            Some(why) => self.new(subject, State::Warn, "no").why(why),
+        }
+    }
+
+    fn packet_tap(&self) -> Finding {
+        let subject = "tap packet";
+        match Feature::PacketV3.probe().why() {
+            None => self.new(subject, State::Ok, "yes"),
+            Some(why) => self
+                .new(subject, State::Problem, "no")
+                .why(why)
+                .mend("run trawl as root"),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The machine: kernel, privileges, features, BPF file system.
+
+use trawl_kernel::bpffs;
+use trawl_kernel::probe::{self, Answer, Capability, Feature};
+
+use super::{Finding, State};
+
+/// Without these nothing but the packet tap works, or not even that.
+const ESSENTIAL: [Feature; 6] = [
+    Feature::Bpf,
+    Feature::MmapableArray,
+    Feature::LargeMap,
+    Feature::Xdp,
+    Feature::XdpLink,
+    Feature::PacketV3,
+];
+
+/// All that does not depend on an interface.
+pub fn examine() -> Vec<Finding> {
+    let mut findings = vec![Finding::new(
+        "system",
+        "kernel",
+        State::Info,
+        probe::kernel_release(),
+    )];
+    findings.extend(Capability::ALL.into_iter().map(capability));
+    findings.extend(
+        Feature::ALL
+            .iter()
+            .map(|feature| judge(*feature, feature.probe())),
+    );
+    findings.push(file_system());
+    findings
+}
+
+fn capability(capability: Capability) -> Finding {
+    let new = |state, text: String| Finding::new("privileges", capability.name(), state, text);
+    if probe::has_capability(capability) {
+        return new(State::Ok, capability.purpose().to_owned());
+    }
+    let text = format!("missing: {}", capability.purpose());
+    match capability {
+        // Only old kernels count maps against the limit, and there the map itself fails.
+        Capability::SysResource if Feature::LargeMap.probe().is_supported() => {
+            new(State::Info, text).why("not needed here: memory for rings is there without it")
+        }
+        Capability::SysResource | Capability::SysAdmin => {
+            new(State::Warn, text).mend("run trawl as root")
+        }
+        _ => new(State::Problem, text).mend("run trawl as root"),
+    }
+}
+
+fn judge(feature: Feature, answer: &Answer) -> Finding {
+    let new = |state, text: String| Finding::new("kernel", feature.name(), state, text);
+    let Some(why) = answer.why() else {
+        return new(State::Ok, feature.purpose().to_owned());
+    };
+    let state = if ESSENTIAL.contains(&feature) {
+        State::Problem
+    } else {
+        State::Warn
+    };
+    let verb = match answer {
+        Answer::Refused { .. } => "refused",
+        _ => "not there",
+    };
+    let finding = new(state, format!("{verb}: {}", feature.purpose())).why(why);
+    match mend(feature, answer) {
+        Some(mend) => finding.mend(mend),
+        None => finding,
+    }
+}
+
+fn mend(feature: Feature, answer: &Answer) -> Option<&'static str> {
+    match (feature, answer) {
+        (Feature::Jit, _) => Some("sysctl -w net.core.bpf_jit_enable=1"),
+        (Feature::LargeMap, Answer::Refused { .. }) => Some("ulimit -l unlimited"),
+        (Feature::Fentry | Feature::Fexit, _) => {
+            Some("use --tap hook where the program has a hook map, else --tap packet or tc")
+        }
+        (Feature::Tcx, _) => Some("nothing to do: clsact serves instead"),
+        (Feature::TaiClock, _) => {
+            Some("nothing to do: the monotonic clock and its offset serve instead")
+        }
+        (_, Answer::Refused { .. })
+            if !probe::missing_capabilities(&Capability::FOR_BPF).is_empty() =>
+        {
+            Some("run trawl as root")
+        }
+        _ => None,
+    }
+}
+
+fn file_system() -> Finding {
+    let mounts = bpffs::mounts();
+    let Some(first) = mounts.first() else {
+        return Finding::new("bpffs", "mount", State::Warn, "no BPF file system is mounted here")
+            .why("pinned hook maps cannot be found; inside `ip netns exec` it is hidden: use --netns instead")
+            .mend(format!("mount -t bpf bpf {}", bpffs::USUAL));
+    };
+    let pins = bpffs::pinned().len();
+    let things = if pins == 1 { "object" } else { "objects" };
+    Finding::new(
+        "bpffs",
+        "mount",
+        State::Ok,
+        format!("{}, {pins} pinned {things}", first.display()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_essential_is_a_problem_and_the_rest_a_warning() {
+        let missing = Answer::NotSupported {
+            why: "x".to_owned(),
+        };
+        assert_eq!(judge(Feature::Xdp, &missing).state, State::Problem);
+        assert_eq!(judge(Feature::Tcx, &missing).state, State::Warn);
+        assert_eq!(judge(Feature::Xdp, &Answer::Supported).state, State::Ok);
+    }
+
+    #[test]
+    fn a_refusal_is_told_apart_and_says_why() {
+        let refused = Answer::Refused {
+            errno: 1,
+            why: "a policy".to_owned(),
+        };
+        let finding = judge(Feature::Fentry, &refused);
+        assert!(finding.text.starts_with("refused"), "{finding:?}");
+        assert_eq!(finding.why.as_deref(), Some("a policy"));
+        assert!(finding.mend.is_some_and(|mend| mend.contains("--tap hook")));
+    }
+
+    #[test]
+    fn each_feature_and_capability_is_named_once() {
+        let findings = examine();
+        for feature in Feature::ALL {
+            let times = findings
+                .iter()
+                .filter(|f| f.subject == feature.name())
+                .count();
+            assert_eq!(times, 1, "{}", feature.name());
+        }
+        assert!(findings.iter().any(|f| f.subject == "CAP_NET_RAW"));
+    }
+}

@@ -1,0 +1,140 @@
+//! Offloads: what an interface does to packets before a tap sees them.
+
+use trawl_kernel::ethtool::Feature;
+
+use super::{Finding, State};
+
+/// An offload by the kernel's name and by ethtool's, and what it does to a capture when it is on.
+struct Offload {
+    name: &'static str,
+    ethtool: &'static str,
+    state: State,
+    does: &'static str,
+}
+
+const OFFLOADS: [Offload; 8] = [
+    Offload {
+        name: "rx-lro",
+        ethtool: "lro",
+        state: State::Warn,
+        does: "the card joins TCP segments before anything sees them; most drivers refuse XDP with it",
+    },
+    Offload {
+        name: "rx-gro-hw",
+        ethtool: "rx-gro-hw",
+        state: State::Warn,
+        does: "the card joins TCP segments before anything sees them",
+    },
+    Offload {
+        name: "rx-gro",
+        ethtool: "gro",
+        state: State::Info,
+        does: "the tc and packet taps see joined segments, longer than the MTU; XDP sees them as they came",
+    },
+    Offload {
+        name: "rx-gro-list",
+        ethtool: "rx-gro-list",
+        state: State::Info,
+        does: "the tc and packet taps see chained packets as one",
+    },
+    Offload {
+        name: "rx-udp-gro-forwarding",
+        ethtool: "rx-udp-gro-forwarding",
+        state: State::Info,
+        does: "the tc and packet taps see joined UDP packets",
+    },
+    Offload {
+        name: "rx-vlan-hw-parse",
+        ethtool: "rxvlan",
+        state: State::Warn,
+        does: "the card takes VLAN tags off: XDP does not see them",
+    },
+    Offload {
+        name: "tx-tcp-segmentation",
+        ethtool: "tso",
+        state: State::Info,
+        does: "sent TCP packets are seen before they are cut to the MTU",
+    },
+    Offload {
+        name: "tx-generic-segmentation",
+        ethtool: "gso",
+        state: State::Info,
+        does: "sent packets are seen before they are cut to the MTU",
+    },
+];
+
+/// One finding for each offload that is on and can be seen in a capture.
+pub fn examine(
+    area: &str,
+    prefix: &str,
+    interface: &str,
+    driver: &str,
+    features: &[Feature],
+) -> Vec<Finding> {
+    OFFLOADS
+        .iter()
+        .filter_map(|offload| {
+            let feature = features.iter().find(|f| f.name == offload.name && f.on)?;
+            let mut finding =
+                Finding::new(area, offload.ethtool, state(offload, driver), "on").why(offload.does);
+            // A veth without GRO takes no redirected XDP frames: turning it off would be no mend.
+            if feature.changeable && !(driver == "veth" && offload.name == "rx-gro") {
+                finding = finding.mend(format!(
+                    "to see them as they are on the wire: {prefix}ethtool -K {interface} {} off",
+                    offload.ethtool
+                ));
+            }
+            Some(finding)
+        })
+        .collect()
+}
+
+/// A veth's peer hands the tag over beside the packet, and the driver puts it back for XDP.
+fn state(offload: &Offload, driver: &str) -> State {
+    match (driver, offload.name) {
+        ("veth", "rx-vlan-hw-parse") => State::Info,
+        _ => offload.state,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn feature(name: &str, on: bool, changeable: bool) -> Feature {
+        Feature {
+            name: name.to_owned(),
+            on,
+            changeable,
+        }
+    }
+
+    #[test]
+    fn what_is_on_is_told_with_its_command() {
+        let features = [
+            feature("rx-lro", true, true),
+            feature("rx-gro-hw", false, true),
+        ];
+        let findings = examine("eth0", "ip netns exec red ", "eth0", "ixgbe", &features);
+        assert_eq!(findings.len(), 1);
+        assert_eq!(findings[0].state, State::Warn);
+        let mend = findings[0].mend.as_deref().unwrap();
+        assert!(
+            mend.ends_with("ip netns exec red ethtool -K eth0 lro off"),
+            "{mend}"
+        );
+    }
+
+    #[test]
+    fn what_is_fixed_has_no_command_and_gro_stays_on_a_veth() {
+        let features = [
+            feature("rx-lro", true, false),
+            feature("rx-gro", true, true),
+        ];
+        let findings = examine("veth0", "", "veth0", "veth", &features);
+        assert!(
+            findings.iter().all(|finding| finding.mend.is_none()),
+            "{findings:?}"
+        );
+    }
+}

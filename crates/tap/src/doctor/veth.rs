@@ -1,0 +1,208 @@
+//! What is particular to a veth: it is as able as its peer lets it be.
+
+use trawl_kernel::Result;
+use trawl_kernel::ethtool::Ethtool;
+use trawl_kernel::netlink::{Link, Netlink, XdpAbilities};
+use trawl_kernel::netns::{self, Namespace};
+
+use super::{Finding, State};
+
+const GRO: &str = "rx-gro";
+
+/// The other end, if it can be found.
+struct Peer {
+    link: Link,
+    namespace: Option<Namespace>,
+}
+
+impl Peer {
+    fn prefix(&self) -> String {
+        self.namespace
+            .as_ref()
+            .map_or_else(String::new, Namespace::exec_prefix)
+    }
+
+    fn label(&self) -> String {
+        match self.namespace.as_ref().and_then(Namespace::name) {
+            Some(name) => format!("{} in {name}", self.link.name),
+            None => self.link.name.clone(),
+        }
+    }
+}
+
+/// Findings on native XDP, redirected frames and the peer of a veth.
+pub fn examine(
+    area: &str,
+    namespace: Option<&Namespace>,
+    interface: &Link,
+    abilities: Option<XdpAbilities>,
+) -> Result<Vec<Finding>> {
+    let prefix = namespace.map_or_else(String::new, Namespace::exec_prefix);
+    let own_gro = gro(namespace, &interface.name);
+    let Some(peer) = find_peer(namespace, interface)? else {
+        let text =
+            "the other end is in a namespace without a name, or one that cannot be looked into";
+        return Ok(vec![Finding::new(area, "peer", State::Info, text)]);
+    };
+    let mut findings = vec![link_of(area, &peer)];
+    findings.extend(native(
+        area, namespace, interface, &prefix, &peer, abilities,
+    )?);
+    findings.push(frames_in(area, interface, &prefix, own_gro, &peer));
+    findings.push(frames_out(area, interface, &peer));
+    Ok(findings)
+}
+
+fn link_of(area: &str, peer: &Peer) -> Finding {
+    let label = peer.label();
+    if peer.link.is_up() {
+        return Finding::new(area, "peer", State::Ok, format!("{label}, up"));
+    }
+    Finding::new(
+        area,
+        "peer",
+        State::Warn,
+        format!("{label} is down: no packet goes either way"),
+    )
+    .mend(format!(
+        "{}ip link set {} up",
+        peer.prefix(),
+        peer.link.name
+    ))
+}
+
+/// Native XDP needs a receive queue for each queue that the peer sends from.
+fn native(
+    area: &str,
+    namespace: Option<&Namespace>,
+    interface: &Link,
+    prefix: &str,
+    peer: &Peer,
+    abilities: Option<XdpAbilities>,
+) -> Result<Option<Finding>> {
+    let own = Ethtool::open(namespace, &interface.name)?.channels()?;
+    let theirs = Ethtool::open(peer.namespace.as_ref(), &peer.link.name)?.channels()?;
+    let fits = theirs.tx <= own.rx;
+    if abilities.is_some_and(XdpAbilities::native) || (abilities.is_none() && fits) {
+        return Ok(None);
+    }
+    let finding = Finding::new(
+        area,
+        "native XDP",
+        State::Warn,
+        "not as it is set up: programs run in skb mode",
+    );
+    if fits {
+        return Ok(Some(finding.why("the driver says so")));
+    }
+    let why = format!(
+        "{} receive queues cannot take what the {} send queues of {} send",
+        own.rx,
+        theirs.tx,
+        peer.label()
+    );
+    let mend = if theirs.tx <= own.max_rx {
+        format!("{prefix}ethtool -L {} rx {}", interface.name, theirs.tx)
+    } else {
+        format!(
+            "{}ethtool -L {} tx {}",
+            peer.prefix(),
+            peer.link.name,
+            own.rx
+        )
+    };
+    Ok(Some(finding.why(why).mend(mend)))
+}
+
+/// XDP frames that the peer redirects or sends here.
+fn frames_in(
+    area: &str,
+    interface: &Link,
+    prefix: &str,
+    own_gro: Option<bool>,
+    peer: &Peer,
+) -> Finding {
+    let new = |state, text: String| Finding::new(area, "GRO", state, text);
+    if own_gro == Some(true) {
+        return new(
+            State::Ok,
+            "on: XDP frames from the peer are taken, with a program here or without".to_owned(),
+        );
+    }
+    if !interface.xdp.is_empty() {
+        return new(
+            State::Ok,
+            "off, but the XDP program here makes up for it".to_owned(),
+        );
+    }
+    let text =
+        "off: XDP frames from the peer (XDP_TX, redirects, live frames) are thrown away".to_owned();
+    new(State::Warn, text)
+        .why(format!(
+            "{} drops them unless this end has GRO or an XDP program in native mode",
+            peer.label()
+        ))
+        .mend(format!("{prefix}ethtool -K {} gro on", interface.name))
+}
+
+/// XDP frames that a program here sends back or redirects out.
+fn frames_out(area: &str, interface: &Link, peer: &Peer) -> Finding {
+    let new = |state, text: &str| Finding::new(area, "XDP_TX", state, text);
+    let taken =
+        gro(peer.namespace.as_ref(), &peer.link.name) == Some(true) || !peer.link.xdp.is_empty();
+    if taken {
+        return new(State::Ok, "frames sent by XDP reach the peer");
+    }
+    new(
+        State::Warn,
+        "frames that XDP sends out of here are thrown away",
+    )
+    .why(format!(
+        "{} has neither GRO nor an XDP program, and only with one of them takes XDP frames from {}",
+        peer.label(),
+        interface.name
+    ))
+    .mend(format!(
+        "{}ethtool -K {} gro on",
+        peer.prefix(),
+        peer.link.name
+    ))
+}
+
+fn gro(namespace: Option<&Namespace>, interface: &str) -> Option<bool> {
+    Ethtool::open(namespace, interface)
+        .ok()?
+        .feature(GRO)
+        .ok()?
+}
+
+fn find_peer(namespace: Option<&Namespace>, interface: &Link) -> Result<Option<Peer>> {
+    let Some(index) = interface.peer_index else {
+        return Ok(None);
+    };
+    let Some(wanted) = interface.peer_namespace_id else {
+        let link = Netlink::open(namespace)?.find_link_by_index(index)?;
+        return Ok(link.map(|link| Peer {
+            link,
+            namespace: namespace.cloned(),
+        }));
+    };
+    let mut here = Netlink::open(namespace)?;
+    let named = netns::list()
+        .into_iter()
+        .filter_map(|name| Namespace::by_name(&name).ok());
+    // The ones without a name that it can well be: where trawl runs, and the host's own.
+    let others = [Namespace::current().ok(), Namespace::of_pid(1).ok()]
+        .into_iter()
+        .flatten();
+    for candidate in named.chain(others) {
+        if here.namespace_id(&candidate)? == Some(wanted) {
+            let link = Netlink::inside(&candidate)?.find_link_by_index(index)?;
+            return Ok(link.map(|link| Peer {
+                link,
+                namespace: Some(candidate),
+            }));
+        }
+    }
+    Ok(None)
+}
