@@ -182,7 +182,13 @@ impl fmt::Display for Insn {
         match self.code & 0x07 {
             op::LDX => write!(f, "r{dst} = *({} *)(r{src} {:+})", self.size(), self.off),
             op::STX => write!(f, "*({} *)(r{dst} {:+}) = r{src}", self.size(), self.off),
-            op::ST => write!(f, "*({} *)(r{dst} {:+}) = {}", self.size(), self.off, self.imm),
+            op::ST => write!(
+                f,
+                "*({} *)(r{dst} {:+}) = {}",
+                self.size(),
+                self.off,
+                self.imm
+            ),
             op::ALU | op::ALU64 => self.fmt_alu(f),
             op::JMP | op::JMP32 => self.fmt_jump(f),
             _ => write!(f, "BUG_{:02x}", self.code),
@@ -201,7 +207,11 @@ impl Insn {
     }
 
     fn fmt_alu(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let r = if self.code & 0x07 == op::ALU { 'w' } else { 'r' };
+        let r = if self.code & 0x07 == op::ALU {
+            'w'
+        } else {
+            'r'
+        };
         let (dst, src) = (self.dst(), self.src());
         let sign = match self.code & 0xf0 {
             op::NEG => return write!(f, "{r}{dst} = -{r}{dst}"),
@@ -251,7 +261,11 @@ impl Insn {
         if self.code & op::X != 0 {
             write!(f, "if {r}{dst} {sign} {r}{src} goto pc{:+}", self.off)
         } else {
-            write!(f, "if {r}{dst} {sign} {:#x} goto pc{:+}", self.imm, self.off)
+            write!(
+                f,
+                "if {r}{dst} {sign} {:#x} goto pc{:+}",
+                self.imm, self.off
+            )
         }
     }
 }
@@ -279,10 +293,7 @@ mod tests {
             (store(DW, 5, 8, 7), "(7b) *(u64 *)(r5 +8) = r7"),
             (store_imm(W, 5, 8, 7), "(62) *(u32 *)(r5 +8) = 7"),
             (mov32_imm(0, 1), "(b4) w0 = 1"),
-            (
-                Insn::new(ALU | NEG, 7, 0, 0, 0),
-                "(84) w7 = -w7",
-            ),
+            (Insn::new(ALU | NEG, 7, 0, 0, 0), "(84) w7 = -w7"),
             (call(189), "(85) call bpf_xdp_load_bytes#189"),
             (Insn::new(JMP | JA, 0, 0, 4, 0), "(05) goto pc+4"),
             (Insn::new(JMP32 | JA, 0, 0, 0, 40000), "(06) gotol pc+40000"),

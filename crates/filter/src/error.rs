@@ -14,7 +14,9 @@ pub enum FilterError {
         at: Option<Range<usize>>,
     },
     /// The text of a raw classic program could not be read.
-    #[error("raw filter program: {reason} at `{text}`; expected `COUNT,CODE JT JF K,…` as `tcpdump -ddd` prints it")]
+    #[error(
+        "raw filter program: {reason} at `{text}`; expected `COUNT,CODE JT JF K,…` as `tcpdump -ddd` prints it"
+    )]
     Text {
         /// What was wrong.
         reason: &'static str,

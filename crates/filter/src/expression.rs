@@ -74,8 +74,7 @@ fn run_libpcap(expression: &str, options: &Options) -> Result<Vec<Instruction>, 
         pcap::Error::InvalidString => "the expression has a NUL character in it".to_owned(),
         other => other.to_string(),
     };
-    let handle =
-        pcap::Capture::dead(pcap::Linktype(options.link.0)).map_err(message)?;
+    let handle = pcap::Capture::dead(pcap::Linktype(options.link.0)).map_err(message)?;
     let program = handle
         .compile(expression, options.optimise)
         .map_err(message)?;
@@ -108,9 +107,7 @@ mod tests {
 
     fn error(expression: &str) -> (String, Option<&str>) {
         match compile(expression, &Options::default()) {
-            Err(FilterError::Expression { message, at }) => {
-                (message, at.map(|at| &expression[at]))
-            }
+            Err(FilterError::Expression { message, at }) => (message, at.map(|at| &expression[at])),
             other => panic!("{expression}: {other:?}"),
         }
     }
@@ -139,13 +136,17 @@ mod tests {
             ("(tcp or udp", "syntax error", Some("")),
             ("tcp or udp)", "syntax error", Some(")")),
             ("ip[0:2 = 5", "syntax error", Some("=")),
-            ("host nosuch.invalid", "unknown host", Some("nosuch.invalid")),
+            (
+                "host nosuch.invalid",
+                "unknown host",
+                Some("nosuch.invalid"),
+            ),
             ("tcp port nosuchport", "unknown port", Some("nosuchport")),
             ("port 80 or port 99999", "illegal port", Some("99999")),
             ("ip proto nosuch", "unknown ip proto", Some("nosuch")),
             ("net 10.1.2.3/8", "non-network bits", Some("10.1.2.3/8")),
             ("vlan 9999", "VLAN tag 9999", Some("9999")),
-            ("tcp ( 80", "syntax error", Some("80")),
+            ("tcp ( 80", "syntax error", Some("(")),
         ] {
             let (found, at) = error(expression);
             assert!(found.contains(message), "{expression}: {found}");
@@ -172,7 +173,11 @@ mod tests {
             netmask: Some(Ipv4Addr::new(255, 255, 255, 0)),
             ..Options::default()
         };
-        for text in ["ip broadcast", "not ip broadcast", "len > 5 and (ip broadcast)"] {
+        for text in [
+            "ip broadcast",
+            "not ip broadcast",
+            "len > 5 and (ip broadcast)",
+        ] {
             let narrow = compile(text, &with).unwrap().run(&packet, 60) != 0;
             let wide = compile(text, &Options::default()).unwrap().run(&packet, 60) != 0;
             assert_ne!(narrow, wide, "{text}");

@@ -58,10 +58,7 @@ fn parts(index: usize, i: Instruction) -> (&'static str, String) {
         STX => memory("stx"),
         code if code == RET | K => ("ret", format!("#{signed}")),
         code if code == RET | A => ("ret", String::new()),
-        code if code == JMP | JA => (
-            "ja",
-            (index as i64 + 1 + i64::from(signed)).to_string(),
-        ),
+        code if code == JMP | JA => ("ja", (index as i64 + 1 + i64::from(signed)).to_string()),
         code if code == ALU | NEG => ("neg", String::new()),
         code if code == MISC | TAX => ("tax", String::new()),
         code if code == MISC | TXA => ("txa", String::new()),

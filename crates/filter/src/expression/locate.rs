@@ -12,8 +12,20 @@ use std::ops::Range;
 
 /// What can follow a beginning: a whole primitive, an operand of each kind, a comparison.
 const ENDINGS: [&str; 14] = [
-    "", "ip", "1", "= 1", "10.0.0.1", "1:2:3:4:5:6", "proto 1", "0 = 1", "] = 1", "1] = 1",
-    "-2", "host 10.0.0.1", "mask 255.0.0.0", "i",
+    "",
+    "ip",
+    "1",
+    "= 1",
+    "10.0.0.1",
+    "1:2:3:4:5:6",
+    "proto 1",
+    "0 = 1",
+    "] = 1",
+    "1] = 1",
+    "-2",
+    "host 10.0.0.1",
+    "mask 255.0.0.0",
+    "i",
 ];
 
 pub(super) fn is_syntax_error(message: &str) -> bool {
@@ -106,8 +118,14 @@ fn tokens(expression: &str) -> Vec<Range<usize>> {
                 _ => depth,
             };
             let pair = rest.peek().map(|&(_, next)| (c, next));
-            if let Some(('&', '&') | ('|', '|') | ('=', '=') | ('<' | '>' | '!', '=') | ('<', '<') | ('>', '>')) =
-                pair
+            if let Some(
+                ('&', '&')
+                | ('|', '|')
+                | ('=', '=')
+                | ('<' | '>' | '!', '=')
+                | ('<', '<')
+                | ('>', '>'),
+            ) = pair
             {
                 end += 1;
                 rest.next();
@@ -125,7 +143,9 @@ fn quoted(expression: &str, tokens: &[Range<usize>], message: &str) -> Option<Ra
         .skip(1)
         .step_by(2)
         .filter(|word| !word.is_empty());
-    let words = message.split_whitespace().map(|word| word.trim_matches(['\'', '"', ',', ':']));
+    let words = message
+        .split_whitespace()
+        .map(|word| word.trim_matches(['\'', '"', ',', ':']));
     let find = |word: &str| {
         tokens
             .iter()
@@ -136,13 +156,10 @@ fn quoted(expression: &str, tokens: &[Range<usize>], message: &str) -> Option<Ra
             .cloned()
     };
     // Numbers first: "illegal port number 99999 > 65535" has no quotes.
-    in_quotes
-        .filter_map(find)
-        .next()
-        .or_else(|| {
-            words
-                .filter(|word| word.starts_with(|c: char| c.is_ascii_digit()))
-                .filter_map(find)
-                .next()
-        })
+    in_quotes.filter_map(find).next().or_else(|| {
+        words
+            .filter(|word| word.starts_with(|c: char| c.is_ascii_digit()))
+            .filter_map(find)
+            .next()
+    })
 }

@@ -48,7 +48,13 @@ mod tests {
     #[test]
     fn only_the_two_words_are_rewritten() {
         let mask = Some(Ipv4Addr::new(255, 255, 0, 0));
-        for same in ["broadcast", "ether broadcast", "host ip-broadcast", "ipbroadcast", "ip"] {
+        for same in [
+            "broadcast",
+            "ether broadcast",
+            "host ip-broadcast",
+            "ipbroadcast",
+            "ip",
+        ] {
             assert_eq!(apply(same, mask), same);
         }
         assert_eq!(

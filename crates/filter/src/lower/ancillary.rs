@@ -114,10 +114,16 @@ impl Ancillary {
             (PacketType, _) => Answer::NotOutgoing,
 
             (Interface, Hook::Copy { .. }) => {
-                return refuse("the interface's number (`ifindex`)", "name the interface with -i, or use `--tap packet` or `--tap tc`");
+                return refuse(
+                    "the interface's number (`ifindex`)",
+                    "name the interface with -i, or use `--tap packet` or `--tap tc`",
+                );
             }
             (Queue, Hook::Copy { .. }) => {
-                return refuse("the receive queue", "use `--queue`, or `--tap packet` or `--tap tc`");
+                return refuse(
+                    "the receive queue",
+                    "use `--queue`, or `--tap packet` or `--tap tc`",
+                );
             }
             (Mark, _) => return refuse("the packet's mark", "use `--tap tc` or `--tap packet`"),
             (Hash, _) => return refuse("the packet's hash", "use `--tap tc` or `--tap packet`"),
@@ -125,10 +131,16 @@ impl Ancillary {
                 return refuse("the device's hardware type", "use `--tap packet`");
             }
             (PayloadOffset, _) => {
-                return refuse("the payload's offset as the kernel parses it", "use `--tap packet`");
+                return refuse(
+                    "the payload's offset as the kernel parses it",
+                    "use `--tap packet`",
+                );
             }
             (NetlinkAttribute, _) => {
-                return refuse("a netlink attribute", "such a filter is for netlink sockets");
+                return refuse(
+                    "a netlink attribute",
+                    "such a filter is for netlink sockets",
+                );
             }
         })
     }

@@ -57,7 +57,10 @@ impl Assembler {
 
     /// A jump if the lower 32 bits of the register compare so with a constant.
     pub(super) fn jump_if32(&mut self, test: u8, dst: u8, imm: u32, to: Label) {
-        self.jump(Insn::new(op::JMP32 | test | op::K, dst, 0, 0, imm as i32), to);
+        self.jump(
+            Insn::new(op::JMP32 | test | op::K, dst, 0, 0, imm as i32),
+            to,
+        );
     }
 
     /// A jump if the 64 bits of two registers compare so.
@@ -153,7 +156,7 @@ impl Assembler {
                 };
                 let target = self.places[to.0];
                 if is_always(insn) {
-                    drop[index] = target == Some(index + 1);
+                    drop[index] |= target == Some(index + 1);
                 } else if let Some(&Item::Jump(next, other)) = self.items.get(index + 1)
                     && is_always(next)
                     && !labelled[index + 1]

@@ -294,7 +294,11 @@ impl<'a> Emitter<'a> {
                     return false;
                 }
             }
-            let place = Place { version, block, op: index };
+            let place = Place {
+                version,
+                block,
+                op: index,
+            };
             self.operation(place, Mode::Fast, operation);
         }
         self.block_end(version, Mode::Fast, block);
@@ -319,7 +323,12 @@ impl<'a> Emitter<'a> {
             Op::Field(answer) => self.field(mode, answer),
             Op::Length(r) => match mode {
                 Mode::Fast => self.emit(op::mov32(register(r), reg::LENGTH)),
-                Mode::Slow => self.emit(op::load(op::W, register(r), scratch, slot_low_word(slot::LENGTH))),
+                Mode::Slow => self.emit(op::load(
+                    op::W,
+                    register(r),
+                    scratch,
+                    slot_low_word(slot::LENGTH),
+                )),
             },
             Op::Imm(r, k) => self.emit(op::mov32_imm(register(r), k)),
             Op::Recall(r, cell) => {
@@ -402,7 +411,12 @@ impl<'a> Emitter<'a> {
                 let to = self.block_label(version, mode, to);
                 self.asm.goto(to);
             }
-            End::Branch { test, value, yes, no } => {
+            End::Branch {
+                test,
+                value,
+                yes,
+                no,
+            } => {
                 let yes = self.block_label(version, mode, yes);
                 let no = self.block_label(version, mode, no);
                 match value {
@@ -479,7 +493,13 @@ impl<'a> Emitter<'a> {
             return self.no_match;
         }
         let label = self.asm.label();
-        self.stubs.push(Stub { label, version, block, op, needed });
+        self.stubs.push(Stub {
+            label,
+            version,
+            block,
+            op,
+            needed,
+        });
         label
     }
 
@@ -496,11 +516,17 @@ impl<'a> Emitter<'a> {
             }
             self.asm.place(stub.label);
             if stub.needed > 0 {
-                self.asm.jump_if32(op::JLT, reg::LENGTH, stub.needed, self.no_match);
+                self.asm
+                    .jump_if32(op::JLT, reg::LENGTH, stub.needed, self.no_match);
             }
             self.emit(op::mov(reg::SLOW_SCRATCH, reg::SCRATCH));
             self.emit(op::mov(reg::SLOW_CONTEXT, reg::CONTEXT));
-            self.emit(op::store(op::DW, reg::SLOW_SCRATCH, slot::LENGTH, reg::LENGTH));
+            self.emit(op::store(
+                op::DW,
+                reg::SLOW_SCRATCH,
+                slot::LENGTH,
+                reg::LENGTH,
+            ));
             let to = self.slow_label(stub.version, stub.block, stub.op);
             self.asm.goto(to);
         }
@@ -544,7 +570,11 @@ impl<'a> Emitter<'a> {
                     self.asm.place(label);
                 }
                 if let Some(operation) = ops.get(index) {
-                    let place = Place { version, block, op: index };
+                    let place = Place {
+                        version,
+                        block,
+                        op: index,
+                    };
                     self.operation(place, Mode::Slow, operation);
                 }
             }
@@ -597,10 +627,13 @@ pub(super) struct Place {
 
 /// Where the lower half of an eight-byte slot lies.
 fn slot_low_word(at: i16) -> i16 {
-    if cfg!(target_endian = "big") { at + 4 } else { at }
+    if cfg!(target_endian = "big") {
+        at + 4
+    } else {
+        at
+    }
 }
 
 fn kept_slot(register: u8) -> i16 {
     slot::KEPT + 8 * i16::from(register - reg::CONTEXT)
 }
-

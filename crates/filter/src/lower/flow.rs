@@ -173,7 +173,11 @@ pub(super) fn plan(graph: &Graph, reader: Reader) -> Plan {
             step_back_after_x(need, operation, reader)
         })
     });
-    let ahead = if reader.has_slow && !graph.has_loops() { AHEAD } else { 0 };
+    let ahead = if reader.has_slow && !graph.has_loops() {
+        AHEAD
+    } else {
+        0
+    };
     let planner = Planner {
         fixed: &fixed,
         after_x: &after_x,
@@ -258,7 +262,11 @@ impl Planner<'_> {
             if let Some(end) = self.reader.indirect_end(operation)
                 && known.after_x.is_none_or(|bytes| bytes < end)
             {
-                let need = if need.least == NEVER { need.and(end) } else { need };
+                let need = if need.least == NEVER {
+                    need.and(end)
+                } else {
+                    need
+                };
                 let least = if need.least == NEVER { end } else { need.least };
                 let bytes = self.choose(Need { least, ..need });
                 check = Some(Check {

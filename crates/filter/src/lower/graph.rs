@@ -32,9 +32,16 @@ pub(super) enum At {
 pub(super) enum Op {
     /// A big-endian field into A. `raw`: as it lies in the packet, because its only use is to be
     /// compared with constants that can be swapped instead.
-    Load { width: u8, at: At, raw: bool },
+    Load {
+        width: u8,
+        at: At,
+        raw: bool,
+    },
     /// A load whose value nobody reads: the packet must still be that long.
-    Touch { width: u8, at: At },
+    Touch {
+        width: u8,
+        at: At,
+    },
     /// Four times the low half of a byte, into X.
     HeaderLength(u32),
     /// A fact about the packet into A.
@@ -148,7 +155,11 @@ impl Decoder<'_> {
                 None => return Ok(Block { ops, end: NO_MATCH }),
             }
         }
-        let end = index_of.get(end).copied().flatten().map_or(NO_MATCH, End::Goto);
+        let end = index_of
+            .get(end)
+            .copied()
+            .flatten()
+            .map_or(NO_MATCH, End::Goto);
         Ok(Block { ops, end })
     }
 
@@ -160,17 +171,29 @@ impl Decoder<'_> {
             H => 2,
             _ => 1,
         };
-        let value = if i.code & X != 0 { Value::X } else { Value::K(i.k) };
+        let value = if i.code & X != 0 {
+            Value::X
+        } else {
+            Value::K(i.k)
+        };
         Ok(Some(match (i.class(), i.code & 0xe0) {
             (LD, ABS) => match Ancillary::at(i.k) {
                 Some(fact) => return self.fact(fact).map(Some),
                 None => match self.offset(i.k) {
-                    Some(k) => Op::Load { width, at: At::Abs(k), raw: false },
+                    Some(k) => Op::Load {
+                        width,
+                        at: At::Abs(k),
+                        raw: false,
+                    },
                     None => return Ok(None),
                 },
             },
             (LD, IND) if i.k >= BEYOND_ANY_PACKET => return Ok(None),
-            (LD, IND) => Op::Load { width, at: At::Ind(i.k), raw: false },
+            (LD, IND) => Op::Load {
+                width,
+                at: At::Ind(i.k),
+                raw: false,
+            },
             (LDX, MSH) => match self.offset(i.k) {
                 Some(k) => Op::HeaderLength(k),
                 None => return Ok(None),
@@ -264,11 +287,19 @@ fn targets(i: Instruction, index: usize) -> [usize; 2] {
 fn control(i: Instruction, index: usize, index_of: &[Option<usize>]) -> End {
     use crate::ebpf::op as ebpf;
     if i.class() == op::RET {
-        return End::Return(if i.code & 0x18 == op::A { Return::A } else { Return::K(i.k) });
+        return End::Return(if i.code & 0x18 == op::A {
+            Return::A
+        } else {
+            Return::K(i.k)
+        });
     }
     let [yes, no] = targets(i, index).map(|at| index_of[at].unwrap_or(0));
     if i.code == op::JMP | op::JA {
-        return if (i.k as i32) < 0 { End::Back(yes) } else { End::Goto(yes) };
+        return if (i.k as i32) < 0 {
+            End::Back(yes)
+        } else {
+            End::Goto(yes)
+        };
     }
     if yes == no {
         return End::Goto(yes);
@@ -280,7 +311,11 @@ fn control(i: Instruction, index: usize, index_of: &[Option<usize>]) -> End {
             op::JGE => ebpf::JGE,
             _ => ebpf::JSET,
         },
-        value: if i.code & op::X != 0 { Value::X } else { Value::K(i.k) },
+        value: if i.code & op::X != 0 {
+            Value::X
+        } else {
+            Value::K(i.k)
+        },
         yes,
         no,
     }
@@ -292,17 +327,33 @@ impl Graph {
         // From the last block to the first, so that chains are followed to their ends.
         for index in (0..self.blocks.len()).rev() {
             let follow = |to: usize| match &self.blocks[to] {
-                Block { ops, end: End::Goto(on) } if ops.is_empty() && to > index => *on,
+                Block {
+                    ops,
+                    end: End::Goto(on),
+                } if ops.is_empty() && to > index => *on,
                 _ => to,
             };
             let end = match self.blocks[index].end {
                 End::Goto(to) => match &self.blocks[follow(to)] {
-                    Block { ops, end: end @ End::Return(_) } if ops.is_empty() => *end,
+                    Block {
+                        ops,
+                        end: end @ End::Return(_),
+                    } if ops.is_empty() => *end,
                     _ => End::Goto(follow(to)),
                 },
-                End::Branch { test, value, yes, no } => match (follow(yes), follow(no)) {
+                End::Branch {
+                    test,
+                    value,
+                    yes,
+                    no,
+                } => match (follow(yes), follow(no)) {
                     (yes, no) if yes == no => End::Goto(yes),
-                    (yes, no) => End::Branch { test, value, yes, no },
+                    (yes, no) => End::Branch {
+                        test,
+                        value,
+                        yes,
+                        no,
+                    },
                 },
                 end => end,
             };
@@ -311,6 +362,8 @@ impl Graph {
     }
 
     pub(super) fn has_loops(&self) -> bool {
-        self.blocks.iter().any(|block| matches!(block.end, End::Back(_)))
+        self.blocks
+            .iter()
+            .any(|block| matches!(block.end, End::Back(_)))
     }
 }

@@ -103,7 +103,8 @@ impl Emitter<'_> {
         }
         self.emit(op::mov(reg::TMP, reg::DATA));
         self.emit(op::alu_imm(op::ADD, reg::TMP, bytes as i32));
-        self.asm.jump_if_reg(op::JGT, reg::TMP, reg::DATA_END, leave);
+        self.asm
+            .jump_if_reg(op::JGT, reg::TMP, reg::DATA_END, leave);
         true
     }
 
@@ -132,7 +133,8 @@ impl Emitter<'_> {
             self.bound(reg::X, x_bound, room - bytes, leave);
             self.emit(op::mov(reg::TMP, reg::X));
             self.emit(op::alu_imm(op::ADD, reg::TMP, bytes as i32));
-            self.asm.jump_if_reg(op::JGT, reg::TMP, reg::DATA_END, leave);
+            self.asm
+                .jump_if_reg(op::JGT, reg::TMP, reg::DATA_END, leave);
             self.emit(op::mov(reg::POINTER, reg::DATA));
             self.emit(op::alu(op::ADD, reg::POINTER, reg::X));
             return true;
@@ -149,7 +151,8 @@ impl Emitter<'_> {
     fn check_pointer(&mut self, bytes: u32, leave: super::assembler::Label) {
         self.emit(op::mov(reg::TMP, reg::POINTER));
         self.emit(op::alu_imm(op::ADD, reg::TMP, bytes as i32));
-        self.asm.jump_if_reg(op::JGT, reg::TMP, reg::DATA_END, leave);
+        self.asm
+            .jump_if_reg(op::JGT, reg::TMP, reg::DATA_END, leave);
     }
 
     fn bound(&mut self, register: u8, known: u32, most: u32, leave: super::assembler::Label) {
@@ -229,7 +232,12 @@ impl Emitter<'_> {
                 self.emit(op::mov32_imm(2, k));
                 self.add_base(version);
                 self.call_load(slot::STAGING, width);
-                self.emit(op::load(size(width), into, reg::SLOW_SCRATCH, slot::STAGING));
+                self.emit(op::load(
+                    size(width),
+                    into,
+                    reg::SLOW_SCRATCH,
+                    slot::STAGING,
+                ));
             }
         }
     }
@@ -298,7 +306,12 @@ impl Emitter<'_> {
         }
         self.add_base(version);
         self.call_load(slot::STAGING, width);
-        self.emit(op::load(size(width), reg::A, reg::SLOW_SCRATCH, slot::STAGING));
+        self.emit(op::load(
+            size(width),
+            reg::A,
+            reg::SLOW_SCRATCH,
+            slot::STAGING,
+        ));
         self.asm.place(done);
     }
 
@@ -351,7 +364,8 @@ impl Emitter<'_> {
         if from_x {
             self.emit(op::mov32(reg::TMP, reg::X));
             self.emit(op::alu_imm(op::ADD, reg::TMP, end as i32));
-            self.asm.jump_if_reg(op::JGT, reg::TMP, length, self.no_match);
+            self.asm
+                .jump_if_reg(op::JGT, reg::TMP, length, self.no_match);
         } else {
             self.asm.jump_if(op::JLT, length, end, self.no_match);
         }

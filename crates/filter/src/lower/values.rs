@@ -1,8 +1,8 @@
 //! What values are used for: dead operations, fields that need no byte swap, and how large X is.
 
+use super::Target;
 use super::ancillary::{Ancillary, Answer, PACKET_OUTGOING};
 use super::graph::{Block, End, Graph, Op, Reg, Return, Value};
-use super::Target;
 use crate::ebpf::op;
 use crate::error::FilterError;
 
@@ -204,7 +204,11 @@ impl Webs {
         let root = self.find(web);
         let web = &mut self.0[root];
         let (compared, outgoing) = match end {
-            Some(&End::Branch { test, value: Value::K(k), .. }) => (
+            Some(&End::Branch {
+                test,
+                value: Value::K(k),
+                ..
+            }) => (
                 test == op::JSET || test == op::JEQ && (k <= 0xffff || web.width != 2),
                 test == op::JEQ && k == PACKET_OUTGOING,
             ),
@@ -278,7 +282,9 @@ pub(super) fn settle_loads(graph: &mut Graph, target: &Target) -> Result<(), Fil
         }
         let root = webs.find(at_end[index]);
         if is_raw(&webs.0[root])
-            && let End::Branch { value: Value::K(k), .. } = &mut block.end
+            && let End::Branch {
+                value: Value::K(k), ..
+            } = &mut block.end
         {
             *k = match webs.0[root].width {
                 2 => u32::from(u16::from_be(*k as u16)),

@@ -63,7 +63,10 @@ pub fn run(block: &[Insn], target: &Target, scene: &Scene) -> Result<u32, String
     for _ in 0..1_000_000 {
         let Some(&insn) = block.get(pc) else {
             if pc != block.len() {
-                return Err(format!("jumped to {pc}, outside the block of {}", block.len()));
+                return Err(format!(
+                    "jumped to {pc}, outside the block of {}",
+                    block.len()
+                ));
             }
             return match machine.registers[0] {
                 Number(result) => Ok(result as u32),
@@ -336,7 +339,10 @@ impl Machine<'_> {
         };
         let to = usize::try_from(to).map_err(|_| "below the scratch")?;
         for (index, &byte) in bytes.iter().enumerate() {
-            *self.scratch.get_mut(to + index).ok_or("beyond the scratch")? = Some(byte);
+            *self
+                .scratch
+                .get_mut(to + index)
+                .ok_or("beyond the scratch")? = Some(byte);
             self.kept[(to + index) / 8] = None;
         }
         Ok(0)

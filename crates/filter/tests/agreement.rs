@@ -1,0 +1,199 @@
+//! Every reader of a filter gives libpcap's answer: the interpreter, and the lowered block at each
+//! hook with packets cut into a linear part and the rest, with tags in the frame and beside it.
+//!
+//! `TRAWL_FILTER_FRAMES` sets how many frames each expression meets.
+
+mod support;
+
+use support::machine::{Scene, run};
+use support::packets::{Random, frames};
+use support::{classic, expressions, lowered};
+use trawl_filter::{Classic, Insn, Target};
+
+/// libpcap's own opinion, from its own compiler, optimiser and interpreter.
+fn oracle(expression: &str) -> pcap::BpfProgram {
+    pcap::Capture::dead(pcap::Linktype::ETHERNET)
+        .and_then(|handle| handle.compile(expression, true))
+        .unwrap_or_else(|e| panic!("{expression}: {e}"))
+}
+
+struct Readers {
+    program: Classic,
+    blocks: Vec<(Target, Vec<Insn>)>,
+}
+
+impl Readers {
+    fn new(program: Classic) -> Self {
+        let targets = [
+            Target::xdp(),
+            Target {
+                load_helper: false,
+                ..Target::xdp()
+            },
+            Target::tc(),
+            Target::copy(128),
+            Target::copy(1024),
+        ];
+        Readers {
+            blocks: targets.map(|t| (t, lowered(&program, &t))).to_vec(),
+            program,
+        }
+    }
+
+    /// Compares all readers on one frame; `expected` is libpcap's answer if it was asked.
+    fn compare(&self, what: &str, frame: &[u8], expected: Option<bool>, r: &mut Random) -> usize {
+        let length = frame.len() as u32;
+        let ours = self.program.run(frame, length);
+        if let Some(expected) = expected {
+            assert_eq!(ours != 0, expected, "interpreter, {what} on {frame:02x?}");
+        }
+        let mut pairs = 1;
+        for (target, block) in &self.blocks {
+            let mut check = |scene: &Scene, expected: u32| match run(block, target, scene) {
+                Ok(result) if result == expected => pairs += 1,
+                other => panic!(
+                    "{what}\n{}\n{}{target:?} on {scene:02x?}: {other:?} instead of {expected}",
+                    self.program,
+                    trawl_filter::disassemble(block)
+                ),
+            };
+            let whole = Scene {
+                bytes: frame,
+                linear: frame.len(),
+                tag: None,
+            };
+            if let trawl_filter::Hook::Copy { buffer } = target.hook {
+                let seen = &frame[..frame.len().min(buffer.into())];
+                check(&whole, self.program.run(seen, length));
+                continue;
+            }
+            check(&whole, ours);
+            if target.load_helper {
+                let linear = r.below(frame.len() + 1);
+                check(
+                    &Scene {
+                        linear,
+                        ..whole.clone()
+                    },
+                    ours,
+                );
+            }
+            if target.vlan_out_of_band && frame.len() >= 18 {
+                let word = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+                let stripped = [&frame[..12], &frame[16..]].concat();
+                let scene = Scene {
+                    bytes: &stripped,
+                    linear: stripped.len(),
+                    tag: Some((word(12), word(14))),
+                };
+                check(&scene, ours);
+                let linear = r.below(stripped.len() + 1);
+                check(
+                    &Scene {
+                        linear,
+                        ..scene.clone()
+                    },
+                    ours,
+                );
+            }
+        }
+        pairs
+    }
+}
+
+fn frames_per_expression() -> usize {
+    std::env::var("TRAWL_FILTER_FRAMES")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(250)
+}
+
+#[test]
+fn expressions_agree_with_libpcap() {
+    let expressions = expressions();
+    assert!(
+        expressions.len() >= 400,
+        "{} expressions",
+        expressions.len()
+    );
+    let count = frames_per_expression();
+    let mut pairs = 0;
+    for (index, expression) in expressions.iter().enumerate() {
+        let oracle = oracle(expression);
+        let readers = Readers::new(classic(expression));
+        let mut r = Random::new(index as u64);
+        for frame in frames(index as u64, count) {
+            let expected = oracle.filter(&frame);
+            pairs += readers.compare(expression, &frame, Some(expected), &mut r);
+        }
+    }
+    assert!(pairs > expressions.len() * count, "{pairs} pairs");
+    println!("{pairs} pairs of program and packet");
+}
+
+#[test]
+fn every_expression_matches_something_and_not_everything() {
+    // A corpus that never matches proves little: most expressions must tell frames apart.
+    let mut always_alike = Vec::new();
+    let corpus = frames(7, 4000);
+    let expressions = expressions();
+    for expression in &expressions {
+        let program = classic(expression);
+        let matches = corpus
+            .iter()
+            .filter(|frame| program.run(frame, frame.len() as u32) != 0)
+            .count();
+        if matches == 0 || matches == corpus.len() {
+            always_alike.push(*expression);
+        }
+    }
+    let share = always_alike.len() * 100 / expressions.len();
+    assert!(share < 20, "{share} %: {always_alike:#?}");
+}
+
+#[test]
+fn unoptimised_programs_agree_too() {
+    let plain = trawl_filter::Options {
+        optimise: false,
+        ..trawl_filter::Options::default()
+    };
+    for (index, expression) in expressions().iter().enumerate() {
+        // libpcap takes minutes over long expressions, and without its optimiser the result is
+        // longer than jumps reach.
+        if expression.len() > 500 {
+            continue;
+        }
+        let oracle = oracle(expression);
+        let program = trawl_filter::compile(expression, &plain).unwrap();
+        let readers = Readers::new(program);
+        let mut r = Random::new(index as u64);
+        for frame in frames(index as u64 + 1000, 40) {
+            let expected = oracle.filter(&frame);
+            readers.compare(expression, &frame, Some(expected), &mut r);
+        }
+    }
+}
+
+#[test]
+fn every_length_agrees() {
+    let mut r = Random::new(3);
+    for expression in [
+        "tcp port 80",
+        "ip[ip[8]] = 0",
+        "vlan 100 and ip6 and udp port 53",
+        "ip6 protochain 17",
+        "host 10.0.0.1 or arp",
+        "ether[ether[5] + 13:4] = 0x00006408",
+    ] {
+        let oracle = oracle(expression);
+        let readers = Readers::new(classic(expression));
+        for seed in 0..6 {
+            let mut frame = support::packets::tunnel_frame(&mut Random::new(seed));
+            frame.resize(200, 0);
+            for length in 0..=200 {
+                let frame = &frame[..length];
+                readers.compare(expression, frame, Some(oracle.filter(frame)), &mut r);
+            }
+        }
+    }
+}
