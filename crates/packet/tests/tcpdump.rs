@@ -27,14 +27,17 @@ fn tcpdump(args: &[&str], cases: &[&Case]) -> Vec<String> {
         &path,
     );
     // Every packet begins with its own time, whatever lines of its own it has behind.
-    let mut starts: Vec<_> = (0..cases.len())
-        .map(|index| {
-            let time = START + index as u64 * STEP;
-            let mark = format!("{}.{:09} ", time / 1_000_000_000, time % 1_000_000_000);
-            text.find(&mark)
-                .unwrap_or_else(|| panic!("no {mark} in {text}"))
-        })
-        .collect();
+    let mut starts = Vec::new();
+    let mut from = 0;
+    for index in 0..cases.len() {
+        let time = START + index as u64 * STEP;
+        let mark = format!("{}.{:09} ", time / 1_000_000_000, time % 1_000_000_000);
+        let at = text[from..]
+            .find(&mark)
+            .unwrap_or_else(|| panic!("no {mark} in {text}"));
+        starts.push(from + at);
+        from += at;
+    }
     starts.push(text.len());
     starts
         .windows(2)
