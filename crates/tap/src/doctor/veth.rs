@@ -2,12 +2,13 @@
 
 use trawl_kernel::Result;
 use trawl_kernel::ethtool::Ethtool;
-use trawl_kernel::netlink::{Link, Netlink, XdpAbilities};
+use trawl_kernel::netlink::{Link, Netlink, XdpAbilities, XdpMode};
 use trawl_kernel::netns::{self, Namespace};
 
 use super::{Finding, State};
 
 const GRO: &str = "rx-gro";
+const TX_VLAN: &str = "tx-vlan-hw-insert";
 
 /// The other end, if it can be found.
 struct Peer {
@@ -38,7 +39,7 @@ pub fn examine(
     abilities: Option<XdpAbilities>,
 ) -> Result<Vec<Finding>> {
     let prefix = namespace.map_or_else(String::new, Namespace::exec_prefix);
-    let own_gro = gro(namespace, &interface.name);
+    let own_gro = feature(namespace, &interface.name, GRO);
     let Some(peer) = find_peer(namespace, interface)? else {
         let text =
             "the other end is in a namespace without a name, or one that cannot be looked into";
@@ -49,7 +50,8 @@ pub fn examine(
         area, namespace, interface, &prefix, &peer, abilities,
     )?);
     findings.push(frames_in(area, interface, &prefix, own_gro, &peer));
-    findings.push(frames_out(area, interface, &peer));
+    findings.push(frames_out(area, interface, &peer, abilities));
+    findings.extend(tags(area, &peer));
     Ok(findings)
 }
 
@@ -129,7 +131,7 @@ fn frames_in(
             "on: XDP frames from the peer are taken, with a program here or without".to_owned(),
         );
     }
-    if !interface.xdp.is_empty() {
+    if has_native_program(interface) {
         return new(
             State::Ok,
             "off, but the XDP program here makes up for it".to_owned(),
@@ -145,35 +147,66 @@ fn frames_in(
         .mend(format!("{prefix}ethtool -K {} gro on", interface.name))
 }
 
-/// XDP frames that a program here sends back or redirects out.
-fn frames_out(area: &str, interface: &Link, peer: &Peer) -> Finding {
+/// XDP frames that a program here sends back, or that others redirect to go out here.
+fn frames_out(
+    area: &str,
+    interface: &Link,
+    peer: &Peer,
+    abilities: Option<XdpAbilities>,
+) -> Finding {
     let new = |state, text: &str| Finding::new(area, "XDP_TX", state, text);
-    let taken =
-        gro(peer.namespace.as_ref(), &peer.link.name) == Some(true) || !peer.link.xdp.is_empty();
-    if taken {
-        return new(State::Ok, "frames sent by XDP reach the peer");
+    let (label, prefix, name) = (peer.label(), peer.prefix(), &peer.link.name);
+    let peer_gro = feature(peer.namespace.as_ref(), name, GRO) == Some(true);
+    if !peer_gro && !has_native_program(&peer.link) {
+        return new(State::Warn, "frames that XDP sends out of here are thrown away")
+            .why(format!(
+                "{label} has neither GRO nor a native XDP program, and only with one of them takes XDP frames from {}",
+                interface.name
+            ))
+            .mend(format!("{prefix}ethtool -K {name} gro on"));
     }
-    new(
-        State::Warn,
-        "frames that XDP sends out of here are thrown away",
-    )
-    .why(format!(
-        "{} has neither GRO nor an XDP program, and only with one of them takes XDP frames from {}",
-        peer.label(),
-        interface.name
-    ))
-    .mend(format!(
-        "{}ethtool -K {} gro on",
-        peer.prefix(),
-        peer.link.name
-    ))
+    // The driver looks at its peer's GRO only at certain moments, and can have missed that it is on.
+    if abilities.is_some_and(|a| a.native() && !a.redirect_target()) {
+        return new(State::Warn, "frames that XDP redirects to here are refused")
+            .why(format!(
+                "{} went up before {label} had GRO, and did not notice since",
+                interface.name
+            ))
+            .mend(format!(
+                "{prefix}ethtool -K {name} gro off; {prefix}ethtool -K {name} gro on"
+            ));
+    }
+    new(State::Ok, "frames sent by XDP reach the peer")
 }
 
-fn gro(namespace: Option<&Namespace>, interface: &str) -> Option<bool> {
-    Ethtool::open(namespace, interface)
-        .ok()?
-        .feature(GRO)
-        .ok()?
+/// A sender that leaves the tag beside the packet leaves it where XDP does not look.
+fn tags(area: &str, peer: &Peer) -> Option<Finding> {
+    let beside = feature(peer.namespace.as_ref(), &peer.link.name, TX_VLAN)?;
+    beside.then(|| {
+        Finding::new(
+            area,
+            "VLAN tags",
+            State::Info,
+            "those that the peer's stack puts on come beside the packet",
+        )
+        .why("XDP does not see them; tc and packet taps do")
+        .mend(format!(
+            "to see them in the packet: {}ethtool -K {} txvlan off",
+            peer.prefix(),
+            peer.link.name
+        ))
+    })
+}
+
+fn has_native_program(link: &Link) -> bool {
+    link.xdp
+        .iter()
+        .any(|present| present.mode == XdpMode::Native)
+}
+
+fn feature(namespace: Option<&Namespace>, interface: &str, name: &str) -> Option<bool> {
+    let ethtool = Ethtool::open(namespace, interface).ok()?;
+    ethtool.feature(name).ok()?
 }
 
 fn find_peer(namespace: Option<&Namespace>, interface: &Link) -> Result<Option<Peer>> {

@@ -1,0 +1,250 @@
+//! `trawl doctor`'s findings on real interfaces: what is wrong is found, and its command mends it.
+
+use std::os::fd::AsFd;
+use std::process::Command;
+
+use trawl_kernel::bpf::{link, map, program};
+use trawl_kernel::netlink::tc::{Direction, Place};
+use trawl_kernel::netns;
+use trawl_kernel::probe::Feature;
+use trawl_kernel::probe::insn::{Program, returning};
+use trawl_lab::{Pair, PairOptions, Station};
+use trawl_tap::doctor::{self, Finding, State};
+
+const XDP: u32 = 6;
+const SCHED_CLS: u32 = 3;
+const ATTACH_XDP: u32 = 37;
+const NATIVE: u32 = 1 << 2;
+const TCX_INGRESS: u32 = 46;
+
+fn root_or_skip() -> bool {
+    let root =
+        std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
+    if !root {
+        eprintln!("SKIPPED: not root");
+    }
+    root
+}
+
+fn examine(station: &Station) -> Vec<Finding> {
+    doctor::interface(Some(&station.namespace), &station.interface).unwrap()
+}
+
+fn find<'a>(findings: &'a [Finding], subject: &str) -> &'a Finding {
+    let found = findings.iter().find(|finding| finding.subject == subject);
+    found.unwrap_or_else(|| panic!("no {subject} in {findings:#?}"))
+}
+
+/// The finding is a warning, and running its command makes it go away.
+fn mends(station: &Station, subject: &str) {
+    let before = examine(station);
+    let finding = find(&before, subject);
+    assert_eq!(finding.state, State::Warn, "{finding:?}");
+    let command = finding.mend.as_deref().unwrap();
+    let status = Command::new("sh").args(["-c", command]).status().unwrap();
+    assert!(status.success(), "{command}");
+    let after = examine(station);
+    assert_eq!(find(&after, subject).state, State::Ok, "after {command}");
+}
+
+#[test]
+fn a_lab_as_it_is_made_has_nothing_to_mend() {
+    if !root_or_skip() {
+        return;
+    }
+    let pair = Pair::new(&PairOptions::default()).unwrap();
+    for station in [&pair.a, &pair.b] {
+        let findings = examine(station);
+        let bad: Vec<_> = findings
+            .iter()
+            .filter(|f| matches!(f.state, State::Warn | State::Problem))
+            .collect();
+        assert!(bad.is_empty(), "{bad:#?}");
+        assert!(
+            find(&findings, "tap xdp").text.contains("native"),
+            "{findings:#?}"
+        );
+        assert_eq!(
+            find(&findings, "link").area,
+            format!("{}:veth0", station.name)
+        );
+    }
+}
+
+#[test]
+fn gro_that_is_off_is_found_on_both_ends_and_mended() {
+    if !root_or_skip() {
+        return;
+    }
+    let pair = Pair::new(&PairOptions {
+        gro: false,
+        ..PairOptions::default()
+    })
+    .unwrap();
+    let findings = examine(&pair.a);
+    let expected = format!("ip netns exec {} ethtool -K veth0 gro on", pair.a.name);
+    assert_eq!(
+        find(&findings, "GRO").mend.as_deref(),
+        Some(expected.as_str())
+    );
+    let expected = format!("ip netns exec {} ethtool -K veth0 gro on", pair.b.name);
+    assert_eq!(
+        find(&findings, "XDP_TX").mend.as_deref(),
+        Some(expected.as_str())
+    );
+    mends(&pair.a, "GRO");
+    mends(&pair.a, "XDP_TX");
+}
+
+#[test]
+fn a_peer_whose_gro_was_missed_is_found_and_mended() {
+    if !root_or_skip() {
+        return;
+    }
+    let pair = Pair::new(&PairOptions {
+        gro: false,
+        ..PairOptions::default()
+    })
+    .unwrap();
+    let mut netlink = pair.b.netlink().unwrap();
+    netlink.set_down(pair.b.index).unwrap();
+    pair.b
+        .ethtool()
+        .unwrap()
+        .set_feature("rx-gro", true)
+        .unwrap();
+    netlink.set_up(pair.b.index).unwrap();
+    let findings = examine(&pair.a);
+    let finding = find(&findings, "XDP_TX");
+    assert!(
+        finding.why.as_deref().unwrap().contains("did not notice"),
+        "{finding:?}"
+    );
+    mends(&pair.a, "XDP_TX");
+}
+
+#[test]
+fn too_few_receive_queues_are_found_and_mended() {
+    if !root_or_skip() {
+        return;
+    }
+    let pair = Pair::new(&PairOptions {
+        queues: 2,
+        ..PairOptions::default()
+    })
+    .unwrap();
+    pair.a.ethtool().unwrap().set_channels(1, 2, 0).unwrap();
+    let findings = examine(&pair.a);
+    let finding = find(&findings, "native XDP");
+    let expected = format!("ip netns exec {} ethtool -L veth0 rx 2", pair.a.name);
+    assert_eq!(
+        (finding.state, finding.mend.as_deref()),
+        (State::Warn, Some(expected.as_str()))
+    );
+    assert!(
+        find(&findings, "tap xdp").text.contains("skb"),
+        "{findings:#?}"
+    );
+    mends(&pair.a, "native XDP");
+}
+
+#[test]
+fn an_interface_that_is_down_is_found_and_mended() {
+    if !root_or_skip() {
+        return;
+    }
+    let pair = Pair::new(&PairOptions::default()).unwrap();
+    pair.a.netlink().unwrap().set_down(pair.a.index).unwrap();
+    assert_eq!(find(&examine(&pair.b), "peer").state, State::Warn);
+    mends(&pair.a, "link");
+}
+
+#[test]
+fn what_is_attached_is_told_with_its_holder_and_its_hook() {
+    if !root_or_skip() {
+        return;
+    }
+    let pair = Pair::new(&PairOptions::default()).unwrap();
+    let pass = returning(2);
+    let xdp = Program {
+        attach_type: ATTACH_XDP,
+        ..Program::new(XDP, &pass)
+    }
+    .load("red_guard")
+    .unwrap();
+    let hook = map::create_prog_array("red_hook", 5).unwrap();
+    program::bind_map(&xdp, &hook).unwrap();
+    let attached = netns::run_in(&pair.a.namespace, || {
+        link::attach_xdp(xdp.as_fd(), pair.a.index, NATIVE)
+    });
+    let _link = attached.unwrap().unwrap();
+    let next = returning(-1);
+    let tc = Program::new(SCHED_CLS, &next).load("red_tc").unwrap();
+    let _tcx = Feature::Tcx.probe().is_supported().then(|| {
+        let last = link::TcxPlace::Last;
+        netns::run_in(&pair.a.namespace, || {
+            link::attach_tcx(tc.as_fd(), pair.a.index, TCX_INGRESS, last)
+        })
+        .unwrap()
+        .unwrap()
+    });
+    let mut netlink = pair.a.netlink().unwrap();
+    netlink.add_clsact(pair.a.index).unwrap();
+    let place = Place {
+        interface: pair.a.index,
+        direction: Direction::Egress,
+        priority: 7,
+        handle: 1,
+    };
+    netlink.add_filter(place, tc.as_fd(), "red_filter").unwrap();
+
+    let findings = examine(&pair.a);
+    let me = format!("({})", std::process::id());
+    let text = &find(&findings, "XDP program").text;
+    for part in [
+        "red_guard",
+        "native mode",
+        "by link",
+        "held by",
+        me.as_str(),
+    ] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    assert!(
+        find(&findings, "hook map").text.contains("red_hook"),
+        "{findings:#?}"
+    );
+    assert_eq!(find(&findings, "tap hook").state, State::Ok);
+    assert_eq!(find(&findings, "tap xdp").state, State::Warn);
+    if _tcx.is_some() {
+        assert!(
+            find(&findings, "tcx ingress").text.contains("red_tc"),
+            "{findings:#?}"
+        );
+    }
+    let text = &find(&findings, "clsact egress").text;
+    assert!(
+        text.contains("red_filter") && text.contains("priority 7"),
+        "{text}"
+    );
+    assert!(
+        examine(&pair.b)
+            .iter()
+            .all(|f| f.subject != "clsact egress")
+    );
+}
+
+#[test]
+fn an_unknown_interface_is_an_error_that_lists_the_known() {
+    if !root_or_skip() {
+        return;
+    }
+    let pair = Pair::new(&PairOptions::default()).unwrap();
+    let error = doctor::interface(Some(&pair.a.namespace), "eth9")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("eth9") && error.contains("lo, veth0"),
+        "{error}"
+    );
+}
