@@ -408,6 +408,7 @@ impl<'a> Emitter<'a> {
                 self.emit(op::alu_imm(op::ADD, reg::TMP, -1));
                 self.asm.jump_if(op::JEQ, reg::TMP, 0, no_match);
                 self.emit(op::store(op::DW, scratch, slot::LOOPS, reg::TMP));
+                self.forget_x(scratch);
                 let to = self.block_label(version, mode, to);
                 self.asm.goto(to);
             }
@@ -426,6 +427,16 @@ impl<'a> Emitter<'a> {
                 self.asm.goto(no);
             }
         }
+    }
+
+    /// Makes the verifier forget what it knows of X. Each way round a loop would otherwise leave X
+    /// with other bounds, and each of them be followed round again: too many for its patience.
+    fn forget_x(&mut self, scratch: u8) {
+        let top = if cfg!(target_endian = "big") { 0 } else { 7 };
+        self.emit(op::store(op::DW, scratch, slot::STAGING, reg::X));
+        // X has 32 bits, so this byte is zero already; but a slot written in part has no bounds.
+        self.emit(op::store_imm(op::B, scratch, slot::STAGING + top, 0));
+        self.emit(op::load(op::DW, reg::X, scratch, slot::STAGING));
     }
 
     fn give_back(&mut self, version: usize, mode: Mode, value: Return) {

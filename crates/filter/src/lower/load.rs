@@ -50,7 +50,10 @@ fn pieces(view: View, offset: u32, width: u8) -> Vec<(Piece, u8)> {
             View::Tagged if at < AFTER_TAG => end.min(AFTER_TAG),
             _ => end,
         };
+        // The verifier wants accesses to the stack, where the tag is kept, aligned.
+        let is_tag = matches!(place(at), Piece::Tag(_));
         let width = match border - at {
+            length if is_tag && at % 2 == 1 => length.min(1),
             length @ (1 | 2 | 4) => length,
             length => length - 1,
         };
@@ -341,7 +344,15 @@ impl Emitter<'_> {
         self.asm.jump_if_reg(op::JGT, reg::TMP, 3, self.no_match);
         self.emit(op::mov(1, scratch));
         self.emit(op::alu(op::ADD, 1, 2));
-        self.emit(op::load(size(width), reg::A, 1, slot::IMAGE));
+        // Byte by byte, because the offset may be odd and the verifier wants aligned stack reads.
+        self.emit(op::load(op::B, reg::A, 1, slot::IMAGE));
+        for at in 1..i16::from(width) {
+            self.emit(op::load(op::B, reg::TMP, 1, slot::IMAGE + at));
+            self.emit(op::alu32_imm(op::LSH, reg::A, 8));
+            self.emit(op::alu32(op::OR, reg::A, reg::TMP));
+        }
+        // Now a number, but what follows expects it as it lies in the packet.
+        self.order(reg::A, width, false);
     }
 
     /// A field whose value nobody reads, but without which there is no match.

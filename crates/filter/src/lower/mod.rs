@@ -9,7 +9,7 @@
 //! | register | at [`Hook::Xdp`] and [`Hook::Tc`] | at [`Hook::Copy`] |
 //! |---|---|---|
 //! | r1 | the context (`xdp_md`, `__sk_buff`) | anything |
-//! | r2 | the packet's `data` | a buffer of `buffer` bytes, all initialised |
+//! | r2 | the packet's `data` | a buffer of `buffer` bytes |
 //! | r3 | the packet's `data_end` | how many bytes of the buffer are packet bytes |
 //! | r4 | the packet's length, as 32 bits | the packet's length, as 32 bits |
 //! | r5 | [`SCRATCH_SIZE`] bytes of stack, 8-aligned, need not be initialised | the same |
@@ -17,7 +17,8 @@
 //! - r4 counts bytes in fragments too. Where [`Target::vlan_out_of_band`] is set and the packet has
 //!   a tag beside it, r4 counts the tag's four bytes as well: the filter sees the frame with its
 //!   tag put back.
-//! - At [`Hook::Copy`] the buffer is the packet's beginning; a filter that looks beyond r3 finds
+//! - At [`Hook::Copy`] the buffer lies in a map's value (the verifier takes only aligned reads of a
+//!   stack, and fields are not aligned). It is the packet's beginning; a filter that looks beyond r3 finds
 //!   no match, as libpcap does in a file with short snapshots. r3 is trusted to be no more than
 //!   `buffer` only in what it means: every access is checked against `buffer` too.
 //!

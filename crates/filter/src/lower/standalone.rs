@@ -29,10 +29,9 @@ pub fn verdicts(target: &Target) -> Verdicts {
 
 /// Wraps a block as a complete program that keeps the splice contract and returns the result.
 ///
-/// For [`Hook::Copy`] the program is a tc program that copies the packet's beginning to its stack
-/// first, so the buffer can have 248 bytes at most; a larger one gives no program.
-pub fn standalone(block: &[Insn], target: &Target) -> Option<Vec<Insn>> {
-    const COPY_ROOM: u16 = (512 - SCRATCH_SIZE as u16) - 8;
+/// For [`Hook::Copy`] it is a tc program that copies the packet's beginning into the first value
+/// of an array map, whose descriptor must be given and whose values must have the buffer's size.
+pub fn standalone(block: &[Insn], target: &Target, buffer_map: Option<i32>) -> Option<Vec<Insn>> {
     let mut program = vec![op::mov(6, 1)];
     match target.hook {
         Hook::Xdp => {
@@ -67,12 +66,7 @@ pub fn standalone(block: &[Insn], target: &Target) -> Option<Vec<Insn>> {
                 op::load(op::W, reg::DATA_END, 6, 80),
             ]);
         }
-        Hook::Copy { buffer } => {
-            if buffer == 0 || buffer > COPY_ROOM {
-                return None;
-            }
-            copy_prologue(&mut program, buffer);
-        }
+        Hook::Copy { buffer } => program.extend(copy_prologue(buffer, buffer_map?)),
     }
     program.extend([
         op::mov(reg::CONTEXT, 6),
@@ -91,29 +85,28 @@ pub fn standalone(block: &[Insn], target: &Target) -> Option<Vec<Insn>> {
     Some(program)
 }
 
-/// Zeroes the buffer, then copies as many bytes as there are, at most all of it.
-fn copy_prologue(program: &mut Vec<Insn>, buffer: u16) {
-    let room = (buffer as i16 + 7) & !7;
-    let bottom = -SCRATCH_SIZE - room;
-    for at in (bottom..-SCRATCH_SIZE).step_by(8) {
-        program.push(op::store_imm(op::DW, 10, at, 0));
-    }
-    program.extend([
+/// Copies as many bytes as there are, at most the buffer's size.
+fn copy_prologue(buffer: u16, map: i32) -> Vec<Insn> {
+    /// Loads the address of a map's first value, in two instructions.
+    const LOAD_ADDRESS: u8 = 0x18;
+    const MAP_VALUE: u8 = 2;
+    let most = i32::from(buffer);
+    vec![
+        Insn::new(LOAD_ADDRESS, 9, MAP_VALUE, 0, map),
+        Insn::new(0, 0, 0, 0, 0),
         op::load(op::W, 7, 6, 0),
         op::mov(8, 7),
-        Insn::new(op::JMP | op::JLE | op::K, 8, 0, 1, i32::from(buffer)),
-        op::mov32_imm(8, u32::from(buffer)),
+        Insn::new(op::JMP | op::JLE | op::K, 8, 0, 1, most),
+        op::mov32_imm(8, most as u32),
         // A frame at tc is never empty, but the verifier does not know.
-        Insn::new(op::JMP | op::JEQ | op::K, 8, 0, 6, 0),
+        Insn::new(op::JMP | op::JEQ | op::K, 8, 0, 5, 0),
         op::mov(1, 6),
         op::mov32_imm(2, 0),
-        op::mov(3, 10),
-        op::alu_imm(op::ADD, 3, i32::from(bottom)),
+        op::mov(3, 9),
         op::mov(4, 8),
         op::call(helper::SKB_LOAD_BYTES),
-        op::mov(reg::DATA, 10),
-        op::alu_imm(op::ADD, reg::DATA, i32::from(bottom)),
+        op::mov(reg::DATA, 9),
         op::mov(reg::DATA_END, 8),
         op::mov(reg::LENGTH, 7),
-    ]);
+    ]
 }
