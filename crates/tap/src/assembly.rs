@@ -3,10 +3,11 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use trawl_kernel::clock::ProgramClock;
+use trawl_kernel::clock::{self, ProgramClock};
 use trawl_kernel::layout::{RING_MAX_POINTS, TapConfig};
 use trawl_kernel::probe;
-use trawl_kernel::ring::{Consumer, Rings};
+use trawl_kernel::producer::{Producer, Tickets};
+use trawl_kernel::ring::{Consumer, Geometry, Rings};
 use trawl_kernel::warden::Warden;
 use trawl_kernel::{Error, Result, events};
 use trawl_packet::pcapng;
@@ -56,6 +57,10 @@ pub struct Assembly<'a> {
     pub(crate) streams: Vec<Consumer>,
     pub(crate) clock: ProgramClock,
     rings: Option<Arc<Rings>>,
+    /// Shared by all who record, so that -c is exact over all of them.
+    tickets: Arc<Tickets>,
+    /// How many sites there are; those whose rings lie in this process's memory share what may be used of it.
+    pub(crate) sites: usize,
     pub(crate) host: Host,
 }
 
@@ -68,7 +73,7 @@ pub struct Host {
 }
 
 impl<'a> Assembly<'a> {
-    pub fn new(options: &'a Options, host: Host) -> Self {
+    pub fn new(options: &'a Options, host: Host, sites: usize) -> Self {
         let clock = if probe::has_tai_helper() {
             ProgramClock::Tai
         } else {
@@ -83,6 +88,8 @@ impl<'a> Assembly<'a> {
             streams: Vec::new(),
             clock,
             rings: None,
+            tickets: Arc::new(Tickets::new(options.count)),
+            sites,
             host,
         }
     }
@@ -95,15 +102,21 @@ impl<'a> Assembly<'a> {
         let rings = Rings::in_maps(self.options.geometry, events::cpu_count())?;
         rings.set_clock_offset(self.clock.offset_to_wall());
         self.streams.extend(Consumer::all(&rings));
+        self.tickets.share_with(&rings);
         self.rings = Some(Arc::clone(&rings));
         Ok(rings)
     }
 
-    /// Rings that threads of this process write to.
-    pub fn thread_rings(&mut self, producers: usize) -> Result<Arc<Rings>> {
-        let rings = Rings::in_memory(self.options.geometry, producers)?;
+    /// Rings that threads of this process write to, with their writing sides.
+    pub fn thread_rings(
+        &mut self,
+        geometry: Geometry,
+        count: usize,
+    ) -> Result<(Arc<Rings>, Vec<Producer>)> {
+        let rings = Rings::in_memory(geometry, count)?;
         self.streams.extend(Consumer::all(&rings));
-        Ok(rings)
+        let producers = Producer::all(&rings, &self.tickets, clock::wall());
+        Ok((rings, producers))
     }
 
     /// Adds a hook point of a site, with its interface block (two where hardware stamps are asked for, since a

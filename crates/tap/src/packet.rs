@@ -1,10 +1,28 @@
 //! The `packet` tap: AF_PACKET sockets with TPACKET_V3 rings, one for each CPU by fanout; for everything else.
 
-use trawl_kernel::{Error, Result};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use trawl_kernel::ethtool::Ethtool;
+use trawl_kernel::packet_socket::{self, PacketSocket, Request};
+use trawl_kernel::producer::Producer;
+use trawl_kernel::ring::{Geometry, RING_SIZE_MAX, Rings};
+use trawl_kernel::{Error, Result, events};
+use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 
 use crate::assembly::Assembly;
-use crate::site::Site;
+use crate::site::{At, Direction, Site, TimeSource};
 use crate::{Attached, Gives, Tap};
+
+mod worker;
+
+use worker::{Plan, Shared, Worker};
+
+/// The link type for private use, which stands for a kind of interface that has none.
+const LINKTYPE_USER0: u16 = 147;
+/// A ring below this is not split between the kernel's side and ours: it could not hold a packet of 64 KiB.
+const UNSPLIT: usize = 512 << 10;
 
 #[derive(Debug)]
 pub struct Packet;
@@ -26,13 +44,236 @@ impl Tap for Packet {
 
     fn attach(
         &self,
-        _index: usize,
-        _site: &Site,
-        _assembly: &mut Assembly<'_>,
+        index: usize,
+        site: &Site,
+        assembly: &mut Assembly<'_>,
     ) -> Result<Box<dyn Attached>> {
-        Err(Error::failed(
-            "cannot use the packet tap",
-            "it is being built",
-        ))
+        let options = assembly.options;
+        refuse_what_cannot_be(options.at, options.verdicts.is_some())?;
+        give_notice(site, assembly);
+        let sharing = Sharing::new(options.geometry, events::cpu_count(), assembly.sites);
+        let snaplen = assembly.snaplen().min(sharing.own.max_captured());
+        let (received, sent) = wanted(options.direction, site.interface.loopback);
+        let sockets = packet_socket::open(
+            site.namespace.as_ref(),
+            &Request {
+                interface: site.interface.index,
+                name: &site.label,
+                network_layer: site.interface.link_type == LINKTYPE_RAW,
+                sockets: sharing.sockets,
+                ring_size: sharing.kernel,
+                snaplen,
+                received,
+                sent,
+                hardware_time: options.time == TimeSource::Hardware,
+                filter: None,
+            },
+        )?;
+        let ethernet = site.interface.link_type == LINKTYPE_ETHERNET;
+        let promiscuous = (options.promiscuous && ethernet && !site.interface.loopback)
+            .then(|| packet_socket::promiscuous(site.namespace.as_ref(), site.interface.index))
+            .transpose()?;
+        let (rings, producers) = assembly.thread_rings(sharing.own, sockets.len())?;
+        let ids = assembly.add_point(index, site, &rings, "packet", "packet")?;
+        let plan = Plan {
+            ids,
+            snaplen,
+            // A packet socket does not tell the queue; where there is but one, it is known all the same.
+            queue: (site.interface.rx_queues == 1 && site.interface.tx_queues == 1).then_some(0),
+            ethernet,
+        };
+        Ok(Box::new(AttachedPacket {
+            plan,
+            waiting: sockets.into_iter().zip(producers).collect(),
+            threads: Vec::new(),
+            shared: Arc::default(),
+            rings,
+            promiscuous,
+        }))
+    }
+}
+
+fn refuse_what_cannot_be(at: Option<At>, verdicts: bool) -> Result<()> {
+    if at.is_some_and(|at| at != At::Exit) {
+        let what = "cannot record at entry with the packet tap";
+        return Err(Error::usage(what, "it sees a packet once").mend("leave out --at"));
+    }
+    if verdicts {
+        let what = "cannot choose packets by verdict with the packet tap";
+        return Err(Error::usage(what, "it sees no verdicts")
+            .mend("leave out --verdict, or use --tap xdp or --tap hook"));
+    }
+    Ok(())
+}
+
+/// Says what a person may otherwise wonder about when looking at the file.
+fn give_notice(site: &Site, assembly: &mut Assembly<'_>) {
+    let label = &site.label;
+    if site.interface.link_type == LINKTYPE_USER0 {
+        assembly.notice(format!(
+            "{label}: its frames are of a kind that capture files have no name for; they are recorded as they are"
+        ));
+    }
+    if assembly.options.time == TimeSource::Hardware {
+        let stamps = Ethtool::open(site.namespace.as_ref(), &site.interface.name)
+            .and_then(|ethtool| ethtool.timestamping())
+            .is_ok_and(|abilities| abilities.receive_hardware);
+        assembly.notice(if stamps {
+            format!(
+                "{label}: packets carry the network card's time where it was told to stamp them: hwstamp_ctl -i {} -r 1",
+                site.interface.name
+            )
+        } else {
+            format!("{label}: its driver stamps no packets; they carry the system's time")
+        });
+    }
+}
+
+/// Whether received and sent packets are wanted. The loopback shows each packet twice, sent and received: one will do.
+fn wanted(direction: Option<Direction>, loopback: bool) -> (bool, bool) {
+    let direction = direction.unwrap_or(Direction::Both);
+    let received = direction.includes_in();
+    (
+        received,
+        direction.includes_out() && !(loopback && received),
+    )
+}
+
+/// How the memory that a capture may use, a ring for each CPU, is shared out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sharing {
+    sockets: usize,
+    /// Of each socket: the kernel's ring, and ours behind it.
+    kernel: usize,
+    own: Geometry,
+}
+
+impl Sharing {
+    fn new(asked_for: Geometry, cpus: usize, sites: usize) -> Self {
+        let sockets = cpus.clamp(1, packet_socket::SOCKETS_MAX);
+        let half = asked_for.ring_size * cpus / (sockets * sites.max(1)) / 2;
+        let own = half
+            .max(asked_for.ring_size.min(UNSPLIT))
+            .min(RING_SIZE_MAX as usize);
+        // Downwards, so that what was promised is kept.
+        let own = 1u64 << own.ilog2();
+        Self {
+            sockets,
+            kernel: half,
+            own: Geometry::for_size(own).unwrap_or(asked_for),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct AttachedPacket {
+    plan: Plan,
+    /// Sockets whose packets wait in the kernel until the threads are started.
+    waiting: Vec<(PacketSocket, Producer)>,
+    threads: Vec<JoinHandle<()>>,
+    shared: Arc<Shared>,
+    rings: Arc<Rings>,
+    promiscuous: Option<OwnedFd>,
+}
+
+impl Attached for AttachedPacket {
+    fn start(&mut self) -> Result<()> {
+        for (number, (socket, producer)) in self.waiting.drain(..).enumerate() {
+            let worker = Worker::new(socket, producer, self.plan, Arc::clone(&self.shared));
+            let thread = thread::Builder::new()
+                .name(format!("trawl-packet-{number}"))
+                .spawn(move || worker.run())
+                .map_err(|e| Error::os("cannot start a thread that reads packets", e))?;
+            self.threads.push(thread);
+        }
+        Ok(())
+    }
+
+    fn detach(&mut self) -> Vec<String> {
+        self.rings.stop();
+        self.waiting.clear();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                self.shared.fail("a thread that reads packets has crashed");
+            }
+        }
+        self.promiscuous = None;
+        self.shared
+            .failure()
+            .map(str::to_owned)
+            .into_iter()
+            .collect()
+    }
+
+    fn ended(&mut self) -> Option<String> {
+        match self.shared.failure() {
+            Some(why) => Some(format!("cannot be captured from any more: {why}")),
+            None => self.shared.is_gone().then(|| "was removed".to_owned()),
+        }
+    }
+
+    fn losses(&mut self) -> Vec<(u32, &'static str, u64)> {
+        vec![(self.plan.ids.point, "socket_full", self.shared.dropped())]
+    }
+}
+
+impl Drop for AttachedPacket {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trawl_kernel::ring::RING_SIZE_MIN;
+
+    const SLACK: usize = 32 << 20;
+
+    #[test]
+    fn all_memory_together_is_what_was_promised() {
+        for ring in [RING_SIZE_MIN, 1 << 20, 4 << 20, 64 << 20, RING_SIZE_MAX] {
+            for cpus in [1, 2, 7, 16, 17, 64, 256] {
+                for sites in 1..=4 {
+                    let asked_for = Geometry::for_size(ring).unwrap();
+                    let sharing = Sharing::new(asked_for, cpus, sites);
+                    let each = sharing.own.ring_size + sharing.kernel.max(1 << 20);
+                    let promised = asked_for.ring_size * cpus + SLACK * sites;
+                    assert!(
+                        each * sharing.sockets * sites <= promised,
+                        "{sharing:?} for {cpus} CPUs and {sites} sites"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_default_ring_holds_the_largest_segments() {
+        let sharing = Sharing::new(Geometry::for_size(4 << 20).unwrap(), 2, 1);
+        assert_eq!((sharing.sockets, sharing.kernel), (2, 2 << 20));
+        assert!(sharing.own.max_captured() > 200_000);
+    }
+
+    #[test]
+    fn loopback_packets_are_seen_once() {
+        assert_eq!(wanted(None, true), (true, false));
+        assert_eq!(wanted(Some(Direction::Both), true), (true, false));
+        assert_eq!(wanted(Some(Direction::Out), true), (false, true));
+        assert_eq!(wanted(None, false), (true, true));
+        assert_eq!(wanted(Some(Direction::In), false), (true, false));
+    }
+
+    #[test]
+    fn what_it_cannot_do_is_a_usage_error() {
+        for (at, verdicts) in [
+            (Some(At::Entry), false),
+            (Some(At::Both), false),
+            (None, true),
+        ] {
+            let error = refuse_what_cannot_be(at, verdicts).unwrap_err();
+            assert_eq!(error.kind(), trawl_kernel::error::Kind::Usage);
+        }
+        assert!(refuse_what_cannot_be(Some(At::Exit), false).is_ok());
     }
 }

@@ -101,7 +101,7 @@ impl<'a> Session<'a> {
         observer: &mut dyn Observer,
     ) -> Result<Self> {
         let signals = Signals::watch()?;
-        let mut assembly = Assembly::new(options, host);
+        let mut assembly = Assembly::new(options, host, sites.len());
         let mut taps = Vec::new();
         for (index, site) in sites.iter().enumerate() {
             let selection = select(site, options)?;
@@ -176,6 +176,9 @@ impl<'a> Session<'a> {
         observer: &mut dyn Observer,
     ) -> Result<(Summary, Ended)> {
         events::precise_sleeps();
+        for at in &mut self.taps {
+            at.tap.start()?;
+        }
         let mut ended = sink
             .write(&self.file_header())
             .and_then(|()| sink.rest())

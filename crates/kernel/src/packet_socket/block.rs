@@ -2,10 +2,13 @@
 
 use std::marker::PhantomData;
 use std::mem::offset_of;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{tpacket_hdr_v1, tpacket3_hdr};
 
+use super::option;
+use crate::Result;
 use crate::memory::Mapping;
 
 /// A block begins with two words that say nothing of interest.
@@ -26,6 +29,7 @@ pub struct Block<'a> {
     size: usize,
     packets: u32,
     ring: PhantomData<&'a mut Mapping>,
+    socket: &'a OwnedFd,
 }
 
 /// One packet in a block.
@@ -40,8 +44,33 @@ pub struct Frame<'a> {
     pub bytes: &'a [u8],
     /// The VLAN tag that was taken out of the bytes, as it stood there.
     pub tag: Option<[u8; 4]>,
-    /// `PACKET_…`: for us, for all, for others, sent by us.
-    pub packet_type: u8,
+    pub way: Way,
+}
+
+/// How a packet came, or that it went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Received, and meant for this host.
+    ToUs,
+    /// Received as a broadcast.
+    ToAll,
+    /// Received as a multicast.
+    ToGroup,
+    /// Received although meant for another: promiscuous mode.
+    ToOthers,
+    Sent,
+}
+
+impl Way {
+    fn of(packet_type: u8) -> Self {
+        match packet_type {
+            libc::PACKET_BROADCAST => Self::ToAll,
+            libc::PACKET_MULTICAST => Self::ToGroup,
+            libc::PACKET_OTHERHOST => Self::ToOthers,
+            libc::PACKET_OUTGOING => Self::Sent,
+            _ => Self::ToUs,
+        }
+    }
 }
 
 /// The words of a block's header are changed by the kernel at any time.
@@ -60,7 +89,12 @@ pub fn is_open_and_empty(ring: &Mapping, offset: usize) -> bool {
 
 impl<'a> Block<'a> {
     /// The block at the offset, if the kernel has handed it over.
-    pub(super) fn take(ring: &'a mut Mapping, offset: usize, size: usize) -> Option<Self> {
+    pub(super) fn take(
+        socket: &'a OwnedFd,
+        ring: &'a mut Mapping,
+        offset: usize,
+        size: usize,
+    ) -> Option<Self> {
         let start = ring.at(offset);
         assert!(offset + size <= ring.length());
         let status = word(start, STATUS).load(Ordering::Acquire);
@@ -69,12 +103,17 @@ impl<'a> Block<'a> {
             size,
             packets: word(start, PACKETS).load(Ordering::Relaxed),
             ring: PhantomData,
+            socket,
         })
     }
 
-    /// Packets were dropped for want of room, and the socket's figures tell how many.
-    pub fn follows_losses(&self) -> bool {
-        word(self.start, STATUS).load(Ordering::Relaxed) & libc::TP_STATUS_LOSING != 0
+    /// How many packets were dropped for want of room between the block before and this one.
+    pub fn losses_before(&self) -> Result<u64> {
+        let status = word(self.start, STATUS).load(Ordering::Relaxed);
+        match status & libc::TP_STATUS_LOSING {
+            0 => Ok(0),
+            _ => option::drops(self.socket),
+        }
     }
 
     pub fn packets(&self) -> u32 {
@@ -142,7 +181,7 @@ impl<'a> Iterator for Frames<'a> {
             original: u32_at(offset_of!(tpacket3_hdr, tp_len)),
             bytes: here.get(start..start + length)?,
             tag,
-            packet_type: header[PACKET_TYPE],
+            way: Way::of(header[PACKET_TYPE]),
         })
     }
 }

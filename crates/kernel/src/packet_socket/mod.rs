@@ -19,7 +19,7 @@ use crate::memory::Mapping;
 use crate::netns::{Namespace, run_maybe_in};
 use crate::{Error, Result};
 
-pub use block::{Block, Frame, Frames};
+pub use block::{Block, Frame, Frames, Way};
 pub use filter::Instruction;
 
 /// Holds the longest packet there is on Linux short of BIG TCP, and a few thousand short ones.
@@ -153,7 +153,7 @@ impl PacketSocket {
     /// The next block that the kernel has handed over. It goes back to the kernel when it is dropped.
     pub fn next_block(&mut self) -> Option<Block<'_>> {
         let offset = self.current * BLOCK_SIZE;
-        let block = Block::take(&mut self.ring, offset, BLOCK_SIZE)?;
+        let block = Block::take(&self.descriptor, &mut self.ring, offset, BLOCK_SIZE)?;
         self.current = (self.current + 1) % self.blocks;
         Some(block)
     }
@@ -169,10 +169,9 @@ impl PacketSocket {
             .map_err(|e| Error::os("cannot close a packet socket's filter", e))
     }
 
-    /// How many packets found the ring full since this was last asked.
+    /// How many packets were dropped for want of room since this or a block was last asked.
     pub fn take_drops(&self) -> Result<u64> {
-        option::take_drops(&self.descriptor)
-            .map_err(|e| Error::os("cannot read a packet socket's figures", e))
+        option::drops(&self.descriptor)
     }
 
     /// Sleeps until a block is handed over or the time is up.

@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use libc::c_int;
 
 use super::filter::Instruction;
+use crate::{Error, Result};
 
 const TPACKET_V3: c_int = 2;
 const ETH_P_ALL_NETWORK_ORDER: u16 = (libc::ETH_P_ALL as u16).to_be();
@@ -145,14 +146,16 @@ pub fn is_unbound(socket: &OwnedFd) -> io::Result<bool> {
     Ok(address.sll_ifindex <= 0)
 }
 
-/// Reading the figures sets them back to zero.
-pub fn take_drops(socket: &OwnedFd) -> io::Result<u64> {
+/// How many packets found the ring full. Reading the figures sets them back to zero.
+pub fn drops(socket: &OwnedFd) -> Result<u64> {
     let nothing = libc::tpacket_stats_v3 {
         tp_packets: 0,
         tp_drops: 0,
         tp_freeze_q_cnt: 0,
     };
-    get(socket, libc::PACKET_STATISTICS, nothing).map(|figures| figures.tp_drops.into())
+    get(socket, libc::PACKET_STATISTICS, nothing)
+        .map(|figures| figures.tp_drops.into())
+        .map_err(|e| Error::os("cannot read a packet socket's figures", e))
 }
 
 fn no_address() -> libc::sockaddr_ll {

@@ -40,7 +40,7 @@ fn record(producer: &mut Producer, number: u64) -> Outcome {
         time: 1000 + number,
         hardware_stamped: false,
         flags: 1,
-        queue: (number % 2 == 0).then_some(5),
+        queue: number.is_multiple_of(2).then_some(5),
         original: bytes.len() as u32,
         snaplen: u32::MAX,
         bytes: [front, &[], back],
@@ -201,7 +201,7 @@ fn a_full_ring_takes_no_tickets() {
     while !producer.limit_reached() {
         record(&mut producer, number);
         number += 1;
-        if number % 300 == 0 {
+        if number.is_multiple_of(300) {
             read_all(&mut consumer, &mut seen);
         }
     }

@@ -1,0 +1,214 @@
+//! The thread behind a packet socket: takes blocks of packets from the kernel and writes records into its ring.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use trawl_kernel::packet_socket::{Block, Frame, PacketSocket, Source, Way};
+use trawl_kernel::producer::{Outcome, Producer, Sighting};
+use trawl_kernel::{Result, clock, events};
+use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
+
+use crate::assembly::PointIds;
+
+/// The longest sleep. The records of other CPUs wait for this ring until it has said that it has nothing earlier.
+const NAP: Duration = Duration::from_millis(2);
+/// When the capture is over, the kernel hands over its last block after a few milliseconds; this is for a machine
+/// that is very busy.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
+/// Behind the two MAC addresses.
+const TAG_OFFSET: usize = 12;
+
+/// The kinds of reception in a packet's pcapng flags.
+const UNICAST: u32 = 1 << 2;
+const MULTICAST: u32 = 2 << 2;
+const BROADCAST: u32 = 3 << 2;
+const PROMISCUOUS: u32 = 4 << 2;
+
+/// What is the same for all packets of the tap.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub ids: PointIds,
+    pub snaplen: u32,
+    pub queue: Option<u32>,
+    /// The bytes begin with an Ethernet header, which a VLAN tag belongs into.
+    pub ethernet: bool,
+}
+
+/// What the threads of one tap tell the session.
+#[derive(Debug, Default)]
+pub struct Shared {
+    dropped: AtomicU64,
+    gone: AtomicBool,
+    failure: OnceLock<String>,
+}
+
+impl Shared {
+    /// Packets that found the kernel's ring full.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    /// The first failure is the one that is told.
+    pub fn fail(&self, why: impl ToString) {
+        let _ = self.failure.set(why.to_string());
+    }
+}
+
+#[derive(Debug)]
+pub struct Worker {
+    socket: PacketSocket,
+    recorder: Recorder,
+}
+
+/// The part of a worker that a block's packets go to.
+#[derive(Debug)]
+struct Recorder {
+    producer: Producer,
+    plan: Plan,
+    shared: Arc<Shared>,
+}
+
+impl Worker {
+    pub fn new(socket: PacketSocket, producer: Producer, plan: Plan, shared: Arc<Shared>) -> Self {
+        Self {
+            socket,
+            recorder: Recorder {
+                producer,
+                plan,
+                shared,
+            },
+        }
+    }
+
+    /// Records until the capture is stopped or there is nothing to capture from any more, and then what is left.
+    pub fn run(mut self) {
+        let shared = Arc::clone(&self.recorder.shared);
+        let done = self
+            .record_until_stopped()
+            .and_then(|()| self.drain())
+            .and_then(|()| self.socket.take_drops());
+        match done {
+            Ok(drops) => self.recorder.count_drops(drops),
+            Err(error) => shared.fail(error),
+        }
+    }
+
+    fn record_until_stopped(&mut self) -> Result<()> {
+        while !self.recorder.producer.is_stopped() {
+            if self.take_block()? || self.rest()? == Source::There {
+                continue;
+            }
+            self.recorder.shared.gone.store(true, Ordering::Relaxed);
+            break;
+        }
+        Ok(())
+    }
+
+    /// Takes what had come before the end, up to the last packet.
+    fn drain(&mut self) -> Result<()> {
+        self.socket.close()?;
+        // A packet may be on its way through the socket at this moment.
+        events::wait_for_running_programs();
+        let deadline = Instant::now() + DRAIN_PATIENCE;
+        while Instant::now() < deadline {
+            if !self.take_block()? {
+                if self.socket.is_empty() {
+                    break;
+                }
+                self.rest()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records a block's packets. Without a block, says how far nothing will come any more.
+    fn take_block(&mut self) -> Result<bool> {
+        // Before the look, so that a packet that comes after it is not earlier.
+        let now = clock::wall();
+        if let Some(block) = self.socket.next_block() {
+            self.recorder.count_drops(block.losses_before()?);
+            self.recorder.take(&block);
+            return Ok(true);
+        }
+        if self.socket.is_empty() {
+            self.recorder.producer.advance(now);
+        }
+        Ok(false)
+    }
+
+    fn rest(&self) -> Result<Source> {
+        self.socket.wait(NAP)
+    }
+}
+
+impl Recorder {
+    /// Losses after the last record that was asked for do not count, no more than packets do.
+    fn count_drops(&mut self, drops: u64) {
+        if drops > 0 && !self.producer.limit_reached() {
+            self.shared.dropped.fetch_add(drops, Ordering::Relaxed);
+            self.producer.tell_lost(drops);
+        }
+    }
+
+    fn take(&mut self, block: &Block<'_>) {
+        let mut read = 0;
+        for frame in block.frames() {
+            read += 1;
+            if self.record(&frame) == Outcome::LimitReached {
+                return;
+            }
+        }
+        (read..block.packets()).for_each(|_| self.producer.unreadable(self.plan.ids.point));
+    }
+
+    fn record(&mut self, frame: &Frame<'_>) -> Outcome {
+        let Plan {
+            ids,
+            snaplen,
+            queue,
+            ethernet,
+        } = self.plan;
+        // Where the bytes were cut before it, the tag still counts to the length.
+        let tag: &[u8] = match &frame.tag {
+            Some(tag) if ethernet => tag,
+            _ => &[],
+        };
+        let split = TAG_OFFSET.min(frame.bytes.len());
+        let (addresses, rest) = frame.bytes.split_at(split);
+        let reached = if split < TAG_OFFSET { &[] } else { tag };
+        self.producer.record(&Sighting {
+            point: ids.point,
+            interface: if frame.hardware_time {
+                ids.hardware_interface
+            } else {
+                ids.interface
+            },
+            time: frame.time,
+            hardware_stamped: frame.hardware_time,
+            flags: flags(frame.way),
+            queue,
+            original: frame.original + tag.len() as u32,
+            snaplen,
+            bytes: [addresses, reached, rest],
+        })
+    }
+}
+
+fn flags(way: Way) -> u32 {
+    match way {
+        Way::ToUs => DIRECTION_INBOUND | UNICAST,
+        Way::ToGroup => DIRECTION_INBOUND | MULTICAST,
+        Way::ToAll => DIRECTION_INBOUND | BROADCAST,
+        Way::ToOthers => DIRECTION_INBOUND | PROMISCUOUS,
+        Way::Sent => DIRECTION_OUTBOUND,
+    }
+}

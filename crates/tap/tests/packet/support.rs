@@ -1,0 +1,203 @@
+//! A capture with the packet tap in one call: traffic is made once everything is attached, and the records come back
+//! taken apart.
+
+use std::time::Duration;
+
+use trawl_kernel::ring::Geometry;
+use trawl_lab::sender::{Engine, Job, send};
+use trawl_lab::{Pair, PairOptions, Station};
+use trawl_packet::pcapng::Direction as Way;
+use trawl_packet::pcapng::block::blocks;
+use trawl_packet::pcapng::options::PacketOptions;
+use trawl_tap::Choice;
+use trawl_tap::account::Summary;
+use trawl_tap::assembly::{Host, Point};
+use trawl_tap::session::{Ended, Observer, Session};
+use trawl_tap::sink::Sink;
+use trawl_tap::site::{Mode, Options, Site, TimeSource};
+
+/// A capture that should end by itself is given up after this time.
+pub const STUCK: Duration = Duration::from_secs(20);
+
+pub fn root_or_skip() -> bool {
+    let root =
+        std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
+    if !root {
+        eprintln!("SKIPPED: not root");
+    }
+    root
+}
+
+pub fn pair(mtu: u32) -> Pair {
+    Pair::new(&PairOptions {
+        mtu,
+        ..PairOptions::default()
+    })
+    .expect("a lab for the test")
+}
+
+/// The ring is large: while the traffic is made, the session does not move anything out of it.
+pub fn options() -> Options {
+    Options {
+        tap: Choice::Packet,
+        direction: None,
+        at: None,
+        verdicts: None,
+        mode: Mode::NativeFirst,
+        hook: None,
+        time: TimeSource::System,
+        snaplen: 262_144,
+        count: None,
+        duration: Some(STUCK),
+        geometry: Geometry::for_size(16 << 20).expect("a good size"),
+        promiscuous: true,
+    }
+}
+
+/// Ends after so many records.
+pub fn until(count: u64) -> Options {
+    Options {
+        count: Some(count),
+        ..options()
+    }
+}
+
+/// Ends as soon as the traffic was made: what is recorded is what was there by then.
+pub fn at_once() -> Options {
+    Options {
+        duration: Some(Duration::ZERO),
+        ..options()
+    }
+}
+
+pub fn site(station: &Station) -> Site {
+    site_named(station, &station.interface)
+}
+
+pub fn site_named(station: &Station, interface: &str) -> Site {
+    Site::find(interface, Some(&station.name)).expect("the lab's interface")
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    pub time: u64,
+    pub bytes: Vec<u8>,
+    pub original: u32,
+    pub way: Option<Way>,
+    pub flags: u32,
+    pub packet_id: u64,
+    pub drop_count: u64,
+}
+
+#[derive(Debug)]
+pub struct Captured {
+    pub records: Vec<Record>,
+    pub summary: Summary,
+    pub ended: Ended,
+    pub notices: Vec<String>,
+}
+
+impl Captured {
+    pub fn assert_adds_up(&self) {
+        let total = &self.summary.total;
+        assert_eq!(
+            total.seen,
+            total.filtered_out + total.recorded + total.lost_total()
+        );
+        assert_eq!(total.recorded, self.records.len() as u64);
+    }
+
+    pub fn bytes(&self) -> Vec<&[u8]> {
+        self.records.iter().map(|r| r.bytes.as_slice()).collect()
+    }
+}
+
+#[derive(Default)]
+struct Collector(Vec<u8>);
+
+impl Sink for Collector {
+    fn write(&mut self, blocks: &[u8]) -> trawl_kernel::Result<()> {
+        self.0.extend_from_slice(blocks);
+        Ok(())
+    }
+}
+
+struct Traffic<F> {
+    make: Option<F>,
+    notices: Vec<String>,
+}
+
+impl<F: FnOnce()> Observer for Traffic<F> {
+    fn notice(&mut self, text: &str) {
+        self.notices.push(text.to_owned());
+    }
+
+    fn started(&mut self, _points: &[Point]) {
+        if let Some(make) = self.make.take() {
+            make();
+        }
+    }
+
+    fn figures(&mut self, _summary: &Summary) {}
+}
+
+pub fn capture(sites: &[Site], options: &Options, traffic: impl FnOnce()) -> Captured {
+    let mut observer = Traffic {
+        make: Some(traffic),
+        notices: Vec::new(),
+    };
+    let host = Host {
+        os: "Linux".to_owned(),
+        hardware: "test".to_owned(),
+        application: "trawl".to_owned(),
+    };
+    let session = Session::attach(sites, options, host, &mut observer).expect("attached");
+    let mut collector = Collector::default();
+    let (summary, ended) = session.run(&mut collector, &mut observer).expect("ran");
+    let records = blocks(&collector.0)
+        .filter_map(|block| block.enhanced_packet())
+        .map(|packet| {
+            let options = PacketOptions::parse(packet.options());
+            Record {
+                time: packet.timestamp,
+                bytes: packet.captured.to_vec(),
+                original: packet.original_len,
+                way: options.direction(),
+                flags: options.flags.expect("flags"),
+                packet_id: options.packet_id.expect("a packet id"),
+                drop_count: options.drop_count.expect("a drop count"),
+            }
+        })
+        .collect();
+    let captured = Captured {
+        records,
+        summary,
+        ended,
+        notices: observer.notices,
+    };
+    captured.assert_adds_up();
+    captured
+}
+
+/// A frame between the lab's stations that carries a number.
+pub fn frame(number: u32, length: usize) -> Vec<u8> {
+    let mut frame = vec![0x55; length];
+    frame[..6].copy_from_slice(&[2, b't', b'r', b'a', b'w', 2]);
+    frame[6..12].copy_from_slice(&[2, b't', b'r', b'a', b'w', 1]);
+    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+    frame[14..18].copy_from_slice(&number.to_be_bytes());
+    frame
+}
+
+pub fn send_from(station: &Station, frames: &[Vec<u8>], count: u64, cpu: usize) {
+    let job = Job {
+        namespace: Some(&station.namespace),
+        interface: &station.interface,
+        frames,
+        count,
+        engine: Engine::Packet,
+        rate: None,
+        cpu: Some(cpu),
+    };
+    assert_eq!(send(&job).expect("sent").packets, count);
+}
