@@ -70,7 +70,9 @@ impl Interface {
             mtu: link.mtu,
             speed_bits: speed.map(|megabits| megabits * 1_000_000),
             link_type: link_type(link.hardware_type),
-            driver: known(driver.driver).or_else(|| link.kind.clone()),
+            driver: known(driver.driver)
+                .or_else(|| link.kind.clone())
+                .or_else(|| loopback.then(|| "loopback".to_owned())),
             firmware: known(driver.firmware),
             bus: known(driver.bus),
             rx_queues: link.rx_queues,
@@ -142,7 +144,7 @@ mod tests {
             (1, 1, None, true)
         );
         assert_eq!(lo.xdp_attached(None).unwrap(), None);
-        assert_eq!(lo.hardware_text(), "unknown driver");
+        assert_eq!(lo.hardware_text(), "loopback");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use trawl_kernel::Result;
 use trawl_kernel::ethtool::Ethtool;
@@ -12,6 +13,9 @@ use trawl_kernel::netns::{self, Namespace};
 use crate::record::{PREFIX, Record, check_id};
 
 const LOOPBACK: u32 = 1;
+/// The kernel takes up to a second to notice that both ends of a veth are up, and a little to route to
+/// an IPv6 address.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How a pair is to be made. The defaults suit native XDP and exact counts.
 #[derive(Clone, Debug)]
@@ -155,6 +159,12 @@ impl Pair {
         }
         for (here, there) in [(&a, &b), (&b, &a)] {
             set_up(here, there, options.quiet)?;
+        }
+        for station in [&a, &b] {
+            let mut netlink = station.netlink()?;
+            netlink.wait_until_operational(station.index, PATIENCE)?;
+            netlink.wait_until_local(station.ipv4.into(), PATIENCE)?;
+            netlink.wait_until_local(station.ipv6.into(), PATIENCE)?;
         }
         Ok(Self { a, b, guard })
     }

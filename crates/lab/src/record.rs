@@ -76,26 +76,30 @@ impl Record {
         let path = Self::path(&self.id);
         let what = || format!("cannot make the lab {}", self.id);
         fs::create_dir_all(BOOK).map_err(|e| Error::os(what(), e).mend("it takes root"))?;
-        fs::File::create_new(&path).map_err(|e| match e.kind() {
+        // Linked into place whole: nobody ever reads half a record, and takes it for a dead one's.
+        let draft = self.draft().map_err(|e| Error::os(what(), e))?;
+        let entered = fs::hard_link(&draft, &path);
+        let _ = fs::remove_file(&draft);
+        entered.map_err(|e| match e.kind() {
             io::ErrorKind::AlreadyExists => Error::failed(what(), "there is one of that name")
                 .mend(format!("trawl lab down {}", self.id)),
             _ => Error::os(what(), e),
-        })?;
-        self.write(&path).map_err(|e| Error::os(what(), e))
+        })
     }
 
     /// Makes it stay after this process.
     pub(crate) fn disown(&mut self) -> Result<()> {
         self.owner = None;
-        self.write(&Self::path(&self.id))
+        self.draft()
+            .and_then(|draft| fs::rename(draft, Self::path(&self.id)))
             .map_err(|e| Error::os(format!("cannot keep the lab {}", self.id), e))
     }
 
-    fn write(&self, path: &Path) -> io::Result<()> {
-        // Renamed into place: nobody ever reads half a record.
-        let draft = path.with_extension("draft");
+    /// Writes it beside its place, under a name that only this process uses.
+    fn draft(&self) -> io::Result<PathBuf> {
+        let draft = Self::path(&self.id).with_extension(format!("draft-{}", std::process::id()));
         fs::write(&draft, serde_json::to_vec(self)?)?;
-        fs::rename(&draft, path)
+        Ok(draft)
     }
 
     /// Deletes the namespaces (and with them the interfaces), then the entry.
@@ -132,7 +136,7 @@ pub(crate) fn check_id(id: &str) -> Result<()> {
     ))
 }
 
-/// The labs in the book, by name. Entries that cannot be read (half a crash) have no namespaces.
+/// The labs in the book, by name.
 pub fn list() -> Vec<Record> {
     let mut labs: Vec<Record> = fs::read_dir(BOOK)
         .into_iter()
@@ -153,7 +157,7 @@ pub fn list() -> Vec<Record> {
     labs
 }
 
-/// An entry whose maker died between reserving the name and filling it in: it has made nothing yet.
+/// An entry that someone damaged: nobody's, and its namespaces are found by their names.
 fn unreadable(id: String) -> Record {
     let nobody = Owner { pid: 0, started: 0 };
     Record {

@@ -1,6 +1,8 @@
 //! The lab on real namespaces: quiet, exact, and gone afterwards.
 
+use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, UdpSocket};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use trawl_kernel::netns;
@@ -71,7 +73,9 @@ fn both_families_reach_the_other_side_and_nothing_else_goes_by() {
             client
                 .send_to(b"question", server.local_addr().unwrap())
                 .unwrap();
-            let (length, asker) = server.recv_from(&mut buffer).unwrap();
+            let (length, asker) = server
+                .recv_from(&mut buffer)
+                .unwrap_or_else(|e| panic!("{to}: {e}"));
             assert_eq!(
                 (&buffer[..length], asker),
                 (&b"question"[..], client.local_addr().unwrap())
@@ -251,4 +255,48 @@ fn a_lab_that_cannot_be_made_leaves_nothing() {
     assert!(error.contains("veth"), "{error}");
     assert!(list().iter().all(|lab| lab.id != id));
     assert!(netns::list().iter().all(|name| !name.contains(&id)));
+}
+
+const CHILD: &str = "TRAWL_TEST_MAKES_A_LAB";
+
+#[test]
+fn what_a_killed_process_left_is_cleaned_and_what_is_in_use_is_not() {
+    if !root_or_skip() {
+        return;
+    }
+    if std::env::var_os(CHILD).is_some() {
+        let pair = Pair::new(&PairOptions::default()).unwrap();
+        println!("\nlab {}", pair.id());
+        std::thread::sleep(Duration::from_secs(60));
+        return;
+    }
+    let pair = Pair::new(&PairOptions::default()).unwrap();
+    let name = "what_a_killed_process_left_is_cleaned_and_what_is_in_use_is_not";
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture"])
+        .env(CHILD, "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let id = lines
+        .map_while(Result::ok)
+        .find_map(|line| line.strip_prefix("lab ").map(str::to_owned))
+        .unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let left = list().into_iter().find(|lab| lab.id == id).unwrap();
+    assert!(!left.in_use());
+
+    let cleaned = trawl_lab::clean(false).unwrap();
+    assert!(
+        cleaned.removed.contains(&id) && cleaned.kept.contains(&pair.id().to_owned()),
+        "{cleaned:?}"
+    );
+    assert!(
+        netns::list()
+            .iter()
+            .all(|name| !left.namespaces.contains(name))
+    );
+    assert!(netns::list().contains(&pair.a.name));
 }

@@ -1,10 +1,12 @@
 //! Addresses, neighbours and routes.
 
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use super::Netlink;
+use super::socket::Socket;
 use super::wire::Request;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
@@ -19,6 +21,7 @@ const RTPROT_STATIC: u8 = 4;
 const SCOPE_UNIVERSE: u8 = 0;
 const SCOPE_LINK: u8 = 253;
 const RTN_UNICAST: u8 = 1;
+const RTN_LOCAL: u8 = 2;
 
 /// A route to be added: `destination/prefix` through an interface, by way of a gateway or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +114,56 @@ impl Netlink {
         self.put(request, || {
             format!("cannot add the route to {destination}/{prefix}")
         })
+    }
+
+    /// Waits until packets to that address are taken. The kernel puts an IPv6 address into its routes only
+    /// some time after the address was added.
+    pub fn wait_until_local(&mut self, address: IpAddr, patience: Duration) -> Result<()> {
+        let groups = (libc::RTMGRP_IPV4_ROUTE | libc::RTMGRP_IPV6_ROUTE) as u32;
+        let what = || format!("cannot wait for the address {address}");
+        let mut events = Socket::route_events(self.namespace.as_ref(), groups)?;
+        let deadline = Instant::now() + patience;
+        while !self.is_local(address)? {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let why = format!(
+                    "no packets to it are taken {} s after it was added",
+                    patience.as_secs()
+                );
+                return Err(
+                    Error::failed(format!("address {address}{}", self.place), why)
+                        .mend("is the interface up?"),
+                );
+            }
+            events.wait(left).map_err(|r| r.about(what()))?;
+            // Overrun or not: what counts is how things are now.
+            let _ = events.events();
+        }
+        Ok(())
+    }
+
+    fn is_local(&mut self, address: IpAddr) -> Result<bool> {
+        let bytes = octets(address);
+        let mut header = [0; 12];
+        header[0] = family(address);
+        header[1] = bytes.len() as u8 * 8;
+        let mut request = Request::new(libc::RTM_GETROUTE, 0).family_header(&header);
+        request.attribute(RTA_DST, &bytes);
+        match self.socket.get(request) {
+            Ok(reply) => Ok(reply.payload.get(7) == Some(&RTN_LOCAL)),
+            Err(refusal)
+                if matches!(
+                    refusal.errno,
+                    libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES
+                ) =>
+            {
+                Ok(false)
+            }
+            Err(refusal) => Err(refusal.about(format!(
+                "cannot look up the route to {address}{}",
+                self.place
+            ))),
+        }
     }
 
     fn put(&mut self, request: Request, what: impl Fn() -> String) -> Result<()> {

@@ -1,10 +1,11 @@
 //! Interfaces: found, listed, changed and deleted.
 
 use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
 
-use super::Netlink;
 use super::socket::{Refusal, Reply};
 use super::wire::{Request, attributes, find, read_i32, read_text, read_u16, read_u32, read_u64};
+use super::{LinkMonitor, Netlink};
 use crate::error::{Error, Result};
 use crate::netns::Namespace;
 
@@ -14,6 +15,8 @@ pub(super) const IFLA_MTU: u16 = 4;
 const IFLA_LINK: u16 = 5;
 const IFLA_QDISC: u16 = 6;
 const IFLA_MASTER: u16 = 10;
+const IFLA_OPERSTATE: u16 = 16;
+const IF_OPER_UP: u8 = 6;
 pub(super) const IFLA_LINKINFO: u16 = 18;
 const IFLA_IFALIAS: u16 = 20;
 const IFLA_STATS64: u16 = 23;
@@ -91,6 +94,8 @@ pub struct Link {
     pub rx_queues: u32,
     pub tx_queues: u32,
     pub qdisc: String,
+    /// The kernel has noticed that the other end is there, and sends.
+    pub operational: bool,
     pub alias: Option<String>,
     /// The other end of a veth, the lower device of a vlan.
     pub peer_index: Option<u32>,
@@ -130,6 +135,7 @@ impl Link {
                 IFLA_MTU => link.mtu = number(),
                 IFLA_LINK => link.peer_index = read_u32(value, 0).filter(|i| *i != 0),
                 IFLA_QDISC => link.qdisc = read_text(value),
+                IFLA_OPERSTATE => link.operational = value.first() == Some(&IF_OPER_UP),
                 IFLA_MASTER => link.master = read_u32(value, 0),
                 IFLA_IFALIAS => link.alias = Some(read_text(value)),
                 IFLA_NUM_RX_QUEUES => link.rx_queues = number(),
@@ -290,6 +296,30 @@ impl Netlink {
     pub fn set_arp(&mut self, index: u32, on: bool) -> Result<()> {
         let noarp = libc::IFF_NOARP as u32;
         self.set_flags(index, if on { 0 } else { noarp }, noarp)
+    }
+
+    /// Waits until the interface really sends. One that went up before its peer did throws packets away
+    /// until the kernel has noticed the peer, which it does in its own time.
+    pub fn wait_until_operational(&self, index: u32, patience: Duration) -> Result<()> {
+        let mut monitor = LinkMonitor::new(self.namespace.as_ref(), index)?;
+        let deadline = Instant::now() + patience;
+        while !monitor.link().operational {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Error::failed(
+                    format!(
+                        "interface {}{} is not ready",
+                        monitor.link().name,
+                        self.place
+                    ),
+                    format!("it does not send {} s after it went up", patience.as_secs()),
+                )
+                .mend("is the other end up?"));
+            }
+            monitor.wait(left)?;
+            monitor.events()?;
+        }
+        Ok(())
     }
 
     /// Sets those `IFF_…` bits of `flags` that are in `mask`.

@@ -27,6 +27,7 @@ use crate::netns::Namespace;
 #[derive(Debug)]
 pub struct Netlink {
     socket: Socket,
+    namespace: Option<Namespace>,
     /// The namespace's name for messages, with a leading blank and brackets; empty for here.
     place: String,
 }
@@ -48,6 +49,7 @@ impl Netlink {
         };
         Ok(Self {
             socket: Socket::route(namespace)?,
+            namespace: namespace.cloned(),
             place,
         })
     }

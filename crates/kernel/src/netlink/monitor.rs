@@ -1,6 +1,7 @@
 //! Watching one interface: told when it goes away, goes down, comes up or changes its name.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 use super::Netlink;
 use super::link::{IFLA_NEW_NETNSID, Link};
@@ -48,6 +49,18 @@ impl LinkMonitor {
             namespace: namespace.cloned(),
             last,
         })
+    }
+
+    /// The interface as it was last heard of.
+    pub fn link(&self) -> &Link {
+        &self.last
+    }
+
+    /// Waits until something may have happened, or the time is up.
+    pub fn wait(&self, at_most: Duration) -> Result<()> {
+        self.events
+            .wait(at_most)
+            .map_err(|r| r.about(format!("cannot watch interface {}", self.last.name)))
     }
 
     /// What happened since the last call, without waiting.

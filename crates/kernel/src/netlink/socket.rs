@@ -2,7 +2,9 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send,
@@ -173,6 +175,18 @@ impl Socket {
                     }),
                 }
             }
+        }
+    }
+
+    /// Waits until something comes in unasked, or the time is up.
+    pub(super) fn wait(&self, at_most: Duration) -> Result<(), Refusal> {
+        let limit = Timespec {
+            tv_sec: at_most.as_secs() as i64,
+            tv_nsec: i64::from(at_most.subsec_nanos()),
+        };
+        match poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&limit)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(e) => Err(e.into()),
         }
     }
 

@@ -2,8 +2,7 @@
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
-
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::time::{Duration, Instant};
 
 use super::tc::{Direction, Place};
 use super::*;
@@ -40,13 +39,10 @@ fn pair() -> Pair {
 }
 
 fn wait_for(monitor: &mut LinkMonitor) -> Vec<LinkEvent> {
+    let deadline = Instant::now() + Duration::from_secs(5);
     loop {
-        let limit = Timespec {
-            tv_sec: 5,
-            tv_nsec: 0,
-        };
-        let ready = poll(&mut [PollFd::new(&*monitor, PollFlags::IN)], Some(&limit)).unwrap();
-        assert_eq!(ready, 1, "nothing was told within 5 s");
+        assert!(Instant::now() < deadline, "nothing was told within 5 s");
+        monitor.wait(Duration::from_secs(5)).unwrap();
         let events = monitor.events().unwrap();
         if !events.is_empty() {
             return events;
@@ -110,7 +106,15 @@ fn addresses_neighbours_and_routes_are_taken() {
     let mut other = Netlink::inside(&b.namespace).unwrap();
     let other_index = other.link("veth0").unwrap().index;
     netlink.set_up(index).unwrap();
+    let error = netlink
+        .wait_until_operational(index, Duration::ZERO)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("is the other end up?"), "{error}");
     other.set_up(other_index).unwrap();
+    netlink
+        .wait_until_operational(index, Duration::from_secs(5))
+        .unwrap();
     assert!(netlink.link("veth0").unwrap().is_running());
     let address = |text: &str| text.parse::<IpAddr>().unwrap();
     for (own, prefix, neighbour) in [("10.7.0.1", 24, "10.7.0.2"), ("fd00:7::1", 64, "fd00:7::2")] {
@@ -119,6 +123,16 @@ fn addresses_neighbours_and_routes_are_taken() {
             .add_neighbour(index, address(neighbour), [2, 0, 0, 0, 0, 2])
             .unwrap();
     }
+    for own in ["10.7.0.1", "fd00:7::1"] {
+        netlink
+            .wait_until_local(address(own), Duration::from_secs(5))
+            .unwrap();
+    }
+    let error = netlink
+        .wait_until_local(address("fd00:7::9"), Duration::ZERO)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("fd00:7::9"), "{error}");
     for (destination, prefix, gateway) in
         [("10.8.0.0", 16, "10.7.0.2"), ("fd00:8::", 48, "fd00:7::2")]
     {
