@@ -244,9 +244,7 @@ mod tests {
     fn pin(map: &OwnedFd, path: &Path) {
         let path = CString::new(path.as_os_str().as_bytes()).unwrap();
         // SAFETY: an open descriptor and a C string that outlives the call.
-        assert_eq!(
-            unsafe { libbpf_sys::bpf_obj_pin(map.as_raw_fd(), path.as_ptr()) },
-            0
-        );
+        let result = unsafe { libbpf_sys::bpf_obj_pin(map.as_raw_fd(), path.as_ptr()) };
+        assert_eq!(result, 0);
     }
 }
