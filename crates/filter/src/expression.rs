@@ -2,8 +2,10 @@
 
 mod locate;
 mod netmask;
+mod split;
 
 use std::net::Ipv4Addr;
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use crate::classic::{Classic, Instruction, op};
@@ -52,19 +54,47 @@ static COMPILER: Mutex<()> = Mutex::new(());
 pub fn compile(expression: &str, options: &Options) -> Result<Classic, FilterError> {
     let _one_at_a_time = COMPILER.lock().unwrap_or_else(PoisonError::into_inner);
     let text = netmask::apply(expression, options.netmask);
+    let run = |piece: &str| run_libpcap(piece, options);
+    if text == expression
+        && let Some(result) = split::compile(expression, options.snaplen.max(1), run)
+    {
+        return match result {
+            Ok(instructions) => Classic::from_compiler(instructions),
+            Err(refused) => Err(refused_piece(refused, options)),
+        };
+    }
     match run_libpcap(&text, options) {
         Ok(instructions) => Classic::from_compiler(instructions),
         Err(message) => {
             // Asked again without the netmask's rewriting, so that the place is one in the text.
             let plain = run_libpcap(expression, options);
             let message = plain.err().unwrap_or(message);
-            let viable = |text: &str| match run_libpcap(text, options) {
-                Ok(_) => true,
-                Err(message) => !locate::is_syntax_error(&message),
-            };
-            let at = locate::locate(expression, &message, viable);
+            let at = place(expression, &message, options);
             Err(FilterError::Expression { message, at })
         }
+    }
+}
+
+fn place(expression: &str, message: &str, options: &Options) -> Option<Range<usize>> {
+    locate::locate(expression, message, |text| {
+        match run_libpcap(text, options) {
+            Ok(_) => true,
+            Err(message) => !locate::is_syntax_error(&message),
+        }
+    })
+}
+
+/// The error for a piece of a long expression, with its place in the whole.
+fn refused_piece(refused: split::Refused, options: &Options) -> FilterError {
+    let at = place(&refused.piece, &refused.message, options)
+        .filter(|at| at.start >= refused.inherited)
+        .map(|at| {
+            let shift = |offset: usize| offset - refused.inherited + refused.start;
+            shift(at.start)..shift(at.end)
+        });
+    FilterError::Expression {
+        message: refused.message,
+        at,
     }
 }
 

@@ -6,6 +6,7 @@ mod parse;
 mod run;
 
 use crate::error::FilterError;
+pub use run::Outcome;
 
 /// Most instructions of a raw program, as the kernel's `BPF_MAXINSNS`.
 pub const MAX_RAW: usize = 4096;
@@ -155,6 +156,12 @@ impl Classic {
     ///
     /// Semantics are libpcap's: 0 is "no match", and so is any load beyond `bytes`.
     pub fn run(&self, bytes: &[u8], length: u32) -> u32 {
+        self.evaluate(bytes, length).value
+    }
+
+    /// The same, and whether the program had to be stopped. Older libpcap does not stop such a
+    /// program at all: `protochain` can go round for ever there on a packet made for it.
+    pub fn evaluate(&self, bytes: &[u8], length: u32) -> Outcome {
         run::run(&self.instructions, bytes, length)
     }
 }

@@ -14,16 +14,34 @@ fn load(bytes: &[u8], offset: u64, size: u16) -> Option<u32> {
     Some(field.iter().fold(0, |value, &b| value << 8 | u32::from(b)))
 }
 
-/// Runs the program; 0 is "no match".
-pub(super) fn run(program: &[Instruction], bytes: &[u8], length: u32) -> u32 {
-    step_through(program, bytes, length).unwrap_or(0)
+/// What a program said of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outcome {
+    /// What it returned; 0 is "no match".
+    pub value: u32,
+    /// Whether it was stopped because it jumped backward too often.
+    pub gave_up: bool,
 }
 
-fn step_through(program: &[Instruction], bytes: &[u8], length: u32) -> Option<u32> {
+/// Runs the program.
+pub(super) fn run(program: &[Instruction], bytes: &[u8], length: u32) -> Outcome {
+    let mut backward = 0;
+    let value = step_through(program, bytes, length, &mut backward).unwrap_or(0);
+    Outcome {
+        value,
+        gave_up: backward > MAX_BACKWARD_JUMPS,
+    }
+}
+
+fn step_through(
+    program: &[Instruction],
+    bytes: &[u8],
+    length: u32,
+    backward: &mut u32,
+) -> Option<u32> {
     use op::*;
     let (mut a, mut x) = (0u32, 0u32);
     let mut memory = [0u32; MEMORY_CELLS];
-    let mut backward = 0;
     let mut pc = 0usize;
     loop {
         let i = *program.get(pc)?;
@@ -68,8 +86,8 @@ fn step_through(program: &[Instruction], bytes: &[u8], length: u32) -> Option<u3
                 if i.is_jump_always() {
                     let distance = i.k as i32;
                     if distance < 0 {
-                        backward += 1;
-                        if backward > MAX_BACKWARD_JUMPS {
+                        *backward += 1;
+                        if *backward > MAX_BACKWARD_JUMPS {
                             return None;
                         }
                     }

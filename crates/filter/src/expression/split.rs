@@ -1,0 +1,548 @@
+//! Long expressions, piece by piece.
+//!
+//! libpcap's optimiser takes time in the square of an expression's length and worse: minutes for a
+//! thousand hosts. So a long expression is taken apart here into its operands, runs of them are
+//! compiled by libpcap, and the programs are joined by jumps. `and` and `or` bind equally and from
+//! the left, as in libpcap, so an expression is a fold over its operands; a group in brackets is
+//! taken apart in the same way.
+//!
+//! This is done only where it is certain to mean the same. Keywords that change how the rest of
+//! an expression is read (`vlan`, `mpls`, `pppoes`, `geneve`) and anything that does not look like
+//! operands and operators leave the whole to libpcap.
+
+use std::ops::Range;
+
+use crate::classic::{Instruction, op};
+
+/// Shorter expressions are compiled whole, so that the program is the one tcpdump shows.
+const LONG: usize = 48;
+/// Operands that are given to libpcap together: enough to share loads, too few to take long.
+const TOGETHER: usize = 16;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Word {
+    And,
+    Or,
+    Not,
+    Open,
+    Close,
+    Other,
+}
+
+/// An expression taken apart.
+#[derive(Debug, PartialEq, Eq)]
+enum Node {
+    /// Text for libpcap: the bytes in the expression, after qualifiers that it inherits.
+    Leaf {
+        inherited: String,
+        text: Range<usize>,
+    },
+    Not(Box<Node>),
+    /// The first operand, then each with whether `or` joins it.
+    Chain(Box<Node>, Vec<(bool, Node)>),
+}
+
+/// A piece that libpcap refused: its complaint, and where the piece lies in the expression.
+pub(super) struct Refused {
+    pub(super) message: String,
+    pub(super) piece: String,
+    /// Where the piece's text begins in the expression, and in the piece after what it inherited.
+    pub(super) start: usize,
+    pub(super) inherited: usize,
+}
+
+/// Compiles a long expression; nothing if it has to be left whole.
+pub(super) fn compile(
+    expression: &str,
+    snaplen: u32,
+    run: impl Fn(&str) -> Result<Vec<Instruction>, String>,
+) -> Option<Result<Vec<Instruction>, Refused>> {
+    let words = words(expression)?;
+    let operators = words
+        .iter()
+        .filter(|(word, _)| matches!(word, Word::And | Word::Or));
+    if operators.count() < LONG {
+        return None;
+    }
+    let mut parser = Parser {
+        expression,
+        words: &words,
+        at: 0,
+        depth: 0,
+        qualifiers: Some(String::new()),
+    };
+    let node = parser.chain()?;
+    if parser.at != words.len() {
+        return None;
+    }
+    let mut joiner = Joiner {
+        expression,
+        run,
+        code: Vec::new(),
+        places: Vec::new(),
+    };
+    let (yes, no) = (joiner.label(), joiner.label());
+    if let Err(refused) = joiner.node(&node, yes, no) {
+        return Some(Err(refused));
+    }
+    joiner.place(yes);
+    joiner.code.push(Item::Plain(Instruction::new(
+        op::RET | op::K,
+        0,
+        0,
+        snaplen,
+    )));
+    joiner.place(no);
+    joiner
+        .code
+        .push(Item::Plain(Instruction::new(op::RET | op::K, 0, 0, 0)));
+    Some(Ok(joiner.link()))
+}
+
+/// Words, brackets and operators; nothing if the expression has what cannot be cut.
+fn words(expression: &str) -> Option<Vec<(Word, Range<usize>)>> {
+    let mut words = Vec::new();
+    let bytes = expression.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        let start = at;
+        let word = match bytes[at] {
+            b if b.is_ascii_whitespace() => {
+                at += 1;
+                continue;
+            }
+            b'(' => Word::Open,
+            b')' => Word::Close,
+            b'&' if bytes.get(at + 1) == Some(&b'&') => Word::And,
+            b'|' if bytes.get(at + 1) == Some(&b'|') => Word::Or,
+            b'!' if bytes.get(at + 1) != Some(&b'=') => Word::Not,
+            // Arithmetic has brackets and signs of its own.
+            b'&' | b'|' | b'!' | b'<' | b'>' | b'=' | b'+' | b'*' | b'%' | b'^' | b'[' => {
+                return None;
+            }
+            _ => {
+                while at < bytes.len()
+                    && !bytes[at].is_ascii_whitespace()
+                    && !b"()!<>=[]&|".contains(&bytes[at])
+                {
+                    at += 1;
+                }
+                let word = match &expression[start..at] {
+                    "and" => Word::And,
+                    "or" => Word::Or,
+                    "not" => Word::Not,
+                    "vlan" | "mpls" | "pppoes" | "pppoed" | "geneve" | "vxlan" => return None,
+                    _ => Word::Other,
+                };
+                words.push((word, start..at));
+                continue;
+            }
+        };
+        at += if matches!(word, Word::And | Word::Or) {
+            2
+        } else {
+            1
+        };
+        words.push((word, start..at));
+    }
+    Some(words)
+}
+
+/// Words that an operand can begin with to say what its name or number is.
+const QUALIFIERS: [&str; 27] = [
+    "src",
+    "dst",
+    "host",
+    "net",
+    "port",
+    "portrange",
+    "proto",
+    "protochain",
+    "gateway",
+    "ether",
+    "link",
+    "fddi",
+    "tr",
+    "wlan",
+    "ip",
+    "ip6",
+    "arp",
+    "rarp",
+    "tcp",
+    "udp",
+    "sctp",
+    "icmp",
+    "icmp6",
+    "ah",
+    "esp",
+    "less",
+    "greater",
+];
+
+/// Qualifiers with which a list of names or numbers can go on after `or` and `and`.
+const INHERITABLE: [&str; 6] = ["host", "net", "port", "portrange", "src", "dst"];
+
+struct Parser<'a> {
+    expression: &'a str,
+    words: &'a [(Word, Range<usize>)],
+    at: usize,
+    depth: usize,
+    /// Qualifiers of the operand before, if it is of a kind that others inherit from.
+    qualifiers: Option<String>,
+}
+
+impl Parser<'_> {
+    fn peek(&self) -> Option<Word> {
+        self.words.get(self.at).map(|(word, _)| *word)
+    }
+
+    fn chain(&mut self) -> Option<Node> {
+        let first = self.operand()?;
+        let mut rest = Vec::new();
+        while let Some(word @ (Word::And | Word::Or)) = self.peek() {
+            self.at += 1;
+            rest.push((word == Word::Or, self.operand()?));
+        }
+        Some(if rest.is_empty() {
+            first
+        } else {
+            Node::Chain(Box::new(first), rest)
+        })
+    }
+
+    fn operand(&mut self) -> Option<Node> {
+        match self.peek()? {
+            Word::Not => {
+                self.at += 1;
+                Some(Node::Not(Box::new(self.operand()?)))
+            }
+            Word::Open if self.depth < 64 => {
+                self.at += 1;
+                self.depth += 1;
+                let inner = self.chain()?;
+                if self.peek() != Some(Word::Close) {
+                    return None;
+                }
+                self.at += 1;
+                self.depth -= 1;
+                // What a name after a group inherits is a question for libpcap.
+                self.qualifiers = None;
+                Some(inner)
+            }
+            Word::Other => self.leaf(),
+            _ => None,
+        }
+    }
+
+    fn leaf(&mut self) -> Option<Node> {
+        let first = self.at;
+        while self.peek() == Some(Word::Other) {
+            self.at += 1;
+        }
+        // `src or dst port 80` and `src and dst …` are one operand with a qualifier in the middle.
+        let word = |at: usize| {
+            let (kind, range) = self.words.get(at)?;
+            (*kind == Word::Other).then(|| &self.expression[range.clone()])
+        };
+        if matches!(self.peek(), Some(Word::And | Word::Or))
+            && word(self.at - 1) == Some("src")
+            && word(self.at + 1) == Some("dst")
+        {
+            self.at += 1;
+            while self.peek() == Some(Word::Other) {
+                self.at += 1;
+            }
+        }
+        if self.peek() == Some(Word::Open) || self.peek() == Some(Word::Not) {
+            return None;
+        }
+        let text = self.words[first].1.start..self.words[self.at - 1].1.end;
+        let opening = &self.expression[self.words[first].1.clone()];
+        let looks_bare = opening.starts_with(|c: char| c.is_ascii_digit()) || opening.contains(':');
+        let is_keyword = QUALIFIERS.contains(&opening);
+        if first + 1 == self.at && !is_keyword && !looks_bare {
+            // One word: a protocol, or a name that inherits. Names are left to libpcap.
+            const ALONE: [&str; 14] = [
+                "igmp",
+                "igrp",
+                "pim",
+                "vrrp",
+                "carp",
+                "atalk",
+                "aarp",
+                "decnet",
+                "iso",
+                "stp",
+                "ipx",
+                "netbeui",
+                "multicast",
+                "broadcast",
+            ];
+            if !ALONE.contains(&opening) {
+                return None;
+            }
+        }
+        if looks_bare {
+            let inherited = self.qualifiers.clone()?;
+            return Some(Node::Leaf { inherited, text });
+        }
+        self.qualifiers = self.inheritable(first);
+        Some(Node::Leaf {
+            inherited: String::new(),
+            text,
+        })
+    }
+
+    /// The operand's words but the last, if they say of what kind the last one is.
+    fn inheritable(&self, first: usize) -> Option<String> {
+        let last = self.at - 1;
+        let start = self.words[first].1.start;
+        if last == first {
+            return None;
+        }
+        let kind = &self.expression[self.words[last - 1].1.clone()];
+        let text = &self.expression[start..self.words[last - 1].1.end];
+        (INHERITABLE.contains(&kind) && !text.contains("mask")).then(|| format!("{text} "))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Label(usize);
+
+#[derive(Debug, Clone, Copy)]
+enum Item {
+    Plain(Instruction),
+    Goto(Label),
+}
+
+/// Operands that are looked at together.
+struct Group<'a> {
+    /// How the group is joined to what stands before it.
+    joined_by_or: bool,
+    /// How its nodes are joined; the same, except in the first group.
+    or: bool,
+    nodes: Vec<&'a Node>,
+}
+
+/// Cuts a chain into runs of leaves under one operator and single other nodes.
+fn groups<'a>(first: &'a Node, rest: &'a [(bool, Node)]) -> Vec<Group<'a>> {
+    let is_leaf = |node: &Node| matches!(node, Node::Leaf { .. });
+    let mut groups = vec![Group {
+        joined_by_or: true,
+        or: true,
+        nodes: vec![first],
+    }];
+    for (or, node) in rest {
+        let is_first = groups.len() == 1;
+        if let Some(last) = groups.last_mut()
+            && is_leaf(node)
+            && is_leaf(last.nodes[0])
+            && last.nodes.len() < TOGETHER
+            && (last.or == *or || is_first && last.nodes.len() == 1)
+        {
+            last.or = *or;
+            last.nodes.push(node);
+            continue;
+        }
+        groups.push(Group {
+            joined_by_or: *or,
+            or: *or,
+            nodes: vec![node],
+        });
+    }
+    groups
+}
+
+/// Joins the pieces' programs into one.
+struct Joiner<'a, F> {
+    expression: &'a str,
+    run: F,
+    code: Vec<Item>,
+    places: Vec<usize>,
+}
+
+impl<F: Fn(&str) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
+    fn label(&mut self) -> Label {
+        self.places.push(0);
+        Label(self.places.len() - 1)
+    }
+
+    fn place(&mut self, label: Label) {
+        self.places[label.0] = self.code.len();
+    }
+
+    fn node(&mut self, node: &Node, yes: Label, no: Label) -> Result<(), Refused> {
+        match node {
+            Node::Not(inner) => self.node(inner, no, yes),
+            Node::Leaf { .. } => self.leaves(&[node], true, yes, no),
+            Node::Chain(first, rest) => {
+                let groups = groups(first, rest);
+                // Where the fold's value so far leads: to the next group, or past all those that
+                // cannot change it.
+                let mut ways = vec![(yes, no, None)];
+                for group in groups.iter().skip(1).rev() {
+                    let (yes, no, _) = ways[ways.len() - 1];
+                    let next = self.label();
+                    ways.push(match group.joined_by_or {
+                        true => (yes, next, Some(next)),
+                        false => (next, no, Some(next)),
+                    });
+                }
+                for (group, &(yes, no, next)) in groups.iter().zip(ways.iter().rev()) {
+                    match group.nodes[..] {
+                        [single] => self.node(single, yes, no)?,
+                        _ => self.leaves(&group.nodes, group.or, yes, no)?,
+                    }
+                    if let Some(next) = next {
+                        self.place(next);
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Compiles leaves that `or` or `and` joins, all in one piece.
+    fn leaves(&mut self, leaves: &[&Node], or: bool, yes: Label, no: Label) -> Result<(), Refused> {
+        let texts: Vec<String> = leaves.iter().map(|leaf| self.text(leaf)).collect();
+        match (self.run)(&texts.join(if or { " or " } else { " and " })) {
+            Ok(program) => self.append(&program, yes, no),
+            // In the whole expression such a piece only adds nothing.
+            Err(message) if message.contains("rejects all packets") => {
+                self.code.push(Item::Goto(no));
+            }
+            Err(message) => return Err(self.refusal(message, leaves, texts)),
+        }
+        Ok(())
+    }
+
+    fn text(&self, leaf: &Node) -> String {
+        match leaf {
+            Node::Leaf { inherited, text } => {
+                format!("{inherited}{}", &self.expression[text.clone()])
+            }
+            _ => String::new(),
+        }
+    }
+
+    /// Finds the one leaf that is to blame.
+    fn refusal(&self, message: String, leaves: &[&Node], texts: Vec<String>) -> Refused {
+        for (leaf, piece) in leaves.iter().zip(texts) {
+            if let Node::Leaf { inherited, text } = leaf
+                && let Err(message) = (self.run)(&piece)
+                && !message.contains("rejects all packets")
+            {
+                let (start, inherited) = (text.start, inherited.len());
+                return Refused {
+                    message,
+                    piece,
+                    start,
+                    inherited,
+                };
+            }
+        }
+        Refused {
+            message,
+            piece: String::new(),
+            start: 0,
+            inherited: 0,
+        }
+    }
+
+    fn append(&mut self, program: &[Instruction], yes: Label, no: Label) {
+        for i in program {
+            self.code.push(if i.class() == op::RET {
+                Item::Goto(if i.k == 0 { no } else { yes })
+            } else {
+                Item::Plain(*i)
+            });
+        }
+    }
+
+    fn link(self) -> Vec<Instruction> {
+        let distance = |from: usize, to: Label| (self.places[to.0] - from - 1) as u32;
+        self.code
+            .iter()
+            .enumerate()
+            .map(|(at, item)| match *item {
+                Item::Plain(instruction) => instruction,
+                Item::Goto(to) => Instruction::new(op::JMP | op::JA, 0, 0, distance(at, to)),
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{FilterError, Options};
+    use std::time::{Duration, Instant};
+
+    fn hosts(count: usize) -> Vec<String> {
+        (0..count)
+            .map(|i| format!("10.{}.{}.{}", i / 250, i % 250, i % 200 + 1))
+            .collect()
+    }
+
+    #[test]
+    fn a_thousand_terms_take_no_minutes() {
+        let hosts = hosts(1000);
+        for expression in [
+            format!("host {}", hosts.join(" or ")),
+            format!("not host {}", hosts.join(" and not ")),
+            format!("tcp and (src host {}) and not port 22", hosts.join(" or ")),
+            format!(
+                "(dst port 80 and src {})",
+                hosts.join(") or (dst port 80 and src ")
+            ),
+        ] {
+            let start = Instant::now();
+            let program = crate::compile(&expression, &Options::default()).unwrap();
+            crate::lower(&program, &crate::Target::xdp()).unwrap();
+            // A fraction of a second; libpcap alone takes more than a minute for the first.
+            assert!(
+                start.elapsed() < Duration::from_secs(10),
+                "{expression:.40}"
+            );
+        }
+    }
+
+    #[test]
+    fn mistakes_in_long_expressions_are_found() {
+        let mut hosts = hosts(100);
+        hosts[70] = "10.0.0.999".into();
+        let expression = format!("host {}", hosts.join(" or "));
+        match crate::compile(&expression, &Options::default()) {
+            Err(FilterError::Expression {
+                at: Some(at),
+                message,
+            }) => {
+                assert_eq!(&expression[at], "10.0.0.999", "{message}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn folds_go_from_the_left() {
+        // Each `and` cuts away all that stands before it, each `or` adds to it.
+        let long = "port 1".to_owned() + &" or port 1".repeat(50);
+        let mut frame = [0u8; 60];
+        frame[12] = 8;
+        frame[14] = 0x45;
+        frame[23] = 6;
+        frame[37] = 80;
+        for (expression, expected) in [
+            (format!("{long} or port 80 and ip"), true),
+            (format!("port 80 or {long} and ip6"), false),
+            (format!("{long} and ip6 or port 80"), true),
+            (format!("ip and ({long}) or ip6 or not arp and tcp"), true),
+            (format!("not ({long} or port 80)"), false),
+            (format!("not ({long}) and not port 80 or ip6"), false),
+            (format!("{long} or src or dst port 80"), true),
+            (format!("{long} or src and dst port 80"), false),
+        ] {
+            let program = crate::compile(&expression, &Options::default()).unwrap();
+            assert_eq!(program.run(&frame, 60) != 0, expected, "{expression:.60}…");
+        }
+    }
+}
