@@ -65,19 +65,19 @@ static __always_inline __u32 queue_of(const struct __sk_buff *context)
 	__u32 mapping = context->queue_mapping;
 
 	/* A received packet's queue is kept off by one, so that zero can mean that none was noted. */
-	return config.direction == DIRECTION_INBOUND && mapping ? mapping - 1 : mapping;
+	return CONFIG(first.direction) == DIRECTION_INBOUND && mapping ? mapping - 1 : mapping;
 }
 
 static __always_inline void capture(struct __sk_buff *context, bool use_hardware_time)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
-	struct ring_control *control = control_of(&cpu);
+	struct ring_control *control = control_of(&cpu, false);
 	struct sighting sight = {};
 
 	if (!control)
 		return;
-	if (config.unwanted) {
-		filtered_out(control);
+	if (CONFIG(unwanted)) {
+		filtered_out(control, false);
 		return;
 	}
 	sight.original = context->len;
@@ -85,9 +85,8 @@ static __always_inline void capture(struct __sk_buff *context, bool use_hardware
 		sight.tag = (__u32)bpf_htons(context->vlan_tci) << 16 | (__u16)context->vlan_proto;
 		sight.original += TAG_LENGTH;
 	}
-	sight.direction = config.direction;
 	sight.queue = queue_of(context);
-	record_points(context, control, cpu, &sight, VERDICT_TC, use_hardware_time);
+	record_points(context, control, cpu, &sight, false, use_hardware_time);
 }
 
 SEC("?tc")

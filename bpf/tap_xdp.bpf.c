@@ -40,40 +40,50 @@ static __always_inline long copy_packet(struct xdp_md *context, char *to, const 
 
 #include "include/capture.h"
 
-static __always_inline void capture(struct xdp_md *context, bool use_hardware_time)
+static __always_inline int capture(struct xdp_md *context, bool twice, bool use_hardware_time)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct ring_control *control;
 	struct sighting sight = {};
 
-	if (config.only_ifindex && context->ingress_ifindex != config.only_ifindex)
-		return;
-	control = control_of(&cpu);
+	if (CONFIG(only_ifindex) && context->ingress_ifindex != CONFIG(only_ifindex))
+		goto out;
+	control = control_of(&cpu, twice);
 	if (!control)
-		return;
-	if (config.unwanted) {
-		filtered_out(control);
-		return;
+		goto out;
+	if (CONFIG(unwanted)) {
+		filtered_out(control, twice);
+		goto out;
 	}
 	sight.original = bpf_xdp_get_buff_len(context);
-	sight.direction = config.direction;
 	sight.queue = context->rx_queue_index;
-	record_points(context, control, cpu, &sight, VERDICT_XDP, use_hardware_time);
+	record_points(context, control, cpu, &sight, twice, use_hardware_time);
+out:
+	continue_chain(context);
+	return CONFIG(verdict);
 }
 
 SEC("?xdp.frags")
 int trawl_xdp(struct xdp_md *context)
 {
-	capture(context, false);
-	continue_chain(context);
-	return config.verdict;
+	return capture(context, false, false);
+}
+
+SEC("?xdp.frags")
+int trawl_xdp2(struct xdp_md *context)
+{
+	return capture(context, true, false);
 }
 
 /* Loaded for one device only, as the metadata functions demand. */
 SEC("?xdp.frags")
 int trawl_xdp_hw(struct xdp_md *context)
 {
-	capture(context, true);
-	continue_chain(context);
-	return config.verdict;
+	return capture(context, false, true);
+}
+
+SEC("?xdp.frags")
+int trawl_xdp2_hw(struct xdp_md *context)
+{
+	return capture(context, true, true);
 }

@@ -9,37 +9,38 @@
 
 #include "record.h"
 
-static __always_inline struct point_counters *account_of(struct ring_control *control, __u32 point)
+static __always_inline struct point_counters *account_of(struct ring_control *control, enum which which)
 {
-	return &control->points[point & (RING_MAX_POINTS - 1)];
+	return (void *)((char *)control + CONFIG_OF(which, account_offset));
 }
 
 /* How much of a packet is kept. The barrier makes the verifier see the bound on the value that is used. */
 static __always_inline __u32 bounded(__u32 original)
 {
-	__u32 captured = original > config.snaplen ? config.snaplen : original;
+	__u32 captured = original > CONFIG(snaplen) ? CONFIG(snaplen) : original;
 
 	barrier_var(captured);
 	return captured > RECORD_MAX_CAPTURED ? RECORD_MAX_CAPTURED : captured;
 }
 
 /* Makes one record. Returns false where -c's number has been reached: the packet then does not count at all. */
-static __always_inline bool record(struct tap_context *context, struct ring_control *control, __u32 cpu,
-				   struct sighting *sight, bool use_hardware_time)
+static __always_inline bool record(struct tap_context *context, struct ring_control *control,
+				   struct sighting *sight, enum which which, bool use_hardware_time)
 {
-	struct point_counters *account = account_of(control, sight->point);
+	struct point_counters *account = account_of(control, which);
 	__u64 position, time, stamp;
-	__u32 size;
+	__u32 size, interface;
 	char *block;
 
 	sight->captured = bounded(sight->original);
-	size = record_size(sight);
-	block = reserve(control, cpu, size, &position);
+	size = record_size(sight->captured, which);
+	block = reserve(control, size, &position);
 	if (unlikely(!block)) {
 		if (limit_reached())
 			return false;
 		account->seen++;
 		account->lost_ring_full++;
+		account->losses_untold++;
 		return true;
 	}
 	if (!take_ticket()) {
@@ -47,75 +48,62 @@ static __always_inline bool record(struct tap_context *context, struct ring_cont
 		return false;
 	}
 	account->seen++;
-	time = wall_clock(control);
-	stamp = time;
-	if (use_hardware_time && hardware_time(context, &stamp)) {
-		sight->interface = sight->hardware_interface;
-		account->hardware_stamped++;
-	}
-	clear_padding(block + sizeof(struct record_header), sight->captured);
-	if (unlikely(copy_packet(context, block + sizeof(struct record_header), sight))) {
+	clear_padding(block + HEADER_LENGTH, sight->captured);
+	if (unlikely(copy_packet(context, block + HEADER_LENGTH, sight))) {
 		cancel(control, position);
 		account->lost_copy_failed++;
+		account->losses_untold++;
 		return true;
 	}
-	write_header(block, sight, size, stamp);
-	write_options(block, sight, size, account);
+	write_header(block, sight, size);
+	write_options(block, sight, size, account, which);
 	if (sight->captured < sight->original)
 		account->truncated++;
 	account->recorded++;
+	/* The clock last: while it is read, the stores above find their way. */
+	time = wall_clock(control);
+	stamp = time;
+	interface = CONFIG_OF(which, interface);
+	if (use_hardware_time && hardware_time(context, &stamp)) {
+		interface = CONFIG_OF(which, hardware_interface);
+		account->hardware_stamped++;
+	}
+	write_time(block, interface, stamp);
 	commit(control, position, size, time);
 	return true;
 }
 
-static __always_inline void filtered_out(struct ring_control *control)
-{
-	if (config.at_entry) {
-		account_of(control, config.entry_point)->seen++;
-		account_of(control, config.entry_point)->filtered_out++;
-	}
-	if (config.at_exit) {
-		account_of(control, config.exit_point)->seen++;
-		account_of(control, config.exit_point)->filtered_out++;
-	}
-}
-
 /* This CPU's ring, or NULL: none is there, or the capture is over. */
-static __always_inline struct ring_control *control_of(__u32 *cpu)
+static __always_inline struct ring_control *control_of(__u32 *cpu, bool twice)
 {
-	struct ring_control *control = bpf_map_lookup_elem(&ring_control, cpu);
+	struct ring_control *control = bpf_map_lookup_elem(&rings, cpu);
 
 	if (unlikely(!control)) {
-		if (config.at_entry)
-			count_without_ring(config.entry_point);
-		if (config.at_exit)
-			count_without_ring(config.exit_point);
+		count_without_ring(CONFIG(first.point));
+		if (twice)
+			count_without_ring(CONFIG(second.point));
 		return NULL;
 	}
 	return READ_ONCE(control->stopped) ? NULL : control;
 }
 
-/* Records the packet at the points asked for, under one packet identifier. */
+static __always_inline void filtered_out(struct ring_control *control, bool twice)
+{
+	account_of(control, FIRST)->seen++;
+	account_of(control, FIRST)->filtered_out++;
+	if (twice) {
+		account_of(control, SECOND)->seen++;
+		account_of(control, SECOND)->filtered_out++;
+	}
+}
+
+/* Records the packet once or, at both ends of a program, twice under one packet identifier. */
 static __always_inline void record_points(struct tap_context *context, struct ring_control *control, __u32 cpu,
-					  struct sighting *sight, __u32 verdict_kind, bool use_hardware_time)
+					  struct sighting *sight, bool twice, bool use_hardware_time)
 {
 	sight->packet_id = next_packet_id(control, cpu);
-	sight->verdict = (__s32)config.verdict;
-	if (config.at_entry) {
-		sight->point = config.entry_point;
-		sight->interface = config.entry_interface;
-		sight->hardware_interface = config.entry_hardware_interface;
-		sight->verdict_kind = VERDICT_NONE;
-		if (!record(context, control, cpu, sight, use_hardware_time))
-			return;
-	}
-	if (config.at_exit) {
-		sight->point = config.exit_point;
-		sight->interface = config.exit_interface;
-		sight->hardware_interface = config.exit_hardware_interface;
-		sight->verdict_kind = verdict_kind;
-		record(context, control, cpu, sight, use_hardware_time);
-	}
+	if (record(context, control, sight, FIRST, use_hardware_time) && twice)
+		record(context, control, sight, SECOND, use_hardware_time);
 }
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* Several captures on one hook: the program that is attached runs first, then hands on to the later ones, which
- * stand in this map. An empty slot costs nothing: the kernel patches such a jump away. */
+/* Several captures on one hook: the program that is attached runs first, then jumps to the next one, which stands in
+ * this map. While nobody is there the kernel patches the jump away. A program that leaves puts the one behind it in
+ * its place, so that there is never a gap to look beyond. */
 #ifndef TRAWL_CHAIN_H
 #define TRAWL_CHAIN_H
 
@@ -15,11 +16,7 @@ struct {
 
 static __always_inline void continue_chain(void *context)
 {
-#pragma unroll
-	for (__u32 ahead = 1; ahead < CHAIN_SLOTS; ahead++)
-		if (config.chain_slot + ahead < CHAIN_SLOTS)
-			bpf_tail_call(context, &trawl_chain,
-				      (config.chain_slot + ahead) * config.chain_stride + config.chain_offset);
+	bpf_tail_call(context, &trawl_chain, CONFIG(chain_next));
 }
 
 #endif

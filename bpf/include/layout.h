@@ -15,6 +15,8 @@
 
 #define RING_MAX_SEGMENTS 1024
 #define RING_MAX_POINTS 64
+/* A ring's bytes begin this far behind its control block: whole pages. */
+#define RING_CONTROL_SIZE 24576
 /* Room behind the last segment, so that the verifier can prove that any bounded offset plus the largest block fits. */
 #define RING_SLACK (512 * 1024)
 /* The largest number of captured bytes; tcpdump's own limit. */
@@ -29,8 +31,8 @@ struct point_counters {
 	__u64 recorded;
 	__u64 lost_ring_full;
 	__u64 lost_copy_failed;
-	/* How much of the losses the drop counts on records have told already. */
-	__u64 losses_told;
+	/* Losses since the last record: what its drop count will tell. */
+	__u64 losses_untold;
 	/* Of the recorded ones: stamped by the hardware, and cut by the snap length. */
 	__u64 hardware_stamped;
 	__u64 truncated;
@@ -77,40 +79,53 @@ struct capture_shared {
 	__u64 no_ring[RING_MAX_POINTS];
 };
 
-/* What one tap program is told before it is loaded. The verifier takes these as constants. */
+/* What a program's record at one hook point looks like, as far as it is the same for all packets. */
+struct record_config {
+	/* Where the account stands in the control block, and which one it is. */
+	__u32 account_offset;
+	__u32 point;
+	/* The interface block; another one if the time is the hardware's. */
+	__u32 interface;
+	__u32 hardware_interface;
+	__u32 direction;
+	/* The verdict as the file holds it: kind and value packed, or a kind of none. */
+	__u32 verdict_kind;
+	__u32 verdict_low;
+	__u32 verdict_middle;
+	__u32 verdict_high;
+};
+
+/* What one tap program is told. Programs name these fields with CONFIG(), and the loader writes the values into the
+ * instructions: a constant costs nothing, and the verifier removes what it makes unreachable. */
 struct tap_config {
-	__u64 record_limit;
-	/* For the record at the hook's entry and at its exit: the account and the interface block it belongs to. */
-	__u32 entry_point;
-	__u32 entry_interface;
-	__u32 exit_point;
-	__u32 exit_interface;
-	/* The same where the record carries a hardware stamp. */
-	__u32 entry_hardware_interface;
-	__u32 exit_hardware_interface;
+	/* The record that is made; the second one is for programs that record a packet at entry and at exit. */
+	struct record_config first;
+	struct record_config second;
+	/* -c; 0 for no limit. */
+	__u32 record_limit_low;
+	__u32 record_limit_high;
 	__u32 snaplen;
 	__u32 segment_size;
 	__u32 ring_mask;
-	__u32 at_entry;
-	__u32 at_exit;
-	/* The verdict this program returns and stands for; for a hook's slot, the action that led here. */
+	/* What this program returns. */
 	__u32 verdict;
 	/* The verdict is not among those asked for: count the packet as filtered out. */
 	__u32 unwanted;
 	/* Only packets that came in by this interface are meant; 0 for all. */
 	__u32 only_ifindex;
-	/* Where this program stands in a chain of captures on one hook, and how the chain is strided by action. */
-	__u32 chain_slot;
-	__u32 chain_stride;
-	__u32 chain_offset;
+	/* The place of the next program in the chain of captures on this hook. */
+	__u32 chain_next;
 	/* 1: bpf_ktime_get_tai_ns, 0: bpf_ktime_get_ns. */
 	__u32 clock_is_tai;
-	__u32 direction;
-	__u32 padding;
 };
 
 #define CHAIN_SLOTS 8
 
+#define VERDICT_NONE 0
+#define VERDICT_TC 1
+#define VERDICT_XDP 2
+
+_Static_assert(sizeof(struct ring_control) <= RING_CONTROL_SIZE, "the control block fits in front of the bytes");
 _Static_assert(sizeof(struct point_counters) == 64, "an account fills one cache line");
 _Static_assert(__builtin_offsetof(struct ring_control, freed_given) % 64 == 0,
 	       "the consumer's words are on a line of their own");

@@ -13,125 +13,98 @@
 #define OPTION_QUEUE OPTION(6, 4)
 #define OPTION_VERDICT OPTION(7, 9)
 
-#define VERDICT_TC 1
-#define VERDICT_XDP 2
-#define VERDICT_NONE 0
-
-struct record_header {
-	__u32 type;
-	__u32 length;
-	__u32 interface;
-	__u32 time_high;
-	__u32 time_low;
-	__u32 captured;
-	__u32 original;
-};
-
-struct record_options {
-	__u32 flags_option;
-	__u32 flags;
-	__u32 dropcount_option;
-	__u32 dropcount_low;
-	__u32 dropcount_high;
-	__u32 packetid_option;
-	__u32 packetid_low;
-	__u32 packetid_high;
-	__u32 queue_option;
-	__u32 queue;
-};
-
+/* The lengths of a block's parts. All are multiples of four bytes and no more aligned than that: the writing below
+ * goes in pairs of 32-bit words all the same, since the machines that trawl runs on take unaligned stores. */
+#define HEADER_LENGTH 28
+#define OPTIONS_LENGTH 40
 /* One byte of kind, eight of value, three of padding. */
-struct record_verdict {
-	__u32 option;
-	__u32 kind_and_low;
-	__u32 middle;
-	__u32 high;
-};
+#define VERDICT_LENGTH 16
+/* The end of the options and the block's length once more. */
+#define END_LENGTH 8
 
-struct record_end {
-	__u32 end_of_options;
-	__u32 length;
-};
+#define PAIR(low, high) ((__u64)(__u32)(low) | (__u64)(high) << 32)
+
+static __always_inline void put(char *at, __u64 pair)
+{
+	*(__u64 *)at = pair;
+}
 
 /* What a tap knows of the packet that it records. */
 struct sighting {
 	__u32 original;
 	__u32 captured;
-	__u32 interface;
-	__u32 hardware_interface;
-	__u32 point;
-	__u32 direction;
 	__u32 queue;
-	__u64 packet_id;
-	__u32 verdict_kind;
-	__s64 verdict;
 	/* A VLAN tag that travels beside the packet and belongs behind the MAC addresses, as it stands on the wire. */
 	__u32 tag;
+	__u64 packet_id;
 };
+
+/* Which of a program's two records is meant; known at compile time. */
+enum which { FIRST, SECOND };
+#define CONFIG_OF(which, field) ((which) == FIRST ? CONFIG(first.field) : CONFIG(second.field))
+#define CONFIG_PAIR_OF(which, low, field) \
+	((which) == FIRST ? CONFIG_PAIR(low, CONFIG_NAME(first.field)) : CONFIG_PAIR(low, CONFIG_NAME(second.field)))
 
 static __always_inline __u32 padded(__u32 bytes)
 {
 	return (bytes + 3) & ~3u;
 }
 
-static __always_inline __u32 record_size(const struct sighting *sight)
+static __always_inline __u32 record_size(__u32 captured, enum which which)
 {
-	return sizeof(struct record_header) + padded(sight->captured) + sizeof(struct record_options) +
-	       (sight->verdict_kind ? sizeof(struct record_verdict) : 0) + sizeof(struct record_end);
+	__u32 fixed = HEADER_LENGTH + OPTIONS_LENGTH + END_LENGTH;
+
+	if (CONFIG_OF(which, verdict_kind) != VERDICT_NONE)
+		fixed += VERDICT_LENGTH;
+	return fixed + padded(captured);
 }
 
 static __always_inline __u64 wall_clock(const struct ring_control *control)
 {
-	__u64 now = config.clock_is_tai ? bpf_ktime_get_tai_ns() : bpf_ktime_get_ns();
+	__u64 now = CONFIG(clock_is_tai) ? bpf_ktime_get_tai_ns() : bpf_ktime_get_ns();
 
 	return now + control->clock_offset;
 }
 
-static __always_inline void write_header(char *block, const struct sighting *sight, __u32 size, __u64 time)
+/* All but the interface and the time, which is taken last. */
+static __always_inline void write_header(char *block, const struct sighting *sight, __u32 size)
 {
-	struct record_header *header = (void *)block;
+	put(block, PAIR(BLOCK_ENHANCED_PACKET, size));
+	put(block + 20, PAIR(sight->captured, sight->original));
+}
 
-	header->type = BLOCK_ENHANCED_PACKET;
-	header->length = size;
-	header->interface = sight->interface;
-	header->time_high = time >> 32;
-	header->time_low = time;
-	header->captured = sight->captured;
-	header->original = sight->original;
+static __always_inline void write_time(char *block, __u32 interface, __u64 time)
+{
+	put(block + 8, PAIR(interface, time >> 32));
+	*(__u32 *)(block + 16) = time;
 }
 
 /* The options behind the packet's bytes and the closing length. */
 static __always_inline void write_options(char *block, const struct sighting *sight, __u32 size,
-					  struct point_counters *account)
+					  struct point_counters *account, enum which which)
 {
-	struct record_options *options = (void *)(block + sizeof(struct record_header) + padded(sight->captured));
-	struct record_end *end = (void *)(options + 1);
-	__u64 lost = account->lost_ring_full + account->lost_copy_failed;
-	__u64 untold = lost - account->losses_told;
+	char *at = block + HEADER_LENGTH + padded(sight->captured);
+	__u64 untold = account->losses_untold;
 
-	if (unlikely(untold))
-		account->losses_told = lost;
-	options->flags_option = OPTION_FLAGS;
-	options->flags = sight->direction;
-	options->dropcount_option = OPTION_DROPCOUNT;
-	options->dropcount_low = untold;
-	options->dropcount_high = untold >> 32;
-	options->packetid_option = OPTION_PACKETID;
-	options->packetid_low = sight->packet_id;
-	options->packetid_high = sight->packet_id >> 32;
-	options->queue_option = OPTION_QUEUE;
-	options->queue = sight->queue;
-	if (sight->verdict_kind) {
-		struct record_verdict *verdict = (void *)end;
-
-		verdict->option = OPTION_VERDICT;
-		verdict->kind_and_low = sight->verdict_kind | (__u32)sight->verdict << 8;
-		verdict->middle = sight->verdict >> 24;
-		verdict->high = (__u64)sight->verdict >> 56;
-		end = (void *)(verdict + 1);
+	put(at, CONFIG_PAIR_OF(which, OPTION_FLAGS, direction));
+	if (unlikely(untold)) {
+		account->losses_untold = 0;
+		put(at + 8, PAIR(OPTION_DROPCOUNT, untold));
+		put(at + 16, PAIR(untold >> 32, OPTION_PACKETID));
+	} else {
+		put(at + 8, OPTION_DROPCOUNT);
+		put(at + 16, PAIR(0, OPTION_PACKETID));
 	}
-	end->end_of_options = 0;
-	end->length = size;
+	put(at + 24, sight->packet_id);
+	put(at + 32, PAIR(OPTION_QUEUE, sight->queue));
+	at += OPTIONS_LENGTH;
+	if (CONFIG_OF(which, verdict_kind) != VERDICT_NONE) {
+		put(at, CONFIG_PAIR_OF(which, OPTION_VERDICT, verdict_low));
+		put(at + 8, which == FIRST ? CONFIG_PAIR(CONFIG_NAME(first.verdict_middle), CONFIG_NAME(first.verdict_high))
+					   : CONFIG_PAIR(CONFIG_NAME(second.verdict_middle), CONFIG_NAME(second.verdict_high)));
+		at += VERDICT_LENGTH;
+	}
+	put(at, (__u64)size << 32);
 }
 
 /* Zeroes the last, partly filled word of the packet's bytes; to be called before they are copied. */
@@ -146,16 +119,21 @@ static __always_inline __u64 next_packet_id(struct ring_control *control, __u32 
 	return (__u64)cpu << 48 | ++control->next_packet_id;
 }
 
+static __always_inline __u64 record_limit(void)
+{
+	return PAIR(CONFIG(record_limit_low), CONFIG(record_limit_high));
+}
+
 /* Whether a record may still be made under -c. Asked once room is certain, so that no ticket is wasted. */
 static __always_inline bool take_ticket(void)
 {
-	__u32 zero = 0;
 	struct capture_shared *shared;
+	__u32 zero = 0;
 
-	if (!config.record_limit)
+	if (!record_limit())
 		return true;
 	shared = bpf_map_lookup_elem(&capture_shared, &zero);
-	return shared && __sync_fetch_and_add(&shared->tickets, 1) < config.record_limit;
+	return shared && __sync_fetch_and_add(&shared->tickets, 1) < record_limit();
 }
 
 static __always_inline bool limit_reached(void)
@@ -163,10 +141,10 @@ static __always_inline bool limit_reached(void)
 	__u32 zero = 0;
 	struct capture_shared *shared;
 
-	if (!config.record_limit)
+	if (!record_limit())
 		return false;
 	shared = bpf_map_lookup_elem(&capture_shared, &zero);
-	return shared && READ_ONCE(shared->tickets) >= config.record_limit;
+	return shared && READ_ONCE(shared->tickets) >= record_limit();
 }
 
 static __always_inline void count_without_ring(__u32 point)

@@ -12,22 +12,15 @@
 
 #define RECORD_IN_FLIGHT 1ull
 
-/* Sizes are set before loading, from --ring-size and the number of CPUs. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct ring_control);
-} ring_control SEC(".maps");
-
+/* One value for each CPU: the control block and, behind it, the ring's bytes. Sizes are set by the loader, from
+ * --ring-size and the number of CPUs. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__uint(key_size, 4);
-	__uint(value_size, 4096);
-} ring_data SEC(".maps");
+	__uint(value_size, RING_CONTROL_SIZE);
+} rings SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -37,10 +30,23 @@ struct {
 	__type(value, struct capture_shared);
 } capture_shared SEC(".maps");
 
-const volatile struct tap_config config = {
-	.ring_mask = 0xfff,
-	.segment_size = 0x1000,
-};
+/* A field of struct tap_config: a marked number in the instructions, which the loader replaces by the field at the
+ * offset that stands in the number's lower half. */
+#define CONFIG_MARK 0x74770000u
+#define CONFIG_NAME(field) (CONFIG_MARK | __builtin_offsetof(struct tap_config, field))
+#define CONFIG(field)                                                         \
+	({                                                                    \
+		__u32 value;                                                  \
+		asm("%0 = %1" : "=w"(value) : "i"(CONFIG_NAME(field)));       \
+		value;                                                        \
+	})
+/* Two 32-bit words as one, each a number or the name of a field. */
+#define CONFIG_PAIR(low, high)                                                \
+	({                                                                    \
+		__u64 pair;                                                   \
+		asm("%0 = %1 ll" : "=r"(pair) : "i"((__u64)(high) << 32 | (low))); \
+		pair;                                                         \
+	})
 
 /* All that went before must be visible before what comes next. x86 keeps stores in order by itself; elsewhere an
  * atomic exchange is the one ordering instruction that every BPF kernel has. */
@@ -73,12 +79,17 @@ static __always_inline void take_back_freed(struct ring_control *control)
 	}
 }
 
-/* Closes the open segment and opens another. Returns the new position, or 0 where no segment is free. */
-static __always_inline __u64 open_next_segment(struct ring_control *control, __u64 position)
+/* Closes the open segment and opens another. False where no segment is free. Kept out of the hot path, whose
+ * registers it would take. */
+static __noinline int open_next_segment(struct ring_control *control)
 {
-	__u32 ordinal = position >> 32;
-	__u32 depth, segment;
+	__u64 position;
+	__u32 ordinal, depth, segment;
 
+	if (!control)
+		return 0;
+	position = control->position;
+	ordinal = position >> 32;
 	take_back_freed(control);
 	depth = control->stack_depth - 1;
 	if (depth >= RING_MAX_SEGMENTS)
@@ -92,29 +103,25 @@ static __always_inline __u64 open_next_segment(struct ring_control *control, __u
 	control->open_segment = segment;
 	position = (__u64)ordinal << 32;
 	publish(&control->position, position);
-	return position;
+	return 1;
 }
 
-/* Where a block of `size` bytes may be written on this CPU, or NULL and a counted loss. The position is marked, so
- * that the reader knows that a record with a time not later than now may still come from this CPU. */
-static __always_inline char *reserve(struct ring_control *control, __u32 cpu, __u32 size, __u64 *position)
+/* Where a block of `size` bytes may be written on this CPU, or NULL where no segment is free. The position is
+ * marked, so that the reader knows that a record with a time not later than now may still come from this CPU. */
+static __always_inline char *reserve(struct ring_control *control, __u32 size, __u64 *position)
 {
 	__u64 at = control->position;
 	__u32 offset;
-	char *data;
 
-	if (unlikely((__u32)at + size > config.segment_size)) {
-		at = open_next_segment(control, at);
-		if (!at)
+	if (unlikely((__u32)at + size > CONFIG(segment_size))) {
+		if (!open_next_segment(control))
 			return NULL;
+		at = control->position;
 	}
-	data = bpf_map_lookup_elem(&ring_data, &cpu);
-	if (!data)
-		return NULL;
 	WRITE_ONCE(control->position, at | RECORD_IN_FLIGHT);
 	*position = at;
-	offset = (control->open_segment * config.segment_size + (__u32)at) & config.ring_mask;
-	return data + offset;
+	offset = (control->open_segment * CONFIG(segment_size) + (__u32)at) & CONFIG(ring_mask);
+	return (char *)control + RING_CONTROL_SIZE + offset;
 }
 
 /* Takes the mark off again without a record. */

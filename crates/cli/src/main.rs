@@ -1,6 +1,8 @@
 //! The binary: arguments and terminal output, nothing else.
 
+mod bench;
 mod capture;
+mod doctor;
 mod lab;
 mod print;
 mod terminal;
@@ -22,6 +24,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Capture(Box<capture::Args>),
+    Doctor(doctor::Args),
+    Bench(bench::Args),
     Lab(lab::Args),
 }
 
@@ -29,6 +33,8 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Capture(args) => capture::run(*args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Lab(args) => lab::run(args),
     };
     result.unwrap_or_else(|error| {

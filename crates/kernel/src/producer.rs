@@ -172,6 +172,7 @@ impl Producer {
         let account = Counters::of(self.rings.control(self.ring), point);
         account.seen.add(1);
         account.lost_copy_failed.add(1);
+        account.losses_untold.add(1);
     }
 
     /// Writes one record, or counts the loss.
@@ -189,6 +190,7 @@ impl Producer {
             }
             account.seen.add(1);
             account.lost_ring_full.add(1);
+            account.losses_untold.add(1);
             return Outcome::Lost;
         }
         if !self.tickets.take() {
@@ -375,7 +377,7 @@ struct Counters<'a> {
     recorded: Counter<'a>,
     lost_ring_full: Counter<'a>,
     lost_copy_failed: Counter<'a>,
-    losses_told: Counter<'a>,
+    losses_untold: Counter<'a>,
     hardware_stamped: Counter<'a>,
     truncated: Counter<'a>,
 }
@@ -394,7 +396,7 @@ impl Counters<'_> {
             recorded: counter(offset_of!(PointCounters, recorded)),
             lost_ring_full: counter(offset_of!(PointCounters, lost_ring_full)),
             lost_copy_failed: counter(offset_of!(PointCounters, lost_copy_failed)),
-            losses_told: counter(offset_of!(PointCounters, losses_told)),
+            losses_untold: counter(offset_of!(PointCounters, losses_untold)),
             hardware_stamped: counter(offset_of!(PointCounters, hardware_stamped)),
             truncated: counter(offset_of!(PointCounters, truncated)),
         }
@@ -402,10 +404,9 @@ impl Counters<'_> {
 
     /// The losses that no record has told of yet; from now on they are told.
     fn take_untold(&self) -> u64 {
-        let untold =
-            self.lost_ring_full.get() + self.lost_copy_failed.get() - self.losses_told.get();
+        let untold = self.losses_untold.get();
         if untold > 0 {
-            self.losses_told.add(untold);
+            self.losses_untold.0.store(0, Ordering::Relaxed);
         }
         untold
     }

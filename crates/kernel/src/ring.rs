@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::bpf::map;
 use crate::layout::{
-    CaptureShared, PointCounters, RECORD_OVERHEAD, RING_MAX_POINTS, RING_MAX_SEGMENTS, RING_SLACK,
+    CaptureShared, PointCounters, RECORD_OVERHEAD, RING_CONTROL_SIZE, RING_MAX_POINTS, RING_MAX_SEGMENTS, RING_SLACK,
     RingControl,
 };
 use crate::memory::Mapping;
@@ -64,8 +64,9 @@ impl Geometry {
             .min(crate::layout::RECORD_MAX_CAPTURED as u32)
     }
 
-    fn data_stride(&self) -> usize {
-        self.ring_size + RING_SLACK
+    /// One ring's memory: its control block, its bytes, and the room behind them.
+    fn stride(&self) -> usize {
+        RING_CONTROL_SIZE + self.ring_size + RING_SLACK
     }
 }
 
@@ -74,8 +75,7 @@ impl Geometry {
 pub struct Rings {
     geometry: Geometry,
     count: usize,
-    control: Mapping,
-    data: Mapping,
+    memory: Mapping,
     shared: Option<Mapping>,
     maps: Option<RingMaps>,
 }
@@ -83,8 +83,7 @@ pub struct Rings {
 /// The maps behind rings that BPF programs write to.
 #[derive(Debug)]
 pub struct RingMaps {
-    pub control: OwnedFd,
-    pub data: OwnedFd,
+    pub rings: OwnedFd,
     pub shared: OwnedFd,
 }
 
@@ -93,8 +92,7 @@ impl Rings {
     pub fn in_maps(geometry: Geometry, cpus: usize) -> Result<Arc<Self>> {
         let count = cpus as u32;
         let maps = RingMaps {
-            control: map::create_mmapable_array("trawl_control", size_of::<RingControl>() as u32, count)?,
-            data: map::create_mmapable_array("trawl_data", geometry.data_stride() as u32, count).map_err(|e| {
+            rings: map::create_mmapable_array("trawl_rings", geometry.stride() as u32, count).map_err(|e| {
                 e.mend(format!(
                     "{} MiB for each of {cpus} CPUs may be too much here: choose a smaller --ring-size",
                     geometry.ring_size >> 20
@@ -106,18 +104,8 @@ impl Rings {
         let rings = Self {
             geometry,
             count: cpus,
-            control: Mapping::of_map(
-                maps.control.as_fd(),
-                whole_pages(size_of::<RingControl>() * cpus),
-            )?,
-            data: Mapping::of_map(
-                maps.data.as_fd(),
-                whole_pages(geometry.data_stride() * cpus),
-            )?,
-            shared: Some(Mapping::of_map(
-                maps.shared.as_fd(),
-                whole_pages(size_of::<CaptureShared>()),
-            )?),
+            memory: Mapping::of_map(maps.rings.as_fd(), whole_pages(geometry.stride() * cpus))?,
+            shared: Some(Mapping::of_map(maps.shared.as_fd(), whole_pages(size_of::<CaptureShared>()))?),
             maps: Some(maps),
         };
         rings.open_first_segments();
@@ -129,8 +117,7 @@ impl Rings {
         let rings = Self {
             geometry,
             count: producers,
-            control: Mapping::anonymous(size_of::<RingControl>() * producers)?,
-            data: Mapping::anonymous(geometry.data_stride() * producers)?,
+            memory: Mapping::anonymous(geometry.stride() * producers)?,
             shared: None,
             maps: None,
         };
@@ -208,7 +195,7 @@ impl Rings {
 
     pub(crate) fn control(&self, ring: usize) -> Control {
         assert!(ring < self.count, "ring {ring} of {}", self.count);
-        Control(self.control.at(ring * size_of::<RingControl>()))
+        Control(self.memory.at(ring * self.geometry.stride()))
     }
 
     pub(crate) fn bytes(&self, ring: usize, segment: u32, offset: usize) -> *mut u8 {
@@ -217,9 +204,15 @@ impl Rings {
             offset <= self.geometry.segment_size,
             "offset {offset} lies behind a segment's end"
         );
-        self.data
-            .at(ring * self.geometry.data_stride() + segment * self.geometry.segment_size + offset)
+        let within = RING_CONTROL_SIZE + segment * self.geometry.segment_size + offset;
+        self.memory.at(ring * self.geometry.stride() + within)
     }
+}
+
+/// Where in a control block the account of a hook point stands.
+pub fn account_offset(point: u32) -> u32 {
+    let index = point as usize % RING_MAX_POINTS;
+    (std::mem::offset_of!(RingControl, points) + size_of::<PointCounters>() * index) as u32
 }
 
 /// What became of the packets that one hook point saw.
@@ -238,10 +231,9 @@ pub struct Account {
 
 impl RingMaps {
     /// The maps by the names that the BPF objects give them.
-    pub fn by_name(&self) -> [(&'static str, BorrowedFd<'_>); 3] {
+    pub fn by_name(&self) -> [(&'static str, BorrowedFd<'_>); 2] {
         [
-            ("ring_control", self.control.as_fd()),
-            ("ring_data", self.data.as_fd()),
+            ("rings", self.rings.as_fd()),
             ("capture_shared", self.shared.as_fd()),
         ]
     }

@@ -13,20 +13,16 @@ use crate::netlink::tc::Place;
 use crate::netns::Namespace;
 use crate::{Error, Result};
 
-/// Where the programs stand that may take over from the one that is gone.
+/// Where the program stands, if there is one, that takes over from the one that is gone.
 #[derive(Debug)]
-pub struct Successors {
+pub struct Successor {
     pub chain: OwnedFd,
-    /// Indexes into the chain, nearest first.
-    pub indexes: Vec<u32>,
+    pub index: u32,
 }
 
-impl Successors {
-    /// The nearest one that is there.
-    pub fn first(&self) -> Option<OwnedFd> {
-        self.indexes.iter().find_map(|index| {
-            program::open_by_id(map::program_in(self.chain.as_fd(), *index).ok()??).ok()
-        })
+impl Successor {
+    pub fn program(&self) -> Option<OwnedFd> {
+        program::open_by_id(map::program_in(self.chain.as_fd(), self.index).ok()??).ok()
     }
 }
 
@@ -39,15 +35,15 @@ pub enum Task {
         slot: u32,
         own: u32,
         before: Option<OwnedFd>,
-        successors: Successors,
+        successor: Successor,
     },
-    /// Empty our places in a chain.
-    LeaveChain { chain: OwnedFd, indexes: Vec<u32> },
+    /// Let the next program have our place in a chain.
+    LeaveChain { own: u32, successor: Successor },
     /// Let the next program in the chain take over a link.
     HandOver {
         link: OwnedFd,
         own: OwnedFd,
-        successors: Successors,
+        successor: Successor,
     },
     /// Delete a clsact filter, and the qdisc if it came with it.
     RemoveFilter {
@@ -89,20 +85,20 @@ impl Task {
             Self::RestoreSlot {
                 map,
                 before,
-                successors,
+                successor,
                 slot: _,
                 own: _,
             } => {
-                all.extend([map.as_fd(), successors.chain.as_fd()]);
+                all.extend([map.as_fd(), successor.chain.as_fd()]);
                 all.extend(before.as_ref().map(AsFd::as_fd));
             }
-            Self::LeaveChain { chain, indexes: _ } => all.push(chain.as_fd()),
+            Self::LeaveChain { successor, own: _ } => all.push(successor.chain.as_fd()),
             Self::HandOver {
                 link,
                 own,
-                successors,
+                successor,
             } => {
-                all.extend([link.as_fd(), own.as_fd(), successors.chain.as_fd()]);
+                all.extend([link.as_fd(), own.as_fd(), successor.chain.as_fd()]);
             }
             Self::RemoveFilter {
                 namespace,
@@ -128,24 +124,26 @@ impl Task {
                 slot,
                 own,
                 before,
-                successors,
+                successor,
             } => {
                 if map::program_in(map.as_fd(), *slot)? != Some(*own) {
                     return Ok(());
                 }
-                match successors.first().as_ref().or(before.as_ref()) {
+                match successor.program().as_ref().or(before.as_ref()) {
                     Some(program) => map::set_program(map.as_fd(), *slot, program.as_fd()),
                     None => map::clear_program(map.as_fd(), *slot),
                 }
             }
-            Self::LeaveChain { chain, indexes } => indexes
-                .iter()
-                .try_for_each(|index| map::clear_program(chain.as_fd(), *index)),
+            Self::LeaveChain { own, successor } => {
+                let next = successor.program();
+                let next = next.as_ref().map(AsFd::as_fd);
+                map::replace_program(successor.chain.as_fd(), *own, next)
+            }
             Self::HandOver {
                 link,
                 own,
-                successors,
-            } => match successors.first() {
+                successor,
+            } => match successor.program() {
                 Some(next) => link::replace_program(link.as_fd(), next.as_fd(), own.as_fd()),
                 None => Ok(()),
             },

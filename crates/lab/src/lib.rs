@@ -1,8 +1,10 @@
 //! Networks made for trying things out: namespaces and veth pairs with the queues, offloads and
 //! addresses that the fast path needs, made and removed as one thing; and a sender to fill them.
 
+pub mod bench;
 pub mod frame;
 mod pair;
+pub mod program;
 mod record;
 pub mod sender;
 

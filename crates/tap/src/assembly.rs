@@ -4,10 +4,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use trawl_kernel::clock::{self, ProgramClock};
-use trawl_kernel::layout::{RING_MAX_POINTS, TapConfig};
+use trawl_kernel::layout::{
+    RING_MAX_POINTS, RecordConfig, TapConfig, VERDICT_NONE, VERDICT_TC, VERDICT_XDP,
+};
 use trawl_kernel::probe;
 use trawl_kernel::producer::{Producer, Tickets};
-use trawl_kernel::ring::{Consumer, Geometry, Rings};
+use trawl_kernel::ring::{Consumer, Geometry, Rings, account_offset};
 use trawl_kernel::warden::Warden;
 use trawl_kernel::{Error, Result, events};
 use trawl_packet::pcapng;
@@ -44,6 +46,37 @@ pub struct PointIds {
     pub interface: u32,
     /// The interface block for packets stamped by the hardware, where those were asked for.
     pub hardware_interface: u32,
+}
+
+/// The verdict that a program's records carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carries {
+    Nothing,
+    Xdp(u32),
+    Tc(i32),
+}
+
+impl PointIds {
+    /// What a program needs to know to make records here.
+    pub fn record(&self, direction: u32, carries: Carries) -> RecordConfig {
+        let (kind, value) = match carries {
+            Carries::Nothing => (VERDICT_NONE, 0),
+            Carries::Xdp(action) => (VERDICT_XDP, u64::from(action)),
+            Carries::Tc(action) => (VERDICT_TC, i64::from(action) as u64),
+        };
+        RecordConfig {
+            account_offset: account_offset(self.point),
+            point: self.point,
+            interface: self.interface,
+            hardware_interface: self.hardware_interface,
+            direction,
+            verdict_kind: kind as u32,
+            // One byte of kind, eight of value, three of padding.
+            verdict_low: kind as u32 | (value as u32) << 8,
+            verdict_middle: (value >> 24) as u32,
+            verdict_high: (value >> 56) as u32,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -213,28 +246,26 @@ impl<'a> Assembly<'a> {
     /// The part of a program's configuration that all taps share.
     pub fn config(&self, rings: &Rings) -> TapConfig {
         let geometry = rings.geometry();
+        let limit = self.options.count.unwrap_or(0);
+        let nowhere = PointIds {
+            point: 0,
+            interface: 0,
+            hardware_interface: 0,
+        };
+        let record = nowhere.record(0, Carries::Nothing);
         TapConfig {
-            record_limit: self.options.count.unwrap_or(0),
-            entry_point: 0,
-            entry_interface: 0,
-            exit_point: 0,
-            exit_interface: 0,
-            entry_hardware_interface: 0,
-            exit_hardware_interface: 0,
+            first: record,
+            second: record,
+            record_limit_low: limit as u32,
+            record_limit_high: (limit >> 32) as u32,
             snaplen: self.snaplen(),
             segment_size: geometry.segment_size as u32,
             ring_mask: geometry.ring_size as u32 - 1,
-            at_entry: 0,
-            at_exit: 0,
             verdict: 0,
             unwanted: 0,
             only_ifindex: 0,
-            chain_slot: 0,
-            chain_stride: 1,
-            chain_offset: 0,
+            chain_next: 0,
             clock_is_tai: u32::from(self.clock == ProgramClock::Tai),
-            direction: 0,
-            padding: 0,
         }
     }
 

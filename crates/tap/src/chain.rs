@@ -7,13 +7,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use trawl_kernel::bpf::{info, map, program};
 use trawl_kernel::layout::CHAIN_SLOTS;
-use trawl_kernel::warden::{self, Successors, Task};
+use trawl_kernel::warden::{self, Successor, Task};
 use trawl_kernel::{Error, Result};
 
 /// What the map is called, in the BPF source and in the kernel: how another trawl's chain is known.
 pub const MAP_NAME: &str = "trawl_chain";
-/// What the programs that take part are called.
-pub const PROGRAM_NAMES: [&str; 2] = ["trawl_xdp", "trawl_xdp_hw"];
+/// How the names of the programs that take part begin.
+const PROGRAM_NAME: &str = "trawl_xdp";
+
+/// Whether a program takes part in chains.
+pub fn is_member(name: &str) -> bool {
+    name.starts_with(PROGRAM_NAME)
+}
 
 /// A seat in a chain. Each slot holds `stride` programs, one for each action of a hook, or one alone.
 #[derive(Debug)]
@@ -21,7 +26,8 @@ pub struct Seat {
     map: OwnedFd,
     slot: u32,
     stride: u32,
-    seated: bool,
+    /// The programs that sit here.
+    seated: Vec<u32>,
 }
 
 impl Seat {
@@ -32,7 +38,7 @@ impl Seat {
             map,
             slot: 0,
             stride,
-            seated: false,
+            seated: Vec::new(),
         })
     }
 
@@ -43,7 +49,7 @@ impl Seat {
             return Ok(None);
         };
         let about = info::program(program.as_fd()).map_err(fail)?;
-        if !PROGRAM_NAMES.contains(&about.name.as_str()) {
+        if !is_member(&about.name) {
             return Ok(None);
         }
         for id in about.map_ids {
@@ -60,7 +66,7 @@ impl Seat {
                     map,
                     slot,
                     stride,
-                    seated: false,
+                    seated: Vec::new(),
                 }));
             }
         }
@@ -77,46 +83,43 @@ impl Seat {
 
     /// Takes the seat: from now on the programs before this one jump here.
     pub fn sit(&mut self, programs: &[OwnedFd]) -> io::Result<()> {
-        for (offset, program) in programs.iter().enumerate() {
-            map::set_program(
-                self.map.as_fd(),
-                self.slot * self.stride + offset as u32,
-                program.as_fd(),
-            )?;
+        for (offset, program) in (0u32..).zip(programs) {
+            self.seated.push(program::id(program)?);
+            map::set_program(self.map.as_fd(), self.slot * self.stride + offset, program.as_fd())?;
         }
-        self.seated = true;
         Ok(())
     }
 
-    /// Where to look for the program that takes this one's place, for one of the hook's actions.
-    pub fn successors(&self, offset: u32) -> Result<Successors> {
-        let indexes = (self.slot + 1..CHAIN_SLOTS as u32)
-            .map(|slot| slot * self.stride + offset)
-            .collect();
-        Ok(Successors {
+    /// Where this seat's programs jump on to, for one of the hook's actions.
+    pub fn next(&self, offset: u32) -> u32 {
+        (self.slot + 1) * self.stride + offset
+    }
+
+    /// Where the program is found that takes this seat's place, for one of the hook's actions.
+    pub fn successor(&self, offset: u32) -> Result<Successor> {
+        Ok(Successor {
             chain: warden::hold(self.map.as_fd())?,
-            indexes,
+            index: self.next(offset),
         })
     }
 
     /// What the warden does about this seat if trawl is killed.
-    pub fn leave_task(&self) -> Result<Task> {
-        let indexes = (0..self.stride)
-            .map(|offset| self.slot * self.stride + offset)
-            .collect();
-        Ok(Task::LeaveChain {
-            chain: warden::hold(self.map.as_fd())?,
-            indexes,
-        })
+    pub fn leave_tasks(&self, programs: &[OwnedFd]) -> Result<Vec<Task>> {
+        (0u32..)
+            .zip(programs)
+            .map(|(offset, program)| {
+                let own = program::id(program).map_err(|e| Error::os("cannot look at a program", e))?;
+                Ok(Task::LeaveChain { own, successor: self.successor(offset)? })
+            })
+            .collect()
     }
 
-    /// Gives the seat up.
+    /// Gives the seat up to whoever sits behind.
     pub fn leave(&mut self) {
-        if std::mem::take(&mut self.seated) {
-            for offset in 0..self.stride {
-                // Nothing is lost if this fails: the whole chain goes with its last holder.
-                let _ = map::clear_program(self.map.as_fd(), self.slot * self.stride + offset);
-            }
+        for (offset, own) in (0u32..).zip(std::mem::take(&mut self.seated)) {
+            let next = self.successor(offset).ok().and_then(|behind| behind.program());
+            // Nothing is lost if this fails: the whole chain goes with its last holder.
+            let _ = map::replace_program(self.map.as_fd(), own, next.as_ref().map(AsFd::as_fd));
         }
     }
 }

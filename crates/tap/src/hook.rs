@@ -14,8 +14,8 @@ use trawl_kernel::ring::Rings;
 use trawl_kernel::warden::{self, Task, Warden};
 use trawl_kernel::{Error, Result, bpffs, errno};
 
-use crate::assembly::{Assembly, program_maps};
-use crate::chain::{PROGRAM_NAMES, Seat};
+use crate::assembly::{Assembly, Carries, PointIds, program_maps};
+use crate::chain::{self, Seat};
 use crate::site::{At, Site, TimeSource};
 use crate::{Attached, Gives, Tap};
 
@@ -77,10 +77,7 @@ impl Tap for Hook {
             ));
         }
         let mut config = assembly.config(&rings);
-        (config.at_exit, config.exit_point, config.exit_interface) = (1, ids.point, ids.interface);
-        config.direction = DIRECTION_INBOUND;
         config.only_ifindex = site.interface.index;
-        config.chain_stride = ACTIONS;
         let wanted = |action: u32| {
             assembly
                 .options
@@ -93,6 +90,7 @@ impl Tap for Hook {
             found,
             site,
             &config,
+            ids,
             &unwanted,
             &rings,
             &mut assembly.warden,
@@ -201,7 +199,7 @@ fn hooks_of(present: &Attachment) -> Result<Vec<Found>> {
         let about = map::info(&map).map_err(fail)?;
         if about.kind == map::PROG_ARRAY
             && about.max_entries >= ACTIONS
-            && about.name != crate::chain::MAP_NAME
+            && about.name != chain::MAP_NAME
         {
             found.push(Found {
                 map,
@@ -224,6 +222,7 @@ fn occupy(
     found: Found,
     site: &Site,
     config: &TapConfig,
+    ids: PointIds,
     unwanted: &[bool],
     rings: &Arc<Rings>,
     warden: &mut Warden,
@@ -240,7 +239,7 @@ fn occupy(
             Some(seat) => seat,
             None => Seat::first(ACTIONS)?,
         };
-        let programs = match load_all(config, unwanted, rings, &seat, attach_type, flags) {
+        let programs = match load_all(config, ids, unwanted, rings, &seat, attach_type, flags) {
             Ok(programs) => programs,
             Err(error) => {
                 last = Some(error.to_string());
@@ -300,12 +299,13 @@ fn joined_head(present: &[Option<u32>]) -> Option<u32> {
     present.iter().flatten().copied().find(|id| {
         program::open_by_id(*id)
             .and_then(|fd| info::program(fd.as_fd()))
-            .is_ok_and(|about| PROGRAM_NAMES.contains(&about.name.as_str()))
+            .is_ok_and(|about| chain::is_member(&about.name))
     })
 }
 
 fn load_all(
     config: &TapConfig,
+    ids: PointIds,
     unwanted: &[bool],
     rings: &Rings,
     seat: &Seat,
@@ -324,9 +324,9 @@ fn load_all(
     let one = |(action, unwanted): (usize, &bool)| {
         let mut config = *config;
         config.verdict = action as u32;
+        config.first = ids.record(DIRECTION_INBOUND, Carries::Xdp(action as u32));
         config.unwanted = u32::from(*unwanted);
-        config.chain_slot = seat.slot();
-        config.chain_offset = action as u32;
+        config.chain_next = seat.next(action as u32);
         TapProgram::prepare(object::XDP, "trawl_xdp", &config, &maps)?.load(&options)
     };
     unwanted.iter().enumerate().map(one).collect()
@@ -345,7 +345,7 @@ struct AttachedHook {
 
 impl AttachedHook {
     fn enter(&mut self, present: &[Option<u32>], warden: &mut Warden) -> Result<(), EnterError> {
-        let mut tasks = vec![self.seat.leave_task()?];
+        let mut tasks = self.seat.leave_tasks(&self.programs)?;
         for (slot, (program, present)) in (0u32..).zip(self.programs.iter().zip(present)) {
             let before = present.map(program::open_by_id).transpose()?;
             let held = before
@@ -357,7 +357,7 @@ impl AttachedHook {
                 slot,
                 own: program::id(program)?,
                 before: held.filter(|_| !self.joined),
-                successors: self.seat.successors(slot)?,
+                successor: self.seat.successor(slot)?,
             });
             self.before.push(before.filter(|_| !self.joined));
         }
@@ -376,11 +376,7 @@ impl AttachedHook {
         if map::program_in(self.map.as_fd(), slot)? != Some(own) {
             return Ok(());
         }
-        let next = self
-            .seat
-            .successors(slot)
-            .ok()
-            .and_then(|behind| behind.first());
+        let next = self.seat.successor(slot).ok().and_then(|behind| behind.program());
         match next.or(before) {
             Some(program) => map::set_program(self.map.as_fd(), slot, program.as_fd()),
             None => map::clear_program(self.map.as_fd(), slot),

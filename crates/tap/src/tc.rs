@@ -11,7 +11,7 @@ use trawl_kernel::netns::{Namespace, run_maybe_in};
 use trawl_kernel::warden::{Task, Warden};
 use trawl_kernel::{Error, Result, errno};
 
-use crate::assembly::{Assembly, program_maps};
+use crate::assembly::{Assembly, Carries, program_maps};
 use crate::site::{At, Direction, Site, TimeSource};
 use crate::{Attached, Gives, Tap};
 
@@ -122,9 +122,7 @@ impl AttachedTc {
         };
         let ids = assembly.add_point(index, site, &rings, "tc", hook)?;
         let mut config = assembly.config(&rings);
-        (config.at_exit, config.exit_point, config.exit_interface) = (1, ids.point, ids.interface);
-        config.exit_hardware_interface = ids.hardware_interface;
-        config.direction = flags;
+        config.first = ids.record(flags, Carries::Tc(TC_ACT_UNSPEC));
         config.verdict = TC_ACT_UNSPEC as u32;
         let name = if assembly.options.time == TimeSource::Hardware {
             "trawl_tc_hw"

@@ -15,9 +15,9 @@ use trawl_kernel::ring::Rings;
 use trawl_kernel::warden::{self, Task};
 use trawl_kernel::{Error, Result, errno};
 
-use crate::assembly::{Assembly, program_maps};
-use crate::chain::{PROGRAM_NAMES, Seat};
-use crate::site::{At, Mode, Site, TimeSource};
+use crate::assembly::{Assembly, Carries, program_maps};
+use crate::chain::{self, Seat};
+use crate::site::{At, Mode, Options, Site, TimeSource};
 use crate::{Attached, Gives, Tap};
 
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
@@ -67,10 +67,9 @@ impl Tap for Xdp {
             .is_some_and(|set| !set.contains(u64::from(XDP_PASS)));
         config.verdict = XDP_PASS;
         config.unwanted = u32::from(unwanted);
-        config.direction = DIRECTION_INBOUND;
-        config.chain_slot = seat.slot();
+        config.chain_next = seat.next(0);
         let points = add_points(&mut config, index, site, assembly, &rings)?;
-        let program = load(&config, site, &rings, &seat, assembly.options.time)?;
+        let program = load(&config, site, &rings, &seat, assembly.options)?;
         let (link, mode) = match joined {
             Some(joined) => {
                 assembly.notice(format!(
@@ -84,14 +83,13 @@ impl Tap for Xdp {
         points
             .into_iter()
             .for_each(|point| assembly.set_mode(point, mode));
-        assembly.warden.watch([
-            Task::HandOver {
-                link: warden::hold(link.as_fd())?,
-                own: warden::hold(program.as_fd())?,
-                successors: seat.successors(0)?,
-            },
-            seat.leave_task()?,
-        ])?;
+        let hand_over = Task::HandOver {
+            link: warden::hold(link.as_fd())?,
+            own: warden::hold(program.as_fd())?,
+            successor: seat.successor(0)?,
+        };
+        let leave = seat.leave_tasks(std::slice::from_ref(&program))?;
+        assembly.warden.watch([hand_over].into_iter().chain(leave))?;
         let mut tap = AttachedXdp {
             seat,
             program,
@@ -130,7 +128,7 @@ fn name_of(present: &Attachment) -> Option<String> {
 
 /// Whether what is attached belongs to a trawl capture, which another one can share.
 pub fn is_trawls(present: &Attachment) -> bool {
-    name_of(present).is_some_and(|name| PROGRAM_NAMES.contains(&name.as_str()))
+    name_of(present).is_some_and(|name| chain::is_member(&name))
 }
 
 fn moved_on(site: &Site) -> Error {
@@ -209,15 +207,17 @@ fn add_points(
     let mut points = Vec::new();
     if at.entry() {
         let ids = assembly.add_point(index, site, rings, "xdp", "xdp entry")?;
-        (config.at_entry, config.entry_point, config.entry_interface) =
-            (1, ids.point, ids.interface);
-        config.entry_hardware_interface = ids.hardware_interface;
+        config.first = ids.record(DIRECTION_INBOUND, Carries::Nothing);
         points.push(ids.point);
     }
     if at.exit() {
         let ids = assembly.add_point(index, site, rings, "xdp", "xdp exit")?;
-        (config.at_exit, config.exit_point, config.exit_interface) = (1, ids.point, ids.interface);
-        config.exit_hardware_interface = ids.hardware_interface;
+        let record = ids.record(DIRECTION_INBOUND, Carries::Xdp(XDP_PASS));
+        if at.entry() {
+            config.second = record;
+        } else {
+            config.first = record;
+        }
         points.push(ids.point);
     }
     Ok(points)
@@ -228,27 +228,29 @@ fn load(
     site: &Site,
     rings: &Rings,
     seat: &Seat,
-    time: TimeSource,
+    options: &Options,
 ) -> Result<OwnedFd> {
+    let twice = options.at == Some(At::Both);
+    let hardware = options.time == TimeSource::Hardware;
+    let name = match (twice, hardware) {
+        (false, false) => "trawl_xdp",
+        (true, false) => "trawl_xdp2",
+        (false, true) => "trawl_xdp_hw",
+        (true, true) => "trawl_xdp2_hw",
+    };
     let maps = program_maps(rings, Some(seat.map()));
-    match time {
-        TimeSource::System => TapProgram::prepare(object::XDP, "trawl_xdp", config, &maps)?
-            .load(&xdp_options("trawl_xdp")),
-        TimeSource::Hardware => {
-            let ready = TapProgram::prepare(object::XDP, "trawl_xdp_hw", config, &maps)?;
-            let mut options = xdp_options("trawl_xdp_hw");
-            options.flags |= program::DEVICE_BOUND;
-            options.ifindex = site.interface.index;
-            let instructions = ready.instructions();
-            run_maybe_in(site.namespace.as_ref(), || {
-                program::load(instructions, &options)
-            })?
-            .map_err(|e| {
-                let what = format!("cannot read hardware time stamps on {}", site.label);
-                Error::failed(what, e).mend("leave out --time hw")
-            })
-        }
+    let ready = TapProgram::prepare(object::XDP, name, config, &maps)?;
+    let mut how = xdp_options(name);
+    if !hardware {
+        return ready.load(&how);
     }
+    how.flags |= program::DEVICE_BOUND;
+    how.ifindex = site.interface.index;
+    let instructions = ready.instructions();
+    run_maybe_in(site.namespace.as_ref(), || program::load(instructions, &how))?.map_err(|e| {
+        let what = format!("cannot read hardware time stamps on {}", site.label);
+        Error::failed(what, e).mend("leave out --time hw")
+    })
 }
 
 fn create_link(site: &Site, program: &OwnedFd, mode: &'static str) -> Result<OwnedFd> {
@@ -319,11 +321,7 @@ impl Attached for AttachedXdp {
         let own = program::id(&self.program);
         let is_head =
             info::link(link.as_fd()).is_ok_and(|about| own.is_ok_and(|own| own == about.program));
-        let result = match self
-            .seat
-            .successors(0)
-            .ok()
-            .and_then(|behind| behind.first())
+        let result = match self.seat.successor(0).ok().and_then(|behind| behind.program())
         {
             _ if !is_head => Ok(()),
             Some(next) => link::replace_program(link.as_fd(), next.as_fd(), self.program.as_fd()),

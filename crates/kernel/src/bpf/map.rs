@@ -86,6 +86,19 @@ pub fn program_in(map: BorrowedFd<'_>, slot: u32) -> io::Result<Option<u32>> {
     }
 }
 
+/// Puts another program, or none, wherever one is in an array.
+pub fn replace_program(map: BorrowedFd<'_>, own: u32, other: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    for slot in 0..super::info::map(map)?.max_entries {
+        if program_in(map, slot)? == Some(own) {
+            match other {
+                Some(other) => set_program(map, slot, other)?,
+                None => clear_program(map, slot)?,
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Opens a map that exists in the kernel.
 pub fn open_by_id(id: u32) -> io::Result<OwnedFd> {
     // SAFETY: the call takes a plain number.

@@ -1,10 +1,10 @@
 //! Tap programs out of the compiled objects: configuration filled in, shared maps put in place, each program's
 //! instructions relocated and then loaded by trawl itself, so that flags and spliced instructions are ours to choose.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-use libbpf_rs::{ObjectBuilder, OpenObject};
+use libbpf_rs::{MapCore, ObjectBuilder, OpenObject};
 
 use super::program::{self, LoadOptions};
 use crate::layout::TapConfig;
@@ -14,6 +14,9 @@ use crate::{Error, Result};
 pub const XDP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tap_xdp.bpf.o"));
 /// The tc taps.
 pub const TC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tap_tc.bpf.o"));
+
+/// Programs for experiments and tests.
+pub const LAB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lab_xdp.bpf.o"));
 
 /// One tap program, ready to be loaded with different flags.
 #[derive(Debug)]
@@ -38,9 +41,7 @@ impl TapProgram {
             .map_err(|e| fail(e.to_string()))?;
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
-            if name.ends_with(".rodata") {
-                write_config(&mut map, config).map_err(fail)?;
-            } else if let Some((_, fd)) = maps.iter().find(|(wanted, _)| *wanted == name) {
+            if let Some((_, fd)) = maps.iter().find(|(wanted, _)| *wanted == name) {
                 map.reuse_fd(*fd)
                     .map_err(|e| fail(format!("map {name}: {e}")))?;
             }
@@ -49,7 +50,9 @@ impl TapProgram {
             let wanted = one.name().to_string_lossy() == program;
             one.set_autoload(wanted);
         }
-        Self::relocate(open, program)
+        let mut prepared = Self::relocate(open, program)?;
+        write_config(&mut prepared.instructions, config);
+        Ok(prepared)
     }
 
     fn relocate(open: OpenObject, program: &str) -> Result<Self> {
@@ -106,24 +109,77 @@ impl Drop for TapProgram {
     }
 }
 
-fn write_config(map: &mut libbpf_rs::OpenMapMut<'_>, config: &TapConfig) -> Result<(), String> {
-    let bytes = map
-        .initial_value_mut()
-        .ok_or("the object has no configuration")?;
-    let size = size_of::<TapConfig>();
-    if bytes.len() < size {
-        return Err(format!(
-            "the object's configuration has {} bytes, not {size}",
-            bytes.len()
-        ));
-    }
+/// The mark of CONFIG() in bpf/include/ring.h: the upper half of the number to be replaced.
+const CONFIG_MARK: i32 = 0x7477;
+/// Sets a 32-bit register to a number.
+const MOVE_IMMEDIATE: u8 = 0xb4;
+/// Sets a 64-bit register to a number, with the next instruction's number as its upper half.
+const LOAD_IMMEDIATE: u8 = 0x18;
+
+/// Writes a configuration's fields where the program names them.
+fn write_config(instructions: &mut [libbpf_sys::bpf_insn], config: &TapConfig) {
     // SAFETY: TapConfig is plain data without padding (checked where it is generated), so its bytes can be read.
-    let raw = unsafe { std::slice::from_raw_parts((&raw const *config).cast::<u8>(), size) };
-    bytes[..size].copy_from_slice(raw);
-    Ok(())
+    let bytes = unsafe {
+        std::slice::from_raw_parts((&raw const *config).cast::<u8>(), size_of::<TapConfig>())
+    };
+    let mut is_upper_half = false;
+    for instruction in instructions {
+        let loads = instruction.code == LOAD_IMMEDIATE && instruction.src_reg() == 0;
+        let holds_number = instruction.code == MOVE_IMMEDIATE || loads || is_upper_half;
+        if holds_number && instruction.imm >> 16 == CONFIG_MARK {
+            let offset = (instruction.imm & 0xffff) as usize;
+            if let Some(field) = bytes.get(offset..).and_then(|rest| rest.first_chunk()) {
+                instruction.imm = i32::from_le_bytes(*field);
+            }
+        }
+        is_upper_half = loads;
+    }
 }
 
 /// libbpf's own messages would appear beside trawl's, which say the same in words for people.
 fn quiet_libbpf() {
     libbpf_rs::set_print(None);
+}
+
+/// A program that needs no configuration, loaded by libbpf as it is.
+pub struct Plain {
+    object: libbpf_rs::Object,
+    program: OwnedFd,
+}
+
+impl Plain {
+    pub fn load(object: &[u8], program: &str) -> Result<Self> {
+        let fail = |why: libbpf_rs::Error| Error::failed(format!("cannot load the program {program}"), why);
+        quiet_libbpf();
+        let mut open = ObjectBuilder::default().open_memory(object).map_err(fail)?;
+        for mut one in open.progs_mut() {
+            let wanted = one.name().to_string_lossy() == program;
+            one.set_autoload(wanted);
+        }
+        let object = open.load().map_err(fail)?;
+        let program = object
+            .progs()
+            .find(|one| one.name().to_string_lossy() == program)
+            .ok_or_else(|| Error::failed(format!("cannot load the program {program}"), "it is not in the object"))?
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(|e| Error::os("cannot hold a program", e))?;
+        Ok(Self { object, program })
+    }
+
+    pub fn program(&self) -> BorrowedFd<'_> {
+        self.program.as_fd()
+    }
+
+    pub fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
+        let map = self.object.maps().find(|map| map.name().to_string_lossy() == name)?;
+        // SAFETY: the descriptor belongs to the object, which the returned borrow keeps alive.
+        Some(unsafe { BorrowedFd::borrow_raw(map.as_fd().as_raw_fd()) })
+    }
+}
+
+impl std::fmt::Debug for Plain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Plain").field("program", &self.program).finish_non_exhaustive()
+    }
 }

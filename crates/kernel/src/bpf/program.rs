@@ -83,8 +83,9 @@ fn try_load(
 
 /// The verifier's log ends with the reason; the line before its statistics is the one to show.
 fn explain(name: &str, error: io::Error, log: &[u8]) -> Error {
-    let text = String::from_utf8_lossy(log);
-    let reason = text.trim_end_matches('\0').lines().rfind(|l| {
+    // Where the verifier takes lines of its log back it leaves zeroes, and real text behind them.
+    let text = String::from_utf8_lossy(log).replace('\0', "");
+    let reason = text.lines().rfind(|l| {
         !l.trim().is_empty() && !l.starts_with("processed ") && !l.starts_with("verification time")
     });
     let os = Error::os(format!("cannot load the program {name}"), error);

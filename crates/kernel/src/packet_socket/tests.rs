@@ -1,5 +1,8 @@
 //! Packet sockets on a veth of their own: what they tell of losses, of an interface's end, and of themselves.
 
+use std::fs::File;
+use std::io::Write;
+
 use super::*;
 use crate::netlink::{Netlink, VethEnd, create_veth};
 use crate::netns::run_in;
@@ -198,6 +201,69 @@ fn an_interface_that_is_down_is_told_from_one_that_is_gone() {
     veth.netlink().delete_link(veth.index).unwrap();
     assert_eq!(socket.wait(TURN).unwrap(), Source::Gone);
     assert_eq!(read_all(&mut socket), (vec![5; 3], 0));
+}
+
+/// Makes a tun interface, which lives as long as the file.
+fn open_tun(name: &str) -> File {
+    let device = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/net/tun")
+        .unwrap();
+    // SAFETY: all zeroes are a valid ifreq.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as i16;
+    // SAFETY: the kernel reads and writes one ifreq.
+    let made = unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+    assert_eq!(made, 0, "{}", io::Error::last_os_error());
+    device
+}
+
+#[test]
+fn packets_without_a_link_layer_begin_at_the_network_header() {
+    if !root_or_skip() {
+        return;
+    }
+    let scratch = ScratchNamespace::new();
+    let mut tun = run_in(&scratch.namespace, || open_tun("tun0")).unwrap();
+    let mut netlink = Netlink::inside(&scratch.namespace).unwrap();
+    let index = netlink.link("tun0").unwrap().index;
+    netlink.set_up(index).unwrap();
+    netlink
+        .add_address(index, "10.1.0.1".parse().unwrap(), 24)
+        .unwrap();
+    let wanted = Request {
+        network_layer: true,
+        filter: None,
+        ..request(index)
+    };
+    let mut socket = super::open(Some(&scratch.namespace), &wanted)
+        .unwrap()
+        .remove(0);
+    run_in(&scratch.namespace, || {
+        let socket = std::net::UdpSocket::bind("10.1.0.1:0").unwrap();
+        socket.send_to(b"out", "10.1.0.2:9").unwrap();
+    })
+    .unwrap();
+    // An IPv4 header and nothing else, from the other side.
+    let header = [
+        0x45, 0, 0, 20, 0, 0, 0, 0, 64, 253, 0, 0, 10, 1, 0, 2, 10, 1, 0, 1,
+    ];
+    tun.write_all(&header).unwrap();
+    socket.close().unwrap();
+    let mut seen = Vec::new();
+    while !socket.is_empty() {
+        let Some(block) = socket.next_block() else {
+            socket.wait(TURN).unwrap();
+            continue;
+        };
+        let ipv4 = block.frames().filter(|frame| frame.bytes[0] == 0x45);
+        seen.extend(ipv4.map(|frame| (frame.way, frame.bytes[9], frame.original)));
+    }
+    assert_eq!(seen, [(Way::Sent, 17, 31), (Way::ToUs, 253, 20)]);
 }
 
 #[test]

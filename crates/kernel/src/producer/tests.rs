@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::ring::{Consumer, Geometry, RING_SIZE_MIN};
+use crate::testing::root_or_skip;
 
 const POINT: u32 = 3;
 /// So long, and a test is taken to be stuck.
@@ -227,6 +228,24 @@ fn a_limit_is_exact_for_several_producers() {
     });
     let account = rings.account(POINT);
     assert_eq!((account.seen, account.recorded), (LIMIT, LIMIT));
+}
+
+#[test]
+fn tickets_come_from_where_the_programs_take_theirs() {
+    if !root_or_skip() {
+        return;
+    }
+    let geometry = Geometry::for_size(RING_SIZE_MIN).unwrap();
+    let programs = Rings::in_maps(geometry, 1).unwrap();
+    let rings = tiny_ring();
+    let tickets = Arc::new(Tickets::new(Some(10)));
+    tickets.share_with(&programs);
+    let mut producer = Producer::all(&rings, &tickets, 1).pop().unwrap();
+    assert_eq!(record(&mut producer, 0), Outcome::Recorded);
+    let counter = programs.tickets().unwrap();
+    assert_eq!(counter.fetch_add(8, Ordering::Relaxed), 1);
+    assert_eq!(record(&mut producer, 1), Outcome::Recorded);
+    assert_eq!(record(&mut producer, 2), Outcome::LimitReached);
 }
 
 #[test]

@@ -137,7 +137,7 @@ impl Attached {
             if about.name == LIBXDP_DISPATCHER {
                 finding.why = Some(dispatcher(interface.index, id, pins));
             }
-            self.xdp_is_trawl = chain::PROGRAM_NAMES.contains(&about.name.as_str());
+            self.xdp_is_trawl = chain::is_member(&about.name);
             self.hooks
                 .extend(about.map_ids.iter().filter_map(|map| hook_map(*map, pins)));
             self.xdp = Some(about.name);

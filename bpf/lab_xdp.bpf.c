@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
+/* Programs of the kind that users have on their interfaces, for experiments and tests: plain ones, and ones with a
+ * hook map as programs built for xdpcap have it. */
+#include <linux/bpf.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+#define ACTIONS 5
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, ACTIONS);
+	__uint(key_size, 4);
+	__uint(value_size, 4);
+} xdpcap_hook SEC(".maps");
+
+/* What xdpcap asks of a program: to end by jumping through the map. */
+static __always_inline int exit_by_hook(struct xdp_md *context, int action)
+{
+	bpf_tail_call(context, &xdpcap_hook, action);
+	return action;
+}
+
+SEC("?xdp.frags")
+int lab_drop(struct xdp_md *context)
+{
+	(void)context;
+	return XDP_DROP;
+}
+
+SEC("?xdp.frags")
+int lab_drop_hook(struct xdp_md *context)
+{
+	return exit_by_hook(context, XDP_DROP);
+}
+
+SEC("?xdp.frags")
+int lab_pass_hook(struct xdp_md *context)
+{
+	return exit_by_hook(context, XDP_PASS);
+}
+
+/* The ethertype 0x88b5 is free for experiments; the two bytes behind it choose the verdict. */
+#define EXPERIMENTAL 0x88b5
+
+struct experiment {
+	__u8 destination[6];
+	__u8 source[6];
+	__be16 type;
+	__be16 action;
+};
+
+static __always_inline int chosen_action(struct xdp_md *context)
+{
+	const struct experiment *frame = (void *)(long)context->data;
+	__u32 action;
+
+	if ((void *)(frame + 1) > (void *)(long)context->data_end || frame->type != bpf_htons(EXPERIMENTAL))
+		return XDP_PASS;
+	action = bpf_ntohs(frame->action);
+	/* A redirect without a target would only be counted as an error by the kernel: aborted stands for it. */
+	return action < XDP_REDIRECT ? (int)action : XDP_ABORTED;
+}
+
+SEC("?xdp.frags")
+int lab_chosen_hook(struct xdp_md *context)
+{
+	return exit_by_hook(context, chosen_action(context));
+}
+
+/* As older programs are: one that takes packets in one piece only. */
+SEC("?xdp")
+int lab_drop_linear(struct xdp_md *context)
+{
+	return exit_by_hook(context, XDP_DROP);
+}

@@ -1,0 +1,82 @@
+//! XDP programs of the kind that users have on their interfaces, put on a lab's interfaces.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use trawl_kernel::bpf::link;
+use trawl_kernel::bpf::object::{self, Plain};
+use trawl_kernel::netns::run_in;
+use trawl_kernel::{Error, Result};
+
+use crate::pair::Station;
+
+const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
+const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
+
+/// What the program does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Does {
+    Drop,
+    /// The same through a hook map, which a capture can enter.
+    DropWithHook,
+    PassWithHook,
+    /// What the frame says, if its ethertype is 0x88b5: the two bytes behind it are the action.
+    ChosenWithHook,
+    /// A program that takes packets in one piece only, with a hook map.
+    DropLinearWithHook,
+}
+
+impl Does {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Drop => "lab_drop",
+            Self::DropWithHook => "lab_drop_hook",
+            Self::PassWithHook => "lab_pass_hook",
+            Self::ChosenWithHook => "lab_chosen_hook",
+            Self::DropLinearWithHook => "lab_drop_linear",
+        }
+    }
+}
+
+/// A program on an interface; gone when dropped.
+#[derive(Debug)]
+pub struct Loaded {
+    object: Plain,
+    _link: OwnedFd,
+}
+
+impl Loaded {
+    pub fn native(does: Does, station: &Station) -> Result<Self> {
+        Self::attach(does, station, XDP_FLAGS_DRV_MODE)
+    }
+
+    pub fn skb(does: Does, station: &Station) -> Result<Self> {
+        Self::attach(does, station, XDP_FLAGS_SKB_MODE)
+    }
+
+    fn attach(does: Does, station: &Station, flags: u32) -> Result<Self> {
+        let object = Plain::load(object::LAB, does.name())?;
+        let program = object.program();
+        let link = run_in(&station.namespace, || {
+            link::attach_xdp(program, station.index, flags)
+        })?
+        .map_err(|e| {
+            Error::os(
+                format!("cannot attach {} to {}", does.name(), station.interface),
+                e,
+            )
+        })?;
+        Ok(Self {
+            object,
+            _link: link,
+        })
+    }
+
+    /// The map that the program jumps through.
+    pub fn hook(&self) -> Option<BorrowedFd<'_>> {
+        self.object.map("xdpcap_hook")
+    }
+
+    pub fn program(&self) -> BorrowedFd<'_> {
+        self.object.program()
+    }
+}
