@@ -17,7 +17,7 @@ use crate::classic::{Instruction, op};
 /// Shorter expressions are compiled whole, so that the program is the one tcpdump shows.
 const LONG: usize = 48;
 /// Operands that are given to libpcap together: enough to share loads, too few to take long.
-const TOGETHER: usize = 16;
+const TOGETHER: usize = 32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Word {
