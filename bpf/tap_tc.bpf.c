@@ -68,37 +68,40 @@ static __always_inline __u32 queue_of(const struct __sk_buff *context)
 	return CONFIG(first.direction) == DIRECTION_INBOUND && mapping ? mapping - 1 : mapping;
 }
 
-static __always_inline void capture(struct __sk_buff *context, bool use_hardware_time)
+static __always_inline int capture(struct __sk_buff *context, bool use_hardware_time, bool filtered)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct ring_control *control = control_of(&cpu, false);
 	struct sighting sight = {};
 
 	if (!control)
-		return;
-	if (CONFIG(unwanted)) {
-		filtered_out(control, false);
-		return;
-	}
+		return TC_ACT_UNSPEC;
 	sight.original = context->len;
 	if (context->vlan_present) {
 		sight.tag = (__u32)bpf_htons(context->vlan_tci) << 16 | (__u16)context->vlan_proto;
 		sight.original += TAG_LENGTH;
 	}
 	sight.queue = queue_of(context);
-	record_points(context, control, cpu, &sight, false, use_hardware_time);
-}
-
-SEC("?tc")
-int trawl_tc(struct __sk_buff *context)
-{
-	capture(context, false);
+	if (!place_wanted(sight.queue, cpu) ||
+	    (filtered && !matches(context, (void *)(long)context->data, (void *)(long)context->data_end,
+				  sight.original)) ||
+	    !in_sample(control))
+		filtered_out(control, false);
+	else if (over_rate())
+		rate_limited(control, false);
+	else
+		record_points(context, control, cpu, &sight, false, use_hardware_time);
 	return TC_ACT_UNSPEC;
 }
 
-SEC("?tc")
-int trawl_tc_hw(struct __sk_buff *context)
-{
-	capture(context, true);
-	return TC_ACT_UNSPEC;
-}
+#define PROGRAM(name, hardware_time, filtered)                     \
+	SEC("?tc")                                                 \
+	int name(struct __sk_buff *context)                        \
+	{                                                          \
+		return capture(context, hardware_time, filtered);  \
+	}
+
+PROGRAM(trawl_tc, false, false)
+PROGRAM(trawl_tc_f, false, true)
+PROGRAM(trawl_tc_h, true, false)
+PROGRAM(trawl_tc_hf, true, true)

@@ -40,7 +40,7 @@ static __always_inline long copy_packet(struct xdp_md *context, char *to, const 
 
 #include "include/capture.h"
 
-static __always_inline int capture(struct xdp_md *context, bool twice, bool use_hardware_time)
+static __always_inline int capture(struct xdp_md *context, bool twice, bool use_hardware_time, bool filtered)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct ring_control *control;
@@ -51,39 +51,39 @@ static __always_inline int capture(struct xdp_md *context, bool twice, bool use_
 	control = control_of(&cpu, twice);
 	if (!control)
 		goto out;
-	if (CONFIG(unwanted)) {
+	sight.original = bpf_xdp_get_buff_len(context);
+	sight.queue = context->rx_queue_index;
+	if (CONFIG(unwanted) || !place_wanted(sight.queue, cpu) ||
+	    (filtered && !matches(context, (void *)(long)context->data, (void *)(long)context->data_end,
+				  sight.original)) ||
+	    !in_sample(control)) {
 		filtered_out(control, twice);
 		goto out;
 	}
-	sight.original = bpf_xdp_get_buff_len(context);
-	sight.queue = context->rx_queue_index;
+	if (over_rate()) {
+		rate_limited(control, twice);
+		goto out;
+	}
 	record_points(context, control, cpu, &sight, twice, use_hardware_time);
 out:
 	continue_chain(context);
 	return CONFIG(verdict);
 }
 
-SEC("?xdp.frags")
-int trawl_xdp(struct xdp_md *context)
-{
-	return capture(context, false, false);
-}
+/* One program for each combination, so that none pays for what it does not do. Those with hardware time are loaded
+ * for one device only, as the metadata functions demand. */
+#define PROGRAM(name, twice, hardware_time, filtered)             \
+	SEC("?xdp.frags")                                         \
+	int name(struct xdp_md *context)                          \
+	{                                                         \
+		return capture(context, twice, hardware_time, filtered); \
+	}
 
-SEC("?xdp.frags")
-int trawl_xdp2(struct xdp_md *context)
-{
-	return capture(context, true, false);
-}
-
-/* Loaded for one device only, as the metadata functions demand. */
-SEC("?xdp.frags")
-int trawl_xdp_hw(struct xdp_md *context)
-{
-	return capture(context, false, true);
-}
-
-SEC("?xdp.frags")
-int trawl_xdp2_hw(struct xdp_md *context)
-{
-	return capture(context, true, true);
-}
+PROGRAM(trawl_xdp, false, false, false)
+PROGRAM(trawl_xdp_f, false, false, true)
+PROGRAM(trawl_xdp_h, false, true, false)
+PROGRAM(trawl_xdp_hf, false, true, true)
+PROGRAM(trawl_xdp2, true, false, false)
+PROGRAM(trawl_xdp2_f, true, false, true)
+PROGRAM(trawl_xdp2_h, true, true, false)
+PROGRAM(trawl_xdp2_hf, true, true, true)

@@ -7,6 +7,7 @@
 #ifndef TRAWL_CAPTURE_H
 #define TRAWL_CAPTURE_H
 
+#include "filter.h"
 #include "record.h"
 
 static __always_inline struct point_counters *account_of(struct ring_control *control, enum which which)
@@ -38,7 +39,6 @@ static __always_inline bool record(struct tap_context *context, struct ring_cont
 	if (unlikely(!block)) {
 		if (limit_reached())
 			return false;
-		account->seen++;
 		account->lost_ring_full++;
 		account->losses_untold++;
 		return true;
@@ -47,7 +47,6 @@ static __always_inline bool record(struct tap_context *context, struct ring_cont
 		cancel(control, position);
 		return false;
 	}
-	account->seen++;
 	clear_padding(block + HEADER_LENGTH, sight->captured);
 	if (unlikely(copy_packet(context, block + HEADER_LENGTH, sight))) {
 		cancel(control, position);
@@ -89,12 +88,16 @@ static __always_inline struct ring_control *control_of(__u32 *cpu, bool twice)
 
 static __always_inline void filtered_out(struct ring_control *control, bool twice)
 {
-	account_of(control, FIRST)->seen++;
 	account_of(control, FIRST)->filtered_out++;
-	if (twice) {
-		account_of(control, SECOND)->seen++;
+	if (twice)
 		account_of(control, SECOND)->filtered_out++;
-	}
+}
+
+static __always_inline void rate_limited(struct ring_control *control, bool twice)
+{
+	account_of(control, FIRST)->lost_rate_limit++;
+	if (twice)
+		account_of(control, SECOND)->lost_rate_limit++;
 }
 
 /* Records the packet once or, at both ends of a program, twice under one packet identifier. */

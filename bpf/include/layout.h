@@ -24,13 +24,14 @@
 /* Everything in a block that is not packet bytes, at most. */
 #define RECORD_OVERHEAD 128
 
-/* The accounts of one hook point on one CPU: seen = filtered_out + recorded + all losses, at any rest. */
+/* The accounts of one hook point on one CPU. Each packet adds one to just one of the first five: what was seen is
+ * their sum. */
 struct point_counters {
-	__u64 seen;
 	__u64 filtered_out;
 	__u64 recorded;
 	__u64 lost_ring_full;
 	__u64 lost_copy_failed;
+	__u64 lost_rate_limit;
 	/* Losses since the last record: what its drop count will tell. */
 	__u64 losses_untold;
 	/* Of the recorded ones: stamped by the hardware, and cut by the snap length. */
@@ -59,7 +60,8 @@ struct ring_control {
 	__u64 clock_offset;
 	/* Non-zero once the capture is over: the programs then neither count nor record. */
 	__u64 stopped;
-	__u64 padding1;
+	/* Packets that passed the filter, for sampling one in so many. */
+	__u64 matched;
 
 	/* Written by the consumer, on a line of its own. */
 	__u64 freed_given;
@@ -75,6 +77,8 @@ struct ring_control {
 struct capture_shared {
 	/* Tickets handed out when the number of records is limited (-c). */
 	__u64 tickets;
+	/* When the next record is due under --limit-rate, in 1/1024 ns of the steady clock. */
+	__u64 rate_due;
 	/* Packets seen on a CPU that has no ring: it came up after the capture began. */
 	__u64 no_ring[RING_MAX_POINTS];
 };
@@ -113,6 +117,16 @@ struct tap_config {
 	__u32 unwanted;
 	/* Only packets that came in by this interface are meant; 0 for all. */
 	__u32 only_ifindex;
+	/* Only packets of this queue, and on this CPU; ALL for any. */
+	__u32 only_queue;
+	__u32 only_cpu;
+	/* One packet in so many; 0 for all. */
+	__u32 sample;
+	/* --limit-rate: the time between records and how far they may run ahead of it, in 1/1024 ns; 0 for no limit. */
+	__u32 rate_interval_low;
+	__u32 rate_interval_high;
+	__u32 rate_tolerance_low;
+	__u32 rate_tolerance_high;
 	/* The place of the next program in the chain of captures on this hook. */
 	__u32 chain_next;
 	/* 1: bpf_ktime_get_tai_ns, 0: bpf_ktime_get_ns. */
@@ -120,6 +134,7 @@ struct tap_config {
 };
 
 #define CHAIN_SLOTS 8
+#define ALL 0xffffffff
 
 #define VERDICT_NONE 0
 #define VERDICT_TC 1

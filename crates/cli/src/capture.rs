@@ -18,6 +18,7 @@ use trawl_packet::verdict;
 use trawl_tap::Choice;
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::{Host, Point};
+use trawl_tap::filter::Filter;
 use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::{PcapFile, PcapngFile, Sink};
 use trawl_tap::site::{At, Direction, Mode, Options, Site, TimeSource};
@@ -85,7 +86,42 @@ pub struct Args {
     #[arg(short = 'q', long)]
     quiet: bool,
     #[command(flatten)]
+    choice: ChoiceArgs,
+    #[command(flatten)]
     lines: LineArgs,
+    /// Which packets, as tcpdump takes it: 'tcp port 80 and host 10.0.0.1'
+    #[arg(value_name = "EXPRESSION", trailing_var_arg = true)]
+    expression: Vec<String>,
+}
+
+/// Which packets are recorded.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Filtering")]
+struct ChoiceArgs {
+    /// A filter as a classic program, as `tcpdump -ddd` prints it, instead of an expression
+    #[arg(long, value_name = "PROGRAM", conflicts_with = "expression")]
+    cbpf: Option<String>,
+    /// Where the XDP program stands when the filter looks: the packet as it came or as it left it
+    #[arg(long, value_enum, value_name = "END")]
+    filter_at: Option<FilterEnd>,
+    /// Only packets of this receive queue
+    #[arg(long, value_name = "N")]
+    queue: Option<u32>,
+    /// Only packets that are handled on this CPU
+    #[arg(long, value_name = "N")]
+    cpu: Option<u32>,
+    /// One packet in N of those that match
+    #[arg(long, value_name = "1/N", value_parser = units::one_in)]
+    sample: Option<u32>,
+    /// Record at most this many packets a second, and count the others
+    #[arg(long, value_name = "PPS", value_parser = units::rate)]
+    limit_rate: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum FilterEnd {
+    Entry,
+    Exit,
 }
 
 /// How packets are shown where they are not written.
@@ -157,6 +193,14 @@ enum TimeName {
 }
 
 impl Args {
+    fn filter(&self) -> Option<Filter> {
+        match &self.choice.cbpf {
+            Some(program) => Some(Filter::Classic(program.clone())),
+            None if self.expression.is_empty() => None,
+            None => Some(Filter::Expression(self.expression.join(" "))),
+        }
+    }
+
     fn options(&self) -> Result<Options> {
         let kind = verdict::Kind::Xdp;
         let verdicts = self.verdict.as_deref().map(|list| verdict::Set::parse(kind, list)).transpose();
@@ -189,6 +233,15 @@ impl Args {
                 TimeName::System => TimeSource::System,
                 TimeName::Hw => TimeSource::Hardware,
             },
+            filter: self.filter(),
+            filter_at: self.choice.filter_at.map(|end| match end {
+                FilterEnd::Entry => At::Entry,
+                FilterEnd::Exit => At::Exit,
+            }),
+            queue: self.choice.queue,
+            cpu: self.choice.cpu,
+            sample: self.choice.sample,
+            rate_limit: self.choice.limit_rate,
             snaplen: snaplen(self.snaplen)?,
             count: self.count,
             duration: self.duration,

@@ -40,6 +40,35 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(total))
 }
 
+/// `1/N`, or N alone.
+pub fn one_in(text: &str) -> Result<u32, String> {
+    let number = text.strip_prefix("1/").unwrap_or(text);
+    match number.parse() {
+        Ok(0) | Err(_) => Err(format!("'{text}' is not a share; write for example 1/100")),
+        Ok(n) => Ok(n),
+    }
+}
+
+/// Packets a second: a number with an optional k, M or G (powers of 1000), with or without `pps` behind it.
+pub fn rate(text: &str) -> Result<u64, String> {
+    let (number, unit) = split(text);
+    let factor = match unit.trim_end_matches("pps") {
+        "" => 1.0,
+        "k" | "K" => 1e3,
+        "m" | "M" => 1e6,
+        "g" | "G" => 1e9,
+        _ => return Err(format!("'{unit}' is not a unit of rate; use k, M or G")),
+    };
+    let number: f64 = number
+        .parse()
+        .map_err(|_| format!("'{text}' is not a rate; write for example 10k"))?;
+    let total = number * factor;
+    if !(1.0..=1e12).contains(&total) {
+        return Err(format!("{text} is not a rate of one a second or more"));
+    }
+    Ok(total as u64)
+}
+
 fn split(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     (text[..end].trim(), text[end..].trim())

@@ -298,6 +298,25 @@ impl Ethtool {
         }
     }
 
+    /// The netmask of the interface's first IPv4 address, where it has one.
+    pub fn ipv4_netmask(&self) -> Option<std::net::Ipv4Addr> {
+        // SAFETY: an all-zero request is a valid one.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (to, from) in request.ifr_name.iter_mut().zip(self.name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        // SAFETY: the kernel reads the name and writes the address, both within the request.
+        let answer = unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCGIFNETMASK, &mut request) };
+        if answer < 0 {
+            return None;
+        }
+        // SAFETY: the kernel has just filled in a socket address of the IPv4 family.
+        let bytes = unsafe { request.ifr_ifru.ifru_netmask.sa_data };
+        // Two bytes of port stand in front of the address.
+        let octet = |at: usize| bytes[2 + at] as u8;
+        Some(std::net::Ipv4Addr::new(octet(0), octet(1), octet(2), octet(3)))
+    }
+
     fn ioctl(&self, block: &mut Block) -> std::io::Result<()> {
         let mut name = [0 as libc::c_char; libc::IFNAMSIZ];
         for (to, from) in name.iter_mut().zip(self.name.bytes()) {

@@ -130,6 +130,11 @@ fn link_type(hardware_type: u16) -> u16 {
     }
 }
 
+/// The netmask of an interface's first IPv4 address, where it has one.
+pub fn ipv4_netmask(namespace: Option<&Namespace>, name: &str) -> Option<std::net::Ipv4Addr> {
+    Ethtool::open(namespace, name).ok()?.ipv4_netmask()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

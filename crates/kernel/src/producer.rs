@@ -170,7 +170,6 @@ impl Producer {
     /// Counts a packet that was seen, but whose bytes could not be had.
     pub fn unreadable(&mut self, point: u32) {
         let account = Counters::of(self.rings.control(self.ring), point);
-        account.seen.add(1);
         account.lost_copy_failed.add(1);
         account.losses_untold.add(1);
     }
@@ -188,7 +187,6 @@ impl Producer {
             if self.tickets.exhausted() {
                 return Outcome::LimitReached;
             }
-            account.seen.add(1);
             account.lost_ring_full.add(1);
             account.losses_untold.add(1);
             return Outcome::Lost;
@@ -196,7 +194,6 @@ impl Producer {
         if !self.tickets.take() {
             return Outcome::LimitReached;
         }
-        account.seen.add(1);
         let words = Words {
             drop_count: account.take_untold() + std::mem::take(&mut self.untold),
             packet_id: self.next_packet_id(),
@@ -373,7 +370,6 @@ impl Counter<'_> {
 }
 
 struct Counters<'a> {
-    seen: Counter<'a>,
     recorded: Counter<'a>,
     lost_ring_full: Counter<'a>,
     lost_copy_failed: Counter<'a>,
@@ -392,7 +388,6 @@ impl Counters<'_> {
             Counter(unsafe { AtomicU64::from_ptr(at) })
         };
         Self {
-            seen: counter(offset_of!(PointCounters, seen)),
             recorded: counter(offset_of!(PointCounters, recorded)),
             lost_ring_full: counter(offset_of!(PointCounters, lost_ring_full)),
             lost_copy_failed: counter(offset_of!(PointCounters, lost_copy_failed)),

@@ -160,11 +160,11 @@ impl Rings {
         let mut sum = Account::default();
         for ring in 0..self.count {
             let counters = self.control(ring).counters(point as usize);
-            sum.seen += counters.seen;
             sum.filtered_out += counters.filtered_out;
             sum.recorded += counters.recorded;
             sum.lost_ring_full += counters.lost_ring_full;
             sum.lost_copy_failed += counters.lost_copy_failed;
+            sum.lost_rate_limit += counters.lost_rate_limit;
             sum.hardware_stamped += counters.hardware_stamped;
             sum.truncated += counters.truncated;
         }
@@ -172,8 +172,13 @@ impl Rings {
             let offset = std::mem::offset_of!(CaptureShared, no_ring)
                 + 8 * (point as usize % RING_MAX_POINTS);
             sum.lost_no_ring = load(atomic64(shared.at(offset)));
-            sum.seen += sum.lost_no_ring;
         }
+        sum.seen = sum.filtered_out
+            + sum.recorded
+            + sum.lost_ring_full
+            + sum.lost_copy_failed
+            + sum.lost_rate_limit
+            + sum.lost_no_ring;
         sum
     }
 
@@ -223,6 +228,7 @@ pub struct Account {
     pub recorded: u64,
     pub lost_ring_full: u64,
     pub lost_copy_failed: u64,
+    pub lost_rate_limit: u64,
     /// Seen on a CPU that came up after the capture began.
     pub lost_no_ring: u64,
     pub hardware_stamped: u64,

@@ -26,6 +26,7 @@ impl Account {
             recorded,
             lost_ring_full,
             lost_copy_failed,
+            lost_rate_limit,
             lost_no_ring,
             hardware_stamped: _,
             truncated: _,
@@ -34,6 +35,9 @@ impl Account {
             .into_iter()
             .zip([lost_ring_full, lost_copy_failed])
             .collect();
+        if lost_rate_limit > 0 {
+            lost.insert("rate_limit", lost_rate_limit);
+        }
         if lost_no_ring > 0 {
             lost.insert("new_cpu", lost_no_ring);
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use trawl_kernel::clock::{self, ProgramClock};
 use trawl_kernel::layout::{
-    RING_MAX_POINTS, RecordConfig, TapConfig, VERDICT_NONE, VERDICT_TC, VERDICT_XDP,
+    ALL, RING_MAX_POINTS, RecordConfig, TapConfig, VERDICT_NONE, VERDICT_TC, VERDICT_XDP,
 };
 use trawl_kernel::probe;
 use trawl_kernel::producer::{Producer, Tickets};
@@ -232,6 +232,7 @@ impl<'a> Assembly<'a> {
             mac: interface.mac,
             hardware: Some(interface.hardware_text()),
             os: Some(self.host.os.clone()),
+            filter: self.options.filter.as_ref().map(|filter| filter.text()),
             ..pcapng::Interface::default()
         }
     }
@@ -247,6 +248,7 @@ impl<'a> Assembly<'a> {
     pub fn config(&self, rings: &Rings) -> TapConfig {
         let geometry = rings.geometry();
         let limit = self.options.count.unwrap_or(0);
+        let (interval, tolerance) = self.options.rate_limit.map_or((0, 0), rate_times);
         let nowhere = PointIds {
             point: 0,
             interface: 0,
@@ -264,6 +266,13 @@ impl<'a> Assembly<'a> {
             verdict: 0,
             unwanted: 0,
             only_ifindex: 0,
+            only_queue: self.options.queue.unwrap_or(ALL as u32),
+            only_cpu: self.options.cpu.unwrap_or(ALL as u32),
+            sample: self.options.sample.unwrap_or(0),
+            rate_interval_low: interval as u32,
+            rate_interval_high: (interval >> 32) as u32,
+            rate_tolerance_low: tolerance as u32,
+            rate_tolerance_high: (tolerance >> 32) as u32,
             chain_next: 0,
             clock_is_tai: u32::from(self.clock == ProgramClock::Tai),
         }
@@ -272,6 +281,14 @@ impl<'a> Assembly<'a> {
     pub fn notice(&mut self, text: impl Into<String>) {
         self.notices.push(text.into());
     }
+}
+
+/// The time between records at a rate, and how far they may run ahead of it: a hundredth of a second, or one record.
+/// In 1/1024 ns, so that high rates are kept to exactly enough.
+fn rate_times(per_second: u64) -> (u64, u64) {
+    const SECOND: u64 = 1_000_000_000 << 10;
+    let interval = (SECOND / per_second.max(1)).max(1);
+    (interval, (SECOND / 100).saturating_sub(interval))
 }
 
 /// The maps a tap program is loaded with, under the names its source gives them.

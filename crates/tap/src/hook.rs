@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use trawl_filter::lower::Target;
 use trawl_kernel::bpf::object::{self, TapProgram};
 use trawl_kernel::bpf::program::LoadOptions;
 use trawl_kernel::bpf::{info, map, program};
@@ -61,6 +62,13 @@ impl Tap for Hook {
             )
             .mend("leave out --at, or say --at exit"));
         }
+        if assembly.options.filter_at == Some(At::Entry) {
+            return Err(Error::usage(
+                "cannot filter packets as they arrived through a hook",
+                "its programs see them as the other program left them",
+            )
+            .mend("leave out --filter-at, or use --tap xdp where no program is attached"));
+        }
         let found = find(site, assembly.options.hook.as_deref())?;
         let rings = assembly.program_rings()?;
         let ids = assembly.add_point(index, site, &rings, "hook", "xdp exit")?;
@@ -85,18 +93,30 @@ impl Tap for Hook {
                 .as_ref()
                 .is_none_or(|set| set.contains(u64::from(action)))
         };
-        let unwanted: Vec<bool> = (0..ACTIONS).map(|action| !wanted(action)).collect();
-        occupy(
-            found,
-            site,
-            &config,
+        let block = match &assembly.options.filter {
+            Some(filter) => Some(filter.block(site, config.snaplen, &Target::xdp())?),
+            None => None,
+        };
+        let plan = Plan {
+            config,
             ids,
-            &unwanted,
-            &rings,
-            &mut assembly.warden,
-        )
-        .map(|tap| Box::new(tap) as Box<dyn Attached>)
+            unwanted: (0..ACTIONS).map(|action| !wanted(action)).collect(),
+            block,
+            rings,
+        };
+        let tap = occupy(found, site, &plan, &mut assembly.warden)?;
+        Ok(Box::new(tap))
     }
+}
+
+/// What the programs for the slots are made from.
+struct Plan {
+    config: TapConfig,
+    ids: PointIds,
+    /// By action: its packets are only counted.
+    unwanted: Vec<bool>,
+    block: Option<Vec<u64>>,
+    rings: Arc<Rings>,
 }
 
 /// A hook map, and where it is pinned if it is.
@@ -221,10 +241,7 @@ const COMBINATIONS: [(u32, u32); 4] = [
 fn occupy(
     found: Found,
     site: &Site,
-    config: &TapConfig,
-    ids: PointIds,
-    unwanted: &[bool],
-    rings: &Arc<Rings>,
+    plan: &Plan,
     warden: &mut Warden,
 ) -> Result<AttachedHook> {
     let mut last = None;
@@ -239,7 +256,7 @@ fn occupy(
             Some(seat) => seat,
             None => Seat::first(ACTIONS)?,
         };
-        let programs = match load_all(config, ids, unwanted, rings, &seat, attach_type, flags) {
+        let programs = match plan.load(&seat, attach_type, flags) {
             Ok(programs) => programs,
             Err(error) => {
                 last = Some(error.to_string());
@@ -303,33 +320,31 @@ fn joined_head(present: &[Option<u32>]) -> Option<u32> {
     })
 }
 
-fn load_all(
-    config: &TapConfig,
-    ids: PointIds,
-    unwanted: &[bool],
-    rings: &Rings,
-    seat: &Seat,
-    expected_attach_type: u32,
-    flags: u32,
-) -> Result<Vec<OwnedFd>> {
-    let options = LoadOptions {
-        name: "trawl_xdp",
-        kind: program::XDP,
-        license: "Dual BSD/GPL",
-        expected_attach_type,
-        flags,
-        ifindex: 0,
-    };
-    let maps = program_maps(rings, Some(seat.map()));
-    let one = |(action, unwanted): (usize, &bool)| {
-        let mut config = *config;
-        config.verdict = action as u32;
-        config.first = ids.record(DIRECTION_INBOUND, Carries::Xdp(action as u32));
-        config.unwanted = u32::from(*unwanted);
-        config.chain_next = seat.next(action as u32);
-        TapProgram::prepare(object::XDP, "trawl_xdp", &config, &maps)?.load(&options)
-    };
-    unwanted.iter().enumerate().map(one).collect()
+impl Plan {
+    fn load(&self, seat: &Seat, expected_attach_type: u32, flags: u32) -> Result<Vec<OwnedFd>> {
+        let options = LoadOptions {
+            name: if self.block.is_some() { "trawl_xdp_f" } else { "trawl_xdp" },
+            kind: program::XDP,
+            license: "Dual BSD/GPL",
+            expected_attach_type,
+            flags,
+            ifindex: 0,
+        };
+        let maps = program_maps(&self.rings, Some(seat.map()));
+        let one = |(action, unwanted): (u32, &bool)| {
+            let mut config = self.config;
+            config.verdict = action;
+            config.first = self.ids.record(DIRECTION_INBOUND, Carries::Xdp(action));
+            config.unwanted = u32::from(*unwanted);
+            config.chain_next = seat.next(action);
+            let mut ready = TapProgram::prepare(object::XDP, options.name, &config, &maps)?;
+            if let Some(block) = &self.block {
+                ready.filter(block)?;
+            }
+            ready.load(&options)
+        };
+        (0u32..).zip(&self.unwanted).map(one).collect()
+    }
 }
 
 #[derive(Debug)]

@@ -8,6 +8,7 @@ pub mod account;
 pub mod assembly;
 pub mod chain;
 pub mod doctor;
+pub mod filter;
 pub mod hook;
 pub mod merge;
 pub mod packet;

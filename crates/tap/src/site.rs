@@ -9,6 +9,8 @@ use trawl_kernel::ring::Geometry;
 use trawl_kernel::{Error, Result};
 use trawl_packet::verdict;
 
+use crate::filter::Filter;
+
 /// One `-i`.
 #[derive(Clone, Debug)]
 pub struct Site {
@@ -108,6 +110,16 @@ pub struct Options {
     pub mode: Mode,
     pub hook: Option<PathBuf>,
     pub time: TimeSource,
+    pub filter: Option<Filter>,
+    pub filter_at: Option<At>,
+    /// Only packets of this receive queue.
+    pub queue: Option<u32>,
+    /// Only packets that are handled on this CPU.
+    pub cpu: Option<u32>,
+    /// One packet in so many of those that match.
+    pub sample: Option<u32>,
+    /// Records a second, at most.
+    pub rate_limit: Option<u64>,
     pub snaplen: u32,
     pub count: Option<u64>,
     pub duration: Option<Duration>,

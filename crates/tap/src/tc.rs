@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use trawl_filter::lower::Target;
 use trawl_kernel::bpf::link::{self, TcxPlace};
 use trawl_kernel::bpf::object::{self, TapProgram};
 use trawl_kernel::bpf::program::{self, LoadOptions};
@@ -48,6 +49,10 @@ impl Tap for Tc {
                 "it sees a packet once",
             )
             .mend("leave out --at"));
+        }
+        if assembly.options.verdicts.is_some() {
+            return Err(Error::usage("cannot choose packets by verdict with the tc tap", "it does not see verdicts")
+                .mend("leave out --verdict, or use --tap hook"));
         }
         let direction = assembly.options.direction.unwrap_or(Direction::Both);
         let mut tap = AttachedTc {
@@ -124,12 +129,18 @@ impl AttachedTc {
         let mut config = assembly.config(&rings);
         config.first = ids.record(flags, Carries::Tc(TC_ACT_UNSPEC));
         config.verdict = TC_ACT_UNSPEC as u32;
-        let name = if assembly.options.time == TimeSource::Hardware {
-            "trawl_tc_hw"
-        } else {
-            "trawl_tc"
+        let hardware = assembly.options.time == TimeSource::Hardware;
+        let name = match (hardware, assembly.options.filter.is_some()) {
+            (false, false) => "trawl_tc",
+            (false, true) => "trawl_tc_f",
+            (true, false) => "trawl_tc_h",
+            (true, true) => "trawl_tc_hf",
         };
-        let ready = TapProgram::prepare(object::TC, name, &config, &program_maps(&rings, None))?;
+        let mut ready =
+            TapProgram::prepare(object::TC, name, &config, &program_maps(&rings, None))?;
+        if let Some(filter) = &assembly.options.filter {
+            ready.filter(&filter.block(site, config.snaplen, &Target::tc())?)?;
+        }
         let options = |expected_attach_type| LoadOptions {
             name,
             kind: program::SCHED_CLS,

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use trawl_filter::lower::Target;
 use trawl_kernel::bpf::link;
 use trawl_kernel::bpf::object::{self, TapProgram};
 use trawl_kernel::bpf::program::LoadOptions;
@@ -230,17 +231,20 @@ fn load(
     seat: &Seat,
     options: &Options,
 ) -> Result<OwnedFd> {
-    let twice = options.at == Some(At::Both);
+    let twice = if options.at == Some(At::Both) { "2" } else { "" };
     let hardware = options.time == TimeSource::Hardware;
-    let name = match (twice, hardware) {
-        (false, false) => "trawl_xdp",
-        (true, false) => "trawl_xdp2",
-        (false, true) => "trawl_xdp_hw",
-        (true, true) => "trawl_xdp2_hw",
+    let name = match (hardware, options.filter.is_some()) {
+        (false, false) => format!("trawl_xdp{twice}"),
+        (false, true) => format!("trawl_xdp{twice}_f"),
+        (true, false) => format!("trawl_xdp{twice}_h"),
+        (true, true) => format!("trawl_xdp{twice}_hf"),
     };
     let maps = program_maps(rings, Some(seat.map()));
-    let ready = TapProgram::prepare(object::XDP, name, config, &maps)?;
-    let mut how = xdp_options(name);
+    let mut ready = TapProgram::prepare(object::XDP, &name, config, &maps)?;
+    if let Some(filter) = &options.filter {
+        ready.filter(&filter.block(site, config.snaplen, &Target::xdp())?)?;
+    }
+    let mut how = xdp_options(&name);
     if !hardware {
         return ready.load(&how);
     }

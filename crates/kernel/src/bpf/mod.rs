@@ -5,6 +5,7 @@ pub mod link;
 pub mod map;
 pub mod object;
 pub mod program;
+pub mod splice;
 
 /// libbpf reports failures as negative errno values.
 fn check(result: i32) -> Result<i32, std::io::Error> {

@@ -82,6 +82,15 @@ impl TapProgram {
         Ok(prepared)
     }
 
+    /// Puts a filter into the program: the eight bytes of each of its instructions.
+    pub fn filter(&mut self, block: &[u64]) -> Result<()> {
+        self.instructions = super::splice::splice(
+            &self.instructions,
+            &super::splice::from_words(block),
+        )?;
+        Ok(())
+    }
+
     pub fn instructions(&self) -> &[libbpf_sys::bpf_insn] {
         &self.instructions
     }

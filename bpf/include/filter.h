@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
+/* Which packets are recorded: the expression's place in the program, and the cheap conditions beside it. */
+#ifndef TRAWL_FILTER_H
+#define TRAWL_FILTER_H
+
+#include "record.h"
+
+/* What crates/filter's lowered blocks may use of the stack: its SCRATCH_SIZE. */
+#define FILTER_SCRATCH 256
+/* Where the loader puts the lowered expression, in place of this load: see crates/filter/src/lower for what a block
+ * finds in which register, and crates/kernel/src/bpf/splice.rs for how it is put in. */
+#define FILTER_MARK 0x7477fffeull
+
+static __always_inline bool matches(void *context, void *data, void *data_end, __u32 length)
+{
+	__u64 scratch[FILTER_SCRATCH / 8];
+	register void *r1 asm("r1") = context;
+	register void *r2 asm("r2") = data;
+	register void *r3 asm("r3") = data_end;
+	register __u64 r4 asm("r4") = length;
+	register void *r5 asm("r5") = scratch;
+	register __u64 r0 asm("r0");
+
+	asm volatile("%0 = %6 ll"
+		     : "=r"(r0), "+r"(r1), "+r"(r2), "+r"(r3), "+r"(r4), "+r"(r5)
+		     : "i"(FILTER_MARK << 32 | FILTER_MARK)
+		     : "r6", "r7", "r8", "r9", "memory");
+	return r0;
+}
+
+/* --queue and --cpu. */
+static __always_inline bool place_wanted(__u32 queue, __u32 cpu)
+{
+	if (CONFIG(only_queue) != ALL && queue != CONFIG(only_queue))
+		return false;
+	return CONFIG(only_cpu) == ALL || cpu == CONFIG(only_cpu);
+}
+
+/* --sample: the first of every so many on each CPU. */
+static __always_inline bool in_sample(struct ring_control *control)
+{
+	return !CONFIG(sample) || control->matched++ % CONFIG(sample) == 0;
+}
+
+/* --limit-rate: each record moves the time at which the next is due; one that comes too far ahead of it is not made.
+ * The time is common to all CPUs. */
+static __always_inline bool over_rate(void)
+{
+	__u64 interval = CONFIG_PAIR(CONFIG_NAME(rate_interval_low), CONFIG_NAME(rate_interval_high));
+	__u64 tolerance = CONFIG_PAIR(CONFIG_NAME(rate_tolerance_low), CONFIG_NAME(rate_tolerance_high));
+	struct capture_shared *shared;
+	__u64 now, due, next;
+	__u32 zero = 0;
+
+	if (!interval)
+		return false;
+	shared = bpf_map_lookup_elem(&capture_shared, &zero);
+	if (!shared)
+		return false;
+	now = bpf_ktime_get_ns() << 10;
+	for (int attempt = 0; attempt < 4; attempt++) {
+		due = READ_ONCE(shared->rate_due);
+		if (due > now + tolerance)
+			return true;
+		next = (due > now ? due : now) + interval;
+		if (__sync_val_compare_and_swap(&shared->rate_due, due, next) == due)
+			return false;
+	}
+	/* So many others went ahead meanwhile that the limit is reached in any case. */
+	return true;
+}
+
+#endif

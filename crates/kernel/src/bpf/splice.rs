@@ -1,0 +1,149 @@
+//! Puts a filter's instructions in the place that a program keeps for them.
+
+use libbpf_sys::bpf_insn;
+
+use crate::{Error, Result};
+
+/// Both halves of the load that stands where the filter goes: FILTER_MARK in bpf/include/filter.h.
+const MARK: i32 = 0x7477_fffe;
+const MARK_LENGTH: usize = 2;
+
+const CLASS: u8 = 0x07;
+const CLASS_JMP: u8 = 0x05;
+const CLASS_JMP32: u8 = 0x06;
+const OPERATION: u8 = 0xf0;
+const CALL: u8 = 0x80;
+const EXIT: u8 = 0x90;
+const JUMP_FAR: u8 = CLASS_JMP32;
+const LOAD_IMMEDIATE: u8 = 0x18;
+/// In the source register's place: a call, or an address, of another function of the program.
+const PSEUDO_CALL: u8 = 1;
+const PSEUDO_FUNCTION: u8 = 4;
+
+/// Where in a program the filter goes.
+fn place(program: &[bpf_insn]) -> Option<usize> {
+    program.windows(MARK_LENGTH).position(|pair| {
+        pair[0].code == LOAD_IMMEDIATE && pair[0].imm == MARK && pair[1].imm == MARK
+    })
+}
+
+/// The program with the block in its place. Control enters the block at its top and leaves it at its end.
+pub fn splice(program: &[bpf_insn], block: &[bpf_insn]) -> Result<Vec<bpf_insn>> {
+    let what = "cannot put the filter into the program";
+    let at = place(program).ok_or_else(|| Error::failed(what, "it keeps no place for one"))?;
+    let behind = at + MARK_LENGTH;
+    let moved = |index: usize| if index < behind { index } else { index - MARK_LENGTH + block.len() };
+    let mut spliced = Vec::with_capacity(program.len() + block.len());
+    let mut is_second_half = false;
+    for (index, instruction) in program.iter().enumerate() {
+        if index == at {
+            spliced.extend_from_slice(block);
+        }
+        if (at..behind).contains(&index) {
+            continue;
+        }
+        let mut instruction = *instruction;
+        if !is_second_half && let Some(field) = target_field(&instruction) {
+            let distance = match field {
+                Field::Offset => i64::from(instruction.off),
+                Field::Immediate => i64::from(instruction.imm),
+            };
+            let target = (index as i64 + 1 + distance) as usize;
+            let distance = moved(target) as i64 - moved(index) as i64 - 1;
+            let too_far = |_| {
+                Error::failed(what, format!("its {} instructions are more than a jump can pass over", block.len()))
+                    .mend("use a shorter expression, or --tap packet")
+            };
+            match field {
+                Field::Offset => instruction.off = i16::try_from(distance).map_err(too_far)?,
+                Field::Immediate => instruction.imm = i32::try_from(distance).map_err(too_far)?,
+            }
+        }
+        is_second_half = !is_second_half && instruction.code == LOAD_IMMEDIATE;
+        spliced.push(instruction);
+    }
+    Ok(spliced)
+}
+
+/// Where an instruction keeps the distance to another one.
+enum Field {
+    Offset,
+    Immediate,
+}
+
+fn target_field(instruction: &bpf_insn) -> Option<Field> {
+    let (class, operation) = (instruction.code & CLASS, instruction.code & OPERATION);
+    match class {
+        _ if instruction.code == JUMP_FAR => Some(Field::Immediate),
+        _ if instruction.code == LOAD_IMMEDIATE => {
+            (instruction.src_reg() == PSEUDO_FUNCTION).then_some(Field::Immediate)
+        }
+        CLASS_JMP if operation == CALL => (instruction.src_reg() == PSEUDO_CALL).then_some(Field::Immediate),
+        CLASS_JMP if operation == EXIT => None,
+        CLASS_JMP | CLASS_JMP32 => Some(Field::Offset),
+        _ => None,
+    }
+}
+
+/// Instructions as the eight bytes that each has in memory.
+pub fn from_words(words: &[u64]) -> Vec<bpf_insn> {
+    let one = |word: &u64| {
+        let bytes = word.to_ne_bytes();
+        let mut instruction = bpf_insn {
+            code: bytes[0],
+            off: i16::from_ne_bytes([bytes[2], bytes[3]]),
+            imm: i32::from_ne_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
+            ..bpf_insn::default()
+        };
+        instruction.set_dst_reg(bytes[1] & 0x0f);
+        instruction.set_src_reg(bytes[1] >> 4);
+        instruction
+    };
+    words.iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instruction(code: u8, off: i16, imm: i32) -> bpf_insn {
+        bpf_insn { code, off, imm, ..bpf_insn::default() }
+    }
+
+    fn nothing() -> bpf_insn {
+        instruction(0xb7, 0, 0)
+    }
+
+    fn program() -> Vec<bpf_insn> {
+        vec![
+            instruction(0x15, 4, 0), // over the place, to the exit
+            nothing(),
+            instruction(LOAD_IMMEDIATE, 0, MARK),
+            instruction(0, 0, MARK),
+            instruction(0x05, -4, 0), // back over the place, to the second instruction
+            instruction(0x95, 0, 0),
+        ]
+    }
+
+    #[test]
+    fn jumps_over_the_filter_reach_where_they_did() {
+        for length in [0, 1, 2, 7, 1000] {
+            let spliced = splice(&program(), &vec![nothing(); length]).expect("there is a place");
+            assert_eq!(spliced.len(), 4 + length);
+            assert_eq!(spliced[0].off as usize + 1, spliced.len() - 1, "forward, {length}");
+            let back = spliced.len() - 2;
+            assert_eq!(back as i64 + 1 + i64::from(spliced[back].off), 1, "backward, {length}");
+        }
+    }
+
+    #[test]
+    fn a_filter_that_no_jump_passes_over_is_refused() {
+        let error = splice(&program(), &vec![nothing(); 40_000]).expect_err("too long");
+        assert!(error.to_string().contains("40000"), "{error}");
+    }
+
+    #[test]
+    fn a_program_without_a_place_is_refused() {
+        assert!(splice(&[nothing()], &[nothing()]).is_err());
+    }
+}

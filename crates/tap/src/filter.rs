@@ -1,0 +1,77 @@
+//! The filter as a person gave it, made ready for each tap's hook.
+
+use trawl_filter::classic::Classic;
+use trawl_filter::error::FilterError;
+use trawl_filter::expression::{self, LinkType};
+use trawl_filter::lower::{Target, lower};
+use trawl_kernel::interface::ipv4_netmask;
+use trawl_kernel::{Error, Result};
+use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
+
+use crate::site::Site;
+
+/// Which packets are wanted, by what is in them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Filter {
+    /// An expression as tcpdump takes it.
+    Expression(String),
+    /// A classic program as `tcpdump -ddd` prints it.
+    Classic(String),
+}
+
+impl Filter {
+    /// What the file says of it.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Expression(text) => text.clone(),
+            Self::Classic(text) => format!("cbpf {text}"),
+        }
+    }
+
+    /// The classic program for packets of this link type.
+    pub fn classic(&self, options: &expression::Options) -> Result<Classic> {
+        match self {
+            Self::Expression(text) => expression::compile(text, options),
+            Self::Classic(text) => Classic::parse(text),
+        }
+        .map_err(|error| self.explain(&error))
+    }
+
+    /// The classic program for what a site's interface carries.
+    pub fn at_site(&self, site: &Site, snaplen: u32) -> Result<Classic> {
+        self.classic(&expression::Options {
+            link: link_type(site)?,
+            snaplen,
+            netmask: ipv4_netmask(site.namespace.as_ref(), &site.interface.name),
+            optimise: true,
+        })
+    }
+
+    /// The instructions to splice into a program at a site's hook.
+    pub fn block(&self, site: &Site, snaplen: u32, target: &Target) -> Result<Vec<u64>> {
+        let classic = self.at_site(site, snaplen)?;
+        let lowered = lower(&classic, target).map_err(|error| self.explain(&error))?;
+        Ok(lowered.insns.iter().map(|instruction| instruction.to_u64()).collect())
+    }
+
+    fn explain(&self, error: &FilterError) -> Error {
+        let caret = match self {
+            Self::Expression(text) => error.caret(text),
+            Self::Classic(_) => None,
+        };
+        let place = caret.map_or(String::new(), |lines| format!("\n  {}", lines.replace('\n', "\n  ")));
+        Error::usage("cannot use this filter", format!("{error}{place}"))
+    }
+}
+
+/// libpcap's number for the way a site's packets begin.
+pub fn link_type(site: &Site) -> Result<LinkType> {
+    match site.interface.link_type {
+        LINKTYPE_ETHERNET => Ok(LinkType::ETHERNET),
+        LINKTYPE_RAW => Ok(LinkType::RAW_IP),
+        other => Err(Error::failed(
+            format!("cannot filter on {}", site.label),
+            format!("nothing is known of packets of link type {other}"),
+        )),
+    }
+}
