@@ -1,0 +1,57 @@
+# `make demo` and `make test` do everything on a fresh Debian 12, as root. `make help` lists the rest.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help build demo test test-quick bench fmt lint lock man clean
+
+# Rustup puts cargo where a root shell does not always look.
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+
+help: ## Say what can be made
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+build: ## Build the release binary, target/release/trawl
+	@scripts/install build
+	cargo build --locked --release --bin trawl
+
+demo: build ## Show the main job in a lab that is made and removed
+	@scripts/install demo
+	@scripts/demo
+
+test: ## Run every test; the last line counts them
+	@scripts/install build test
+	@scripts/mount-bpffs
+	@scripts/test
+
+test-quick: ## Run the unit tests only
+	@scripts/install build
+	@scripts/test --workspace --lib --bins
+
+bench: build ## Measure recording to a file beside the bare drop and beside tcpdump
+	@scripts/install demo
+	@scripts/mount-bpffs
+	$(TARGET)/release/trawl bench capture-bandwidth
+
+fmt: ## Format the source
+	@scripts/install build lint
+	cargo fmt --all
+	cargo fmt --all --manifest-path fuzz/Cargo.toml
+
+lint: lock ## Check format, clippy's warnings and the lock files
+	@scripts/install lint
+	cargo fmt --all --check
+	cargo fmt --all --manifest-path fuzz/Cargo.toml --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+
+lock: ## Check that the lock files are in step with what they lock
+	@scripts/install build
+	cargo metadata --locked --format-version 1 >/dev/null
+	cargo metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
+
+man: build ## Write the manual pages of docs/man anew
+	$(TARGET)/release/trawl man docs/man
+
+clean: ## Remove what was built and recorded
+	cargo clean
+	rm -rf out

@@ -1,0 +1,38 @@
+# Shared by the scripts: where things are, and which packages and which Rust they need.
+# shellcheck shell=bash
+
+# The project's root, whatever directory a script is called from.
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# Edition 2024 with `if let … && …`: older compilers stop with a syntax error.
+readonly RUST_NEEDED=1.88
+
+# What Debian 12 calls the things that are used. tests/ also runs tcpdump, tshark, ip, bpftool and ethtool as judges.
+readonly BUILD_PACKAGES=(clang-19 gcc libc6-dev linux-libc-dev libelf-dev zlib1g-dev libpcap-dev make pkgconf ca-certificates)
+readonly DEMO_PACKAGES=(iproute2 tcpdump tshark)
+readonly TEST_PACKAGES=(bpftool ethtool git iproute2 iputils-ping jq procps tcpdump tshark)
+
+# Rustup puts cargo where a root shell does not always look.
+if ! command -v cargo >/dev/null && [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then
+    PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
+fi
+
+# Messages of the scripts themselves.
+say() {
+    printf '%s\n' "$*" >&2
+}
+
+die() {
+    say "$@"
+    exit 1
+}
+
+# Where cargo puts what it builds.
+target_dir() {
+    printf '%s\n' "${CARGO_TARGET_DIR:-target}"
+}
+
+# Whether version $1 is at least version $2.
+at_least() {
+    [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$2" ]
+}
