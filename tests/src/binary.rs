@@ -1,0 +1,28 @@
+//! Where the binary under test is.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// `TRAWL_BIN`, or the `trawl` that was built beside this test.
+pub fn path() -> &'static Path {
+    static FOUND: OnceLock<PathBuf> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        let found = std::env::var_os("TRAWL_BIN").map_or_else(beside_this_test, PathBuf::from);
+        assert!(
+            found.is_file(),
+            "there is no binary to test at {}: build it with `cargo build -p trawl`, or name one with TRAWL_BIN",
+            found.display()
+        );
+        found
+    })
+}
+
+/// Tests lie in `deps`, binaries in the directory above.
+fn beside_this_test() -> PathBuf {
+    let test = std::env::current_exe().expect("the path of this test");
+    let directory = test
+        .parent()
+        .and_then(Path::parent)
+        .expect("a target directory");
+    directory.join("trawl")
+}

@@ -1,0 +1,350 @@
+//! The binary under test: run to its end, or started and told when to stop.
+
+use std::io::Read;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::summary::Summary;
+use crate::wait::{PATIENCE, wait_until};
+use crate::{Lab, binary};
+
+/// Set for each trawl that is started, and so for the processes it starts.
+const MARK: &str = "TRAWL_TESTS_MARK";
+
+/// Runs trawl to its end.
+pub fn trawl(arguments: &[&str]) -> Output {
+    let mut command = Command::new(binary::path());
+    command.args(arguments).stdin(Stdio::null());
+    command.output().expect("trawl runs")
+}
+
+/// What comes out of a pipe, as it comes.
+#[derive(Debug, Default)]
+struct Stream {
+    bytes: Mutex<(Vec<u8>, bool)>,
+    more: Condvar,
+}
+
+impl Stream {
+    fn follow(mut source: impl Read + Send + 'static) -> Arc<Self> {
+        let stream = Arc::new(Self::default());
+        let writer = Arc::clone(&stream);
+        std::thread::spawn(move || {
+            let mut buffer = [0; 64 << 10];
+            loop {
+                let count = source.read(&mut buffer).unwrap_or(0);
+                let mut state = writer.bytes.lock().expect("no panic while it is held");
+                state.0.extend_from_slice(&buffer[..count]);
+                state.1 = count == 0;
+                writer.more.notify_all();
+                if count == 0 {
+                    return;
+                }
+            }
+        });
+        stream
+    }
+
+    /// Waits until `done` of all that came so far, or the end of the stream; tells which.
+    fn wait(&self, mut done: impl FnMut(&[u8]) -> bool) -> bool {
+        let deadline = Instant::now() + PATIENCE;
+        let mut state = self.bytes.lock().expect("no panic while it is held");
+        loop {
+            if done(&state.0) {
+                return true;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if state.1 || left.is_zero() {
+                return false;
+            }
+            state = self
+                .more
+                .wait_timeout(state, left)
+                .expect("no panic while it is held")
+                .0;
+        }
+    }
+
+    fn all(&self) -> Vec<u8> {
+        self.wait(|_| false);
+        self.so_far()
+    }
+
+    fn so_far(&self) -> Vec<u8> {
+        self.bytes
+            .lock()
+            .expect("no panic while it is held")
+            .0
+            .clone()
+    }
+}
+
+/// A `trawl capture` that is at work.
+#[derive(Debug)]
+pub struct Capture {
+    child: Child,
+    stderr: Arc<Stream>,
+    stdout: Option<Arc<Stream>>,
+    summary: String,
+    mark: String,
+}
+
+/// A capture that is over.
+#[derive(Debug)]
+pub struct Finished {
+    pub status: ExitStatus,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+    summary: Option<String>,
+}
+
+impl Capture {
+    /// Starts `trawl capture` with these arguments (and `--summary`); returns once it says that it is capturing.
+    pub fn start(lab: &Lab, arguments: &[&str]) -> Self {
+        let mut capture = Self::launch(lab, arguments);
+        let stdout = capture.child.stdout.take().expect("a pipe");
+        capture.stdout = Some(Stream::follow(stdout));
+        capture.wait_ready();
+        capture
+    }
+
+    /// As [`Self::start`], with standard output as a pipe that the test reads itself.
+    pub fn start_piped(lab: &Lab, arguments: &[&str]) -> (Self, ChildStdout) {
+        let mut capture = Self::launch(lab, arguments);
+        let stdout = capture.child.stdout.take().expect("a pipe");
+        capture.wait_ready();
+        (capture, stdout)
+    }
+
+    fn launch(lab: &Lab, arguments: &[&str]) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let mark = format!("{}-{number}", std::process::id());
+        let summary = lab.file(&format!("summary-{number}.json"));
+        let mut child = Command::new(binary::path())
+            .arg("capture")
+            .args(arguments)
+            .args(["--summary", &summary])
+            .env(MARK, &mark)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("trawl starts");
+        let stderr = Stream::follow(child.stderr.take().expect("a pipe"));
+        Self {
+            child,
+            stderr,
+            stdout: None,
+            summary,
+            mark,
+        }
+    }
+
+    fn wait_ready(&self) {
+        let said = self.stderr.wait(|bytes| contains(bytes, "capturing on"));
+        assert!(
+            said,
+            "trawl did not start to capture, but said: {}",
+            self.said()
+        );
+    }
+
+    /// All that was said on standard error so far.
+    pub fn said(&self) -> String {
+        String::from_utf8_lossy(&self.stderr.so_far()).into_owned()
+    }
+
+    /// Waits for words on standard error.
+    #[track_caller]
+    pub fn wait_said(&self, words: &str) {
+        let said = self.stderr.wait(|bytes| contains(bytes, words));
+        assert!(said, "trawl did not say {words:?}, but: {}", self.said());
+    }
+
+    /// Waits until what was printed on standard output so far satisfies `done`, and returns it.
+    #[track_caller]
+    pub fn wait_printed(&self, done: impl Fn(&str) -> bool) -> String {
+        let stdout = self.stdout.as_ref().expect("standard output is followed");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let printed = stdout.wait(|bytes| done(&text(bytes)));
+        let so_far = text(&stdout.so_far());
+        assert!(printed, "trawl printed {so_far:?}");
+        so_far
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let process = Pid::from_child(&self.child);
+        kill_process(process, signal).expect("trawl runs");
+    }
+
+    /// Stops the reading side; returns when it stands still.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+        let stat = format!("/proc/{}/stat", self.id());
+        wait_until("trawl stands still", || {
+            std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T "))
+        });
+    }
+
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Asks for figures until so many packets were seen in all.
+    #[track_caller]
+    pub fn wait_seen(&self, count: u64) {
+        self.wait_figure("seen", count);
+    }
+
+    /// Asks for figures until so many packets were recorded in all.
+    #[track_caller]
+    pub fn wait_recorded(&self, count: u64) {
+        self.wait_figure("recorded", count);
+    }
+
+    #[track_caller]
+    fn wait_figure(&self, name: &str, count: u64) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let before = self.stderr.so_far().len();
+            self.signal(Signal::USR1);
+            let mut latest = None;
+            self.stderr.wait(|bytes| {
+                let lines = String::from_utf8_lossy(&bytes[before..]).into_owned();
+                latest = lines.lines().rev().find_map(|line| figure(line, name));
+                lines.ends_with('\n') && latest.is_some()
+            });
+            match latest {
+                Some(latest) if latest >= count => return,
+                Some(_) => std::thread::sleep(Duration::from_millis(2)),
+                None => panic!("trawl gave no figures, but said: {}", self.said()),
+            }
+            assert!(
+                Instant::now() < deadline,
+                "{name} stays at {latest:?} of {count}: {}",
+                self.said()
+            );
+        }
+    }
+
+    /// Interrupts it and waits for its end.
+    pub fn stop(self) -> Finished {
+        self.signal(Signal::INT);
+        self.wait()
+    }
+
+    /// Interrupts it; the end is a good one.
+    #[track_caller]
+    pub fn stop_well(self) -> Summary {
+        self.stop().summary_of_success()
+    }
+
+    /// Kills it and waits until the process that cleans up behind it is done.
+    pub fn kill(self) -> Finished {
+        self.signal(Signal::KILL);
+        let mark = self.mark.clone();
+        let finished = self.wait();
+        wait_until("no process of the killed capture is left", || {
+            !is_marked_process_there(&mark)
+        });
+        finished
+    }
+
+    /// Waits for an end that comes by itself.
+    pub fn wait(mut self) -> Finished {
+        let mut status = None;
+        wait_until("trawl ends", || {
+            status = self.child.try_wait().expect("a child of ours");
+            status.is_some()
+        });
+        Finished {
+            status: status.expect("it ended"),
+            stdout: self
+                .stdout
+                .as_ref()
+                .map(|stdout| stdout.all())
+                .unwrap_or_default(),
+            stderr: String::from_utf8_lossy(&self.stderr.all()).into_owned(),
+            summary: std::fs::read_to_string(&self.summary).ok(),
+        }
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Finished {
+    /// The account, checked to add up, and the same as in the last line on standard error.
+    #[track_caller]
+    pub fn summary(&self) -> Summary {
+        let text = self
+            .summary
+            .as_deref()
+            .unwrap_or_else(|| panic!("no summary was written: {}", self.stderr));
+        let summary = Summary::parse(text);
+        let Summary {
+            seen,
+            filtered_out,
+            recorded,
+            ..
+        } = &summary;
+        let lost = summary.lost_total();
+        let line = format!(
+            "trawl: {seen} seen, {filtered_out} filtered out, {recorded} recorded, {lost} lost"
+        );
+        let last = self.stderr.lines().last().unwrap_or_default();
+        assert!(
+            last.starts_with(&line),
+            "the last line is {last:?}, the summary {summary:?}"
+        );
+        summary
+    }
+
+    #[track_caller]
+    pub fn summary_of_success(&self) -> Summary {
+        assert_eq!(self.status.code(), Some(0), "{}", self.stderr);
+        self.summary()
+    }
+
+    pub fn printed(&self) -> String {
+        String::from_utf8(self.stdout.clone()).expect("text")
+    }
+}
+
+fn contains(bytes: &[u8], words: &str) -> bool {
+    String::from_utf8_lossy(bytes).contains(words)
+}
+
+/// The number before a word in an account's line.
+fn figure(line: &str, name: &str) -> Option<u64> {
+    let words: Vec<&str> = line.split([' ', ',']).collect();
+    let at = words.iter().position(|word| *word == name)?;
+    words.get(at.checked_sub(1)?)?.parse().ok()
+}
+
+fn is_marked_process_there(mark: &str) -> bool {
+    let wanted = format!("{MARK}={mark}");
+    std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .any(|entry| {
+            let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+            environment
+                .split(|byte| *byte == 0)
+                .any(|variable| variable == wanted.as_bytes())
+        })
+}

@@ -1,0 +1,101 @@
+//! Frames to send, from the sending end of a lab to the receiving one.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use trawl_lab::frame;
+use trawl_packet::build::{Arp, Icmp, Mac, Tcp, Template, flags};
+
+pub const FROM: Mac = [2, b't', b'r', b'a', b'w', 1];
+pub const TO: Mac = [2, b't', b'r', b'a', b'w', 2];
+const FROM4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const TO4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+const FROM6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 1);
+const TO6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 2);
+
+/// Nobody answers it.
+pub fn silent(length: usize) -> Vec<u8> {
+    frame::experimental(FROM, TO, length)
+}
+
+/// One whose first payload bytes say which it is, so that copies can be told apart.
+pub fn numbered(number: u32, length: usize) -> Vec<u8> {
+    let mut bytes = silent(length);
+    bytes[18..22].copy_from_slice(&number.to_be_bytes());
+    bytes
+}
+
+/// The number in a frame made by [`numbered`].
+pub fn number_of(bytes: &[u8]) -> u32 {
+    u32::from_be_bytes(bytes[18..22].try_into().expect("four bytes"))
+}
+
+/// One that the lab's choosing program meets with this action.
+pub fn choosing(action: u16) -> Vec<u8> {
+    let mut bytes = silent(64);
+    bytes[14..16].copy_from_slice(&action.to_be_bytes());
+    bytes
+}
+
+/// One of which no two bytes next to each other are alike, so that shifted or repeated bytes are noticed.
+pub fn patterned(length: usize) -> Vec<u8> {
+    let mut bytes = silent(length);
+    for (at, byte) in bytes.iter_mut().enumerate().skip(18) {
+        *byte = (at * 7 + at / 251) as u8;
+    }
+    bytes
+}
+
+fn ethernet() -> Template {
+    Template::new().ethernet(FROM, TO)
+}
+
+fn ipv4() -> Template {
+    ethernet().ipv4(FROM4, TO4)
+}
+
+/// One of each kind that people look at, and every length where a copy could go wrong.
+pub fn assorted() -> Vec<Vec<u8>> {
+    let mut frames: Vec<Vec<u8>> = [
+        60, 61, 62, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1023, 1513, 1514,
+    ]
+    .into_iter()
+    .map(patterned)
+    .collect();
+    frames.extend([
+        ipv4().udp(40_000, 9).payload(b"hello").build(),
+        ethernet()
+            .vlan(42)
+            .ipv4(FROM4, TO4)
+            .udp(40_000, 9)
+            .payload(b"tagged")
+            .frame_len(64)
+            .build(),
+        ethernet()
+            .ipv6(FROM6, TO6)
+            .udp(40_000, 9)
+            .payload(b"six")
+            .build(),
+        ipv4()
+            .tcp(Tcp {
+                src: 40_000,
+                dst: 9,
+                flags: flags::SYN,
+                ..Tcp::default()
+            })
+            .build(),
+        ipv4()
+            .icmp(Icmp::echo_request(7, 1))
+            .payload(b"ping")
+            .build(),
+        ethernet()
+            .arp(Arp::request(FROM, FROM4, TO4))
+            .frame_len(60)
+            .build(),
+    ]);
+    frames
+}
+
+/// A UDP datagram with this payload.
+pub fn udp(payload: &[u8]) -> Vec<u8> {
+    ipv4().udp(40_000, 9).payload(payload).build()
+}

@@ -1,0 +1,142 @@
+//! A lab and a directory for one test, gone when the test is over.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use trawl_lab::sender::{Engine, Job, send};
+use trawl_lab::{Pair, PairOptions, Station};
+
+use crate::root_or_skip;
+use crate::turn::Turn;
+
+/// Traffic goes from `pair.a` to `pair.b`, where it is captured.
+#[derive(Debug)]
+pub struct Lab {
+    pub pair: Pair,
+    directory: Directory,
+    _turn: Turn,
+}
+
+impl Lab {
+    /// `None` where the test has to be skipped, which has been said then.
+    pub fn open() -> Option<Self> {
+        Self::with(PairOptions::default())
+    }
+
+    pub fn with(options: PairOptions) -> Option<Self> {
+        root_or_skip().then(|| Self::taking(Turn::shared(), options))
+    }
+
+    /// With the machine for this test alone.
+    pub fn alone() -> Option<Self> {
+        root_or_skip().then(|| Self::taking(Turn::alone(), PairOptions::default()))
+    }
+
+    fn taking(turn: Turn, options: PairOptions) -> Self {
+        let pair = Pair::new(&options).unwrap_or_else(|e| panic!("no lab for the test: {e}"));
+        Self {
+            pair,
+            directory: Directory::new(),
+            _turn: turn,
+        }
+    }
+
+    /// Where packets arrive, as `-i` takes it.
+    pub fn receiver(&self) -> String {
+        place(&self.pair.b)
+    }
+
+    /// Where packets are sent, as `-i` takes it.
+    pub fn sender(&self) -> String {
+        place(&self.pair.a)
+    }
+
+    /// A path in this test's own directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.0.join(name)
+    }
+
+    /// As text, for an argument.
+    pub fn file(&self, name: &str) -> String {
+        self.path(name).to_str().expect("a plain path").to_owned()
+    }
+
+    /// Sends frames from a to b, in turn until there were `count`, and returns when the interface took the last.
+    pub fn send(&self, frames: &[Vec<u8>], count: u64) {
+        send_from(&self.pair.a, frames, count, Engine::Live, None, None);
+    }
+
+    /// Each of them once, by a packet socket: any length that the MTU allows.
+    pub fn send_long(&self, frames: &[Vec<u8>]) {
+        send_from(
+            &self.pair.a,
+            frames,
+            frames.len() as u64,
+            Engine::Packet,
+            None,
+            None,
+        );
+    }
+
+    /// From two CPUs at once, which makes two queues busy, `count` by each.
+    pub fn send_from_two_cpus(&self, frames: &[Vec<u8>], count: u64) {
+        std::thread::scope(|scope| {
+            for cpu in 0..2 {
+                scope.spawn(move || {
+                    send_from(&self.pair.a, frames, count, Engine::Live, Some(cpu), None)
+                });
+            }
+        });
+    }
+}
+
+/// Sends out of one end of a lab; fails the test when not all were taken.
+pub fn send_from(
+    from: &Station,
+    frames: &[Vec<u8>],
+    count: u64,
+    engine: Engine,
+    cpu: Option<usize>,
+    rate: Option<u64>,
+) {
+    let job = Job {
+        namespace: Some(&from.namespace),
+        interface: &from.interface,
+        frames,
+        count,
+        engine,
+        rate,
+        cpu,
+    };
+    let sent = send(&job).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(sent.packets, count);
+}
+
+/// As `-i` takes it.
+pub fn place(station: &Station) -> String {
+    format!("{}:{}", station.name, station.interface)
+}
+
+#[derive(Debug)]
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path =
+            std::env::temp_dir().join(format!("trawl-tests-{}-{number}", std::process::id()));
+        fs::create_dir(&path).expect("a directory for the test");
+        Self(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let keep = std::thread::panicking() && std::env::var_os("TRAWL_TESTS_KEEP").is_some();
+        if !keep {
+            let _ = fs::remove_dir_all(Path::new(&self.0));
+        }
+    }
+}

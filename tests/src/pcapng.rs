@@ -1,0 +1,238 @@
+//! A reader of pcapng that shares nothing with trawl's: blocks, options and packets, strict about all of them.
+
+use std::path::Path;
+
+const SECTION_HEADER: u32 = 0x0a0d_0d0a;
+const INTERFACE_DESCRIPTION: u32 = 1;
+const INTERFACE_STATISTICS: u32 = 5;
+const ENHANCED_PACKET: u32 = 6;
+
+/// The options of a block: code and value, without padding.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Options(Vec<(u16, Vec<u8>)>);
+
+impl Options {
+    pub fn bytes(&self, code: u16) -> Option<&[u8]> {
+        let mut found = self.0.iter().filter(|(one, _)| *one == code);
+        let value = found.next().map(|(_, value)| value.as_slice());
+        assert!(found.next().is_none(), "option {code} is there twice");
+        value
+    }
+
+    pub fn text(&self, code: u16) -> Option<String> {
+        self.bytes(code)
+            .map(|value| String::from_utf8(value.to_vec()).expect("UTF-8"))
+    }
+
+    pub fn u32(&self, code: u16) -> Option<u32> {
+        self.bytes(code)
+            .map(|value| u32::from_le_bytes(value.try_into().expect("four bytes")))
+    }
+
+    pub fn u64(&self, code: u16) -> Option<u64> {
+        self.bytes(code)
+            .map(|value| u64::from_le_bytes(value.try_into().expect("eight bytes")))
+    }
+
+    /// Two words, the high one first, as the format has its times.
+    pub fn time(&self, code: u16) -> Option<u64> {
+        self.bytes(code)
+            .map(|value| high_low(word(value, 0), word(value, 4)))
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Interface {
+    pub link_type: u16,
+    pub snaplen: u32,
+    pub options: Options,
+}
+
+impl Interface {
+    pub fn name(&self) -> String {
+        self.options.text(2).unwrap_or_default()
+    }
+
+    pub fn description(&self) -> String {
+        self.options.text(3).unwrap_or_default()
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Packet {
+    pub interface: u32,
+    pub time: u64,
+    pub bytes: Vec<u8>,
+    pub original: u32,
+    pub options: Options,
+}
+
+impl Packet {
+    pub fn flags(&self) -> Option<u32> {
+        self.options.u32(2)
+    }
+
+    pub fn drop_count(&self) -> u64 {
+        self.options.u64(4).unwrap_or_default()
+    }
+
+    pub fn packet_id(&self) -> Option<u64> {
+        self.options.u64(5)
+    }
+
+    pub fn queue(&self) -> Option<u32> {
+        self.options.u32(6)
+    }
+
+    /// Kind and value.
+    pub fn verdict(&self) -> Option<(u8, u64)> {
+        let (kind, value) = self.options.bytes(7)?.split_first()?;
+        Some((
+            *kind,
+            u64::from_le_bytes(value.try_into().expect("eight bytes")),
+        ))
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Statistics {
+    pub interface: u32,
+    pub time: u64,
+    pub options: Options,
+}
+
+/// A whole file.
+#[derive(Clone, Debug, Default)]
+pub struct Contents {
+    pub section: Options,
+    pub interfaces: Vec<Interface>,
+    pub packets: Vec<Packet>,
+    pub statistics: Vec<Statistics>,
+}
+
+impl Contents {
+    #[track_caller]
+    pub fn read(file: impl AsRef<Path>) -> Self {
+        let file = file.as_ref();
+        let bytes = std::fs::read(file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        Self::parse(&bytes)
+    }
+
+    /// Panics at anything that is not as the format asks for.
+    #[track_caller]
+    pub fn parse(bytes: &[u8]) -> Self {
+        let mut contents = Self::default();
+        let mut rest = bytes;
+        assert_eq!(
+            word(rest, 0),
+            SECTION_HEADER,
+            "it begins with a section header"
+        );
+        while !rest.is_empty() {
+            let length = word(rest, 4) as usize;
+            assert!(
+                length % 4 == 0 && (12..=rest.len()).contains(&length),
+                "a block of {length} bytes"
+            );
+            let (block, behind) = rest.split_at(length);
+            assert_eq!(
+                word(block, length - 4) as usize,
+                length,
+                "the length at a block's end"
+            );
+            contents.take(word(block, 0), &block[8..length - 4]);
+            rest = behind;
+        }
+        contents
+    }
+
+    fn take(&mut self, kind: u32, body: &[u8]) {
+        match kind {
+            SECTION_HEADER => {
+                assert_eq!(word(body, 0), 0x1a2b_3c4d, "little endian");
+                self.section = options(&body[16..]);
+            }
+            INTERFACE_DESCRIPTION => self.interfaces.push(Interface {
+                link_type: word(body, 0) as u16,
+                snaplen: word(body, 4),
+                options: options(&body[8..]),
+            }),
+            ENHANCED_PACKET => {
+                assert!(self.statistics.is_empty(), "statistics come last");
+                let captured = word(body, 12) as usize;
+                let packet = Packet {
+                    interface: word(body, 0),
+                    time: high_low(word(body, 4), word(body, 8)),
+                    bytes: body[20..20 + captured].to_vec(),
+                    original: word(body, 16),
+                    options: options(&body[20 + captured.next_multiple_of(4)..]),
+                };
+                assert!(
+                    (packet.interface as usize) < self.interfaces.len(),
+                    "an interface that is described"
+                );
+                assert!(packet.original as usize >= captured);
+                self.packets.push(packet);
+            }
+            INTERFACE_STATISTICS => self.statistics.push(Statistics {
+                interface: word(body, 0),
+                time: high_low(word(body, 4), word(body, 8)),
+                options: options(&body[12..]),
+            }),
+            other => panic!("a block of type {other}"),
+        }
+    }
+
+    pub fn frames(&self) -> Vec<&[u8]> {
+        self.packets
+            .iter()
+            .map(|packet| packet.bytes.as_slice())
+            .collect()
+    }
+
+    /// The packets of one interface block.
+    pub fn of(&self, interface: u32) -> Vec<&Packet> {
+        self.packets
+            .iter()
+            .filter(|packet| packet.interface == interface)
+            .collect()
+    }
+
+    #[track_caller]
+    pub fn assert_in_time_order(&self) {
+        let at = self
+            .packets
+            .windows(2)
+            .position(|two| two[0].time > two[1].time);
+        assert_eq!(at, None, "the packet behind that one is earlier");
+    }
+}
+
+fn options(mut bytes: &[u8]) -> Options {
+    let mut all = Vec::new();
+    while !bytes.is_empty() {
+        let (code, length) = (word(bytes, 0) as u16, (word(bytes, 0) >> 16) as usize);
+        if code == 0 {
+            assert_eq!(
+                (length, bytes.len()),
+                (0, 4),
+                "nothing behind the end of the options"
+            );
+            break;
+        }
+        all.push((code, bytes[4..4 + length].to_vec()));
+        bytes = &bytes[4 + length.next_multiple_of(4)..];
+    }
+    Options(all)
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    let four = bytes
+        .get(at..at + 4)
+        .unwrap_or_else(|| panic!("the file is cut: {} bytes are left", bytes.len()));
+    u32::from_le_bytes(four.try_into().expect("four bytes"))
+}
+
+fn high_low(high: u32, low: u32) -> u64 {
+    u64::from(high) << 32 | u64::from(low)
+}

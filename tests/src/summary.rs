@@ -1,0 +1,86 @@
+//! The account as `--summary` writes it.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Summary {
+    pub seen: u64,
+    pub filtered_out: u64,
+    pub recorded: u64,
+    pub lost: BTreeMap<String, u64>,
+    pub seconds: f64,
+    pub ended: String,
+    pub interfaces: Vec<Interface>,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Interface {
+    pub interface: String,
+    pub tap: String,
+    pub hook: String,
+    #[serde(default)]
+    pub mode: String,
+    pub seen: u64,
+    pub filtered_out: u64,
+    pub recorded: u64,
+    pub lost: BTreeMap<String, u64>,
+    #[serde(default)]
+    pub truncated: u64,
+    #[serde(default)]
+    pub hardware_stamped: u64,
+}
+
+impl Summary {
+    pub fn parse(text: &str) -> Self {
+        let summary: Self =
+            serde_json::from_str(text).unwrap_or_else(|e| panic!("{e} in the summary {text}"));
+        summary.assert_adds_up();
+        summary
+    }
+
+    pub fn lost_total(&self) -> u64 {
+        self.lost.values().sum()
+    }
+
+    pub fn lost_by(&self, reason: &str) -> u64 {
+        self.lost.get(reason).copied().unwrap_or_default()
+    }
+
+    /// Checked of each summary that a test reads: in total, under each interface, and the one by the other.
+    fn assert_adds_up(&self) {
+        let adds_up = |seen: u64, filtered: u64, recorded: u64, lost: &BTreeMap<String, u64>| {
+            assert_eq!(
+                seen,
+                filtered + recorded + lost.values().sum::<u64>(),
+                "{self:#?}"
+            );
+        };
+        adds_up(self.seen, self.filtered_out, self.recorded, &self.lost);
+        for one in &self.interfaces {
+            adds_up(one.seen, one.filtered_out, one.recorded, &one.lost);
+        }
+        let sum = |figure: fn(&Interface) -> u64| self.interfaces.iter().map(figure).sum::<u64>();
+        assert_eq!(self.seen, sum(|one| one.seen), "{self:#?}");
+        assert_eq!(self.filtered_out, sum(|one| one.filtered_out), "{self:#?}");
+        assert_eq!(self.recorded, sum(|one| one.recorded), "{self:#?}");
+        let mut lost: BTreeMap<String, u64> = BTreeMap::new();
+        for (reason, count) in self.interfaces.iter().flat_map(|one| &one.lost) {
+            *lost.entry(reason.clone()).or_default() += count;
+        }
+        assert_eq!(self.lost, lost, "{self:#?}");
+    }
+
+    /// All of them, and nothing else.
+    #[track_caller]
+    pub fn assert_all_recorded(&self, count: u64) {
+        let figures = (
+            self.seen,
+            self.recorded,
+            self.filtered_out,
+            self.lost_total(),
+        );
+        assert_eq!(figures, (count, count, 0, 0), "{self:#?}");
+    }
+}

@@ -1,0 +1,194 @@
+//! Other people's tools, asked what they see.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use trawl_lab::Station;
+
+use crate::wait_until;
+
+/// Runs a command that has to succeed, and returns what it wrote.
+#[track_caller]
+pub fn run(program: &str, arguments: &[&str]) -> String {
+    let output = output(program, arguments);
+    assert!(
+        output.status.success(),
+        "{program} {}: {}",
+        arguments.join(" "),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub fn output(program: &str, arguments: &[&str]) -> Output {
+    let run = Command::new(program).args(arguments).output();
+    run.unwrap_or_else(|e| {
+        panic!("{program} cannot be run ({e}): it belongs to what the tests need")
+    })
+}
+
+/// One row for each packet with the values of these fields. Fails when tshark finds anything to complain about.
+#[track_caller]
+pub fn tshark(file: &str, fields: &[&str]) -> Vec<Vec<String>> {
+    let mut arguments = vec!["-n", "-r", file, "-T", "fields"];
+    arguments.extend(fields.iter().flat_map(|field| ["-e", field]));
+    let output = output("tshark", &arguments);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let complaints: Vec<&str> = said
+        .lines()
+        .filter(|line| !line.starts_with("Running as user"))
+        .collect();
+    assert!(
+        output.status.success() && complaints.is_empty(),
+        "tshark says of {file}: {said}"
+    );
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.lines()
+        .map(|line| line.split('\t').map(str::to_owned).collect())
+        .collect()
+}
+
+/// What capinfos says of a file under this heading.
+#[track_caller]
+pub fn capinfos(file: &str, heading: &str) -> String {
+    let text = run("capinfos", &[file]);
+    let found = text.lines().find_map(|line| {
+        line.trim_start()
+            .strip_prefix(heading)?
+            .strip_prefix([':', ' '])
+    });
+    found
+        .unwrap_or_else(|| panic!("capinfos says no {heading:?}: {text}"))
+        .trim_matches([':', ' ', '='])
+        .to_owned()
+}
+
+/// The lines that tcpdump prints for a file.
+#[track_caller]
+pub fn tcpdump(file: &str, options: &[&str]) -> Vec<String> {
+    let mut arguments = vec!["-n", "-r", file];
+    arguments.extend(options);
+    run("tcpdump", &arguments)
+        .lines()
+        .map(str::to_owned)
+        .collect()
+}
+
+/// `ip -j -d link show` of a station's interface; `None` where it is gone.
+pub fn ip_link(station: &Station) -> Option<Value> {
+    let output = output(
+        "ip",
+        &[
+            "-n",
+            &station.name,
+            "-j",
+            "-d",
+            "link",
+            "show",
+            "dev",
+            &station.interface,
+        ],
+    );
+    let all: Value = serde_json::from_slice(&output.stdout).ok()?;
+    all.get(0).cloned()
+}
+
+/// The id of the XDP program on an interface, and the mode it is attached in, as ip shows them.
+pub fn xdp_on(station: &Station) -> Option<(u64, String)> {
+    let link = ip_link(station)?;
+    let xdp = link.get("xdp")?;
+    let mode = match xdp["mode"].as_u64()? {
+        1 => "native",
+        2 => "skb",
+        other => panic!("XDP mode {other}"),
+    };
+    Some((xdp["prog"]["id"].as_u64()?, mode.to_owned()))
+}
+
+/// Whether the interface is in promiscuous mode, by whoever's wish.
+pub fn promiscuity(station: &Station) -> u64 {
+    ip_link(station)
+        .and_then(|link| link["promiscuity"].as_u64())
+        .unwrap_or_default()
+}
+
+/// What `bpftool net` lists in a station's namespace: all XDP, tc and tcx programs there.
+#[track_caller]
+pub fn attached_in(station: &Station) -> Vec<Value> {
+    let namespace = format!("--net=/run/netns/{}", station.name);
+    let text = run("nsenter", &[&namespace, "bpftool", "-j", "net", "show"]);
+    let all: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    let kinds = all[0].as_object().expect("an object of kinds");
+    kinds
+        .values()
+        .filter_map(Value::as_array)
+        .flatten()
+        .cloned()
+        .collect()
+}
+
+/// The ids of all loaded programs that have this name.
+#[track_caller]
+pub fn is_loaded(program: u64) -> bool {
+    output("bpftool", &["prog", "show", "id", &program.to_string()])
+        .status
+        .success()
+}
+
+/// The occupied slots of a program array: slot and program id, as bpftool dumps them.
+#[track_caller]
+pub fn slots(map: u32) -> Vec<(u64, u64)> {
+    let text = run("bpftool", &["-j", "map", "dump", "id", &map.to_string()]);
+    let all: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    let number = |value: &Value| -> Option<u64> {
+        let bytes: Vec<u8> = value
+            .as_array()?
+            .iter()
+            .map(|byte| u8::from_str_radix(byte.as_str()?.trim_start_matches("0x"), 16).ok())
+            .collect::<Option<_>>()?;
+        Some(u64::from(u32::from_le_bytes(bytes.try_into().ok()?)))
+    };
+    let entries = all.as_array().expect("a list of entries");
+    entries
+        .iter()
+        .filter_map(|entry| Some((number(&entry["key"])?, number(&entry["value"])?)))
+        .collect()
+}
+
+/// Waits until nothing is attached to a station's interface any more, as ip and bpftool see it, and its qdiscs are
+/// what they were.
+#[track_caller]
+pub fn nothing_attached(station: &Station) {
+    assert_eq!(xdp_on(station), None);
+    assert_eq!(attached_in(station), Vec::<Value>::new());
+    assert_eq!(
+        promiscuity(station),
+        0,
+        "{} is still promiscuous",
+        station.interface
+    );
+    let qdiscs = run(
+        "tc",
+        &[
+            "-n",
+            &station.name,
+            "qdisc",
+            "show",
+            "dev",
+            &station.interface,
+        ],
+    );
+    assert!(!qdiscs.contains("clsact"), "{qdiscs}");
+}
+
+/// Waits until the kernel has let go of a program: it does so a little after its last user.
+pub fn wait_unloaded(program: u64) {
+    wait_until(&format!("program {program} is unloaded"), || {
+        !is_loaded(program)
+    });
+}
+
+pub fn size_of(file: &Path) -> u64 {
+    std::fs::metadata(file).map_or(0, |about| about.len())
+}

@@ -1,0 +1,3 @@
+//! End to end: the real binary, real namespaces, real XDP. One file for each subject; each test in a lab of its own.
+
+mod content;
