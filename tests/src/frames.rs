@@ -99,3 +99,11 @@ pub fn assorted() -> Vec<Vec<u8>> {
 pub fn udp(payload: &[u8]) -> Vec<u8> {
     ipv4().udp(40_000, 9).payload(payload).build()
 }
+
+/// A ping, which the receiving end's stack answers.
+pub fn echo_request(sequence: u16) -> Vec<u8> {
+    ipv4()
+        .icmp(Icmp::echo_request(7, sequence))
+        .payload(b"ping")
+        .build()
+}

@@ -1,3 +1,6 @@
 //! End to end: the real binary, real namespaces, real XDP. One file for each subject; each test in a lab of its own.
 
+mod account;
 mod content;
+mod length;
+mod merge;

@@ -1,0 +1,192 @@
+//! The account: what was seen, left out, recorded and lost adds up, and agrees with the file.
+
+use trawl_lab::program::{Does, Loaded};
+use trawl_tests::pcapng::Contents;
+use trawl_tests::turn::heavy;
+use trawl_tests::witness::capinfos;
+use trawl_tests::{Capture, Lab, frames};
+
+/// As many as are sent are seen and recorded, by this tap.
+fn all_of_many(tap: &str, program: Option<Does>) {
+    const COUNT: u64 = 50_000;
+    let Some(lab) = Lab::open() else { return };
+    let _heavy = heavy();
+    let _program = program.map(|does| Loaded::native(does, &lab.pair.b).expect("the program"));
+    let file = lab.file("file.pcapng");
+    let fixed = ["-i", &lab.receiver(), "-Q", "in", "-w", &file];
+    let capture = Capture::start(&lab, &[&fixed[..], &["--tap", tap]].concat());
+    lab.send_from_two_cpus(&[frames::silent(64)], COUNT);
+    capture.wait_seen(2 * COUNT);
+    let summary = capture.stop_well();
+    summary.assert_all_recorded(2 * COUNT);
+    assert_eq!(capinfos(&file, "Number of packets"), format!("{} k", 2 * COUNT / 1000));
+    assert_eq!(capinfos(&file, "Strict time order"), "True");
+    let contents = Contents::read(&file);
+    assert_eq!(contents.packets.len() as u64, 2 * COUNT);
+    contents.assert_in_time_order();
+}
+
+#[test]
+fn the_xdp_tap_sees_all() {
+    all_of_many("xdp", None);
+}
+
+#[test]
+fn the_hook_tap_sees_all() {
+    all_of_many("hook", Some(Does::DropWithHook));
+}
+
+#[test]
+fn the_tc_tap_sees_all() {
+    all_of_many("tc", None);
+}
+
+#[test]
+fn the_packet_tap_sees_all() {
+    all_of_many("packet", None);
+}
+
+/// The reading side stands still while more is sent than a small ring holds.
+fn losses_are_exact(arguments: &[&str], program: Option<Does>) {
+    const COUNT: u64 = 100_000;
+    let Some(lab) = Lab::open() else { return };
+    let _heavy = heavy();
+    let _program = program.map(|does| Loaded::native(does, &lab.pair.b).expect("the program"));
+    let file = lab.file("file.pcapng");
+    let fixed = ["-i", &lab.receiver(), "--ring-size", "64KiB", "-Q", "in", "-w", &file];
+    let capture = Capture::start(&lab, &[&fixed[..], arguments].concat());
+    capture.freeze();
+    lab.send_from_two_cpus(&[frames::silent(64)], COUNT / 2);
+    capture.thaw();
+    capture.wait_seen(COUNT);
+    let lost_so_far = COUNT - Contents::read(&file).packets.len() as u64;
+    assert_ne!(lost_so_far, 0);
+    // One more on each CPU, now that there is room: they tell what was lost before them.
+    lab.send_from_two_cpus(&[frames::silent(64)], 1);
+    capture.wait_seen(COUNT + 2);
+    let finished = capture.stop();
+    let summary = finished.summary_of_success();
+    assert_eq!((summary.seen, summary.filtered_out), (COUNT + 2, 0));
+    assert!(summary.lost_by("ring_full") > COUNT / 2, "{summary:?}");
+    assert_eq!(summary.lost_by("ring_full"), summary.lost_total());
+    assert!(finished.stderr.contains("lost (ring full: "), "{}", finished.stderr);
+
+    let contents = Contents::read(&file);
+    assert_eq!(contents.packets.len() as u64, summary.recorded);
+    let told: u64 = contents.packets.iter().map(trawl_tests::pcapng::Packet::drop_count).sum();
+    assert_eq!(told, summary.lost_total());
+    let in_statistics: u64 = contents.statistics.iter().filter_map(|one| one.options.u64(5)).sum();
+    assert_eq!(in_statistics, summary.lost_total());
+    contents.assert_in_time_order();
+}
+
+#[test]
+fn what_a_full_ring_cost_the_xdp_tap_is_told_exactly() {
+    losses_are_exact(&["--tap", "xdp"], None);
+}
+
+#[test]
+fn what_a_full_ring_cost_the_hook_tap_is_told_exactly() {
+    losses_are_exact(&["--tap", "hook"], Some(Does::DropWithHook));
+}
+
+#[test]
+fn what_a_full_ring_cost_the_tc_tap_is_told_exactly() {
+    losses_are_exact(&["--tap", "tc"], None);
+}
+
+#[test]
+fn what_no_verdict_was_asked_for_is_filtered_out_and_counted() {
+    let Some(lab) = Lab::open() else { return };
+    let _program = Loaded::native(Does::ChosenWithHook, &lab.pair.b).expect("the program");
+    let file = lab.file("file.pcapng");
+    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--verdict", "drop", "-w", &file]);
+    let actions: Vec<Vec<u8>> = (0..4).map(frames::choosing).collect();
+    lab.send(&actions, 400);
+    capture.wait_seen(400);
+    let summary = capture.stop_well();
+    assert_eq!((summary.seen, summary.filtered_out, summary.recorded), (400, 300, 100));
+    let contents = Contents::read(&file);
+    assert_eq!(contents.packets.len(), 100);
+    assert!(contents.packets.iter().all(|packet| packet.verdict() == Some((2, 1))));
+}
+
+#[test]
+fn a_verdict_that_trawls_own_program_never_has_leaves_nothing() {
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("file.pcapng");
+    let arguments = ["-i", &lab.receiver(), "--tap", "xdp", "--verdict", "drop", "-w", &file];
+    let capture = Capture::start(&lab, &arguments);
+    lab.send(&[frames::silent(64)], 10);
+    capture.wait_seen(10);
+    let summary = capture.stop_well();
+    assert_eq!((summary.seen, summary.filtered_out, summary.recorded), (10, 10, 0));
+    assert!(Contents::read(&file).packets.is_empty());
+}
+
+/// With two CPUs at it, `-c` is exact in the account and in the file.
+fn count_is_exact(arguments: &[&str], program: Option<Does>) {
+    const COUNT: usize = 1001;
+    let Some(lab) = Lab::open() else { return };
+    let _heavy = heavy();
+    let _program = program.map(|does| Loaded::native(does, &lab.pair.b).expect("the program"));
+    let file = lab.file("file.pcapng");
+    let count = COUNT.to_string();
+    let fixed = ["-i", &lab.receiver(), "-Q", "in", "-c", &count, "-w", &file];
+    let capture = Capture::start(&lab, &[&fixed[..], arguments].concat());
+    lab.send_from_two_cpus(&[frames::silent(64)], 5_000);
+    let summary = capture.wait().summary_of_success();
+    assert_eq!(summary.recorded, COUNT as u64);
+    assert_eq!(summary.ended, "count");
+    let contents = Contents::read(&file);
+    assert_eq!(contents.packets.len(), COUNT);
+    contents.assert_in_time_order();
+    assert_eq!(contents.statistics.len(), contents.interfaces.len(), "the file is complete");
+}
+
+#[test]
+fn a_count_is_exact_with_the_xdp_tap() {
+    count_is_exact(&["--tap", "xdp"], None);
+}
+
+#[test]
+fn a_count_is_exact_over_both_ends() {
+    count_is_exact(&["--tap", "xdp", "--at", "both"], None);
+}
+
+#[test]
+fn a_count_is_exact_with_the_hook_tap() {
+    count_is_exact(&["--tap", "hook"], Some(Does::DropWithHook));
+}
+
+#[test]
+fn a_count_is_exact_with_the_tc_tap() {
+    count_is_exact(&["--tap", "tc"], None);
+}
+
+#[test]
+fn a_count_is_exact_with_the_packet_tap() {
+    count_is_exact(&["--tap", "packet"], None);
+}
+
+#[test]
+fn a_count_of_one_from_one_cpu() {
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("file.pcapng");
+    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "xdp", "-c", "1", "-w", &file]);
+    lab.send(&[frames::silent(64)], 1);
+    let summary = capture.wait().summary_of_success();
+    assert_eq!(summary.recorded, 1);
+    assert_eq!(Contents::read(&file).packets.len(), 1);
+}
+
+#[test]
+fn figures_are_shown_on_the_way() {
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("file.pcapng");
+    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--stats", "20ms", "-w", &file]);
+    capture.wait_said(" s: 0 seen, 0 filtered out, 0 recorded, 0 lost, 0 a second");
+    lab.send(&[frames::silent(64)], 3);
+    capture.wait_said(" s: 3 seen, 0 filtered out, 3 recorded, 0 lost");
+    capture.stop_well().assert_all_recorded(3);
+}
