@@ -75,6 +75,17 @@ pub mod ancillary {
     pub const NET_OFF: u32 = 0xfff0_0000;
     /// Offsets from here to [`NET_OFF`] count from the link header, -2097152.
     pub const LL_OFF: u32 = 0xffe0_0000;
+
+    /// The offset in a packet whose network header begins at `network`, as a Linux socket counts.
+    /// Ancillary fields are nowhere in it.
+    pub fn offset(k: u32, network: u32) -> Option<u32> {
+        Some(match k {
+            AD_OFF.. => return None,
+            NET_OFF.. => k - NET_OFF + network,
+            LL_OFF.. => k - LL_OFF,
+            _ => k,
+        })
+    }
 }
 
 /// One classic instruction, laid out as the kernel's `struct sock_filter`.

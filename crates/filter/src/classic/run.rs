@@ -1,6 +1,6 @@
 //! A plain interpreter with libpcap's semantics, as a second opinion and for files.
 
-use super::{Instruction, MAX_BACKWARD_JUMPS, MEMORY_CELLS, op};
+use super::{Instruction, MAX_BACKWARD_JUMPS, MEMORY_CELLS, ancillary, op};
 
 /// Big-endian value of the `size` bytes at `offset`, if they are all there.
 fn load(bytes: &[u8], offset: u64, size: u16) -> Option<u32> {
@@ -12,6 +12,11 @@ fn load(bytes: &[u8], offset: u64, size: u16) -> Option<u32> {
     let start = usize::try_from(offset).ok()?;
     let field = bytes.get(start..start.checked_add(width)?)?;
     Some(field.iter().fold(0, |value, &b| value << 8 | u32::from(b)))
+}
+
+/// The offset in an Ethernet frame; ancillary fields are not known in a file.
+fn fixed(k: u32) -> Option<u64> {
+    ancillary::offset(k, 14).map(u64::from)
 }
 
 /// What a program said of a packet.
@@ -51,7 +56,7 @@ fn step_through(
             LD => {
                 a = match i.code & 0xe0 {
                     IMM => i.k,
-                    ABS => load(bytes, u64::from(i.k), i.code & 0x18)?,
+                    ABS => load(bytes, fixed(i.k)?, i.code & 0x18)?,
                     IND => load(bytes, u64::from(x) + u64::from(i.k), i.code & 0x18)?,
                     MEM => memory[i.k as usize],
                     _ => length,
@@ -62,7 +67,7 @@ fn step_through(
                     IMM => i.k,
                     MEM => memory[i.k as usize],
                     LEN => length,
-                    _ => (load(bytes, u64::from(i.k), B)? & 0xf) << 2,
+                    _ => (load(bytes, fixed(i.k)?, B)? & 0xf) << 2,
                 }
             }
             ST => memory[i.k as usize] = a,

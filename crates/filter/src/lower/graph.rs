@@ -215,12 +215,7 @@ impl Decoder<'_> {
 
     /// The offset in the packet; offsets below zero count from one of its headers, as on a socket.
     fn offset(&self, k: u32) -> Option<u32> {
-        let k = match k {
-            ancillary::AD_OFF.. => return None,
-            ancillary::NET_OFF.. => k - ancillary::NET_OFF + self.link_header,
-            ancillary::LL_OFF.. => k - ancillary::LL_OFF,
-            _ => k,
-        };
+        let k = ancillary::offset(k, self.link_header)?;
         (k < BEYOND_ANY_PACKET).then_some(k)
     }
 

@@ -172,7 +172,7 @@ impl Emitter<'_> {
                 if self.view(place.version) == View::Plain {
                     self.emit(op::load(size(width), reg::A, reg::POINTER, k as i16));
                 } else if k >= AFTER_TAG {
-                    self.emit(op::load(size(width), reg::A, reg::POINTER, k as i16 - 4));
+                    self.emit(op::load(size(width), reg::A, reg::POINTER, (k - 4) as i16));
                 } else {
                     self.after_tag_or_leave(place, k, width);
                 }

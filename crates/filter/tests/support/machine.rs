@@ -200,7 +200,7 @@ impl Machine<'_> {
             Number(insn.imm as i64 as u64)
         };
         let (a, b) = match (left, right) {
-            (Packet(at), PacketEnd) if wide && insn.code & 0xf0 == 0x20 => {
+            (Packet(at), PacketEnd) if wide && matches!(insn.code & 0xf0, 0x20 | 0xb0) => {
                 (at as u64, self.scene.linear as u64)
             }
             (Number(a), Number(b)) if wide => (a, b),
