@@ -23,7 +23,7 @@ use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::{PcapFile, PcapngFile, Sink};
 use trawl_tap::site::{At, Direction, Mode, Options, Site, TimeSource};
 
-use crate::print::{Lines, Place};
+use crate::print::{JsonLines, Lines, Place};
 use crate::{terminal, units};
 
 /// Records every packet that a hook sees, into a file that Wireshark opens, or as lines on the terminal
@@ -56,7 +56,12 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Format::Pcapng)]
     format: Format,
     /// Bytes to keep of each packet; 0 for all
-    #[arg(short = 's', long = "snapshot-length", value_name = "SNAPLEN", default_value_t = 0)]
+    #[arg(
+        short = 's',
+        long = "snapshot-length",
+        value_name = "SNAPLEN",
+        default_value_t = 0
+    )]
     snaplen: u64,
     /// End after this many recorded packets
     #[arg(short = 'c', long = "count", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
@@ -82,6 +87,9 @@ pub struct Args {
     /// Whose clock stamps the packets
     #[arg(long = "time", value_enum, default_value_t = TimeName::System)]
     clock: TimeName,
+    /// Show packets as JSON, one object a line
+    #[arg(long, conflicts_with = "write")]
+    json: bool,
     /// Say nothing but errors and the account
     #[arg(short = 'q', long)]
     quiet: bool,
@@ -203,7 +211,11 @@ impl Args {
 
     fn options(&self) -> Result<Options> {
         let kind = verdict::Kind::Xdp;
-        let verdicts = self.verdict.as_deref().map(|list| verdict::Set::parse(kind, list)).transpose();
+        let verdicts = self
+            .verdict
+            .as_deref()
+            .map(|list| verdict::Set::parse(kind, list))
+            .transpose();
         Ok(Options {
             tap: match self.tap {
                 TapName::Auto => Choice::Auto,
@@ -266,8 +278,21 @@ fn snaplen(asked: u64) -> Result<u32> {
 
 impl LineArgs {
     fn options(&self) -> PrintOptions {
-        let Self { link_header, numeric: _, time, hex, hex_ascii, ascii, verbosity } = *self;
-        let dump = |count: u8, form| (count > 0).then_some(Dump { form, link_header: count > 1 });
+        let Self {
+            link_header,
+            numeric: _,
+            time,
+            hex,
+            hex_ascii,
+            ascii,
+            verbosity,
+        } = *self;
+        let dump = |count: u8, form| {
+            (count > 0).then_some(Dump {
+                form,
+                link_header: count > 1,
+            })
+        };
         PrintOptions {
             link_header,
             timestamp: match time {
@@ -307,7 +332,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
     };
     let snaplen = options.snaplen.min(options.geometry.max_captured());
     if snaplen < options.snaplen && args.snaplen != 0 {
-        observer.notice(&format!("keeping {snaplen} bytes of each packet: a ring of this size holds no more"));
+        observer.notice(&format!(
+            "keeping {snaplen} bytes of each packet: a ring of this size holds no more"
+        ));
     }
     let (summary, ended) = match output {
         Some(output) => record(session, output, &args, &mut observer)?,
@@ -317,49 +344,73 @@ pub fn run(args: Args) -> Result<ExitCode> {
     report(&args, &summary, &ended)
 }
 
-fn record(mut session: Session<'_>, output: Output, args: &Args, observer: &mut Terminal) -> Result<(Summary, Ended)> {
+fn record(
+    mut session: Session<'_>,
+    output: Output,
+    args: &Args,
+    observer: &mut Terminal,
+) -> Result<(Summary, Ended)> {
     let whole = output.start()?;
     if let Some(whole) = &whole {
         let file = warden::hold(output.file.as_fd())?;
-        session.warden().watch([Task::CutFile { file, whole: whole.clone() }])?;
+        session.warden().watch([Task::CutFile {
+            file,
+            whole: whole.clone(),
+        }])?;
     }
     let first = session.interfaces().first().cloned().unwrap_or_default();
     let mut sink: Box<dyn Sink> = match args.format {
         Format::Pcapng => Box::new(PcapngFile::new(output.file, output.name, whole)),
-        Format::Pcap => Box::new(PcapFile::new(output.file, output.name, whole, first.link_type, first.snaplen)),
+        Format::Pcap => Box::new(PcapFile::new(
+            output.file,
+            output.name,
+            whole,
+            first.link_type,
+            first.snaplen,
+        )),
     };
     session.run(sink.as_mut(), observer)
 }
 
 fn show(session: Session<'_>, args: &Args, observer: &mut Terminal) -> Result<(Summary, Ended)> {
-    let place = |interface: &pcapng::Interface| Place {
+    let place = |(interface, hook): (&pcapng::Interface, String)| Place {
         interface: interface.name.clone().unwrap_or_default(),
-        hook: hook_of(interface),
+        hook,
         link_type: interface.link_type,
     };
-    let places = session.interfaces().iter().map(place).collect();
+    let places = session
+        .interfaces()
+        .iter()
+        .zip(session.hook_names())
+        .map(place)
+        .collect();
+    if args.json {
+        return session.run(&mut JsonLines::new(places), observer);
+    }
     let mut lines = Lines::new(args.lines.options(), places);
     session.run(&mut lines, observer)
-}
-
-/// The hook's name is what the description starts with.
-fn hook_of(interface: &pcapng::Interface) -> String {
-    let description = interface.description.as_deref().unwrap_or_default();
-    description.split([' ', ',']).take(2).collect::<Vec<_>>().join(" ").trim_end_matches(',').to_owned()
 }
 
 fn check_format(args: &Args, sites: &[Site]) -> Result<()> {
     let what = "cannot write the pcap format";
     let mend = "use --format pcapng";
     let first = sites.first().map(|site| site.interface.link_type);
-    if args.format == Format::Pcap && sites.iter().any(|site| Some(site.interface.link_type) != first) {
+    if args.format == Format::Pcap
+        && sites
+            .iter()
+            .any(|site| Some(site.interface.link_type) != first)
+    {
         let why = "it holds one link type, and the interfaces have different ones";
         return Err(Error::usage(what, why).mend(mend));
     }
-    let to_terminal = args.write.as_deref().is_some_and(is_stdout) && terminal::stdout_is_terminal();
+    let to_terminal =
+        args.write.as_deref().is_some_and(is_stdout) && terminal::stdout_is_terminal();
     if to_terminal {
-        return Err(Error::usage("cannot write packets to standard output", "it is a terminal")
-            .mend("name a file, pipe it on, or leave out -w to see lines"));
+        return Err(Error::usage(
+            "cannot write packets to standard output",
+            "it is a terminal",
+        )
+        .mend("name a file, pipe it on, or leave out -w to see lines"));
     }
     Ok(())
 }
@@ -380,23 +431,49 @@ struct Output {
 impl Output {
     /// Opens without touching what may be there: the capture may still fail to start.
     fn open(path: &Path) -> Result<Self> {
-        let name = if is_stdout(path) { "standard output".to_owned() } else { path.display().to_string() };
+        let name = if is_stdout(path) {
+            "standard output".to_owned()
+        } else {
+            path.display().to_string()
+        };
         let fail = |e| Error::os(format!("cannot write to {name}"), e);
         if is_stdout(path) {
-            let file = File::from(std::io::stdout().as_fd().try_clone_to_owned().map_err(fail)?);
-            return Ok(Self { regular: false, file, name, created: None });
+            let file = File::from(
+                std::io::stdout()
+                    .as_fd()
+                    .try_clone_to_owned()
+                    .map_err(fail)?,
+            );
+            return Ok(Self {
+                regular: false,
+                file,
+                name,
+                created: None,
+            });
         }
         let created = (!path.exists()).then(|| path.to_owned());
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(fail)?;
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .map_err(fail)?;
         let regular = file.metadata().map_err(fail)?.is_file();
-        Ok(Self { file, name, created, regular })
+        Ok(Self {
+            file,
+            name,
+            created,
+            regular,
+        })
     }
 
     fn start(&self) -> Result<Option<WholeBytes>> {
         if !self.regular {
             return Ok(None);
         }
-        self.file.set_len(0).map_err(|e| Error::os(format!("cannot write to {}", self.name), e))?;
+        self.file
+            .set_len(0)
+            .map_err(|e| Error::os(format!("cannot write to {}", self.name), e))?;
         WholeBytes::new().map(Some)
     }
 
@@ -410,7 +487,11 @@ impl Output {
 
 fn this_host() -> Host {
     let host = host::describe();
-    Host { os: host.os, hardware: host.hardware, application: format!("trawl {}", env!("CARGO_PKG_VERSION")) }
+    Host {
+        os: host.os,
+        hardware: host.hardware,
+        application: format!("trawl {}", env!("CARGO_PKG_VERSION")),
+    }
 }
 
 /// What is said on standard error while the capture runs.
@@ -423,7 +504,12 @@ struct Terminal {
 
 impl Terminal {
     fn new(args: &Args) -> Self {
-        Self { quiet: args.quiet, stats: args.stats, live_line: false, previous: None }
+        Self {
+            quiet: args.quiet,
+            stats: args.stats,
+            live_line: false,
+            previous: None,
+        }
     }
 
     fn finish(&mut self) {
@@ -442,8 +528,15 @@ impl Observer for Terminal {
     }
 
     fn started(&mut self, points: &[Point]) {
-        for Point { label, hook, mode, .. } in points {
-            let how = if mode.is_empty() { String::new() } else { format!(" ({mode})") };
+        for Point {
+            label, hook, mode, ..
+        } in points
+        {
+            let how = if mode.is_empty() {
+                String::new()
+            } else {
+                format!(" ({mode})")
+            };
             self.notice(&format!("capturing on {label} at {hook}{how}"));
         }
     }
@@ -456,7 +549,10 @@ impl Observer for Terminal {
         let (then, recorded) = self.previous.unwrap_or_default();
         let rate = (summary.total.recorded - recorded) as f64 / (summary.seconds - then).max(1e-9);
         self.previous = Some((summary.seconds, summary.total.recorded));
-        let text = format!("{:.1} s: {}, {rate:.0} a second", summary.seconds, summary.total);
+        let text = format!(
+            "{:.1} s: {}, {rate:.0} a second",
+            summary.seconds, summary.total
+        );
         if terminal::stderr_is_terminal() {
             terminal::show_over(&text);
             self.live_line = true;
@@ -496,7 +592,10 @@ fn write_summary(path: &Path, summary: &Summary) -> Result<()> {
         .map_err(|e| Error::failed("cannot put the summary into JSON", e))?;
     text.push('\n');
     if is_stdout(path) {
-        std::io::stdout().lock().write_all(text.as_bytes()).map_err(fail)
+        std::io::stdout()
+            .lock()
+            .write_all(text.as_bytes())
+            .map_err(fail)
     } else {
         std::fs::write(path, text).map_err(fail)
     }

@@ -5,15 +5,25 @@ use std::time::Duration;
 /// Bytes: a number with an optional unit. K, M, G and T are powers of 1024, with or without `iB` or `B`.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);
-    let factor: u64 = match unit.to_ascii_lowercase().trim_end_matches('b').trim_end_matches('i') {
+    let factor: u64 = match unit
+        .to_ascii_lowercase()
+        .trim_end_matches('b')
+        .trim_end_matches('i')
+    {
         "" => 1,
         "k" => 1 << 10,
         "m" => 1 << 20,
         "g" => 1 << 30,
         "t" => 1 << 40,
-        _ => return Err(format!("'{unit}' is not a unit of size; use KiB, MiB or GiB")),
+        _ => {
+            return Err(format!(
+                "'{unit}' is not a unit of size; use KiB, MiB or GiB"
+            ));
+        }
     };
-    let number: f64 = number.parse().map_err(|_| format!("'{text}' is not a size; write for example 64MiB"))?;
+    let number: f64 = number
+        .parse()
+        .map_err(|_| format!("'{text}' is not a size; write for example 64MiB"))?;
     let total = number * factor as f64;
     if total < 0.0 || total > u64::MAX as f64 {
         return Err(format!("{text} is out of range"));
@@ -32,7 +42,9 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         "h" => 3600.0,
         _ => return Err(format!("'{unit}' is not a unit of time; use ms, s, m or h")),
     };
-    let number: f64 = number.parse().map_err(|_| format!("'{text}' is not a time; write for example 10s"))?;
+    let number: f64 = number
+        .parse()
+        .map_err(|_| format!("'{text}' is not a time; write for example 10s"))?;
     let total = number * seconds;
     if !(total > 0.0 && total <= 1e9) {
         return Err(format!("{text} is not a time above zero"));
@@ -70,7 +82,9 @@ pub fn rate(text: &str) -> Result<u64, String> {
 }
 
 fn split(text: &str) -> (&str, &str) {
-    let end = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let end = text
+        .find(|c: char| c.is_ascii_alphabetic())
+        .unwrap_or(text.len());
     (text[..end].trim(), text[end..].trim())
 }
 
@@ -80,9 +94,15 @@ mod tests {
 
     #[test]
     fn sizes() {
-        for (text, expected) in
-            [("0", 0), ("4096", 4096), ("64MiB", 64 << 20), ("64M", 64 << 20), ("1TiB", 1 << 40), ("1.5k", 1536), ("2gb", 2 << 30)]
-        {
+        for (text, expected) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("64MiB", 64 << 20),
+            ("64M", 64 << 20),
+            ("1TiB", 1 << 40),
+            ("1.5k", 1536),
+            ("2gb", 2 << 30),
+        ] {
             assert_eq!(bytes(text), Ok(expected), "{text}");
         }
         for text in ["", "MiB", "-1", "64 bananas", "1e400"] {

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::bpf::map;
 use crate::layout::{
-    CaptureShared, PointCounters, RECORD_OVERHEAD, RING_CONTROL_SIZE, RING_MAX_POINTS, RING_MAX_SEGMENTS, RING_SLACK,
-    RingControl,
+    CaptureShared, PointCounters, RECORD_OVERHEAD, RING_CONTROL_SIZE, RING_MAX_POINTS,
+    RING_MAX_SEGMENTS, RING_SLACK, RingControl,
 };
 use crate::memory::Mapping;
 use crate::{Error, Result};
@@ -105,7 +105,10 @@ impl Rings {
             geometry,
             count: cpus,
             memory: Mapping::of_map(maps.rings.as_fd(), whole_pages(geometry.stride() * cpus))?,
-            shared: Some(Mapping::of_map(maps.shared.as_fd(), whole_pages(size_of::<CaptureShared>()))?),
+            shared: Some(Mapping::of_map(
+                maps.shared.as_fd(),
+                whole_pages(size_of::<CaptureShared>()),
+            )?),
             maps: Some(maps),
         };
         rings.open_first_segments();
@@ -152,7 +155,9 @@ impl Rings {
     /// The tickets that the tap programs take, where there are such programs.
     pub(crate) fn tickets(&self) -> Option<&AtomicU64> {
         let offset = std::mem::offset_of!(CaptureShared, tickets);
-        self.shared.as_ref().map(|shared| atomic64(shared.at(offset)))
+        self.shared
+            .as_ref()
+            .map(|shared| atomic64(shared.at(offset)))
     }
 
     /// The sum over all rings of one hook point's accounts.

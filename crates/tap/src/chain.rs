@@ -85,7 +85,11 @@ impl Seat {
     pub fn sit(&mut self, programs: &[OwnedFd]) -> io::Result<()> {
         for (offset, program) in (0u32..).zip(programs) {
             self.seated.push(program::id(program)?);
-            map::set_program(self.map.as_fd(), self.slot * self.stride + offset, program.as_fd())?;
+            map::set_program(
+                self.map.as_fd(),
+                self.slot * self.stride + offset,
+                program.as_fd(),
+            )?;
         }
         Ok(())
     }
@@ -108,8 +112,12 @@ impl Seat {
         (0u32..)
             .zip(programs)
             .map(|(offset, program)| {
-                let own = program::id(program).map_err(|e| Error::os("cannot look at a program", e))?;
-                Ok(Task::LeaveChain { own, successor: self.successor(offset)? })
+                let own =
+                    program::id(program).map_err(|e| Error::os("cannot look at a program", e))?;
+                Ok(Task::LeaveChain {
+                    own,
+                    successor: self.successor(offset)?,
+                })
             })
             .collect()
     }
@@ -117,7 +125,10 @@ impl Seat {
     /// Gives the seat up to whoever sits behind.
     pub fn leave(&mut self) {
         for (offset, own) in (0u32..).zip(std::mem::take(&mut self.seated)) {
-            let next = self.successor(offset).ok().and_then(|behind| behind.program());
+            let next = self
+                .successor(offset)
+                .ok()
+                .and_then(|behind| behind.program());
             // Nothing is lost if this fails: the whole chain goes with its last holder.
             let _ = map::replace_program(self.map.as_fd(), own, next.as_ref().map(AsFd::as_fd));
         }

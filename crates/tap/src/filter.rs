@@ -51,7 +51,11 @@ impl Filter {
     pub fn block(&self, site: &Site, snaplen: u32, target: &Target) -> Result<Vec<u64>> {
         let classic = self.at_site(site, snaplen)?;
         let lowered = lower(&classic, target).map_err(|error| self.explain(&error))?;
-        Ok(lowered.insns.iter().map(|instruction| instruction.to_u64()).collect())
+        Ok(lowered
+            .insns
+            .iter()
+            .map(|instruction| instruction.to_u64())
+            .collect())
     }
 
     fn explain(&self, error: &FilterError) -> Error {
@@ -59,7 +63,9 @@ impl Filter {
             Self::Expression(text) => error.caret(text),
             Self::Classic(_) => None,
         };
-        let place = caret.map_or(String::new(), |lines| format!("\n  {}", lines.replace('\n', "\n  ")));
+        let place = caret.map_or(String::new(), |lines| {
+            format!("\n  {}", lines.replace('\n', "\n  "))
+        });
         Error::usage("cannot use this filter", format!("{error}{place}"))
     }
 }

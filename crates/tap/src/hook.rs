@@ -238,12 +238,7 @@ const COMBINATIONS: [(u32, u32); 4] = [
     (0, program::HAS_FRAGS),
 ];
 
-fn occupy(
-    found: Found,
-    site: &Site,
-    plan: &Plan,
-    warden: &mut Warden,
-) -> Result<AttachedHook> {
+fn occupy(found: Found, site: &Site, plan: &Plan, warden: &mut Warden) -> Result<AttachedHook> {
     let mut last = None;
     for (attach_type, flags) in COMBINATIONS {
         let present = slot_programs(&found)?;
@@ -323,7 +318,11 @@ fn joined_head(present: &[Option<u32>]) -> Option<u32> {
 impl Plan {
     fn load(&self, seat: &Seat, expected_attach_type: u32, flags: u32) -> Result<Vec<OwnedFd>> {
         let options = LoadOptions {
-            name: if self.block.is_some() { "trawl_xdp_f" } else { "trawl_xdp" },
+            name: if self.block.is_some() {
+                "trawl_xdp_f"
+            } else {
+                "trawl_xdp"
+            },
             kind: program::XDP,
             license: "Dual BSD/GPL",
             expected_attach_type,
@@ -391,7 +390,11 @@ impl AttachedHook {
         if map::program_in(self.map.as_fd(), slot)? != Some(own) {
             return Ok(());
         }
-        let next = self.seat.successor(slot).ok().and_then(|behind| behind.program());
+        let next = self
+            .seat
+            .successor(slot)
+            .ok()
+            .and_then(|behind| behind.program());
         match next.or(before) {
             Some(program) => map::set_program(self.map.as_fd(), slot, program.as_fd()),
             None => map::clear_program(self.map.as_fd(), slot),

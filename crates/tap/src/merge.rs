@@ -24,8 +24,8 @@ pub struct Merge {
     streams: Vec<Stream>,
     gathered: Vec<u8>,
     steps: StepDetector,
-    /// Since when, on the steady clock, records have been waiting for a ring that was in the middle of one.
-    waiting_since: Option<u64>,
+    /// The time that records are waiting for to pass, and since when, on the steady clock, it has not.
+    waiting: Option<(u64, u64)>,
     /// Records carry times of different clocks: the order can only be that in which they were seen.
     in_order_seen: bool,
 }
@@ -58,7 +58,7 @@ impl Merge {
             streams: consumers.into_iter().map(stream).collect(),
             gathered: Vec::with_capacity(GATHER),
             steps: StepDetector::new(),
-            waiting_since: None,
+            waiting: None,
             in_order_seen,
         }
     }
@@ -143,16 +143,13 @@ impl Merge {
                 written?;
             }
         }
-        self.waiting_since = None;
+        self.waiting = None;
         Ok(moved)
     }
 
     fn move_merged(&mut self, horizon: u64, sink: &mut dyn Sink) -> Result<Moved> {
-        let horizon = if self.out_of_patience() {
-            u64::MAX
-        } else {
-            horizon
-        };
+        let patient = self.has_patience(horizon);
+        let horizon = if patient { horizon } else { u64::MAX };
         let mut moved = Moved::default();
         let mut held_back = false;
         loop {
@@ -166,17 +163,23 @@ impl Merge {
             moved.bytes += self.move_run(first, limit.min(horizon), sink)?;
         }
         self.flush(sink)?;
-        match held_back {
-            true if self.waiting_since.is_none() => self.waiting_since = Some(clock::monotonic()),
-            true => {}
-            false => self.waiting_since = None,
+        if patient && !held_back {
+            self.waiting = None;
         }
         Ok(moved)
     }
 
-    fn out_of_patience(&self) -> bool {
-        self.waiting_since
-            .is_some_and(|since| clock::monotonic() - since > PATIENCE_NS)
+    /// Under steady load there is always something to hold back: what tells a ring that is stuck is that the horizon
+    /// stays where it is.
+    fn has_patience(&mut self, horizon: u64) -> bool {
+        let now = clock::monotonic();
+        match self.waiting {
+            Some((waiting_for, since)) if waiting_for == horizon => now - since <= PATIENCE_NS,
+            _ => {
+                self.waiting = Some((horizon, now));
+                true
+            }
+        }
     }
 
     /// The stream whose front is the earliest, and the front of the next one after it.

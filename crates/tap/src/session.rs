@@ -2,12 +2,13 @@
 //! the account drawn up.
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use trawl_kernel::clock::{self, ProgramClock};
 use trawl_kernel::events::{self, Signal, Signals};
 use trawl_kernel::netlink::{LinkEvent, LinkMonitor};
+use trawl_kernel::packet_socket;
 use trawl_kernel::warden::Warden;
 use trawl_kernel::{Error, Result, errno};
 use trawl_packet::pcapng::{self, write};
@@ -82,6 +83,8 @@ pub struct Session<'a> {
     signals: Signals,
     started: Instant,
     started_wall: u64,
+    /// Keep the interfaces promiscuous while they are open.
+    _promiscuous: Vec<OwnedFd>,
     // After the taps: it may only be dismissed when they have been detached.
     warden: Warden,
 }
@@ -103,6 +106,7 @@ impl<'a> Session<'a> {
         let signals = Signals::watch()?;
         let mut assembly = Assembly::new(options, host, sites.len());
         let mut taps = Vec::new();
+        let mut promiscuous = Vec::new();
         for (index, site) in sites.iter().enumerate() {
             let selection = select(site, options)?;
             for tap in &selection.taps {
@@ -110,6 +114,12 @@ impl<'a> Session<'a> {
                     site: index,
                     tap: tap.attach(index, site, &mut assembly)?,
                 });
+            }
+            let sees_beside_socket = selection.taps.iter().any(|tap| tap.name() != "packet");
+            // The packet tap's own sockets see to it themselves.
+            if options.promiscuous && sees_beside_socket && !site.interface.loopback {
+                let index = site.interface.index;
+                promiscuous.push(packet_socket::promiscuous(site.namespace.as_ref(), index)?);
             }
             if let Some(why) = selection.why {
                 let names: Vec<&str> = selection.taps.iter().map(|tap| tap.name()).collect();
@@ -156,12 +166,24 @@ impl<'a> Session<'a> {
             signals,
             started: Instant::now(),
             started_wall: clock::wall(),
+            _promiscuous: promiscuous,
             warden,
         })
     }
 
     pub fn interfaces(&self) -> &[pcapng::Interface] {
         &self.interfaces
+    }
+
+    /// The hook's name for each interface block.
+    pub fn hook_names(&self) -> Vec<String> {
+        let mut names = vec![String::new(); self.interfaces.len()];
+        for point in &self.points {
+            for interface in &point.interfaces {
+                names[*interface as usize].clone_from(&point.hook);
+            }
+        }
+        names
     }
 
     /// Has more things undone if trawl is killed.

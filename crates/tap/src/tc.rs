@@ -51,8 +51,11 @@ impl Tap for Tc {
             .mend("leave out --at"));
         }
         if assembly.options.verdicts.is_some() {
-            return Err(Error::usage("cannot choose packets by verdict with the tc tap", "it does not see verdicts")
-                .mend("leave out --verdict, or use --tap hook"));
+            return Err(Error::usage(
+                "cannot choose packets by verdict with the tc tap",
+                "it does not see verdicts",
+            )
+            .mend("leave out --verdict, or use --tap hook"));
         }
         let direction = assembly.options.direction.unwrap_or(Direction::Both);
         let mut tap = AttachedTc {

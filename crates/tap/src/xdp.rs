@@ -90,7 +90,9 @@ impl Tap for Xdp {
             successor: seat.successor(0)?,
         };
         let leave = seat.leave_tasks(std::slice::from_ref(&program))?;
-        assembly.warden.watch([hand_over].into_iter().chain(leave))?;
+        assembly
+            .warden
+            .watch([hand_over].into_iter().chain(leave))?;
         let mut tap = AttachedXdp {
             seat,
             program,
@@ -231,7 +233,11 @@ fn load(
     seat: &Seat,
     options: &Options,
 ) -> Result<OwnedFd> {
-    let twice = if options.at == Some(At::Both) { "2" } else { "" };
+    let twice = if options.at == Some(At::Both) {
+        "2"
+    } else {
+        ""
+    };
     let hardware = options.time == TimeSource::Hardware;
     let name = match (hardware, options.filter.is_some()) {
         (false, false) => format!("trawl_xdp{twice}"),
@@ -251,7 +257,10 @@ fn load(
     how.flags |= program::DEVICE_BOUND;
     how.ifindex = site.interface.index;
     let instructions = ready.instructions();
-    run_maybe_in(site.namespace.as_ref(), || program::load(instructions, &how))?.map_err(|e| {
+    run_maybe_in(site.namespace.as_ref(), || {
+        program::load(instructions, &how)
+    })?
+    .map_err(|e| {
         let what = format!("cannot read hardware time stamps on {}", site.label);
         Error::failed(what, e).mend("leave out --time hw")
     })
@@ -325,7 +334,11 @@ impl Attached for AttachedXdp {
         let own = program::id(&self.program);
         let is_head =
             info::link(link.as_fd()).is_ok_and(|about| own.is_ok_and(|own| own == about.program));
-        let result = match self.seat.successor(0).ok().and_then(|behind| behind.program())
+        let result = match self
+            .seat
+            .successor(0)
+            .ok()
+            .and_then(|behind| behind.program())
         {
             _ if !is_head => Ok(()),
             Some(next) => link::replace_program(link.as_fd(), next.as_fd(), self.program.as_fd()),

@@ -26,6 +26,8 @@ pub struct ProgramInfo {
     pub btf_id: u32,
     pub run_count: u64,
     pub run_time_ns: u64,
+    /// Instructions that the verifier looked at; 0 on kernels before 5.16.
+    pub verified: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -88,6 +90,7 @@ pub fn program(fd: BorrowedFd<'_>) -> io::Result<ProgramInfo> {
         btf_id: raw.btf_id,
         run_count: raw.run_cnt,
         run_time_ns: raw.run_time_ns,
+        verified: raw.verified_insns,
     })
 }
 

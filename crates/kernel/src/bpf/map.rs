@@ -87,7 +87,11 @@ pub fn program_in(map: BorrowedFd<'_>, slot: u32) -> io::Result<Option<u32>> {
 }
 
 /// Puts another program, or none, wherever one is in an array.
-pub fn replace_program(map: BorrowedFd<'_>, own: u32, other: Option<BorrowedFd<'_>>) -> io::Result<()> {
+pub fn replace_program(
+    map: BorrowedFd<'_>,
+    own: u32,
+    other: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
     for slot in 0..super::info::map(map)?.max_entries {
         if program_in(map, slot)? == Some(own) {
             match other {

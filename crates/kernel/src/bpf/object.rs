@@ -84,10 +84,8 @@ impl TapProgram {
 
     /// Puts a filter into the program: the eight bytes of each of its instructions.
     pub fn filter(&mut self, block: &[u64]) -> Result<()> {
-        self.instructions = super::splice::splice(
-            &self.instructions,
-            &super::splice::from_words(block),
-        )?;
+        self.instructions =
+            super::splice::splice(&self.instructions, &super::splice::from_words(block))?;
         Ok(())
     }
 
@@ -158,7 +156,9 @@ pub struct Plain {
 
 impl Plain {
     pub fn load(object: &[u8], program: &str) -> Result<Self> {
-        let fail = |why: libbpf_rs::Error| Error::failed(format!("cannot load the program {program}"), why);
+        let fail = |why: libbpf_rs::Error| {
+            Error::failed(format!("cannot load the program {program}"), why)
+        };
         quiet_libbpf();
         let mut open = ObjectBuilder::default().open_memory(object).map_err(fail)?;
         for mut one in open.progs_mut() {
@@ -169,7 +169,12 @@ impl Plain {
         let program = object
             .progs()
             .find(|one| one.name().to_string_lossy() == program)
-            .ok_or_else(|| Error::failed(format!("cannot load the program {program}"), "it is not in the object"))?
+            .ok_or_else(|| {
+                Error::failed(
+                    format!("cannot load the program {program}"),
+                    "it is not in the object",
+                )
+            })?
             .as_fd()
             .try_clone_to_owned()
             .map_err(|e| Error::os("cannot hold a program", e))?;
@@ -181,7 +186,10 @@ impl Plain {
     }
 
     pub fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
-        let map = self.object.maps().find(|map| map.name().to_string_lossy() == name)?;
+        let map = self
+            .object
+            .maps()
+            .find(|map| map.name().to_string_lossy() == name)?;
         // SAFETY: the descriptor belongs to the object, which the returned borrow keeps alive.
         Some(unsafe { BorrowedFd::borrow_raw(map.as_fd().as_raw_fd()) })
     }
@@ -189,6 +197,8 @@ impl Plain {
 
 impl std::fmt::Debug for Plain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Plain").field("program", &self.program).finish_non_exhaustive()
+        f.debug_struct("Plain")
+            .field("program", &self.program)
+            .finish_non_exhaustive()
     }
 }

@@ -32,7 +32,13 @@ pub fn splice(program: &[bpf_insn], block: &[bpf_insn]) -> Result<Vec<bpf_insn>>
     let what = "cannot put the filter into the program";
     let at = place(program).ok_or_else(|| Error::failed(what, "it keeps no place for one"))?;
     let behind = at + MARK_LENGTH;
-    let moved = |index: usize| if index < behind { index } else { index - MARK_LENGTH + block.len() };
+    let moved = |index: usize| {
+        if index < behind {
+            index
+        } else {
+            index - MARK_LENGTH + block.len()
+        }
+    };
     let mut spliced = Vec::with_capacity(program.len() + block.len());
     let mut is_second_half = false;
     for (index, instruction) in program.iter().enumerate() {
@@ -51,8 +57,14 @@ pub fn splice(program: &[bpf_insn], block: &[bpf_insn]) -> Result<Vec<bpf_insn>>
             let target = (index as i64 + 1 + distance) as usize;
             let distance = moved(target) as i64 - moved(index) as i64 - 1;
             let too_far = |_| {
-                Error::failed(what, format!("its {} instructions are more than a jump can pass over", block.len()))
-                    .mend("use a shorter expression, or --tap packet")
+                Error::failed(
+                    what,
+                    format!(
+                        "its {} instructions are more than a jump can pass over",
+                        block.len()
+                    ),
+                )
+                .mend("use a shorter expression, or --tap packet")
             };
             match field {
                 Field::Offset => instruction.off = i16::try_from(distance).map_err(too_far)?,
@@ -78,7 +90,9 @@ fn target_field(instruction: &bpf_insn) -> Option<Field> {
         _ if instruction.code == LOAD_IMMEDIATE => {
             (instruction.src_reg() == PSEUDO_FUNCTION).then_some(Field::Immediate)
         }
-        CLASS_JMP if operation == CALL => (instruction.src_reg() == PSEUDO_CALL).then_some(Field::Immediate),
+        CLASS_JMP if operation == CALL => {
+            (instruction.src_reg() == PSEUDO_CALL).then_some(Field::Immediate)
+        }
         CLASS_JMP if operation == EXIT => None,
         CLASS_JMP | CLASS_JMP32 => Some(Field::Offset),
         _ => None,
@@ -107,7 +121,12 @@ mod tests {
     use super::*;
 
     fn instruction(code: u8, off: i16, imm: i32) -> bpf_insn {
-        bpf_insn { code, off, imm, ..bpf_insn::default() }
+        bpf_insn {
+            code,
+            off,
+            imm,
+            ..bpf_insn::default()
+        }
     }
 
     fn nothing() -> bpf_insn {
@@ -130,9 +149,17 @@ mod tests {
         for length in [0, 1, 2, 7, 1000] {
             let spliced = splice(&program(), &vec![nothing(); length]).expect("there is a place");
             assert_eq!(spliced.len(), 4 + length);
-            assert_eq!(spliced[0].off as usize + 1, spliced.len() - 1, "forward, {length}");
+            assert_eq!(
+                spliced[0].off as usize + 1,
+                spliced.len() - 1,
+                "forward, {length}"
+            );
             let back = spliced.len() - 2;
-            assert_eq!(back as i64 + 1 + i64::from(spliced[back].off), 1, "backward, {length}");
+            assert_eq!(
+                back as i64 + 1 + i64::from(spliced[back].off),
+                1,
+                "backward, {length}"
+            );
         }
     }
 
