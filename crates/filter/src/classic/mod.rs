@@ -76,12 +76,13 @@ pub mod ancillary {
     /// Offsets from here to [`NET_OFF`] count from the link header, -2097152.
     pub const LL_OFF: u32 = 0xffe0_0000;
 
-    /// The offset in a packet whose network header begins at `network`, as a Linux socket counts.
+    /// The offset in an Ethernet frame. The network header is taken to be right behind the 14 bytes
+    /// of the Ethernet header; a Linux socket has it there too, once a tag is taken off the frame.
     /// Ancillary fields are nowhere in it.
-    pub fn offset(k: u32, network: u32) -> Option<u32> {
+    pub fn offset(k: u32) -> Option<u32> {
         Some(match k {
             AD_OFF.. => return None,
-            NET_OFF.. => k - NET_OFF + network,
+            NET_OFF.. => k - NET_OFF + 14,
             LL_OFF.. => k - LL_OFF,
             _ => k,
         })

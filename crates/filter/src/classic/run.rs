@@ -16,7 +16,7 @@ fn load(bytes: &[u8], offset: u64, size: u16) -> Option<u32> {
 
 /// The offset in an Ethernet frame; ancillary fields are not known in a file.
 fn fixed(k: u32) -> Option<u64> {
-    ancillary::offset(k, 14).map(u64::from)
+    ancillary::offset(k).map(u64::from)
 }
 
 /// What a program said of a packet.

@@ -441,10 +441,20 @@ impl<F: Fn(&str) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
             {
                 let start = text.start;
                 let inherited = inherited.len() + if not { "not ".len() } else { 0 };
-                return Refused { message, piece, start, inherited };
+                return Refused {
+                    message,
+                    piece,
+                    start,
+                    inherited,
+                };
             }
         }
-        Refused { message, piece: String::new(), start: 0, inherited: 0 }
+        Refused {
+            message,
+            piece: String::new(),
+            start: 0,
+            inherited: 0,
+        }
     }
 
     fn append(&mut self, program: &[Instruction], yes: Label, no: Label) {
@@ -488,7 +498,10 @@ mod tests {
             format!("host {}", hosts.join(" or ")),
             format!("not host {}", hosts.join(" and not ")),
             format!("tcp and (src host {}) and not port 22", hosts.join(" or ")),
-            format!("(ip src {} and ip)", hosts[..300].join(" and ip) or (ip src ")),
+            format!(
+                "(ip src {} and ip)",
+                hosts[..300].join(" and ip) or (ip src ")
+            ),
         ] {
             let start = Instant::now();
             let program = crate::compile(&expression, &Options::default()).unwrap();

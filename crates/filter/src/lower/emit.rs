@@ -187,10 +187,6 @@ impl<'a> Emitter<'a> {
     ) -> Result<usize, FilterError> {
         let decoder = Decoder {
             target: self.target,
-            link_header: match view {
-                View::Plain => 14,
-                View::Tagged => 18,
-            },
         };
         let mut graph = decoder.decode(classic)?;
         flow::cut_hopeless(&mut graph);

@@ -114,8 +114,6 @@ const BEYOND_ANY_PACKET: u32 = 0x7fff_ff00;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Decoder<'a> {
     pub(super) target: &'a Target,
-    /// Bytes before the network header, for loads that count from there.
-    pub(super) link_header: u32,
 }
 
 impl Decoder<'_> {
@@ -215,7 +213,7 @@ impl Decoder<'_> {
 
     /// The offset in the packet; offsets below zero count from one of its headers, as on a socket.
     fn offset(&self, k: u32) -> Option<u32> {
-        let k = ancillary::offset(k, self.link_header)?;
+        let k = ancillary::offset(k)?;
         (k < BEYOND_ANY_PACKET).then_some(k)
     }
 
@@ -225,7 +223,7 @@ impl Decoder<'_> {
             Answer::XorX => Op::Alu(crate::ebpf::op::XOR, Value::X),
             Answer::EtherType => Op::Load {
                 width: 2,
-                at: At::Abs(self.link_header.saturating_sub(2)),
+                at: At::Abs(12),
                 raw: false,
             },
             other => Op::Field(other),
