@@ -1,6 +1,8 @@
 //! A capture from beginning to end: taps attached, records merged into the sink, everything taken away again, and
 //! the account drawn up.
 
+mod frame;
+
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -11,7 +13,7 @@ use trawl_kernel::netlink::{LinkEvent, LinkMonitor};
 use trawl_kernel::packet_socket;
 use trawl_kernel::warden::Warden;
 use trawl_kernel::{Error, Result, errno};
-use trawl_packet::pcapng::{self, write};
+use trawl_packet::pcapng;
 
 use crate::Attached;
 use crate::account::{Account, PointSummary, Summary};
@@ -433,75 +435,6 @@ impl<'a> Session<'a> {
             ended: String::new(),
             interfaces: points,
         }
-    }
-
-    fn file_header(&self) -> Vec<u8> {
-        let mut header = Vec::new();
-        let Host {
-            os,
-            hardware,
-            application,
-        } = &self.host;
-        write::section_header(
-            &mut header,
-            &write::SectionHeader {
-                hardware: Some(hardware),
-                os: Some(os),
-                userappl: Some(application),
-                comment: None,
-            },
-        );
-        self.interfaces
-            .iter()
-            .for_each(|interface| write::interface_description(&mut header, interface));
-        header
-    }
-
-    fn file_trailer(&self, summary: &Summary) -> Vec<u8> {
-        let mut trailer = Vec::new();
-        let end = clock::wall();
-        for (
-            point,
-            PointSummary {
-                account,
-                hardware_stamped,
-                ..
-            },
-        ) in self.points.iter().zip(&summary.interfaces)
-        {
-            let (system, hardware) = match point.interfaces.as_slice() {
-                [system, rest @ ..] => (*system, rest.first().copied()),
-                [] => continue,
-            };
-            let times = write::InterfaceStatistics {
-                timestamp_ns: end,
-                start_ns: Some(self.started_wall),
-                end_ns: Some(end),
-                ..Default::default()
-            };
-            write::interface_statistics(
-                &mut trailer,
-                &write::InterfaceStatistics {
-                    interface_id: system,
-                    if_received: Some(account.seen),
-                    if_dropped: Some(account.lost_total()),
-                    filter_accepted: Some(account.seen - account.filtered_out),
-                    user_delivered: Some(account.recorded.saturating_sub(*hardware_stamped)),
-                    ..times
-                },
-            );
-            if let Some(hardware) = hardware {
-                write::interface_statistics(
-                    &mut trailer,
-                    &write::InterfaceStatistics {
-                        interface_id: hardware,
-                        user_delivered: Some(*hardware_stamped),
-                        ..times
-                    },
-                );
-            }
-        }
-        trailer
     }
 }
 

@@ -1,0 +1,302 @@
+//! The arguments of `trawl capture`, and what they mean in plain values.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, ValueEnum};
+use trawl_kernel::layout::RECORD_MAX_CAPTURED;
+use trawl_kernel::ring::Geometry;
+use trawl_kernel::{Error, Result, clock};
+use trawl_packet::print::{Dump, DumpForm, PrintOptions, Timestamp};
+use trawl_packet::verdict;
+use trawl_tap::Choice;
+use trawl_tap::filter::Filter;
+use trawl_tap::site::{At, Direction, Mode, Options, TimeSource};
+
+use crate::units;
+
+/// Records every packet that a hook sees, into a file that Wireshark opens, or as lines on the terminal
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Interface to capture on, NAME or NAMESPACE:NAME; may be given several times
+    #[arg(short = 'i', long = "interface", value_name = "IF", required = true)]
+    pub(super) interfaces: Vec<String>,
+    /// Network namespace of the interfaces that name none: a name, a path or a process id
+    #[arg(long, value_name = "NAME")]
+    pub(super) netns: Option<String>,
+    /// Where to see the packets
+    #[arg(long, value_enum, default_value_t = TapName::Auto)]
+    tap: TapName,
+    /// Which way the packets go [default: in for the xdp and hook taps, inout for tc and packet]
+    #[arg(short = 'Q', long, value_enum, value_name = "WAY")]
+    direction: Option<Way>,
+    /// At which end of the XDP program to record [default: exit]
+    #[arg(long, value_enum)]
+    at: Option<AtName>,
+    /// Record only packets with these verdicts: aborted, drop, pass, tx, redirect
+    #[arg(long, value_name = "LIST")]
+    verdict: Option<String>,
+    /// The pinned program array that the XDP program jumps through (found by itself where it can be)
+    #[arg(long, value_name = "PATH")]
+    hook: Option<PathBuf>,
+    /// Write the packets to this file, or to standard output with '-'
+    #[arg(short = 'w', long = "write", value_name = "FILE")]
+    pub(super) write: Option<PathBuf>,
+    #[arg(long, value_enum, default_value_t = Format::Pcapng)]
+    pub(super) format: Format,
+    /// Bytes to keep of each packet; 0 for all
+    #[arg(
+        short = 's',
+        long = "snapshot-length",
+        value_name = "SNAPLEN",
+        default_value_t = 0
+    )]
+    pub(super) snaplen: u64,
+    /// End after this many recorded packets
+    #[arg(short = 'c', long = "count", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// End after this time, for example 10s
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    duration: Option<Duration>,
+    /// Memory for packets on their way, for each CPU; a power of two
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = units::bytes)]
+    ring_size: u64,
+    /// Leave the interface's promiscuous mode as it is
+    #[arg(short = 'p', long = "no-promiscuous-mode")]
+    no_promiscuous: bool,
+    /// Show figures on standard error this often
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub(super) stats: Option<Duration>,
+    /// Write the account as JSON to this file, or to standard output with '-'
+    #[arg(long, value_name = "FILE")]
+    pub(super) summary: Option<PathBuf>,
+    /// How to attach trawl's own XDP program [default: native, and skb where the driver cannot]
+    #[arg(long, value_enum)]
+    mode: Option<ModeName>,
+    /// Whose clock stamps the packets
+    #[arg(long = "time", value_enum, default_value_t = TimeName::System)]
+    clock: TimeName,
+    /// Show packets as JSON, one object a line
+    #[arg(long, conflicts_with = "write")]
+    pub(super) json: bool,
+    /// Say nothing but errors and the account
+    #[arg(short = 'q', long)]
+    pub(super) quiet: bool,
+    #[command(flatten)]
+    choice: ChoiceArgs,
+    #[command(flatten)]
+    pub(super) lines: LineArgs,
+    /// Which packets, as tcpdump takes it: 'tcp port 80 and host 10.0.0.1'
+    #[arg(value_name = "EXPRESSION", trailing_var_arg = true)]
+    expression: Vec<String>,
+}
+
+/// Which packets are recorded.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Filtering")]
+struct ChoiceArgs {
+    /// A filter as a classic program, as `tcpdump -ddd` prints it, instead of an expression
+    #[arg(long, value_name = "PROGRAM", conflicts_with = "expression")]
+    cbpf: Option<String>,
+    /// Where the XDP program stands when the filter looks: the packet as it came or as it left it
+    #[arg(long, value_enum, value_name = "END")]
+    filter_at: Option<FilterEnd>,
+    /// Only packets of this receive queue
+    #[arg(long, value_name = "N")]
+    queue: Option<u32>,
+    /// Only packets that are handled on this CPU
+    #[arg(long, value_name = "N")]
+    cpu: Option<u32>,
+    /// One packet in N of those that match
+    #[arg(long, value_name = "1/N", value_parser = units::one_in)]
+    sample: Option<u32>,
+    /// Record at most this many packets a second, and count the others
+    #[arg(long, value_name = "PPS", value_parser = units::rate)]
+    limit_rate: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum FilterEnd {
+    Entry,
+    Exit,
+}
+
+/// How packets are shown where they are not written.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Printing")]
+pub(super) struct LineArgs {
+    /// Show the link layer's header
+    #[arg(short = 'e')]
+    link_header: bool,
+    /// Show numbers for names; trawl always does
+    #[arg(short = 'n', action = ArgAction::Count)]
+    numeric: u8,
+    /// -t no time, -tt seconds since 1970, -ttt since the last packet, -tttt with the date, -ttttt since the first
+    #[arg(short = 't', action = ArgAction::Count)]
+    time: u8,
+    /// Show the packet's bytes in hex; -xx with the link layer's header
+    #[arg(short = 'x', action = ArgAction::Count)]
+    hex: u8,
+    /// Show the packet's bytes in hex and ASCII; -XX with the link layer's header
+    #[arg(short = 'X', action = ArgAction::Count)]
+    hex_ascii: u8,
+    /// Show the packet's bytes in ASCII
+    #[arg(short = 'A', action = ArgAction::Count)]
+    ascii: u8,
+    /// Show more of each header; more with -vv
+    #[arg(short = 'v', action = ArgAction::Count)]
+    verbosity: u8,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum TapName {
+    Auto,
+    Xdp,
+    Hook,
+    Tc,
+    Packet,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Way {
+    In,
+    Out,
+    Inout,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum AtName {
+    Entry,
+    Exit,
+    Both,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    Pcapng,
+    Pcap,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ModeName {
+    Native,
+    Skb,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum TimeName {
+    System,
+    Hw,
+}
+
+impl Args {
+    fn filter(&self) -> Option<Filter> {
+        match &self.choice.cbpf {
+            Some(program) => Some(Filter::Classic(program.clone())),
+            None if self.expression.is_empty() => None,
+            None => Some(Filter::Expression(self.expression.join(" "))),
+        }
+    }
+
+    pub(super) fn options(&self) -> Result<Options> {
+        let kind = verdict::Kind::Xdp;
+        let verdicts = self
+            .verdict
+            .as_deref()
+            .map(|list| verdict::Set::parse(kind, list))
+            .transpose();
+        Ok(Options {
+            tap: match self.tap {
+                TapName::Auto => Choice::Auto,
+                TapName::Xdp => Choice::Xdp,
+                TapName::Hook => Choice::Hook,
+                TapName::Tc => Choice::Tc,
+                TapName::Packet => Choice::Packet,
+            },
+            direction: self.direction.map(|way| match way {
+                Way::In => Direction::In,
+                Way::Out => Direction::Out,
+                Way::Inout => Direction::Both,
+            }),
+            at: self.at.map(|at| match at {
+                AtName::Entry => At::Entry,
+                AtName::Exit => At::Exit,
+                AtName::Both => At::Both,
+            }),
+            verdicts: verdicts.map_err(|e| Error::usage("cannot understand --verdict", e))?,
+            mode: match self.mode {
+                None => Mode::NativeFirst,
+                Some(ModeName::Native) => Mode::Native,
+                Some(ModeName::Skb) => Mode::Skb,
+            },
+            hook: self.hook.clone(),
+            time: match self.clock {
+                TimeName::System => TimeSource::System,
+                TimeName::Hw => TimeSource::Hardware,
+            },
+            filter: self.filter(),
+            filter_at: self.choice.filter_at.map(|end| match end {
+                FilterEnd::Entry => At::Entry,
+                FilterEnd::Exit => At::Exit,
+            }),
+            queue: self.choice.queue,
+            cpu: self.choice.cpu,
+            sample: self.choice.sample,
+            rate_limit: self.choice.limit_rate,
+            snaplen: snaplen(self.snaplen)?,
+            count: self.count,
+            duration: self.duration,
+            geometry: Geometry::for_size(self.ring_size)?,
+            promiscuous: !self.no_promiscuous,
+        })
+    }
+}
+
+/// Zero means all, as it does for tcpdump.
+fn snaplen(asked: u64) -> Result<u32> {
+    match u32::try_from(asked) {
+        Ok(0) => Ok(RECORD_MAX_CAPTURED as u32),
+        Ok(bytes) if bytes as usize <= RECORD_MAX_CAPTURED => Ok(bytes),
+        _ => Err(Error::usage(
+            format!("cannot keep {asked} bytes of each packet"),
+            format!("{RECORD_MAX_CAPTURED} is the limit"),
+        )
+        .mend("leave out -s to keep all of it")),
+    }
+}
+
+impl LineArgs {
+    pub(super) fn options(&self) -> PrintOptions {
+        let Self {
+            link_header,
+            numeric: _,
+            time,
+            hex,
+            hex_ascii,
+            ascii,
+            verbosity,
+        } = *self;
+        let dump = |count: u8, form| {
+            (count > 0).then_some(Dump {
+                form,
+                link_header: count > 1,
+            })
+        };
+        PrintOptions {
+            link_header,
+            timestamp: match time {
+                0 => Timestamp::Default,
+                1 => Timestamp::None,
+                2 => Timestamp::Epoch,
+                3 => Timestamp::DeltaPrevious,
+                4 => Timestamp::Date,
+                _ => Timestamp::DeltaFirst,
+            },
+            utc_offset: clock::utc_offset(),
+            verbosity,
+            dump: dump(hex_ascii, DumpForm::HexAscii)
+                .or_else(|| dump(hex, DumpForm::Hex))
+                .or_else(|| dump(ascii, DumpForm::Ascii)),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The file or pipe that a capture goes to.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use trawl_kernel::warden::WholeBytes;
+use trawl_kernel::{Error, Result};
+
+/// Whether the name stands for standard output.
+pub(super) fn is_stdout(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// The file or pipe that packets are written to.
+pub(super) struct Output {
+    pub(super) file: File,
+    pub(super) name: String,
+    /// Set for a file that was not there before.
+    created: Option<PathBuf>,
+    regular: bool,
+}
+
+impl Output {
+    /// Opens without touching what may be there: the capture may still fail to start.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let name = if is_stdout(path) {
+            "standard output".to_owned()
+        } else {
+            path.display().to_string()
+        };
+        let fail = |e| Error::os(format!("cannot write to {name}"), e);
+        if is_stdout(path) {
+            let file = File::from(
+                std::io::stdout()
+                    .as_fd()
+                    .try_clone_to_owned()
+                    .map_err(fail)?,
+            );
+            return Ok(Self {
+                regular: false,
+                file,
+                name,
+                created: None,
+            });
+        }
+        let created = (!path.exists()).then(|| path.to_owned());
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .map_err(fail)?;
+        let regular = file.metadata().map_err(fail)?.is_file();
+        Ok(Self {
+            file,
+            name,
+            created,
+            regular,
+        })
+    }
+
+    pub(super) fn start(&self) -> Result<Option<WholeBytes>> {
+        if !self.regular {
+            return Ok(None);
+        }
+        self.file
+            .set_len(0)
+            .map_err(|e| Error::os(format!("cannot write to {}", self.name), e))?;
+        WholeBytes::new().map(Some)
+    }
+
+    /// Nothing was captured: a file made for it is not left behind.
+    pub(super) fn discard(&self) {
+        if let Some(path) = &self.created {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}

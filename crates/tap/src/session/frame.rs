@@ -1,0 +1,81 @@
+//! What stands before and behind the packets of a capture file.
+
+use trawl_kernel::clock;
+use trawl_packet::pcapng::write;
+
+use super::Session;
+use crate::account::{PointSummary, Summary};
+use crate::assembly::Host;
+
+impl Session<'_> {
+    /// What a file begins with: the section, and a block for each interface and hook point.
+    pub(super) fn file_header(&self) -> Vec<u8> {
+        let mut header = Vec::new();
+        let Host {
+            os,
+            hardware,
+            application,
+        } = &self.host;
+        write::section_header(
+            &mut header,
+            &write::SectionHeader {
+                hardware: Some(hardware),
+                os: Some(os),
+                userappl: Some(application),
+                comment: None,
+            },
+        );
+        self.interfaces
+            .iter()
+            .for_each(|interface| write::interface_description(&mut header, interface));
+        header
+    }
+
+    /// What a file ends with: the account of each hook point.
+    pub(super) fn file_trailer(&self, summary: &Summary) -> Vec<u8> {
+        let mut trailer = Vec::new();
+        let end = clock::wall();
+        for (
+            point,
+            PointSummary {
+                account,
+                hardware_stamped,
+                ..
+            },
+        ) in self.points.iter().zip(&summary.interfaces)
+        {
+            let (system, hardware) = match point.interfaces.as_slice() {
+                [system, rest @ ..] => (*system, rest.first().copied()),
+                [] => continue,
+            };
+            let times = write::InterfaceStatistics {
+                timestamp_ns: end,
+                start_ns: Some(self.started_wall),
+                end_ns: Some(end),
+                ..Default::default()
+            };
+            write::interface_statistics(
+                &mut trailer,
+                &write::InterfaceStatistics {
+                    interface_id: system,
+                    if_received: Some(account.seen),
+                    if_dropped: Some(account.lost_total()),
+                    filter_accepted: Some(account.seen - account.filtered_out),
+                    user_delivered: Some(account.recorded.saturating_sub(*hardware_stamped)),
+                    ..times
+                },
+            );
+            if let Some(hardware) = hardware {
+                write::interface_statistics(
+                    &mut trailer,
+                    &write::InterfaceStatistics {
+                        interface_id: hardware,
+                        user_delivered: Some(*hardware_stamped),
+                        ..times
+                    },
+                );
+            }
+        }
+        trailer
+    }
+}
