@@ -177,6 +177,17 @@ impl Capture {
         so_far
     }
 
+    /// Waits until the bytes on standard output so far satisfy `done`.
+    #[track_caller]
+    pub fn wait_output(&self, done: impl Fn(&[u8]) -> bool) {
+        let stdout = self.stdout.as_ref().expect("standard output is followed");
+        assert!(
+            stdout.wait(done),
+            "trawl wrote only {} bytes",
+            stdout.so_far().len()
+        );
+    }
+
     pub fn id(&self) -> u32 {
         self.child.id()
     }

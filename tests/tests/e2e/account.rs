@@ -19,7 +19,10 @@ fn all_of_many(tap: &str, program: Option<Does>) {
     capture.wait_seen(2 * COUNT);
     let summary = capture.stop_well();
     summary.assert_all_recorded(2 * COUNT);
-    assert_eq!(capinfos(&file, "Number of packets"), format!("{} k", 2 * COUNT / 1000));
+    assert_eq!(
+        capinfos(&file, "Number of packets"),
+        format!("{} k", 2 * COUNT / 1000)
+    );
     assert_eq!(capinfos(&file, "Strict time order"), "True");
     let contents = Contents::read(&file);
     assert_eq!(contents.packets.len() as u64, 2 * COUNT);
@@ -53,7 +56,16 @@ fn losses_are_exact(arguments: &[&str], program: Option<Does>) {
     let _heavy = heavy();
     let _program = program.map(|does| Loaded::native(does, &lab.pair.b).expect("the program"));
     let file = lab.file("file.pcapng");
-    let fixed = ["-i", &lab.receiver(), "--ring-size", "64KiB", "-Q", "in", "-w", &file];
+    let fixed = [
+        "-i",
+        &lab.receiver(),
+        "--ring-size",
+        "64KiB",
+        "-Q",
+        "in",
+        "-w",
+        &file,
+    ];
     let capture = Capture::start(&lab, &[&fixed[..], arguments].concat());
     capture.freeze();
     lab.send_from_two_cpus(&[frames::silent(64)], COUNT / 2);
@@ -69,13 +81,25 @@ fn losses_are_exact(arguments: &[&str], program: Option<Does>) {
     assert_eq!((summary.seen, summary.filtered_out), (COUNT + 2, 0));
     assert!(summary.lost_by("ring_full") > COUNT / 2, "{summary:?}");
     assert_eq!(summary.lost_by("ring_full"), summary.lost_total());
-    assert!(finished.stderr.contains("lost (ring full: "), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("lost (ring full: "),
+        "{}",
+        finished.stderr
+    );
 
     let contents = Contents::read(&file);
     assert_eq!(contents.packets.len() as u64, summary.recorded);
-    let told: u64 = contents.packets.iter().map(trawl_tests::pcapng::Packet::drop_count).sum();
+    let told: u64 = contents
+        .packets
+        .iter()
+        .map(trawl_tests::pcapng::Packet::drop_count)
+        .sum();
     assert_eq!(told, summary.lost_total());
-    let in_statistics: u64 = contents.statistics.iter().filter_map(|one| one.options.u64(5)).sum();
+    let in_statistics: u64 = contents
+        .statistics
+        .iter()
+        .filter_map(|one| one.options.u64(5))
+        .sum();
     assert_eq!(in_statistics, summary.lost_total());
     contents.assert_in_time_order();
 }
@@ -100,27 +124,50 @@ fn what_no_verdict_was_asked_for_is_filtered_out_and_counted() {
     let Some(lab) = Lab::open() else { return };
     let _program = Loaded::native(Does::ChosenWithHook, &lab.pair.b).expect("the program");
     let file = lab.file("file.pcapng");
-    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--verdict", "drop", "-w", &file]);
+    let capture = Capture::start(
+        &lab,
+        &["-i", &lab.receiver(), "--verdict", "drop", "-w", &file],
+    );
     let actions: Vec<Vec<u8>> = (0..4).map(frames::choosing).collect();
     lab.send(&actions, 400);
     capture.wait_seen(400);
     let summary = capture.stop_well();
-    assert_eq!((summary.seen, summary.filtered_out, summary.recorded), (400, 300, 100));
+    assert_eq!(
+        (summary.seen, summary.filtered_out, summary.recorded),
+        (400, 300, 100)
+    );
     let contents = Contents::read(&file);
     assert_eq!(contents.packets.len(), 100);
-    assert!(contents.packets.iter().all(|packet| packet.verdict() == Some((2, 1))));
+    assert!(
+        contents
+            .packets
+            .iter()
+            .all(|packet| packet.verdict() == Some((2, 1)))
+    );
 }
 
 #[test]
 fn a_verdict_that_trawls_own_program_never_has_leaves_nothing() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
-    let arguments = ["-i", &lab.receiver(), "--tap", "xdp", "--verdict", "drop", "-w", &file];
+    let arguments = [
+        "-i",
+        &lab.receiver(),
+        "--tap",
+        "xdp",
+        "--verdict",
+        "drop",
+        "-w",
+        &file,
+    ];
     let capture = Capture::start(&lab, &arguments);
     lab.send(&[frames::silent(64)], 10);
     capture.wait_seen(10);
     let summary = capture.stop_well();
-    assert_eq!((summary.seen, summary.filtered_out, summary.recorded), (10, 10, 0));
+    assert_eq!(
+        (summary.seen, summary.filtered_out, summary.recorded),
+        (10, 10, 0)
+    );
     assert!(Contents::read(&file).packets.is_empty());
 }
 
@@ -141,7 +188,11 @@ fn count_is_exact(arguments: &[&str], program: Option<Does>) {
     let contents = Contents::read(&file);
     assert_eq!(contents.packets.len(), COUNT);
     contents.assert_in_time_order();
-    assert_eq!(contents.statistics.len(), contents.interfaces.len(), "the file is complete");
+    assert_eq!(
+        contents.statistics.len(),
+        contents.interfaces.len(),
+        "the file is complete"
+    );
 }
 
 #[test]
@@ -173,7 +224,19 @@ fn a_count_is_exact_with_the_packet_tap() {
 fn a_count_of_one_from_one_cpu() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
-    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "xdp", "-c", "1", "-w", &file]);
+    let capture = Capture::start(
+        &lab,
+        &[
+            "-i",
+            &lab.receiver(),
+            "--tap",
+            "xdp",
+            "-c",
+            "1",
+            "-w",
+            &file,
+        ],
+    );
     lab.send(&[frames::silent(64)], 1);
     let summary = capture.wait().summary_of_success();
     assert_eq!(summary.recorded, 1);
@@ -184,7 +247,10 @@ fn a_count_of_one_from_one_cpu() {
 fn figures_are_shown_on_the_way() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
-    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--stats", "20ms", "-w", &file]);
+    let capture = Capture::start(
+        &lab,
+        &["-i", &lab.receiver(), "--stats", "20ms", "-w", &file],
+    );
     capture.wait_said(" s: 0 seen, 0 filtered out, 0 recorded, 0 lost, 0 a second");
     lab.send(&[frames::silent(64)], 3);
     capture.wait_said(" s: 3 seen, 0 filtered out, 3 recorded, 0 lost");

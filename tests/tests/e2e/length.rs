@@ -8,11 +8,15 @@ use trawl_tests::witness::tshark;
 use trawl_tests::{Capture, Lab, frames};
 
 /// Up to where a frame of a veth needs several pieces, around its pages, and the longest.
-const LENGTHS: [usize; 12] =
-    [1514, 3000, 3500, 3700, 4096, 4097, 5000, 8192, 8193, 9014, 20_000, 60_000];
+const LENGTHS: [usize; 12] = [
+    1514, 3000, 3500, 3700, 4096, 4097, 5000, 8192, 8193, 9014, 20_000, 60_000,
+];
 
 fn jumbo_lab() -> Option<Lab> {
-    Lab::with(PairOptions { mtu: 65_535, ..PairOptions::default() })
+    Lab::with(PairOptions {
+        mtu: 65_535,
+        ..PairOptions::default()
+    })
 }
 
 fn long_frames_are_whole(arguments: &[&str], program: Option<Does>) {
@@ -26,11 +30,21 @@ fn long_frames_are_whole(arguments: &[&str], program: Option<Does>) {
     lab.send_long(&sent);
     let summary = capture.wait().summary_of_success();
     summary.assert_all_recorded(LENGTHS.len() as u64);
-    assert!(summary.interfaces.iter().all(|one| one.truncated == 0), "{summary:?}");
+    assert!(
+        summary.interfaces.iter().all(|one| one.truncated == 0),
+        "{summary:?}"
+    );
     let contents = Contents::read(&file);
     for (packet, sent) in contents.packets.iter().zip(&sent) {
-        assert_eq!((packet.original as usize, packet.bytes.len()), (sent.len(), sent.len()));
-        let differs = packet.bytes.iter().zip(sent).position(|(one, other)| one != other);
+        assert_eq!(
+            (packet.original as usize, packet.bytes.len()),
+            (sent.len(), sent.len())
+        );
+        let differs = packet
+            .bytes
+            .iter()
+            .zip(sent)
+            .position(|(one, other)| one != other);
         assert_eq!(differs, None, "of {} bytes", sent.len());
     }
     let lengths: Vec<String> = tshark(&file, &["frame.len"]).concat();
@@ -66,7 +80,20 @@ fn the_packet_tap_records_long_frames_whole() {
 fn lengths_with(snaplen: &str, tap: &str) -> Option<Vec<(usize, u32)>> {
     let lab = Lab::open()?;
     let file = lab.file("file.pcapng");
-    let arguments = ["-i", &lab.receiver(), "-Q", "in", "--tap", tap, "-s", snaplen, "-c", "3", "-w", &file];
+    let arguments = [
+        "-i",
+        &lab.receiver(),
+        "-Q",
+        "in",
+        "--tap",
+        tap,
+        "-s",
+        snaplen,
+        "-c",
+        "3",
+        "-w",
+        &file,
+    ];
     let capture = Capture::start(&lab, &arguments);
     let sent = [60, 61, 1514].map(frames::patterned);
     lab.send(&sent, 3);
@@ -76,31 +103,57 @@ fn lengths_with(snaplen: &str, tap: &str) -> Option<Vec<(usize, u32)>> {
     for (packet, sent) in contents.packets.iter().zip(&sent) {
         assert_eq!(packet.bytes, sent[..packet.bytes.len()]);
     }
-    let cut = contents.packets.iter().filter(|packet| packet.bytes.len() < packet.original as usize);
-    assert_eq!(summary.interfaces[0].truncated, cut.count() as u64, "{summary:?}");
+    let cut = contents
+        .packets
+        .iter()
+        .filter(|packet| packet.bytes.len() < packet.original as usize);
+    assert_eq!(
+        summary.interfaces[0].truncated,
+        cut.count() as u64,
+        "{summary:?}"
+    );
     let asked: u32 = snaplen.parse().expect("a number");
     let told = contents.interfaces[0].snaplen;
-    assert!(if asked == 0 { told == 0 || told >= 65_535 } else { told == asked }, "{told} for {asked}");
-    Some(contents.packets.iter().map(|packet| (packet.bytes.len(), packet.original)).collect())
+    assert!(
+        if asked == 0 {
+            told == 0 || told >= 65_535
+        } else {
+            told == asked
+        },
+        "{told} for {asked}"
+    );
+    Some(
+        contents
+            .packets
+            .iter()
+            .map(|packet| (packet.bytes.len(), packet.original))
+            .collect(),
+    )
 }
 
 #[test]
 fn a_snap_length_cuts_what_is_kept() {
     for tap in ["xdp", "tc", "packet"] {
-        let Some(lengths) = lengths_with("60", tap) else { return };
+        let Some(lengths) = lengths_with("60", tap) else {
+            return;
+        };
         assert_eq!(lengths, [(60, 60), (60, 61), (60, 1514)], "{tap}");
     }
 }
 
 #[test]
 fn a_snap_length_of_one_byte() {
-    let Some(lengths) = lengths_with("1", "xdp") else { return };
+    let Some(lengths) = lengths_with("1", "xdp") else {
+        return;
+    };
     assert_eq!(lengths, [(1, 60), (1, 61), (1, 1514)]);
 }
 
 #[test]
 fn a_snap_length_of_zero_keeps_all() {
-    let Some(lengths) = lengths_with("0", "xdp") else { return };
+    let Some(lengths) = lengths_with("0", "xdp") else {
+        return;
+    };
     assert_eq!(lengths, [(60, 60), (61, 61), (1514, 1514)]);
 }
 
@@ -108,7 +161,18 @@ fn a_snap_length_of_zero_keeps_all() {
 fn a_snap_length_in_the_middle_of_a_later_piece() {
     let Some(lab) = jumbo_lab() else { return };
     let file = lab.file("file.pcapng");
-    let arguments = ["-i", &lab.receiver(), "--tap", "xdp", "-s", "5001", "-c", "1", "-w", &file];
+    let arguments = [
+        "-i",
+        &lab.receiver(),
+        "--tap",
+        "xdp",
+        "-s",
+        "5001",
+        "-c",
+        "1",
+        "-w",
+        &file,
+    ];
     let capture = Capture::start(&lab, &arguments);
     let sent = frames::patterned(9014);
     lab.send_long(std::slice::from_ref(&sent));

@@ -2,5 +2,7 @@
 
 mod account;
 mod content;
+mod formats;
 mod length;
 mod merge;
+mod printing;
