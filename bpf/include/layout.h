@@ -18,7 +18,7 @@
 /* A ring's bytes begin this far behind its control block: whole pages. */
 #define RING_CONTROL_SIZE 24576
 /* Room behind the last segment, so that the verifier can prove that any bounded offset plus the largest block fits. */
-#define RING_SLACK (512 * 1024)
+#define RING_SLACK (288 * 1024)
 /* The largest number of captured bytes; tcpdump's own limit. */
 #define RECORD_MAX_CAPTURED 262144
 /* Everything in a block that is not packet bytes, at most. */

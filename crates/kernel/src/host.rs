@@ -18,6 +18,18 @@ pub fn describe() -> Description {
             Some(line.split_once(':')?.1.trim().to_owned())
         })
         .map_or_else(|| machine.clone(), |model| format!("{model} ({machine})"));
-    let os = format!("{} {}", name.sysname().to_string_lossy(), name.release().to_string_lossy());
+    let os = format!(
+        "{} {}",
+        name.sysname().to_string_lossy(),
+        name.release().to_string_lossy()
+    );
     Description { os, hardware }
+}
+
+/// Bytes of memory that can be had without swapping; 0 where the kernel does not say.
+pub fn available_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.map_or(0, |kib| kib << 10)
 }

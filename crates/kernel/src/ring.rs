@@ -19,6 +19,9 @@ pub(crate) const IN_FLIGHT: u64 = 1;
 /// The smallest and the largest ring that can be asked for.
 pub const RING_SIZE_MIN: u64 = 64 << 10;
 pub const RING_SIZE_MAX: u64 = 256 << 20;
+/// A share of the memory at hand that all rings together take if nobody says how large they are to be.
+const DEFAULT_SHARE: u64 = 8;
+const DEFAULT_SIZE: u64 = 64 << 20;
 const SEGMENT_MAX: usize = 512 << 10;
 
 /// How a ring is cut up.
@@ -29,7 +32,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// A ring of at least `bytes`, rounded up to a power of two.
+    /// A ring of `bytes`, rounded down to a power of two: memory is promised not to be more than asked for.
     pub fn for_size(bytes: u64) -> Result<Self> {
         let what = || format!("cannot make a ring of {bytes} bytes");
         let mend = format!(
@@ -43,7 +46,7 @@ impl Geometry {
         if bytes > RING_SIZE_MAX {
             return Err(Error::usage(what(), "the verifier takes no larger one").mend(mend));
         }
-        let ring_size = (bytes as usize).next_power_of_two();
+        let ring_size = 1usize << bytes.ilog2();
         // Large enough for the largest packet where the ring allows it; small enough that a handful stay cached.
         let segment_size = (ring_size / 4)
             .min(SEGMENT_MAX)
@@ -52,6 +55,12 @@ impl Geometry {
             ring_size,
             segment_size,
         })
+    }
+
+    /// What is taken where nobody says: 64 MiB for each CPU, less on machines with many CPUs and little memory.
+    pub fn by_default(cpus: usize, available: u64) -> Result<Self> {
+        let share = available / DEFAULT_SHARE / cpus.max(1) as u64;
+        Self::for_size(share.clamp(RING_SIZE_MIN, DEFAULT_SIZE))
     }
 
     pub fn segments(&self) -> usize {
@@ -459,10 +468,22 @@ mod tests {
     }
 
     #[test]
+    fn the_default_leaves_most_of_the_memory_alone() {
+        let gib = 1 << 30;
+        let size = |cpus, available| {
+            Geometry::by_default(cpus, available).expect("in bounds").ring_size
+        };
+        assert_eq!(size(2, 16 * gib), 64 << 20);
+        assert_eq!(size(128, 64 * gib), 64 << 20);
+        assert_eq!(size(128, 8 * gib), 8 << 20);
+        assert_eq!(size(512, 0), RING_SIZE_MIN as usize);
+    }
+
+    #[test]
     fn segments_fill_the_ring() {
         for bytes in [RING_SIZE_MIN, 100_000, 4 << 20, 64 << 20, RING_SIZE_MAX] {
             let geometry = Geometry::for_size(bytes).expect("accepted");
-            assert!(geometry.ring_size as u64 >= bytes);
+            assert!(geometry.ring_size as u64 <= bytes && geometry.ring_size as u64 > bytes / 2);
             assert_eq!(
                 geometry.segments() * geometry.segment_size,
                 geometry.ring_size

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{ArgAction, ValueEnum};
 use trawl_kernel::layout::RECORD_MAX_CAPTURED;
 use trawl_kernel::ring::Geometry;
-use trawl_kernel::{Error, Result, clock};
+use trawl_kernel::{Error, Result, clock, events, host};
 use trawl_packet::print::{Dump, DumpForm, PrintOptions, Timestamp};
 use trawl_packet::verdict;
 use trawl_tap::Choice;
@@ -58,9 +58,9 @@ pub struct Args {
     /// End after this time, for example 10s
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
-    /// Memory for packets on their way, for each CPU; a power of two
-    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = units::bytes)]
-    ring_size: u64,
+    /// Memory for packets on their way, for each CPU, rounded down to a power of two [default: 64MiB]
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
+    ring_size: Option<u64>,
     /// Leave the interface's promiscuous mode as it is
     #[arg(short = 'p', long = "no-promiscuous-mode")]
     no_promiscuous: bool,
@@ -246,7 +246,10 @@ impl Args {
             snaplen: snaplen(self.snaplen)?,
             count: self.count,
             duration: self.duration,
-            geometry: Geometry::for_size(self.ring_size)?,
+            geometry: match self.ring_size {
+                Some(bytes) => Geometry::for_size(bytes)?,
+                None => Geometry::by_default(events::cpu_count(), host::available_memory())?,
+            },
             promiscuous: !self.no_promiscuous,
         })
     }
