@@ -20,5 +20,6 @@ pub use ebpf::{Insn, disassemble};
 pub use error::FilterError;
 pub use expression::{LinkType, Options, compile};
 
+pub use lower::inner::{Inner, lower_inner};
 pub use lower::standalone::standalone;
 pub use lower::{Hook, Lowered, Stats, Target, lower};

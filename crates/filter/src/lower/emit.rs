@@ -154,7 +154,11 @@ pub(super) fn program(classic: &Classic, target: &Target) -> Result<Lowered, Fil
     } else {
         emitter.fast(plain);
     }
-    emitter.finish(classic.instructions().len())
+    let fast = emitter.finish_fast();
+    for version in 0..emitter.versions.len() {
+        emitter.slow(version);
+    }
+    emitter.finish(fast, classic.instructions().len())
 }
 
 impl<'a> Emitter<'a> {
@@ -540,7 +544,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Emits what is reached of a slow version.
-    fn slow(&mut self, version: usize) {
+    pub(super) fn slow(&mut self, version: usize) {
         // The verifier refuses code that nothing leads to, so first find what is led to.
         let mut open: Vec<(usize, usize)> = self.versions[version].slow.keys().copied().collect();
         let mut seen = BTreeSet::new();
@@ -589,14 +593,16 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Emits what is left, the slow versions and the tails, and links it all.
-    pub(super) fn finish(mut self, classic: usize) -> Result<Lowered, FilterError> {
+    /// Emits the ways out of the fast versions, which are all there now; says how many
+    /// instructions that is so far, less the ways out.
+    pub(super) fn finish_fast(&mut self) -> usize {
         let fast = self.asm.len();
         self.emit_stubs();
-        // A slow version of a locator leads to slow versions that come after it.
-        for version in 0..self.versions.len() {
-            self.slow(version);
-        }
+        fast
+    }
+
+    /// Emits the tails and links it all.
+    pub(super) fn finish(mut self, fast: usize, classic: usize) -> Result<Lowered, FilterError> {
         let mut tails: Vec<(u32, Label)> = self.tails.iter().map(|(&k, &l)| (k, l)).collect();
         tails.push((0, self.no_match));
         tails.retain(|&(_, label)| self.asm.is_used(label));

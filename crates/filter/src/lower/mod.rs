@@ -47,6 +47,7 @@ mod assembler;
 mod emit;
 mod flow;
 mod graph;
+pub mod inner;
 
 mod load;
 pub mod standalone;

@@ -3,11 +3,9 @@
 //!
 //! `TRAWL_FILTER_FRAMES` sets how many frames each expression meets.
 
-mod support;
-
-use support::machine::{Scene, run};
-use support::packets::{Random, frames};
-use support::{classic, expressions, lowered};
+use crate::support::machine::{Scene, run};
+use crate::support::packets::{Random, frames};
+use crate::support::{classic, expressions, lowered};
 use trawl_filter::{Classic, Insn, Target};
 
 /// libpcap's own opinion, from its own compiler, optimiser and interpreter.
@@ -194,7 +192,7 @@ fn every_length_agrees() {
         let oracle = oracle(expression, true);
         let readers = Readers::new(classic(expression));
         for seed in 0..6 {
-            let mut frame = support::packets::tunnel_frame(&mut Random::new(seed));
+            let mut frame = crate::support::packets::tunnel_frame(&mut Random::new(seed));
             frame.resize(200, 0);
             for length in 0..=200 {
                 let frame = &frame[..length];

@@ -1,12 +1,10 @@
 //! Random classic programs: whatever the checker takes, the lowered block answers as the
 //! interpreter does, and the interpreter as libpcap's rules say.
 
-mod support;
-
+use crate::support::lowered;
+use crate::support::machine::{Scene, run};
+use crate::support::packets::{Random, frames};
 use proptest::prelude::*;
-use support::lowered;
-use support::machine::{Scene, run};
-use support::packets::{Random, frames};
 use trawl_filter::{Classic, Hook, Instruction, Target};
 
 /// Offsets near the borders of packets, headers and tags, and a few far ones.

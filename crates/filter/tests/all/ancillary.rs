@@ -1,0 +1,127 @@
+//! Facts that are not in the packet's bytes: what each hook answers, and what it refuses.
+
+use crate::support::machine::{Scene, run};
+use crate::support::{classic, lowered};
+use trawl_filter::{Classic, FilterError, Target, lower};
+
+fn result(program: &Classic, target: &Target) -> u32 {
+    let scene = Scene {
+        bytes: &[0; 60],
+        linear: 60,
+        tag: None,
+    };
+    run(&lowered(program, target), target, &scene).unwrap()
+}
+
+/// A program that returns one ancillary field.
+fn field(offset: u32) -> Classic {
+    Classic::parse(&format!("2,32 0 0 {},22 0 0 0", 0xffff_f000 + offset)).unwrap()
+}
+
+#[test]
+fn direction_is_known_at_every_hook() {
+    for target in [Target::xdp(), Target::copy(128)] {
+        assert_ne!(result(&classic("inbound"), &target), 0);
+        assert_eq!(result(&classic("outbound"), &target), 0);
+        assert_ne!(result(&classic("not outbound and greater 60"), &target), 0);
+    }
+    // The machine's packet type is 0x104, which is not "outgoing".
+    assert_ne!(result(&classic("inbound"), &Target::tc()), 0);
+}
+
+#[test]
+fn fields_come_from_the_context() {
+    for (target, fields) in [
+        (
+            Target::xdp(),
+            &[(8, 0x10c), (24, 0x110), (44, 0), (48, 0), (36, 3), (56, 3)][..],
+        ),
+        (
+            Target::tc(),
+            &[
+                (0, 0x86dd),
+                (4, 0x104),
+                (8, 0x128),
+                (20, 0x108),
+                (24, 0x10c),
+                (32, 0x144),
+                (48, 0),
+            ],
+        ),
+    ] {
+        for &(offset, expected) in fields {
+            assert_eq!(
+                result(&field(offset), &target),
+                expected,
+                "{offset} {target:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_a_hook_cannot_know_is_refused_with_a_way_out() {
+    for (offset, target) in [
+        (4, Target::xdp()),
+        (20, Target::xdp()),
+        (28, Target::xdp()),
+        (32, Target::xdp()),
+        (52, Target::tc()),
+        (12, Target::tc()),
+        (8, Target::copy(64)),
+        (24, Target::copy(64)),
+    ] {
+        match lower(&field(offset), &target) {
+            Err(error @ FilterError::NotAtHook { .. }) => {
+                let text = error.to_string();
+                assert!(
+                    text.contains("not known at") && text.contains("; "),
+                    "{text}"
+                );
+            }
+            other => panic!("{offset} {target:?}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn fields_survive_the_helpers_that_answer_them() {
+    // A random number, then fields of the packet, an address after X among them.
+    let program = Classic::parse(
+        "8,177 0 0 14,32 0 0 4294963256,7 0 0 0,40 0 0 12,1 0 0 4,80 0 0 10,20 0 0 0,22 0 0 0",
+    )
+    .unwrap();
+    let mut frame = [0; 60];
+    frame[14] = 0x45;
+    for target in [Target::xdp(), Target::tc()] {
+        for linear in [0, 13, 20, 60] {
+            let scene = Scene {
+                bytes: &frame,
+                linear,
+                tag: None,
+            };
+            assert_eq!(run(&lowered(&program, &target), &target, &scene), Ok(0x45));
+        }
+    }
+}
+
+#[test]
+fn programs_for_stripped_frames_see_stripped_frames() {
+    // As libpcap makes `vlan 100` for a live socket: the tag is asked of the kernel.
+    let program = Classic::parse(
+        "10,48 0 0 4294963248,21 4 0 1,40 0 0 12,21 2 0 33024,21 1 0 34984,21 0 4 37120,48 0 0 4294963244,84 0 0 4095,21 0 1 100,6 0 0 1",
+    );
+    // Cut short on purpose: it must end in a return for both ways.
+    assert!(program.is_err());
+    let program = Classic::parse("3,32 0 0 4294963244,84 0 0 4095,22 0 0 0").unwrap();
+    let target = Target::tc();
+    let scene = Scene {
+        bytes: &[0; 60],
+        linear: 60,
+        tag: Some((0x8100, 0x2064)),
+    };
+    assert_eq!(run(&lowered(&program, &target), &target, &scene), Ok(100));
+    let length = Classic::parse("6,32 0 0 4294963248,21 0 2 1,128 0 0 0,22 0 0 0,6 0 0 0,6 0 0 0");
+    let block = lowered(&length.unwrap(), &target);
+    assert_eq!(run(&block, &target, &scene), Ok(60));
+}

@@ -1,0 +1,7 @@
+//! Lowered filters against libpcap and against the interpreter, without privileges.
+
+mod agreement;
+mod ancillary;
+mod inner;
+mod random_programs;
+mod support;
