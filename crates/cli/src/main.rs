@@ -2,7 +2,9 @@
 
 mod bench;
 mod capture;
+mod demo;
 mod doctor;
+mod generate;
 mod lab;
 mod print;
 mod terminal;
@@ -27,6 +29,9 @@ enum Command {
     Doctor(doctor::Args),
     Bench(bench::Args),
     Lab(lab::Args),
+    Demo(demo::Args),
+    Completions(generate::Completions),
+    Man(generate::Man),
 }
 
 fn main() -> ExitCode {
@@ -36,6 +41,9 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Lab(args) => lab::run(args),
+        Command::Demo(args) => demo::run(args),
+        Command::Completions(args) => generate::completions(args),
+        Command::Man(args) => generate::man(args),
     };
     result.unwrap_or_else(|error| {
         terminal::say(&error.to_string());

@@ -1,0 +1,252 @@
+//! `trawl demo`: the main job from end to end. An XDP program drops everything on an interface of a lab; tcpdump sees
+//! nothing there, trawl records each packet with its verdict.
+
+mod cleaner;
+mod watchers;
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use trawl_kernel::{Error, Result, clock};
+use trawl_lab::program::{Does, Loaded};
+use trawl_lab::sender::{Engine, Job, send};
+use trawl_lab::{Pair, PairOptions};
+use trawl_packet::build::{Icmp, Tcp, Template, flags};
+use trawl_packet::pcapng::Verdict;
+use trawl_packet::print::{PacketView, PrintOptions, Printer};
+use trawl_packet::read::{CaptureReader, ReadError};
+
+use crate::doctor::write_out;
+use cleaner::Cleaner;
+use watchers::Watcher;
+
+/// Shows in a lab of its own that trawl records what an XDP program drops and tcpdump misses
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The capture file that is left behind
+    #[arg(
+        short = 'w',
+        long = "write",
+        value_name = "FILE",
+        default_value = "trawl-demo.pcapng"
+    )]
+    write: PathBuf,
+    /// Waits for the end of standard input, and cleans up after the demo whose lab this is
+    #[arg(long, value_name = "LAB", hide = true)]
+    clean_up: Option<String>,
+}
+
+/// Frames of several kinds, at leisure, and then one frame over and over as fast as it goes.
+const MIXED: u64 = 1_000;
+const MIXED_RATE: u64 = 100_000;
+const FAST: u64 = 99_000;
+const SHOWN: usize = 5;
+const DISCARD_PORT: u16 = 9;
+
+pub fn run(args: Args) -> Result<ExitCode> {
+    if let Some(lab) = args.clean_up {
+        cleaner::stand_by(&lab);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let id = format!("demo-{}", std::process::id());
+    let mut cleaner = Cleaner::start(&id)?;
+    let lab = Pair::named(&id, &PairOptions::default())?;
+    let good = show(&lab, &args.write, &mut cleaner)?;
+    lab.remove()?;
+    cleaner.dismiss();
+    let file = args.write.canonicalize().unwrap_or(args.write);
+    say(&format!(
+        "\nThe lab is gone. The capture file: {}",
+        file.display()
+    ))?;
+    Ok(if good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Returns whether all came out as it should.
+fn show(lab: &Pair, file: &Path, cleaner: &mut Cleaner) -> Result<bool> {
+    let program = Loaded::native(Does::DropWithHook, &lab.b)?;
+    say(&format!(
+        "A lab: two network namespaces joined by a veth. On {} in {},\n\
+         an XDP program (native mode, with a hook map) drops every packet.\n",
+        lab.b.interface, lab.b.name
+    ))?;
+    let tcpdump = Watcher::tcpdump(&lab.b)?;
+    let mut trawl = Watcher::trawl(&lab.b, file, MIXED + FAST)?;
+    for watcher in tcpdump.iter().chain([&trawl]) {
+        cleaner.also_end(watcher.process())?;
+    }
+    say(&send_all(lab)?)?;
+    let account = trawl.wait()?;
+    let (tcpdump_blind, tcpdump_says) = match tcpdump {
+        Some(tcpdump) => {
+            let said = tcpdump.interrupt()?;
+            (
+                said.contains("\n0 packets captured"),
+                indented(&said, "packet"),
+            )
+        }
+        None => (true, "  (it is not installed)\n".to_owned()),
+    };
+    drop(program);
+    say(&format!("\ntcpdump on that interface:\n{tcpdump_says}"))?;
+    say(&format!(
+        "\ntrawl on that interface:\n{}",
+        indented(&account, "seen")
+    ))?;
+    let recorded = read_back(file)?;
+    say(&format!(
+        "\nIn the file: {} packets, {} of them with the verdict DROP. The first ones:\n{}",
+        recorded.packets, recorded.dropped, recorded.first
+    ))?;
+    if let Some(fields) = tshark(file) {
+        let titles = "number  interface  queue  packet id  verdict (1 is XDP_DROP)  protocol";
+        say(&format!("\ntshark on the file: {titles}\n{fields}"))?;
+    }
+    let all = MIXED + FAST;
+    Ok(tcpdump_blind && recorded.packets == all && recorded.dropped == all)
+}
+
+fn say(text: &str) -> Result<()> {
+    write_out(&format!("{}\n", text.trim_end_matches('\n')))
+}
+
+/// The lines that hold a word, moved in a little.
+fn indented(text: &str, word: &str) -> String {
+    let lines = text.lines().filter(|line| line.contains(word));
+    lines.map(|line| format!("  {line}\n")).collect()
+}
+
+fn send_all(lab: &Pair) -> Result<String> {
+    let frames = frames(lab);
+    let mut job = Job {
+        namespace: Some(&lab.a.namespace),
+        interface: &lab.a.interface,
+        frames: &frames,
+        count: MIXED,
+        engine: Engine::Live,
+        rate: Some(MIXED_RATE),
+        cpu: None,
+    };
+    let mixed = send(&job)?;
+    job.frames = &frames[..1];
+    job.count = FAST;
+    job.rate = None;
+    let fast = send(&job)?;
+    Ok(format!(
+        "Sent into it: {} packets of several kinds, and {} more at {:.1} million a second.",
+        mixed.packets,
+        fast.packets,
+        fast.per_second() / 1e6
+    ))
+}
+
+/// One frame of each kind, from one side of the lab to the other.
+fn frames(lab: &Pair) -> Vec<Vec<u8>> {
+    let (a, b) = (&lab.a, &lab.b);
+    let ethernet = || Template::new().ethernet(a.mac, b.mac);
+    let request = Tcp {
+        src: 40_000,
+        dst: 443,
+        seq: 1,
+        flags: flags::SYN,
+        window: 64_240,
+        ..Tcp::default()
+    };
+    [
+        ethernet()
+            .ipv4(a.ipv4, b.ipv4)
+            .udp(40_000, DISCARD_PORT)
+            .frame_len(60),
+        ethernet().ipv4(a.ipv4, b.ipv4).tcp(request),
+        ethernet()
+            .ipv4(a.ipv4, b.ipv4)
+            .icmp(Icmp::echo_request(1, 1))
+            .payload([0; 56]),
+        ethernet()
+            .ipv6(a.ipv6, b.ipv6)
+            .udp(40_000, DISCARD_PORT)
+            .payload([0; 100]),
+        ethernet()
+            .vlan(7)
+            .ipv6(a.ipv6, b.ipv6)
+            .icmpv6(Icmp::echo_request_v6(1, 1)),
+    ]
+    .map(|template| template.build())
+    .to_vec()
+}
+
+/// What is found in the capture file.
+#[derive(Debug, Default)]
+struct Recorded {
+    packets: u64,
+    dropped: u64,
+    /// The first packets as lines.
+    first: String,
+}
+
+fn read_back(path: &Path) -> Result<Recorded> {
+    let file =
+        File::open(path).map_err(|e| Error::os(format!("cannot read {}", path.display()), e))?;
+    count_and_print(file).map_err(|e| Error::failed(format!("cannot read {}", path.display()), e))
+}
+
+fn count_and_print(file: File) -> Result<Recorded, ReadError> {
+    let mut reader = CaptureReader::new(file)?;
+    let mut recorded = Recorded::default();
+    let mut printer = Printer::new(PrintOptions {
+        utc_offset: clock::utc_offset(),
+        ..PrintOptions::default()
+    });
+    while let Some(packet) = reader.next_packet()? {
+        let verdict = packet.options.verdict;
+        recorded.packets += 1;
+        recorded.dropped += u64::from(verdict == Some(Verdict::Xdp(1)));
+        if recorded.packets <= SHOWN as u64 {
+            let view = PacketView {
+                timestamp_ns: packet.timestamp_ns,
+                link_type: packet.link_type,
+                captured: packet.captured,
+                original_len: packet.original_len,
+                interface: None,
+                direction: packet.options.direction(),
+                hook: Some("xdp exit"),
+                verdict,
+            };
+            recorded.first.push_str("  ");
+            printer.line(&mut recorded.first, &view);
+        }
+    }
+    Ok(recorded)
+}
+
+/// Wireshark's view of the same packets, where it is installed.
+fn tshark(file: &Path) -> Option<String> {
+    let fields = [
+        "frame.number",
+        "frame.interface_name",
+        "frame.interface_queue",
+        "frame.packet_id",
+        "frame.verdict.ebpf_xdp",
+        "_ws.col.Protocol",
+    ];
+    let output = Command::new("tshark")
+        .args(["-n", "-c", "3", "-T", "fields", "-E", "separator=/s"])
+        .args(fields.iter().flat_map(|field| ["-e", field]))
+        .arg("-r")
+        .arg(file)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    let mut text = String::new();
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let _ = writeln!(text, "  {line}");
+    }
+    output.status.success().then_some(text)
+}
