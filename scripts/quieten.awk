@@ -4,5 +4,5 @@
 /^successes:$/ { hidden = 1 }
 /^(failures:|test result: )/ { hidden = 0 }
 /^---- .* stdout ----$/ { test = $2 }
-hidden && /^SKIPPED: / { print test ": " $0; fflush() }
+hidden && /^SKIPPED: / { print "test " test ": " $0; fflush() }
 !hidden { print; fflush() }

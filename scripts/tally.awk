@@ -11,17 +11,22 @@
         if ($(i + 1) == "ignored;") skipped += $i
     }
     section = test = ""
+    split("", told)
 }
 
 /^(successes|failures):$/ { section = $1 }
 
-# The output of one test: however often it says that it is skipped, it counts once.
+# The output of one test.
 /^---- .* stdout ----$/ { test = $2 }
 
-/^SKIPPED: / && section == "successes:" && test != "" {
-    skipped++
-    passed--
-    test = ""
+# Within a test's output, or past cargo's capture: then with the test's name. It counts once, however often it is said.
+/^SKIPPED: / && section != "failures:" {
+    name = section == "" ? $2 : test ":"
+    if (!(name in told)) {
+        told[name] = 1
+        skipped++
+        passed--
+    }
 }
 
 END {
