@@ -1,11 +1,13 @@
 //! BPF objects: maps, programs and links, by libbpf and its raw calls.
 
+pub mod classic_check;
 pub mod info;
 pub mod link;
 pub mod map;
 pub mod object;
 pub mod program;
 pub mod splice;
+pub mod test_run;
 
 /// libbpf reports failures as negative errno values.
 fn check(result: i32) -> Result<i32, std::io::Error> {

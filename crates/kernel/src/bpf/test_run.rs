@@ -1,0 +1,118 @@
+//! Test runs: a loaded program asked about a packet without any interface (BPF_PROG_TEST_RUN).
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+use super::{check, opts};
+
+/// What a program answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// What it returned.
+    pub value: u32,
+    /// How long a run took, on average over the repetitions.
+    pub duration: Duration,
+}
+
+/// Runs an XDP program on a frame.
+///
+/// The kernel takes no frame shorter than an Ethernet header. What is more than a page holds is put into
+/// fragments; so is all behind the first `linear` bytes if that is given (kernel 6.18 and later, an older one
+/// answers EINVAL). Whether the program was loaded for fragments is not looked at.
+pub fn xdp(
+    program: BorrowedFd<'_>,
+    frame: &[u8],
+    linear: Option<usize>,
+    repeat: u32,
+) -> io::Result<Answer> {
+    let context = libbpf_sys::xdp_md {
+        data_end: linear.unwrap_or(frame.len()).min(frame.len()) as u32,
+        ..Default::default()
+    };
+    // Without a context the kernel chooses, which kernels of all ages can.
+    run(program, frame, linear.map(|_| &context), repeat)
+}
+
+/// Runs a tc program on a frame, which must be longer than an Ethernet header and fit a page. It has no tag
+/// beside it and is all in one piece: kernels of today let nobody ask for anything else.
+pub fn tc(program: BorrowedFd<'_>, frame: &[u8], repeat: u32) -> io::Result<Answer> {
+    run(program, frame, None, repeat)
+}
+
+fn run(
+    program: BorrowedFd<'_>,
+    frame: &[u8],
+    context: Option<&libbpf_sys::xdp_md>,
+    repeat: u32,
+) -> io::Result<Answer> {
+    let mut opts = opts!(libbpf_sys::bpf_test_run_opts);
+    opts.data_in = frame.as_ptr().cast();
+    opts.data_size_in =
+        u32::try_from(frame.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    opts.repeat = repeat.try_into().unwrap_or(i32::MAX);
+    if let Some(context) = context {
+        opts.ctx_in = std::ptr::from_ref(context).cast();
+        opts.ctx_size_in = size_of_val(context) as u32;
+    }
+    // SAFETY: frame and context are only read, with their true sizes, and outlive the call; no place for
+    // output is given, so nothing but the options is written.
+    check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut opts) })?;
+    Ok(Answer {
+        value: opts.retval,
+        duration: Duration::from_nanos(opts.duration.into()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, OwnedFd};
+
+    use super::*;
+    use crate::bpf::program::{HAS_FRAGS, SCHED_CLS, XDP};
+    use crate::probe::insn::{Program, returning};
+    use crate::testing::root_or_skip;
+
+    fn answering(kind: u32, value: i32, flags: u32) -> OwnedFd {
+        let instructions = returning(value);
+        Program {
+            flags,
+            ..Program::new(kind, &instructions)
+        }
+        .load("trawl_test")
+        .expect("a program of two instructions")
+    }
+
+    #[test]
+    fn answers_come_back() {
+        if !root_or_skip() {
+            return;
+        }
+        let frame = [0u8; 64];
+        let program = answering(XDP, 2, 0);
+        let answer = xdp(program.as_fd(), &frame, None, 10).expect("a run");
+        assert_eq!(answer.value, 2);
+        let program = answering(SCHED_CLS, 7, 0);
+        let answer = tc(program.as_fd(), &frame, 1).expect("a run");
+        assert_eq!(answer.value, 7);
+    }
+
+    #[test]
+    fn frames_may_have_several_pages() {
+        if !root_or_skip() {
+            return;
+        }
+        let program = answering(XDP, 2, HAS_FRAGS);
+        let answer = xdp(program.as_fd(), &vec![0; 9000], None, 1).expect("a run");
+        assert_eq!(answer.value, 2);
+    }
+
+    #[test]
+    fn short_frames_are_an_error() {
+        if !root_or_skip() {
+            return;
+        }
+        let program = answering(XDP, 2, 0);
+        assert!(xdp(program.as_fd(), &[0; 13], None, 1).is_err());
+    }
+}
