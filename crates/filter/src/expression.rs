@@ -2,6 +2,7 @@
 
 mod locate;
 mod netmask;
+mod operands;
 mod split;
 
 use std::net::Ipv4Addr;

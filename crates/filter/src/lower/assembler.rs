@@ -34,6 +34,10 @@ impl Assembler {
         self.places[label.0] = Some(self.items.len());
     }
 
+    pub(super) fn is_placed(&self, label: Label) -> bool {
+        self.places[label.0].is_some()
+    }
+
     pub(super) fn is_used(&self, label: Label) -> bool {
         self.used[label.0]
     }

@@ -2,54 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::ancillary::Answer;
 use super::assembler::{Assembler, Label};
 use super::flow::{self, Plan, Reader};
-use super::graph::{self, Decoder, End, Graph, Op, Reg, Return, Value};
+use super::graph::{self, Decoder, End, Graph, Return, Value};
+use super::layout::{reg, slot};
 use super::values::{self, LiveAtStart};
 use super::{Hook, Lowered, Stats, Target};
 use crate::classic::{Classic, MAX_BACKWARD_JUMPS};
 use crate::ebpf::{Insn, op};
 use crate::error::FilterError;
-
-/// Registers of the block, beside r1 to r5 of the contract.
-pub(super) mod reg {
-    /// A temporary, and the result at the end.
-    pub const TMP: u8 = 0;
-    pub const CONTEXT: u8 = 1;
-    pub const DATA: u8 = 2;
-    pub const DATA_END: u8 = 3;
-    pub const LENGTH: u8 = 4;
-    pub const SCRATCH: u8 = 5;
-    /// In the slow version, which calls helpers, the scratch lives in a register that calls keep.
-    pub const SLOW_SCRATCH: u8 = 6;
-    pub const A: u8 = 7;
-    pub const X: u8 = 8;
-    /// In the fast version, the packet's data at X.
-    pub const POINTER: u8 = 9;
-    /// In the slow version, the context.
-    pub const SLOW_CONTEXT: u8 = 9;
-}
-
-/// Where things lie in the scratch.
-pub(super) mod slot {
-    /// The sixteen cells of scratch memory, eight bytes each so that the verifier keeps bounds.
-    pub const MEMORY: i16 = 0;
-    /// Where the load helper puts a field.
-    pub const STAGING: i16 = 128;
-    pub const LENGTH: i16 = 136;
-    /// Backward jumps left.
-    pub const LOOPS: i16 = 144;
-    /// Where the inner packet begins.
-    pub const BASE: i16 = 152;
-    /// The frame's first twenty bytes with its tag put back; the tag itself is always there.
-    pub const IMAGE: i16 = 160;
-    pub const TAG: i16 = IMAGE + 12;
-    /// Registers kept over a helper call; the first also holds an offset in the slow version.
-    pub const KEPT: i16 = 184;
-}
-
-const _: () = assert!(slot::KEPT + 5 * 8 <= super::SCRATCH_SIZE);
 
 /// Offsets in `__sk_buff`.
 mod skb {
@@ -82,7 +43,7 @@ impl Mode {
         }
     }
 
-    fn context(self) -> u8 {
+    pub(super) fn context(self) -> u8 {
         match self {
             Mode::Fast => reg::CONTEXT,
             Mode::Slow => reg::SLOW_CONTEXT,
@@ -305,96 +266,6 @@ impl<'a> Emitter<'a> {
         true
     }
 
-    fn operation(&mut self, place: Place, mode: Mode, operation: &Op) {
-        let scratch = mode.scratch();
-        let memory = |cell: u8| slot::MEMORY + 8 * i16::from(cell);
-        let register = |r| match r {
-            Reg::A => reg::A,
-            Reg::X => reg::X,
-        };
-        match *operation {
-            Op::Load { width, at, raw } => self.load(place, mode, at, width, raw),
-            Op::Touch { width, at } => self.touch(place.version, mode, at, width),
-            Op::HeaderLength(k) => {
-                self.fixed(place.version, mode, reg::X, k, 1, false);
-                self.emit(op::alu32_imm(op::AND, reg::X, 0xf));
-                self.emit(op::alu32_imm(op::LSH, reg::X, 2));
-            }
-            Op::Field(answer) => self.field(mode, answer),
-            Op::Length(r) => match mode {
-                Mode::Fast => self.emit(op::mov32(register(r), reg::LENGTH)),
-                Mode::Slow => self.emit(op::load(
-                    op::W,
-                    register(r),
-                    scratch,
-                    slot_low_word(slot::LENGTH),
-                )),
-            },
-            Op::Imm(r, k) => self.emit(op::mov32_imm(register(r), k)),
-            Op::Recall(r, cell) => {
-                self.emit(op::load(op::DW, register(r), scratch, memory(cell)));
-            }
-            Op::Store(r, cell) => {
-                self.emit(op::store(op::DW, scratch, memory(cell), register(r)));
-            }
-            Op::Alu(operation, value) => self.alu(operation, value),
-            Op::Neg => self.emit(Insn::new(op::ALU | op::NEG, reg::A, 0, 0, 0)),
-            Op::Tax => self.emit(op::mov32(reg::X, reg::A)),
-            Op::Txa => self.emit(op::mov32(reg::A, reg::X)),
-            Op::NonZeroX => self.asm.jump_if32(op::JEQ, reg::X, 0, self.no_match),
-        }
-    }
-
-    fn alu(&mut self, operation: u8, value: Value) {
-        match (operation, value) {
-            (_, Value::K(k)) => self.emit(op::alu32_imm(operation, reg::A, k)),
-            // The kernel's division by zero gives 0; a classic filter's ends it.
-            (op::DIV | op::MOD, Value::X) => {
-                self.asm.jump_if32(op::JEQ, reg::X, 0, self.no_match);
-                self.emit(op::alu32(operation, reg::A, reg::X));
-            }
-            // The processor takes a shift modulo 32; libpcap shifts everything out.
-            (op::LSH | op::RSH, Value::X) => {
-                let (within, done) = (self.asm.label(), self.asm.label());
-                self.asm.jump_if32(op::JLT, reg::X, 32, within);
-                self.emit(op::mov32_imm(reg::A, 0));
-                self.asm.goto(done);
-                self.asm.place(within);
-                self.emit(op::alu32(operation, reg::A, reg::X));
-                self.asm.place(done);
-            }
-            (_, Value::X) => self.emit(op::alu32(operation, reg::A, reg::X)),
-        }
-    }
-
-    fn field(&mut self, mode: Mode, answer: Answer) {
-        match answer {
-            Answer::Context(off) => self.emit(op::load(op::W, reg::A, mode.context(), off)),
-            Answer::ContextBigEndian(off) => {
-                self.emit(op::load(op::W, reg::A, mode.context(), off));
-                self.emit(op::be(reg::A, 16));
-            }
-            Answer::Helper(id) => {
-                let kept = reg::CONTEXT..=reg::SCRATCH;
-                if mode == Mode::Fast {
-                    self.emit(op::mov(reg::SLOW_SCRATCH, reg::SCRATCH));
-                    for r in kept.clone() {
-                        self.emit(op::store(op::DW, reg::SLOW_SCRATCH, kept_slot(r), r));
-                    }
-                }
-                self.emit(op::call(id));
-                self.emit(op::mov32(reg::A, reg::TMP));
-                if mode == Mode::Fast {
-                    for r in kept {
-                        self.emit(op::load(op::DW, r, reg::SLOW_SCRATCH, kept_slot(r)));
-                    }
-                }
-            }
-            // Settled before: these are no fields any more.
-            Answer::Constant(_) | Answer::NotOutgoing | Answer::EtherType | Answer::XorX => {}
-        }
-    }
-
     fn block_end(&mut self, version: usize, mode: Mode, block: usize) {
         match self.versions[version].graph.blocks[block].end {
             End::Return(value) => self.give_back(version, mode, value),
@@ -427,16 +298,6 @@ impl<'a> Emitter<'a> {
                 self.asm.goto(no);
             }
         }
-    }
-
-    /// Makes the verifier forget what it knows of X. Each way round a loop would otherwise leave X
-    /// with other bounds, and each of them be followed round again: too many for its patience.
-    fn forget_x(&mut self, scratch: u8) {
-        let top = if cfg!(target_endian = "big") { 0 } else { 7 };
-        self.emit(op::store(op::DW, scratch, slot::STAGING, reg::X));
-        // X has 32 bits, so this byte is zero already; but a slot written in part has no bounds.
-        self.emit(op::store_imm(op::B, scratch, slot::STAGING + top, 0));
-        self.emit(op::load(op::DW, reg::X, scratch, slot::STAGING));
     }
 
     fn give_back(&mut self, version: usize, mode: Mode, value: Return) {
@@ -593,24 +454,32 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Emits the ways out of the fast versions, which are all there now; says how many
-    /// instructions that is so far, less the ways out.
+    /// Emits what follows the fast versions, which are all there now; says how many instructions
+    /// they have.
     pub(super) fn finish_fast(&mut self) -> usize {
+        // Right behind the fast code, so that its last block falls into one of them.
+        self.emit_tails();
         let fast = self.asm.len();
         self.emit_stubs();
         fast
     }
 
-    /// Emits the tails and links it all.
-    pub(super) fn finish(mut self, fast: usize, classic: usize) -> Result<Lowered, FilterError> {
-        let mut tails: Vec<(u32, Label)> = self.tails.iter().map(|(&k, &l)| (k, l)).collect();
-        tails.push((0, self.no_match));
-        tails.retain(|&(_, label)| self.asm.is_used(label));
+    /// Emits those tails that something leads to and that are not there yet.
+    fn emit_tails(&mut self) {
+        let mut tails = vec![(0, self.no_match)];
+        tails.extend(self.tails.iter().map(|(&k, &label)| (k, label)));
         for (k, label) in tails {
-            self.asm.place(label);
-            self.emit(op::mov32_imm(reg::TMP, k));
-            self.asm.goto(self.end);
+            if self.asm.is_used(label) && !self.asm.is_placed(label) {
+                self.asm.place(label);
+                self.emit(op::mov32_imm(reg::TMP, k));
+                self.asm.goto(self.end);
+            }
         }
+    }
+
+    /// Links it all.
+    pub(super) fn finish(mut self, fast: usize, classic: usize) -> Result<Lowered, FilterError> {
+        self.emit_tails();
         self.asm.place(self.end);
         let (checks, gotol) = (self.checks, self.target.gotol);
         let insns = self.asm.link(gotol)?;
@@ -636,17 +505,4 @@ pub(super) struct Place {
     pub(super) version: usize,
     pub(super) block: usize,
     pub(super) op: usize,
-}
-
-/// Where the lower half of an eight-byte slot lies.
-fn slot_low_word(at: i16) -> i16 {
-    if cfg!(target_endian = "big") {
-        at + 4
-    } else {
-        at
-    }
-}
-
-fn kept_slot(register: u8) -> i16 {
-    slot::KEPT + 8 * i16::from(register - reg::CONTEXT)
 }

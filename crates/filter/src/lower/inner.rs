@@ -8,7 +8,8 @@
 mod locator;
 
 use super::assembler::Label;
-use super::emit::{Emitter, Mode, Returns, View, reg, slot};
+use super::emit::{Emitter, Mode, Returns, View};
+use super::layout::{reg, slot};
 use super::{Hook, Lowered, Target};
 use crate::classic::Classic;
 use crate::ebpf::op;

@@ -2,9 +2,10 @@
 //! that has to be put back.
 
 use super::Hook;
-use super::emit::{Emitter, Mode, Place, View, reg, slot};
+use super::emit::{Emitter, Mode, Place, View};
 use super::flow::Check;
 use super::graph::At;
+use super::layout::{reg, slot};
 use crate::ebpf::op;
 
 /// Where the tag's bytes begin in the frame that the filter sees.
@@ -302,7 +303,7 @@ impl Emitter<'_> {
                 self.asm.jump_if(op::JLT, 2, AFTER_TAG, image);
                 self.asm.goto(after);
                 self.asm.place(image);
-                self.from_image(width);
+                self.load_from_image(width);
                 self.asm.goto(done);
                 self.asm.place(after);
             }
@@ -321,7 +322,7 @@ impl Emitter<'_> {
 
     /// A field that begins before the tag's end, at the offset in r2: the frame's beginning is put
     /// together with its tag, and read from there.
-    fn from_image(&mut self, width: u8) {
+    fn load_from_image(&mut self, width: u8) {
         let scratch = reg::SLOW_SCRATCH;
         self.emit(op::store(op::DW, scratch, slot::KEPT, 2));
         self.emit(op::store_imm(op::W, scratch, slot::IMAGE + 16, 0));

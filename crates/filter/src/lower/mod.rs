@@ -48,8 +48,10 @@ mod emit;
 mod flow;
 mod graph;
 pub mod inner;
+mod layout;
 
 mod load;
+mod operations;
 pub mod standalone;
 mod values;
 

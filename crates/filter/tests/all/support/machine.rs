@@ -239,10 +239,11 @@ impl Machine<'_> {
             }
             Scratch(at) => {
                 let start = usize::try_from(at + off).map_err(|_| "below the scratch")?;
-                if width == 8 && start % 8 == 0 {
-                    if let Some(value) = self.kept.get(start / 8).copied().flatten() {
-                        return Ok(value);
-                    }
+                if width == 8
+                    && start % 8 == 0
+                    && let Some(value) = self.kept.get(start / 8).copied().flatten()
+                {
+                    return Ok(value);
                 }
                 self.scratch
                     .get(start..start + width)

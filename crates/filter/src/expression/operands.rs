@@ -1,0 +1,258 @@
+//! A long expression's operands and operators, as far as they can be told without libpcap.
+
+use std::ops::Range;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Word {
+    And,
+    Or,
+    Not,
+    Open,
+    Close,
+    Other,
+}
+
+/// An expression taken apart.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Node {
+    /// Text for libpcap: the bytes in the expression, after qualifiers that it inherits.
+    Leaf {
+        inherited: String,
+        text: Range<usize>,
+    },
+    Not(Box<Node>),
+    /// The first operand, then each with whether `or` joins it.
+    Chain(Box<Node>, Vec<(bool, Node)>),
+}
+
+/// Takes an expression apart; nothing if it has fewer operators, or what cannot be taken apart.
+pub(super) fn parse(expression: &str, least_operators: usize) -> Option<Node> {
+    let words = words(expression)?;
+    let operators = words
+        .iter()
+        .filter(|(word, _)| matches!(word, Word::And | Word::Or));
+    if operators.count() < least_operators {
+        return None;
+    }
+    let mut parser = Parser {
+        expression,
+        words: &words,
+        at: 0,
+        depth: 0,
+        qualifiers: Some(String::new()),
+    };
+    let node = parser.chain()?;
+    (parser.at == words.len()).then_some(node)
+}
+
+/// Words, brackets and operators; nothing if the expression has what cannot be cut.
+fn words(expression: &str) -> Option<Vec<(Word, Range<usize>)>> {
+    let mut words = Vec::new();
+    let bytes = expression.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        let start = at;
+        let word = match bytes[at] {
+            b if b.is_ascii_whitespace() => {
+                at += 1;
+                continue;
+            }
+            b'(' => Word::Open,
+            b')' => Word::Close,
+            b'&' if bytes.get(at + 1) == Some(&b'&') => Word::And,
+            b'|' if bytes.get(at + 1) == Some(&b'|') => Word::Or,
+            b'!' if bytes.get(at + 1) != Some(&b'=') => Word::Not,
+            // Arithmetic has brackets and signs of its own.
+            b'&' | b'|' | b'!' | b'<' | b'>' | b'=' | b'+' | b'*' | b'%' | b'^' | b'[' => {
+                return None;
+            }
+            _ => {
+                while at < bytes.len()
+                    && !bytes[at].is_ascii_whitespace()
+                    && !b"()!<>=[]&|".contains(&bytes[at])
+                {
+                    at += 1;
+                }
+                let word = match &expression[start..at] {
+                    "and" => Word::And,
+                    "or" => Word::Or,
+                    "not" => Word::Not,
+                    "vlan" | "mpls" | "pppoes" | "pppoed" | "geneve" | "vxlan" => return None,
+                    _ => Word::Other,
+                };
+                words.push((word, start..at));
+                continue;
+            }
+        };
+        at += if matches!(word, Word::And | Word::Or) {
+            2
+        } else {
+            1
+        };
+        words.push((word, start..at));
+    }
+    Some(words)
+}
+
+/// Words that an operand can begin with to say what its name or number is.
+const QUALIFIERS: [&str; 27] = [
+    "src",
+    "dst",
+    "host",
+    "net",
+    "port",
+    "portrange",
+    "proto",
+    "protochain",
+    "gateway",
+    "ether",
+    "link",
+    "fddi",
+    "tr",
+    "wlan",
+    "ip",
+    "ip6",
+    "arp",
+    "rarp",
+    "tcp",
+    "udp",
+    "sctp",
+    "icmp",
+    "icmp6",
+    "ah",
+    "esp",
+    "less",
+    "greater",
+];
+
+/// Qualifiers with which a list of names or numbers can go on after `or` and `and`.
+const INHERITABLE: [&str; 6] = ["host", "net", "port", "portrange", "src", "dst"];
+
+struct Parser<'a> {
+    expression: &'a str,
+    words: &'a [(Word, Range<usize>)],
+    at: usize,
+    depth: usize,
+    /// Qualifiers of the operand before, if it is of a kind that others inherit from.
+    qualifiers: Option<String>,
+}
+
+impl Parser<'_> {
+    fn peek(&self) -> Option<Word> {
+        self.words.get(self.at).map(|(word, _)| *word)
+    }
+
+    fn chain(&mut self) -> Option<Node> {
+        let first = self.operand()?;
+        let mut rest = Vec::new();
+        while let Some(word @ (Word::And | Word::Or)) = self.peek() {
+            self.at += 1;
+            rest.push((word == Word::Or, self.operand()?));
+        }
+        Some(if rest.is_empty() {
+            first
+        } else {
+            Node::Chain(Box::new(first), rest)
+        })
+    }
+
+    fn operand(&mut self) -> Option<Node> {
+        match self.peek()? {
+            // Deeper nesting than people write is libpcap's to judge.
+            _ if self.depth > 64 => None,
+            Word::Not => {
+                self.at += 1;
+                self.depth += 1;
+                let inner = self.operand()?;
+                self.depth -= 1;
+                Some(Node::Not(Box::new(inner)))
+            }
+            Word::Open => {
+                self.at += 1;
+                self.depth += 1;
+                let inner = self.chain()?;
+                if self.peek() != Some(Word::Close) {
+                    return None;
+                }
+                self.at += 1;
+                self.depth -= 1;
+                // What a name after a group inherits is a question for libpcap.
+                self.qualifiers = None;
+                Some(inner)
+            }
+            Word::Other => self.leaf(),
+            _ => None,
+        }
+    }
+
+    fn leaf(&mut self) -> Option<Node> {
+        let first = self.at;
+        while self.peek() == Some(Word::Other) {
+            self.at += 1;
+        }
+        // `src or dst port 80` and `src and dst …` are one operand with a qualifier in the middle.
+        let word = |at: usize| {
+            let (kind, range) = self.words.get(at)?;
+            (*kind == Word::Other).then(|| &self.expression[range.clone()])
+        };
+        if matches!(self.peek(), Some(Word::And | Word::Or))
+            && word(self.at - 1) == Some("src")
+            && word(self.at + 1) == Some("dst")
+        {
+            self.at += 1;
+            while self.peek() == Some(Word::Other) {
+                self.at += 1;
+            }
+        }
+        if self.peek() == Some(Word::Open) || self.peek() == Some(Word::Not) {
+            return None;
+        }
+        let text = self.words[first].1.start..self.words[self.at - 1].1.end;
+        let opening = &self.expression[self.words[first].1.clone()];
+        let looks_bare = opening.starts_with(|c: char| c.is_ascii_digit()) || opening.contains(':');
+        let is_keyword = QUALIFIERS.contains(&opening);
+        if first + 1 == self.at && !is_keyword && !looks_bare {
+            // One word: a protocol, or a name that inherits. Names are left to libpcap.
+            const ALONE: [&str; 14] = [
+                "igmp",
+                "igrp",
+                "pim",
+                "vrrp",
+                "carp",
+                "atalk",
+                "aarp",
+                "decnet",
+                "iso",
+                "stp",
+                "ipx",
+                "netbeui",
+                "multicast",
+                "broadcast",
+            ];
+            if !ALONE.contains(&opening) {
+                return None;
+            }
+        }
+        if looks_bare {
+            let inherited = self.qualifiers.clone()?;
+            return Some(Node::Leaf { inherited, text });
+        }
+        self.qualifiers = self.inheritable(first);
+        Some(Node::Leaf {
+            inherited: String::new(),
+            text,
+        })
+    }
+
+    /// The operand's words but the last, if they say of what kind the last one is.
+    fn inheritable(&self, first: usize) -> Option<String> {
+        let last = self.at - 1;
+        let start = self.words[first].1.start;
+        if last == first {
+            return None;
+        }
+        let kind = &self.expression[self.words[last - 1].1.clone()];
+        let text = &self.expression[start..self.words[last - 1].1.end];
+        (INHERITABLE.contains(&kind) && !text.contains("mask")).then(|| format!("{text} "))
+    }
+}
