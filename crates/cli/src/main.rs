@@ -4,6 +4,7 @@ mod bench;
 mod capture;
 mod demo;
 mod doctor;
+mod filter;
 mod generate;
 mod lab;
 mod print;
@@ -26,6 +27,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Capture(Box<capture::Args>),
+    Filter(filter::Args),
     Doctor(doctor::Args),
     Bench(bench::Args),
     Lab(lab::Args),
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Capture(args) => capture::run(*args),
+        Command::Filter(args) => filter::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Lab(args) => lab::run(args),

@@ -1,0 +1,85 @@
+//! What the kernel's verifier says of a filter, in the smallest program around it.
+
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use serde::Serialize;
+use trawl_filter::{Hook, Insn, Target, standalone};
+use trawl_kernel::bpf::program::{self, HAS_FRAGS, LoadOptions};
+use trawl_kernel::bpf::{info, splice};
+use trawl_kernel::{Error, Result, errno};
+
+/// How it went.
+#[derive(Debug, Serialize)]
+pub struct Outcome {
+    /// Nothing if the verifier was not asked.
+    pub accepted: Option<bool>,
+    /// Of the whole program.
+    pub instructions: usize,
+    pub seconds: f64,
+    /// Instructions that the verifier looked at, some of them more than once.
+    pub processed: Option<u32>,
+    pub reason: Option<String>,
+}
+
+impl Outcome {
+    pub fn words(&self) -> String {
+        let reason = self.reason.as_deref().unwrap_or_default();
+        let milliseconds = self.seconds * 1e3;
+        match (self.accepted, self.processed) {
+            (Some(true), Some(processed)) => format!(
+                "accepted by the verifier: {processed} instructions processed, loaded in {milliseconds:.1} ms"
+            ),
+            (Some(true), None) => {
+                format!("accepted by the verifier, loaded in {milliseconds:.1} ms")
+            }
+            (Some(false), _) => format!(
+                "refused, a program of {} instructions after {milliseconds:.1} ms: {reason}",
+                self.instructions
+            ),
+            (None, _) => format!("not checked: {reason}"),
+        }
+    }
+}
+
+/// Loads the block as a program of its own and lets it go again.
+pub fn check(block: &[Insn], target: &Target) -> Result<Outcome> {
+    let whole = standalone(block, target, None)
+        .ok_or_else(|| Error::failed("cannot check this filter", "it needs a buffer"))?;
+    let words: Vec<u64> = whole.iter().map(|insn| insn.to_u64()).collect();
+    let instructions = splice::from_words(&words);
+    let (kind, flags) = match target.hook {
+        Hook::Xdp => (program::XDP, HAS_FRAGS),
+        Hook::Tc | Hook::Copy { .. } => (program::SCHED_CLS, 0),
+    };
+    let options = LoadOptions {
+        name: "trawl_check",
+        kind,
+        license: "Dual BSD/GPL",
+        expected_attach_type: 0,
+        flags,
+        ifindex: 0,
+    };
+    let start = Instant::now();
+    let loaded = program::load(&instructions, &options);
+    let mut outcome = Outcome {
+        accepted: Some(loaded.is_ok()),
+        instructions: instructions.len(),
+        seconds: start.elapsed().as_secs_f64(),
+        processed: None,
+        reason: None,
+    };
+    match loaded {
+        Ok(program) => {
+            let about = info::program(program.as_fd());
+            outcome.processed = about.ok().map(|a| a.verified).filter(|&count| count > 0);
+        }
+        Err(error) => {
+            if error.errno() == Some(errno::EPERM) {
+                outcome.accepted = None;
+            }
+            outcome.reason = Some(error.to_string());
+        }
+    }
+    Ok(outcome)
+}
