@@ -158,6 +158,17 @@ fn report(args: &Args, summary: &Summary, ended: &Ended) -> Result<ExitCode> {
     if let Some(path) = &args.summary {
         write_summary(path, summary)?;
     }
+    if args.wants_hardware_time() {
+        let stamped: u64 = summary
+            .interfaces
+            .iter()
+            .map(|point| point.hardware_stamped)
+            .sum();
+        let all = summary.total.recorded;
+        terminal::say(&format!(
+            "{stamped} of {all} recorded packets carry the hardware's time"
+        ));
+    }
     terminal::say(&summary.total.to_string());
     Ok(code)
 }

@@ -45,11 +45,15 @@ pub enum Task {
         own: OwnedFd,
         successor: Successor,
     },
-    /// Delete a clsact filter, and the qdisc if it came with it.
+    /// Delete a clsact filter.
     RemoveFilter {
         namespace: Option<Namespace>,
         place: Place,
-        made_qdisc: bool,
+    },
+    /// Take away a clsact qdisc that came with us, unless others use it by now.
+    RemoveClsact {
+        namespace: Option<Namespace>,
+        interface: u32,
     },
     /// Cut a file behind its last whole block.
     CutFile { file: OwnedFd, whole: WholeBytes },
@@ -103,10 +107,11 @@ impl Task {
             Self::RemoveFilter {
                 namespace,
                 place: _,
-                made_qdisc: _,
-            } => {
-                all.extend(namespace.as_ref().map(AsFd::as_fd));
             }
+            | Self::RemoveClsact {
+                namespace,
+                interface: _,
+            } => all.extend(namespace.as_ref().map(AsFd::as_fd)),
             Self::CutFile { file, whole: _ } => all.push(file.as_fd()),
         }
         all.iter().map(AsRawFd::as_raw_fd).collect()
@@ -147,20 +152,15 @@ impl Task {
                 Some(next) => link::replace_program(link.as_fd(), next.as_fd(), own.as_fd()),
                 None => Ok(()),
             },
-            Self::RemoveFilter {
+            Self::RemoveFilter { namespace, place } => Netlink::open(namespace.as_ref())
+                .and_then(|mut netlink| netlink.del_filter(*place))
+                .map_err(|e| io::Error::other(e.to_string())),
+            Self::RemoveClsact {
                 namespace,
-                place,
-                made_qdisc,
-            } => {
-                let fail = |e: Error| io::Error::other(e.to_string());
-                let mut netlink = Netlink::open(namespace.as_ref()).map_err(fail)?;
-                netlink.del_filter(*place).map_err(fail)?;
-                if *made_qdisc {
-                    netlink.del_clsact(place.interface).map_err(fail)
-                } else {
-                    Ok(())
-                }
-            }
+                interface,
+            } => Netlink::open(namespace.as_ref())
+                .and_then(|mut netlink| netlink.del_unused_clsact(*interface))
+                .map_err(|e| io::Error::other(e.to_string())),
             Self::CutFile { file, whole } => {
                 let whole = whole.get();
                 let length = rustix::fs::fstat(file)?.st_size as u64;
@@ -263,7 +263,8 @@ fn stand_by(watched: &OwnedFd, keep: &[RawFd], tasks: &[Task]) {
         }
     };
     if told == Ok(0) {
-        tasks.iter().for_each(Task::carry_out);
+        // What was done last is undone first.
+        tasks.iter().rev().for_each(Task::carry_out);
     }
 }
 

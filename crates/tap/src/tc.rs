@@ -10,7 +10,7 @@ use trawl_kernel::netlink::Netlink;
 use trawl_kernel::netlink::tc::{Direction as Side, Place};
 use trawl_kernel::netns::{Namespace, run_maybe_in};
 use trawl_kernel::warden::{Task, Warden};
-use trawl_kernel::{Error, Result, errno};
+use trawl_kernel::{Error, Result, errno, probe};
 
 use crate::assembly::{Assembly, Carries, program_maps};
 use crate::site::{At, Direction, Site, TimeSource};
@@ -153,16 +153,22 @@ impl AttachedTc {
             ifindex: 0,
         };
         let what = || format!("cannot attach to {} at {hook}", site.label);
-        let tcx = ready
-            .load(&options(attach_type))
-            .map_err(|e| (e.errno(), e))
-            .and_then(|program| {
-                run_maybe_in(site.namespace.as_ref(), || {
-                    link::attach_tcx(program.as_fd(), site.interface.index, attach_type, place)
-                })
-                .map_err(|e| (None, e))?
-                .map_err(|e| (e.raw_os_error(), Error::os(what(), e)))
-            });
+        let tcx = match probe::is_unwanted("tcx") {
+            true => Err((
+                Some(errno::EOPNOTSUPP),
+                Error::failed(what(), "TRAWL_WITHOUT says so"),
+            )),
+            false => ready
+                .load(&options(attach_type))
+                .map_err(|e| (e.errno(), e))
+                .and_then(|program| {
+                    run_maybe_in(site.namespace.as_ref(), || {
+                        link::attach_tcx(program.as_fd(), site.interface.index, attach_type, place)
+                    })
+                    .map_err(|e| (None, e))?
+                    .map_err(|e| (e.raw_os_error(), Error::os(what(), e)))
+                }),
+        };
         match tcx {
             Ok(link) => {
                 self.sides.push(link);
@@ -188,8 +194,10 @@ impl AttachedTc {
 impl Attached for AttachedTc {
     fn detach(&mut self) -> Vec<String> {
         self.sides.clear();
+        // The last one first: the qdisc came with the first.
         self.clsact
             .drain(..)
+            .rev()
             .filter_map(|filter| filter.remove().err().map(|e| e.to_string()))
             .collect()
     }
@@ -201,7 +209,7 @@ impl Drop for AttachedTc {
     }
 }
 
-/// A filter that the kernel keeps until somebody takes it away.
+/// A filter that the kernel keeps until somebody takes it away, and the qdisc if it came with it.
 #[derive(Debug)]
 struct ClsactFilter {
     namespace: Option<Namespace>,
@@ -218,7 +226,8 @@ impl ClsactFilter {
         warden: &mut Warden,
     ) -> Result<Self> {
         let interface = site.interface.index;
-        let mut netlink = Netlink::open(site.namespace.as_ref())?;
+        let namespace = site.namespace.clone();
+        let mut netlink = Netlink::open(namespace.as_ref())?;
         let made_qdisc = !netlink.has_clsact(interface)?;
         let place = Place {
             interface,
@@ -226,12 +235,15 @@ impl ClsactFilter {
             priority: free_priority(&mut netlink, interface, side)?,
             handle: 1,
         };
-        let namespace = site.namespace.clone();
-        warden.watch([Task::RemoveFilter {
+        let qdisc = made_qdisc.then(|| Task::RemoveClsact {
+            namespace: namespace.clone(),
+            interface,
+        });
+        let filter = Task::RemoveFilter {
             namespace: namespace.clone(),
             place,
-            made_qdisc,
-        }])?;
+        };
+        warden.watch(qdisc.into_iter().chain([filter]))?;
         netlink.add_clsact(interface)?;
         netlink.add_filter(place, program.as_fd(), name)?;
         Ok(Self {
@@ -244,17 +256,11 @@ impl ClsactFilter {
     fn remove(self) -> Result<()> {
         let mut netlink = Netlink::open(self.namespace.as_ref())?;
         netlink.del_filter(self.place)?;
-        let interface = self.place.interface;
-        let others = |netlink: &mut Netlink, side| {
-            netlink.filters(interface, side).map(|all| !all.is_empty())
-        };
-        if self.made_qdisc
-            && !others(&mut netlink, Side::Ingress)?
-            && !others(&mut netlink, Side::Egress)?
-        {
-            netlink.del_clsact(interface)?;
+        if self.made_qdisc {
+            netlink.del_unused_clsact(self.place.interface)
+        } else {
+            Ok(())
         }
-        Ok(())
     }
 }
 

@@ -52,6 +52,21 @@ impl Tap for Xdp {
     ) -> Result<Box<dyn Attached>> {
         let rings = assembly.program_rings()?;
         let present = site.interface.xdp_attached(site.namespace.as_ref())?;
+        if present.is_some() && assembly.options.time == TimeSource::Hardware {
+            let what = format!("cannot read hardware time stamps on {}", site.label);
+            return Err(Error::failed(
+                what,
+                "another XDP program is on it, and this takes the hook for itself",
+            )
+            .mend("leave out --time hw"));
+        }
+        if assembly.options.mode == Mode::Skb && assembly.options.time == TimeSource::Hardware {
+            let what = format!(
+                "cannot read hardware time stamps on {} in skb mode",
+                site.label
+            );
+            return Err(Error::usage(what, "only drivers have them").mend("leave out --mode skb"));
+        }
         let joined = present
             .as_ref()
             .map(|present| join(site, present))
@@ -98,10 +113,13 @@ impl Tap for Xdp {
             program,
             link: Some(link),
         };
-        let programs = std::slice::from_ref(&tap.program);
-        tap.seat
-            .sit(programs)
-            .map_err(|e| Error::os(format!("cannot join the capture on {}", site.label), e))?;
+        // A program that is bound to its device cannot stand in a chain, only at its head.
+        if assembly.options.time == TimeSource::System {
+            let programs = std::slice::from_ref(&tap.program);
+            tap.seat
+                .sit(programs)
+                .map_err(|e| Error::os(format!("cannot join the capture on {}", site.label), e))?;
+        }
         Ok(Box::new(tap))
     }
 }

@@ -190,6 +190,10 @@ enum TimeName {
 }
 
 impl Args {
+    pub(super) fn wants_hardware_time(&self) -> bool {
+        matches!(self.clock, TimeName::Hw)
+    }
+
     fn filter(&self) -> Option<Filter> {
         match &self.choice.cbpf {
             Some(program) => Some(Filter::Classic(program.clone())),

@@ -127,6 +127,16 @@ impl Netlink {
         })
     }
 
+    /// Takes the clsact qdisc away, unless somebody has a filter there.
+    pub fn del_unused_clsact(&mut self, interface: u32) -> Result<()> {
+        for direction in [Direction::Ingress, Direction::Egress] {
+            if !self.has_clsact(interface)? || !self.filters(interface, direction)?.is_empty() {
+                return Ok(());
+            }
+        }
+        self.del_clsact(interface)
+    }
+
     /// Whether the clsact qdisc is there.
     pub fn has_clsact(&mut self, interface: u32) -> Result<bool> {
         Ok(self.ingress_qdisc(interface)?.as_deref() == Some("clsact"))

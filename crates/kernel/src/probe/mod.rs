@@ -92,6 +92,14 @@ pub fn has_tai_helper() -> bool {
     Feature::TaiClock.probe().is_supported()
 }
 
+/// Whether the person wants trawl to do without a feature that has a fall-back, although the kernel has it:
+/// `TRAWL_WITHOUT=tcx`, several with commas between them. For kernels where it does not work as it should, and to try
+/// the fall-backs.
+pub fn is_unwanted(feature: &str) -> bool {
+    std::env::var("TRAWL_WITHOUT")
+        .is_ok_and(|list| list.split(',').any(|one| one.trim() == feature))
+}
+
 /// The running kernel's release, as `uname -r` shows it.
 pub fn kernel_release() -> String {
     let read = std::fs::read_to_string("/proc/sys/kernel/osrelease");
