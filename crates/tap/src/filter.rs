@@ -3,7 +3,8 @@
 use trawl_filter::classic::Classic;
 use trawl_filter::error::FilterError;
 use trawl_filter::expression::{self, LinkType};
-use trawl_filter::lower::{Target, lower};
+use trawl_filter::lower::{Lowered, Target, lower};
+use trawl_filter::{Inner, lower_inner};
 use trawl_kernel::interface::ipv4_netmask;
 use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
@@ -15,6 +16,8 @@ use crate::site::Site;
 pub enum Filter {
     /// An expression as tcpdump takes it.
     Expression(String),
+    /// The same, about the packet inside a tunnel: VXLAN, GENEVE, GRE or IP-in-IP.
+    Inner(String),
     /// A classic program as `tcpdump -ddd` prints it.
     Classic(String),
 }
@@ -24,6 +27,7 @@ impl Filter {
     pub fn text(&self) -> String {
         match self {
             Self::Expression(text) => text.clone(),
+            Self::Inner(text) => format!("inner {text}"),
             Self::Classic(text) => format!("cbpf {text}"),
         }
     }
@@ -31,7 +35,7 @@ impl Filter {
     /// The classic program for packets of this link type.
     pub fn classic(&self, options: &expression::Options) -> Result<Classic> {
         match self {
-            Self::Expression(text) => expression::compile(text, options),
+            Self::Expression(text) | Self::Inner(text) => expression::compile(text, options),
             Self::Classic(text) => Classic::parse(text),
         }
         .map_err(|error| self.explain(&error))
@@ -39,18 +43,18 @@ impl Filter {
 
     /// The classic program for what a site's interface carries.
     pub fn at_site(&self, site: &Site, snaplen: u32) -> Result<Classic> {
-        self.classic(&expression::Options {
-            link: link_type(site)?,
-            snaplen,
-            netmask: ipv4_netmask(site.namespace.as_ref(), &site.interface.name),
-            optimise: true,
-        })
+        self.classic(&compiler_options(site, snaplen)?)
     }
 
     /// The instructions to splice into a program at a site's hook.
     pub fn block(&self, site: &Site, snaplen: u32, target: &Target) -> Result<Vec<u64>> {
-        let classic = self.at_site(site, snaplen)?;
-        let lowered = lower(&classic, target).map_err(|error| self.explain(&error))?;
+        let lowered = match self {
+            Self::Inner(text) => self.inner(text, site, snaplen, target),
+            Self::Expression(_) | Self::Classic(_) => {
+                let classic = self.at_site(site, snaplen)?;
+                lower(&classic, target).map_err(|error| self.explain(&error))
+            }
+        }?;
         Ok(lowered
             .insns
             .iter()
@@ -58,9 +62,20 @@ impl Filter {
             .collect())
     }
 
+    fn inner(&self, text: &str, site: &Site, snaplen: u32, target: &Target) -> Result<Lowered> {
+        let options = compiler_options(site, snaplen)?;
+        if options.link != LinkType::ETHERNET {
+            let why = format!("{} carries no Ethernet frames", site.label);
+            return Err(Error::failed("cannot look inside tunnels", why));
+        }
+        Inner::compile(text, &options)
+            .and_then(|inner| lower_inner(&inner, target))
+            .map_err(|error| self.explain(&error))
+    }
+
     fn explain(&self, error: &FilterError) -> Error {
         let caret = match self {
-            Self::Expression(text) => error.caret(text),
+            Self::Expression(text) | Self::Inner(text) => error.caret(text),
             Self::Classic(_) => None,
         };
         let place = caret.map_or(String::new(), |lines| {
@@ -68,6 +83,15 @@ impl Filter {
         });
         Error::usage("cannot use this filter", format!("{error}{place}"))
     }
+}
+
+fn compiler_options(site: &Site, snaplen: u32) -> Result<expression::Options> {
+    Ok(expression::Options {
+        link: link_type(site)?,
+        snaplen,
+        netmask: ipv4_netmask(site.namespace.as_ref(), &site.interface.name),
+        optimise: true,
+    })
 }
 
 /// libpcap's number for the way a site's packets begin.

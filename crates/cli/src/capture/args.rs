@@ -98,6 +98,9 @@ struct ChoiceArgs {
     /// A filter as a classic program, as `tcpdump -ddd` prints it, instead of an expression
     #[arg(long, value_name = "PROGRAM", conflicts_with = "expression")]
     cbpf: Option<String>,
+    /// Ask the expression of the packet inside a tunnel: VXLAN, GENEVE, GRE or IP-in-IP
+    #[arg(long, requires = "expression", conflicts_with = "cbpf")]
+    inner: bool,
     /// Where the XDP program stands when the filter looks: the packet as it came or as it left it
     #[arg(long, value_enum, value_name = "END")]
     filter_at: Option<FilterEnd>,
@@ -198,6 +201,7 @@ impl Args {
         match &self.choice.cbpf {
             Some(program) => Some(Filter::Classic(program.clone())),
             None if self.expression.is_empty() => None,
+            None if self.choice.inner => Some(Filter::Inner(self.expression.join(" "))),
             None => Some(Filter::Expression(self.expression.join(" "))),
         }
     }
