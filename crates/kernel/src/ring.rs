@@ -101,12 +101,8 @@ impl Rings {
     pub fn in_maps(geometry: Geometry, cpus: usize) -> Result<Arc<Self>> {
         let count = cpus as u32;
         let maps = RingMaps {
-            rings: map::create_mmapable_array("trawl_rings", geometry.stride() as u32, count).map_err(|e| {
-                e.mend(format!(
-                    "{} MiB for each of {cpus} CPUs may be too much here: choose a smaller --ring-size",
-                    geometry.ring_size >> 20
-                ))
-            })?,
+            rings: map::create_mmapable_array("trawl_rings", geometry.stride() as u32, count)
+                .map_err(|e| mend_refused_rings(e, geometry, cpus))?,
             shared: map::create_mmapable_array("trawl_shared", size_of::<CaptureShared>() as u32, 1)?,
         };
         let whole_pages = |bytes: usize| bytes.div_ceil(PAGE) * PAGE;
@@ -225,6 +221,16 @@ impl Rings {
         );
         let within = RING_CONTROL_SIZE + segment * self.geometry.segment_size + offset;
         self.memory.at(ring * self.geometry.stride() + within)
+    }
+}
+
+fn mend_refused_rings(error: Error, geometry: Geometry, cpus: usize) -> Error {
+    match error.errno() {
+        Some(libc::EPERM) => error.mend("run as root, or with CAP_BPF and CAP_NET_ADMIN"),
+        _ => error.mend(format!(
+            "{} KiB for each of {cpus} CPUs may be too much here: choose a smaller --ring-size",
+            geometry.ring_size >> 10
+        )),
     }
 }
 
