@@ -247,6 +247,10 @@ impl Capture {
         }
     }
 
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("a child of ours").is_some()
+    }
+
     /// Interrupts it and waits for its end.
     pub fn stop(self) -> Finished {
         self.signal(Signal::INT);

@@ -7,6 +7,7 @@ pub mod frames;
 pub mod lab;
 pub mod pcapng;
 pub mod summary;
+pub mod tiny;
 pub mod turn;
 pub mod wait;
 pub mod witness;

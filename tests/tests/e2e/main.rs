@@ -1,8 +1,13 @@
 //! End to end: the real binary, real namespaces, real XDP. One file for each subject; each test in a lab of its own.
 
 mod account;
+mod clock;
 mod content;
+mod ends;
 mod formats;
 mod length;
 mod merge;
 mod printing;
+mod refusals;
+mod sharing;
+mod tools;

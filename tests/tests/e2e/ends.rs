@@ -1,0 +1,380 @@
+//! How a capture ends: asked to, by itself, or because something went away. Nothing stays attached.
+
+use std::io::Read;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::process::Signal;
+use trawl_kernel::bpf::map;
+use trawl_lab::program::{Does, Loaded};
+use trawl_lab::sender::Engine;
+use trawl_tests::lab::send_from;
+use trawl_tests::pcapng::Contents;
+use trawl_tests::tiny::TinyDisk;
+use trawl_tests::turn::heavy;
+use trawl_tests::witness::{
+    capinfos, is_loaded, nothing_attached, promiscuity, run, slots, tshark, wait_unloaded, xdp_on,
+};
+use trawl_tests::{Capture, Lab, frames, wait_until};
+
+fn ends_well_by(signal: Signal) {
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("file.pcapng");
+    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "xdp", "-w", &file]);
+    let (program, _) = xdp_on(&lab.pair.b).expect("trawl's program");
+    assert!(is_loaded(program));
+    lab.send(&[frames::silent(64)], 7);
+    capture.wait_seen(7);
+    capture.signal(signal);
+    let summary = capture.wait().summary_of_success();
+    summary.assert_all_recorded(7);
+    assert_eq!(summary.ended, "signal");
+    assert_eq!(Contents::read(&file).statistics.len(), 1);
+    nothing_attached(&lab.pair.b);
+    wait_unloaded(program);
+}
+
+#[test]
+fn an_interrupt() {
+    ends_well_by(Signal::INT);
+}
+
+#[test]
+fn a_termination() {
+    ends_well_by(Signal::TERM);
+}
+
+#[test]
+fn a_hang_up() {
+    ends_well_by(Signal::HUP);
+}
+
+#[test]
+fn a_time_that_is_over() {
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("file.pcapng");
+    let arguments = [
+        "-i",
+        &lab.receiver(),
+        "--tap",
+        "tc",
+        "--duration",
+        "300ms",
+        "-w",
+        &file,
+    ];
+    let summary = Capture::start(&lab, &arguments).wait().summary_of_success();
+    assert_eq!(summary.ended, "duration");
+    assert!(summary.seconds >= 0.3, "{summary:?}");
+    nothing_attached(&lab.pair.b);
+}
+
+#[test]
+fn each_tap_leaves_nothing_attached() {
+    let Some(lab) = Lab::open() else { return };
+    for tap in [
+        &["--tap", "xdp"][..],
+        &["--tap", "xdp", "--mode", "skb"],
+        &["--tap", "xdp", "-Q", "inout"],
+        &["--tap", "tc"],
+        &["--tap", "packet"],
+    ] {
+        let capture = Capture::start(&lab, &[&["-i", &lab.receiver()][..], tap].concat());
+        capture.stop_well();
+        nothing_attached(&lab.pair.b);
+        let capture = Capture::start(&lab, &[&["-i", &lab.receiver()][..], tap].concat());
+        capture.kill();
+        nothing_attached(&lab.pair.b);
+    }
+}
+
+#[test]
+fn promiscuous_while_it_runs_unless_told_otherwise() {
+    let Some(lab) = Lab::open() else { return };
+    for tap in ["xdp", "tc", "packet"] {
+        let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", tap]);
+        assert_eq!(promiscuity(&lab.pair.b), 1, "{tap}");
+        capture.stop_well();
+        assert_eq!(promiscuity(&lab.pair.b), 0, "{tap}");
+        let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", tap, "-p"]);
+        assert_eq!(promiscuity(&lab.pair.b), 0, "{tap}");
+        capture.stop_well();
+    }
+}
+
+/// The interface goes away in the middle.
+fn interface_is_deleted(tap: &str) {
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("file.pcapng");
+    let capture = Capture::start(
+        &lab,
+        &["-i", &lab.receiver(), "--tap", tap, "-Q", "in", "-w", &file],
+    );
+    lab.send(&[frames::silent(64)], 5);
+    capture.wait_seen(5);
+    run(
+        "ip",
+        &["-n", &lab.pair.b.name, "link", "del", &lab.pair.b.interface],
+    );
+    let finished = capture.wait();
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    let words = format!("the interface {} was removed", lab.receiver());
+    let gone = finished.stderr.contains(&words)
+        || finished
+            .stderr
+            .contains(&format!("the interface {} is gone", lab.receiver()));
+    assert!(gone, "{}", finished.stderr);
+    let summary = finished.summary();
+    summary.assert_all_recorded(5);
+    assert!(summary.ended.contains("interface"), "{summary:?}");
+    let contents = Contents::read(&file);
+    assert_eq!((contents.packets.len(), contents.statistics.len()), (5, 1));
+    assert_eq!(tshark(&file, &["frame.len"]).len(), 5);
+}
+
+#[test]
+fn an_interface_deleted_under_the_xdp_tap() {
+    interface_is_deleted("xdp");
+}
+
+#[test]
+fn an_interface_deleted_under_the_tc_tap() {
+    interface_is_deleted("tc");
+}
+
+#[test]
+fn an_interface_deleted_under_the_packet_tap() {
+    interface_is_deleted("packet");
+}
+
+#[test]
+fn one_of_two_interfaces_deleted() {
+    let (Some(one), Some(other)) = (Lab::open(), Lab::open()) else {
+        return;
+    };
+    let file = one.file("file.pcapng");
+    let capture = Capture::start(
+        &one,
+        &["-i", &one.receiver(), "-i", &other.receiver(), "-w", &file],
+    );
+    run(
+        "ip",
+        &["-n", &one.pair.b.name, "link", "del", &one.pair.b.interface],
+    );
+    capture.wait_said(&format!("the interface {}", one.receiver()));
+    other.send(&[frames::silent(64)], 5);
+    capture.wait_seen(5);
+    let summary = capture.stop_well();
+    summary.assert_all_recorded(5);
+    assert_eq!(summary.interfaces[1].recorded, 5);
+    nothing_attached(&other.pair.b);
+}
+
+/// The disk is full long before all was written.
+fn disk_is_full(format: &str, arguments: &[&str]) {
+    let Some(lab) = Lab::open() else { return };
+    let _heavy = heavy();
+    let disk = TinyDisk::mount(&lab, 512 << 10);
+    let file = disk.path("file");
+    let fixed = [
+        "-i",
+        &lab.receiver(),
+        "--tap",
+        "xdp",
+        "--format",
+        format,
+        "-w",
+        &file,
+    ];
+    let mut capture = Capture::start(&lab, &[&fixed[..], arguments].concat());
+    // A small ring loses most of them: it takes a while until enough have arrived.
+    wait_until("the disk is full", || {
+        lab.send_from_two_cpus(&[frames::patterned(200)], 2_000);
+        capture.has_ended()
+    });
+    let finished = capture.wait();
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("No space left on device"),
+        "{}",
+        finished.stderr
+    );
+    assert!(finished.stderr.contains(&file), "{}", finished.stderr);
+    // Adding up is checked of every summary.
+    let summary = finished.summary();
+    assert!(summary.lost_by("disk_full") > 0, "{summary:?}");
+    let rows = tshark(&file, &["frame.len"]);
+    assert!(rows.len() > 1_000);
+    assert_eq!(rows.len() as u64, summary.recorded, "{summary:?}");
+    nothing_attached(&lab.pair.b);
+}
+
+#[test]
+fn a_full_disk() {
+    disk_is_full("pcapng", &[]);
+}
+
+#[test]
+fn a_full_disk_and_the_old_format() {
+    disk_is_full("pcap", &[]);
+}
+
+#[test]
+fn a_full_disk_and_a_small_ring() {
+    disk_is_full("pcapng", &["--ring-size", "64KiB"]);
+}
+
+#[test]
+fn a_disk_that_was_full_before() {
+    let Some(lab) = Lab::open() else { return };
+    let disk = TinyDisk::mount(&lab, 4096);
+    std::fs::write(disk.path("other"), vec![0; 4096]).expect("room for one page");
+    let file = disk.path("file");
+    let finished = Capture::start(&lab, &["-i", &lab.receiver(), "-w", &file]).wait();
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("No space left on device"),
+        "{}",
+        finished.stderr
+    );
+    finished.summary();
+    nothing_attached(&lab.pair.b);
+}
+
+/// Kills the capture while packets come in.
+fn killed(arguments: &[&str], program: Option<Does>) {
+    let Some(lab) = Lab::open() else { return };
+    let _heavy = heavy();
+    let program = program.map(|does| Loaded::native(does, &lab.pair.b).expect("the program"));
+    let file = lab.file("file.pcapng");
+    let fixed = ["-i", &lab.receiver(), "-Q", "in", "-w", &file];
+    let capture = Capture::start(&lab, &[&fixed[..], arguments].concat());
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                send_from(
+                    &lab.pair.a,
+                    &[frames::patterned(200)],
+                    5_000,
+                    Engine::Live,
+                    Some(0),
+                    None,
+                );
+            }
+        });
+        wait_until("a megabyte is written", || {
+            trawl_tests::witness::size_of(file.as_ref()) > 1 << 20
+        });
+        capture.kill();
+        over.store(true, Ordering::Relaxed);
+    });
+    let rows = tshark(&file, &["frame.len"]);
+    assert!(rows.len() > 1_000);
+    assert_eq!(capinfos(&file, "Strict time order"), "True");
+    assert_eq!(Contents::read(&file).packets.len(), rows.len());
+    if let Some(program) = &program {
+        let hook = map::info(program.hook().expect("a hook")).expect("a map");
+        assert_eq!(slots(hook.id), []);
+    } else {
+        nothing_attached(&lab.pair.b);
+    }
+}
+
+#[test]
+fn killed_with_the_xdp_tap() {
+    killed(&["--tap", "xdp"], None);
+}
+
+#[test]
+fn killed_with_the_hook_tap() {
+    killed(&["--tap", "hook"], Some(Does::DropWithHook));
+}
+
+#[test]
+fn killed_with_the_tc_tap() {
+    killed(&["--tap", "tc"], None);
+}
+
+#[test]
+fn killed_with_the_packet_tap() {
+    killed(&["--tap", "packet"], None);
+}
+
+#[test]
+fn killed_with_the_old_format() {
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("file.pcap");
+    let capture = Capture::start(
+        &lab,
+        &["-i", &lab.receiver(), "--format", "pcap", "-w", &file],
+    );
+    lab.send(&[frames::patterned(200)], 1_000);
+    wait_until("all is written", || {
+        trawl_tests::witness::size_of(file.as_ref()) >= 24 + 1_000 * 216
+    });
+    capture.kill();
+    assert_eq!(tshark(&file, &["frame.len"]).len(), 1_000);
+}
+
+/// The reader of the pipe has seen enough.
+fn reader_goes(arguments: &[&str]) {
+    let Some(lab) = Lab::open() else { return };
+    let fixed = ["-i", &lab.receiver(), "--tap", "xdp"];
+    let (capture, mut stdout) = Capture::start_piped(&lab, &[&fixed[..], arguments].concat());
+    lab.send(&[frames::udp(b"hello")], 1);
+    // The old format's header is that long; a line is longer.
+    stdout.read_exact(&mut [0; 24]).expect("something comes");
+    drop(stdout);
+    lab.send(&[frames::udp(b"hello")], 100);
+    let finished = capture.wait();
+    assert_eq!(finished.status.code(), Some(0), "{}", finished.stderr);
+    assert!(!finished.stderr.contains("panicked"), "{}", finished.stderr);
+    finished.summary();
+    nothing_attached(&lab.pair.b);
+}
+
+#[test]
+fn a_reader_of_the_file_goes_away() {
+    reader_goes(&["-w", "-"]);
+}
+
+#[test]
+fn a_reader_of_the_old_format_goes_away() {
+    reader_goes(&["--format", "pcap", "-w", "-"]);
+}
+
+#[test]
+fn a_reader_of_the_lines_goes_away() {
+    reader_goes(&[]);
+}
+
+#[test]
+fn a_reader_that_stands_still_loses_nothing_silently() {
+    let Some(lab) = Lab::open() else { return };
+    let fixed = [
+        "-i",
+        &lab.receiver(),
+        "--tap",
+        "xdp",
+        "--ring-size",
+        "64KiB",
+        "-w",
+        "-",
+    ];
+    let (capture, mut stdout) = Capture::start_piped(&lab, &fixed);
+    // More than the pipe and the rings hold together.
+    lab.send(&[frames::silent(1000)], 2_000);
+    let reader = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        stdout.read_to_end(&mut bytes).map(|_| bytes)
+    });
+    capture.wait_seen(2_000);
+    let summary = capture.stop_well();
+    assert_eq!(summary.seen, 2_000);
+    assert!(summary.lost_by("ring_full") > 0, "{summary:?}");
+    let bytes = reader.join().expect("no panic").expect("the pipe");
+    assert_eq!(
+        Contents::parse(&bytes).packets.len() as u64,
+        summary.recorded
+    );
+}

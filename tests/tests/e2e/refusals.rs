@@ -1,0 +1,327 @@
+//! What cannot be done is said clearly, with the right exit status, and leaves nothing behind.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use trawl_kernel::bpf::map;
+use trawl_lab::program::{Does, Loaded};
+use trawl_tests::witness::{nothing_attached, output, run, slots, xdp_on};
+use trawl_tests::{Capture, Lab, binary, frames, trawl};
+
+/// The command fails with this status and says these words, in one line that is no panic.
+#[track_caller]
+fn refused(arguments: &[&str], status: i32, words: &[&str]) {
+    let output = trawl(&[&["capture"], arguments].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{said}");
+    assert!(
+        !said.contains("panicked") && !said.contains("capturing on"),
+        "{said}"
+    );
+    for word in words {
+        assert!(said.contains(word), "{word:?} is missing in: {said}");
+    }
+}
+
+#[test]
+fn an_interface_that_is_not_there() {
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("file.pcapng");
+    refused(&["-i", "trawl-nowhere", "-w", &file], 1, &["trawl-nowhere"]);
+    refused(
+        &["-i", &format!("{}:nowhere", lab.pair.b.name), "-w", &file],
+        1,
+        &["nowhere"],
+    );
+    refused(
+        &["-i", "nowhere", "--netns", &lab.pair.b.name, "-w", &file],
+        1,
+        &["nowhere"],
+    );
+    assert!(!lab.path("file.pcapng").exists());
+    // One of two: the good one is left as it was.
+    refused(
+        &["-i", &lab.receiver(), "-i", "trawl-nowhere"],
+        1,
+        &["trawl-nowhere"],
+    );
+    nothing_attached(&lab.pair.b);
+}
+
+#[test]
+fn a_namespace_that_is_not_there() {
+    let missing = "trawl-no-such-namespace";
+    let mend = format!("ip netns add {missing}");
+    refused(
+        &["-i", &format!("{missing}:veth0")],
+        1,
+        &[missing, "does not exist", &mend],
+    );
+    refused(
+        &["-i", "veth0", "--netns", missing],
+        1,
+        &[missing, "does not exist", &mend],
+    );
+}
+
+#[test]
+fn numbers_out_of_range() {
+    let Some(lab) = Lab::open() else { return };
+    let place = lab.receiver();
+    let file = lab.file("file.pcapng");
+    let to_file = |arguments: &[&'static str]| {
+        [&["-i", place.as_str(), "-w", file.as_str()][..], arguments].concat()
+    };
+    refused(
+        &to_file(&["--ring-size", "0"]),
+        2,
+        &["ring", "--ring-size", "64 KiB"],
+    );
+    refused(
+        &to_file(&["--ring-size", "1TiB"]),
+        2,
+        &["ring", "--ring-size", "MiB"],
+    );
+    refused(&to_file(&["--ring-size=-1"]), 2, &["ring-size", "-1"]);
+    refused(&to_file(&["--ring-size", "many"]), 2, &["many"]);
+    refused(&to_file(&["-s", "262145"]), 2, &["262145", "262144"]);
+    refused(
+        &to_file(&["-s", "99999999999999999999"]),
+        2,
+        &["99999999999999999999"],
+    );
+    refused(&to_file(&["-c", "0"]), 2, &["-c"]);
+    refused(&to_file(&["--duration", "0"]), 2, &["duration"]);
+    refused(
+        &to_file(&["--verdict", "drop,bananas"]),
+        2,
+        &["bananas", "redirect"],
+    );
+    refused(&to_file(&["--tap", "telepathy"]), 2, &["telepathy"]);
+    refused(&["-w", &file], 2, &["--interface"]);
+    assert!(!lab.path("file.pcapng").exists());
+    nothing_attached(&lab.pair.b);
+}
+
+#[test]
+fn what_a_tap_cannot_do() {
+    let Some(lab) = Lab::open() else { return };
+    let place = lab.receiver();
+    for tap in ["xdp", "hook"] {
+        refused(
+            &["-i", &place, "--tap", tap, "-Q", "out"],
+            2,
+            &["sent", "--tap tc"],
+        );
+    }
+    refused(
+        &["-i", &place, "--tap", "tc", "--at", "both"],
+        2,
+        &["entry", "--at"],
+    );
+    refused(
+        &["-i", &place, "--tap", "packet", "--at", "entry"],
+        2,
+        &["entry", "--at"],
+    );
+    refused(
+        &["-i", &place, "--tap", "packet", "--verdict", "drop"],
+        2,
+        &["verdict", "--tap xdp"],
+    );
+    nothing_attached(&lab.pair.b);
+}
+
+/// A map made with bpftool and pinned; gone when dropped.
+struct PinnedMap(PathBuf);
+
+impl PinnedMap {
+    fn new(lab: &Lab, kind: &str, value: &str, entries: &str) -> Self {
+        let path = PathBuf::from(format!("/sys/fs/bpf/{}", lab.pair.b.name));
+        let map = Self(path);
+        let shape = [
+            "type",
+            kind,
+            "key",
+            "4",
+            "value",
+            value,
+            "entries",
+            entries,
+            "name",
+            "trawl_e2e",
+        ];
+        run(
+            "bpftool",
+            &[&["map", "create", map.path()], &shape[..]].concat(),
+        );
+        map
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().expect("a plain path")
+    }
+}
+
+impl Drop for PinnedMap {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn a_hook_of_the_wrong_kind() {
+    let Some(lab) = Lab::open() else { return };
+    let _program = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
+    let file = lab.file("file.pcapng");
+    let with = |path: &str, words: &[&str]| {
+        let arguments = [
+            "-i",
+            &lab.receiver(),
+            "--tap",
+            "hook",
+            "--hook",
+            path,
+            "-w",
+            &file,
+        ];
+        refused(&arguments, 1, &[&[path], words].concat());
+    };
+    {
+        let array = PinnedMap::new(&lab, "array", "4", "5");
+        with(array.path(), &["type", "PROG_ARRAY"]);
+    }
+    {
+        let small = PinnedMap::new(&lab, "prog_array", "4", "4");
+        with(small.path(), &["4 entries", "5"]);
+    }
+    with("/sys/fs/bpf/trawl-no-such-pin", &["no such file"]);
+    let ordinary = lab.file("ordinary");
+    std::fs::write(&ordinary, "x").expect("a file");
+    with(&ordinary, &["not a pinned BPF object"]);
+    assert!(!lab.path("file.pcapng").exists());
+}
+
+#[test]
+fn a_hook_map_by_its_path() {
+    let Some(lab) = Lab::open() else { return };
+    let program = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
+    let hook = map::info(program.hook().expect("a hook")).expect("a map");
+    let path = format!("/sys/fs/bpf/{}", lab.pair.b.name);
+    run(
+        "bpftool",
+        &["map", "pin", "id", &hook.id.to_string(), &path],
+    );
+    let pin = PinnedMap(path.clone().into());
+    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--hook", &path, "-c", "3"]);
+    assert_eq!(slots(hook.id).len(), 5);
+    lab.send(&[frames::silent(64)], 3);
+    capture.wait().summary_of_success();
+    assert_eq!(slots(hook.id), []);
+    drop(pin);
+}
+
+#[test]
+fn a_hook_where_there_is_no_program() {
+    let Some(lab) = Lab::open() else { return };
+    refused(
+        &["-i", &lab.receiver(), "--tap", "hook"],
+        1,
+        &["no XDP program", "--tap xdp"],
+    );
+}
+
+#[test]
+fn files_that_cannot_be_written() {
+    let Some(lab) = Lab::open() else { return };
+    let place = lab.receiver();
+    let missing = lab.file("no/such/directory.pcapng");
+    refused(
+        &["-i", &place, "-w", &missing],
+        1,
+        &[&missing, "No such file or directory"],
+    );
+    let directory = lab.file("");
+    refused(&["-i", &place, "-w", &directory], 1, &["directory"]);
+    nothing_attached(&lab.pair.b);
+}
+
+#[test]
+fn somebody_elses_program_without_a_hook() {
+    let Some(lab) = Lab::open() else { return };
+    let _program = Loaded::native(Does::Drop, &lab.pair.b).expect("the program");
+    let before = xdp_on(&lab.pair.b);
+    let file = lab.file("file.pcapng");
+    for tap in ["auto", "xdp"] {
+        let arguments = ["-i", &lab.receiver(), "--tap", tap, "-w", &file];
+        refused(&arguments, 1, &["lab_drop", "--tap packet", "--tap hook"]);
+    }
+    assert!(!lab.path("file.pcapng").exists());
+    assert_eq!(xdp_on(&lab.pair.b), before);
+}
+
+#[test]
+fn no_privileges() {
+    let Some(lab) = Lab::open() else { return };
+    // Where everybody may run it, whoever built it.
+    let copy = lab.file("trawl");
+    std::fs::copy(binary::path(), &copy).expect("a copy");
+    for path in [copy.as_str(), &lab.file("")] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("ours");
+    }
+    let nobody = [
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "--inh-caps=-all",
+        "--no-new-privs",
+    ];
+    for tap in ["auto", "xdp", "tc", "packet"] {
+        let command = [
+            copy.as_str(),
+            "capture",
+            "-i",
+            "lo",
+            "--tap",
+            tap,
+            "--duration",
+            "100ms",
+        ];
+        let output = output("setpriv", &[&nobody[..], &command].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{tap}: {said}");
+        assert!(
+            said.contains("root") || said.contains("CAP_"),
+            "{tap}: {said}"
+        );
+        assert!(
+            !said.contains("capturing on") && !said.contains("panicked"),
+            "{tap}: {said}"
+        );
+    }
+}
+
+#[test]
+fn the_loopback_works_behind_its_driver() {
+    let Some(lab) = Lab::open() else { return };
+    let place = format!("{}:lo", lab.pair.b.name);
+    let file = lab.file("file.pcapng");
+    let capture = Capture::start(
+        &lab,
+        &["-i", &place, "--tap", "xdp", "-c", "1", "-w", &file],
+    );
+    assert!(capture.said().contains("skb mode"), "{}", capture.said());
+    let sent = trawl_kernel::netns::run_in(&lab.pair.b.namespace, || {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
+        socket.send_to(b"hello", ("127.0.0.1", 9))
+    });
+    sent.expect("the namespace").expect("a datagram");
+    capture.wait().summary_of_success();
+    let rows = trawl_tests::witness::tshark(&file, &["ip.dst", "udp.dstport"]);
+    assert_eq!(rows, [["127.0.0.1", "9"]]);
+    refused(
+        &["-i", &place, "--tap", "xdp", "--mode", "native"],
+        1,
+        &["native", "--mode skb"],
+    );
+}

@@ -1,0 +1,225 @@
+//! Several captures at once on one interface: each records all, and each may end first.
+
+use std::os::fd::AsFd;
+
+use trawl_kernel::bpf::map;
+use trawl_kernel::bpf::program;
+use trawl_lab::program::{Does, Loaded};
+use trawl_tests::pcapng::Contents;
+use trawl_tests::witness::{nothing_attached, slots};
+use trawl_tests::{Capture, Lab, frames};
+
+/// A capture with its file.
+struct Watch {
+    capture: Capture,
+    file: String,
+    /// Packets sent so far that it has to have.
+    due: u64,
+}
+
+/// Labs with captures of one tap.
+struct Scene {
+    lab: Lab,
+    program: Option<Loaded>,
+    tap: &'static str,
+    started: u32,
+}
+
+impl Scene {
+    fn open(tap: &'static str) -> Option<Self> {
+        let lab = Lab::open()?;
+        let program = (tap == "hook")
+            .then(|| Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program"));
+        Some(Self {
+            lab,
+            program,
+            tap,
+            started: 0,
+        })
+    }
+
+    fn start(&mut self) -> Watch {
+        let file = self.lab.file(&format!("{}.pcapng", self.started));
+        self.started += 1;
+        let place = self.lab.receiver();
+        let arguments = ["-i", &place, "--tap", self.tap, "-Q", "in", "-w", &file];
+        Watch {
+            capture: Capture::start(&self.lab, &arguments),
+            file,
+            due: 0,
+        }
+    }
+
+    /// Ten packets that all of these see.
+    fn send(&self, watches: &mut [&mut Watch]) {
+        self.lab.send(&[frames::silent(64)], 10);
+        for watch in watches {
+            watch.due += 10;
+            watch.capture.wait_recorded(watch.due);
+        }
+    }
+
+    fn stop(&self, watch: Watch) {
+        watch.capture.stop_well().assert_all_recorded(watch.due);
+        assert_eq!(Contents::read(&watch.file).packets.len() as u64, watch.due);
+    }
+
+    fn assert_nothing_left(&self) {
+        match &self.program {
+            None => nothing_attached(&self.lab.pair.b),
+            Some(program) => assert_eq!(slots(hook_id(program)), []),
+        }
+    }
+}
+
+fn hook_id(program: &Loaded) -> u32 {
+    map::info(program.hook().expect("a hook"))
+        .expect("a map")
+        .id
+}
+
+fn the_first_ends_first(tap: &'static str) {
+    let Some(mut scene) = Scene::open(tap) else {
+        return;
+    };
+    let (mut first, mut second) = (scene.start(), scene.start());
+    scene.send(&mut [&mut first, &mut second]);
+    scene.stop(first);
+    scene.send(&mut [&mut second]);
+    scene.stop(second);
+    scene.assert_nothing_left();
+}
+
+fn the_second_ends_first(tap: &'static str) {
+    let Some(mut scene) = Scene::open(tap) else {
+        return;
+    };
+    let (mut first, mut second) = (scene.start(), scene.start());
+    scene.send(&mut [&mut first, &mut second]);
+    scene.stop(second);
+    scene.send(&mut [&mut first]);
+    // Its place can be taken again.
+    let mut third = scene.start();
+    scene.send(&mut [&mut first, &mut third]);
+    scene.stop(first);
+    scene.send(&mut [&mut third]);
+    scene.stop(third);
+    scene.assert_nothing_left();
+}
+
+fn the_middle_of_three_ends_first(tap: &'static str) {
+    let Some(mut scene) = Scene::open(tap) else {
+        return;
+    };
+    let (mut first, mut second, mut third) = (scene.start(), scene.start(), scene.start());
+    scene.send(&mut [&mut first, &mut second, &mut third]);
+    scene.stop(second);
+    scene.send(&mut [&mut first, &mut third]);
+    scene.stop(first);
+    scene.send(&mut [&mut third]);
+    scene.stop(third);
+    scene.assert_nothing_left();
+}
+
+fn the_first_is_killed(tap: &'static str) {
+    let Some(mut scene) = Scene::open(tap) else {
+        return;
+    };
+    let (mut first, mut second) = (scene.start(), scene.start());
+    scene.send(&mut [&mut first, &mut second]);
+    first.capture.kill();
+    scene.send(&mut [&mut second]);
+    scene.stop(second);
+    scene.assert_nothing_left();
+}
+
+fn the_second_is_killed(tap: &'static str) {
+    let Some(mut scene) = Scene::open(tap) else {
+        return;
+    };
+    let (mut first, mut second) = (scene.start(), scene.start());
+    scene.send(&mut [&mut first, &mut second]);
+    second.capture.kill();
+    scene.send(&mut [&mut first]);
+    scene.stop(first);
+    scene.assert_nothing_left();
+}
+
+macro_rules! with_each_tap {
+    ($($tap:ident)*) => {
+        $(mod $tap {
+            #[test]
+            fn the_first_ends_first() {
+                super::the_first_ends_first(stringify!($tap));
+            }
+
+            #[test]
+            fn the_second_ends_first() {
+                super::the_second_ends_first(stringify!($tap));
+            }
+
+            #[test]
+            fn the_middle_of_three_ends_first() {
+                super::the_middle_of_three_ends_first(stringify!($tap));
+            }
+
+            #[test]
+            fn the_first_is_killed() {
+                super::the_first_is_killed(stringify!($tap));
+            }
+
+            #[test]
+            fn the_second_is_killed() {
+                super::the_second_is_killed(stringify!($tap));
+            }
+        })*
+    };
+}
+
+with_each_tap!(xdp hook tc packet);
+
+#[test]
+fn slots_that_held_somebody_elses_program_are_put_back() {
+    let Some(lab) = Lab::open() else { return };
+    let owner = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
+    // Another program of the same kind that somebody else put there.
+    let other = Loaded::native(Does::DropWithHook, &lab.pair.a).expect("the program");
+    let hook = owner.hook().expect("a hook");
+    map::set_program(hook, 2, other.program()).expect("the slot takes it");
+    let id = u64::from(
+        program::id(
+            &other
+                .program()
+                .as_fd()
+                .try_clone_to_owned()
+                .expect("a descriptor"),
+        )
+        .expect("an id"),
+    );
+    let before = slots(hook_id(&owner));
+    assert_eq!(before, [(2, id)]);
+
+    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "hook"]);
+    assert_eq!(slots(hook_id(&owner)).len(), 5);
+    capture.stop_well();
+    assert_eq!(slots(hook_id(&owner)), before);
+
+    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "hook"]);
+    capture.kill();
+    assert_eq!(slots(hook_id(&owner)), before);
+}
+
+#[test]
+fn different_taps_at_once() {
+    let Some(lab) = Lab::open() else { return };
+    let captures: Vec<Capture> = ["xdp", "tc", "packet"]
+        .iter()
+        .map(|tap| Capture::start(&lab, &["-i", &lab.receiver(), "--tap", tap, "-Q", "in"]))
+        .collect();
+    lab.send(&[frames::silent(64)], 10);
+    for capture in captures {
+        capture.wait_recorded(10);
+        capture.stop_well().assert_all_recorded(10);
+    }
+    nothing_attached(&lab.pair.b);
+}
