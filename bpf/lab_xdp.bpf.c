@@ -76,3 +76,12 @@ int lab_drop_linear(struct xdp_md *context)
 {
 	return exit_by_hook(context, XDP_DROP);
 }
+
+/* What reading the clock costs is the difference from lab_drop. */
+SEC("?xdp.frags")
+int lab_clock(struct xdp_md *context)
+{
+	(void)context;
+	bpf_ktime_get_tai_ns();
+	return XDP_DROP;
+}

@@ -5,11 +5,13 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use trawl_kernel::{Error, Result};
-use trawl_lab::bench::capture_bandwidth::{self, Outcome, Plan};
+use trawl_lab::bench::{
+    Conditions, Group, Outcome, Plan, Run, Spread, capture_bandwidth, capture_filtered,
+};
 
 use crate::terminal;
 
-/// Runs an experiment in a lab of its own and prints its figures
+/// Runs an experiment in labs of its own and prints its figures
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -19,16 +21,19 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum Experiment {
     /// Records packets that XDP drops to a file, beside the bare drop and beside tcpdump
-    CaptureBandwidth(CaptureBandwidth),
+    CaptureBandwidth(Capture),
+    /// Records one packet in a thousand by a filter, beside the bare drop, a filter program reached by a tail call and
+    /// tcpdump
+    CaptureFiltered(Capture),
 }
 
 #[derive(Debug, clap::Args)]
-struct CaptureBandwidth {
+struct Capture {
     /// Frames to send in each run
     #[arg(long, value_name = "N", default_value_t = 30_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     frames: u64,
     /// Length of each frame
-    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u16).range(16..=1514))]
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u16).range(42..=1514))]
     size: u16,
     /// Frames a second [default: as fast as they go]
     #[arg(long, value_name = "PPS", value_parser = clap::value_parser!(u64).range(1..))]
@@ -38,7 +43,8 @@ struct CaptureBandwidth {
     dir: PathBuf,
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     ring_size: String,
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    /// How often each mechanism has its turn
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
     /// Leave tcpdump out
     #[arg(long)]
@@ -49,55 +55,187 @@ struct CaptureBandwidth {
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
-    let Experiment::CaptureBandwidth(args) = args.experiment;
-    let trawl = std::env::current_exe().map_err(|e| Error::os("cannot find trawl itself", e))?;
-    let plan = Plan {
-        frames: args.frames,
-        frame_bytes: args.size.into(),
-        rate: args.rate,
-        directory: args.dir,
-        ring_size: args.ring_size,
-        repetitions: args.repeat,
-        trawl,
-        sender_cpu: 0,
-        capture_cpu: 1,
-        with_tcpdump: !args.no_tcpdump,
-    };
     let mut progress = |what: &str| {
         if terminal::stderr_is_terminal() {
             terminal::say(&format!("running: {what}"));
         }
     };
-    let outcome = capture_bandwidth::run(&plan, &mut progress)?;
-    if args.json {
+    let (outcome, json) = match args.experiment {
+        Experiment::CaptureBandwidth(args) => {
+            let json = args.json;
+            (capture_bandwidth::run(&args.plan()?, &mut progress)?, json)
+        }
+        Experiment::CaptureFiltered(args) => {
+            let json = args.json;
+            (capture_filtered::run(&args.plan()?, &mut progress)?, json)
+        }
+    };
+    if json {
         let text = serde_json::to_string_pretty(&outcome)
             .map_err(|e| Error::failed("cannot put the results into JSON", e))?;
         println!("{text}");
     } else {
         show(&outcome);
     }
-    Ok(ExitCode::SUCCESS)
+    outcome.failures.iter().for_each(|why| terminal::say(why));
+    Ok(if outcome.failures.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+impl Capture {
+    fn plan(self) -> Result<Plan> {
+        let trawl =
+            std::env::current_exe().map_err(|e| Error::os("cannot find trawl itself", e))?;
+        Ok(Plan {
+            frames: self.frames,
+            frame_bytes: self.size.into(),
+            rate: self.rate,
+            directory: self.dir,
+            ring_size: self.ring_size,
+            repetitions: self.repeat,
+            trawl,
+            sender_cpu: 0,
+            capture_cpu: 1,
+            with_tcpdump: !self.no_tcpdump,
+        })
+    }
 }
 
 fn show(outcome: &Outcome) {
-    let c = &outcome.conditions;
-    println!("{}: {} frames of {} bytes, {} {}", outcome.experiment, c.frames, c.frame_bytes, c.driver, c.xdp_mode);
-    println!("{}, {} CPUs, {}, clock {}; ring {} a CPU", c.hardware, c.cpus, c.os, c.clock_source, c.ring_size);
-    println!("{}", c.cpu_use);
-    println!("\n{:<12} {:>12} {:>12} {:>12} {:>9}", "", "sent/s", "recorded/s", "not in file", "CPU");
-    for run in &outcome.runs {
-        let recorded = run.recorded_per_second.map_or(String::new(), |rate| format!("{rate:.0}"));
-        let missing = run.recorded.map_or(String::new(), |count| run.sent.saturating_sub(count).to_string());
-        let cpu = run.capture_cpu.map_or(String::new(), |share| format!("{:.0} %", share * 100.0));
-        println!("{:<12} {:>12.0} {:>12} {:>12} {:>9}", run.mechanism, run.sent_per_second, recorded, missing, cpu);
+    show_conditions(outcome.experiment, &outcome.conditions);
+    for group in &outcome.groups {
+        show_group(group);
     }
-    for ratios in &outcome.ratios {
-        let peer = ratios.of_tcpdump.map_or(String::new(), |ratio| format!(", {ratio:.1} times tcpdump"));
+    if let Some(clock) = outcome.clock {
         println!(
-            "\ntrawl recorded at {:.0} % of the bare drop's rate, {} lost, {:.0} ns a packet added{peer}",
-            ratios.of_bare_drop * 100.0,
-            ratios.lost,
-            ratios.added_ns
+            "\nreading the kernel's clock takes {:.0} ns of that (a program with it {:.0} ns, without {:.0} ns)",
+            clock.cost_ns, clock.with_ns, clock.without_ns
         );
     }
+    for long in &outcome.long_expressions {
+        println!(
+            "\n{} {}: {} s from the start of trawl to its being attached",
+            long.terms,
+            long.kind,
+            spread(&long.seconds, |seconds| format!("{seconds:.2}"))
+        );
+    }
+}
+
+fn show_conditions(experiment: &str, c: &Conditions) {
+    let rate = c.rate.map_or("as fast as they go".to_owned(), |rate| {
+        format!("{rate} a second")
+    });
+    println!(
+        "{experiment}: {} frames of {} bytes, {rate}, {} repetitions in turn",
+        c.frames, c.frame_bytes, c.repetitions
+    );
+    println!(
+        "{}, {} CPUs, {}, clock {}, load {}",
+        c.hardware, c.cpus, c.os, c.clock_source, c.load
+    );
+    println!(
+        "{} {}, {} queues; ring {} a CPU; {}",
+        c.driver, c.xdp_mode, c.queues, c.ring_size, c.cpu_use
+    );
+    c.fates.iter().for_each(|fate| println!("{fate}"));
+}
+
+fn show_group(group: &Group) {
+    println!("\ntraffic: {}", group.traffic);
+    if let Some(filter) = &group.filter {
+        println!("filter: {filter}");
+    }
+    println!(
+        "{:<3} {:<10} {:>11} {:>11} {:>10} {:>9} {:>7} {:>7} {:>7}",
+        "", "", "sent/s", "recorded/s", "recorded", "missing", "of bare", "sender", "capture"
+    );
+    group.runs.iter().for_each(show_run);
+    println!("medians (least to most):");
+    let rate = |rate: f64| format!("{rate:.0}");
+    let percent = |share: f64| format!("{:.1} %", share * 100.0);
+    for median in &group.medians {
+        let mut parts = vec![format!("{} sent/s", spread(&median.sent_per_second, rate))];
+        let more = [
+            (
+                &median.recorded_per_second,
+                "recorded/s",
+                &rate as &dyn Fn(f64) -> String,
+            ),
+            (&median.through_of_bare, "of the bare drop's rate", &percent),
+            (&median.missing, "missing", &rate),
+            (&median.capture_cpu, "of a CPU", &percent),
+        ];
+        parts.extend(more.iter().filter_map(|(figures, what, format)| {
+            figures
+                .as_ref()
+                .map(|figures| format!("{} {what}", spread(figures, format)))
+        }));
+        println!("{:<10} {}", median.mechanism, parts.join(", "));
+    }
+    let findings = &group.findings;
+    let parts = [
+        findings
+            .added_ns
+            .map(|ns| format!("{ns:.0} ns a packet added to the XDP path")),
+        findings
+            .missing
+            .map(|count| format!("{count} missing in all files")),
+        findings
+            .of_tcpdump
+            .map(|ratio| format!("{ratio:.1} times tcpdump's recorded rate")),
+    ];
+    println!(
+        "trawl: {}",
+        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    );
+}
+
+fn show_run(run: &Run) {
+    let number = |count: Option<u64>| count.map_or(String::new(), |count| count.to_string());
+    let percent =
+        |share: Option<f64>| share.map_or(String::new(), |share| format!("{:.1} %", share * 100.0));
+    println!(
+        "{:<3} {:<10} {:>11.0} {:>11} {:>10} {:>9} {:>7} {:>7} {:>7}",
+        run.repetition,
+        run.mechanism,
+        run.sent_per_second,
+        run.recorded_per_second
+            .map_or(String::new(), |rate| format!("{rate:.0}")),
+        number(run.recorded),
+        number(run.missing),
+        percent(run.through_of_bare),
+        percent(Some(run.sender_cpu)),
+        percent(run.capture_cpu),
+    );
+    if run.sent_again > 0 {
+        println!(
+            "    {} frames were refused at first and sent again",
+            run.sent_again
+        );
+    }
+    if let Some(memory) = run.memory {
+        let mebi = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        println!(
+            "    memory at most {:.1} MiB: rings {:.1}, the rest {:.1}",
+            mebi(memory.peak),
+            mebi(memory.rings),
+            mebi(memory.without_rings)
+        );
+    }
+    if !run.says.is_empty() {
+        println!("    it says: {}", run.says);
+    }
+}
+
+fn spread(figures: &Spread, format: impl Fn(f64) -> String) -> String {
+    format!(
+        "{} ({} to {})",
+        format(figures.median),
+        format(figures.min),
+        format(figures.max)
+    )
 }

@@ -23,6 +23,8 @@ pub enum Does {
     ChosenWithHook,
     /// A program that takes packets in one piece only, with a hook map.
     DropLinearWithHook,
+    /// Reads the clock, then drops.
+    ReadClock,
 }
 
 impl Does {
@@ -33,6 +35,7 @@ impl Does {
             Self::PassWithHook => "lab_pass_hook",
             Self::ChosenWithHook => "lab_chosen_hook",
             Self::DropLinearWithHook => "lab_drop_linear",
+            Self::ReadClock => "lab_clock",
         }
     }
 }

@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use trawl_kernel::netns::{Namespace, run_maybe_in};
-use trawl_kernel::send::{LiveSender, PacketSender, Sender, pin_to_cpu};
+use trawl_kernel::send::{LiveSender, PacketSender, Sender, Variation, pin_to_cpu};
 use trawl_kernel::{Error, Result};
 
 /// A paced sender looks at the clock this often at most.
@@ -17,6 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub enum Engine {
     /// XDP frames made in the kernel, straight to the peer's driver: the fastest.
     Live,
+    /// The same, and every so many-th frame differs.
+    LiveVaried(Variation),
     /// A raw packet socket: through the stack's transmit path, any length.
     Packet,
 }
@@ -84,6 +86,9 @@ pub fn send(job: &Job<'_>) -> Result<Sent> {
         }
         let mut sender: Box<dyn Sender> = match job.engine {
             Engine::Live => Box::new(LiveSender::open(job.interface)?),
+            Engine::LiveVaried(variation) => {
+                Box::new(LiveSender::open_varied(job.interface, variation)?)
+            }
             Engine::Packet => Box::new(PacketSender::open(job.interface)?),
         };
         drive(sender.as_mut(), job)

@@ -4,9 +4,10 @@
 //! A veth takes such frames only when its peer has native XDP or GRO.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use super::{Burst, Sender, check_frame};
+use crate::bpf::object::Plain;
 use crate::error::{Error, Result};
 use crate::ethtool::Ethtool;
 use crate::netlink::Netlink;
@@ -17,6 +18,33 @@ const XDP_TX: i32 = 3;
 const BATCH: u32 = 64;
 /// Large enough that setting up a run (about 30 µs) does not count.
 const LARGEST_BURST: u64 = 1 << 20;
+
+const VARIED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/send.bpf.o"));
+const VARIED_PROGRAM: &str = "send_varied";
+const VARIED_MAP: &str = "variation";
+
+/// Frames that are not all alike: one in so many has other bytes at one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Variation {
+    /// Where the two bytes are; at most 255.
+    pub offset: u8,
+    pub usual: [u8; 2],
+    pub other: [u8; 2],
+    /// The first other frame is the one with this number, then each that many later.
+    pub every: u32,
+}
+
+impl Variation {
+    /// struct variation of bpf/send.bpf.c.
+    fn to_bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[0..2].copy_from_slice(&self.usual);
+        bytes[2..4].copy_from_slice(&self.other);
+        bytes[4..8].copy_from_slice(&u32::from(self.offset).to_ne_bytes());
+        bytes[8..12].copy_from_slice(&self.every.to_ne_bytes());
+        bytes
+    }
+}
 
 /// A program and the interface that its frames leave by.
 #[derive(Debug)]
@@ -30,16 +58,31 @@ pub struct LiveSender {
 impl LiveSender {
     /// For an interface of the calling thread's namespace.
     pub fn open(name: &str) -> Result<Self> {
-        let interface = Netlink::here()?.link(name)?.index;
         let program = Program::new(libbpf_sys::BPF_PROG_TYPE_XDP, &returning(XDP_TX))
             .load("trawl_send")
             .map_err(|e| {
                 Error::os("cannot load the sending program", e)
                     .mend("it takes root (CAP_BPF, CAP_NET_ADMIN)")
             })?;
+        Self::with_program(name, program)
+    }
+
+    /// The same, where every so many-th frame differs. The count starts anew with each sender.
+    pub fn open_varied(name: &str, variation: Variation) -> Result<Self> {
+        let what = "cannot load the sending program";
+        let object = Plain::load(VARIED, VARIED_PROGRAM)?;
+        let map = object
+            .map(VARIED_MAP)
+            .ok_or_else(|| Error::failed(what, "its map is missing"))?;
+        set_first(map, &variation.to_bytes()).map_err(|e| Error::os(what, e))?;
+        let program = object.program().try_clone_to_owned();
+        Self::with_program(name, program.map_err(|e| Error::os(what, e))?)
+    }
+
+    fn with_program(name: &str, program: OwnedFd) -> Result<Self> {
         Ok(Self {
             program,
-            interface,
+            interface: Netlink::here()?.link(name)?.index,
             name: name.to_owned(),
             counters: Ethtool::open(None, name)?,
         })
@@ -96,6 +139,25 @@ impl LiveSender {
             Some(libc::ENODEV) => Error::failed(what, "the interface is gone"),
             _ => Error::os(what, error),
         }
+    }
+}
+
+/// Writes the first value of a map whose values have 16 bytes.
+fn set_first(map: BorrowedFd<'_>, value: &[u8; 16]) -> io::Result<()> {
+    let key = 0u32;
+    // SAFETY: keys have four bytes and values sixteen, as bpf/send.bpf.c declares them; both are only read.
+    let result = unsafe {
+        libbpf_sys::bpf_map_update_elem(
+            map.as_raw_fd(),
+            (&raw const key).cast(),
+            value.as_ptr().cast(),
+            0,
+        )
+    };
+    if result < 0 {
+        Err(io::Error::from_raw_os_error(-result))
+    } else {
+        Ok(())
     }
 }
 

@@ -6,7 +6,7 @@
 mod live;
 mod packet;
 
-pub use live::LiveSender;
+pub use live::{LiveSender, Variation};
 pub use packet::PacketSender;
 
 use crate::error::{Error, Result};

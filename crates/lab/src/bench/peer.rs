@@ -3,9 +3,27 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use trawl_kernel::process;
 use trawl_kernel::{Error, Result};
+
+/// tcpdump is handed a block that is not full after a second; so long without any work, and nothing is left for it.
+const IDLE: Duration = Duration::from_millis(1500);
+const IDLE_AT_MOST: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What a capture program held in memory, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// The largest it ever was in memory (VmHWM), rings included.
+    pub peak: u64,
+    /// Of that, rings that it shares with BPF programs.
+    pub rings: u64,
+    /// The rest.
+    pub without_rings: u64,
+}
 
 /// A running capture program.
 #[derive(Debug)]
@@ -51,6 +69,26 @@ impl Peer {
         process::cpu_seconds(self.child.id())
     }
 
+    /// What it holds in memory; `None` where the kernel does not tell.
+    pub fn memory(&self) -> Option<Memory> {
+        let read =
+            |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).ok();
+        Some(memory(&read("status")?, &read("smaps")?))
+    }
+
+    /// Waits until it has done with what was sent: its CPU time stands still.
+    pub fn wait_until_idle(&self) {
+        let start = Instant::now();
+        let mut last = (self.cpu_seconds(), start);
+        while last.1.elapsed() < IDLE && start.elapsed() < IDLE_AT_MOST {
+            std::thread::sleep(LOOK_EVERY);
+            let now = self.cpu_seconds();
+            if now > last.0 {
+                last = (now, Instant::now());
+            }
+        }
+    }
+
     /// Interrupts it and returns what it said at its end.
     pub fn finish(mut self) -> Result<String> {
         process::interrupt(self.child.id())?;
@@ -67,5 +105,56 @@ impl Drop for Peer {
         // Only matters where an error came before `finish`.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+fn memory(status: &str, mappings: &str) -> Memory {
+    let peak = status
+        .lines()
+        .find_map(|line| kibibytes(line, "VmHWM:"))
+        .unwrap_or(0);
+    let mut rings = 0;
+    let mut is_ring = false;
+    for line in mappings.lines() {
+        // A mapping's first line ends with what is mapped; the others begin with a name and a colon.
+        let is_first = line
+            .split(' ')
+            .next()
+            .is_some_and(|word| word.contains('-'));
+        if is_first {
+            is_ring = line.contains("bpf-map");
+        } else if is_ring {
+            rings += kibibytes(line, "Rss:").unwrap_or(0);
+        }
+    }
+    Memory {
+        peak,
+        rings,
+        without_rings: peak.saturating_sub(rings),
+    }
+}
+
+fn kibibytes(line: &str, name: &str) -> Option<u64> {
+    let value = line.strip_prefix(name)?.trim().strip_suffix("kB")?;
+    Some(value.trim().parse::<u64>().ok()? << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_are_told_from_the_rest() {
+        let status = "Name:\ttrawl\nVmHWM:\t    9000 kB\nVmRSS:\t 8000 kB\n";
+        let mappings = "7f00-7f10 rw-s 00000000 00:10 11  anon_inode:bpf-map\n\
+                        Size:  9999 kB\nRss:    5000 kB\n\
+                        7f20-7f30 r-xp 00000000 08:01 12  /usr/bin/trawl\nRss:  3000 kB\n";
+        let expected = Memory {
+            peak: 9000 << 10,
+            rings: 5000 << 10,
+            without_rings: 4000 << 10,
+        };
+        assert_eq!(memory(status, mappings), expected);
+        assert_eq!(memory("", "").peak, 0);
     }
 }
