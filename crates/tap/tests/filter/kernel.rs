@@ -1,0 +1,99 @@
+//! Filters loaded into the kernel as whole programs, and asked there.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use trawl_filter::{Classic, Hook, Target, lower, standalone};
+use trawl_kernel::bpf::program::{self, HAS_FRAGS, LoadOptions};
+use trawl_kernel::bpf::splice::from_words;
+use trawl_kernel::bpf::{map, test_run};
+use trawl_kernel::{Error, Result};
+
+/// How much of a frame the copy-reading variant gets to see.
+pub const BUFFER: u16 = 512;
+
+/// False, with a word about it, where the tests cannot do what they need root for.
+pub fn root_or_skip() -> bool {
+    let root =
+        std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
+    if !root {
+        println!("SKIPPED: loading programs into the kernel takes root");
+    }
+    root
+}
+
+/// A filter in the kernel.
+pub struct Loaded {
+    program: OwnedFd,
+    target: Target,
+    matched: u32,
+    /// The copy-reading variant's buffer lives as long as its program.
+    _buffer: Option<OwnedFd>,
+}
+
+impl Loaded {
+    pub fn new(classic: &Classic, target: Target) -> Result<Self> {
+        let failed = |why: &dyn std::fmt::Display| Error::failed("cannot lower", why);
+        let block = lower(classic, &target).map_err(|e| failed(&e))?.insns;
+        let buffer = match target.hook {
+            Hook::Copy { buffer } => Some(map::create_mmapable_array("buffer", buffer.into(), 1)?),
+            _ => None,
+        };
+        let whole = standalone(&block, &target, buffer.as_ref().map(AsRawFd::as_raw_fd))
+            .ok_or_else(|| failed(&"no buffer"))?;
+        let words: Vec<u64> = whole.iter().map(|insn| insn.to_u64()).collect();
+        let (kind, flags) = match target.hook {
+            Hook::Xdp => (program::XDP, HAS_FRAGS),
+            _ => (program::SCHED_CLS, 0),
+        };
+        let options = LoadOptions {
+            name: "trawl_oracle",
+            kind,
+            license: "GPL",
+            expected_attach_type: 0,
+            flags,
+            ifindex: 0,
+        };
+        Ok(Self {
+            program: program::load(&from_words(&words), &options)?,
+            target,
+            matched: trawl_filter::lower::standalone::verdicts(&target).matched,
+            _buffer: buffer,
+        })
+    }
+
+    /// Whether this frame can be put to the kernel in a test run. It refuses those that are shorter
+    /// than an Ethernet header; at tc also those that are nothing but one, and (since 6.18) those
+    /// too short for the IP header that their type announces. What filters make of them is compared
+    /// in user space, by the filter crate's own tests.
+    pub fn can_ask(&self, frame: &[u8]) -> bool {
+        let least = match (self.target.hook, frame.get(12..14)) {
+            (Hook::Xdp, _) => 14,
+            (_, Some([0x08, 0x00])) => 14 + 20,
+            (_, Some([0x86, 0xdd])) => 14 + 40,
+            _ => 15,
+        };
+        frame.len() >= least
+    }
+
+    /// Whether the kernel lets a test run put a short frame into fragments.
+    pub fn can_fragment(&self) -> bool {
+        test_run::xdp(self.program.as_fd(), &[0; 64], Some(32), 1).is_ok()
+    }
+
+    /// The answer in the kernel, with everything behind `linear` in fragments if that is given.
+    pub fn ask(&self, frame: &[u8], linear: Option<usize>) -> bool {
+        let program = self.program.as_fd();
+        let answer = match self.target.hook {
+            Hook::Xdp => test_run::xdp(program, frame, linear, 1),
+            _ => test_run::tc(program, frame, 1),
+        };
+        let answer = answer.unwrap_or_else(|e| {
+            panic!(
+                "{:?}, {} bytes, {linear:?} linear: {e}",
+                self.target,
+                frame.len()
+            )
+        });
+        answer.value == self.matched
+    }
+}
