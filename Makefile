@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-quick bench fmt lint lock man clean
+.PHONY: help build demo test test-quick bench fmt lint lock format clippy man clean
 
 # Rustup puts cargo where a root shell does not always look.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -36,18 +36,23 @@ bench: build ## Measure recording to a file beside the bare drop and beside tcpd
 fmt: ## Format the source
 	@scripts/install build lint
 	cargo fmt --all
-	cargo fmt --all --manifest-path fuzz/Cargo.toml
+	cargo fmt --manifest-path fuzz/Cargo.toml
 
-lint: lock ## Check format, clippy's warnings and the lock files
-	@scripts/install lint
-	cargo fmt --all --check
-	cargo fmt --all --manifest-path fuzz/Cargo.toml --check
-	cargo clippy --locked --workspace --all-targets -- -D warnings
+lint: lock format clippy ## Check the lock files, the format, and clippy's warnings
 
-lock: ## Check that the lock files are in step with what they lock
+lock:
 	@scripts/install build
 	cargo metadata --locked --format-version 1 >/dev/null
 	cargo metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
+
+format:
+	@scripts/install build lint
+	cargo fmt --all --check
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
+
+clippy:
+	@scripts/install build lint
+	cargo clippy --locked --workspace --all-targets -- -D warnings
 
 man: build ## Write the manual pages of docs/man anew
 	$(TARGET)/release/trawl man docs/man
