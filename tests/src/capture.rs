@@ -4,7 +4,7 @@ use std::io::Read;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -224,27 +224,23 @@ impl Capture {
 
     #[track_caller]
     fn wait_figure(&self, name: &str, count: u64) {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let before = self.stderr.so_far().len();
-            self.signal(Signal::USR1);
-            let mut latest = None;
-            self.stderr.wait(|bytes| {
-                let lines = String::from_utf8_lossy(&bytes[before..]).into_owned();
-                latest = lines.lines().rev().find_map(|line| figure(line, name));
-                lines.ends_with('\n') && latest.is_some()
-            });
-            match latest {
-                Some(latest) if latest >= count => return,
-                Some(_) => std::thread::sleep(Duration::from_millis(2)),
-                None => panic!("trawl gave no figures, but said: {}", self.said()),
-            }
-            assert!(
-                Instant::now() < deadline,
-                "{name} stays at {latest:?} of {count}: {}",
-                self.said()
-            );
-        }
+        wait_until(&format!("{count} packets are {name}"), || {
+            self.figure(name) >= count
+        });
+    }
+
+    /// Asks for figures, and returns the one of this name (`seen`, `recorded`) over all interfaces.
+    #[track_caller]
+    pub fn figure(&self, name: &str) -> u64 {
+        let before = self.stderr.so_far().len();
+        self.signal(Signal::USR1);
+        let mut latest = None;
+        self.stderr.wait(|bytes| {
+            let lines = String::from_utf8_lossy(&bytes[before..]).into_owned();
+            latest = lines.lines().rev().find_map(|line| figure(line, name));
+            lines.ends_with('\n') && latest.is_some()
+        });
+        latest.unwrap_or_else(|| panic!("trawl gave no figures, but said: {}", self.said()))
     }
 
     pub fn has_ended(&mut self) -> bool {

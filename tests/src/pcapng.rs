@@ -131,7 +131,7 @@ impl Contents {
         while !rest.is_empty() {
             let length = word(rest, 4) as usize;
             assert!(
-                length % 4 == 0 && (12..=rest.len()).contains(&length),
+                length.is_multiple_of(4) && (12..=rest.len()).contains(&length),
                 "a block of {length} bytes"
             );
             let (block, behind) = rest.split_at(length);

@@ -119,6 +119,41 @@ fn what_a_full_ring_cost_the_tc_tap_is_told_exactly() {
     losses_are_exact(&["--tap", "tc"], None);
 }
 
+/// The kernel's socket tells of what it lost with the next packet that it takes.
+#[test]
+fn what_a_full_socket_cost_the_packet_tap_is_told_exactly() {
+    const COUNT: u64 = 100_000;
+    let Some(lab) = Lab::open() else { return };
+    let _heavy = heavy();
+    let file = lab.file("file.pcapng");
+    let place = lab.receiver();
+    let fixed = ["-i", &place, "--tap", "packet", "-Q", "in"];
+    let capture = Capture::start(
+        &lab,
+        &[&fixed[..], &["--ring-size", "64KiB", "-w", &file]].concat(),
+    );
+    capture.freeze();
+    lab.send_from_two_cpus(&[frames::silent(64)], COUNT / 2);
+    capture.thaw();
+    let mut sent = COUNT;
+    trawl_tests::wait_until("all losses are told", || {
+        lab.send_from_two_cpus(&[frames::silent(64)], 1);
+        sent += 2;
+        capture.figure("seen") == sent
+    });
+    let summary = capture.stop_well();
+    assert_eq!((summary.seen, summary.filtered_out), (sent, 0));
+    assert!(summary.lost_total() > COUNT / 2, "{summary:?}");
+    let contents = Contents::read(&file);
+    assert_eq!(contents.packets.len() as u64, summary.recorded);
+    let told: u64 = contents
+        .packets
+        .iter()
+        .map(trawl_tests::pcapng::Packet::drop_count)
+        .sum();
+    assert_eq!(told, summary.lost_total());
+}
+
 #[test]
 fn what_no_verdict_was_asked_for_is_filtered_out_and_counted() {
     let Some(lab) = Lab::open() else { return };
