@@ -150,8 +150,17 @@ fn show_group(group: &Group) {
         println!("filter: {filter}");
     }
     println!(
-        "{:<3} {:<10} {:>11} {:>11} {:>10} {:>9} {:>7} {:>7} {:>7}",
-        "", "", "sent/s", "recorded/s", "recorded", "missing", "of bare", "sender", "capture"
+        "{:<3} {:<10} {:>11} {:>11} {:>10} {:>9} {:>7} {:>7} {:>7} {:>7}",
+        "",
+        "",
+        "sent/s",
+        "recorded/s",
+        "recorded",
+        "missing",
+        "of bare",
+        "by CPU",
+        "sender",
+        "capture"
     );
     group.runs.iter().for_each(show_run);
     println!("medians (least to most):");
@@ -166,6 +175,7 @@ fn show_group(group: &Group) {
                 &rate as &dyn Fn(f64) -> String,
             ),
             (&median.through_of_bare, "of the bare drop's rate", &percent),
+            (&median.cpu_time_of_bare, "of it by CPU time", &percent),
             (&median.missing, "missing", &rate),
             (&median.capture_cpu, "of a CPU", &percent),
         ];
@@ -199,7 +209,7 @@ fn show_run(run: &Run) {
     let percent =
         |share: Option<f64>| share.map_or(String::new(), |share| format!("{:.1} %", share * 100.0));
     println!(
-        "{:<3} {:<10} {:>11.0} {:>11} {:>10} {:>9} {:>7} {:>7} {:>7}",
+        "{:<3} {:<10} {:>11.0} {:>11} {:>10} {:>9} {:>7} {:>7} {:>7} {:>7}",
         run.repetition,
         run.mechanism,
         run.sent_per_second,
@@ -208,6 +218,7 @@ fn show_run(run: &Run) {
         number(run.recorded),
         number(run.missing),
         percent(run.through_of_bare),
+        percent(run.cpu_time_of_bare),
         percent(Some(run.sender_cpu)),
         percent(run.capture_cpu),
     );

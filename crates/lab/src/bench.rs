@@ -24,6 +24,9 @@ pub use peer::Memory;
 use crate::PairOptions;
 use mechanism::{Mechanism, Setting};
 
+/// A run whose sender stayed further below the rate that was asked for says nothing about that rate.
+const RATE_REACHED: f64 = 0.95;
+
 /// What all capture experiments are told.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -145,6 +148,14 @@ fn take_turns(
                     if *mechanism == Mechanism::Trawl && run.recorded == Some(0) {
                         failures.push(format!(
                             "repetition {repetition}: trawl's file holds no packet"
+                        ));
+                    }
+                    let wanted = setting.plan.rate.unwrap_or(0) as f64;
+                    if run.sent_per_second < wanted * RATE_REACHED {
+                        failures.push(format!(
+                            "repetition {repetition}: {}: the sender reached {:.0} of {wanted:.0} frames a second",
+                            mechanism.name(),
+                            run.sent_per_second
                         ));
                     }
                     runs.push(run);

@@ -42,6 +42,13 @@ pub fn udp_from(mac: [u8; 6], size: usize) -> Result<Vec<u8>> {
         .build())
 }
 
+/// An Ethernet frame of the experimental type 0x88b5, which no protocol of the stack takes an interest in.
+pub fn experimental(source: [u8; 6], destination: [u8; 6], size: usize) -> Vec<u8> {
+    let mut frame = [destination.as_slice(), &source, &[0x88, 0xb5]].concat();
+    frame.resize(size.max(frame.len()), 0);
+    frame
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,11 +69,4 @@ mod tests {
         assert!(udp_from([2; 6], 41).is_err());
         assert!(udp_from([2; 6], LONGEST + 1).is_err());
     }
-}
-
-/// An Ethernet frame of the experimental type 0x88b5, which no protocol of the stack takes an interest in.
-pub fn experimental(source: [u8; 6], destination: [u8; 6], size: usize) -> Vec<u8> {
-    let mut frame = [destination.as_slice(), &source, &[0x88, 0xb5]].concat();
-    frame.resize(size.max(frame.len()), 0);
-    frame
 }

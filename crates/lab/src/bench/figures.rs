@@ -38,6 +38,8 @@ pub struct Median {
     /// Of the rates at which frames went through, compared with the bare drop of the same repetition.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub through_of_bare: Option<Spread>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_time_of_bare: Option<Spread>,
     /// The recorded rate compared with the bare drop's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded_of_bare: Option<Spread>,
@@ -56,6 +58,7 @@ impl Median {
             sent_per_second: Spread::of(own().map(|run| run.sent_per_second))?,
             recorded_per_second: Spread::of(own().filter_map(|run| run.recorded_per_second)),
             through_of_bare: Spread::of(own().filter_map(|run| run.through_of_bare)),
+            cpu_time_of_bare: Spread::of(own().filter_map(|run| run.cpu_time_of_bare)),
             recorded_of_bare: Spread::of(own().filter_map(|run| run.recorded_of_bare)),
             missing: Spread::of(
                 own()
@@ -111,22 +114,23 @@ impl Findings {
 
 /// Compares each run with the bare drop of its own repetition.
 pub(super) fn relate(runs: &mut [Run]) {
-    let bare: Vec<(u32, f64)> = runs
+    let bare: Vec<(u32, f64, f64)> = runs
         .iter()
         .filter(|run| run.mechanism == Mechanism::Bare.name())
-        .map(|run| (run.repetition, run.sent_per_second))
+        .map(|run| (run.repetition, run.sent_per_second, run.sent_per_cpu_second))
         .collect();
     for run in runs
         .iter_mut()
         .filter(|run| run.mechanism != Mechanism::Bare.name())
     {
-        let Some((_, base)) = bare
+        let Some((_, base, cpu_base)) = bare
             .iter()
-            .find(|(repetition, _)| *repetition == run.repetition)
+            .find(|(repetition, ..)| *repetition == run.repetition)
         else {
             continue;
         };
         run.through_of_bare = Some(run.sent_per_second / base);
+        run.cpu_time_of_bare = Some(run.sent_per_cpu_second / cpu_base);
         run.recorded_of_bare = run.recorded_per_second.map(|rate| rate / base);
     }
 }

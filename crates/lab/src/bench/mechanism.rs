@@ -54,6 +54,9 @@ pub struct Run {
     pub sent_per_second: f64,
     /// How much of its CPU the sender had: clearly less than 1 at full speed means that others took some.
     pub sender_cpu: f64,
+    /// Frames a second of the sender's CPU time, which is also the XDP program's: on a machine with other work this
+    /// tells more than the rate. What the kernel gave to its own thread for packets (ksoftirqd) is not in it.
+    pub sent_per_cpu_second: f64,
     /// Frames that the filter should let through.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected: Option<u64>,
@@ -67,6 +70,9 @@ pub struct Run {
     pub missing: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub through_of_bare: Option<f64>,
+    /// The same by CPU time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_time_of_bare: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded_of_bare: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,11 +103,13 @@ impl Run {
             seconds,
             sent_per_second,
             sender_cpu: 0.0,
+            sent_per_cpu_second: 0.0,
             expected: None,
             recorded: None,
             recorded_per_second: None,
             missing: None,
             through_of_bare: None,
+            cpu_time_of_bare: None,
             recorded_of_bare: None,
             file_bytes: None,
             capture_cpu: None,
@@ -316,10 +324,12 @@ fn sent(mechanism: Mechanism, repetition: u32, setting: &Setting<'_>, lab: &Pair
     let own = || process::cpu_seconds(std::process::id());
     let before = own();
     let sent = send_all(setting, lab)?;
+    let cpu_seconds = own() - before;
     let seconds = sent.took.as_secs_f64();
     Ok(Run {
         sent_again: sent.again,
-        sender_cpu: (own() - before) / seconds,
+        sender_cpu: cpu_seconds / seconds,
+        sent_per_cpu_second: sent.packets as f64 / cpu_seconds.max(f64::EPSILON),
         ..Run::bare(
             mechanism,
             repetition,
