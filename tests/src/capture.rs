@@ -261,11 +261,11 @@ impl Capture {
 
     /// Kills it and waits until the process that cleans up behind it is done.
     pub fn kill(self) -> Finished {
+        let family = marked_processes(&self.mark);
         self.signal(Signal::KILL);
-        let mark = self.mark.clone();
         let finished = self.wait();
         wait_until("no process of the killed capture is left", || {
-            !is_marked_process_there(&mark)
+            family.iter().all(|process| is_over(*process))
         });
         finished
     }
@@ -346,16 +346,22 @@ fn figure(line: &str, name: &str) -> Option<u64> {
     words.get(at.checked_sub(1)?)?.parse().ok()
 }
 
-fn is_marked_process_there(mark: &str) -> bool {
+/// A capture and the processes it started.
+fn marked_processes(mark: &str) -> Vec<u32> {
     let wanted = format!("{MARK}={mark}");
-    std::fs::read_dir("/proc")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .any(|entry| {
-            let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
-            environment
-                .split(|byte| *byte == 0)
-                .any(|variable| variable == wanted.as_bytes())
-        })
+    let is_marked = |process: &u32| {
+        let environment = std::fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
+        environment
+            .split(|byte| *byte == 0)
+            .any(|variable| variable == wanted.as_bytes())
+    };
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let processes = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    processes.filter(is_marked).collect()
+}
+
+/// Gone, or a zombie: a process becomes one after it has closed all it had open.
+fn is_over(process: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"));
+    stat.map_or(true, |stat| stat.contains(") Z ") || stat.contains(") X "))
 }
