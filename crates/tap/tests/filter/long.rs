@@ -24,7 +24,8 @@ impl Observer for Quiet {
     fn figures(&mut self, _summary: &Summary) {}
 }
 
-fn options(tap: Choice, expression: String) -> Options {
+/// The usual, with a filter.
+pub fn options(tap: Choice, filter: Filter) -> Options {
     Options {
         tap,
         direction: None,
@@ -33,7 +34,7 @@ fn options(tap: Choice, expression: String) -> Options {
         mode: Mode::NativeFirst,
         hook: None,
         time: TimeSource::System,
-        filter: Some(Filter::Expression(expression)),
+        filter: Some(filter),
         filter_at: None,
         queue: None,
         cpu: None,
@@ -92,7 +93,7 @@ fn a_thousand_terms_are_attached() {
     let site = Site::find(&pair.b.interface, Some(&pair.b.name)).expect("the lab's interface");
     for (what, expression) in lists() {
         for tap in [Choice::Xdp, Choice::Tc] {
-            let options = options(tap, expression.clone());
+            let options = options(tap, Filter::Expression(expression.clone()));
             let host = Host {
                 os: "Linux".to_owned(),
                 hardware: "test".to_owned(),

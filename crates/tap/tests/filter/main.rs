@@ -13,6 +13,7 @@
 mod support;
 
 mod agreement;
+mod capture;
 mod kernel;
 mod long;
 mod random;
