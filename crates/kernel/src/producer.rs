@@ -174,6 +174,24 @@ impl Producer {
         account.losses_untold.add(1);
     }
 
+    /// Counts a packet that was seen and is not wanted.
+    pub fn filtered_out(&mut self, point: u32) {
+        if !self.tickets.exhausted() {
+            Counters::of(self.rings.control(self.ring), point)
+                .filtered_out
+                .add(1);
+        }
+    }
+
+    /// Counts a packet that was wanted, but is one too many for the rate asked for.
+    pub fn rate_limited(&mut self, point: u32) {
+        if !self.tickets.exhausted() {
+            Counters::of(self.rings.control(self.ring), point)
+                .lost_rate_limit
+                .add(1);
+        }
+    }
+
     /// Writes one record, or counts the loss.
     pub fn record(&mut self, sight: &Sighting<'_>) -> Outcome {
         let at_hand: usize = sight.bytes.iter().map(|piece| piece.len()).sum();
@@ -370,6 +388,8 @@ impl Counter<'_> {
 }
 
 struct Counters<'a> {
+    filtered_out: Counter<'a>,
+    lost_rate_limit: Counter<'a>,
     recorded: Counter<'a>,
     lost_ring_full: Counter<'a>,
     lost_copy_failed: Counter<'a>,
@@ -388,6 +408,8 @@ impl Counters<'_> {
             Counter(unsafe { AtomicU64::from_ptr(at) })
         };
         Self {
+            filtered_out: counter(offset_of!(PointCounters, filtered_out)),
+            lost_rate_limit: counter(offset_of!(PointCounters, lost_rate_limit)),
             recorded: counter(offset_of!(PointCounters, recorded)),
             lost_ring_full: counter(offset_of!(PointCounters, lost_ring_full)),
             lost_copy_failed: counter(offset_of!(PointCounters, lost_copy_failed)),

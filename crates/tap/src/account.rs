@@ -59,6 +59,12 @@ impl Account {
         *self.lost.entry(reason).or_default() += count;
     }
 
+    /// Packets that were rejected before they could be counted elsewhere.
+    pub fn add_filtered_out(&mut self, count: u64) {
+        self.seen += count;
+        self.filtered_out += count;
+    }
+
     /// Packets that were recorded but did not make it to where they were to go.
     pub fn take_back(&mut self, reason: &'static str, count: u64) {
         self.recorded = self.recorded.saturating_sub(count);

@@ -86,6 +86,11 @@ pub trait Attached: fmt::Debug {
         None
     }
 
+    /// Packets that a filter rejected before they reached a ring, by hook point; they count as seen.
+    fn filtered_out(&mut self) -> Vec<(u32, u64)> {
+        Vec::new()
+    }
+
     /// Packets lost before they reached a ring, by hook point and reason; they count as seen.
     fn losses(&mut self) -> Vec<(u32, &'static str, u64)> {
         Vec::new()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use trawl_kernel::ethtool::Ethtool;
-use trawl_kernel::packet_socket::{self, PacketSocket, Request};
+use trawl_kernel::packet_socket::{self, Opened, PacketSocket, Rejected, Request};
 use trawl_kernel::producer::Producer;
 use trawl_kernel::ring::{Geometry, RING_SIZE_MAX, Rings};
 use trawl_kernel::{Error, Result, events};
@@ -15,8 +15,12 @@ use crate::assembly::Assembly;
 use crate::site::{At, Direction, Site, TimeSource};
 use crate::{Attached, Gives, Tap};
 
+mod choice;
+mod filter;
 mod worker;
 
+use choice::Sampling;
+use filter::Prepared;
 use worker::{Plan, Shared, Worker};
 
 /// The link type for private use, which stands for a kind of interface that has none.
@@ -54,7 +58,15 @@ impl Tap for Packet {
         let sharing = Sharing::new(options.geometry, events::cpu_count(), assembly.sites);
         let snaplen = assembly.snaplen().min(sharing.own.max_captured());
         let (received, sent) = wanted(options.direction, site.interface.loopback);
-        let sockets = packet_socket::open(
+        // A packet socket does not tell the queue; where there is but one, it is known all the same.
+        let queue = (site.interface.rx_queues == 1 && site.interface.tx_queues == 1).then_some(0);
+        refuse_unknown_queue(site, options.queue, queue)?;
+        let filter = Prepared::new(options, site, snaplen)?;
+        let Opened {
+            sockets,
+            rejected,
+            refusal,
+        } = packet_socket::open(
             site.namespace.as_ref(),
             &Request {
                 interface: site.interface.index,
@@ -66,9 +78,16 @@ impl Tap for Packet {
                 received,
                 sent,
                 hardware_time: options.time == TimeSource::Hardware,
-                filter: None,
+                filter: filter.as_ref().map(Prepared::for_socket),
             },
         )?;
+        if let Some(why) = filter.and_then(|filter| filter.refusal).or(refusal) {
+            assembly.notice(format!(
+                "{}: packets that the filter rejects are not counted, and it sees no VLAN tags that the kernel keeps \
+                 beside the packet: {why}",
+                site.label
+            ));
+        }
         let ethernet = site.interface.link_type == LINKTYPE_ETHERNET;
         let promiscuous = (options.promiscuous && ethernet && !site.interface.loopback)
             .then(|| packet_socket::promiscuous(site.namespace.as_ref(), site.interface.index))
@@ -78,12 +97,13 @@ impl Tap for Packet {
         let plan = Plan {
             ids,
             snaplen,
-            // A packet socket does not tell the queue; where there is but one, it is known all the same.
-            queue: (site.interface.rx_queues == 1 && site.interface.tx_queues == 1).then_some(0),
+            queue,
             ethernet,
         };
         Ok(Box::new(AttachedPacket {
             plan,
+            sampling: Sampling::new(options),
+            rejected,
             waiting: sockets.into_iter().zip(producers).collect(),
             threads: Vec::new(),
             shared: Arc::default(),
@@ -104,6 +124,22 @@ fn refuse_what_cannot_be(at: Option<At>, verdicts: bool) -> Result<()> {
             .mend("leave out --verdict, or use --tap xdp or --tap hook"));
     }
     Ok(())
+}
+
+fn refuse_unknown_queue(site: &Site, wanted: Option<u32>, known: Option<u32>) -> Result<()> {
+    let Some(wanted) = wanted.filter(|queue| Some(*queue) != known) else {
+        return Ok(());
+    };
+    let what = format!(
+        "cannot choose queue {wanted} of {} with the packet tap",
+        site.label
+    );
+    Err(match known {
+        Some(only) => Error::usage(what, format!("queue {only} is the only one it has"))
+            .mend("leave out --queue"),
+        None => Error::usage(what, "it does not see which queue a packet came by")
+            .mend("leave out --queue, or use --tap xdp or --tap hook"),
+    })
 }
 
 /// Says what a person may otherwise wonder about when looking at the file.
@@ -168,6 +204,9 @@ impl Sharing {
 #[derive(Debug)]
 struct AttachedPacket {
     plan: Plan,
+    sampling: Sampling,
+    /// Counts what the sockets' filter lets not in, where it can.
+    rejected: Option<Rejected>,
     /// Sockets whose packets wait in the kernel until the threads are started.
     waiting: Vec<(PacketSocket, Producer)>,
     threads: Vec<JoinHandle<()>>,
@@ -179,7 +218,8 @@ struct AttachedPacket {
 impl Attached for AttachedPacket {
     fn start(&mut self) -> Result<()> {
         for (number, (socket, producer)) in self.waiting.drain(..).enumerate() {
-            let worker = Worker::new(socket, producer, self.plan, Arc::clone(&self.shared));
+            let (sampling, shared) = (self.sampling.clone(), Arc::clone(&self.shared));
+            let worker = Worker::new(socket, producer, self.plan, sampling, shared);
             let thread = thread::Builder::new()
                 .name(format!("trawl-packet-{number}"))
                 .spawn(move || worker.run())
@@ -214,6 +254,11 @@ impl Attached for AttachedPacket {
 
     fn losses(&mut self) -> Vec<(u32, &'static str, u64)> {
         vec![(self.plan.ids.point, "socket_full", self.shared.dropped())]
+    }
+
+    fn filtered_out(&mut self) -> Vec<(u32, u64)> {
+        let count = |rejected: &Rejected| (self.plan.ids.point, rejected.count());
+        self.rejected.iter().map(count).collect()
     }
 }
 

@@ -422,6 +422,11 @@ impl<'a> Session<'a> {
                 }
             })
             .collect();
+        for (point, count) in self.taps.iter_mut().flat_map(|at| at.tap.filtered_out()) {
+            if let Some(summary) = points.get_mut(point as usize) {
+                summary.account.add_filtered_out(count);
+            }
+        }
         for (point, reason, count) in self.taps.iter_mut().flat_map(|at| at.tap.losses()) {
             if let Some(summary) = points.get_mut(point as usize) {
                 summary.account.add_unseen(reason, count);

@@ -51,6 +51,7 @@ pub fn check(block: &[Insn], target: &Target) -> Result<Outcome> {
     let (kind, flags) = match target.hook {
         Hook::Xdp => (program::XDP, HAS_FRAGS),
         Hook::Tc | Hook::Copy { .. } => (program::SCHED_CLS, 0),
+        Hook::Socket => (program::SOCKET_FILTER, 0),
     };
     let options = LoadOptions {
         name: "trawl_check",

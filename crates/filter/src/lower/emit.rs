@@ -108,12 +108,12 @@ pub(super) fn program(classic: &Classic, target: &Target) -> Result<Lowered, Fil
     if target.puts_tag_back() && !takes_stripped {
         let tagged = emitter.version(classic, View::Tagged, None, Returns::Result)?;
         let to_tagged = emitter.go_if_tagged();
-        emitter.fast(plain);
+        emitter.begin(plain);
         emitter.asm.place(to_tagged);
         emitter.store_tag();
-        emitter.fast(tagged);
+        emitter.begin(tagged);
     } else {
-        emitter.fast(plain);
+        emitter.begin(plain);
     }
     let fast = emitter.finish_fast();
     for version in 0..emitter.versions.len() {
@@ -213,6 +213,17 @@ impl<'a> Emitter<'a> {
         if x {
             self.emit(op::mov32_imm(reg::X, 0));
         }
+    }
+
+    /// Emits what comes first of a version: its fast one, or the way into the slow one where packet
+    /// memory may not be read.
+    pub(super) fn begin(&mut self, version: usize) {
+        if !self.is_slow_only() {
+            return self.fast(version);
+        }
+        self.go_slow();
+        let to = self.slow_start(version);
+        self.asm.goto(to);
     }
 
     /// Emits a fast version, with the way into it first.
@@ -391,17 +402,22 @@ impl<'a> Emitter<'a> {
                 self.asm
                     .jump_if32(op::JLT, reg::LENGTH, stub.needed, self.no_match);
             }
-            self.emit(op::mov(reg::SLOW_SCRATCH, reg::SCRATCH));
-            self.emit(op::mov(reg::SLOW_CONTEXT, reg::CONTEXT));
-            self.emit(op::store(
-                op::DW,
-                reg::SLOW_SCRATCH,
-                slot::LENGTH,
-                reg::LENGTH,
-            ));
+            self.go_slow();
             let to = self.slow_label(stub.version, stub.block, stub.op);
             self.asm.goto(to);
         }
+    }
+
+    /// Puts things where a slow version, which calls helpers, keeps them.
+    fn go_slow(&mut self) {
+        self.emit(op::mov(reg::SLOW_SCRATCH, reg::SCRATCH));
+        self.emit(op::mov(reg::SLOW_CONTEXT, reg::CONTEXT));
+        self.emit(op::store(
+            op::DW,
+            reg::SLOW_SCRATCH,
+            slot::LENGTH,
+            reg::LENGTH,
+        ));
     }
 
     /// Emits what is reached of a slow version.
@@ -492,6 +508,10 @@ impl<'a> Emitter<'a> {
             },
             insns,
         })
+    }
+
+    pub(super) fn is_slow_only(&self) -> bool {
+        self.target.hook == Hook::Socket
     }
 
     pub(super) fn is_copy(&self) -> bool {

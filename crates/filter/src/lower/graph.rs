@@ -233,7 +233,7 @@ impl Decoder<'_> {
 
 /// Whether the program was written for frames whose tags were taken off them.
 pub(super) fn expects_tags_beside(classic: &Classic, hook: Hook) -> bool {
-    hook == Hook::Tc
+    matches!(hook, Hook::Tc | Hook::Socket)
         && classic.instructions().iter().any(|i| {
             i.class() == op::LD
                 && i.code & 0xe0 == op::ABS

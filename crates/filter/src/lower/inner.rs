@@ -102,14 +102,18 @@ pub fn lower_inner(inner: &Inner, target: &Target) -> Result<Lowered, FilterErro
             emitter.asm.place(to_tagged);
             emitter.store_tag();
         }
-        emitter.fast(version);
-        emitter.asm.place(fast);
-        emitter.enter(Mode::Fast, view, greatest, to_ethernet, to_raw);
+        emitter.begin(version);
+        if !emitter.is_slow_only() {
+            emitter.asm.place(fast);
+            emitter.enter(Mode::Fast, view, greatest, to_ethernet, to_raw);
+        }
     }
-    emitter.asm.place(to_ethernet);
-    emitter.fast(ethernet);
-    emitter.asm.place(to_raw);
-    emitter.fast(raw);
+    if !emitter.is_slow_only() {
+        emitter.asm.place(to_ethernet);
+        emitter.fast(ethernet);
+        emitter.asm.place(to_raw);
+        emitter.fast(raw);
+    }
 
     let fast = emitter.finish_fast();
     for &(view, version, _, slow) in &ways {

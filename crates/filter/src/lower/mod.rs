@@ -17,6 +17,7 @@
 //! - r4 counts bytes in fragments too. Where [`Target::vlan_out_of_band`] is set and the packet has
 //!   a tag beside it, r4 counts the tag's four bytes as well: the filter sees the frame with its
 //!   tag put back.
+//! - At [`Hook::Socket`] r2 and r3 may hold anything: a socket filter may not read packet memory.
 //! - At [`Hook::Copy`] the buffer lies in a map's value (the verifier takes only aligned reads of a
 //!   stack, and fields are not aligned). It is the packet's beginning; a filter that looks beyond r3 finds
 //!   no match, as libpcap does in a file with short snapshots. r3 is trusted to be no more than
@@ -40,7 +41,7 @@
 //! which reaches bytes beyond the linear part. The fast one goes over to the slow one, at the
 //! instruction it has come to, when a comparison fails and the packet is long enough to match; it
 //! never comes back. The slow version is exact for itself, so the comparisons may ask for a little
-//! more than the next load needs.
+//! more than the next load needs. At [`Hook::Socket`] there is only the slow version.
 
 pub(crate) mod ancillary;
 mod assembler;
@@ -69,6 +70,8 @@ pub enum Hook {
     Xdp,
     /// A tc program, on packet memory.
     Tc,
+    /// A filter of a packet socket (a program of the type "socket filter").
+    Socket,
     /// Any program that has the packet's first bytes in a buffer of this many bytes.
     Copy {
         /// Size of the buffer.
@@ -81,6 +84,7 @@ impl Hook {
         match self {
             Hook::Xdp => "the XDP hook",
             Hook::Tc => "the tc hook",
+            Hook::Socket => "a packet socket",
             Hook::Copy { .. } => "a tracing hook",
         }
     }
@@ -91,7 +95,7 @@ impl Hook {
 pub struct Target {
     /// The hook.
     pub hook: Hook,
-    /// A VLAN tag may stand beside the packet instead of in it (tc only).
+    /// A VLAN tag may stand beside the packet instead of in it (tc and sockets only).
     pub vlan_out_of_band: bool,
     /// The kernel has the helper that reads bytes beyond the linear part. XDP has it since 5.18,
     /// which is also since when there are such bytes there.
@@ -121,6 +125,14 @@ impl Target {
         }
     }
 
+    /// A packet socket, whose packets have their tags beside them as well.
+    pub fn socket() -> Self {
+        Target {
+            hook: Hook::Socket,
+            ..Target::tc()
+        }
+    }
+
     /// A copy of the packet's first bytes in a buffer of this size.
     pub fn copy(buffer: u16) -> Self {
         Target {
@@ -135,12 +147,19 @@ impl Target {
         match self.hook {
             Hook::Xdp if self.load_helper => Some(helper::XDP_LOAD_BYTES),
             Hook::Tc if self.load_helper => Some(helper::SKB_LOAD_BYTES),
+            // Older than any kernel with such helpers to choose from, and the only way to read there.
+            Hook::Socket => Some(helper::SKB_LOAD_BYTES),
             _ => None,
         }
     }
 
+    /// The context is an `__sk_buff`.
+    fn has_skb(&self) -> bool {
+        matches!(self.hook, Hook::Tc | Hook::Socket)
+    }
+
     fn puts_tag_back(&self) -> bool {
-        self.vlan_out_of_band && self.hook == Hook::Tc
+        self.vlan_out_of_band && self.has_skb()
     }
 }
 

@@ -20,7 +20,7 @@ pub fn verdicts(target: &Target) -> Verdicts {
             matched: 2,
             unmatched: 1,
         },
-        Hook::Tc | Hook::Copy { .. } => Verdicts {
+        Hook::Tc | Hook::Socket | Hook::Copy { .. } => Verdicts {
             matched: 1,
             unmatched: 0,
         },
@@ -52,7 +52,7 @@ pub fn standalone(block: &[Insn], target: &Target, buffer_map: Option<i32>) -> O
                 ]);
             }
         }
-        Hook::Tc => {
+        Hook::Tc | Hook::Socket => {
             program.push(op::load(op::W, reg::LENGTH, 6, 0));
             if target.puts_tag_back() {
                 program.extend([
@@ -61,10 +61,12 @@ pub fn standalone(block: &[Insn], target: &Target, buffer_map: Option<i32>) -> O
                     op::alu_imm(op::ADD, reg::LENGTH, 4),
                 ]);
             }
-            program.extend([
-                op::load(op::W, reg::DATA, 6, 76),
-                op::load(op::W, reg::DATA_END, 6, 80),
-            ]);
+            if target.hook == Hook::Tc {
+                program.extend([
+                    op::load(op::W, reg::DATA, 6, 76),
+                    op::load(op::W, reg::DATA_END, 6, 80),
+                ]);
+            }
         }
         Hook::Copy { buffer } => program.extend(copy_prologue(buffer, buffer_map?)),
     }

@@ -29,6 +29,7 @@ impl Readers {
                 ..Target::xdp()
             },
             Target::tc(),
+            Target::socket(),
             Target::copy(128),
             Target::copy(1024),
         ];

@@ -26,28 +26,29 @@ fn direction_is_known_at_every_hook() {
         assert_ne!(result(&classic("not outbound and greater 60"), &target), 0);
     }
     // The machine's packet type is 0x104, which is not "outgoing".
-    assert_ne!(result(&classic("inbound"), &Target::tc()), 0);
+    for target in [Target::tc(), Target::socket()] {
+        assert_ne!(result(&classic("inbound"), &target), 0);
+    }
 }
 
 #[test]
 fn fields_come_from_the_context() {
+    let of_skb = &[
+        (0, 0x86dd),
+        (4, 0x104),
+        (8, 0x128),
+        (20, 0x108),
+        (24, 0x10c),
+        (32, 0x144),
+        (48, 0),
+    ][..];
     for (target, fields) in [
         (
             Target::xdp(),
             &[(8, 0x10c), (24, 0x110), (44, 0), (48, 0), (36, 3), (56, 3)][..],
         ),
-        (
-            Target::tc(),
-            &[
-                (0, 0x86dd),
-                (4, 0x104),
-                (8, 0x128),
-                (20, 0x108),
-                (24, 0x10c),
-                (32, 0x144),
-                (48, 0),
-            ],
-        ),
+        (Target::tc(), of_skb),
+        (Target::socket(), of_skb),
     ] {
         for &(offset, expected) in fields {
             assert_eq!(
@@ -67,6 +68,7 @@ fn what_a_hook_cannot_know_is_refused_with_a_way_out() {
         (28, Target::xdp()),
         (32, Target::xdp()),
         (52, Target::tc()),
+        (52, Target::socket()),
         (12, Target::tc()),
         (8, Target::copy(64)),
         (24, Target::copy(64)),
@@ -93,7 +95,7 @@ fn fields_survive_the_helpers_that_answer_them() {
     .unwrap();
     let mut frame = [0; 60];
     frame[14] = 0x45;
-    for target in [Target::xdp(), Target::tc()] {
+    for target in [Target::xdp(), Target::tc(), Target::socket()] {
         for linear in [0, 13, 20, 60] {
             let scene = Scene {
                 bytes: &frame,
@@ -109,14 +111,15 @@ fn fields_survive_the_helpers_that_answer_them() {
 fn programs_for_stripped_frames_see_stripped_frames() {
     // As a live socket has it: the tag is asked of the kernel, and lengths are without it.
     let program = Classic::parse("3,32 0 0 4294963244,84 0 0 4095,22 0 0 0").unwrap();
-    let target = Target::tc();
     let scene = Scene {
         bytes: &[0; 60],
         linear: 60,
         tag: Some((0x8100, 0x2064)),
     };
-    assert_eq!(run(&lowered(&program, &target), &target, &scene), Ok(100));
     let length = Classic::parse("6,32 0 0 4294963248,21 0 2 1,128 0 0 0,22 0 0 0,6 0 0 0,6 0 0 0");
-    let block = lowered(&length.unwrap(), &target);
-    assert_eq!(run(&block, &target, &scene), Ok(60));
+    let length = length.unwrap();
+    for target in [Target::tc(), Target::socket()] {
+        assert_eq!(run(&lowered(&program, &target), &target, &scene), Ok(100));
+        assert_eq!(run(&lowered(&length, &target), &target, &scene), Ok(60));
+    }
 }

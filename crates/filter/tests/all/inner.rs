@@ -27,7 +27,12 @@ fn inner_filters_agree() {
     let mut matched = 0;
     for (index, expression) in EXPRESSIONS.iter().enumerate() {
         let inner = Inner::compile(expression, &Options::default()).unwrap();
-        let targets = [Target::xdp(), Target::tc(), Target::copy(2048)];
+        let targets = [
+            Target::xdp(),
+            Target::tc(),
+            Target::socket(),
+            Target::copy(2048),
+        ];
         let blocks = targets.map(|target| (target, lower_inner(&inner, &target).unwrap().insns));
         let mut r = Random::new(index as u64);
         for _ in 0..1500 {

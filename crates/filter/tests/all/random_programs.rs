@@ -128,6 +128,7 @@ fn agree(program: &Classic, seed: u64) {
             ..Target::xdp()
         },
         Target::tc(),
+        Target::socket(),
         Target::copy(64),
     ];
     let blocks = targets.map(|target| (target, lowered(program, &target)));

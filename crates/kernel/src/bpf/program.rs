@@ -9,6 +9,7 @@ use crate::{Error, Result};
 
 pub const XDP: u32 = libbpf_sys::BPF_PROG_TYPE_XDP;
 pub const SCHED_CLS: u32 = libbpf_sys::BPF_PROG_TYPE_SCHED_CLS;
+pub const SOCKET_FILTER: u32 = libbpf_sys::BPF_PROG_TYPE_SOCKET_FILTER;
 pub const ATTACH_XDP: u32 = libbpf_sys::BPF_XDP;
 pub const ATTACH_TCX_INGRESS: u32 = libbpf_sys::BPF_TCX_INGRESS;
 pub const ATTACH_TCX_EGRESS: u32 = libbpf_sys::BPF_TCX_EGRESS;

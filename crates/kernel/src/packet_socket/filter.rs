@@ -24,7 +24,7 @@ const fn give(bytes: u32) -> Instruction {
     instruction(libc::BPF_RET | libc::BPF_K, 0, 0, bytes)
 }
 
-/// The direction first, then the filter asked for. Jumps are relative, so one may stand behind the other.
+/// The direction first, then the CPU and the filter asked for. Jumps are relative, so one may stand behind the other.
 pub fn program(request: &Request<'_>) -> Vec<Instruction> {
     let mut program = Vec::new();
     if !(request.received && request.sent) {
@@ -46,7 +46,15 @@ pub fn program(request: &Request<'_>) -> Vec<Instruction> {
             give(0),
         ]);
     }
-    match request.filter {
+    if let Some(cpu) = request.filter.and_then(|filter| filter.cpu) {
+        let this_cpu = (libc::SKF_AD_OFF + libc::SKF_AD_CPU) as u32;
+        program.extend([
+            instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, this_cpu),
+            instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, 0, cpu),
+            give(0),
+        ]);
+    }
+    match request.filter.and_then(|filter| filter.classic) {
         Some(filter) => program.extend_from_slice(filter),
         // A packet of which no byte is wanted is wanted all the same, and 0 would reject it.
         None => program.push(give(request.snaplen.max(1))),

@@ -8,6 +8,7 @@
 mod block;
 mod filter;
 mod option;
+mod program;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -21,6 +22,7 @@ use crate::{Error, Result};
 
 pub use block::{Block, Frame, Frames, Way};
 pub use filter::Instruction;
+pub use program::Rejected;
 
 /// Holds the longest packet there is on Linux short of BIG TCP, and a few thousand short ones.
 const BLOCK_SIZE: usize = 256 << 10;
@@ -50,8 +52,31 @@ pub struct Request<'a> {
     pub sent: bool,
     /// Ask for the network card's time stamps where it made one.
     pub hardware_time: bool,
-    /// A classic filter for the packets wanted. The socket's figures do not include those it rejects.
-    pub filter: Option<&'a [Instruction]>,
+    pub filter: Option<Filter<'a>>,
+}
+
+/// Which packets are wanted. What is in them is asked by an eBPF program that counts those it rejects or, where there
+/// is none or the kernel does not take it, by a classic one whose rejections are in no figure.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Filter<'a> {
+    /// Only packets that this CPU handles.
+    pub cpu: Option<u32>,
+    /// Instructions as crates/filter lowers them for a socket: see there for what they find in which register. None
+    /// at all: every packet matches.
+    pub block: Option<&'a [u64]>,
+    /// The block's length of a packet includes a VLAN tag that stands beside it.
+    pub counts_tag: bool,
+    pub classic: Option<&'a [Instruction]>,
+}
+
+/// The sockets of a request.
+#[derive(Debug)]
+pub struct Opened {
+    pub sockets: Vec<PacketSocket>,
+    /// What the filter rejects, where it is counted.
+    pub rejected: Option<Rejected>,
+    /// Why it is not counted, where it ought to be.
+    pub refusal: Option<Error>,
 }
 
 /// A socket and the ring that the kernel fills.
@@ -74,8 +99,18 @@ pub enum Source {
 
 /// Opens the sockets, and has all of them begin to receive when the last one is ready. On an interface that is down
 /// the kernels before 6.12 allow one socket only, so there may be fewer than asked for.
-pub fn open(namespace: Option<&Namespace>, request: &Request<'_>) -> Result<Vec<PacketSocket>> {
+pub fn open(namespace: Option<&Namespace>, request: &Request<'_>) -> Result<Opened> {
     let fail = |e| explain(request.name, e);
+    let (mut counting, mut refusal) = (None, None);
+    if let Some(filter) = &request.filter
+        && let Some(block) = filter.block
+    {
+        match program::load(request, filter, block) {
+            Ok(loaded) => counting = Some(loaded),
+            Err(error) if filter.classic.is_none() => return Err(error),
+            Err(error) => refusal = Some(error),
+        }
+    }
     let open_all = || -> io::Result<Vec<PacketSocket>> {
         let mut sockets = Vec::new();
         let mut group = None;
@@ -94,13 +129,22 @@ pub fn open(namespace: Option<&Namespace>, request: &Request<'_>) -> Result<Vec<
             }
             sockets.push(socket);
         }
-        let filter = filter::program(request);
+        // The filter takes the place of the one that let nothing in: it never sees what came before.
+        let classic = filter::program(request);
         for socket in &sockets {
-            option::attach_filter(&socket.descriptor, &filter)?;
+            match &counting {
+                Some((program, _)) => option::attach_program(&socket.descriptor, program)?,
+                None => option::attach_filter(&socket.descriptor, &classic)?,
+            }
         }
         Ok(sockets)
     };
-    run_maybe_in(namespace, open_all)?.map_err(fail)
+    let sockets = run_maybe_in(namespace, open_all)?.map_err(fail)?;
+    Ok(Opened {
+        sockets,
+        rejected: counting.map(|(_, rejected)| rejected),
+        refusal,
+    })
 }
 
 /// Puts an interface into promiscuous mode for as long as the descriptor is open.
@@ -163,7 +207,7 @@ impl PacketSocket {
         block::is_open_and_empty(&self.ring, self.current * BLOCK_SIZE)
     }
 
-    /// Lets no more packets in. What is in the ring stays there to be read.
+    /// Lets no more packets in, and counts none as rejected. What is in the ring stays there to be read.
     pub fn close(&self) -> Result<()> {
         option::attach_filter(&self.descriptor, &filter::NOTHING)
             .map_err(|e| Error::os("cannot close a packet socket's filter", e))

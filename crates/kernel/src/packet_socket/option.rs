@@ -80,6 +80,12 @@ pub fn attach_filter(socket: &OwnedFd, program: &[Instruction]) -> io::Result<()
     set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }
 
+/// Has an eBPF program of the type "socket filter" take the place of the filter there is.
+pub fn attach_program(socket: &OwnedFd, program: &OwnedFd) -> io::Result<()> {
+    let program: c_int = program.as_raw_fd();
+    set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, &program)
+}
+
 pub fn prefer_hardware_time(socket: &OwnedFd) -> io::Result<()> {
     let wanted = libc::SOF_TIMESTAMPING_RAW_HARDWARE as c_int;
     set(socket, libc::SOL_PACKET, libc::PACKET_TIMESTAMP, &wanted)

@@ -44,7 +44,15 @@ impl Veth {
         Netlink::inside(&self.scratch.namespace).unwrap()
     }
 
-    fn open(&self, sockets: usize, filter: Option<&[Instruction]>) -> Vec<PacketSocket> {
+    fn open(&self, sockets: usize, classic: Option<&[Instruction]>) -> Vec<PacketSocket> {
+        let filter = classic.map(|_| Filter {
+            classic,
+            ..Filter::default()
+        });
+        self.open_with(sockets, filter).sockets
+    }
+
+    fn open_with(&self, sockets: usize, filter: Option<Filter<'_>>) -> Opened {
         let request = Request {
             sockets,
             filter,
@@ -161,6 +169,142 @@ fn a_filter_rejects_before_the_ring() {
     assert_eq!(read_all(&mut socket), (vec![3, 3], 0));
 }
 
+/// Matches packets whose last byte is 3, as a lowered filter does: r1 is the context, r4 the length, r5 the scratch.
+fn last_byte_is_3() -> Vec<u64> {
+    let word = |code: u8, registers: u8, off: i16, imm: i32| {
+        let ([a, b], [c, d, e, f]) = (off.to_ne_bytes(), imm.to_ne_bytes());
+        u64::from_ne_bytes([code, registers, a, b, c, d, e, f])
+    };
+    vec![
+        word(0xbf, 0x56, 0, 0),  // r6 = r5
+        word(0xbf, 0x42, 0, 0),  // r2 = r4
+        word(0x17, 0x02, 0, 1),  // r2 -= 1
+        word(0xbf, 0x53, 0, 0),  // r3 = r5
+        word(0xb7, 0x04, 0, 1),  // r4 = 1
+        word(0x85, 0x00, 0, 26), // bpf_skb_load_bytes
+        word(0xb7, 0x07, 0, 0),  // r7 = 0
+        word(0x55, 0x00, 3, 0),  // if r0 != 0 goto end
+        word(0x71, 0x61, 0, 0),  // r1 = *(u8 *)(r6 + 0)
+        word(0x55, 0x01, 1, 3),  // if r1 != 3 goto end
+        word(0xb7, 0x07, 0, 1),  // r7 = 1
+        word(0xbf, 0x70, 0, 0),  // end: r0 = r7
+    ]
+}
+
+#[test]
+fn what_a_counting_filter_rejects_is_counted_while_the_socket_is_open() {
+    if !root_or_skip() {
+        return;
+    }
+    let veth = Veth::new();
+    let block = last_byte_is_3();
+    let filter = Filter {
+        block: Some(&block),
+        ..Filter::default()
+    };
+    let mut opened = veth.open_with(2, Some(filter));
+    assert!(opened.refusal.is_none());
+    let rejected = opened.rejected.take().unwrap();
+    assert_eq!(rejected.count(), 0);
+    for last in [1, 3, 2, 3, 4] {
+        veth.send(&frame(last), 10);
+    }
+    let mut seen = Vec::new();
+    for socket in &mut opened.sockets {
+        let (of_socket, lost) = read_all(socket);
+        assert_eq!(lost, 0);
+        seen.extend(of_socket);
+    }
+    assert_eq!((seen, rejected.count()), (vec![3; 20], 30));
+    // All sockets are closed by now.
+    veth.send(&frame(1), 10);
+    assert_eq!(rejected.count(), 30);
+}
+
+#[test]
+fn packets_of_the_other_direction_are_not_counted() {
+    if !root_or_skip() {
+        return;
+    }
+    let veth = Veth::new();
+    let block = last_byte_is_3();
+    let filter = Filter {
+        block: Some(&block),
+        ..Filter::default()
+    };
+    let only_sent = Request {
+        received: false,
+        filter: Some(filter),
+        ..request(veth.index)
+    };
+    let opened = super::open(Some(&veth.scratch.namespace), &only_sent).unwrap();
+    veth.send(&frame(1), 10);
+    assert_eq!(opened.rejected.unwrap().count(), 0);
+}
+
+#[test]
+fn a_filter_that_is_refused_gives_way_to_the_classic_one() {
+    if !root_or_skip() {
+        return;
+    }
+    let veth = Veth::new();
+    // Ends without having put anything into r0 that the verifier may believe.
+    let bad = [u64::from_ne_bytes([0xbf, 0x90, 0, 0, 0, 0, 0, 0])];
+    let reject_all = [filter::NOTHING[0]];
+    let both = Filter {
+        block: Some(&bad),
+        classic: Some(&reject_all),
+        ..Filter::default()
+    };
+    let mut opened = veth.open_with(1, Some(both));
+    assert!(opened.rejected.is_none());
+    assert!(opened.refusal.unwrap().to_string().contains("verifier"));
+    veth.send(&frame(1), 10);
+    assert_eq!(read_all(&mut opened.sockets[0]), (vec![], 0));
+
+    let request = Request {
+        filter: Some(Filter {
+            classic: None,
+            ..both
+        }),
+        ..request(veth.index)
+    };
+    super::open(Some(&veth.scratch.namespace), &request).unwrap_err();
+}
+
+#[test]
+fn a_cpu_can_be_asked_for_either_way() {
+    if !root_or_skip() {
+        return;
+    }
+    let veth = Veth::new();
+    let all = [Instruction {
+        code: 0x06,
+        jt: 0,
+        jf: 0,
+        k: 60,
+    }];
+    // More than this kernel can have.
+    let nowhere = Some(1 << 20);
+    let counting = Filter {
+        cpu: nowhere,
+        block: Some(&[]),
+        ..Filter::default()
+    };
+    let mut opened = veth.open_with(1, Some(counting));
+    veth.send(&frame(1), 10);
+    assert_eq!(read_all(&mut opened.sockets[0]), (vec![], 0));
+    assert_eq!(opened.rejected.unwrap().count(), 10);
+    let classic = Filter {
+        cpu: nowhere,
+        classic: Some(&all),
+        ..Filter::default()
+    };
+    let mut opened = veth.open_with(1, Some(classic));
+    veth.send(&frame(1), 10);
+    assert_eq!(read_all(&mut opened.sockets[0]), (vec![], 0));
+}
+
 #[test]
 fn sockets_of_a_group_share_the_packets() {
     if !root_or_skip() {
@@ -242,6 +386,7 @@ fn packets_without_a_link_layer_begin_at_the_network_header() {
     };
     let mut socket = super::open(Some(&scratch.namespace), &wanted)
         .unwrap()
+        .sockets
         .remove(0);
     run_in(&scratch.namespace, || {
         let socket = std::net::UdpSocket::bind("10.1.0.1:0").unwrap();

@@ -9,6 +9,7 @@ use trawl_kernel::producer::{Outcome, Producer, Sighting};
 use trawl_kernel::{Result, clock, events};
 use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
 
+use super::choice::{Choice, Sampling};
 use crate::assembly::PointIds;
 
 /// The longest sleep. The records of other CPUs wait for this ring until it has said that it has nothing earlier.
@@ -74,16 +75,24 @@ pub struct Worker {
 struct Recorder {
     producer: Producer,
     plan: Plan,
+    sampling: Sampling,
     shared: Arc<Shared>,
 }
 
 impl Worker {
-    pub fn new(socket: PacketSocket, producer: Producer, plan: Plan, shared: Arc<Shared>) -> Self {
+    pub fn new(
+        socket: PacketSocket,
+        producer: Producer,
+        plan: Plan,
+        sampling: Sampling,
+        shared: Arc<Shared>,
+    ) -> Self {
         Self {
             socket,
             recorder: Recorder {
                 producer,
                 plan,
+                sampling,
                 shared,
             },
         }
@@ -163,6 +172,17 @@ impl Recorder {
         let mut read = 0;
         for frame in block.frames() {
             read += 1;
+            match self.sampling.choose(&frame) {
+                Choice::Wanted => {}
+                Choice::NotInSample => {
+                    self.producer.filtered_out(self.plan.ids.point);
+                    continue;
+                }
+                Choice::OverRate => {
+                    self.producer.rate_limited(self.plan.ids.point);
+                    continue;
+                }
+            }
             if self.record(&frame) == Outcome::LimitReached {
                 return;
             }

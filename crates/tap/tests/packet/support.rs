@@ -1,6 +1,8 @@
 //! A capture with the packet tap in one call: traffic is made once everything is attached, and the records come back
 //! taken apart.
 
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use trawl_kernel::ring::Geometry;
@@ -46,6 +48,12 @@ pub fn options() -> Options {
         mode: Mode::NativeFirst,
         hook: None,
         time: TimeSource::System,
+        filter: None,
+        filter_at: None,
+        queue: None,
+        cpu: None,
+        sample: None,
+        rate_limit: None,
         snaplen: 262_144,
         count: None,
         duration: Some(STUCK),
@@ -200,4 +208,52 @@ pub fn send_from(station: &Station, frames: &[Vec<u8>], count: u64, cpu: usize) 
         cpu: Some(cpu),
     };
     assert_eq!(send(&job).expect("sent").packets, count);
+}
+
+/// Has tcpdump capture so many packets of the same traffic on the second station; those that it then finds to match
+/// come back too. (Not at once: its filter in the kernel sees frames without the tags that are put back later, and so
+/// takes `udp` for true of tagged ones.)
+pub fn beside_tcpdump(
+    pair: &Pair,
+    count: u64,
+    expression: &str,
+    options: &Options,
+    traffic: impl FnOnce(),
+) -> (Captured, Vec<Vec<u8>>) {
+    let file = std::env::temp_dir().join(format!("{}-{}.pcap", pair.b.name, std::process::id()));
+    // Were it to lose a packet, it would wait for it for ever.
+    let mut tcpdump = Command::new("timeout")
+        .args(["20", "ip", "netns", "exec", &pair.b.name])
+        .args(["tcpdump", "-i", &pair.b.interface, "-Z", "root"])
+        .args(["-B", "65536", "-s", "10000", "-w"])
+        .arg(&file)
+        .args(["-c", &count.to_string()])
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("tcpdump");
+    let mut words = BufReader::new(tcpdump.stderr.take().expect("its words")).lines();
+    assert!(words.any(|line| line.expect("text").contains("listening on")));
+    let captured = capture(&[site(&pair.b)], options, traffic);
+    assert!(tcpdump.wait().expect("its end").success());
+    let matching = Command::new("tcpdump")
+        .args(["-Z", "root", "-w", "-", "-r"])
+        .arg(&file)
+        .arg(expression)
+        .output()
+        .expect("tcpdump");
+    assert!(matching.status.success());
+    std::fs::remove_file(&file).expect("its file");
+    (captured, packets_of_pcap(&matching.stdout))
+}
+
+/// The packets of a pcap file in this machine's byte order.
+fn packets_of_pcap(file: &[u8]) -> Vec<Vec<u8>> {
+    let mut packets = Vec::new();
+    let mut rest = &file[24..];
+    while let Some(length) = rest.get(8..12) {
+        let length = u32::from_ne_bytes(length.try_into().expect("four bytes")) as usize;
+        packets.push(rest[16..16 + length].to_vec());
+        rest = &rest[16 + length..];
+    }
+    packets
 }

@@ -45,9 +45,14 @@ pub fn run(block: &[Insn], target: &Target, scene: &Scene) -> Result<u32, String
     let length = scene.bytes.len() as u64 + if scene.tag.is_some() { 4 } else { 0 };
     let mut registers = [Uninitialised; 11];
     registers[1] = Context;
-    registers[2] = Packet(0);
+    // A socket filter must not so much as look at the packet's memory.
+    registers[2] = match target.hook {
+        Hook::Socket => Uninitialised,
+        _ => Packet(0),
+    };
     registers[3] = match target.hook {
         Hook::Copy { buffer } => Number((scene.bytes.len() as u64).min(u64::from(buffer))),
+        Hook::Socket => Uninitialised,
         _ => PacketEnd,
     };
     registers[4] = Number(length);
@@ -267,13 +272,15 @@ impl Machine<'_> {
     fn context(&self, off: i16) -> Result<u32, String> {
         let tag = self.scene.tag;
         Ok(match (self.target.hook, off) {
-            (Hook::Tc, 20) => u32::from(tag.is_some()),
-            (Hook::Tc, 24) => tag.map_or(0, |(_, tci)| tci.into()),
-            (Hook::Tc, 28) => tag.map_or(0, |(protocol, _)| protocol.to_be().into()),
-            (Hook::Tc, 0) => self.scene.bytes.len() as u32,
+            (Hook::Tc | Hook::Socket, 20) => u32::from(tag.is_some()),
+            (Hook::Tc | Hook::Socket, 24) => tag.map_or(0, |(_, tci)| tci.into()),
+            (Hook::Tc | Hook::Socket, 28) => tag.map_or(0, |(protocol, _)| protocol.to_be().into()),
+            (Hook::Tc | Hook::Socket, 0) => self.scene.bytes.len() as u32,
             // Facts that tests ask for are told apart by their offsets.
-            (Hook::Tc, 4 | 8 | 12 | 40 | 68) | (Hook::Xdp, 12 | 16) => 0x100 + off as u32,
-            (Hook::Tc, 16) => u32::from(0x86ddu16.to_be()),
+            (Hook::Tc | Hook::Socket, 4 | 8 | 12 | 40 | 68) | (Hook::Xdp, 12 | 16) => {
+                0x100 + off as u32
+            }
+            (Hook::Tc | Hook::Socket, 16) => u32::from(0x86ddu16.to_be()),
             _ => return Err(format!("no such field of the context: {off}")),
         })
     }
@@ -313,7 +320,7 @@ impl Machine<'_> {
 
     fn call(&mut self, helper: i32) -> Result<(), String> {
         let result = match (self.target.hook, helper) {
-            (Hook::Xdp, 189) | (Hook::Tc, 26) => self.load_bytes()?,
+            (Hook::Xdp, 189) | (Hook::Tc | Hook::Socket, 26) => self.load_bytes()?,
             (_, 7 | 8) => 3,
             _ => return Err("a helper that is not there".into()),
         };

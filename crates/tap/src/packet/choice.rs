@@ -1,0 +1,153 @@
+//! Which of the packets that match are recorded: one in so many, and so many a second.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use trawl_kernel::clock;
+use trawl_kernel::packet_socket::Frame;
+
+use crate::assembly::rate_times;
+use crate::site::Options;
+
+/// Threads that look at a rate's state at the same time get in each other's way at most so often before the limit
+/// counts as reached: bpf/include/filter.h does the same.
+const ATTEMPTS: usize = 4;
+/// A state that lies farther ahead than this, in seconds, was made before the clock was set back.
+const CLOCK_STEP: u64 = 10;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    Wanted,
+    NotInSample,
+    OverRate,
+}
+
+/// One thread's choice.
+#[derive(Clone, Debug)]
+pub struct Sampling {
+    one_in: u64,
+    matched: u64,
+    rate: Option<Arc<Rate>>,
+}
+
+impl Sampling {
+    /// To be cloned for each thread: the sample is the thread's, the rate is common.
+    pub fn new(options: &Options) -> Self {
+        Self {
+            one_in: options.sample.unwrap_or(1).max(1).into(),
+            matched: 0,
+            rate: options.rate_limit.map(|rate| Arc::new(Rate::new(rate))),
+        }
+    }
+
+    pub fn choose(&mut self, frame: &Frame<'_>) -> Choice {
+        let turn = self.matched;
+        self.matched += 1;
+        if !turn.is_multiple_of(self.one_in) {
+            return Choice::NotInSample;
+        }
+        let Some(rate) = &self.rate else {
+            return Choice::Wanted;
+        };
+        // When it came, not when it is looked at: packets are looked at by the block. The card's clock may run apart.
+        let now = if frame.hardware_time {
+            clock::wall()
+        } else {
+            frame.time
+        };
+        if rate.is_over(now) {
+            Choice::OverRate
+        } else {
+            Choice::Wanted
+        }
+    }
+}
+
+/// Each record moves the time at which the next is due; one that comes too far ahead of it is not made. Times are in
+/// 1/1024 ns.
+#[derive(Debug)]
+struct Rate {
+    /// What times are counted from, so that they fit. A little back: packets may have come before they are read.
+    start: u64,
+    interval: u64,
+    tolerance: u64,
+    due: AtomicU64,
+}
+
+impl Rate {
+    fn new(per_second: u64) -> Self {
+        let (interval, tolerance) = rate_times(per_second);
+        Self {
+            start: clock::wall().saturating_sub(1_000_000_000),
+            interval,
+            tolerance,
+            due: AtomicU64::new(0),
+        }
+    }
+
+    fn is_over(&self, time: u64) -> bool {
+        let now = time.saturating_sub(self.start) << 10;
+        let step = (CLOCK_STEP * 1_000_000_000) << 10;
+        for _ in 0..ATTEMPTS {
+            let due = self.due.load(Ordering::Relaxed);
+            let ahead = due.saturating_sub(now);
+            if ahead > self.tolerance && ahead < self.tolerance + step {
+                return true;
+            }
+            let base = if ahead > self.tolerance {
+                now
+            } else {
+                due.max(now)
+            };
+            let next = base + self.interval;
+            if self
+                .due
+                .compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+            {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn passed(rate: &Rate, times: impl Iterator<Item = u64>) -> usize {
+        times.filter(|time| !rate.is_over(*time)).count()
+    }
+
+    #[test]
+    fn a_rate_is_kept_over_any_second() {
+        let rate = Rate::new(1000);
+        let start = rate.start + SECOND;
+        // Ten times as many as are wanted, evenly.
+        let of_second = |n: u64| (0..10_000).map(move |i| start + n * SECOND + i * 100_000);
+        let first = passed(&rate, of_second(0));
+        assert!((1000..=1011).contains(&first), "{first}");
+        let second = passed(&rate, of_second(1));
+        assert!((999..=1001).contains(&second), "{second}");
+        // After silence no more than a hundredth of a second's worth comes at once.
+        assert!(passed(&rate, (0..500).map(|_| start + 9 * SECOND)) <= 11);
+    }
+
+    #[test]
+    fn one_a_second_is_one_a_second() {
+        let rate = Rate::new(1);
+        let start = rate.start + SECOND;
+        assert_eq!(passed(&rate, (0..30).map(|i| start + i * SECOND / 10)), 3);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_does_not_end_the_records() {
+        let rate = Rate::new(1000);
+        let start = rate.start + SECOND;
+        assert!(!rate.is_over(start + 3600 * SECOND));
+        assert!(!rate.is_over(start));
+    }
+}

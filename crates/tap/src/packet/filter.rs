@@ -1,0 +1,80 @@
+//! The filter as a packet socket wants it: for the program that counts what it rejects and, should the kernel not take
+//! that, as the classic program it is made from.
+
+use trawl_filter::classic::Classic;
+use trawl_filter::lower::Target;
+use trawl_kernel::packet_socket::{Filter, Instruction};
+use trawl_kernel::{Error, Result};
+use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
+
+use crate::site::{Options, Site};
+
+#[derive(Debug)]
+pub struct Prepared {
+    cpu: Option<u32>,
+    /// Nothing where it asks what a socket's program cannot answer.
+    block: Option<Vec<u64>>,
+    counts_tag: bool,
+    /// Nothing where it has loops, which the kernel's classic programs cannot have.
+    classic: Option<Vec<Instruction>>,
+    /// Why there is no block.
+    pub refusal: Option<Error>,
+}
+
+impl Prepared {
+    /// Nothing if every packet is wanted.
+    pub fn new(options: &Options, site: &Site, snaplen: u32) -> Result<Option<Self>> {
+        // Only Ethernet frames have a place for a tag that stands beside them.
+        let counts_tag = site.interface.link_type == LINKTYPE_ETHERNET;
+        let mut prepared = Self {
+            cpu: options.cpu,
+            block: Some(Vec::new()),
+            counts_tag,
+            // Wants every packet; 0 would reject them.
+            classic: Some(vec![Instruction {
+                code: 0x06,
+                jt: 0,
+                jf: 0,
+                k: snaplen.max(1),
+            }]),
+            refusal: None,
+        };
+        let Some(filter) = &options.filter else {
+            return Ok(options.cpu.map(|_| prepared));
+        };
+        let classic = filter.at_site(site, snaplen.max(1))?;
+        prepared.classic = classic.fits_socket().then(|| instructions(&classic));
+        let target = Target {
+            vlan_out_of_band: counts_tag,
+            ..Target::socket()
+        };
+        match filter.block(site, snaplen.max(1), &target) {
+            Ok(block) => prepared.block = Some(block),
+            Err(error) if prepared.classic.is_none() => return Err(error),
+            Err(error) => {
+                prepared.block = None;
+                prepared.refusal = Some(error);
+            }
+        }
+        Ok(Some(prepared))
+    }
+
+    pub fn for_socket(&self) -> Filter<'_> {
+        Filter {
+            cpu: self.cpu,
+            block: self.block.as_deref(),
+            counts_tag: self.counts_tag,
+            classic: self.classic.as_deref(),
+        }
+    }
+}
+
+fn instructions(classic: &Classic) -> Vec<Instruction> {
+    let of_kernel = |one: &trawl_filter::Instruction| Instruction {
+        code: one.code,
+        jt: one.jt,
+        jf: one.jf,
+        k: one.k,
+    };
+    classic.instructions().iter().map(of_kernel).collect()
+}
