@@ -43,12 +43,18 @@ impl Error {
         if let Some(cut) = words.find(" (os error") {
             words.truncate(cut);
         }
-        Self { errno, ..Self::failed(what, words) }
+        Self {
+            errno,
+            ..Self::failed(what, words)
+        }
     }
 
     /// The request can never work as it was put.
     pub fn usage(what: impl Into<String>, why: impl fmt::Display) -> Self {
-        Self { kind: Kind::Usage, ..Self::failed(what, why) }
+        Self {
+            kind: Kind::Usage,
+            ..Self::failed(what, why)
+        }
     }
 
     /// Adds what the person can do about it, usually a command.

@@ -306,7 +306,8 @@ impl Ethtool {
             *to = from as libc::c_char;
         }
         // SAFETY: the kernel reads the name and writes the address, both within the request.
-        let answer = unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCGIFNETMASK, &mut request) };
+        let answer =
+            unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCGIFNETMASK, &mut request) };
         if answer < 0 {
             return None;
         }
@@ -314,7 +315,12 @@ impl Ethtool {
         let bytes = unsafe { request.ifr_ifru.ifru_netmask.sa_data };
         // Two bytes of port stand in front of the address.
         let octet = |at: usize| bytes[2 + at] as u8;
-        Some(std::net::Ipv4Addr::new(octet(0), octet(1), octet(2), octet(3)))
+        Some(std::net::Ipv4Addr::new(
+            octet(0),
+            octet(1),
+            octet(2),
+            octet(3),
+        ))
     }
 
     fn ioctl(&self, block: &mut Block) -> std::io::Result<()> {

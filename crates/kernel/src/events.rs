@@ -53,9 +53,8 @@ impl Signals {
             return Err(fail(io::Error::last_os_error()));
         }
         // SAFETY: signalfd just gave us this descriptor.
-        Ok(Self {
-            descriptor: unsafe { OwnedFd::from_raw_fd(descriptor) },
-        })
+        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        Ok(Self { descriptor })
     }
 
     /// The next signal that came, without waiting.

@@ -9,15 +9,24 @@ fn pid(process: u32) -> Result<Pid> {
     i32::try_from(process)
         .ok()
         .and_then(Pid::from_raw)
-        .ok_or_else(|| Error::failed(format!("cannot find process {process}"), "that is no process id"))
+        .ok_or_else(|| {
+            Error::failed(
+                format!("cannot find process {process}"),
+                "that is no process id",
+            )
+        })
 }
 
 /// Keeps a process on one CPU.
 pub fn pin(process: u32, cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
-    sched_setaffinity(Some(pid(process)?), &set)
-        .map_err(|e| Error::os(format!("cannot keep process {process} on CPU {cpu}"), e.into()))
+    sched_setaffinity(Some(pid(process)?), &set).map_err(|e| {
+        Error::os(
+            format!("cannot keep process {process} on CPU {cpu}"),
+            e.into(),
+        )
+    })
 }
 
 /// Asks a process to end, as the interrupt key does.
@@ -30,7 +39,17 @@ pub fn interrupt(process: u32) -> Result<()> {
 pub fn cpu_seconds(process: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     // The name in the second field may hold anything; the fields behind its bracket are numbers.
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks = |index: usize| fields.get(index).and_then(|t| t.parse::<f64>().ok()).unwrap_or(0.0);
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .collect();
+    let ticks = |index: usize| {
+        fields
+            .get(index)
+            .and_then(|t| t.parse::<f64>().ok())
+            .unwrap_or(0.0)
+    };
     (ticks(11) + ticks(12)) / rustix::param::clock_ticks_per_second() as f64
 }

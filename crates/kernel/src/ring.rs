@@ -103,7 +103,11 @@ impl Rings {
         let maps = RingMaps {
             rings: map::create_mmapable_array("trawl_rings", geometry.stride() as u32, count)
                 .map_err(|e| mend_refused_rings(e, geometry, cpus))?,
-            shared: map::create_mmapable_array("trawl_shared", size_of::<CaptureShared>() as u32, 1)?,
+            shared: map::create_mmapable_array(
+                "trawl_shared",
+                size_of::<CaptureShared>() as u32,
+                1,
+            )?,
         };
         let whole_pages = |bytes: usize| bytes.div_ceil(PAGE) * PAGE;
         let rings = Self {
@@ -477,7 +481,9 @@ mod tests {
     fn the_default_leaves_most_of_the_memory_alone() {
         let gib = 1 << 30;
         let size = |cpus, available| {
-            Geometry::by_default(cpus, available).expect("in bounds").ring_size
+            Geometry::by_default(cpus, available)
+                .expect("in bounds")
+                .ring_size
         };
         assert_eq!(size(2, 16 * gib), 64 << 20);
         assert_eq!(size(128, 64 * gib), 64 << 20);

@@ -197,7 +197,9 @@ impl Warden {
             self.start()
                 .map_err(|e| Error::os("cannot start the process that cleans up", e))?,
         );
-        before.map(Child::dismiss);
+        if let Some(before) = before {
+            before.dismiss();
+        }
         Ok(())
     }
 
@@ -223,7 +225,9 @@ impl Warden {
 
 impl Drop for Warden {
     fn drop(&mut self) {
-        self.child.take().map(Child::dismiss);
+        if let Some(child) = self.child.take() {
+            child.dismiss();
+        }
     }
 }
 

@@ -152,10 +152,7 @@ impl Merge {
         let horizon = if patient { horizon } else { u64::MAX };
         let mut moved = Moved::default();
         let mut held_back = false;
-        loop {
-            let Some((first, limit)) = self.next_run() else {
-                break;
-            };
+        while let Some((first, limit)) = self.next_run() {
             if self.streams[first].front.is_some_and(|time| time > horizon) {
                 held_back = true;
                 break;

@@ -68,7 +68,7 @@ struct Subject {
 }
 
 impl Subject {
-    fn new(&self, subject: &str, state: State, text: impl Into<String>) -> Finding {
+    fn finding(&self, subject: &str, state: State, text: impl Into<String>) -> Finding {
         Finding::new(&self.area, subject, state, text)
     }
 
@@ -76,14 +76,14 @@ impl Subject {
         let about = &self.interface;
         if !about.up {
             return self
-                .new("link", State::Warn, "down: no packet goes by")
+                .finding("link", State::Warn, "down: no packet goes by")
                 .mend(format!("{}ip link set {} up", self.prefix, about.name));
         }
         let mac = about.mac.map(|mac| {
             let bytes: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
             format!(", {}", bytes.join(":"))
         });
-        self.new(
+        self.finding(
             "link",
             State::Ok,
             format!("up, MTU {}{}", about.mtu, mac.unwrap_or_default()),
@@ -95,7 +95,7 @@ impl Subject {
         if let Some(speed) = self.interface.speed_bits {
             text.push_str(&format!(", {} Mbit/s", speed / 1_000_000));
         }
-        self.new("driver", State::Info, text)
+        self.finding("driver", State::Info, text)
     }
 
     /// A veth's lack of it has reasons of its own, told in its own findings.
@@ -114,11 +114,11 @@ impl Subject {
                     text.push_str(", ");
                     text.push_str(extra);
                 }
-                self.new("native XDP", State::Ok, text)
+                self.finding("native XDP", State::Ok, text)
             }
             Some(_) if self.driver == "veth" => return None,
             Some(_) => self
-                .new(
+                .finding(
                     "native XDP",
                     State::Warn,
                     "no: programs run in skb mode, after the driver",
@@ -128,7 +128,7 @@ impl Subject {
                     self.interface.hardware_text()
                 )),
             None => self
-                .new("native XDP", State::Info, "unknown before it is tried")
+                .finding("native XDP", State::Info, "unknown before it is tried")
                 .why("the kernel has no way to ask a driver (before 6.3)"),
         };
         Some(finding)
@@ -141,13 +141,13 @@ impl Subject {
             return None;
         }
         Some(if abilities.multi_buffer() {
-            self.new(
+            self.finding(
                 "MTU",
                 State::Info,
                 format!("{mtu}: only XDP programs that know multi-buffer packets fit; trawl's do"),
             )
         } else {
-            self.new(
+            self.finding(
                 "MTU",
                 State::Warn,
                 format!("{mtu} is more than native XDP takes with this driver"),
@@ -173,7 +173,7 @@ impl Subject {
         );
         let wanted = cpus.min(most);
         if receive > 1 || wanted <= 1 {
-            return Some(self.new("queues", State::Ok, text));
+            return Some(self.finding("queues", State::Ok, text));
         }
         let kind = if channels.max_combined > 0 {
             "combined"
@@ -181,7 +181,7 @@ impl Subject {
             "rx"
         };
         Some(
-            self.new("queues", State::Warn, text)
+            self.finding("queues", State::Warn, text)
                 .why(format!(
                     "one queue is served by one CPU of the {cpus} at a time"
                 ))
@@ -200,7 +200,7 @@ impl Subject {
             (false, true) => "the card stamps packets, but its driver does not hand that to XDP",
             (false, false) => "none: packets are stamped at the hook",
         };
-        self.new("hardware time", State::Info, text)
+        self.finding("hardware time", State::Info, text)
     }
 
     /// What each tap can do here.
@@ -216,28 +216,28 @@ impl Subject {
     fn xdp_tap(&self, attached: &Attached, link: &Link) -> Finding {
         let subject = "tap xdp";
         if let Some(why) = Feature::Xdp.probe().why() {
-            return self.new(subject, State::Warn, "no").why(why);
+            return self.finding(subject, State::Warn, "no").why(why);
         }
         match (&attached.xdp, self.abilities) {
             (Some(name), _) if attached.xdp_is_trawl => {
                 let mode = link.xdp.first().map_or("", |present| present.mode.name());
-                self.new(
+                self.finding(
                     subject,
                     State::Ok,
                     format!("yes: a second capture joins the first ({name}, {mode} mode)"),
                 )
             }
             (Some(name), _) => self
-                .new(subject, State::Warn, "no")
+                .finding(subject, State::Warn, "no")
                 .why(format!(
                     "the program {name} is on the interface, and only one can be"
                 ))
                 .mend("use --tap hook if it has a hook map, else --tap tc or --tap packet"),
             (None, Some(abilities)) if !abilities.native() => {
-                self.new(subject, State::Ok, "yes, in skb mode")
+                self.finding(subject, State::Ok, "yes, in skb mode")
             }
-            (None, Some(_)) => self.new(subject, State::Ok, "yes, in native mode"),
-            (None, None) => self.new(
+            (None, Some(_)) => self.finding(subject, State::Ok, "yes, in native mode"),
+            (None, None) => self.finding(
                 subject,
                 State::Ok,
                 "yes, in native mode if the driver can, else skb",
@@ -248,13 +248,17 @@ impl Subject {
     fn hook_tap(&self, attached: &Attached) -> Finding {
         let subject = "tap hook";
         match (attached.hooks.first(), &attached.xdp) {
-            (Some(hook), _) => self.new(subject, State::Ok, format!("yes, through {}", hook.name)),
-            (None, None) => self.new(subject, State::Info, "no XDP program is there to be hooked"),
+            (Some(hook), _) => {
+                self.finding(subject, State::Ok, format!("yes, through {}", hook.name))
+            }
+            (None, None) => {
+                self.finding(subject, State::Info, "no XDP program is there to be hooked")
+            }
             (None, Some(_)) if attached.xdp_is_trawl => {
-                self.new(subject, State::Info, "the program there is trawl's own")
+                self.finding(subject, State::Info, "the program there is trawl's own")
             }
             (None, Some(name)) => self
-                .new(subject, State::Warn, "no")
+                .finding(subject, State::Warn, "no")
                 .why(format!(
                     "{name} has no program array with an entry for each of the 5 XDP actions"
                 ))
@@ -265,20 +269,20 @@ impl Subject {
     fn tc_tap(&self) -> Finding {
         let subject = "tap tc";
         match Feature::Tcx.probe().why() {
-            None => self.new(subject, State::Ok, "yes, by tcx"),
+            None => self.finding(subject, State::Ok, "yes, by tcx"),
             Some(why) if Feature::Bpf.probe().is_supported() => self
-                .new(subject, State::Ok, "yes, by clsact")
+                .finding(subject, State::Ok, "yes, by clsact")
                 .why(format!("no tcx: {why}")),
-            Some(why) => self.new(subject, State::Warn, "no").why(why),
+            Some(why) => self.finding(subject, State::Warn, "no").why(why),
         }
     }
 
     fn packet_tap(&self) -> Finding {
         let subject = "tap packet";
         match Feature::PacketV3.probe().why() {
-            None => self.new(subject, State::Ok, "yes"),
+            None => self.finding(subject, State::Ok, "yes"),
             Some(why) => self
-                .new(subject, State::Problem, "no")
+                .finding(subject, State::Problem, "no")
                 .why(why)
                 .mend("run trawl as root"),
         }
