@@ -270,3 +270,32 @@ fn a_queue_that_cannot_be_told_is_refused() {
     assert_eq!(error.kind(), Kind::Usage);
     assert!(error.to_string().contains("--queue"), "{error}");
 }
+
+#[test]
+fn every_kind_of_expression_passes_the_verifier() {
+    if !root_or_skip() {
+        return;
+    }
+    let pair = pair(1500);
+    let hosts: Vec<String> = (0..1000)
+        .map(|n| format!("host 10.1.{}.{}", n / 250, n % 250))
+        .collect();
+    for text in [
+        "ip6 protochain 17",
+        "vlan and ip[ip[8]] = 0",
+        "ether[ether[5] + 13:4] = 0x00006408",
+        "inbound and not broadcast and tcp[tcpflags] & tcp-syn != 0",
+        &hosts.join(" or "),
+    ] {
+        let options = Options {
+            filter: expression(text),
+            ..at_once()
+        };
+        let captured = capture(&[site(&pair.b)], &options, || {
+            send_from(&pair.a, &mixed(), 9, 0);
+        });
+        assert_eq!(captured.notices, [""; 0]);
+        let total = &captured.summary.total;
+        assert_eq!(total.seen, 9, "{}", &text[..20.min(text.len())]);
+    }
+}
