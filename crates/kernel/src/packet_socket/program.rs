@@ -55,7 +55,13 @@ pub fn load(
     filter: &Filter<'_>,
     block: &[u64],
 ) -> Result<(OwnedFd, Rejected)> {
-    let map = map::create_mmapable_array("trawl_rejected", COUNTS_SIZE as u32, 1)?;
+    let map =
+        map::create_mmapable_array("trawl_rejected", COUNTS_SIZE as u32, 1).map_err(|e| match e
+            .errno()
+        {
+            Some(libc::EPERM) => e.mend("run as root, or with CAP_BPF"),
+            _ => e,
+        })?;
     let counts = Mapping::of_map(map.as_fd(), COUNTS_SIZE)?;
     let program = program::load(
         &instructions(request, filter, block, map.as_raw_fd()),
