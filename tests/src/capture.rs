@@ -105,7 +105,12 @@ pub struct Finished {
 impl Capture {
     /// Starts `trawl capture` with these arguments (and `--summary`); returns once it says that it is capturing.
     pub fn start(lab: &Lab, arguments: &[&str]) -> Self {
-        let mut capture = Self::launch(lab, arguments);
+        Self::start_without("", lab, arguments)
+    }
+
+    /// As [`Self::start`], where the kernel's features that are named are to be done without.
+    pub fn start_without(features: &str, lab: &Lab, arguments: &[&str]) -> Self {
+        let mut capture = Self::launch(features, lab, arguments);
         let stdout = capture.child.stdout.take().expect("a pipe");
         capture.stdout = Some(Stream::follow(stdout));
         capture.wait_ready();
@@ -114,13 +119,13 @@ impl Capture {
 
     /// As [`Self::start`], with standard output as a pipe that the test reads itself.
     pub fn start_piped(lab: &Lab, arguments: &[&str]) -> (Self, ChildStdout) {
-        let mut capture = Self::launch(lab, arguments);
+        let mut capture = Self::launch("", lab, arguments);
         let stdout = capture.child.stdout.take().expect("a pipe");
         capture.wait_ready();
         (capture, stdout)
     }
 
-    fn launch(lab: &Lab, arguments: &[&str]) -> Self {
+    fn launch(without: &str, lab: &Lab, arguments: &[&str]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let mark = format!("{}-{number}", std::process::id());
@@ -130,6 +135,7 @@ impl Capture {
             .args(arguments)
             .args(["--summary", &summary])
             .env(MARK, &mark)
+            .env("TRAWL_WITHOUT", without)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -228,7 +228,8 @@ impl ClsactFilter {
         let interface = site.interface.index;
         let namespace = site.namespace.clone();
         let mut netlink = Netlink::open(namespace.as_ref())?;
-        let made_qdisc = !netlink.has_clsact(interface)?;
+        let made_qdisc =
+            !netlink.has_clsact(interface)? || came_with_trawl(&mut netlink, interface)?;
         let place = Place {
             interface,
             direction: side,
@@ -245,7 +246,8 @@ impl ClsactFilter {
         };
         warden.watch(qdisc.into_iter().chain([filter]))?;
         netlink.add_clsact(interface)?;
-        netlink.add_filter(place, program.as_fd(), name)?;
+        let mark = if made_qdisc { QDISC_MARK } else { "" };
+        netlink.add_filter(place, program.as_fd(), &format!("{name}{mark}"))?;
         Ok(Self {
             namespace,
             place,
@@ -262,6 +264,23 @@ impl ClsactFilter {
             Ok(())
         }
     }
+}
+
+/// In the name of a filter: the qdisc goes with the last of these.
+const QDISC_MARK: &str = "+clsact";
+
+/// Whether the qdisc was made by another capture that is still there.
+fn came_with_trawl(netlink: &mut Netlink, interface: u32) -> Result<bool> {
+    for side in [Side::Ingress, Side::Egress] {
+        let filters = netlink.filters(interface, side)?;
+        if filters
+            .iter()
+            .any(|filter| filter.name.ends_with(QDISC_MARK))
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The foremost free place on the way in, one behind all others on the way out.

@@ -2,6 +2,7 @@
 
 mod account;
 mod clock;
+mod clsact;
 mod content;
 mod ends;
 mod formats;
