@@ -57,7 +57,7 @@ static __always_inline bool over_rate(void)
 	shared = bpf_map_lookup_elem(&capture_shared, &zero);
 	if (!shared)
 		return false;
-	now = bpf_ktime_get_ns() << 10;
+	now = bpf_ktime_get_ns() << 6;
 	for (int attempt = 0; attempt < 4; attempt++) {
 		due = READ_ONCE(shared->rate_due);
 		if (due > now + tolerance)

@@ -77,7 +77,7 @@ struct ring_control {
 struct capture_shared {
 	/* Tickets handed out when the number of records is limited (-c). */
 	__u64 tickets;
-	/* When the next record is due under --limit-rate, in 1/1024 ns of the steady clock. */
+	/* When the next record is due under --limit-rate, in 1/64 ns of the steady clock. */
 	__u64 rate_due;
 	/* Packets seen on a CPU that has no ring: it came up after the capture began. */
 	__u64 no_ring[RING_MAX_POINTS];
@@ -122,7 +122,7 @@ struct tap_config {
 	__u32 only_cpu;
 	/* One packet in so many; 0 for all. */
 	__u32 sample;
-	/* --limit-rate: the time between records and how far they may run ahead of it, in 1/1024 ns; 0 for no limit. */
+	/* --limit-rate: the time between records and how far they may run ahead of it, in 1/64 ns; 0 for no limit. */
 	__u32 rate_interval_low;
 	__u32 rate_interval_high;
 	__u32 rate_tolerance_low;

@@ -284,9 +284,9 @@ impl<'a> Assembly<'a> {
 }
 
 /// The time between records at a rate, and how far they may run ahead of it: a hundredth of a second, or one record.
-/// In 1/1024 ns, so that high rates are kept to exactly enough.
+/// In 1/64 ns, so that high rates are kept to exactly enough.
 pub(crate) fn rate_times(per_second: u64) -> (u64, u64) {
-    const SECOND: u64 = 1_000_000_000 << 10;
+    const SECOND: u64 = 1_000_000_000 << 6;
     let interval = (SECOND / per_second.max(1)).max(1);
     (interval, (SECOND / 100).saturating_sub(interval))
 }

@@ -64,7 +64,7 @@ impl Sampling {
 }
 
 /// Each record moves the time at which the next is due; one that comes too far ahead of it is not made. Times are in
-/// 1/1024 ns.
+/// 1/64 ns.
 #[derive(Debug)]
 struct Rate {
     /// What times are counted from, so that they fit. A little back: packets may have come before they are read.
@@ -86,8 +86,8 @@ impl Rate {
     }
 
     fn is_over(&self, time: u64) -> bool {
-        let now = time.saturating_sub(self.start) << 10;
-        let step = (CLOCK_STEP * 1_000_000_000) << 10;
+        let now = time.saturating_sub(self.start) << 6;
+        let step = (CLOCK_STEP * 1_000_000_000) << 6;
         for _ in 0..ATTEMPTS {
             let due = self.due.load(Ordering::Relaxed);
             let ahead = due.saturating_sub(now);
