@@ -22,5 +22,6 @@ pub mod send;
 #[cfg(test)]
 mod testing;
 pub mod warden;
+pub mod writeback;
 
 pub use error::{Error, Result};

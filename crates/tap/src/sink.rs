@@ -2,8 +2,10 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 
 use trawl_kernel::warden::WholeBytes;
+use trawl_kernel::writeback::Writeback;
 use trawl_kernel::{Error, Result, errno};
 use trawl_packet::pcap;
 use trawl_packet::pcapng::block::blocks;
@@ -31,9 +33,25 @@ struct Output {
     written: u64,
     /// Kept at the number of good bytes, for the warden; regular files have one.
     whole: Option<WholeBytes>,
+    /// Regular files have their pages written to the disk as they come.
+    writeback: Option<Writeback>,
 }
 
 impl Output {
+    fn new(file: File, name: String, whole: Option<WholeBytes>) -> Self {
+        // Without it the capture works as well, only with a slow disk it may lose packets sooner.
+        let writeback = whole
+            .as_ref()
+            .and_then(|_| Writeback::of(file.as_fd()).ok());
+        Self {
+            file,
+            name,
+            written: 0,
+            whole,
+            writeback,
+        }
+    }
+
     /// Writes bytes of which `boundary` tells how many of the first N form whole units. Returns how many went out.
     fn write(&mut self, bytes: &[u8], boundary: impl Fn(usize) -> usize) -> (usize, Result<()>) {
         let mut done = 0;
@@ -54,6 +72,9 @@ impl Output {
             boundary(done)
         };
         self.written += good as u64;
+        if let Some(writeback) = &mut self.writeback {
+            writeback.written(self.written);
+        }
         if let Some(whole) = &self.whole {
             whole.set(self.written);
             if good < done {
@@ -87,12 +108,7 @@ pub struct PcapngFile {
 impl PcapngFile {
     pub fn new(file: File, name: String, whole: Option<WholeBytes>) -> Self {
         Self {
-            output: Output {
-                file,
-                name,
-                written: 0,
-                whole,
-            },
+            output: Output::new(file, name, whole),
             unwritten: Vec::new(),
         }
     }
@@ -133,12 +149,7 @@ impl PcapFile {
         let mut records = Vec::new();
         pcap::file_header(&mut records, link_type, snaplen);
         Self {
-            output: Output {
-                file,
-                name,
-                written: 0,
-                whole,
-            },
+            output: Output::new(file, name, whole),
             records,
             unwritten: Vec::new(),
         }
