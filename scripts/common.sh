@@ -7,10 +7,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # Edition 2024 with `if let … && …`: older compilers stop with a syntax error.
 readonly RUST_NEEDED=1.88
 
-# What Debian 12 calls the things that are used. tests/ also runs tcpdump, tshark, ip, bpftool and ethtool as judges.
+# What Debian 12 calls the things that are used. The tests run other tools as judges, and name ports and protocols in
+# filters, which libpcap looks up in files of netbase.
 readonly BUILD_PACKAGES=(clang-19 gcc libc6-dev linux-libc-dev libelf-dev zlib1g-dev libpcap-dev make pkgconf ca-certificates)
 readonly DEMO_PACKAGES=(iproute2 tcpdump tshark)
-readonly TEST_PACKAGES=(bpftool ethtool git iproute2 iputils-ping jq procps tcpdump tshark)
+readonly TEST_PACKAGES=(bpftool ethtool git iproute2 iputils-ping jq netbase procps tcpdump tshark)
 
 # Rustup puts cargo where a root shell does not always look.
 if ! command -v cargo >/dev/null && [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then
