@@ -9,7 +9,7 @@ use trawl_kernel::layout::{
 };
 use trawl_kernel::probe;
 use trawl_kernel::producer::{Producer, Tickets};
-use trawl_kernel::ring::{Consumer, Geometry, Rings, account_offset};
+use trawl_kernel::ring::{Account, Consumer, Geometry, Rings, account_offset};
 use trawl_kernel::warden::Warden;
 use trawl_kernel::{Error, Result, events};
 use trawl_packet::pcapng;
@@ -19,6 +19,8 @@ use crate::site::{Options, Site, TimeSource};
 /// A place where packets are seen, with an account of its own.
 #[derive(Clone, Debug)]
 pub struct Point {
+    /// Under which its accounts stand in the rings.
+    number: u32,
     /// Which of the sites, by its place in the list.
     pub site: usize,
     pub label: String,
@@ -30,6 +32,13 @@ pub struct Point {
     /// The interface blocks whose packets count here.
     pub interfaces: Vec<u32>,
     pub(crate) rings: Arc<Rings>,
+}
+
+impl Point {
+    /// What became of the packets that were seen here, as far as the rings know.
+    pub(crate) fn account(&self) -> Account {
+        self.rings.account(self.number)
+    }
 }
 
 /// An interface block to be: it is written once everything is attached.
@@ -182,6 +191,7 @@ impl<'a> Assembly<'a> {
             });
         }
         self.points.push(Point {
+            number: point as u32,
             site: index,
             label: site.label.clone(),
             hook: hook.to_owned(),

@@ -77,10 +77,6 @@ impl Seat {
         self.map.as_fd()
     }
 
-    pub fn slot(&self) -> u32 {
-        self.slot
-    }
-
     /// Takes the seat: from now on the programs before this one jump here.
     pub fn sit(&mut self, programs: &[OwnedFd]) -> io::Result<()> {
         for (offset, program) in (0u32..).zip(programs) {
@@ -107,6 +103,11 @@ impl Seat {
         })
     }
 
+    /// The program that takes this seat's place now, if somebody sits behind.
+    pub fn program_behind(&self, offset: u32) -> Option<OwnedFd> {
+        self.successor(offset).ok()?.program()
+    }
+
     /// What the warden does about this seat if trawl is killed.
     pub fn leave_tasks(&self, programs: &[OwnedFd]) -> Result<Vec<Task>> {
         (0u32..)
@@ -125,10 +126,7 @@ impl Seat {
     /// Gives the seat up to whoever sits behind.
     pub fn leave(&mut self) {
         for (offset, own) in (0u32..).zip(std::mem::take(&mut self.seated)) {
-            let next = self
-                .successor(offset)
-                .ok()
-                .and_then(|behind| behind.program());
+            let next = self.program_behind(offset);
             // Nothing is lost if this fails: the whole chain goes with its last holder.
             let _ = map::replace_program(self.map.as_fd(), own, next.as_ref().map(AsFd::as_fd));
         }

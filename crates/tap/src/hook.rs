@@ -390,11 +390,7 @@ impl AttachedHook {
         if map::program_in(self.map.as_fd(), slot)? != Some(own) {
             return Ok(());
         }
-        let next = self
-            .seat
-            .successor(slot)
-            .ok()
-            .and_then(|behind| behind.program());
+        let next = self.seat.program_behind(slot);
         match next.or(before) {
             Some(program) => map::set_program(self.map.as_fd(), slot, program.as_fd()),
             None => map::clear_program(self.map.as_fd(), slot),

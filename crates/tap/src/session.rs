@@ -316,7 +316,7 @@ impl<'a> Session<'a> {
         let recorded = || {
             self.points
                 .iter()
-                .map(|point| self.ring_account(point).recorded)
+                .map(|point| point.account().recorded)
                 .sum::<u64>()
         };
         if self.options.count.is_some_and(|count| recorded() >= count) {
@@ -387,21 +387,12 @@ impl<'a> Session<'a> {
         events::wait_for_running_programs();
     }
 
-    fn ring_account(&self, point: &Point) -> trawl_kernel::ring::Account {
-        let number = self
-            .points
-            .iter()
-            .position(|one| std::ptr::eq(one, point))
-            .unwrap_or_default();
-        point.rings.account(number as u32)
-    }
-
     fn summary(&mut self, unwritten: &Counting, unwritten_reason: &'static str) -> Summary {
         let mut points: Vec<PointSummary> = self
             .points
             .iter()
             .map(|point| {
-                let ring = self.ring_account(point);
+                let ring = point.account();
                 let mut account = Account::from_ring(&ring);
                 let missing = point
                     .interfaces

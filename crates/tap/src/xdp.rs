@@ -352,12 +352,7 @@ impl Attached for AttachedXdp {
         let own = program::id(&self.program);
         let is_head =
             info::link(link.as_fd()).is_ok_and(|about| own.is_ok_and(|own| own == about.program));
-        let result = match self
-            .seat
-            .successor(0)
-            .ok()
-            .and_then(|behind| behind.program())
-        {
+        let result = match self.seat.program_behind(0) {
             _ if !is_head => Ok(()),
             Some(next) => link::replace_program(link.as_fd(), next.as_fd(), self.program.as_fd()),
             // Not by closing alone: the warden holds the link as well.
