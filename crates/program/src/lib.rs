@@ -1,0 +1,1 @@
+//! XDP programs as things to be seen, loaded, chained and made tappable, and the bundled ones.
