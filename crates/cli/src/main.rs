@@ -5,6 +5,7 @@ mod capture;
 mod demo;
 mod doctor;
 mod filter;
+mod r#gen;
 mod generate;
 mod lab;
 mod print;
@@ -28,6 +29,7 @@ struct Cli {
 enum Command {
     Capture(Box<capture::Args>),
     Filter(filter::Args),
+    Gen(Box<r#gen::Args>),
     Doctor(doctor::Args),
     Bench(bench::Args),
     Lab(lab::Args),
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Capture(args) => capture::run(*args),
         Command::Filter(args) => filter::run(args),
+        Command::Gen(args) => r#gen::run(*args),
         Command::Doctor(args) => doctor::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Lab(args) => lab::run(args),

@@ -81,6 +81,47 @@ pub fn rate(text: &str) -> Result<u64, String> {
     Ok(total as u64)
 }
 
+/// Frames a second, as [`rate`], but part of a frame is a rate too.
+pub fn frame_rate(text: &str) -> Result<f64, String> {
+    let (number, unit) = split(text);
+    let unit = unit.strip_suffix("pps").unwrap_or(unit);
+    let why = || format!("'{text}' is not a rate; write for example 1.5Mpps");
+    above_zero(number, unit, text, why)
+}
+
+/// Bits a second: a number with a unit such as Mbit.
+pub fn bandwidth(text: &str) -> Result<f64, String> {
+    let (number, unit) = split(text);
+    let why = || format!("'{text}' is not a bandwidth; write for example 500Mbit");
+    let unit = unit
+        .strip_suffix("bit/s")
+        .or_else(|| unit.strip_suffix("bps"))
+        .or_else(|| unit.strip_suffix("bit"))
+        .ok_or_else(why)?;
+    above_zero(number, unit, text, why)
+}
+
+fn above_zero(
+    number: &str,
+    unit: &str,
+    text: &str,
+    why: impl Fn() -> String,
+) -> Result<f64, String> {
+    let factor = match unit {
+        "" => 1.0,
+        "k" | "K" => 1e3,
+        "m" | "M" => 1e6,
+        "g" | "G" => 1e9,
+        _ => return Err(why()),
+    };
+    let total = number.parse::<f64>().map_err(|_| why())? * factor;
+    if total > 0.0 && total <= 1e15 {
+        Ok(total)
+    } else {
+        Err(format!("{text} is not above zero, or beyond all measure"))
+    }
+}
+
 fn split(text: &str) -> (&str, &str) {
     let end = text
         .find(|c: char| c.is_ascii_alphabetic())
@@ -108,6 +149,21 @@ mod tests {
         for text in ["", "MiB", "-1", "64 bananas", "1e400"] {
             assert!(bytes(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn rates_and_bandwidths() {
+        assert_eq!(frame_rate("1.5Mpps"), Ok(1.5e6));
+        assert_eq!(frame_rate("0.5"), Ok(0.5));
+        assert_eq!(frame_rate("10kpps"), Ok(1e4));
+        assert_eq!(bandwidth("500Mbit"), Ok(5e8));
+        assert_eq!(bandwidth("1Gbit/s"), Ok(1e9));
+        assert_eq!(bandwidth("64kbps"), Ok(64e3));
+        for text in ["", "0", "-1", "pps", "1 parsec", "inf", "nan", "1e300"] {
+            assert!(frame_rate(text).is_err(), "{text}");
+            assert!(bandwidth(&format!("{text}bit")).is_err(), "{text}");
+        }
+        assert!(bandwidth("500M").is_err());
     }
 
     #[test]

@@ -30,7 +30,7 @@ impl Site {
         };
         if name.is_empty() {
             return Err(Error::usage(
-                format!("cannot capture on '{text}'"),
+                format!("interface '{text}'"),
                 "no interface is named",
             ));
         }

@@ -7,7 +7,7 @@ mod live;
 mod packet;
 
 pub use live::{LiveSender, Variation};
-pub use packet::PacketSender;
+pub use packet::{BATCH as PACKET_BATCH, PacketSender};
 
 use crate::error::{Error, Result};
 

@@ -7,7 +7,8 @@ use super::{Burst, Sender, check_frame};
 use crate::error::{Error, Result};
 use crate::netlink::Netlink;
 
-const BATCH: usize = 64;
+/// The most frames that one call offers.
+pub const BATCH: usize = 64;
 
 /// A socket bound to the interface that the frames leave by.
 #[derive(Debug)]
@@ -71,27 +72,42 @@ impl PacketSender {
         })
     }
 
-    /// Offers the frame up to [`BATCH`] times with one call; how many were taken before one was refused.
-    fn offer(&self, frame: &[u8], count: usize) -> io::Result<usize> {
-        let mut part = libc::iovec {
-            iov_base: frame.as_ptr().cast_mut().cast(),
-            iov_len: frame.len(),
-        };
+    /// Offers up to [`BATCH`] frames with one call; how many were taken before one was refused for want of room.
+    pub fn offer(&self, frames: &[&[u8]]) -> Result<usize> {
+        let frames = &frames[..frames.len().min(BATCH)];
+        // SAFETY: all zeroes are a valid iovec.
+        let mut parts: [libc::iovec; BATCH] = unsafe { std::mem::zeroed() };
         // SAFETY: all zeroes are a valid mmsghdr.
         let mut messages: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
-        for message in &mut messages {
-            message.msg_hdr.msg_iov = &raw mut part;
+        for ((message, part), frame) in messages.iter_mut().zip(&mut parts).zip(frames) {
+            part.iov_base = frame.as_ptr().cast_mut().cast();
+            part.iov_len = frame.len();
+            message.msg_hdr.msg_iov = part;
             message.msg_hdr.msg_iovlen = 1;
         }
-        let count = count.min(BATCH) as u32;
-        // SAFETY: `count` messages are given, all of them point to the one iovec, and the kernel only
-        // reads the frame behind it.
+        let count = frames.len() as u32;
+        // SAFETY: `count` messages are given, each points to an iovec of its own that outlives the call, and the
+        // kernel only reads the frames behind them.
         let taken =
             unsafe { libc::sendmmsg(self.socket.as_raw_fd(), messages.as_mut_ptr(), count, 0) };
-        if taken < 0 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(taken as usize)
+        if taken >= 0 {
+            return Ok(taken as usize);
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::ENOBUFS | libc::EINTR | libc::EAGAIN) => Ok(0),
+            _ => Err(self.explain(error, frames.first().map_or(0, |frame| frame.len()))),
+        }
+    }
+
+    fn explain(&self, error: io::Error, length: usize) -> Error {
+        let what = format!("cannot send a frame of {length} bytes out of {}", self.name);
+        match error.raw_os_error() {
+            Some(libc::EMSGSIZE) => Error::os(what, error).mend("raise the interface's MTU"),
+            Some(libc::ENXIO | libc::ENODEV) => Error::failed(what, "the interface is gone"),
+            Some(libc::ENETDOWN) => Error::failed(what, "the interface is down")
+                .mend(format!("ip link set {} up", self.name)),
+            _ => Error::os(what, error),
         }
     }
 }
@@ -102,24 +118,10 @@ impl Sender for PacketSender {
         let mut burst = Burst::default();
         while burst.sent + burst.refused < count {
             let left = count - burst.sent - burst.refused;
-            match self.offer(frame, usize::try_from(left).unwrap_or(BATCH)) {
-                Ok(taken) => burst.sent += taken as u64,
-                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => burst.refused += 1,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => {
-                    let what = format!(
-                        "cannot send a frame of {} bytes out of {}",
-                        frame.len(),
-                        self.name
-                    );
-                    let too_long = e.raw_os_error() == Some(libc::EMSGSIZE);
-                    let error = Error::os(what, e);
-                    return Err(if too_long {
-                        error.mend("raise the interface's MTU")
-                    } else {
-                        error
-                    });
-                }
+            let frames = [frame; BATCH];
+            match self.offer(&frames[..BATCH.min(usize::try_from(left).unwrap_or(BATCH))])? {
+                0 => burst.refused += 1,
+                taken => burst.sent += taken as u64,
             }
         }
         Ok(burst)

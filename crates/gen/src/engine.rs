@@ -1,0 +1,42 @@
+//! How frames are handed to the device.
+
+mod packet;
+
+pub use packet::Packet;
+
+use trawl_kernel::Result;
+
+use crate::source::Source;
+
+/// What one call of [`Engine::send`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Frames that the device took, and their bytes, without the checksum that ends an Ethernet frame.
+    pub frames: u64,
+    pub bytes: u64,
+    /// Times that the device had no room for a frame: it was, or will be, offered again.
+    pub refused: u64,
+    /// The source has no frame before this time: see [`crate::Next::Later`].
+    pub later: Option<u64>,
+    /// The source is at its end, and the device has taken all.
+    pub ended: bool,
+}
+
+/// A way to the device. It belongs to one thread, and to the namespace that it was opened in.
+pub trait Engine {
+    /// How it is called on the command line.
+    fn name(&self) -> &'static str;
+
+    /// Offers up to `want` frames of the source to the device. May take fewer, for want of room on the other side.
+    /// Frames that the source gave and the device has not taken yet are offered first in the next call.
+    fn send(&mut self, source: &mut dyn Source, now: u64, want: u64) -> Result<Sent>;
+
+    /// The most frames that one call should be asked for.
+    fn most(&self) -> u64;
+
+    /// Called when nothing more will be sent: waits, for a bounded time, until the device has dealt with what it was
+    /// given, and tells what it took that was not told before.
+    fn finish(&mut self) -> Result<Sent> {
+        Ok(Sent::default())
+    }
+}

@@ -1,0 +1,199 @@
+//! How many frames are due: the pacer, and the account of how evenly they went.
+
+use trawl_kernel::{Error, Result};
+
+const SECOND: f64 = 1e9;
+
+/// What a second has room for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rate {
+    /// As fast as they go.
+    Unlimited,
+    Frames(f64),
+    /// Bits of a wire, where each frame takes `overhead` bytes beside its own.
+    Bits {
+        per_second: f64,
+        overhead: u32,
+    },
+}
+
+/// Preamble, frame check sequence and gap: what a frame takes on an Ethernet wire beside its own bytes.
+pub const WIRE_OVERHEAD: u32 = 8 + 4 + 12;
+
+impl Rate {
+    /// The share of one of so many threads.
+    #[must_use]
+    pub fn divided_by(self, threads: usize) -> Self {
+        let share = threads.max(1) as f64;
+        match self {
+            Self::Unlimited => Self::Unlimited,
+            Self::Frames(rate) => Self::Frames(rate / share),
+            Self::Bits {
+                per_second,
+                overhead,
+            } => Self::Bits {
+                per_second: per_second / share,
+                overhead,
+            },
+        }
+    }
+
+    pub fn check(self) -> Result<()> {
+        let value = match self {
+            Self::Unlimited => return Ok(()),
+            Self::Frames(rate) => rate,
+            Self::Bits { per_second, .. } => per_second,
+        };
+        if value.is_finite() && value > 0.0 {
+            return Ok(());
+        }
+        Err(Error::usage(
+            format!("cannot send at a rate of {value}"),
+            "it has to be above zero",
+        ))
+    }
+}
+
+/// Says how many frames are due at a time. It never forgets what was missed: in the long run the rate is exact.
+#[derive(Clone, Debug)]
+pub struct Pacer {
+    rate: Rate,
+    /// Frames that go together.
+    group: u64,
+    /// When this thread's first frame is due, in nanoseconds: threads take turns.
+    offset: f64,
+    frames: u64,
+    bits: f64,
+}
+
+impl Pacer {
+    pub fn new(rate: Rate, group: u64, offset: f64) -> Self {
+        Self {
+            rate,
+            group: group.max(1),
+            offset,
+            frames: 0,
+            bits: 0.0,
+        }
+    }
+
+    /// When the next frame is due, in nanoseconds since the start; `None`: at once, always.
+    pub fn next_due(&self) -> Option<u64> {
+        let time = match self.rate {
+            Rate::Unlimited => return None,
+            Rate::Frames(rate) => (self.frames / self.group * self.group) as f64 / rate,
+            Rate::Bits { per_second, .. } => self.bits / per_second,
+        };
+        Some((self.offset + time * SECOND) as u64)
+    }
+
+    /// How many frames are due at that time; `mean` is about how long a frame is.
+    pub fn due(&self, now: u64, mean: f64) -> u64 {
+        let Some(next) = self.next_due() else {
+            return u64::MAX;
+        };
+        if now < next {
+            return 0;
+        }
+        let time = (now as f64 - self.offset) / SECOND;
+        match self.rate {
+            Rate::Unlimited => u64::MAX,
+            Rate::Frames(rate) => {
+                let groups = (time * rate / self.group as f64) as u64 + 1;
+                (groups * self.group).saturating_sub(self.frames)
+            }
+            Rate::Bits {
+                per_second,
+                overhead,
+            } => {
+                let room = (time * per_second - self.bits) / ((mean + f64::from(overhead)) * 8.0);
+                (room as u64).max(1).next_multiple_of(self.group)
+            }
+        }
+    }
+
+    /// Notes what the device took.
+    pub fn took(&mut self, frames: u64, bytes: u64) {
+        self.frames += frames;
+        if let Rate::Bits { overhead, .. } = self.rate {
+            self.bits += (bytes as f64 + frames as f64 * f64::from(overhead)) * 8.0;
+        }
+    }
+
+    /// The time between two frames at this rate, in nanoseconds, for frames of about that length.
+    pub fn gap(&self, mean: f64) -> Option<f64> {
+        match self.rate {
+            Rate::Unlimited => None,
+            Rate::Frames(rate) => Some(SECOND / rate),
+            Rate::Bits {
+                per_second,
+                overhead,
+            } => Some((mean + f64::from(overhead)) * 8.0 / per_second * SECOND),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent_by(pacer: &mut Pacer, now: u64, length: u64) -> u64 {
+        let due = pacer.due(now, length as f64);
+        pacer.took(due, due * length);
+        due
+    }
+
+    #[test]
+    fn frames_come_due_one_by_one_and_none_is_forgotten() {
+        let mut pacer = Pacer::new(Rate::Frames(1000.0), 1, 0.0);
+        assert_eq!(sent_by(&mut pacer, 0, 60), 1);
+        assert_eq!(sent_by(&mut pacer, 999_999, 60), 0);
+        assert_eq!(pacer.next_due(), Some(1_000_000));
+        assert_eq!(sent_by(&mut pacer, 1_000_000, 60), 1);
+        // A stall of a second is made up for.
+        assert_eq!(sent_by(&mut pacer, 1_001_500_000, 60), 1000);
+    }
+
+    #[test]
+    fn bursts_are_whole() {
+        let mut pacer = Pacer::new(Rate::Frames(1000.0), 32, 0.0);
+        assert_eq!(sent_by(&mut pacer, 0, 60), 32);
+        assert_eq!(sent_by(&mut pacer, 31_000_000, 60), 0);
+        assert_eq!(pacer.next_due(), Some(32_000_000));
+        assert_eq!(sent_by(&mut pacer, 32_000_000, 60), 32);
+    }
+
+    #[test]
+    fn bits_are_counted_as_they_went() {
+        let rate = Rate::Bits {
+            per_second: 8e6,
+            overhead: WIRE_OVERHEAD,
+        };
+        let mut pacer = Pacer::new(rate, 1, 0.0);
+        assert_eq!(sent_by(&mut pacer, 0, 976), 1);
+        // A thousand bytes take a millisecond.
+        assert_eq!(pacer.next_due(), Some(1_000_000));
+        let mut total = 1;
+        for step in 1..=10_000u64 {
+            total += sent_by(&mut pacer, step * 100_000, 976);
+        }
+        assert!((1000..=1001).contains(&total), "{total}");
+    }
+
+    #[test]
+    fn threads_take_turns() {
+        let pacer = Pacer::new(Rate::Frames(500.0), 1, 1e6);
+        assert_eq!(
+            (pacer.due(999_999, 60.0), pacer.due(1_000_000, 60.0)),
+            (0, 1)
+        );
+    }
+
+    #[test]
+    fn rates_of_nothing_are_refused() {
+        for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(Rate::Frames(rate).check().is_err());
+        }
+        assert!(Rate::Unlimited.check().is_ok());
+    }
+}
