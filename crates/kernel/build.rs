@@ -1,6 +1,9 @@
-//! Compiles the BPF programs of /bpf and turns the header they share with user space into Rust.
+//! Compiles the BPF programs of /bpf and turns the headers they share with user space into Rust.
 
 use std::{env, fmt::Write as _, fs, path::Path, process::Command};
+
+/// The headers of /bpf/include that user space shares.
+const SHARED: [&str; 2] = ["layout", "bundled"];
 
 fn main() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");
@@ -23,9 +26,13 @@ fn main() {
     }
     assert!(programs > 0, "no BPF programs found in {}", root.display());
 
-    let header = root.join("include/layout.h");
-    let text = fs::read_to_string(&header).expect("bpf/include/layout.h is part of the source");
-    fs::write(format!("{out}/layout.rs"), rust_from_header(&text)).expect("OUT_DIR can be written");
+    for name in SHARED {
+        let header = root.join(format!("include/{name}.h"));
+        let text = fs::read_to_string(&header)
+            .unwrap_or_else(|e| panic!("{} is part of the source: {e}", header.display()));
+        let rust = rust_from_header(&text);
+        fs::write(format!("{out}/{name}.rs"), rust).expect("OUT_DIR can be written");
+    }
 }
 
 fn compile(source: &Path, object: &str) {
@@ -71,7 +78,7 @@ fn clang() -> String {
     })
 }
 
-/// The header keeps to numeric `#define`s and structs of `__u32`, `__u64` and earlier structs, which is all this
+/// The headers keep to numeric `#define`s and structs of `__u32`, `__u64` and earlier structs, which is all this
 /// reads; it stops the build at a struct member that is
 /// anything else, and Rust checks that no padding crept in.
 fn rust_from_header(text: &str) -> String {
@@ -103,7 +110,9 @@ fn rust_from_header(text: &str) -> String {
             let sum = sizes.join(" + ");
             writeln!(
                 rust,
-                "}}\nconst _: () = assert!(size_of::<{name}>() == {sum});"
+                "}}\nconst _: () = assert!(size_of::<{name}>() == {sum});\n\
+                 // SAFETY: integers alone, and the sum of their sizes is the whole, so there is no padding.\n\
+                 unsafe impl crate::layout::Shared for {name} {{}}"
             )
             .expect("strings grow");
         } else if let Some((_, sizes)) = &mut inside
@@ -120,13 +129,13 @@ fn rust_from_header(text: &str) -> String {
 fn rust_member(member: &str) -> (String, String) {
     let (c_type, name) = member
         .rsplit_once(' ')
-        .unwrap_or_else(|| panic!("layout.h: cannot read '{member}'"));
+        .unwrap_or_else(|| panic!("shared header: cannot read '{member}'"));
     let rust_type = match c_type {
         "__u32" => "u32".to_owned(),
         "__u64" => "u64".to_owned(),
         other => match other.strip_prefix("struct ") {
             Some(name) => camel_case(name),
-            None => panic!("layout.h: '{other}' is not a type shared with Rust"),
+            None => panic!("shared header: '{other}' is not a type shared with Rust"),
         },
     };
     match name.split_once('[') {

@@ -1,3 +1,50 @@
-//! The structs shared with the BPF programs, generated from bpf/include/layout.h.
+//! What user space shares with the BPF programs, generated from their headers by build.rs.
 
 include!(concat!(env!("OUT_DIR"), "/layout.rs"));
+
+/// Of the bundled programs: bpf/include/bundled.h.
+pub mod bundled {
+    include!(concat!(env!("OUT_DIR"), "/bundled.rs"));
+}
+
+/// A structure of such a header, as the bytes that maps hold.
+///
+/// # Safety
+/// Only for types that consist of integers alone, without padding.
+pub unsafe trait Shared: Copy {
+    fn to_bytes(&self) -> Vec<u8> {
+        // SAFETY: without padding, all bytes of the value are there to be read.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
+            .to_vec()
+    }
+
+    /// `None` where there are too few bytes; what is behind them is left alone.
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let bytes = bytes.get(..size_of::<Self>())?;
+        // SAFETY: there are as many bytes as the value has, and integers can be made of any.
+        Some(unsafe { bytes.as_ptr().cast::<Self>().read_unaligned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bundled::Counter;
+    use super::*;
+
+    #[test]
+    fn bytes_and_back() {
+        let counter = Counter {
+            packets: 1,
+            bytes: 0x0102_0304_0506_0708,
+        };
+        let mut bytes = counter.to_bytes();
+        assert_eq!(bytes.len(), 16);
+        bytes.push(9);
+        let again = Counter::from_bytes(&bytes).unwrap();
+        assert_eq!(
+            (again.packets, again.bytes),
+            (counter.packets, counter.bytes)
+        );
+        assert!(Counter::from_bytes(&bytes[..15]).is_none());
+    }
+}

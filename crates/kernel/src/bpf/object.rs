@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use libbpf_rs::{MapCore, ObjectBuilder, OpenObject};
 
 use super::program::{self, LoadOptions};
-use crate::layout::TapConfig;
+use crate::layout::{Shared, TapConfig};
 use crate::{Error, Result};
 
 /// The XDP taps: own program and hook slots.
@@ -17,6 +17,11 @@ pub const TC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tap_tc.bpf.o"));
 
 /// Programs for experiments and tests.
 pub const LAB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lab_xdp.bpf.o"));
+
+/// The bundled programs with a fixed verdict, those that redirect, and the router.
+pub const VERDICT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_verdict.bpf.o"));
+pub const REDIRECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_redirect.bpf.o"));
+pub const ROUTE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_route.bpf.o"));
 
 /// One tap program, ready to be loaded with different flags.
 #[derive(Debug)]
@@ -125,10 +130,7 @@ const LOAD_IMMEDIATE: u8 = 0x18;
 
 /// Writes a configuration's fields where the program names them.
 fn write_config(instructions: &mut [libbpf_sys::bpf_insn], config: &TapConfig) {
-    // SAFETY: TapConfig is plain data without padding (checked where it is generated), so its bytes can be read.
-    let bytes = unsafe {
-        std::slice::from_raw_parts((&raw const *config).cast::<u8>(), size_of::<TapConfig>())
-    };
+    let bytes = config.to_bytes();
     let mut is_upper_half = false;
     for instruction in instructions {
         let loads = instruction.code == LOAD_IMMEDIATE && instruction.src_reg() == 0;

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
+/* What the bundled XDP programs share with user space: their settings and their counters. Rust's copy is generated
+ * from this header at build time, as it is from layout.h. */
+#ifndef TRAWL_BUNDLED_H
+#define TRAWL_BUNDLED_H
+
+#include <linux/types.h>
+
+/* What is done with a packet before the verdict. */
+#define TOUCH_NONE 0
+#define TOUCH_READ 1
+#define TOUCH_PARSE 2
+#define TOUCH_SWAP 3
+
+/* One outcome on one CPU: frames and their bytes, from the Ethernet header on. */
+struct counter {
+	__u64 packets;
+	__u64 bytes;
+};
+
+/* The counters of drop, pass, aborted, tx and redirect. Each packet is counted under one of the first five: whether
+ * its headers were looked at, and what they were; or that there is nowhere to send it any more. */
+#define COUNT_UNPARSED 0
+#define COUNT_IPV4 1
+#define COUNT_IPV6 2
+#define COUNT_OTHER 3
+#define COUNT_TARGET_GONE 4
+/* And under one of these on the far side of a CPU map. */
+#define COUNT_FAR_DROP 5
+#define COUNT_FAR_PASS 6
+#define COUNT_FAR_REDIRECT 7
+#define COUNTERS 8
+
+/* Settings of drop, pass, aborted and tx. */
+struct verdict_config {
+	__u32 touch;
+};
+
+#define REDIRECT_MAX_TARGETS 64
+#define REDIRECT_MAX_CPUS 64
+
+/* Settings of the redirecting programs. */
+struct redirect_config {
+	__u32 touch;
+	/* The interface to redirect to by the helper, here or on the far side of a CPU map. */
+	__u32 target;
+	/* Added to the flags of a broadcast. */
+	__u32 broadcast_flags;
+	/* The CPUs to choose from by flow. */
+	__u32 cpu_count;
+	__u32 cpus[REDIRECT_MAX_CPUS];
+};
+
+/* The counters of route: each packet is counted under one. */
+#define ROUTE_FORWARDED_IPV4 0
+#define ROUTE_FORWARDED_IPV6 1
+/* Dropped as the kernel would: a blackhole route, and a port that went away this very moment. */
+#define ROUTE_BLACKHOLE 2
+#define ROUTE_PORT_GONE 3
+/* To the stack, for these reasons. */
+#define ROUTE_NOT_IP 4
+#define ROUTE_NOT_OURS 5
+#define ROUTE_UNKNOWN_VLAN 6
+#define ROUTE_MULTICAST 7
+#define ROUTE_MARTIAN 8
+#define ROUTE_MALFORMED 9
+#define ROUTE_OPTIONS 10
+#define ROUTE_TTL 11
+#define ROUTE_TOO_BIG 12
+#define ROUTE_LOCAL 13
+#define ROUTE_UNREACHABLE 14
+#define ROUTE_NO_NEIGHBOUR 15
+#define ROUTE_FORWARDING_OFF 16
+#define ROUTE_TUNNEL 17
+#define ROUTE_OTHER_PORT 18
+#define ROUTE_REFRESH 19
+#define ROUTE_NO_ROOM 20
+#define ROUTE_COUNTERS 21
+
+/* Settings of the routing program, one copy for each interface: its address as it stands in a frame. */
+struct route_config {
+	__u32 mac_first;
+	__u32 mac_last;
+};
+
+/* A VLAN tag is written as its ethertype in the upper half and its identifier in the lower; 0 is none. */
+struct route_arrival_key {
+	__u32 port;
+	__u32 outer;
+	__u32 inner;
+};
+
+/* The VLAN interface that frames with such tags belong to. */
+struct route_arrival {
+	__u32 ifindex;
+	__u32 mac_first;
+	__u32 mac_last;
+};
+
+/* The tags of what leaves by a VLAN interface. */
+struct route_tags {
+	__u32 outer;
+	__u32 inner;
+};
+
+#define ROUTE_MAX_PORTS 256
+#define ROUTE_MAX_VLANS 8192
+#define ROUTE_REFRESH_SLOTS 1024
+
+#endif

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
+/* What the bundled programs do with a packet before the verdict, and how they count it. */
+#ifndef TRAWL_TOUCH_H
+#define TRAWL_TOUCH_H
+
+#include "bundled.h"
+#include "headers.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, COUNTERS);
+	__type(key, __u32);
+	__type(value, struct counter);
+} counters SEC(".maps");
+
+/* Programs of one CPU never interrupt each other, so plain additions are exact. */
+static __always_inline void count(struct xdp_md *context, __u32 which)
+{
+	struct counter *counter = bpf_map_lookup_elem(&counters, &which);
+
+	if (!counter)
+		return;
+	counter->packets++;
+	counter->bytes += bpf_xdp_get_buff_len(context);
+}
+
+/* Returns the counter that the packet belongs to. */
+static __always_inline __u32 touch_packet(struct xdp_md *context, __u32 touch)
+{
+	void *data = (void *)(long)context->data;
+	void *end = (void *)(long)context->data_end;
+	struct link_header *link = data;
+	void *network;
+
+	if (touch == TOUCH_NONE || (void *)(link + 1) > end)
+		return COUNT_UNPARSED;
+	switch (touch) {
+	case TOUCH_READ:
+		/* Nobody needs the value: volatile, so that it is read all the same. */
+		(void)*(volatile __be16 *)&link->type;
+		return COUNT_UNPARSED;
+	case TOUCH_SWAP:
+		swap_macs(link);
+		return COUNT_UNPARSED;
+	}
+	switch (skip_link_header(data, end, &network)) {
+	case bpf_htons(ETH_P_IP):
+		return ipv4_header(network, end) ? COUNT_IPV4 : COUNT_OTHER;
+	case bpf_htons(ETH_P_IPV6):
+		return ipv6_header(network, end) ? COUNT_IPV6 : COUNT_OTHER;
+	default:
+		return COUNT_OTHER;
+	}
+}
+
+#endif

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
+/* The bundled programs with a fixed verdict: drop, pass, aborted, and tx, which sends each frame back to where it came
+ * from. */
+#include "include/touch.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* Constant once loaded: the verifier takes out what is not asked for. */
+const volatile struct verdict_config config = {};
+
+SEC("?xdp.frags")
+int trawl_drop(struct xdp_md *context)
+{
+	count(context, touch_packet(context, config.touch));
+	return XDP_DROP;
+}
+
+SEC("?xdp.frags")
+int trawl_pass(struct xdp_md *context)
+{
+	count(context, touch_packet(context, config.touch));
+	return XDP_PASS;
+}
+
+SEC("?xdp.frags")
+int trawl_aborted(struct xdp_md *context)
+{
+	count(context, touch_packet(context, config.touch));
+	return XDP_ABORTED;
+}
+
+SEC("?xdp.frags")
+int trawl_tx(struct xdp_md *context)
+{
+	__u32 which = touch_packet(context, config.touch);
+
+	/* A frame that goes back with its old addresses would be taken by nobody. */
+	if (config.touch != TOUCH_SWAP)
+		touch_packet(context, TOUCH_SWAP);
+	count(context, which);
+	return XDP_TX;
+}
