@@ -26,7 +26,8 @@ impl ProgramClock {
     }
 }
 
-fn tai() -> u64 {
+/// Nanoseconds of International Atomic Time: the clock of stamps in packets.
+pub fn tai() -> u64 {
     clock_gettime_dynamic(DynamicClockId::Tai).map_or(0, nanoseconds)
 }
 

@@ -17,6 +17,7 @@ pub mod packet_socket;
 pub mod probe;
 pub mod process;
 pub mod producer;
+pub mod receive;
 pub mod ring;
 pub mod send;
 #[cfg(test)]

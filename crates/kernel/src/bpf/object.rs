@@ -146,7 +146,7 @@ fn write_config(instructions: &mut [libbpf_sys::bpf_insn], config: &TapConfig) {
 }
 
 /// libbpf's own messages would appear beside trawl's, which say the same in words for people.
-fn quiet_libbpf() {
+pub(crate) fn quiet_libbpf() {
     libbpf_rs::set_print(None);
 }
 
