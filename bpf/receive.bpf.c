@@ -14,6 +14,8 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 /* A lower sequence number that was stamped so much later is a sender's new beginning, not a packet that was
  * overtaken: no thread that stamps is held up between stamp and sequence number for so long, save by accident. */
 #define RESTART_NS 10000000
+/* Sequence numbers without their lowest six bits need no more. */
+#define BLOCK_BITS 48
 /* The largest packet there can be. */
 #define LONGEST 0x3ffff
 /* Packet pointers take no larger offsets. */
@@ -118,31 +120,22 @@ static __always_inline __s64 time_between(__u64 earlier, __u64 later)
 	return (__s64)((later - earlier) << (64 - STAMP_TIME_BITS)) >> (64 - STAMP_TIME_BITS);
 }
 
-static __always_inline void mark(struct receive_flow *flow, __u64 sequence)
+/* Notes that a packet came, one of the window or a new one; false if it had come before. */
+static __always_inline bool mark(struct receive_flow *flow, __u64 sequence)
 {
-	flow->window[(sequence >> 6) % RECEIVE_WINDOW_WORDS] |= 1ull << (sequence & 63);
-}
+	struct receive_word *word = &flow->window[(sequence >> 6) % RECEIVE_WINDOW_WORDS];
+	__u64 block = sequence >> 6 | flow->restarts << BLOCK_BITS;
+	__u64 bit = 1ull << (sequence & 63);
 
-static __always_inline bool is_marked(const struct receive_flow *flow, __u64 sequence)
-{
-	return flow->window[(sequence >> 6) % RECEIVE_WINDOW_WORDS] >> (sequence & 63) & 1;
-}
-
-/* Forgets the packets from `from` to before `to`, which are those a window's length earlier. */
-static __always_inline void clear(struct receive_flow *flow, __u64 from, __u64 to)
-{
-	/* At most all words, and the first one's other end. */
-	for (int i = 0; i <= RECEIVE_WINDOW_WORDS && from < to; i++) {
-		__u64 next = (from | 63) + 1;
-		__u64 keep = (1ull << (from & 63)) - 1;
-
-		if (next > to) {
-			keep |= ~0ull << (to & 63);
-			next = to;
-		}
-		flow->window[(from >> 6) % RECEIVE_WINDOW_WORDS] &= keep;
-		from = next;
+	if (word->block != block) {
+		word->block = block;
+		word->came = bit;
+		return true;
 	}
+	if (word->came & bit)
+		return false;
+	word->came |= bit;
+	return true;
 }
 
 static __always_inline void begin(struct receive_flow *flow, __u64 sequence, __u64 time)
@@ -167,11 +160,6 @@ static __always_inline bool follow(struct receive_flow *flow, const struct stamp
 		return true;
 	}
 	if (ahead > 0) {
-		if (ahead > 1) {
-			__u64 from = ahead < RECEIVE_WINDOW ? flow->highest + 1 : sequence - RECEIVE_WINDOW;
-
-			clear(flow, from, sequence);
-		}
 		mark(flow, sequence);
 		flow->highest = sequence;
 		flow->highest_time = stamp->time;
@@ -183,7 +171,6 @@ static __always_inline bool follow(struct receive_flow *flow, const struct stamp
 		flow->expected_before += span;
 		flow->lost_before += span - flow->distinct;
 		flow->restarts++;
-		clear(flow, 0, RECEIVE_WINDOW);
 		begin(flow, RECEIVE_FIRST_ERA + stamp->sequence, stamp->time);
 		return true;
 	}
@@ -191,11 +178,10 @@ static __always_inline bool follow(struct receive_flow *flow, const struct stamp
 		flow->too_old++;
 		return false;
 	}
-	if (is_marked(flow, sequence)) {
+	if (!mark(flow, sequence)) {
 		flow->duplicates++;
 		return false;
 	}
-	mark(flow, sequence);
 	flow->reordered++;
 	flow->distinct++;
 	if (sequence < flow->first)

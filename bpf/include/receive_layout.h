@@ -3,8 +3,9 @@
 #ifndef TRAWL_RECEIVE_LAYOUT_H
 #define TRAWL_RECEIVE_LAYOUT_H
 
-/* How far behind the highest sequence number a packet may be and still be told from a duplicate. */
-#define RECEIVE_WINDOW 8192
+/* How far behind the highest sequence number a packet may be and still be told from a duplicate: all words of 64
+ * packets but the one that is being filled. */
+#define RECEIVE_WINDOW 8128
 #define RECEIVE_WINDOW_WORDS 128
 /* Sequence numbers are counted in 64 bits from here, so that those before the first one seen are not negative. */
 #define RECEIVE_FIRST_ERA 0x100000000
@@ -36,6 +37,13 @@ struct receive_latency {
 	__u64 most;
 };
 
+/* Which of 64 packets came. `block` says which 64: their sequence numbers without the lowest six bits, and the number of
+ * restarts above them. So a word is empty for all other packets, and none ever has to be cleared. */
+struct receive_word {
+	__u64 block;
+	__u64 came;
+};
+
 /* One flow of one stream. */
 struct receive_flow {
 	__u64 received;
@@ -55,7 +63,7 @@ struct receive_flow {
 	__u64 highest_time;
 	__u64 distinct;
 	struct receive_latency latency;
-	__u64 window[RECEIVE_WINDOW_WORDS];
+	struct receive_word window[RECEIVE_WINDOW_WORDS];
 	__u64 buckets[RECEIVE_FLOW_BUCKETS];
 };
 

@@ -10,8 +10,10 @@
 
 pub mod engine;
 pub mod pace;
+pub mod receive;
 pub mod run;
 pub mod source;
+pub mod stamp;
 
 pub use engine::{Engine, Sent};
 pub use source::{Next, Source};

@@ -45,9 +45,8 @@ impl Receiver {
             return Err(occupied(&interface.name, &present));
         }
         let mut program = ReceiveProgram::load(options.verdict, options.max_flows)?;
-        let mut attach = |flags| {
-            run_maybe_in(options.namespace, || program.attach(interface.index, flags))
-        };
+        let mut attach =
+            |flags| run_maybe_in(options.namespace, || program.attach(interface.index, flags));
         let Err(native) = attach(XDP_FLAGS_DRV_MODE)? else {
             return Ok(Self {
                 program,

@@ -90,14 +90,18 @@ mod tests {
     use trawl_packet::build::Template;
 
     fn stamps() -> impl Strategy<Value = Stamp> {
-        (any::<u16>(), any::<u16>(), any::<u32>(), 0..1u64 << TIME_BITS).prop_map(
-            |(stream, flow, sequence, time)| Stamp {
+        (
+            any::<u16>(),
+            any::<u16>(),
+            any::<u32>(),
+            0..1u64 << TIME_BITS,
+        )
+            .prop_map(|(stream, flow, sequence, time)| Stamp {
                 stream,
                 flow,
                 sequence,
                 time,
-            },
-        )
+            })
     }
 
     /// The checksum of a UDP datagram over IPv4 without options, over what it stands in.
@@ -133,9 +137,9 @@ mod tests {
             let payload = vec![0; padding + LENGTH];
             let mut frame = Template::new()
                 .ethernet([2; 6], [4; 6])
-                .ipv4([10, 0, 0, 1].into(), [10, 0, 0, 2].into())
+                .ipv4([10, 0, 0, 1], [10, 0, 0, 2])
                 .udp(1000, 9)
-                .payload(&payload)
+                .payload(payload)
                 .build();
             prop_assert_eq!(udp_sum(&frame), 0xffff);
             stamp.write(&mut frame);

@@ -102,10 +102,15 @@ mod tests {
     #[test]
     fn a_bucket_stands_for_its_values() {
         for bits in [4, 6] {
-            for value in (0..5000).chain((12..37).flat_map(|p| [(1 << p) - 1, 1 << p, (1 << p) + 1])) {
+            for value in
+                (0..5000).chain((12..37).flat_map(|p| [(1 << p) - 1, 1 << p, (1 << p) + 1]))
+            {
                 let middle = middle(bucket_of(value, bits), bits);
                 let allowed = value >> (bits + 1);
-                assert!(middle.abs_diff(value) <= allowed, "{value} as {middle}, {bits} bits");
+                assert!(
+                    middle.abs_diff(value) <= allowed,
+                    "{value} as {middle}, {bits} bits"
+                );
             }
         }
     }
@@ -137,7 +142,10 @@ mod tests {
         assert_eq!(total.mean, 50_050.0);
         let expected = [50_000u64, 90_000, 99_000, 99_900, 100_000];
         for (found, expected) in total.percentiles.into_iter().zip(expected) {
-            assert!(found.abs_diff(expected) <= expected / 31, "{found} for {expected}");
+            assert!(
+                found.abs_diff(expected) <= expected / 31,
+                "{found} for {expected}"
+            );
         }
     }
 

@@ -1,9 +1,7 @@
 //! What the counts of the receiving program add up to.
 
 use trawl_kernel::Result;
-use trawl_kernel::receive::layout::{
-    RECEIVE_FIRST_ERA, RECEIVE_FLOW_BITS, RECEIVE_TOTAL_BITS,
-};
+use trawl_kernel::receive::layout::{RECEIVE_FIRST_ERA, RECEIVE_FLOW_BITS, RECEIVE_TOTAL_BITS};
 use trawl_kernel::receive::{FlowKey, ReceiveFlow, ReceiveTotals};
 
 use super::latency::{Collector, Latency};
