@@ -250,6 +250,25 @@ pub fn list() -> Vec<String> {
     names
 }
 
+/// The namespaces that can be found: those with a name first, then the one of the calling thread and those that
+/// processes live in, each once.
+pub fn findable() -> Vec<Namespace> {
+    let named = list()
+        .into_iter()
+        .filter_map(|name| Namespace::by_name(&name).ok());
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let of_processes = processes
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|pid| Namespace::of_pid(pid).ok());
+    let mut found: Vec<Namespace> = Vec::new();
+    for one in named.chain(Namespace::current().ok()).chain(of_processes) {
+        if !found.contains(&one) {
+            found.push(one);
+        }
+    }
+    found
+}
+
 fn check_name(name: &str) -> Result<()> {
     if name.is_empty()
         || name == "."
@@ -351,6 +370,9 @@ mod tests {
         assert_ne!(inside, before);
         assert_eq!(Namespace::current().unwrap(), before);
         assert!(list().contains(&scratch.name));
+        for expected in [&scratch.namespace, &before] {
+            assert_eq!(findable().iter().filter(|one| *one == expected).count(), 1);
+        }
         assert_eq!(Namespace::of_pid(std::process::id()).unwrap(), before);
     }
 

@@ -33,6 +33,10 @@ const IFLA_XDP_PROG_ID: u16 = 4;
 const IFLA_XDP_DRV_PROG_ID: u16 = 5;
 const IFLA_XDP_SKB_PROG_ID: u16 = 6;
 const IFLA_XDP_HW_PROG_ID: u16 = 7;
+pub(super) const IFLA_INFO_DATA: u16 = 2;
+const IFLA_VLAN_ID: u16 = 1;
+const IFLA_VLAN_PROTOCOL: u16 = 5;
+const ETH_P_8021Q: u16 = 0x8100;
 const NETNSA_NSID: u16 = 1;
 const NETNSA_FD: u16 = 3;
 const RTM_NEWNSID: u16 = 88;
@@ -78,6 +82,14 @@ pub struct Statistics {
     pub tx_dropped: u64,
 }
 
+/// The tag of a VLAN interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VlanTag {
+    /// The ethertype: 0x8100, or 0x88a8 for a service tag.
+    pub protocol: u16,
+    pub id: u16,
+}
+
 /// An interface as the kernel describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
@@ -102,6 +114,7 @@ pub struct Link {
     /// The namespace that the peer is in, by this namespace's numbering; `None`: the same one.
     pub peer_namespace_id: Option<i32>,
     pub master: Option<u32>,
+    pub vlan: Option<VlanTag>,
     pub xdp: Vec<XdpAttachment>,
     pub statistics: Statistics,
 }
@@ -141,7 +154,12 @@ impl Link {
                 IFLA_NUM_RX_QUEUES => link.rx_queues = number(),
                 IFLA_NUM_TX_QUEUES => link.tx_queues = number(),
                 IFLA_LINK_NETNSID => link.peer_namespace_id = read_i32(value, 0),
-                IFLA_LINKINFO => link.kind = find(value, IFLA_INFO_KIND).map(read_text),
+                IFLA_LINKINFO => {
+                    link.kind = find(value, IFLA_INFO_KIND).map(read_text);
+                    if link.kind.as_deref() == Some("vlan") {
+                        link.vlan = find(value, IFLA_INFO_DATA).and_then(parse_vlan);
+                    }
+                }
                 IFLA_STATS64 => link.statistics = parse_statistics(value),
                 IFLA_XDP => link.xdp = parse_xdp(value),
                 _ => {}
@@ -149,6 +167,14 @@ impl Link {
         }
         Some(link)
     }
+}
+
+fn parse_vlan(value: &[u8]) -> Option<VlanTag> {
+    let protocol = find(value, IFLA_VLAN_PROTOCOL).and_then(|v| read_u16(v, 0));
+    Some(VlanTag {
+        protocol: protocol.map_or(ETH_P_8021Q, u16::from_be),
+        id: find(value, IFLA_VLAN_ID).and_then(|v| read_u16(v, 0))?,
+    })
 }
 
 fn parse_statistics(value: &[u8]) -> Statistics {
@@ -382,4 +408,29 @@ fn parse_links(replies: &[Reply]) -> Vec<Link> {
         .filter(|r| r.kind == libc::RTM_NEWLINK)
         .filter_map(|r| Link::parse(&r.payload))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vlan_interface_is_read_with_its_tag() {
+        let mut request = Request::new(libc::RTM_NEWLINK, 0);
+        request.u32(IFLA_LINK, 3).nest(IFLA_LINKINFO, |info| {
+            info.text(IFLA_INFO_KIND, "vlan")
+                .nest(IFLA_INFO_DATA, |data| {
+                    data.attribute(IFLA_VLAN_ID, &7u16.to_ne_bytes())
+                        .attribute(IFLA_VLAN_PROTOCOL, &0x88a8u16.to_be_bytes());
+                });
+        });
+        let attributes = &request.finish(0)[16..];
+        let payload = [&[0; LINK_HEADER][..], attributes].concat();
+        let link = Link::parse(&payload).unwrap();
+        let tag = VlanTag {
+            protocol: 0x88a8,
+            id: 7,
+        };
+        assert_eq!((link.vlan, link.peer_index), (Some(tag), Some(3)));
+    }
 }

@@ -6,6 +6,7 @@ mod address;
 mod generic;
 mod link;
 mod monitor;
+mod peer;
 mod socket;
 pub mod tc;
 #[cfg(test)]
@@ -15,8 +16,9 @@ mod wire;
 
 pub use address::Route;
 pub use generic::{XdpAbilities, xdp_abilities};
-pub use link::{Link, Statistics, XdpAttachment, XdpMode};
+pub use link::{Link, Statistics, VlanTag, XdpAttachment, XdpMode};
 pub use monitor::{LinkEvent, LinkMonitor};
+pub use peer::{Peer, veth_peer};
 pub use socket::{Refusal, Socket};
 pub use veth::{VethEnd, create_veth};
 

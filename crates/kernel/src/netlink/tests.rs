@@ -248,3 +248,47 @@ fn a_veth_has_native_xdp_only_with_enough_receive_queues() {
         "{more:?}"
     );
 }
+
+#[test]
+fn the_other_end_of_a_veth_is_found_in_its_namespace() {
+    if !root_or_skip() {
+        return;
+    }
+    let pair = pair();
+    let left = Netlink::inside(&pair.a.namespace)
+        .unwrap()
+        .link("veth0")
+        .unwrap();
+    let peer = veth_peer(Some(&pair.a.namespace), &left).unwrap().unwrap();
+    assert_eq!(Some(peer.link.index), left.peer_index);
+    assert_eq!(peer.namespace, Some(pair.b.namespace.clone()));
+}
+
+#[test]
+fn a_vlan_tells_its_tag_and_the_interface_below_it() {
+    if !root_or_skip() {
+        return;
+    }
+    let pair = pair();
+    let added = std::process::Command::new("ip")
+        .args(["-n", &pair.a.name, "link", "add", "veth0.7"])
+        .args([
+            "link", "veth0", "type", "vlan", "proto", "802.1ad", "id", "7",
+        ])
+        .status();
+    if !added.unwrap().success() {
+        eprintln!("SKIPPED: this kernel has no VLAN interfaces");
+        return;
+    }
+    let mut netlink = Netlink::inside(&pair.a.namespace).unwrap();
+    let (below, vlan) = (
+        netlink.link("veth0").unwrap(),
+        netlink.link("veth0.7").unwrap(),
+    );
+    let tag = VlanTag {
+        protocol: 0x88a8,
+        id: 7,
+    };
+    assert_eq!((below.vlan, vlan.vlan), (None, Some(tag)));
+    assert_eq!(vlan.peer_index, Some(below.index));
+}

@@ -2,32 +2,24 @@
 
 use trawl_kernel::Result;
 use trawl_kernel::ethtool::Ethtool;
-use trawl_kernel::netlink::{Link, Netlink, XdpAbilities, XdpMode};
-use trawl_kernel::netns::{self, Namespace};
+use trawl_kernel::netlink::{Link, Peer, XdpAbilities, XdpMode, veth_peer};
+use trawl_kernel::netns::Namespace;
 
 use super::{Finding, State};
 
 const GRO: &str = "rx-gro";
 const TX_VLAN: &str = "tx-vlan-hw-insert";
 
-/// The other end, if it can be found.
-struct Peer {
-    link: Link,
-    namespace: Option<Namespace>,
+fn prefix_of(peer: &Peer) -> String {
+    peer.namespace
+        .as_ref()
+        .map_or_else(String::new, Namespace::exec_prefix)
 }
 
-impl Peer {
-    fn prefix(&self) -> String {
-        self.namespace
-            .as_ref()
-            .map_or_else(String::new, Namespace::exec_prefix)
-    }
-
-    fn label(&self) -> String {
-        match self.namespace.as_ref().and_then(Namespace::name) {
-            Some(name) => format!("{} in {name}", self.link.name),
-            None => self.link.name.clone(),
-        }
+fn label_of(peer: &Peer) -> String {
+    match peer.namespace.as_ref().and_then(Namespace::name) {
+        Some(name) => format!("{} in {name}", peer.link.name),
+        None => peer.link.name.clone(),
     }
 }
 
@@ -40,7 +32,7 @@ pub fn examine(
 ) -> Result<Vec<Finding>> {
     let prefix = namespace.map_or_else(String::new, Namespace::exec_prefix);
     let own_gro = feature(namespace, &interface.name, GRO);
-    let Some(peer) = find_peer(namespace, interface)? else {
+    let Some(peer) = veth_peer(namespace, interface)? else {
         let text =
             "the other end is in a namespace without a name, or one that cannot be looked into";
         return Ok(vec![Finding::new(area, "peer", State::Info, text)]);
@@ -56,7 +48,7 @@ pub fn examine(
 }
 
 fn link_of(area: &str, peer: &Peer) -> Finding {
-    let label = peer.label();
+    let label = label_of(peer);
     if peer.link.is_up() {
         return Finding::new(area, "peer", State::Ok, format!("{label}, up"));
     }
@@ -68,7 +60,7 @@ fn link_of(area: &str, peer: &Peer) -> Finding {
     )
     .mend(format!(
         "{}ip link set {} up",
-        peer.prefix(),
+        prefix_of(peer),
         peer.link.name
     ))
 }
@@ -101,14 +93,14 @@ fn native(
         "{} receive queues cannot take what the {} send queues of {} send",
         own.rx,
         theirs.tx,
-        peer.label()
+        label_of(peer)
     );
     let mend = if theirs.tx <= own.max_rx {
         format!("{prefix}ethtool -L {} rx {}", interface.name, theirs.tx)
     } else {
         format!(
             "{}ethtool -L {} tx {}",
-            peer.prefix(),
+            prefix_of(peer),
             peer.link.name,
             own.rx
         )
@@ -142,7 +134,7 @@ fn frames_in(
     new(State::Warn, text)
         .why(format!(
             "{} drops them unless this end has GRO or an XDP program in native mode",
-            peer.label()
+            label_of(peer)
         ))
         .mend(format!("{prefix}ethtool -K {} gro on", interface.name))
 }
@@ -155,7 +147,7 @@ fn frames_out(
     abilities: Option<XdpAbilities>,
 ) -> Finding {
     let new = |state, text: &str| Finding::new(area, "XDP_TX", state, text);
-    let (label, prefix, name) = (peer.label(), peer.prefix(), &peer.link.name);
+    let (label, prefix, name) = (label_of(peer), prefix_of(peer), &peer.link.name);
     let peer_gro = feature(peer.namespace.as_ref(), name, GRO) == Some(true);
     if !peer_gro && !has_native_program(&peer.link) {
         return new(State::Warn, "frames that XDP sends out of here are thrown away")
@@ -192,7 +184,7 @@ fn tags(area: &str, peer: &Peer) -> Option<Finding> {
         .why("XDP does not see them; tc and packet taps do")
         .mend(format!(
             "to see them in the packet: {}ethtool -K {} txvlan off",
-            peer.prefix(),
+            prefix_of(peer),
             peer.link.name
         ))
     })
@@ -207,35 +199,4 @@ fn has_native_program(link: &Link) -> bool {
 fn feature(namespace: Option<&Namespace>, interface: &str, name: &str) -> Option<bool> {
     let ethtool = Ethtool::open(namespace, interface).ok()?;
     ethtool.feature(name).ok()?
-}
-
-fn find_peer(namespace: Option<&Namespace>, interface: &Link) -> Result<Option<Peer>> {
-    let Some(index) = interface.peer_index else {
-        return Ok(None);
-    };
-    let Some(wanted) = interface.peer_namespace_id else {
-        let link = Netlink::open(namespace)?.find_link_by_index(index)?;
-        return Ok(link.map(|link| Peer {
-            link,
-            namespace: namespace.cloned(),
-        }));
-    };
-    let mut here = Netlink::open(namespace)?;
-    let named = netns::list()
-        .into_iter()
-        .filter_map(|name| Namespace::by_name(&name).ok());
-    // The ones without a name that it can well be: where trawl runs, and the host's own.
-    let others = [Namespace::current().ok(), Namespace::of_pid(1).ok()]
-        .into_iter()
-        .flatten();
-    for candidate in named.chain(others) {
-        if here.namespace_id(&candidate)? == Some(wanted) {
-            let link = Netlink::inside(&candidate)?.find_link_by_index(index)?;
-            return Ok(link.map(|link| Peer {
-                link,
-                namespace: Some(candidate),
-            }));
-        }
-    }
-    Ok(None)
 }
