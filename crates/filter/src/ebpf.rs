@@ -39,6 +39,17 @@ impl Insn {
         self.regs >> 4
     }
 
+    /// The instruction whose eight bytes are this number's, as they lie in memory.
+    pub const fn from_u64(word: u64) -> Self {
+        let [code, regs, off0, off1, imm0, imm1, imm2, imm3] = word.to_ne_bytes();
+        Self {
+            code,
+            regs,
+            off: i16::from_ne_bytes([off0, off1]),
+            imm: i32::from_ne_bytes([imm0, imm1, imm2, imm3]),
+        }
+    }
+
     /// The eight bytes as they lie in memory, as one number of the host's byte order.
     pub fn to_u64(self) -> u64 {
         u64::from_ne_bytes(self.to_bytes())

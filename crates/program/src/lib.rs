@@ -1,1 +1,3 @@
 //! XDP programs as things to be seen, loaded, chained and made tappable, and the bundled ones.
+
+pub mod rewrite;

@@ -24,6 +24,8 @@ pub struct ProgramInfo {
     pub tag: String,
     pub map_ids: Vec<u32>,
     pub btf_id: u32,
+    /// Whether it said that its licence allows it the kernel's GPL-only functions.
+    pub gpl_compatible: bool,
     pub run_count: u64,
     pub run_time_ns: u64,
     /// Instructions that the verifier looked at; 0 on kernels before 5.16.
@@ -88,6 +90,7 @@ pub fn program(fd: BorrowedFd<'_>) -> io::Result<ProgramInfo> {
         tag: raw.tag.iter().map(|b| format!("{b:02x}")).collect(),
         map_ids,
         btf_id: raw.btf_id,
+        gpl_compatible: raw.gpl_compatible() != 0,
         run_count: raw.run_cnt,
         run_time_ns: raw.run_time_ns,
         verified: raw.verified_insns,

@@ -5,6 +5,7 @@ pub mod info;
 pub mod link;
 pub mod map;
 pub mod object;
+pub mod prepared;
 pub mod program;
 pub mod splice;
 pub mod test_run;

@@ -1,0 +1,231 @@
+//! An XDP program's exits, rewritten: instead of returning, the main program jumps on through maps of programs, with
+//! its verdict as the index, and returns the verdict where nobody sits there. Its subprograms stay as they are.
+//!
+//! The rewriting works on instructions as libbpf has prepared them: references resolved, subprograms appended. It
+//! puts a few in front, which keep the context for later, turns each exit into a jump to a common end, and puts that
+//! end behind the main program. All distances between instructions are set anew.
+
+mod context;
+mod layout;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use trawl_filter::ebpf::{Insn, op};
+
+pub use context::Keep;
+pub use layout::Rewritten;
+
+/// A call of this helper that succeeds does not come back.
+const TAIL_CALL: i32 = 12;
+/// In the source register's place: what a call or a 64-bit load refers to.
+const PSEUDO_CALL: u8 = 1;
+const PSEUDO_MAP_FD: u8 = 1;
+const PSEUDO_KERNEL_FUNCTION: u8 = 2;
+const PSEUDO_FUNCTION: u8 = 4;
+const LOAD_IMMEDIATE: u8 = 0x18;
+const EXIT: u8 = op::JMP | op::EXIT;
+const CALL: u8 = op::JMP | op::CALL;
+/// A jump with 32 bits for its distance; kernels have it from 6.6 on.
+const JUMP_FAR: u8 = op::JMP32 | op::JA;
+const JUMP: u8 = op::JMP | op::JA;
+/// A jump to where a register says: nothing tells which instructions it reaches.
+const JUMP_INDIRECT: u8 = op::JMP | op::JA | op::X;
+
+/// Where an exit jumps on through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Through {
+    /// The descriptor of a map of programs.
+    pub map: i32,
+    pub slots: Slots,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Slots {
+    /// The verdict's own, whatever the verdict is.
+    Verdict,
+    /// Those of these verdicts alone. While a slot is empty the kernel patches its jump away.
+    Only(Vec<u32>),
+}
+
+/// A slot that the program jumps through before it does anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub map: i32,
+    pub slot: i32,
+}
+
+/// What a program is to become.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    pub entry: Option<Entry>,
+    /// In the order in which they are tried.
+    pub exits: Vec<Through>,
+}
+
+/// Why a program cannot be rewritten.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The stack has no room for the context, and no register is free.
+    StackFull { depth: u32 },
+    /// A conditional jump would have to reach further than it can.
+    TooFar { instruction: usize },
+    /// A jump whose target is only known while the program runs.
+    IndirectJump { instruction: usize },
+    /// Not what the kernel would take either.
+    Malformed { instruction: usize },
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::StackFull { depth } => write!(
+                f,
+                "its stack is full ({depth} of 512 bytes) and all of its registers are in use, so that nothing is left to keep the packet's context in"
+            ),
+            Self::TooFar { instruction } => write!(
+                f,
+                "its conditional jump at instruction {instruction} cannot reach over what has to be put in"
+            ),
+            Self::IndirectJump { instruction } => write!(
+                f,
+                "its instruction {instruction} jumps to where a register says, and such jumps cannot be followed"
+            ),
+            Self::Malformed { instruction } => {
+                write!(f, "its instruction {instruction} leads out of the program")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// A program as libbpf has prepared it.
+#[derive(Clone, Debug)]
+pub struct Program {
+    instructions: Vec<Insn>,
+    /// Where the main program ends and the first subprogram begins.
+    main: usize,
+}
+
+impl Program {
+    pub fn new(words: &[u64]) -> Result<Self, Refusal> {
+        let instructions: Vec<Insn> = words.iter().map(|word| Insn::from_u64(*word)).collect();
+        let mut main = instructions.len();
+        for (index, instruction) in whole(&instructions) {
+            if instruction.code == JUMP_INDIRECT {
+                return Err(Refusal::IndirectJump { instruction: index });
+            }
+            let Some(distance) = Distance::of(instruction) else {
+                continue;
+            };
+            let target = distance.target(index);
+            if !(0..instructions.len() as i64).contains(&target) {
+                return Err(Refusal::Malformed { instruction: index });
+            }
+            if distance.to_function {
+                main = main.min(target as usize);
+            }
+        }
+        match main {
+            0 => Err(Refusal::Malformed { instruction: 0 }),
+            _ => Ok(Self { instructions, main }),
+        }
+    }
+
+    /// The main program, without its subprograms.
+    pub fn main(&self) -> &[Insn] {
+        &self.instructions[..self.main]
+    }
+
+    /// Whether the program, a subprogram of it included, jumps into other programs.
+    pub fn has_tail_calls(&self) -> bool {
+        whole(&self.instructions).any(|(_, instruction)| {
+            instruction.code == CALL && instruction.src() == 0 && instruction.imm == TAIL_CALL
+        })
+    }
+
+    /// Whether it calls functions of a kernel module, which only libbpf knows how to name.
+    pub fn calls_modules(&self) -> bool {
+        whole(&self.instructions).any(|(_, instruction)| {
+            instruction.code == CALL
+                && instruction.src() == PSEUDO_KERNEL_FUNCTION
+                && instruction.off != 0
+        })
+    }
+
+    /// The descriptors of the maps it names.
+    pub fn maps(&self) -> Vec<i32> {
+        let mut maps: Vec<i32> = whole(&self.instructions)
+            .filter(|(_, one)| one.code == LOAD_IMMEDIATE && one.src() == PSEUDO_MAP_FD)
+            .map(|(_, one)| one.imm)
+            .collect();
+        maps.sort_unstable();
+        maps.dedup();
+        maps
+    }
+
+    /// The callee-saved registers that the main program leaves alone; subprograms save them themselves.
+    pub fn free_registers(&self) -> Vec<u8> {
+        let names = |one: &Insn, register| one.dst() == register || one.src() == register;
+        (6..=9)
+            .filter(|register| !self.main().iter().any(|one| names(one, *register)))
+            .collect()
+    }
+
+    pub fn rewrite(&self, plan: &Plan, keep: Keep) -> Result<Rewritten, Refusal> {
+        layout::rewrite(self, plan, keep)
+    }
+}
+
+/// The instructions without the second halves of 64-bit loads, with their places.
+fn whole(instructions: &[Insn]) -> impl Iterator<Item = (usize, Insn)> {
+    let mut is_second_half = false;
+    instructions
+        .iter()
+        .copied()
+        .enumerate()
+        .filter(move |(_, instruction)| {
+            let whole = !is_second_half;
+            is_second_half = whole && instruction.code == LOAD_IMMEDIATE;
+            whole
+        })
+}
+
+/// How far an instruction points, and where it keeps that.
+#[derive(Clone, Copy, Debug)]
+struct Distance {
+    distance: i64,
+    in_immediate: bool,
+    /// What it points at is the beginning of a subprogram.
+    to_function: bool,
+}
+
+impl Distance {
+    fn of(instruction: Insn) -> Option<Self> {
+        let by_offset = Self {
+            distance: i64::from(instruction.off),
+            in_immediate: false,
+            to_function: false,
+        };
+        let by_immediate = |to_function| Self {
+            distance: i64::from(instruction.imm),
+            in_immediate: true,
+            to_function,
+        };
+        match instruction.code {
+            LOAD_IMMEDIATE => (instruction.src() == PSEUDO_FUNCTION).then(|| by_immediate(true)),
+            CALL => (instruction.src() == PSEUDO_CALL).then(|| by_immediate(true)),
+            EXIT => None,
+            JUMP_FAR => Some(by_immediate(false)),
+            code if code & 0x07 == op::JMP || code & 0x07 == op::JMP32 => Some(by_offset),
+            _ => None,
+        }
+    }
+
+    fn target(self, index: usize) -> i64 {
+        index as i64 + 1 + self.distance
+    }
+}
