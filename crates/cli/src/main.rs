@@ -11,6 +11,7 @@ mod lab;
 mod print;
 mod terminal;
 mod units;
+mod xdp;
 
 use std::process::ExitCode;
 
@@ -31,6 +32,7 @@ enum Command {
     Filter(filter::Args),
     Gen(Box<r#gen::Args>),
     Doctor(doctor::Args),
+    Xdp(xdp::Args),
     Bench(bench::Args),
     Lab(lab::Args),
     Demo(demo::Args),
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         Command::Filter(args) => filter::run(args),
         Command::Gen(args) => r#gen::run(*args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Xdp(args) => xdp::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Demo(args) => demo::run(args),

@@ -1,16 +1,20 @@
 //! The BPF file system: where it is mounted, and what is pinned in it.
 //!
-//! trawl pins nothing of its own; it looks for hook maps and for the owners of programs.
+//! A capture pins nothing; it looks for hook maps and for the owners of programs. What is meant to stay when the
+//! command has ended (`trawl xdp load`) is pinned.
 
 use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use rustix::fs::statfs;
 use rustix::mount::{MountFlags, mount};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 use crate::bpf::info;
 use crate::error::{Error, Result};
@@ -18,6 +22,9 @@ use crate::probe::insn::owned;
 
 /// Where everyone expects it.
 pub const USUAL: &str = "/sys/fs/bpf";
+const MAP: &str = "bpf-map";
+const PROGRAM: &str = "bpf-prog";
+const LINK: &str = "bpf-link";
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 /// Deeper trees than any tool makes are not walked, nor more entries than a person would look at.
 const DEEPEST: usize = 8;
@@ -72,7 +79,7 @@ fn unescape(text: &str) -> String {
     })
 }
 
-/// Mounts a BPF file system at the usual place; nothing does so unasked.
+/// Mounts a BPF file system at the usual place.
 pub fn mount_usual() -> Result<()> {
     mount("bpf", USUAL, "bpf", MountFlags::empty(), None).map_err(|e| {
         Error::os(
@@ -83,13 +90,139 @@ pub fn mount_usual() -> Result<()> {
     })
 }
 
+/// The BPF file system for what is to outlive this process, if there is one: the one at the usual place, by a path
+/// that reaches it from here.
+///
+/// `ip netns exec` puts a /sys without it over the real one, for the process it starts. What would be mounted there
+/// would end with that process, so the file system is taken that the first process sees or, where that must not be
+/// looked at, one of those that this process comes from.
+pub fn lasting() -> Option<PathBuf> {
+    if is_on_bpffs(Path::new(USUAL)) {
+        return Some(USUAL.into());
+    }
+    let seen_by = |process: u32| PathBuf::from(format!("/proc/{process}/root{USUAL}"));
+    ancestors()
+        .into_iter()
+        .map(seen_by)
+        .find(|path| is_on_bpffs(path))
+}
+
+/// As [`lasting`]; where there is none yet, it is mounted.
+pub fn lasting_or_mounted() -> Result<PathBuf> {
+    if let Some(found) = lasting() {
+        return Ok(found);
+    }
+    match outer_mount_namespace() {
+        Some(outer) => inside_mounts(&outer, mount_usual)?,
+        None => mount_usual()?,
+    }
+    lasting().ok_or_else(|| {
+        Error::failed(
+            "there is no BPF file system to pin in",
+            format!("{USUAL} is not one, although it could be mounted"),
+        )
+        .mend(format!("mount -t bpf bpf {USUAL}"))
+    })
+}
+
+/// The processes that this one comes from, the first one first.
+fn ancestors() -> Vec<u32> {
+    let parent_of = |process: u32| -> Option<u32> {
+        let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+        line.trim().parse().ok().filter(|parent| *parent != 0)
+    };
+    let mut found: Vec<u32> =
+        std::iter::successors(Some(std::process::id()), |process| parent_of(*process))
+            .skip(1)
+            .collect();
+    if found.last() != Some(&1) {
+        found.push(1);
+    }
+    found.reverse();
+    found
+}
+
+/// The mount namespace of the farthest ancestor that may be looked at, if it is not this process's own.
+fn outer_mount_namespace() -> Option<fs::File> {
+    let open = |process: &str| fs::File::open(format!("/proc/{process}/ns/mnt")).ok();
+    let number = |file: &fs::File| file.metadata().map(|meta| meta.ino()).ok();
+    let own = open("self").as_ref().and_then(number);
+    ancestors()
+        .into_iter()
+        .find_map(|process| open(&process.to_string()))
+        .filter(|outer| number(outer) != own)
+}
+
+/// Does something where other mounts are seen, on a thread that ends with it.
+fn inside_mounts(namespace: &fs::File, work: impl FnOnce() -> Result<()> + Send) -> Result<()> {
+    let what = "cannot mount a BPF file system that lasts";
+    let enter = move || {
+        // SAFETY: only this thread's root and working directory become its own; it shares no other state by it.
+        unsafe { unshare_unsafe(UnshareFlags::FS) }.map_err(|e| Error::os(what, e.into()))?;
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))
+            .map_err(|e| Error::os(what, e.into()).mend(format!("mount -t bpf bpf {USUAL}")))?;
+        work()
+    };
+    thread::scope(|scope| {
+        scope
+            .spawn(enter)
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Gives a map, program or link a name in the BPF file system, which keeps it alive.
+pub fn pin(object: BorrowedFd<'_>, path: &Path) -> Result<()> {
+    let what = || format!("cannot pin {}", path.display());
+    let text = CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| Error::failed(what(), "the path has a zero byte in it"))?;
+    // SAFETY: an open descriptor and a C string that outlives the call.
+    let result = unsafe { libbpf_sys::bpf_obj_pin(object.as_raw_fd(), text.as_ptr()) };
+    crate::bpf::check(result).map(drop).map_err(|e| {
+        let errno = e.raw_os_error();
+        let error = Error::os(what(), e);
+        match errno {
+            Some(libc::EEXIST) => error.mend(format!("rm {}", path.display())),
+            Some(libc::EPERM) if !path.parent().is_some_and(is_on_bpffs) => Error::failed(
+                what(),
+                "its directory is not in a BPF file system, and only there objects can be pinned",
+            )
+            .mend(format!("name a directory under {USUAL}")),
+            _ => error,
+        }
+    })
+}
+
+/// Opens a pinned link.
+pub fn open_link(path: &Path) -> Result<OwnedFd> {
+    open_kind(path, LINK, "link")
+}
+
+/// Opens a pinned program.
+pub fn open_program(path: &Path) -> Result<OwnedFd> {
+    open_kind(path, PROGRAM, "program")
+}
+
+fn open_kind(path: &Path, kind: &str, word: &str) -> Result<OwnedFd> {
+    let what = || format!("cannot open the {word} {}", path.display());
+    let fd = open(path).map_err(|e| explain(what(), path, e))?;
+    match kind_of(&fd) {
+        Some(found) if found == kind => Ok(fd),
+        _ => Err(Error::failed(
+            what(),
+            format!("what is pinned there is not a {word}"),
+        )),
+    }
+}
+
 /// Opens a pinned map.
 pub fn open_map(path: &Path) -> Result<OwnedFd> {
     let what = || format!("cannot open the map {}", path.display());
     let fd = open(path).map_err(|e| explain(what(), path, e))?;
     match kind_of(&fd) {
-        Some("bpf-map") => Ok(fd),
-        Some("bpf-prog") => Err(Error::failed(
+        Some(MAP) => Ok(fd),
+        Some(PROGRAM) => Err(Error::failed(
             what(),
             "a program is pinned there, not a map",
         )),
@@ -108,7 +241,10 @@ pub fn path_of_map(id: u32) -> Option<PathBuf> {
 /// All that is pinned in the BPF file systems, by path; what cannot be opened is left out.
 pub fn pinned() -> Vec<Pinned> {
     let mut files = Vec::new();
-    for mount in mounts() {
+    let mut places = mounts();
+    // Out of sight behind the /sys of `ip netns exec`, but there.
+    places.extend(lasting().filter(|path| !places.contains(path)));
+    for mount in places {
         walk(&mount, 0, &mut files);
     }
     files.sort();
@@ -138,9 +274,9 @@ fn walk(directory: &Path, depth: usize, files: &mut Vec<PathBuf>) {
 fn identify(path: &Path) -> Option<Object> {
     let fd = open(path).ok()?;
     match kind_of(&fd)? {
-        "bpf-map" => info::map(fd.as_fd()).ok().map(Object::Map),
-        "bpf-prog" => info::program(fd.as_fd()).ok().map(Object::Program),
-        "bpf_link" => info::link(fd.as_fd()).ok().map(Object::Link),
+        MAP => info::map(fd.as_fd()).ok().map(Object::Map),
+        PROGRAM => info::program(fd.as_fd()).ok().map(Object::Program),
+        LINK => info::link(fd.as_fd()).ok().map(Object::Link),
         _ => None,
     }
 }
@@ -154,8 +290,9 @@ fn open(path: &Path) -> io::Result<OwnedFd> {
 /// The kernel's word for what a descriptor of BPF is; the call that opens a pin does not tell.
 fn kind_of(fd: &OwnedFd) -> Option<&'static str> {
     let target = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
-    let target = target.to_str()?;
-    ["bpf-map", "bpf-prog", "bpf_link"]
+    // Of links there are two spellings.
+    let target = target.to_str()?.replace('_', "-");
+    [MAP, PROGRAM, LINK]
         .into_iter()
         .find(|kind| target.contains(kind))
 }
@@ -218,7 +355,7 @@ mod tests {
         let id = map::info(&made).unwrap().id;
         assert_eq!(path_of_map(id), None);
         let path = mount.join(format!("trawl-test-{}", std::process::id()));
-        pin(&made, &path);
+        pin(made.as_fd(), &path).unwrap();
         let found = path_of_map(id);
         let opened = open_map(&path).and_then(|fd| map::info(fd).map_err(|e| Error::os("info", e)));
         fs::remove_file(&path).unwrap();
@@ -239,12 +376,5 @@ mod tests {
         }
         let error = open_map(Path::new("/etc/passwd")).unwrap_err().to_string();
         assert!(error.contains("not a pinned BPF object"), "{error}");
-    }
-
-    fn pin(map: &OwnedFd, path: &Path) {
-        let path = CString::new(path.as_os_str().as_bytes()).unwrap();
-        // SAFETY: an open descriptor and a C string that outlives the call.
-        let result = unsafe { libbpf_sys::bpf_obj_pin(map.as_raw_fd(), path.as_ptr()) };
-        assert_eq!(result, 0);
     }
 }

@@ -1,3 +1,38 @@
 //! XDP programs as things to be seen, loaded, chained and made tappable, and the bundled ones.
+//!
+//! How a program gets onto an interface and stays there when the command has ended:
+//!
+//! ```no_run
+//! use trawl_program::{Site, Standing, load::Source, attach::{self, Wish}};
+//! # fn main() -> trawl_kernel::Result<()> {
+//! let site = Site::find("red:veth0", None)?;             // an interface in a namespace
+//! let mut source = Source::read("filter.o".as_ref())?;   // or Source::embedded("guard", GUARD_OBJECT)
+//! source.choose(Some("filter"))?;                        // by name; None where there is only one
+//! source.set_variable("limit", &1000u32.to_ne_bytes())?; // const volatile __u32 limit
+//! source.set_entries("rules", 100_000)?;
+//! let program = source.load(&site)?;                     // the verifier has seen it; maps can be filled
+//! let standing = attach::attach(&site, program, &Wish::default())?;
+//! println!("program {} is on {}", standing.id(), site.label());
+//!
+//! // Another command, later:
+//! for standing in Standing::all(&site)? {
+//!     if standing.name() == "filter" {
+//!         let rules = standing.map("rules")?;            // a descriptor
+//!         standing.detach(&site)?;                       // and all that came with it is gone
+//!     }
+//! }
+//! # Ok(()) }
+//! ```
 
+pub mod attach;
+mod explain;
+pub mod load;
+mod record;
 pub mod rewrite;
+pub mod site;
+mod standing;
+pub mod status;
+mod verifier;
+
+pub use site::Site;
+pub use standing::Standing;

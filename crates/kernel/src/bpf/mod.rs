@@ -3,15 +3,17 @@
 pub mod classic_check;
 pub mod info;
 pub mod link;
+pub mod loader;
 pub mod map;
 pub mod object;
 pub mod prepared;
 pub mod program;
 pub mod splice;
+pub mod table;
 pub mod test_run;
 
 /// libbpf reports failures as negative errno values.
-fn check(result: i32) -> Result<i32, std::io::Error> {
+pub(crate) fn check(result: i32) -> Result<i32, std::io::Error> {
     if result < 0 {
         Err(std::io::Error::from_raw_os_error(-result))
     } else {

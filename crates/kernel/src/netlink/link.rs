@@ -1,6 +1,6 @@
 //! Interfaces: found, listed, changed and deleted.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use super::socket::{Refusal, Reply};
@@ -28,7 +28,9 @@ const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_XDP: u16 = 43;
 pub(super) const IFLA_NEW_NETNSID: u16 = 45;
 pub(super) const IFLA_INFO_KIND: u16 = 1;
+const IFLA_XDP_FD: u16 = 1;
 const IFLA_XDP_ATTACHED: u16 = 2;
+const IFLA_XDP_FLAGS: u16 = 3;
 const IFLA_XDP_PROG_ID: u16 = 4;
 const IFLA_XDP_DRV_PROG_ID: u16 = 5;
 const IFLA_XDP_SKB_PROG_ID: u16 = 6;
@@ -37,6 +39,12 @@ pub(super) const IFLA_INFO_DATA: u16 = 2;
 const IFLA_VLAN_ID: u16 = 1;
 const IFLA_VLAN_PROTOCOL: u16 = 5;
 const ETH_P_8021Q: u16 = 0x8100;
+const IFLA_XDP_EXPECTED_FD: u16 = 8;
+const XDP_FLAGS_UPDATE_IF_NOEXIST: u32 = 1;
+const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
+const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
+const XDP_FLAGS_HW_MODE: u32 = 1 << 3;
+const XDP_FLAGS_REPLACE: u32 = 1 << 4;
 const NETNSA_NSID: u16 = 1;
 const NETNSA_FD: u16 = 3;
 const RTM_NEWNSID: u16 = 88;
@@ -61,6 +69,22 @@ impl XdpMode {
             Self::Offload => "offload",
         }
     }
+
+    /// `XDP_FLAGS_…_MODE`, as links and netlink take it.
+    pub fn flags(self) -> u32 {
+        match self {
+            Self::Native => XDP_FLAGS_DRV_MODE,
+            Self::Skb => XDP_FLAGS_SKB_MODE,
+            Self::Offload => XDP_FLAGS_HW_MODE,
+        }
+    }
+}
+
+/// What may be on the interface for a change of its XDP program to go through.
+#[derive(Clone, Copy, Debug)]
+pub enum XdpExpected<'a> {
+    Nothing,
+    Program(BorrowedFd<'a>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -373,6 +397,32 @@ impl Netlink {
         let mut request = link_request(libc::RTM_NEWLINK, index);
         request.u32(IFLA_NET_NS_FD, namespace.as_fd().as_raw_fd() as u32);
         self.change_link(request, index, "move")
+    }
+
+    /// Puts an XDP program on the interface, or takes it off with `None`, by netlink: it stays until it is taken off.
+    /// The refusal carries the driver's own words where it has any.
+    pub fn set_xdp(
+        &mut self,
+        index: u32,
+        program: Option<BorrowedFd<'_>>,
+        mode: XdpMode,
+        expected: XdpExpected<'_>,
+    ) -> Result<(), Refusal> {
+        let mut request = link_request(libc::RTM_NEWLINK, index);
+        let fd = program.map_or(-1, |program| program.as_raw_fd());
+        request.nest(IFLA_XDP, |xdp| {
+            xdp.u32(IFLA_XDP_FD, fd as u32);
+            match expected {
+                XdpExpected::Nothing => {
+                    xdp.u32(IFLA_XDP_FLAGS, mode.flags() | XDP_FLAGS_UPDATE_IF_NOEXIST);
+                }
+                XdpExpected::Program(old) => {
+                    xdp.u32(IFLA_XDP_FLAGS, mode.flags() | XDP_FLAGS_REPLACE);
+                    xdp.u32(IFLA_XDP_EXPECTED_FD, old.as_raw_fd() as u32);
+                }
+            }
+        });
+        self.socket.change(request)
     }
 
     pub fn delete_link(&mut self, index: u32) -> Result<()> {

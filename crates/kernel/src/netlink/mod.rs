@@ -16,7 +16,7 @@ mod wire;
 
 pub use address::Route;
 pub use generic::{XdpAbilities, xdp_abilities};
-pub use link::{Link, Statistics, VlanTag, XdpAttachment, XdpMode};
+pub use link::{Link, Statistics, VlanTag, XdpAttachment, XdpExpected, XdpMode};
 pub use monitor::{LinkEvent, LinkMonitor};
 pub use peer::{Peer, veth_peer};
 pub use socket::{Refusal, Socket};

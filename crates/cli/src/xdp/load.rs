@@ -1,0 +1,66 @@
+//! `trawl xdp load`: a program out of an object file, put on an interface for good.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use trawl_kernel::Result;
+use trawl_kernel::netlink::XdpMode;
+use trawl_program::Site;
+use trawl_program::attach::{self, Wish};
+use trawl_program::load::Source;
+
+use super::ModeName;
+use crate::doctor::write_out;
+
+/// Puts an XDP program on an interface, where it stays until it is unloaded
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The interface, NAME or NAMESPACE:NAME
+    #[arg(value_name = "IF")]
+    interface: String,
+    /// The object file that a BPF compiler wrote
+    #[arg(value_name = "FILE.o")]
+    file: PathBuf,
+    /// Which of several programs in the file, by the name of its function or section
+    #[arg(long, value_name = "NAME")]
+    prog: Option<String>,
+    /// Where it runs [default: native, and skb where the driver has no XDP]
+    #[arg(long, value_enum)]
+    mode: Option<ModeName>,
+    /// Take the place of what is on the interface
+    #[arg(long)]
+    replace: bool,
+    /// Pin the program's maps in this directory, or use those that are pinned there
+    #[arg(long, value_name = "DIR")]
+    pin_maps: Option<PathBuf>,
+    /// Network namespace of the interface: a name, a path or a process id
+    #[arg(long, value_name = "NAME")]
+    netns: Option<String>,
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let site = Site::find(&args.interface, args.netns.as_deref())?;
+    let mut source = Source::read(&args.file)?;
+    source.choose(args.prog.as_deref())?;
+    if let Some(directory) = &args.pin_maps {
+        source.pin_maps(directory);
+    }
+    let mode = args.mode.map(XdpMode::from);
+    if mode == Some(XdpMode::Offload) {
+        source.offload();
+    }
+    let program = source.load(&site)?;
+    let wish = Wish {
+        mode,
+        replace: args.replace,
+    };
+    let standing = attach::attach(&site, program, &wish)?;
+    let mode = standing.mode().map_or("", XdpMode::name);
+    write_out(&format!(
+        "{} is on {} (id {}, {mode} mode)\n",
+        standing.name(),
+        site.label(),
+        standing.id()
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,53 @@
+//! `trawl xdp`: XDP programs on interfaces shown, loaded and taken off.
+
+mod load;
+mod status;
+mod unload;
+
+use std::process::ExitCode;
+
+use clap::{Subcommand, ValueEnum};
+use trawl_kernel::Result;
+use trawl_kernel::netlink::XdpMode;
+
+/// Shows, loads and removes XDP programs
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Status(status::Args),
+    Load(load::Args),
+    Unload(unload::Args),
+}
+
+pub fn run(args: Args) -> Result<ExitCode> {
+    match args.command {
+        Command::Status(args) => status::run(&args),
+        Command::Load(args) => load::run(&args),
+        Command::Unload(args) => unload::run(&args),
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ModeName {
+    /// In the driver
+    Native,
+    /// Behind the driver, in the stack
+    Skb,
+    /// On the card
+    Hw,
+}
+
+impl From<ModeName> for XdpMode {
+    fn from(name: ModeName) -> Self {
+        match name {
+            ModeName::Native => Self::Native,
+            ModeName::Skb => Self::Skb,
+            ModeName::Hw => Self::Offload,
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! Object files by others and by trawl: opened, set up, and loaded by libbpf; a failure comes back with all that was
+//! said about it.
+
+use std::cell::RefCell;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::{DataSec, Var};
+use libbpf_rs::{
+    AsRawLibbpf, MapCore, OpenObject, OpenProgramMut, PrintLevel, ProgramAttachType, ProgramType,
+};
+
+use super::check;
+use crate::{Error, Result};
+
+const LOG_SIZE: usize = 16 << 20;
+
+/// A program as it stands in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramEntry {
+    pub name: String,
+    pub section: String,
+    /// `BPF_PROG_TYPE_…`; 0 where the section's name says nothing.
+    pub kind: u32,
+}
+
+/// A map as it stands in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapEntry {
+    pub name: String,
+    pub kind: u32,
+    pub max_entries: u32,
+    /// Holds the program's variables and constants.
+    pub is_data: bool,
+}
+
+/// An object file before it is loaded.
+#[derive(Debug)]
+pub struct ObjectFile {
+    open: OpenObject,
+    wanted: Vec<String>,
+}
+
+/// An object file that has been loaded; its programs and maps live as long as this, or as long as their pins and
+/// attachments.
+#[derive(Debug)]
+pub struct LoadedFile {
+    object: libbpf_rs::Object,
+}
+
+/// All that is known of a load that failed.
+#[derive(Debug)]
+pub struct LoadFailure {
+    pub error: io::Error,
+    /// The verifier's log of the program that it refused; empty if it did not come to that.
+    pub log: String,
+    /// libbpf's own complaints.
+    pub warnings: Vec<String>,
+}
+
+thread_local! {
+    static WARNINGS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Collects what libbpf says on this thread, instead of letting it write to the terminal.
+fn listen<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
+    libbpf_rs::set_print(Some((PrintLevel::Warn, |_, text| {
+        WARNINGS.with_borrow_mut(|all| all.push(text.trim_end().to_owned()));
+    })));
+    WARNINGS.with_borrow_mut(Vec::clear);
+    let result = work();
+    (result, WARNINGS.with_borrow_mut(std::mem::take))
+}
+
+impl ObjectFile {
+    /// Reads an ELF file that a BPF compiler wrote. The error is libbpf's reason.
+    pub fn open(bytes: &[u8]) -> Result<Self, LoadFailure> {
+        let (open, warnings) = listen(|| {
+            // SAFETY: libbpf copies what it needs of the bytes, which are given with their length; no options.
+            let object = unsafe {
+                libbpf_sys::bpf_object__open_mem(
+                    bytes.as_ptr().cast(),
+                    bytes.len() as libbpf_sys::size_t,
+                    std::ptr::null(),
+                )
+            };
+            NonNull::new(object).ok_or_else(io::Error::last_os_error)
+        });
+        match open {
+            Ok(object) => Ok(Self {
+                // SAFETY: a new object that nobody else owns, opened and not loaded.
+                open: unsafe { OpenObject::from_ptr(object) },
+                wanted: Vec::new(),
+            }),
+            Err(error) => Err(LoadFailure {
+                error,
+                log: String::new(),
+                warnings,
+            }),
+        }
+    }
+
+    pub fn programs(&self) -> Vec<ProgramEntry> {
+        let entry = |one: libbpf_rs::OpenProgram<'_>| ProgramEntry {
+            name: one.name().to_string_lossy().into_owned(),
+            section: one.section().to_string_lossy().into_owned(),
+            kind: one.prog_type() as u32,
+        };
+        self.open.progs().map(entry).collect()
+    }
+
+    pub fn maps(&self) -> Vec<MapEntry> {
+        let entry = |one: libbpf_rs::OpenMap<'_>| MapEntry {
+            name: one.name().to_string_lossy().into_owned(),
+            kind: one.map_type() as u32,
+            max_entries: one.max_entries(),
+            is_data: one.initial_value().is_some(),
+        };
+        self.open.maps().map(entry).collect()
+    }
+
+    /// Which programs are to be loaded; all others are left out.
+    pub fn want(&mut self, names: &[&str]) {
+        self.wanted = names.iter().map(|name| (*name).to_owned()).collect();
+        for mut one in self.open.progs_mut() {
+            let wanted = names.iter().any(|name| one.name() == *name);
+            one.set_autoload(wanted);
+        }
+    }
+
+    fn program(&mut self, name: &str) -> Option<OpenProgramMut<'_>> {
+        self.open.progs_mut().find(|one| one.name() == name)
+    }
+
+    /// Makes an XDP program of one whose section does not say so.
+    pub fn set_xdp(&mut self, name: &str) {
+        if let Some(mut one) = self.program(name) {
+            one.set_prog_type(ProgramType::Xdp);
+            one.set_attach_type(ProgramAttachType::Xdp);
+        }
+    }
+
+    /// Adds `BPF_F_…` flags to those that the section's name stands for.
+    pub fn set_flags(&mut self, name: &str, flags: u32) {
+        if let Some(mut one) = self.program(name) {
+            one.set_flags(flags);
+        }
+    }
+
+    /// Makes a program, and all maps, for one device: its card runs them.
+    pub fn offload_to(&mut self, name: &str, ifindex: u32) {
+        if let Some(mut one) = self.program(name) {
+            one.set_ifindex(ifindex);
+        }
+        for mut map in self.open.maps_mut() {
+            map.set_map_ifindex(ifindex);
+        }
+    }
+
+    /// Makes the program a replacement for a function of a loaded one (freplace).
+    pub fn replace_function(
+        &mut self,
+        name: &str,
+        target: BorrowedFd<'_>,
+        function: &str,
+    ) -> io::Result<()> {
+        let Some(mut one) = self.program(name) else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        one.set_prog_type(ProgramType::Ext);
+        // Extensions carry no attach type of their own.
+        let expected = 0;
+        // SAFETY: the program belongs to the object that is borrowed here.
+        check(unsafe {
+            libbpf_sys::bpf_program__set_expected_attach_type(
+                one.as_libbpf_object().as_ptr(),
+                expected,
+            )
+        })?;
+        let function = CString::new(function)?;
+        // SAFETY: as above; the name outlives the call, and the descriptor is used by the load, which borrows it too.
+        check(unsafe {
+            libbpf_sys::bpf_program__set_attach_target(
+                one.as_libbpf_object().as_ptr(),
+                target.as_raw_fd(),
+                function.as_ptr(),
+            )
+        })
+        .map(drop)
+    }
+
+    /// How many entries a map is to have.
+    pub fn set_entries(&mut self, map: &str, entries: u32) -> Result<()> {
+        let mut found = self.map(map)?;
+        found
+            .set_max_entries(entries)
+            .map_err(|e| Error::failed(format!("cannot give the map {map} {entries} entries"), e))
+    }
+
+    /// Puts an existing map in the place of the file's own.
+    pub fn reuse(&mut self, map: &str, existing: BorrowedFd<'_>) -> Result<()> {
+        let mut found = self.map(map)?;
+        found
+            .reuse_fd(existing)
+            .map_err(|e| Error::failed(format!("cannot take an existing map for {map}"), e))
+    }
+
+    /// Pins a map there when it is loaded, or uses the one that is pinned there already.
+    pub fn pin_at(&mut self, map: &str, path: &Path) -> Result<()> {
+        let mut found = self.map(map)?;
+        found
+            .set_pin_path(path)
+            .map_err(|e| Error::failed(format!("cannot pin the map {map}"), e))
+    }
+
+    /// Where the file itself wants a map pinned (`LIBBPF_PIN_BY_NAME`).
+    pub fn pin_path(&self, map: &str) -> Option<PathBuf> {
+        let found = self.open.maps().find(|one| one.name() == map)?;
+        // SAFETY: the map belongs to the object that is borrowed here; the path is copied before anything changes it.
+        let path = unsafe { libbpf_sys::bpf_map__pin_path(found.as_libbpf_object().as_ptr()) };
+        if path.is_null() {
+            return None;
+        }
+        // SAFETY: libbpf keeps it as a C string.
+        let path = unsafe { std::ffi::CStr::from_ptr(path) };
+        Some(path.to_string_lossy().into_owned().into())
+    }
+
+    fn map(&mut self, name: &str) -> Result<libbpf_rs::OpenMapMut<'_>> {
+        let missing = || {
+            Error::failed(
+                format!("cannot set up the map {name}"),
+                "it is not in the object",
+            )
+        };
+        let found = self.open.maps_mut().find(|one| one.name() == name);
+        found.ok_or_else(missing)
+    }
+
+    /// Gives a global variable or constant (`const volatile`) its first value, by its name in the source.
+    pub fn set_variable(&mut self, name: &str, value: &[u8]) -> Result<()> {
+        let fail = |why: &str| Error::failed(format!("cannot set the variable {name}"), why);
+        let (section, offset, size) = self
+            .find_variable(name)
+            .ok_or_else(|| fail("it is not in the object"))?;
+        if size != value.len() {
+            return Err(fail(&format!(
+                "it has {size} bytes, the value {}",
+                value.len()
+            )));
+        }
+        for mut map in self.open.maps_mut() {
+            let is_section = map.name().to_string_lossy().ends_with(&section);
+            if is_section
+                && let Some(place) = map
+                    .initial_value_mut()
+                    .and_then(|all| all.get_mut(offset..offset + size))
+            {
+                place.copy_from_slice(value);
+                return Ok(());
+            }
+        }
+        Err(fail("its section has no contents"))
+    }
+
+    /// Section, offset and size, by the file's type information.
+    fn find_variable(&self, name: &str) -> Option<(String, usize, usize)> {
+        // SAFETY: the object is alive for as long as the reference is used.
+        let object = unsafe { self.open.as_libbpf_object().as_ref() };
+        let types = Btf::from_bpf_object(object).ok()??;
+        let sections: Vec<DataSec<'_>> = types.type_by_kind().collect();
+        sections.iter().find_map(|section| {
+            let place = section.iter().find(|place| {
+                let variable: Option<Var<'_>> = types.type_by_id(place.ty);
+                variable.is_some_and(|variable| variable.name().is_some_and(|n| n == name))
+            })?;
+            let section = section.name()?.to_string_lossy().into_owned();
+            Some((section, place.offset as usize, place.size))
+        })
+    }
+
+    /// Loads what was wanted, with its maps. On failure all that was loaded goes again.
+    pub fn load(mut self) -> Result<LoadedFile, LoadFailure> {
+        let mut log = vec![0u8; LOG_SIZE];
+        for name in self.wanted.clone() {
+            let Some(one) = self.program(&name) else {
+                continue;
+            };
+            // SAFETY: the buffer outlives the load below, which is the last that libbpf does to this program with it:
+            // a program that has been loaded is not verified again.
+            let result = unsafe {
+                libbpf_sys::bpf_program__set_log_buf(
+                    one.as_libbpf_object().as_ptr(),
+                    log.as_mut_ptr().cast(),
+                    log.len() as libbpf_sys::size_t,
+                )
+            };
+            check(result).map_err(|error| LoadFailure {
+                error,
+                log: String::new(),
+                warnings: Vec::new(),
+            })?;
+        }
+        let object = self.open.take_ptr();
+        // SAFETY: the object is ours alone.
+        let (loaded, warnings) =
+            listen(|| check(unsafe { libbpf_sys::bpf_object__load(object.as_ptr()) }));
+        match loaded {
+            Ok(_) => Ok(LoadedFile {
+                // SAFETY: it has just been loaded, and nobody else owns it.
+                object: unsafe { libbpf_rs::Object::from_ptr(object) },
+            }),
+            Err(error) => {
+                // SAFETY: the object is ours alone and is not used after this.
+                unsafe { libbpf_sys::bpf_object__close(object.as_ptr()) };
+                // Where the verifier takes lines of its log back it leaves zeroes, and old text behind them.
+                let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
+                Err(LoadFailure {
+                    error,
+                    log: String::from_utf8_lossy(&log[..end]).into_owned(),
+                    warnings,
+                })
+            }
+        }
+    }
+}
+
+impl LoadedFile {
+    pub fn program(&self, name: &str) -> Option<BorrowedFd<'_>> {
+        let found = self.object.progs().find(|one| one.name() == name)?;
+        // SAFETY: the descriptor belongs to the object, which the returned borrow keeps alive.
+        Some(unsafe { BorrowedFd::borrow_raw(found.as_fd().as_raw_fd()) })
+    }
+
+    pub fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
+        self.maps()
+            .into_iter()
+            .find_map(|(found, fd)| (found == name).then_some(fd))
+    }
+
+    /// All maps by their names in the source.
+    pub fn maps(&self) -> Vec<(String, BorrowedFd<'_>)> {
+        let named = |one: libbpf_rs::Map<'_>| {
+            let name = one.name().to_string_lossy().into_owned();
+            // SAFETY: the descriptor belongs to the object, which the returned borrow keeps alive.
+            (name, unsafe {
+                BorrowedFd::borrow_raw(one.as_fd().as_raw_fd())
+            })
+        };
+        self.object.maps().map(named).collect()
+    }
+}

@@ -1,0 +1,233 @@
+//! Putting a program on an interface for good: by a pinned link where the kernel has them, else by netlink.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use trawl_kernel::Result;
+use trawl_kernel::bpf::{info, link, program};
+use trawl_kernel::errno::EOPNOTSUPP;
+use trawl_kernel::netlink::{Netlink, Refusal, XdpAttachment, XdpExpected, XdpMode, xdp_abilities};
+use trawl_kernel::netns::run_maybe_in;
+
+use crate::explain;
+use crate::load::Program;
+use crate::site::Site;
+use crate::standing::{Pinned, Standing, sweep};
+
+/// How a program is to be attached.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wish {
+    /// `None`: native, and skb where the driver has no XDP.
+    pub mode: Option<XdpMode>,
+    /// Take the place of what is there.
+    pub replace: bool,
+}
+
+/// Attaches a program that was loaded; it stays until it is detached.
+pub fn attach(site: &Site, mut program: Program, wish: &Wish) -> Result<Standing> {
+    let lock = site.lock()?;
+    let present = site.link()?.xdp;
+    sweep(&lock, &present);
+    let standing = Standing::all(site)?;
+    let mode = wish.mode.unwrap_or(XdpMode::Native);
+    let old = present.iter().copied().find(|one| excludes(one.mode, mode));
+    if let Some(old) = old
+        && !wish.replace
+    {
+        return Err(explain::occupied(site, old, &standing));
+    }
+    let owner = old.and_then(|old| standing.into_iter().find(|one| one.id() == old.program_id));
+    let mut place = Place {
+        site,
+        old,
+        owner: owner.as_ref(),
+    };
+    let pinned = Pinned::new(&lock, &mut program)?;
+    let (mode, attached) = match place.put(program.as_fd(), mode) {
+        Err(refusal) if wish.mode.is_none() && has_no_native(site, &refusal) => {
+            (XdpMode::Skb, place.put(program.as_fd(), XdpMode::Skb))
+        }
+        result => (mode, result),
+    };
+    let attachment = XdpAttachment {
+        mode,
+        program_id: program.id(),
+    };
+    let standing = match attached {
+        Ok(Attached::ByLink(link)) => pinned.attached_by(link, attachment)?,
+        Ok(Attached::ByNetlink) => pinned.attached(attachment),
+        Err(refusal) => {
+            return Err(explain::cannot_attach(site, program.name(), mode, refusal));
+        }
+    };
+    if let Some(owner) = owner {
+        owner.forget();
+    }
+    Ok(standing)
+}
+
+/// Takes off a program that trawl did not put there, whoever did.
+pub fn take_off(site: &Site, present: XdpAttachment) -> Result<()> {
+    let what = || {
+        format!(
+            "cannot take program {} off {}",
+            present.program_id,
+            site.label()
+        )
+    };
+    let _lock = site.lock()?;
+    remove(site, present).map_err(|refusal| refusal.about(what()))
+}
+
+/// One program in the driver or behind it, and another on the card.
+fn excludes(one: XdpMode, other: XdpMode) -> bool {
+    (one == XdpMode::Offload) == (other == XdpMode::Offload)
+}
+
+fn has_no_native(site: &Site, refusal: &Refusal) -> bool {
+    let says_native = || {
+        xdp_abilities(site.namespace(), site.index())
+            .ok()
+            .flatten()
+            .is_some_and(|able| able.native())
+    };
+    refusal.errno == EOPNOTSUPP && !says_native()
+}
+
+enum Attached {
+    ByLink(OwnedFd),
+    ByNetlink,
+}
+
+/// Where the program goes, and what is there before.
+struct Place<'a> {
+    site: &'a Site,
+    old: Option<XdpAttachment>,
+    /// The old one, if it is trawl's.
+    owner: Option<&'a Standing>,
+}
+
+impl Place<'_> {
+    fn put(&mut self, program: BorrowedFd<'_>, mode: XdpMode) -> Result<Attached, Refusal> {
+        let Some(old) = self.old else {
+            return fresh(self.site, program, mode);
+        };
+        if old.mode != mode {
+            return self.change_mode(program, mode, old);
+        }
+        let old_program = program::open_by_id(old.program_id)?;
+        match link_of(self.site, old) {
+            None => {
+                self.netlink()?.set_xdp(
+                    self.site.index(),
+                    Some(program),
+                    mode,
+                    XdpExpected::Program(old_program.as_fd()),
+                )?;
+                Ok(Attached::ByNetlink)
+            }
+            // A link of ours takes the new program without a gap.
+            Some(link) if self.owner.is_some() => {
+                link::replace_program(link.as_fd(), program, old_program.as_fd())?;
+                Ok(Attached::ByLink(link))
+            }
+            // A link of somebody else's would take the new program along when it ends.
+            Some(link) => {
+                link::detach(link.as_fd())?;
+                self.old = None;
+                fresh(self.site, program, mode).inspect_err(|_| {
+                    self.put_back(old, old_program.as_fd());
+                })
+            }
+        }
+    }
+
+    /// The kernel has a program in one mode only: the old one has to go first, and comes back if the new one cannot
+    /// take its place.
+    fn change_mode(
+        &mut self,
+        program: BorrowedFd<'_>,
+        mode: XdpMode,
+        old: XdpAttachment,
+    ) -> Result<Attached, Refusal> {
+        let old_program = program::open_by_id(old.program_id)?;
+        remove(self.site, old)?;
+        fresh(self.site, program, mode).inspect_err(|_| {
+            self.put_back(old, old_program.as_fd());
+        })
+    }
+
+    fn put_back(&mut self, old: XdpAttachment, program: BorrowedFd<'_>) {
+        self.old = Some(old);
+        if let (Ok(Attached::ByLink(link)), Some(owner)) =
+            (fresh(self.site, program, old.mode), self.owner)
+            && owner.renew_link(link.as_fd()).is_ok()
+        {
+            return;
+        }
+        if let Ok(mut netlink) = self.netlink() {
+            let _ = netlink.set_xdp(
+                self.site.index(),
+                Some(program),
+                old.mode,
+                XdpExpected::Nothing,
+            );
+        }
+    }
+
+    fn netlink(&self) -> Result<Netlink, Refusal> {
+        open_netlink(self.site)
+    }
+}
+
+fn open_netlink(site: &Site) -> Result<Netlink, Refusal> {
+    Netlink::open(site.namespace()).map_err(|e| Refusal {
+        errno: e.errno().unwrap_or(0),
+        says: Some(e.to_string()),
+    })
+}
+
+/// Where nothing is yet: by a link, or by netlink where the kernel has no links or does not say why it refuses one.
+fn fresh(site: &Site, program: BorrowedFd<'_>, mode: XdpMode) -> Result<Attached, Refusal> {
+    let linked: Result<io::Result<OwnedFd>> = run_maybe_in(site.namespace(), || {
+        link::attach_xdp(program, site.index(), mode.flags())
+    });
+    match linked {
+        Ok(Ok(link)) => Ok(Attached::ByLink(link)),
+        Ok(Err(_)) => {
+            open_netlink(site)?.set_xdp(site.index(), Some(program), mode, XdpExpected::Nothing)?;
+            Ok(Attached::ByNetlink)
+        }
+        Err(e) => Err(Refusal {
+            errno: e.errno().unwrap_or(0),
+            says: Some(e.to_string()),
+        }),
+    }
+}
+
+fn remove(site: &Site, old: XdpAttachment) -> Result<(), Refusal> {
+    match link_of(site, old) {
+        Some(link) => Ok(link::detach(link.as_fd())?),
+        None => {
+            let program = program::open_by_id(old.program_id)?;
+            open_netlink(site)?.set_xdp(
+                site.index(),
+                None,
+                old.mode,
+                XdpExpected::Program(program.as_fd()),
+            )
+        }
+    }
+}
+
+/// The link that attaches the program to the interface; `None` if it is attached by netlink.
+pub(crate) fn link_of(site: &Site, attachment: XdpAttachment) -> Option<OwnedFd> {
+    link::all_ids()
+        .into_iter()
+        .filter_map(|id| link::open_by_id(id).ok())
+        .find(|fd| {
+            info::link(fd.as_fd()).is_ok_and(|about| {
+                about.program == attachment.program_id && about.ifindex == site.index()
+            })
+        })
+}

@@ -1,0 +1,333 @@
+//! From an object file to a loaded program: which one of several, its variables and maps set up, and loaded.
+
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use trawl_kernel::bpf::loader::{LoadedFile, MapEntry, ObjectFile, ProgramEntry};
+use trawl_kernel::bpf::{info, map, program};
+use trawl_kernel::{Error, Result, bpffs};
+
+use crate::explain;
+use crate::record::Record;
+use crate::site::{Site, make_directory};
+
+/// The largest file that is taken for an object file.
+const LARGEST: u64 = 64 << 20;
+
+/// An object file, of which one program is to be loaded.
+#[derive(Debug)]
+pub struct Source {
+    label: String,
+    object: ObjectFile,
+    chosen: Option<String>,
+    also: Vec<String>,
+    pin_maps: Option<PathBuf>,
+    flags: u32,
+    offload: bool,
+}
+
+impl Source {
+    /// Reads an object file.
+    pub fn read(path: &Path) -> Result<Self> {
+        let what = || format!("cannot read {}", path.display());
+        let about = fs::metadata(path).map_err(|e| Error::os(what(), e))?;
+        if !about.is_file() {
+            return Err(Error::failed(what(), "it is not a file"));
+        }
+        if about.len() > LARGEST {
+            return Err(Error::failed(
+                what(),
+                "it is far too large for an object file",
+            ));
+        }
+        let bytes = fs::read(path).map_err(|e| Error::os(what(), e))?;
+        Self::open(&path.display().to_string(), &bytes)
+    }
+
+    /// An object file that was compiled into trawl.
+    pub fn embedded(label: &str, bytes: &[u8]) -> Result<Self> {
+        Self::open(label, bytes)
+    }
+
+    fn open(label: &str, bytes: &[u8]) -> Result<Self> {
+        if !bytes.starts_with(b"\x7fELF") {
+            return Err(explain::not_an_object(label, bytes));
+        }
+        let object = ObjectFile::open(bytes).map_err(|e| explain::cannot_open(label, &e))?;
+        Ok(Self {
+            label: label.to_owned(),
+            object,
+            chosen: None,
+            also: Vec::new(),
+            pin_maps: None,
+            flags: 0,
+            offload: false,
+        })
+    }
+
+    /// The file's XDP programs: those in sections that begin with `xdp` or, where there is none, those of sections
+    /// that say nothing.
+    pub fn programs(&self) -> Vec<ProgramEntry> {
+        let all = self.object.programs();
+        let is_xdp = |one: &ProgramEntry| {
+            let runs_elsewhere =
+                one.section.ends_with("/devmap") || one.section.ends_with("/cpumap");
+            (one.kind == program::XDP && !runs_elsewhere)
+                || (one.kind == 0 && one.section.trim_start_matches('?').starts_with("xdp"))
+        };
+        match all.iter().any(is_xdp) {
+            true => all.into_iter().filter(is_xdp).collect(),
+            false => all.into_iter().filter(|one| one.kind == 0).collect(),
+        }
+    }
+
+    /// Which program: by the name of its function or, if only one has it, of its section. Without a name there must
+    /// be just one.
+    pub fn choose(&mut self, name: Option<&str>) -> Result<()> {
+        let programs = self.programs();
+        let names = || {
+            let names: Vec<_> = programs.iter().map(|one| one.name.as_str()).collect();
+            names.join(", ")
+        };
+        let what = format!("cannot load {}", self.label);
+        let found = match (name, programs.as_slice()) {
+            (_, []) => return Err(explain::no_program(&what, &self.object.programs())),
+            (None, [only]) => only,
+            (None, _) => {
+                return Err(Error::failed(what, "it has several XDP programs")
+                    .mend(format!("name one with --prog: {}", names())));
+            }
+            (Some(name), all) => {
+                let by_name = all.iter().find(|one| one.name == name);
+                let mut by_section = all.iter().filter(|one| one.section == name);
+                match (by_name, by_section.next(), by_section.next()) {
+                    (Some(found), ..) | (None, Some(found), None) => found,
+                    _ => {
+                        return Err(Error::failed(what, format!("it has no XDP program {name}"))
+                            .mend(format!("those it has: {}", names())));
+                    }
+                }
+            }
+        };
+        self.chosen = Some(found.name.clone());
+        Ok(())
+    }
+
+    /// Loads another program of the file too: one that a map sends packets to (devmap, cpumap), for example.
+    pub fn also(&mut self, name: &str) {
+        self.also.push(name.to_owned());
+    }
+
+    pub fn maps(&self) -> Vec<MapEntry> {
+        self.object.maps()
+    }
+
+    pub fn set_entries(&mut self, map: &str, entries: u32) -> Result<()> {
+        self.object.set_entries(map, entries)
+    }
+
+    /// Gives a global variable or constant its first value.
+    pub fn set_variable(&mut self, name: &str, value: &[u8]) -> Result<()> {
+        self.object.set_variable(name, value)
+    }
+
+    /// Uses a map that exists instead of making the file's own.
+    pub fn reuse(&mut self, map: &str, existing: BorrowedFd<'_>) -> Result<()> {
+        self.object.reuse(map, existing)
+    }
+
+    /// Pins the program's maps in this directory too, by their names, or uses those that are there already.
+    pub fn pin_maps(&mut self, directory: &Path) {
+        self.pin_maps = Some(directory.to_owned());
+    }
+
+    /// For the card to run.
+    pub fn offload(&mut self) {
+        self.offload = true;
+    }
+
+    /// Loads it, for this interface. Maps that were pinned for it are unpinned again if it is dropped before it is
+    /// attached.
+    pub fn load(mut self, site: &Site) -> Result<Program> {
+        let name = match self.chosen.take() {
+            Some(name) => name,
+            None => {
+                self.choose(None)?;
+                self.chosen.take().unwrap_or_default()
+            }
+        };
+        let entry = self.programs().into_iter().find(|one| one.name == name);
+        let section = entry.as_ref().map_or("", |one| one.section.as_str());
+        if entry.as_ref().is_some_and(|one| one.kind == 0) {
+            self.object.set_xdp(&name);
+            if section.contains(".frags") {
+                self.flags |= program::HAS_FRAGS;
+            }
+        }
+        if self.flags != 0 {
+            self.object.set_flags(&name, self.flags);
+        }
+        let mut wanted = vec![name.as_str()];
+        wanted.extend(self.also.iter().map(String::as_str));
+        let others = self.programs();
+        // The compiler may have filled a program array with others of the file: the kernel needs to have them all.
+        if self
+            .object
+            .maps()
+            .iter()
+            .any(|one| one.kind == map::PROG_ARRAY)
+        {
+            wanted.extend(others.iter().map(|one| one.name.as_str()));
+        }
+        self.object.want(&wanted);
+        if self.offload {
+            self.object.offload_to(&name, site.index());
+        }
+        let mut pins = Pins::default();
+        self.place_pins(&mut pins)?;
+        let file = self
+            .object
+            .load()
+            .map_err(|e| explain::cannot_load(&self.label, &name, &e))?;
+        pins.pinned_by_now();
+        let fd = file
+            .program(&name)
+            .ok_or_else(|| Error::failed(format!("cannot load {name}"), "it was left out"))?;
+        let about = info::program(fd)
+            .map_err(|e| Error::os(format!("cannot look at the program {name}"), e))?;
+        let fd = fd
+            .try_clone_to_owned()
+            .map_err(|e| Error::os(format!("cannot hold the program {name}"), e))?;
+        Ok(Program {
+            file,
+            fd,
+            name,
+            source: self.label,
+            id: about.id,
+            map_ids: about.map_ids,
+            pins,
+        })
+    }
+
+    /// Tells libbpf where maps are to be pinned, and notes what was not there before.
+    fn place_pins(&mut self, pins: &mut Pins) -> Result<()> {
+        let maps = self.object.maps();
+        if let Some(directory) = self.pin_maps.clone() {
+            if !directory.is_dir() {
+                make_directory(&directory)?;
+                pins.made.push(directory.clone());
+            }
+            for one in maps.iter().filter(|one| !one.is_data) {
+                self.object.pin_at(&one.name, &directory.join(&one.name))?;
+            }
+        } else if maps
+            .iter()
+            .any(|one| self.object.pin_path(&one.name).is_some())
+        {
+            bpffs::lasting_or_mounted()?;
+        }
+        for one in &maps {
+            if let Some(path) = self.object.pin_path(&one.name)
+                && !path.exists()
+            {
+                pins.expected.push(path);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A program that the kernel has, but that is not attached anywhere yet.
+#[derive(Debug)]
+pub struct Program {
+    file: LoadedFile,
+    fd: OwnedFd,
+    name: String,
+    source: String,
+    id: u32,
+    map_ids: Vec<u32>,
+    pins: Pins,
+}
+
+impl Program {
+    /// The function's whole name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// One of the file's maps, by its name in the source.
+    pub fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
+        self.file.map(name)
+    }
+
+    /// Another program that was loaded from the file.
+    pub fn other(&self, name: &str) -> Option<BorrowedFd<'_>> {
+        self.file.program(name)
+    }
+
+    /// The maps that the program uses, by their names in the source.
+    pub(crate) fn own_maps(&self) -> Vec<(String, BorrowedFd<'_>)> {
+        let is_own = |fd: &BorrowedFd<'_>| {
+            info::map(*fd).is_ok_and(|about| self.map_ids.contains(&about.id))
+        };
+        let mut maps = self.file.maps();
+        maps.retain(|(_, fd)| is_own(fd));
+        maps
+    }
+
+    /// From now on the pins made while loading stay; the note of them.
+    pub(crate) fn keep(&mut self) -> Record {
+        self.pins.kept = true;
+        Record {
+            name: self.name.clone(),
+            source: self.source.clone(),
+            pins: self.pins.made.clone(),
+        }
+    }
+}
+
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Pins that loading made outside trawl's own directory; removed again unless they are kept.
+#[derive(Debug, Default)]
+struct Pins {
+    expected: Vec<PathBuf>,
+    made: Vec<PathBuf>,
+    kept: bool,
+}
+
+impl Pins {
+    /// libbpf has pinned the maps.
+    fn pinned_by_now(&mut self) {
+        let made = self.expected.drain(..).filter(|path| path.exists());
+        self.made.extend(made);
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.pinned_by_now();
+            remove(&self.made);
+        }
+    }
+}
+
+/// Removes pins and emptied directories, the last made first.
+pub(crate) fn remove(made: &[PathBuf]) {
+    for path in made.iter().rev() {
+        let _ = match path.is_dir() {
+            true => fs::remove_dir(path),
+            false => fs::remove_file(path),
+        };
+    }
+}

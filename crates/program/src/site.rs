@@ -1,0 +1,183 @@
+//! Where a program is: an interface in a network namespace, and the directory of pins that belongs to it.
+
+use std::fs::{self, File};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use trawl_kernel::netlink::{Link, Netlink};
+use trawl_kernel::netns::Namespace;
+use trawl_kernel::{Error, Result, bpffs};
+
+/// Trawl's own directory in the BPF file system.
+const DIRECTORY: &str = "trawl";
+
+/// An interface in a network namespace.
+#[derive(Clone, Debug)]
+pub struct Site {
+    namespace: Option<Namespace>,
+    /// The inode of the namespace: the same for everyone who looks at it.
+    namespace_id: u64,
+    index: u32,
+    name: String,
+    label: String,
+}
+
+impl Site {
+    /// `NAME` in the namespace given (or the present one), or `NAMESPACE:NAME`.
+    pub fn find(text: &str, default_namespace: Option<&str>) -> Result<Self> {
+        let (namespace, name) = match text.split_once(':') {
+            Some((namespace, name)) => (Some(namespace), name),
+            None => (default_namespace, text),
+        };
+        if name.is_empty() {
+            return Err(Error::usage(
+                format!("cannot use the interface '{text}'"),
+                "no interface is named",
+            ));
+        }
+        let namespace = namespace.map(Namespace::open).transpose()?;
+        let link = Netlink::open(namespace.as_ref())?.link(name)?;
+        Self::new(namespace, &link)
+    }
+
+    /// All interfaces of a namespace.
+    pub fn all_in(namespace: Option<&Namespace>) -> Result<Vec<Self>> {
+        let links = Netlink::open(namespace)?.links()?;
+        links
+            .iter()
+            .map(|link| Self::new(namespace.cloned(), link))
+            .collect()
+    }
+
+    fn new(namespace: Option<Namespace>, link: &Link) -> Result<Self> {
+        let namespace_id = match &namespace {
+            Some(namespace) => namespace.identity().1,
+            None => Namespace::current()?.identity().1,
+        };
+        let label = match &namespace {
+            Some(namespace) => format!("{}:{}", namespace.label(), link.name),
+            None => link.name.clone(),
+        };
+        Ok(Self {
+            namespace,
+            namespace_id,
+            index: link.index,
+            name: link.name.clone(),
+            label,
+        })
+    }
+
+    /// `None`: the namespace that the process is in.
+    pub fn namespace(&self) -> Option<&Namespace> {
+        self.namespace.as_ref()
+    }
+
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// As `-i` takes it: `veth0`, or `red:veth0`.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// What a command for a person needs in front to run in the interface's namespace.
+    pub fn prefix(&self) -> String {
+        self.namespace
+            .as_ref()
+            .map_or_else(String::new, Namespace::exec_prefix)
+    }
+
+    /// The interface as the kernel describes it now.
+    pub fn link(&self) -> Result<Link> {
+        let found = Netlink::open(self.namespace())?.find_link_by_index(self.index)?;
+        found.ok_or_else(|| Error::failed(format!("interface {}", self.label), "it is gone"))
+    }
+
+    /// Where the pins of this interface are, or would be; `None` without a BPF file system.
+    pub fn directory(&self) -> Option<PathBuf> {
+        Some(self.below(&bpffs::lasting()?))
+    }
+
+    fn below(&self, mount: &Path) -> PathBuf {
+        mount
+            .join(DIRECTORY)
+            .join(format!("{}-{}", self.namespace_id, self.index))
+    }
+
+    /// The directory of pins, made if it is missing, and locked against other commands that load or unload. It is
+    /// removed with the lock if nothing is in it then.
+    pub fn lock(&self) -> Result<Lock> {
+        let path = self.below(&bpffs::lasting_or_mounted()?);
+        let what = || format!("cannot lock {}", path.display());
+        let parent = path.parent().unwrap_or(&path).to_path_buf();
+        // Whoever leaves removes the empty directory: one that vanished before it was locked is made again.
+        loop {
+            make_directory(&parent)?;
+            match make_directory(&path) {
+                Ok(()) => {}
+                Err(e) if e.errno() == Some(rustix::io::Errno::NOENT.raw_os_error()) => continue,
+                Err(e) => return Err(e),
+            }
+            let Ok(file) = File::open(&path) else {
+                continue;
+            };
+            flock(&file, FlockOperation::LockExclusive).map_err(|e| Error::os(what(), e.into()))?;
+            if path.is_dir() {
+                return Ok(Lock { path, _file: file });
+            }
+        }
+    }
+}
+
+/// Directories in trawl's own part of the BPF file system, for those who look after all of them.
+pub(crate) fn all_directories() -> Vec<PathBuf> {
+    let Some(mount) = bpffs::lasting() else {
+        return Vec::new();
+    };
+    let entries = fs::read_dir(mount.join(DIRECTORY)).into_iter().flatten();
+    entries.flatten().map(|entry| entry.path()).collect()
+}
+
+pub(crate) fn make_directory(path: &Path) -> Result<()> {
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
+            let privileges = e.kind() == std::io::ErrorKind::PermissionDenied;
+            let error = Error::os(format!("cannot make {}", path.display()), e);
+            Err(match privileges {
+                true => error.mend("it takes root"),
+                false => error,
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The right to change what is pinned for an interface.
+#[derive(Debug)]
+pub struct Lock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Lock {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Only empty directories can be removed, which is just what is wanted.
+        if fs::remove_dir(&self.path).is_ok()
+            && let Some(parent) = self.path.parent()
+        {
+            let _ = fs::remove_dir(parent);
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! A program that trawl put on an interface and that stays there: found again by its pins, and taken off.
+//!
+//! In the interface's directory each program has one of its own, named by its number, with the pins `program`, `link`
+//! (unless it is attached by netlink), `record`, and the maps it uses under `maps`. Pinned maps matter even to those
+//! who never look: the kernel empties a program array when no descriptor or pin of it is left.
+
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use trawl_kernel::bpf::{info, link};
+use trawl_kernel::netlink::{Netlink, XdpAttachment, XdpExpected, XdpMode};
+use trawl_kernel::{Error, Result, bpffs};
+
+use crate::load::{Program, remove};
+use crate::record::Record;
+use crate::site::{self, Lock, Site, make_directory};
+
+const PROGRAM: &str = "program";
+const LINK: &str = "link";
+const RECORD: &str = "record";
+const MAPS: &str = "maps";
+
+#[derive(Debug)]
+pub struct Standing {
+    directory: PathBuf,
+    id: u32,
+    link: Option<OwnedFd>,
+    /// `None` when it is not attached to the interface by itself: it is dead, or a member of a chain.
+    attachment: Option<XdpAttachment>,
+    record: Record,
+}
+
+impl Standing {
+    /// What trawl put on this interface and still runs there.
+    pub fn all(site: &Site) -> Result<Vec<Self>> {
+        let Some(directory) = site.directory() else {
+            return Ok(Vec::new());
+        };
+        let attached = site.link()?.xdp;
+        let mut all = read_all(&directory, &attached);
+        all.retain(|one| one.attachment.is_some());
+        Ok(all)
+    }
+
+    /// The one of that name, if there is just that on the interface.
+    pub fn named(site: &Site, name: &str) -> Result<Option<Self>> {
+        Ok(Self::all(site)?.into_iter().find(|one| one.name() == name))
+    }
+
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The whole name of its function.
+    pub fn name(&self) -> &str {
+        &self.record.name
+    }
+
+    /// The file it came from, or the name of the bundled program.
+    pub fn source(&self) -> &str {
+        &self.record.source
+    }
+
+    pub fn mode(&self) -> Option<XdpMode> {
+        self.attachment.map(|found| found.mode)
+    }
+
+    pub fn has_link(&self) -> bool {
+        self.link.is_some()
+    }
+
+    /// A descriptor of the program.
+    pub fn program(&self) -> Result<OwnedFd> {
+        bpffs::open_program(&self.directory.join(PROGRAM))
+    }
+
+    /// A map of the program, by its name in the source; the program's variables are in `….bss`, `….data`.
+    pub fn map(&self, name: &str) -> Result<OwnedFd> {
+        bpffs::open_map(&self.directory.join(MAPS).join(pin_name(name)))
+    }
+
+    /// The directory of its maps' pins.
+    pub fn maps_directory(&self) -> PathBuf {
+        self.directory.join(MAPS)
+    }
+
+    /// Takes it off the interface, with all that was made for it.
+    pub fn detach(self, site: &Site) -> Result<()> {
+        let lock = site.lock()?;
+        self.detach_locked(site, &lock)
+    }
+
+    pub(crate) fn detach_locked(self, site: &Site, _lock: &Lock) -> Result<()> {
+        let what = || format!("cannot take {} off {}", self.name(), site.label());
+        if let Some(link) = &self.link {
+            link::detach(link.as_fd()).map_err(|e| Error::os(what(), e))?;
+        } else if let Some(attachment) = self.attachment {
+            let program = self.program()?;
+            Netlink::open(site.namespace())?
+                .set_xdp(
+                    site.index(),
+                    None,
+                    attachment.mode,
+                    XdpExpected::Program(program.as_fd()),
+                )
+                .map_err(|refusal| refusal.about(what()))?;
+        }
+        self.forget();
+        Ok(())
+    }
+
+    /// Removes the pins.
+    pub(crate) fn forget(&self) {
+        remove(&self.record.pins);
+        for file in entries(&self.directory.join(MAPS)) {
+            let _ = fs::remove_file(file);
+        }
+        let _ = fs::remove_dir(self.directory.join(MAPS));
+        for name in [LINK, RECORD, PROGRAM] {
+            let _ = fs::remove_file(self.directory.join(name));
+        }
+        let _ = fs::remove_dir(&self.directory);
+    }
+
+    /// Keeps another link in the place of its own, which has ended.
+    pub(crate) fn renew_link(&self, link: BorrowedFd<'_>) -> Result<()> {
+        let path = self.directory.join(LINK);
+        let _ = fs::remove_file(&path);
+        bpffs::pin(link, &path)
+    }
+}
+
+/// Pins of a program that is about to be attached; gone again unless it is.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    standing: Standing,
+    done: bool,
+}
+
+impl Pinned {
+    pub fn new(lock: &Lock, program: &mut Program) -> Result<Self> {
+        let directory = lock.path().join(program.id().to_string());
+        make_directory(&directory)?;
+        let pinned = Self {
+            standing: Standing {
+                directory: directory.clone(),
+                id: program.id(),
+                link: None,
+                attachment: None,
+                record: program.keep(),
+            },
+            done: false,
+        };
+        bpffs::pin(program.as_fd(), &directory.join(PROGRAM))?;
+        pinned.standing.record.pin(&directory.join(RECORD))?;
+        let maps = directory.join(MAPS);
+        make_directory(&maps)?;
+        for (name, fd) in program.own_maps() {
+            bpffs::pin(fd, &maps.join(pin_name(&name)))?;
+        }
+        Ok(pinned)
+    }
+
+    /// Pins the link that attaches the program.
+    pub fn attached_by(mut self, link: OwnedFd, attachment: XdpAttachment) -> Result<Standing> {
+        bpffs::pin(link.as_fd(), &self.standing.directory.join(LINK))?;
+        self.standing.link = Some(link);
+        Ok(self.finish(attachment))
+    }
+
+    /// It has been attached by netlink.
+    pub fn attached(self, attachment: XdpAttachment) -> Standing {
+        self.finish(attachment)
+    }
+
+    fn finish(mut self, attachment: XdpAttachment) -> Standing {
+        self.done = true;
+        let empty = Standing {
+            directory: PathBuf::new(),
+            id: 0,
+            link: None,
+            attachment: None,
+            record: Record::default(),
+        };
+        let mut standing = std::mem::replace(&mut self.standing, empty);
+        standing.attachment = Some(attachment);
+        standing
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if !self.done {
+            self.standing.forget();
+        }
+    }
+}
+
+/// Dots are not allowed in the BPF file system.
+fn pin_name(map: &str) -> String {
+    map.replace('.', "_")
+}
+
+fn entries(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+fn read_all(directory: &Path, attached: &[XdpAttachment]) -> Vec<Standing> {
+    entries(directory)
+        .into_iter()
+        .filter_map(|path| read_one(path, attached))
+        .collect()
+}
+
+fn read_one(directory: PathBuf, attached: &[XdpAttachment]) -> Option<Standing> {
+    let id: u32 = directory.file_name()?.to_str()?.parse().ok()?;
+    let link = bpffs::open_link(&directory.join(LINK)).ok();
+    Some(Standing {
+        id,
+        attachment: attached.iter().copied().find(|one| one.program_id == id),
+        record: Record::read(&directory.join(RECORD)).unwrap_or_default(),
+        link,
+        directory,
+    })
+}
+
+/// Removes pins of programs that are attached nowhere any more: their interface is gone, somebody else took them off,
+/// or the command that loaded them was killed half-way.
+pub(crate) fn sweep(lock: &Lock, attached: &[XdpAttachment]) {
+    for one in read_all(lock.path(), attached) {
+        if one.attachment.is_none() {
+            one.forget();
+        }
+    }
+    for directory in site::all_directories() {
+        let left = read_all(&directory, &[]);
+        let has_ended = |one: &Standing| {
+            one.link
+                .as_ref()
+                .and_then(|link| info::link(link.as_fd()).ok())
+                .is_some_and(|about| about.ifindex == 0)
+        };
+        for one in left.iter().filter(|one| has_ended(one)) {
+            one.forget();
+        }
+        if !left.is_empty() {
+            let _ = fs::remove_dir(&directory);
+        }
+    }
+}

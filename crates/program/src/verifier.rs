@@ -1,0 +1,147 @@
+//! The verifier's log, often thousands of lines, condensed to what a person needs: the reason, the source line it is
+//! about, and the instruction.
+
+/// The reason for a refusal, with the line of the source and the instruction that it is about, where the log has
+/// them. `None` for a log that tells of no refusal.
+pub fn condense(log: &str) -> Option<String> {
+    let lines: Vec<&str> = log.lines().filter(|line| !is_bookkeeping(line)).collect();
+    let at = lines.iter().rposition(|line| !is_state(line))?;
+    // What a message is about may be told in several lines; the last ones that are neither code nor state are it.
+    let first = lines[..=at]
+        .iter()
+        .rposition(|line| is_state(line))
+        .map_or(0, |before| before + 1);
+    let reason = lines[first..=at]
+        .iter()
+        .map(|line| line.trim())
+        .collect::<Vec<_>>()
+        .join("; ");
+    let before = &lines[..first];
+    let mut text = reason;
+    if let Some(source) = before.iter().rev().find_map(|line| source_line(line)) {
+        text.push_str(&format!(", at {source}"));
+    }
+    if let Some(instruction) = before.iter().rev().find(|line| is_instruction(line)) {
+        text.push_str(&format!(", instruction {}", without_state(instruction)));
+    }
+    Some(text)
+}
+
+/// `; int x = data[4]; @ prog.c:12` in newer kernels, without the place in older ones.
+fn source_line(line: &str) -> Option<String> {
+    let line = line.strip_prefix("; ")?;
+    Some(match line.rsplit_once(" @ ") {
+        Some((code, place)) => format!("{place} '{}'", code.trim()),
+        None => format!("the line '{}'", line.trim()),
+    })
+}
+
+/// `12: (71) r1 = *(u8 *)(r2 +0)`
+fn is_instruction(line: &str) -> bool {
+    line.split_once(": (").is_some_and(|(number, rest)| {
+        !number.is_empty()
+            && number.bytes().all(|b| b.is_ascii_digit())
+            && rest.as_bytes().get(2) == Some(&b')')
+    })
+}
+
+/// Registers are listed behind an instruction after a semicolon.
+fn without_state(line: &str) -> &str {
+    line.split(" ; ").next().unwrap_or(line).trim()
+}
+
+/// Anything that shows where the verifier is, and not what it found.
+fn is_state(line: &str) -> bool {
+    let line = line.trim_start();
+    let begins_with_number = || {
+        line.split_once(':').is_some_and(|(number, _)| {
+            !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
+        })
+    };
+    let begins = |words: &[&str]| words.iter().any(|word| line.starts_with(word));
+    line.starts_with("; ")
+        || begins_with_number()
+        || begins(&[
+            "from ",
+            "caller:",
+            "callee:",
+            "returning from callee:",
+            "to caller at ",
+            "last_idx",
+            "regs=",
+            "mark_precise",
+            "parent ",
+            "R0=",
+            "R0_",
+            "Func#",
+            "func#",
+            "Validating ",
+            "arg#",
+            "reg type unsupported",
+            "frame1:",
+            "propagating",
+        ])
+        || is_register_dump(line)
+}
+
+/// ` R1=ctx(off=0,imm=0) R10=fp0`, also with `_w` and the like behind the number.
+fn is_register_dump(line: &str) -> bool {
+    let Some(rest) = line.strip_prefix('R') else {
+        return false;
+    };
+    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+    digits > 0 && rest[digits..].starts_with(['=', '_'])
+}
+
+/// Counts at the log's end.
+fn is_bookkeeping(line: &str) -> bool {
+    let begins = |words: &[&str]| words.iter().any(|word| line.starts_with(word));
+    line.trim().is_empty()
+        || begins(&[
+            "processed ",
+            "verification time",
+            "stack depth",
+            "max_states",
+            "insns_state",
+        ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_and_the_reason_are_kept() {
+        let log = "0: R1=ctx() R10=fp0\n\
+                   ; int bad(struct xdp_md *ctx) @ bad.c:7\n\
+                   0: (61) r1 = *(u32 *)(r1 +0)          ; R1_w=pkt(r=0)\n\
+                   ; return *(char *)(long)ctx->data; @ bad.c:9\n\
+                   1: (71) r0 = *(u8 *)(r1 +0)\n\
+                   invalid access to packet, off=0 size=1, R1(id=0,off=0,r=0)\n\
+                   R1 offset is outside of the packet\n\
+                   processed 2 insns (limit 1000000) max_states_per_insn 0 total_states 0 peak_states 0 mark_read 0\n";
+        assert_eq!(
+            condense(log).unwrap(),
+            "invalid access to packet, off=0 size=1, R1(id=0,off=0,r=0); R1 offset is outside of the packet, at \
+             bad.c:9 'return *(char *)(long)ctx->data;', instruction 1: (71) r0 = *(u8 *)(r1 +0)"
+        );
+    }
+
+    #[test]
+    fn older_kernels_do_not_name_the_place() {
+        let log = "; return x;\n3: (95) exit\nR0 !read_ok\nprocessed 3 insns\n";
+        assert_eq!(
+            condense(log).unwrap(),
+            "R0 !read_ok, at the line 'return x;', instruction 3: (95) exit"
+        );
+    }
+
+    #[test]
+    fn a_log_without_a_refusal_says_nothing() {
+        assert_eq!(condense(""), None);
+        assert_eq!(
+            condense("processed 3 insns (limit 1000000)\nverification time 5 usec\n"),
+            None
+        );
+    }
+}
