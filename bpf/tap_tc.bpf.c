@@ -90,7 +90,7 @@ static __always_inline int capture(struct __sk_buff *context, bool use_hardware_
 	else if (over_rate())
 		rate_limited(control, false);
 	else
-		record_points(context, control, cpu, &sight, false, use_hardware_time);
+		record_points(context, control, &sight, false, use_hardware_time);
 	return TC_ACT_UNSPEC;
 }
 

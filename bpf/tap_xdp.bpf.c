@@ -64,7 +64,7 @@ static __always_inline int capture(struct xdp_md *context, bool twice, bool use_
 		rate_limited(control, twice);
 		goto out;
 	}
-	record_points(context, control, cpu, &sight, twice, use_hardware_time);
+	record_points(context, control, &sight, twice, use_hardware_time);
 out:
 	continue_chain(context);
 	return CONFIG(verdict);

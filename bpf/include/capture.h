@@ -101,10 +101,10 @@ static __always_inline void rate_limited(struct ring_control *control, bool twic
 }
 
 /* Records the packet once or, at both ends of a program, twice under one packet identifier. */
-static __always_inline void record_points(struct tap_context *context, struct ring_control *control, __u32 cpu,
+static __always_inline void record_points(struct tap_context *context, struct ring_control *control,
 					  struct sighting *sight, bool twice, bool use_hardware_time)
 {
-	sight->packet_id = next_packet_id(control, cpu);
+	sight->packet_id = ++control->last_packet_id;
 	if (record(context, control, sight, FIRST, use_hardware_time) && twice)
 		record(context, control, sight, SECOND, use_hardware_time);
 }

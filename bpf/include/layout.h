@@ -50,8 +50,10 @@ struct ring_control {
 	__u64 position;
 	/* The time stamp of the last finished record. */
 	__u64 last_time;
-	__u64 next_packet_id;
-	__u32 open_segment;
+	/* The last identifier given to a packet: counted up from one that no other CPU reaches. */
+	__u64 last_packet_id;
+	/* Where the open segment begins among the ring's bytes. */
+	__u32 open_base;
 	/* How many of the `freed` entries the producer has put on its stack, and how deep the stack is. */
 	__u32 freed_taken;
 	__u32 stack_depth;

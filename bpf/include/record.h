@@ -113,47 +113,48 @@ static __always_inline void clear_padding(char *bytes, __u32 captured)
 	*(__u32 *)(bytes + (captured & ~3u)) = 0;
 }
 
-/* One packet identifier for all sightings of a packet at one hook: unique over all CPUs. */
-static __always_inline __u64 next_packet_id(struct ring_control *control, __u32 cpu)
-{
-	return (__u64)cpu << 48 | ++control->next_packet_id;
-}
-
 static __always_inline __u64 record_limit(void)
 {
 	return PAIR(CONFIG(record_limit_low), CONFIG(record_limit_high));
 }
 
-/* Whether a record may still be made under -c. Asked once room is certain, so that no ticket is wasted. */
-static __always_inline bool take_ticket(void)
-{
-	struct capture_shared *shared;
-	__u32 zero = 0;
+/* What follows is asked for seldom, and stands out of the hot path, whose registers it would take. */
 
-	if (!record_limit())
-		return true;
-	shared = bpf_map_lookup_elem(&capture_shared, &zero);
-	return shared && __sync_fetch_and_add(&shared->tickets, 1) < record_limit();
-}
-
-static __always_inline bool limit_reached(void)
+static __noinline int take_limited_ticket(__u64 limit)
 {
 	__u32 zero = 0;
-	struct capture_shared *shared;
+	struct capture_shared *shared = bpf_map_lookup_elem(&capture_shared, &zero);
 
-	if (!record_limit())
-		return false;
-	shared = bpf_map_lookup_elem(&capture_shared, &zero);
-	return shared && READ_ONCE(shared->tickets) >= record_limit();
+	return shared && __sync_fetch_and_add(&shared->tickets, 1) < limit;
 }
 
-static __always_inline void count_without_ring(__u32 point)
+static __noinline int tickets_are_gone(__u64 limit)
+{
+	__u32 zero = 0;
+	struct capture_shared *shared = bpf_map_lookup_elem(&capture_shared, &zero);
+
+	return shared && READ_ONCE(shared->tickets) >= limit;
+}
+
+static __noinline int count_without_ring(__u32 point)
 {
 	__u32 zero = 0;
 	struct capture_shared *shared = bpf_map_lookup_elem(&capture_shared, &zero);
 
 	if (shared)
 		__sync_fetch_and_add(&shared->no_ring[point & (RING_MAX_POINTS - 1)], 1);
+	return 0;
+}
+
+/* Whether a record may still be made under -c. Asked once room is certain, so that no ticket is wasted. */
+static __always_inline bool take_ticket(void)
+{
+	return !record_limit() || take_limited_ticket(record_limit());
+}
+
+static __always_inline bool limit_reached(void)
+{
+	return record_limit() && tickets_are_gone(record_limit());
 }
 
 #endif

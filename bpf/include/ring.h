@@ -37,14 +37,14 @@ struct {
 #define CONFIG(field)                                                         \
 	({                                                                    \
 		__u32 value;                                                  \
-		asm("%0 = %1" : "=w"(value) : "i"(CONFIG_NAME(field)));       \
+		asm volatile("%0 = %1" : "=w"(value) : "i"(CONFIG_NAME(field)));       \
 		value;                                                        \
 	})
 /* Two 32-bit words as one, each a number or the name of a field. */
 #define CONFIG_PAIR(low, high)                                                \
 	({                                                                    \
 		__u64 pair;                                                   \
-		asm("%0 = %1 ll" : "=r"(pair) : "i"((__u64)(high) << 32 | (low))); \
+		asm volatile("%0 = %1 ll" : "=r"(pair) : "i"((__u64)(high) << 32 | (low))); \
 		pair;                                                         \
 	})
 
@@ -81,7 +81,7 @@ static __always_inline void take_back_freed(struct ring_control *control)
 
 /* Closes the open segment and opens another. False where no segment is free. Kept out of the hot path, whose
  * registers it would take. */
-static __noinline int open_next_segment(struct ring_control *control)
+static __noinline int open_next_segment(struct ring_control *control, __u32 segment_size)
 {
 	__u64 position;
 	__u32 ordinal, depth, segment;
@@ -100,7 +100,7 @@ static __noinline int open_next_segment(struct ring_control *control)
 	control->order[ordinal & (RING_MAX_SEGMENTS - 1)].used = (__u32)position;
 	ordinal++;
 	control->order[ordinal & (RING_MAX_SEGMENTS - 1)].segment = segment;
-	control->open_segment = segment;
+	control->open_base = segment * segment_size;
 	position = (__u64)ordinal << 32;
 	publish(&control->position, position);
 	return 1;
@@ -114,13 +114,13 @@ static __always_inline char *reserve(struct ring_control *control, __u32 size, _
 	__u32 offset;
 
 	if (unlikely((__u32)at + size > CONFIG(segment_size))) {
-		if (!open_next_segment(control))
+		if (!open_next_segment(control, CONFIG(segment_size)))
 			return NULL;
 		at = control->position;
 	}
 	WRITE_ONCE(control->position, at | RECORD_IN_FLIGHT);
 	*position = at;
-	offset = (control->open_segment * CONFIG(segment_size) + (__u32)at) & CONFIG(ring_mask);
+	offset = (control->open_base + (__u32)at) & CONFIG(ring_mask);
 	return (char *)control + RING_CONTROL_SIZE + offset;
 }
 

@@ -112,8 +112,6 @@ pub struct Producer {
     segment: u32,
     /// No record will be earlier than this.
     horizon: u64,
-    /// The upper bits of its packets' identifiers.
-    identity: u64,
     /// Losses outside the ring that the next record's drop count has to tell.
     untold: u64,
 }
@@ -128,11 +126,13 @@ impl Producer {
                 ring,
                 tickets: Arc::clone(tickets),
                 position: 0,
-                segment: control.open_segment().load(Ordering::Relaxed),
+                segment: 0,
                 horizon: now,
-                identity: next_identity(),
                 untold: 0,
             };
+            control
+                .last_packet_id()
+                .store(next_identity(), Ordering::Relaxed);
             control.last_time().store(now, Ordering::Release);
             producer.publish(control);
             producer
@@ -233,9 +233,9 @@ impl Producer {
     }
 
     fn next_packet_id(&self) -> u64 {
-        let counter = Counter(self.rings.control(self.ring).next_packet_id());
+        let counter = Counter(self.rings.control(self.ring).last_packet_id());
         counter.add(1);
-        self.identity | counter.get()
+        counter.get()
     }
 
     /// Makes sure that the open segment has room for a block, if need be by opening another.
@@ -254,7 +254,6 @@ impl Producer {
         let ordinal = (self.position >> 32) as u32;
         store32(control.order_used(ordinal), self.used() as u32);
         store32(control.order_segment(ordinal.wrapping_add(1)), self.segment);
-        store32(control.open_segment(), self.segment);
         self.position = u64::from(ordinal.wrapping_add(1)) << 32;
         self.publish(control);
         true

@@ -150,6 +150,9 @@ impl Rings {
                 store32(control.stack(depth), (spare - depth) as u32);
             }
             store32(control.stack_depth(), spare as u32);
+            control
+                .last_packet_id()
+                .store((ring as u64) << 48, Ordering::Relaxed);
         }
     }
 
@@ -305,11 +308,10 @@ macro_rules! word {
 impl Control {
     word!(position, u64);
     word!(last_time, u64);
-    word!(next_packet_id, u64);
+    word!(last_packet_id, u64);
     word!(clock_offset, u64);
     word!(stopped, u64);
     word!(freed_given, u64);
-    word!(open_segment, u32);
     word!(freed_taken, u32);
     word!(stack_depth, u32);
     word!(freed, [u32]);

@@ -5,6 +5,8 @@ use trawl_kernel::bpf::object::{self, Plain};
 use trawl_kernel::bpf::test_run;
 use trawl_kernel::{Error, Result};
 
+use crate::program::Does;
+
 const TURNS: usize = 9;
 const REPEAT: u32 = 1_000_000;
 
@@ -21,8 +23,8 @@ pub struct ClockCost {
 impl ClockCost {
     /// The programs take turns, and the shortest time of each counts: all that disturbs only makes it longer.
     pub(super) fn measure() -> Result<Self> {
-        let without = Plain::load(object::LAB, "lab_drop")?;
-        let with = Plain::load(object::LAB, "lab_clock")?;
+        let without = Plain::load(object::LAB, Does::Drop.name())?;
+        let with = Plain::load(object::LAB, Does::ReadClock.name())?;
         let mut shortest = [f64::INFINITY; 2];
         for _ in 0..TURNS {
             for (program, shortest) in [&without, &with].into_iter().zip(&mut shortest) {

@@ -1,6 +1,6 @@
 //! The ways to record packets, each as one run in a lab of its own.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::Command;
 
@@ -8,6 +8,7 @@ use serde::Serialize;
 use trawl_filter::ebpf::op;
 use trawl_filter::lower::standalone::standalone;
 use trawl_filter::lower::{Target, lower};
+use trawl_kernel::bpf::object::{self, Plain};
 use trawl_kernel::bpf::program::{self, LoadOptions};
 use trawl_kernel::bpf::{map, splice};
 use trawl_kernel::process;
@@ -27,6 +28,8 @@ const XDP_DROP: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mechanism {
     Bare,
+    /// A hook and the clock, and nothing recorded: what no recorder at a hook can do without.
+    Clock,
     Trawl,
     /// xdpcap's way: a filter program of its own, reached by a tail call.
     TailCall,
@@ -130,6 +133,7 @@ impl Mechanism {
     pub fn name(self) -> &'static str {
         match self {
             Self::Bare => "bare drop",
+            Self::Clock => "hook+clock",
             Self::Trawl => "trawl",
             Self::TailCall => "tail call",
             Self::Tcpdump => "tcpdump",
@@ -140,6 +144,10 @@ impl Mechanism {
     pub fn fate(self) -> &'static str {
         match self {
             Self::Bare => "an XDP program drops them; nothing is recorded",
+            Self::Clock => {
+                "an XDP program with a hook map jumps to one that reads the clock once and drops them; nothing is \
+                 recorded: the least that any recorder at a hook takes"
+            }
             Self::Trawl => {
                 "an XDP program with a hook map drops them; trawl records at the hook, to a file"
             }
@@ -161,14 +169,16 @@ impl Mechanism {
                 let _program = Loaded::native(Does::Drop, &lab.b)?;
                 sent(self, repetition, setting, &lab)
             }
+            Self::Clock => {
+                let program = Loaded::native(Does::DropWithHook, &lab.b)?;
+                let clock = Plain::load(object::LAB, Does::ReadClock.name())?;
+                put_behind(&program, clock.program())?;
+                sent(self, repetition, setting, &lab)
+            }
             Self::TailCall => {
                 let program = Loaded::native(Does::DropWithHook, &lab.b)?;
                 let filter = tail_called_filter(setting.filter.unwrap_or_default())?;
-                let what = "cannot put the filter program into the hook map";
-                let hook = program
-                    .hook()
-                    .ok_or_else(|| Error::failed(what, "there is none"))?;
-                map::set_program(hook, XDP_DROP, filter.as_fd()).map_err(|e| Error::os(what, e))?;
+                put_behind(&program, filter.as_fd())?;
                 sent(self, repetition, setting, &lab)
             }
             Self::Trawl => {
@@ -258,6 +268,15 @@ impl Setting<'_> {
         self.variation
             .map_or(sent, |variation| sent / u64::from(variation.every))
     }
+}
+
+/// Puts a program behind a hook's drops.
+fn put_behind(hooked: &Loaded, program: BorrowedFd<'_>) -> Result<()> {
+    let what = "cannot put a program into the hook map";
+    let hook = hooked
+        .hook()
+        .ok_or_else(|| Error::failed(what, "there is none"))?;
+    map::set_program(hook, XDP_DROP, program).map_err(|e| Error::os(what, e))
 }
 
 /// The command that records what passes the filter at a lab's hook.
