@@ -243,7 +243,7 @@ int gen_receive(struct xdp_md *context)
 	struct stamp stamp;
 	struct entry *entry;
 	__s64 elapsed;
-	__u64 value;
+	__u64 time, value;
 	bool is_new = true;
 
 	/* There are as many as the machine can have CPUs. */
@@ -254,8 +254,11 @@ int gen_receive(struct xdp_md *context)
 		total->unstamped_bytes += length;
 		return XDP_PASS;
 	}
-	elapsed = time_between(stamp.time, now());
-	total->stamped++;
+	time = now();
+	elapsed = time_between(stamp.time, time);
+	if (total->stamped++ == 0)
+		total->first_time = time;
+	total->last_time = time;
 	total->stamped_bytes += length;
 	entry = flow_of(&stamp);
 	if (entry) {

@@ -82,6 +82,9 @@ struct receive_totals {
 	__u64 unstamped_bytes;
 	/* Stamped packets of flows for which the table had no room: their sequence was not followed. */
 	__u64 untracked;
+	/* When the first and the last stamped packet came, by the clock of the stamps. */
+	__u64 first_time;
+	__u64 last_time;
 	struct receive_latency latency;
 	__u64 buckets[RECEIVE_TOTAL_BUCKETS];
 };

@@ -2,6 +2,7 @@
 
 mod output;
 mod pacing;
+mod receive;
 
 use std::process::ExitCode;
 
@@ -27,6 +28,7 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     Udp(Udp),
+    Receive(receive::Args),
 }
 
 /// What every kind of traffic is told.
@@ -58,6 +60,7 @@ struct Udp {
 pub fn run(args: Args) -> Result<ExitCode> {
     match args.command {
         Command::Udp(args) => udp(&args),
+        Command::Receive(args) => receive::run(&args),
     }
 }
 

@@ -11,7 +11,7 @@ use trawl_kernel::netns::{Namespace, run_maybe_in};
 use trawl_kernel::receive::ReceiveProgram;
 use trawl_kernel::{bpf, errno};
 
-pub use latency::Latency;
+pub use latency::{Latency, PARTS};
 pub use report::{Count, FlowReport, Report};
 pub use trawl_kernel::receive::{FlowKey, Verdict};
 
@@ -27,6 +27,14 @@ pub struct Options<'a> {
     pub verdict: Verdict,
     /// Flows that are followed one by one; packets of others are counted only.
     pub max_flows: u32,
+}
+
+/// How far it has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    pub stamped: Count,
+    pub unstamped: Count,
+    pub lost: u64,
 }
 
 /// Counts until it is dropped.
@@ -87,6 +95,17 @@ impl Receiver {
     /// Stamped packets and others so far: a cheap look.
     pub fn counts(&self) -> Result<(Count, Count)> {
         Ok(report::counts(&self.program.totals()?))
+    }
+
+    /// The same with what is missing, which takes a look at every flow.
+    pub fn progress(&self) -> Result<Progress> {
+        let (stamped, unstamped) = self.counts()?;
+        let flows = self.program.flows()?;
+        Ok(Progress {
+            stamped,
+            unstamped,
+            lost: flows.iter().map(|(_, flow)| report::lost(flow)).sum(),
+        })
     }
 
     /// Everything so far.

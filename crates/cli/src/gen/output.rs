@@ -143,7 +143,7 @@ fn in_json(place: &str, report: &Report) -> serde_json::Value {
 }
 
 /// A figure with three digits or more before its unit.
-fn rate(value: f64, unit: &str) -> String {
+pub fn rate(value: f64, unit: &str) -> String {
     let (scaled, prefix) = match value {
         v if v >= 1e9 => (v / 1e9, "G"),
         v if v >= 1e6 => (v / 1e6, "M"),
@@ -153,7 +153,7 @@ fn rate(value: f64, unit: &str) -> String {
     format!("{scaled:.3} {prefix}{unit}")
 }
 
-fn time(nanoseconds: u64) -> String {
+pub fn time(nanoseconds: u64) -> String {
     match nanoseconds {
         n if n >= 1_000_000 => format!("{:.1} ms", n as f64 / 1e6),
         n if n >= 1000 => format!("{:.1} us", n as f64 / 1e3),

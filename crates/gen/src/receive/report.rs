@@ -1,5 +1,7 @@
 //! What the counts of the receiving program add up to.
 
+use std::time::Duration;
+
 use trawl_kernel::Result;
 use trawl_kernel::receive::layout::{RECEIVE_FIRST_ERA, RECEIVE_FLOW_BITS, RECEIVE_TOTAL_BITS};
 use trawl_kernel::receive::{FlowKey, ReceiveFlow, ReceiveTotals};
@@ -38,6 +40,8 @@ pub struct Report {
     pub unstamped: Count,
     /// Stamped packets of flows beyond those that are followed one by one.
     pub untracked: u64,
+    /// From the first stamped packet to the last.
+    pub span: Duration,
     /// The flows' sums.
     pub lost: u64,
     pub expected: u64,
@@ -53,11 +57,6 @@ pub struct Report {
 
 impl FlowReport {
     fn of(key: FlowKey, flow: &ReceiveFlow, collector: &mut Collector) -> Self {
-        let span = if flow.received == 0 {
-            0
-        } else {
-            flow.highest - flow.first + 1
-        };
         collector.add(&flow.latency, &flow.buckets, RECEIVE_FLOW_BITS as u32);
         Self {
             key,
@@ -65,8 +64,8 @@ impl FlowReport {
                 packets: flow.received,
                 bytes: flow.bytes,
             },
-            lost: flow.lost_before + span - flow.distinct,
-            expected: flow.expected_before + span,
+            lost: lost(flow),
+            expected: flow.expected_before + expected(flow),
             reordered: flow.reordered,
             duplicates: flow.duplicates,
             too_old: flow.too_old,
@@ -78,6 +77,17 @@ impl FlowReport {
 }
 
 impl Report {
+    /// Packets a second, from the first to the last; `None` where there are too few to tell.
+    pub fn packets_per_second(&self) -> Option<f64> {
+        let gaps = self
+            .stamped
+            .packets
+            .checked_sub(1)
+            .filter(|gaps| *gaps > 0)?;
+        let seconds = self.span.as_secs_f64();
+        (seconds > 0.0).then(|| gaps as f64 / seconds)
+    }
+
     pub(super) fn of(
         totals: &[ReceiveTotals],
         flows: &[(FlowKey, Box<ReceiveFlow>)],
@@ -96,6 +106,7 @@ impl Report {
         Ok(Self {
             stamped,
             unstamped,
+            span: span(totals),
             untracked: totals.iter().map(|cpu| cpu.untracked).sum(),
             lost: sum(|flow| flow.lost),
             expected: sum(|flow| flow.expected),
@@ -108,6 +119,25 @@ impl Report {
             flows,
         })
     }
+}
+
+/// How many different packets there should be since the last restart.
+fn expected(flow: &ReceiveFlow) -> u64 {
+    if flow.received == 0 {
+        return 0;
+    }
+    flow.highest - flow.first + 1
+}
+
+pub(super) fn lost(flow: &ReceiveFlow) -> u64 {
+    flow.lost_before + expected(flow) - flow.distinct
+}
+
+fn span(totals: &[ReceiveTotals]) -> Duration {
+    let busy = || totals.iter().filter(|cpu| cpu.stamped > 0);
+    let first = busy().map(|cpu| cpu.first_time).min().unwrap_or(0);
+    let last = busy().map(|cpu| cpu.last_time).max().unwrap_or(0);
+    Duration::from_nanos(last.saturating_sub(first))
 }
 
 /// Stamped packets and others.

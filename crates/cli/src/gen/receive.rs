@@ -1,0 +1,338 @@
+//! `trawl gen receive`: the other end of `--stamp`.
+
+use std::fmt::Write as _;
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use trawl_gen::receive::{
+    Count, FlowReport, Latency, Options, PARTS, Progress, Receiver, Report, Verdict,
+};
+use trawl_kernel::events::{self, Signal, Signals};
+use trawl_kernel::{Error, Result};
+use trawl_tap::site::Site;
+
+use super::output::{rate, time};
+use crate::doctor::write_out;
+use crate::{terminal, units};
+
+/// How often it is looked whether the end has come.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+const SHOW_EVERY: Duration = Duration::from_millis(500);
+
+/// Counts stamped packets as they come in: loss, order, duplicates and one-way latency, of each flow and in all
+///
+/// The packets are those of `trawl gen … --stamp`. They are seen in the driver, before the network stack, and dropped
+/// there unless --pass is given; packets without a stamp always go on. A packet's latency is the time from its stamp to
+/// the receiving hook on the clock CLOCK_TAI: on one machine both are the same clock, between machines it is as good as
+/// their synchronisation.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Interface that the packets come in by, NAME or NAMESPACE:NAME
+    #[arg(short, long, value_name = "IF")]
+    interface: String,
+    /// Network namespace of an interface that names none: a name, a path or a process id
+    #[arg(long, value_name = "NAME")]
+    netns: Option<String>,
+    /// End after this time, for example 10s
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    duration: Option<Duration>,
+    /// End once this many stamped packets have come; a few more may come meanwhile, and are counted
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Let stamped packets go on to the network stack
+    #[arg(long)]
+    pass: bool,
+    /// Follow this many flows one by one, with 6 KiB of memory for each; packets of others are counted without their order
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    max_flows: u32,
+    /// List this many flows
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    flows: usize,
+    /// Print the result as JSON, with all flows
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let site = Site::find(&args.interface, args.netns.as_deref())?;
+    let signals = Signals::watch()?;
+    let receiver = Receiver::attach(&Options {
+        namespace: site.namespace.as_ref(),
+        interface: &site.interface.name,
+        verdict: if args.pass {
+            Verdict::Pass
+        } else {
+            Verdict::Drop
+        },
+        max_flows: args.max_flows,
+    })?;
+    if let Some(notice) = receiver.notice() {
+        terminal::say(notice);
+    }
+    let mode = receiver.mode();
+    terminal::say(&format!("receiving on {} ({mode} mode)", site.label));
+    let start = Instant::now();
+    let gone = watch(args, &signals, &receiver)?;
+    let took = start.elapsed();
+    let report = receiver.finish()?;
+    let text = if args.json {
+        format!("{}\n", in_json(&site.label, mode, took, &report))
+    } else {
+        in_words(&site.label, took, &report, args)
+    };
+    write_out(&text)?;
+    if gone {
+        let what = format!("stopped receiving on {}", site.label);
+        return Err(Error::failed(what, "the interface is gone"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns at the end, and tells whether it came because the interface is gone.
+fn watch(args: &Args, signals: &Signals, receiver: &Receiver) -> Result<bool> {
+    let start = Instant::now();
+    let live = terminal::stderr_is_terminal();
+    let mut shown = (start, Progress::default());
+    let mut gone = false;
+    loop {
+        let left = args.duration.map(|d| d.saturating_sub(start.elapsed()));
+        if left.is_some_and(|left| left.is_zero()) {
+            break;
+        }
+        if let Some(count) = args.count
+            && receiver.counts()?.0.packets >= count
+        {
+            break;
+        }
+        if receiver.is_orphaned() {
+            gone = true;
+            break;
+        }
+        if live && shown.0.elapsed() >= SHOW_EVERY {
+            let progress = receiver.progress()?;
+            terminal::show_over(&line(start, &progress, &shown));
+            shown = (Instant::now(), progress);
+        }
+        match signals.next() {
+            None => events::wait(
+                &[signals.as_fd()],
+                left.unwrap_or(LOOK_EVERY).min(LOOK_EVERY),
+            )?,
+            Some(Signal::Report) => {
+                let begin = (start, Progress::default());
+                terminal::say(&line(start, &receiver.progress()?, &begin));
+            }
+            Some(_) => break,
+        }
+    }
+    if live && shown.0 != start {
+        terminal::end_line();
+    }
+    Ok(gone)
+}
+
+/// What came so far, and how fast it came since the last look.
+fn line(start: Instant, progress: &Progress, before: &(Instant, Progress)) -> String {
+    let seconds = before.0.elapsed().as_secs_f64().max(f64::EPSILON);
+    let (now, then) = (progress.stamped, before.1.stamped);
+    format!(
+        "{:.1} s: {} received, {}, {}, lost {}, without a stamp {}",
+        start.elapsed().as_secs_f64(),
+        now.packets,
+        rate((now.packets - then.packets) as f64 / seconds, "pps"),
+        rate((now.bytes - then.bytes) as f64 * 8.0 / seconds, "bit/s"),
+        progress.lost,
+        progress.unstamped.packets,
+    )
+}
+
+fn in_words(place: &str, took: Duration, report: &Report, args: &Args) -> String {
+    let Count { packets, bytes } = report.stamped;
+    let mut text = format!(
+        "{place}: {packets} stamped packets, {bytes} bytes in {:.3} s",
+        took.as_secs_f64()
+    );
+    if let Some(speed) = report.packets_per_second() {
+        let _ = write!(text, "; {} from the first to the last", rate(speed, "pps"));
+    }
+    let _ = writeln!(text, "\nwithout a stamp: {}", report.unstamped.packets);
+    if packets == 0 {
+        text.push_str("no stamped packet came: they are sent by `trawl gen … --stamp`\n");
+        return text;
+    }
+    let share = report.lost as f64 / report.expected.max(1) as f64 * 100.0;
+    let _ = writeln!(
+        text,
+        "lost {} of {} ({share:.4} %), reordered {}, duplicates {}",
+        report.lost, report.expected, report.reordered, report.duplicates
+    );
+    text.push_str(&remarks(report, args));
+    if report.latency.count > 0 {
+        let _ = writeln!(text, "latency: {}", latency_in_words(&report.latency));
+    }
+    text.push_str(&flows_in_words(report, args.flows));
+    text
+}
+
+/// What the figures do not say by themselves.
+fn remarks(report: &Report, args: &Args) -> String {
+    let mut text = String::new();
+    if report.too_old > 0 {
+        let _ = writeln!(
+            text,
+            "{} came so late that they may be duplicates too: those that are not are among the lost",
+            report.too_old
+        );
+    }
+    if report.restarts > 0 {
+        let _ = writeln!(text, "senders began anew {} times", report.restarts);
+    }
+    if report.before_first > 0 {
+        let _ = writeln!(
+            text,
+            "{} packets were sent before the first ones that came: before the receiver was there, or they were lost",
+            report.before_first
+        );
+    }
+    if report.untracked > 0 {
+        let _ = writeln!(
+            text,
+            "{} packets belong to more flows than are followed; their order is not known (more: --max-flows, now {})",
+            report.untracked, args.max_flows
+        );
+    }
+    if report.latency.negative > 0 {
+        let _ = writeln!(
+            text,
+            "{} packets came before they were stamped, by up to {}: the clocks differ, and latencies mean little",
+            report.latency.negative,
+            time(report.latency.most_negative)
+        );
+    }
+    text
+}
+
+fn latency_in_words(latency: &Latency) -> String {
+    let mut text = format!(
+        "{} at least, {} in the mean, ",
+        time(latency.least),
+        time(latency.mean as u64)
+    );
+    for (part, value) in PARTS.iter().zip(latency.percentiles) {
+        let _ = write!(text, "{} ({} %), ", time(value), per_cent(*part));
+    }
+    let _ = write!(text, "{} at most", time(latency.most));
+    text
+}
+
+fn flows_in_words(report: &Report, most: usize) -> String {
+    let mut text = String::new();
+    if report.flows.len() < 2 || most == 0 {
+        return text;
+    }
+    let _ = writeln!(
+        text,
+        "{:>10} {:>12} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}",
+        "flow", "received", "lost", "reordered", "duplicate", "50 %", "99 %", "most"
+    );
+    for flow in report.flows.iter().take(most) {
+        let latency = &flow.latency;
+        let _ = writeln!(
+            text,
+            "{:>10} {:>12} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}",
+            name(flow),
+            flow.received.packets,
+            flow.lost,
+            flow.reordered,
+            flow.duplicates,
+            time(latency.percentiles[0]),
+            time(latency.percentiles[2]),
+            time(latency.most),
+        );
+    }
+    if let Some(more) = report.flows.len().checked_sub(most).filter(|n| *n > 0) {
+        let _ = writeln!(text, "and {more} flows more (--flows, --json)");
+    }
+    text
+}
+
+/// Stream and flow.
+fn name(flow: &FlowReport) -> String {
+    format!("{:04x}.{}", flow.key.stream, flow.key.flow)
+}
+
+/// 99.9 for 0.999.
+fn per_cent(part: f64) -> String {
+    let text = format!("{:.2}", part * 100.0);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn in_json(place: &str, mode: &str, took: Duration, report: &Report) -> Value {
+    let flows: Vec<Value> = report.flows.iter().map(flow_in_json).collect();
+    json!({
+        "interface": place,
+        "mode": mode,
+        "seconds": took.as_secs_f64(),
+        "received": report.stamped.packets,
+        "received_bytes": report.stamped.bytes,
+        "packets_per_second": report.packets_per_second(),
+        "unstamped": report.unstamped.packets,
+        "unstamped_bytes": report.unstamped.bytes,
+        "untracked": report.untracked,
+        "expected": report.expected,
+        "lost": report.lost,
+        "reordered": report.reordered,
+        "duplicates": report.duplicates,
+        "too_old": report.too_old,
+        "restarts": report.restarts,
+        "before_first": report.before_first,
+        "latency_ns": latency_in_json(&report.latency),
+        "flows": flows,
+    })
+}
+
+fn flow_in_json(flow: &FlowReport) -> Value {
+    json!({
+        "flow": name(flow),
+        "received": flow.received.packets,
+        "received_bytes": flow.received.bytes,
+        "expected": flow.expected,
+        "lost": flow.lost,
+        "reordered": flow.reordered,
+        "duplicates": flow.duplicates,
+        "too_old": flow.too_old,
+        "restarts": flow.restarts,
+        "before_first": flow.before_first,
+        "latency_ns": latency_in_json(&flow.latency),
+    })
+}
+
+/// Nothing is known of the latency of nothing.
+pub fn latency_in_json(latency: &Latency) -> Value {
+    if latency.count == 0 {
+        return Value::Null;
+    }
+    let mut object = json!({
+        "count": latency.count,
+        "negative": latency.negative,
+        "min": latency.least,
+        "mean": latency.mean,
+        "max": latency.most,
+    });
+    for (part, value) in PARTS.iter().zip(latency.percentiles) {
+        object[format!("p{}", per_cent(*part).replace('.', "_"))] = json!(value);
+    }
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_named_as_people_do() {
+        assert_eq!(PARTS.map(per_cent), ["50", "90", "99", "99.9", "99.99"]);
+    }
+}
