@@ -42,12 +42,12 @@ struct {
 	__type(value, struct entry);
 } flows SEC(".maps");
 
-/* What a flow begins with: never written. */
+/* What a flow begins with: never written. Without the lock, which no helper may read. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct entry);
+	__type(value, struct receive_entry);
 } blank SEC(".maps");
 
 /* One for each CPU. */
@@ -193,8 +193,8 @@ static __always_inline struct entry *flow_of(const struct stamp *stamp)
 {
 	__u32 key = stamp->stream << 16 | stamp->flow;
 	struct entry *entry = bpf_map_lookup_elem(&flows, &key);
+	const struct receive_entry *fresh;
 	__u32 zero = 0;
-	struct entry *fresh;
 
 	if (entry)
 		return entry;

@@ -24,13 +24,13 @@ pub fn trawl(arguments: &[&str]) -> Output {
 
 /// What comes out of a pipe, as it comes.
 #[derive(Debug, Default)]
-struct Stream {
+pub(crate) struct Stream {
     bytes: Mutex<(Vec<u8>, bool)>,
     more: Condvar,
 }
 
 impl Stream {
-    fn follow(mut source: impl Read + Send + 'static) -> Arc<Self> {
+    pub(crate) fn follow(mut source: impl Read + Send + 'static) -> Arc<Self> {
         let stream = Arc::new(Self::default());
         let writer = Arc::clone(&stream);
         std::thread::spawn(move || {
@@ -50,7 +50,7 @@ impl Stream {
     }
 
     /// Waits until `done` of all that came so far, or the end of the stream; tells which.
-    fn wait(&self, mut done: impl FnMut(&[u8]) -> bool) -> bool {
+    pub(crate) fn wait(&self, mut done: impl FnMut(&[u8]) -> bool) -> bool {
         let deadline = Instant::now() + PATIENCE;
         let mut state = self.bytes.lock().expect("no panic while it is held");
         loop {
@@ -69,12 +69,12 @@ impl Stream {
         }
     }
 
-    fn all(&self) -> Vec<u8> {
+    pub(crate) fn all(&self) -> Vec<u8> {
         self.wait(|_| false);
         self.so_far()
     }
 
-    fn so_far(&self) -> Vec<u8> {
+    pub(crate) fn so_far(&self) -> Vec<u8> {
         self.bytes
             .lock()
             .expect("no panic while it is held")

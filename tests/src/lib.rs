@@ -6,6 +6,7 @@ pub mod capture;
 pub mod frames;
 pub mod lab;
 pub mod pcapng;
+pub mod running;
 pub mod summary;
 pub mod tiny;
 pub mod turn;
@@ -14,6 +15,7 @@ pub mod witness;
 
 pub use capture::{Capture, Finished, trawl};
 pub use lab::Lab;
+pub use running::{Done, Running};
 pub use summary::Summary;
 pub use wait::wait_until;
 

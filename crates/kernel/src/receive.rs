@@ -8,7 +8,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, ObjectBuilder};
 use crate::bpf::{info, link, object, test_run};
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::probe::has_tai_helper;
+use crate::probe::{Capability, has_tai_helper, missing_capabilities};
 
 /// The structs of bpf/include/receive_layout.h.
 pub mod layout {
@@ -59,8 +59,11 @@ impl ReceiveProgram {
         let fail = |why: libbpf_rs::Error| {
             let error = Error::failed("cannot load the receiving program", &why);
             match why.kind() {
-                libbpf_rs::ErrorKind::PermissionDenied => {
-                    error.mend("run as root, or with CAP_BPF and CAP_NET_ADMIN")
+                // A program that the verifier does not like is denied too.
+                libbpf_rs::ErrorKind::PermissionDenied
+                    if !missing_capabilities(&Capability::FOR_BPF).is_empty() =>
+                {
+                    error.mend("run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")
                 }
                 libbpf_rs::ErrorKind::OutOfMemory => {
                     error.mend("fewer --max-flows take less memory")

@@ -9,6 +9,7 @@ mod formats;
 mod length;
 mod merge;
 mod printing;
+mod receive;
 mod refusals;
 mod sharing;
 mod tools;

@@ -1,0 +1,102 @@
+//! A trawl command that goes on until it is told to stop, and what it leaves.
+
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::binary;
+use crate::capture::Stream;
+use crate::wait::wait_until;
+
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    stdout: Arc<Stream>,
+    stderr: Arc<Stream>,
+}
+
+/// One that is over.
+#[derive(Debug)]
+pub struct Done {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Running {
+    /// Starts trawl with these arguments; returns once it says these words on standard error.
+    #[track_caller]
+    pub fn start(arguments: &[&str], ready: &str) -> Self {
+        let mut child = Command::new(binary::path())
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("trawl starts");
+        let running = Self {
+            stdout: Stream::follow(child.stdout.take().expect("a pipe")),
+            stderr: Stream::follow(child.stderr.take().expect("a pipe")),
+            child,
+        };
+        running.wait_said(ready);
+        running
+    }
+
+    /// Waits for words on standard error.
+    #[track_caller]
+    pub fn wait_said(&self, words: &str) {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let said = self.stderr.wait(|bytes| text(bytes).contains(words));
+        let all = text(&self.stderr.so_far());
+        assert!(said, "trawl did not say {words:?}, but: {all}");
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("trawl runs");
+    }
+
+    /// Interrupts it and waits for its end.
+    pub fn stop(self) -> Done {
+        self.signal(Signal::INT);
+        self.wait()
+    }
+
+    pub fn kill(self) -> Done {
+        self.signal(Signal::KILL);
+        self.wait()
+    }
+
+    /// Waits for an end that comes by itself.
+    pub fn wait(mut self) -> Done {
+        let mut status = None;
+        wait_until("trawl ends", || {
+            status = self.child.try_wait().expect("a child of ours");
+            status.is_some()
+        });
+        let text = |stream: &Stream| String::from_utf8_lossy(&stream.all()).into_owned();
+        Done {
+            status: status.expect("it ended"),
+            stdout: text(&self.stdout),
+            stderr: text(&self.stderr),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Done {
+    /// What it printed with `--json`, having ended well.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        assert_eq!(self.status.code(), Some(0), "{}", self.stderr);
+        serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {}", self.stdout))
+    }
+}
