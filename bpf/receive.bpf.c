@@ -8,7 +8,7 @@
 #include "include/receive_layout.h"
 #include "include/stamp.h"
 
-char LICENSE[] SEC("license") = "Dual BSD/GPL";
+char LICENSE[] SEC("license") = "GPL";
 
 #define TIME_MASK ((1ull << STAMP_TIME_BITS) - 1)
 /* A lower sequence number that was stamped so much later is a sender's new beginning, not a packet that was

@@ -15,7 +15,7 @@
 #define TAG_OFFSET 12
 #define TAG_LENGTH 4
 
-char LICENSE[] SEC("license") = "Dual BSD/GPL";
+char LICENSE[] SEC("license") = "GPL";
 
 static __always_inline bool hardware_time(struct __sk_buff *context, __u64 *time)
 {
@@ -70,27 +70,34 @@ static __always_inline __u32 queue_of(const struct __sk_buff *context)
 
 static __always_inline int capture(struct __sk_buff *context, bool use_hardware_time, bool filtered)
 {
-	__u32 cpu = bpf_get_smp_processor_id();
-	struct ring_control *control = control_of(&cpu, false);
+	struct ring_control *control;
 	struct sighting sight = {};
+	__u32 cpu;
 
+	if (!PLACE_WANTED(queue_of(context)) ||
+	    (filtered && !matches(context, (void *)(long)context->data, (void *)(long)context->data_end))) {
+		reject(false);
+		return TC_ACT_UNSPEC;
+	}
+	cpu = bpf_get_smp_processor_id();
+	control = control_of(&cpu, false);
 	if (!control)
 		return TC_ACT_UNSPEC;
+	if (!in_sample(control)) {
+		left_out(control, false);
+		return TC_ACT_UNSPEC;
+	}
+	if (over_rate()) {
+		rate_limited(control, false);
+		return TC_ACT_UNSPEC;
+	}
 	sight.original = context->len;
 	if (context->vlan_present) {
 		sight.tag = (__u32)bpf_htons(context->vlan_tci) << 16 | (__u16)context->vlan_proto;
 		sight.original += TAG_LENGTH;
 	}
 	sight.queue = queue_of(context);
-	if (!place_wanted(sight.queue, cpu) ||
-	    (filtered && !matches(context, (void *)(long)context->data, (void *)(long)context->data_end,
-				  sight.original)) ||
-	    !in_sample(control))
-		filtered_out(control, false);
-	else if (over_rate())
-		rate_limited(control, false);
-	else
-		record_points(context, control, &sight, false, use_hardware_time);
+	record_points(context, control, &sight, false, use_hardware_time);
 	return TC_ACT_UNSPEC;
 }
 

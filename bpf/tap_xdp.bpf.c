@@ -11,7 +11,7 @@
 
 #define tap_context xdp_md
 
-char LICENSE[] SEC("license") = "Dual BSD/GPL";
+char LICENSE[] SEC("license") = "GPL";
 
 extern int bpf_xdp_metadata_rx_timestamp(const struct xdp_md *context, __u64 *timestamp) __ksym __weak;
 
@@ -42,24 +42,27 @@ static __always_inline long copy_packet(struct xdp_md *context, char *to, const 
 
 static __always_inline int capture(struct xdp_md *context, bool twice, bool use_hardware_time, bool filtered)
 {
-	__u32 cpu = bpf_get_smp_processor_id();
 	struct ring_control *control;
 	struct sighting sight = {};
+	__u32 cpu;
 
 	if (CONFIG(only_ifindex) && context->ingress_ifindex != CONFIG(only_ifindex))
 		goto out;
+	if (CONFIG(unwanted) || !PLACE_WANTED(context->rx_queue_index) ||
+	    (filtered && !matches(context, (void *)(long)context->data, (void *)(long)context->data_end))) {
+		reject(twice);
+		goto out;
+	}
+	cpu = bpf_get_smp_processor_id();
 	control = control_of(&cpu, twice);
 	if (!control)
 		goto out;
-	sight.original = bpf_xdp_get_buff_len(context);
-	sight.queue = context->rx_queue_index;
-	if (CONFIG(unwanted) || !place_wanted(sight.queue, cpu) ||
-	    (filtered && !matches(context, (void *)(long)context->data, (void *)(long)context->data_end,
-				  sight.original)) ||
-	    !in_sample(control)) {
-		filtered_out(control, twice);
+	if (!in_sample(control)) {
+		left_out(control, twice);
 		goto out;
 	}
+	sight.original = bpf_xdp_get_buff_len(context);
+	sight.queue = context->rx_queue_index;
 	if (over_rate()) {
 		rate_limited(control, twice);
 		goto out;

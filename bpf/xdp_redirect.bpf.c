@@ -4,7 +4,7 @@
 #include <linux/in.h>
 #include "include/touch.h"
 
-char LICENSE[] SEC("license") = "Dual BSD/GPL";
+char LICENSE[] SEC("license") = "GPL";
 
 const volatile struct redirect_config config = {};
 

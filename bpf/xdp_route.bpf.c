@@ -6,7 +6,7 @@
 #include "include/bundled.h"
 #include "include/headers.h"
 
-char LICENSE[] SEC("license") = "Dual BSD/GPL";
+char LICENSE[] SEC("license") = "GPL";
 
 #define AF_INET 2
 #define AF_INET6 10

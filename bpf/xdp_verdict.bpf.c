@@ -3,7 +3,7 @@
  * from. */
 #include "include/touch.h"
 
-char LICENSE[] SEC("license") = "Dual BSD/GPL";
+char LICENSE[] SEC("license") = "GPL";
 
 /* Constant once loaded: the verifier takes out what is not asked for. */
 const volatile struct verdict_config config = {};

@@ -86,7 +86,8 @@ static __always_inline struct ring_control *control_of(__u32 *cpu, bool twice)
 	return READ_ONCE(control->stopped) ? NULL : control;
 }
 
-static __always_inline void filtered_out(struct ring_control *control, bool twice)
+/* By --sample, which is looked at last. */
+static __always_inline void left_out(struct ring_control *control, bool twice)
 {
 	account_of(control, FIRST)->filtered_out++;
 	if (twice)

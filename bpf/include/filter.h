@@ -11,30 +11,47 @@
  * finds in which register, and crates/kernel/src/bpf/splice.rs for how it is put in. */
 #define FILTER_MARK 0x7477fffeull
 
-static __always_inline bool matches(void *context, void *data, void *data_end, __u32 length)
+static __always_inline bool matches(void *context, void *data, void *data_end)
 {
 	__u64 scratch[FILTER_SCRATCH / 8];
 	register void *r1 asm("r1") = context;
 	register void *r2 asm("r2") = data;
 	register void *r3 asm("r3") = data_end;
-	register __u64 r4 asm("r4") = length;
 	register void *r5 asm("r5") = scratch;
 	register __u64 r0 asm("r0");
 
-	asm volatile("%0 = %6 ll"
-		     : "=r"(r0), "+r"(r1), "+r"(r2), "+r"(r3), "+r"(r4), "+r"(r5)
+	asm volatile("%0 = %5 ll"
+		     : "=r"(r0), "+r"(r1), "+r"(r2), "+r"(r3), "+r"(r5)
 		     : "i"(FILTER_MARK << 32 | FILTER_MARK)
-		     : "r6", "r7", "r8", "r9", "memory");
+		     : "r4", "r6", "r7", "r8", "r9", "memory");
 	return r0;
 }
 
-/* --queue and --cpu. */
-static __always_inline bool place_wanted(__u32 queue, __u32 cpu)
+/* In place of the lower half the loader puts the address of the map `rejections`. */
+#define REJECTIONS_MARK 0x7477fffdull
+#define REJECTIONS(which)                                                                     \
+	({                                                                                    \
+		char *address;                                                                \
+		asm("%0 = %1 ll" : "=r"(address) : "i"((__u64)((which) == FIRST               \
+			? CONFIG_NAME(first.rejected_offset)                                  \
+			: CONFIG_NAME(second.rejected_offset)) << 32 | REJECTIONS_MARK));     \
+		address;                                                                      \
+	})
+
+/* Counts a packet that is not recorded because of what it is. */
+static __always_inline void reject(bool twice)
 {
-	if (CONFIG(only_queue) != ALL && queue != CONFIG(only_queue))
-		return false;
-	return CONFIG(only_cpu) == ALL || cpu == CONFIG(only_cpu);
+	__u64 own = (__u64)(bpf_get_smp_processor_id() & CONFIG(cpu_mask)) * sizeof(struct rejections);
+
+	++*(__u64 *)(REJECTIONS(FIRST) + own);
+	if (twice)
+		++*(__u64 *)(REJECTIONS(SECOND) + own);
 }
+
+/* --queue and --cpu. The queue is an expression, so that it is not asked for where it does not matter. */
+#define PLACE_WANTED(queue)                                                           \
+	((CONFIG(only_queue) == ALL || (queue) == CONFIG(only_queue)) &&              \
+	 (CONFIG(only_cpu) == ALL || bpf_get_smp_processor_id() == CONFIG(only_cpu)))
 
 /* --sample: the first of every so many on each CPU. */
 static __always_inline bool in_sample(struct ring_control *control)

@@ -24,9 +24,10 @@
 /* Everything in a block that is not packet bytes, at most. */
 #define RECORD_OVERHEAD 128
 
-/* The accounts of one hook point on one CPU. Each packet adds one to just one of the first five: what was seen is
- * their sum. */
+/* The accounts of one hook point on one CPU. Each packet adds one to just one of the first five, or to `rejections`:
+ * what was seen is the sum of these. */
 struct point_counters {
+	/* By --sample; other conditions count in `rejections`. */
 	__u64 filtered_out;
 	__u64 recorded;
 	__u64 lost_ring_full;
@@ -75,6 +76,13 @@ struct ring_control {
 	__u32 stack[RING_MAX_SEGMENTS];
 };
 
+/* Packets that the filter and its like did not let through, on one CPU, by hook point. Apart from the rings, in a map
+ * whose address stands in the instructions: most packets may come to nothing but this, and should not have to look up
+ * a ring for it. */
+struct rejections {
+	__u64 points[RING_MAX_POINTS];
+};
+
 /* One for the whole capture, shared by all CPUs. */
 struct capture_shared {
 	/* Tickets handed out when the number of records is limited (-c). */
@@ -90,6 +98,8 @@ struct record_config {
 	/* Where the account stands in the control block, and which one it is. */
 	__u32 account_offset;
 	__u32 point;
+	/* Where its rejections stand in those of a CPU. */
+	__u32 rejected_offset;
 	/* The interface block; another one if the time is the hardware's. */
 	__u32 interface;
 	__u32 hardware_interface;
@@ -113,6 +123,8 @@ struct tap_config {
 	__u32 snaplen;
 	__u32 segment_size;
 	__u32 ring_mask;
+	/* The number of CPUs there can be, rounded up to a power of two, less one. */
+	__u32 cpu_mask;
 	/* What this program returns. */
 	__u32 verdict;
 	/* The verdict is not among those asked for: count the packet as filtered out. */

@@ -124,7 +124,16 @@ pub fn wait_for_running_programs() {
 
 /// The CPUs that may run programs: one more than the highest that is online.
 pub fn cpu_count() -> usize {
-    let highest = std::fs::read_to_string("/sys/devices/system/cpu/online")
+    one_past_the_last("online")
+}
+
+/// One more than the highest number that a CPU of this machine can ever have.
+pub fn possible_cpus() -> usize {
+    one_past_the_last("possible")
+}
+
+fn one_past_the_last(list: &str) -> usize {
+    let highest = std::fs::read_to_string(format!("/sys/devices/system/cpu/{list}"))
         .ok()
         .and_then(|text| {
             text.trim()

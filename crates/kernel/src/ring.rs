@@ -7,10 +7,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::bpf::map;
+use crate::bpf::{map, object};
+use crate::events;
 use crate::layout::{
     CaptureShared, PointCounters, RECORD_OVERHEAD, RING_CONTROL_SIZE, RING_MAX_POINTS,
-    RING_MAX_SEGMENTS, RING_SLACK, RingControl,
+    RING_MAX_SEGMENTS, RING_SLACK, Rejections, RingControl,
 };
 use crate::memory::Mapping;
 use crate::{Error, Result};
@@ -89,8 +90,17 @@ pub struct Rings {
     geometry: Geometry,
     count: usize,
     memory: Mapping,
-    shared: Option<Mapping>,
-    maps: Option<RingMaps>,
+    programs: Option<Programs>,
+}
+
+/// What BPF programs share with user space, where they are the ones who write to the rings.
+#[derive(Debug)]
+struct Programs {
+    maps: RingMaps,
+    shared: Mapping,
+    rejections: Mapping,
+    /// For how many CPUs `rejections` has room, a power of two.
+    cpus: usize,
 }
 
 /// The maps behind rings that BPF programs write to.
@@ -98,12 +108,15 @@ pub struct Rings {
 pub struct RingMaps {
     pub rings: OwnedFd,
     pub shared: OwnedFd,
+    pub rejections: OwnedFd,
 }
 
 impl Rings {
     /// Rings in BPF maps, one for each of `cpus` CPUs.
     pub fn in_maps(geometry: Geometry, cpus: usize) -> Result<Arc<Self>> {
         let count = cpus as u32;
+        // Any CPU may reject packets, one without a ring too.
+        let possible = events::possible_cpus().max(cpus).next_power_of_two();
         let maps = RingMaps {
             rings: map::create_mmapable_array("trawl_rings", geometry.stride() as u32, count)
                 .map_err(|e| mend_refused_rings(e, geometry, cpus))?,
@@ -112,17 +125,29 @@ impl Rings {
                 size_of::<CaptureShared>() as u32,
                 1,
             )?,
+            rejections: map::create_mmapable_array(
+                "trawl_rejected",
+                (size_of::<Rejections>() * possible) as u32,
+                1,
+            )?,
         };
         let whole_pages = |bytes: usize| bytes.div_ceil(PAGE) * PAGE;
         let rings = Self {
             geometry,
             count: cpus,
             memory: Mapping::of_map(maps.rings.as_fd(), whole_pages(geometry.stride() * cpus))?,
-            shared: Some(Mapping::of_map(
-                maps.shared.as_fd(),
-                whole_pages(size_of::<CaptureShared>()),
-            )?),
-            maps: Some(maps),
+            programs: Some(Programs {
+                shared: Mapping::of_map(
+                    maps.shared.as_fd(),
+                    whole_pages(size_of::<CaptureShared>()),
+                )?,
+                rejections: Mapping::of_map(
+                    maps.rejections.as_fd(),
+                    whole_pages(size_of::<Rejections>() * possible),
+                )?,
+                cpus: possible,
+                maps,
+            }),
         };
         rings.open_first_segments();
         Ok(Arc::new(rings))
@@ -134,8 +159,7 @@ impl Rings {
             geometry,
             count: producers,
             memory: Mapping::anonymous(geometry.stride() * producers)?,
-            shared: None,
-            maps: None,
+            programs: None,
         };
         rings.open_first_segments();
         Ok(Arc::new(rings))
@@ -165,15 +189,22 @@ impl Rings {
     }
 
     pub fn maps(&self) -> Option<&RingMaps> {
-        self.maps.as_ref()
+        self.programs.as_ref().map(|programs| &programs.maps)
+    }
+
+    /// What a program makes of a CPU's number to find its rejections.
+    pub fn cpu_mask(&self) -> u32 {
+        self.programs
+            .as_ref()
+            .map_or(0, |programs| programs.cpus as u32 - 1)
     }
 
     /// The tickets that the tap programs take, where there are such programs.
     pub(crate) fn tickets(&self) -> Option<&AtomicU64> {
         let offset = std::mem::offset_of!(CaptureShared, tickets);
-        self.shared
+        self.programs
             .as_ref()
-            .map(|shared| atomic64(shared.at(offset)))
+            .map(|programs| atomic64(programs.shared.at(offset)))
     }
 
     /// The sum over all rings of one hook point's accounts.
@@ -189,10 +220,14 @@ impl Rings {
             sum.hardware_stamped += counters.hardware_stamped;
             sum.truncated += counters.truncated;
         }
-        if let Some(shared) = &self.shared {
+        if let Some(programs) = &self.programs {
             let offset = std::mem::offset_of!(CaptureShared, no_ring)
                 + 8 * (point as usize % RING_MAX_POINTS);
-            sum.lost_no_ring = load(atomic64(shared.at(offset)));
+            sum.lost_no_ring = load(atomic64(programs.shared.at(offset)));
+            for cpu in 0..programs.cpus {
+                let at = size_of::<Rejections>() * cpu + rejected_offset(point) as usize;
+                sum.filtered_out += load(atomic64(programs.rejections.at(at)));
+            }
         }
         sum.seen = sum.filtered_out
             + sum.recorded
@@ -251,6 +286,11 @@ pub fn account_offset(point: u32) -> u32 {
     (std::mem::offset_of!(RingControl, points) + size_of::<PointCounters>() * index) as u32
 }
 
+/// Where among a CPU's rejections those of a hook point stand.
+pub fn rejected_offset(point: u32) -> u32 {
+    8 * (point % RING_MAX_POINTS as u32)
+}
+
 /// What became of the packets that one hook point saw.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
@@ -268,10 +308,11 @@ pub struct Account {
 
 impl RingMaps {
     /// The maps by the names that the BPF objects give them.
-    pub fn by_name(&self) -> [(&'static str, BorrowedFd<'_>); 2] {
+    pub fn by_name(&self) -> [(&'static str, BorrowedFd<'_>); 3] {
         [
             ("rings", self.rings.as_fd()),
             ("capture_shared", self.shared.as_fd()),
+            (object::REJECTIONS, self.rejections.as_fd()),
         ]
     }
 }

@@ -9,7 +9,7 @@ use trawl_kernel::layout::{
 };
 use trawl_kernel::probe;
 use trawl_kernel::producer::{Producer, Tickets};
-use trawl_kernel::ring::{Account, Consumer, Geometry, Rings, account_offset};
+use trawl_kernel::ring::{Account, Consumer, Geometry, Rings, account_offset, rejected_offset};
 use trawl_kernel::warden::Warden;
 use trawl_kernel::{Error, Result, events};
 use trawl_packet::pcapng;
@@ -75,6 +75,7 @@ impl PointIds {
         };
         RecordConfig {
             account_offset: account_offset(self.point),
+            rejected_offset: rejected_offset(self.point),
             point: self.point,
             interface: self.interface,
             hardware_interface: self.hardware_interface,
@@ -273,6 +274,7 @@ impl<'a> Assembly<'a> {
             snaplen: self.snaplen(),
             segment_size: geometry.segment_size as u32,
             ring_mask: geometry.ring_size as u32 - 1,
+            cpu_mask: rings.cpu_mask(),
             verdict: 0,
             unwanted: 0,
             only_ifindex: 0,

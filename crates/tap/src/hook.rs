@@ -324,7 +324,7 @@ impl Plan {
                 "trawl_xdp"
             },
             kind: program::XDP,
-            license: "Dual BSD/GPL",
+            license: "GPL",
             expected_attach_type,
             flags,
             ifindex: 0,

@@ -147,7 +147,7 @@ impl AttachedTc {
         let options = |expected_attach_type| LoadOptions {
             name,
             kind: program::SCHED_CLS,
-            license: "Dual BSD/GPL",
+            license: "GPL",
             expected_attach_type,
             flags: 0,
             ifindex: 0,

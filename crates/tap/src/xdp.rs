@@ -210,7 +210,7 @@ fn xdp_options(name: &str) -> LoadOptions<'_> {
     LoadOptions {
         name,
         kind: program::XDP,
-        license: "Dual BSD/GPL",
+        license: "GPL",
         expected_attach_type: program::ATTACH_XDP,
         flags: program::HAS_FRAGS,
         ifindex: 0,

@@ -56,7 +56,7 @@ pub fn check(block: &[Insn], target: &Target) -> Result<Outcome> {
     let options = LoadOptions {
         name: "trawl_check",
         kind,
-        license: "Dual BSD/GPL",
+        license: "GPL",
         expected_attach_type: 0,
         flags,
         ifindex: 0,

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::assembler::{Assembler, Label};
 use super::flow::{self, Plan, Reader};
-use super::graph::{self, Decoder, End, Graph, Return, Value};
+use super::graph::{self, At, Decoder, End, Graph, Op, Return, Value};
 use super::layout::{reg, slot};
 use super::values::{self, LiveAtStart};
 use super::{Hook, Lowered, Stats, Target};
 use crate::classic::{Classic, MAX_BACKWARD_JUMPS};
-use crate::ebpf::{Insn, op};
+use crate::ebpf::{Insn, helper, op};
 use crate::error::FilterError;
 
 /// Offsets in `__sk_buff`.
@@ -19,6 +19,8 @@ mod skb {
     pub const VLAN_TCI: i16 = 24;
     pub const VLAN_PROTO: i16 = 28;
 }
+
+const TAG_LENGTH: i32 = 4;
 
 /// How the packet's bytes lie in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,16 +97,14 @@ pub(super) struct Emitter<'a> {
     pub(super) versions: Vec<Version>,
     stubs: Vec<Stub>,
     checks: usize,
+    /// Whether the fast versions have the packet's length in a register.
+    pub(super) keeps_length: bool,
 }
 
 pub(super) fn program(classic: &Classic, target: &Target) -> Result<Lowered, FilterError> {
     let mut emitter = Emitter::new(target);
     let takes_stripped = graph::expects_tags_beside(classic, target.hook);
     let plain = emitter.version(classic, View::Plain, None, Returns::Result)?;
-    if target.puts_tag_back() && takes_stripped {
-        // Its author knows that the tag is beside the packet: lengths are without it, too.
-        emitter.emit(op::load(op::W, reg::LENGTH, reg::CONTEXT, skb::LEN));
-    }
     if target.puts_tag_back() && !takes_stripped {
         let tagged = emitter.version(classic, View::Tagged, None, Returns::Result)?;
         let to_tagged = emitter.go_if_tagged();
@@ -135,6 +135,7 @@ impl<'a> Emitter<'a> {
             versions: Vec::new(),
             stubs: Vec::new(),
             checks: 0,
+            keeps_length: matches!(target.hook, Hook::Copy { .. }),
         }
     }
 
@@ -157,6 +158,7 @@ impl<'a> Emitter<'a> {
         flow::cut_hopeless(&mut graph);
         let start = values::remove_dead(&mut graph);
         values::settle_loads(&mut graph, self.target)?;
+        self.keeps_length |= !self.is_slow_only() && asks_length(&graph, view);
         let plan = flow::plan(
             &graph,
             Reader {
@@ -201,7 +203,47 @@ impl<'a> Emitter<'a> {
         self.emit(op::store(op::H, reg::SCRATCH, slot::TAG + 2, reg::TMP));
     }
 
+    /// Puts the packet's length into a register, in the fast version.
+    fn ask_length(&mut self, view: View) {
+        match self.target.hook {
+            Hook::Copy { .. } => {}
+            Hook::Xdp if self.target.load_helper => {
+                let kept = [
+                    (6, reg::CONTEXT),
+                    (7, reg::DATA),
+                    (8, reg::DATA_END),
+                    (9, reg::SCRATCH),
+                ];
+                for (keeper, register) in kept {
+                    self.emit(op::mov(keeper, register));
+                }
+                self.emit(op::call(helper::XDP_GET_BUFF_LEN));
+                self.emit(op::mov32(reg::LENGTH, reg::TMP));
+                for (keeper, register) in kept {
+                    self.emit(op::mov(register, keeper));
+                }
+            }
+            // Kernels without the load helper have no length helper either, nor packets in pieces.
+            Hook::Xdp => {
+                self.emit(op::mov(reg::LENGTH, reg::DATA_END));
+                self.emit(op::alu(op::SUB, reg::LENGTH, reg::DATA));
+            }
+            Hook::Tc | Hook::Socket => self.skb_length(reg::LENGTH, reg::CONTEXT, view),
+        }
+    }
+
+    fn skb_length(&mut self, into: u8, context: u8, view: View) {
+        self.emit(op::load(op::W, into, context, skb::LEN));
+        if view == View::Tagged {
+            self.emit(op::alu_imm(op::ADD, into, TAG_LENGTH));
+        }
+    }
+
     fn initialise(&mut self, version: usize, mode: Mode) {
+        let v = &self.versions[version];
+        if mode == Mode::Fast && self.keeps_length && v.greatest_base.is_none() {
+            self.ask_length(v.view);
+        }
         if self.versions[version].graph.has_loops() {
             let left = MAX_BACKWARD_JUMPS as i32 + 1;
             self.emit(op::store_imm(op::DW, mode.scratch(), slot::LOOPS, left));
@@ -221,7 +263,7 @@ impl<'a> Emitter<'a> {
         if !self.is_slow_only() {
             return self.fast(version);
         }
-        self.go_slow();
+        self.go_slow(version);
         let to = self.slow_start(version);
         self.asm.goto(to);
     }
@@ -398,26 +440,36 @@ impl<'a> Emitter<'a> {
                 continue;
             }
             self.asm.place(stub.label);
+            let length = self.go_slow(stub.version);
             if stub.needed > 0 {
                 self.asm
-                    .jump_if32(op::JLT, reg::LENGTH, stub.needed, self.no_match);
+                    .jump_if32(op::JLT, length, stub.needed, self.no_match);
             }
-            self.go_slow();
             let to = self.slow_label(stub.version, stub.block, stub.op);
             self.asm.goto(to);
         }
     }
 
-    /// Puts things where a slow version, which calls helpers, keeps them.
-    fn go_slow(&mut self) {
+    /// Puts things where a slow version, which calls helpers, keeps them; says in which register
+    /// the packet's length is.
+    fn go_slow(&mut self, version: usize) -> u8 {
         self.emit(op::mov(reg::SLOW_SCRATCH, reg::SCRATCH));
         self.emit(op::mov(reg::SLOW_CONTEXT, reg::CONTEXT));
-        self.emit(op::store(
-            op::DW,
-            reg::SLOW_SCRATCH,
-            slot::LENGTH,
-            reg::LENGTH,
-        ));
+        let length = match self.target.hook {
+            _ if self.keeps_length => reg::LENGTH,
+            Hook::Xdp => {
+                self.emit(op::call(helper::XDP_GET_BUFF_LEN));
+                self.emit(op::mov32(reg::TMP, reg::TMP));
+                reg::TMP
+            }
+            _ => {
+                let view = self.versions[version].view;
+                self.skb_length(reg::TMP, reg::SLOW_CONTEXT, view);
+                reg::TMP
+            }
+        };
+        self.emit(op::store(op::DW, reg::SLOW_SCRATCH, slot::LENGTH, length));
+        length
     }
 
     /// Emits what is reached of a slow version.
@@ -517,6 +569,15 @@ impl<'a> Emitter<'a> {
     pub(super) fn is_copy(&self) -> bool {
         matches!(self.target.hook, Hook::Copy { .. })
     }
+}
+
+/// Whether the fast version of a program has to know how long the packet is.
+fn asks_length(graph: &Graph, view: View) -> bool {
+    graph.blocks.iter().flat_map(|block| &block.ops).any(|op| {
+        matches!(op, Op::Length(_))
+            // Such a load is checked by itself, see `touch`.
+            || view == View::Tagged && matches!(op, Op::Touch { at: At::Ind(_), .. })
+    })
 }
 
 /// A point of a version.

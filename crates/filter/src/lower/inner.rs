@@ -76,6 +76,7 @@ pub fn lower_inner(inner: &Inner, target: &Target) -> Result<Lowered, FilterErro
     };
     let locator = locator::program()?;
     let mut emitter = Emitter::new(target);
+    emitter.keeps_length = !emitter.is_slow_only();
     let mut ways = Vec::new();
     let views = if target.puts_tag_back() {
         &[View::Plain, View::Tagged][..]

@@ -11,13 +11,15 @@
 //! | r1 | the context (`xdp_md`, `__sk_buff`) | anything |
 //! | r2 | the packet's `data` | a buffer of `buffer` bytes |
 //! | r3 | the packet's `data_end` | how many bytes of the buffer are packet bytes |
-//! | r4 | the packet's length, as 32 bits | the packet's length, as 32 bits |
+//! | r4 | nothing | the packet's length, as 32 bits |
 //! | r5 | [`SCRATCH_SIZE`] bytes of stack, 8-aligned, need not be initialised | the same |
 //!
-//! - r4 counts bytes in fragments too. Where [`Target::vlan_out_of_band`] is set and the packet has
-//!   a tag beside it, r4 counts the tag's four bytes as well: the filter sees the frame with its
-//!   tag put back.
-//! - At [`Hook::Socket`] r2 and r3 may hold anything: a socket filter may not read packet memory.
+//! - At the first two the block asks for the length by itself, and only where it needs it: most
+//!   packets are judged by their first bytes. It counts bytes in fragments too, and the four bytes
+//!   of a tag beside the packet where [`Target::vlan_out_of_band`] is set: the filter sees the frame
+//!   with its tag put back.
+//! - [`Hook::Socket`] is as tc, but r2 and r3 may hold anything: a socket filter may not read packet
+//!   memory.
 //! - At [`Hook::Copy`] the buffer lies in a map's value (the verifier takes only aligned reads of a
 //!   stack, and fields are not aligned). It is the packet's beginning; a filter that looks beyond r3 finds
 //!   no match, as libpcap does in a file with short snapshots. r3 is trusted to be no more than

@@ -77,7 +77,9 @@ impl Emitter<'_> {
                 self.emit(op::be(reg::A, 16));
             }
             Answer::Helper(id) => {
-                let kept = reg::CONTEXT..=reg::SCRATCH;
+                let keeps_length = self.keeps_length;
+                let kept = (reg::CONTEXT..=reg::SCRATCH)
+                    .filter(move |&register| register != reg::LENGTH || keeps_length);
                 if mode == Mode::Fast {
                     self.emit(op::mov(reg::SLOW_SCRATCH, reg::SCRATCH));
                     for r in kept.clone() {

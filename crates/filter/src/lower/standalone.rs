@@ -36,38 +36,17 @@ pub fn standalone(block: &[Insn], target: &Target, buffer_map: Option<i32>) -> O
     match target.hook {
         Hook::Xdp => {
             program.extend([
-                op::call(helper::XDP_GET_BUFF_LEN),
-                op::mov32(reg::LENGTH, 0),
                 op::load(op::W, reg::DATA, 6, 0),
                 op::load(op::W, reg::DATA_END, 6, 4),
             ]);
-            if !target.load_helper {
-                // Kernels without the load helper have no length helper either.
-                program.truncate(1);
-                program.extend([
-                    op::load(op::W, reg::DATA, 6, 0),
-                    op::load(op::W, reg::DATA_END, 6, 4),
-                    op::mov(reg::LENGTH, reg::DATA_END),
-                    op::alu(op::SUB, reg::LENGTH, reg::DATA),
-                ]);
-            }
         }
-        Hook::Tc | Hook::Socket => {
-            program.push(op::load(op::W, reg::LENGTH, 6, 0));
-            if target.puts_tag_back() {
-                program.extend([
-                    op::load(op::W, 0, 6, 20),
-                    Insn::new(op::JMP | op::JEQ | op::K, 0, 0, 1, 0),
-                    op::alu_imm(op::ADD, reg::LENGTH, 4),
-                ]);
-            }
-            if target.hook == Hook::Tc {
-                program.extend([
-                    op::load(op::W, reg::DATA, 6, 76),
-                    op::load(op::W, reg::DATA_END, 6, 80),
-                ]);
-            }
+        Hook::Tc => {
+            program.extend([
+                op::load(op::W, reg::DATA, 6, 76),
+                op::load(op::W, reg::DATA_END, 6, 80),
+            ]);
         }
+        Hook::Socket => {}
         Hook::Copy { buffer } => program.extend(copy_prologue(buffer, buffer_map?)),
     }
     program.extend([

@@ -57,6 +57,9 @@ impl TapProgram {
         }
         let mut prepared = Self::relocate(open, program)?;
         write_config(&mut prepared.instructions, config);
+        if let Some((_, fd)) = maps.iter().find(|(name, _)| *name == REJECTIONS) {
+            write_address(&mut prepared.instructions, *fd);
+        }
         Ok(prepared)
     }
 
@@ -142,6 +145,26 @@ fn write_config(instructions: &mut [libbpf_sys::bpf_insn], config: &TapConfig) {
             }
         }
         is_upper_half = loads;
+    }
+}
+
+/// The name under which the map that counts rejected packets is handed over. No object declares it: its address goes
+/// straight into the instructions.
+pub const REJECTIONS: &str = "rejections";
+/// Where it goes: REJECTIONS_MARK in bpf/include/filter.h.
+const REJECTIONS_MARK: i32 = 0x7477_fffd;
+
+/// Writes the address of a map's value where a program asks for it. How far into the value it points stands in the
+/// upper half, which the configuration has filled in.
+fn write_address(instructions: &mut [libbpf_sys::bpf_insn], map: BorrowedFd<'_>) {
+    for instruction in instructions {
+        if instruction.code == LOAD_IMMEDIATE
+            && instruction.src_reg() == 0
+            && instruction.imm == REJECTIONS_MARK
+        {
+            instruction.set_src_reg(libbpf_sys::BPF_PSEUDO_MAP_VALUE as u8);
+            instruction.imm = map.as_raw_fd();
+        }
     }
 }
 

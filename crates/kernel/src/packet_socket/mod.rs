@@ -64,8 +64,6 @@ pub struct Filter<'a> {
     /// Instructions as crates/filter lowers them for a socket: see there for what they find in which register. None
     /// at all: every packet matches.
     pub block: Option<&'a [u64]>,
-    /// The block's length of a packet includes a VLAN tag that stands beside it.
-    pub counts_tag: bool,
     pub classic: Option<&'a [Instruction]>,
 }
 

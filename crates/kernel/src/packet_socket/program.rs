@@ -22,9 +22,7 @@ const COUNTS_SIZE: usize = (PLACES as usize) << PLACE_SIZE_LOG2;
 
 /// Offsets in `struct __sk_buff`.
 mod skb {
-    pub const LEN: i16 = 0;
     pub const PACKET_TYPE: i16 = 4;
-    pub const VLAN_PRESENT: i16 = 20;
 }
 
 const GET_SMP_PROCESSOR_ID: i32 = 8;
@@ -68,7 +66,7 @@ pub fn load(
         &LoadOptions {
             name: "trawl_socket",
             kind: SOCKET_FILTER,
-            license: "Dual BSD/GPL",
+            license: "GPL",
             expected_attach_type: 0,
             flags: 0,
             ifindex: 0,
@@ -80,7 +78,6 @@ pub fn load(
 const R0: u8 = 0;
 const R1: u8 = 1;
 const R2: u8 = 2;
-const R4: u8 = 4;
 const R5: u8 = 5;
 const CONTEXT: u8 = 6;
 const STACK: u8 = 10;
@@ -166,14 +163,6 @@ fn instructions(
         program.extend(count_and_reject(map));
     }
     if !block.is_empty() {
-        program.push(read(R4, skb::LEN));
-        if filter.counts_tag {
-            program.extend([
-                read(R0, skb::VLAN_PRESENT),
-                skip_if(BPF_JEQ, R0, 0, 1),
-                calculate(BPF_ADD, R4, 4),
-            ]);
-        }
         program.extend([
             copy(R1, CONTEXT),
             copy(R5, STACK),

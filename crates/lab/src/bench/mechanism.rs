@@ -331,7 +331,7 @@ fn tail_called_filter(expression: &str) -> Result<OwnedFd> {
         &LoadOptions {
             name: "lab_filter",
             kind: program::XDP,
-            license: "Dual BSD/GPL",
+            license: "GPL",
             expected_attach_type: program::ATTACH_XDP,
             flags: program::HAS_FRAGS,
             ifindex: 0,

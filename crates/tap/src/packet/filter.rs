@@ -14,7 +14,6 @@ pub struct Prepared {
     cpu: Option<u32>,
     /// Nothing where it asks what a socket's program cannot answer.
     block: Option<Vec<u64>>,
-    counts_tag: bool,
     /// Nothing where it has loops, which the kernel's classic programs cannot have.
     classic: Option<Vec<Instruction>>,
     /// Why there is no block.
@@ -24,12 +23,9 @@ pub struct Prepared {
 impl Prepared {
     /// Nothing if every packet is wanted.
     pub fn new(options: &Options, site: &Site, snaplen: u32) -> Result<Option<Self>> {
-        // Only Ethernet frames have a place for a tag that stands beside them.
-        let counts_tag = site.interface.link_type == LINKTYPE_ETHERNET;
         let mut prepared = Self {
             cpu: options.cpu,
             block: Some(Vec::new()),
-            counts_tag,
             // Wants every packet; 0 would reject them.
             classic: Some(vec![Instruction {
                 code: 0x06,
@@ -45,7 +41,8 @@ impl Prepared {
         let classic = filter.at_site(site, snaplen.max(1))?;
         prepared.classic = classic.fits_socket().then(|| instructions(&classic));
         let target = Target {
-            vlan_out_of_band: counts_tag,
+            // Only Ethernet frames have a place for a tag that stands beside them.
+            vlan_out_of_band: site.interface.link_type == LINKTYPE_ETHERNET,
             ..Target::socket()
         };
         match filter.block(site, snaplen.max(1), &target) {
@@ -63,7 +60,6 @@ impl Prepared {
         Filter {
             cpu: self.cpu,
             block: self.block.as_deref(),
-            counts_tag: self.counts_tag,
             classic: self.classic.as_deref(),
         }
     }

@@ -42,7 +42,7 @@ struct Machine<'a> {
 
 /// Runs a block on a packet.
 pub fn run(block: &[Insn], target: &Target, scene: &Scene) -> Result<u32, String> {
-    let length = scene.bytes.len() as u64 + if scene.tag.is_some() { 4 } else { 0 };
+    let length = scene.bytes.len() as u64;
     let mut registers = [Uninitialised; 11];
     registers[1] = Context;
     // A socket filter must not so much as look at the packet's memory.
@@ -55,7 +55,10 @@ pub fn run(block: &[Insn], target: &Target, scene: &Scene) -> Result<u32, String
         Hook::Socket => Uninitialised,
         _ => PacketEnd,
     };
-    registers[4] = Number(length);
+    registers[4] = match target.hook {
+        Hook::Copy { .. } => Number(length),
+        _ => Uninitialised,
+    };
     registers[5] = Scratch(0);
     let mut machine = Machine {
         scene,
@@ -138,6 +141,11 @@ impl Machine<'_> {
         }
         if operation == 0xb0 && wide {
             self.registers[dst] = operand;
+            return Ok(());
+        }
+        if let (0x10, true, PacketEnd, Packet(at)) = (operation, wide, self.registers[dst], operand)
+        {
+            self.registers[dst] = Number((self.scene.linear as i64 - at) as u64);
             return Ok(());
         }
         let Number(operand) = operand else {
@@ -321,6 +329,7 @@ impl Machine<'_> {
     fn call(&mut self, helper: i32) -> Result<(), String> {
         let result = match (self.target.hook, helper) {
             (Hook::Xdp, 189) | (Hook::Tc | Hook::Socket, 26) => self.load_bytes()?,
+            (Hook::Xdp, 188) => self.scene.bytes.len() as u64,
             (_, 7 | 8) => 3,
             _ => return Err("a helper that is not there".into()),
         };
