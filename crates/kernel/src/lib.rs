@@ -13,6 +13,7 @@ pub mod layout;
 pub mod memory;
 pub mod netlink;
 pub mod netns;
+pub mod owners;
 pub mod packet_socket;
 pub mod probe;
 pub mod process;

@@ -24,9 +24,12 @@
 //! # Ok(()) }
 //! ```
 
+pub mod actions;
 pub mod attach;
+pub mod dispatcher;
 mod explain;
 pub mod load;
+pub mod maps;
 mod record;
 pub mod rewrite;
 pub mod site;

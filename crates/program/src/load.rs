@@ -42,7 +42,9 @@ impl Source {
             ));
         }
         let bytes = fs::read(path).map_err(|e| Error::os(what(), e))?;
-        Self::open(&path.display().to_string(), &bytes)
+        // Status names the file long after, and from elsewhere.
+        let whole = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        Self::open(&whole.display().to_string(), &bytes)
     }
 
     /// An object file that was compiled into trawl.

@@ -1,61 +1,252 @@
-//! Which XDP programs are on an interface, and what is known of them.
+//! Which XDP programs are on an interface, and all that can be known of them.
 
 use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
 
 use serde::Serialize;
-use trawl_kernel::Result;
-use trawl_kernel::bpf::{info, program};
+use trawl_kernel::bpf::{functions, info, program, statistics};
+use trawl_kernel::bpffs::{self, Object, Pinned};
+use trawl_kernel::owners::Owners;
+use trawl_kernel::{Error, Result};
 
 use crate::attach::link_of;
+use crate::dispatcher::Dispatcher;
 use crate::site::Site;
 use crate::standing::Standing;
-
-/// One program on an interface.
-#[derive(Clone, Debug, Serialize)]
-pub struct Attached {
-    /// `native`, `skb` or `offload`.
-    pub mode: &'static str,
-    pub id: u32,
-    pub name: String,
-    pub tag: String,
-    /// The link that attaches it; `None` if it is attached by netlink.
-    pub link: Option<u32>,
-    /// The file that trawl loaded it from, or the bundled program; `None` if it is not trawl's.
-    pub source: Option<String>,
-}
 
 /// An interface with its programs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
     /// As `-i` takes it.
     pub interface: String,
+    pub namespace: Option<String>,
+    pub index: u32,
     pub programs: Vec<Attached>,
 }
 
-/// What is on the interface now.
-pub fn of(site: &Site) -> Result<Status> {
-    let standing = Standing::all(site)?;
-    let mut programs = Vec::new();
-    for present in site.link()?.xdp {
-        let id = present.program_id;
-        let ours = standing.iter().find(|one| one.id() == id);
-        let about = program::open_by_id(id).and_then(|fd| info::program(fd.as_fd()));
-        let (name, tag) = about.map_or_else(
-            |_| (String::new(), String::new()),
-            |about| (about.name, about.tag),
-        );
-        let link = link_of(site, present).and_then(|fd| info::link(fd.as_fd()).ok());
-        programs.push(Attached {
-            mode: present.mode.name(),
-            id,
-            name: ours.map_or(name, |ours| ours.name().to_owned()),
-            tag,
-            link: link.map(|about| about.id),
-            source: ours.map(|ours| ours.source().to_owned()),
-        });
+/// A program that is attached to an interface.
+#[derive(Clone, Debug, Serialize)]
+pub struct Attached {
+    /// `native`, `skb` or `offload`.
+    pub mode: &'static str,
+    #[serde(flatten)]
+    pub program: About,
+    pub kind: Kind,
+    /// The link that attaches it; `None` if it is attached by netlink.
+    pub link: Option<u32>,
+    /// Those that run one after the other, where it is the head of a chain.
+    pub chain: Vec<Member>,
+}
+
+/// Whose program it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Put there by `trawl`.
+    Trawl,
+    /// The head of a chain by libxdp's protocol, whoever loaded it.
+    Dispatcher,
+    /// Anyone else's.
+    Plain,
+}
+
+/// A member of a chain.
+#[derive(Clone, Debug, Serialize)]
+pub struct Member {
+    pub position: usize,
+    pub priority: u32,
+    /// The verdicts after which the next one runs.
+    pub chain_actions: Vec<String>,
+    #[serde(flatten)]
+    pub program: About,
+}
+
+/// What is known of any program.
+#[derive(Clone, Debug, Serialize)]
+pub struct About {
+    pub id: u32,
+    /// The whole name of its function.
+    pub name: String,
+    pub tag: String,
+    /// The file that trawl loaded it from, or the bundled program's name; `None` if it is not trawl's.
+    pub source: Option<String>,
+    /// Processes that hold it, or the link that attaches it, open.
+    pub held_by: Vec<String>,
+    pub pins: Vec<PathBuf>,
+    pub maps: Vec<u32>,
+    /// `None` while the kernel does not count.
+    pub runs: Option<Runs>,
+}
+
+/// How often a program ran, and how long that took.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Runs {
+    pub count: u64,
+    pub ns: u64,
+    pub ns_per_packet: Option<f64>,
+    /// For measured ones, the time they were counted in.
+    pub seconds: Option<f64>,
+}
+
+impl Runs {
+    fn new(count: u64, ns: u64, seconds: Option<f64>) -> Self {
+        Self {
+            count,
+            ns,
+            ns_per_packet: (count > 0).then(|| ns as f64 / count as f64),
+            seconds,
+        }
     }
-    Ok(Status {
-        interface: site.label().to_owned(),
-        programs,
-    })
+}
+
+/// What is on each of these interfaces. With a time to measure for, the kernel counts for that long how often each
+/// program runs; else the counts are those since it began to, if it does.
+pub fn of(sites: &[Site], measure: Option<Duration>) -> Result<Vec<Status>> {
+    let look = Look {
+        owners: Owners::look(),
+        pins: bpffs::pinned(),
+        counting: statistics::are_on(),
+    };
+    let mut all = Vec::new();
+    for site in sites {
+        all.push(look.at(site)?);
+    }
+    if let Some(time) = measure {
+        self::measure(&mut all, time)?;
+    }
+    Ok(all)
+}
+
+/// What is asked once for all interfaces.
+struct Look {
+    owners: Owners,
+    pins: Vec<Pinned>,
+    counting: bool,
+}
+
+impl Look {
+    fn at(&self, site: &Site) -> Result<Status> {
+        let standing = Standing::all(site)?;
+        let mut programs = Vec::new();
+        for present in site.link()?.xdp {
+            let mut program = self.about(present.program_id, &standing);
+            let link = link_of(site, present).and_then(|fd| info::link(fd.as_fd()).ok());
+            if let Some(link) = &link {
+                program.take_holders(self.owners.of_link(link.id));
+            }
+            let dispatcher = Dispatcher::read(program.id);
+            let kind = match (&dispatcher, &program.source) {
+                (Some(_), _) => Kind::Dispatcher,
+                (None, Some(_)) => Kind::Trawl,
+                (None, None) => Kind::Plain,
+            };
+            programs.push(Attached {
+                mode: present.mode.name(),
+                program,
+                kind,
+                link: link.map(|about| about.id),
+                chain: dispatcher.map_or_else(Vec::new, |found| self.chain(&found, &standing)),
+            });
+        }
+        Ok(Status {
+            interface: site.label().to_owned(),
+            namespace: site.namespace().map(|one| one.label().to_owned()),
+            index: site.index(),
+            programs,
+        })
+    }
+
+    fn chain(&self, dispatcher: &Dispatcher, standing: &[Standing]) -> Vec<Member> {
+        let member = |one: &crate::dispatcher::Member| {
+            let slot = dispatcher.config.slots.get(one.slot)?;
+            Some(Member {
+                position: one.slot,
+                priority: slot.priority,
+                chain_actions: slot.actions.names(),
+                program: self.about(one.program, standing),
+            })
+        };
+        dispatcher.members.iter().filter_map(member).collect()
+    }
+
+    fn about(&self, id: u32, standing: &[Standing]) -> About {
+        let ours = standing.iter().find(|one| one.id() == id);
+        let mut about = About {
+            id,
+            name: String::new(),
+            tag: String::new(),
+            source: ours.map(|ours| ours.source().to_owned()),
+            held_by: Vec::new(),
+            pins: Vec::new(),
+            maps: Vec::new(),
+            runs: None,
+        };
+        let is_it = |pin: &&Pinned| matches!(&pin.object, Object::Program(found) if found.id == id);
+        about.pins = self
+            .pins
+            .iter()
+            .filter(is_it)
+            .map(|pin| pin.path.clone())
+            .collect();
+        about.take_holders(self.owners.of_program(id));
+        if let Ok(fd) = program::open_by_id(id)
+            && let Ok(found) = info::program(fd.as_fd())
+        {
+            about.name = functions::name_of(fd.as_fd()).unwrap_or(found.name);
+            about.tag = found.tag;
+            about.maps = found.map_ids;
+            about.runs = self
+                .counting
+                .then(|| Runs::new(found.run_count, found.run_time_ns, None));
+        }
+        // The name it has in its file says more than the one the kernel keeps.
+        if let Some(ours) = ours {
+            about.name = ours.name().to_owned();
+        }
+        about
+    }
+}
+
+impl About {
+    fn take_holders(&mut self, holders: &[String]) {
+        for holder in holders {
+            if !self.held_by.contains(holder) {
+                self.held_by.push(holder.clone());
+            }
+        }
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        program::open_by_id(self.id)
+            .and_then(|fd| info::program(fd.as_fd()))
+            .map_or((0, 0), |found| (found.run_count, found.run_time_ns))
+    }
+}
+
+fn measure(all: &mut [Status], time: Duration) -> Result<()> {
+    let _counting = statistics::enable().map_err(|e| {
+        Error::os("cannot measure how long programs run", e)
+            .mend("it takes root (CAP_SYS_ADMIN), and a kernel since 5.8")
+    })?;
+    let mut programs: Vec<&mut About> = all
+        .iter_mut()
+        .flat_map(|one| &mut one.programs)
+        .flat_map(|one| {
+            let chain = one.chain.iter_mut().map(|member| &mut member.program);
+            std::iter::once(&mut one.program).chain(chain)
+        })
+        .collect();
+    let before: Vec<_> = programs.iter().map(|one| one.counts()).collect();
+    thread::sleep(time);
+    for (about, before) in programs.iter_mut().zip(before) {
+        let after = about.counts();
+        about.runs = Some(Runs::new(
+            after.0.saturating_sub(before.0),
+            after.1.saturating_sub(before.1),
+            Some(time.as_secs_f64()),
+        ));
+    }
+    Ok(())
 }

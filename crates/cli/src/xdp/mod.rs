@@ -1,6 +1,8 @@
 //! `trawl xdp`: XDP programs on interfaces shown, loaded and taken off.
 
 mod load;
+mod maps;
+mod sites;
 mod status;
 mod unload;
 
@@ -22,6 +24,7 @@ enum Command {
     Status(status::Args),
     Load(load::Args),
     Unload(unload::Args),
+    Maps(maps::Args),
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
@@ -29,6 +32,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Status(args) => status::run(&args),
         Command::Load(args) => load::run(&args),
         Command::Unload(args) => unload::run(&args),
+        Command::Maps(args) => maps::run(&args),
     }
 }
 

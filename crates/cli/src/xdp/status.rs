@@ -2,48 +2,32 @@
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde_json::json;
 use trawl_kernel::Result;
-use trawl_kernel::netns::Namespace;
-use trawl_program::Site;
-use trawl_program::status::{self, Status};
+use trawl_program::status::{self, About, Attached, Kind, Runs, Status};
 
+use super::sites::SiteArgs;
 use crate::doctor::write_out;
+use crate::units;
 
-/// Shows the XDP programs on interfaces
+/// Shows the XDP programs on interfaces, and the chains behind them
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// This interface, NAME or NAMESPACE:NAME; may be given several times [default: all that have a program]
-    #[arg(short, long = "interface", value_name = "IF")]
-    interfaces: Vec<String>,
-    /// All interfaces of this network namespace; may be given several times
-    #[arg(long, value_name = "NAME")]
-    netns: Vec<String>,
+    #[command(flatten)]
+    sites: SiteArgs,
+    /// Let the kernel count for this long how often each program runs, and how long that takes
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    measure: Option<Duration>,
     /// As JSON
     #[arg(long)]
     json: bool,
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let mut all = Vec::new();
-    for text in &args.interfaces {
-        let site = Site::find(text, args.netns.first().map(String::as_str))?;
-        all.push(status::of(&site)?);
-    }
-    if args.interfaces.is_empty() {
-        let mut namespaces = Vec::new();
-        for name in &args.netns {
-            namespaces.push(Some(Namespace::open(name)?));
-        }
-        if namespaces.is_empty() {
-            namespaces.push(None);
-        }
-        for namespace in &namespaces {
-            for site in Site::all_in(namespace.as_ref())? {
-                all.push(status::of(&site)?);
-            }
-        }
+    let mut all = status::of(&args.sites.find()?, args.measure)?;
+    if !args.sites.are_named() {
         all.retain(|one| !one.programs.is_empty());
     }
     let text = match args.json {
@@ -59,25 +43,85 @@ fn for_people(all: &[Status]) -> String {
         return "no XDP programs\n".to_owned();
     }
     let mut text = String::new();
-    for one in all {
-        if one.programs.is_empty() {
-            let _ = writeln!(text, "{}  no XDP program", one.interface);
+    for (index, one) in all.iter().enumerate() {
+        if index > 0 {
+            text.push('\n');
         }
-        for program in &one.programs {
-            let owner = match &program.source {
-                Some(source) => format!("trawl, from {source}"),
-                None => "not trawl's".to_owned(),
-            };
-            let way = match program.link {
-                Some(link) => format!("link {link}"),
-                None => "netlink".to_owned(),
-            };
-            let _ = writeln!(
-                text,
-                "{}  {}  id {}  {}  tag {}  by {way}  ({owner})",
-                one.interface, program.mode, program.id, program.name, program.tag
-            );
+        let _ = writeln!(text, "{}", one.interface);
+        if one.programs.is_empty() {
+            text.push_str("  no XDP program\n");
+        }
+        for attached in &one.programs {
+            add_program(&mut text, attached);
         }
     }
     text
+}
+
+fn add_program(text: &mut String, attached: &Attached) {
+    let _ = writeln!(
+        text,
+        "  {:<8}{}",
+        attached.mode,
+        headline(&attached.program)
+    );
+    let whose = match (attached.kind, &attached.program.source) {
+        (Kind::Dispatcher, _) => "libxdp's dispatcher, which runs those below".to_owned(),
+        (_, Some(source)) => format!("loaded by trawl from {source}"),
+        _ => "not loaded by trawl".to_owned(),
+    };
+    let way = match attached.link {
+        Some(link) => format!("attached by link {link}"),
+        None => "attached by netlink".to_owned(),
+    };
+    let _ = writeln!(text, "          {whose}; {way}");
+    add_details(text, &attached.program);
+    for member in &attached.chain {
+        let _ = writeln!(
+            text,
+            "    {}. priority {}, goes on after {}",
+            member.position + 1,
+            member.priority,
+            match member.chain_actions.is_empty() {
+                true => "nothing".to_owned(),
+                false => member.chain_actions.join(", "),
+            }
+        );
+        let _ = writeln!(text, "          {}", headline(&member.program));
+        if let Some(source) = &member.program.source {
+            let _ = writeln!(text, "          loaded by trawl from {source}");
+        }
+        add_details(text, &member.program);
+    }
+}
+
+fn headline(program: &About) -> String {
+    format!("id {}  {}  tag {}", program.id, program.name, program.tag)
+}
+
+fn add_details(text: &mut String, program: &About) {
+    if !program.held_by.is_empty() {
+        let _ = writeln!(text, "          held by {}", program.held_by.join(", "));
+    }
+    for pin in &program.pins {
+        let _ = writeln!(text, "          pinned at {}", pin.display());
+    }
+    if let Some(runs) = &program.runs {
+        let _ = writeln!(text, "          {}", runs_in_words(runs));
+    }
+}
+
+fn runs_in_words(runs: &Runs) -> String {
+    let mut words = format!("{} packets", runs.count);
+    if let Some(seconds) = runs.seconds {
+        let _ = write!(
+            words,
+            " in {seconds} s ({:.0} a second)",
+            runs.count as f64 / seconds
+        );
+    }
+    if let Some(each) = runs.ns_per_packet {
+        let _ = write!(words, ", {each:.1} ns each");
+    }
+    words
 }

@@ -13,6 +13,7 @@ pub struct MapInfo {
     pub key_size: u32,
     pub value_size: u32,
     pub max_entries: u32,
+    pub flags: u32,
     pub name: String,
 }
 
@@ -24,6 +25,8 @@ pub struct ProgramInfo {
     pub tag: String,
     pub map_ids: Vec<u32>,
     pub btf_id: u32,
+    /// The user who loaded it.
+    pub user: u32,
     /// Whether it said that its licence allows it the kernel's GPL-only functions.
     pub gpl_compatible: bool,
     pub run_count: u64,
@@ -39,6 +42,8 @@ pub struct LinkInfo {
     pub program: u32,
     /// For links to an interface (XDP, tcx): its index in its own namespace.
     pub ifindex: u32,
+    /// For links to a function of another program: that program, and the function's number in its types.
+    pub function: Option<(u32, u32)>,
 }
 
 fn words(name: &[std::os::raw::c_char]) -> String {
@@ -66,6 +71,7 @@ pub fn map(fd: BorrowedFd<'_>) -> io::Result<MapInfo> {
         key_size: raw.key_size,
         value_size: raw.value_size,
         max_entries: raw.max_entries,
+        flags: raw.map_flags,
         name: words(&raw.name),
     })
 }
@@ -90,6 +96,7 @@ pub fn program(fd: BorrowedFd<'_>) -> io::Result<ProgramInfo> {
         tag: raw.tag.iter().map(|b| format!("{b:02x}")).collect(),
         map_ids,
         btf_id: raw.btf_id,
+        user: raw.created_by_uid,
         gpl_compatible: raw.gpl_compatible() != 0,
         run_count: raw.run_cnt,
         run_time_ns: raw.run_time_ns,
@@ -107,10 +114,40 @@ pub fn link(fd: BorrowedFd<'_>) -> io::Result<LinkInfo> {
         libbpf_sys::BPF_LINK_TYPE_TCX => unsafe { raw.__bindgen_anon_1.tcx.ifindex },
         _ => 0,
     };
+    let function = match raw.type_ {
+        libbpf_sys::BPF_LINK_TYPE_TRACING => {
+            // SAFETY: as above.
+            let tracing = unsafe { raw.__bindgen_anon_1.tracing };
+            Some((tracing.target_obj_id, tracing.target_btf_id)).filter(|(id, _)| *id != 0)
+        }
+        _ => None,
+    };
     Ok(LinkInfo {
         id: raw.id,
         kind: raw.type_,
         program: raw.prog_id,
         ifindex,
+        function,
     })
+}
+
+/// What a kind of map is called, as bpftool calls it.
+pub fn map_kind_name(kind: u32) -> String {
+    // SAFETY: the call takes a number and returns a constant C string or null.
+    let name = unsafe { libbpf_sys::libbpf_bpf_map_type_str(kind) };
+    if name.is_null() {
+        return format!("type {kind}");
+    }
+    // SAFETY: a constant C string of libbpf's.
+    let name = unsafe { CStr::from_ptr(name) };
+    name.to_string_lossy().into_owned()
+}
+
+/// The memory that a map takes, where the kernel tells.
+pub fn map_memory(map: BorrowedFd<'_>) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", map.as_raw_fd())).ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("memlock:"))?;
+    line.trim().parse().ok()
 }

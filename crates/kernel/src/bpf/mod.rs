@@ -1,6 +1,7 @@
 //! BPF objects: maps, programs and links, by libbpf and its raw calls.
 
 pub mod classic_check;
+pub mod functions;
 pub mod info;
 pub mod link;
 pub mod loader;
@@ -9,6 +10,7 @@ pub mod object;
 pub mod prepared;
 pub mod program;
 pub mod splice;
+pub mod statistics;
 pub mod table;
 pub mod test_run;
 

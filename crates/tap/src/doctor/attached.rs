@@ -11,9 +11,9 @@ use trawl_kernel::netlink::{Link, Netlink, XdpAttachment};
 use trawl_kernel::netns::{Namespace, run_maybe_in};
 use trawl_kernel::probe::attached::tcx;
 
-use super::owner::Owners;
 use super::{Finding, State};
 use crate::chain;
+use trawl_kernel::owners::Owners;
 
 /// One slot for each XDP action.
 const HOOK_ENTRIES: u32 = 5;

@@ -4,7 +4,6 @@ mod attached;
 mod interface;
 mod machine;
 mod offload;
-mod owner;
 mod veth;
 
 pub use interface::examine as interface;

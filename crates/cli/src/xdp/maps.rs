@@ -1,0 +1,59 @@
+//! `trawl xdp maps`: the maps of the programs on interfaces.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use serde_json::json;
+use trawl_kernel::Result;
+use trawl_program::maps::{self, Map};
+
+use super::sites::SiteArgs;
+use crate::doctor::write_out;
+
+/// Lists the maps of the XDP programs on interfaces
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    sites: SiteArgs,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let maps = maps::of(&args.sites.find()?)?;
+    let text = match args.json {
+        true => format!("{:#}\n", json!({ "maps": maps })),
+        false => for_people(&maps),
+    };
+    write_out(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn for_people(maps: &[Map]) -> String {
+    if maps.is_empty() {
+        return "no maps\n".to_owned();
+    }
+    let mut text = String::new();
+    for map in maps {
+        let memory = map
+            .memory
+            .map_or_else(String::new, |bytes| format!(", {bytes} bytes of memory"));
+        let _ = writeln!(
+            text,
+            "id {}  {}  {}  key {} B, value {} B, {} entries{memory}",
+            map.id, map.name, map.kind, map.key_size, map.value_size, map.max_entries
+        );
+        for user in &map.used_by {
+            let _ = writeln!(
+                text,
+                "    used by {} (id {}) on {}",
+                user.name, user.id, user.interface
+            );
+        }
+        for pin in &map.pins {
+            let _ = writeln!(text, "    pinned at {}", pin.display());
+        }
+    }
+    text
+}
