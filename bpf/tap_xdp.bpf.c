@@ -39,6 +39,7 @@ static __always_inline long copy_packet(struct xdp_md *context, char *to, const 
 }
 
 #include "include/capture.h"
+#include "include/ends.h"
 
 static __always_inline int capture(struct xdp_md *context, bool twice, bool use_hardware_time, bool filtered)
 {
@@ -73,6 +74,33 @@ out:
 	return CONFIG(verdict);
 }
 
+/* At the entry and the exit of a program that `trawl xdp load --tappable` put hooks into. */
+static __always_inline int capture_end(struct xdp_md *context, bool first, bool filtered)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct ring_control *control;
+	struct sighting sight = {};
+
+	if (CONFIG(only_ifindex) && context->ingress_ifindex != CONFIG(only_ifindex))
+		goto out;
+	/* Who makes no record has no account for what is missed. */
+	control = CONFIG(silent) ? bpf_map_lookup_elem(&rings, &cpu) : control_of(&cpu, false);
+	if (!control)
+		goto out;
+	sight.original = bpf_xdp_get_buff_len(context);
+	sight.queue = context->rx_queue_index;
+	if (first)
+		decide(context, control, &sight,
+		       PLACE_WANTED(sight.queue) &&
+			       (!filtered || matches(context, (void *)(long)context->data,
+						     (void *)(long)context->data_end)));
+	else
+		follow(context, control, &sight);
+out:
+	continue_chain(context);
+	return CONFIG(verdict);
+}
+
 /* One program for each combination, so that none pays for what it does not do. Those with hardware time are loaded
  * for one device only, as the metadata functions demand. */
 #define PROGRAM(name, twice, hardware_time, filtered)             \
@@ -90,3 +118,14 @@ PROGRAM(trawl_xdp2, true, false, false)
 PROGRAM(trawl_xdp2_f, true, false, true)
 PROGRAM(trawl_xdp2_h, true, true, false)
 PROGRAM(trawl_xdp2_hf, true, true, true)
+
+#define END(name, first, filtered)                           \
+	SEC("?xdp.frags")                                    \
+	int name(struct xdp_md *context)                     \
+	{                                                    \
+		return capture_end(context, first, filtered); \
+	}
+
+END(trawl_xdp_first, true, false)
+END(trawl_xdp_first_f, true, true)
+END(trawl_xdp_again, false, false)

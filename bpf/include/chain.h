@@ -14,9 +14,20 @@ struct {
 	__uint(value_size, 4);
 } trawl_chain SEC(".maps");
 
+/* What runs behind the last capture: the program itself where captures stand at its entry, the next one of a chain of
+ * programs at its exit. At other hooks there is nothing, and the verifier takes the jump away. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__uint(key_size, 4);
+	__uint(value_size, 4);
+} trawl_onward SEC(".maps");
+
 static __always_inline void continue_chain(void *context)
 {
 	bpf_tail_call(context, &trawl_chain, CONFIG(chain_next));
+	if (CONFIG(onward) != ALL)
+		bpf_tail_call(context, &trawl_onward, CONFIG(onward));
 }
 
 #endif

@@ -70,6 +70,11 @@ struct ring_control {
 	__u64 freed_given;
 	__u64 padding2[7];
 
+	/* Written by the producer where a packet is seen at several points in turn, at the first of them: its identifier,
+	 * or PACKET_… for why it is not wanted at the others either. */
+	__u64 current_packet;
+	__u64 padding3[7];
+
 	struct point_counters points[RING_MAX_POINTS];
 	struct closed_segment order[RING_MAX_SEGMENTS];
 	__u32 freed[RING_MAX_SEGMENTS];
@@ -145,9 +150,22 @@ struct tap_config {
 	__u32 chain_next;
 	/* 1: bpf_ktime_get_tai_ns, 0: bpf_ktime_get_ns. */
 	__u32 clock_is_tai;
+	/* The slot of the program that runs when all captures here have looked; ALL if there is none. */
+	__u32 onward;
+	/* Decide on the packet for the points that follow, without a record here. */
+	__u32 silent;
 };
 
+/* Not an identifier: no packet yet or one that the filter rejected, and one that --limit-rate did. */
+#define PACKET_UNWANTED 0
+#define PACKET_RATE_LIMITED 0xffffffffffffffff
+
 #define CHAIN_SLOTS 8
+/* The map that a tappable program jumps through before it begins: those who look, and the program itself for them to
+ * jump on to. */
+#define ENTRY_SLOT_CAPTURE 0
+#define ENTRY_SLOT_BODY 1
+#define ENTRY_SLOTS 2
 #define ALL 0xffffffff
 
 #define VERDICT_NONE 0

@@ -287,6 +287,8 @@ impl<'a> Assembly<'a> {
             rate_tolerance_high: (tolerance >> 32) as u32,
             chain_next: 0,
             clock_is_tai: u32::from(self.clock == ProgramClock::Tai),
+            onward: ALL as u32,
+            silent: 0,
         }
     }
 

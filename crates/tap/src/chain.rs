@@ -20,6 +20,16 @@ pub fn is_member(name: &str) -> bool {
     name.starts_with(PROGRAM_NAME)
 }
 
+/// How many captures are in the chain of a program that is attached: none if it is not trawl's.
+pub fn count(attached: u32, stride: u32) -> Result<u32> {
+    let Some(map) = chain_of(attached, stride)? else {
+        return Ok(0);
+    };
+    let last = last_taken(map.as_fd(), stride)
+        .map_err(|e| Error::os("cannot look at a chain of captures", e))?;
+    Ok(last + 1)
+}
+
 /// A seat in a chain. Each slot holds `stride` programs, one for each action of a hook, or one alone.
 #[derive(Debug)]
 pub struct Seat {
@@ -44,33 +54,24 @@ impl Seat {
 
     /// A free seat behind all others in the chain of a program that is attached, if that program is trawl's.
     pub fn behind(attached: u32, stride: u32) -> Result<Option<Self>> {
-        let fail = |e| Error::os("cannot look at the attached program", e);
-        let Ok(program) = program::open_by_id(attached) else {
+        let Some(map) = chain_of(attached, stride)? else {
             return Ok(None);
         };
-        let about = info::program(program.as_fd()).map_err(fail)?;
-        if !is_member(&about.name) {
-            return Ok(None);
+        let slot = last_taken(map.as_fd(), stride)
+            .map_err(|e| Error::os("cannot look at a chain of captures", e))?
+            + 1;
+        if slot >= CHAIN_SLOTS as u32 {
+            let why = format!("{CHAIN_SLOTS} captures are on it already");
+            return Err(
+                Error::failed("cannot join the captures on this hook", why).mend("end one of them")
+            );
         }
-        for id in about.map_ids {
-            let map = map::open_by_id(id).map_err(fail)?;
-            let about_map = map::info(&map).map_err(fail)?;
-            if about_map.name == MAP_NAME && about_map.max_entries == CHAIN_SLOTS as u32 * stride {
-                let slot = last_taken(map.as_fd(), stride).map_err(fail)? + 1;
-                if slot >= CHAIN_SLOTS as u32 {
-                    let why = format!("{CHAIN_SLOTS} captures are on it already");
-                    return Err(Error::failed("cannot join the captures on this hook", why)
-                        .mend("end one of them"));
-                }
-                return Ok(Some(Self {
-                    map,
-                    slot,
-                    stride,
-                    seated: Vec::new(),
-                }));
-            }
-        }
-        Ok(None)
+        Ok(Some(Self {
+            map,
+            slot,
+            stride,
+            seated: Vec::new(),
+        }))
     }
 
     pub fn map(&self) -> BorrowedFd<'_> {
@@ -137,6 +138,26 @@ impl Drop for Seat {
     fn drop(&mut self) {
         self.leave();
     }
+}
+
+/// The chain that an attached program jumps into, if the program is trawl's.
+fn chain_of(attached: u32, stride: u32) -> Result<Option<OwnedFd>> {
+    let fail = |e| Error::os("cannot look at the attached program", e);
+    let Ok(program) = program::open_by_id(attached) else {
+        return Ok(None);
+    };
+    let about = info::program(program.as_fd()).map_err(fail)?;
+    if !is_member(&about.name) {
+        return Ok(None);
+    }
+    for id in about.map_ids {
+        let map = map::open_by_id(id).map_err(fail)?;
+        let about = map::info(&map).map_err(fail)?;
+        if about.name == MAP_NAME && about.max_entries == CHAIN_SLOTS as u32 * stride {
+            return Ok(Some(map));
+        }
+    }
+    Ok(None)
 }
 
 fn last_taken(map: BorrowedFd<'_>, stride: u32) -> io::Result<u32> {

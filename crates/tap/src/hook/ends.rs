@@ -1,0 +1,128 @@
+//! At which ends of a program packets are recorded, and what the programs there are told.
+
+use trawl_kernel::layout::{ALL, TapConfig};
+use trawl_kernel::{Error, Result};
+
+use super::ACTIONS;
+use super::find::{BODY_SLOT, Found, Looked};
+use super::stand::Occupant;
+use crate::assembly::{Carries, PointIds};
+use crate::site::{At, Options, Site};
+
+const DIRECTION_INBOUND: u32 = 1;
+const XDP_ABORTED: u32 = 0;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    pub entry: bool,
+    pub exit: bool,
+    /// The first entry decides for all that follow, which record the packet under the same identifier.
+    pub linked: bool,
+}
+
+impl Ends {
+    pub fn choose(options: &Options, looked: &Looked, site: &Site) -> Result<Self> {
+        let at = options.at.unwrap_or(At::Exit);
+        let filter_at_entry = options.filter_at == Some(At::Entry);
+        let ends = Self {
+            entry: at.entry(),
+            exit: at.exit(),
+            linked: at.exit() && (at.entry() || filter_at_entry),
+        };
+        let tappable = looked.hooks.iter().all(|hook| hook.entry.is_some());
+        let load = format!(
+            "load the program by trawl xdp load --tappable {} FILE.o",
+            site.label
+        );
+        if at.entry() && !tappable {
+            return Err(Error::usage(
+                "cannot record at entry through this hook",
+                "its programs run when the other is done",
+            )
+            .mend(format!("leave out --at, or {load}")));
+        }
+        if filter_at_entry && !tappable {
+            return Err(Error::usage(
+                "cannot filter packets as they arrived through this hook",
+                "its programs see them as the other program left them",
+            )
+            .mend(format!("leave out --filter-at, or {load}")));
+        }
+        if at.entry() && options.filter_at == Some(At::Exit) {
+            return Err(Error::usage(
+                "cannot record at entry what a filter chooses at exit",
+                "the record is made before the filter has looked",
+            )
+            .mend("leave out --filter-at, or say --at exit"));
+        }
+        if at == At::Entry && options.verdicts.is_some() {
+            return Err(Error::usage(
+                "cannot choose packets by their verdict at entry",
+                "the program has not decided yet",
+            )
+            .mend("say --at exit, or --at both"));
+        }
+        Ok(ends)
+    }
+
+    /// Whether something stands at the entry of the program at this place in the chain.
+    pub fn looks_at_entry_of(&self, place: usize) -> bool {
+        self.entry || (self.linked && place == 0)
+    }
+
+    /// What stands at the entry of a program; without a point it only decides.
+    pub fn at_entry(&self, config: &TapConfig, ids: Option<PointIds>, place: usize) -> Occupant {
+        let mut config = *config;
+        // Only if the program itself is gone.
+        config.verdict = XDP_ABORTED;
+        config.onward = BODY_SLOT;
+        config.silent = u32::from(ids.is_none());
+        if let Some(ids) = ids {
+            config.first = ids.record(DIRECTION_INBOUND, Carries::Nothing);
+        }
+        let first = place == 0;
+        Occupant {
+            program: if first {
+                "trawl_xdp_first"
+            } else {
+                "trawl_xdp_again"
+            },
+            filters: first,
+            config,
+        }
+    }
+
+    /// What stands at the exit of a program, by action.
+    pub fn at_exit(
+        &self,
+        config: &TapConfig,
+        ids: PointIds,
+        hook: &Found,
+        options: &Options,
+    ) -> Vec<Occupant> {
+        let wanted = |action: u32| {
+            let verdicts = options.verdicts.as_ref();
+            verdicts.is_none_or(|set| set.contains(u64::from(action)))
+        };
+        let one = |action: u32| {
+            let mut config = *config;
+            config.verdict = action;
+            config.first = ids.record(DIRECTION_INBOUND, Carries::Xdp(action));
+            config.unwanted = u32::from(!wanted(action));
+            config.onward = match &hook.next {
+                Some(_) => action,
+                None => ALL as u32,
+            };
+            Occupant {
+                program: if self.linked {
+                    "trawl_xdp_again"
+                } else {
+                    "trawl_xdp"
+                },
+                filters: !self.linked,
+                config,
+            }
+        };
+        (0..ACTIONS).map(one).collect()
+    }
+}

@@ -1,0 +1,267 @@
+//! Which hooks there are: by a path, or among the maps of the program that is attached and of those it is chained to.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use trawl_kernel::bpf::{info, map, program};
+use trawl_kernel::interface::Attachment;
+use trawl_kernel::layout::{ENTRY_SLOT_BODY, ENTRY_SLOT_CAPTURE};
+use trawl_kernel::{Error, Result, bpffs};
+
+use super::ACTIONS;
+use super::ends::Ends;
+use crate::chain;
+use crate::site::Site;
+
+/// The maps of a program that `trawl xdp load` prepared, by their names.
+const HOOK: &str = "trawl_hook";
+const ENTRY: &str = "trawl_entry";
+const NEXT: &str = "trawl_next";
+
+/// Where the program itself stands behind those that look at its entry.
+pub const BODY_SLOT: u32 = ENTRY_SLOT_BODY as u32;
+/// Longer chains than any tool makes are not followed.
+const LONGEST: usize = 33;
+
+/// A hook map, and where it is pinned if it is.
+#[derive(Debug)]
+pub struct Found {
+    pub map: OwnedFd,
+    pub path: Option<PathBuf>,
+    /// The name of the program that jumps through it, where that is known.
+    pub program: Option<String>,
+    /// What the program jumps through before it begins, and where it stands itself.
+    pub entry: Option<OwnedFd>,
+    /// The programs that follow in a chain, by action.
+    pub next: Option<OwnedFd>,
+}
+
+impl Found {
+    pub fn describe(&self) -> String {
+        match (&self.path, &self.program) {
+            (Some(path), _) => format!("the hook map {}", path.display()),
+            (None, Some(program)) => format!("the hook map of {program}"),
+            (None, None) => "the hook map".to_owned(),
+        }
+    }
+}
+
+/// All that was found: one hook, or those of a chain's programs in their order.
+#[derive(Debug)]
+pub struct Looked {
+    pub hooks: Vec<Found>,
+    /// How many programs are chained, those without a hook included.
+    programs: u32,
+}
+
+impl Looked {
+    /// How often a packet jumps from program to program at most, with one more capture at these ends.
+    pub fn jumps(&self, ends: &Ends) -> Result<u32> {
+        let mut jumps = self.programs.saturating_sub(1);
+        for (place, hook) in self.hooks.iter().enumerate() {
+            let at_exit = seats(&hook.map, ACTIONS)?;
+            jumps += at_exit + u32::from(ends.exit);
+            if let Some(entry) = &hook.entry {
+                let at_entry = seats(entry, 1)? + u32::from(ends.looks_at_entry_of(place));
+                // And one into the program itself.
+                jumps += at_entry + u32::from(at_entry > 0);
+            }
+        }
+        Ok(jumps)
+    }
+}
+
+/// How many captures are in a map's slots.
+fn seats(map: &OwnedFd, stride: u32) -> Result<u32> {
+    let fail = |e| Error::os("cannot read a hook map", e);
+    let first = match stride {
+        1 => ENTRY_SLOT_CAPTURE as u32,
+        _ => 0,
+    };
+    for slot in first..first + stride {
+        if let Some(head) = map::program_in(map.as_fd(), slot).map_err(fail)? {
+            return Ok(chain::count(head, stride)?.max(1));
+        }
+    }
+    Ok(0)
+}
+
+pub fn find(site: &Site, path: Option<&Path>) -> Result<Looked> {
+    match path {
+        Some(path) => by_path(site, path),
+        None => by_program(site),
+    }
+}
+
+/// If the attached program is the one that jumps through the map, all of its maps are known.
+fn by_path(site: &Site, path: &Path) -> Result<Looked> {
+    let found = open_hook(path)?;
+    let id_of = |map: &OwnedFd| map::info(map).map_or(0, |about| about.id);
+    let wanted = id_of(&found.map);
+    if let Some(present) = site.interface.xdp_attached(site.namespace.as_ref())?
+        && let Ok(mut chain) = chain_of(present.program_id)
+        && let Some(place) = chain.hooks.iter().position(|one| id_of(&one.map) == wanted)
+    {
+        let mut hook = chain.hooks.swap_remove(place);
+        hook.path = found.path;
+        chain.hooks = vec![hook];
+        return Ok(chain);
+    }
+    Ok(Looked {
+        hooks: vec![found],
+        programs: 1,
+    })
+}
+
+fn open_hook(path: &Path) -> Result<Found> {
+    let what = || format!("cannot use {} as a hook", path.display());
+    let map = bpffs::open_map(path)?;
+    let about = map::info(&map).map_err(|e| Error::os(what(), e))?;
+    if about.kind != map::PROG_ARRAY {
+        return Err(Error::failed(
+            what(),
+            format!(
+                "it is a map of type {}, not an array of programs",
+                about.kind
+            ),
+        )
+        .mend("name the BPF_MAP_TYPE_PROG_ARRAY that the program jumps through"));
+    }
+    if about.max_entries < ACTIONS {
+        let why = format!(
+            "it has {} entries, and a hook needs one for each of {ACTIONS} actions",
+            about.max_entries
+        );
+        return Err(Error::failed(what(), why).mend("give the map 5 entries, as xdpcap asks for"));
+    }
+    Ok(Found {
+        map,
+        path: Some(path.to_owned()),
+        program: None,
+        entry: None,
+        next: None,
+    })
+}
+
+fn by_program(site: &Site) -> Result<Looked> {
+    let what = || format!("cannot find a hook on {}", site.label);
+    let Some(present) = site.interface.xdp_attached(site.namespace.as_ref())? else {
+        return Err(Error::failed(what(), "no XDP program is on it").mend("use --tap xdp"));
+    };
+    let chain = chain_of(present.program_id)?;
+    if !chain.hooks.is_empty() {
+        return Ok(chain);
+    }
+    let mut found = foreign_hooks_of(present.program_id)?;
+    // A pinned one if there are more.
+    if found.len() > 1 && found.iter().any(|one| one.path.is_some()) {
+        found.retain(|one| one.path.is_some());
+    }
+    if found.len() > 1 {
+        let names: Vec<String> = found.iter().map(Found::describe).collect();
+        return Err(
+            Error::failed(what(), format!("there are several: {}", names.join(", ")))
+                .mend("say which: --hook PATH"),
+        );
+    }
+    let Some(hook) = found.pop() else {
+        return Err(Error::failed(
+            what(),
+            format!(
+                "the XDP program there (id {}) has no program array with {ACTIONS} entries",
+                present.program_id
+            ),
+        )
+        .mend(format!(
+            "name the map with --hook PATH, load the program by trawl xdp load --tappable {} FILE.o, or capture behind XDP with --tap packet",
+            site.label
+        )));
+    };
+    Ok(Looked {
+        hooks: vec![hook],
+        programs: chain.programs,
+    })
+}
+
+/// Whether an attached program has a map that can serve as a hook.
+pub fn is_there(present: &Attachment) -> bool {
+    chain_of(present.program_id).is_ok_and(|chain| !chain.hooks.is_empty())
+        || foreign_hooks_of(present.program_id).is_ok_and(|found| !found.is_empty())
+}
+
+/// The maps of a program with their names.
+fn maps_of(program_id: u32) -> Result<(String, Vec<(OwnedFd, info::MapInfo)>)> {
+    let fail = |e| Error::os(format!("cannot look at the XDP program {program_id}"), e);
+    let program = program::open_by_id(program_id).map_err(fail)?;
+    let about = info::program(program.as_fd()).map_err(fail)?;
+    let open = |id: u32| {
+        let map = map::open_by_id(id)?;
+        let about = map::info(&map)?;
+        Ok((map, about))
+    };
+    let maps = about
+        .map_ids
+        .into_iter()
+        .map(open)
+        .collect::<Result<_, _>>();
+    Ok((about.name, maps.map_err(fail)?))
+}
+
+/// The programs that trawl chained, from the attached one on, as far as they have hooks.
+fn chain_of(head: u32) -> Result<Looked> {
+    let mut looked = Looked {
+        hooks: Vec::new(),
+        programs: 0,
+    };
+    let mut at = Some(head);
+    while let Some(id) = at.take()
+        && (looked.programs as usize) < LONGEST
+    {
+        looked.programs += 1;
+        let (name, maps) = maps_of(id)?;
+        let (mut hook, mut entry, mut next) = (None, None, None);
+        for (map, about) in maps {
+            match about.name.as_str() {
+                _ if about.kind != map::PROG_ARRAY => {}
+                HOOK => hook = Some((map, about.id)),
+                ENTRY => entry = Some(map),
+                NEXT => next = Some(map),
+                _ => {}
+            }
+        }
+        if let Some(next) = &next {
+            at = (0..ACTIONS).find_map(|slot| map::program_in(next.as_fd(), slot).ok().flatten());
+        }
+        if let Some((map, id)) = hook {
+            looked.hooks.push(Found {
+                map,
+                path: bpffs::path_of_map(id),
+                program: Some(name),
+                entry,
+                next,
+            });
+        }
+    }
+    Ok(looked)
+}
+
+/// All maps of an attached program that can serve as a hook, where nobody said which does.
+fn foreign_hooks_of(program_id: u32) -> Result<Vec<Found>> {
+    let (_, maps) = maps_of(program_id)?;
+    let found = |(map, about): (OwnedFd, info::MapInfo)| Found {
+        map,
+        path: bpffs::path_of_map(about.id),
+        program: None,
+        entry: None,
+        next: None,
+    };
+    Ok(maps
+        .into_iter()
+        .filter(|(_, about)| {
+            about.kind == map::PROG_ARRAY
+                && about.max_entries >= ACTIONS
+                && ![chain::MAP_NAME, NEXT].contains(&about.name.as_str())
+        })
+        .map(found)
+        .collect())
+}

@@ -1,0 +1,237 @@
+//! A capture's programs in the slots of a hook map: put there, and what was there before put back.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use trawl_kernel::bpf::object::{self, TapProgram};
+use trawl_kernel::bpf::program::LoadOptions;
+use trawl_kernel::bpf::{info, map, program};
+use trawl_kernel::layout::TapConfig;
+use trawl_kernel::ring::Rings;
+use trawl_kernel::warden::{self, Task, Warden};
+use trawl_kernel::{Error, Result, errno};
+
+use crate::assembly::program_maps;
+use crate::chain::{self, Seat};
+use crate::site::Site;
+
+/// What the map of the programs behind all captures is called in the BPF source.
+const ONWARD: &str = "trawl_onward";
+
+/// A program for a slot, as it is to be loaded.
+#[derive(Debug)]
+pub struct Occupant {
+    pub program: &'static str,
+    /// Asks the filter, if there is one.
+    pub filters: bool,
+    pub config: TapConfig,
+}
+
+/// The programs for the first slots of a map.
+#[derive(Debug)]
+pub struct Stand {
+    /// The map, in words.
+    pub what: String,
+    pub map: OwnedFd,
+    /// What runs behind all captures.
+    pub onward: Option<OwnedFd>,
+    pub occupants: Vec<Occupant>,
+}
+
+/// The programs that a hook takes must agree with its owner in two ways that cannot be asked for.
+const COMBINATIONS: [(u32, u32); 4] = [
+    (program::ATTACH_XDP, program::HAS_FRAGS),
+    (program::ATTACH_XDP, 0),
+    (0, 0),
+    (0, program::HAS_FRAGS),
+];
+
+pub fn occupy(
+    stand: Stand,
+    block: Option<&[u64]>,
+    rings: &Rings,
+    site: &Site,
+    warden: &mut Warden,
+) -> Result<Occupied> {
+    let stride = stand.occupants.len() as u32;
+    let mut last = None;
+    for (attach_type, flags) in COMBINATIONS {
+        let present = stand.present()?;
+        let joined = joined_head(&present);
+        let seat = match joined
+            .map(|head| Seat::behind(head, stride))
+            .transpose()?
+            .flatten()
+        {
+            Some(seat) => seat,
+            None => Seat::first(stride)?,
+        };
+        let programs = match stand.load(&seat, block, rings, attach_type, flags) {
+            Ok(programs) => programs,
+            Err(error) => {
+                last = Some(error.to_string());
+                continue;
+            }
+        };
+        let mut occupied = Occupied {
+            map: warden::hold(stand.map.as_fd())?,
+            seat,
+            programs,
+            before: Vec::new(),
+            joined: joined.is_some(),
+        };
+        match occupied.enter(&present, warden) {
+            Ok(()) => return Ok(occupied),
+            Err(EnterError::Kernel(e)) if e.raw_os_error() == Some(errno::EINVAL) => {
+                last = Some(
+                    "its program was loaded in a way that none of trawl's can follow".to_owned(),
+                );
+            }
+            Err(EnterError::Kernel(e)) => last = Some(e.to_string()),
+            Err(EnterError::Trawl(e)) => return Err(e),
+        }
+    }
+    let what = format!("cannot enter {} on {}", stand.what, site.label);
+    Err(Error::failed(what, last.unwrap_or_default()))
+}
+
+/// Why the slots could not be taken; the kernel's EINVAL means that another combination may do.
+enum EnterError {
+    Kernel(io::Error),
+    Trawl(Error),
+}
+
+impl From<io::Error> for EnterError {
+    fn from(error: io::Error) -> Self {
+        Self::Kernel(error)
+    }
+}
+
+impl From<Error> for EnterError {
+    fn from(error: Error) -> Self {
+        Self::Trawl(error)
+    }
+}
+
+/// The program of another trawl capture in the hook, if that is what is there.
+fn joined_head(present: &[Option<u32>]) -> Option<u32> {
+    present.iter().flatten().copied().find(|id| {
+        program::open_by_id(*id)
+            .and_then(|fd| info::program(fd.as_fd()))
+            .is_ok_and(|about| chain::is_member(&about.name))
+    })
+}
+
+impl Stand {
+    fn present(&self) -> Result<Vec<Option<u32>>> {
+        let fail = |e| Error::os(format!("cannot read {}", self.what), e);
+        (0..self.occupants.len() as u32)
+            .map(|slot| map::program_in(self.map.as_fd(), slot).map_err(fail))
+            .collect()
+    }
+
+    fn load(
+        &self,
+        seat: &Seat,
+        block: Option<&[u64]>,
+        rings: &Rings,
+        expected_attach_type: u32,
+        flags: u32,
+    ) -> Result<Vec<OwnedFd>> {
+        let mut maps = program_maps(rings, Some(seat.map()));
+        maps.extend(self.onward.as_ref().map(|map| (ONWARD, map.as_fd())));
+        let one = |(slot, occupant): (u32, &Occupant)| {
+            let block = block.filter(|_| occupant.filters);
+            let suffix = if block.is_some() { "_f" } else { "" };
+            let name = format!("{}{suffix}", occupant.program);
+            let mut config = occupant.config;
+            config.chain_next = seat.next(slot);
+            let mut ready = TapProgram::prepare(object::XDP, &name, &config, &maps)?;
+            if let Some(block) = block {
+                ready.filter(block)?;
+            }
+            ready.load(&LoadOptions {
+                name: &name,
+                kind: program::XDP,
+                license: "GPL",
+                expected_attach_type,
+                flags,
+                ifindex: 0,
+            })
+        };
+        (0u32..).zip(&self.occupants).map(one).collect()
+    }
+}
+
+/// Slots that are taken.
+#[derive(Debug)]
+pub struct Occupied {
+    map: OwnedFd,
+    seat: Seat,
+    /// By slot.
+    programs: Vec<OwnedFd>,
+    /// What to put back, by slot.
+    before: Vec<Option<OwnedFd>>,
+    joined: bool,
+}
+
+impl Occupied {
+    fn enter(&mut self, present: &[Option<u32>], warden: &mut Warden) -> Result<(), EnterError> {
+        let mut tasks = self.seat.leave_tasks(&self.programs)?;
+        for (slot, (program, present)) in (0u32..).zip(self.programs.iter().zip(present)) {
+            let before = present.map(program::open_by_id).transpose()?;
+            let held = before
+                .as_ref()
+                .map(|program| warden::hold(program.as_fd()))
+                .transpose()?;
+            tasks.push(Task::RestoreSlot {
+                map: warden::hold(self.map.as_fd())?,
+                slot,
+                own: program::id(program)?,
+                before: held.filter(|_| !self.joined),
+                successor: self.seat.successor(slot)?,
+            });
+            self.before.push(before.filter(|_| !self.joined));
+        }
+        warden.watch(tasks)?;
+        self.seat.sit(&self.programs)?;
+        if !self.joined {
+            for (slot, program) in (0u32..).zip(&self.programs) {
+                map::set_program(self.map.as_fd(), slot, program.as_fd())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn leave_slot(&self, slot: u32, before: Option<OwnedFd>) -> std::io::Result<()> {
+        let own = program::id(&self.programs[slot as usize])?;
+        if map::program_in(self.map.as_fd(), slot)? != Some(own) {
+            return Ok(());
+        }
+        let next = self.seat.program_behind(slot);
+        match next.or(before) {
+            Some(program) => map::set_program(self.map.as_fd(), slot, program.as_fd()),
+            None => map::clear_program(self.map.as_fd(), slot),
+        }
+    }
+
+    /// Puts back what was there; what could not be put back is said.
+    pub fn leave(&mut self) -> Vec<String> {
+        let mut notices = Vec::new();
+        for (slot, before) in (0u32..).zip(std::mem::take(&mut self.before)) {
+            if let Err(error) = self.leave_slot(slot, before) {
+                notices.push(format!(
+                    "could not put back slot {slot} of the hook map: {error}"
+                ));
+            }
+        }
+        self.seat.leave();
+        notices
+    }
+}
+
+impl Drop for Occupied {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
