@@ -78,6 +78,20 @@ pub fn cannot_load(label: &str, program: &str, failure: &LoadFailure) -> Error {
     }
 }
 
+/// The program is fine as it is, but not with hooks in it.
+pub fn cannot_fit(label: &str, program: &str, failure: &LoadFailure) -> Error {
+    let what = format!("cannot make {program} of {label} tappable");
+    let why = match verifier::condense(&failure.log).or_else(|| libbpf_says(failure)) {
+        Some(reason) => format!("with hooks put in, the verifier refuses it: {reason}"),
+        None => Error::os(
+            "with hooks put in, the kernel refuses it",
+            again(&failure.error),
+        )
+        .to_string(),
+    };
+    Error::failed(what, why).mend("load it without --tappable")
+}
+
 /// The first complaint is the cause; what follows is what came of it.
 fn libbpf_says(failure: &LoadFailure) -> Option<String> {
     let is_hint = |text: &&String| {

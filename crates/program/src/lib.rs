@@ -35,6 +35,7 @@ pub mod rewrite;
 pub mod site;
 mod standing;
 pub mod status;
+pub mod tappable;
 mod verifier;
 
 pub use site::Site;

@@ -4,13 +4,14 @@ use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use trawl_kernel::bpf::loader::{LoadedFile, MapEntry, ObjectFile, ProgramEntry};
+use trawl_kernel::bpf::loader::{LoadFailure, LoadedFile, MapEntry, ObjectFile, ProgramEntry};
 use trawl_kernel::bpf::{info, map, program};
 use trawl_kernel::{Error, Result, bpffs};
 
 use crate::explain;
 use crate::record::Record;
 use crate::site::{Site, make_directory};
+use crate::tappable::{self, Fitted, Hooks, Problem};
 
 /// The largest file that is taken for an object file.
 const LARGEST: u64 = 64 << 20;
@@ -25,6 +26,7 @@ pub struct Source {
     pin_maps: Option<PathBuf>,
     flags: u32,
     offload: bool,
+    hooks: Hooks,
 }
 
 impl Source {
@@ -65,6 +67,7 @@ impl Source {
             pin_maps: None,
             flags: 0,
             offload: false,
+            hooks: Hooks::default(),
         })
     }
 
@@ -149,6 +152,11 @@ impl Source {
         self.offload = true;
     }
 
+    /// Puts hooks into the program for captures to enter (`trawl capture --tap hook`).
+    pub fn make_tappable(&mut self) {
+        self.hooks.tappable = true;
+    }
+
     /// Loads it, for this interface. Maps that were pinned for it are unpinned again if it is dropped before it is
     /// attached.
     pub fn load(mut self, site: &Site) -> Result<Program> {
@@ -186,13 +194,23 @@ impl Source {
         if self.offload {
             self.object.offload_to(&name, site.index());
         }
+        let targets: Vec<String> = wanted
+            .iter()
+            .filter(|one| **one != name && !self.also.iter().any(|also| also == *one))
+            .map(|one| (*one).to_owned())
+            .collect();
         let mut pins = Pins::default();
         self.place_pins(&mut pins)?;
-        let file = self
-            .object
-            .load()
-            .map_err(|e| explain::cannot_load(&self.label, &name, &e))?;
+        let mut fitted = self.fit_hooks(&name, &targets)?;
+        let with_hooks = !fitted.maps.is_empty();
+        let label = self.label;
+        let cannot_load = |e: LoadFailure| match with_hooks {
+            true => explain::cannot_fit(&label, &name, &e),
+            false => explain::cannot_load(&label, &name, &e),
+        };
+        let file = self.object.load().map_err(cannot_load)?;
         pins.pinned_by_now();
+        fitted.finish(&file, &name).map_err(cannot_load)?;
         let fd = file
             .program(&name)
             .ok_or_else(|| Error::failed(format!("cannot load {name}"), "it was left out"))?;
@@ -205,11 +223,43 @@ impl Source {
             file,
             fd,
             name,
-            source: self.label,
+            source: label,
             id: about.id,
             map_ids: about.map_ids,
             pins,
+            fitted,
         })
+    }
+
+    /// Puts in what was asked for. A program that only might be followed by others is loaded without, if need be.
+    fn fit_hooks(&mut self, name: &str, targets: &[String]) -> Result<Fitted> {
+        if !self.hooks.any() {
+            return Ok(Fitted::default());
+        }
+        if self.offload {
+            return Err(Error::usage(
+                format!("cannot make {name} tappable"),
+                "programs on the card cannot jump to others",
+            )
+            .mend("leave out --mode hw"));
+        }
+        let mut prepared = self
+            .object
+            .prepare()
+            .map_err(|e| explain::cannot_load(&self.label, name, &e))?;
+        let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
+        match tappable::fit(&mut prepared, name, &targets, &self.hooks) {
+            Ok(fitted) => Ok(fitted),
+            Err(Problem::Refused(which, refusal)) => Err(Error::failed(
+                format!("cannot make {which} of {} tappable", self.label),
+                refusal,
+            )
+            .mend("load it without --tappable")),
+            Err(Problem::Original(which, failure)) => {
+                Err(explain::cannot_load(&self.label, &which, &failure))
+            }
+            Err(Problem::Other(error)) => Err(error),
+        }
     }
 
     /// Tells libbpf where maps are to be pinned, and notes what was not there before.
@@ -250,6 +300,7 @@ pub struct Program {
     id: u32,
     map_ids: Vec<u32>,
     pins: Pins,
+    fitted: Fitted,
 }
 
 impl Program {
@@ -279,7 +330,14 @@ impl Program {
         };
         let mut maps = self.file.maps();
         maps.retain(|(_, fd)| is_own(fd));
+        let hooks = self.fitted.maps.iter();
+        maps.extend(hooks.map(|(name, fd)| (name.clone(), fd.as_fd())));
         maps
+    }
+
+    /// What the person who loads it should know.
+    pub fn notices(&self) -> &[String] {
+        &self.fitted.notices
     }
 
     /// From now on the pins made while loading stay; the note of them.

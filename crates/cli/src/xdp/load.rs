@@ -33,6 +33,9 @@ pub struct Args {
     /// Pin the program's maps in this directory, or use those that are pinned there
     #[arg(long, value_name = "DIR")]
     pin_maps: Option<PathBuf>,
+    /// Put hooks into the program for captures, at its entry and its exits (trawl capture --tap hook)
+    #[arg(long)]
+    tappable: bool,
     /// Network namespace of the interface: a name, a path or a process id
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
@@ -49,7 +52,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if mode == Some(XdpMode::Offload) {
         source.offload();
     }
+    if args.tappable {
+        source.make_tappable();
+    }
     let program = source.load(&site)?;
+    for notice in program.notices() {
+        eprintln!("trawl: {notice}");
+    }
     let wish = Wish {
         mode,
         replace: args.replace,

@@ -41,7 +41,7 @@ pub struct MapEntry {
 /// An object file before it is loaded.
 #[derive(Debug)]
 pub struct ObjectFile {
-    open: OpenObject,
+    pub(super) open: OpenObject,
     wanted: Vec<String>,
 }
 
@@ -67,7 +67,7 @@ thread_local! {
 }
 
 /// Collects what libbpf says on this thread, instead of letting it write to the terminal.
-fn listen<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
+pub(super) fn listen<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
     libbpf_rs::set_print(Some((PrintLevel::Warn, |_, text| {
         WARNINGS.with_borrow_mut(|all| all.push(text.trim_end().to_owned()));
     })));
@@ -139,6 +139,16 @@ impl ObjectFile {
     /// Makes an XDP program of one whose section does not say so.
     pub fn set_xdp(&mut self, name: &str) {
         if let Some(mut one) = self.program(name) {
+            one.set_prog_type(ProgramType::Xdp);
+            one.set_attach_type(ProgramAttachType::Xdp);
+        }
+    }
+
+    /// Leaves out what the section's name says of fragments.
+    pub fn set_linear(&mut self, name: &str) {
+        if let Some(mut one) = self.program(name) {
+            // libbpf forgets the section when the type changes.
+            one.set_prog_type(ProgramType::SocketFilter);
             one.set_prog_type(ProgramType::Xdp);
             one.set_attach_type(ProgramAttachType::Xdp);
         }

@@ -8,11 +8,14 @@ use std::ptr::NonNull;
 
 use libbpf_rs::{AsRawLibbpf, OpenObject};
 
+use super::loader::{LoadFailure, ObjectFile, listen};
 use super::{c_name, check, opts};
 use crate::{Error, Result};
 
 /// Asks the verifier for its statistics, and nothing else.
 const LOG_STATISTICS: u32 = 4;
+/// Asks it for all that it looks at.
+const LOG_STEPS: u32 = 1;
 const LOG_SIZE: usize = 64 << 10;
 /// Before the stack depths of a program's functions, in the verifier's statistics.
 const STACK_DEPTH: &str = "stack depth ";
@@ -26,7 +29,7 @@ pub struct Edited {
     pub moved: Vec<u32>,
 }
 
-/// An object that libbpf has prepared.
+/// An object file that libbpf has prepared.
 #[derive(Debug)]
 pub struct Prepared<'o> {
     open: &'o mut OpenObject,
@@ -49,15 +52,26 @@ pub struct Twin {
     lines: Records<libbpf_sys::bpf_line_info>,
 }
 
-impl<'o> Prepared<'o> {
-    /// Lets libbpf prepare the object. It is loaded afterwards by [`OpenObject::load`], as ever.
-    pub fn new(open: &'o mut OpenObject) -> Result<Self> {
-        // SAFETY: the object is live and not loaded, which its type stands for.
-        check(unsafe { libbpf_sys::bpf_object__prepare(open.as_libbpf_object().as_ptr()) })
-            .map_err(|e| Error::os("cannot prepare the object", e))?;
-        Ok(Self { open })
+impl ObjectFile {
+    /// Lets libbpf do all that comes before loading; [`Self::load`] goes on from there.
+    pub fn prepare(&mut self) -> Result<Prepared<'_>, LoadFailure> {
+        let open = &mut self.open;
+        let (prepared, warnings) = listen(|| {
+            // SAFETY: the object is live and not loaded, which its type stands for.
+            check(unsafe { libbpf_sys::bpf_object__prepare(open.as_libbpf_object().as_ptr()) })
+        });
+        match prepared {
+            Ok(_) => Ok(Prepared { open }),
+            Err(error) => Err(LoadFailure {
+                error,
+                log: String::new(),
+                warnings,
+            }),
+        }
     }
+}
 
+impl Prepared<'_> {
     fn find(&self, name: &str) -> Result<NonNull<libbpf_sys::bpf_program>> {
         let c_name = CString::new(name).unwrap_or_default();
         let object = self.open.as_libbpf_object().as_ptr();
@@ -86,25 +100,39 @@ impl<'o> Prepared<'o> {
             .collect())
     }
 
-    /// How deep the stack of each of the program's functions is, the main one first: what the verifier found.
-    pub fn stack_depths(&self, name: &str) -> Result<Vec<u32>> {
-        let twin = self.twin_of(self.find(name)?, name)?;
+    /// Those of the maps whose descriptors stand in its instructions that are arrays of programs, held open.
+    pub fn program_arrays(&self, descriptors: &[i32]) -> Result<Vec<OwnedFd>> {
+        let mut arrays = Vec::new();
+        for map in self.open.maps() {
+            // SAFETY: the map belongs to the object that is borrowed here.
+            let fd = unsafe { libbpf_sys::bpf_map__fd(map.as_libbpf_object().as_ptr()) };
+            if map.map_type() as u32 == super::map::PROG_ARRAY && descriptors.contains(&fd) {
+                // SAFETY: the object holds the descriptor open while it is borrowed here.
+                let held = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned();
+                arrays.push(held.map_err(|e| Error::os("cannot hold a map", e))?);
+            }
+        }
+        Ok(arrays)
+    }
+
+    /// How deep the stack of each of the program's functions is, the main one first: what the verifier found. `None`
+    /// where it does not say; an error where it refuses the program.
+    pub fn stack_depths(&self, name: &str) -> Result<Option<Vec<u32>>, LoadFailure> {
+        let twin = self.twin_of(name).map_err(|e| LoadFailure {
+            error: io::Error::other(e.to_string()),
+            log: String::new(),
+            warnings: Vec::new(),
+        })?;
         let mut log = vec![0u8; LOG_SIZE];
         // Nothing but the measure is taken of this one: the program's own licence is asked when it is loaded to run.
         twin.try_load(GPL, Some((&mut log, LOG_STATISTICS)))
-            .map_err(|e| twin.explain(e))?;
-        let text = String::from_utf8_lossy(&log);
-        stack_depths_in(&text).ok_or_else(|| {
-            Error::failed(
-                format!("cannot tell how much stack the program {name} uses"),
-                "the verifier gives no statistics",
-            )
-        })
+            .map_err(|e| twin.failure(e))?;
+        Ok(stack_depths_in(&String::from_utf8_lossy(&log)))
     }
 
     /// The program with other instructions, ready to be loaded beside the one that libbpf loads.
     pub fn twin(&self, name: &str, edited: &Edited) -> Result<Twin> {
-        let mut twin = self.twin_of(self.find(name)?, name)?;
+        let mut twin = self.twin_of(name)?;
         twin.instructions = super::splice::from_words(&edited.words);
         twin.functions.move_by(&edited.moved);
         twin.lines.move_by(&edited.moved);
@@ -133,7 +161,8 @@ impl<'o> Prepared<'o> {
         Ok(())
     }
 
-    fn twin_of(&self, program: NonNull<libbpf_sys::bpf_program>, name: &str) -> Result<Twin> {
+    fn twin_of(&self, name: &str) -> Result<Twin> {
+        let program = self.find(name)?;
         let object = self.open.as_libbpf_object().as_ptr();
         // SAFETY: object and program are live; the section's name is a C string of the program's.
         let (btf, kind, attach_type, flags, section) = unsafe {
@@ -174,21 +203,26 @@ impl<'o> Prepared<'o> {
 
 impl Twin {
     /// Loads it under the licence that the program has, which its own loaded program tells of.
-    pub fn load(&self, original: BorrowedFd<'_>) -> Result<OwnedFd> {
-        let about = super::info::program(original)
-            .map_err(|e| Error::os(format!("cannot look at the program {}", self.name), e))?;
+    pub fn load(&self, original: BorrowedFd<'_>) -> Result<OwnedFd, LoadFailure> {
+        let about = super::info::program(original).map_err(|e| self.failure(e))?;
         let license = if about.gpl_compatible {
             GPL
         } else {
             "Proprietary"
         };
-        self.try_load(license, None).map_err(|e| self.explain(e))
+        self.try_load(license, None).map_err(|e| self.failure(e))
     }
 
-    fn explain(&self, error: io::Error) -> Error {
-        let mut log = vec![0u8; LOG_SIZE << 6];
-        let _ = self.try_load(GPL, Some((&mut log, 1)));
-        super::program::explain(&self.name, error, &log)
+    /// Has it verified once more for the log.
+    fn failure(&self, error: io::Error) -> LoadFailure {
+        let mut log = vec![0u8; LOG_SIZE << 8];
+        let _ = self.try_load(GPL, Some((&mut log, LOG_STEPS)));
+        let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
+        LoadFailure {
+            error,
+            log: String::from_utf8_lossy(&log[..end]).into_owned(),
+            warnings: Vec::new(),
+        }
     }
 
     fn try_load(&self, license: &str, log: Option<(&mut Vec<u8>, u32)>) -> io::Result<OwnedFd> {

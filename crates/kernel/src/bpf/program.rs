@@ -83,7 +83,7 @@ fn try_load(
 }
 
 /// The verifier's log ends with the reason; the line before its statistics is the one to show.
-pub(super) fn explain(name: &str, error: io::Error, log: &[u8]) -> Error {
+fn explain(name: &str, error: io::Error, log: &[u8]) -> Error {
     // Where the verifier takes lines of its log back it leaves zeroes, and real text behind them.
     let text = String::from_utf8_lossy(log).replace('\0', "");
     let reason = text.lines().rfind(|l| {

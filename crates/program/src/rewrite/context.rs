@@ -6,7 +6,8 @@ use super::Refusal;
 
 const CONTEXT: u8 = 1;
 const FRAME: u8 = 10;
-const STACK_SIZE: u32 = 512;
+/// What a program, with the subprograms it is in the middle of calling, may have.
+pub const STACK_SIZE: u32 = 512;
 const SLOT: u32 = 8;
 const CALLEE_SAVED: [u8; 4] = [6, 7, 8, 9];
 

@@ -15,7 +15,7 @@ use std::fmt;
 
 use trawl_filter::ebpf::{Insn, op};
 
-pub use context::Keep;
+pub use context::{Keep, STACK_SIZE};
 pub use layout::Rewritten;
 
 /// A call of this helper that succeeds does not come back.

@@ -1,0 +1,222 @@
+//! Hooks put into a program between its preparation by libbpf and its loading, without its source: jumps through maps
+//! that captures, and the programs behind it in a chain, can enter.
+//!
+//! A tappable program has two maps. `trawl_hook` is as xdpcap has it: five slots, one for each action, and every exit
+//! jumps through the one of its verdict. `trawl_entry` is jumped through before the program begins: a capture in its
+//! first slot sees the packet as it came, and jumps on to the second one, where the program stands once more, without
+//! that first jump. While nobody is there the kernel patches the jump at the entry away.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use trawl_kernel::bpf::loader::{LoadFailure, LoadedFile};
+use trawl_kernel::bpf::map;
+use trawl_kernel::bpf::prepared::{Edited, Prepared, Twin};
+use trawl_kernel::layout::{ENTRY_SLOT_BODY, ENTRY_SLOT_CAPTURE, ENTRY_SLOTS};
+use trawl_kernel::{Error, Result};
+
+use crate::rewrite::{Entry, Keep, Plan, Program, Refusal, Rewritten, STACK_SIZE, Slots, Through};
+
+/// The maps' names, by which captures find them.
+pub const HOOK: &str = "trawl_hook";
+pub const ENTRY: &str = "trawl_entry";
+pub const NEXT: &str = "trawl_next";
+/// XDP_ABORTED, DROP, PASS, TX and REDIRECT.
+pub const ACTIONS: u32 = 5;
+
+/// What is to be put into a program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hooks {
+    /// For captures, at entry and exit.
+    pub tappable: bool,
+    /// For the next program of a chain: the verdicts that lead there.
+    pub chain_actions: Option<Vec<u32>>,
+}
+
+impl Hooks {
+    pub fn any(&self) -> bool {
+        self.tappable || self.chain_actions.is_some()
+    }
+}
+
+/// Why no hooks were put in.
+#[derive(Debug)]
+pub enum Problem {
+    /// The program by this name cannot be rewritten.
+    Refused(String, Refusal),
+    /// The program by this name is not taken by the verifier as it is.
+    Original(String, LoadFailure),
+    Other(Error),
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+/// Hooks that are in a program, and what it takes to finish them when it is loaded.
+#[derive(Debug, Default)]
+pub struct Fitted {
+    /// The maps by their names.
+    pub maps: Vec<(String, OwnedFd)>,
+    /// What the person should know.
+    pub notices: Vec<String>,
+    twin: Option<Twin>,
+    /// Arrays that the program itself jumps through.
+    arrays: Vec<OwnedFd>,
+}
+
+/// The maps while programs are being rewritten.
+struct Maps {
+    hook: Option<OwnedFd>,
+    entry: Option<OwnedFd>,
+    next: Option<OwnedFd>,
+}
+
+/// Puts hooks into the main program; the others are those that it may jump to, whose exits are its exits.
+pub fn fit(
+    prepared: &mut Prepared<'_>,
+    main: &str,
+    others: &[&str],
+    hooks: &Hooks,
+) -> Result<Fitted, Problem> {
+    let mut fitted = Fitted::default();
+    let array = |wanted: bool, name: &str, entries: u32| match wanted {
+        true => map::create_prog_array(name, entries).map(Some),
+        false => Ok(None),
+    };
+    let original = read(prepared, main)?;
+    let entry = hooks.tappable && !original.calls_modules();
+    if hooks.tappable && !entry {
+        fitted.notices.push(format!(
+            "{main} calls functions of a kernel module: captures see it at its exit only"
+        ));
+    }
+    let maps = Maps {
+        hook: array(hooks.tappable, HOOK, ACTIONS)?,
+        entry: array(entry, ENTRY, ENTRY_SLOTS as u32)?,
+        next: array(hooks.chain_actions.is_some(), NEXT, ACTIONS)?,
+    };
+    let exits = exits(&maps, hooks);
+    let mut edits = Vec::new();
+    for name in others {
+        let program = read(prepared, name)?;
+        let keep = keep(prepared, name, &program)?;
+        let plan = Plan {
+            entry: None,
+            exits: exits.clone(),
+        };
+        edits.push((*name, rewrite(name, &program, &plan, keep)?));
+    }
+    let keep = keep(prepared, main, &original)?;
+    let mut plan = Plan { entry: None, exits };
+    if let Some(entry) = &maps.entry {
+        let body = rewrite(main, &original, &plan, keep)?;
+        fitted.twin = Some(prepared.twin(main, &body)?);
+        plan.entry = Some(Entry {
+            map: entry.as_raw_fd(),
+            slot: ENTRY_SLOT_CAPTURE as i32,
+        });
+    }
+    edits.push((main, rewrite(main, &original, &plan, keep)?));
+    // Nothing is changed before it is certain that all can be.
+    for (name, edited) in &edits {
+        prepared.replace(name, edited)?;
+    }
+    if original.has_tail_calls() {
+        fitted.arrays = prepared.program_arrays(&original.maps())?;
+    }
+    let Maps { hook, entry, next } = maps;
+    let named = [(HOOK, hook), (ENTRY, entry), (NEXT, next)];
+    fitted.maps = named
+        .into_iter()
+        .filter_map(|(name, map)| Some((name.to_owned(), map?)))
+        .collect();
+    Ok(fitted)
+}
+
+fn exits(maps: &Maps, hooks: &Hooks) -> Vec<Through> {
+    let mut exits = Vec::new();
+    if let Some(hook) = &maps.hook {
+        exits.push(Through {
+            map: hook.as_raw_fd(),
+            slots: Slots::Verdict,
+        });
+    }
+    if let (Some(next), Some(actions)) = (&maps.next, &hooks.chain_actions) {
+        exits.push(Through {
+            map: next.as_raw_fd(),
+            slots: Slots::Only(actions.clone()),
+        });
+    }
+    exits
+}
+
+fn read(prepared: &Prepared<'_>, name: &str) -> Result<Program, Problem> {
+    let words = prepared.instructions(name)?;
+    Program::new(&words).map_err(|refusal| Problem::Refused(name.to_owned(), refusal))
+}
+
+/// The verifier's opinion of the program as it is comes first: what it says later is about the hooks.
+fn keep(prepared: &Prepared<'_>, name: &str, program: &Program) -> Result<Keep, Problem> {
+    let depths = match program.calls_modules() {
+        // Only libbpf can load such a program.
+        true => None,
+        false => prepared
+            .stack_depths(name)
+            .map_err(|failure| Problem::Original(name.to_owned(), failure))?,
+    };
+    if let Some(register) = program.free_registers().first() {
+        return Ok(Keep::Register(*register));
+    }
+    let depth = depths.and_then(|all| all.first().copied());
+    Keep::below(depth.unwrap_or(STACK_SIZE))
+        .map_err(|refusal| Problem::Refused(name.to_owned(), refusal))
+}
+
+fn rewrite(name: &str, program: &Program, plan: &Plan, keep: Keep) -> Result<Edited, Problem> {
+    let Rewritten {
+        instructions,
+        moved,
+    } = program
+        .rewrite(plan, keep)
+        .map_err(|refusal| Problem::Refused(name.to_owned(), refusal))?;
+    Ok(Edited {
+        words: instructions.iter().map(|one| one.to_u64()).collect(),
+        moved: moved.into_iter().map(|index| index as u32).collect(),
+    })
+}
+
+impl Fitted {
+    /// The program has been loaded: now it is put where captures at its entry jump on to.
+    pub fn finish(&mut self, file: &LoadedFile, main: &str) -> Result<(), LoadFailure> {
+        let failure = |error| LoadFailure {
+            error,
+            log: String::new(),
+            warnings: Vec::new(),
+        };
+        if let (Some(twin), Some(original), Some(entry)) =
+            (self.twin.take(), file.program(main), self.map(ENTRY))
+        {
+            let twin = twin.load(original)?;
+            map::set_program(entry.as_fd(), ENTRY_SLOT_BODY as u32, twin.as_fd())
+                .map_err(failure)?;
+        }
+        for array in std::mem::take(&mut self.arrays) {
+            let about = map::info(&array).map_err(failure)?;
+            let is_free = |slot| map::program_in(array.as_fd(), slot).is_ok_and(|id| id.is_none());
+            if (0..about.max_entries).any(is_free) {
+                self.notices.push(format!(
+                    "{main} jumps through the program array {}, which has slots for others to fill: what leaves by a program that they put there is seen by no capture at its exit, and by no program behind in a chain",
+                    about.name
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn map(&self, name: &str) -> Option<&OwnedFd> {
+        let found = self.maps.iter().find(|(found, _)| found == name);
+        found.map(|(_, map)| map)
+    }
+}
