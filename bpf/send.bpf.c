@@ -1,51 +1,196 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* The sending program for frames that are not all alike: every so many-th differs in one 16-bit field. Its frames
- * leave by XDP_TX from BPF_PROG_TEST_RUN. */
+/* The sending program: makes the frames of a pattern, which leave by XDP_TX from BPF_PROG_TEST_RUN.
+ *
+ * The kernel gives it the same pages again and again, with what was put into them the last time, by this program or
+ * by whoever received the frame. So everything that may differ is written in each frame. */
 #include <linux/bpf.h>
+#include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+
+#include "include/send.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Read and written by user space as it stands here: see crates/kernel/src/send/live.rs. */
-struct variation {
-	/* The field's bytes in a usual frame and in an other one, in network order. */
-	__u16 usual;
-	__u16 other;
-	/* Where the field is. */
-	__u32 offset;
-	/* One frame in so many is an other one. */
-	__u32 every;
-	/* Usual frames since the last other one. */
-	__u32 since;
-};
+const volatile struct send_plan plan;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct variation);
-} variation SEC(".maps");
+	__type(value, struct send_state);
+} state SEC(".maps");
 
-#define OFFSET_MAX 255
+/* The sizes of these three are the loader's to set. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct send_variant);
+} variants SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} schedule SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} lists SEC(".maps");
+
+/* Ones' complement sums are sums modulo 65535, which 2^16, 2^32 and 2^48 are all one above. */
+static __always_inline __u64 fold(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (sum & 0xffff) + (sum >> 16);
+}
+
+static __always_inline __u64 mix(__u64 value)
+{
+	value = (value ^ value >> 30) * SEND_MIX_1;
+	value = (value ^ value >> 27) * SEND_MIX_2;
+	return value ^ value >> 31;
+}
+
+/* Powers of two need no division, which takes longer than all the rest. */
+static __always_inline __u64 modulo(__u64 value, __u64 count)
+{
+	return count & (count - 1) ? value % count : value & (count - 1);
+}
+
+static __always_inline __u64 value_of(const struct send_edit *edit, __u64 number, __u64 turn)
+{
+	__u64 random, *entry;
+	__u32 index;
+
+	switch (edit->kind) {
+	case SEND_STEP:
+		return edit->first + modulo(turn, edit->count) * edit->step;
+	case SEND_RANDOM:
+		random = mix((turn + 1) * SEND_MIX_ADD + edit->seed);
+		if (edit->count & (edit->count - 1))
+			random = (random >> 32) * edit->count >> 32;
+		else
+			random &= edit->count - 1;
+		return edit->first + random;
+	case SEND_LIST:
+		index = edit->list + modulo(turn, edit->count);
+		entry = bpf_map_lookup_elem(&lists, &index);
+		return entry ? *entry : 0;
+	case SEND_NUMBER:
+		return edit->first + number;
+	default:
+		return edit->first + bpf_ktime_get_ns();
+	}
+}
+
+static __always_inline int put(struct xdp_md *context, __u32 offset, __u32 width, __u64 word)
+{
+	void *end = (void *)(long)context->data_end;
+	void *at = (void *)(long)context->data;
+
+	if (offset >= SEND_REACH)
+		return -1;
+	at += offset;
+	if (width == 2) {
+		if (at + 2 > end)
+			return -1;
+		*(__u16 *)at = bpf_htons(word);
+	} else if (width == 4) {
+		if (at + 4 > end)
+			return -1;
+		*(__u32 *)at = bpf_htonl(word);
+	} else {
+		if (at + 8 > end)
+			return -1;
+		*(__u64 *)at = bpf_cpu_to_be64(word);
+	}
+	return 0;
+}
+
+static __always_inline int copy_header(struct xdp_md *context, const struct send_variant *variant)
+{
+	void *end = (void *)(long)context->data_end;
+	__u64 *at = (void *)(long)context->data;
+	__u32 i;
+
+	for (i = 0; i < SEND_HEADER_WORDS; i++, at++) {
+		if (i >= variant->header_words)
+			return 0;
+		if ((void *)(at + 1) > end)
+			return -1;
+		*at = variant->header[i];
+	}
+	return 0;
+}
+
+static __always_inline const struct send_variant *variant_of(__u64 number)
+{
+	__u32 key = 0, *kind;
+
+	if (plan.schedule > 1) {
+		key = modulo(number, plan.schedule);
+		kind = bpf_map_lookup_elem(&schedule, &key);
+		key = kind ? *kind : 0;
+	}
+	if (plan.every && modulo(number, plan.every) == plan.every - 1)
+		key += plan.other;
+	return bpf_map_lookup_elem(&variants, &key);
+}
 
 SEC("?xdp")
-int send_varied(struct xdp_md *context)
+int send_pattern(struct xdp_md *context)
 {
-	__u32 zero = 0;
-	struct variation *vary = bpf_map_lookup_elem(&variation, &zero);
-	__u16 *field;
+	const struct send_variant *variant;
+	__u64 number, turn, value, word;
+	__u64 sums[SEND_SUMS];
+	struct send_state *here;
+	__u32 zero = 0, i, j;
 
-	if (!vary || vary->offset > OFFSET_MAX)
+	here = bpf_map_lookup_elem(&state, &zero);
+	if (!here)
 		return XDP_ABORTED;
-	field = (void *)(long)context->data + vary->offset;
-	if ((void *)(field + 1) > (void *)(long)context->data_end)
+	number = here->number;
+	here->number = number + here->stride;
+	turn = plan.flows ? modulo(number, plan.flows) : number;
+
+	variant = variant_of(number);
+	if (!variant)
 		return XDP_ABORTED;
-	/* Written in each frame: the kernel uses a page again with what was put into it. */
-	if (++vary->since >= vary->every) {
-		vary->since = 0;
-		*field = vary->other;
-	} else {
-		*field = vary->usual;
+	/* Still as long as the longest frame, so that whole words can be written. */
+	if (copy_header(context, variant))
+		return XDP_ABORTED;
+	if (plan.tail && put(context, plan.tail, 8, bpf_be64_to_cpu(variant->tail)))
+		return XDP_ABORTED;
+	if (plan.longest != variant->length &&
+	    bpf_xdp_adjust_tail(context, (int)variant->length - (int)plan.longest))
+		return XDP_ABORTED;
+
+	for (j = 0; j < SEND_SUMS; j++)
+		sums[j] = variant->sum[j].start;
+	for (i = 0; i < SEND_EDITS && i < variant->edits; i++) {
+		const struct send_edit *edit = &variant->edit[i];
+
+		value = value_of(edit, number, turn);
+		word = edit->base | value << (edit->shift & 63);
+		if (put(context, edit->offset, edit->width, word))
+			return XDP_ABORTED;
+		word = fold(word);
+		for (j = 0; j < SEND_SUMS; j++)
+			sums[j] += word * edit->factor[j];
+	}
+	for (j = 0; j < SEND_SUMS && j < variant->sums; j++) {
+		word = ~fold(sums[j]) & 0xffff;
+		if (!word && variant->sum[j].never_zero)
+			word = 0xffff;
+		if (put(context, variant->sum[j].offset, 2, word))
+			return XDP_ABORTED;
 	}
 	return XDP_TX;
 }

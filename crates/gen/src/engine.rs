@@ -1,7 +1,9 @@
 //! How frames are handed to the device.
 
+mod live;
 mod packet;
 
+pub use live::Live;
 pub use packet::Packet;
 
 use trawl_kernel::Result;
@@ -33,6 +35,11 @@ pub trait Engine {
 
     /// The most frames that one call should be asked for.
     fn most(&self) -> u64;
+
+    /// What may be wrong when the device takes nothing at all.
+    fn suspicion(&self) -> &'static str {
+        "is it up, and its other end?"
+    }
 
     /// Called when nothing more will be sent: waits, for a bounded time, until the device has dealt with what it was
     /// given, and tells what it took that was not told before.

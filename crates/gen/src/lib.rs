@@ -10,6 +10,7 @@
 
 pub mod engine;
 pub mod pace;
+pub mod pattern;
 pub mod receive;
 pub mod run;
 pub mod source;

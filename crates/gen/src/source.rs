@@ -2,6 +2,8 @@
 
 use trawl_kernel::Result;
 
+use crate::pattern::PatternSource;
+
 /// What a source has to say when it is asked for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
@@ -21,6 +23,11 @@ pub trait Source: Send {
 
     /// The longest frame there will be: engines make that much room.
     fn longest(&self) -> usize;
+
+    /// The pattern that the frames follow, if they do: then they can be made in the kernel.
+    fn pattern(&mut self) -> Option<&mut PatternSource> {
+        None
+    }
 }
 
 /// Ready-made frames, in turn, from the first again after the last.

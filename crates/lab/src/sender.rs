@@ -1,16 +1,29 @@
-//! The sender for tests and small experiments: given frames, out of one interface, counted exactly.
+//! The sender for tests and small experiments: given frames, out of one interface, counted exactly. A small
+//! order for the generator.
 
 use std::str::FromStr;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
-use trawl_kernel::netns::{Namespace, run_maybe_in};
-use trawl_kernel::send::{LiveSender, PacketSender, Sender, Variation, pin_to_cpu};
+use trawl_gen::Source;
+use trawl_gen::engine::{Live, Packet};
+use trawl_gen::pace::Rate;
+use trawl_gen::pattern::{Exception, Pattern, PatternSource, Variant};
+use trawl_gen::run::{Plan, run};
+use trawl_gen::source::InTurn;
+use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
 
-/// A paced sender looks at the clock this often at most.
-const TICK: Duration = Duration::from_micros(500);
-/// So long without one frame taken, and the receiver is taken to be stuck.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Frames that are not all alike: one in so many has other bytes at one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Variation {
+    /// Where the two bytes are; at most 255.
+    pub offset: u8,
+    pub usual: [u8; 2],
+    pub other: [u8; 2],
+    /// The first other frame is the one with this number, then each that many later.
+    pub every: u32,
+}
 
 /// How frames are handed to the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,152 +91,80 @@ pub fn send(job: &Job<'_>) -> Result<Sent> {
     if job.rate == Some(0) {
         return Err(Error::usage("cannot send", "a rate of 0 never ends"));
     }
-    // Entering a namespace already takes a thread that is thrown away; here one is wanted in any
-    // case, so that the caller keeps its CPUs.
-    let work = || {
-        if let Some(cpu) = job.cpu {
-            pin_to_cpu(cpu)?;
-        }
-        let mut sender: Box<dyn Sender> = match job.engine {
-            Engine::Live => Box::new(LiveSender::open(job.interface)?),
-            Engine::LiveVaried(variation) => {
-                Box::new(LiveSender::open_varied(job.interface, variation)?)
+    let open = |_| {
+        let mut source = source(job);
+        let engine: Box<dyn trawl_gen::Engine> = match job.engine {
+            Engine::Packet => Box::new(Packet::open(job.interface, source.longest())?),
+            Engine::Live | Engine::LiveVaried(_) => {
+                Box::new(Live::open(job.interface, source.as_mut(), None)?)
             }
-            Engine::Packet => Box::new(PacketSender::open(job.interface)?),
         };
-        drive(sender.as_mut(), job)
+        Ok((engine, source))
     };
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| run_maybe_in(job.namespace, work));
-        match thread.join() {
-            Ok(result) => result?,
-            Err(panicked) => std::panic::resume_unwind(panicked),
-        }
-    })
+    let plan = Plan {
+        namespace: job.namespace,
+        interface: job.interface,
+        cpus: &[job.cpu],
+        rate: job
+            .rate
+            .map_or(Rate::Unlimited, |rate| Rate::Frames(rate as f64)),
+        burst: 1,
+        count: Some(job.count),
+        duration: None,
+    };
+    let report = run(&plan, &open, &mut |_| true)?;
+    match report.failure {
+        Some(error) => Err(error),
+        None => Ok(Sent {
+            packets: report.figures.frames,
+            again: report.figures.refused,
+            took: report.figures.elapsed,
+        }),
+    }
 }
 
-fn drive(sender: &mut dyn Sender, job: &Job<'_>) -> Result<Sent> {
-    let start = Instant::now();
-    let mut sent = Sent {
-        packets: 0,
-        again: 0,
-        took: Duration::ZERO,
+fn source(job: &Job<'_>) -> Box<dyn Source> {
+    let pattern = match (job.engine, job.frames) {
+        (Engine::LiveVaried(variation), [frame, ..]) => varied(frame, variation),
+        (Engine::Live, [frame]) => Pattern::fixed(frame.clone()),
+        _ => return Box::new(InTurn::new(job.frames.to_vec())),
     };
-    let mut last_progress = start;
-    while sent.packets < job.count {
-        let due = due(job, start.elapsed()).min(job.count);
-        if due == sent.packets {
-            std::thread::sleep(TICK);
-            continue;
-        }
-        let turn = usize::try_from(sent.packets % job.frames.len() as u64).unwrap_or(0);
-        let most = if job.frames.len() == 1 {
-            sender.largest_burst()
-        } else {
-            1
-        };
-        let burst = sender.burst(&job.frames[turn], (due - sent.packets).min(most))?;
-        sent.packets += burst.sent;
-        sent.again += burst.refused;
-        let now = Instant::now();
-        if burst.sent > 0 {
-            last_progress = now;
-        } else if now - last_progress > PATIENCE {
-            return Err(Error::failed(
-                format!(
-                    "stopped sending out of {} after {} frames",
-                    job.interface, sent.packets
-                ),
-                format!("none was taken for {} seconds", PATIENCE.as_secs()),
-            ));
-        }
-    }
-    sent.took = start.elapsed();
-    Ok(sent)
+    Box::new(PatternSource::new(Arc::new(pattern), 0, 1))
 }
 
-/// How many frames should have been sent after that time.
-fn due(job: &Job<'_>, elapsed: Duration) -> u64 {
-    match job.rate {
-        None => job.count,
-        // The first frame is due at once.
-        Some(rate) => {
-            1 + u64::try_from(elapsed.as_nanos() * u128::from(rate) / 1_000_000_000)
-                .unwrap_or(u64::MAX - 1)
+fn varied(frame: &[u8], variation: Variation) -> Pattern {
+    let with = |field: [u8; 2]| {
+        let mut frame = frame.to_vec();
+        let at = usize::from(variation.offset);
+        if let Some(place) = frame.get_mut(at..at + 2) {
+            place.copy_from_slice(&field);
         }
-    }
+        Variant::new(frame, Vec::new(), &[])
+    };
+    let exception = Exception {
+        every: u64::from(variation.every.max(1)),
+        further: 1,
+    };
+    let variants = vec![with(variation.usual), with(variation.other)];
+    Pattern::new(variants, vec![0], None, Some(exception))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trawl_kernel::send::Burst;
-
-    /// Takes only every other frame of a burst.
-    #[derive(Default)]
-    struct Half {
-        frames: Vec<Vec<u8>>,
-    }
-
-    impl Sender for Half {
-        fn burst(&mut self, frame: &[u8], count: u64) -> Result<Burst> {
-            let sent = count.div_ceil(2);
-            self.frames.extend((0..sent).map(|_| frame.to_vec()));
-            Ok(Burst {
-                sent,
-                refused: count - sent,
-            })
-        }
-
-        fn largest_burst(&self) -> u64 {
-            16
-        }
-    }
-
-    fn job(frames: &[Vec<u8>], count: u64, rate: Option<u64>) -> Job<'_> {
-        Job {
+    #[test]
+    fn nothing_to_send_is_refused() {
+        let job = |frames, rate| Job {
             namespace: None,
             interface: "x",
             frames,
-            count,
+            count: 1,
             engine: Engine::Live,
             rate,
             cpu: None,
-        }
-    }
-
-    #[test]
-    fn refused_frames_are_sent_again_until_the_count_is_right() {
-        let frames = [vec![1; 60]];
-        let mut half = Half::default();
-        let sent = drive(&mut half, &job(&frames, 100, None)).unwrap();
-        assert_eq!((sent.packets, half.frames.len()), (100, 100));
-        assert!(sent.again > 0);
-    }
-
-    #[test]
-    fn several_frames_go_in_turn() {
-        let frames = [vec![1], vec![2], vec![3]];
-        let mut half = Half::default();
-        drive(&mut half, &job(&frames, 7, None)).unwrap();
-        let order: Vec<u8> = half.frames.iter().map(|f| f[0]).collect();
-        assert_eq!(order, [1, 2, 3, 1, 2, 3, 1]);
-    }
-
-    #[test]
-    fn a_rate_is_kept() {
-        let frames = [vec![1; 60]];
-        let job = job(&frames, 100, Some(2000));
-        assert_eq!(due(&job, Duration::ZERO), 1);
-        assert_eq!(due(&job, Duration::from_millis(10)), 21);
-        let sent = drive(&mut Half::default(), &job).unwrap();
-        assert!(sent.took >= Duration::from_micros(49_500), "{sent:?}");
-    }
-
-    #[test]
-    fn nothing_to_send_is_refused() {
-        assert!(send(&job(&[], 1, None)).is_err());
-        assert!(send(&job(&[vec![0; 60]], 1, Some(0))).is_err());
+        };
+        assert!(send(&job(&[], None)).is_err());
+        assert!(send(&job(&[vec![0; 60]], Some(0))).is_err());
         assert!("fast".parse::<Engine>().is_err());
     }
 }

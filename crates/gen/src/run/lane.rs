@@ -147,8 +147,9 @@ impl<'a> Lane<'a> {
                 return Err(Error::failed(
                     format!("stopped sending out of {}", self.plan.interface),
                     format!(
-                        "the device took no frame for {} seconds: is it up, and its other end?",
-                        PATIENCE.as_secs()
+                        "the device took no frame for {} seconds: {}",
+                        PATIENCE.as_secs(),
+                        engine.suspicion()
                     ),
                 ));
             }

@@ -4,46 +4,39 @@
 //! A veth takes such frames only when its peer has native XDP or GRO.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use super::{Burst, Sender, check_frame};
-use crate::bpf::object::Plain;
+use libbpf_rs::{MapCore, MapFlags, ObjectBuilder, OpenMapMut};
+
+use super::layout::{SendPlan, SendState, SendVariant};
+use super::{Burst, check_frame};
+use crate::bpf::link;
 use crate::error::{Error, Result};
 use crate::ethtool::Ethtool;
 use crate::netlink::Netlink;
+use crate::netns::{Namespace, run_in_scratch};
 use crate::probe::insn::{Program, returning};
 
 const XDP_TX: i32 = 3;
+const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
+const LOOPBACK: u32 = 1;
 /// The kernel's default; a veth queue holds 256 frames, so a batch always fits an empty one.
 const BATCH: u32 = 64;
-/// Large enough that setting up a run (about 30 µs) does not count.
-const LARGEST_BURST: u64 = 1 << 20;
+/// The most frames of one run. Setting it up (about 30 µs) does not count then.
+pub const LARGEST_RUN: u64 = 1 << 20;
 
-const VARIED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/send.bpf.o"));
-const VARIED_PROGRAM: &str = "send_varied";
-const VARIED_MAP: &str = "variation";
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/send.bpf.o"));
+const PROGRAM: &str = "send_pattern";
+const CANNOT_LOAD: &str = "cannot load the sending program";
 
-/// Frames that are not all alike: one in so many has other bytes at one place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Variation {
-    /// Where the two bytes are; at most 255.
-    pub offset: u8,
-    pub usual: [u8; 2],
-    pub other: [u8; 2],
-    /// The first other frame is the one with this number, then each that many later.
-    pub every: u32,
-}
-
-impl Variation {
-    /// struct variation of bpf/send.bpf.c.
-    fn to_bytes(self) -> [u8; 16] {
-        let mut bytes = [0; 16];
-        bytes[0..2].copy_from_slice(&self.usual);
-        bytes[2..4].copy_from_slice(&self.other);
-        bytes[4..8].copy_from_slice(&u32::from(self.offset).to_ne_bytes());
-        bytes[8..12].copy_from_slice(&self.every.to_ne_bytes());
-        bytes
-    }
+/// What the program is to make: see bpf/include/send.h.
+#[derive(Clone, Copy, Debug)]
+pub struct LivePlan<'a> {
+    pub plan: SendPlan,
+    pub variants: &'a [SendVariant],
+    pub schedule: &'a [u32],
+    pub lists: &'a [u64],
+    pub state: SendState,
 }
 
 /// A program and the interface that its frames leave by.
@@ -53,42 +46,65 @@ pub struct LiveSender {
     interface: u32,
     name: String,
     counters: Ethtool,
+    batch: u32,
+    _ready: Option<Ready>,
+}
+
+/// Keeps the program in the kernel's dispatcher of XDP programs. A run puts it there and takes it out again, and waits
+/// twice for all CPUs to have noticed, 10 to 30 ms; one that is attached somewhere is there already. So it is attached
+/// where no packet ever comes: to the loopback interface of a namespace of its own.
+#[derive(Debug)]
+struct Ready {
+    _link: OwnedFd,
+    _namespace: Namespace,
+}
+
+impl Ready {
+    /// A refusal only means that short runs take longer.
+    fn make(program: BorrowedFd<'_>) -> Option<Self> {
+        run_in_scratch(|| {
+            Some(Self {
+                _link: link::attach_xdp(program, LOOPBACK, XDP_FLAGS_SKB_MODE).ok()?,
+                _namespace: Namespace::current().ok()?,
+            })
+        })
+        .ok()?
+    }
 }
 
 impl LiveSender {
-    /// For an interface of the calling thread's namespace.
-    pub fn open(name: &str) -> Result<Self> {
+    /// Sends frames as they are given, out of an interface of the calling thread's namespace.
+    pub fn plain(name: &str) -> Result<Self> {
         let program = Program::new(libbpf_sys::BPF_PROG_TYPE_XDP, &returning(XDP_TX))
             .load("trawl_send")
             .map_err(|e| {
-                Error::os("cannot load the sending program", e)
-                    .mend("it takes root (CAP_BPF, CAP_NET_ADMIN)")
+                Error::os(CANNOT_LOAD, e).mend("it takes root (CAP_BPF, CAP_NET_ADMIN)")
             })?;
         Self::with_program(name, program)
     }
 
-    /// The same, where every so many-th frame differs. The count starts anew with each sender.
-    pub fn open_varied(name: &str, variation: Variation) -> Result<Self> {
-        let what = "cannot load the sending program";
-        let object = Plain::load(VARIED, VARIED_PROGRAM)?;
-        let map = object
-            .map(VARIED_MAP)
-            .ok_or_else(|| Error::failed(what, "its map is missing"))?;
-        set_first(map, &variation.to_bytes()).map_err(|e| Error::os(what, e))?;
-        let program = object.program().try_clone_to_owned();
-        Self::with_program(name, program.map_err(|e| Error::os(what, e))?)
+    /// Makes the frames in the kernel, each one anew.
+    pub fn making(name: &str, plan: &LivePlan<'_>) -> Result<Self> {
+        Self::with_program(name, load(plan)?)
     }
 
     fn with_program(name: &str, program: OwnedFd) -> Result<Self> {
         Ok(Self {
+            _ready: Ready::make(program.as_fd()),
             program,
             interface: Netlink::here()?.link(name)?.index,
             name: name.to_owned(),
             counters: Ethtool::open(None, name)?,
+            batch: BATCH,
         })
     }
 
-    /// Frames that the driver took from XDP so far; `None` where it does not count them.
+    /// How many frames the kernel makes before it hands them over.
+    pub fn set_batch(&mut self, batch: u32) {
+        self.batch = batch;
+    }
+
+    /// Frames that the driver took from XDP so far, by queue; `None` where it does not count them.
     fn taken(&self) -> Option<u64> {
         let statistics = self.counters.statistics().ok()?;
         let mut found = statistics
@@ -98,6 +114,38 @@ impl LiveSender {
             .peekable();
         found.peek()?;
         Some(found.sum())
+    }
+
+    /// Offers the frame, or what the program makes of it, `count` times.
+    pub fn burst(&mut self, frame: &[u8], count: u64) -> Result<Burst> {
+        check_frame(frame)?;
+        let count = count.min(LARGEST_RUN);
+        if count == 0 {
+            return Ok(Burst::default());
+        }
+        let before = self.taken();
+        match self.run(frame, count as u32) {
+            // A signal ends a run early; the driver's counters know how far it got.
+            Err(e) if e.kind() == io::ErrorKind::Interrupted && before.is_some() => {
+                let sent = self
+                    .taken()
+                    .unwrap_or(0)
+                    .saturating_sub(before.unwrap_or(0));
+                return Ok(Burst { sent, refused: 0 });
+            }
+            result => result.map_err(|e| self.explain(e, frame.len()))?,
+        }
+        let (Some(before), Some(after)) = (before, self.taken()) else {
+            return Ok(Burst {
+                sent: count,
+                refused: 0,
+            });
+        };
+        let sent = after.saturating_sub(before).min(count);
+        Ok(Burst {
+            sent,
+            refused: count - sent,
+        })
     }
 
     fn run(&self, frame: &[u8], count: u32) -> io::Result<()> {
@@ -114,7 +162,7 @@ impl LiveSender {
             ctx_size_in: size_of_val(&context) as u32,
             repeat: count as i32,
             flags: libbpf_sys::BPF_F_TEST_XDP_LIVE_FRAMES,
-            batch_size: BATCH.min(count),
+            batch_size: self.batch.min(count),
             ..Default::default()
         };
         // SAFETY: frame and context are read only, with their true sizes, and outlive the call.
@@ -142,65 +190,99 @@ impl LiveSender {
     }
 }
 
-/// Writes the first value of a map whose values have 16 bytes.
-fn set_first(map: BorrowedFd<'_>, value: &[u8; 16]) -> io::Result<()> {
-    let key = 0u32;
-    // SAFETY: keys have four bytes and values sixteen, as bpf/send.bpf.c declares them; both are only read.
-    let result = unsafe {
-        libbpf_sys::bpf_map_update_elem(
-            map.as_raw_fd(),
-            (&raw const key).cast(),
-            value.as_ptr().cast(),
-            0,
-        )
+/// Runs the program on a frame without sending it: what it made, for comparison with what was meant.
+pub fn made(plan: &LivePlan<'_>, frame: &[u8], count: usize) -> Result<Vec<Vec<u8>>> {
+    let program = load(plan)?;
+    let one = |_| {
+        let mut out = vec![0; frame.len() + 256];
+        let mut options = libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
+            data_in: frame.as_ptr().cast(),
+            data_size_in: frame.len() as u32,
+            data_out: out.as_mut_ptr().cast(),
+            data_size_out: out.len() as u32,
+            repeat: 1,
+            ..Default::default()
+        };
+        // SAFETY: the frame is only read and the room for the result written, both with their true sizes; they
+        // outlive the call.
+        let result =
+            unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
+        if result < 0 {
+            let error = io::Error::from_raw_os_error(-result);
+            return Err(Error::os("cannot run the sending program", error));
+        }
+        if options.retval != XDP_TX as u32 {
+            return Err(Error::failed(
+                "the sending program made no frame",
+                format!("it answered {}", options.retval),
+            ));
+        }
+        out.truncate(options.data_size_out as usize);
+        Ok(out)
     };
-    if result < 0 {
-        Err(io::Error::from_raw_os_error(-result))
-    } else {
-        Ok(())
-    }
+    (0..count).map(one).collect()
 }
 
-impl Sender for LiveSender {
-    fn burst(&mut self, frame: &[u8], count: u64) -> Result<Burst> {
-        check_frame(frame)?;
-        let count = count.min(LARGEST_BURST);
-        if count == 0 {
-            return Ok(Burst::default());
+fn load(plan: &LivePlan<'_>) -> Result<OwnedFd> {
+    let fail = |why: libbpf_rs::Error| Error::failed(CANNOT_LOAD, why);
+    libbpf_rs::set_print(None);
+    let mut open = ObjectBuilder::default().open_memory(OBJECT).map_err(fail)?;
+    let entries = |map: &mut OpenMapMut<'_>, count: usize| map.set_max_entries(count.max(1) as u32);
+    for mut map in open.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        match name.as_str() {
+            "variants" => entries(&mut map, plan.variants.len()),
+            "schedule" => entries(&mut map, plan.schedule.len()),
+            "lists" => entries(&mut map, plan.lists.len()),
+            _ if name.ends_with(".rodata") => map.set_initial_value(bytes_of(&plan.plan)),
+            _ => Ok(()),
         }
-        let before = self.taken();
-        match self.run(frame, count as u32) {
-            // A signal ends a run early; the driver's counters know how far it got.
-            Err(e) if e.kind() == io::ErrorKind::Interrupted && before.is_some() => {
-                let sent = self
-                    .taken()
-                    .unwrap_or(0)
-                    .saturating_sub(before.unwrap_or(0));
-                return Ok(Burst { sent, refused: 0 });
-            }
-            result => result.map_err(|e| self.explain(e, frame.len()))?,
-        }
-        let (Some(before), Some(after)) = (before, self.taken()) else {
-            return Ok(Burst {
-                sent: count,
-                refused: 0,
-            });
-        };
-        let sent = after.saturating_sub(before).min(count);
-        if sent == 0 {
-            return Err(Error::failed(
-                format!("cannot send live XDP frames out of {}", self.name),
-                "its peer takes none: it is down, or has neither an XDP program nor GRO",
-            )
-            .mend("on the peer: ethtool -K IF gro on, ip link set IF up"));
-        }
-        Ok(Burst {
-            sent,
-            refused: count - sent,
-        })
+        .map_err(fail)?;
     }
+    for mut one in open.progs_mut() {
+        one.set_autoload(true);
+    }
+    let object = open.load().map_err(fail)?;
+    let map = |name: &str| {
+        object
+            .maps()
+            .find(|map| map.name().to_string_lossy() == name)
+            .ok_or_else(|| Error::failed(CANNOT_LOAD, format!("its map {name} is missing")))
+    };
+    fill(&map("variants")?, plan.variants)?;
+    fill(&map("schedule")?, plan.schedule)?;
+    fill(&map("lists")?, plan.lists)?;
+    fill(&map("state")?, &[plan.state])?;
+    let program = object
+        .progs()
+        .find(|one| one.name().to_string_lossy() == PROGRAM)
+        .ok_or_else(|| Error::failed(CANNOT_LOAD, "it is not in the object"))?;
+    let program: BorrowedFd<'_> = program.as_fd();
+    program
+        .try_clone_to_owned()
+        .map_err(|e| Error::os(CANNOT_LOAD, e))
+}
 
-    fn largest_burst(&self) -> u64 {
-        LARGEST_BURST
+fn fill<T: Shared>(map: &impl MapCore, values: &[T]) -> Result<()> {
+    for (index, value) in (0u32..).zip(values) {
+        map.update(&index.to_ne_bytes(), bytes_of(value), MapFlags::ANY)
+            .map_err(|e| Error::failed(CANNOT_LOAD, e))?;
     }
+    Ok(())
+}
+
+/// Types whose bytes can all be read: no padding that nobody wrote.
+trait Shared: Copy {}
+
+impl Shared for u32 {}
+impl Shared for u64 {}
+// These three are generated, and checked there to be without padding.
+impl Shared for SendPlan {}
+impl Shared for SendState {}
+impl Shared for SendVariant {}
+
+fn bytes_of<T: Shared>(value: &T) -> &[u8] {
+    // SAFETY: only types without padding are Shared; the bytes are those of a live value, borrowed as long.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }

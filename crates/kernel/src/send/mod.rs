@@ -1,18 +1,19 @@
-//! Sending ready-made frames out of an interface: live XDP frames, or a packet socket.
+//! Sending frames out of an interface: live XDP frames, or a packet socket.
 //!
 //! Both engines work in the network namespace of the calling thread, so they are opened and used
 //! inside [`crate::netns::run_in`].
 
+pub mod layout;
 mod live;
 mod packet;
 
-pub use live::{LiveSender, Variation};
+pub use live::{LARGEST_RUN, LivePlan, LiveSender, made};
 pub use packet::{BATCH as PACKET_BATCH, PacketSender};
 
 use crate::error::{Error, Result};
 
 /// The shortest frame there can be: an Ethernet header.
-const SHORTEST_FRAME: usize = 14;
+pub const SHORTEST_FRAME: usize = 14;
 
 /// What became of a burst.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,15 +22,6 @@ pub struct Burst {
     pub sent: u64,
     /// Frames that it refused, for want of room at the other end.
     pub refused: u64,
-}
-
-/// An engine that sends one frame many times.
-pub trait Sender {
-    /// Offers `frame` to the interface `count` times.
-    fn burst(&mut self, frame: &[u8], count: u64) -> Result<Burst>;
-
-    /// The most frames that one burst should be asked for.
-    fn largest_burst(&self) -> u64;
 }
 
 /// Keeps the calling thread on one CPU; with a veth that also chooses the receiving queue.

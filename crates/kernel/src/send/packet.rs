@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use super::{Burst, Sender, check_frame};
 use crate::error::{Error, Result};
 use crate::netlink::Netlink;
 
@@ -109,25 +108,5 @@ impl PacketSender {
                 .mend(format!("ip link set {} up", self.name)),
             _ => Error::os(what, error),
         }
-    }
-}
-
-impl Sender for PacketSender {
-    fn burst(&mut self, frame: &[u8], count: u64) -> Result<Burst> {
-        check_frame(frame)?;
-        let mut burst = Burst::default();
-        while burst.sent + burst.refused < count {
-            let left = count - burst.sent - burst.refused;
-            let frames = [frame; BATCH];
-            match self.offer(&frames[..BATCH.min(usize::try_from(left).unwrap_or(BATCH))])? {
-                0 => burst.refused += 1,
-                taken => burst.sent += taken as u64,
-            }
-        }
-        Ok(burst)
-    }
-
-    fn largest_burst(&self) -> u64 {
-        1024
     }
 }

@@ -5,8 +5,9 @@ use std::process::Command;
 use std::time::Instant;
 
 use serde::Serialize;
-use trawl_kernel::send::Variation;
 use trawl_kernel::{Error, Result};
+
+use crate::sender::Variation;
 
 use super::mechanism::{Mechanism, Setting, trawl_capture};
 use super::peer::Peer;

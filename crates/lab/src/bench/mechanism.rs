@@ -12,14 +12,13 @@ use trawl_kernel::bpf::object::{self, Plain};
 use trawl_kernel::bpf::program::{self, LoadOptions};
 use trawl_kernel::bpf::{map, splice};
 use trawl_kernel::process;
-use trawl_kernel::send::Variation;
 use trawl_kernel::{Error, Result};
 
 use super::Plan;
 use super::count::{self, Scratch};
 use super::peer::{Memory, Peer};
 use crate::program::{Does, Loaded};
-use crate::sender::{Engine, Job, Sent, send};
+use crate::sender::{Engine, Job, Sent, Variation, send};
 use crate::{Pair, PairOptions, frame};
 
 const XDP_DROP: u32 = 1;

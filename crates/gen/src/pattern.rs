@@ -1,0 +1,279 @@
+//! Frames as a function of their number: what the sending program computes in the kernel, and the same here.
+//!
+//! A pattern is a table of [`Variant`]s (finished frames), an order in which they come, and in each variant some
+//! [`Edit`]s: words whose value follows from the number of the frame. The checksums that cover an edited word are
+//! sums over what stays plus the words, each with a factor; the factors are found once, when the pattern is made. So
+//! the frame with the number n is the same on every engine, and on however many threads the numbers are spread.
+
+pub mod kernel;
+mod sums;
+mod value;
+
+pub use value::Value;
+
+use std::sync::Arc;
+
+use trawl_kernel::Result;
+use trawl_kernel::send::layout::SEND_SUMS;
+
+use crate::source::{Next, Source};
+use sums::Sum;
+pub use sums::{Cover, fold};
+
+/// A word of a frame that is not the same in all frames: `base | value << shift`, big-endian.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Edit {
+    /// Even, like all offsets of fields that checksums cover.
+    pub offset: usize,
+    /// 2, 4 or 8 bytes.
+    pub width: usize,
+    pub shift: u32,
+    /// The bits of the field itself in the word, shifted to their place.
+    pub field: u64,
+    pub value: Value,
+}
+
+/// A finished frame and what changes in it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Variant {
+    bytes: Vec<u8>,
+    edits: Vec<(Edit, u64)>,
+    sums: Vec<Sum>,
+    /// By how much each edit counts in each sum.
+    factors: Vec<[u32; SEND_SUMS]>,
+}
+
+impl Variant {
+    /// `covers` tells of the frame's checksums, inner ones before those that cover them.
+    pub fn new(bytes: Vec<u8>, mut edits: Vec<Edit>, covers: &[Cover]) -> Self {
+        edits.sort_by_key(|edit| edit.offset);
+        let bases = edits.iter().enumerate().map(|(at, edit)| {
+            let word = read_word(&bytes, edit.offset, edit.width) & !edit.field;
+            // Where the word of a later edit overlaps, that one writes, and counts.
+            let overlap = edits[at + 1..].iter().map(|later| {
+                let from = later.offset.saturating_sub(edit.offset).min(edit.width);
+                if from == 0 {
+                    u64::MAX
+                } else {
+                    low_bytes(edit.width - from)
+                }
+            });
+            word & !overlap.fold(0, |all, one| all | one)
+        });
+        let bases: Vec<u64> = bases.collect();
+        let words: Vec<(usize, usize)> = edits.iter().map(|e| (e.offset, e.width)).collect();
+        let (sums, factors) = sums::relate(&bytes, &words, covers);
+        Self {
+            bytes,
+            edits: edits.into_iter().zip(bases).collect(),
+            sums,
+            factors,
+        }
+    }
+
+    pub fn length(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn write(&self, number: u64, turn: u64, room: &mut [u8]) {
+        room[..self.bytes.len()].copy_from_slice(&self.bytes);
+        let mut sums = [0u64; SEND_SUMS];
+        for (total, sum) in sums.iter_mut().zip(&self.sums) {
+            *total = u64::from(sum.start);
+        }
+        for ((edit, base), factors) in self.edits.iter().zip(&self.factors) {
+            let word = base | edit.value.of(number, turn) << edit.shift;
+            write_word(room, edit.offset, edit.width, word);
+            for (total, factor) in sums.iter_mut().zip(factors) {
+                *total += fold(word) * u64::from(*factor);
+            }
+        }
+        for (total, sum) in sums.iter().zip(&self.sums) {
+            let stored = match !(fold(*total) as u16) {
+                0 if sum.never_zero => 0xffff,
+                stored => stored,
+            };
+            write_word(room, sum.offset, 2, u64::from(stored));
+        }
+    }
+}
+
+fn low_bytes(count: usize) -> u64 {
+    if count >= 8 {
+        u64::MAX
+    } else {
+        (1 << (count * 8)) - 1
+    }
+}
+
+fn read_word(bytes: &[u8], offset: usize, width: usize) -> u64 {
+    let word = bytes.get(offset..offset + width).unwrap_or(&[]);
+    word.iter().fold(0, |all, byte| all << 8 | u64::from(*byte))
+}
+
+fn write_word(bytes: &mut [u8], offset: usize, width: usize, word: u64) {
+    bytes[offset..offset + width].copy_from_slice(&word.to_be_bytes()[8 - width..]);
+}
+
+/// Every so many-th frame is of another kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exception {
+    pub every: u64,
+    /// How much further on in the table the other kind of each variant is.
+    pub further: usize,
+}
+
+/// Frames by their number.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pattern {
+    variants: Vec<Variant>,
+    /// Which variant each frame is of, in turn.
+    schedule: Vec<u32>,
+    /// Flows that the frames belong to in turn; `None`: each frame for itself.
+    flows: Option<u64>,
+    exception: Option<Exception>,
+    longest: usize,
+}
+
+impl Pattern {
+    /// Panics without a variant, or where the schedule names one that is not there: both are made by trawl itself.
+    pub fn new(
+        variants: Vec<Variant>,
+        schedule: Vec<u32>,
+        flows: Option<u64>,
+        exception: Option<Exception>,
+    ) -> Self {
+        let further = exception.map_or(0, |one| one.further);
+        let last = schedule.iter().max().map_or(0, |last| *last as usize);
+        assert!(!schedule.is_empty() && last + further < variants.len());
+        let longest = variants.iter().map(Variant::length).max().unwrap_or(0);
+        Self {
+            variants,
+            schedule,
+            flows,
+            exception,
+            longest,
+        }
+    }
+
+    /// One frame, again and again.
+    pub fn fixed(frame: Vec<u8>) -> Self {
+        Self::new(
+            vec![Variant::new(frame, Vec::new(), &[])],
+            vec![0],
+            None,
+            None,
+        )
+    }
+
+    fn variant(&self, number: u64) -> &Variant {
+        let mut at = self.schedule[(number % self.schedule.len() as u64) as usize] as usize;
+        if let Some(Exception { every, further }) = self.exception
+            && number % every == every - 1
+        {
+            at += further;
+        }
+        &self.variants[at]
+    }
+
+    /// Writes the frame with this number, and returns its length.
+    pub fn write(&self, number: u64, room: &mut [u8]) -> usize {
+        let variant = self.variant(number);
+        let turn = self.flows.map_or(number, |flows| number % flows);
+        variant.write(number, turn, room);
+        variant.length()
+    }
+
+    pub fn frame(&self, number: u64) -> Vec<u8> {
+        let mut frame = vec![0; self.longest];
+        let length = self.write(number, &mut frame);
+        frame.truncate(length);
+        frame
+    }
+
+    pub fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// Mean length over the order of frames, exceptions left out.
+    pub fn mean_length(&self) -> f64 {
+        let lengths = self
+            .schedule
+            .iter()
+            .map(|at| self.variants[*at as usize].length());
+        lengths.sum::<usize>() as f64 / self.schedule.len() as f64
+    }
+}
+
+/// The frames of a pattern, every so many-th of them.
+#[derive(Clone, Debug)]
+pub struct PatternSource {
+    pattern: Arc<Pattern>,
+    number: u64,
+    stride: u64,
+}
+
+impl PatternSource {
+    /// For one of so many threads: together they make all frames.
+    pub fn new(pattern: Arc<Pattern>, thread: usize, threads: usize) -> Self {
+        Self {
+            pattern,
+            number: thread as u64,
+            stride: threads.max(1) as u64,
+        }
+    }
+
+    pub fn frames(&self) -> &Pattern {
+        &self.pattern
+    }
+
+    /// The number of the next frame.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// How far the number of each frame is from that of the one before.
+    pub fn stride(&self) -> u64 {
+        self.stride
+    }
+
+    /// Goes on behind so many frames that somebody else made, and says how many bytes they had.
+    pub fn skip(&mut self, frames: u64) -> u64 {
+        let bytes = self.bytes_of(frames);
+        self.number = self.number.wrapping_add(frames.wrapping_mul(self.stride));
+        bytes
+    }
+
+    /// The bytes of the next so many frames.
+    fn bytes_of(&self, frames: u64) -> u64 {
+        let pattern = &self.pattern;
+        if pattern
+            .variants
+            .iter()
+            .all(|one| one.length() == pattern.longest)
+        {
+            return frames * pattern.longest as u64;
+        }
+        let lengths = (0..frames).map(|at| {
+            let number = self.number.wrapping_add(at.wrapping_mul(self.stride));
+            pattern.variant(number).length() as u64
+        });
+        lengths.sum()
+    }
+}
+
+impl Source for PatternSource {
+    fn next(&mut self, _now: u64, room: &mut [u8]) -> Result<Next> {
+        let length = self.pattern.write(self.number, room);
+        self.number = self.number.wrapping_add(self.stride);
+        Ok(Next::Frame(length))
+    }
+
+    fn longest(&self) -> usize {
+        self.pattern.longest
+    }
+
+    fn pattern(&mut self) -> Option<&mut PatternSource> {
+        Some(self)
+    }
+}

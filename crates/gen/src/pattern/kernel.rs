@@ -1,0 +1,338 @@
+//! A pattern as the sending program is told of it.
+
+use std::sync::Arc;
+
+use trawl_kernel::send::layout::{
+    SEND_CLOCK, SEND_EDITS, SEND_HEADER_WORDS, SEND_LIST, SEND_NUMBER, SEND_RANDOM, SEND_REACH,
+    SEND_STEP, SEND_SUMS, SendEdit, SendPlan, SendState, SendSum, SendVariant,
+};
+use trawl_kernel::send::{LivePlan, made};
+use trawl_kernel::{Error, Result};
+
+use super::{Edit, Pattern, PatternSource, Value, Variant};
+
+/// Everything that the program is told, and the frame that it starts from.
+#[derive(Clone, Debug)]
+pub struct Tables {
+    plan: SendPlan,
+    variants: Vec<SendVariant>,
+    schedule: Vec<u32>,
+    lists: Vec<u64>,
+    frame: Vec<u8>,
+}
+
+const NO_EDIT: SendEdit = SendEdit {
+    base: 0,
+    first: 0,
+    step: 0,
+    count: 0,
+    seed: 0,
+    kind: SEND_STEP as u32,
+    offset: 0,
+    width: 0,
+    shift: 0,
+    list: 0,
+    factor: [0; SEND_SUMS],
+    padding: 0,
+};
+
+const NO_SUM: SendSum = SendSum {
+    offset: 0,
+    start: 0,
+    never_zero: 0,
+    padding: 0,
+};
+
+impl Tables {
+    /// Fails for patterns that cannot be made in the kernel, and says why.
+    pub fn of(pattern: &Pattern) -> Result<Self> {
+        let cannot = |why: String| Error::failed("cannot make these frames in the kernel", why);
+        let longest = pattern.variants.iter().max_by_key(|one| one.length());
+        let frame = longest.map(|one| one.bytes.clone()).unwrap_or_default();
+        let mut lists = Lists::default();
+        let mut variants = Vec::new();
+        let header = Header::of(pattern, &frame);
+        if header.words > SEND_HEADER_WORDS {
+            let reach = SEND_HEADER_WORDS * 8;
+            return Err(cannot(format!(
+                "they differ behind their first {reach} bytes"
+            )));
+        }
+        for variant in &pattern.variants {
+            if variant.edits.len() > SEND_EDITS {
+                return Err(cannot(format!("more than {SEND_EDITS} fields change")));
+            }
+            if variant
+                .edits
+                .iter()
+                .any(|(edit, _)| edit.offset + 8 > SEND_REACH)
+            {
+                return Err(cannot(format!(
+                    "a field lies behind the first {SEND_REACH} bytes"
+                )));
+            }
+            variants.push(in_kernel(variant, &frame, &header, &mut lists));
+        }
+        Ok(Self {
+            plan: SendPlan {
+                flows: pattern.flows.unwrap_or(0),
+                schedule: pattern.schedule.len() as u64,
+                every: pattern.exception.map_or(0, |one| one.every),
+                other: pattern.exception.map_or(0, |one| one.further as u32),
+                longest: frame.len() as u32,
+                tail: header.tail as u32,
+                padding: 0,
+            },
+            variants,
+            schedule: pattern.schedule.clone(),
+            lists: lists.values,
+            frame,
+        })
+    }
+
+    /// The frame that the program starts from.
+    pub fn frame(&self) -> &[u8] {
+        &self.frame
+    }
+
+    /// The plan for the frames that the source would make next.
+    pub fn plan(&self, source: &PatternSource) -> LivePlan<'_> {
+        LivePlan {
+            plan: self.plan,
+            variants: &self.variants,
+            schedule: &self.schedule,
+            lists: &self.lists,
+            state: SendState {
+                number: source.number,
+                stride: source.stride,
+            },
+        }
+    }
+
+    /// The first frames as the kernel makes them, without sending any.
+    pub fn made(&self, source: &PatternSource, count: usize) -> Result<Vec<Vec<u8>>> {
+        made(&self.plan(source), &self.frame, count)
+    }
+}
+
+/// What is written to the beginning of each frame, so that it is right whatever was in its place before.
+struct Header {
+    words: usize,
+    /// Where the last word is, if it is not a whole one; else 0.
+    tail: usize,
+}
+
+impl Header {
+    /// Up to where the frames differ from the one that the kernel starts from.
+    fn of(pattern: &Pattern, frame: &[u8]) -> Self {
+        let differing = |variant: &Variant| {
+            let mut pairs = variant.bytes.iter().zip(frame);
+            pairs
+                .rposition(|(one, other)| one != other)
+                .map_or(0, |last| last + 1)
+        };
+        let differing = pattern.variants.iter().map(differing).max().unwrap_or(0);
+        let (words, whole) = (differing.div_ceil(8), frame.len() / 8);
+        Self {
+            words: words.min(whole),
+            tail: if words > whole { frame.len() - 8 } else { 0 },
+        }
+    }
+}
+
+/// The values of all lists; fields that have the same one share it.
+#[derive(Default)]
+struct Lists {
+    values: Vec<u64>,
+    known: Vec<(Arc<[u64]>, u32)>,
+}
+
+impl Lists {
+    fn place(&mut self, list: &Arc<[u64]>) -> u32 {
+        if let Some((_, at)) = self.known.iter().find(|(one, _)| Arc::ptr_eq(one, list)) {
+            return *at;
+        }
+        let at = self.values.len() as u32;
+        self.values.extend_from_slice(list);
+        self.known.push((Arc::clone(list), at));
+        at
+    }
+}
+
+fn in_kernel(variant: &Variant, frame: &[u8], header: &Header, lists: &mut Lists) -> SendVariant {
+    let mut told = SendVariant {
+        length: variant.length() as u32,
+        header_words: header.words as u32,
+        edits: variant.edits.len() as u32,
+        sums: variant.sums.len() as u32,
+        sum: [NO_SUM; SEND_SUMS],
+        edit: [NO_EDIT; SEND_EDITS],
+        header: [0; SEND_HEADER_WORDS],
+        tail: 0,
+    };
+    // What a shorter frame has behind its end is cut off afterwards.
+    let whole = [&variant.bytes[..], &frame[variant.length()..]].concat();
+    for (to, from) in told.header.iter_mut().zip(whole.as_chunks::<8>().0) {
+        *to = u64::from_ne_bytes(*from);
+    }
+    if let Some(last) = whole.last_chunk::<8>() {
+        told.tail = u64::from_ne_bytes(*last);
+    }
+    for (to, from) in told.sum.iter_mut().zip(&variant.sums) {
+        *to = SendSum {
+            offset: from.offset as u32,
+            start: from.start,
+            never_zero: u32::from(from.never_zero),
+            padding: 0,
+        };
+    }
+    let edits = variant.edits.iter().zip(&variant.factors);
+    for (to, ((edit, base), factor)) in told.edit.iter_mut().zip(edits) {
+        *to = SendEdit {
+            base: *base,
+            offset: edit.offset as u32,
+            width: edit.width as u32,
+            shift: edit.shift,
+            factor: *factor,
+            ..value(edit, lists)
+        };
+    }
+    told
+}
+
+fn value(edit: &Edit, lists: &mut Lists) -> SendEdit {
+    match &edit.value {
+        Value::Step { first, step, count } => SendEdit {
+            kind: SEND_STEP as u32,
+            first: *first,
+            step: *step,
+            count: *count,
+            ..NO_EDIT
+        },
+        Value::Random { first, count, seed } => SendEdit {
+            kind: SEND_RANDOM as u32,
+            first: *first,
+            count: *count,
+            seed: *seed,
+            ..NO_EDIT
+        },
+        Value::List(values) => SendEdit {
+            kind: SEND_LIST as u32,
+            list: lists.place(values),
+            count: values.len() as u64,
+            ..NO_EDIT
+        },
+        Value::Number(first) => SendEdit {
+            kind: SEND_NUMBER as u32,
+            first: *first,
+            ..NO_EDIT
+        },
+        Value::Clock(first) => SendEdit {
+            kind: SEND_CLOCK as u32,
+            first: *first,
+            ..NO_EDIT
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Cover, Exception};
+    use super::*;
+
+    fn edit(offset: usize, width: usize, shift: u32, bits: u32, value: Value) -> Edit {
+        Edit {
+            offset,
+            width,
+            shift,
+            field: (u64::MAX >> (64 - bits)) << shift,
+            value,
+        }
+    }
+
+    /// Frames of three lengths with all kinds of values and two checksums, one of which covers the other.
+    fn pattern() -> Pattern {
+        let list = Value::List([7, 9, 11].into());
+        let random = |count, seed| Value::Random {
+            first: 3,
+            count,
+            seed,
+        };
+        let step = |count| Value::Step {
+            first: 5,
+            step: 3,
+            count,
+        };
+        let variant = |length: usize, mark: u8| {
+            let mut bytes = vec![0x11; length];
+            bytes[30] = mark;
+            bytes[length - 1] = mark;
+            let edits = vec![
+                edit(0, 8, 16, 48, random(0, 1)),
+                edit(6, 8, 16, 48, step(0)),
+                edit(14, 2, 2, 6, step(4)),
+                edit(16, 4, 0, 32, random(1 << 20, 2)),
+                edit(20, 2, 0, 16, random(1000, 3)),
+                edit(22, 2, 0, 16, list.clone()),
+                edit(32, 8, 0, 64, Value::Number(1)),
+            ];
+            let cover = |offset, range, never_zero| Cover {
+                offset,
+                ranges: vec![range],
+                constant: 17,
+                never_zero,
+            };
+            Variant::new(
+                bytes,
+                edits,
+                &[cover(24, 16..30, false), cover(26, 14..length, true)],
+            )
+        };
+        let variants = vec![
+            variant(60, 1),
+            variant(64, 2),
+            variant(61, 3),
+            variant(60, 4),
+            variant(64, 5),
+            variant(61, 6),
+        ];
+        let exception = Exception {
+            every: 5,
+            further: 3,
+        };
+        Pattern::new(variants, vec![0, 1, 0, 2], Some(7), Some(exception))
+    }
+
+    #[test]
+    fn the_kernel_makes_the_same_frames() {
+        if !may_run_programs() {
+            eprintln!("SKIPPED: it takes root to run a program");
+            return;
+        }
+        let pattern = Arc::new(pattern());
+        for (thread, threads) in [(0, 1), (2, 3)] {
+            let mut source = PatternSource::new(Arc::clone(&pattern), thread, threads);
+            let made = Tables::of(&pattern).unwrap().made(&source, 50).unwrap();
+            for made in made {
+                assert_eq!(made, pattern.frame(source.number()), "{}", source.number());
+                source.skip(1);
+            }
+        }
+    }
+
+    fn may_run_programs() -> bool {
+        trawl_kernel::probe::has_capability(trawl_kernel::probe::Capability::NetAdmin)
+    }
+
+    #[test]
+    fn frames_that_differ_far_behind_are_refused() {
+        let mut other = vec![0; 1000];
+        other[999] = 1;
+        let variants = vec![
+            Variant::new(vec![0; 1000], Vec::new(), &[]),
+            Variant::new(other, Vec::new(), &[]),
+        ];
+        let pattern = Pattern::new(variants, vec![0, 1], None, None);
+        assert!(Tables::of(&pattern).is_err());
+    }
+}
