@@ -23,7 +23,13 @@ char LICENSE[] SEC("license") = "GPL";
 /* No reason to go to the stack. */
 #define NONE ROUTE_COUNTERS
 
-const volatile struct route_config config = {};
+/* This port's own settings. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct route_config);
+} own SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -103,6 +109,8 @@ static __always_inline __u32 arrive(struct xdp_md *context, struct frame *frame,
 	struct vlan_tag *tag = (void *)(link + 1);
 	struct route_arrival_key key = {.port = context->ingress_ifindex};
 	struct route_arrival *arrival;
+	struct route_config *config;
+	__u32 zero = 0;
 
 	frame->end = (void *)(long)context->data_end;
 	if ((void *)tag > frame->end)
@@ -111,7 +119,8 @@ static __always_inline __u32 arrive(struct xdp_md *context, struct frame *frame,
 	if (!is_tag(frame->type)) {
 		frame->network = tag;
 		fib->ifindex = key.port;
-		return is_for(link, config.mac_first, config.mac_last) ? NONE : ROUTE_NOT_OURS;
+		config = bpf_map_lookup_elem(&own, &zero);
+		return config && is_for(link, config->mac_first, config->mac_last) ? NONE : ROUTE_NOT_OURS;
 	}
 	if ((void *)(tag + 1) > frame->end)
 		return ROUTE_MALFORMED;

@@ -77,7 +77,7 @@ struct redirect_config {
 #define ROUTE_NO_ROOM 20
 #define ROUTE_COUNTERS 21
 
-/* Settings of the routing program, one copy for each interface: its address as it stands in a frame. */
+/* What the router knows of the port it sits on: its address as it stands in a frame. */
 struct route_config {
 	__u32 mac_first;
 	__u32 mac_last;

@@ -9,6 +9,7 @@ mod r#gen;
 mod generate;
 mod lab;
 mod print;
+mod route;
 mod terminal;
 mod units;
 mod xdp;
@@ -33,6 +34,7 @@ enum Command {
     Gen(Box<r#gen::Args>),
     Doctor(doctor::Args),
     Xdp(xdp::Args),
+    Route(route::Args),
     Bench(bench::Args),
     Lab(lab::Args),
     Demo(demo::Args),
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         Command::Gen(args) => r#gen::run(*args),
         Command::Doctor(args) => doctor::run(args),
         Command::Xdp(args) => xdp::run(args),
+        Command::Route(args) => route::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Demo(args) => demo::run(args),

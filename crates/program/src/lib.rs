@@ -26,14 +26,18 @@
 
 pub mod actions;
 pub mod attach;
+pub mod bundled;
 pub mod dispatcher;
 mod explain;
 pub mod load;
 pub mod maps;
+pub mod ready;
 mod record;
 pub mod rewrite;
+pub mod route;
 pub mod site;
 mod standing;
+pub mod stats;
 pub mod status;
 pub mod tappable;
 mod verifier;

@@ -9,6 +9,7 @@ use trawl_kernel::bpf::{info, map, program};
 use trawl_kernel::{Error, Result, bpffs};
 
 use crate::explain;
+use crate::ready::Change;
 use crate::record::Record;
 use crate::site::{Site, make_directory};
 use crate::tappable::{self, Fitted, Hooks, Problem};
@@ -228,6 +229,7 @@ impl Source {
             map_ids: about.map_ids,
             pins,
             fitted,
+            changes: Vec::new(),
         })
     }
 
@@ -301,6 +303,7 @@ pub struct Program {
     map_ids: Vec<u32>,
     pins: Pins,
     fitted: Fitted,
+    changes: Vec<Change>,
 }
 
 impl Program {
@@ -340,6 +343,11 @@ impl Program {
         &self.fitted.notices
     }
 
+    /// Features that were switched for it, to be put back when it is taken off.
+    pub(crate) fn remember(&mut self, changes: &[Change]) {
+        self.changes = changes.to_vec();
+    }
+
     /// From now on the pins made while loading stay; the note of them.
     pub(crate) fn keep(&mut self) -> Record {
         self.pins.kept = true;
@@ -347,6 +355,7 @@ impl Program {
             name: self.name.clone(),
             source: self.source.clone(),
             pins: self.pins.made.clone(),
+            changes: self.changes.clone(),
         }
     }
 }

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use trawl_kernel::bpf::table::Table;
 use trawl_kernel::{Error, Result, bpffs};
 
+use crate::ready::Change;
+
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Record {
     /// The function's whole name, which the kernel cuts at 15 characters.
@@ -15,6 +17,9 @@ pub struct Record {
     pub source: String,
     /// Pins and directories made elsewhere for it, in the order they were made.
     pub pins: Vec<PathBuf>,
+    /// Features of interfaces that were switched for it.
+    #[serde(default)]
+    pub changes: Vec<Change>,
 }
 
 const MAP_NAME: &str = "trawl_record";

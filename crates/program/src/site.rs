@@ -41,6 +41,17 @@ impl Site {
         Self::new(namespace, &link)
     }
 
+    /// Another interface of the same namespace.
+    pub fn beside(&self, name: &str) -> Result<Self> {
+        let link = Netlink::open(self.namespace())?.link(name)?;
+        Self::new(self.namespace.clone(), &link)
+    }
+
+    /// Whether the other one is in the same namespace.
+    pub fn is_beside(&self, other: &Self) -> bool {
+        self.namespace_id == other.namespace_id
+    }
+
     /// All interfaces of a namespace.
     pub fn all_in(namespace: Option<&Namespace>) -> Result<Vec<Self>> {
         let links = Netlink::open(namespace)?.links()?;

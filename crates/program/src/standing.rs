@@ -13,6 +13,7 @@ use trawl_kernel::netlink::{Netlink, XdpAttachment, XdpExpected, XdpMode};
 use trawl_kernel::{Error, Result, bpffs};
 
 use crate::load::{Program, remove};
+use crate::ready::{self, Change};
 use crate::record::Record;
 use crate::site::{self, Lock, Site, make_directory};
 
@@ -110,7 +111,7 @@ impl Standing {
         Ok(())
     }
 
-    /// Removes the pins.
+    /// Removes the pins, and puts back what was switched for the program.
     pub(crate) fn forget(&self) {
         remove(&self.record.pins);
         for file in entries(&self.directory.join(MAPS)) {
@@ -121,6 +122,7 @@ impl Standing {
             let _ = fs::remove_file(self.directory.join(name));
         }
         let _ = fs::remove_dir(&self.directory);
+        ready::undo(&self.record.changes);
     }
 
     /// Keeps another link in the place of its own, which has ended.
@@ -195,6 +197,16 @@ impl Drop for Pinned {
             self.standing.forget();
         }
     }
+}
+
+/// What is switched for programs of trawl, on whatever interfaces they are.
+pub(crate) fn all_changes() -> Vec<Change> {
+    let programs = site::all_directories();
+    let records = programs.iter().flat_map(|site| entries(site));
+    records
+        .filter_map(|program| Record::read(&program.join(RECORD)))
+        .flat_map(|record| record.changes)
+        .collect()
 }
 
 /// Dots are not allowed in the BPF file system.

@@ -3,14 +3,17 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use trawl_kernel::Result;
 use trawl_kernel::netlink::XdpMode;
-use trawl_program::Site;
+use trawl_kernel::{Error, Result};
 use trawl_program::attach::{self, Wish};
+use trawl_program::bundled::{Bundled, Extras, Touch};
 use trawl_program::load::Source;
+use trawl_program::{Site, Standing};
 
 use super::ModeName;
+use super::bundled::Options;
 use crate::doctor::write_out;
+use crate::terminal;
 
 /// Puts an XDP program on an interface, where it stays until it is unloaded
 #[derive(Debug, clap::Args)]
@@ -18,8 +21,8 @@ pub struct Args {
     /// The interface, NAME or NAMESPACE:NAME
     #[arg(value_name = "IF")]
     interface: String,
-    /// The object file that a BPF compiler wrote
-    #[arg(value_name = "FILE.o")]
+    /// The object file that a BPF compiler wrote, or a bundled program: drop, pass, aborted, tx or redirect
+    #[arg(value_name = "FILE.o|NAME")]
     file: PathBuf,
     /// Which of several programs in the file, by the name of its function or section
     #[arg(long, value_name = "NAME")]
@@ -39,10 +42,15 @@ pub struct Args {
     /// Network namespace of the interface: a name, a path or a process id
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
+    #[command(flatten)]
+    bundled: Options,
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
     let site = Site::find(&args.interface, args.netns.as_deref())?;
+    if let Some((bundled, touch)) = args.bundled.bundled(&args.file)? {
+        return load_bundled(args, &site, &bundled, touch);
+    }
     let mut source = Source::read(&args.file)?;
     source.choose(args.prog.as_deref())?;
     if let Some(directory) = &args.pin_maps {
@@ -63,7 +71,35 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         mode,
         replace: args.replace,
     };
-    let standing = attach::attach(&site, program, &wish)?;
+    tell(&site, &attach::attach(&site, program, &wish)?)
+}
+
+fn load_bundled(args: &Args, site: &Site, bundled: &Bundled, touch: Touch) -> Result<ExitCode> {
+    for (given, option) in [
+        (args.prog.is_some(), "--prog"),
+        (args.pin_maps.is_some(), "--pin-maps"),
+    ] {
+        if given {
+            return Err(Error::usage(
+                format!("cannot load {}", bundled.name()),
+                format!("{option} is for object files"),
+            ));
+        }
+    }
+    let wish = Wish {
+        mode: args.mode.map(XdpMode::from),
+        replace: args.replace,
+    };
+    let extras = Extras {
+        touch,
+        tappable: args.tappable,
+    };
+    let loaded = bundled.load(extras, site, &wish)?;
+    loaded.told.iter().for_each(|text| terminal::say(text));
+    tell(site, &loaded.standing)
+}
+
+fn tell(site: &Site, standing: &Standing) -> Result<ExitCode> {
     let mode = standing.mode().map_or("", XdpMode::name);
     write_out(&format!(
         "{} is on {} (id {}, {mode} mode)\n",

@@ -1,8 +1,10 @@
 //! `trawl xdp`: XDP programs on interfaces shown, loaded and taken off.
 
+mod bundled;
 mod load;
 mod maps;
 mod sites;
+pub mod stats;
 mod status;
 mod unload;
 
@@ -25,6 +27,7 @@ enum Command {
     Load(load::Args),
     Unload(unload::Args),
     Maps(maps::Args),
+    Stats(stats::Args),
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
@@ -33,6 +36,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Load(args) => load::run(&args),
         Command::Unload(args) => unload::run(&args),
         Command::Maps(args) => maps::run(&args),
+        Command::Stats(args) => stats::run(&args),
     }
 }
 

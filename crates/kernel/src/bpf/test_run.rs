@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use super::{check, opts};
 
+/// How much longer a program may make a frame.
+const ROOM_TO_GROW: usize = 64;
+
 /// What a program answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
@@ -31,21 +34,42 @@ pub fn xdp(
         ..Default::default()
     };
     // Without a context the kernel chooses, which kernels of all ages can.
-    run(program, frame, linear.map(|_| &context), repeat)
+    run(program, frame, linear.map(|_| &context), repeat, &mut []).map(|(answer, _)| answer)
+}
+
+/// Runs an XDP program once on a frame that is said to have come in by an interface of the calling thread's namespace,
+/// which has to have a program for that; returns the frame as the program left it, too. What the program redirects
+/// goes nowhere.
+pub fn xdp_from(
+    program: BorrowedFd<'_>,
+    frame: &[u8],
+    interface: u32,
+) -> io::Result<(Answer, Vec<u8>)> {
+    let context = libbpf_sys::xdp_md {
+        data_end: frame.len() as u32,
+        ingress_ifindex: interface,
+        ..Default::default()
+    };
+    let mut left = vec![0u8; frame.len() + ROOM_TO_GROW];
+    let (answer, length) = run(program, frame, Some(&context), 1, &mut left)?;
+    left.truncate(length);
+    Ok((answer, left))
 }
 
 /// Runs a tc program on a frame, which must be longer than an Ethernet header and fit a page. It has no tag
 /// beside it and is all in one piece: kernels of today let nobody ask for anything else.
 pub fn tc(program: BorrowedFd<'_>, frame: &[u8], repeat: u32) -> io::Result<Answer> {
-    run(program, frame, None, repeat)
+    run(program, frame, None, repeat, &mut []).map(|(answer, _)| answer)
 }
 
+/// Also tells how much of `left`, if there is any, was filled with the frame as it was left.
 fn run(
     program: BorrowedFd<'_>,
     frame: &[u8],
     context: Option<&libbpf_sys::xdp_md>,
     repeat: u32,
-) -> io::Result<Answer> {
+    left: &mut [u8],
+) -> io::Result<(Answer, usize)> {
     let mut opts = opts!(libbpf_sys::bpf_test_run_opts);
     opts.data_in = frame.as_ptr().cast();
     opts.data_size_in =
@@ -55,13 +79,19 @@ fn run(
         opts.ctx_in = std::ptr::from_ref(context).cast();
         opts.ctx_size_in = size_of_val(context) as u32;
     }
-    // SAFETY: frame and context are only read, with their true sizes, and outlive the call; no place for
-    // output is given, so nothing but the options is written.
+    if !left.is_empty() {
+        opts.data_out = left.as_mut_ptr().cast();
+        opts.data_size_out =
+            u32::try_from(left.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    }
+    // SAFETY: frame and context are only read, with their true sizes, and outlive the call; so does the place for
+    // output, of which the kernel is told the size.
     check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut opts) })?;
-    Ok(Answer {
+    let answer = Answer {
         value: opts.retval,
         duration: Duration::from_nanos(opts.duration.into()),
-    })
+    };
+    Ok((answer, opts.data_size_out as usize))
 }
 
 #[cfg(test)]

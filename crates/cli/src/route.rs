@@ -1,0 +1,177 @@
+//! `trawl route`: the router between interfaces, by the kernel's own routes.
+
+use std::process::ExitCode;
+
+use clap::{Subcommand, ValueEnum};
+use trawl_kernel::netlink::XdpMode;
+use trawl_kernel::netns::Namespace;
+use trawl_kernel::{Error, Result};
+use trawl_program::Site;
+use trawl_program::route::{self, Port};
+
+use crate::doctor::write_out;
+use crate::terminal;
+use crate::xdp::stats::{Counted, How};
+
+/// Forwards packets between interfaces by the kernel's own routes, before the stack
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Load(Load),
+    Stats(Stats),
+    Unload(Unload),
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ModeName {
+    /// In the driver
+    Native,
+    /// Behind the driver, in the stack
+    Skb,
+}
+
+/// Makes interfaces ports of the router; for those that are, brings it up to date with addresses and VLANs
+///
+/// Packets are forwarded between the ports and the VLANs on them. All that takes more than a look-up goes to the stack
+/// unchanged: what is for this host, has no neighbour yet, is too large, has options, or leaves by another interface.
+/// Firewall rules, traffic control and connection tracking do not see what is forwarded here.
+#[derive(Debug, clap::Args)]
+struct Load {
+    /// The interfaces, NAME or NAMESPACE:NAME, all in one namespace
+    #[arg(value_name = "IF", required = true)]
+    interfaces: Vec<String>,
+    /// Where the program runs [default: native, and skb where the driver has no XDP]
+    #[arg(long, value_enum)]
+    mode: Option<ModeName>,
+    /// Take the place of what is on the interfaces
+    #[arg(long)]
+    replace: bool,
+    /// Network namespace of the interfaces: a name, a path or a process id
+    #[arg(long, value_name = "NAME")]
+    netns: Option<String>,
+}
+
+/// Shows what the router forwarded, and what it left to the stack and why
+#[derive(Debug, clap::Args)]
+struct Stats {
+    /// These ports only
+    #[arg(value_name = "IF")]
+    interfaces: Vec<String>,
+    /// Network namespace of the router: a name, a path or a process id
+    #[arg(long, value_name = "NAME")]
+    netns: Option<String>,
+    #[command(flatten)]
+    how: How,
+}
+
+/// Takes ports off the router, or all of it
+#[derive(Debug, clap::Args)]
+struct Unload {
+    /// These ports [default: all in the namespace]
+    #[arg(value_name = "IF")]
+    interfaces: Vec<String>,
+    /// Network namespace of the router: a name, a path or a process id
+    #[arg(long, value_name = "NAME")]
+    netns: Option<String>,
+}
+
+pub fn run(args: Args) -> Result<ExitCode> {
+    match args.command {
+        Command::Load(args) => load(&args),
+        Command::Stats(args) => args
+            .how
+            .show(|| counted(&args.interfaces, args.netns.as_deref())),
+        Command::Unload(args) => unload(&args),
+    }
+}
+
+fn find(interfaces: &[String], netns: Option<&str>) -> Result<Vec<Site>> {
+    let mut sites: Vec<Site> = Vec::new();
+    for text in interfaces {
+        let site = Site::find(text, netns)?;
+        if sites.iter().any(|other| !other.is_beside(&site)) {
+            return Err(Error::usage(
+                format!("cannot route on {}", site.label()),
+                "the ports of a router are all in one namespace",
+            ));
+        }
+        if sites.iter().all(|other| other.index() != site.index()) {
+            sites.push(site);
+        }
+    }
+    Ok(sites)
+}
+
+fn load(args: &Load) -> Result<ExitCode> {
+    let sites = find(&args.interfaces, args.netns.as_deref())?;
+    let mode = args.mode.map(|mode| match mode {
+        ModeName::Native => XdpMode::Native,
+        ModeName::Skb => XdpMode::Skb,
+    });
+    let loaded = route::load(&sites, mode, args.replace)?;
+    let told = loaded.told.iter().chain(&loaded.warnings);
+    told.for_each(|text| terminal::say(text));
+    let mut ports: Vec<String> = loaded.ports.iter().map(describe).collect();
+    ports.sort();
+    let mut text = format!("routing between {}", ports.join(", "));
+    if !loaded.vlans.is_empty() {
+        text.push_str(&format!("; VLANs {}", loaded.vlans.join(", ")));
+    }
+    text.push('\n');
+    write_out(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn describe(port: &Port) -> String {
+    let mode = port.standing.mode().map_or("", XdpMode::name);
+    format!("{} (id {}, {mode})", port.site.label(), port.standing.id())
+}
+
+fn all_ports(netns: Option<&str>) -> Result<Vec<Port>> {
+    let namespace = netns.map(Namespace::open).transpose()?;
+    route::ports(namespace.as_ref())
+}
+
+fn counted(interfaces: &[String], netns: Option<&str>) -> Result<Vec<Counted>> {
+    let ports = match interfaces.is_empty() {
+        true => all_ports(netns)?,
+        false => find(interfaces, netns)?
+            .into_iter()
+            .map(Port::at)
+            .collect::<Result<_>>()?,
+    };
+    if ports.is_empty() {
+        return Err(
+            Error::failed("cannot count", "no router is loaded").mend("trawl route load IF IF")
+        );
+    }
+    let one = |port: &Port| {
+        Ok(Counted {
+            interface: port.site.label().to_owned(),
+            account: port.account()?,
+        })
+    };
+    ports.iter().map(one).collect()
+}
+
+fn unload(args: &Unload) -> Result<ExitCode> {
+    let sites = match args.interfaces.is_empty() {
+        true => all_ports(args.netns.as_deref())?
+            .into_iter()
+            .map(|port| port.site)
+            .collect(),
+        false => find(&args.interfaces, args.netns.as_deref())?,
+    };
+    if sites.is_empty() {
+        return Err(Error::failed("cannot unload", "no router is loaded"));
+    }
+    route::unload(&sites)?;
+    let names: Vec<&str> = sites.iter().map(Site::label).collect();
+    write_out(&format!("no router on {} any more\n", names.join(", ")))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,168 @@
+//! `trawl xdp stats`: what the bundled programs counted, once or again and again with rates.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use trawl_kernel::netns::Namespace;
+use trawl_kernel::{Error, Result};
+use trawl_program::stats::{Account, Outcome, Rate};
+use trawl_program::{Site, Standing};
+
+use crate::doctor::write_out;
+use crate::units;
+
+/// Shows what the bundled programs counted: packets and bytes by outcome
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// These interfaces, NAME or NAMESPACE:NAME [default: all that have a bundled program]
+    #[arg(value_name = "IF")]
+    interfaces: Vec<String>,
+    /// Network namespace of the interfaces: a name, a path or a process id
+    #[arg(long, value_name = "NAME")]
+    netns: Option<String>,
+    #[command(flatten)]
+    how: How,
+}
+
+/// How counts are shown.
+#[derive(Debug, clap::Args)]
+pub struct How {
+    /// As JSON; with --watch one line each time
+    #[arg(long)]
+    json: bool,
+    /// Again and again, every second or so often, with rates
+    #[arg(long, short, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s", value_parser = units::duration)]
+    watch: Option<Duration>,
+}
+
+/// One interface's account at one moment.
+#[derive(Debug)]
+pub struct Counted {
+    pub interface: String,
+    pub account: Account,
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    args.how.show(|| read(args))
+}
+
+fn read(args: &Args) -> Result<Vec<Counted>> {
+    let sites = if args.interfaces.is_empty() {
+        let namespace = args.netns.as_deref().map(Namespace::open).transpose()?;
+        Site::all_in(namespace.as_ref())?
+    } else {
+        let find = |text: &String| Site::find(text, args.netns.as_deref());
+        args.interfaces.iter().map(find).collect::<Result<_>>()?
+    };
+    let mut found = Vec::new();
+    for site in &sites {
+        let before = found.len();
+        for standing in Standing::all(site)? {
+            if let Some(account) = Account::read(&standing)? {
+                found.push(Counted {
+                    interface: site.label().to_owned(),
+                    account,
+                });
+            }
+        }
+        if !args.interfaces.is_empty() && found.len() == before {
+            return Err(Error::failed(
+                format!("cannot count on {}", site.label()),
+                "no bundled program is on it",
+            )
+            .mend(format!("trawl xdp load {} drop", site.label())));
+        }
+    }
+    Ok(found)
+}
+
+impl How {
+    /// Prints what `read` finds, once or until it is interrupted.
+    pub fn show(&self, mut read: impl FnMut() -> Result<Vec<Counted>>) -> Result<ExitCode> {
+        let mut before = read()?;
+        let mut looked = Instant::now();
+        self.print(&before, None)?;
+        let Some(every) = self.watch else {
+            return Ok(ExitCode::SUCCESS);
+        };
+        loop {
+            std::thread::sleep(every);
+            let now = read()?;
+            let took = looked.elapsed();
+            looked = Instant::now();
+            self.print(&now, Some((&before, took)))?;
+            before = now;
+        }
+    }
+
+    fn print(&self, now: &[Counted], before: Option<(&[Counted], Duration)>) -> Result<()> {
+        let rate = |one: &Counted| {
+            let (earlier, took) = before?;
+            let same = earlier.iter().find(|old| old.interface == one.interface)?;
+            one.account.since(&same.account, took)
+        };
+        let rates: Vec<Option<Rate>> = now.iter().map(rate).collect();
+        let text = match (self.json, self.watch) {
+            (true, None) => format!("{:#}\n", to_json(now, &rates)),
+            (true, Some(_)) => format!("{}\n", to_json(now, &rates)),
+            (false, _) => for_people(now, &rates),
+        };
+        write_out(&text)
+    }
+}
+
+fn to_json(counted: &[Counted], rates: &[Option<Rate>]) -> Value {
+    let one = |(counted, rate): (&Counted, &Option<Rate>)| {
+        let mut value = json!(counted.account);
+        value["interface"] = json!(counted.interface);
+        if let Some(rate) = rate {
+            value["packets_per_second"] = json!(rate.packets);
+            value["bits_per_second"] = json!(rate.bytes * 8.0);
+        }
+        value
+    };
+    json!({ "interfaces": counted.iter().zip(rates).map(one).collect::<Vec<_>>() })
+}
+
+fn for_people(counted: &[Counted], rates: &[Option<Rate>]) -> String {
+    if counted.is_empty() {
+        return "no bundled program is loaded\n".to_owned();
+    }
+    let mut text = String::new();
+    for (Counted { interface, account }, rate) in counted.iter().zip(rates) {
+        let _ = write!(
+            text,
+            "{interface}  {} (id {}, {}): {} packets, {} bytes",
+            account.program, account.id, account.mode, account.packets, account.bytes
+        );
+        if let Some(rate) = rate {
+            let _ = write!(
+                text,
+                "; {:.0} packets/s, {:.1} Mbit/s",
+                rate.packets,
+                rate.bytes * 8.0 / 1e6
+            );
+        }
+        text.push('\n');
+        // The total needs no repetition under a name that says nothing.
+        let is_total = |one: &Outcome| one.name == "any" && account.outcomes.len() == 1;
+        let outcomes = account.outcomes.iter().filter(|one| !is_total(one));
+        for outcome in outcomes.chain(&account.far) {
+            let _ = writeln!(
+                text,
+                "    {:<52} {:>14} packets {:>16} bytes",
+                outcome.name, outcome.packets, outcome.bytes
+            );
+        }
+        if let Some(not_there) = account.not_there.filter(|count| *count > 0) {
+            let _ = writeln!(
+                text,
+                "    {:<52} {not_there:>14} packets",
+                "waiting for the other CPU, or lost there for want of room"
+            );
+        }
+    }
+    text
+}

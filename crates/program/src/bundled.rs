@@ -1,0 +1,348 @@
+//! The bundled programs with a fixed verdict and those that redirect: from what a person asks for to a program that
+//! stands on an interface.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use trawl_kernel::bpf::object;
+use trawl_kernel::bpf::table::{self, Table};
+use trawl_kernel::layout::Shared;
+use trawl_kernel::layout::bundled::{
+    REDIRECT_MAX_CPUS, REDIRECT_MAX_TARGETS, RedirectConfig, TOUCH_NONE, TOUCH_PARSE, TOUCH_READ,
+    TOUCH_SWAP, VerdictConfig,
+};
+use trawl_kernel::netlink::XdpMode;
+use trawl_kernel::netns::run_maybe_in;
+use trawl_kernel::{Error, Result};
+
+use crate::attach::{self, Wish};
+use crate::load::{Program, Source};
+use crate::ready::Readiness;
+use crate::site::Site;
+use crate::standing::Standing;
+
+/// `BPF_F_EXCLUDE_INGRESS`.
+const EXCLUDE_INGRESS: u32 = 1 << 4;
+const CONFIG: &str = "config";
+const TARGETS: &str = "targets";
+const CPUS: &str = "cpus";
+
+/// What is done with each packet before the verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Touch {
+    #[default]
+    None,
+    /// Reads the ethertype.
+    Read,
+    /// Reads through to the IP header, and counts by what it finds.
+    Parse,
+    /// Swaps the Ethernet addresses.
+    Swap,
+}
+
+impl Touch {
+    fn number(self) -> u32 {
+        let number = match self {
+            Self::None => TOUCH_NONE,
+            Self::Read => TOUCH_READ,
+            Self::Parse => TOUCH_PARSE,
+            Self::Swap => TOUCH_SWAP,
+        };
+        number as u32
+    }
+}
+
+/// What can be asked of any bundled program.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Extras {
+    pub touch: Touch,
+    /// Captures can look in at its entry and its exits.
+    pub tappable: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Drop,
+    Pass,
+    Aborted,
+    /// Back out of the interface, with the addresses swapped.
+    Tx,
+}
+
+/// By which of the kernel's ways one interface is redirected to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum By {
+    #[default]
+    Helper,
+    Devmap,
+}
+
+/// What becomes of packets on the other CPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Then {
+    Drop,
+    #[default]
+    Pass,
+    /// To this interface.
+    Redirect(String),
+}
+
+/// Where packets are redirected to. Interfaces are those of the namespace that the packets come in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    One(String, By),
+    /// A copy to each.
+    All {
+        interfaces: Vec<String>,
+        /// Not to the one that the packet came in by.
+        exclude_ingress: bool,
+    },
+    /// To these CPUs, all packets of a flow to the same.
+    Cpus {
+        cpus: Vec<u32>,
+        /// How many packets wait for each at most.
+        queue: u32,
+        then: Then,
+    },
+}
+
+/// A bundled program and its settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bundled {
+    Verdict(Verdict),
+    Redirect(Target),
+}
+
+/// A bundled program that was put on an interface.
+#[derive(Debug)]
+pub struct Loaded {
+    pub standing: Standing,
+    /// What was switched on other interfaces for it, and what else is good to know.
+    pub told: Vec<String>,
+}
+
+/// Names that stand for a bundled program where a file could be named.
+pub const NAMES: [&str; 5] = ["drop", "pass", "aborted", "tx", "redirect"];
+
+impl Bundled {
+    /// Its name among [`NAMES`].
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Verdict(Verdict::Drop) => "drop",
+            Self::Verdict(Verdict::Pass) => "pass",
+            Self::Verdict(Verdict::Aborted) => "aborted",
+            Self::Verdict(Verdict::Tx) => "tx",
+            Self::Redirect(_) => "redirect",
+        }
+    }
+
+    /// The function's name in the object.
+    fn function(&self) -> &'static str {
+        match self {
+            Self::Verdict(Verdict::Drop) => "trawl_drop",
+            Self::Verdict(Verdict::Pass) => "trawl_pass",
+            Self::Verdict(Verdict::Aborted) => "trawl_aborted",
+            Self::Verdict(Verdict::Tx) => "trawl_tx",
+            Self::Redirect(Target::One(_, By::Helper)) => "trawl_redirect",
+            Self::Redirect(Target::One(_, By::Devmap)) => "trawl_redir_map",
+            Self::Redirect(Target::All { .. }) => "trawl_redir_all",
+            Self::Redirect(Target::Cpus { .. }) => "trawl_redir_cpu",
+        }
+    }
+
+    /// Puts it on the interface, where it stays until it is detached; what other interfaces need for it is done and
+    /// undone with it.
+    pub fn load(&self, extras: Extras, site: &Site, wish: &Wish) -> Result<Loaded> {
+        let mut ready = Readiness::default();
+        // In skb mode packets go by the stack's own ways.
+        if wish.mode != Some(XdpMode::Skb) {
+            self.make_ready(site, &mut ready)?;
+        }
+        let mut program = match self {
+            Self::Verdict(_) => self.prepare_verdict(extras, site)?,
+            Self::Redirect(target) => self.prepare_redirect(target, extras, site)?,
+        };
+        program.remember(ready.changes());
+        let told = [program.notices(), &ready.told()].concat();
+        let standing = attach::attach(site, program, wish)?;
+        ready.keep();
+        Ok(Loaded { standing, told })
+    }
+
+    fn make_ready(&self, site: &Site, ready: &mut Readiness) -> Result<()> {
+        let leaves_by = match self {
+            Self::Verdict(Verdict::Tx) => vec![site.clone()],
+            Self::Verdict(_) => return Ok(()),
+            Self::Redirect(target) => target.interfaces(site)?,
+        };
+        ready.for_sending_on(site)?;
+        leaves_by.iter().try_for_each(|one| ready.for_sending(one))
+    }
+
+    fn prepare_verdict(&self, extras: Extras, site: &Site) -> Result<Program> {
+        let mut source = self.source(object::VERDICT, extras)?;
+        let config = VerdictConfig {
+            touch: extras.touch.number(),
+        };
+        source.set_variable(CONFIG, &config.to_bytes())?;
+        source.load(site)
+    }
+
+    fn prepare_redirect(&self, target: &Target, extras: Extras, site: &Site) -> Result<Program> {
+        let mut source = self.source(object::REDIRECT, extras)?;
+        let interfaces = target.interfaces(site)?;
+        let mut config = RedirectConfig {
+            touch: extras.touch.number(),
+            target: interfaces.first().map_or(0, Site::index),
+            broadcast_flags: 0,
+            cpu_count: 0,
+            cpus: [0; REDIRECT_MAX_CPUS],
+        };
+        match target {
+            Target::One(..) => {}
+            Target::All {
+                exclude_ingress, ..
+            } => config.broadcast_flags = u32::from(*exclude_ingress) * EXCLUDE_INGRESS,
+            Target::Cpus { cpus, then, .. } => {
+                check_cpus(cpus)?;
+                config.cpu_count = cpus.len() as u32;
+                config.cpus[..cpus.len()].copy_from_slice(cpus);
+                source.set_entries(CPUS, possible_cpus()?)?;
+                source.also(far_function(then));
+            }
+        }
+        source.set_variable(CONFIG, &config.to_bytes())?;
+        let program = source.load(site)?;
+        if let Target::Cpus { cpus, queue, then } = target {
+            fill_cpus(&program, cpus, *queue, then)?;
+        } else {
+            fill_targets(&program, site, &interfaces)?;
+        }
+        Ok(program)
+    }
+
+    fn source(&self, object: &[u8], extras: Extras) -> Result<Source> {
+        let mut source = Source::embedded(self.name(), object)?;
+        source.choose(Some(self.function()))?;
+        if extras.tappable {
+            source.make_tappable();
+        }
+        Ok(source)
+    }
+}
+
+impl Target {
+    /// The interfaces that packets leave by.
+    fn interfaces(&self, site: &Site) -> Result<Vec<Site>> {
+        let names: Vec<&String> = match self {
+            Self::One(name, _) => vec![name],
+            Self::All { interfaces, .. } => interfaces.iter().collect(),
+            Self::Cpus {
+                then: Then::Redirect(name),
+                ..
+            } => vec![name],
+            Self::Cpus { .. } => Vec::new(),
+        };
+        if names.len() > REDIRECT_MAX_TARGETS {
+            return Err(Error::usage(
+                format!("cannot redirect to {} interfaces", names.len()),
+                format!("there is room for {REDIRECT_MAX_TARGETS}"),
+            ));
+        }
+        names.into_iter().map(|name| site.beside(name)).collect()
+    }
+}
+
+fn far_function(then: &Then) -> &'static str {
+    match then {
+        Then::Drop => "trawl_far_drop",
+        Then::Pass => "trawl_far_pass",
+        Then::Redirect(_) => "trawl_far_redir",
+    }
+}
+
+fn possible_cpus() -> Result<u32> {
+    table::possible_cpus()
+        .map(|count| count as u32)
+        .map_err(|e| Error::os("cannot count the CPUs", e))
+}
+
+fn check_cpus(cpus: &[u32]) -> Result<()> {
+    let there_are = possible_cpus()?;
+    let what = || {
+        let list: Vec<_> = cpus.iter().map(u32::to_string).collect();
+        format!("cannot redirect to the CPUs {}", list.join(","))
+    };
+    if cpus.is_empty() || cpus.len() > REDIRECT_MAX_CPUS {
+        let why = format!("it takes 1 to {REDIRECT_MAX_CPUS} of them");
+        return Err(Error::usage(what(), why));
+    }
+    match cpus.iter().find(|cpu| **cpu >= there_are) {
+        Some(_) => Err(Error::usage(
+            what(),
+            format!("there are those from 0 to {}", there_are - 1),
+        )),
+        None => Ok(()),
+    }
+}
+
+fn map<'a>(program: &'a Program, name: &str) -> Result<BorrowedFd<'a>> {
+    program.map(name).ok_or_else(|| {
+        Error::failed(
+            format!("cannot fill the map {name}"),
+            "it is not in the object",
+        )
+    })
+}
+
+pub(crate) fn open_table(fd: BorrowedFd<'_>, name: &str) -> Result<Table> {
+    let open = || Table::new(fd.try_clone_to_owned()?);
+    open().map_err(|e| Error::os(format!("cannot open the map {name}"), e))
+}
+
+/// A device map takes interfaces of the namespace that it is filled in.
+pub(crate) fn put_interfaces(
+    devices: &Table,
+    site: &Site,
+    entries: impl Iterator<Item = (u32, u32)> + Send,
+) -> Result<()> {
+    let put = || {
+        for (key, index) in entries {
+            // struct bpf_devmap_val: the interface, and no program.
+            let value = [index.to_ne_bytes(), 0i32.to_ne_bytes()].concat();
+            devices.update(&key.to_ne_bytes(), &value, table::ANY)?;
+        }
+        Ok(())
+    };
+    run_maybe_in(site.namespace(), put)?
+        .map_err(|e: std::io::Error| Error::os("cannot put an interface into the device map", e))
+}
+
+fn fill_targets(program: &Program, site: &Site, interfaces: &[Site]) -> Result<()> {
+    let devices = open_table(map(program, TARGETS)?, TARGETS)?;
+    let entries = (0u32..).zip(interfaces.iter().map(Site::index));
+    put_interfaces(&devices, site, entries)
+}
+
+fn fill_cpus(program: &Program, cpus: &[u32], queue: u32, then: &Then) -> Result<()> {
+    let function = far_function(then);
+    let what = || format!("cannot put {function} on the other CPUs");
+    let far = program
+        .other(function)
+        .ok_or_else(|| Error::failed(what(), "it was not loaded"))?;
+    let table = open_table(map(program, CPUS)?, CPUS)?;
+    for cpu in cpus {
+        // struct bpf_cpumap_val: the length of the queue, and the program.
+        let value = [queue.to_ne_bytes(), far.as_fd().as_raw_fd().to_ne_bytes()].concat();
+        table
+            .update(&cpu.to_ne_bytes(), &value, table::ANY)
+            .map_err(|e| {
+                let refused = e.raw_os_error();
+                let error = Error::os(format!("cannot redirect to CPU {cpu}"), e);
+                match refused == Some(rustix::io::Errno::NODEV.raw_os_error()) {
+                    true => error.mend("is the CPU on line?"),
+                    false => error,
+                }
+            })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! Makes interfaces fit for programs that send packets on, and puts back what was changed.
+//!
+//! A veth hands frames that XDP sends to its other end only while that has GRO (or a program of its own); it takes
+//! packets from the stack there with their checksums yet to be made and their VLAN tags beside them, both of which are
+//! lost when XDP sends the packet on. Cards can keep tags from XDP, too.
+
+use serde::{Deserialize, Serialize};
+use trawl_kernel::ethtool::Ethtool;
+use trawl_kernel::netlink::{Link, Netlink, Peer, veth_peer, xdp_abilities};
+use trawl_kernel::netns::{self, Namespace};
+use trawl_kernel::{Error, Result};
+
+use crate::site::Site;
+use crate::standing::all_changes;
+
+const GRO: &str = "rx-gro";
+const CHECKSUMS_LEFT: [&str; 2] = ["tx-checksum-ip-generic", "tx-checksum-sctp"];
+const TAGS_BESIDE: [&str; 2] = ["tx-vlan-hw-insert", "tx-vlan-stag-hw-insert"];
+const TAGS_TAKEN_OFF: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
+
+/// A feature of an interface that was switched for a program's sake.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// The namespace's inode.
+    namespace: u64,
+    index: u32,
+    feature: String,
+    /// How it was, and is to be again.
+    was: bool,
+}
+
+impl Change {
+    fn concerns_the_same_as(&self, other: &Self) -> bool {
+        (self.namespace, self.index, &self.feature)
+            == (other.namespace, other.index, &other.feature)
+    }
+}
+
+/// Switches features; they are switched back when it is dropped, unless somebody else keeps the changes.
+#[derive(Debug, Default)]
+pub struct Readiness {
+    changes: Vec<Change>,
+    switched: Vec<Switched>,
+}
+
+#[derive(Debug)]
+struct Switched {
+    interface: String,
+    on: bool,
+    features: Vec<String>,
+}
+
+impl Readiness {
+    /// Frames that XDP sends out of the interface are to reach the other end.
+    pub fn for_sending(&mut self, site: &Site) -> Result<()> {
+        let link = site.link()?;
+        let peer = other_end(site, &link)?;
+        if let Some(peer) = &peer {
+            self.switch(peer, GRO, true)?;
+            if !takes_frames(site)? {
+                // The driver looks at its peer only when that changes, and may have looked too early.
+                set(peer, GRO, false)?;
+                set(peer, GRO, true)?;
+            }
+        }
+        if takes_frames(site)? {
+            return Ok(());
+        }
+        let what = format!("cannot send XDP frames out of {}", site.label());
+        let error = match (&peer, link.kind.as_deref()) {
+            (None, Some("veth")) => Error::failed(
+                what,
+                "its other end has neither GRO nor a native XDP program, and is in a namespace that cannot be found",
+            ),
+            _ => Error::failed(
+                what,
+                "its driver takes none from other interfaces as it is set up now",
+            ),
+        };
+        Err(error.mend("--mode skb sends them through the stack's own way"))
+    }
+
+    /// Packets that come in by the interface are to be whole: with their checksums and tags in them.
+    pub fn for_sending_on(&mut self, site: &Site) -> Result<()> {
+        let link = site.link()?;
+        if let Some(peer) = other_end(site, &link)? {
+            for feature in CHECKSUMS_LEFT.iter().chain(&TAGS_BESIDE) {
+                self.switch(&peer, feature, false)?;
+            }
+            return Ok(());
+        }
+        let own = Peer {
+            link,
+            namespace: site.namespace().cloned(),
+        };
+        for feature in TAGS_TAKEN_OFF {
+            self.switch(&own, feature, false)?;
+        }
+        Ok(())
+    }
+
+    /// What was switched, for a person.
+    pub fn told(&self) -> Vec<String> {
+        let line = |one: &Switched| {
+            format!(
+                "{} of {} until it is unloaded: {}",
+                if one.on {
+                    "switched on"
+                } else {
+                    "switched off"
+                },
+                one.interface,
+                one.features.join(", ")
+            )
+        };
+        self.switched.iter().map(line).collect()
+    }
+
+    fn note(&mut self, interface: String, on: bool, feature: &str) {
+        let same = |one: &&mut Switched| one.interface == interface && one.on == on;
+        match self.switched.iter_mut().find(same) {
+            Some(one) => one.features.push(feature.to_owned()),
+            None => self.switched.push(Switched {
+                interface,
+                on,
+                features: vec![feature.to_owned()],
+            }),
+        }
+    }
+
+    pub(crate) fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
+    /// The changes are in somebody's record, and are taken back with that.
+    pub fn keep(mut self) {
+        self.changes.clear();
+    }
+
+    /// A feature that the driver has not, or does not let be changed, is left as it is.
+    fn switch(&mut self, interface: &Peer, feature: &str, on: bool) -> Result<()> {
+        let ethtool = Ethtool::open(interface.namespace.as_ref(), &interface.link.name)?;
+        let features = ethtool.features()?;
+        let Some(found) = features.iter().find(|one| one.name == feature) else {
+            return Ok(());
+        };
+        let mut change = Change {
+            namespace: identity(interface.namespace.as_ref())?,
+            index: interface.link.index,
+            feature: feature.to_owned(),
+            was: found.on,
+        };
+        // Whoever leaves last puts it back.
+        let shared = all_changes()
+            .into_iter()
+            .find(|other| other.concerns_the_same_as(&change));
+        if let Some(shared) = &shared {
+            change.was = shared.was;
+        } else if found.on == on || !found.changeable {
+            return Ok(());
+        }
+        if found.on != on {
+            ethtool.set_feature(feature, on)?;
+            self.note(label(interface), on, feature);
+        }
+        self.changes.push(change);
+        Ok(())
+    }
+}
+
+impl Drop for Readiness {
+    fn drop(&mut self) {
+        undo(&self.changes);
+    }
+}
+
+/// Puts features back as they were, but for those that programs still need.
+pub(crate) fn undo(changes: &[Change]) {
+    if changes.is_empty() {
+        return;
+    }
+    let needed = all_changes();
+    let namespaces = netns::findable();
+    let leftover = |change: &&Change| !needed.iter().any(|one| one.concerns_the_same_as(change));
+    for change in changes.iter().filter(leftover) {
+        let place = namespaces
+            .iter()
+            .find(|one| one.identity().1 == change.namespace);
+        // Where the namespace or the interface is gone, there is nothing to put back.
+        if let Some(place) = place
+            && let Ok(Some(link)) = Netlink::inside(place)
+                .and_then(|mut netlink| netlink.find_link_by_index(change.index))
+            && let Ok(ethtool) = Ethtool::open(Some(place), &link.name)
+        {
+            let _ = ethtool.set_feature(&change.feature, change.was);
+        }
+    }
+}
+
+fn other_end(site: &Site, link: &Link) -> Result<Option<Peer>> {
+    match link.kind.as_deref() {
+        Some("veth") => veth_peer(site.namespace(), link),
+        _ => Ok(None),
+    }
+}
+
+/// By the driver's own word; kernels before 6.3 have none to give, and are believed to.
+fn takes_frames(site: &Site) -> Result<bool> {
+    let abilities = xdp_abilities(site.namespace(), site.index())?;
+    Ok(abilities.is_none_or(|able| able.redirect_target()))
+}
+
+fn set(interface: &Peer, feature: &str, on: bool) -> Result<()> {
+    Ethtool::open(interface.namespace.as_ref(), &interface.link.name)?.set_feature(feature, on)
+}
+
+fn identity(namespace: Option<&Namespace>) -> Result<u64> {
+    match namespace {
+        Some(namespace) => Ok(namespace.identity().1),
+        None => Ok(Namespace::current()?.identity().1),
+    }
+}
+
+fn label(interface: &Peer) -> String {
+    match &interface.namespace {
+        Some(namespace) => format!("{} in {}", interface.link.name, namespace.label()),
+        None => interface.link.name.clone(),
+    }
+}

@@ -1,0 +1,354 @@
+//! The router: the ports it forwards between, and the VLANs on them.
+//!
+//! Each port has a copy of the program, with its own counters; the maps that say where frames may leave are shared by
+//! all ports of a namespace. They are filled when ports are added or the router is refreshed; whatever they do not
+//! know of goes to the stack.
+
+mod vlan;
+
+use trawl_kernel::bpf::object;
+use trawl_kernel::bpf::table::{self, Table};
+use trawl_kernel::layout::Shared;
+use trawl_kernel::layout::bundled::{
+    ROUTE_BLACKHOLE, ROUTE_FORWARDED_IPV4, ROUTE_FORWARDED_IPV6, ROUTE_FORWARDING_OFF, ROUTE_LOCAL,
+    ROUTE_MALFORMED, ROUTE_MARTIAN, ROUTE_MAX_PORTS, ROUTE_MULTICAST, ROUTE_NO_NEIGHBOUR,
+    ROUTE_NO_ROOM, ROUTE_NOT_IP, ROUTE_NOT_OURS, ROUTE_OPTIONS, ROUTE_OTHER_PORT, ROUTE_PORT_GONE,
+    ROUTE_REFRESH, ROUTE_TOO_BIG, ROUTE_TTL, ROUTE_TUNNEL, ROUTE_UNKNOWN_VLAN, ROUTE_UNREACHABLE,
+    RouteConfig,
+};
+use trawl_kernel::netlink::{Link, Netlink, XdpMode};
+use trawl_kernel::netns::{Namespace, run_maybe_in};
+use trawl_kernel::{Error, Result};
+
+use crate::attach::{self, Wish};
+use crate::bundled::{open_table, put_interfaces};
+use crate::load::{Program, Source};
+use crate::ready::Readiness;
+use crate::site::Site;
+use crate::standing::Standing;
+use crate::stats::{Account, Layout};
+use vlan::{Mac, Vlans};
+
+const NAME: &str = "route";
+const FUNCTION: &str = "trawl_route";
+const PORTS: &str = "ports";
+const ARRIVALS: &str = "arrivals";
+const DEPARTURES: &str = "departures";
+const OWN: &str = "own";
+const SHARED: [&str; 4] = [PORTS, ARRIVALS, DEPARTURES, "refresh"];
+const ETHERNET: u16 = 1;
+
+const LAYOUT: Layout = Layout {
+    outcomes: &[
+        (ROUTE_FORWARDED_IPV4, "forwarded, IPv4"),
+        (ROUTE_FORWARDED_IPV6, "forwarded, IPv6"),
+        (ROUTE_BLACKHOLE, "dropped by a blackhole route"),
+        (ROUTE_PORT_GONE, "dropped, the port is gone"),
+        (ROUTE_NOT_IP, "to the stack: not IP"),
+        (ROUTE_NOT_OURS, "to the stack: not addressed to the port"),
+        (ROUTE_UNKNOWN_VLAN, "to the stack: a VLAN without interface"),
+        (ROUTE_MULTICAST, "to the stack: multicast"),
+        (
+            ROUTE_MARTIAN,
+            "to the stack: an address that is not forwarded",
+        ),
+        (ROUTE_MALFORMED, "to the stack: malformed"),
+        (ROUTE_OPTIONS, "to the stack: options"),
+        (ROUTE_TTL, "to the stack: time to live is over"),
+        (ROUTE_TOO_BIG, "to the stack: larger than the MTU"),
+        (ROUTE_LOCAL, "to the stack: for this host, or no route"),
+        (ROUTE_UNREACHABLE, "to the stack: unreachable or prohibited"),
+        (ROUTE_NO_NEIGHBOUR, "to the stack: neighbour to be found"),
+        (ROUTE_FORWARDING_OFF, "to the stack: forwarding is off"),
+        (ROUTE_TUNNEL, "to the stack: a tunnel begins"),
+        (
+            ROUTE_OTHER_PORT,
+            "to the stack: leaves by another interface",
+        ),
+        (
+            ROUTE_REFRESH,
+            "to the stack: so that it looks after the neighbour",
+        ),
+        (ROUTE_NO_ROOM, "to the stack: no room for a tag"),
+    ],
+    again: &[],
+};
+
+/// A port of the router: an interface with the program on it.
+#[derive(Debug)]
+pub struct Port {
+    pub site: Site,
+    pub standing: Standing,
+}
+
+impl Port {
+    /// The port that the interface is.
+    pub fn at(site: Site) -> Result<Self> {
+        match Standing::named(&site, FUNCTION)? {
+            Some(standing) => Ok(Self { site, standing }),
+            None => Err(Error::failed(
+                format!("{} is not a port of a router", site.label()),
+                "the program is not on it",
+            )
+            .mend(format!("trawl route load {}", site.label()))),
+        }
+    }
+
+    pub fn account(&self) -> Result<Account> {
+        Account::with_layout(&self.standing, LAYOUT)
+    }
+}
+
+/// What came of loading.
+#[derive(Debug)]
+pub struct Loaded {
+    /// All ports there are now.
+    pub ports: Vec<Port>,
+    /// VLAN interfaces that are routed with them.
+    pub vlans: Vec<String>,
+    /// What was switched on other interfaces.
+    pub told: Vec<String>,
+    /// Settings that keep the router from doing what one might expect.
+    pub warnings: Vec<String>,
+}
+
+/// The ports of the router in a namespace.
+pub fn ports(namespace: Option<&Namespace>) -> Result<Vec<Port>> {
+    let mut ports = Vec::new();
+    for site in Site::all_in(namespace)? {
+        if let Some(standing) = Standing::named(&site, FUNCTION)? {
+            ports.push(Port { site, standing });
+        }
+    }
+    Ok(ports)
+}
+
+/// Adds ports to the router of their namespace, and brings it up to date with the addresses and VLANs of all its
+/// ports.
+pub fn load(sites: &[Site], mode: Option<XdpMode>, replace: bool) -> Result<Loaded> {
+    let Some(first) = sites.first() else {
+        return Err(Error::usage("cannot route", "no interface is named"));
+    };
+    let namespace = first.namespace();
+    let links = Netlink::open(namespace)?.links()?;
+    let mut all = ports(namespace)?;
+    let is_port =
+        |all: &[Port], site: &Site| all.iter().any(|port| port.site.index() == site.index());
+    let new: Vec<&Site> = sites.iter().filter(|site| !is_port(&all, site)).collect();
+    for site in &new {
+        check_port(site, &links)?;
+    }
+    if all.len() + new.len() > ROUTE_MAX_PORTS {
+        return Err(Error::usage(
+            "cannot route",
+            format!("there is room for {ROUTE_MAX_PORTS} ports"),
+        ));
+    }
+    let mut ready = Readiness::default();
+    if mode != Some(XdpMode::Skb) {
+        for site in &new {
+            ready.for_sending_on(site)?;
+            ready.for_sending(site)?;
+        }
+    }
+    let known = all.len();
+    let wish = Wish { mode, replace };
+    for site in new {
+        let attached = add_port(site, &all, &ready, &wish);
+        match attached {
+            Ok(standing) => all.push(Port {
+                site: site.clone(),
+                standing,
+            }),
+            Err(error) => {
+                for port in all.drain(known..) {
+                    let _ = port.standing.detach(&port.site);
+                }
+                return Err(error);
+            }
+        }
+    }
+    let vlans = refresh(&all, &links)?;
+    let told = ready.told();
+    ready.keep();
+    let warnings = all
+        .iter()
+        .map(|port| warnings(&port.site))
+        .collect::<Result<Vec<_>>>()?
+        .concat();
+    Ok(Loaded {
+        vlans: vlans.names(),
+        ports: all,
+        told,
+        warnings,
+    })
+}
+
+/// Takes ports off the router; all others go on without them.
+pub fn unload(sites: &[Site]) -> Result<()> {
+    for site in sites {
+        let Port { standing, .. } = Port::at(site.clone())?;
+        // The others stop sending there before what the port needs for that is put back.
+        let table = open(&standing, PORTS)?;
+        for key in table.keys().map_err(|e| cannot_fill(PORTS, e))? {
+            let leaves_by_it = table
+                .lookup(&key)
+                .map_err(|e| cannot_fill(PORTS, e))?
+                .is_some_and(|port| port.starts_with(&site.index().to_ne_bytes()));
+            if leaves_by_it {
+                table.delete(&key).map_err(|e| cannot_fill(PORTS, e))?;
+            }
+        }
+        standing.detach(site)?;
+    }
+    Ok(())
+}
+
+/// Interfaces whose packets belong to another one are no ports.
+fn check_port(site: &Site, links: &[Link]) -> Result<()> {
+    let what = || format!("cannot route on {}", site.label());
+    let named = |index: Option<u32>| links.iter().find(|link| Some(link.index) == index);
+    let Some(link) = named(Some(site.index())) else {
+        return Err(Error::failed(what(), "it is gone"));
+    };
+    if link.hardware_type != ETHERNET || link.is_loopback() {
+        return Err(Error::failed(what(), "it is not an Ethernet interface"));
+    }
+    if link.vlan.is_some() {
+        let below = named(link.peer_index).map_or("the one below", |below| &below.name);
+        return Err(Error::failed(
+            what(),
+            format!("it is a VLAN of {below}, where XDP sees its packets"),
+        )
+        .mend(format!(
+            "trawl route load {below} routes all VLANs on it too"
+        )));
+    }
+    match named(link.master) {
+        Some(master) if master.kind.as_deref() != Some("vrf") => Err(Error::failed(
+            what(),
+            format!(
+                "it is a port of {}, to which its packets belong",
+                master.name
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn add_port(site: &Site, others: &[Port], ready: &Readiness, wish: &Wish) -> Result<Standing> {
+    let mut source = Source::embedded(NAME, object::ROUTE)?;
+    source.choose(Some(FUNCTION))?;
+    let mut shared = Vec::new();
+    if let Some(port) = others.first() {
+        for name in SHARED {
+            shared.push((name, port.standing.map(name)?));
+        }
+    }
+    for (name, map) in &shared {
+        source.reuse(name, std::os::fd::AsFd::as_fd(map))?;
+    }
+    let mut program: Program = source.load(site)?;
+    program.remember(ready.changes());
+    attach::attach(site, program, wish)
+}
+
+/// Brings the maps in line with the interfaces as they are.
+fn refresh(ports: &[Port], links: &[Link]) -> Result<Vlans> {
+    let Some(first) = ports.first() else {
+        return Ok(Vlans::default());
+    };
+    let indices: Vec<u32> = ports.iter().map(|port| port.site.index()).collect();
+    let vlans = Vlans::on(&indices, links);
+    for port in ports {
+        let own = open(&port.standing, OWN)?;
+        let link = port.site.link()?;
+        let mac = Mac::of(&link);
+        let config = RouteConfig {
+            mac_first: mac.first,
+            mac_last: mac.last,
+        };
+        own.update(&0u32.to_ne_bytes(), &config.to_bytes(), table::ANY)
+            .map_err(|e| cannot_fill(OWN, e))?;
+    }
+    replace_all(
+        &open(&first.standing, ARRIVALS)?,
+        ARRIVALS,
+        vlans.arrivals(),
+    )?;
+    replace_all(
+        &open(&first.standing, DEPARTURES)?,
+        DEPARTURES,
+        vlans.departures(),
+    )?;
+    let devices = open(&first.standing, PORTS)?;
+    let wanted: Vec<(u32, u32)> = indices
+        .iter()
+        .map(|index| (*index, *index))
+        .chain(vlans.ports())
+        .collect();
+    for key in devices.keys().map_err(|e| cannot_fill(PORTS, e))? {
+        if !wanted.iter().any(|(index, _)| key == index.to_ne_bytes()) {
+            devices.delete(&key).map_err(|e| cannot_fill(PORTS, e))?;
+        }
+    }
+    put_interfaces(&devices, &first.site, wanted.into_iter())?;
+    Ok(vlans)
+}
+
+/// Entries that are not wanted go, the others are written; none is missing in between.
+fn replace_all(table: &Table, name: &str, wanted: Vec<(Vec<u8>, Vec<u8>)>) -> Result<()> {
+    let fail = |e| cannot_fill(name, e);
+    for key in table.keys().map_err(fail)? {
+        if !wanted.iter().any(|(one, _)| *one == key) {
+            table.delete(&key).map_err(fail)?;
+        }
+    }
+    for (key, value) in wanted {
+        table.update(&key, &value, table::ANY).map_err(fail)?;
+    }
+    Ok(())
+}
+
+fn open(standing: &Standing, name: &str) -> Result<Table> {
+    let map = standing.map(name)?;
+    open_table(std::os::fd::AsFd::as_fd(&map), name)
+}
+
+fn cannot_fill(name: &str, error: std::io::Error) -> Error {
+    Error::os(format!("cannot fill the router's map {name}"), error)
+}
+
+/// What the kernel is told to do with packets that this router does not, or the other way round.
+fn warnings(site: &Site) -> Result<Vec<String>> {
+    let name = site.name();
+    let read = |family: &str, which: &str, setting: &str| {
+        let path = format!("/proc/sys/net/{family}/conf/{which}/{setting}");
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        text.trim().parse::<u32>().ok()
+    };
+    let look = || {
+        let forwards = ["ipv4", "ipv6"].map(|family| read(family, name, "forwarding") != Some(0));
+        let reverse = ["all", name].map(|which| read("ipv4", which, "rp_filter").unwrap_or(0));
+        (forwards, reverse)
+    };
+    let (forwards, reverse) = run_maybe_in(site.namespace(), look)?;
+    let prefix = site.prefix();
+    let mut warnings = Vec::new();
+    for (family, forwards) in ["ipv4", "ipv6"].into_iter().zip(forwards) {
+        if !forwards {
+            warnings.push(format!(
+                "{}: forwarding of {} is off, so nothing of it is forwarded; {prefix}sysctl -w net.{family}.conf.all.forwarding=1",
+                site.label(),
+                if family == "ipv4" { "IPv4" } else { "IPv6" },
+            ));
+        }
+    }
+    if reverse.iter().any(|value| *value != 0) {
+        warnings.push(format!(
+            "{}: rp_filter is set, but the way back to a packet's source is not looked at for what XDP forwards",
+            site.label()
+        ));
+    }
+    Ok(warnings)
+}

@@ -1,0 +1,211 @@
+//! What the bundled programs counted: per-CPU counters summed up, under names for people.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use trawl_kernel::bpf::table::Table;
+use trawl_kernel::layout::Shared;
+use trawl_kernel::layout::bundled::{
+    COUNT_FAR_DROP, COUNT_FAR_PASS, COUNT_FAR_REDIRECT, COUNT_IPV4, COUNT_IPV6, COUNT_OTHER,
+    COUNT_TARGET_GONE, COUNT_UNPARSED, Counter,
+};
+use trawl_kernel::{Error, Result};
+
+use crate::standing::Standing;
+
+const COUNTERS: &str = "counters";
+
+/// One of a program's counters: where it stands, and what it is called.
+pub(crate) type Named = (usize, &'static str);
+
+/// The counters of a program, each packet under one; and those that packets are counted under once more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    pub outcomes: &'static [Named],
+    pub again: &'static [Named],
+}
+
+const TARGET_GONE: &str = "dropped, the target is gone";
+
+const VERDICT: Layout = Layout {
+    outcomes: &[
+        (COUNT_UNPARSED, "any"),
+        (COUNT_IPV4, "IPv4"),
+        (COUNT_IPV6, "IPv6"),
+        (COUNT_OTHER, "other"),
+    ],
+    again: &[],
+};
+
+const REDIRECT: Layout = Layout {
+    outcomes: &[
+        (COUNT_UNPARSED, "any"),
+        (COUNT_IPV4, "IPv4"),
+        (COUNT_IPV6, "IPv6"),
+        (COUNT_OTHER, "other"),
+        (COUNT_TARGET_GONE, TARGET_GONE),
+    ],
+    again: &[],
+};
+
+const TO_CPU: Layout = Layout {
+    again: &[
+        (COUNT_FAR_DROP, "dropped there"),
+        (COUNT_FAR_PASS, "passed there"),
+        (COUNT_FAR_REDIRECT, "redirected there"),
+    ],
+    ..REDIRECT
+};
+
+/// `None`: not a bundled program.
+fn layout_of(function: &str) -> Option<Layout> {
+    match function {
+        "trawl_drop" | "trawl_pass" | "trawl_aborted" | "trawl_tx" => Some(VERDICT),
+        "trawl_redirect" | "trawl_redir_map" | "trawl_redir_all" => Some(REDIRECT),
+        "trawl_redir_cpu" => Some(TO_CPU),
+        _ => None,
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Outcome {
+    pub name: &'static str,
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+/// What a program has counted since it was loaded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Account {
+    pub program: String,
+    pub id: u32,
+    pub mode: &'static str,
+    /// All packets that it saw, and their bytes from the Ethernet header on.
+    pub packets: u64,
+    pub bytes: u64,
+    /// The same by what they were or what became of them; those that there were none of are left out.
+    pub outcomes: Vec<Outcome>,
+    /// Of those redirected to another CPU, what became of them there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub far: Vec<Outcome>,
+    /// Those that have not got there: they wait, or were lost because too many did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_there: Option<u64>,
+}
+
+impl Account {
+    /// Of a bundled program; `None` for any other, which trawl knows no counters of.
+    pub fn read(standing: &Standing) -> Result<Option<Self>> {
+        match layout_of(standing.name()) {
+            Some(layout) => Self::with_layout(standing, layout).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    pub(crate) fn with_layout(standing: &Standing, layout: Layout) -> Result<Self> {
+        let what = || format!("cannot read the counters of {}", standing.name());
+        let table = Table::new(standing.map(COUNTERS)?).map_err(|e| Error::os(what(), e))?;
+        let read = |named: &[Named]| -> Result<Vec<Outcome>> {
+            let one = |(index, name): &Named| {
+                let counter = sum(&table, *index).map_err(|e| Error::os(what(), e))?;
+                Ok(Outcome {
+                    name,
+                    packets: counter.packets,
+                    bytes: counter.bytes,
+                })
+            };
+            named.iter().map(one).collect()
+        };
+        // The far side first: what is on its way is then counted before it, and never twice.
+        let mut far = read(layout.again)?;
+        let mut outcomes = read(layout.outcomes)?;
+        let total = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum();
+        let (packets, bytes) = (total(|one| one.packets), total(|one| one.bytes));
+        let not_there = (!layout.again.is_empty()).then(|| {
+            let sent: u64 = outcomes.iter().map(|one| one.packets).sum();
+            let gone = outcomes.iter().find(|one| one.name == TARGET_GONE);
+            let there: u64 = far.iter().map(|one| one.packets).sum();
+            (sent - gone.map_or(0, |one| one.packets)).saturating_sub(there)
+        });
+        outcomes.retain(|one| one.packets > 0);
+        far.retain(|one| one.packets > 0);
+        Ok(Self {
+            program: standing.source().to_owned(),
+            id: standing.id(),
+            mode: standing.mode().map_or("not attached", |mode| mode.name()),
+            packets,
+            bytes,
+            outcomes,
+            far,
+            not_there,
+        })
+    }
+
+    /// How much was counted a second, since an earlier look; nothing where that was another program's.
+    pub fn since(&self, before: &Self, took: Duration) -> Option<Rate> {
+        if self.id != before.id {
+            return None;
+        }
+        let seconds = took.as_secs_f64();
+        let a_second = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
+        Some(Rate {
+            packets: a_second(self.packets, before.packets),
+            bytes: a_second(self.bytes, before.bytes),
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Rate {
+    pub packets: f64,
+    pub bytes: f64,
+}
+
+/// A counter over all CPUs.
+fn sum(table: &Table, index: usize) -> std::io::Result<Counter> {
+    let key = (index as u32).to_ne_bytes();
+    let values = table.lookup(&key)?.unwrap_or_default();
+    let each = values
+        .chunks(size_of::<Counter>())
+        .filter_map(Counter::from_bytes);
+    Ok(each.fold(
+        Counter {
+            packets: 0,
+            bytes: 0,
+        },
+        |sum, one| Counter {
+            packets: sum.packets + one.packets,
+            bytes: sum.bytes + one.bytes,
+        },
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn account(id: u32, packets: u64) -> Account {
+        Account {
+            program: "drop".to_owned(),
+            id,
+            mode: "native",
+            packets,
+            bytes: packets * 64,
+            outcomes: Vec::new(),
+            far: Vec::new(),
+            not_there: None,
+        }
+    }
+
+    #[test]
+    fn rates_are_of_one_program_over_the_time_between_two_looks() {
+        let rate = account(1, 300).since(&account(1, 100), Duration::from_millis(500));
+        let expected = Rate {
+            packets: 400.0,
+            bytes: 25_600.0,
+        };
+        assert_eq!(rate, Some(expected));
+        let other = account(2, 300).since(&account(1, 100), Duration::from_secs(1));
+        assert_eq!(other, None);
+    }
+}
