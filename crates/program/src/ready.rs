@@ -103,7 +103,7 @@ impl Readiness {
     pub fn told(&self) -> Vec<String> {
         let line = |one: &Switched| {
             format!(
-                "{} of {} until it is unloaded: {}",
+                "{} on {} until it is unloaded: {}",
                 if one.on {
                     "switched on"
                 } else {
