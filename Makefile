@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-quick bench fmt lint lock format clippy man clean
+.PHONY: help build demo test test-quick test-vm bench fmt lint lock format clippy man clean
 
 # Rustup puts cargo where a root shell does not always look.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -21,8 +21,13 @@ demo: build ## Show the main job in a lab that is made and removed
 
 test: ## Run every test; the last line counts them
 	@scripts/install build test
+	-@scripts/install vm
 	@scripts/mount-bpffs
 	@scripts/test
+
+test-vm: ## Run the end-to-end tests in a virtual machine, under another kernel
+	@scripts/install build test vm
+	@scripts/test --vm
 
 test-quick: ## Run the unit tests only
 	@scripts/install build

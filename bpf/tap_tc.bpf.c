@@ -40,7 +40,7 @@ static __always_inline long copy_tagged(struct __sk_buff *context, char *to, con
 	captured -= TAG_OFFSET + TAG_LENGTH;
 	if (!captured)
 		return 0;
-	return bpf_skb_load_bytes(context, TAG_OFFSET, to + TAG_OFFSET + TAG_LENGTH, captured);
+	return bpf_skb_load_bytes(context, TAG_OFFSET, to + TAG_OFFSET + TAG_LENGTH, certain_length(captured));
 }
 
 static __always_inline long copy_packet(struct __sk_buff *context, char *to, const struct sighting *sight)
@@ -55,7 +55,7 @@ static __always_inline long copy_packet(struct __sk_buff *context, char *to, con
 		return 0;
 	if (captured == 0 || captured > RECORD_MAX_CAPTURED)
 		return captured;
-	return bpf_skb_load_bytes(context, 0, to, captured);
+	return bpf_skb_load_bytes(context, 0, to, certain_length(captured));
 }
 
 #include "include/capture.h"

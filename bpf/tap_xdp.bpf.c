@@ -35,7 +35,7 @@ static __always_inline long copy_packet(struct xdp_md *context, char *to, const 
 		return 0;
 	if (captured == 0 || captured > RECORD_MAX_CAPTURED)
 		return captured;
-	return bpf_xdp_load_bytes(context, 0, to, captured);
+	return bpf_xdp_load_bytes(context, 0, to, certain_length(captured));
 }
 
 #include "include/capture.h"

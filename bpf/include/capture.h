@@ -16,9 +16,9 @@ static __always_inline struct point_counters *account_of(struct ring_control *co
 }
 
 /* How much of a packet is kept. The barrier makes the verifier see the bound on the value that is used. */
-static __always_inline __u32 bounded(__u32 original)
+static __always_inline __u64 bounded(__u32 original)
 {
-	__u32 captured = original > CONFIG(snaplen) ? CONFIG(snaplen) : original;
+	__u64 captured = original > CONFIG(snaplen) ? CONFIG(snaplen) : original;
 
 	barrier_var(captured);
 	return captured > RECORD_MAX_CAPTURED ? RECORD_MAX_CAPTURED : captured;

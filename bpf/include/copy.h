@@ -9,6 +9,15 @@
 /* The kernel's copy wins beyond this many bytes. */
 #define COPY_INLINE_MAX 256
 
+/* A length that is known to lie between 1 and RECORD_MAX_CAPTURED, in a way that the verifier of older kernels sees
+ * too: they forget what a comparison told of a value when another copy of it is read back from the stack. */
+static __always_inline __u32 certain_length(__u32 length)
+{
+	length--;
+	barrier_var(length);
+	return (length & (RECORD_MAX_CAPTURED - 1)) + 1;
+}
+
 static __always_inline void copy_words(char *to, const char *from, int words)
 {
 	__u64 *t = (__u64 *)to;

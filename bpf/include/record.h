@@ -32,7 +32,8 @@ static __always_inline void put(char *at, __u64 pair)
 /* What a tap knows of the packet that it records. */
 struct sighting {
 	__u32 original;
-	__u32 captured;
+	/* 64 bits: kernels before 6.3 forget the bounds of what is put aside in fewer. */
+	__u64 captured;
 	__u32 queue;
 	/* A VLAN tag that travels beside the packet and belongs behind the MAC addresses, as it stands on the wire. */
 	__u32 tag;
@@ -45,12 +46,12 @@ enum which { FIRST, SECOND };
 #define CONFIG_PAIR_OF(which, low, field) \
 	((which) == FIRST ? CONFIG_PAIR(low, CONFIG_NAME(first.field)) : CONFIG_PAIR(low, CONFIG_NAME(second.field)))
 
-static __always_inline __u32 padded(__u32 bytes)
+static __always_inline __u64 padded(__u64 bytes)
 {
-	return (bytes + 3) & ~3u;
+	return (bytes + 3) & ~3ull;
 }
 
-static __always_inline __u32 record_size(__u32 captured, enum which which)
+static __always_inline __u32 record_size(__u64 captured, enum which which)
 {
 	__u32 fixed = HEADER_LENGTH + OPTIONS_LENGTH + END_LENGTH;
 
@@ -108,9 +109,9 @@ static __always_inline void write_options(char *block, const struct sighting *si
 }
 
 /* Zeroes the last, partly filled word of the packet's bytes; to be called before they are copied. */
-static __always_inline void clear_padding(char *bytes, __u32 captured)
+static __always_inline void clear_padding(char *bytes, __u64 captured)
 {
-	*(__u32 *)(bytes + (captured & ~3u)) = 0;
+	*(__u32 *)(bytes + (captured & ~3ull)) = 0;
 }
 
 static __always_inline __u64 record_limit(void)

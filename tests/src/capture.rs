@@ -9,7 +9,7 @@ use std::time::Instant;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::summary::Summary;
-use crate::wait::{PATIENCE, wait_until};
+use crate::wait::{patience, wait_until};
 use crate::{Lab, binary};
 
 /// Set for each trawl that is started, and so for the processes it starts.
@@ -51,7 +51,7 @@ impl Stream {
 
     /// Waits until `done` of all that came so far, or the end of the stream; tells which.
     pub(crate) fn wait(&self, mut done: impl FnMut(&[u8]) -> bool) -> bool {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + patience();
         let mut state = self.bytes.lock().expect("no panic while it is held");
         loop {
             if done(&state.0) {

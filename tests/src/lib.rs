@@ -21,6 +21,8 @@ pub use wait::wait_until;
 
 use std::io::Write;
 
+use trawl_kernel::probe::Feature;
+
 /// Says that a test cannot run here, past the capture of output by the test runner: a skip that nobody sees is as
 /// bad as a test that passes without testing.
 pub fn skip(reason: &str) {
@@ -36,4 +38,31 @@ pub fn root_or_skip() -> bool {
         skip("it takes root");
     }
     root
+}
+
+/// Whether the kernel takes tracing programs here; says that the test is skipped where it does not. Those tests run
+/// in the virtual machine.
+pub fn tracing_or_skip() -> bool {
+    if !root_or_skip() {
+        return false;
+    }
+    for feature in [Feature::Fentry, Feature::Fexit, Feature::Freplace] {
+        if let Some(why) = feature.probe().why() {
+            skip(&format!("{}: {why}", feature.name()));
+            return false;
+        }
+    }
+    true
+}
+
+/// Whether other people's programs are installed that the test needs; says that it is skipped where one is missing.
+pub fn tools_or_skip(programs: &[&str]) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there =
+        |program: &&&str| std::env::split_paths(&path).any(|one| one.join(program).is_file());
+    let missing = programs.iter().find(|program| !is_there(program));
+    if let Some(program) = missing {
+        skip(&format!("{program} is not installed"));
+    }
+    missing.is_none()
 }

@@ -13,3 +13,4 @@ mod receive;
 mod refusals;
 mod sharing;
 mod tools;
+mod tracing;

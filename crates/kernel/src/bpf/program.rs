@@ -82,13 +82,26 @@ fn try_load(
     Ok(unsafe { OwnedFd::from_raw_fd(check(fd)?) })
 }
 
-/// The verifier's log ends with the reason; the line before its statistics is the one to show.
-fn explain(name: &str, error: io::Error, log: &[u8]) -> Error {
-    // Where the verifier takes lines of its log back it leaves zeroes, and real text behind them.
-    let text = String::from_utf8_lossy(log).replace('\0', "");
-    let reason = text.lines().rfind(|l| {
-        !l.trim().is_empty() && !l.starts_with("processed ") && !l.starts_with("verification time")
+/// The line of the verifier's log that tells the reason: the last one before its statistics.
+fn reason_in(log: &[u8]) -> Option<String> {
+    // Where the verifier takes lines of its log back it leaves zeroes. What stands behind them may be the rest of
+    // the log, or what an earlier attempt to verify a branch left there: the part with the statistics is the end.
+    let text = String::from_utf8_lossy(log);
+    let is_end = |part: &&str| part.lines().any(|line| line.starts_with("processed "));
+    let text = match text.split('\0').find(is_end) {
+        Some(end) => end.to_owned(),
+        None => text.replace('\0', ""),
+    };
+    let reason = text.lines().rfind(|line| {
+        !line.trim().is_empty()
+            && !line.starts_with("processed ")
+            && !line.starts_with("verification time")
     });
+    reason.map(str::to_owned)
+}
+
+fn explain(name: &str, error: io::Error, log: &[u8]) -> Error {
+    let reason = reason_in(log);
     let os = Error::os(format!("cannot load the program {name}"), error);
     match (os.errno(), reason) {
         (Some(libc::EPERM), None) => {
@@ -122,4 +135,24 @@ pub fn bind_map(program: &OwnedFd, map: &OwnedFd) -> io::Result<()> {
     // SAFETY: both descriptors are open, the options live for the call.
     check(unsafe { libbpf_sys::bpf_prog_bind_map(program.as_raw_fd(), map.as_raw_fd(), &opts) })
         .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reason_in;
+
+    #[test]
+    fn the_reason_is_found_among_what_the_log_took_back() {
+        let stale: &[u8] =
+            b"0: exit\nR0 !read_ok\nprocessed 2 insns (limit 1000000)\n\0from 1 to 9: safe\n\0\0\0";
+        assert_eq!(reason_in(stale).as_deref(), Some("R0 !read_ok"));
+        let later: &[u8] = b"0: r1 = r0\n\0\0R0 !read_ok\nprocessed 1 insns\n\0";
+        assert_eq!(reason_in(later).as_deref(), Some("R0 !read_ok"));
+        let unfinished: &[u8] = b"back-edge from insn 3 to 1\n\0\0";
+        assert_eq!(
+            reason_in(unfinished).as_deref(),
+            Some("back-edge from insn 3 to 1")
+        );
+        assert_eq!(reason_in(&[0; 16]), None);
+    }
 }
