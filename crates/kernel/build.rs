@@ -11,7 +11,7 @@ fn main() {
     println!("cargo:rerun-if-changed={}", root.display());
     println!("cargo:rerun-if-env-changed=CLANG");
 
-    let mut programs = 0;
+    let mut objects = Vec::new();
     for entry in fs::read_dir(&root).expect("bpf/ is part of the source") {
         let source = entry.expect("bpf/ can be listed").path();
         let name = source
@@ -21,10 +21,25 @@ fn main() {
             .into_owned();
         if let Some(stem) = name.strip_suffix(".bpf.c") {
             compile(&source, &format!("{out}/{stem}.bpf.o"));
-            programs += 1;
+            objects.push(stem.to_owned());
         }
     }
-    assert!(programs > 0, "no BPF programs found in {}", root.display());
+    assert!(
+        !objects.is_empty(),
+        "no BPF programs found in {}",
+        root.display()
+    );
+    objects.sort();
+    let list: String = objects
+        .iter()
+        .map(|stem| {
+            format!(
+                "    ({stem:?}, include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{stem}.bpf.o\"))),\n"
+            )
+        })
+        .collect();
+    let rust = format!("pub const ALL: &[(&str, &[u8])] = &[\n{list}];\n");
+    fs::write(format!("{out}/objects.rs"), rust).expect("OUT_DIR can be written");
 
     for name in SHARED {
         let header = root.join(format!("include/{name}.h"));

@@ -6,6 +6,7 @@ pub mod capture;
 pub mod frames;
 pub mod lab;
 pub mod pcapng;
+pub mod programs;
 pub mod running;
 pub mod summary;
 pub mod tiny;

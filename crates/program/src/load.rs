@@ -316,9 +316,12 @@ impl Program {
         self.id
     }
 
-    /// One of the file's maps, by its name in the source.
+    /// One of the file's maps, by its name in the source, or one of those that came with its hooks.
     pub fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
-        self.file.map(name)
+        let hooks = self.fitted.maps.iter();
+        let mut found = hooks.filter(|(found, _)| found == name);
+        let hook = found.next().map(|(_, fd)| fd.as_fd());
+        hook.or_else(|| self.file.map(name))
     }
 
     /// Another program that was loaded from the file.

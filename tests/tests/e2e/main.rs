@@ -14,3 +14,4 @@ mod refusals;
 mod sharing;
 mod tools;
 mod tracing;
+mod unchanged;

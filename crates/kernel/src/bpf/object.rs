@@ -23,6 +23,12 @@ pub const VERDICT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_verdict
 pub const REDIRECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_redirect.bpf.o"));
 pub const ROUTE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_route.bpf.o"));
 
+/// Every object there is, by the name of its source.
+mod list {
+    include!(concat!(env!("OUT_DIR"), "/objects.rs"));
+}
+pub use list::ALL;
+
 /// One tap program, ready to be loaded with different flags.
 #[derive(Debug)]
 pub struct TapProgram {

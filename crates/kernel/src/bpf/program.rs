@@ -43,6 +43,11 @@ pub fn load(instructions: &[libbpf_sys::bpf_insn], options: &LoadOptions<'_>) ->
     }
 }
 
+/// As [`load`], with the eight bytes of each instruction as one number.
+pub fn load_words(words: &[u64], options: &LoadOptions<'_>) -> Result<OwnedFd> {
+    load(&super::splice::from_words(words), options)
+}
+
 fn try_load(
     instructions: &[libbpf_sys::bpf_insn],
     options: &LoadOptions<'_>,

@@ -56,6 +56,48 @@ pub fn xdp_from(
     Ok((answer, left))
 }
 
+/// What became of a frame, beside the answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    pub value: u32,
+    /// All bytes behind the program, the metadata in front of the frame included.
+    pub bytes: Vec<u8>,
+    /// How many of them are metadata.
+    pub metadata: u32,
+}
+
+/// Room for what a program may put before and behind a frame.
+const GROWTH: usize = 4096;
+
+/// Runs an XDP program on a frame once, and gives back the frame as the program left it.
+pub fn xdp_outcome(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<Outcome> {
+    let context = libbpf_sys::xdp_md {
+        data_end: u32::try_from(frame.len())
+            .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?,
+        ..Default::default()
+    };
+    let mut after = libbpf_sys::xdp_md::default();
+    let mut bytes = vec![0u8; frame.len() + GROWTH];
+    let mut opts = opts!(libbpf_sys::bpf_test_run_opts);
+    opts.data_in = frame.as_ptr().cast();
+    opts.data_size_in = context.data_end;
+    opts.data_out = bytes.as_mut_ptr().cast();
+    opts.data_size_out = bytes.len() as u32;
+    opts.ctx_in = (&raw const context).cast();
+    opts.ctx_size_in = size_of_val(&context) as u32;
+    opts.ctx_out = (&raw mut after).cast();
+    opts.ctx_size_out = size_of_val(&after) as u32;
+    opts.repeat = 1;
+    // SAFETY: what is read and what is written is given with its true size and outlives the call.
+    check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut opts) })?;
+    bytes.truncate(opts.data_size_out as usize);
+    Ok(Outcome {
+        value: opts.retval,
+        bytes,
+        metadata: after.data,
+    })
+}
+
 /// Runs a tc program on a frame, which must be longer than an Ethernet header and fit a page. It has no tag
 /// beside it and is all in one piece: kernels of today let nobody ask for anything else.
 pub fn tc(program: BorrowedFd<'_>, frame: &[u8], repeat: u32) -> io::Result<Answer> {

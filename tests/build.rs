@@ -1,0 +1,52 @@
+//! Compiles the BPF programs of tests/programs, which the tests load as a person's own.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+use std::{env, fs};
+
+fn main() {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
+    let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
+    println!("cargo:rerun-if-changed={}", sources.display());
+    println!("cargo:rerun-if-env-changed=CLANG");
+    let mut names: Vec<String> = fs::read_dir(&sources)
+        .expect("tests/programs is part of the source")
+        .filter_map(|entry| {
+            let name = entry.ok()?.file_name().into_string().ok()?;
+            Some(name.strip_suffix(".bpf.c")?.to_owned())
+        })
+        .collect();
+    names.sort();
+    let mut list = String::from("pub const PROGRAMS: &[(&str, &[u8])] = &[\n");
+    for name in &names {
+        let object = format!("{out}/{name}.bpf.o");
+        compile(&sources.join(format!("{name}.bpf.c")), &object);
+        writeln!(list, "    ({name:?}, include_bytes!({object:?})),").expect("strings grow");
+    }
+    list.push_str("];\n");
+    fs::write(format!("{out}/programs.rs"), list).expect("OUT_DIR can be written");
+}
+
+fn compile(source: &Path, object: &str) {
+    let multiarch = Command::new("cc").arg("-print-multiarch").output();
+    let multiarch = multiarch
+        .map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned())
+        .unwrap_or_default();
+    let clang = env::var("CLANG").unwrap_or_else(|_| "clang-19".to_owned());
+    let status = Command::new(&clang)
+        .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3"])
+        .args(["-Wall", "-Wextra", "-Werror"])
+        .arg(format!("-I/usr/include/{multiarch}"))
+        .arg("-isystem")
+        .arg(env::var("DEP_BPF_INCLUDE").expect("libbpf-sys tells where its headers are"))
+        .arg("-c")
+        .arg(source)
+        .args(["-o", object])
+        .status();
+    match status {
+        Ok(status) if status.success() => {}
+        Ok(_) => panic!("{} did not compile", source.display()),
+        Err(error) => panic!("cannot run {clang}: {error}; install it or set CLANG"),
+    }
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
+/* What the test programs share: the packet's bytes, and a verdict made of a number. */
+#ifndef TRAWL_TEST_COMMON_H
+#define TRAWL_TEST_COMMON_H
+
+#include <stdbool.h>
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+char LICENSE[] SEC("license") = "GPL";
+
+/* Aborted, drop, pass or tx: what a program can answer without having done anything else for it. */
+static __always_inline int verdict_of(__u32 number)
+{
+	return number & 3;
+}
+
+/* The byte at a distance from the packet's beginning, or 0 where it has none. */
+static __always_inline __u32 byte_at(const struct xdp_md *context, __u32 at)
+{
+	const __u8 *data = (void *)(long)context->data;
+
+	return data + at + 1 > (__u8 *)(long)context->data_end ? 0 : data[at];
+}
+
+#endif

@@ -1,0 +1,293 @@
+//! Programs with hooks put into them do what they did: the same verdicts and the same bytes, packet by packet, from
+//! the kernel's own test runs.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use trawl_kernel::bpf::{map, object, program, test_run};
+use trawl_program::Site;
+use trawl_program::load::{Program, Source};
+use trawl_program::tappable::{ACTIONS, ENTRY, HOOK};
+use trawl_tests::{programs, root_or_skip};
+
+/// Packets for each program.
+const PACKETS: u64 = 400;
+/// Those that leave no room for hooks.
+const REFUSED: [&str; 2] = ["overcrowded", "jump_below"];
+/// What the programs that stand in for a capture's answer, beside their slot.
+const SEEN: u32 = 1000;
+
+/// Numbers that look random and are the same each time.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+}
+
+/// Frames of all sorts and lengths: of several kinds, some of them cut, some longer than a page.
+fn frame(numbers: &mut Numbers) -> Vec<u8> {
+    const TYPES: [u16; 6] = [0x0800, 0x86dd, 0x0806, 0x8100, 0x88a8, 0x88b5];
+    let length = match numbers.below(10) {
+        0 => 14 + numbers.below(8),
+        1..=6 => 60 + numbers.below(80),
+        7 | 8 => 60 + numbers.below(1440),
+        _ => 3500 + numbers.below(5000),
+    };
+    let mut frame: Vec<u8> = (0..length).map(|_| numbers.next() as u8).collect();
+    let kind = TYPES[numbers.below(TYPES.len() as u64) as usize];
+    frame[12..14].copy_from_slice(&kind.to_be_bytes());
+    let is_long = frame.len() > 40;
+    match kind {
+        0x0800 if is_long => {
+            frame[14] = 0x45;
+            frame[22] = 64;
+            frame[23] = [1, 6, 17][numbers.below(3) as usize];
+        }
+        0x86dd if is_long => {
+            frame[14] = 0x60;
+            frame[20] = [58, 6, 17][numbers.below(3) as usize];
+        }
+        0x8100 | 0x88a8 if is_long => {
+            frame[16..18].copy_from_slice(&0x0800u16.to_be_bytes());
+            frame[18] = 0x45;
+        }
+        _ => {}
+    }
+    frame
+}
+
+fn load(name: &str, bytes: &[u8], program: &str, tappable: bool) -> trawl_kernel::Result<Program> {
+    let site = Site::find("lo", None).expect("every namespace has one");
+    let mut source = Source::embedded(name, bytes)?;
+    source.choose(Some(program))?;
+    if tappable {
+        source.make_tappable();
+    }
+    source.load(&site)
+}
+
+/// All XDP programs of an object.
+fn programs_of(name: &str, bytes: &[u8]) -> Vec<String> {
+    let source = Source::embedded(name, bytes).expect("an object");
+    source.programs().into_iter().map(|one| one.name).collect()
+}
+
+/// Runs both over the same packets.
+fn assert_same(what: &str, original: &Program, tappable: &Program) {
+    let mut numbers = Numbers(0x7472_6177_6c21);
+    for packet in 0..PACKETS {
+        let frame = frame(&mut numbers);
+        let expected = test_run::xdp_outcome(original.as_fd(), &frame);
+        let found = test_run::xdp_outcome(tappable.as_fd(), &frame);
+        match (expected, found) {
+            (Ok(expected), Ok(found)) => {
+                assert_eq!(found, expected, "{what}, packet {packet}: {frame:02x?}");
+            }
+            // Longer than a program takes that knows nothing of fragments, or than this kernel's test run does.
+            (Err(expected), Err(found)) => {
+                assert_eq!(found.raw_os_error(), expected.raw_os_error(), "{what}");
+            }
+            (expected, found) => panic!("{what}, packet {packet}: {found:?}, not {expected:?}"),
+        }
+    }
+}
+
+/// An XDP program that only answers.
+fn answering(value: u32, like: (u32, u32)) -> OwnedFd {
+    let instructions = [
+        u64::from(0xb4u8) | u64::from(value) << 32,
+        u64::from(0x95u8),
+    ];
+    load_words(&instructions, like)
+}
+
+fn load_words(words: &[u64], (expected_attach_type, flags): (u32, u32)) -> OwnedFd {
+    let options = program::LoadOptions {
+        name: "trawl_test",
+        kind: program::XDP,
+        license: "GPL",
+        expected_attach_type,
+        flags,
+        ifindex: 0,
+    };
+    program::load_words(words, &options).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Puts programs into the hooks and sees that they are entered, each for its verdict.
+fn assert_entered(what: &str, original: &Program, tappable: &Program, like: (u32, u32)) {
+    let hook = tappable.map(HOOK).expect("a hook");
+    let entry = tappable.map(ENTRY).expect("an entry");
+    let watchers: Vec<OwnedFd> = (0..ACTIONS)
+        .map(|action| {
+            let watcher = answering(SEEN + action, like);
+            map::set_program(hook, action, watcher.as_fd())
+                .unwrap_or_else(|e| panic!("{what}: {e}"));
+            watcher
+        })
+        .collect();
+    let mut numbers = Numbers(0x7472_6177_6c22);
+    let outcome = |program: BorrowedFd<'_>, frame: &[u8]| test_run::xdp_outcome(program, frame);
+    for _ in 0..50 {
+        let frame = frame(&mut numbers);
+        if let (Ok(mut expected), Ok(found)) = (
+            outcome(original.as_fd(), &frame),
+            outcome(tappable.as_fd(), &frame),
+        ) {
+            if expected.value < ACTIONS {
+                expected.value += SEEN;
+            }
+            assert_eq!(found, expected, "{what}");
+        }
+    }
+    drop(watchers);
+    // Who enters sees the packet before the program does, and the program does not run unless it is jumped to.
+    let watcher = answering(SEEN, like);
+    map::set_program(entry, 0, watcher.as_fd()).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let frame = [7u8; 64];
+    let found = outcome(tappable.as_fd(), &frame).expect("a run");
+    assert_eq!((found.value, found.bytes), (SEEN, frame.to_vec()), "{what}");
+    map::clear_program(entry, 0).expect("the slot is emptied");
+}
+
+/// With nobody in its hooks, and with somebody at the entry who only lets the program go on.
+fn check(name: &str, bytes: &[u8], program: &str, with_frags: bool) {
+    let what = format!("{program} of {name}");
+    let original = load(name, bytes, program, false).unwrap_or_else(|e| panic!("{e}"));
+    let tappable = load(name, bytes, program, true).unwrap_or_else(|e| panic!("{e}"));
+    assert_same(&what, &original, &tappable);
+
+    let original = load(name, bytes, program, false).unwrap_or_else(|e| panic!("{e}"));
+    let tappable = load(name, bytes, program, true).unwrap_or_else(|e| panic!("{e}"));
+    let frags = if with_frags { program::HAS_FRAGS } else { 0 };
+    let like = (program::ATTACH_XDP, frags);
+    let entry = tappable.map(ENTRY).expect("an entry");
+    let through = going_on(entry, like);
+    map::set_program(entry, 0, through.as_fd()).unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert_same(&format!("{what}, entered"), &original, &tappable);
+    map::clear_program(entry, 0).expect("the slot is emptied");
+    assert_entered(&what, &original, &tappable, like);
+}
+
+/// Jumps on to the program itself, as a capture at its entry does.
+fn going_on(entry: BorrowedFd<'_>, like: (u32, u32)) -> OwnedFd {
+    use std::os::fd::AsRawFd;
+    let word = |code: u8, registers: u8, immediate: u32| {
+        u64::from(code) | u64::from(registers) << 8 | u64::from(immediate) << 32
+    };
+    let instructions = [
+        word(0x18, 0x12, entry.as_raw_fd() as u32),
+        0,
+        word(0xb4, 0x03, 1),
+        word(0x85, 0, 12),
+        word(0xb4, 0, SEEN + 99),
+        word(0x95, 0, 0),
+    ];
+    load_words(&instructions, like)
+}
+
+fn has_frags(name: &str, bytes: &[u8], program: &str) -> bool {
+    let source = Source::embedded(name, bytes).expect("an object");
+    let found = source
+        .programs()
+        .into_iter()
+        .find(|one| one.name == program);
+    found.is_some_and(|one| one.section.contains("frags"))
+}
+
+#[test]
+fn programs_of_different_shapes() {
+    if !root_or_skip() {
+        return;
+    }
+    let mut checked = 0;
+    for (name, bytes) in programs::PROGRAMS {
+        for program in programs_of(name, bytes) {
+            if REFUSED.iter().any(|one| program.starts_with(one)) {
+                continue;
+            }
+            check(name, bytes, &program, has_frags(name, bytes, &program));
+            checked += 1;
+        }
+    }
+    assert!(checked >= 10, "only {checked} programs were there");
+}
+
+#[test]
+fn the_bundled_programs() {
+    if !root_or_skip() {
+        return;
+    }
+    let bundled = object::ALL
+        .iter()
+        .filter(|(name, _)| name.starts_with("xdp_"));
+    let mut checked = 0;
+    for (name, bytes) in bundled {
+        for program in programs_of(name, bytes) {
+            check(name, bytes, &program, has_frags(name, bytes, &program));
+            checked += 1;
+        }
+    }
+    assert!(checked >= 5, "only {checked} programs were there");
+}
+
+#[test]
+fn what_leaves_no_room_is_refused_by_its_name() {
+    if !root_or_skip() {
+        return;
+    }
+    let bytes = programs::object("crowded");
+    load("crowded", bytes, "overcrowded", false).expect("it is fine as it is");
+    let error = load("crowded", bytes, "overcrowded", true)
+        .expect_err("nothing is left")
+        .to_string();
+    for words in ["overcrowded", "512 of 512 bytes", "without --tappable"] {
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn jumps_that_others_direct_are_told() {
+    if !root_or_skip() {
+        return;
+    }
+    let notices = |name: &str| {
+        let bytes = programs::object(name);
+        let program = load(name, bytes, name, true).unwrap_or_else(|e| panic!("{e}"));
+        program.notices().to_vec()
+    };
+    let told = notices("filled_later");
+    assert!(
+        told.len() == 1 && told[0].contains("filled_later") && told[0].contains("later"),
+        "{told:?}"
+    );
+    // All slots of this one lead to programs of the same object, which have the hooks too.
+    assert_eq!(notices("tail_calls"), Vec::<String>::new());
+}
+
+#[test]
+fn a_stack_that_no_jump_is_allowed_on_any_more_is_refused() {
+    if !root_or_skip() {
+        return;
+    }
+    let name = "jump_below";
+    let bytes = programs::object(name);
+    // The deeper one is too deep for older kernels as it is.
+    let deepest = ["jump_below_240", "jump_below_224"]
+        .into_iter()
+        .find(|program| load(name, bytes, program, false).is_ok())
+        .expect("one of them is fine");
+    let error = load(name, bytes, deepest, true)
+        .expect_err("it gets too deep")
+        .to_string();
+    for words in [deepest, "with hooks put in", "stack", "without --tappable"] {
+        assert!(error.contains(words), "{error}");
+    }
+}
