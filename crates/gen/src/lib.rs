@@ -12,6 +12,7 @@ pub mod engine;
 pub mod pace;
 pub mod pattern;
 pub mod receive;
+pub mod replay;
 pub mod run;
 pub mod source;
 pub mod stamp;

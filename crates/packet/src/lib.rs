@@ -5,6 +5,7 @@ mod checksum;
 pub mod decode;
 #[doc(hidden)]
 pub mod exercise;
+pub mod link_type;
 pub mod pcap;
 pub mod pcapng;
 pub mod print;

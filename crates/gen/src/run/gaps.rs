@@ -29,7 +29,7 @@ pub struct Percentiles {
 }
 
 impl Gaps {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             errors: Histogram::new_with_max(LONGEST, DIGITS)
                 .unwrap_or_else(|_| unreachable!("the bounds are constants that make a histogram")),
@@ -38,7 +38,7 @@ impl Gaps {
     }
 
     /// `frames` frames went at one moment; the first of them was due at `due`, each next one `gap` later.
-    pub(super) fn note(&mut self, at: u64, due: u64, gap: f64, frames: u64) {
+    pub(crate) fn note(&mut self, at: u64, due: u64, gap: f64, frames: u64) {
         if frames == 0 {
             return;
         }

@@ -1,0 +1,248 @@
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use trawl_packet::pcap;
+
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A directory of this test's own.
+struct Files(PathBuf);
+
+impl Files {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("trawl-replay-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).expect("a directory");
+        Self(path)
+    }
+
+    fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, bytes).expect("a file");
+        path
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A frame of this length that begins with this byte.
+fn frame(mark: u8, length: usize) -> Vec<u8> {
+    let mut frame = vec![0; length];
+    frame[0] = mark;
+    frame
+}
+
+fn recording(link_type: u16, packets: &[(u64, Vec<u8>)]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    pcap::file_header(&mut bytes, link_type, 0);
+    for (time, frame) in packets {
+        let words = [
+            time / SECOND,
+            time % SECOND,
+            frame.len() as u64,
+            frame.len() as u64,
+        ];
+        bytes.extend(words.map(|word| (word as u32).to_le_bytes()).concat());
+        bytes.extend(frame);
+    }
+    bytes
+}
+
+fn numbered(marks: &[(u64, u8)]) -> Vec<u8> {
+    let packets: Vec<_> = marks
+        .iter()
+        .map(|(time, mark)| (*time, frame(*mark, 60)))
+        .collect();
+    recording(1, &packets)
+}
+
+fn options(files: &[&Path]) -> Options {
+    Options {
+        files: files.iter().map(|path| path.to_path_buf()).collect(),
+        merge: false,
+        rounds: Some(1),
+        speed: Speed::Unpaced,
+        rewrite: Rewrite::default(),
+        mtu: 1500,
+    }
+}
+
+/// The first bytes and the due times of all frames, and what there is to say in the end.
+fn replayed(options: Options) -> (Vec<u8>, Vec<u64>, Outcome) {
+    let mut replay = Replay::open(options).unwrap_or_else(|e| panic!("{e}"));
+    let account = replay.account();
+    let mut room = vec![0; replay.longest()];
+    let (mut marks, mut times, mut now) = (Vec::new(), Vec::new(), 0);
+    while marks.len() < 100 {
+        match replay.next(now, &mut room).expect("no failure") {
+            Next::Frame(_) => {
+                marks.push(room[0]);
+                times.push(now);
+            }
+            Next::Later(time) => {
+                assert!(time > now);
+                now = time;
+            }
+            Next::End => {
+                drop(replay);
+                return (marks, times, account.outcome());
+            }
+        }
+    }
+    drop(replay);
+    (marks, times, account.outcome())
+}
+
+#[test]
+fn frames_come_when_they_are_due() {
+    let files = Files::new();
+    let file = files.file(
+        "a",
+        &numbered(&[(5 * SECOND, 1), (5 * SECOND + 7, 2), (6 * SECOND, 3)]),
+    );
+    let (marks, times, outcome) = replayed(Options {
+        speed: Speed::Times(2.0),
+        ..options(&[&file])
+    });
+    assert_eq!((marks, times), (vec![1, 2, 3], vec![0, 3, SECOND / 2]));
+    assert_eq!(outcome.gaps.expect("measured").percentiles().max, 0);
+    assert!(outcome.problems.is_empty());
+    let (marks, times, outcome) = replayed(options(&[&file]));
+    assert_eq!((marks, times), (vec![1, 2, 3], vec![0, 0, 0]));
+    assert!(outcome.gaps.is_none());
+}
+
+#[test]
+fn rounds() {
+    let files = Files::new();
+    let file = files.file("a", &numbered(&[(0, 1), (10, 2)]));
+    let (marks, times, outcome) = replayed(Options {
+        rounds: Some(3),
+        speed: Speed::Times(1.0),
+        ..options(&[&file])
+    });
+    assert_eq!(marks, [1, 2, 1, 2, 1, 2]);
+    assert_eq!(times, [0, 10, 20, 30, 40, 50]);
+    assert_eq!(outcome.rounds, 3);
+    let (marks, ..) = replayed(Options {
+        rounds: None,
+        ..options(&[&file])
+    });
+    assert_eq!(marks.len(), 100);
+}
+
+#[test]
+fn several_files_one_after_the_other_or_by_time() {
+    let files = Files::new();
+    let one = files.file("a", &numbered(&[(10, 1), (30, 3), (30, 4)]));
+    let other = files.file("b", &numbered(&[(0, 5), (20, 6), (30, 7)]));
+    let in_time = Options {
+        speed: Speed::Times(1.0),
+        ..options(&[&one, &other])
+    };
+    let (marks, times, _) = replayed(in_time.clone());
+    assert_eq!(marks, [1, 3, 4, 5, 6, 7]);
+    assert_eq!(times, [0, 20, 20, 20, 40, 50]);
+    let (marks, times, _) = replayed(Options {
+        merge: true,
+        rounds: Some(2),
+        ..in_time
+    });
+    assert_eq!(marks, [5, 1, 6, 3, 4, 7, 5, 1, 6, 3, 4, 7]);
+    assert_eq!(times[..6], [0, 10, 20, 30, 30, 30]);
+}
+
+#[test]
+fn what_is_good_of_a_damaged_file_is_sent() {
+    let files = Files::new();
+    let mut bytes = numbered(&[(0, 1), (1, 2), (2, 3)]);
+    bytes.truncate(bytes.len() - 1);
+    let cut = files.file("cut", &bytes);
+    let whole = files.file("whole", &numbered(&[(0, 9)]));
+    let empty = files.file("empty", &[]);
+    let (marks, _, outcome) = replayed(Options {
+        rounds: Some(2),
+        ..options(&[&cut, &empty, &whole])
+    });
+    assert_eq!(marks, [1, 2, 9, 1, 2, 9]);
+    assert_eq!(outcome.problems.len(), 2, "{:?}", outcome.problems);
+    assert!(outcome.problems[0].contains("cut: after 2 packets: the capture file is cut"));
+    assert!(outcome.problems[1].contains("empty: the capture file is empty"));
+}
+
+#[test]
+fn nothing_to_send_is_refused_with_the_reason() {
+    let files = Files::new();
+    let cooked = recording(113, &[(0, frame(1, 60))]);
+    for (name, bytes, words) in [
+        ("none", &recording(1, &[])[..], "no packet in it"),
+        ("empty", &[], "the capture file is empty"),
+        ("text", b"hello, world", "not a capture file"),
+        ("cooked", &cooked, "LINUX_SLL (113)"),
+    ] {
+        let error = Replay::open(options(&[&files.file(name, bytes)])).unwrap_err();
+        assert!(error.to_string().contains(words), "{error}");
+    }
+    let missing = files.0.join("missing");
+    for path in [missing.as_path(), files.0.as_path()] {
+        let good = files.file("good", &numbered(&[(0, 1)]));
+        assert!(Replay::open(options(&[&good, path])).is_err());
+    }
+}
+
+#[test]
+fn a_round_that_sends_nothing_is_the_last() {
+    let files = Files::new();
+    let file = files.file("a", &recording(1, &[(0, frame(1, 5000)), (1, frame(2, 6))]));
+    let (marks, _, outcome) = replayed(Options {
+        rounds: None,
+        ..options(&[&file])
+    });
+    assert!(marks.is_empty());
+    assert_eq!((outcome.too_long, outcome.too_short), (1, 1));
+}
+
+#[test]
+fn only_what_the_interface_can_take_is_sent() {
+    let files = Files::new();
+    let mut tagged = frame(3, 1518);
+    tagged[12..14].copy_from_slice(&VLAN);
+    let mut longer = tagged.clone();
+    longer[0] = 4;
+    longer.push(0);
+    let packets = [
+        frame(1, 1514),
+        frame(2, 1515),
+        tagged,
+        longer,
+        frame(5, 14),
+        frame(6, 13),
+    ];
+    let packets: Vec<_> = packets.into_iter().map(|frame| (0, frame)).collect();
+    let file = files.file("a", &recording(1, &packets));
+    let (marks, _, outcome) = replayed(options(&[&file]));
+    assert_eq!(marks, [1, 3, 5]);
+    assert_eq!((outcome.too_long, outcome.too_short), (2, 1));
+}
+
+#[test]
+fn speeds_that_never_end_are_refused() {
+    let files = Files::new();
+    let file = files.file("a", &numbered(&[(0, 1)]));
+    for speed in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        let options = Options {
+            speed: Speed::Times(speed),
+            ..options(&[&file])
+        };
+        assert!(Replay::open(options).is_err());
+    }
+}
