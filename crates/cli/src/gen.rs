@@ -3,6 +3,7 @@
 mod output;
 mod pacing;
 mod receive;
+mod replay;
 
 use std::process::ExitCode;
 
@@ -29,6 +30,7 @@ pub struct Args {
 enum Command {
     Udp(Udp),
     Receive(receive::Args),
+    Replay(Box<replay::Args>),
 }
 
 /// What every kind of traffic is told.
@@ -61,6 +63,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     match args.command {
         Command::Udp(args) => udp(&args),
         Command::Receive(args) => receive::run(&args),
+        Command::Replay(args) => replay::run(&args),
     }
 }
 

@@ -11,6 +11,7 @@ mod merge;
 mod printing;
 mod receive;
 mod refusals;
+mod replay;
 mod sharing;
 mod tools;
 mod tracing;

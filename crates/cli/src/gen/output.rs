@@ -63,11 +63,16 @@ impl Watch {
         (self.shown, self.before, self.line) = (Instant::now(), *figures, true);
     }
 
-    /// Tells what was sent; the exit status says whether all went well.
-    pub fn end(&mut self, place: &str, report: &Report) -> Result<ExitCode> {
+    /// Leaves the line that changes as it is.
+    pub fn end_line(&mut self) {
         if std::mem::take(&mut self.line) {
             terminal::end_line();
         }
+    }
+
+    /// Tells what was sent; the exit status says whether all went well.
+    pub fn end(&mut self, place: &str, report: &Report) -> Result<ExitCode> {
+        self.end_line();
         let text = if self.json {
             format!("{}\n", in_json(place, report))
         } else {
@@ -93,7 +98,7 @@ fn line(all: &Figures, of_late: &Figures) -> String {
     )
 }
 
-fn in_words(place: &str, report: &Report) -> String {
+pub fn in_words(place: &str, report: &Report) -> String {
     let figures = &report.figures;
     let mut text = format!(
         "{place}: {} frames, {} bytes in {:.3} s by the {} engine: {}, {} ({} on a wire)\n",
@@ -124,7 +129,7 @@ fn in_words(place: &str, report: &Report) -> String {
     text
 }
 
-fn in_json(place: &str, report: &Report) -> serde_json::Value {
+pub fn in_json(place: &str, report: &Report) -> serde_json::Value {
     let figures = &report.figures;
     json!({
         "interface": place,

@@ -1,0 +1,198 @@
+//! `trawl gen replay`: sends recordings again.
+
+mod rewrite;
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::Mutex;
+
+use serde_json::json;
+use trawl_gen::engine::Packet;
+use trawl_gen::pace::Rate;
+use trawl_gen::replay::{Options, Outcome, Replay, Speed};
+use trawl_gen::run::{Plan, Report, run as run_generator};
+use trawl_gen::{Engine, Source};
+use trawl_kernel::{Error, Result};
+use trawl_tap::site::Site;
+
+use super::output::{self, Watch};
+use super::pacing::Pacing;
+use crate::doctor::write_out;
+
+/// Sends recorded frames again: in their own time, at a multiple of its speed, at a rate, or as fast as they go
+///
+/// The files are pcap or pcapng, of any size, and recorded from Ethernet. Without --speed, --rate or --bandwidth the
+/// gaps between frames are those of the recording, to the nanosecond where it has nanoseconds. Frames that the
+/// interface's MTU does not allow are left out and counted.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The recordings, in the order in which they are sent
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Interface that the frames leave by, NAME or NAMESPACE:NAME
+    #[arg(short, long, value_name = "IF")]
+    interface: String,
+    /// Network namespace of an interface that names none: a name, a path or a process id
+    #[arg(long, value_name = "NAME")]
+    netns: Option<String>,
+    /// So many times as fast as it was recorded (2, 0.5), or `max`: as fast as the frames go [default: 1]
+    #[arg(long, value_name = "TIMES", conflicts_with_all = ["rate", "bandwidth"], allow_hyphen_values = true)]
+    speed: Option<SpeedName>,
+    /// Send all this many times; 0: until interrupted
+    #[arg(long = "loop", value_name = "N", default_value_t = 1)]
+    rounds: u64,
+    /// Send the packets of all files in the order of their times, instead of one file after the other
+    #[arg(long)]
+    merge: bool,
+    #[command(flatten)]
+    rewrite: rewrite::Changes,
+    #[command(flatten)]
+    pacing: Pacing,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// `2`, `0.5`, `max`
+#[derive(Clone, Copy, Debug)]
+struct SpeedName(Speed);
+
+impl FromStr for SpeedName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "max" {
+            return Ok(Self(Speed::Unpaced));
+        }
+        match text.trim_end_matches('x').parse::<f64>() {
+            Ok(times) if times.is_finite() && times > 0.0 => Ok(Self(Speed::Times(times))),
+            _ => Err("write for example 2, 0.5 or max".to_owned()),
+        }
+    }
+}
+
+impl Args {
+    fn speed(&self) -> Speed {
+        match self.speed {
+            Some(SpeedName(speed)) => speed,
+            None if self.pacing.rate() == Rate::Unlimited => Speed::Times(1.0),
+            None => Speed::Unpaced,
+        }
+    }
+
+    fn options(&self, site: &Site) -> Result<Options> {
+        Ok(Options {
+            files: self.files.clone(),
+            merge: self.merge,
+            rounds: (self.rounds > 0).then_some(self.rounds),
+            speed: self.speed(),
+            rewrite: self.rewrite.rules()?,
+            mtu: site.interface.mtu,
+        })
+    }
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let cpus = args.pacing.cpus()?;
+    if cpus.len() > 1 {
+        return Err(Error::usage(
+            format!("cannot replay from {} threads", cpus.len()),
+            "the order of the frames is kept by one",
+        )
+        .mend("leave out --threads, and name one CPU with --cpus"));
+    }
+    let site = Site::find(&args.interface, args.netns.as_deref())?;
+    let replay = Replay::open(args.options(&site)?)?;
+    let account = replay.account();
+    let plan = Plan {
+        namespace: site.namespace.as_ref(),
+        interface: &site.label,
+        cpus: &cpus,
+        rate: args.pacing.rate(),
+        burst: args.pacing.burst(),
+        count: args.pacing.count(),
+        duration: args.pacing.duration(),
+    };
+    // There is one thread, which takes it.
+    let replay = Mutex::new(Some(replay));
+    let open = |_| {
+        let taken = replay.lock().ok().and_then(|mut replay| replay.take());
+        let replay = taken.ok_or_else(|| Error::failed("cannot replay", "it is being sent"))?;
+        let engine = Packet::open(&site.interface.name, replay.longest())?;
+        Ok((
+            Box::new(engine) as Box<dyn Engine>,
+            Box::new(replay) as Box<dyn Source>,
+        ))
+    };
+    let mut watch = Watch::new(args.json)?;
+    let mut report = run_generator(&plan, &open, &mut |figures| watch.look(figures))?;
+    let outcome = account.outcome();
+    report.gaps = report.gaps.or_else(|| outcome.gaps.clone());
+    watch.end_line();
+    write_out(&if args.json {
+        format!("{}\n", in_json(&site.label, &report, &outcome))
+    } else {
+        output::in_words(&site.label, &report) + &remarks(&outcome, site.interface.mtu)
+    })?;
+    match report.failure {
+        Some(error) => Err(error),
+        None if outcome.problems.is_empty() => Ok(ExitCode::SUCCESS),
+        None => Err(Error::failed(
+            "not everything was sent",
+            outcome.problems.join("; "),
+        )),
+    }
+}
+
+fn remarks(outcome: &Outcome, mtu: u32) -> String {
+    let mut text = String::new();
+    let mut remark = |count: u64, words: &str| {
+        if count > 0 {
+            let _ = writeln!(text, "{count} {words}");
+        }
+    };
+    let too_long = format!("frames were left out: the interface's MTU is {mtu}");
+    remark(outcome.too_long, &too_long);
+    remark(
+        outcome.too_short,
+        "frames were left out: shorter than an Ethernet header",
+    );
+    remark(
+        outcome.cut,
+        "frames were cut when they were recorded, and sent as far as they were there",
+    );
+    remark(
+        outcome.backwards,
+        "frames were recorded with an earlier time than the one before them, and sent at once",
+    );
+    text
+}
+
+fn in_json(place: &str, report: &Report, outcome: &Outcome) -> serde_json::Value {
+    let mut object = output::in_json(place, report);
+    object["rounds"] = json!(outcome.rounds);
+    object["too_long"] = json!(outcome.too_long);
+    object["too_short"] = json!(outcome.too_short);
+    object["cut"] = json!(outcome.cut);
+    object["backwards"] = json!(outcome.backwards);
+    object["problems"] = json!(outcome.problems);
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speeds() {
+        let speed = |text: &str| text.parse::<SpeedName>().map(|name| name.0);
+        assert_eq!(speed("2x"), Ok(Speed::Times(2.0)));
+        assert_eq!(speed("0.25"), Ok(Speed::Times(0.25)));
+        assert_eq!(speed("max"), Ok(Speed::Unpaced));
+        for text in ["", "0", "-1", "inf", "nan", "fast"] {
+            assert!(speed(text).is_err(), "{text}");
+        }
+    }
+}
