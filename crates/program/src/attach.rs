@@ -12,7 +12,7 @@ use trawl_kernel::netns::run_maybe_in;
 use crate::explain;
 use crate::load::Program;
 use crate::site::Site;
-use crate::standing::{Pinned, Standing, sweep};
+use crate::standing::{Pinned, Standing, on, sweep};
 
 /// How a program is to be attached.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,7 +27,7 @@ pub struct Wish {
 pub fn attach(site: &Site, mut program: Program, wish: &Wish) -> Result<Standing> {
     let lock = site.lock()?;
     let present = site.link()?.xdp;
-    sweep(&lock, &present);
+    sweep(&lock, &on(site)?);
     let standing = Standing::all(site)?;
     let mode = wish.mode.unwrap_or(XdpMode::Native);
     let old = present.iter().copied().find(|one| excludes(one.mode, mode));
@@ -42,7 +42,7 @@ pub fn attach(site: &Site, mut program: Program, wish: &Wish) -> Result<Standing
         old,
         owner: owner.as_ref(),
     };
-    let pinned = Pinned::new(&lock, &mut program)?;
+    let pinned = Pinned::new(&lock, &mut program, false)?;
     let (mode, attached) = match place.put(program.as_fd(), mode) {
         Err(refusal) if wish.mode.is_none() && has_no_native(site, &refusal) => {
             (XdpMode::Skb, place.put(program.as_fd(), XdpMode::Skb))
@@ -66,25 +66,12 @@ pub fn attach(site: &Site, mut program: Program, wish: &Wish) -> Result<Standing
     Ok(standing)
 }
 
-/// Takes off a program that trawl did not put there, whoever did.
-pub fn take_off(site: &Site, present: XdpAttachment) -> Result<()> {
-    let what = || {
-        format!(
-            "cannot take program {} off {}",
-            present.program_id,
-            site.label()
-        )
-    };
-    let _lock = site.lock()?;
-    remove(site, present).map_err(|refusal| refusal.about(what()))
-}
-
 /// One program in the driver or behind it, and another on the card.
-fn excludes(one: XdpMode, other: XdpMode) -> bool {
+pub(crate) fn excludes(one: XdpMode, other: XdpMode) -> bool {
     (one == XdpMode::Offload) == (other == XdpMode::Offload)
 }
 
-fn has_no_native(site: &Site, refusal: &Refusal) -> bool {
+pub(crate) fn has_no_native(site: &Site, refusal: &Refusal) -> bool {
     let says_native = || {
         xdp_abilities(site.namespace(), site.index())
             .ok()
@@ -180,7 +167,7 @@ impl Place<'_> {
     }
 }
 
-fn open_netlink(site: &Site) -> Result<Netlink, Refusal> {
+pub(crate) fn open_netlink(site: &Site) -> Result<Netlink, Refusal> {
     Netlink::open(site.namespace()).map_err(|e| Refusal {
         errno: e.errno().unwrap_or(0),
         says: Some(e.to_string()),
@@ -205,7 +192,7 @@ fn fresh(site: &Site, program: BorrowedFd<'_>, mode: XdpMode) -> Result<Attached
     }
 }
 
-fn remove(site: &Site, old: XdpAttachment) -> Result<(), Refusal> {
+pub(crate) fn remove(site: &Site, old: XdpAttachment) -> Result<(), Refusal> {
     match link_of(site, old) {
         Some(link) => Ok(link::detach(link.as_fd())?),
         None => {

@@ -11,11 +11,24 @@ use trawl_kernel::{Error, Result, bpffs};
 use crate::explain;
 use crate::ready::Change;
 use crate::record::Record;
+use crate::run_config::RunConfig;
 use crate::site::{Site, make_directory};
 use crate::tappable::{self, Fitted, Hooks, Problem};
 
 /// The largest file that is taken for an object file.
 const LARGEST: u64 = 64 << 20;
+
+/// What a program is loaded to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Role<'a> {
+    /// On an interface by itself.
+    Alone,
+    /// In the place of a function of a program that is loaded.
+    Instead {
+        of: BorrowedFd<'a>,
+        function: &'a str,
+    },
+}
 
 /// An object file, of which one program is to be loaded.
 #[derive(Debug)]
@@ -158,16 +171,48 @@ impl Source {
         self.hooks.tappable = true;
     }
 
+    pub(crate) fn is_tappable(&self) -> bool {
+        self.hooks.tappable
+    }
+
+    /// The name of the chosen program's function.
+    pub fn name(&mut self) -> Result<String> {
+        if self.chosen.is_none() {
+            self.choose(None)?;
+        }
+        Ok(self.chosen.clone().unwrap_or_default())
+    }
+
+    /// Whether the chosen program copes with packets that are not in one piece.
+    pub fn has_frags(&mut self) -> Result<bool> {
+        let name = self.name()?;
+        let entry = self.programs().into_iter().find(|one| one.name == name);
+        Ok(self.flags & program::HAS_FRAGS != 0
+            || entry.is_some_and(|one| one.section.contains(".frags")))
+    }
+
+    /// Says that the program copes with packets that are not in one piece, whatever its section is called.
+    pub fn set_frags(&mut self) {
+        self.flags |= program::HAS_FRAGS;
+    }
+
+    /// Where the chosen program wants to be in a chain: what its source says (`XDP_RUN_CONFIG` of libxdp), or libxdp's
+    /// defaults.
+    pub fn run_config(&mut self) -> Result<RunConfig> {
+        let name = self.name()?;
+        let numbers = self.object.numbers_beside(&name, RunConfig::SECTION);
+        Ok(RunConfig::from_numbers(&numbers))
+    }
+
     /// Loads it, for this interface. Maps that were pinned for it are unpinned again if it is dropped before it is
     /// attached.
-    pub fn load(mut self, site: &Site) -> Result<Program> {
-        let name = match self.chosen.take() {
-            Some(name) => name,
-            None => {
-                self.choose(None)?;
-                self.chosen.take().unwrap_or_default()
-            }
-        };
+    pub fn load(self, site: &Site) -> Result<Program> {
+        self.load_as(site, Role::Alone)
+    }
+
+    /// As [`Self::load`], to stand in for a function of a dispatcher.
+    pub(crate) fn load_as(mut self, site: &Site, role: Role<'_>) -> Result<Program> {
+        let name = self.name()?;
         let entry = self.programs().into_iter().find(|one| one.name == name);
         let section = entry.as_ref().map_or("", |one| one.section.as_str());
         if entry.as_ref().is_some_and(|one| one.kind == 0) {
@@ -176,8 +221,14 @@ impl Source {
                 self.flags |= program::HAS_FRAGS;
             }
         }
-        if self.flags != 0 {
-            self.object.set_flags(&name, self.flags);
+        match role {
+            Role::Alone if self.flags != 0 => self.object.set_flags(&name, self.flags),
+            Role::Alone => {}
+            // Whether packets may be in pieces is the dispatcher's to say.
+            Role::Instead { of, function } => self
+                .object
+                .replace_function(&name, of, function)
+                .map_err(|e| Error::os(format!("cannot put {name} behind a dispatcher"), e))?,
         }
         let mut wanted = vec![name.as_str()];
         wanted.extend(self.also.iter().map(String::as_str));

@@ -8,12 +8,14 @@ use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use trawl_kernel::bpf::{info, link};
+use trawl_kernel::bpf::{info, link, program};
 use trawl_kernel::netlink::{Netlink, XdpAttachment, XdpExpected, XdpMode};
 use trawl_kernel::{Error, Result, bpffs};
 
+use crate::dispatcher::Dispatcher;
 use crate::load::{Program, remove};
 use crate::ready::{self, Change};
+use crate::place::dispatcher_of;
 use crate::record::Record;
 use crate::site::{self, Lock, Site, make_directory};
 
@@ -38,7 +40,7 @@ impl Standing {
         let Some(directory) = site.directory() else {
             return Ok(Vec::new());
         };
-        let attached = site.link()?.xdp;
+        let attached = on(site)?;
         let mut all = read_all(&directory, &attached);
         all.retain(|one| one.attachment.is_some());
         Ok(all)
@@ -73,7 +75,8 @@ impl Standing {
 
     /// A descriptor of the program.
     pub fn program(&self) -> Result<OwnedFd> {
-        bpffs::open_program(&self.directory.join(PROGRAM))
+        program::open_by_id(self.id)
+            .map_err(|e| Error::os(format!("cannot open the program {}", self.name()), e))
     }
 
     /// A map of the program, by its name in the source; the program's variables are in `….bss`, `….data`.
@@ -88,12 +91,13 @@ impl Standing {
 
     /// Takes it off the interface, with all that was made for it.
     pub fn detach(self, site: &Site) -> Result<()> {
-        let lock = site.lock()?;
-        self.detach_locked(site, &lock)
-    }
-
-    pub(crate) fn detach_locked(self, site: &Site, _lock: &Lock) -> Result<()> {
+        let _lock = site.lock()?;
         let what = || format!("cannot take {} off {}", self.name(), site.label());
+        if let Some(dispatcher) = dispatcher_of(site, self.id)? {
+            dispatcher.without(site, self.id)?;
+            self.forget();
+            return Ok(());
+        }
         if let Some(link) = &self.link {
             link::detach(link.as_fd()).map_err(|e| Error::os(what(), e))?;
         } else if let Some(attachment) = self.attachment {
@@ -141,7 +145,9 @@ pub(crate) struct Pinned {
 }
 
 impl Pinned {
-    pub fn new(lock: &Lock, program: &mut Program) -> Result<Self> {
+    /// A member of a dispatcher's chain is held by that chain's own pins, so that it goes when another tool takes it
+    /// out of there.
+    pub fn new(lock: &Lock, program: &mut Program, member: bool) -> Result<Self> {
         let directory = lock.path().join(program.id().to_string());
         make_directory(&directory)?;
         let pinned = Self {
@@ -154,7 +160,9 @@ impl Pinned {
             },
             done: false,
         };
-        bpffs::pin(program.as_fd(), &directory.join(PROGRAM))?;
+        if !member {
+            bpffs::pin(program.as_fd(), &directory.join(PROGRAM))?;
+        }
         pinned.standing.record.pin(&directory.join(RECORD))?;
         let maps = directory.join(MAPS);
         make_directory(&maps)?;
@@ -207,6 +215,20 @@ pub(crate) fn all_changes() -> Vec<Change> {
         .filter_map(|program| Record::read(&program.join(RECORD)))
         .flat_map(|record| record.changes)
         .collect()
+}
+
+/// All programs on the interface: those attached to it, and those behind dispatchers that are.
+pub(crate) fn on(site: &Site) -> Result<Vec<XdpAttachment>> {
+    let mut all = site.link()?.xdp;
+    for head in all.clone() {
+        let dispatcher = Dispatcher::read(head.program_id);
+        let members = dispatcher.map_or_else(Vec::new, |found| found.members);
+        all.extend(members.iter().map(|member| XdpAttachment {
+            mode: head.mode,
+            program_id: member.program,
+        }));
+    }
+    Ok(all)
 }
 
 /// Dots are not allowed in the BPF file system.

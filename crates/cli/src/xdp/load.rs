@@ -5,9 +5,10 @@ use std::process::ExitCode;
 
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::{Error, Result};
-use trawl_program::attach::{self, Wish};
+use trawl_program::attach::Wish;
 use trawl_program::bundled::{Bundled, Extras, Touch};
 use trawl_program::load::Source;
+use trawl_program::place::{self, Put};
 use trawl_program::{Site, Standing};
 
 use super::ModeName;
@@ -30,7 +31,10 @@ pub struct Args {
     /// Where it runs [default: native, and skb where the driver has no XDP]
     #[arg(long, value_enum)]
     mode: Option<ModeName>,
-    /// Take the place of what is on the interface
+    /// Its place in a chain: programs with lower numbers run first [default: what the file says, else 50]
+    #[arg(long, value_name = "N")]
+    prio: Option<u32>,
+    /// Take the place of all that is on the interface, a whole chain included
     #[arg(long)]
     replace: bool,
     /// Pin the program's maps in this directory, or use those that are pinned there
@@ -63,15 +67,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.tappable {
         source.make_tappable();
     }
-    let program = source.load(&site)?;
-    for notice in program.notices() {
-        eprintln!("trawl: {notice}");
-    }
     let wish = Wish {
         mode,
         replace: args.replace,
     };
-    tell(&site, &attach::attach(&site, program, &wish)?)
+    let Put { standing, notices } = place::put(&site, source, &wish, args.prio)?;
+    for notice in notices {
+        terminal::say(&notice);
+    }
+    tell(&site, &standing)
 }
 
 fn load_bundled(args: &Args, site: &Site, bundled: &Bundled, touch: Touch) -> Result<ExitCode> {

@@ -36,6 +36,21 @@ pub fn attach_tcx(
     create(program, ifindex, attach_type, &opts)
 }
 
+/// Puts a program (of the extension kind) in the place of a function of another one.
+pub fn replace_function(
+    program: BorrowedFd<'_>,
+    target: BorrowedFd<'_>,
+    function: u32,
+) -> io::Result<OwnedFd> {
+    let mut opts = opts!(libbpf_sys::bpf_link_create_opts);
+    opts.target_btf_id = function;
+    // SAFETY: both programs are open and the options live for the call.
+    let fd =
+        unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), target.as_raw_fd(), 0, &opts) };
+    // SAFETY: a non-negative result is a descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(check(fd)?) })
+}
+
 fn create(
     program: BorrowedFd<'_>,
     ifindex: u32,

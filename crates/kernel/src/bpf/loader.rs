@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
-use libbpf_rs::btf::Btf;
-use libbpf_rs::btf::types::{DataSec, Var};
+use libbpf_rs::btf::types::{Array, DataSec, Ptr, Struct, StructMember, Var};
+use libbpf_rs::btf::{Btf, ReferencesType};
 use libbpf_rs::{
     AsRawLibbpf, MapCore, OpenObject, OpenProgramMut, PrintLevel, ProgramAttachType, ProgramType,
 };
@@ -275,6 +275,40 @@ impl ObjectFile {
             }
         }
         Err(fail("its section has no contents"))
+    }
+
+    /// Numbers that the source gives beside a program: the members, by their names, of the structure `_PROGRAM` in this
+    /// section, written as libbpf's `__uint(name, number)`.
+    pub fn numbers_beside(&self, program: &str, section: &str) -> Vec<(String, u32)> {
+        // SAFETY: the object is alive for as long as the reference is used.
+        let object = unsafe { self.open.as_libbpf_object().as_ref() };
+        let Ok(Some(types)) = Btf::from_bpf_object(object) else {
+            return Vec::new();
+        };
+        let wanted = format!("_{program}");
+        let sections: Vec<DataSec<'_>> = types
+            .type_by_kind()
+            .filter(|one: &DataSec<'_>| one.name().is_some_and(|name| name == section))
+            .collect();
+        let variable = sections
+            .iter()
+            .flat_map(|one| one.iter())
+            .find_map(|place| {
+                let found: Var<'_> = types.type_by_id(place.ty)?;
+                (found.name()? == wanted.as_str()).then_some(found)
+            });
+        let Some(numbers) = variable.and_then(|one| Struct::try_from(one.referenced_type()).ok())
+        else {
+            return Vec::new();
+        };
+        // A pointer to an array whose length is the number.
+        let number = |member: StructMember<'_>| {
+            let pointer: Ptr<'_> = types.type_by_id(member.ty)?;
+            let array = Array::try_from(pointer.referenced_type()).ok()?;
+            let value = u32::try_from(array.capacity()).ok()?;
+            Some((member.name?.to_string_lossy().into_owned(), value))
+        };
+        numbers.iter().filter_map(number).collect()
     }
 
     /// Section, offset and size, by the file's type information.

@@ -14,6 +14,8 @@ use crate::{Error, Result};
 pub const XDP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tap_xdp.bpf.o"));
 /// The tc taps.
 pub const TC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tap_tc.bpf.o"));
+/// The head of a chain of XDP programs, by libxdp's protocol.
+pub const DISPATCHER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_dispatcher.bpf.o"));
 
 /// Programs for experiments and tests.
 pub const LAB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lab_xdp.bpf.o"));

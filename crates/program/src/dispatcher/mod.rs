@@ -1,7 +1,9 @@
 //! libxdp's dispatcher: one program on the interface that calls up to ten others in turn, each put in the place of one
-//! of its functions (freplace). Read here, whoever made it.
+//! of its functions (freplace). Read here, whoever made it; made and changed in [`build`].
 
+pub(crate) mod build;
 pub mod config;
+pub(crate) mod pins;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

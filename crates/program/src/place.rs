@@ -1,0 +1,273 @@
+//! Where a program goes: on the interface by itself, or among others in a chain; and how it leaves again.
+//!
+//! Where the kernel lets programs replace functions of others (freplace), a program from an object file goes behind a
+//! dispatcher of libxdp's protocol, so that others can join it, by trawl or by libxdp's tools.
+
+use trawl_kernel::netlink::{XdpAttachment, XdpMode};
+use trawl_kernel::probe::Feature;
+use trawl_kernel::{Error, Result};
+
+use crate::attach::{self, Wish, excludes, has_no_native};
+use crate::dispatcher::build::{self, Before, Part, build, parts_of};
+use crate::dispatcher::config::Slot;
+use crate::dispatcher::{Dispatcher, pins};
+use crate::explain;
+use crate::load::Source;
+use crate::site::Site;
+use crate::standing::{Pinned, Standing, on, sweep};
+
+/// Loads a program and puts it on the interface: into the chain that is there, at the head of a new one, or, where the
+/// kernel knows no chains, by itself. The priority is the source's own if none is given.
+pub fn put(site: &Site, mut source: Source, wish: &Wish, priority: Option<u32>) -> Result<Put> {
+    let mode = wish.mode.unwrap_or(XdpMode::Native);
+    let present = site.link()?.xdp;
+    let old = present.iter().copied().find(|one| excludes(one.mode, mode));
+    let dispatcher = old.and_then(|one| Dispatcher::read(one.program_id));
+    let free = old.is_none() || wish.replace;
+    let chained = match &dispatcher {
+        Some(_) => true,
+        None => free && mode != XdpMode::Offload && Feature::Freplace.probe().is_supported(),
+    };
+    // Hooks are for captures where functions of programs cannot be replaced, nor looked at.
+    if !chained || source.is_tappable() {
+        let program = source.load(site)?;
+        let notices = program.notices().to_vec();
+        let standing = attach::attach(site, program, wish)?;
+        return Ok(Put { standing, notices });
+    }
+    let config = source.run_config()?;
+    let new = Part::New {
+        name: source.name()?,
+        slot: Slot {
+            actions: config.actions,
+            priority: priority.unwrap_or(config.priority),
+            flags: match source.has_frags()? {
+                true => trawl_kernel::bpf::program::HAS_FRAGS,
+                false => 0,
+            },
+        },
+        source: Box::new(source),
+    };
+    join(site, new, wish)
+}
+
+/// A program that has been put on an interface.
+#[derive(Debug)]
+pub struct Put {
+    pub standing: Standing,
+    /// What the person should know.
+    pub notices: Vec<String>,
+}
+
+fn join(site: &Site, new: Part, wish: &Wish) -> Result<Put> {
+    let site_lock = site.lock()?;
+    let lock = pins::Lock::take()?;
+    sweep(&site_lock, &on(site)?);
+    // What is there is looked at once more, now that nobody changes it.
+    let mode = wish.mode.unwrap_or(XdpMode::Native);
+    let head = site
+        .link()?
+        .xdp
+        .into_iter()
+        .find(|one| excludes(one.mode, mode));
+    let dispatcher = head.and_then(|one| Dispatcher::read(one.program_id));
+    let standing = Standing::all(site)?;
+    let before = head.map(|attachment| Before {
+        attachment,
+        is_dispatcher: dispatcher.is_some(),
+    });
+    let mut parts = vec![new];
+    match (head, &dispatcher) {
+        (Some(head), None) if !wish.replace => {
+            return Err(explain::occupied(site, head, &standing));
+        }
+        (Some(head), Some(dispatcher)) if !wish.replace => {
+            if wish.mode.is_some_and(|wanted| wanted != head.mode) {
+                return Err(Error::failed(
+                    format!("cannot join the chain on {}", site.label()),
+                    format!("it runs in {} mode", head.mode.name()),
+                )
+                .mend(format!(
+                    "--mode {}, or --replace to take the whole chain's place",
+                    head.mode.name()
+                )));
+            }
+            parts.extend(parts_of(dispatcher)?);
+        }
+        _ => {}
+    }
+    let mode = match (head, wish.replace) {
+        (Some(head), false) => head.mode,
+        _ => mode,
+    };
+    let mut built = build(site, parts, &lock)?;
+    let Some(program) = &mut built.program else {
+        return Err(Error::failed(
+            "cannot join the chain",
+            "nothing new is in it",
+        ));
+    };
+    let (name, id) = (program.name().to_owned(), program.id());
+    let notices = program.notices().to_vec();
+    let pinned = Pinned::new(&site_lock, program, true)?;
+    let explained = |mode, refusal| explain::cannot_attach(site, &name, mode, refusal);
+    let mode = match built.attach(site, mode, before.as_ref(), &lock) {
+        Ok(()) => mode,
+        Err(refusal) if wish.mode.is_none() && has_no_native(site, &refusal) => {
+            built
+                .attach(site, XdpMode::Skb, before.as_ref(), &lock)
+                .map_err(|refusal| explained(XdpMode::Skb, refusal))?;
+            XdpMode::Skb
+        }
+        Err(refusal) => return Err(explained(mode, refusal)),
+    };
+    if wish.replace {
+        for one in &standing {
+            one.forget();
+        }
+    }
+    let standing = pinned.attached(XdpAttachment {
+        mode,
+        program_id: id,
+    });
+    Ok(Put { standing, notices })
+}
+
+/// A dispatcher on an interface.
+#[derive(Debug)]
+pub(crate) struct Headed {
+    head: XdpAttachment,
+    dispatcher: Dispatcher,
+}
+
+/// The dispatcher on the interface that a program is behind.
+pub(crate) fn dispatcher_of(site: &Site, program: u32) -> Result<Option<Headed>> {
+    let heads = site.link()?.xdp.into_iter();
+    let found = heads.filter_map(|head| {
+        let dispatcher = Dispatcher::read(head.program_id)?;
+        Some(Headed { head, dispatcher })
+    });
+    let has = |one: &Headed| {
+        let mut members = one.dispatcher.members.iter();
+        members.any(|member| member.program == program)
+    };
+    Ok(found.into_iter().find(has))
+}
+
+impl Headed {
+    /// Puts a chain without this program in the place of the one there is; the last one takes the dispatcher along.
+    pub fn without(&self, site: &Site, program: u32) -> Result<()> {
+        let lock = pins::Lock::take()?;
+        let mut members = self.dispatcher.members.iter();
+        let leaving = members.position(|member| member.program == program);
+        if self.dispatcher.members.len() <= 1 {
+            return build::remove(site, self.head, &lock);
+        }
+        let mut parts = parts_of(&self.dispatcher)?;
+        if let Some(at) = leaving {
+            parts.remove(at);
+        }
+        let before = Before {
+            attachment: self.head,
+            is_dispatcher: true,
+        };
+        build(site, parts, &lock)?
+            .attach(site, self.head.mode, Some(&before), &lock)
+            .map_err(|refusal| {
+                refusal.about(format!(
+                    "cannot take program {program} off {}",
+                    site.label()
+                ))
+            })
+    }
+}
+
+/// Which programs are to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// The only one that trawl loaded.
+    Own,
+    One(u32),
+    All,
+}
+
+/// Takes programs off an interface, whoever put them there, with all that trawl made for its own. Tells the numbers of
+/// those that went.
+pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
+    let what = || format!("cannot unload from {}", site.label());
+    let present = site.link()?.xdp;
+    let everything = on(site)?;
+    let heads_only = |one: &&XdpAttachment| Dispatcher::read(one.program_id).is_none();
+    let choice = || {
+        let ids: Vec<_> = everything
+            .iter()
+            .filter(heads_only)
+            .map(|one| one.program_id.to_string())
+            .collect();
+        ids.join(", ")
+    };
+    if present.is_empty() {
+        return Err(Error::failed(what(), "no XDP program is on it"));
+    }
+    let own = Standing::all(site)?;
+    let gone = match which {
+        Which::All => {
+            for head in present {
+                take_off(site, head)?;
+            }
+            for one in own {
+                one.forget();
+            }
+            everything
+                .iter()
+                .filter(heads_only)
+                .map(|one| one.program_id)
+                .collect()
+        }
+        Which::One(id) => {
+            let Some(found) = everything.iter().find(|one| one.program_id == id) else {
+                return Err(Error::failed(what(), format!("program {id} is not on it"))
+                    .mend(format!("those that are: {}", choice())));
+            };
+            match own.into_iter().find(|one| one.id() == id) {
+                Some(own) => own.detach(site)?,
+                None => take_off(site, *found)?,
+            }
+            vec![id]
+        }
+        Which::Own => match <[Standing; 1]>::try_from(own) {
+            Ok([only]) => {
+                let id = only.id();
+                only.detach(site)?;
+                vec![id]
+            }
+            Err(own) if own.is_empty() => {
+                return Err(Error::failed(what(), "trawl has not loaded what is on it")
+                    .mend(format!("name what to take off: {}, or --all", choice())));
+            }
+            Err(_) => {
+                return Err(
+                    Error::failed(what(), "trawl has loaded several programs there")
+                        .mend(format!("name what to take off: {}, or --all", choice())),
+                );
+            }
+        },
+    };
+    // Leaves nothing of programs that others took off.
+    let lock = site.lock()?;
+    sweep(&lock, &on(site)?);
+    Ok(gone)
+}
+
+fn take_off(site: &Site, attachment: XdpAttachment) -> Result<()> {
+    let id = attachment.program_id;
+    if let Some(dispatcher) = dispatcher_of(site, id)? {
+        return dispatcher.without(site, id);
+    }
+    let _site_lock = site.lock()?;
+    if Dispatcher::read(id).is_some() {
+        return build::remove(site, attachment, &pins::Lock::take()?);
+    }
+    attach::remove(site, attachment)
+        .map_err(|refusal| refusal.about(format!("cannot take program {id} off {}", site.label())))
+}
