@@ -72,7 +72,9 @@ impl Source {
         if !bytes.starts_with(b"\x7fELF") {
             return Err(explain::not_an_object(label, bytes));
         }
-        let object = ObjectFile::open(bytes).map_err(|e| explain::cannot_open(label, &e))?;
+        let stem = Path::new(label).file_stem().unwrap_or_default();
+        let object = ObjectFile::open(&stem.to_string_lossy(), bytes)
+            .map_err(|e| explain::cannot_open(label, &e))?;
         Ok(Self {
             label: label.to_owned(),
             object,

@@ -197,15 +197,17 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
     let what = || format!("cannot unload from {}", site.label());
     let present = site.link()?.xdp;
     let everything = on(site)?;
-    let heads_only = |one: &&XdpAttachment| Dispatcher::read(one.program_id).is_none();
-    let choice = || {
-        let ids: Vec<_> = everything
-            .iter()
-            .filter(heads_only)
-            .map(|one| one.program_id.to_string())
-            .collect();
+    // A dispatcher is no program of anyone's.
+    let programs: Vec<u32> = everything
+        .iter()
+        .map(|one| one.program_id)
+        .filter(|id| Dispatcher::read(*id).is_none())
+        .collect();
+    let list = |ids: &[u32]| {
+        let ids: Vec<_> = ids.iter().map(u32::to_string).collect();
         ids.join(", ")
     };
+    let choice = || list(&programs);
     if present.is_empty() {
         return Err(Error::failed(what(), "no XDP program is on it"));
     }
@@ -218,11 +220,7 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
             for one in own {
                 one.forget();
             }
-            everything
-                .iter()
-                .filter(heads_only)
-                .map(|one| one.program_id)
-                .collect()
+            programs
         }
         Which::One(id) => {
             let Some(found) = everything.iter().find(|one| one.program_id == id) else {

@@ -14,8 +14,8 @@ use trawl_kernel::{Error, Result, bpffs};
 
 use crate::dispatcher::Dispatcher;
 use crate::load::{Program, remove};
-use crate::ready::{self, Change};
 use crate::place::dispatcher_of;
+use crate::ready::{self, Change};
 use crate::record::Record;
 use crate::site::{self, Lock, Site, make_directory};
 

@@ -14,7 +14,7 @@ use libbpf_rs::{
     AsRawLibbpf, MapCore, OpenObject, OpenProgramMut, PrintLevel, ProgramAttachType, ProgramType,
 };
 
-use super::check;
+use super::{c_name, check, opts};
 use crate::{Error, Result};
 
 const LOG_SIZE: usize = 16 << 20;
@@ -77,15 +77,19 @@ pub(super) fn listen<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
 }
 
 impl ObjectFile {
-    /// Reads an ELF file that a BPF compiler wrote. The error is libbpf's reason.
-    pub fn open(bytes: &[u8]) -> Result<Self, LoadFailure> {
+    /// Reads an ELF file that a BPF compiler wrote. The error is libbpf's reason. The maps of its variables get this
+    /// name in front of theirs.
+    pub fn open(name: &str, bytes: &[u8]) -> Result<Self, LoadFailure> {
+        let name = c_name(name);
+        let mut opts = opts!(libbpf_sys::bpf_object_open_opts);
+        opts.object_name = name.as_ptr();
         let (open, warnings) = listen(|| {
-            // SAFETY: libbpf copies what it needs of the bytes, which are given with their length; no options.
+            // SAFETY: libbpf copies what it needs of name and bytes, which are given with their length.
             let object = unsafe {
                 libbpf_sys::bpf_object__open_mem(
                     bytes.as_ptr().cast(),
                     bytes.len() as libbpf_sys::size_t,
-                    std::ptr::null(),
+                    &raw const opts,
                 )
             };
             NonNull::new(object).ok_or_else(io::Error::last_os_error)

@@ -196,7 +196,7 @@ pub fn remove(site: &Site, attachment: XdpAttachment, lock: &Lock) -> Result<()>
 
 fn load(config: &Config) -> Result<OwnedFd> {
     let mut file =
-        ObjectFile::open(object::DISPATCHER).map_err(|e| explain::cannot_open(NAME, &e))?;
+        ObjectFile::open(NAME, object::DISPATCHER).map_err(|e| explain::cannot_open(NAME, &e))?;
     file.want(&[NAME]);
     if config.frags {
         file.set_flags(NAME, program::HAS_FRAGS);
