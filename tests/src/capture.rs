@@ -132,8 +132,8 @@ impl Capture {
         let summary = lab.file(&format!("summary-{number}.json"));
         let mut child = Command::new(binary::path())
             .arg("capture")
-            .args(arguments)
             .args(["--summary", &summary])
+            .args(arguments)
             .env(MARK, &mark)
             .env("TRAWL_WITHOUT", without)
             .stdin(Stdio::null())

@@ -13,6 +13,7 @@ mod receive;
 mod refusals;
 mod replay;
 mod sharing;
+mod tappable;
 mod tools;
 mod tracing;
 mod unchanged;

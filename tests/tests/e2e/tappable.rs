@@ -1,0 +1,269 @@
+//! Programs that were loaded with `--tappable`: captures see both ends of them, and they go on as if nothing was.
+
+use trawl_tests::pcapng::Contents;
+use trawl_tests::witness::{nothing_attached, tshark, xdp_on};
+use trawl_tests::{Capture, Lab, frames, programs, trawl};
+
+/// The byte that the program `chosen` changes, and what it changes it to.
+const MARKED: usize = 17;
+const MARK: u8 = 0xee;
+
+/// A lab with the program of that name on its receiving end.
+fn lab_with(name: &str, arguments: &[&str]) -> Option<Lab> {
+    let lab = Lab::open()?;
+    load(&lab, name, arguments);
+    Some(lab)
+}
+
+#[track_caller]
+fn load(lab: &Lab, name: &str, arguments: &[&str]) {
+    let file = lab.file(&format!("{name}.o"));
+    std::fs::write(&file, programs::object(name)).expect("the object is written");
+    let place = lab.receiver();
+    let fixed = ["xdp", "load", &place, &file, "--tappable"];
+    let output = trawl(&[&fixed[..], arguments].concat());
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[track_caller]
+fn unload(lab: &Lab) {
+    let output = trawl(&["xdp", "unload", &lab.receiver()]);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    nothing_attached(&lab.pair.b);
+}
+
+fn capture(lab: &Lab, arguments: &[&str]) -> (Capture, String) {
+    let file = lab.file("file.pcapng");
+    let place = lab.receiver();
+    let fixed = ["-i", &place, "--tap", "hook", "-Q", "in", "-w", &file];
+    (Capture::start(lab, &[&fixed[..], arguments].concat()), file)
+}
+
+#[test]
+fn both_ends_with_verdict_and_one_identifier() {
+    let Some(lab) = lab_with("chosen", &[]) else {
+        return;
+    };
+    let (capture, file) = capture(&lab, &["--at", "both", "-c", "8"]);
+    let actions: Vec<Vec<u8>> = (0..4).map(frames::choosing).collect();
+    lab.send(&actions, 4);
+    let summary = capture.wait().summary_of_success();
+    summary.assert_all_recorded(8);
+    let hooks: Vec<(&str, u64)> = summary
+        .interfaces
+        .iter()
+        .map(|one| (one.hook.as_str(), one.recorded))
+        .collect();
+    assert_eq!(hooks, [("xdp entry", 4), ("xdp exit", 4)]);
+
+    let rows = tshark(
+        &file,
+        &[
+            "frame.interface_description",
+            "frame.packet_id",
+            "frame.verdict.ebpf_xdp",
+        ],
+    );
+    assert_eq!(rows.len(), 8);
+    for (action, ends) in rows.chunks(2).enumerate() {
+        assert!(ends[0][0].starts_with("xdp entry"), "{rows:?}");
+        assert!(ends[1][0].starts_with("xdp exit"), "{rows:?}");
+        assert_eq!(ends[0][1], ends[1][1], "{rows:?}");
+        assert_eq!(ends[0][2], "", "{rows:?}");
+        assert_eq!(ends[1][2], action.to_string(), "{rows:?}");
+    }
+    // As the packet came, and as the program left it.
+    let packets = Contents::read(&file).packets;
+    for (ends, sent) in packets.chunks(2).zip(&actions) {
+        assert_eq!(&ends[0].bytes, sent);
+        let mut marked = sent.clone();
+        marked[MARKED] = MARK;
+        assert_eq!(ends[1].bytes, marked);
+    }
+    unload(&lab);
+}
+
+#[test]
+fn a_filter_looks_at_the_packet_as_it_came() {
+    let Some(lab) = lab_with("chosen", &[]) else {
+        return;
+    };
+    let as_it_came = format!("ether[{MARKED}] != {MARK}");
+    let as_it_left = format!("ether[{MARKED}] == {MARK}");
+    for (arguments, filter, recorded) in [
+        (&["--at", "both"][..], &as_it_came, 20),
+        (&["--at", "both"], &as_it_left, 0),
+        (&["--at", "entry"], &as_it_came, 10),
+        (&["--at", "exit"], &as_it_left, 10),
+        (&["--at", "exit"], &as_it_came, 0),
+        (&["--at", "exit", "--filter-at", "entry"], &as_it_came, 10),
+        (&["--at", "exit", "--filter-at", "entry"], &as_it_left, 0),
+    ] {
+        let (capture, _) = capture(&lab, &[arguments, &[filter.as_str()]].concat());
+        lab.send(&[frames::choosing(1)], 10);
+        let points = if arguments.contains(&"both") { 2 } else { 1 };
+        capture.wait_seen(10 * points);
+        let summary = capture.stop_well();
+        assert_eq!(
+            (summary.seen, summary.recorded),
+            (10 * points, recorded),
+            "{arguments:?} {filter}"
+        );
+    }
+    unload(&lab);
+}
+
+#[test]
+fn verdicts_are_chosen_at_the_exit() {
+    let Some(lab) = lab_with("chosen", &[]) else {
+        return;
+    };
+    let (capture, file) = capture(&lab, &["--at", "both", "--verdict", "drop,tx"]);
+    let actions: Vec<Vec<u8>> = (0..4).map(frames::choosing).collect();
+    lab.send(&actions, 40);
+    capture.wait_seen(80);
+    let summary = capture.stop_well();
+    // At the entry nobody knows yet.
+    assert_eq!((summary.recorded, summary.filtered_out), (60, 20));
+    let rows = tshark(&file, &["frame.verdict.ebpf_xdp"]);
+    let count = |verdict: &str| rows.iter().filter(|row| row[0] == verdict).count();
+    assert_eq!([count(""), count("1"), count("3")], [40, 10, 10]);
+    unload(&lab);
+}
+
+#[test]
+fn what_a_sample_or_a_rate_leaves_out_it_leaves_out_at_both_ends() {
+    let Some(lab) = lab_with("chosen", &[]) else {
+        return;
+    };
+    for arguments in [["--sample", "1/4"], ["--limit-rate", "100"]] {
+        let (capture, file) = capture(&lab, &[&["--at", "both"], &arguments[..]].concat());
+        lab.send(&[frames::choosing(1)], 400);
+        capture.wait_seen(800);
+        let summary = capture.stop_well();
+        let [entry, exit] = summary.interfaces.as_slice() else {
+            panic!("{summary:?}");
+        };
+        assert_eq!((entry.seen, exit.seen), (400, 400), "{arguments:?}");
+        assert_eq!(entry.recorded, exit.recorded, "{arguments:?}");
+        assert!((1..400).contains(&entry.recorded), "{summary:?}");
+        for ends in Contents::read(&file).packets.chunks(2) {
+            assert_eq!(ends[0].packet_id(), ends[1].packet_id());
+        }
+    }
+    unload(&lab);
+}
+
+#[test]
+fn several_captures_at_both_ends() {
+    let Some(lab) = lab_with("chosen", &[]) else {
+        return;
+    };
+    let start = |at: &str| {
+        let place = lab.receiver();
+        let arguments = ["-i", &place, "--tap", "hook", "-Q", "in", "--at", at];
+        Capture::start(&lab, &arguments)
+    };
+    let (both, exit, entry) = (start("both"), start("exit"), start("entry"));
+    lab.send(&[frames::choosing(1)], 10);
+    both.wait_recorded(20);
+    exit.wait_recorded(10);
+    entry.wait_recorded(10);
+    // The first one there goes first, and the others see what comes.
+    both.stop_well().assert_all_recorded(20);
+    lab.send(&[frames::choosing(1)], 10);
+    exit.wait_recorded(20);
+    entry.wait_recorded(20);
+    let finished = exit.kill();
+    assert!(!finished.status.success());
+    lab.send(&[frames::choosing(1)], 10);
+    entry.wait_recorded(30);
+    entry.stop_well().assert_all_recorded(30);
+    unload(&lab);
+}
+
+#[test]
+fn a_killed_capture_leaves_the_program_at_work() {
+    let Some(lab) = lab_with("chosen", &[]) else {
+        return;
+    };
+    let before = xdp_on(&lab.pair.b).expect("the program");
+    let (first, _) = capture(&lab, &["--at", "both"]);
+    lab.send(&[frames::choosing(1)], 10);
+    first.wait_recorded(20);
+    first.kill();
+    assert_eq!(xdp_on(&lab.pair.b).as_ref(), Some(&before));
+    // The program still marks and drops, and another capture can come.
+    let (second, file) = capture(&lab, &["--at", "both"]);
+    lab.send(&[frames::choosing(1)], 10);
+    second.wait_recorded(20);
+    second.stop_well().assert_all_recorded(20);
+    let marks = |packet: &trawl_tests::pcapng::Packet| packet.bytes[MARKED] == MARK;
+    let packets = Contents::read(&file).packets;
+    assert_eq!(packets.iter().filter(|packet| marks(packet)).count(), 10);
+    unload(&lab);
+}
+
+#[test]
+fn a_program_that_jumps_on_is_seen_at_its_end() {
+    let Some(lab) = lab_with("tail_calls", &["--prog", "tail_calls"]) else {
+        return;
+    };
+    let (capture, file) = capture(&lab, &["--at", "both"]);
+    // What the program asks of these bytes leads to each of its exits, those of the programs it jumps to included.
+    let frame = |first: u8, second: u8, third: u8| {
+        let mut frame = frames::silent(64);
+        frame[14] = first;
+        frame[20] = second;
+        frame[21] = third;
+        frame
+    };
+    let sent = [
+        (frame(1, 0, 0), "1"),
+        (frame(41, 0, 0), "2"),
+        (frame(42, 250, 0), "1"),
+        (frame(42, 50, 0), "2"),
+        (frame(42, 150, 200), "3"),
+        (frame(43, 0, 0), "0"),
+    ];
+    let frames: Vec<Vec<u8>> = sent.iter().map(|(frame, _)| frame.clone()).collect();
+    lab.send(&frames, sent.len() as u64);
+    capture.wait_recorded(2 * sent.len() as u64);
+    capture.stop_well();
+    let rows = tshark(&file, &["frame.packet_id", "frame.verdict.ebpf_xdp"]);
+    for (ends, (_, verdict)) in rows.chunks(2).zip(&sent) {
+        assert_eq!(ends[0][0], ends[1][0], "{rows:?}");
+        assert_eq!([&ends[0][1], &ends[1][1]], ["", *verdict], "{rows:?}");
+    }
+    unload(&lab);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let Some(lab) = lab_with("chosen", &[]) else {
+        return;
+    };
+    for (arguments, words) in [
+        (
+            &["--at", "both", "--filter-at", "exit", "arp"][..],
+            "leave out --filter-at",
+        ),
+        (&["--at", "entry", "--verdict", "drop"], "--at exit"),
+    ] {
+        let place = lab.receiver();
+        let fixed = ["capture", "-i", &place, "--tap", "hook"];
+        let output = trawl(&[&fixed[..], arguments].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(words), "{said}");
+    }
+    unload(&lab);
+}
