@@ -8,9 +8,10 @@ use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::binary;
+use crate::lab::Files;
 use crate::summary::Summary;
 use crate::wait::{patience, wait_until};
-use crate::{Lab, binary};
 
 /// Set for each trawl that is started, and so for the processes it starts.
 const MARK: &str = "TRAWL_TESTS_MARK";
@@ -104,12 +105,12 @@ pub struct Finished {
 
 impl Capture {
     /// Starts `trawl capture` with these arguments (and `--summary`); returns once it says that it is capturing.
-    pub fn start(lab: &Lab, arguments: &[&str]) -> Self {
+    pub fn start(lab: &impl Files, arguments: &[&str]) -> Self {
         Self::start_without("", lab, arguments)
     }
 
     /// As [`Self::start`], where the kernel's features that are named are to be done without.
-    pub fn start_without(features: &str, lab: &Lab, arguments: &[&str]) -> Self {
+    pub fn start_without(features: &str, lab: &impl Files, arguments: &[&str]) -> Self {
         let mut capture = Self::launch(features, lab, arguments);
         let stdout = capture.child.stdout.take().expect("a pipe");
         capture.stdout = Some(Stream::follow(stdout));
@@ -118,14 +119,14 @@ impl Capture {
     }
 
     /// As [`Self::start`], with standard output as a pipe that the test reads itself.
-    pub fn start_piped(lab: &Lab, arguments: &[&str]) -> (Self, ChildStdout) {
+    pub fn start_piped(lab: &impl Files, arguments: &[&str]) -> (Self, ChildStdout) {
         let mut capture = Self::launch("", lab, arguments);
         let stdout = capture.child.stdout.take().expect("a pipe");
         capture.wait_ready();
         (capture, stdout)
     }
 
-    fn launch(without: &str, lab: &Lab, arguments: &[&str]) -> Self {
+    fn launch(without: &str, lab: &impl Files, arguments: &[&str]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let mark = format!("{}-{number}", std::process::id());

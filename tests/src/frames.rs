@@ -95,6 +95,51 @@ pub fn assorted() -> Vec<Vec<u8>> {
     frames
 }
 
+/// Fails unless these are the same frames, in whatever order; tells what is missing and what is too much.
+#[track_caller]
+pub fn assert_same(got: &[&[u8]], wanted: &[Vec<u8>]) {
+    let text = |frame: &[u8]| {
+        let start: String = frame
+            .iter()
+            .take(40)
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        format!("{} bytes {start}", frame.len())
+    };
+    let mut extra: Vec<&[u8]> = got.to_vec();
+    let mut missing = Vec::new();
+    for frame in wanted {
+        match extra.iter().position(|one| one == frame) {
+            Some(at) => drop(extra.swap_remove(at)),
+            None => missing.push(text(frame)),
+        }
+    }
+    let extra: Vec<String> = extra.into_iter().map(text).collect();
+    assert!(
+        missing.is_empty() && extra.is_empty(),
+        "missing: {missing:#?}, too much: {extra:#?}"
+    );
+}
+
+/// With as many VLAN tags.
+fn tagged(tags: u16) -> Template {
+    (0..tags).fold(ethernet(), |frame, tag| frame.vlan(100 + tag))
+}
+
+/// A UDP datagram of 64 bytes or the least that there can be, behind so many VLAN tags.
+pub fn ipv4_udp(tags: u16) -> Vec<u8> {
+    let frame = tagged(tags).ipv4(FROM4, TO4).udp(40_000, 9);
+    frame.payload(b"four").frame_len(64).build()
+}
+
+pub fn ipv6_udp(tags: u16) -> Vec<u8> {
+    tagged(tags)
+        .ipv6(FROM6, TO6)
+        .udp(40_000, 9)
+        .payload(b"six")
+        .build()
+}
+
 /// A UDP datagram with this payload.
 pub fn udp(payload: &[u8]) -> Vec<u8> {
     ipv4().udp(40_000, 9).payload(payload).build()

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use trawl_lab::sender::{Engine, Job, send};
-use trawl_lab::{Pair, PairOptions, Station};
+use trawl_lab::{Line, LineOptions, Pair, PairOptions, Station};
 
 use crate::root_or_skip;
 use crate::turn::Turn;
@@ -111,6 +111,53 @@ pub fn send_from(
     };
     let sent = send(&job).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(sent.packets, count);
+}
+
+/// Where a test keeps its files.
+pub trait Files {
+    /// A path in the test's own directory, as text for an argument.
+    fn file(&self, name: &str) -> String;
+}
+
+impl Files for Lab {
+    fn file(&self, name: &str) -> String {
+        Lab::file(self, name)
+    }
+}
+
+/// A line of three namespaces and a directory for one test, gone when the test is over.
+#[derive(Debug)]
+pub struct LineLab {
+    pub line: Line,
+    directory: Directory,
+    _turn: Turn,
+}
+
+impl LineLab {
+    /// `None` where the test has to be skipped, which has been said then.
+    pub fn with(options: &LineOptions) -> Option<Self> {
+        root_or_skip().then(|| Self {
+            line: Line::new(options).unwrap_or_else(|e| panic!("no lab for the test: {e}")),
+            directory: Directory::new(),
+            _turn: Turn::shared(),
+        })
+    }
+
+    pub fn open() -> Option<Self> {
+        Self::with(&LineOptions::default())
+    }
+
+    /// Sends frames from a, in turn until there were `count`, and returns when the interface took the last.
+    pub fn send(&self, frames: &[Vec<u8>], count: u64) {
+        send_from(&self.line.a, frames, count, Engine::Live, None, None);
+    }
+}
+
+impl Files for LineLab {
+    fn file(&self, name: &str) -> String {
+        let path = self.directory.0.join(name);
+        path.to_str().expect("a plain path").to_owned()
+    }
 }
 
 /// As `-i` takes it.

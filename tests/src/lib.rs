@@ -2,6 +2,7 @@
 //! and other people's tools as witnesses.
 
 pub mod binary;
+pub mod bundled;
 pub mod capture;
 pub mod frames;
 pub mod lab;
@@ -15,7 +16,7 @@ pub mod wait;
 pub mod witness;
 
 pub use capture::{Capture, Finished, trawl};
-pub use lab::Lab;
+pub use lab::{Lab, LineLab};
 pub use running::{Done, Running};
 pub use summary::Summary;
 pub use wait::wait_until;

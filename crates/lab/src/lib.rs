@@ -3,11 +3,13 @@
 
 pub mod bench;
 pub mod frame;
+mod line;
 mod pair;
 pub mod program;
 mod record;
 pub mod sender;
 
+pub use line::{Line, LineOptions};
 pub use pair::{Pair, PairOptions, Station};
 pub use record::{Cleaned, Record, clean, list, remove};
 

@@ -134,9 +134,7 @@ impl Pair {
         check_id(id)?;
         let record = Record::new(id, vec![namespace_name(id, 0), namespace_name(id, 1)]);
         record.enter()?;
-        let guard = Guard {
-            record: Some(record),
-        };
+        let guard = Guard::of(record);
         let namespaces = [
             netns::create(&namespace_name(id, 0))?,
             netns::create(&namespace_name(id, 1))?,
@@ -215,8 +213,16 @@ fn set_up(here: &Station, there: &Station, quiet: bool) -> Result<()> {
 
 /// Removes a lab that was not kept, also when making it failed half-way.
 #[derive(Debug)]
-struct Guard {
+pub(crate) struct Guard {
     record: Option<Record>,
+}
+
+impl Guard {
+    pub fn of(record: Record) -> Self {
+        Self {
+            record: Some(record),
+        }
+    }
 }
 
 impl Drop for Guard {

@@ -161,7 +161,7 @@ impl Bundled {
             Self::Verdict(_) => self.prepare_verdict(extras, site)?,
             Self::Redirect(target) => self.prepare_redirect(target, extras, site)?,
         };
-        program.remember(ready.changes());
+        program.remember(&ready)?;
         let told = [program.notices(), &ready.told()].concat();
         let standing = attach::attach(site, program, wish)?;
         ready.keep();
@@ -169,13 +169,18 @@ impl Bundled {
     }
 
     fn make_ready(&self, site: &Site, ready: &mut Readiness) -> Result<()> {
-        let leaves_by = match self {
-            Self::Verdict(Verdict::Tx) => vec![site.clone()],
-            Self::Verdict(_) => return Ok(()),
-            Self::Redirect(target) => target.interfaces(site)?,
-        };
-        ready.for_sending_on(site)?;
-        leaves_by.iter().try_for_each(|one| ready.for_sending(one))
+        match self {
+            Self::Verdict(Verdict::Tx) => {
+                ready.for_sending_on(site)?;
+                ready.for_sending_back(site)
+            }
+            Self::Verdict(_) => Ok(()),
+            Self::Redirect(target) => {
+                ready.for_sending_on(site)?;
+                let leaves_by = target.interfaces(site)?;
+                leaves_by.iter().try_for_each(|one| ready.for_sending(one))
+            }
+        }
     }
 
     fn prepare_verdict(&self, extras: Extras, site: &Site) -> Result<Program> {

@@ -9,7 +9,7 @@ use trawl_kernel::bpf::{info, map, program};
 use trawl_kernel::{Error, Result, bpffs};
 
 use crate::explain;
-use crate::ready::Change;
+use crate::ready::{Change, Readiness};
 use crate::record::Record;
 use crate::run_config::RunConfig;
 use crate::site::{Site, make_directory};
@@ -283,6 +283,7 @@ impl Source {
             pins,
             fitted,
             changes: Vec::new(),
+            peer_link: None,
         })
     }
 
@@ -357,6 +358,8 @@ pub struct Program {
     pins: Pins,
     fitted: Fitted,
     changes: Vec<Change>,
+    /// Keeps a program on the other end of a veth.
+    peer_link: Option<OwnedFd>,
 }
 
 impl Program {
@@ -399,9 +402,18 @@ impl Program {
         &self.fitted.notices
     }
 
-    /// Features that were switched for it, to be put back when it is taken off.
-    pub(crate) fn remember(&mut self, changes: &[Change]) {
-        self.changes = changes.to_vec();
+    /// What was done to other interfaces for it, to be taken back when it is taken off.
+    pub(crate) fn remember(&mut self, ready: &Readiness) -> Result<()> {
+        self.changes = ready.changes().to_vec();
+        let link = ready.link().map(|link| link.try_clone_to_owned());
+        self.peer_link = link
+            .transpose()
+            .map_err(|e| Error::os("cannot hold a link", e))?;
+        Ok(())
+    }
+
+    pub(crate) fn peer_link(&self) -> Option<&OwnedFd> {
+        self.peer_link.as_ref()
     }
 
     /// From now on the pins made while loading stay; the note of them.

@@ -4,10 +4,14 @@
 //! packets from the stack there with their checksums yet to be made and their VLAN tags beside them, both of which are
 //! lost when XDP sends the packet on. Cards can keep tags from XDP, too.
 
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
 use serde::{Deserialize, Serialize};
+use trawl_kernel::bpf::link;
+use trawl_kernel::bpf::object::{self, Plain};
 use trawl_kernel::ethtool::Ethtool;
-use trawl_kernel::netlink::{Link, Netlink, Peer, veth_peer, xdp_abilities};
-use trawl_kernel::netns::{self, Namespace};
+use trawl_kernel::netlink::{Link, Netlink, Peer, XdpMode, veth_peer, xdp_abilities};
+use trawl_kernel::netns::{self, Namespace, run_maybe_in};
 use trawl_kernel::{Error, Result};
 
 use crate::site::Site;
@@ -41,6 +45,8 @@ impl Change {
 pub struct Readiness {
     changes: Vec<Change>,
     switched: Vec<Switched>,
+    /// Keeps a program on the other end.
+    link: Option<OwnedFd>,
 }
 
 #[derive(Debug)]
@@ -78,6 +84,29 @@ impl Readiness {
             ),
         };
         Err(error.mend("--mode skb sends them through the stack's own way"))
+    }
+
+    /// Frames that a program on the interface sends back where they came from are to reach the other end: a veth wakes
+    /// that for them only if it has a program, whatever GRO says.
+    pub fn for_sending_back(&mut self, site: &Site) -> Result<()> {
+        let Some(peer) = other_end(site, &site.link()?)? else {
+            return Ok(());
+        };
+        if peer.link.xdp.iter().any(|one| one.mode == XdpMode::Native) {
+            return Ok(());
+        }
+        let pass = Plain::load(object::VERDICT, "trawl_pass")?;
+        let attach = || link::attach_xdp(pass.program(), peer.link.index, XdpMode::Native.flags());
+        let attached = run_maybe_in(peer.namespace.as_ref(), attach)?;
+        self.link = Some(attached.map_err(|e| {
+            Error::os(
+                format!("cannot make {} take what is sent back", label(&peer)),
+                e,
+            )
+            .mend("--mode skb sends it through the stack's own way")
+        })?);
+        self.note(label(&peer), true, "an XDP program that passes everything");
+        Ok(())
     }
 
     /// Packets that come in by the interface are to be whole: with their checksums and tags in them.
@@ -126,6 +155,11 @@ impl Readiness {
                 features: vec![feature.to_owned()],
             }),
         }
+    }
+
+    /// What keeps the other end's program there.
+    pub(crate) fn link(&self) -> Option<BorrowedFd<'_>> {
+        self.link.as_ref().map(AsFd::as_fd)
     }
 
     pub(crate) fn changes(&self) -> &[Change] {

@@ -249,7 +249,7 @@ fn add_port(site: &Site, others: &[Port], ready: &Readiness, wish: &Wish) -> Res
         source.reuse(name, std::os::fd::AsFd::as_fd(map))?;
     }
     let mut program: Program = source.load(site)?;
-    program.remember(ready.changes());
+    program.remember(ready)?;
     attach::attach(site, program, wish)
 }
 

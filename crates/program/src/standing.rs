@@ -21,6 +21,8 @@ use crate::site::{self, Lock, Site, make_directory};
 
 const PROGRAM: &str = "program";
 const LINK: &str = "link";
+/// Of a program on the other end of a veth, without which this one would send in vain.
+const PEER_LINK: &str = "peer_link";
 const RECORD: &str = "record";
 const MAPS: &str = "maps";
 
@@ -122,7 +124,7 @@ impl Standing {
             let _ = fs::remove_file(file);
         }
         let _ = fs::remove_dir(self.directory.join(MAPS));
-        for name in [LINK, RECORD, PROGRAM] {
+        for name in [LINK, PEER_LINK, RECORD, PROGRAM] {
             let _ = fs::remove_file(self.directory.join(name));
         }
         let _ = fs::remove_dir(&self.directory);
@@ -164,6 +166,9 @@ impl Pinned {
             bpffs::pin(program.as_fd(), &directory.join(PROGRAM))?;
         }
         pinned.standing.record.pin(&directory.join(RECORD))?;
+        if let Some(link) = program.peer_link() {
+            bpffs::pin(link.as_fd(), &directory.join(PEER_LINK))?;
+        }
         let maps = directory.join(MAPS);
         make_directory(&maps)?;
         for (name, fd) in program.own_maps() {

@@ -1,6 +1,7 @@
 //! End to end: the real binary, real namespaces, real XDP. One file for each subject; each test in a lab of its own.
 
 mod account;
+mod bundled;
 mod clock;
 mod clsact;
 mod content;
@@ -10,6 +11,7 @@ mod length;
 mod merge;
 mod printing;
 mod receive;
+mod redirect;
 mod refusals;
 mod replay;
 mod sharing;

@@ -348,6 +348,12 @@ impl Netlink {
         self.set_flags(index, if on { 0 } else { noarp }, noarp)
     }
 
+    /// Whether the interface does multicast. Without it IPv6 reports no groups, which a router is in by itself.
+    pub fn set_multicast(&mut self, index: u32, on: bool) -> Result<()> {
+        let multicast = libc::IFF_MULTICAST as u32;
+        self.set_flags(index, if on { multicast } else { 0 }, multicast)
+    }
+
     /// Waits until the interface really sends. One that went up before its peer did throws packets away
     /// until the kernel has noticed the peer, which it does in its own time.
     pub fn wait_until_operational(&self, index: u32, patience: Duration) -> Result<()> {

@@ -1,0 +1,252 @@
+//! The bundled programs with a fixed verdict: counted exactly, in every mode, on every kind of packet.
+
+use trawl_lab::PairOptions;
+use trawl_tests::bundled::{Counts, done, refused};
+use trawl_tests::pcapng::Contents;
+use trawl_tests::witness::{nothing_attached, tshark, xdp_on};
+use trawl_tests::{Capture, Lab, frames};
+
+const EACH: u64 = 250;
+
+/// One of each kind, with the name that it is counted under.
+fn kinds() -> Vec<(Vec<u8>, &'static str)> {
+    vec![
+        (frames::ipv4_udp(0), "IPv4"),
+        (frames::ipv6_udp(0), "IPv6"),
+        (frames::ipv4_udp(1), "IPv4"),
+        (frames::ipv6_udp(1), "IPv6"),
+        (frames::ipv4_udp(2), "IPv4"),
+        (frames::ipv6_udp(2), "IPv6"),
+        (frames::silent(60), "other"),
+    ]
+}
+
+fn all_kinds_are_counted(verdict: &str, mode: &str) {
+    let Some(lab) = Lab::open() else { return };
+    let place = lab.receiver();
+    let load = ["xdp", "load", &place, verdict, "--mode", mode];
+    done(&[&load[..], &["--touch", "parse"]].concat());
+    assert_eq!(
+        xdp_on(&lab.pair.b).map(|(_, mode)| mode).as_deref(),
+        Some(mode)
+    );
+    let kinds = kinds();
+    let (mut packets, mut bytes) = (0, 0);
+    for (frame, _) in &kinds {
+        // Live frames come round again with what the receiving stack did to them.
+        let repeated = vec![frame.clone(); EACH as usize];
+        lab.send_long(&repeated);
+        packets += EACH;
+        bytes += EACH * frame.len() as u64;
+    }
+    let counts = Counts::wait(|| Counts::of(&place), packets);
+    assert_eq!(counts.bytes(), bytes, "{counts:?}");
+    for name in ["IPv4", "IPv6", "other"] {
+        let own = || kinds.iter().filter(|(_, kind)| *kind == name);
+        let length: u64 = own().map(|(frame, _)| frame.len() as u64).sum();
+        assert_eq!(
+            counts.outcome(name),
+            own().count() as u64 * EACH,
+            "{counts:?}"
+        );
+        assert_eq!(counts.outcome_bytes(name), length * EACH, "{counts:?}");
+    }
+    assert_eq!(counts.names().len(), 3, "{counts:?}");
+    done(&["xdp", "unload", &place]);
+    nothing_attached(&lab.pair.b);
+}
+
+#[test]
+fn drop_counts_native() {
+    all_kinds_are_counted("drop", "native");
+}
+
+#[test]
+fn drop_counts_skb() {
+    all_kinds_are_counted("drop", "skb");
+}
+
+#[test]
+fn pass_counts_native() {
+    all_kinds_are_counted("pass", "native");
+}
+
+#[test]
+fn pass_counts_skb() {
+    all_kinds_are_counted("pass", "skb");
+}
+
+#[test]
+fn aborted_counts_native() {
+    all_kinds_are_counted("aborted", "native");
+}
+
+#[test]
+fn aborted_counts_skb() {
+    all_kinds_are_counted("aborted", "skb");
+}
+
+#[test]
+fn tx_counts_native() {
+    all_kinds_are_counted("tx", "native");
+}
+
+#[test]
+fn tx_counts_skb() {
+    all_kinds_are_counted("tx", "skb");
+}
+
+/// Sends to a program and records what the stack of that end gets.
+fn passed_up(arguments: &[&str], sent: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let Some(lab) = Lab::open() else {
+        return sent.to_vec();
+    };
+    let place = lab.receiver();
+    done(&[&["xdp", "load", &place, "pass"], arguments].concat());
+    let file = lab.file("file.pcapng");
+    let count = sent.len().to_string();
+    let what = [
+        "-i", &place, "--tap", "packet", "-Q", "in", "-c", &count, "-w", &file,
+    ];
+    let capture = Capture::start(&lab, &what);
+    lab.send(sent, sent.len() as u64);
+    capture.wait().summary_of_success();
+    let counts = Counts::of(&place);
+    assert_eq!(counts.packets(), sent.len() as u64);
+    Contents::read(&file)
+        .frames()
+        .into_iter()
+        .map(<[u8]>::to_vec)
+        .collect()
+}
+
+#[test]
+fn what_only_looks_changes_nothing() {
+    let sent = frames::assorted();
+    for touch in ["none", "read", "parse"] {
+        let got = passed_up(&["--touch", touch], &sent);
+        assert!(got == sent, "{touch} changed something");
+    }
+}
+
+#[test]
+fn swapped_addresses_are_swapped() {
+    let sent = frames::assorted();
+    let expected: Vec<_> = sent.iter().map(|frame| swapped(frame)).collect();
+    // To somebody else's address: the packet socket gets it all the same.
+    assert!(passed_up(&["--touch", "swap"], &sent) == expected);
+}
+
+fn swapped(frame: &[u8]) -> Vec<u8> {
+    [&frame[6..12], &frame[..6], &frame[12..]].concat()
+}
+
+fn comes_back(mode: &str) {
+    // Without GRO the sending end takes no XDP frames: it is made to.
+    let Some(lab) = Lab::with(PairOptions {
+        gro: mode == "skb",
+        ..PairOptions::default()
+    }) else {
+        return;
+    };
+    let place = lab.receiver();
+    done(&["xdp", "load", &place, "tx", "--mode", mode]);
+    let sent: Vec<_> = frames::assorted();
+    let file = lab.file("file.pcapng");
+    let count = sent.len().to_string();
+    let sender = lab.sender();
+    let what = [
+        "-i", &sender, "--tap", "packet", "-Q", "in", "-c", &count, "-w", &file,
+    ];
+    let capture = Capture::start(&lab, &what);
+    lab.send(&sent, sent.len() as u64);
+    capture.wait().summary_of_success();
+    let expected: Vec<_> = sent.iter().map(|frame| swapped(frame)).collect();
+    frames::assert_same(&Contents::read(&file).frames(), &expected);
+    let rows = tshark(&file, &["eth.src", "eth.dst"]);
+    let mac = |bytes: &[u8]| -> String {
+        let parts: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        parts.join(":")
+    };
+    assert!(
+        rows.iter()
+            .all(|row| *row == [mac(&frames::TO), mac(&frames::FROM)]),
+        "{rows:?}"
+    );
+    assert_eq!(Counts::of(&place).packets(), sent.len() as u64);
+    done(&["xdp", "unload", &place]);
+    nothing_attached(&lab.pair.b);
+    nothing_attached(&lab.pair.a);
+    assert_eq!(feature(&lab, "rx-gro"), Some(mode == "skb"));
+    for put_back in ["tx-checksum-ip-generic", "tx-vlan-hw-insert"] {
+        assert_eq!(feature(&lab, put_back), Some(true), "{put_back}");
+    }
+}
+
+fn feature(lab: &Lab, name: &str) -> Option<bool> {
+    let ethtool = lab.pair.a.ethtool().expect("the interface is there");
+    ethtool.feature(name).expect("ethtool answers")
+}
+
+#[test]
+fn tx_sends_back_native_and_makes_the_other_end_ready() {
+    comes_back("native");
+}
+
+#[test]
+fn tx_sends_back_skb() {
+    comes_back("skb");
+}
+
+#[test]
+fn jumbo_frames_are_counted_whole() {
+    for mode in ["native", "skb"] {
+        let Some(lab) = Lab::with(PairOptions {
+            mtu: 9000,
+            ..PairOptions::default()
+        }) else {
+            return;
+        };
+        let place = lab.receiver();
+        done(&[
+            "xdp", "load", &place, "drop", "--mode", mode, "--touch", "parse",
+        ]);
+        let sent = vec![frames::silent(9014), frames::udp(&[7; 8000])];
+        lab.send_long(&sent);
+        let counts = Counts::wait(|| Counts::of(&place), 2);
+        assert_eq!(counts.bytes(), 9014 + 8042, "{mode}: {counts:?}");
+        assert_eq!(
+            (counts.outcome("IPv4"), counts.outcome("other")),
+            (1, 1),
+            "{counts:?}"
+        );
+    }
+}
+
+#[test]
+fn counts_are_of_all_cpus() {
+    let Some(lab) = Lab::open() else { return };
+    let place = lab.receiver();
+    done(&["xdp", "load", &place, "drop"]);
+    lab.send_from_two_cpus(&[frames::silent(64)], 20_000);
+    let counts = Counts::wait(|| Counts::of(&place), 40_000);
+    assert_eq!(counts.bytes(), 40_000 * 64);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let Some(lab) = Lab::open() else { return };
+    let place = lab.receiver();
+    let load = |more: &[&str]| refused(&[&["xdp", "load", &place], more].concat(), 2);
+    assert!(load(&["drop", "--to", "veth0"]).contains("--to is for redirect"));
+    assert!(load(&["redirect"]).contains("--to IF or --to-cpu"));
+    assert!(load(&["redirect", "--to-cpu", "999"]).contains("there are those from 0"));
+    assert!(load(&["redirect", "--to", "a,b", "--by", "helper"]).contains("one interface only"));
+    assert!(load(&["drop", "--prog", "x"]).contains("--prog is for object files"));
+    assert!(load(&["some.o", "--touch", "read"]).contains("bundled programs"));
+    let missing = refused(&["xdp", "load", &place, "redirect", "--to", "nowhere"], 1);
+    assert!(missing.contains("it does not exist"), "{missing}");
+    let none = refused(&["xdp", "stats", &place], 1);
+    assert!(none.contains("no bundled program is on it"), "{none}");
+    nothing_attached(&lab.pair.b);
+}

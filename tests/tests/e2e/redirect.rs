@@ -1,0 +1,306 @@
+//! The bundled programs that redirect: what arrives at the other end, what is counted, and what is put back.
+
+use trawl_lab::sender::Engine;
+use trawl_lab::{LineOptions, Station};
+use trawl_tests::bundled::{Counts, done, refused};
+use trawl_tests::lab::{Files, place, send_from};
+use trawl_tests::pcapng::Contents;
+use trawl_tests::witness::{nothing_attached, output, run, xdp_on};
+use trawl_tests::{Capture, LineLab, frames, wait_until};
+
+/// A line whose hosts take no XDP frames until they are made to.
+fn unready() -> Option<LineLab> {
+    LineLab::with(&LineOptions {
+        gro: false,
+        ..LineOptions::default()
+    })
+}
+
+/// Records what the stack of a host gets while frames are sent from a; they have to be these, in any order.
+fn arrive(lab: &LineLab, at: &Station, sent: &[Vec<u8>], expected: usize, send: impl FnOnce()) {
+    let file = lab.file(&format!("{}.pcapng", at.name));
+    let (place, count) = (place(at), expected.to_string());
+    let what = [
+        "-i", &place, "--tap", "packet", "-Q", "in", "-c", &count, "-w", &file,
+    ];
+    let capture = Capture::start(lab, &what);
+    send();
+    capture.wait().summary_of_success();
+    frames::assert_same(&Contents::read(&file).frames(), sent);
+}
+
+fn feature(station: &Station, name: &str) -> Option<bool> {
+    let ethtool = station.ethtool().expect("the interface is there");
+    ethtool.feature(name).expect("ethtool answers")
+}
+
+const SWITCHED: [&str; 4] = [
+    "rx-gro",
+    "tx-checksum-ip-generic",
+    "tx-checksum-sctp",
+    "tx-vlan-hw-insert",
+];
+
+fn features(lab: &LineLab) -> Vec<Option<bool>> {
+    let hosts = [&lab.line.a, &lab.line.b];
+    let of = |host| SWITCHED.map(|name| feature(host, name));
+    hosts.into_iter().flat_map(of).collect()
+}
+
+fn to_another_interface(mode: &str, by: &str) {
+    let lab = match mode {
+        "native" => unready(),
+        // Live frames reach a program in skb mode only through a veth with GRO.
+        _ => LineLab::open(),
+    };
+    let Some(lab) = lab else { return };
+    let before = features(&lab);
+    let from = place(&lab.line.left);
+    let redirect = ["xdp", "load", &from, "redirect", "--to", "right"];
+    done(
+        &[
+            &redirect[..],
+            &["--by", by, "--mode", mode, "--touch", "parse"],
+        ]
+        .concat(),
+    );
+    assert_eq!(
+        xdp_on(&lab.line.left).map(|(_, mode)| mode).as_deref(),
+        Some(mode)
+    );
+    let sent = frames::assorted();
+    let count = sent.len();
+    arrive(&lab, &lab.line.b, &sent, count, || {
+        lab.send(&sent, count as u64)
+    });
+    let counts = Counts::of(&from);
+    assert_eq!(counts.packets(), count as u64, "{counts:?}");
+    let bytes: usize = sent.iter().map(Vec::len).sum();
+    assert_eq!(counts.bytes(), bytes as u64, "{counts:?}");
+    assert!(counts.outcome("IPv6") > 0, "{counts:?}");
+    done(&["xdp", "unload", &from]);
+    nothing_attached(&lab.line.left);
+    assert_eq!(features(&lab), before, "all is put back");
+}
+
+#[test]
+fn by_the_helper_native() {
+    to_another_interface("native", "helper");
+}
+
+#[test]
+fn by_the_helper_skb() {
+    to_another_interface("skb", "helper");
+}
+
+#[test]
+fn by_a_device_map_native() {
+    to_another_interface("native", "devmap");
+}
+
+#[test]
+fn by_a_device_map_skb() {
+    to_another_interface("skb", "devmap");
+}
+
+#[test]
+fn jumbo_frames_are_redirected_whole() {
+    let options = LineOptions {
+        mtu: 9000,
+        ..LineOptions::default()
+    };
+    let Some(lab) = LineLab::with(&options) else {
+        return;
+    };
+    let from = place(&lab.line.left);
+    for by in ["helper", "devmap"] {
+        done(&[
+            "xdp", "load", &from, "redirect", "--to", "right", "--by", by,
+        ]);
+        let sent = vec![frames::patterned(9014), frames::patterned(4000)];
+        arrive(&lab, &lab.line.b, &sent, 2, || {
+            send_from(&lab.line.a, &sent, 2, Engine::Packet, None, None);
+        });
+        let counts = Counts::of(&from);
+        assert_eq!(
+            (counts.packets(), counts.bytes()),
+            (2, 13_014),
+            "{by}: {counts:?}"
+        );
+        done(&["xdp", "unload", &from]);
+    }
+}
+
+fn to_several(mode: &str, exclude: bool) {
+    let Some(lab) = LineLab::open() else { return };
+    let from = place(&lab.line.left);
+    let mut load = vec![
+        "xdp",
+        "load",
+        &from,
+        "redirect",
+        "--to",
+        "left,right",
+        "--mode",
+        mode,
+    ];
+    load.extend(exclude.then_some("--exclude-ingress"));
+    done(&load);
+    let sent = frames::assorted();
+    let count = sent.len();
+    let file = lab.file("back.pcapng");
+    let sender = place(&lab.line.a);
+    let back = ["-i", &sender, "--tap", "packet", "-Q", "in", "-w", &file];
+    let capture = Capture::start(&lab, &back);
+    arrive(&lab, &lab.line.b, &sent, count, || {
+        lab.send(&sent, count as u64)
+    });
+    let expected = if exclude { 0 } else { count as u64 };
+    if !exclude {
+        capture.wait_recorded(expected);
+    }
+    assert_eq!(capture.stop_well().recorded, expected);
+    assert_eq!(
+        Counts::wait(|| Counts::of(&from), count as u64).packets(),
+        count as u64
+    );
+    done(&["xdp", "unload", &from]);
+    nothing_attached(&lab.line.left);
+}
+
+#[test]
+fn to_several_interfaces_native() {
+    to_several("native", false);
+}
+
+#[test]
+fn to_several_interfaces_skb() {
+    to_several("skb", false);
+}
+
+#[test]
+fn to_several_but_not_back_native() {
+    to_several("native", true);
+}
+
+#[test]
+fn to_several_but_not_back_skb() {
+    to_several("skb", true);
+}
+
+/// No more than a queue to another CPU holds, and slowly.
+const TO_CPU: u64 = 1000;
+const RATE: u64 = 50_000;
+
+fn to_cpus(mode: &str, cpus: &str, then: &[&str], name: &str) {
+    let Some(lab) = LineLab::open() else { return };
+    let from = place(&lab.line.left);
+    let load = [
+        "xdp", "load", &from, "redirect", "--mode", mode, "--to-cpu", cpus,
+    ];
+    done(&[&load[..], then].concat());
+    let sent = [frames::ipv4_udp(0), frames::ipv6_udp(1), frames::silent(70)];
+    let (cpu, rate) = (Some(0), Some(RATE));
+    send_from(&lab.line.a, &sent, TO_CPU, Engine::Live, cpu, rate);
+    let counts = Counts::wait(|| Counts::of(&from), TO_CPU);
+    wait_until("all are on the other CPU", || {
+        Counts::of(&from).outcome(name) >= TO_CPU
+    });
+    assert_eq!(Counts::of(&from).outcome(name), TO_CPU);
+    let far = Counts::of(&from);
+    assert_eq!(far.outcome_bytes(name), counts.bytes(), "{far:?}");
+    done(&["xdp", "unload", &from]);
+    nothing_attached(&lab.line.left);
+}
+
+#[test]
+fn another_cpu_drops() {
+    for mode in ["native", "skb"] {
+        to_cpus(mode, "1", &["--then", "drop"], "dropped there");
+    }
+}
+
+#[test]
+fn other_cpus_pass() {
+    for mode in ["native", "skb"] {
+        to_cpus(mode, "0,1", &[], "passed there");
+    }
+}
+
+#[test]
+fn another_cpu_redirects() {
+    for mode in ["native", "skb"] {
+        to_cpus(mode, "1", &["--to", "right"], "redirected there");
+    }
+}
+
+#[test]
+fn what_another_cpu_does_is_done() {
+    let Some(lab) = unready() else { return };
+    let from = place(&lab.line.left);
+    let sent = frames::assorted();
+    let count = sent.len();
+    let send = || lab.send(&sent, count as u64);
+    done(&[
+        "xdp", "load", &from, "redirect", "--to-cpu", "1", "--to", "right",
+    ]);
+    arrive(&lab, &lab.line.b, &sent, count, send);
+    done(&["xdp", "unload", &from]);
+    done(&[
+        "xdp", "load", &from, "redirect", "--to-cpu", "1", "--then", "pass",
+    ]);
+    arrive(&lab, &lab.line.left, &sent, count, send);
+    done(&["xdp", "unload", &from]);
+}
+
+#[test]
+fn a_target_that_went_away_is_counted() {
+    let Some(lab) = LineLab::open() else { return };
+    let from = place(&lab.line.left);
+    done(&[
+        "xdp", "load", &from, "redirect", "--to", "right", "--by", "devmap",
+    ]);
+    run("ip", &["-n", &lab.line.right.name, "link", "del", "right"]);
+    lab.send(&[frames::silent(64)], 100);
+    let counts = Counts::wait(|| Counts::of(&from), 100);
+    assert_eq!(
+        counts.outcome("dropped, the target is gone"),
+        100,
+        "{counts:?}"
+    );
+    done(&["xdp", "unload", &from]);
+}
+
+#[test]
+fn two_programs_that_need_the_same_leave_it_to_the_last() {
+    let Some(lab) = unready() else { return };
+    let before = features(&lab);
+    let (left, right) = (place(&lab.line.left), place(&lab.line.right));
+    let gro = || feature(&lab.line.b, "rx-gro");
+    done(&["xdp", "load", &left, "redirect", "--to", "right"]);
+    done(&["xdp", "load", &right, "redirect", "--to", "right"]);
+    done(&["xdp", "unload", &left]);
+    assert_eq!(gro(), Some(true), "the other one still needs it");
+    done(&["xdp", "unload", &right]);
+    assert_eq!(features(&lab), before);
+}
+
+#[test]
+fn an_interface_that_takes_no_frames_is_refused_and_nothing_stays() {
+    let Some(lab) = unready() else { return };
+    let before = features(&lab);
+    let from = place(&lab.line.left);
+    let said = refused(&["xdp", "load", &from, "redirect", "--to", "right,lo"], 1);
+    assert!(
+        said.contains("takes none") && said.contains("--mode skb"),
+        "{said}"
+    );
+    assert_eq!(features(&lab), before);
+    nothing_attached(&lab.line.left);
+    let pins = output("ls", &["/sys/fs/bpf/trawl"]);
+    let left = format!("-{}", lab.line.left.index);
+    let listed = String::from_utf8_lossy(&pins.stdout).into_owned();
+    let own = std::fs::metadata(format!("/run/netns/{}", lab.line.left.name)).expect("a namespace");
+    let own = format!("{}{left}", std::os::unix::fs::MetadataExt::ino(&own));
+    assert!(!listed.lines().any(|line| line == own), "{listed}");
+}
