@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
+/* A rule set of the guard as its program reads it and user space lays it out: written once, never changed, replaced
+ * as a whole. Rust's copy is generated from this header at build time.
+ *
+ * It is one array of lines of 64 bytes, and everything in it is found by the number of its line:
+ *
+ *   line 0        the header
+ *   prefixes      one line for each source prefix, and one for each destination prefix below a source prefix
+ *   rules         one line for each rule, in the order of their ids; the interfaces' defaults behind them
+ *   tries         words: tables of branches
+ *   lists         32-bit entries: the rules to try, one after the other
+ *   hits          counts for each rule, once for each CPU
+ *   definitions   what user space remembers of each rule; the program never looks there
+ *
+ * A word is one step of a search. Stride and offset say which bits of the key choose among the entries of the table
+ * that begins at word number `base`; a stride of zero ends the search. So a table is as wide as the rules are dense:
+ * the number of steps hardly grows with the number of rules.
+ *
+ *   bits 0-31 base, 32-39 offset, 40-47 stride; or, with stride zero:
+ *   bits 0-31 what was found, 32-39 its kind
+ */
+#ifndef TRAWL_GUARD_H
+#define TRAWL_GUARD_H
+
+#include <linux/types.h>
+
+#define GUARD_LINE 64
+#define GUARD_OFFSET_SHIFT 32
+#define GUARD_STRIDE_SHIFT 40
+/* What a search ends with: nothing (the word is zero), the line of a prefix or of a rule, or a list of rules. */
+#define GUARD_FOUND_LINE 1
+#define GUARD_FOUND_LIST 2
+/* The bits of a key that one table takes, at least and at most, and so the most tables on the way. */
+#define GUARD_NARROWEST 4
+#define GUARD_WIDEST 16
+#define GUARD_DEEPEST 32
+/* The number of bits in a service: see guard_rule. */
+#define GUARD_SERVICE_BITS 25
+/* The last entry of a list. */
+#define GUARD_LAST 0x80000000
+
+#define GUARD_DENY 0
+#define GUARD_ALLOW 1
+
+#define GUARD_TCP_ANY 0
+/* Asks for a connection: SYN without ACK. */
+#define GUARD_TCP_SYN 1
+/* Belongs to one: ACK or RST. */
+#define GUARD_TCP_ESTABLISHED 2
+
+/* Times between packets under a rate limit are in 1/16 ns; a tenth of a second's worth may come at once. */
+#define GUARD_TICKS_SHIFT 4
+#define GUARD_BURST_NS 100000000
+#define GUARD_SOURCES 65536
+
+/* What can become of a packet. Each packet adds one to just one of them, on the CPU and the interface it came by. */
+#define GUARD_RULE_ALLOWED 0
+#define GUARD_RULE_DENIED 1
+#define GUARD_OVER_RATE 2
+#define GUARD_DEFAULT_ALLOWED 3
+#define GUARD_DEFAULT_DENIED 4
+#define GUARD_MALFORMED 5
+#define GUARD_NOT_IP 6
+#define GUARD_DISCOVERY 7
+#define GUARD_FATES 8
+
+struct guard_header {
+	/* Where the search for a source begins: IPv4, IPv6. */
+	__u64 sources[2];
+	/* Where the search for an interface's default begins; its number is the key. */
+	__u64 defaults;
+	/* Lines: the first rule, the first line of hits; lines of hits for each CPU, and for how many CPUs. One more
+	 * block of hits follows for the CPUs that came up later, which share it. */
+	__u32 rules;
+	__u32 hits;
+	__u32 hit_lines;
+	__u32 cpus;
+	/* For user space. */
+	__u32 definitions;
+	__u32 rule_count;
+	__u32 default_count;
+	__u32 next_id;
+	__u32 lines;
+	__u32 version;
+};
+
+/* A prefix and the rules that name it. Addresses are two numbers, first half first; IPv4's stand in the uppermost
+ * bits. */
+struct guard_prefix {
+	__u64 address[2];
+	__u64 mask[2];
+	/* The rules of this source and any destination, or of this destination. */
+	__u64 services;
+	/* For a source: where the search for a destination begins, zero if its rules name none. */
+	__u64 destinations;
+	/* The line of the next shorter prefix around this one, zero for none. */
+	__u32 parent;
+	__u32 padding[3];
+};
+
+/* A rule, without its prefixes: those are known where it is found.
+ * A service is `is a later fragment << 24 | protocol << 16 | port or ICMP type`. A rule has up to two ranges of them,
+ * first and last, without the bit for fragments. */
+struct guard_rule {
+	__u32 first;
+	__u32 last;
+	__u32 other_first;
+	__u32 other_last;
+	__u32 action;
+	/* Holds for later fragments, whose ports nobody knows. */
+	__u32 fragments;
+	__u32 tcp;
+	/* 0: any interface. */
+	__u32 ifindex;
+	/* By the steady clock, in ns; 0: never. */
+	__u64 expires;
+	/* Time between packets of one source, in 1/16 ns; 0: no limit. */
+	__u64 interval;
+	__u32 id;
+	__u32 padding[3];
+};
+
+struct guard_hits {
+	__u64 decided;
+	/* Dropped by a rule that allows, since the source was over its rate. */
+	__u64 limited;
+};
+
+/* One source under one rule's rate limit. */
+struct guard_source {
+	__u64 address[2];
+	__u32 rule;
+	__u32 padding;
+};
+
+/* What became of the packets of one interface, on one CPU. */
+struct guard_totals {
+	__u64 packets[GUARD_FATES];
+};
+
+_Static_assert(sizeof(struct guard_header) == GUARD_LINE, "the header fills a line");
+_Static_assert(sizeof(struct guard_prefix) == GUARD_LINE, "a prefix fills a line");
+_Static_assert(sizeof(struct guard_rule) == GUARD_LINE, "a rule fills a line");
+_Static_assert(sizeof(struct guard_totals) == GUARD_LINE, "the totals fill a line");
+
+#endif

@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
+/* The guard: drops what its rules deny. Which rule decides:
+ *
+ *   1. the longest source prefix first (a rule that names none comes last),
+ *   2. among those, the longest destination prefix,
+ *   3. among those, the order in which user space put them: the narrowest service first.
+ *
+ * So the search finds the longest source prefix, below it the longest destination prefix, and there a short list; if
+ * nothing on the list decides, it goes on to the next shorter destination, then to the next shorter source. */
+#include "include/guard.h"
+#include "include/guard_packet.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+struct line {
+	__u64 words[GUARD_LINE / 8];
+};
+
+struct set {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE | BPF_F_INNER_MAP);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, GUARD_LINE);
+};
+
+/* The rule set that holds now. One store replaces it; a packet is judged by one set from beginning to end. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct set);
+} guard_set SEC(".maps");
+
+/* When the next packet of a source is due under a rule's rate limit. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, GUARD_SOURCES);
+	__type(key, struct guard_source);
+	__type(value, __u64);
+} guard_rates SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct guard_totals);
+} guard_totals SEC(".maps");
+
+/* One packet's search. */
+struct search {
+	struct packet packet;
+	/* What to look at next, from the first to the last of these: the rule in this line; the rest of the list it
+	 * is on; the destination prefix in this line, and those around it; the rules that name no destination; the
+	 * source prefix in this line, and those around it. Zero stands for nothing. */
+	__u32 rule;
+	__u32 list;
+	__u32 destination;
+	__u32 source;
+	__u64 services;
+	/* What came out. */
+	__u32 fate;
+	/* Of the set's header. */
+	__u32 rules;
+	__u32 hits;
+	__u32 hit_lines;
+	__u32 cpus;
+};
+
+/* What the steps of a search get to see: one set all along. */
+struct view {
+	void *set;
+	struct search *search;
+};
+
+static __always_inline void *line(const struct view *view, __u32 number)
+{
+	return bpf_map_lookup_elem(view->set, &number);
+}
+
+/* Follows the branches that a key chooses. */
+static __always_inline __u64 walk(struct view *view, __u64 word, const __u64 key[2])
+{
+	for (int branch = 0; branch < GUARD_DEEPEST; branch++) {
+		__u32 stride = word >> GUARD_STRIDE_SHIFT & 0xff, offset = word >> GUARD_OFFSET_SHIFT & 0xff;
+		__u64 half = offset < 64 ? key[0] : key[1];
+		const struct line *table;
+		__u32 entry;
+
+		if (!stride)
+			break;
+		entry = (__u32)word + (__u32)(half << (offset & 63) >> (64 - stride & 63));
+		table = line(view, entry / 8);
+		if (!table)
+			return 0;
+		word = table->words[entry % 8];
+	}
+	return word;
+}
+
+/* A walk looks at some bits of an address only. It leads to a prefix that shares more bits with the address than any
+ * other: the longest one around the address is that, or one around that. */
+static __always_inline bool covers(const struct guard_prefix *prefix, const __u64 address[2])
+{
+	return !((prefix->address[0] ^ address[0]) & prefix->mask[0] ||
+		 (prefix->address[1] ^ address[1]) & prefix->mask[1]);
+}
+
+/* Makes the rules of one prefix the ones to try. */
+static __always_inline void open_list(struct view *view, __u64 services)
+{
+	struct search *search = view->search;
+	const __u64 key[2] = { (__u64)search->packet.service << (64 - GUARD_SERVICE_BITS), 0 };
+	__u64 found = walk(view, services, key);
+
+	if (found >> GUARD_OFFSET_SHIFT == GUARD_FOUND_LIST)
+		search->list = found;
+	else
+		search->rule = found;
+}
+
+static __always_inline bool open_prefix(struct view *view)
+{
+	struct search *search = view->search;
+	const struct guard_prefix *prefix;
+
+	if (search->destination) {
+		prefix = line(view, search->destination);
+		if (!prefix)
+			return false;
+		search->destination = prefix->parent;
+		if (covers(prefix, search->packet.destination))
+			open_list(view, prefix->services);
+		return true;
+	}
+	if (search->services) {
+		open_list(view, search->services);
+		search->services = 0;
+		return true;
+	}
+	prefix = line(view, search->source);
+	if (!search->source || !prefix)
+		return false;
+	search->source = prefix->parent;
+	if (covers(prefix, search->packet.source)) {
+		search->services = prefix->services;
+		search->destination = walk(view, prefix->destinations, search->packet.destination);
+	}
+	return true;
+}
+
+static __always_inline bool in_range(__u32 service, __u32 first, __u32 last)
+{
+	return first <= service && service <= last;
+}
+
+static __always_inline bool applies(const struct guard_rule *rule, const struct packet *packet)
+{
+	__u32 service = packet->service;
+
+	if (rule->ifindex && rule->ifindex != packet->ifindex)
+		return false;
+	if (service >> 24) {
+		service = service >> 16 & 0xff;
+		return rule->fragments && (in_range(service, rule->first >> 16, rule->last >> 16) ||
+					   in_range(service, rule->other_first >> 16, rule->other_last >> 16));
+	}
+	if (rule->tcp && rule->tcp != packet->tcp)
+		return false;
+	return in_range(service, rule->first, rule->last) || in_range(service, rule->other_first, rule->other_last);
+}
+
+/* Whether this packet is one too many from its source. An IPv6 source is a network of 64 bits: whoever has one
+ * address there has them all. */
+static __always_inline bool over_rate(const struct guard_rule *rule, const struct packet *packet, __u64 now)
+{
+	const struct guard_source source = {
+		.address = { packet->source[0], 0 },
+		.rule = rule->id,
+	};
+	__u64 *due = bpf_map_lookup_elem(&guard_rates, &source);
+
+	now <<= GUARD_TICKS_SHIFT;
+	if (!due) {
+		__u64 never = 0;
+
+		bpf_map_update_elem(&guard_rates, &source, &never, BPF_NOEXIST);
+		due = bpf_map_lookup_elem(&guard_rates, &source);
+		if (!due)
+			return true;
+	}
+	/* Another CPU may have packets of the same source at the same time. */
+	for (int attempt = 0; attempt < 8; attempt++) {
+		__u64 was = *(volatile __u64 *)due;
+
+		if (was > now + ((__u64)GUARD_BURST_NS << GUARD_TICKS_SHIFT))
+			return true;
+		if (__sync_val_compare_and_swap(due, was, (was > now ? was : now) + rule->interval) == was)
+			return false;
+	}
+	return true;
+}
+
+static __always_inline void count_hit(struct view *view, __u32 rule, bool limited)
+{
+	struct search *search = view->search;
+	__u32 number = rule - search->rules, cpu = bpf_get_smp_processor_id();
+	bool own = cpu < search->cpus;
+	struct line *hits = line(view, search->hits + number / 4 +
+					 (own ? cpu : search->cpus) * search->hit_lines);
+	__u64 *hit;
+
+	if (!hits)
+		return;
+	hit = &hits->words[number % 4 * 2 + limited];
+	if (own)
+		(*hit)++;
+	else
+		__sync_fetch_and_add(hit, 1);
+}
+
+/* Tries the rule at hand; true if it decides. */
+static __always_inline bool decides(struct view *view)
+{
+	struct search *search = view->search;
+	const struct guard_rule *rule = line(view, search->rule);
+	bool allowed, over = false;
+
+	if (!rule || !applies(rule, &search->packet))
+		return false;
+	allowed = rule->action == GUARD_ALLOW;
+	if (rule->expires || rule->interval) {
+		__u64 now = bpf_ktime_get_coarse_ns();
+
+		if (rule->expires && now >= rule->expires)
+			return false;
+		over = rule->interval && over_rate(rule, &search->packet, now);
+		/* One that denies what is over its rate has nothing to say of the rest. */
+		if (rule->interval && !allowed && !over)
+			return false;
+	}
+	search->fate = over ? GUARD_OVER_RATE : allowed ? GUARD_RULE_ALLOWED : GUARD_RULE_DENIED;
+	count_hit(view, search->rule, allowed && over);
+	return true;
+}
+
+/* One step of the search; 1 ends it. */
+static long step(__u32 turn, struct view *view)
+{
+	struct search *search = view->search;
+
+	(void)turn;
+	if (search->rule) {
+		if (decides(view))
+			return 1;
+		search->rule = 0;
+	} else if (search->list) {
+		const struct line *entries = line(view, search->list / 16);
+		__u32 entry;
+
+		if (!entries)
+			return 1;
+		entry = ((const __u32 *)entries)[search->list % 16];
+		search->rule = entry & ~GUARD_LAST;
+		search->list = entry & GUARD_LAST ? 0 : search->list + 1;
+	} else {
+		return !open_prefix(view);
+	}
+	return 0;
+}
+
+/* Nearly always the rule of the longest source prefix is one that decides: that needs no steps. */
+static __always_inline bool decided_at_once(struct view *view)
+{
+	struct search *search = view->search;
+	const struct guard_prefix *prefix = search->source ? line(view, search->source) : NULL;
+
+	if (!prefix || prefix->destinations || !covers(prefix, search->packet.source))
+		return false;
+	search->source = prefix->parent;
+	open_list(view, prefix->services);
+	return search->rule && decides(view);
+}
+
+/* No rule decided: what the interface's default is. */
+static __always_inline __u32 by_default(struct view *view, __u64 defaults)
+{
+	struct search *search = view->search;
+	const __u64 key[2] = { (__u64)search->packet.ifindex << 32, 0 };
+	__u32 at = walk(view, defaults, key);
+	const struct guard_rule *rule = at ? line(view, at) : NULL;
+
+	if (!rule || rule->ifindex != search->packet.ifindex)
+		return GUARD_DEFAULT_ALLOWED;
+	if (rule->action == GUARD_DENY && search->packet.discovery)
+		return GUARD_DISCOVERY;
+	count_hit(view, at, false);
+	return rule->action == GUARD_ALLOW ? GUARD_DEFAULT_ALLOWED : GUARD_DEFAULT_DENIED;
+}
+
+#define UNDECIDED GUARD_FATES
+/* More than the longest search takes: the kernel's limit. */
+#define STEPS (8 << 20)
+
+/* What becomes of an IP packet. A global function, since the verifier then looks at it once and not again for each
+ * kind of packet, and takes all that stands in `search` for unknown. */
+__noinline int judge(struct search *search)
+{
+	struct view view = { .search = search };
+	const struct guard_header *set;
+	__u32 first = 0;
+
+	if (!search)
+		return GUARD_MALFORMED;
+	view.set = bpf_map_lookup_elem(&guard_set, &first);
+	if (!view.set)
+		return GUARD_DEFAULT_ALLOWED;
+	set = line(&view, first);
+	if (!set)
+		return GUARD_DEFAULT_ALLOWED;
+	search->rules = set->rules;
+	search->hits = set->hits;
+	search->hit_lines = set->hit_lines;
+	search->cpus = set->cpus;
+	search->source = walk(&view, search->packet.ipv6 ? set->sources[1] : set->sources[0], search->packet.source);
+	if (!decided_at_once(&view))
+		bpf_loop(STEPS, step, &view, 0);
+	return search->fate == UNDECIDED ? by_default(&view, set->defaults) : search->fate;
+}
+
+static __always_inline int guard(struct xdp_md *context, bool ethernet)
+{
+	struct search search = { .packet.ifindex = context->ingress_ifindex, .fate = UNDECIDED };
+	enum kind kind = read_packet(context, &search.packet, ethernet);
+	__u32 fate = kind == KIND_IP ? judge(&search) : kind == KIND_NOT_IP ? GUARD_NOT_IP : GUARD_MALFORMED;
+	__u32 first = 0;
+	struct guard_totals *totals = bpf_map_lookup_elem(&guard_totals, &first);
+
+	if (totals && fate < GUARD_FATES)
+		totals->packets[fate]++;
+	switch (fate) {
+	case GUARD_RULE_DENIED:
+	case GUARD_DEFAULT_DENIED:
+	case GUARD_OVER_RATE:
+	case GUARD_MALFORMED:
+		return XDP_DROP;
+	default:
+		return XDP_PASS;
+	}
+}
+
+SEC("?xdp.frags")
+int trawl_guard(struct xdp_md *context)
+{
+	return guard(context, true);
+}
+
+/* For interfaces whose packets have no Ethernet header. */
+SEC("?xdp.frags")
+int trawl_guard_ip(struct xdp_md *context)
+{
+	return guard(context, false);
+}
