@@ -33,7 +33,7 @@
 /* The bits of a key that one table takes, at least and at most, and so the most tables on the way. */
 #define GUARD_NARROWEST 4
 #define GUARD_WIDEST 16
-#define GUARD_DEEPEST 32
+#define GUARD_DEEPEST 40
 /* The number of bits in a service: see guard_rule. */
 #define GUARD_SERVICE_BITS 25
 /* The last entry of a list. */
@@ -126,6 +126,32 @@ struct guard_hits {
 	__u64 limited;
 };
 
+/* A rule as a person gave it, and what is to be added to its hits: those of the sets before this one. Defaults have
+ * one too. */
+struct guard_definition {
+	__u64 source[2];
+	__u64 destination[2];
+	__u64 decided;
+	__u64 limited;
+	/* Packets a second; 0: no limit. */
+	__u64 rate;
+	/* 4 or 6; 0: no prefix is named. */
+	__u32 source_family;
+	__u32 source_length;
+	__u32 destination_family;
+	__u32 destination_length;
+	/* One more than the number, so that 0 stands for none. */
+	__u32 protocol;
+	__u32 icmp4;
+	__u32 icmp6;
+	__u32 first_port;
+	/* 0: no port is named. */
+	__u32 ports;
+	/* The interface's name, four bytes in each number. */
+	__u32 interface[4];
+	__u32 padding[5];
+};
+
 /* One source under one rule's rate limit. */
 struct guard_source {
 	__u64 address[2];
@@ -141,6 +167,7 @@ struct guard_totals {
 _Static_assert(sizeof(struct guard_header) == GUARD_LINE, "the header fills a line");
 _Static_assert(sizeof(struct guard_prefix) == GUARD_LINE, "a prefix fills a line");
 _Static_assert(sizeof(struct guard_rule) == GUARD_LINE, "a rule fills a line");
+_Static_assert(sizeof(struct guard_definition) == 2 * GUARD_LINE, "a definition fills two lines");
 _Static_assert(sizeof(struct guard_totals) == GUARD_LINE, "the totals fill a line");
 
 #endif

@@ -3,7 +3,7 @@
 use std::{env, fmt::Write as _, fs, path::Path, process::Command};
 
 /// The headers of /bpf/include that user space shares.
-const SHARED: [&str; 4] = ["layout", "bundled", "receive_layout", "send"];
+const SHARED: [&str; 5] = ["layout", "bundled", "guard", "receive_layout", "send"];
 
 fn main() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");

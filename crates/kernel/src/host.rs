@@ -35,3 +35,11 @@ pub fn available_memory() -> u64 {
     let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
     kib.map_or(0, |kib| kib << 10)
 }
+
+/// One more than the highest number of a CPU that is up.
+pub fn cpus() -> u32 {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let last = list.trim().rsplit([',', '-']).next().and_then(|number| number.parse::<u32>().ok());
+    let counted = || std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+    last.map_or_else(counted, |last| last + 1)
+}

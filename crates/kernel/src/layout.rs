@@ -7,6 +7,11 @@ pub mod bundled {
     include!(concat!(env!("OUT_DIR"), "/bundled.rs"));
 }
 
+/// Of the guard: bpf/include/guard.h.
+pub mod guard {
+    include!(concat!(env!("OUT_DIR"), "/guard.rs"));
+}
+
 /// A structure of such a header, as the bytes that maps hold.
 ///
 /// # Safety

@@ -29,6 +29,7 @@ pub mod attach;
 pub mod bundled;
 pub mod dispatcher;
 mod explain;
+pub mod guard;
 pub mod load;
 pub mod maps;
 pub mod place;

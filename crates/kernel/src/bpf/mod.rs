@@ -9,6 +9,7 @@ pub mod map;
 pub mod object;
 pub mod prepared;
 pub mod program;
+pub mod shared_array;
 pub mod splice;
 pub mod statistics;
 pub mod table;

@@ -17,6 +17,9 @@ pub const TC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tap_tc.bpf.o"));
 /// The head of a chain of XDP programs, by libxdp's protocol.
 pub const DISPATCHER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_dispatcher.bpf.o"));
 
+/// The guard.
+pub const GUARD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_guard.bpf.o"));
+
 /// Programs for experiments and tests.
 pub const LAB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lab_xdp.bpf.o"));
 

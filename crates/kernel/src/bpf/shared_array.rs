@@ -1,0 +1,179 @@
+//! Arrays whose memory user space has mapped, and the slots of an array of maps that such arrays are put into.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use super::{c_name, check, info, map, opts};
+use crate::memory::Mapping;
+use crate::probe::insn::owned;
+use crate::{Error, Result};
+
+/// An array map, mapped. Programs may read it and write to it at the same time.
+#[derive(Debug)]
+pub struct SharedArray {
+    fd: OwnedFd,
+    memory: Mapping,
+}
+
+impl SharedArray {
+    /// A new one, of zeroes, that fits into an array of maps beside others of any length.
+    pub fn create(name: &str, value_size: u32, entries: u32) -> Result<Self> {
+        let mut opts = opts!(libbpf_sys::bpf_map_create_opts);
+        opts.map_flags = libbpf_sys::BPF_F_MMAPABLE | libbpf_sys::BPF_F_INNER_MAP;
+        let c_name = c_name(name);
+        // SAFETY: name and options outlive the call.
+        let fd = owned(unsafe {
+            libbpf_sys::bpf_map_create(
+                libbpf_sys::BPF_MAP_TYPE_ARRAY,
+                c_name.as_ptr(),
+                4,
+                value_size,
+                entries,
+                &raw const opts,
+            )
+        });
+        let fail = |e| {
+            let size = u64::from(value_size) * u64::from(entries);
+            Error::os(format!("cannot make the map {name} ({size} bytes)"), e)
+        };
+        Self::of(fd.map_err(fail)?)
+    }
+
+    /// One that exists.
+    pub fn open_by_id(id: u32) -> Result<Self> {
+        let fd = map::open_by_id(id).map_err(|e| Error::os(format!("cannot open map {id}"), e))?;
+        Self::of(fd)
+    }
+
+    fn of(fd: OwnedFd) -> Result<Self> {
+        let about =
+            info::map(fd.as_fd()).map_err(|e| Error::os("cannot look at a shared array", e))?;
+        let length = (about.value_size as usize).next_multiple_of(8) * about.max_entries as usize;
+        let memory = Mapping::of_map(fd.as_fd(), length)?;
+        Ok(Self { fd, memory })
+    }
+
+    /// Bytes that it holds.
+    pub fn length(&self) -> usize {
+        self.memory.length()
+    }
+
+    /// Puts bytes in, where no program reads or writes at the time; panics where they do not fit.
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) {
+        let _ = self.memory.at(offset + bytes.len());
+        // SAFETY: the range was just checked to lie within the mapping, which no reference of Rust's points into.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.memory.at(offset), bytes.len());
+        }
+    }
+
+    /// A copy of the bytes of a range that no program writes to; `None` where it is not all inside.
+    pub fn read(&self, offset: usize, length: usize) -> Option<Vec<u8>> {
+        if offset.checked_add(length)? > self.length() {
+            return None;
+        }
+        let mut bytes = vec![0; length];
+        // SAFETY: the range was just checked to lie within the mapping, and the vector is as long.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.memory.at(offset), bytes.as_mut_ptr(), length);
+        }
+        Some(bytes)
+    }
+
+    /// A number that programs may be writing at this moment; `None` where there is none at that place.
+    pub fn number(&self, offset: usize) -> Option<u64> {
+        if !offset.is_multiple_of(8) || offset.checked_add(8)? > self.length() {
+            return None;
+        }
+        // SAFETY: eight aligned bytes inside of the mapping; volatile, since others write there.
+        Some(unsafe { self.memory.at(offset).cast::<u64>().read_volatile() })
+    }
+}
+
+impl AsFd for SharedArray {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A map with one slot for a map like this one.
+pub fn create_slot(name: &str, like: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let mut opts = opts!(libbpf_sys::bpf_map_create_opts);
+    opts.inner_map_fd = like.as_raw_fd() as u32;
+    let c_name = c_name(name);
+    // SAFETY: name and options outlive the call, and the inner map is open.
+    owned(unsafe {
+        libbpf_sys::bpf_map_create(
+            libbpf_sys::BPF_MAP_TYPE_ARRAY_OF_MAPS,
+            c_name.as_ptr(),
+            4,
+            4,
+            1,
+            &raw const opts,
+        )
+    })
+    .map_err(|e| Error::os(format!("cannot make the map {name}"), e))
+}
+
+/// Puts a map into the slot. When this returns, no program looks at the one that was there before.
+pub fn fill_slot(slot: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::Result<()> {
+    // Of arrays of programs and of maps alike, the value is a descriptor.
+    super::map::set_program(slot, 0, map)
+}
+
+/// The identifier of the map in the slot.
+pub fn in_slot(slot: BorrowedFd<'_>) -> io::Result<Option<u32>> {
+    super::map::program_in(slot, 0)
+}
+
+/// A hash map that lets go of the entries used least recently when it is full.
+pub fn create_lru(name: &str, key_size: u32, value_size: u32, entries: u32) -> Result<OwnedFd> {
+    let opts = opts!(libbpf_sys::bpf_map_create_opts);
+    let c_name = c_name(name);
+    // SAFETY: name and options outlive the call.
+    let fd = unsafe {
+        libbpf_sys::bpf_map_create(
+            libbpf_sys::BPF_MAP_TYPE_LRU_HASH,
+            c_name.as_ptr(),
+            key_size,
+            value_size,
+            entries,
+            &raw const opts,
+        )
+    };
+    check(fd)
+        .and_then(owned)
+        .map_err(|e| Error::os(format!("cannot make the map {name}"), e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::root_or_skip;
+
+    #[test]
+    fn arrays_of_any_length_take_turns_in_a_slot() {
+        if !root_or_skip() {
+            return;
+        }
+        let mut short = SharedArray::create("trawl_test", 64, 1).unwrap();
+        let long = SharedArray::create("trawl_test", 64, 1000).unwrap();
+        short.write(8, &7u64.to_ne_bytes());
+        let slot = create_slot("trawl_test", short.as_fd()).unwrap();
+        assert_eq!(in_slot(slot.as_fd()).unwrap(), None);
+        for array in [&short, &long] {
+            fill_slot(slot.as_fd(), array.as_fd()).unwrap();
+            let id = info::map(array.as_fd()).unwrap().id;
+            assert_eq!(in_slot(slot.as_fd()).unwrap(), Some(id));
+        }
+        assert_eq!(
+            (short.length(), short.number(8), short.number(64)),
+            (64, Some(7), None)
+        );
+        assert_eq!(
+            short.read(8, 8).as_deref(),
+            Some(&7u64.to_ne_bytes()[..])
+        );
+        assert_eq!(short.read(60, 8), None);
+    }
+}

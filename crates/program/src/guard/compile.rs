@@ -1,0 +1,321 @@
+//! From rules to the lines that the guard's program searches: bpf/include/guard.h says what stands where.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use trawl_kernel::layout::Shared;
+use trawl_kernel::layout::guard::{
+    GUARD_ALLOW, GUARD_DENY, GUARD_LINE, GUARD_TCP_ANY, GUARD_TCP_ESTABLISHED, GUARD_TCP_SYN,
+    GUARD_TICKS_SHIFT, GuardHeader, GuardPrefix, GuardRule,
+};
+use trawl_kernel::{Error, Result};
+
+use super::definition;
+use super::pool::{Candidate, Entry, Pool};
+use super::prefix::Prefix;
+use super::rule::{Action, Match, PROTOCOL_SHIFT, Rule, Services, TcpState};
+use super::set::{Default, RuleSet};
+
+const NANOSECONDS: u64 = 1_000_000_000;
+pub const VERSION: u32 = 1;
+const RULES: usize = 1;
+const WORDS_IN_LINE: usize = GUARD_LINE / 8;
+const HITS_IN_LINE: usize = GUARD_LINE / 16;
+/// Behind the protocol and the port: the packet is a later fragment.
+const FRAGMENT: u32 = 1 << 24;
+
+/// A prefix as the key of a search: the first bits of a number, and how many.
+type Key = (u128, u32);
+const ANY: Key = (0, 0);
+
+fn key(prefix: Option<Prefix>) -> Key {
+    prefix.map_or(ANY, |prefix| {
+        let bits = match prefix.address() {
+            IpAddr::V4(v4) => u128::from(v4.to_bits()) << 96,
+            IpAddr::V6(v6) => v6.to_bits(),
+        };
+        (bits, prefix.length().into())
+    })
+}
+
+/// The rules of one source: the places of those that name no destination, and of those that name one.
+#[derive(Debug, std::default::Default)]
+struct Source {
+    own: Vec<usize>,
+    destinations: BTreeMap<Key, Vec<usize>>,
+}
+
+/// A rule set as lines, ready to be put into a map.
+pub fn compile(set: &RuleSet, cpus: u32) -> Result<Vec<u8>> {
+    let families = [false, true].map(|ipv6| sources(&set.rules, ipv6));
+    let rule_count = set.rules.len() + set.defaults.len();
+    let prefix_count: usize = families
+        .iter()
+        .flat_map(BTreeMap::values)
+        .map(|source| 1 + source.destinations.len())
+        .sum();
+    let mut compiler = Compiler {
+        rules: &set.rules,
+        pool: Pool::new((RULES + rule_count + prefix_count) * WORDS_IN_LINE),
+        next_prefix: RULES + rule_count,
+        prefixes: Vec::with_capacity(prefix_count * GUARD_LINE),
+    };
+    let [v4, v6] = families.map(|sources| compiler.sources(&sources));
+    let defaults = compiler.defaults(&set.defaults);
+    let Compiler { pool, prefixes, .. } = compiler;
+    let mut words = pool.into_words();
+    words.resize(words.len().next_multiple_of(WORDS_IN_LINE), 0);
+
+    let hit_lines = rule_count.div_ceil(HITS_IN_LINE).max(1);
+    let hits = RULES + rule_count + prefix_count + words.len() / WORDS_IN_LINE;
+    let definitions = hits + hit_lines * (cpus as usize + 1);
+    let lines = definitions + rule_count * definition::LINES;
+    let short = |number: usize| {
+        u32::try_from(number)
+            // Lists are numbered by fours of a line's words.
+            .ok()
+            .filter(|_| lines <= u32::MAX as usize / 16)
+            .ok_or_else(|| {
+                Error::failed(
+                    "cannot lay out the rules",
+                    format!("they would take {lines} lines of {GUARD_LINE} bytes"),
+                )
+                .mend("fewer overlapping ranges of ports take less room")
+            })
+    };
+    let header = GuardHeader {
+        sources: [v4, v6],
+        defaults,
+        rules: short(RULES)?,
+        hits: short(hits)?,
+        hit_lines: short(hit_lines)?,
+        cpus,
+        definitions: short(definitions)?,
+        rule_count: short(set.rules.len())?,
+        default_count: short(set.defaults.len())?,
+        next_id: set.next_id,
+        lines: short(lines)?,
+        version: VERSION,
+    };
+    let mut bytes = Vec::with_capacity(lines * GUARD_LINE);
+    bytes.extend(header.to_bytes());
+    for rule in &set.rules {
+        bytes.extend(rule_line(rule).to_bytes());
+    }
+    for default in &set.defaults {
+        bytes.extend(default_line(default).to_bytes());
+    }
+    bytes.extend(prefixes);
+    bytes.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
+    bytes.resize(definitions * GUARD_LINE, 0);
+    for rule in &set.rules {
+        bytes.extend(definition::of_rule(rule, set.hits_of(rule.id)).to_bytes());
+    }
+    for default in &set.defaults {
+        bytes.extend(definition::of_default(default).to_bytes());
+    }
+    Ok(bytes)
+}
+
+/// The line where the definitions begin in a compiled set.
+pub fn definitions_in(bytes: &[u8]) -> usize {
+    GuardHeader::from_bytes(bytes).map_or(0, |header| header.definitions as usize)
+}
+
+/// The rules that can hold for packets of one IP version, by source and destination.
+fn sources(rules: &[Rule], ipv6: bool) -> BTreeMap<Key, Source> {
+    let mut all: BTreeMap<Key, Source> = BTreeMap::new();
+    for (place, rule) in rules.iter().enumerate() {
+        let Match { source, destination, .. } = rule.what;
+        if source.or(destination).is_some_and(|prefix| prefix.is_ipv6() != ipv6) {
+            continue;
+        }
+        let source = all.entry(key(source)).or_default();
+        match key(destination) {
+            ANY => source.own.push(place),
+            destination => source.destinations.entry(destination).or_default().push(place),
+        }
+    }
+    all
+}
+
+struct Compiler<'a> {
+    rules: &'a [Rule],
+    pool: Pool,
+    next_prefix: usize,
+    prefixes: Vec<u8>,
+}
+
+impl Compiler<'_> {
+    fn sources(&mut self, sources: &BTreeMap<Key, Source>) -> u64 {
+        let lines = self.reserve(sources.len());
+        // Their own lines come first, those of the destinations below them behind.
+        let at = self.prefixes.len();
+        self.prefixes.resize(at + sources.len() * GUARD_LINE, 0);
+        for (number, (mut prefix, source)) in nested(sources.keys(), lines).into_iter().zip(sources.values()).enumerate() {
+            prefix.services = self.services(&source.own);
+            prefix.destinations = self.destinations(&source.destinations);
+            self.prefixes[at + number * GUARD_LINE..][..GUARD_LINE].copy_from_slice(&prefix.to_bytes());
+        }
+        self.pool.search(&innermost(sources.keys(), lines))
+    }
+
+    fn destinations(&mut self, destinations: &BTreeMap<Key, Vec<usize>>) -> u64 {
+        if destinations.is_empty() {
+            return 0;
+        }
+        let lines = self.reserve(destinations.len());
+        for (mut prefix, places) in nested(destinations.keys(), lines).into_iter().zip(destinations.values()) {
+            prefix.services = self.services(places);
+            self.prefixes.extend(prefix.to_bytes());
+        }
+        self.pool.search(&innermost(destinations.keys(), lines))
+    }
+
+    fn reserve(&mut self, count: usize) -> usize {
+        let first = self.next_prefix;
+        self.next_prefix += count;
+        first
+    }
+
+    fn services(&mut self, places: &[usize]) -> u64 {
+        let mut places = places.to_vec();
+        places.sort_by_key(|place| self.rules[*place].rank());
+        let candidates: Vec<Candidate> = places
+            .iter()
+            .map(|place| candidate(&self.rules[*place], (RULES + place) as u32))
+            .collect();
+        self.pool.services(&candidates)
+    }
+
+    fn defaults(&mut self, defaults: &[Default]) -> u64 {
+        let mut entries: Vec<Entry> = defaults
+            .iter()
+            .enumerate()
+            .map(|(number, default)| Entry {
+                key: u128::from(default.on.index) << 96,
+                length: 32,
+                line: (RULES + self.rules.len() + number) as u32,
+            })
+            .collect();
+        entries.sort();
+        self.pool.search(&entries)
+    }
+}
+
+fn candidate(rule: &Rule, line: u32) -> Candidate {
+    let mut services: Vec<Services> = rule.what.services();
+    if rule.holds_for_fragments() {
+        let of_fragments = |(first, last): &Services| {
+            let last = last >> PROTOCOL_SHIFT << PROTOCOL_SHIFT | 0xffff;
+            (FRAGMENT | first >> PROTOCOL_SHIFT << PROTOCOL_SHIFT, FRAGMENT | last)
+        };
+        let fragments: Vec<Services> = services.iter().map(of_fragments).collect();
+        services.extend(fragments);
+    }
+    Candidate { line, services, is_certain: rule.is_certain() }
+}
+
+/// The lines of sorted prefixes, each with the one next around it.
+fn nested<'k>(keys: impl Iterator<Item = &'k Key>, first_line: usize) -> Vec<GuardPrefix> {
+    let mut around: Vec<(Key, u32)> = Vec::new();
+    keys.enumerate()
+        .map(|(number, key)| {
+            while around.last().is_some_and(|(outer, _)| !begins(*outer, *key)) {
+                around.pop();
+            }
+            let parent = around.last().map_or(0, |(_, line)| *line);
+            around.push((*key, (first_line + number) as u32));
+            prefix_line(*key, parent)
+        })
+        .collect()
+}
+
+/// The prefixes around no other, which are those that a search can lead to.
+fn innermost<'k>(keys: impl Iterator<Item = &'k Key>, first_line: usize) -> Vec<Entry> {
+    let mut entries: Vec<Entry> = Vec::new();
+    for (number, (key, length)) in keys.enumerate() {
+        // Sorted, a prefix comes right before the first one inside it.
+        if let Some(last) = entries.last()
+            && begins((last.key, last.length), (*key, *length))
+        {
+            entries.pop();
+        }
+        entries.push(Entry { key: *key, length: *length, line: (first_line + number) as u32 });
+    }
+    entries
+}
+
+fn begins(outer: Key, inner: Key) -> bool {
+    outer.1 <= inner.1 && (outer.0 ^ inner.0).leading_zeros() >= outer.1
+}
+
+fn halves(number: u128) -> [u64; 2] {
+    [(number >> 64) as u64, number as u64]
+}
+
+fn prefix_line((key, length): Key, parent: u32) -> GuardPrefix {
+    GuardPrefix {
+        address: halves(key),
+        mask: halves(u128::MAX.checked_shl(128 - length).unwrap_or(0)),
+        services: 0,
+        destinations: 0,
+        parent,
+        padding: [0; 3],
+    }
+}
+
+/// No service is in it.
+const NO_SERVICE: Services = (0xff_ffff, 0);
+
+fn rule_line(rule: &Rule) -> GuardRule {
+    let services = rule.what.services();
+    let range = |number: usize| services.get(number).copied().unwrap_or(NO_SERVICE);
+    GuardRule {
+        first: range(0).0,
+        last: range(0).1,
+        other_first: range(1).0,
+        other_last: range(1).1,
+        action: action_number(rule.action),
+        fragments: rule.holds_for_fragments().into(),
+        tcp: match rule.what.tcp {
+            None => GUARD_TCP_ANY as u32,
+            Some(TcpState::Syn) => GUARD_TCP_SYN as u32,
+            Some(TcpState::Established) => GUARD_TCP_ESTABLISHED as u32,
+        },
+        ifindex: rule.what.on.as_ref().map_or(0, |on| on.index),
+        expires: rule.expires.unwrap_or(0),
+        interval: rule.rate.map_or(0, interval),
+        id: rule.id,
+        padding: [0; 3],
+    }
+}
+
+fn default_line(default: &Default) -> GuardRule {
+    GuardRule {
+        first: 0,
+        last: 0,
+        other_first: 0,
+        other_last: 0,
+        action: action_number(default.action),
+        fragments: 0,
+        tcp: GUARD_TCP_ANY as u32,
+        ifindex: default.on.index,
+        expires: 0,
+        interval: 0,
+        id: 0,
+        padding: [0; 3],
+    }
+}
+
+fn action_number(action: Action) -> u32 {
+    match action {
+        Action::Deny => GUARD_DENY as u32,
+        Action::Allow => GUARD_ALLOW as u32,
+    }
+}
+
+/// The time between packets, in the program's ticks.
+fn interval(rate: u64) -> u64 {
+    ((NANOSECONDS << GUARD_TICKS_SHIFT) / rate.max(1)).max(1)
+}

@@ -1,0 +1,20 @@
+//! The guard: an XDP program that drops what its rules deny.
+//!
+//! Rules are kept as one compiled set for each network namespace ([`set`], [`compile`]) in a map that the programs on
+//! all guarded interfaces share. A change makes a new set and puts it in the place of the old one by one store.
+
+mod compile;
+mod definition;
+pub mod live;
+pub mod model;
+pub mod names;
+mod pool;
+pub mod prefix;
+pub mod rule;
+pub mod set;
+#[cfg(test)]
+mod tests;
+
+pub use prefix::Prefix;
+pub use rule::{Action, Match, Rule};
+pub use set::{Draft, RuleSet};

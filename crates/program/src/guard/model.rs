@@ -1,0 +1,114 @@
+//! What the guard's program does, said in the plainest way: all rules looked at for one packet. It tells beforehand
+//! what a change of the rules would do to a session, and the tests compare the program with it.
+
+use std::net::IpAddr;
+
+use super::names::{ICMP, ICMPV6, TCP, WITH_PORTS};
+use super::prefix::Prefix;
+use super::rule::{Action, Rule, TcpState};
+use super::set::RuleSet;
+
+/// What a rule can see of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet {
+    pub source: IpAddr,
+    pub destination: IpAddr,
+    pub protocol: u8,
+    pub transport: Transport,
+    /// Index of the interface that it comes by.
+    pub on: u32,
+}
+
+/// What is behind the IP header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Of a protocol with ports: the destination port, and the part of a TCP packet in a connection.
+    Port(u16, Option<TcpState>),
+    IcmpType(u8),
+    Other,
+    /// A fragment but the first.
+    LaterFragment,
+}
+
+impl Rule {
+    /// Whether the packet is one of those that the rule is about.
+    pub fn is_about(&self, packet: &Packet) -> bool {
+        let what = &self.what;
+        let within = |prefix: Option<Prefix>, address| prefix.is_none_or(|one| one.contains(address));
+        let addresses = within(what.source, packet.source) && within(what.destination, packet.destination);
+        let interface = what.on.as_ref().is_none_or(|on| on.index == packet.on);
+        addresses && interface && self.is_about_transport(packet)
+    }
+
+    fn is_about_transport(&self, packet: &Packet) -> bool {
+        let what = &self.what;
+        let protocols: &[u8] = match (what.protocol, what.icmp, what.ports) {
+            (Some(_), ..) => &[],
+            (None, Some(_), _) => &[ICMP, ICMPV6],
+            (None, None, Some(_)) => &WITH_PORTS[..2],
+            (None, None, None) => return true,
+        };
+        let named = match what.protocol {
+            Some(protocol) => protocol == packet.protocol,
+            None => protocols.contains(&packet.protocol),
+        };
+        let type_of = |number: u8| match packet.protocol {
+            ICMP => what.icmp.and_then(|icmp| icmp.v4) == Some(number),
+            _ => what.icmp.and_then(|icmp| icmp.v6) == Some(number),
+        };
+        named
+            && match packet.transport {
+                Transport::LaterFragment => self.holds_for_fragments() && self.has_type_for(packet.protocol),
+                Transport::Port(port, state) => {
+                    what.ports.is_none_or(|ports| (ports.first..=ports.last).contains(&port))
+                        && (what.tcp.is_none() || what.tcp == state)
+                }
+                Transport::IcmpType(number) => what.icmp.is_none() || type_of(number),
+                Transport::Other => !self.what.looks_at_transport(),
+            }
+    }
+
+    /// A type by name may be one of ICMP or of ICMPv6 alone.
+    fn has_type_for(&self, protocol: u8) -> bool {
+        self.what.icmp.is_none_or(|icmp| match protocol {
+            ICMP => icmp.v4.is_some(),
+            _ => icmp.v6.is_some(),
+        })
+    }
+}
+
+/// The rules about a packet, in the order in which they are asked.
+pub fn in_order<'a>(rules: &'a [Rule], packet: &Packet) -> Vec<&'a Rule> {
+    let mut about: Vec<&Rule> = rules.iter().filter(|rule| rule.is_about(packet)).collect();
+    let length = |prefix: Option<Prefix>| std::cmp::Reverse(prefix.map_or(0, Prefix::length));
+    about.sort_by_cached_key(|rule| {
+        (length(rule.what.source), length(rule.what.destination), rule.rank())
+    });
+    about
+}
+
+/// What becomes of a packet whose source is under all rates: the rule that decides, `None` for the default.
+pub fn judge<'a>(set: &'a RuleSet, packet: &Packet, now: u64) -> (Action, Option<&'a Rule>) {
+    let mut asked = in_order(&set.rules, packet).into_iter();
+    match asked.find(|rule| !rule.is_expired(now) && !rule.is_limit()) {
+        Some(rule) => (rule.action, Some(rule)),
+        None => (default_of(set, packet.on), None),
+    }
+}
+
+/// Interfaces that are not guarded let everything pass.
+pub fn default_of(set: &RuleSet, on: u32) -> Action {
+    let found = set.defaults.iter().find(|default| default.on.index == on);
+    found.map_or(Action::Allow, |default| default.action)
+}
+
+/// A packet of a connection to a TCP port.
+pub fn of_connection(source: IpAddr, destination: IpAddr, port: u16, on: u32) -> Packet {
+    Packet {
+        source,
+        destination,
+        protocol: TCP,
+        transport: Transport::Port(port, Some(TcpState::Established)),
+        on,
+    }
+}

@@ -1,0 +1,379 @@
+//! What a rule is: which packets it is about, and what becomes of them.
+
+use std::fmt;
+
+use super::names::{self, ICMP, ICMPV6, TCP, UDP, WITH_PORTS};
+use super::prefix::Prefix;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Action {
+    Deny,
+    Allow,
+}
+
+impl Action {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Deny => "deny",
+            Self::Allow => "allow",
+        }
+    }
+}
+
+/// A TCP packet's part in a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TcpState {
+    /// It asks for one: SYN without ACK.
+    Syn,
+    /// It belongs to one: ACK or RST.
+    Established,
+}
+
+/// The types in ICMP and in ICMPv6 that a rule is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IcmpType {
+    pub v4: Option<u8>,
+    pub v6: Option<u8>,
+}
+
+/// An interface that a rule is confined to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct On {
+    pub index: u32,
+    pub name: String,
+}
+
+/// Destination ports, from the first to the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ports {
+    pub first: u16,
+    pub last: u16,
+}
+
+impl std::str::FromStr for Ports {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("'{text}' is not a port; write for example 53 or 6000-6100");
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let number = |text: &str| -> Result<u16, String> {
+            match text.bytes().all(|digit| digit.is_ascii_digit()) {
+                true => text.parse().map_err(|_| wrong()),
+                false => Err(wrong()),
+            }
+        };
+        let (first, last) = (number(first)?, number(last)?);
+        match first <= last {
+            true => Ok(Self { first, last }),
+            false => Err(format!("'{text}' ends before it begins")),
+        }
+    }
+}
+
+impl fmt::Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.first == self.last {
+            true => self.first.fmt(f),
+            false => write!(f, "{}-{}", self.first, self.last),
+        }
+    }
+}
+
+/// Which packets: those for which all that is given here is true.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Match {
+    pub source: Option<Prefix>,
+    pub destination: Option<Prefix>,
+    pub protocol: Option<u8>,
+    pub ports: Option<Ports>,
+    pub icmp: Option<IcmpType>,
+    pub tcp: Option<TcpState>,
+    pub on: Option<On>,
+}
+
+/// A rule of a set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub id: u32,
+    pub action: Action,
+    pub what: Match,
+    /// Packets a second from one source. One that allows drops what is above; one that denies leaves what is below
+    /// to the other rules.
+    pub rate: Option<u64>,
+    /// When it ends, in nanoseconds of the steady clock.
+    pub expires: Option<u64>,
+}
+
+/// A service: protocol and port or ICMP type, as one number that the program compares (see bpf/include/guard.h).
+pub type Services = (u32, u32);
+pub(super) const PROTOCOL_SHIFT: u32 = 16;
+const ANY_SERVICE: Services = (0, 0xff_ffff);
+
+impl Match {
+    /// Says why no packet could ever match, or completes what is implied: flags are TCP's, and a type is that of one
+    /// protocol where the prefixes say which.
+    pub fn complete(mut self) -> Result<Self, String> {
+        if let (Some(source), Some(destination)) = (self.source, self.destination)
+            && source.is_ipv6() != destination.is_ipv6()
+        {
+            return Err(format!(
+                "the source {source} and the destination {destination} are not of one IP version"
+            ));
+        }
+        if self.tcp.is_some() {
+            match self.protocol {
+                None | Some(TCP) => self.protocol = Some(TCP),
+                Some(other) => {
+                    return Err(format!("only TCP has connections, not {}", names::protocol_name(other)));
+                }
+            }
+        }
+        if let (Some(_), Some(protocol)) = (self.ports, self.protocol)
+            && !WITH_PORTS.contains(&protocol)
+        {
+            return Err(format!(
+                "{} has no ports; those that have: {}",
+                names::protocol_name(protocol),
+                WITH_PORTS.map(names::protocol_name).join(", ")
+            ));
+        }
+        if self.icmp.is_some() {
+            self.complete_icmp()?;
+        }
+        Ok(self)
+    }
+
+    fn complete_icmp(&mut self) -> Result<(), String> {
+        if self.ports.is_some() {
+            return Err("ICMP has types, not ports".to_owned());
+        }
+        let Some(icmp) = &mut self.icmp else {
+            return Ok(());
+        };
+        let family = self.source.or(self.destination).map(Prefix::is_ipv6);
+        match self.protocol {
+            Some(ICMP) => icmp.v6 = None,
+            Some(ICMPV6) => icmp.v4 = None,
+            None => {}
+            Some(other) => {
+                return Err(format!("{} has no ICMP types", names::protocol_name(other)));
+            }
+        }
+        match family {
+            Some(true) => icmp.v4 = None,
+            Some(false) => icmp.v6 = None,
+            None => {}
+        }
+        match *icmp == (IcmpType { v4: None, v6: None }) {
+            true => Err("there is no such type in that version of ICMP".to_owned()),
+            false => Ok(()),
+        }
+    }
+
+    /// One or two ranges.
+    pub fn services(&self) -> Vec<Services> {
+        let of = |protocol: u8, first: u16, last: u16| {
+            let base = u32::from(protocol) << PROTOCOL_SHIFT;
+            (base | u32::from(first), base | u32::from(last))
+        };
+        if let Some(icmp) = self.icmp {
+            let one = |protocol, number: Option<u8>| number.map(|n| of(protocol, n.into(), n.into()));
+            return [one(ICMP, icmp.v4), one(ICMPV6, icmp.v6)].into_iter().flatten().collect();
+        }
+        match (self.ports, self.protocol) {
+            (Some(ports), Some(protocol)) => vec![of(protocol, ports.first, ports.last)],
+            (Some(ports), None) => [TCP, UDP].map(|one| of(one, ports.first, ports.last)).into(),
+            (None, Some(protocol)) => vec![of(protocol, 0, u16::MAX)],
+            (None, None) => vec![ANY_SERVICE],
+        }
+    }
+
+    /// Whether it names something that later fragments do not tell.
+    pub(super) fn looks_at_transport(&self) -> bool {
+        self.ports.is_some() || self.icmp.is_some() || self.tcp.is_some()
+    }
+
+    pub fn any_service(&self) -> bool {
+        self.protocol.is_none() && !self.looks_at_transport()
+    }
+}
+
+impl Rule {
+    /// A limit that stands beside other rules for the same packets, rather than deciding about them.
+    pub fn is_limit(&self) -> bool {
+        self.action == Action::Deny && self.rate.is_some()
+    }
+
+    /// Two rules about the same packets: the newer one takes the place of the older.
+    pub fn is_about_the_same(&self, other: &Self) -> bool {
+        self.what == other.what && self.is_limit() == other.is_limit()
+    }
+
+    /// Whether it holds for fragments but the first, whose ports nobody knows. They do no harm without their first
+    /// fragment, which is judged by its ports; so what may let that pass lets them pass as well.
+    pub fn holds_for_fragments(&self) -> bool {
+        self.action == Action::Allow || !self.what.looks_at_transport()
+    }
+
+    /// Among rules with the same prefixes, the one with the lower rank is tried first.
+    pub fn rank(&self) -> impl Ord + use<> {
+        let services = self.what.services();
+        let width = services.iter().map(|(first, last)| last - first).max();
+        let order = match (self.is_limit(), self.action) {
+            (true, _) => 0,
+            (false, Action::Deny) => 1,
+            (false, Action::Allow) => 2,
+        };
+        (
+            self.what.on.is_none(),
+            width,
+            services.len(),
+            self.what.tcp.is_none(),
+            order,
+            self.id,
+        )
+    }
+
+    /// It decides about each packet of its services: rules behind it are never asked.
+    pub fn is_certain(&self) -> bool {
+        self.what.on.is_none()
+            && self.what.tcp.is_none()
+            && self.expires.is_none()
+            && !self.is_limit()
+    }
+
+    pub fn is_expired(&self, now: u64) -> bool {
+        self.expires.is_some_and(|end| now >= end)
+    }
+}
+
+/// As the options that make such a rule.
+impl fmt::Display for Match {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(source) = self.source {
+            write!(f, " --src {source}")?;
+        }
+        if let Some(destination) = self.destination {
+            write!(f, " --dst {destination}")?;
+        }
+        if let Some(protocol) = self.protocol {
+            write!(f, " --proto {}", names::protocol_name(protocol))?;
+        }
+        if let Some(ports) = self.ports {
+            write!(f, " --port {ports}")?;
+        }
+        if let Some(icmp) = self.icmp {
+            write!(f, " --icmp {}", names::icmp_type_name(icmp.v4, icmp.v6))?;
+        }
+        match self.tcp {
+            Some(TcpState::Syn) => f.write_str(" --syn")?,
+            Some(TcpState::Established) => f.write_str(" --established")?,
+            None => {}
+        }
+        if let Some(on) = &self.on {
+            write!(f, " --on {}", on.name)?;
+        }
+        Ok(())
+    }
+}
+
+/// As the command that makes such a rule, without its time.
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.action.name(), self.what)?;
+        match self.rate {
+            Some(rate) => write!(f, " --rate {rate}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(action: Action, what: Match) -> Rule {
+        Rule { id: 1, action, what: what.complete().unwrap(), rate: None, expires: None }
+    }
+
+    #[test]
+    fn ports_are_one_or_a_range() {
+        assert_eq!("53".parse(), Ok(Ports { first: 53, last: 53 }));
+        assert_eq!("0-65535".parse(), Ok(Ports { first: 0, last: 65535 }));
+        for text in ["", "-", "1-", "-1", "2-1", "65536", "x", "1-2-3", "+5"] {
+            assert!(text.parse::<Ports>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_a_reason() {
+        let prefix = |text: &str| Some(text.parse().unwrap());
+        let ports = Some(Ports { first: 1, last: 1 });
+        let icmp = Some(IcmpType { v4: Some(8), v6: Some(128) });
+        let wrong = [
+            (Match { source: prefix("10.0.0.0/8"), destination: prefix("::1"), ..Match::default() }, "IP version"),
+            (Match { protocol: Some(47), ports, ..Match::default() }, "gre has no ports"),
+            (Match { protocol: Some(17), tcp: Some(TcpState::Syn), ..Match::default() }, "only TCP"),
+            (Match { icmp, ports, ..Match::default() }, "not ports"),
+            (Match { icmp, protocol: Some(6), ..Match::default() }, "no ICMP types"),
+            (
+                Match {
+                    icmp: Some(IcmpType { v4: Some(13), v6: None }),
+                    source: prefix("::1"),
+                    ..Match::default()
+                },
+                "no such type",
+            ),
+        ];
+        for (what, words) in wrong {
+            let error = what.complete().unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn services_are_ranges_of_numbers() {
+        let ports = Some(Ports { first: 80, last: 81 });
+        let both = Match { ports, ..Match::default() };
+        assert_eq!(both.services(), [(0x06_0050, 0x06_0051), (0x11_0050, 0x11_0051)]);
+        let icmp = Some(IcmpType { v4: Some(8), v6: Some(128) });
+        let ping = Match { icmp, ..Match::default() }.complete().unwrap();
+        assert_eq!(ping.services(), [(0x01_0008, 0x01_0008), (0x3a_0080, 0x3a_0080)]);
+        let ping4 = Match { icmp, protocol: Some(1), ..Match::default() }.complete().unwrap();
+        assert_eq!(ping4.services(), [(0x01_0008, 0x01_0008)]);
+    }
+
+    #[test]
+    fn the_narrower_service_comes_first() {
+        let ports = |first, last| Match { ports: Some(Ports { first, last }), ..Match::default() };
+        let on = Some(On { index: 3, name: "eth0".to_owned() });
+        let in_order = [
+            rule(Action::Allow, Match { on, ..Match::default() }),
+            rule(Action::Allow, Match { protocol: Some(6), ..ports(22, 22) }),
+            rule(Action::Allow, ports(22, 22)),
+            rule(Action::Allow, ports(20, 30)),
+            rule(Action::Allow, Match { tcp: Some(TcpState::Syn), ..Match::default() }),
+            Rule { rate: Some(5), ..rule(Action::Deny, Match { protocol: Some(6), ..Match::default() }) },
+            rule(Action::Deny, Match { protocol: Some(6), ..Match::default() }),
+            rule(Action::Allow, Match { protocol: Some(6), ..Match::default() }),
+            rule(Action::Deny, Match::default()),
+        ];
+        assert!(in_order.windows(2).all(|pair| pair[0].rank() < pair[1].rank()));
+    }
+
+    #[test]
+    fn a_rule_is_shown_as_the_command_that_makes_it() {
+        let what = Match {
+            source: Some("10.0.0.0/8".parse().unwrap()),
+            ports: Some(Ports { first: 22, last: 22 }),
+            tcp: Some(TcpState::Syn),
+            on: Some(On { index: 3, name: "eth0".to_owned() }),
+            ..Match::default()
+        };
+        let rule = Rule { rate: Some(10), ..rule(Action::Deny, what) };
+        assert_eq!(
+            rule.to_string(),
+            "deny --src 10.0.0.0/8 --proto tcp --port 22 --syn --on eth0 --rate 10"
+        );
+    }
+}

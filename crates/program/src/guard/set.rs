@@ -1,0 +1,270 @@
+//! A whole set of rules: what is added to it and taken out of it, and how it is read out of a map.
+
+use std::collections::HashMap;
+
+use trawl_kernel::bpf::shared_array::SharedArray;
+use trawl_kernel::layout::Shared;
+use trawl_kernel::layout::guard::{
+    GUARD_LINE, GuardDefinition, GuardHeader, GuardHits, GuardRule,
+};
+use trawl_kernel::{Error, Result};
+
+use super::compile::VERSION;
+use super::definition;
+use super::rule::{Action, Match, On, Rule};
+
+/// What a rule has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hits {
+    /// Packets that it decided about: dropped if it denies; if it allows, let pass.
+    pub decided: u64,
+    /// Packets it dropped although it allows: their source was over its rate.
+    pub limited: u64,
+}
+
+/// What becomes of packets that no rule decides about, on one interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Default {
+    pub on: On,
+    pub action: Action,
+    pub hits: u64,
+}
+
+/// The rules of a network namespace, by their numbers, and the defaults of its guarded interfaces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleSet {
+    pub rules: Vec<Rule>,
+    pub defaults: Vec<Default>,
+    pub next_id: u32,
+    hits: HashMap<u32, Hits>,
+}
+
+/// What came of adding a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Added {
+    pub id: u32,
+    /// There was a rule about the same packets, and this one took its place, its number and its hits.
+    pub replaced: bool,
+}
+
+/// A rule that has no number yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Draft {
+    pub action: Action,
+    pub what: Match,
+    pub rate: Option<u64>,
+    pub expires: Option<u64>,
+}
+
+impl Draft {
+    pub fn numbered(self, id: u32) -> Rule {
+        let Self {
+            action,
+            what,
+            rate,
+            expires,
+        } = self;
+        Rule {
+            id,
+            action,
+            what,
+            rate,
+            expires,
+        }
+    }
+}
+
+impl std::default::Default for RuleSet {
+    fn default() -> Self {
+        Self {
+            rules: Vec::new(),
+            defaults: Vec::new(),
+            next_id: 1,
+            hits: HashMap::new(),
+        }
+    }
+}
+
+impl RuleSet {
+    pub fn hits_of(&self, id: u32) -> Hits {
+        self.hits.get(&id).copied().unwrap_or_default()
+    }
+
+    /// Adds a rule, or puts it in the place of the one about the same packets.
+    pub fn add(&mut self, draft: Draft) -> Added {
+        let rule = draft.numbered(self.next_id);
+        if let Some(old) = self.rules.iter_mut().find(|old| old.is_about_the_same(&rule)) {
+            let id = old.id;
+            *old = Rule { id, ..rule };
+            return Added { id, replaced: true };
+        }
+        let id = rule.id;
+        self.rules.push(rule);
+        self.next_id += 1;
+        Added { id, replaced: false }
+    }
+
+    /// Puts these rules in the place of all there are. Those about the same packets as one that was there keep its
+    /// number and its hits.
+    pub fn replace_all(&mut self, drafts: Vec<Draft>) {
+        let key = |rule: &Rule| (rule.what.clone(), rule.is_limit());
+        let known: HashMap<_, u32> = self.rules.iter().map(|rule| (key(rule), rule.id)).collect();
+        let mut rules: Vec<Rule> = Vec::with_capacity(drafts.len());
+        for draft in drafts {
+            let mut rule = draft.numbered(self.next_id);
+            match known.get(&key(&rule)) {
+                Some(id) => rule.id = *id,
+                None => self.next_id += 1,
+            }
+            rules.push(rule);
+        }
+        rules.sort_by_key(|rule| rule.id);
+        self.rules = rules;
+        self.forget_hits();
+    }
+
+    /// Takes rules out; returns how many there were.
+    pub fn remove(&mut self, is_meant: impl Fn(&Rule) -> bool) -> usize {
+        let before = self.rules.len();
+        self.rules.retain(|rule| !is_meant(rule));
+        self.forget_hits();
+        before - self.rules.len()
+    }
+
+    fn forget_hits(&mut self) {
+        let kept: std::collections::HashSet<u32> = self.rules.iter().map(|rule| rule.id).collect();
+        self.hits.retain(|id, _| kept.contains(id));
+    }
+
+    /// Sets the default of an interface.
+    pub fn set_default(&mut self, on: On, action: Action) {
+        match self.defaults.iter_mut().find(|one| one.on.index == on.index) {
+            Some(old) => {
+                old.on = on;
+                old.action = action;
+            }
+            None => self.defaults.push(Default { on, action, hits: 0 }),
+        }
+    }
+
+    /// Reads the set that is in a map, with the hits there are at this moment.
+    pub fn read(map: &SharedArray) -> Result<Self> {
+        Reader { map }.set()
+    }
+
+    /// Takes over the hits of a set that no program counts in any more.
+    pub fn take_hits(&mut self, from: &Self) {
+        for rule in &self.rules {
+            if let Some(hits) = from.hits.get(&rule.id) {
+                self.hits.insert(rule.id, *hits);
+            }
+        }
+        for default in &mut self.defaults {
+            let old = from.defaults.iter().find(|old| old.on.index == default.on.index);
+            default.hits = old.map_or(default.hits, |old| old.hits);
+        }
+    }
+}
+
+struct Reader<'a> {
+    map: &'a SharedArray,
+}
+
+impl Reader<'_> {
+    fn lines<T: Shared>(&self, line: usize) -> Result<T> {
+        let bytes = self.map.read(line * GUARD_LINE, size_of::<T>());
+        bytes.as_deref().and_then(T::from_bytes).ok_or_else(not_ours)
+    }
+
+    fn set(&self) -> Result<RuleSet> {
+        let header: GuardHeader = self.lines(0)?;
+        if header.version != VERSION {
+            return Err(not_ours());
+        }
+        let (count, defaults) = (header.rule_count as usize, header.default_count as usize);
+        let mut set = RuleSet {
+            rules: Vec::with_capacity(count),
+            defaults: Vec::with_capacity(defaults),
+            next_id: header.next_id,
+            hits: HashMap::with_capacity(count),
+        };
+        for number in 0..count + defaults {
+            let line: GuardRule = self.lines(header.rules as usize + number)?;
+            let definition: GuardDefinition =
+                self.lines(header.definitions as usize + number * definition::LINES)?;
+            let hits = self.hits(&header, number, &definition)?;
+            if number < count {
+                set.hits.insert(line.id, hits);
+                set.rules.push(definition::rule(&line, &definition));
+            } else if let Some(default) = definition::default(&line, &definition, hits.decided) {
+                set.defaults.push(default);
+            }
+        }
+        Ok(set)
+    }
+
+    /// What was carried over, and what was counted since on each CPU.
+    fn hits(&self, header: &GuardHeader, number: usize, carried: &GuardDefinition) -> Result<Hits> {
+        let mut hits = Hits {
+            decided: carried.decided,
+            limited: carried.limited,
+        };
+        for cpu in 0..=header.cpus as usize {
+            let block = (header.hits as usize + cpu * header.hit_lines as usize) * GUARD_LINE;
+            let at = block + number * size_of::<GuardHits>();
+            hits.decided += self.map.number(at).ok_or_else(not_ours)?;
+            hits.limited += self.map.number(at + 8).ok_or_else(not_ours)?;
+        }
+        Ok(hits)
+    }
+}
+
+fn not_ours() -> Error {
+    Error::failed(
+        "cannot read the rules",
+        "what is pinned there is not a rule set of this version of trawl",
+    )
+    .mend("unload it with the version that loaded it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deny(source: &str) -> Draft {
+        Draft {
+            action: Action::Deny,
+            what: Match { source: Some(source.parse().unwrap()), ..Match::default() },
+            rate: None,
+            expires: None,
+        }
+    }
+
+    #[test]
+    fn a_rule_about_the_same_packets_is_replaced() {
+        let mut set = RuleSet::default();
+        assert_eq!(set.add(deny("10.0.0.1")), Added { id: 1, replaced: false });
+        assert_eq!(set.add(deny("10.0.0.2")), Added { id: 2, replaced: false });
+        let allow = Draft { action: Action::Allow, ..deny("10.0.0.1") };
+        assert_eq!(set.add(allow), Added { id: 1, replaced: true });
+        assert_eq!((set.rules.len(), set.rules[0].action), (2, Action::Allow));
+        // A limit stands beside a rule that decides.
+        let limit = Draft { rate: Some(5), ..deny("10.0.0.1") };
+        assert_eq!(set.add(limit), Added { id: 3, replaced: false });
+    }
+
+    #[test]
+    fn rules_that_stay_keep_number_and_hits() {
+        let mut set = RuleSet::default();
+        for source in ["10.0.0.1", "10.0.0.2"] {
+            set.add(deny(source));
+        }
+        set.hits = [(1, 10), (2, 20)].map(|(id, decided)| (id, Hits { decided, limited: 0 })).into();
+        set.replace_all(vec![deny("10.0.0.3"), deny("10.0.0.2")]);
+        let ids: Vec<u32> = set.rules.iter().map(|rule| rule.id).collect();
+        assert_eq!(ids, [2, 3]);
+        assert_eq!((set.hits_of(2).decided, set.hits_of(3).decided, set.hits_of(1).decided), (20, 0, 0));
+        assert_eq!(set.remove(|rule| rule.id == 2), 1);
+        assert_eq!(set.hits_of(2), Hits::default());
+    }
+}
