@@ -39,7 +39,11 @@ pub fn available_memory() -> u64 {
 /// One more than the highest number of a CPU that is up.
 pub fn cpus() -> u32 {
     let list = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    let last = list.trim().rsplit([',', '-']).next().and_then(|number| number.parse::<u32>().ok());
+    let last = list
+        .trim()
+        .rsplit([',', '-'])
+        .next()
+        .and_then(|number| number.parse::<u32>().ok());
     let counted = || std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     last.map_or_else(counted, |last| last + 1)
 }

@@ -193,6 +193,33 @@ pub fn run_in_scratch<R: Send>(work: impl FnOnce() -> R + Send) -> std::io::Resu
     })
 }
 
+/// A number for the namespace (`None`: the calling thread's) that no other one has or will have until the machine starts
+/// anew; inode numbers are used again.
+pub fn cookie(namespace: Option<&Namespace>) -> Result<u64> {
+    let fail = |e| Error::os("cannot tell which network namespace this is", e);
+    let ask = || {
+        let socket = std::net::UdpSocket::bind((std::net::Ipv6Addr::UNSPECIFIED, 0))
+            .or_else(|_| std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0)))?;
+        let mut cookie = 0u64;
+        let mut length = size_of_val(&cookie) as libc::socklen_t;
+        // SAFETY: the kernel writes eight bytes at most, to a number that outlives the call.
+        let result = unsafe {
+            libc::getsockopt(
+                std::os::fd::AsRawFd::as_raw_fd(&socket),
+                libc::SOL_SOCKET,
+                libc::SO_NETNS_COOKIE,
+                (&raw mut cookie).cast(),
+                &raw mut length,
+            )
+        };
+        match result {
+            0 => Ok(cookie),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    run_maybe_in(namespace, ask)?.map_err(fail)
+}
+
 /// Makes a named namespace, as `ip netns add NAME` does.
 pub fn create(name: &str) -> Result<Namespace> {
     check_name(name)?;
@@ -370,6 +397,14 @@ mod tests {
         assert_ne!(inside, before);
         assert_eq!(Namespace::current().unwrap(), before);
         assert!(list().contains(&scratch.name));
+        let there = cookie(Some(&scratch.namespace)).unwrap();
+        assert_ne!(there, cookie(None).unwrap());
+        assert_eq!(
+            there,
+            run_in(&scratch.namespace, || cookie(None))
+                .unwrap()
+                .unwrap()
+        );
         for expected in [&scratch.namespace, &before] {
             assert_eq!(findable().iter().filter(|one| *one == expected).count(), 1);
         }

@@ -10,7 +10,7 @@ use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result, bpffs};
 
 /// Trawl's own directory in the BPF file system.
-const DIRECTORY: &str = "trawl";
+pub(crate) const DIRECTORY: &str = "trawl";
 
 /// An interface in a network namespace.
 #[derive(Clone, Debug)]

@@ -170,10 +170,7 @@ mod tests {
             (short.length(), short.number(8), short.number(64)),
             (64, Some(7), None)
         );
-        assert_eq!(
-            short.read(8, 8).as_deref(),
-            Some(&7u64.to_ne_bytes()[..])
-        );
+        assert_eq!(short.read(8, 8).as_deref(), Some(&7u64.to_ne_bytes()[..]));
         assert_eq!(short.read(60, 8), None);
     }
 }

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use super::Netlink;
-use super::socket::Socket;
-use super::wire::Request;
+use super::socket::{Reply, Socket};
+use super::wire::{Request, find, read_u32};
 use crate::error::{Error, Result};
 
 const IFA_ADDRESS: u16 = 1;
@@ -22,6 +22,8 @@ const SCOPE_UNIVERSE: u8 = 0;
 const SCOPE_LINK: u8 = 253;
 const RTN_UNICAST: u8 = 1;
 const RTN_LOCAL: u8 = 2;
+const ROUTE_HEADER: usize = 12;
+const ADDRESS_HEADER: usize = 8;
 
 /// A route to be added: `destination/prefix` through an interface, by way of a gateway or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,21 +145,54 @@ impl Netlink {
     }
 
     fn is_local(&mut self, address: IpAddr) -> Result<bool> {
+        let reply = self.look_up_route(address)?;
+        Ok(reply.is_some_and(|reply| reply.payload.get(7) == Some(&RTN_LOCAL)))
+    }
+
+    /// The interface that packets to this address leave by, if there is a route.
+    pub fn interface_towards(&mut self, address: IpAddr) -> Result<Option<u32>> {
+        let reply = self.look_up_route(address)?;
+        Ok(reply.and_then(|reply| {
+            let attributes = reply.payload.get(ROUTE_HEADER..)?;
+            read_u32(find(attributes, RTA_OIF)?, 0)
+        }))
+    }
+
+    /// The interface that has this address.
+    pub fn interface_with(&mut self, address: IpAddr) -> Result<Option<u32>> {
+        let header = [0; ADDRESS_HEADER];
+        let replies = self
+            .socket
+            .dump(|| Request::new(libc::RTM_GETADDR, 0).family_header(&header))
+            .map_err(|r| r.about(format!("cannot list addresses{}", self.place)))?;
+        let wanted = octets(address);
+        let has_it = |payload: &[u8]| {
+            let attributes = payload.get(ADDRESS_HEADER..).unwrap_or_default();
+            [IFA_LOCAL, IFA_ADDRESS]
+                .iter()
+                .find_map(|kind| find(attributes, *kind))
+                == Some(wanted.as_slice())
+        };
+        let found = replies.iter().find(|reply| has_it(&reply.payload));
+        Ok(found.and_then(|reply| read_u32(&reply.payload, 4)))
+    }
+
+    fn look_up_route(&mut self, address: IpAddr) -> Result<Option<Reply>> {
         let bytes = octets(address);
-        let mut header = [0; 12];
+        let mut header = [0; ROUTE_HEADER];
         header[0] = family(address);
         header[1] = bytes.len() as u8 * 8;
         let mut request = Request::new(libc::RTM_GETROUTE, 0).family_header(&header);
         request.attribute(RTA_DST, &bytes);
         match self.socket.get(request) {
-            Ok(reply) => Ok(reply.payload.get(7) == Some(&RTN_LOCAL)),
+            Ok(reply) => Ok(Some(reply)),
             Err(refusal)
                 if matches!(
                     refusal.errno,
                     libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES
                 ) =>
             {
-                Ok(false)
+                Ok(None)
             }
             Err(refusal) => Err(refusal.about(format!(
                 "cannot look up the route to {address}{}",

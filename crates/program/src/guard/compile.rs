@@ -126,14 +126,25 @@ pub fn definitions_in(bytes: &[u8]) -> usize {
 fn sources(rules: &[Rule], ipv6: bool) -> BTreeMap<Key, Source> {
     let mut all: BTreeMap<Key, Source> = BTreeMap::new();
     for (place, rule) in rules.iter().enumerate() {
-        let Match { source, destination, .. } = rule.what;
-        if source.or(destination).is_some_and(|prefix| prefix.is_ipv6() != ipv6) {
+        let Match {
+            source,
+            destination,
+            ..
+        } = rule.what;
+        if source
+            .or(destination)
+            .is_some_and(|prefix| prefix.is_ipv6() != ipv6)
+        {
             continue;
         }
         let source = all.entry(key(source)).or_default();
         match key(destination) {
             ANY => source.own.push(place),
-            destination => source.destinations.entry(destination).or_default().push(place),
+            destination => source
+                .destinations
+                .entry(destination)
+                .or_default()
+                .push(place),
         }
     }
     all
@@ -152,10 +163,15 @@ impl Compiler<'_> {
         // Their own lines come first, those of the destinations below them behind.
         let at = self.prefixes.len();
         self.prefixes.resize(at + sources.len() * GUARD_LINE, 0);
-        for (number, (mut prefix, source)) in nested(sources.keys(), lines).into_iter().zip(sources.values()).enumerate() {
+        for (number, (mut prefix, source)) in nested(sources.keys(), lines)
+            .into_iter()
+            .zip(sources.values())
+            .enumerate()
+        {
             prefix.services = self.services(&source.own);
             prefix.destinations = self.destinations(&source.destinations);
-            self.prefixes[at + number * GUARD_LINE..][..GUARD_LINE].copy_from_slice(&prefix.to_bytes());
+            self.prefixes[at + number * GUARD_LINE..][..GUARD_LINE]
+                .copy_from_slice(&prefix.to_bytes());
         }
         self.pool.search(&innermost(sources.keys(), lines))
     }
@@ -165,7 +181,10 @@ impl Compiler<'_> {
             return 0;
         }
         let lines = self.reserve(destinations.len());
-        for (mut prefix, places) in nested(destinations.keys(), lines).into_iter().zip(destinations.values()) {
+        for (mut prefix, places) in nested(destinations.keys(), lines)
+            .into_iter()
+            .zip(destinations.values())
+        {
             prefix.services = self.services(places);
             self.prefixes.extend(prefix.to_bytes());
         }
@@ -208,12 +227,19 @@ fn candidate(rule: &Rule, line: u32) -> Candidate {
     if rule.holds_for_fragments() {
         let of_fragments = |(first, last): &Services| {
             let last = last >> PROTOCOL_SHIFT << PROTOCOL_SHIFT | 0xffff;
-            (FRAGMENT | first >> PROTOCOL_SHIFT << PROTOCOL_SHIFT, FRAGMENT | last)
+            (
+                FRAGMENT | first >> PROTOCOL_SHIFT << PROTOCOL_SHIFT,
+                FRAGMENT | last,
+            )
         };
         let fragments: Vec<Services> = services.iter().map(of_fragments).collect();
         services.extend(fragments);
     }
-    Candidate { line, services, is_certain: rule.is_certain() }
+    Candidate {
+        line,
+        services,
+        is_certain: rule.is_certain(),
+    }
 }
 
 /// The lines of sorted prefixes, each with the one next around it.
@@ -221,7 +247,10 @@ fn nested<'k>(keys: impl Iterator<Item = &'k Key>, first_line: usize) -> Vec<Gua
     let mut around: Vec<(Key, u32)> = Vec::new();
     keys.enumerate()
         .map(|(number, key)| {
-            while around.last().is_some_and(|(outer, _)| !begins(*outer, *key)) {
+            while around
+                .last()
+                .is_some_and(|(outer, _)| !begins(*outer, *key))
+            {
                 around.pop();
             }
             let parent = around.last().map_or(0, |(_, line)| *line);
@@ -241,7 +270,11 @@ fn innermost<'k>(keys: impl Iterator<Item = &'k Key>, first_line: usize) -> Vec<
         {
             entries.pop();
         }
-        entries.push(Entry { key: *key, length: *length, line: (first_line + number) as u32 });
+        entries.push(Entry {
+            key: *key,
+            length: *length,
+            line: (first_line + number) as u32,
+        });
     }
     entries
 }

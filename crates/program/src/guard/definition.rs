@@ -21,7 +21,11 @@ fn prefix_fields(prefix: Option<Prefix>) -> ([u64; 2], u32, u32) {
         IpAddr::V4(v4) => (u128::from(v4.to_bits()), 4),
         IpAddr::V6(v6) => (v6.to_bits(), 6),
     };
-    ([(bits >> 64) as u64, bits as u64], family, prefix.length().into())
+    (
+        [(bits >> 64) as u64, bits as u64],
+        family,
+        prefix.length().into(),
+    )
 }
 
 fn prefix(bits: [u64; 2], family: u32, length: u32) -> Option<Prefix> {
@@ -53,8 +57,14 @@ fn name_fields(name: &str) -> [u32; 4] {
 }
 
 fn name(fields: [u32; 4]) -> String {
-    let bytes: Vec<u8> = fields.iter().flat_map(|field| field.to_ne_bytes()).collect();
-    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    let bytes: Vec<u8> = fields
+        .iter()
+        .flat_map(|field| field.to_ne_bytes())
+        .collect();
+    let end = bytes
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
@@ -125,7 +135,11 @@ pub fn rule(rule: &GuardRule, definition: &GuardDefinition) -> Rule {
         id: rule.id,
         action: action(rule),
         what: Match {
-            source: prefix(definition.source, definition.source_family, definition.source_length),
+            source: prefix(
+                definition.source,
+                definition.source_family,
+                definition.source_length,
+            ),
             destination: prefix(
                 definition.destination,
                 definition.destination_family,

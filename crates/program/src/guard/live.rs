@@ -4,9 +4,7 @@ use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use trawl_kernel::bpf::shared_array::{SharedArray, create_lru, create_slot, fill_slot, in_slot};
-use trawl_kernel::layout::guard::{
-    GUARD_LINE, GUARD_SOURCES, GuardDefinition, GuardSource,
-};
+use trawl_kernel::layout::guard::{GUARD_LINE, GUARD_SOURCES, GuardDefinition, GuardSource};
 use trawl_kernel::{Error, Result, host};
 
 use super::compile::{self, compile};
@@ -24,7 +22,12 @@ pub fn new_slot() -> Result<OwnedFd> {
 /// A map for the rates of sources.
 pub fn new_rates() -> Result<OwnedFd> {
     let key = size_of::<GuardSource>() as u32;
-    create_lru("trawl_rates", key, size_of::<u64>() as u32, GUARD_SOURCES as u32)
+    create_lru(
+        "trawl_rates",
+        key,
+        size_of::<u64>() as u32,
+        GUARD_SOURCES as u32,
+    )
 }
 
 fn current(slot: BorrowedFd<'_>) -> Result<Option<SharedArray>> {
@@ -58,10 +61,18 @@ pub fn publish(slot: BorrowedFd<'_>, set: &RuleSet) -> Result<()> {
 fn write_hits(map: &mut SharedArray, set: &RuleSet, definitions: usize) {
     let rules = set.rules.iter().map(|rule| set.hits_of(rule.id));
     let defaults = set.defaults.iter().map(|one| (one.hits, 0));
-    let pairs = rules.map(|hits| (hits.decided, hits.limited)).chain(defaults);
+    let pairs = rules
+        .map(|hits| (hits.decided, hits.limited))
+        .chain(defaults);
     for (number, (decided, limited)) in pairs.enumerate() {
         let at = (definitions + number * definition::LINES) * GUARD_LINE;
-        map.write(at + offset_of!(GuardDefinition, decided), &decided.to_ne_bytes());
-        map.write(at + offset_of!(GuardDefinition, limited), &limited.to_ne_bytes());
+        map.write(
+            at + offset_of!(GuardDefinition, decided),
+            &decided.to_ne_bytes(),
+        );
+        map.write(
+            at + offset_of!(GuardDefinition, limited),
+            &limited.to_ne_bytes(),
+        );
     }
 }

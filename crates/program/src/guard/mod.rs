@@ -5,16 +5,22 @@
 
 mod compile;
 mod definition;
+pub mod file;
 pub mod live;
 pub mod model;
 pub mod names;
 mod pool;
 pub mod prefix;
+pub mod preset;
 pub mod rule;
+pub mod session;
 pub mod set;
+pub mod state;
 #[cfg(test)]
 mod tests;
+pub mod text;
 
 pub use prefix::Prefix;
 pub use rule::{Action, Match, Rule};
 pub use set::{Draft, RuleSet};
+pub use state::{Care, Guard, Post, Totals};

@@ -34,8 +34,10 @@ impl Rule {
     /// Whether the packet is one of those that the rule is about.
     pub fn is_about(&self, packet: &Packet) -> bool {
         let what = &self.what;
-        let within = |prefix: Option<Prefix>, address| prefix.is_none_or(|one| one.contains(address));
-        let addresses = within(what.source, packet.source) && within(what.destination, packet.destination);
+        let within =
+            |prefix: Option<Prefix>, address| prefix.is_none_or(|one| one.contains(address));
+        let addresses =
+            within(what.source, packet.source) && within(what.destination, packet.destination);
         let interface = what.on.as_ref().is_none_or(|on| on.index == packet.on);
         addresses && interface && self.is_about_transport(packet)
     }
@@ -58,9 +60,12 @@ impl Rule {
         };
         named
             && match packet.transport {
-                Transport::LaterFragment => self.holds_for_fragments() && self.has_type_for(packet.protocol),
+                Transport::LaterFragment => {
+                    self.holds_for_fragments() && self.has_type_for(packet.protocol)
+                }
                 Transport::Port(port, state) => {
-                    what.ports.is_none_or(|ports| (ports.first..=ports.last).contains(&port))
+                    what.ports
+                        .is_none_or(|ports| (ports.first..=ports.last).contains(&port))
                         && (what.tcp.is_none() || what.tcp == state)
                 }
                 Transport::IcmpType(number) => what.icmp.is_none() || type_of(number),
@@ -82,7 +87,11 @@ pub fn in_order<'a>(rules: &'a [Rule], packet: &Packet) -> Vec<&'a Rule> {
     let mut about: Vec<&Rule> = rules.iter().filter(|rule| rule.is_about(packet)).collect();
     let length = |prefix: Option<Prefix>| std::cmp::Reverse(prefix.map_or(0, Prefix::length));
     about.sort_by_cached_key(|rule| {
-        (length(rule.what.source), length(rule.what.destination), rule.rank())
+        (
+            length(rule.what.source),
+            length(rule.what.destination),
+            rule.rank(),
+        )
     });
     about
 }

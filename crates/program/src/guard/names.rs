@@ -105,7 +105,8 @@ pub fn icmp_type_name(v4: Option<u8>, v6: Option<u8>) -> String {
     }
     let exact = ICMP_TYPES.iter().find(|(_, a, b)| (*a, *b) == (v4, v6));
     let named = exact.or_else(|| {
-        let fits = |(_, a, b): &&(_, _, _)| (v4.is_none() || *a == v4) && (v6.is_none() || *b == v6);
+        let fits =
+            |(_, a, b): &&(_, _, _)| (v4.is_none() || *a == v4) && (v6.is_none() || *b == v6);
         ICMP_TYPES.iter().find(fits)
     });
     match (named, v4.or(v6)) {
@@ -126,7 +127,10 @@ mod tests {
         assert_eq!(protocol("ipv6-icmp"), Ok(58));
         assert!(protocol("256").is_err());
         assert!(protocol("tpc").is_err());
-        assert_eq!((protocol_name(58), protocol_name(253)), ("icmpv6".to_owned(), "253".to_owned()));
+        assert_eq!(
+            (protocol_name(58), protocol_name(253)),
+            ("icmpv6".to_owned(), "253".to_owned())
+        );
     }
 
     #[test]

@@ -72,10 +72,6 @@ impl Pool {
         self.words
     }
 
-    pub fn length(&self) -> usize {
-        self.words.len()
-    }
-
     fn table(&mut self, entries: usize) -> usize {
         let at = self.words.len();
         self.words.resize(at + entries, 0);
@@ -105,14 +101,20 @@ impl Pool {
         while stride < WIDEST && 1 << (stride + 1) <= entries.len() * ROOM {
             stride += 1;
         }
-        let longest = entries.iter().map(|entry| entry.length).max().unwrap_or(BITS);
+        let longest = entries
+            .iter()
+            .map(|entry| entry.length)
+            .max()
+            .unwrap_or(BITS);
         let stride = stride.min(room).min(longest - offset);
         let at = self.table(1 << stride);
         let mut rest = entries;
         let mut before = head;
         for slot in 0..1usize << stride {
-            let key = head.key & !(u128::MAX >> offset) | (slot as u128) << (BITS - offset - stride);
-            let inside = |entry: &Entry| common(entry.key, key) >= entry.length.min(offset + stride);
+            let key =
+                head.key & !(u128::MAX >> offset) | (slot as u128) << (BITS - offset - stride);
+            let inside =
+                |entry: &Entry| common(entry.key, key) >= entry.length.min(offset + stride);
             let (own, others) = rest.split_at(rest.partition_point(inside));
             self.words[at + slot] = match own {
                 [] => {
@@ -145,9 +147,21 @@ impl Pool {
     }
 
     fn service_table(&mut self, candidates: &[Candidate], range: Services, offset: u32) -> u64 {
-        let touches = |one: &Candidate| one.services.iter().any(|(a, b)| *a <= range.1 && range.0 <= *b);
-        let covers = |one: &Candidate| one.services.iter().any(|(a, b)| *a <= range.0 && range.1 <= *b);
-        let mut own: Vec<Candidate> = candidates.iter().filter(|one| touches(one)).cloned().collect();
+        let touches = |one: &Candidate| {
+            one.services
+                .iter()
+                .any(|(a, b)| *a <= range.1 && range.0 <= *b)
+        };
+        let covers = |one: &Candidate| {
+            one.services
+                .iter()
+                .any(|(a, b)| *a <= range.0 && range.1 <= *b)
+        };
+        let mut own: Vec<Candidate> = candidates
+            .iter()
+            .filter(|one| touches(one))
+            .cloned()
+            .collect();
         // Nothing gets past a rule that decides about all of these services.
         if let Some(end) = own.iter().position(|one| one.is_certain && covers(one)) {
             own.truncate(end + 1);
@@ -190,7 +204,11 @@ impl Pool {
         for (number, line) in lines.iter().enumerate() {
             let mark = if number == last { GUARD_LAST as u32 } else { 0 };
             let entry = u64::from(line | mark);
-            let shift = if (number % 2 == 0) == cfg!(target_endian = "little") { 0 } else { 32 };
+            let shift = if (number % 2 == 0) == cfg!(target_endian = "little") {
+                0
+            } else {
+                32
+            };
             self.words[at + number / 2] |= entry << shift;
         }
         self.lists.insert(lines, word);
@@ -227,13 +245,23 @@ mod tests {
         let mask = |length: u32| u128::MAX.checked_shl(128 - length).unwrap_or(0);
         let mut all: Vec<Entry> = prefixes
             .iter()
-            .map(|(key, length)| Entry { key: key & mask(*length), length: *length, line: 0 })
+            .map(|(key, length)| Entry {
+                key: key & mask(*length),
+                length: *length,
+                line: 0,
+            })
             .collect();
         all.sort();
         all.dedup();
         // None may begin another: the longer ones stay.
-        let begins = |one: &Entry, other: &Entry| one != other && one.length <= other.length && common(one.key, other.key) >= one.length;
-        let mut kept: Vec<Entry> = all.iter().filter(|one| !all.iter().any(|other| begins(one, other))).copied().collect();
+        let begins = |one: &Entry, other: &Entry| {
+            one != other && one.length <= other.length && common(one.key, other.key) >= one.length
+        };
+        let mut kept: Vec<Entry> = all
+            .iter()
+            .filter(|one| !all.iter().any(|other| begins(one, other)))
+            .copied()
+            .collect();
         for (number, entry) in kept.iter_mut().enumerate() {
             entry.line = number as u32 + 1;
         }
@@ -321,16 +349,24 @@ mod tests {
     #[test]
     fn dense_prefixes_take_few_steps() {
         let all: Vec<Entry> = (0..100_000u32)
-            .map(|number| Entry { key: u128::from(0x0a00_0000 + number) << 96, length: 32, line: number + 1 })
+            .map(|number| Entry {
+                key: u128::from(0x0a00_0000 + number) << 96,
+                length: 32,
+                line: number + 1,
+            })
             .collect();
         let mut pool = Pool::new(0);
         let start = pool.search(&all);
-        assert!(pool.length() < 300_000, "{} words", pool.length());
+        assert!(pool.words.len() < 300_000, "{} words", pool.words.len());
         let mut word = start;
         let mut steps = 0;
         while word >> GUARD_STRIDE_SHIFT != 0 {
-            let (stride, offset) = (word >> GUARD_STRIDE_SHIFT, word >> GUARD_OFFSET_SHIFT & 0xff);
-            word = pool.words[word as u32 as usize + bits(all[77_777].key, offset as u32, stride as u32)];
+            let (stride, offset) = (
+                word >> GUARD_STRIDE_SHIFT,
+                word >> GUARD_OFFSET_SHIFT & 0xff,
+            );
+            word = pool.words
+                [word as u32 as usize + bits(all[77_777].key, offset as u32, stride as u32)];
             steps += 1;
         }
         assert_eq!((word as u32, steps), (77_778, 2));

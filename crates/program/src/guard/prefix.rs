@@ -104,8 +104,20 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Prefix>().unwrap().to_string(), text);
         }
-        assert_eq!("10.0.0.1/32".parse::<Prefix>().unwrap().to_string(), "10.0.0.1");
-        for text in ["", "x", "1.2.3.4/33", "::/129", "1.2.3.4/", "1.2.3.4/+8", "1.2.3/8", "1.2.3.4/-1"] {
+        assert_eq!(
+            "10.0.0.1/32".parse::<Prefix>().unwrap().to_string(),
+            "10.0.0.1"
+        );
+        for text in [
+            "",
+            "x",
+            "1.2.3.4/33",
+            "::/129",
+            "1.2.3.4/",
+            "1.2.3.4/+8",
+            "1.2.3/8",
+            "1.2.3.4/-1",
+        ] {
             assert!(text.parse::<Prefix>().is_err(), "{text}");
         }
         let error = "10.0.0.1/8".parse::<Prefix>().unwrap_err();
@@ -118,6 +130,11 @@ mod tests {
         assert!(prefix.contains("10.1.255.1".parse().unwrap()));
         assert!(!prefix.contains("10.2.0.1".parse().unwrap()));
         assert!(!prefix.contains("::1".parse().unwrap()));
-        assert!("::/0".parse::<Prefix>().unwrap().contains("::1".parse().unwrap()));
+        assert!(
+            "::/0"
+                .parse::<Prefix>()
+                .unwrap()
+                .contains("::1".parse().unwrap())
+        );
     }
 }

@@ -124,7 +124,10 @@ impl Match {
             match self.protocol {
                 None | Some(TCP) => self.protocol = Some(TCP),
                 Some(other) => {
-                    return Err(format!("only TCP has connections, not {}", names::protocol_name(other)));
+                    return Err(format!(
+                        "only TCP has connections, not {}",
+                        names::protocol_name(other)
+                    ));
                 }
             }
         }
@@ -177,12 +180,18 @@ impl Match {
             (base | u32::from(first), base | u32::from(last))
         };
         if let Some(icmp) = self.icmp {
-            let one = |protocol, number: Option<u8>| number.map(|n| of(protocol, n.into(), n.into()));
-            return [one(ICMP, icmp.v4), one(ICMPV6, icmp.v6)].into_iter().flatten().collect();
+            let one =
+                |protocol, number: Option<u8>| number.map(|n| of(protocol, n.into(), n.into()));
+            return [one(ICMP, icmp.v4), one(ICMPV6, icmp.v6)]
+                .into_iter()
+                .flatten()
+                .collect();
         }
         match (self.ports, self.protocol) {
             (Some(ports), Some(protocol)) => vec![of(protocol, ports.first, ports.last)],
-            (Some(ports), None) => [TCP, UDP].map(|one| of(one, ports.first, ports.last)).into(),
+            (Some(ports), None) => [TCP, UDP]
+                .map(|one| of(one, ports.first, ports.last))
+                .into(),
             (None, Some(protocol)) => vec![of(protocol, 0, u16::MAX)],
             (None, None) => vec![ANY_SERVICE],
         }
@@ -293,13 +302,31 @@ mod tests {
     use super::*;
 
     fn rule(action: Action, what: Match) -> Rule {
-        Rule { id: 1, action, what: what.complete().unwrap(), rate: None, expires: None }
+        Rule {
+            id: 1,
+            action,
+            what: what.complete().unwrap(),
+            rate: None,
+            expires: None,
+        }
     }
 
     #[test]
     fn ports_are_one_or_a_range() {
-        assert_eq!("53".parse(), Ok(Ports { first: 53, last: 53 }));
-        assert_eq!("0-65535".parse(), Ok(Ports { first: 0, last: 65535 }));
+        assert_eq!(
+            "53".parse(),
+            Ok(Ports {
+                first: 53,
+                last: 53
+            })
+        );
+        assert_eq!(
+            "0-65535".parse(),
+            Ok(Ports {
+                first: 0,
+                last: 65535
+            })
+        );
         for text in ["", "-", "1-", "-1", "2-1", "65536", "x", "1-2-3", "+5"] {
             assert!(text.parse::<Ports>().is_err(), "{text}");
         }
@@ -309,16 +336,57 @@ mod tests {
     fn what_cannot_be_is_refused_with_a_reason() {
         let prefix = |text: &str| Some(text.parse().unwrap());
         let ports = Some(Ports { first: 1, last: 1 });
-        let icmp = Some(IcmpType { v4: Some(8), v6: Some(128) });
+        let icmp = Some(IcmpType {
+            v4: Some(8),
+            v6: Some(128),
+        });
         let wrong = [
-            (Match { source: prefix("10.0.0.0/8"), destination: prefix("::1"), ..Match::default() }, "IP version"),
-            (Match { protocol: Some(47), ports, ..Match::default() }, "gre has no ports"),
-            (Match { protocol: Some(17), tcp: Some(TcpState::Syn), ..Match::default() }, "only TCP"),
-            (Match { icmp, ports, ..Match::default() }, "not ports"),
-            (Match { icmp, protocol: Some(6), ..Match::default() }, "no ICMP types"),
             (
                 Match {
-                    icmp: Some(IcmpType { v4: Some(13), v6: None }),
+                    source: prefix("10.0.0.0/8"),
+                    destination: prefix("::1"),
+                    ..Match::default()
+                },
+                "IP version",
+            ),
+            (
+                Match {
+                    protocol: Some(47),
+                    ports,
+                    ..Match::default()
+                },
+                "gre has no ports",
+            ),
+            (
+                Match {
+                    protocol: Some(17),
+                    tcp: Some(TcpState::Syn),
+                    ..Match::default()
+                },
+                "only TCP",
+            ),
+            (
+                Match {
+                    icmp,
+                    ports,
+                    ..Match::default()
+                },
+                "not ports",
+            ),
+            (
+                Match {
+                    icmp,
+                    protocol: Some(6),
+                    ..Match::default()
+                },
+                "no ICMP types",
+            ),
+            (
+                Match {
+                    icmp: Some(IcmpType {
+                        v4: Some(13),
+                        v6: None,
+                    }),
                     source: prefix("::1"),
                     ..Match::default()
                 },
@@ -333,44 +401,128 @@ mod tests {
 
     #[test]
     fn services_are_ranges_of_numbers() {
-        let ports = Some(Ports { first: 80, last: 81 });
-        let both = Match { ports, ..Match::default() };
-        assert_eq!(both.services(), [(0x06_0050, 0x06_0051), (0x11_0050, 0x11_0051)]);
-        let icmp = Some(IcmpType { v4: Some(8), v6: Some(128) });
-        let ping = Match { icmp, ..Match::default() }.complete().unwrap();
-        assert_eq!(ping.services(), [(0x01_0008, 0x01_0008), (0x3a_0080, 0x3a_0080)]);
-        let ping4 = Match { icmp, protocol: Some(1), ..Match::default() }.complete().unwrap();
+        let ports = Some(Ports {
+            first: 80,
+            last: 81,
+        });
+        let both = Match {
+            ports,
+            ..Match::default()
+        };
+        assert_eq!(
+            both.services(),
+            [(0x06_0050, 0x06_0051), (0x11_0050, 0x11_0051)]
+        );
+        let icmp = Some(IcmpType {
+            v4: Some(8),
+            v6: Some(128),
+        });
+        let ping = Match {
+            icmp,
+            ..Match::default()
+        }
+        .complete()
+        .unwrap();
+        assert_eq!(
+            ping.services(),
+            [(0x01_0008, 0x01_0008), (0x3a_0080, 0x3a_0080)]
+        );
+        let ping4 = Match {
+            icmp,
+            protocol: Some(1),
+            ..Match::default()
+        }
+        .complete()
+        .unwrap();
         assert_eq!(ping4.services(), [(0x01_0008, 0x01_0008)]);
     }
 
     #[test]
     fn the_narrower_service_comes_first() {
-        let ports = |first, last| Match { ports: Some(Ports { first, last }), ..Match::default() };
-        let on = Some(On { index: 3, name: "eth0".to_owned() });
+        let ports = |first, last| Match {
+            ports: Some(Ports { first, last }),
+            ..Match::default()
+        };
+        let on = Some(On {
+            index: 3,
+            name: "eth0".to_owned(),
+        });
         let in_order = [
-            rule(Action::Allow, Match { on, ..Match::default() }),
-            rule(Action::Allow, Match { protocol: Some(6), ..ports(22, 22) }),
+            rule(
+                Action::Allow,
+                Match {
+                    on,
+                    ..Match::default()
+                },
+            ),
+            rule(
+                Action::Allow,
+                Match {
+                    protocol: Some(6),
+                    ..ports(22, 22)
+                },
+            ),
             rule(Action::Allow, ports(22, 22)),
             rule(Action::Allow, ports(20, 30)),
-            rule(Action::Allow, Match { tcp: Some(TcpState::Syn), ..Match::default() }),
-            Rule { rate: Some(5), ..rule(Action::Deny, Match { protocol: Some(6), ..Match::default() }) },
-            rule(Action::Deny, Match { protocol: Some(6), ..Match::default() }),
-            rule(Action::Allow, Match { protocol: Some(6), ..Match::default() }),
+            rule(
+                Action::Allow,
+                Match {
+                    tcp: Some(TcpState::Syn),
+                    ..Match::default()
+                },
+            ),
+            Rule {
+                rate: Some(5),
+                ..rule(
+                    Action::Deny,
+                    Match {
+                        protocol: Some(6),
+                        ..Match::default()
+                    },
+                )
+            },
+            rule(
+                Action::Deny,
+                Match {
+                    protocol: Some(6),
+                    ..Match::default()
+                },
+            ),
+            rule(
+                Action::Allow,
+                Match {
+                    protocol: Some(6),
+                    ..Match::default()
+                },
+            ),
             rule(Action::Deny, Match::default()),
         ];
-        assert!(in_order.windows(2).all(|pair| pair[0].rank() < pair[1].rank()));
+        assert!(
+            in_order
+                .windows(2)
+                .all(|pair| pair[0].rank() < pair[1].rank())
+        );
     }
 
     #[test]
     fn a_rule_is_shown_as_the_command_that_makes_it() {
         let what = Match {
             source: Some("10.0.0.0/8".parse().unwrap()),
-            ports: Some(Ports { first: 22, last: 22 }),
+            ports: Some(Ports {
+                first: 22,
+                last: 22,
+            }),
             tcp: Some(TcpState::Syn),
-            on: Some(On { index: 3, name: "eth0".to_owned() }),
+            on: Some(On {
+                index: 3,
+                name: "eth0".to_owned(),
+            }),
             ..Match::default()
         };
-        let rule = Rule { rate: Some(10), ..rule(Action::Deny, what) };
+        let rule = Rule {
+            rate: Some(10),
+            ..rule(Action::Deny, what)
+        };
         assert_eq!(
             rule.to_string(),
             "deny --src 10.0.0.0/8 --proto tcp --port 22 --syn --on eth0 --rate 10"

@@ -4,9 +4,7 @@ use std::collections::HashMap;
 
 use trawl_kernel::bpf::shared_array::SharedArray;
 use trawl_kernel::layout::Shared;
-use trawl_kernel::layout::guard::{
-    GUARD_LINE, GuardDefinition, GuardHeader, GuardHits, GuardRule,
-};
+use trawl_kernel::layout::guard::{GUARD_LINE, GuardDefinition, GuardHeader, GuardHits, GuardRule};
 use trawl_kernel::{Error, Result};
 
 use super::compile::VERSION;
@@ -57,6 +55,11 @@ pub struct Draft {
 }
 
 impl Draft {
+    /// As [`Rule::is_limit`].
+    pub fn is_limit(&self) -> bool {
+        self.action == Action::Deny && self.rate.is_some()
+    }
+
     pub fn numbered(self, id: u32) -> Rule {
         let Self {
             action,
@@ -93,7 +96,11 @@ impl RuleSet {
     /// Adds a rule, or puts it in the place of the one about the same packets.
     pub fn add(&mut self, draft: Draft) -> Added {
         let rule = draft.numbered(self.next_id);
-        if let Some(old) = self.rules.iter_mut().find(|old| old.is_about_the_same(&rule)) {
+        if let Some(old) = self
+            .rules
+            .iter_mut()
+            .find(|old| old.is_about_the_same(&rule))
+        {
             let id = old.id;
             *old = Rule { id, ..rule };
             return Added { id, replaced: true };
@@ -101,7 +108,10 @@ impl RuleSet {
         let id = rule.id;
         self.rules.push(rule);
         self.next_id += 1;
-        Added { id, replaced: false }
+        Added {
+            id,
+            replaced: false,
+        }
     }
 
     /// Puts these rules in the place of all there are. Those about the same packets as one that was there keep its
@@ -138,12 +148,20 @@ impl RuleSet {
 
     /// Sets the default of an interface.
     pub fn set_default(&mut self, on: On, action: Action) {
-        match self.defaults.iter_mut().find(|one| one.on.index == on.index) {
+        match self
+            .defaults
+            .iter_mut()
+            .find(|one| one.on.index == on.index)
+        {
             Some(old) => {
                 old.on = on;
                 old.action = action;
             }
-            None => self.defaults.push(Default { on, action, hits: 0 }),
+            None => self.defaults.push(Default {
+                on,
+                action,
+                hits: 0,
+            }),
         }
     }
 
@@ -160,7 +178,10 @@ impl RuleSet {
             }
         }
         for default in &mut self.defaults {
-            let old = from.defaults.iter().find(|old| old.on.index == default.on.index);
+            let old = from
+                .defaults
+                .iter()
+                .find(|old| old.on.index == default.on.index);
             default.hits = old.map_or(default.hits, |old| old.hits);
         }
     }
@@ -173,7 +194,10 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn lines<T: Shared>(&self, line: usize) -> Result<T> {
         let bytes = self.map.read(line * GUARD_LINE, size_of::<T>());
-        bytes.as_deref().and_then(T::from_bytes).ok_or_else(not_ours)
+        bytes
+            .as_deref()
+            .and_then(T::from_bytes)
+            .ok_or_else(not_ours)
     }
 
     fn set(&self) -> Result<RuleSet> {
@@ -234,7 +258,10 @@ mod tests {
     fn deny(source: &str) -> Draft {
         Draft {
             action: Action::Deny,
-            what: Match { source: Some(source.parse().unwrap()), ..Match::default() },
+            what: Match {
+                source: Some(source.parse().unwrap()),
+                ..Match::default()
+            },
             rate: None,
             expires: None,
         }
@@ -243,14 +270,44 @@ mod tests {
     #[test]
     fn a_rule_about_the_same_packets_is_replaced() {
         let mut set = RuleSet::default();
-        assert_eq!(set.add(deny("10.0.0.1")), Added { id: 1, replaced: false });
-        assert_eq!(set.add(deny("10.0.0.2")), Added { id: 2, replaced: false });
-        let allow = Draft { action: Action::Allow, ..deny("10.0.0.1") };
-        assert_eq!(set.add(allow), Added { id: 1, replaced: true });
+        assert_eq!(
+            set.add(deny("10.0.0.1")),
+            Added {
+                id: 1,
+                replaced: false
+            }
+        );
+        assert_eq!(
+            set.add(deny("10.0.0.2")),
+            Added {
+                id: 2,
+                replaced: false
+            }
+        );
+        let allow = Draft {
+            action: Action::Allow,
+            ..deny("10.0.0.1")
+        };
+        assert_eq!(
+            set.add(allow),
+            Added {
+                id: 1,
+                replaced: true
+            }
+        );
         assert_eq!((set.rules.len(), set.rules[0].action), (2, Action::Allow));
         // A limit stands beside a rule that decides.
-        let limit = Draft { rate: Some(5), ..deny("10.0.0.1") };
-        assert_eq!(set.add(limit), Added { id: 3, replaced: false });
+        let limit = Draft {
+            rate: Some(5),
+            ..deny("10.0.0.1")
+        };
+        assert_eq!(
+            set.add(limit),
+            Added {
+                id: 3,
+                replaced: false
+            }
+        );
     }
 
     #[test]
@@ -259,11 +316,28 @@ mod tests {
         for source in ["10.0.0.1", "10.0.0.2"] {
             set.add(deny(source));
         }
-        set.hits = [(1, 10), (2, 20)].map(|(id, decided)| (id, Hits { decided, limited: 0 })).into();
+        set.hits = [(1, 10), (2, 20)]
+            .map(|(id, decided)| {
+                (
+                    id,
+                    Hits {
+                        decided,
+                        limited: 0,
+                    },
+                )
+            })
+            .into();
         set.replace_all(vec![deny("10.0.0.3"), deny("10.0.0.2")]);
         let ids: Vec<u32> = set.rules.iter().map(|rule| rule.id).collect();
         assert_eq!(ids, [2, 3]);
-        assert_eq!((set.hits_of(2).decided, set.hits_of(3).decided, set.hits_of(1).decided), (20, 0, 0));
+        assert_eq!(
+            (
+                set.hits_of(2).decided,
+                set.hits_of(3).decided,
+                set.hits_of(1).decided
+            ),
+            (20, 0, 0)
+        );
         assert_eq!(set.remove(|rule| rule.id == 2), 1);
         assert_eq!(set.hits_of(2), Hits::default());
     }

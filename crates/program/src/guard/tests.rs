@@ -60,9 +60,33 @@ impl Bench {
 }
 
 fn prefix() -> impl Strategy<Value = Prefix> {
-    let v4 = (0..4u32, 0..4u32, prop_oneof![Just(0u8), Just(8), Just(14), Just(16), Just(31), Just(32), 1..=32u8])
+    let v4 = (
+        0..4u32,
+        0..4u32,
+        prop_oneof![
+            Just(0u8),
+            Just(8),
+            Just(14),
+            Just(16),
+            Just(31),
+            Just(32),
+            1..=32u8
+        ],
+    )
         .prop_map(|(a, b, length)| Prefix::new(v4(a, b).into(), length));
-    let v6 = (0..4u32, 0..4u32, prop_oneof![Just(0u8), Just(32), Just(63), Just(64), Just(65), Just(128), 1..=128u8])
+    let v6 = (
+        0..4u32,
+        0..4u32,
+        prop_oneof![
+            Just(0u8),
+            Just(32),
+            Just(63),
+            Just(64),
+            Just(65),
+            Just(128),
+            1..=128u8
+        ],
+    )
         .prop_map(|(a, b, length)| Prefix::new(v6(a, b).into(), length));
     prop_oneof![v4, v6].prop_map(|prefix| prefix.expect("a length that fits"))
 }
@@ -78,30 +102,56 @@ fn v6(a: u32, b: u32) -> Ipv6Addr {
 }
 
 fn what() -> impl Strategy<Value = Match> {
-    let protocol = prop_oneof![Just(TCP), Just(UDP), Just(ICMP), Just(ICMPV6), Just(GRE), Just(SCTP)];
-    let ports = (0..6u16, 0..6u16).prop_map(|(a, b)| Ports { first: a.min(b), last: a.max(b) });
+    let protocol = prop_oneof![
+        Just(TCP),
+        Just(UDP),
+        Just(ICMP),
+        Just(ICMPV6),
+        Just(GRE),
+        Just(SCTP)
+    ];
+    let ports = (0..6u16, 0..6u16).prop_map(|(a, b)| Ports {
+        first: a.min(b),
+        last: a.max(b),
+    });
     let icmp = prop_oneof![
-        Just(IcmpType { v4: Some(8), v6: Some(128) }),
-        Just(IcmpType { v4: Some(3), v6: Some(3) }),
-        Just(IcmpType { v4: None, v6: Some(2) }),
+        Just(IcmpType {
+            v4: Some(8),
+            v6: Some(128)
+        }),
+        Just(IcmpType {
+            v4: Some(3),
+            v6: Some(3)
+        }),
+        Just(IcmpType {
+            v4: None,
+            v6: Some(2)
+        }),
     ];
     let tcp = prop_oneof![Just(TcpState::Syn), Just(TcpState::Established)];
-    let on = prop_oneof![Just(LOOPBACK), Just(7)].prop_map(|index| On { index, name: format!("if{index}") });
+    let on = prop_oneof![Just(LOOPBACK), Just(7)].prop_map(|index| On {
+        index,
+        name: format!("if{index}"),
+    });
     let maybe = |chance| proptest::bool::weighted(chance);
     (
         (prefix(), maybe(0.5), prefix(), maybe(0.4)),
         (protocol, maybe(0.4), ports, maybe(0.4), icmp, maybe(0.2)),
         (tcp, maybe(0.2), on, maybe(0.2)),
     )
-        .prop_map(|((source, a, destination, b), (protocol, c, ports, d, icmp, e), (tcp, f, on, g))| Match {
-            source: a.then_some(source),
-            destination: b.then_some(destination),
-            protocol: c.then_some(protocol),
-            ports: d.then_some(ports),
-            icmp: e.then_some(icmp),
-            tcp: f.then_some(tcp),
-            on: g.then_some(on),
-        })
+        .prop_map(
+            |((source, a, destination, b), (protocol, c, ports, d, icmp, e), (tcp, f, on, g))| {
+                Match {
+                    source: a.then_some(source),
+                    destination: b.then_some(destination),
+                    protocol: c.then_some(protocol),
+                    ports: d.then_some(ports),
+                    icmp: e.then_some(icmp),
+                    tcp: f.then_some(tcp),
+                    on: g.then_some(on),
+                }
+            },
+        )
         .prop_filter_map("a rule that could match", |what| what.complete().ok())
 }
 
@@ -115,7 +165,12 @@ fn draft() -> impl Strategy<Value = Draft> {
     let action = prop_oneof![Just(Action::Deny), Just(Action::Allow)];
     // No test sends so fast, but so the way of a limit is gone.
     let rate = prop_oneof![4 => Just(None), 1 => Just(Some(100_000_000))];
-    (action, what(), rate, expiry()).prop_map(|(action, what, rate, expires)| Draft { action, what, rate, expires })
+    (action, what(), rate, expiry()).prop_map(|(action, what, rate, expires)| Draft {
+        action,
+        what,
+        rate,
+        expires,
+    })
 }
 
 /// A packet, how it is put into a frame, and how much of that is in one piece.
@@ -127,7 +182,11 @@ struct Sent {
 }
 
 fn sent() -> impl Strategy<Value = Sent> {
-    let state = prop_oneof![Just(None), Just(Some(TcpState::Syn)), Just(Some(TcpState::Established))];
+    let state = prop_oneof![
+        Just(None),
+        Just(Some(TcpState::Syn)),
+        Just(Some(TcpState::Established))
+    ];
     let transport = prop_oneof![
         4 => (0..7u16, state).prop_map(|(port, state)| (TCP, Transport::Port(port, state))),
         4 => (0..7u16).prop_map(|port| (UDP, Transport::Port(port, None))),
@@ -145,14 +204,28 @@ fn sent() -> impl Strategy<Value = Sent> {
             };
             let icmp = if ipv6 { ICMPV6 } else { ICMP };
             let protocol = if protocol == 0 { icmp } else { protocol };
-            let packet = Packet { source, destination, protocol, transport, on: LOOPBACK };
-            Sent { packet, tags, options }
+            let packet = Packet {
+                source,
+                destination,
+                protocol,
+                transport,
+                on: LOOPBACK,
+            };
+            Sent {
+                packet,
+                tags,
+                options,
+            }
         },
     )
 }
 
 fn raw(bytes: Vec<u8>, protocol: u8) -> Layer {
-    Layer::Raw { bytes, ethertype: None, protocol: Some(protocol) }
+    Layer::Raw {
+        bytes,
+        ethertype: None,
+        protocol: Some(protocol),
+    }
 }
 
 impl Sent {
@@ -160,9 +233,19 @@ impl Sent {
         let mut frame = Template::new().ethernet([2; 6], [4; 6]);
         for number in 0..self.tags {
             let service = number == 0 && self.tags > 1;
-            frame = frame.layer(Layer::Vlan(Vlan { id: 9, service, ..Vlan::default() }));
+            frame = frame.layer(Layer::Vlan(Vlan {
+                id: 9,
+                service,
+                ..Vlan::default()
+            }));
         }
-        let Packet { source, destination, protocol, transport, .. } = self.packet;
+        let Packet {
+            source,
+            destination,
+            protocol,
+            transport,
+            ..
+        } = self.packet;
         let is_fragment = transport == Transport::LaterFragment;
         frame = match (source, destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => frame.layer(Layer::Ipv4(Ipv4 {
@@ -172,13 +255,26 @@ impl Sent {
                 ..Ipv4::new(source, destination)
             })),
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                let ip = Ipv6 { src: source, dst: destination, traffic_class: 0, flow_label: 0, hop_limit: 64, next_header: Some(protocol) };
+                let ip = Ipv6 {
+                    src: source,
+                    dst: destination,
+                    traffic_class: 0,
+                    flow_label: 0,
+                    hop_limit: 64,
+                    next_header: Some(protocol),
+                };
                 frame = frame.layer(Layer::Ipv6(ip));
                 // Options of eight bytes, each with the number of what follows; a later layer that is raw names itself.
                 let chain = [0, 60, 43];
                 for (number, kind) in chain.iter().take(self.options).enumerate() {
                     let more = number + 1 < self.options;
-                    let next = if more { chain[number + 1] } else if is_fragment { 44 } else { protocol };
+                    let next = if more {
+                        chain[number + 1]
+                    } else if is_fragment {
+                        44
+                    } else {
+                        protocol
+                    };
                     frame = frame.layer(raw(vec![next, 0, 1, 4, 0, 0, 0, 0], *kind));
                 }
                 match is_fragment {
@@ -200,10 +296,20 @@ impl Sent {
                 ..Tcp::default()
             }),
             Transport::Port(port, _) if protocol == UDP => frame.udp(4000, port),
-            Transport::Port(port, _) => frame.layer(raw([4000u16.to_be_bytes(), port.to_be_bytes(), [0; 2], [0; 2]].concat(), protocol)),
+            Transport::Port(port, _) => frame.layer(raw(
+                [4000u16.to_be_bytes(), port.to_be_bytes(), [0; 2], [0; 2]].concat(),
+                protocol,
+            )),
             Transport::IcmpType(number) => {
-                let icmp = Icmp { kind: number, ..Icmp::default() };
-                if protocol == ICMP { frame.icmp(icmp) } else { frame.icmpv6(icmp) }
+                let icmp = Icmp {
+                    kind: number,
+                    ..Icmp::default()
+                };
+                if protocol == ICMP {
+                    frame.icmp(icmp)
+                } else {
+                    frame.icmpv6(icmp)
+                }
             }
             Transport::Other | Transport::LaterFragment => frame.layer(raw(vec![7; 24], protocol)),
         };
@@ -216,8 +322,20 @@ fn set(drafts: Vec<Draft>, default: Action) -> RuleSet {
     for draft in drafts {
         set.add(draft);
     }
-    set.set_default(On { index: LOOPBACK, name: "lo".to_owned() }, default);
-    set.set_default(On { index: 7, name: "if7".to_owned() }, Action::Deny);
+    set.set_default(
+        On {
+            index: LOOPBACK,
+            name: "lo".to_owned(),
+        },
+        default,
+    );
+    set.set_default(
+        On {
+            index: 7,
+            name: "if7".to_owned(),
+        },
+        Action::Deny,
+    );
     set
 }
 
@@ -231,7 +349,11 @@ fn expected(set: &RuleSet, packet: &Packet) -> (u32, Option<u32>) {
 #[test]
 fn the_program_and_the_model_agree() {
     let Some(bench) = Bench::open() else { return };
-    let mut runner = TestRunner::new(Config { cases: 300, failure_persistence: None, ..Config::default() });
+    let mut runner = TestRunner::new(Config {
+        cases: 300,
+        failure_persistence: None,
+        ..Config::default()
+    });
     let default = prop_oneof![Just(Action::Deny), Just(Action::Allow)];
     let cases = (
         proptest::collection::vec(draft(), 0..40),
@@ -247,7 +369,13 @@ fn the_program_and_the_model_agree() {
         for one in &all {
             let (verdict, rule) = expected(&set, &one.packet);
             let frame = one.frame();
-            prop_assert_eq!(bench.verdict(&frame, None), verdict, "{:?} by {:?}", one, rule);
+            prop_assert_eq!(
+                bench.verdict(&frame, None),
+                verdict,
+                "{:?} by {:?}",
+                one,
+                rule
+            );
             match rule {
                 Some(id) => *hits.entry(id).or_insert(0) += 1,
                 None => by_default += 1,
@@ -257,37 +385,18 @@ fn the_program_and_the_model_agree() {
         prop_assert_eq!(&after.rules, &set.rules);
         for rule in &set.rules {
             let decided = hits.get(&rule.id).copied().unwrap_or(0);
-            prop_assert_eq!(after.hits_of(rule.id), Hits { decided, limited: 0 }, "{}", rule);
+            prop_assert_eq!(
+                after.hits_of(rule.id),
+                Hits {
+                    decided,
+                    limited: 0
+                },
+                "{}",
+                rule
+            );
         }
         prop_assert_eq!(after.defaults[0].hits, by_default);
         Ok(())
     });
     result.unwrap_or_else(|e| panic!("{e}"));
-}
-
-#[test]
-fn zz_cost() {
-    let Some(bench) = Bench::open() else { return };
-    let drop = Plain::load(object::LAB, "lab_drop").unwrap();
-    let frame = Template::new().ethernet([2; 6], [4; 6]).ipv4(Ipv4Addr::new(10, 0, 0, 5), Ipv4Addr::new(10, 77, 0, 2)).udp(40000, 9).payload(vec![0; 22]).build();
-    let miss = Template::new().ethernet([2; 6], [4; 6]).ipv4(Ipv4Addr::new(172, 16, 0, 5), Ipv4Addr::new(10, 77, 0, 2)).udp(40000, 9).payload(vec![0; 22]).build();
-    let time = |p: &Plain, f: &[u8]| (0..9).map(|_| test_run::xdp(p.program().as_fd(), f, None, 1_000_000).unwrap().duration.as_nanos()).min().unwrap();
-    eprintln!("bare {}", time(&drop, &frame));
-    for shape in ["seq", "random", "ports"] {
-    for count in [10u32, 10_000, 100_000] {
-        let mut set = RuleSet::default();
-        let drafts = (0..count).map(|n| {
-            let bits = if shape == "random" && n != 5 { n.wrapping_mul(2654435761) } else { 0x0a00_0000 + n };
-            let mut what = Match { source: Prefix::new(Ipv4Addr::from_bits(bits).into(), 32), ..Match::default() };
-            if shape == "ports" { what.protocol = Some(17); what.ports = Some(Ports { first: 9, last: 9 }); }
-            Draft { action: Action::Deny, what, rate: None, expires: None }
-        }).collect();
-        set.replace_all(drafts);
-        set.set_default(On { index: LOOPBACK, name: "lo".to_owned() }, Action::Allow);
-        let start = std::time::Instant::now();
-        bench.publish(&set);
-        let took = start.elapsed();
-        assert_eq!(bench.verdict(&frame, None), DROP);
-        eprintln!("{shape} {count}: hit {} miss {} publish {took:?}", time(&bench.program, &frame), time(&bench.program, &miss));
-    }}
 }

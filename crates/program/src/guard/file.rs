@@ -1,0 +1,542 @@
+//! Rule files: TOML, read as a whole before anything is changed; what is wrong is told with its line and column.
+
+use std::collections::HashMap;
+use std::fmt::Display;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
+use toml::Spanned;
+use trawl_kernel::{Error, Result};
+
+use super::names;
+use super::prefix::Prefix;
+use super::preset::Preset;
+use super::rule::{Action, IcmpType, Match, Ports, TcpState};
+use super::set::Draft;
+use super::text;
+
+/// Lists of prefixes are longer than anything else that is read.
+const LARGEST: u64 = 256 << 20;
+
+/// A rule file, read and found sound. Interfaces are still names, and times begin when it is applied.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleFile {
+    pub default: Option<Action>,
+    pub rules: Vec<FileRule>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileRule {
+    pub draft: Draft,
+    pub on: Option<String>,
+    pub lasts: Option<Duration>,
+    /// Where it stands in the file, for messages.
+    pub place: String,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Whole {
+    default: Option<ActionName>,
+    #[serde(default)]
+    rule: Vec<Spanned<Entry>>,
+    #[serde(default)]
+    preset: Vec<Spanned<PresetEntry>>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Entry {
+    action: ActionName,
+    #[serde(default)]
+    src: Many<Text<Prefix>>,
+    /// A file with one prefix on each line.
+    src_file: Option<Spanned<String>>,
+    #[serde(default)]
+    dst: Many<Text<Prefix>>,
+    proto: Option<Protocol>,
+    #[serde(default)]
+    port: Many<Text<Ports>>,
+    icmp: Option<Icmp>,
+    #[serde(default)]
+    syn: bool,
+    #[serde(default)]
+    established: bool,
+    on: Option<String>,
+    rate: Option<Rate>,
+    #[serde(rename = "for")]
+    lasts: Option<Lasts>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PresetEntry {
+    name: Text<Preset>,
+    rate: Option<Rate>,
+    on: Option<String>,
+}
+
+#[derive(Clone, Copy, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum ActionName {
+    Deny,
+    Allow,
+}
+
+impl From<ActionName> for Action {
+    fn from(name: ActionName) -> Self {
+        match name {
+            ActionName::Deny => Self::Deny,
+            ActionName::Allow => Self::Allow,
+        }
+    }
+}
+
+/// One, or a list of them.
+struct Many<T>(Vec<T>);
+
+impl<T> Default for Many<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de> + FromScalar> Deserialize<'de> for Many<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OneOrMore<T>(std::marker::PhantomData<T>);
+        impl<'de, T: Deserialize<'de> + FromScalar> Visitor<'de> for OneOrMore<T> {
+            type Value = Vec<T>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a value or a list of values")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Vec<T>, E> {
+                T::from_scalar(text).map(|one| vec![one]).map_err(E::custom)
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Vec<T>, E> {
+                self.visit_str(&number.to_string())
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+                let mut all = Vec::new();
+                while let Some(one) = list.next_element()? {
+                    all.push(one);
+                }
+                match all.is_empty() {
+                    // It would be about everything, which nobody means by an empty list.
+                    true => Err(de::Error::custom("the list is empty")),
+                    false => Ok(all),
+                }
+            }
+        }
+        deserializer
+            .deserialize_any(OneOrMore(std::marker::PhantomData))
+            .map(Self)
+    }
+}
+
+/// What can be read from a text or a number.
+trait FromScalar: Sized {
+    fn from_scalar(text: &str) -> Result<Self, String>;
+}
+
+/// Something with a text for people.
+struct Text<T>(T);
+
+impl<T: FromStr<Err: Display>> FromScalar for Text<T> {
+    fn from_scalar(text: &str) -> Result<Self, String> {
+        text.parse().map(Self).map_err(|e: T::Err| e.to_string())
+    }
+}
+
+struct Protocol(u8);
+
+impl FromScalar for Protocol {
+    fn from_scalar(text: &str) -> Result<Self, String> {
+        names::protocol(text).map(Self)
+    }
+}
+
+struct Icmp(IcmpType);
+
+impl FromScalar for Icmp {
+    fn from_scalar(text: &str) -> Result<Self, String> {
+        let (v4, v6) = names::icmp_type(text)?;
+        Ok(Self(IcmpType { v4, v6 }))
+    }
+}
+
+struct Rate(u64);
+
+impl FromScalar for Rate {
+    fn from_scalar(text: &str) -> Result<Self, String> {
+        text::rate(text).map(Self)
+    }
+}
+
+struct Lasts(Duration);
+
+impl FromScalar for Lasts {
+    fn from_scalar(text: &str) -> Result<Self, String> {
+        text::duration(text).map(Self)
+    }
+}
+
+struct Scalar<T>(std::marker::PhantomData<T>);
+
+impl<T: FromScalar> Visitor<'_> for Scalar<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a text or a number")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        T::from_scalar(text).map_err(E::custom)
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
+}
+
+macro_rules! scalars {
+    ($($kind:ty),*) => {
+        $(impl<'de> Deserialize<'de> for $kind {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_any(Scalar(std::marker::PhantomData))
+            }
+        })*
+    };
+}
+scalars!(
+    Text<Prefix>,
+    Text<Ports>,
+    Text<Preset>,
+    Protocol,
+    Icmp,
+    Rate,
+    Lasts
+);
+
+impl RuleFile {
+    pub fn read(path: &Path) -> Result<Self> {
+        let name = path.display().to_string();
+        let text = read(path)?;
+        let directory = path.parent().unwrap_or(Path::new(""));
+        Self::parse(&text, &name, |file| read(&directory.join(file)))
+    }
+
+    /// `read_list` reads files that are named in the text.
+    pub fn parse(
+        text: &str,
+        name: &str,
+        read_list: impl Fn(&str) -> Result<String>,
+    ) -> Result<Self> {
+        let what = || format!("cannot read the rules in {name}");
+        let at = |offset: usize| {
+            let (line, column) = position(text, offset);
+            format!("line {line}, column {column}")
+        };
+        let whole: Whole = toml::from_str(text).map_err(|e: toml::de::Error| {
+            let place = e
+                .span()
+                .map_or(String::new(), |span| format!("{}: ", at(span.start)));
+            Error::failed(
+                what(),
+                format!("{place}{}", e.message().replace('\n', ", ")),
+            )
+        })?;
+        let mut file = Self {
+            default: whole.default.map(Action::from),
+            rules: Vec::new(),
+        };
+        for entry in whole.preset {
+            let place = at(entry.span().start);
+            file.rules.extend(entry.into_inner().rules(&place));
+        }
+        for entry in whole.rule {
+            let place = at(entry.span().start);
+            let rules = entry.into_inner().rules(&place, &read_list);
+            file.rules
+                .extend(rules.map_err(|why| Error::failed(what(), format!("{place}: {why}")))?);
+        }
+        let mut known = HashMap::new();
+        for rule in &file.rules {
+            let key = (&rule.draft.what, &rule.on, rule.draft.is_limit());
+            if let Some(other) = known.insert(key, &rule.place) {
+                let why = format!(
+                    "the rules at {other} and {} are about the same packets:{}",
+                    rule.place, rule.draft.what
+                );
+                return Err(Error::failed(what(), why).mend("leave one of them out"));
+            }
+        }
+        Ok(file)
+    }
+}
+
+fn read(path: &Path) -> Result<String> {
+    let what = || format!("cannot read {}", path.display());
+    let about = std::fs::metadata(path).map_err(|e| Error::os(what(), e))?;
+    if about.len() > LARGEST {
+        return Err(Error::failed(what(), "it is far too large"));
+    }
+    std::fs::read_to_string(path).map_err(|e| match e.kind() {
+        std::io::ErrorKind::InvalidData => Error::failed(what(), "it is not text"),
+        _ => Error::os(what(), e),
+    })
+}
+
+/// Line and column, from one.
+fn position(text: &str, offset: usize) -> (usize, usize) {
+    let before = text.get(..offset).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+    (
+        before.matches('\n').count() + 1,
+        before[line_start..].chars().count() + 1,
+    )
+}
+
+impl PresetEntry {
+    fn rules(self, place: &str) -> Vec<FileRule> {
+        let drafts = self.name.0.drafts(self.rate.map(|rate| rate.0));
+        let rule = |draft| FileRule {
+            draft,
+            on: self.on.clone(),
+            lasts: None,
+            place: place.to_owned(),
+        };
+        drafts.into_iter().map(rule).collect()
+    }
+}
+
+impl Entry {
+    /// One for each combination of prefixes and ports.
+    fn rules(
+        self,
+        place: &str,
+        read_list: impl Fn(&str) -> Result<String>,
+    ) -> Result<Vec<FileRule>, String> {
+        let tcp = match (self.syn, self.established) {
+            (true, true) => return Err("a packet is not both syn and established".to_owned()),
+            (true, false) => Some(TcpState::Syn),
+            (false, true) => Some(TcpState::Established),
+            (false, false) => None,
+        };
+        let mut sources: Vec<Prefix> = self.src.0.into_iter().map(|one| one.0).collect();
+        if let Some(list) = self.src_file {
+            let text = read_list(list.get_ref()).map_err(|e| e.to_string())?;
+            sources.extend(prefix_list(&text, list.get_ref())?);
+        }
+        let destinations = self.dst.0.into_iter().map(|one| one.0);
+        let ports = self.port.0.into_iter().map(|one| one.0);
+        let mut rules = Vec::new();
+        let base = Match {
+            protocol: self.proto.map(|one| one.0),
+            icmp: self.icmp.map(|one| one.0),
+            tcp,
+            ..Match::default()
+        };
+        let (destinations, ports) = (choices(destinations), choices(ports));
+        for source in choices(sources.into_iter()) {
+            for destination in &destinations {
+                for ports in &ports {
+                    let what = Match {
+                        source,
+                        destination: *destination,
+                        ports: *ports,
+                        ..base.clone()
+                    };
+                    let draft = Draft {
+                        action: self.action.into(),
+                        what: what.complete()?,
+                        rate: self.rate.as_ref().map(|rate| rate.0),
+                        expires: None,
+                    };
+                    rules.push(FileRule {
+                        draft,
+                        on: self.on.clone(),
+                        lasts: self.lasts.as_ref().map(|lasts| lasts.0),
+                        place: place.to_owned(),
+                    });
+                }
+            }
+        }
+        Ok(rules)
+    }
+}
+
+/// Each of them, or once nothing.
+fn choices<T>(all: impl Iterator<Item = T>) -> Vec<Option<T>> {
+    let mut choices: Vec<Option<T>> = all.map(Some).collect();
+    if choices.is_empty() {
+        choices.push(None);
+    }
+    choices
+}
+
+/// One prefix on each line; what is behind `#` or `;` is a remark.
+fn prefix_list(text: &str, name: &str) -> Result<Vec<Prefix>, String> {
+    let mut all = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let word = line.split(['#', ';']).next().unwrap_or_default().trim();
+        if !word.is_empty() {
+            let prefix = word
+                .parse()
+                .map_err(|e| format!("{name}, line {}: {e}", number + 1))?;
+            all.push(prefix);
+        }
+    }
+    all.sort();
+    all.dedup();
+    match all.is_empty() {
+        true => Err(format!("there is no prefix in {name}")),
+        false => Ok(all),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<RuleFile> {
+        RuleFile::parse(text, "x.toml", |name| match name {
+            "list" => {
+                Ok("# bad ones\n192.0.2.0/24\n2001:db8::/32 ; six\n\n192.0.2.0/24\n".to_owned())
+            }
+            _ => Err(Error::failed(format!("cannot read {name}"), "no such file")),
+        })
+    }
+
+    fn shown(file: &RuleFile) -> Vec<String> {
+        file.rules
+            .iter()
+            .map(|rule| rule.draft.clone().numbered(0).to_string())
+            .collect()
+    }
+
+    #[test]
+    fn everything_that_a_rule_can_say() {
+        let file = parse(
+            r#"
+            default = "deny"
+            [[rule]]
+            action = "allow"
+            src = ["10.0.0.0/8", "192.168.0.0/16"]
+            proto = "tcp"
+            port = [22, "8000-8080"]
+            [[rule]]
+            action = "deny"
+            src-file = "list"
+            for = "10m"
+            on = "eth0"
+            [[rule]]
+            action = "deny"
+            icmp = "echo-request"
+            rate = "1k"
+            [[rule]]
+            action = "deny"
+            dst = "2001:db8::1"
+            established = true
+            [[preset]]
+            name = "syn-flood"
+            rate = 50
+            "#,
+        )
+        .unwrap();
+        assert_eq!(file.default, Some(Action::Deny));
+        assert_eq!(
+            shown(&file),
+            [
+                "deny --proto tcp --syn --rate 50",
+                "allow --src 10.0.0.0/8 --proto tcp --port 22",
+                "allow --src 10.0.0.0/8 --proto tcp --port 8000-8080",
+                "allow --src 192.168.0.0/16 --proto tcp --port 22",
+                "allow --src 192.168.0.0/16 --proto tcp --port 8000-8080",
+                "deny --src 192.0.2.0/24",
+                "deny --src 2001:db8::/32",
+                "deny --icmp echo-request --rate 1000",
+                "deny --dst 2001:db8::1 --proto tcp --established",
+            ]
+        );
+        let listed = &file.rules[5];
+        assert_eq!(
+            (listed.on.as_deref(), listed.lasts),
+            (Some("eth0"), Some(Duration::from_secs(600)))
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_place() {
+        for (text, place, words) in [
+            ("default = \"maybe\"", "line 1, column 11", "maybe"),
+            ("x = 1", "line 1, column 1", "x"),
+            (
+                "[[rule]]\naction = \"deny\"\nsrc = \"10.0.0.1/8\"",
+                "line 3, column 7",
+                "10.0.0.0/8",
+            ),
+            (
+                "[[rule]]\naction = \"deny\"\nsrc = [\"10.0.0.0/8\",\n  \"nonsense\"]",
+                "line 4, column 3",
+                "nonsense",
+            ),
+            (
+                "[[rule]]\naction = \"deny\"\nport = 70000",
+                "line 3, column 8",
+                "70000",
+            ),
+            (
+                "[[rule]]\naction = \"deny\"\nports = 7",
+                "line 3, column 1",
+                "ports",
+            ),
+            (
+                "[[rule]]\naction = \"deny\"\nsrc = []",
+                "line 3, column 7",
+                "empty",
+            ),
+            ("[[rule]]\nsrc = \"::1\"", "line 1", "action"),
+            (
+                "\n[[rule]]\naction = \"deny\"\nproto = \"gre\"\nport = 7",
+                "line 2",
+                "no ports",
+            ),
+            (
+                "[[rule]]\naction = \"deny\"\nsrc-file = \"gone\"",
+                "line 1",
+                "no such file",
+            ),
+            (
+                "[[rule]]\naction = \"deny\"\nsyn = true\nestablished = true",
+                "line 1",
+                "both",
+            ),
+            ("[[rule]]\naction = \"deny\"\nrate = 0", "line 3", "0"),
+            ("[[preset]]\nname = \"flood\"", "line 2", "syn-flood"),
+            ("[[rule]\n", "line 1", ""),
+            (
+                "[[rule]]\naction = \"deny\"\n[[rule]]\naction = \"allow\"",
+                "line 3",
+                "same packets",
+            ),
+        ] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(
+                error.contains("x.toml") && error.contains(place) && error.contains(words),
+                "{text}: {error}"
+            );
+            assert!(!error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_empty_file_is_an_empty_set() {
+        assert_eq!(parse("").unwrap(), RuleFile::default());
+    }
+}

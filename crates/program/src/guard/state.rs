@@ -1,0 +1,373 @@
+//! The guard of a network namespace: its pinned maps, and the interfaces that it is on.
+//!
+//! Rules are kept whether an interface is guarded or not; when the last of both is gone, nothing is left.
+
+use std::fs::{self, File};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use trawl_kernel::bpf::table::Table;
+use trawl_kernel::bpf::{map, object};
+use trawl_kernel::layout::Shared;
+use trawl_kernel::layout::guard::{GUARD_FATES, GuardTotals};
+use trawl_kernel::netlink::Netlink;
+use trawl_kernel::netns::{self, Namespace};
+use trawl_kernel::{Error, Result, bpffs, clock};
+
+use super::live;
+use super::rule::{Action, On};
+use super::session;
+use super::set::RuleSet;
+use crate::attach::{self, Wish};
+use crate::load::Source;
+use crate::site::{DIRECTORY, Site, make_directory};
+use crate::standing::Standing;
+
+const FUNCTION: &str = "trawl_guard";
+const FUNCTION_WITHOUT_ETHERNET: &str = "trawl_guard_ip";
+const SET: &str = "guard_set";
+const RATES: &str = "guard_rates";
+const TOTALS: &str = "guard_totals";
+const PREFIX: &str = "guard-";
+const ARPHRD_ETHER: u16 = 1;
+const ARPHRD_LOOPBACK: u16 = 772;
+
+/// Whether a change may cut the session that it was asked for in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Care {
+    /// It is refused then.
+    ForTheSession,
+    Without,
+}
+
+/// The guard of one namespace, locked against other commands until it is dropped.
+#[derive(Debug)]
+pub struct Guard {
+    namespace: Option<Namespace>,
+    directory: PathBuf,
+    slot: OwnedFd,
+    rates: OwnedFd,
+    _lock: File,
+}
+
+/// A guarded interface.
+#[derive(Debug)]
+pub struct Post {
+    pub site: Site,
+    pub standing: Standing,
+}
+
+/// What became of the packets of an interface, by the numbers of bpf/include/guard.h.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals(pub [u64; GUARD_FATES]);
+
+impl Guard {
+    /// The guard of a namespace, if it has rules or guarded interfaces.
+    pub fn find(namespace: Option<&Namespace>) -> Result<Option<Self>> {
+        let Some(mount) = bpffs::lasting() else {
+            return Ok(None);
+        };
+        let directory = directory(&mount, namespace)?;
+        match lock(&directory)? {
+            Some(lock) => Self::open(namespace, directory, lock).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The guard of a namespace, an empty one if there is none.
+    pub fn find_or_make(namespace: Option<&Namespace>) -> Result<Self> {
+        let directory = directory(&bpffs::lasting_or_mounted()?, namespace)?;
+        let parent = directory.parent().unwrap_or(&directory).to_path_buf();
+        // Whoever leaves removes the empty directory: one that vanished before it was locked is made again.
+        loop {
+            make_directory(&parent)?;
+            match make_directory(&directory) {
+                Err(e) if e.errno() != Some(rustix::io::Errno::NOENT.raw_os_error()) => {
+                    return Err(e);
+                }
+                _ => {}
+            }
+            if let Some(lock) = lock(&directory)? {
+                return Self::open(namespace, directory, lock);
+            }
+        }
+    }
+
+    fn open(namespace: Option<&Namespace>, directory: PathBuf, lock: File) -> Result<Self> {
+        let slot = open_or_pin(&directory.join(SET), live::new_slot)?;
+        let rates = open_or_pin(&directory.join(RATES), live::new_rates)?;
+        Ok(Self {
+            namespace: namespace.cloned(),
+            directory,
+            slot,
+            rates,
+            _lock: lock,
+        })
+    }
+
+    pub fn namespace(&self) -> Option<&Namespace> {
+        self.namespace.as_ref()
+    }
+
+    /// The rules as they are, without those that have ended.
+    pub fn rules(&self) -> Result<RuleSet> {
+        let mut set = live::read(self.slot.as_fd())?;
+        let now = clock::monotonic();
+        set.remove(|rule| rule.is_expired(now));
+        Ok(set)
+    }
+
+    /// The interfaces that it is on.
+    pub fn posts(&self) -> Result<Vec<Post>> {
+        posts(self.namespace())
+    }
+
+    /// Changes the rules. All of the change holds from one moment on, or nothing is changed.
+    pub fn change<R>(
+        &self,
+        care: Care,
+        change: impl FnOnce(&mut RuleSet) -> Result<R>,
+    ) -> Result<R> {
+        let before = self.rules()?;
+        let mut set = before.clone();
+        let result = change(&mut set)?;
+        self.put(&before, set, care)?;
+        Ok(result)
+    }
+
+    fn put(&self, before: &RuleSet, mut set: RuleSet, care: Care) -> Result<()> {
+        // Interfaces that are gone, or that somebody else took the guard off.
+        let posts = self.posts()?;
+        let is_guarded = |on: &On| posts.iter().any(|post| post.site.index() == on.index);
+        let is_new = |on: &On| before.defaults.iter().all(|old| old.on.index != on.index);
+        set.defaults
+            .retain(|default| is_guarded(&default.on) || is_new(&default.on));
+        if care == Care::ForTheSession {
+            session::check(self.namespace(), before, &set)?;
+        }
+        live::publish(self.slot.as_fd(), &set)
+    }
+
+    /// Puts the guard on an interface, or changes the default of one it is on.
+    pub fn load(
+        &self,
+        site: &Site,
+        default: Option<Action>,
+        wish: &Wish,
+        care: Care,
+    ) -> Result<Standing> {
+        let on = On {
+            index: site.index(),
+            name: site.name().to_owned(),
+        };
+        let present = standing_on(site)?;
+        let before = self.rules()?;
+        let mut set = before.clone();
+        let had = before
+            .defaults
+            .iter()
+            .any(|one| one.on.index == on.index && present.is_some());
+        if let Some(action) = default.or((!had).then_some(Action::Allow)) {
+            set.defaults.retain(|one| had || one.on.index != on.index);
+            set.set_default(on, action);
+        }
+        self.put(&before, set, care)?;
+        if let Some(standing) = present
+            && wish.mode.is_none_or(|mode| standing.mode() == Some(mode))
+        {
+            return Ok(standing);
+        }
+        let attached = self.attach(site, wish);
+        if attached.is_err() && !had {
+            // There is nothing that the default could hold for.
+            let mut set = self.rules()?;
+            set.defaults.retain(|one| one.on.index != site.index());
+            live::publish(self.slot.as_fd(), &set)?;
+        }
+        self.sweep();
+        attached
+    }
+
+    fn attach(&self, site: &Site, wish: &Wish) -> Result<Standing> {
+        let kind = site.link()?.hardware_type;
+        let function = match kind {
+            ARPHRD_ETHER | ARPHRD_LOOPBACK => FUNCTION,
+            _ => FUNCTION_WITHOUT_ETHERNET,
+        };
+        let mut source = Source::embedded("guard", object::GUARD)?;
+        source.choose(Some(function))?;
+        source.reuse(SET, self.slot.as_fd())?;
+        source.reuse(RATES, self.rates.as_fd())?;
+        let program = source.load(site)?;
+        let again = standing_on(site)?.is_some();
+        attach::attach(
+            site,
+            program,
+            &Wish {
+                replace: wish.replace || again,
+                ..*wish
+            },
+        )
+    }
+
+    /// Takes the guard off an interface. With the last one go the rules.
+    pub fn unload(&self, site: &Site) -> Result<()> {
+        let Some(standing) = standing_on(site)? else {
+            return Err(not_guarded(site));
+        };
+        standing.detach(site)?;
+        let mut set = self.rules()?;
+        set.defaults
+            .retain(|default| default.on.index != site.index());
+        if self.posts()?.is_empty() {
+            set = RuleSet::default();
+        }
+        live::publish(self.slot.as_fd(), &set)
+    }
+
+    /// Removes what other namespaces left behind that are no more: no program looks at their rules.
+    fn sweep(&self) {
+        let Some(parent) = self.directory.parent() else {
+            return;
+        };
+        let findable: Vec<u64> = netns::findable()
+            .iter()
+            .filter_map(|one| netns::cookie(Some(one)).ok())
+            .collect();
+        let used: Vec<u32> = bpffs::pinned()
+            .into_iter()
+            .filter(|pin| pin.path.ends_with(Path::new("maps").join(SET)))
+            .filter_map(|pin| match pin.object {
+                bpffs::Object::Map(about) => Some(about.id),
+                _ => None,
+            })
+            .collect();
+        for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let Some(cookie) = name.strip_prefix(PREFIX).and_then(|text| text.parse().ok()) else {
+                continue;
+            };
+            let path = entry.path();
+            let slot = bpffs::open_map(&path.join(SET))
+                .and_then(|fd| map::info(&fd).map_err(|e| Error::os("cannot look at a map", e)));
+            let is_used = slot.is_ok_and(|about| used.contains(&about.id));
+            if path != self.directory && !findable.contains(&cookie) && !is_used {
+                remove(&path);
+            }
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let is_empty = |set: RuleSet| set.rules.is_empty() && set.defaults.is_empty();
+        if live::read(self.slot.as_fd()).is_ok_and(is_empty) {
+            remove(&self.directory);
+            // Only where nothing else of trawl's is left.
+            if let Some(parent) = self.directory.parent() {
+                let _ = fs::remove_dir(parent);
+            }
+        }
+    }
+}
+
+fn remove(directory: &Path) {
+    for name in [SET, RATES] {
+        let _ = fs::remove_file(directory.join(name));
+    }
+    let _ = fs::remove_dir(directory);
+}
+
+fn directory(mount: &Path, namespace: Option<&Namespace>) -> Result<PathBuf> {
+    let cookie = netns::cookie(namespace)?;
+    Ok(mount.join(DIRECTORY).join(format!("{PREFIX}{cookie}")))
+}
+
+/// `None`: there is no such directory, or not any more.
+fn lock(directory: &Path) -> Result<Option<File>> {
+    let what = || format!("cannot lock {}", directory.display());
+    let file = match File::open(directory) {
+        Ok(file) => file,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(Error::os(what(), e).mend("it takes root")),
+    };
+    flock(&file, FlockOperation::LockExclusive).map_err(|e| Error::os(what(), e.into()))?;
+    Ok(is_there(&file, directory).then_some(file))
+}
+
+/// While the lock was waited for, the directory may have been removed, and made again by somebody else.
+fn is_there(file: &File, directory: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let number = |meta: std::io::Result<fs::Metadata>| meta.map(|meta| meta.ino()).ok();
+    number(file.metadata()).is_some() && number(file.metadata()) == number(fs::metadata(directory))
+}
+
+fn open_or_pin(path: &Path, make: impl FnOnce() -> Result<OwnedFd>) -> Result<OwnedFd> {
+    if path.exists() {
+        return bpffs::open_map(path);
+    }
+    let made = make()?;
+    bpffs::pin(made.as_fd(), path)?;
+    Ok(made)
+}
+
+fn standing_on(site: &Site) -> Result<Option<Standing>> {
+    let all = Standing::all(site)?;
+    Ok(all
+        .into_iter()
+        .find(|one| [FUNCTION, FUNCTION_WITHOUT_ETHERNET].contains(&one.name())))
+}
+
+pub fn posts(namespace: Option<&Namespace>) -> Result<Vec<Post>> {
+    let mut posts = Vec::new();
+    for site in Site::all_in(namespace)? {
+        if let Some(standing) = standing_on(&site)? {
+            posts.push(Post { site, standing });
+        }
+    }
+    Ok(posts)
+}
+
+/// What to say of an interface without guard.
+pub fn not_guarded(site: &Site) -> Error {
+    Error::failed(
+        format!("{} is not guarded", site.label()),
+        "the guard is not on it",
+    )
+    .mend(format!("trawl guard load {}", site.label()))
+}
+
+/// The interface that a rule is to be confined to.
+pub fn on(namespace: Option<&Namespace>, name: &str) -> Result<On> {
+    let link = Netlink::open(namespace)?.link(name)?;
+    Ok(On {
+        index: link.index,
+        name: link.name,
+    })
+}
+
+impl Post {
+    pub fn totals(&self) -> Result<Totals> {
+        let fail = |e| {
+            Error::os(
+                format!("cannot read the counters of {}", self.site.label()),
+                e,
+            )
+        };
+        let table = Table::new(self.standing.map(TOTALS)?).map_err(fail)?;
+        let values = table
+            .lookup(&0u32.to_ne_bytes())
+            .map_err(fail)?
+            .unwrap_or_default();
+        let mut sum = Totals::default();
+        for value in values.chunks_exact(size_of::<GuardTotals>()) {
+            let one =
+                GuardTotals::from_bytes(value).map_or([0; GUARD_FATES], |totals| totals.packets);
+            for (sum, one) in sum.0.iter_mut().zip(one) {
+                *sum += one;
+            }
+        }
+        Ok(sum)
+    }
+}
