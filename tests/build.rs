@@ -1,4 +1,4 @@
-//! Compiles the BPF programs of tests/programs, which the tests load as a person's own.
+//! Compiles the BPF programs of tests/programs and tests/objects, which the tests load as a person's own.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -6,26 +6,32 @@ use std::process::Command;
 use std::{env, fs};
 
 fn main() {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
+    println!("cargo:rerun-if-env-changed=CLANG");
+    // Programs that can be loaded, and objects for the cases around loading.
+    write_list("programs", "PROGRAMS");
+    write_list("objects", "OBJECTS");
+}
+
+fn write_list(directory: &str, constant: &str) {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     println!("cargo:rerun-if-changed={}", sources.display());
-    println!("cargo:rerun-if-env-changed=CLANG");
     let mut names: Vec<String> = fs::read_dir(&sources)
-        .expect("tests/programs is part of the source")
+        .unwrap_or_else(|e| panic!("{} is part of the source: {e}", sources.display()))
         .filter_map(|entry| {
             let name = entry.ok()?.file_name().into_string().ok()?;
             Some(name.strip_suffix(".bpf.c")?.to_owned())
         })
         .collect();
     names.sort();
-    let mut list = String::from("pub const PROGRAMS: &[(&str, &[u8])] = &[\n");
+    let mut list = format!("pub const {constant}: &[(&str, &[u8])] = &[\n");
     for name in &names {
         let object = format!("{out}/{name}.bpf.o");
         compile(&sources.join(format!("{name}.bpf.c")), &object);
         writeln!(list, "    ({name:?}, include_bytes!({object:?})),").expect("strings grow");
     }
     list.push_str("];\n");
-    fs::write(format!("{out}/programs.rs"), list).expect("OUT_DIR can be written");
+    fs::write(format!("{out}/{directory}.rs"), list).expect("OUT_DIR can be written");
 }
 
 fn compile(source: &Path, object: &str) {

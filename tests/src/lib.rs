@@ -14,6 +14,7 @@ pub mod tiny;
 pub mod turn;
 pub mod wait;
 pub mod witness;
+pub mod xdp;
 
 pub use capture::{Capture, Finished, trawl};
 pub use lab::{Lab, LineLab};

@@ -319,7 +319,8 @@ fn explain(what: String, path: &Path, error: io::Error) -> Error {
     }
 }
 
-fn is_on_bpffs(path: &Path) -> bool {
+/// Whether a path is in a BPF file system.
+pub fn is_on_bpffs(path: &Path) -> bool {
     statfs(path)
         .is_ok_and(|about| u64::try_from(about.f_type).is_ok_and(|kind| kind == BPF_FS_MAGIC))
 }

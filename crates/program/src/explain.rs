@@ -5,9 +5,11 @@ use std::os::fd::AsFd;
 use trawl_kernel::Error;
 use trawl_kernel::bpf::loader::{LoadFailure, ProgramEntry};
 use trawl_kernel::bpf::{info, program};
-use trawl_kernel::errno::{EBUSY, EINVAL, ENOSPC, EOPNOTSUPP, EPERM, ERANGE};
+use trawl_kernel::errno::{EBUSY, EEXIST, EINVAL, ENOSPC, EOPNOTSUPP, EPERM, ERANGE};
+use trawl_kernel::ethtool::{Ethtool, Feature};
 use trawl_kernel::interface::Interface;
-use trawl_kernel::netlink::{Refusal, XdpAttachment, XdpMode};
+use trawl_kernel::netlink::{Peer, Refusal, XdpAttachment, XdpMode, veth_peer};
+use trawl_kernel::netns::Namespace;
 use trawl_kernel::probe::{Capability, missing_capabilities};
 
 use crate::site::Site;
@@ -136,87 +138,227 @@ pub fn occupied(site: &Site, present: XdpAttachment, standing: &[Standing]) -> E
     ))
 }
 
+/// The card does not take the program, or its maps.
+pub fn cannot_offload(site: &Site, program: &str) -> Error {
+    let driver = Interface::find(site.namespace(), site.name())
+        .map_or_else(|_| "unknown".to_owned(), |about| about.hardware_text());
+    Error::failed(
+        format!("cannot load {program} for the card of {}", site.label()),
+        format!("the card or its driver ({driver}) does not run XDP programs itself"),
+    )
+    .mend("--mode native, or --mode skb")
+}
+
 /// The kernel or the driver does not take the program.
 pub fn cannot_attach(site: &Site, program: &str, mode: XdpMode, refusal: Refusal) -> Error {
-    let what = format!(
-        "cannot attach {program} to {} in {} mode",
-        site.label(),
-        mode.name()
-    );
-    let says = refusal.says.clone().unwrap_or_default();
-    let interface = Interface::find(site.namespace(), site.name()).ok();
-    let driver = interface
-        .as_ref()
-        .map_or_else(|| "unknown".to_owned(), Interface::hardware_text);
-    let mtu = interface.as_ref().map_or(0, |about| about.mtu);
-    let quoted = match says.is_empty() {
-        true => String::new(),
-        false => format!(" (the kernel says: {says})"),
-    };
-    let words = says.to_ascii_lowercase();
-    let has = |all: &[&str]| all.iter().any(|word| words.contains(word));
-    let fail = |why: String| Error::failed(what.clone(), why);
-    let prefix = site.prefix();
-    let name = site.name();
-    if refusal.errno == EPERM && says.is_empty() {
-        return Error::os(what, std::io::Error::from_raw_os_error(EPERM))
-            .mend("it takes root (CAP_NET_ADMIN)");
-    }
-    if has(&["mtu"]) || (refusal.errno == ERANGE && says.is_empty()) || has(&["too large"]) {
-        let whose = match has(&["peer"]) {
-            true => {
-                "the MTU of its peer is too large for native XDP with a program that takes packets only in one piece"
-            }
-            false => {
-                "its MTU is too large for native XDP with a program that takes packets only in one piece"
-            }
-        };
-        let where_to = match has(&["peer"]) {
-            true => format!("on the peer of {name}: ip link set PEER mtu {LINEAR_MTU}"),
-            false => format!("{prefix}ip link set {name} mtu {LINEAR_MTU}"),
-        };
-        let own = match has(&["peer"]) {
-            true => String::new(),
-            false => format!(" ({mtu})"),
-        };
-        return fail(format!("{whose}{own}{quoted}")).mend(format!(
-            "{where_to}; or compile the program with SEC(\"xdp.frags\"); or --mode skb"
-        ));
-    }
-    if refusal.errno == ENOSPC || has(&["queue", "tx ring", "channel"]) {
-        return fail(format!("it has too few queues{quoted}")).mend(format!(
-            "see {prefix}ethtool -l {name}, set them with {prefix}ethtool -L {name}; or --mode skb"
-        ));
-    }
-    if has(&[
-        "lro",
-        "gro_hw",
-        "gro-hw",
-        "csum",
-        "offload",
-        "rxvlan",
-        "header-split",
-        "hds",
-    ]) {
-        return fail(format!("an offload is in the way{quoted}")).mend(format!(
-            "{prefix}ethtool -K {name} lro off rx-gro-hw off; trawl doctor -i {} shows more",
-            site.label()
-        ));
-    }
-    match (mode, refusal.errno) {
-        (XdpMode::Offload, EOPNOTSUPP | EINVAL) => fail(format!(
-            "the card ({driver}) runs no XDP programs itself{quoted}"
-        ))
-        .mend("--mode native, or --mode skb"),
-        (XdpMode::Native, EOPNOTSUPP) => {
-            fail(format!("the driver ({driver}) has no native XDP{quoted}")).mend("--mode skb")
+    Attempt::new(site, program, mode, refusal).explain()
+}
+
+/// An attachment that was refused, and what is known of the interface.
+struct Attempt<'a> {
+    site: &'a Site,
+    mode: XdpMode,
+    refusal: Refusal,
+    what: String,
+    /// The kernel's or the driver's own words, in brackets.
+    quoted: String,
+    driver: String,
+    interface: Option<Interface>,
+    peer: Option<Peer>,
+}
+
+impl<'a> Attempt<'a> {
+    fn new(site: &'a Site, program: &str, mode: XdpMode, refusal: Refusal) -> Self {
+        let interface = Interface::find(site.namespace(), site.name()).ok();
+        let link = site.link().ok();
+        Self {
+            what: format!(
+                "cannot attach {program} to {} in {} mode",
+                site.label(),
+                mode.name()
+            ),
+            quoted: match &refusal.says {
+                Some(says) => format!(" (the kernel says: {says})"),
+                None => String::new(),
+            },
+            driver: interface
+                .as_ref()
+                .map_or_else(|| "unknown".to_owned(), Interface::hardware_text),
+            interface,
+            peer: link.and_then(|link| veth_peer(site.namespace(), &link).ok().flatten()),
+            site,
+            mode,
+            refusal,
         }
-        (_, EBUSY) => fail(format!("another program is on it{quoted}"))
-            .mend(format!("trawl xdp status -i {}", site.label())),
-        (_, 0) => fail(says),
-        _ => match says.is_empty() {
-            true => Error::os(what, std::io::Error::from_raw_os_error(refusal.errno)),
-            false => fail(format!("the kernel says: {says}")),
-        },
     }
+
+    fn fail(&self, why: impl std::fmt::Display) -> Error {
+        Error::failed(self.what.clone(), format!("{why}{}", self.quoted))
+    }
+
+    fn says(&self, words: &[&str]) -> bool {
+        let says = self.refusal.says.as_deref().unwrap_or_default();
+        let says = says.to_ascii_lowercase();
+        words.iter().any(|word| says.contains(word))
+    }
+
+    fn is_veth(&self) -> bool {
+        self.driver == "veth"
+    }
+
+    fn explain(self) -> Error {
+        let errno = self.refusal.errno;
+        let silent = self.refusal.says.is_none();
+        if errno == EPERM && silent {
+            return Error::os(self.what, std::io::Error::from_raw_os_error(EPERM))
+                .mend("it takes root (CAP_NET_ADMIN)");
+        }
+        if self.says(&["mtu", "too large", "single-buffer"]) || (errno == ERANGE && silent) {
+            return self.too_large();
+        }
+        if self.says(&["queue", "tx ring", "channel"]) || (errno == ENOSPC && silent) {
+            return self.too_few_queues();
+        }
+        let offloads = [
+            "lro",
+            "gro_hw",
+            "gro-hw",
+            "csum",
+            "offload",
+            "gso",
+            "rxvlan",
+            "header-split",
+            "hds",
+        ];
+        if self.mode != XdpMode::Offload && self.says(&offloads) {
+            return self.offload_in_the_way();
+        }
+        let same_place = self.site.label();
+        match (self.mode, errno) {
+            (XdpMode::Offload, EOPNOTSUPP | EINVAL) => self
+                .fail(format!(
+                    "the card or its driver ({}) does not run XDP programs itself",
+                    self.driver
+                ))
+                .mend("--mode native, or --mode skb"),
+            (XdpMode::Native, EOPNOTSUPP) => self
+                .fail(format!("the driver ({}) has no native XDP", self.driver))
+                .mend("--mode skb"),
+            (_, EBUSY | EEXIST) => self
+                .fail("another program is on it")
+                .mend(format!("trawl xdp status -i {same_place} shows which")),
+            _ => match &self.refusal.says {
+                Some(says) => Error::failed(self.what.clone(), format!("the kernel says: {says}")),
+                None => Error::os(self.what, std::io::Error::from_raw_os_error(errno)),
+            },
+        }
+    }
+
+    /// Packets that do not fit into a page come in pieces.
+    fn too_large(self) -> Error {
+        let others = "or compile the program with SEC(\"xdp.frags\"), if it copes with packets in several pieces; or \
+                      --mode skb";
+        let pieces = "for native XDP with a program that takes packets only in one piece";
+        let of_peer = self.says(&["peer"]) || (self.is_veth() && !self.says(&["mtu"]));
+        if !of_peer {
+            let mtu = self.interface.as_ref().map_or(0, |about| about.mtu);
+            return self
+                .fail(format!("its MTU of {mtu} is too large {pieces}"))
+                .mend(format!(
+                    "{}ip link set {} mtu {LINEAR_MTU}; {others}",
+                    self.site.prefix(),
+                    self.site.name()
+                ));
+        }
+        match &self.peer {
+            Some(peer) => self
+                .fail(format!(
+                    "the MTU of its other end {}, {}, is too large {pieces}",
+                    peer.link.name, peer.link.mtu
+                ))
+                .mend(format!(
+                    "{}ip link set {} mtu {LINEAR_MTU}; {others}",
+                    prefix_of(peer),
+                    peer.link.name
+                )),
+            None => self
+                .fail(format!("the MTU of its other end is too large {pieces}"))
+                .mend(format!(
+                    "ip link set mtu {LINEAR_MTU} on the other end; {others}"
+                )),
+        }
+    }
+
+    fn too_few_queues(self) -> Error {
+        let (prefix, name) = (self.site.prefix(), self.site.name());
+        let channels = |namespace: Option<&Namespace>, name: &str| {
+            Ethtool::open(namespace, name).ok()?.channels().ok()
+        };
+        let own = channels(self.site.namespace(), name);
+        let theirs = self
+            .peer
+            .as_ref()
+            .and_then(|peer| channels(peer.namespace.as_ref(), &peer.link.name));
+        if let (true, Some(own), Some(theirs), Some(peer)) =
+            (self.is_veth(), own, theirs, &self.peer)
+        {
+            let mend = match theirs.tx <= own.max_rx {
+                true => format!("{prefix}ethtool -L {name} rx {}", theirs.tx),
+                false => format!(
+                    "{}ethtool -L {} tx {}",
+                    prefix_of(peer),
+                    peer.link.name,
+                    own.rx
+                ),
+            };
+            return self
+                .fail(format!(
+                    "it has {} receive queues, too few for what the {} send queues of its other end {} send",
+                    own.rx, theirs.tx, peer.link.name
+                ))
+                .mend(format!("{mend}; or --mode skb"));
+        }
+        let few = own.map_or_else(String::new, |own| {
+            format!(
+                " ({} in use of {})",
+                own.combined.max(own.rx),
+                own.max_combined.max(own.max_rx)
+            )
+        });
+        self.fail(format!(
+            "its queues{few} leave none for XDP to send from, or are too few"
+        ))
+        .mend(format!(
+            "{prefix}ethtool -L {name} combined N, with N half of what there is; or --mode skb"
+        ))
+    }
+
+    fn offload_in_the_way(self) -> Error {
+        let (prefix, name) = (self.site.prefix(), self.site.name());
+        let features = Ethtool::open(self.site.namespace(), name)
+            .and_then(|ethtool| ethtool.features())
+            .unwrap_or_default();
+        // Those that drivers refuse XDP for, by the names that ethtool takes.
+        let suspects = ["rx-lro", "rx-gro-hw", "rx-vlan-hw-parse", "rx-checksum"];
+        let on: Vec<_> = suspects
+            .into_iter()
+            .filter(|suspect| {
+                let named = |one: &&Feature| one.name == *suspect && one.on && one.changeable;
+                features.iter().any(|one| named(&one))
+            })
+            .map(|suspect| format!("{suspect} off"))
+            .collect();
+        let mend = match on.is_empty() {
+            true => format!("trawl doctor -i {} shows the offloads", self.site.label()),
+            false => format!("{prefix}ethtool -K {name} {}", on.join(" ")),
+        };
+        self.fail("an offload is in the way")
+            .mend(format!("{mend}; or --mode skb"))
+    }
+}
+
+fn prefix_of(peer: &Peer) -> String {
+    peer.namespace
+        .as_ref()
+        .map_or_else(String::new, Namespace::exec_prefix)
 }

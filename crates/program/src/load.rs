@@ -13,6 +13,7 @@ use crate::ready::{Change, Readiness};
 use crate::record::Record;
 use crate::run_config::RunConfig;
 use crate::site::{Site, make_directory};
+use crate::standing::all_pins;
 use crate::tappable::{self, Fitted, Hooks, Problem};
 
 /// The largest file that is taken for an object file.
@@ -258,7 +259,9 @@ impl Source {
         let mut fitted = self.fit_hooks(&name, &targets)?;
         let with_hooks = !fitted.maps.is_empty();
         let label = self.label;
+        let offload = self.offload;
         let cannot_load = |e: LoadFailure| match with_hooks {
+            _ if offload && e.log.is_empty() => explain::cannot_offload(site, &name),
             true => explain::cannot_fit(&label, &name, &e),
             false => explain::cannot_load(&label, &name, &e),
         };
@@ -322,12 +325,16 @@ impl Source {
     fn place_pins(&mut self, pins: &mut Pins) -> Result<()> {
         let maps = self.object.maps();
         if let Some(directory) = self.pin_maps.clone() {
-            if !directory.is_dir() {
+            let directory = visible(&directory)?;
+            if directory.is_dir() {
+                pins.share(&directory);
+            } else {
                 make_directory(&directory)?;
                 pins.made.push(directory.clone());
             }
             for one in maps.iter().filter(|one| !one.is_data) {
-                self.object.pin_at(&one.name, &directory.join(&one.name))?;
+                self.object
+                    .pin_at(&one.name, &directory.join(one.name.replace('.', "_")))?;
             }
         } else if maps
             .iter()
@@ -336,14 +343,33 @@ impl Source {
             bpffs::lasting_or_mounted()?;
         }
         for one in &maps {
-            if let Some(path) = self.object.pin_path(&one.name)
-                && !path.exists()
-            {
-                pins.expected.push(path);
+            match self.object.pin_path(&one.name) {
+                Some(path) if path.exists() => pins.share(&path),
+                Some(path) => pins.expected.push(path),
+                None => {}
             }
         }
         Ok(())
     }
+}
+
+/// A directory in a BPF file system, by a path that leads there from here; an error if it is in none.
+fn visible(directory: &Path) -> Result<PathBuf> {
+    let mount = bpffs::lasting_or_mounted()?;
+    let directory = match directory.strip_prefix(bpffs::USUAL) {
+        Ok(rest) => mount.join(rest),
+        Err(_) => std::path::absolute(directory)
+            .map_err(|e| Error::os(format!("cannot pin maps in {}", directory.display()), e))?,
+    };
+    let exists = directory.ancestors().find(|path| path.exists());
+    if !exists.is_some_and(bpffs::is_on_bpffs) {
+        return Err(Error::failed(
+            format!("cannot pin maps in {}", directory.display()),
+            "it is not in a BPF file system, and only there objects can be pinned",
+        )
+        .mend(format!("name a directory under {}", bpffs::USUAL)));
+    }
+    Ok(directory)
 }
 
 /// A program that the kernel has, but that is not attached anywhere yet.
@@ -422,7 +448,7 @@ impl Program {
         Record {
             name: self.name.clone(),
             source: self.source.clone(),
-            pins: self.pins.made.clone(),
+            pins: [&self.pins.shared[..], &self.pins.made].concat(),
             changes: self.changes.clone(),
         }
     }
@@ -439,10 +465,19 @@ impl AsFd for Program {
 struct Pins {
     expected: Vec<PathBuf>,
     made: Vec<PathBuf>,
+    /// Made for other programs of trawl before; the last of them takes them along.
+    shared: Vec<PathBuf>,
     kept: bool,
 }
 
 impl Pins {
+    /// Notes something that is there already.
+    fn share(&mut self, path: &Path) {
+        if all_pins().iter().any(|known| known == path) {
+            self.shared.push(path.to_owned());
+        }
+    }
+
     /// libbpf has pinned the maps.
     fn pinned_by_now(&mut self) {
         let made = self.expected.drain(..).filter(|path| path.exists());

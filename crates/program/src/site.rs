@@ -155,6 +155,12 @@ pub(crate) fn all_directories() -> Vec<PathBuf> {
     entries.flatten().map(|entry| entry.path()).collect()
 }
 
+/// The namespace that a directory's interface is in, by its inode.
+pub(crate) fn namespace_of(directory: &Path) -> Option<u64> {
+    let (namespace, _) = directory.file_name()?.to_str()?.split_once('-')?;
+    namespace.parse().ok()
+}
+
 pub(crate) fn make_directory(path: &Path) -> Result<()> {
     match fs::DirBuilder::new().mode(0o700).create(path) {
         Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use trawl_kernel::bpf::{info, link, program};
 use trawl_kernel::netlink::{Netlink, XdpAttachment, XdpExpected, XdpMode};
-use trawl_kernel::{Error, Result, bpffs};
+use trawl_kernel::{Error, Result, bpffs, netns};
 
 use crate::dispatcher::Dispatcher;
 use crate::load::{Program, remove};
@@ -119,7 +119,14 @@ impl Standing {
 
     /// Removes the pins, and puts back what was switched for the program.
     pub(crate) fn forget(&self) {
-        remove(&self.record.pins);
+        // What other programs share with this one stays, and goes with the last of them.
+        let shared: Vec<PathBuf> = all_records()
+            .filter(|(directory, _)| *directory != self.directory)
+            .flat_map(|(_, record)| record.pins)
+            .collect();
+        let mut own = self.record.pins.clone();
+        own.retain(|path| !shared.contains(path));
+        remove(&own);
         for file in entries(&self.directory.join(MAPS)) {
             let _ = fs::remove_file(file);
         }
@@ -214,12 +221,24 @@ impl Drop for Pinned {
 
 /// What is switched for programs of trawl, on whatever interfaces they are.
 pub(crate) fn all_changes() -> Vec<Change> {
-    let programs = site::all_directories();
-    let records = programs.iter().flat_map(|site| entries(site));
-    records
-        .filter_map(|program| Record::read(&program.join(RECORD)))
-        .flat_map(|record| record.changes)
+    all_records()
+        .flat_map(|(_, record)| record.changes)
         .collect()
+}
+
+/// Pins and directories that were made for programs of trawl, on whatever interfaces they are.
+pub(crate) fn all_pins() -> Vec<PathBuf> {
+    all_records().flat_map(|(_, record)| record.pins).collect()
+}
+
+/// The notes of all programs, with the directories they are in.
+fn all_records() -> impl Iterator<Item = (PathBuf, Record)> {
+    let sites = site::all_directories();
+    let programs: Vec<PathBuf> = sites.iter().flat_map(|site| entries(site)).collect();
+    programs.into_iter().filter_map(|program| {
+        let record = Record::read(&program.join(RECORD))?;
+        Some((program, record))
+    })
 }
 
 /// All programs on the interface: those attached to it, and those behind dispatchers that are.
@@ -267,6 +286,16 @@ fn read_one(directory: PathBuf, attached: &[XdpAttachment]) -> Option<Standing> 
     })
 }
 
+/// As [`sweep`], if there is anything to look through and this process may do so.
+pub(crate) fn clear_away(site: &Site) {
+    if site::all_directories().is_empty() {
+        return;
+    }
+    if let (Ok(lock), Ok(attached)) = (site.lock(), on(site)) {
+        sweep(&lock, &attached);
+    }
+}
+
 /// Removes pins of programs that are attached nowhere any more: their interface is gone, somebody else took them off,
 /// or the command that loaded them was killed half-way.
 pub(crate) fn sweep(lock: &Lock, attached: &[XdpAttachment]) {
@@ -275,13 +304,17 @@ pub(crate) fn sweep(lock: &Lock, attached: &[XdpAttachment]) {
             one.forget();
         }
     }
+    let mut namespaces = None;
     for directory in site::all_directories() {
         let left = read_all(&directory, &[]);
-        let has_ended = |one: &Standing| {
-            one.link
-                .as_ref()
-                .and_then(|link| info::link(link.as_fd()).ok())
-                .is_some_and(|about| about.ifindex == 0)
+        let mut has_ended = |one: &Standing| match &one.link {
+            Some(link) => info::link(link.as_fd()).is_ok_and(|about| about.ifindex == 0),
+            // Attached by netlink, or behind a dispatcher: there for as long as its namespace is.
+            None => {
+                let known = namespaces.get_or_insert_with(netns::findable);
+                site::namespace_of(&directory)
+                    .is_some_and(|id| known.iter().all(|one| one.identity().1 != id))
+            }
         };
         for one in left.iter().filter(|one| has_ended(one)) {
             one.forget();

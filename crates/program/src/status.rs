@@ -14,7 +14,7 @@ use trawl_kernel::{Error, Result};
 use crate::attach::link_of;
 use crate::dispatcher::Dispatcher;
 use crate::site::Site;
-use crate::standing::Standing;
+use crate::standing::{self, Standing};
 
 /// An interface with its programs.
 #[derive(Clone, Debug, Serialize)]
@@ -103,7 +103,13 @@ impl Runs {
 
 /// What is on each of these interfaces. With a time to measure for, the kernel counts for that long how often each
 /// program runs; else the counts are those since it began to, if it does.
+///
+/// What trawl keeps of programs that are gone, because others took them off or their interface is no more, is cleared
+/// away on the way.
 pub fn of(sites: &[Site], measure: Option<Duration>) -> Result<Vec<Status>> {
+    for site in sites {
+        standing::clear_away(site);
+    }
     let look = Look {
         owners: Owners::look(),
         pins: bpffs::pinned(),

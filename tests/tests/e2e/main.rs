@@ -19,3 +19,6 @@ mod tappable;
 mod tools;
 mod tracing;
 mod unchanged;
+mod xdp_load;
+mod xdp_refusals;
+mod xdp_status;

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
+/* A section as people named them before libbpf laid down which names say what. */
+#include "../programs/common.h"
+
+SEC("xdp_filter")
+int old_section(struct xdp_md *context)
+{
+	(void)context;
+	return XDP_PASS;
+}

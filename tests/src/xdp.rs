@@ -1,0 +1,100 @@
+//! `trawl xdp` as a test runs it: what status tells, and whether anything is left.
+
+use std::path::Path;
+
+use serde_json::Value;
+use trawl_lab::Station;
+
+use crate::lab::place;
+use crate::{Lab, trawl, witness};
+
+/// Runs a command that has to succeed, and returns what it printed.
+#[track_caller]
+pub fn succeeds(arguments: &[&str]) -> String {
+    let output = trawl(arguments);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {said}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The command fails with this status, and says these words without a panic.
+#[track_caller]
+pub fn fails(arguments: &[&str], status: i32, words: &[&str]) {
+    let output = trawl(arguments);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {said}");
+    assert!(!said.contains("panicked"), "{said}");
+    for word in words {
+        assert!(said.contains(word), "{word:?} is missing in: {said}");
+    }
+}
+
+/// What `trawl xdp status` tells of an interface.
+#[track_caller]
+pub fn status_of(interface: &str) -> Value {
+    let text = succeeds(&["xdp", "status", "-i", interface, "--json"]);
+    let all: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    all["interfaces"][0].clone()
+}
+
+/// The programs that do the work: those on the interface, or those behind its dispatcher.
+#[track_caller]
+pub fn programs_on(interface: &str) -> Vec<Value> {
+    let status = status_of(interface);
+    let attached = status["programs"].as_array().expect("a list").clone();
+    let behind = |one: Value| {
+        let chain = one["chain"].as_array().expect("a list").clone();
+        match chain.is_empty() {
+            true => vec![one],
+            false => chain,
+        }
+    };
+    attached.into_iter().flat_map(behind).collect()
+}
+
+/// The number of the only program that does the work.
+#[track_caller]
+pub fn only_program(interface: &str) -> u64 {
+    let programs = programs_on(interface);
+    assert_eq!(programs.len(), 1, "{programs:?}");
+    programs[0]["id"].as_u64().expect("a number")
+}
+
+/// The directory of what trawl has pinned for a station's interface.
+pub fn pins_of(station: &Station) -> String {
+    let namespace = station.namespace.identity().1;
+    format!("/sys/fs/bpf/trawl/{namespace}-{}", station.index)
+}
+
+/// Nothing is on the interface any more, and of these programs and maps nothing is left.
+#[track_caller]
+pub fn all_gone(lab: &Lab, programs: &[u64], maps: &[u64]) {
+    witness::nothing_attached(&lab.pair.b);
+    for program in programs {
+        witness::wait_unloaded(*program);
+    }
+    for map in maps {
+        crate::wait_until(&format!("map {map} is gone"), || {
+            let shown = witness::output("bpftool", &["map", "show", "id", &map.to_string()]);
+            !shown.status.success()
+        });
+    }
+    let pins = pins_of(&lab.pair.b);
+    assert!(!Path::new(&pins).exists(), "{pins} is left");
+}
+
+/// Takes everything off the receiving end when the test is over, however it ends.
+#[derive(Debug)]
+pub struct CleanUp(pub String);
+
+impl CleanUp {
+    pub fn of(lab: &Lab) -> Self {
+        Self(place(&lab.pair.b))
+    }
+}
+
+impl Drop for CleanUp {
+    fn drop(&mut self) {
+        let _ = trawl(&["xdp", "unload", &self.0, "--all"]);
+    }
+}

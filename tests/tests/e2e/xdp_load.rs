@@ -1,0 +1,290 @@
+//! Programs that are loaded stay until they are unloaded, and leave nothing then.
+
+use std::path::Path;
+
+use serde_json::Value;
+use trawl_tests::programs::object_file;
+use trawl_tests::witness::{is_loaded, output, run, xdp_on};
+use trawl_tests::xdp::{
+    CleanUp, all_gone, fails, only_program, pins_of, programs_on, status_of, succeeds,
+};
+use trawl_tests::{Lab, binary, frames, wait_until};
+
+/// The maps of a program, as bpftool tells.
+#[track_caller]
+fn maps_of(program: u64) -> Vec<u64> {
+    let text = run(
+        "bpftool",
+        &["-j", "prog", "show", "id", &program.to_string()],
+    );
+    let about: Value = serde_json::from_str(&text).expect("JSON");
+    let ids = about["map_ids"].as_array().cloned().unwrap_or_default();
+    ids.iter().filter_map(Value::as_u64).collect()
+}
+
+/// The number in a map of one value, as bpftool dumps it.
+#[track_caller]
+fn number_in(map: u64) -> u64 {
+    let text = run("bpftool", &["-j", "map", "dump", "id", &map.to_string()]);
+    let all: Value = serde_json::from_str(&text).expect("JSON");
+    all[0]["formatted"]["value"]
+        .as_u64()
+        .unwrap_or_else(|| panic!("no number in {text}"))
+}
+
+#[test]
+fn what_is_loaded_stays_and_runs_until_it_is_unloaded() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (place, file) = (lab.receiver(), object_file(&lab, "several"));
+    let said = succeeds(&["xdp", "load", &place, &file, "--prog", "several_third"]);
+    assert!(
+        said.contains("several_third") && said.contains("native"),
+        "{said}"
+    );
+    let (_, mode) = xdp_on(&lab.pair.b).expect("a program");
+    assert_eq!(mode, "native");
+    let program = only_program(&place);
+    assert!(said.contains(&program.to_string()), "{said}");
+    let maps = maps_of(program);
+    assert_eq!(maps.len(), 1);
+    lab.send(&[frames::silent(64)], 5);
+    wait_until("five packets are counted", || number_in(maps[0]) == 5);
+    let said = succeeds(&["xdp", "unload", &place]);
+    assert!(said.contains(&program.to_string()), "{said}");
+    all_gone(&lab, &[program], &maps);
+    fails(&["xdp", "unload", &place], 1, &["no XDP program"]);
+}
+
+#[test]
+fn it_makes_no_difference_how_the_namespace_is_entered() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (station, file) = (&lab.pair.b, object_file(&lab, "several"));
+    // ip netns exec puts a /sys without a BPF file system over the real one.
+    let trawl = binary::path().to_str().expect("plain");
+    let inside = ["netns", "exec", &station.name, trawl, "xdp"];
+    let name = station.interface.as_str();
+    run(
+        "ip",
+        &[
+            &inside[..],
+            &["load", name, &file, "--prog", "several_first"],
+        ]
+        .concat(),
+    );
+    assert!(Path::new(&pins_of(station)).is_dir());
+    let program = only_program(&lab.receiver());
+    let shown = run(
+        "ip",
+        &[&inside[..], &["status", "-i", name, "--json"]].concat(),
+    );
+    assert!(shown.contains(&format!("\"id\": {program}")), "{shown}");
+    // And unloaded by a third way.
+    succeeds(&["xdp", "unload", name, "--netns", &station.name]);
+    all_gone(&lab, &[program], &[]);
+}
+
+#[test]
+fn one_of_several_programs_is_chosen_by_name() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (place, file) = (lab.receiver(), object_file(&lab, "several"));
+    let names = ["several_first", "several_second", "several_third"];
+    fails(
+        &["xdp", "load", &place, &file],
+        1,
+        &[&["several XDP programs", "--prog"], &names[..]].concat(),
+    );
+    fails(
+        &["xdp", "load", &place, &file, "--prog", "fourth"],
+        1,
+        &[&["no XDP program fourth"], &names[..]].concat(),
+    );
+    // Only one is in this section.
+    succeeds(&["xdp", "load", &place, &file, "--prog", "xdp.frags"]);
+    assert_eq!(programs_on(&place)[0]["name"], "several_second");
+    succeeds(&["xdp", "unload", &place]);
+    let old = object_file(&lab, "old_section");
+    succeeds(&["xdp", "load", &place, &old]);
+    assert_eq!(programs_on(&place)[0]["name"], "old_section");
+    succeeds(&["xdp", "unload", &place]);
+    all_gone(&lab, &[], &[]);
+}
+
+#[test]
+fn a_program_takes_anothers_place_only_if_told_to() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (place, station) = (lab.receiver(), &lab.pair.b);
+    let file = object_file(&lab, "several");
+    // Somebody else's, by netlink.
+    let theirs = object_file(&lab, "old_section");
+    let object = [
+        "-n",
+        &station.name,
+        "link",
+        "set",
+        "dev",
+        &station.interface,
+        "xdpdrv",
+        "object",
+        &theirs,
+        "section",
+        "xdp_filter",
+    ];
+    if !output("ip", &object).status.success() {
+        // iproute2 without libbpf knows only maps of its own sort.
+        let name = station.interface.as_str();
+        let pin = format!("/sys/fs/bpf/{}-theirs", station.name);
+        run("bpftool", &["prog", "load", &theirs, &pin, "type", "xdp"]);
+        let namespace = format!("--net=/run/netns/{}", station.name);
+        let attach = [
+            "bpftool", "net", "attach", "xdpdrv", "pinned", &pin, "dev", name,
+        ];
+        run("nsenter", &[&[namespace.as_str()], &attach[..]].concat());
+        std::fs::remove_file(pin).expect("the pin");
+    }
+    let (first, _) = xdp_on(station).expect("a program");
+    let load = ["xdp", "load", &place, &file, "--prog", "several_first"];
+    fails(&load, 1, &["old_section", "--replace", "trawl xdp unload"]);
+    assert_eq!(xdp_on(station).expect("still there").0, first);
+    // It is not trawl's, so it has to be named.
+    fails(
+        &["xdp", "unload", &place],
+        1,
+        &[&first.to_string(), "--all"],
+    );
+    succeeds(&[&load[..], &["--replace"]].concat());
+    let second = only_program(&place);
+    assert_eq!(programs_on(&place)[0]["name"], "several_first");
+    trawl_tests::witness::wait_unloaded(first);
+    for mode in ["skb", "native"] {
+        succeeds(&[&load[..], &["--replace", "--mode", mode]].concat());
+        assert_eq!(xdp_on(station).expect("a program").1, mode);
+    }
+    let last = only_program(&place);
+    assert_ne!(second, last);
+    trawl_tests::witness::wait_unloaded(second);
+    succeeds(&["xdp", "unload", &place, &last.to_string()]);
+    all_gone(&lab, &[first, second, last], &[]);
+}
+
+#[test]
+fn somebody_elses_program_is_taken_off_by_its_number() {
+    let Some(lab) = Lab::open() else { return };
+    let place = lab.receiver();
+    let held = trawl_lab::program::Loaded::native(trawl_lab::program::Does::Drop, &lab.pair.b)
+        .expect("a program");
+    let status = status_of(&place);
+    let program = &status["programs"][0];
+    assert_eq!(
+        (&program["kind"], &program["name"]),
+        (&"plain".into(), &"lab_drop".into())
+    );
+    let id = program["id"].as_u64().expect("a number");
+    fails(
+        &["xdp", "unload", &place, "1"],
+        1,
+        &["program 1 is not on it", &id.to_string()],
+    );
+    succeeds(&["xdp", "unload", &place, &id.to_string()]);
+    assert_eq!(xdp_on(&lab.pair.b), None);
+    drop(held);
+}
+
+#[test]
+fn maps_are_pinned_and_shared_by_name() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (place, file) = (lab.receiver(), object_file(&lab, "several"));
+    let directory = format!("/sys/fs/bpf/{}-maps", lab.pair.b.name);
+    let load = [
+        "xdp",
+        "load",
+        &place,
+        &file,
+        "--pin-maps",
+        &directory,
+        "--prog",
+    ];
+    succeeds(&[&load[..], &["several_third"]].concat());
+    let (program, pin) = (only_program(&place), format!("{directory}/calls"));
+    let maps = maps_of(program);
+    let shown = run("bpftool", &["-j", "map", "show", "pinned", &pin]);
+    assert!(shown.contains(&format!("\"id\":{}", maps[0])), "{shown}");
+    lab.send(&[frames::silent(64)], 3);
+    wait_until("three packets are counted", || number_in(maps[0]) == 3);
+    // The next one goes on with what is there.
+    succeeds(&[&load[..], &["several_first", "--replace"]].concat());
+    assert_eq!(maps_of(only_program(&place)), maps);
+    assert!(Path::new(&pin).exists());
+    // On another interface too; the last of them takes the pins along.
+    let other = lab.sender();
+    let _clean_other = CleanUp(other.clone());
+    succeeds(&[&["xdp", "load", &other][..], &load[3..], &["several_third"]].concat());
+    assert_eq!(maps_of(only_program(&other)), maps);
+    succeeds(&["xdp", "unload", &place]);
+    assert!(Path::new(&pin).exists());
+    succeeds(&["xdp", "unload", &other]);
+    assert!(!Path::new(&directory).exists());
+    all_gone(&lab, &[program], &maps);
+    let elsewhere = lab.file("maps");
+    fails(
+        &[
+            "xdp",
+            "load",
+            &place,
+            &file,
+            "--pin-maps",
+            &elsewhere,
+            "--prog",
+            "several_third",
+        ],
+        1,
+        &[&elsewhere, "/sys/fs/bpf"],
+    );
+    assert!(!Path::new(&elsewhere).exists());
+    all_gone(&lab, &[], &[]);
+}
+
+#[test]
+fn program_arrays_stay_filled() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (place, file) = (lab.receiver(), object_file(&lab, "tail_calls"));
+    succeeds(&["xdp", "load", &place, &file, "--prog", "tail_calls"]);
+    let program = only_program(&place);
+    let maps = maps_of(program);
+    let slots = trawl_tests::witness::slots(maps[0] as u32);
+    assert_eq!(slots.len(), 2);
+    assert!(slots.iter().all(|(_, program)| is_loaded(*program)));
+    succeeds(&["xdp", "unload", &place]);
+    let targets: Vec<u64> = slots.iter().map(|(_, program)| *program).collect();
+    all_gone(&lab, &[&targets[..], &[program]].concat(), &maps);
+}
+
+#[test]
+fn what_is_left_of_a_vanished_interface_is_cleared_away() {
+    let Some(lab) = Lab::open() else { return };
+    let (place, file) = (lab.receiver(), object_file(&lab, "several"));
+    succeeds(&["xdp", "load", &place, &file, "--prog", "several_third"]);
+    let (program, station) = (only_program(&place), &lab.pair.b);
+    let pins = pins_of(station);
+    assert!(Path::new(&pins).is_dir());
+    run(
+        "ip",
+        &["-n", &station.name, "link", "del", &station.interface],
+    );
+    succeeds(&["xdp", "status", "--netns", &station.name]);
+    // Where it stood by itself, its link tells; behind a dispatcher, only the namespace does.
+    if Path::new(&pins).exists() {
+        assert!(
+            trawl_kernel::probe::Feature::Freplace
+                .probe()
+                .is_supported()
+        );
+        return;
+    }
+    trawl_tests::witness::wait_unloaded(program);
+}

@@ -1,0 +1,256 @@
+//! What cannot be loaded is refused with the reason and the command that mends it, and leaves nothing.
+
+use std::os::unix::fs::PermissionsExt;
+
+use trawl_lab::PairOptions;
+use trawl_tests::programs::{object, object_file};
+use trawl_tests::witness::{output, run, xdp_on};
+use trawl_tests::xdp::{CleanUp, all_gone, fails, succeeds};
+use trawl_tests::{Lab, binary};
+
+#[test]
+fn files_that_are_no_objects() {
+    let Some(lab) = Lab::open() else { return };
+    let place = lab.receiver();
+    let refused = |file: &str, words: &[&str]| {
+        fails(
+            &["xdp", "load", &place, file],
+            1,
+            &[&[file], words].concat(),
+        );
+    };
+    let written = |name: &str, bytes: &[u8]| {
+        let path = lab.file(name);
+        std::fs::write(&path, bytes).expect("a file");
+        path
+    };
+    refused(&lab.file("missing.o"), &["No such file"]);
+    refused(&lab.file(""), &["not a file"]);
+    refused(&written("empty.o", b""), &["empty"]);
+    refused(
+        &written("text.c", b"#include <linux/bpf.h>\n"),
+        &["source text", "clang"],
+    );
+    refused(
+        &written("noise.o", &[7; 500]),
+        &["not an ELF object", "clang"],
+    );
+    refused(&written("cut.o", &object("several")[..200]), &["cut.o"]);
+    refused("/bin/true", &["not one for BPF", "clang"]);
+    refused(
+        &object_file(&lab, "no_xdp"),
+        &["no XDP program", "for_tc", "tc"],
+    );
+    all_gone(&lab, &[], &[]);
+}
+
+#[test]
+fn objects_that_are_cut_or_changed_anywhere_do_no_harm() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let place = lab.receiver();
+    let whole = object("several");
+    for step in 1..24 {
+        let mut bytes = whole.to_vec();
+        match step % 2 {
+            0 => bytes.truncate(whole.len() * step / 24),
+            _ => bytes[whole.len() * step / 24] ^= 0xff,
+        }
+        let path = lab.file("changed.o");
+        std::fs::write(&path, bytes).expect("a file");
+        let output = trawl_tests::trawl(&["xdp", "load", &place, &path, "--prog", "several_third"]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!said.contains("panicked"), "{said}");
+        match output.status.code() {
+            Some(0) => drop(succeeds(&["xdp", "unload", &place])),
+            code => assert_eq!(code, Some(1), "{said}"),
+        }
+    }
+    all_gone(&lab, &[], &[]);
+}
+
+#[test]
+fn what_the_verifier_refuses_is_shown_with_its_line() {
+    let Some(lab) = Lab::open() else { return };
+    let file = object_file(&lab, "out_of_bounds");
+    fails(
+        &["xdp", "load", &lab.receiver(), &file],
+        1,
+        &[
+            "out_of_bounds",
+            "the verifier refuses it",
+            "invalid access to packet",
+            "return data[3] ? XDP_PASS : XDP_DROP;",
+        ],
+    );
+    all_gone(&lab, &[], &[]);
+}
+
+#[test]
+fn interfaces_and_namespaces_that_are_not_there() {
+    let Some(lab) = Lab::open() else { return };
+    let file = object_file(&lab, "several");
+    let station = &lab.pair.b;
+    let nowhere = format!("{}:nowhere", station.name);
+    for arguments in [
+        &["xdp", "load", &nowhere, &file][..],
+        &["xdp", "unload", &nowhere],
+        &["xdp", "status", "-i", &nowhere],
+        &["xdp", "maps", "-i", &nowhere],
+    ] {
+        fails(
+            arguments,
+            1,
+            &["nowhere", "does not exist", &station.interface],
+        );
+    }
+    fails(
+        &["xdp", "status", "--netns", "trawl-no-such"],
+        1,
+        &["trawl-no-such", "does not exist"],
+    );
+    fails(&["xdp", "load", &lab.receiver()], 2, &["FILE.o"]);
+    fails(
+        &["xdp", "load", &lab.receiver(), &file, "--mode", "warp"],
+        2,
+        &["warp", "native"],
+    );
+    fails(
+        &["xdp", "unload", &lab.receiver(), "1", "--all"],
+        2,
+        &["--all"],
+    );
+}
+
+#[test]
+fn a_driver_without_xdp() {
+    let Some(lab) = Lab::open() else { return };
+    let place = format!("{}:lo", lab.pair.b.name);
+    let _clean = CleanUp(place.clone());
+    let file = object_file(&lab, "several");
+    let load = ["xdp", "load", &place, &file, "--prog", "several_third"];
+    fails(
+        &[&load[..], &["--mode", "native"]].concat(),
+        1,
+        &["native XDP", "--mode skb"],
+    );
+    // Unasked, it goes where it can.
+    let said = succeeds(&load);
+    assert!(said.contains("skb mode"), "{said}");
+    succeeds(&["xdp", "unload", &place]);
+    fails(
+        &[
+            "xdp",
+            "load",
+            &lab.receiver(),
+            &file,
+            "--prog",
+            "several_third",
+            "--mode",
+            "hw",
+        ],
+        1,
+        &["card", "--mode native"],
+    );
+    all_gone(&lab, &[], &[]);
+}
+
+#[test]
+fn an_mtu_that_is_too_large_for_native_mode() {
+    let options = PairOptions {
+        mtu: 9000,
+        ..PairOptions::default()
+    };
+    let Some(lab) = Lab::with(options) else {
+        return;
+    };
+    let _clean = CleanUp::of(&lab);
+    let (place, file) = (lab.receiver(), object_file(&lab, "several"));
+    let load = ["xdp", "load", &place, &file, "--prog"];
+    let mend = format!(
+        "ip netns exec {} ip link set {} mtu",
+        lab.pair.a.name, lab.pair.a.interface
+    );
+    fails(
+        &[&load[..], &["several_third"]].concat(),
+        1,
+        &["MTU", "9000", &mend, "xdp.frags", "--mode skb"],
+    );
+    assert_eq!(xdp_on(&lab.pair.b), None);
+    // One that copes with packets in several pieces.
+    succeeds(&[&load[..], &["several_second"]].concat());
+    assert_eq!(xdp_on(&lab.pair.b).expect("a program").1, "native");
+    succeeds(&["xdp", "unload", &place]);
+    all_gone(&lab, &[], &[]);
+}
+
+#[test]
+fn too_few_queues_for_native_mode() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (place, file, station) = (lab.receiver(), object_file(&lab, "several"), &lab.pair.b);
+    let name = station.interface.as_str();
+    let ethtool = |queues: &str| {
+        run(
+            "ip",
+            &[
+                "netns",
+                "exec",
+                &station.name,
+                "ethtool",
+                "-L",
+                name,
+                "rx",
+                queues,
+            ],
+        )
+    };
+    ethtool("1");
+    let load = ["xdp", "load", &place, &file, "--prog", "several_third"];
+    let mend = format!("ip netns exec {} ethtool -L {name} rx 2", station.name);
+    fails(&load, 1, &["1 receive queues", "2 send queues", &mend]);
+    ethtool("2");
+    succeeds(&load);
+}
+
+#[test]
+fn no_privileges() {
+    let Some(lab) = Lab::open() else { return };
+    // Where everybody may run it, whoever built it.
+    let (copy, file) = (lab.file("trawl"), object_file(&lab, "several"));
+    std::fs::copy(binary::path(), &copy).expect("a copy");
+    for path in [copy.as_str(), &lab.file(""), &file] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("ours");
+    }
+    let nobody = [
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "--inh-caps=-all",
+        "--no-new-privs",
+    ];
+    let load = [
+        copy.as_str(),
+        "xdp",
+        "load",
+        "lo",
+        &file,
+        "--prog",
+        "several_third",
+    ];
+    let refused = output("setpriv", &[&nobody[..], &load].concat());
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("root") || said.contains("CAP_"), "{said}");
+    // Looking is free.
+    let shown = output(
+        "setpriv",
+        &[&nobody[..], &[copy.as_str(), "xdp", "status", "-i", "lo"]].concat(),
+    );
+    assert_eq!(
+        shown.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&shown.stderr)
+    );
+}

@@ -1,0 +1,145 @@
+//! What `trawl xdp status` and `trawl xdp maps` tell is what other tools see.
+
+use serde_json::Value;
+use trawl_lab::program::{Does, Loaded};
+use trawl_tests::programs::object_file;
+use trawl_tests::witness::{run, xdp_on};
+use trawl_tests::xdp::{CleanUp, only_program, programs_on, status_of, succeeds};
+use trawl_tests::{Lab, frames};
+
+#[track_caller]
+fn bpftool(arguments: &[&str]) -> Value {
+    let text = run("bpftool", &[&["-j"], arguments].concat());
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+#[test]
+fn names_tags_and_maps_are_those_that_others_see() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (place, file) = (lab.receiver(), object_file(&lab, "members"));
+    let load = ["xdp", "load", &place, &file, "--prog"];
+    succeeds(&[&load[..], &["copes_with_fragments_too"]].concat());
+    let program = &programs_on(&place)[0];
+    let id = program["id"].as_u64().expect("a number").to_string();
+    let theirs = bpftool(&["prog", "show", "id", &id]);
+    assert_eq!(program["tag"], theirs["tag"]);
+    // The kernel itself keeps 15 characters.
+    assert_eq!(program["name"], "copes_with_fragments_too");
+    assert_eq!(program["maps"], theirs["map_ids"]);
+    assert_eq!(program["source"], file.as_str());
+    assert_eq!(status_of(&place)["programs"][0]["mode"], "native");
+    let maps: Value =
+        serde_json::from_str(&succeeds(&["xdp", "maps", "-i", &place, "--json"])).expect("JSON");
+    let trail = maps["maps"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .find(|one| one["name"] == "trail")
+        .expect("the program's map");
+    let map = trail["id"].as_u64().expect("a number").to_string();
+    let theirs = bpftool(&["map", "show", "id", &map]);
+    for (ours, name) in [
+        ("type", "type"),
+        ("key_size", "bytes_key"),
+        ("value_size", "bytes_value"),
+        ("max_entries", "max_entries"),
+        ("memory", "bytes_memlock"),
+    ] {
+        assert_eq!(trail[ours], theirs[name], "{ours}");
+    }
+    let pin = trail["pins"][0].as_str().expect("it is pinned");
+    assert_eq!(bpftool(&["map", "show", "pinned", pin])["id"], theirs["id"]);
+    assert_eq!(trail["used_by"][0]["name"], "copes_with_fragments_too");
+    let text = succeeds(&["xdp", "maps", "--netns", &lab.pair.b.name]);
+    assert!(text.contains("trail") && text.contains(pin), "{text}");
+}
+
+#[test]
+fn runs_are_counted_while_they_are_measured() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (place, file) = (lab.receiver(), object_file(&lab, "several"));
+    succeeds(&["xdp", "load", &place, &file, "--prog", "several_third"]);
+    let status = succeeds(&["xdp", "status", "-i", &place]);
+    assert!(status.contains("several_third"), "{status}");
+    let measured = std::thread::scope(|scope| {
+        let measuring =
+            scope.spawn(|| succeeds(&["xdp", "status", "-i", &place, "--measure", "2s", "--json"]));
+        while !measuring.is_finished() {
+            lab.send(&[frames::silent(64)], 100);
+        }
+        measuring.join().expect("status")
+    });
+    let all: Value = serde_json::from_str(&measured).expect("JSON");
+    let head = &all["interfaces"][0]["programs"][0];
+    let runs = &head["runs"];
+    assert!(runs["count"].as_u64() > Some(0), "{measured}");
+    assert!(runs["ns_per_packet"].as_f64() > Some(0.0), "{measured}");
+    assert_eq!(runs["seconds"], 2.0);
+}
+
+#[test]
+fn programs_of_others_are_told_apart() {
+    let Some(lab) = Lab::open() else { return };
+    let program = Loaded::skb(Does::DropLinearWithHook, &lab.pair.b).expect("a program");
+    let status = status_of(&lab.receiver());
+    let shown = &status["programs"][0];
+    assert_eq!(shown["kind"], "plain");
+    assert_eq!(shown["mode"], "skb");
+    assert_eq!(shown["source"], Value::Null);
+    assert_eq!(shown["id"].as_u64(), xdp_on(&lab.pair.b).map(|(id, _)| id));
+    assert!(shown["link"].is_u64(), "{shown}");
+    // This very process holds the link.
+    let holder = format!("({})", std::process::id());
+    let held = shown["held_by"].as_array().expect("a list");
+    assert!(
+        held.iter()
+            .any(|one| one.as_str().is_some_and(|one| one.ends_with(&holder))),
+        "{held:?}"
+    );
+    let text = succeeds(&["xdp", "status", "--netns", &lab.pair.b.name]);
+    assert!(
+        text.contains("not loaded by trawl") && text.contains(&holder),
+        "{text}"
+    );
+    drop(program);
+    let text = succeeds(&["xdp", "status", "--netns", &lab.pair.b.name]);
+    assert_eq!(text, "no XDP programs\n");
+}
+
+#[test]
+fn several_interfaces_and_namespaces_at_once() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    let (place, file) = (lab.receiver(), object_file(&lab, "several"));
+    succeeds(&["xdp", "load", &place, &file, "--prog", "several_third"]);
+    let program = only_program(&place);
+    let shown = |arguments: &[&str]| -> Vec<String> {
+        let text = succeeds(&[&["xdp", "status", "--json"], arguments].concat());
+        let all: Value = serde_json::from_str(&text).expect("JSON");
+        let interfaces = all["interfaces"].as_array().expect("a list").clone();
+        interfaces
+            .iter()
+            .map(|one| one["interface"].as_str().expect("a name").to_owned())
+            .collect()
+    };
+    // Those that were asked for, with a program or without.
+    assert_eq!(
+        shown(&["-i", &lab.sender(), &place]),
+        [lab.sender(), place.clone()]
+    );
+    // Those that have one.
+    assert_eq!(
+        shown(&["--netns", &a.name, &b.name]),
+        std::slice::from_ref(&place)
+    );
+    assert_eq!(shown(&["--netns", &a.name]), Vec::<String>::new());
+    assert!(shown(&["--all-namespaces"]).contains(&place));
+    assert_eq!(
+        shown(&["-i", "lo", "--netns", &a.name, "--netns", &b.name]),
+        [format!("{}:lo", a.name), format!("{}:lo", b.name)]
+    );
+    assert_eq!(program, only_program(&place));
+}
