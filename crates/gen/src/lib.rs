@@ -16,6 +16,8 @@ pub mod replay;
 pub mod run;
 pub mod source;
 pub mod stamp;
+pub mod target;
+pub mod traffic;
 
 pub use engine::{Engine, Sent};
 pub use source::{Next, Source};

@@ -3,10 +3,12 @@
 //! A [`Netlink`] belongs for good to the namespace it was opened in: it may be used from any thread.
 
 mod address;
+mod ask;
 mod generic;
 mod link;
 mod monitor;
 mod peer;
+mod route;
 mod socket;
 pub mod tc;
 #[cfg(test)]
@@ -19,6 +21,7 @@ pub use generic::{XdpAbilities, xdp_abilities};
 pub use link::{Link, Statistics, VlanTag, XdpAttachment, XdpExpected, XdpMode};
 pub use monitor::{LinkEvent, LinkMonitor};
 pub use peer::{Peer, veth_peer};
+pub use route::{Neighbour, Way};
 pub use socket::{Refusal, Socket};
 pub use veth::{VethEnd, create_veth};
 

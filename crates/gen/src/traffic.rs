@@ -1,0 +1,442 @@
+//! What is to be sent, as people say it, made into a [`Pattern`].
+//!
+//! A [`Spec`] is a kind of traffic and a text for each key, from the command line or from a template file. The keys are
+//! listed in [`KEYS`]. [`pattern`] turns one spec or a weighted mix of them into frames.
+
+pub mod field;
+mod frame;
+mod payload;
+mod size;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use trawl_kernel::{Error, Result};
+
+use crate::pattern::{Exception, Pattern, Variant};
+use field::{Choice, Kind};
+use payload::Payload;
+use size::Sizes;
+
+/// A schedule has at most so many entries: a mix whose order repeats later is cut there.
+const LONGEST_SCHEDULE: usize = 1 << 16;
+
+/// What kind of frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    Udp,
+    Tcp,
+    Icmp,
+    Arp,
+    Eth,
+    Raw,
+}
+
+impl Protocol {
+    pub const ALL: [Self; 6] = [
+        Self::Udp,
+        Self::Tcp,
+        Self::Icmp,
+        Self::Arp,
+        Self::Eth,
+        Self::Raw,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Tcp => "tcp",
+            Self::Icmp => "icmp",
+            Self::Arp => "arp",
+            Self::Eth => "eth",
+            Self::Raw => "raw",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.name() == text)
+    }
+
+    /// Has addresses that there is a route to.
+    pub fn is_ip(self) -> bool {
+        matches!(self, Self::Udp | Self::Tcp | Self::Icmp)
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+use Protocol::{Arp, Eth, Icmp, Raw, Tcp, Udp};
+
+const IP: &[Protocol] = &[Udp, Tcp, Icmp];
+const IP_ARP: &[Protocol] = &[Udp, Tcp, Icmp, Arp];
+const PORTS: &[Protocol] = &[Udp, Tcp];
+const BUILT: &[Protocol] = &[Udp, Tcp, Icmp, Arp, Eth];
+const PAYLOAD: &[Protocol] = &[Udp, Tcp, Icmp, Eth];
+const ANY: &[Protocol] = &Protocol::ALL;
+
+/// Every key, the kinds of traffic that have it, and what it is.
+pub const KEYS: [(&str, &[Protocol], &str); 29] = [
+    ("src-mac", BUILT, "source MAC address"),
+    ("dst-mac", BUILT, "destination MAC address"),
+    ("src", IP_ARP, "source address"),
+    ("dst", IP_ARP, "destination address"),
+    ("src-port", PORTS, "source port"),
+    ("dst-port", PORTS, "destination port"),
+    ("dscp", IP, "differentiated services code point"),
+    ("ttl", IP, "time to live, hop limit"),
+    (
+        "size",
+        ANY,
+        "length of each frame without the checksum at its end",
+    ),
+    ("payload", PAYLOAD, "what the frames carry"),
+    ("vlan", BUILT, "VLAN tags, outermost first"),
+    ("mpls", IP, "MPLS labels, outermost first"),
+    ("vxlan", BUILT, "VXLAN network identifier"),
+    ("outer-src", BUILT, "tunnel's source address"),
+    ("outer-dst", BUILT, "tunnel's destination address"),
+    ("outer-src-mac", BUILT, "tunnel's source MAC address"),
+    ("outer-dst-mac", BUILT, "tunnel's destination MAC address"),
+    ("flags", &[Tcp], "TCP flags"),
+    (
+        "seq",
+        &[Tcp, Icmp],
+        "TCP sequence number, ICMP echo sequence number",
+    ),
+    ("ack", &[Tcp], "TCP acknowledgement number"),
+    ("window", &[Tcp], "TCP window"),
+    ("type", &[Icmp], "ICMP type"),
+    ("code", &[Icmp], "ICMP code"),
+    ("id", &[Icmp], "ICMP echo identifier"),
+    ("op", &[Arp], "request or reply"),
+    ("ethertype", ANY, "Ethernet type"),
+    ("hex", &[Raw], "the frame in hexadecimal digits"),
+    ("flows", ANY, "how many flows the frames belong to, in turn"),
+    ("every", ANY, "N:KEY=VALUE: every Nth frame is different"),
+];
+
+/// A kind of traffic and a text for each key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spec {
+    pub protocol: Protocol,
+    values: BTreeMap<&'static str, String>,
+}
+
+/// A key whose value does not fit, and why: in a template file it is shown where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misfit {
+    pub key: String,
+    pub why: String,
+}
+
+impl Misfit {
+    fn new(key: &str, why: impl Into<String>) -> Self {
+        Self {
+            key: key.to_owned(),
+            why: why.into(),
+        }
+    }
+}
+
+impl From<Misfit> for Error {
+    fn from(misfit: Misfit) -> Self {
+        Self::usage(misfit.key, misfit.why)
+    }
+}
+
+impl Spec {
+    pub fn new(protocol: Protocol) -> Self {
+        Self {
+            protocol,
+            values: BTreeMap::new(),
+        }
+    }
+
+    /// Gives a key its value. Keys that there are not, or that this kind of traffic does not have, are refused.
+    pub fn set(&mut self, key: &str, value: impl Into<String>) -> Result<(), Misfit> {
+        let found = KEYS.iter().find(|(name, ..)| *name == key);
+        let Some((name, protocols, _)) = found else {
+            return Err(Misfit::new(
+                key,
+                format!("there is no such field{}", like(key)),
+            ));
+        };
+        if !protocols.contains(&self.protocol) {
+            return Err(Misfit::new(
+                key,
+                format!("{} frames do not have it", self.protocol),
+            ));
+        }
+        self.values.insert(name, value.into());
+        Ok(())
+    }
+
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.values.get(key).map(String::as_str)
+    }
+
+    /// Gives a key a value unless it has one.
+    pub fn set_default(&mut self, key: &'static str, value: impl Into<String>) {
+        self.values.entry(key).or_insert_with(|| value.into());
+    }
+
+    /// The values of a key.
+    fn choice(&self, key: &str, kind: Kind) -> Result<Option<Choice>, Misfit> {
+        let Some(text) = self.get(key) else {
+            return Ok(None);
+        };
+        kind.choice(text)
+            .map(Some)
+            .map_err(|why| Misfit::new(key, why))
+    }
+
+    fn choice_or(&self, key: &str, kind: Kind, default: u128) -> Result<Choice, Misfit> {
+        Ok(self.choice(key, kind)?.unwrap_or(Choice::Fixed(default)))
+    }
+
+    /// A key that has one value in all frames.
+    fn number_or(&self, key: &str, bits: u32, default: u128) -> Result<u128, Misfit> {
+        match self.choice_or(key, Kind::Number(bits), default)? {
+            Choice::Fixed(value) => Ok(value),
+            _ => Err(Misfit::new(key, "it is one number, the same in all frames")),
+        }
+    }
+
+    /// The address that frames are routed by: the first destination, of the tunnel where there is one.
+    pub fn destination(&self) -> Result<Option<IpAddr>, Misfit> {
+        let key = if self.get("vxlan").is_some() {
+            "outer-dst"
+        } else {
+            "dst"
+        };
+        self.address(key)
+    }
+
+    /// The first address of a key.
+    pub fn address(&self, key: &str) -> Result<Option<IpAddr>, Misfit> {
+        let Some(text) = self.get(key) else {
+            return Ok(None);
+        };
+        let choice = family(text)
+            .choice(text)
+            .map_err(|why| Misfit::new(key, why))?;
+        Ok(Some(match family(text) {
+            Kind::V6 => IpAddr::V6(choice.first().into()),
+            _ => IpAddr::V4((choice.first() as u32).into()),
+        }))
+    }
+
+    fn flows(&self) -> Result<Option<u64>, Misfit> {
+        match self.choice("flows", Kind::Number(32))? {
+            None => Ok(None),
+            Some(Choice::Fixed(0)) => Err(Misfit::new("flows", "there has to be one at least")),
+            Some(Choice::Fixed(flows)) => Ok(Some(flows as u64)),
+            Some(_) => Err(Misfit::new("flows", "it is one number")),
+        }
+    }
+
+    /// The spec of every so many-th frame.
+    fn exception(&self) -> Result<Option<(u64, Self)>, Misfit> {
+        let Some(text) = self.get("every") else {
+            return Ok(None);
+        };
+        let wrong = |why: &str| Misfit::new("every", why);
+        let shape = "write for example 1000:ethertype=0x1111";
+        let (every, changes) = text.split_once(':').ok_or_else(|| wrong(shape))?;
+        let every = Kind::Number(32).value(every).map_err(|why| wrong(&why))?;
+        if every == 0 {
+            return Err(wrong("every 0th frame is none"));
+        }
+        let mut other = self.clone();
+        other.values.remove("every");
+        for change in changes.split(';') {
+            let (key, value) = change.split_once('=').ok_or_else(|| wrong(shape))?;
+            let key = key.trim();
+            if matches!(key, "flows" | "every" | "size") {
+                return Err(wrong(&format!("{key} is the same for all frames")));
+            }
+            let set = other.set(key, value.trim());
+            set.map_err(|misfit| wrong(&format!("{}: {}", misfit.key, misfit.why)))?;
+        }
+        Ok(Some((every as u64, other)))
+    }
+}
+
+/// The kind of address a text begins with.
+pub(crate) fn family(text: &str) -> Kind {
+    if text.contains(':') && !text.starts_with("random:") || text.matches(':').count() > 1 {
+        Kind::V6
+    } else {
+        Kind::V4
+    }
+}
+
+/// The key that is nearest, as a question.
+fn like(key: &str) -> String {
+    let near = KEYS
+        .iter()
+        .map(|(name, ..)| (distance(key, name), *name))
+        .min();
+    match near {
+        Some((0..=2, name)) => format!("; is it {name}?"),
+        _ => {
+            let names: Vec<&str> = KEYS.iter().map(|(name, ..)| *name).collect();
+            format!("; there are {}", names.join(", "))
+        }
+    }
+}
+
+/// How many letters have to be put in, taken out or changed.
+fn distance(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (i, a) in one.bytes().enumerate() {
+        let mut before = row[0];
+        row[0] = i + 1;
+        for (j, b) in other.bytes().enumerate() {
+            let change = before + usize::from(a != b);
+            before = row[j + 1];
+            row[j + 1] = change.min(before + 1).min(row[j] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+/// What is known of the way that frames of a spec take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The longest frame, without VLAN tags; `None` where nobody has said.
+    pub mtu: Option<u32>,
+    pub seed: u64,
+}
+
+/// The frames of one spec: its variants, in the order in which they come.
+struct Part {
+    variants: Vec<Variant>,
+    /// The same with what every so many-th frame has different.
+    others: Vec<Variant>,
+    every: Option<u64>,
+    flows: Option<u64>,
+}
+
+impl Part {
+    fn of(spec: &Spec, limits: &Limits) -> Result<Self, Misfit> {
+        let exception = spec.exception()?;
+        let flows = spec.flows()?;
+        let variants = variants(spec, flows, limits)?;
+        let (every, others) = match &exception {
+            Some((every, other)) => (Some(*every), self::variants(other, flows, limits)?),
+            None => (None, Vec::new()),
+        };
+        if !others.is_empty() && others.len() != variants.len() {
+            return Err(Misfit::new(
+                "every",
+                "the other frames have another number of payloads",
+            ));
+        }
+        Ok(Self {
+            variants,
+            others,
+            every,
+            flows,
+        })
+    }
+}
+
+/// A spec's variants: one for each length and each payload, in turn.
+fn variants(spec: &Spec, flows: Option<u64>, limits: &Limits) -> Result<Vec<Variant>, Misfit> {
+    let sizes = match spec.get("size") {
+        Some(text) => Sizes::parse(text, limits.seed).map_err(|why| Misfit::new("size", why))?,
+        None => Sizes::Shortest,
+    };
+    let payloads = Payload::parse(spec.get("payload").unwrap_or("zeros"), limits.seed)
+        .map_err(|why| Misfit::new("payload", why))?;
+    let maker = frame::Maker::new(spec, flows, limits.seed)?;
+    let least = payloads
+        .iter()
+        .map(|one| maker.headers() + one.least())
+        .max();
+    let least = least.unwrap_or(0).max(maker.least());
+    let lengths = sizes
+        .lengths(least)
+        .map_err(|why| Misfit::new("size", why))?;
+    if let Some(mtu) = limits.mtu {
+        let most = mtu as usize + maker.link_header();
+        if let Some(length) = lengths.iter().find(|length| **length > most) {
+            let why = format!(
+                "a frame of {length} bytes exceeds the MTU of {mtu}: the longest has {most}"
+            );
+            return Err(Misfit::new("size", why));
+        }
+    }
+    let count = lengths.len() * payloads.len() / gcd(lengths.len(), payloads.len());
+    let made =
+        (0..count).map(|n| maker.make(lengths[n % lengths.len()], &payloads[n % payloads.len()]));
+    made.collect()
+}
+
+/// Frames of several specs, each as often as its weight says.
+pub fn pattern(mix: &[(Spec, usize)], limits: &Limits) -> Result<Pattern, (usize, Misfit)> {
+    let mut parts = Vec::new();
+    for (at, (spec, _)) in mix.iter().enumerate() {
+        parts.push(Part::of(spec, limits).map_err(|misfit| (at, misfit))?);
+    }
+    let exceptions: Vec<u64> = parts.iter().filter_map(|part| part.every).collect();
+    let every = exceptions.first().copied();
+    if exceptions.iter().any(|one| Some(*one) != every) {
+        return Err((
+            0,
+            Misfit::new("every", "all parts of a mix have the same number here"),
+        ));
+    }
+    let flows = parts.iter().filter_map(|part| part.flows).max();
+    let mut variants = Vec::new();
+    let mut first = Vec::new();
+    for part in &parts {
+        first.push(variants.len());
+        variants.extend(part.variants.iter().cloned());
+    }
+    let further = variants.len();
+    if every.is_some() {
+        for part in &parts {
+            let others = if part.others.is_empty() {
+                &part.variants
+            } else {
+                &part.others
+            };
+            variants.extend(others.iter().cloned());
+        }
+    }
+    let numbers: Vec<(usize, usize)> = mix
+        .iter()
+        .enumerate()
+        .map(|(at, (_, w))| (at, *w))
+        .collect();
+    let turns = size::spread(&numbers);
+    let longest_part = parts.iter().map(|part| part.variants.len()).fold(1, lcm);
+    let length =
+        lcm(turns.len(), longest_part * turns.len()).min(LONGEST_SCHEDULE.max(turns.len()));
+    let mut next = vec![0; parts.len()];
+    let schedule = (0..length).map(|at| {
+        let part = turns[at % turns.len()];
+        let kinds = parts[part].variants.len();
+        let variant = first[part] + next[part] % kinds;
+        next[part] += 1;
+        variant as u32
+    });
+    let schedule = schedule.collect();
+    let exception = every.map(|every| Exception { every, further });
+    Ok(Pattern::new(variants, schedule, flows, exception))
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+fn lcm(a: usize, b: usize) -> usize {
+    (a / gcd(a, b).max(1)).saturating_mul(b)
+}

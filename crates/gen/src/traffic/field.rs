@@ -1,0 +1,401 @@
+//! What a field is to hold, as people write it: one value, a range, a prefix, a list, at random.
+//!
+//! `1000`, `1000-2000`, `1000-2000/10` (in steps of ten), `10.0.0.0/24`, `1,5,7`, and `random:` in front of a range or
+//! a prefix. Ranges, prefixes and lists are gone through in order.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use crate::pattern::{Edit, Value};
+
+/// What kind of values a field has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Up to that many bits.
+    Number(u32),
+    Dscp,
+    Mac,
+    V4,
+    V6,
+}
+
+/// The values of a field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice {
+    Fixed(u128),
+    /// `count` values from `first` on; 0 for more than 2^64.
+    Step {
+        first: u128,
+        step: u128,
+        count: u64,
+    },
+    /// Any of `count` values from `first` on.
+    Random {
+        first: u128,
+        count: u128,
+    },
+    List(Vec<u128>),
+}
+
+impl Kind {
+    pub fn bits(self) -> u32 {
+        match self {
+            Self::Number(bits) => bits,
+            Self::Dscp => 6,
+            Self::Mac => 48,
+            Self::V4 => 32,
+            Self::V6 => 128,
+        }
+    }
+
+    /// One value.
+    pub fn value(self, text: &str) -> Result<u128, String> {
+        let text = text.trim();
+        match self {
+            Self::Number(bits) => {
+                let number = match text.strip_prefix("0x") {
+                    Some(digits) => u64::from_str_radix(digits, 16),
+                    None => text.parse(),
+                };
+                let number = number.map_err(|_| format!("'{text}' is not a number"))?;
+                let most = u64::MAX >> (64 - bits);
+                if number > most {
+                    return Err(format!("{number} is more than {most}"));
+                }
+                Ok(u128::from(number))
+            }
+            Self::Dscp => dscp(text),
+            Self::Mac => {
+                mac(text).map(|mac| mac.iter().fold(0, |all, byte| all << 8 | u128::from(*byte)))
+            }
+            Self::V4 => match text.parse::<Ipv4Addr>() {
+                Ok(address) => Ok(u128::from(u32::from(address))),
+                Err(_) => Err(format!("'{text}' is not an IPv4 address")),
+            },
+            Self::V6 => match text.parse::<Ipv6Addr>() {
+                Ok(address) => Ok(u128::from(address)),
+                Err(_) => Err(format!("'{text}' is not an IPv6 address")),
+            },
+        }
+    }
+
+    pub fn choice(self, text: &str) -> Result<Choice, String> {
+        let (random, rest) = match text.trim().strip_prefix("random:") {
+            Some(rest) => (true, rest.trim()),
+            None => (false, text.trim()),
+        };
+        if text.trim() == "random" {
+            return self.whole();
+        }
+        if rest.contains(',') {
+            if random {
+                return Err(
+                    "a list is gone through in order; 'random:' takes a range or a prefix"
+                        .to_owned(),
+                );
+            }
+            let values: Result<Vec<u128>, String> =
+                rest.split(',').map(|one| self.value(one)).collect();
+            return values.map(Choice::List);
+        }
+        if let Some((first, rest)) = rest.split_once('-') {
+            return self.range(first, rest, random);
+        }
+        match rest.split_once('/') {
+            Some((address, length)) if self.has_prefixes() => self.prefix(address, length, random),
+            _ if random => Err(format!("'{rest}' is no range to choose from")),
+            _ => self.value(rest).map(Choice::Fixed),
+        }
+    }
+
+    fn has_prefixes(self) -> bool {
+        matches!(self, Self::V4 | Self::V6 | Self::Mac)
+    }
+
+    fn whole(self) -> Result<Choice, String> {
+        match self {
+            Self::V4 | Self::V6 => {
+                Err("addresses take a prefix: for example random:10.0.0.0/8".to_owned())
+            }
+            // Never a group's address, and marked as given by nobody's factory.
+            Self::Mac => Ok(Choice::Random {
+                first: 0x0200_0000_0000,
+                count: 1 << 40,
+            }),
+            _ => Ok(Choice::Random {
+                first: 0,
+                count: 1 << self.bits(),
+            }),
+        }
+    }
+
+    fn range(self, first: &str, rest: &str, random: bool) -> Result<Choice, String> {
+        let (last, step) = match rest.split_once('/') {
+            Some((last, step)) => (last, Kind::Number(64).value(step)?),
+            None => (rest, 1),
+        };
+        let (first, last) = (self.value(first)?, self.value(last)?);
+        if last < first {
+            return Err("the range ends before it begins".to_owned());
+        }
+        if step == 0 {
+            return Err("a step of 0 leads nowhere".to_owned());
+        }
+        let count = (last - first) / step + 1;
+        if random {
+            if step != 1 {
+                return Err("random values have no step".to_owned());
+            }
+            if count > 1 << 32 && !count.is_power_of_two() {
+                return Err(
+                    "a range to choose from has at most 2^32 values; a prefix may have more"
+                        .to_owned(),
+                );
+            }
+            return Ok(Choice::Random { first, count });
+        }
+        Ok(Choice::Step {
+            first,
+            step,
+            count: u64::try_from(count).map_err(|_| "the range is too long".to_owned())?,
+        })
+    }
+
+    /// All addresses of a prefix; of IPv4 ones neither the network's own nor the broadcast address.
+    fn prefix(self, address: &str, length: &str, random: bool) -> Result<Choice, String> {
+        let bits = self.bits();
+        let length = match length.parse::<u32>() {
+            Ok(length) if length <= bits => length,
+            _ => {
+                return Err(format!(
+                    "'/{length}' is not a prefix length; they go up to {bits}"
+                ));
+            }
+        };
+        let address = self.value(address)?;
+        let free = bits - length;
+        if free == 0 {
+            return Ok(Choice::Fixed(address));
+        }
+        let size = 1u128.checked_shl(free).unwrap_or(0);
+        let network = address & !size.wrapping_sub(1);
+        let (first, count) = match self {
+            Self::V4 if free > 1 => (network + 1, size - 2),
+            _ => (network, size),
+        };
+        Ok(if random {
+            Choice::Random { first, count }
+        } else {
+            Choice::Step {
+                first,
+                step: 1,
+                count: u64::try_from(count).unwrap_or(0),
+            }
+        })
+    }
+}
+
+impl Choice {
+    /// The value in the first frame; it also stands in the finished frame that the others are made from.
+    pub fn first(&self) -> u128 {
+        match self {
+            Self::Fixed(value) => *value,
+            Self::Step { first, .. } | Self::Random { first, .. } => *first,
+            Self::List(values) => values[0],
+        }
+    }
+
+    pub fn varies(&self) -> bool {
+        !matches!(self, Self::Fixed(_))
+    }
+
+    /// How many values it has before it begins anew; `None` where chance decides.
+    pub fn period(&self) -> Option<u64> {
+        match self {
+            Self::Fixed(_) => Some(1),
+            Self::Step { count, .. } => Some(*count),
+            Self::List(values) => Some(values.len() as u64),
+            Self::Random { .. } => None,
+        }
+    }
+
+    /// The edits that make a field of up to 64 bits vary. `field` is an edit with everything but its value.
+    pub fn edit(&self, field: &Edit, seed: u64) -> Option<Edit> {
+        let value = match self {
+            Self::Fixed(_) => return None,
+            Self::Step { first, step, count } => Value::Step {
+                first: *first as u64,
+                step: *step as u64,
+                count: *count,
+            },
+            Self::Random { first, count } => Value::Random {
+                first: *first as u64,
+                count: u64::try_from(*count).unwrap_or(0),
+                seed,
+            },
+            Self::List(values) => Value::List(values.iter().map(|v| *v as u64).collect()),
+        };
+        Some(Edit {
+            value,
+            ..field.clone()
+        })
+    }
+
+    /// The edits that make an IPv6 address at this offset vary.
+    pub fn edits_v6(&self, offset: usize, seed: u64) -> Vec<Edit> {
+        let half = |offset: usize, value| Edit {
+            offset,
+            width: 8,
+            shift: 0,
+            field: u64::MAX,
+            value,
+        };
+        let (high, low) = (offset, offset + 8);
+        match self {
+            Self::Fixed(_) => Vec::new(),
+            // Whoever counts 2^64 addresses up does not live to see the carry.
+            Self::Step { first, step, count } => vec![half(
+                low,
+                Value::Step {
+                    first: *first as u64,
+                    step: *step as u64,
+                    count: *count,
+                },
+            )],
+            Self::Random { first, count } => {
+                let random = |first, count, seed| Value::Random { first, count, seed };
+                let lower = u64::try_from(*count).unwrap_or(0);
+                let mut edits = vec![half(low, random(*first as u64, lower, seed))];
+                let upper = (count >> 64) as u64;
+                if *count == 0 || upper > 1 {
+                    edits.push(half(high, random((first >> 64) as u64, upper, !seed)));
+                }
+                edits
+            }
+            Self::List(values) => {
+                let list = |shift: u32| -> Arc<[u64]> {
+                    values.iter().map(|value| (value >> shift) as u64).collect()
+                };
+                vec![
+                    half(high, Value::List(list(64))),
+                    half(low, Value::List(list(0))),
+                ]
+            }
+        }
+    }
+}
+
+pub fn mac(text: &str) -> Result<[u8; 6], String> {
+    let wrong = || format!("'{text}' is not a MAC address; write for example 02:00:00:00:00:01");
+    let mut mac = [0; 6];
+    let mut parts = text.trim().split(':');
+    for byte in &mut mac {
+        let part = parts.next().filter(|part| (1..=2).contains(&part.len()));
+        *byte = u8::from_str_radix(part.ok_or_else(wrong)?, 16).map_err(|_| wrong())?;
+    }
+    match parts.next() {
+        None => Ok(mac),
+        Some(_) => Err(wrong()),
+    }
+}
+
+/// A number, or a name of RFC 2474, 2597, 3246, 5865 or 8622.
+fn dscp(text: &str) -> Result<u128, String> {
+    let lower = text.to_ascii_lowercase();
+    let digit = |at: usize| {
+        lower
+            .as_bytes()
+            .get(at)
+            .map(|b| u128::from(b.wrapping_sub(b'0')))
+    };
+    match (lower.as_str(), digit(2), digit(3)) {
+        ("ef", ..) => Ok(46),
+        ("va", ..) => Ok(44),
+        ("le", ..) => Ok(1),
+        ("be" | "df", ..) => Ok(0),
+        (name, Some(class @ 0..=7), None) if name.starts_with("cs") => Ok(class * 8),
+        (name, Some(class @ 1..=4), Some(drop @ 1..=3))
+            if name.starts_with("af") && name.len() == 4 =>
+        {
+            Ok(class * 8 + drop * 2)
+        }
+        _ => Kind::Number(6).value(text).map_err(|why| {
+            format!("{why}; a DSCP is a number up to 63 or a name such as ef, cs6, af41")
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PORT: Kind = Kind::Number(16);
+
+    #[test]
+    fn fields_as_people_write_them() {
+        assert_eq!(PORT.choice("53"), Ok(Choice::Fixed(53)));
+        assert_eq!(PORT.choice("0x35"), Ok(Choice::Fixed(53)));
+        let step = |first, step, count| Ok(Choice::Step { first, step, count });
+        assert_eq!(PORT.choice("1000-1999"), step(1000, 1, 1000));
+        assert_eq!(PORT.choice("10-20/5"), step(10, 5, 3));
+        assert_eq!(PORT.choice("1,5,7"), Ok(Choice::List(vec![1, 5, 7])));
+        let random = |first, count| Ok(Choice::Random { first, count });
+        assert_eq!(PORT.choice("random:1-6"), random(1, 6));
+        assert_eq!(PORT.choice("random"), random(0, 65536));
+        assert_eq!(Kind::V4.choice("10.0.0.0/24"), step(0x0a00_0001, 1, 254));
+        assert_eq!(
+            Kind::V4.choice("10.0.0.7/32"),
+            Ok(Choice::Fixed(0x0a00_0007))
+        );
+        assert_eq!(
+            Kind::V4.choice("random:10.0.0.0/8"),
+            random(0x0a00_0001, (1 << 24) - 2)
+        );
+        assert_eq!(Kind::V6.choice("fd00::/64"), step(0xfd00 << 112, 1, 0));
+        assert_eq!(
+            Kind::Mac.choice("02:00:00:00:00:00/40"),
+            step(2 << 40, 1, 256)
+        );
+        assert_eq!(
+            Kind::Dscp.choice("ef,cs6,af41,10"),
+            Ok(Choice::List(vec![46, 48, 34, 10]))
+        );
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in [
+            "",
+            "-1",
+            "65536",
+            "5-1",
+            "1-5/0",
+            "random:5",
+            "random:1,2",
+            "a",
+            "1-",
+            "1,,2",
+        ] {
+            assert!(PORT.choice(text).is_err(), "{text}");
+        }
+        for text in [
+            "10.0.0.0/33",
+            "10.0.0",
+            "::1",
+            "random:10.0.0.0-10.0.0.9/2",
+            "random",
+        ] {
+            assert!(Kind::V4.choice(text).is_err(), "{text}");
+        }
+        for text in [
+            "02:00:00:00:00",
+            "02:00:00:00:00:00:00",
+            "02:00:00:00:00:0g",
+            "2:::::",
+        ] {
+            assert!(Kind::Mac.choice(text).is_err(), "{text}");
+        }
+        assert!(Kind::V6.choice("random:fd00::-fd01::").is_err());
+        assert!(Kind::Dscp.choice("af44").is_err());
+    }
+}

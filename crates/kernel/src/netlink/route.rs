@@ -1,0 +1,200 @@
+//! What the kernel knows of the way to an address: route, source, neighbour.
+
+use std::net::IpAddr;
+
+use super::Netlink;
+use super::address::{family, octets};
+use super::socket::Refusal;
+use super::wire::{Request, attributes, read_u16, read_u32};
+use crate::error::{Error, Result};
+
+const NDA_DST: u16 = 1;
+const NDA_LLADDR: u16 = 2;
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+const RTA_PREFSRC: u16 = 7;
+const RTA_VIA: u16 = 18;
+const RTN_LOCAL: u8 = 2;
+const ROUTE_HEADER: usize = 12;
+const NEIGHBOUR_HEADER: usize = 12;
+const ADDRESS_HEADER: usize = 8;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+/// States in which the kernel has no address to send to.
+const NUD_INCOMPLETE: u16 = 0x01;
+const NUD_FAILED: u16 = 0x20;
+const NUD_NOARP: u16 = 0x40;
+
+/// The way to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    pub interface: u32,
+    /// `None`: the address itself is the neighbour.
+    pub gateway: Option<IpAddr>,
+    /// The address that packets are sent from.
+    pub source: Option<IpAddr>,
+    /// The address is this host's own.
+    pub local: bool,
+}
+
+/// A neighbour whose address the kernel knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    pub interface: u32,
+    pub address: IpAddr,
+    pub mac: [u8; 6],
+}
+
+fn read_address(value: &[u8]) -> Option<IpAddr> {
+    match value.len() {
+        4 => <[u8; 4]>::try_from(value).ok().map(IpAddr::from),
+        16 => <[u8; 16]>::try_from(value).ok().map(IpAddr::from),
+        _ => None,
+    }
+}
+
+impl Netlink {
+    /// The way to an address, by that interface if one is given; `None` where there is no route.
+    pub fn way_to(&mut self, address: IpAddr, interface: Option<u32>) -> Result<Option<Way>> {
+        let bytes = octets(address);
+        let mut header = [0; ROUTE_HEADER];
+        header[0] = family(address);
+        header[1] = bytes.len() as u8 * 8;
+        let mut request = Request::new(libc::RTM_GETROUTE, 0).family_header(&header);
+        request.attribute(RTA_DST, &bytes);
+        if let Some(index) = interface {
+            request.u32(RTA_OIF, index);
+        }
+        let reply = match self.socket.get(request) {
+            Ok(reply) => reply,
+            Err(Refusal {
+                errno: libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL,
+                ..
+            }) => return Ok(None),
+            Err(refusal) => {
+                return Err(refusal.about(format!("cannot look up the route to {address}")));
+            }
+        };
+        let mut way = Way {
+            interface: 0,
+            gateway: None,
+            source: None,
+            local: reply.payload.get(7) == Some(&RTN_LOCAL),
+        };
+        for (kind, value) in attributes(reply.payload.get(ROUTE_HEADER..).unwrap_or(&[])) {
+            match kind {
+                RTA_OIF => way.interface = read_u32(value, 0).unwrap_or(0),
+                RTA_GATEWAY => way.gateway = read_address(value),
+                // An IPv6 gateway of an IPv4 route: family, then address.
+                RTA_VIA => way.gateway = read_address(value.get(2..).unwrap_or(&[])),
+                RTA_PREFSRC => way.source = read_address(value),
+                _ => {}
+            }
+        }
+        Ok((way.interface != 0).then_some(way))
+    }
+
+    /// The neighbours of an interface whose addresses are known.
+    pub fn neighbours(&mut self, interface: u32) -> Result<Vec<Neighbour>> {
+        let replies = self
+            .socket
+            .dump(|| Request::new(libc::RTM_GETNEIGH, 0).family_header(&[0; NEIGHBOUR_HEADER]))
+            .map_err(|refusal| refusal.about("cannot list the neighbours"))?;
+        let parse = |payload: &[u8]| {
+            let state = read_u16(payload, 8)?;
+            if state & (NUD_INCOMPLETE | NUD_FAILED | NUD_NOARP) != 0 {
+                return None;
+            }
+            let (mut address, mut mac) = (None, None);
+            for (kind, value) in attributes(payload.get(NEIGHBOUR_HEADER..)?) {
+                match kind {
+                    NDA_DST => address = read_address(value),
+                    NDA_LLADDR => mac = value.try_into().ok(),
+                    _ => {}
+                }
+            }
+            Some(Neighbour {
+                interface: read_u32(payload, 4)?,
+                address: address?,
+                mac: mac?,
+            })
+        };
+        let all = replies.iter().filter_map(|reply| parse(&reply.payload));
+        Ok(all.filter(|one| one.interface == interface).collect())
+    }
+
+    /// The interfaces that default routes lead to.
+    pub fn default_route_interfaces(&mut self) -> Result<Vec<u32>> {
+        let mut found = Vec::new();
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            let mut header = [0; ROUTE_HEADER];
+            header[0] = family as u8;
+            let replies = self
+                .socket
+                .dump(|| Request::new(libc::RTM_GETROUTE, 0).family_header(&header));
+            let replies = match replies {
+                Ok(replies) => replies,
+                // A kernel without IPv6 has no such routes.
+                Err(refusal) if refusal.errno == libc::EOPNOTSUPP => continue,
+                Err(refusal) => return Err(refusal.about("cannot list the routes")),
+            };
+            for reply in &replies {
+                let is_default =
+                    reply.payload.get(1) == Some(&0) && reply.payload.get(7) == Some(&1);
+                let attributes = attributes(reply.payload.get(ROUTE_HEADER..).unwrap_or(&[]));
+                let interface = attributes
+                    .filter(|(kind, _)| *kind == RTA_OIF)
+                    .find_map(|(_, value)| read_u32(value, 0));
+                found.extend(interface.filter(|_| is_default));
+            }
+        }
+        Ok(found)
+    }
+
+    /// The addresses of an interface.
+    pub fn addresses(&mut self, interface: u32) -> Result<Vec<IpAddr>> {
+        let replies = self
+            .socket
+            .dump(|| Request::new(libc::RTM_GETADDR, 0).family_header(&[0; ADDRESS_HEADER]))
+            .map_err(|refusal| refusal.about("cannot list the addresses"))?;
+        let parse = |payload: &[u8]| {
+            if read_u32(payload, 4)? != interface {
+                return None;
+            }
+            let mut found = None;
+            for (kind, value) in attributes(payload.get(ADDRESS_HEADER..)?) {
+                if kind == IFA_LOCAL || (kind == IFA_ADDRESS && found.is_none()) {
+                    found = read_address(value);
+                }
+            }
+            found
+        };
+        Ok(replies
+            .iter()
+            .filter_map(|reply| parse(&reply.payload))
+            .collect())
+    }
+
+    /// The MAC address of a neighbour. One that is not known yet is asked for, as the kernel does before it sends.
+    pub fn mac_of(&mut self, interface: u32, address: IpAddr) -> Result<[u8; 6]> {
+        const TRIES: u32 = 100;
+        for attempt in 0..TRIES {
+            let known = self.neighbours(interface)?;
+            if let Some(one) = known.iter().find(|one| one.address == address) {
+                return Ok(one.mac);
+            }
+            if attempt == 0 {
+                super::ask::ask(self.namespace.as_ref(), address);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let link = self.find_link_by_index(interface)?;
+        let name = link.map_or_else(|| format!("number {interface}"), |link| link.name);
+        Err(Error::failed(
+            format!("the MAC address of {address} on {name}{}", self.place),
+            "the kernel does not know it, and nobody answered when it asked",
+        )
+        .mend("give --dst-mac"))
+    }
+}
