@@ -4,20 +4,17 @@ mod output;
 mod pacing;
 mod receive;
 mod replay;
+mod send;
+mod traffic;
 
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use trawl_gen::engine::Packet;
-use trawl_gen::run::{Plan, run as run_generator};
-use trawl_gen::source::InTurn;
-use trawl_gen::{Engine, Source};
-use trawl_kernel::{Error, Result};
-use trawl_lab::frame;
-use trawl_tap::site::Site;
+use trawl_kernel::Result;
 
-use output::Watch;
 use pacing::Pacing;
+use send::Way;
+use traffic::Traffic;
 
 /// Makes traffic: at a rate, for a time, counted as the device took it
 #[derive(Debug, clap::Args)]
@@ -26,9 +23,31 @@ pub struct Args {
     command: Command,
 }
 
+/// A kind of traffic, where to, and how fast.
+#[derive(Debug, clap::Args)]
+struct Order<T: Traffic + clap::Args> {
+    #[command(flatten)]
+    way: Way,
+    #[command(flatten)]
+    traffic: T,
+    #[command(flatten)]
+    pacing: Pacing,
+}
+
 #[derive(Debug, Subcommand)]
 enum Command {
-    Udp(Udp),
+    /// Sends UDP datagrams
+    Udp(Box<Order<traffic::Udp>>),
+    /// Sends TCP segments that belong to no connection: SYN, or other flags
+    Tcp(Box<Order<traffic::Tcp>>),
+    /// Sends ICMP or ICMPv6 messages: echo requests, or of another type
+    Icmp(Box<Order<traffic::Icmp>>),
+    /// Sends ARP requests or replies
+    Arp(Box<Order<traffic::Arp>>),
+    /// Sends Ethernet frames of any type
+    Eth(Box<Order<traffic::Eth>>),
+    /// Sends frames given in hexadecimal digits
+    Raw(Box<Order<traffic::Raw>>),
     Receive(receive::Args),
     Replay(Box<replay::Args>),
 }
@@ -61,41 +80,19 @@ struct Udp {
 
 pub fn run(args: Args) -> Result<ExitCode> {
     match args.command {
-        Command::Udp(args) => udp(&args),
+        Command::Udp(order) => order.run(),
+        Command::Tcp(order) => order.run(),
+        Command::Icmp(order) => order.run(),
+        Command::Arp(order) => order.run(),
+        Command::Eth(order) => order.run(),
+        Command::Raw(order) => order.run(),
         Command::Receive(args) => receive::run(&args),
         Command::Replay(args) => replay::run(&args),
     }
 }
 
-fn udp(args: &Udp) -> Result<ExitCode> {
-    let common = &args.common;
-    let site = Site::find(&common.interface, common.netns.as_deref())?;
-    let Some(mac) = site.interface.mac else {
-        return Err(Error::failed(
-            format!("cannot send out of {}", site.label),
-            "it has no Ethernet address to send from",
-        ));
-    };
-    let frame = frame::udp_from(mac, args.size)?;
-    let cpus = common.pacing.cpus()?;
-    let plan = Plan {
-        namespace: site.namespace.as_ref(),
-        interface: &site.label,
-        cpus: &cpus,
-        rate: common.pacing.rate(),
-        burst: common.pacing.burst(),
-        count: common.pacing.count(),
-        duration: common.pacing.duration(),
-    };
-    let open = |_| {
-        let source = InTurn::new(vec![frame.clone()]);
-        let engine = Packet::open(&site.interface.name, source.longest())?;
-        Ok((
-            Box::new(engine) as Box<dyn Engine>,
-            Box::new(source) as Box<dyn Source>,
-        ))
-    };
-    let mut watch = Watch::new(common.json)?;
-    let report = run_generator(&plan, &open, &mut |figures| watch.look(figures))?;
-    watch.end(&site.label, &report)
+impl<T: Traffic + clap::Args> Order<T> {
+    fn run(&self) -> Result<ExitCode> {
+        send::run(&self.traffic, &self.way, &self.pacing)
+    }
 }

@@ -1,10 +1,15 @@
 //! How frames are handed to the device.
 
+mod choice;
 mod live;
+mod mend;
 mod packet;
+mod xsk;
 
+pub use choice::{Choice, Notes, Wish, open};
 pub use live::Live;
 pub use packet::Packet;
+pub use xsk::Xsk;
 
 use trawl_kernel::Result;
 
@@ -16,7 +21,7 @@ pub struct Sent {
     /// Frames that the device took, and their bytes, without the checksum that ends an Ethernet frame.
     pub frames: u64,
     pub bytes: u64,
-    /// Times that the device had no room for a frame: it was, or will be, offered again.
+    /// Times that the device had no room for a frame: it, or another in its stead, is offered again.
     pub refused: u64,
     /// The source has no frame before this time: see [`crate::Next::Later`].
     pub later: Option<u64>,
@@ -25,7 +30,7 @@ pub struct Sent {
 }
 
 /// A way to the device. It belongs to one thread, and to the namespace that it was opened in.
-pub trait Engine {
+pub trait Engine: std::fmt::Debug {
     /// How it is called on the command line.
     fn name(&self) -> &'static str;
 
@@ -39,6 +44,11 @@ pub trait Engine {
     /// What may be wrong when the device takes nothing at all.
     fn suspicion(&self) -> &'static str {
         "is it up, and its other end?"
+    }
+
+    /// Whether frames that the source gave wait to be taken.
+    fn has_frames(&self) -> bool {
+        false
     }
 
     /// Called when nothing more will be sent: waits, for a bounded time, until the device has dealt with what it was

@@ -237,6 +237,11 @@ impl PatternSource {
         self.stride
     }
 
+    /// Goes on with the frame that has this number.
+    pub fn go_to(&mut self, number: u64) {
+        self.number = number;
+    }
+
     /// Goes on behind so many frames that somebody else made, and says how many bytes they had.
     pub fn skip(&mut self, frames: u64) -> u64 {
         let bytes = self.bytes_of(frames);

@@ -199,6 +199,7 @@ mod tests {
     use crate::source::{InTurn, Next};
 
     /// Takes every other frame that it is offered.
+    #[derive(Debug)]
     struct Half {
         waiting: Option<usize>,
         offered: u64,

@@ -25,5 +25,6 @@ pub mod send;
 mod testing;
 pub mod warden;
 pub mod writeback;
+pub mod xsk;
 
 pub use error::{Error, Result};

@@ -23,6 +23,11 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps a memory-mappable BPF map.
     pub fn of_map(map: BorrowedFd<'_>, length: usize) -> Result<Self> {
+        Self::of_file(map, length, 0)
+    }
+
+    /// Maps part of anything that can be mapped.
+    pub fn of_file(file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice disturbs no existing memory.
         let start = unsafe {
             mmap(
@@ -30,8 +35,8 @@ impl Mapping {
                 length,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED,
-                map,
-                0,
+                file,
+                offset,
             )
         };
         Self::from_result(start, length)
@@ -39,7 +44,7 @@ impl Mapping {
 
     /// Memory of this process only, zeroed; pages come into being as they are touched.
     pub fn anonymous(length: usize) -> Result<Self> {
-        // SAFETY: as in `of_map`.
+        // SAFETY: as in `of_file`.
         let start = unsafe {
             mmap_anonymous(
                 ptr::null_mut(),

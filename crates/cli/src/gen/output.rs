@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use trawl_gen::engine::Notes;
 use trawl_gen::pace::WIRE_OVERHEAD;
 use trawl_gen::run::{End, Figures, Report};
 use trawl_kernel::Result;
@@ -36,6 +37,14 @@ impl Watch {
             before: Figures::default(),
             line: false,
         })
+    }
+
+    /// Tells what is new on the choice of an engine.
+    pub fn notes(&mut self, notes: &Notes) {
+        for note in notes.take() {
+            self.end_line();
+            terminal::say(&note);
+        }
     }
 
     /// Whether to go on.

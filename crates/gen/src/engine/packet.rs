@@ -90,4 +90,8 @@ impl Engine for Packet {
     fn most(&self) -> u64 {
         PACKET_BATCH as u64
     }
+
+    fn has_frames(&self) -> bool {
+        self.first < self.end
+    }
 }

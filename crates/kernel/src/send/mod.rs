@@ -10,7 +10,11 @@ mod packet;
 pub use live::{LARGEST_RUN, LivePlan, LiveSender, made};
 pub use packet::{BATCH as PACKET_BATCH, PacketSender};
 
+use std::os::fd::OwnedFd;
+
+use crate::bpf::program::HAS_FRAGS;
 use crate::error::{Error, Result};
+use crate::probe::insn::{Program, returning};
 
 /// The shortest frame there can be: an Ethernet header.
 pub const SHORTEST_FRAME: usize = 14;
@@ -38,6 +42,18 @@ pub fn pin_to_cpu(cpu: usize) -> Result<()> {
         }
         e => Error::os(what, e.into()),
     })
+}
+
+/// A program that lets every packet pass: on the other end of a veth it makes that take XDP frames.
+pub fn passing_program() -> Result<OwnedFd> {
+    const XDP_PASS: i32 = 2;
+    let instructions = returning(XDP_PASS);
+    let program = Program {
+        flags: HAS_FRAGS,
+        ..Program::new(libbpf_sys::BPF_PROG_TYPE_XDP, &instructions)
+    };
+    let loaded = program.load("trawl_pass");
+    loaded.map_err(|e| Error::os("cannot load a program", e).mend("it takes root (CAP_BPF)"))
 }
 
 fn check_frame(frame: &[u8]) -> Result<()> {

@@ -1,0 +1,232 @@
+//! From what is to be sent to what was sent: what all kinds of traffic have in common.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use trawl_gen::engine::{Choice, Notes, Wish, open};
+use trawl_gen::pace::Rate;
+use trawl_gen::pattern::{Pattern, PatternSource};
+use trawl_gen::run::{Plan, run as run_generator};
+use trawl_gen::traffic::{Limits, Spec, pattern};
+use trawl_gen::{Source, target};
+use trawl_kernel::netns::Namespace;
+use trawl_kernel::{Error, Result};
+use trawl_packet::print::{Dump, DumpForm, PacketView, PrintOptions, Printer, Timestamp};
+use trawl_tap::site::Site;
+
+use super::output::Watch;
+use super::pacing::Pacing;
+use super::traffic::Traffic;
+use crate::doctor::write_out;
+use crate::terminal;
+
+/// What a physical interface is sent unless more is asked for.
+const MODEST: Rate = Rate::Frames(1000.0);
+
+const LINKTYPE_ETHERNET: u16 = 1;
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum EngineName {
+    /// The fastest that works, tried for real
+    Auto,
+    /// XDP frames made in the kernel
+    Live,
+    /// An AF_XDP socket
+    Xsk,
+    /// A packet socket: works everywhere
+    Packet,
+}
+
+/// Where to, by which engine, and how the outcome is told.
+#[derive(Debug, clap::Args)]
+pub struct Way {
+    /// Interface that the frames leave by, NAME or NAMESPACE:NAME [default: the one that the route to --dst leads to]
+    #[arg(short, long, value_name = "IF")]
+    pub interface: Option<String>,
+    /// Network namespace of an interface that names none: a name, a path or a process id
+    #[arg(long, value_name = "NAME")]
+    pub netns: Option<String>,
+    #[command(flatten)]
+    pub engine: EngineChoice,
+    /// Send even where the default route or a remote session would suffer
+    #[arg(long)]
+    pub yes: bool,
+    /// Show the first frames, decoded, instead of sending any
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "10", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub print: Option<u64>,
+    /// Print the summary as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct EngineChoice {
+    /// How frames are handed to the device
+    #[arg(long, value_enum, default_value_t = EngineName::Auto)]
+    engine: EngineName,
+    /// Frames that the live engine makes before it hands them over [default: 64]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    batch: Option<u32>,
+    /// The queue of the device that the xsk engine takes; each further thread takes the next
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    queue: u32,
+}
+
+impl EngineChoice {
+    /// For one of the threads.
+    pub fn wish(&self, thread: usize, notes: &Notes) -> Wish {
+        Wish {
+            choice: match self.engine {
+                EngineName::Auto => Choice::Auto,
+                EngineName::Live => Choice::Live,
+                EngineName::Xsk => Choice::Xsk,
+                EngineName::Packet => Choice::Packet,
+            },
+            batch: self.batch,
+            queue: self.queue + thread as u32,
+            notes: notes.clone(),
+        }
+    }
+}
+
+impl Way {
+    /// The interface, by its name or by the route to where the frames go.
+    pub fn site(&self, spec: Option<&Spec>) -> Result<Site> {
+        let name = match (&self.interface, spec) {
+            (Some(name), _) => name.clone(),
+            (None, Some(spec)) => {
+                let namespace = self.netns.as_deref().map(Namespace::open).transpose()?;
+                target::interface_for(spec, namespace.as_ref())?
+            }
+            (None, None) => {
+                return Err(Error::usage("cannot send", "no interface is given").mend("give -i IF"));
+            }
+        };
+        Site::find(&name, self.netns.as_deref())
+    }
+
+    /// Refuses what would cut somebody off.
+    pub fn check(&self, site: &Site) -> Result<()> {
+        if self.yes || self.print.is_some() {
+            return Ok(());
+        }
+        match target::in_use(site.namespace.as_ref(), &site.interface)? {
+            None => Ok(()),
+            Some(why) => Err(
+                Error::failed(format!("will not send out of {}", site.label), why)
+                    .mend("give --yes if that is meant"),
+            ),
+        }
+    }
+}
+
+/// As fast as it goes only where nothing outside can suffer: out of virtual interfaces in a namespace.
+pub fn default_rate(rate: Rate, site: &Site) -> Rate {
+    if rate != Rate::Unlimited {
+        return rate;
+    }
+    let is_virtual = site.interface.kind.is_some() || site.interface.loopback;
+    if is_virtual && is_apart(site) {
+        return rate;
+    }
+    terminal::say(&format!(
+        "{} is not a virtual interface in a namespace: 1000 frames a second; --rate asks for more",
+        site.label
+    ));
+    MODEST
+}
+
+/// In a namespace other than the one that the machine started in; where that cannot be seen, in another than trawl.
+fn is_apart(site: &Site) -> bool {
+    let first = Namespace::of_pid(1).or_else(|_| Namespace::current());
+    let here = site.namespace.clone().map_or_else(Namespace::current, Ok);
+    matches!((first, here), (Ok(first), Ok(here)) if first != here)
+}
+
+pub fn run<T: Traffic>(traffic: &T, way: &Way, pacing: &Pacing) -> Result<ExitCode> {
+    let mut spec = traffic.spec()?;
+    let site = way.site(Some(&spec))?;
+    target::complete(
+        &mut spec,
+        site.namespace.as_ref(),
+        &site.interface,
+        traffic.is_ipv6(),
+    )?;
+    let limits = Limits {
+        mtu: Some(site.interface.mtu),
+        seed: traffic.shape().seed,
+    };
+    let pattern = pattern(&[(spec, 1)], &limits).map_err(|(_, misfit)| misfit)?;
+    if let Some(count) = way.print {
+        return print(&pattern, count);
+    }
+    way.check(&site)?;
+    let rate = default_rate(pacing.rate(), &site);
+    send(Arc::new(pattern), &site, way, pacing, rate)
+}
+
+/// Sends a pattern's frames, and tells how it went.
+pub fn send(
+    pattern: Arc<Pattern>,
+    site: &Site,
+    way: &Way,
+    pacing: &Pacing,
+    rate: Rate,
+) -> Result<ExitCode> {
+    let cpus = pacing.cpus()?;
+    let plan = Plan {
+        namespace: site.namespace.as_ref(),
+        interface: &site.label,
+        cpus: &cpus,
+        rate,
+        burst: pacing.burst(),
+        count: pacing.count(),
+        duration: pacing.duration(),
+    };
+    let notes = Notes::default();
+    let start = |thread: usize| {
+        let mut source: Box<dyn Source> =
+            Box::new(PatternSource::new(Arc::clone(&pattern), thread, cpus.len()));
+        let wish = way.engine.wish(thread, &notes);
+        let engine = open(&site.interface.name, source.as_mut(), &wish)?;
+        Ok((engine, source))
+    };
+    let mut watch = Watch::new(way.json)?;
+    let report = run_generator(&plan, &start, &mut |figures| {
+        watch.notes(&notes);
+        watch.look(figures)
+    });
+    watch.notes(&notes);
+    watch.end(&site.label, &report?)
+}
+
+/// The first frames as `trawl capture -e -v -x` prints them, with their numbers for the time.
+pub fn print(pattern: &Pattern, count: u64) -> Result<ExitCode> {
+    let mut printer = Printer::new(PrintOptions {
+        link_header: true,
+        timestamp: Timestamp::None,
+        verbosity: 1,
+        dump: Some(Dump {
+            form: DumpForm::Hex,
+            link_header: true,
+        }),
+        ..PrintOptions::default()
+    });
+    let mut text = String::new();
+    for number in 0..count {
+        let frame = pattern.frame(number);
+        printer.line(
+            &mut text,
+            &PacketView {
+                timestamp_ns: number,
+                link_type: LINKTYPE_ETHERNET,
+                captured: &frame,
+                original_len: frame.len() as u32,
+                ..PacketView::default()
+            },
+        );
+    }
+    write_out(&text)?;
+    Ok(ExitCode::SUCCESS)
+}

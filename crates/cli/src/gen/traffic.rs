@@ -1,0 +1,391 @@
+//! `trawl gen udp`, `tcp`, `icmp`, `arp`, `eth`, `raw`: what the frames are.
+
+use trawl_gen::traffic::{Protocol, Spec};
+use trawl_kernel::Result;
+
+/// Keys of a [`Spec`] and what was said of them. A field's value is `N`, `FIRST-LAST`, `FIRST-LAST/STEP`,
+/// `random:FIRST-LAST`, a prefix or a list.
+type Values = Vec<(&'static str, Option<String>)>;
+
+/// Addresses of the link, and what is wrapped around the packet.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Ethernet")]
+pub struct Link {
+    /// Source MAC address [default: the interface's own]
+    #[arg(long, value_name = "MAC")]
+    src_mac: Option<String>,
+    /// Destination MAC address [default: that of the next hop]
+    #[arg(long, value_name = "MAC")]
+    dst_mac: Option<String>,
+    /// VLAN tags ID or ID:PRIORITY, outermost first; the outer one of two is a service tag (QinQ)
+    #[arg(long, value_name = "ID[,ID]")]
+    vlan: Option<String>,
+    /// The Ethernet type that the frames say, whatever they hold
+    #[arg(long, value_name = "TYPE")]
+    ethertype: Option<String>,
+    /// Put the frames into a VXLAN tunnel with this network identifier
+    #[arg(long, value_name = "VNI")]
+    vxlan: Option<String>,
+    /// Source address of the tunnel
+    #[arg(long, value_name = "ADDR", requires = "vxlan")]
+    outer_src: Option<String>,
+    /// Destination address of the tunnel
+    #[arg(long, value_name = "ADDR", requires = "vxlan")]
+    outer_dst: Option<String>,
+    /// Source MAC address of the tunnel
+    #[arg(long, value_name = "MAC", requires = "vxlan")]
+    outer_src_mac: Option<String>,
+    /// Destination MAC address of the tunnel
+    #[arg(long, value_name = "MAC", requires = "vxlan")]
+    outer_dst_mac: Option<String>,
+}
+
+/// The IP header.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "IP")]
+pub struct Network {
+    /// Source address, IPv4 or IPv6 [default: that of the route to the destination]
+    #[arg(long, value_name = "ADDR")]
+    src: Option<String>,
+    /// Destination address, IPv4 or IPv6 [default: the only neighbour of the interface]
+    #[arg(long, value_name = "ADDR")]
+    dst: Option<String>,
+    /// IPv6, where no address says which
+    #[arg(short = '6', long)]
+    pub ipv6: bool,
+    /// Differentiated services code point: a number or a name such as ef
+    #[arg(long, value_name = "DSCP")]
+    dscp: Option<String>,
+    /// Time to live, hop limit [default: 64]
+    #[arg(long, value_name = "N")]
+    ttl: Option<String>,
+    /// MPLS labels, outermost first
+    #[arg(long, value_name = "LABEL[,LABEL]")]
+    mpls: Option<String>,
+}
+
+#[derive(Debug, Default, clap::Args)]
+pub struct Ports {
+    /// Source port [default: 40000]
+    #[arg(long, value_name = "PORT")]
+    src_port: Option<String>,
+    /// Destination port [default: 9, which throws all away]
+    #[arg(long, value_name = "PORT")]
+    dst_port: Option<String>,
+}
+
+/// What all frames have.
+#[derive(Debug, Default, clap::Args)]
+pub struct Shape {
+    /// Length of each frame without the checksum at its end: N, FIRST-LAST[/STEP], random:FIRST-LAST, N,N, N:WEIGHT,N:WEIGHT, imix [default: 60, or as short as it can be]
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
+    size: Option<String>,
+    /// How many flows the frames belong to, in turn: what varies is the same in all frames of a flow
+    #[arg(long, value_name = "N")]
+    flows: Option<String>,
+    /// Every Nth frame is different, for example 1000:ethertype=0x1111; several fields with ';' between them
+    #[arg(long, value_name = "N:FIELD=VALUE")]
+    every: Option<String>,
+    /// What random values and sizes follow from: the same seed makes the same frames
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+#[derive(Debug, Default, clap::Args)]
+pub struct Carried {
+    /// What the frames carry: zeros, text:…, hex:…, fill:0xNN, random, number; several with '|' between them take turns
+    #[arg(long, value_name = "WHAT")]
+    payload: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Udp {
+    #[command(flatten)]
+    network: Network,
+    #[command(flatten)]
+    ports: Ports,
+    #[command(flatten)]
+    carried: Carried,
+    #[command(flatten)]
+    shape: Shape,
+    #[command(flatten)]
+    link: Link,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Tcp {
+    #[command(flatten)]
+    network: Network,
+    #[command(flatten)]
+    ports: Ports,
+    /// Flags: fin, syn, rst, psh, ack, urg, ece, cwr with commas between them, or none [default: syn]
+    #[arg(long, value_name = "FLAGS")]
+    flags: Option<String>,
+    /// Sequence number
+    #[arg(long, value_name = "N")]
+    seq: Option<String>,
+    /// Acknowledgement number
+    #[arg(long, value_name = "N")]
+    ack: Option<String>,
+    /// Window [default: 65535]
+    #[arg(long, value_name = "N")]
+    window: Option<String>,
+    #[command(flatten)]
+    carried: Carried,
+    #[command(flatten)]
+    shape: Shape,
+    #[command(flatten)]
+    link: Link,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Icmp {
+    #[command(flatten)]
+    network: Network,
+    /// Type [default: echo request]
+    #[arg(long = "type", value_name = "N")]
+    kind: Option<String>,
+    /// Code [default: 0]
+    #[arg(long, value_name = "N")]
+    code: Option<String>,
+    /// Identifier [default: 1]
+    #[arg(long, value_name = "N")]
+    id: Option<String>,
+    /// Sequence number [default: 1]
+    #[arg(long, value_name = "N")]
+    seq: Option<String>,
+    #[command(flatten)]
+    carried: Carried,
+    #[command(flatten)]
+    shape: Shape,
+    #[command(flatten)]
+    link: Link,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Arp {
+    /// The sender's address [default: that of the route to the target]
+    #[arg(long, value_name = "ADDR")]
+    src: Option<String>,
+    /// The target's address [default: the only neighbour of the interface]
+    #[arg(long, value_name = "ADDR")]
+    dst: Option<String>,
+    /// request or reply [default: request]
+    #[arg(long, value_name = "WHICH")]
+    op: Option<String>,
+    #[command(flatten)]
+    shape: Shape,
+    #[command(flatten)]
+    link: Link,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Eth {
+    #[command(flatten)]
+    carried: Carried,
+    #[command(flatten)]
+    shape: Shape,
+    #[command(flatten)]
+    link: Link,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Raw {
+    /// The frame from its destination MAC address on; blanks and colons between the digits do no harm
+    hex: String,
+    #[command(flatten)]
+    shape: Shape,
+}
+
+/// A kind of traffic on the command line.
+pub trait Traffic {
+    const PROTOCOL: Protocol;
+
+    fn values(&self) -> Values;
+
+    fn shape(&self) -> &Shape;
+
+    fn is_ipv6(&self) -> bool {
+        false
+    }
+
+    fn spec(&self) -> Result<Spec> {
+        let mut spec = Spec::new(Self::PROTOCOL);
+        let shape = self.shape();
+        let mut values = self.values();
+        values.extend([
+            ("size", shape.size.clone()),
+            ("flows", shape.flows.clone()),
+            ("every", shape.every.clone()),
+        ]);
+        for (key, value) in values {
+            if let Some(value) = value {
+                spec.set(key, value)?;
+            }
+        }
+        Ok(spec)
+    }
+}
+
+impl Link {
+    fn values(&self) -> Values {
+        vec![
+            ("src-mac", self.src_mac.clone()),
+            ("dst-mac", self.dst_mac.clone()),
+            ("vlan", self.vlan.clone()),
+            ("ethertype", self.ethertype.clone()),
+            ("vxlan", self.vxlan.clone()),
+            ("outer-src", self.outer_src.clone()),
+            ("outer-dst", self.outer_dst.clone()),
+            ("outer-src-mac", self.outer_src_mac.clone()),
+            ("outer-dst-mac", self.outer_dst_mac.clone()),
+        ]
+    }
+}
+
+impl Network {
+    fn values(&self) -> Values {
+        vec![
+            ("src", self.src.clone()),
+            ("dst", self.dst.clone()),
+            ("dscp", self.dscp.clone()),
+            ("ttl", self.ttl.clone()),
+            ("mpls", self.mpls.clone()),
+        ]
+    }
+}
+
+impl Ports {
+    fn values(&self) -> Values {
+        vec![
+            ("src-port", self.src_port.clone()),
+            ("dst-port", self.dst_port.clone()),
+        ]
+    }
+}
+
+impl Carried {
+    fn values(&self) -> Values {
+        vec![("payload", self.payload.clone())]
+    }
+}
+
+impl Traffic for Udp {
+    const PROTOCOL: Protocol = Protocol::Udp;
+
+    fn values(&self) -> Values {
+        let parts = [
+            self.network.values(),
+            self.ports.values(),
+            self.carried.values(),
+            self.link.values(),
+        ];
+        parts.concat()
+    }
+
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    fn is_ipv6(&self) -> bool {
+        self.network.ipv6
+    }
+}
+
+impl Traffic for Tcp {
+    const PROTOCOL: Protocol = Protocol::Tcp;
+
+    fn values(&self) -> Values {
+        let own = vec![
+            ("flags", self.flags.clone()),
+            ("seq", self.seq.clone()),
+            ("ack", self.ack.clone()),
+            ("window", self.window.clone()),
+        ];
+        let parts = [
+            own,
+            self.network.values(),
+            self.ports.values(),
+            self.carried.values(),
+            self.link.values(),
+        ];
+        parts.concat()
+    }
+
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    fn is_ipv6(&self) -> bool {
+        self.network.ipv6
+    }
+}
+
+impl Traffic for Icmp {
+    const PROTOCOL: Protocol = Protocol::Icmp;
+
+    fn values(&self) -> Values {
+        let own = vec![
+            ("type", self.kind.clone()),
+            ("code", self.code.clone()),
+            ("id", self.id.clone()),
+            ("seq", self.seq.clone()),
+        ];
+        let parts = [
+            own,
+            self.network.values(),
+            self.carried.values(),
+            self.link.values(),
+        ];
+        parts.concat()
+    }
+
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    fn is_ipv6(&self) -> bool {
+        self.network.ipv6
+    }
+}
+
+impl Traffic for Arp {
+    const PROTOCOL: Protocol = Protocol::Arp;
+
+    fn values(&self) -> Values {
+        let own = vec![
+            ("src", self.src.clone()),
+            ("dst", self.dst.clone()),
+            ("op", self.op.clone()),
+        ];
+        [own, self.link.values()].concat()
+    }
+
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+}
+
+impl Traffic for Eth {
+    const PROTOCOL: Protocol = Protocol::Eth;
+
+    fn values(&self) -> Values {
+        [self.carried.values(), self.link.values()].concat()
+    }
+
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+}
+
+impl Traffic for Raw {
+    const PROTOCOL: Protocol = Protocol::Raw;
+
+    fn values(&self) -> Values {
+        vec![("hex", Some(self.hex.clone()))]
+    }
+
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+}

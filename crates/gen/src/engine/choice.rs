@@ -1,0 +1,324 @@
+//! Which engine: the one that was asked for, or the fastest that works, tried for real.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use trawl_kernel::netlink::Netlink;
+use trawl_kernel::{Error, Result};
+
+use super::mend::{self, Mended};
+use super::{Engine, Live, Packet, Sent, Xsk};
+use crate::source::{Next, Source};
+
+/// So long a counter of the device may take to show the first frame.
+const COUNTER_PATIENCE: Duration = Duration::from_millis(200);
+/// So long an engine is given for its first frame.
+const TRIAL_PATIENCE: Duration = Duration::from_millis(100);
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// The fastest that works.
+    #[default]
+    Auto,
+    Live,
+    Xsk,
+    Packet,
+}
+
+/// The engines, fastest first.
+const ORDER: [Choice; 3] = [Choice::Live, Choice::Xsk, Choice::Packet];
+
+impl Choice {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Live => "live",
+            Self::Xsk => "xsk",
+            Self::Packet => "packet",
+        }
+    }
+}
+
+/// What is said of the choice: once, however many threads come to the same conclusion.
+#[derive(Clone, Debug, Default)]
+pub struct Notes(Arc<Mutex<Said>>);
+
+#[derive(Debug, Default)]
+struct Said {
+    all: Vec<String>,
+    taken: usize,
+}
+
+impl Notes {
+    pub(super) fn say(&self, text: String) {
+        if let Ok(mut said) = self.0.lock()
+            && !said.all.contains(&text)
+        {
+            said.all.push(text);
+        }
+    }
+
+    /// What is new since the last time.
+    pub fn take(&self) -> Vec<String> {
+        let Ok(mut said) = self.0.lock() else {
+            return Vec::new();
+        };
+        let new = said.all[said.taken..].to_vec();
+        said.taken = said.all.len();
+        new
+    }
+
+    pub fn all(&self) -> Vec<String> {
+        self.0
+            .lock()
+            .map(|said| said.all.clone())
+            .unwrap_or_default()
+    }
+}
+
+/// How an engine is to be opened.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    pub choice: Choice,
+    /// Frames that the live engine makes before it hands them over.
+    pub batch: Option<u32>,
+    /// The queue that an AF_XDP socket takes.
+    pub queue: u32,
+    pub notes: Notes,
+}
+
+/// Opens an engine for an interface of the calling thread's namespace.
+pub fn open(interface: &str, source: &mut dyn Source, wish: &Wish) -> Result<Box<dyn Engine>> {
+    match wish.choice {
+        Choice::Auto => Ok(Box::new(Auto {
+            interface: interface.to_owned(),
+            wish: wish.clone(),
+            left: ORDER.to_vec(),
+            held: None,
+            chosen: None,
+            _mended: Vec::new(),
+        })),
+        one => open_one(one, interface, source, wish),
+    }
+}
+
+fn open_one(
+    one: Choice,
+    interface: &str,
+    source: &mut dyn Source,
+    wish: &Wish,
+) -> Result<Box<dyn Engine>> {
+    Ok(match one {
+        Choice::Live => Box::new(Live::open(interface, source, wish.batch)?),
+        Choice::Xsk => Box::new(Xsk::open(interface, wish.queue, source.longest())?),
+        Choice::Auto | Choice::Packet => Box::new(Packet::open(interface, source.longest())?),
+    })
+}
+
+/// Finds out with the first frame which engine it is.
+#[derive(Debug)]
+struct Auto {
+    interface: String,
+    wish: Wish,
+    left: Vec<Choice>,
+    /// A frame that an engine was tried with in vain.
+    held: Option<Vec<u8>>,
+    chosen: Option<Box<dyn Engine>>,
+    /// What was put right for the length of the run.
+    _mended: Vec<Mended>,
+}
+
+/// A source of which one frame is tried: it is not lost where the trial fails.
+struct Trial<'a> {
+    held: &'a mut Option<Vec<u8>>,
+    source: &'a mut dyn Source,
+    given: bool,
+}
+
+impl Source for Trial<'_> {
+    fn next(&mut self, now: u64, room: &mut [u8]) -> Result<Next> {
+        if self.given {
+            return Ok(Next::Later(now));
+        }
+        if self.held.is_none() {
+            match self.source.next(now, room)? {
+                Next::Frame(length) => *self.held = Some(room[..length].to_vec()),
+                other => return Ok(other),
+            }
+        }
+        let Some(frame) = self.held.as_ref() else {
+            return Ok(Next::End);
+        };
+        room[..frame.len()].copy_from_slice(frame);
+        self.given = true;
+        Ok(Next::Frame(frame.len()))
+    }
+
+    fn longest(&self) -> usize {
+        self.source.longest()
+    }
+}
+
+impl Auto {
+    fn refuse(&self, one: Choice, why: &dyn std::fmt::Display) {
+        self.wish
+            .notes
+            .say(format!("not the {} engine: {why}", one.name()));
+    }
+
+    /// Tries the engines that are left until one takes a frame.
+    fn choose(&mut self, source: &mut dyn Source, now: u64) -> Result<Sent> {
+        let mut last: Option<Error> = None;
+        while let Some(one) = self.left.first().copied() {
+            if one == Choice::Live && source.pattern().is_none() {
+                self.refuse(
+                    one,
+                    &"these frames do not follow a pattern that the kernel could make",
+                );
+                self.left.remove(0);
+                continue;
+            }
+            if one == Choice::Live {
+                match mend::peer_takes_frames(&self.interface) {
+                    Ok(Some(mended)) => {
+                        self.wish.notes.say(mended.told().to_owned());
+                        self._mended.push(mended);
+                    }
+                    Ok(None) => {}
+                    Err(why) => {
+                        self.refuse(one, &why);
+                        self.left.remove(0);
+                        continue;
+                    }
+                }
+            }
+            let tried = match open_one(one, &self.interface, source, &self.wish) {
+                Ok(engine) => self.try_one(engine, source, now),
+                Err(error) => Err(error),
+            };
+            match tried {
+                Ok(Some(sent)) => return Ok(sent),
+                Ok(None) => self.refuse(one, &"the device did not take the first frame"),
+                Err(error) => {
+                    self.refuse(one, &error);
+                    last = Some(error);
+                }
+            }
+            self.left.remove(0);
+        }
+        Err(last.unwrap_or_else(|| {
+            Error::failed(
+                format!("cannot send out of {}", self.interface),
+                "the device takes no frame from any engine: is it up, and its other end?",
+            )
+        }))
+    }
+
+    /// One frame; `None` where it was not taken. The engine that took it is the chosen one.
+    fn try_one(
+        &mut self,
+        mut engine: Box<dyn Engine>,
+        source: &mut dyn Source,
+        now: u64,
+    ) -> Result<Option<Sent>> {
+        let before = sent_packets(&self.interface)?;
+        let number = source.pattern().map(|pattern| pattern.number());
+        let is_live = engine.name() == Choice::Live.name();
+        let start = Instant::now();
+        let sent = loop {
+            let sent = if is_live {
+                engine.send(source, now, 1)?
+            } else {
+                let mut trial = Trial {
+                    held: &mut self.held,
+                    source,
+                    given: engine.has_frames(),
+                };
+                engine.send(&mut trial, now, 1)?
+            };
+            // A source that has nothing to give says nothing of the engine.
+            let nothing_given = !is_live && self.held.is_none();
+            if sent.frames > 0 || nothing_given {
+                break sent;
+            }
+            if let (Some(number), Some(pattern)) = (number, source.pattern())
+                && is_live
+            {
+                pattern.go_to(number);
+            }
+            if start.elapsed() > TRIAL_PATIENCE {
+                return Ok(None);
+            }
+            std::thread::sleep(LOOK_EVERY);
+        };
+        if sent.frames > 0 {
+            self.held = None;
+            if !counter_moved(&self.interface, before)? {
+                self.wish.notes.say(format!(
+                    "{} does not show what the {} engine sends in its own counter",
+                    self.interface,
+                    engine.name()
+                ));
+            }
+            self.chosen = Some(engine);
+            return Ok(Some(Sent {
+                later: None,
+                ..sent
+            }));
+        }
+        Ok(Some(sent))
+    }
+}
+
+fn sent_packets(interface: &str) -> Result<u64> {
+    Ok(Netlink::here()?.link(interface)?.statistics.tx_packets)
+}
+
+fn counter_moved(interface: &str, before: u64) -> Result<bool> {
+    let start = Instant::now();
+    while sent_packets(interface)? == before {
+        if start.elapsed() > COUNTER_PATIENCE {
+            return Ok(false);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Ok(true)
+}
+
+impl Engine for Auto {
+    fn name(&self) -> &'static str {
+        self.chosen.as_ref().map_or("auto", |engine| engine.name())
+    }
+
+    fn send(&mut self, source: &mut dyn Source, now: u64, want: u64) -> Result<Sent> {
+        match &mut self.chosen {
+            Some(engine) => engine.send(source, now, want),
+            None => self.choose(source, now),
+        }
+    }
+
+    fn most(&self) -> u64 {
+        self.chosen.as_ref().map_or(1, |engine| engine.most())
+    }
+
+    fn suspicion(&self) -> &'static str {
+        self.chosen
+            .as_ref()
+            .map_or("is it up, and its other end?", |engine| engine.suspicion())
+    }
+
+    fn has_frames(&self) -> bool {
+        self.chosen
+            .as_ref()
+            .is_some_and(|engine| engine.has_frames())
+    }
+
+    fn finish(&mut self) -> Result<Sent> {
+        match &mut self.chosen {
+            Some(engine) => engine.finish(),
+            None => Ok(Sent::default()),
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! A veth takes XDP frames only when its other end has an XDP program or GRO. Where it has neither, a program that
+//! lets everything pass is put there for the length of the run.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use trawl_kernel::bpf::link::attach_xdp;
+use trawl_kernel::ethtool::Ethtool;
+use trawl_kernel::netlink::{Netlink, Peer, XdpMode, veth_peer};
+use trawl_kernel::netns::{Namespace, run_maybe_in};
+use trawl_kernel::send::passing_program;
+use trawl_kernel::{Error, Result};
+
+const GRO: &str = "rx-gro";
+const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
+
+/// Something that was put right, until this is dropped or the process ends.
+#[derive(Debug)]
+pub(super) struct Mended {
+    _link: OwnedFd,
+    told: String,
+}
+
+impl Mended {
+    pub fn told(&self) -> &str {
+        &self.told
+    }
+}
+
+/// Makes the other end of a veth take XDP frames, if it does not; an error says why it cannot.
+pub(super) fn peer_takes_frames(interface: &str) -> Result<Option<Mended>> {
+    let link = Netlink::here()?.link(interface)?;
+    if link.kind.as_deref() != Some("veth") {
+        return Ok(None);
+    }
+    // What cannot be looked into may work: the trial shows.
+    let Some(peer) = veth_peer(None, &link)? else {
+        return Ok(None);
+    };
+    let label = label(&peer);
+    if !peer.link.is_up() {
+        return Err(
+            Error::failed(format!("its other end, {label}"), "it is down").mend(format!(
+                "{}ip link set {} up",
+                prefix(&peer),
+                peer.link.name
+            )),
+        );
+    }
+    let native = peer.link.xdp.iter().any(|one| one.mode == XdpMode::Native);
+    if native || has_gro(&peer) {
+        return Ok(None);
+    }
+    let cannot = |why: &str| {
+        Error::failed(
+            format!("its other end, {label}, has neither native XDP nor GRO"),
+            format!("a program that lets everything pass could not be put there: {why}"),
+        )
+        .mend(format!(
+            "{}ethtool -K {} gro on",
+            prefix(&peer),
+            peer.link.name
+        ))
+    };
+    let attach = || -> Result<OwnedFd> {
+        let program = passing_program()?;
+        attach_xdp(program.as_fd(), peer.link.index, XDP_FLAGS_DRV_MODE)
+            .map_err(|e| cannot(&e.to_string()))
+    };
+    let link = run_maybe_in(peer.namespace.as_ref(), attach)??;
+    Ok(Some(Mended {
+        _link: link,
+        told: format!(
+            "{label} takes XDP frames while this runs: an XDP program that lets everything pass is on it"
+        ),
+    }))
+}
+
+fn has_gro(peer: &Peer) -> bool {
+    let ethtool = Ethtool::open(peer.namespace.as_ref(), &peer.link.name);
+    ethtool
+        .and_then(|ethtool| ethtool.feature(GRO))
+        .ok()
+        .flatten()
+        == Some(true)
+}
+
+fn label(peer: &Peer) -> String {
+    match peer.namespace.as_ref().and_then(Namespace::name) {
+        Some(name) => format!("{} in {name}", peer.link.name),
+        None => peer.link.name.clone(),
+    }
+}
+
+fn prefix(peer: &Peer) -> String {
+    peer.namespace
+        .as_ref()
+        .map_or_else(String::new, Namespace::exec_prefix)
+}

@@ -1,0 +1,153 @@
+//! The system calls that make an AF_XDP socket.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use libc::c_int;
+
+use super::ring::Ring;
+use crate::memory::Mapping;
+
+/// The rings of a socket that sends.
+pub(super) struct Rings {
+    pub transmit: Ring,
+    pub completed: Ring,
+}
+
+pub(super) fn open() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers are passed.
+    let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+pub(super) fn register_memory(socket: &OwnedFd, memory: &Mapping, room: u32) -> io::Result<()> {
+    // SAFETY: all zeroes are a valid xdp_umem_reg.
+    let mut request: libc::xdp_umem_reg = unsafe { std::mem::zeroed() };
+    request.addr = memory.at(0) as u64;
+    request.len = memory.length() as u64;
+    request.chunk_size = room;
+    set(socket, libc::XDP_UMEM_REG, &request)
+}
+
+pub(super) fn make_rings(socket: &OwnedFd, size: u32) -> io::Result<Rings> {
+    // A socket without a ring for receiving needs one for memory to receive into all the same.
+    for ring in [
+        libc::XDP_UMEM_FILL_RING,
+        libc::XDP_UMEM_COMPLETION_RING,
+        libc::XDP_TX_RING,
+    ] {
+        set(socket, ring, &size)?;
+    }
+    let offsets = offsets(socket)?;
+    let map = |at: &libc::xdp_ring_offset, entry: usize, page: i64| -> io::Result<Ring> {
+        let entries = at.desc as usize;
+        let length = entries + size as usize * entry;
+        let memory = Mapping::of_file(socket.as_fd(), length, page as u64).map_err(|e| {
+            e.errno().map_or_else(
+                || io::Error::other(e.to_string()),
+                io::Error::from_raw_os_error,
+            )
+        })?;
+        Ok(Ring {
+            memory,
+            producer: at.producer as usize,
+            consumer: at.consumer as usize,
+            entries,
+        })
+    };
+    Ok(Rings {
+        transmit: map(
+            &offsets.tx,
+            size_of::<libc::xdp_desc>(),
+            libc::XDP_PGOFF_TX_RING,
+        )?,
+        completed: map(
+            &offsets.cr,
+            size_of::<u64>(),
+            libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64,
+        )?,
+    })
+}
+
+/// Binds the socket, and says whether frames go without being copied.
+pub(super) fn bind(socket: &OwnedFd, interface: u32, queue: u32) -> io::Result<bool> {
+    match bind_with(socket, interface, queue, libc::XDP_ZEROCOPY) {
+        Ok(()) => Ok(true),
+        // The driver cannot, or not with this queue: the copying way is open to all.
+        Err(e)
+            if matches!(
+                e.raw_os_error(),
+                Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS)
+            ) =>
+        {
+            bind_with(socket, interface, queue, libc::XDP_COPY).map(|()| false)
+        }
+        Err(e) => Err(e),
+    }
+}
+
+fn bind_with(socket: &OwnedFd, interface: u32, queue: u32, mode: u16) -> io::Result<()> {
+    let address = libc::sockaddr_xdp {
+        sxdp_family: libc::AF_XDP as u16,
+        sxdp_flags: mode,
+        sxdp_ifindex: interface,
+        sxdp_queue_id: queue,
+        sxdp_shared_umem_fd: 0,
+    };
+    // SAFETY: the address is a whole sockaddr_xdp, and its size is given.
+    let result = unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            (&raw const address).cast(),
+            size_of_val(&address) as libc::socklen_t,
+        )
+    };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+fn set<T>(socket: &OwnedFd, option: c_int, value: &T) -> io::Result<()> {
+    // SAFETY: the kernel only reads the value, which outlives the call, and its size is given.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_XDP,
+            option,
+            std::ptr::from_ref(value).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+fn offsets(socket: &OwnedFd) -> io::Result<libc::xdp_mmap_offsets> {
+    // SAFETY: all zeroes are a valid xdp_mmap_offsets.
+    let mut offsets: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };
+    let mut length = size_of_val(&offsets) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to the offsets, which are plain numbers.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_XDP,
+            libc::XDP_MMAP_OFFSETS,
+            (&raw mut offsets).cast(),
+            &raw mut length,
+        )
+    };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(offsets)
+    }
+}
