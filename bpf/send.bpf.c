@@ -3,11 +3,13 @@
  *
  * The kernel gives it the same pages again and again, with what was put into them the last time, by this program or
  * by whoever received the frame. So everything that may differ is written in each frame. */
+#include <stdbool.h>
 #include <linux/bpf.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
 #include "include/send.h"
+#include "include/stamp.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -144,6 +146,28 @@ static __always_inline const struct send_variant *variant_of(__u64 number)
 	return bpf_map_lookup_elem(&variants, &key);
 }
 
+/* The checksums are right already, and stay so. */
+static __always_inline int write_stamp(struct xdp_md *context, __u32 length, __u64 number)
+{
+	void *end = (void *)(long)context->data_end;
+	void *at = (void *)(long)context->data;
+	__u32 offset = length - STAMP_LENGTH;
+	struct stamp stamp = {
+		.stream = plan.stream,
+		.flow = (__u32)modulo(number, plan.stamp_flows),
+		.sequence = (__u32)(number / plan.stamp_every),
+	};
+
+	if (offset >= SEND_LONGEST)
+		return -1;
+	at += offset;
+	if (at + STAMP_LENGTH > end)
+		return -1;
+	stamp.time = bpf_ktime_get_tai_ns();
+	stamp_write(at, &stamp);
+	return 0;
+}
+
 SEC("?xdp")
 int send_pattern(struct xdp_md *context)
 {
@@ -192,5 +216,7 @@ int send_pattern(struct xdp_md *context)
 		if (put(context, variant->sum[j].offset, 2, word))
 			return XDP_ABORTED;
 	}
+	if (plan.stamp_every && write_stamp(context, variant->length, number))
+		return XDP_ABORTED;
 	return XDP_TX;
 }

@@ -9,6 +9,8 @@
 #define SEND_HEADER_WORDS 32
 /* Edits and checksums lie in front of this offset. */
 #define SEND_REACH 2048
+/* A page: no frame that the kernel makes is longer. */
+#define SEND_LONGEST 4096
 
 /* How an edit's value comes from the frame's number. */
 #define SEND_STEP 0
@@ -79,7 +81,12 @@ struct send_plan {
 	__u32 longest;
 	/* Where `tail` of each kind is to be written; 0: nowhere. */
 	__u32 tail;
-	__u32 padding;
+	/* --stamp: the number of the stream. */
+	__u32 stream;
+	/* After so many frames of this order each flow's sequence number goes up by one; 0: no stamps. */
+	__u64 stamp_every;
+	/* The flow in the stamp is the frame's number modulo this. */
+	__u64 stamp_flows;
 };
 
 /* Where a thread is in the order of frames. */

@@ -15,6 +15,7 @@
 #ifndef TRAWL_STAMP_H
 #define TRAWL_STAMP_H
 
+#include <stdbool.h>
 #include <linux/bpf.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>

@@ -17,6 +17,7 @@ use trawl_kernel::Result;
 use trawl_kernel::send::layout::SEND_SUMS;
 
 use crate::source::{Next, Source};
+use crate::stamp::{self, Stamp};
 use sums::Sum;
 pub use sums::{Cover, fold};
 
@@ -133,6 +134,8 @@ pub struct Pattern {
     flows: Option<u64>,
     exception: Option<Exception>,
     longest: usize,
+    /// The first thread's stream, where frames are stamped.
+    stream: Option<u16>,
 }
 
 impl Pattern {
@@ -153,7 +156,27 @@ impl Pattern {
             flows,
             exception,
             longest,
+            stream: None,
         }
+    }
+
+    /// The same with a stamp at the end of each frame, which has to be zero until then and nobody else's. The error
+    /// is the length of a frame for which that is not so.
+    pub fn stamped(mut self, stream: u16) -> Result<Self, usize> {
+        let taken = |variant: &&Variant| {
+            let room = variant.length().saturating_sub(stamp::LENGTH);
+            let fields = variant.edits.iter().map(|(e, _)| e.offset + e.width);
+            let sums = variant.sums.iter().map(|sum| sum.offset + 2);
+            let end = fields.chain(sums).max().unwrap_or(0);
+            variant.length() < stamp::LENGTH
+                || end > room
+                || variant.bytes[room..].iter().any(|byte| *byte != 0)
+        };
+        if let Some(variant) = self.variants.iter().find(taken) {
+            return Err(variant.length());
+        }
+        self.stream = Some(stream);
+        Ok(self)
     }
 
     /// One frame, again and again.
@@ -211,16 +234,67 @@ pub struct PatternSource {
     pattern: Arc<Pattern>,
     number: u64,
     stride: u64,
+    marks: Option<Marks>,
+}
+
+/// How one thread's frames are stamped: the numbers are spread over threads and flows, and each flow of each thread
+/// has a sequence of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Marks {
+    pub stream: u16,
+    /// A frame's flow is its number modulo this.
+    pub flows: u64,
+    /// A frame's sequence number is its number divided by this: the thread comes back to a flow after so many.
+    pub every: u64,
+}
+
+impl Marks {
+    fn new(first_stream: u16, thread: usize, threads: u64, flows: Option<u64>) -> Self {
+        // The stamp has no room for more: they are counted as one.
+        let flows = flows.filter(|flows| *flows <= 1 << 16).unwrap_or(1).max(1);
+        Self {
+            stream: first_stream.wrapping_add(thread as u16),
+            flows,
+            every: threads / common_divisor(threads, flows) * flows,
+        }
+    }
+
+    fn stamp(&self, number: u64) -> Stamp {
+        Stamp {
+            stream: self.stream,
+            flow: (number % self.flows) as u16,
+            sequence: (number / self.every) as u32,
+            time: stamp::now(),
+        }
+    }
+}
+
+fn common_divisor(one: u64, other: u64) -> u64 {
+    if other == 0 {
+        one
+    } else {
+        common_divisor(other, one % other)
+    }
 }
 
 impl PatternSource {
     /// For one of so many threads: together they make all frames.
     pub fn new(pattern: Arc<Pattern>, thread: usize, threads: usize) -> Self {
+        let stride = threads.max(1) as u64;
+        let marks = pattern
+            .stream
+            .map(|stream| Marks::new(stream, thread, stride, pattern.flows));
         Self {
             pattern,
             number: thread as u64,
-            stride: threads.max(1) as u64,
+            stride,
+            marks,
         }
+    }
+
+    /// How the frames are stamped, if they are.
+    pub fn marks(&self) -> Option<Marks> {
+        self.marks
     }
 
     pub fn frames(&self) -> &Pattern {
@@ -270,6 +344,9 @@ impl PatternSource {
 impl Source for PatternSource {
     fn next(&mut self, _now: u64, room: &mut [u8]) -> Result<Next> {
         let length = self.pattern.write(self.number, room);
+        if let Some(marks) = &self.marks {
+            marks.stamp(self.number).write(&mut room[..length]);
+        }
         self.number = self.number.wrapping_add(self.stride);
         Ok(Next::Frame(length))
     }

@@ -10,6 +10,7 @@ use trawl_kernel::send::{LivePlan, made};
 use trawl_kernel::{Error, Result};
 
 use super::{Edit, Pattern, PatternSource, Value, Variant};
+use crate::stamp;
 
 /// Everything that the program is told, and the frame that it starts from.
 #[derive(Clone, Debug)]
@@ -58,6 +59,10 @@ impl Tables {
                 "they differ behind their first {reach} bytes"
             )));
         }
+        if !stamps_do_no_harm(pattern, header.words * 8) {
+            let why = "stamps of frames of several lengths would stay in the payload of others";
+            return Err(cannot(why.to_owned()));
+        }
         for variant in &pattern.variants {
             if variant.edits.len() > SEND_EDITS {
                 return Err(cannot(format!("more than {SEND_EDITS} fields change")));
@@ -81,7 +86,10 @@ impl Tables {
                 other: pattern.exception.map_or(0, |one| one.further as u32),
                 longest: frame.len() as u32,
                 tail: header.tail as u32,
-                padding: 0,
+                // The thread's affair: see `plan`.
+                stream: 0,
+                stamp_every: 0,
+                stamp_flows: 0,
             },
             variants,
             schedule: pattern.schedule.clone(),
@@ -97,8 +105,14 @@ impl Tables {
 
     /// The plan for the frames that the source would make next.
     pub fn plan(&self, source: &PatternSource) -> LivePlan<'_> {
+        let marks = source.marks();
         LivePlan {
-            plan: self.plan,
+            plan: SendPlan {
+                stream: marks.map_or(0, |marks| marks.stream.into()),
+                stamp_every: marks.map_or(0, |marks| marks.every),
+                stamp_flows: marks.map_or(0, |marks| marks.flows),
+                ..self.plan
+            },
             variants: &self.variants,
             schedule: &self.schedule,
             lists: &self.lists,
@@ -113,6 +127,18 @@ impl Tables {
     pub fn made(&self, source: &PatternSource, count: usize) -> Result<Vec<Vec<u8>>> {
         made(&self.plan(source), &self.frame, count)
     }
+}
+
+/// The kernel uses a frame's memory again for the next one, and a stamp that is not written over stays there. Among
+/// zeroes that changes no checksum; instead of something else it would.
+fn stamps_do_no_harm(pattern: &Pattern, written: usize) -> bool {
+    let lengths = || pattern.variants.iter().map(Variant::length);
+    let shortest = lengths().min().unwrap_or(0);
+    let first = shortest.saturating_sub(stamp::LENGTH).max(written);
+    let is_zero = |variant: &Variant| variant.bytes.iter().skip(first).all(|byte| *byte == 0);
+    pattern.stream.is_none()
+        || lengths().all(|length| length == shortest)
+        || pattern.variants.iter().all(is_zero)
 }
 
 /// What is written to the beginning of each frame, so that it is right whatever was in its place before.
@@ -239,6 +265,8 @@ fn value(edit: &Edit, lists: &mut Lists) -> SendEdit {
 mod tests {
     use super::super::{Cover, Exception};
     use super::*;
+    use crate::source::Source;
+    use crate::stamp::Stamp;
 
     fn edit(offset: usize, width: usize, shift: u32, bits: u32, value: Value) -> Edit {
         Edit {
@@ -318,6 +346,56 @@ mod tests {
                 source.skip(1);
             }
         }
+    }
+
+    #[test]
+    fn stamps_made_in_the_kernel_are_those_made_here() {
+        if !may_run_programs() {
+            eprintln!("SKIPPED: it takes root to run a program");
+            return;
+        }
+        let mut bytes = vec![0; 60];
+        bytes[..14].fill(7);
+        for (flows, threads) in [(None, 1), (Some(3), 1), (Some(4), 2), (Some(100_000), 3)] {
+            let changing = edit(0, 8, 16, 48, Value::Number(0));
+            let variant = Variant::new(bytes.clone(), vec![changing], &[]);
+            let pattern = Pattern::new(vec![variant], vec![0], flows, None);
+            let pattern = Arc::new(pattern.stamped(9).unwrap());
+            let mut source = PatternSource::new(Arc::clone(&pattern), threads - 1, threads);
+            let before = stamp::now();
+            let all = Tables::of(&pattern).unwrap().made(&source, 50).unwrap();
+            for made in all {
+                let mut here = vec![0; 60];
+                source.next(0, &mut here).unwrap();
+                let (made_stamp, here_stamp) = (Stamp::read(&made), Stamp::read(&here));
+                let (made_stamp, here_stamp) = (made_stamp.unwrap(), here_stamp.unwrap());
+                let at = |time| Stamp { time, ..here_stamp };
+                assert_eq!(made_stamp, at(made_stamp.time));
+                assert_eq!(made[..42], here[..42]);
+                assert!(at(before).age_at(made_stamp.time) >= 0);
+                assert!(made_stamp.age_at(here_stamp.time) >= 0);
+            }
+        }
+    }
+
+    #[test]
+    fn stamps_in_the_middle_of_others_payload_are_refused() {
+        let pattern = |fill: u8| {
+            let mut long = vec![fill; 200];
+            long[200 - stamp::LENGTH..].fill(0);
+            let variants = [vec![0; 60], long].map(|bytes| Variant::new(bytes, Vec::new(), &[]));
+            Pattern::new(variants.into(), vec![0, 1], None, None)
+        };
+        assert!(Tables::of(&pattern(0).stamped(1).unwrap()).is_ok());
+        // It is written anew up to where the two differ.
+        assert!(Tables::of(&pattern(1).stamped(1).unwrap()).is_ok());
+        let far = |fill| {
+            let mut long = vec![fill; 1000];
+            long[1000 - stamp::LENGTH..].fill(0);
+            let variants = [vec![0; 600], long].map(|bytes| Variant::new(bytes, Vec::new(), &[]));
+            Pattern::new(variants.into(), vec![0, 1], None, None)
+        };
+        assert!(Tables::of(&far(1).stamped(1).unwrap()).is_err());
     }
 
     fn may_run_programs() -> bool {
