@@ -28,7 +28,7 @@ pub(crate) enum Ancillary {
 }
 
 /// How a hook answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Answer {
     /// 32 bits of the context at this offset.
     Context(i16),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::assembler::{Assembler, Label};
+use super::decide;
 use super::flow::{self, Plan, Reader};
 use super::graph::{self, At, Decoder, End, Graph, Op, Return, Value};
 use super::layout::{reg, slot};
@@ -154,7 +155,7 @@ impl<'a> Emitter<'a> {
         let decoder = Decoder {
             target: self.target,
         };
-        let mut graph = decoder.decode(classic)?;
+        let mut graph = decide::ask_less(decoder.decode(classic)?);
         flow::cut_hopeless(&mut graph);
         let start = values::remove_dead(&mut graph);
         values::settle_loads(&mut graph, self.target)?;
@@ -349,6 +350,12 @@ impl<'a> Emitter<'a> {
                     Value::X => self.asm.jump_if_reg32(test, reg::A, reg::X, yes),
                 }
                 self.asm.goto(no);
+            }
+            End::Among { set, yes, no } => {
+                let yes = self.block_label(version, mode, yes);
+                let no = self.block_label(version, mode, no);
+                let set = self.versions[version].graph.sets[set].clone();
+                self.among(&set, yes, no);
             }
         }
     }

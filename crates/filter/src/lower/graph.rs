@@ -1,6 +1,7 @@
 //! A classic program as blocks of operations, each classic instruction taken apart once.
 
 use super::ancillary::{Ancillary, Answer};
+use super::decide::ranges::Ranges;
 use super::{Hook, Target};
 use crate::classic::{Classic, Instruction, ancillary, op};
 use crate::error::FilterError;
@@ -80,6 +81,12 @@ pub(super) enum End {
         yes: usize,
         no: usize,
     },
+    /// Whether A is in one of the graph's sets.
+    Among {
+        set: usize,
+        yes: usize,
+        no: usize,
+    },
 }
 
 pub(super) const NO_MATCH: End = End::Return(Return::K(0));
@@ -95,7 +102,7 @@ impl Block {
         let (one, two) = match self.end {
             End::Return(_) => (None, None),
             End::Goto(to) | End::Back(to) => (Some(to), None),
-            End::Branch { yes, no, .. } => (Some(yes), Some(no)),
+            End::Branch { yes, no, .. } | End::Among { yes, no, .. } => (Some(yes), Some(no)),
         };
         one.into_iter().chain(two)
     }
@@ -105,10 +112,12 @@ impl Block {
 #[derive(Debug, Clone)]
 pub(super) struct Graph {
     pub(super) blocks: Vec<Block>,
+    /// Each belongs to the end of one block.
+    pub(super) sets: Vec<Ranges>,
 }
 
 /// No packet is that long, so a load there never succeeds.
-const BEYOND_ANY_PACKET: u32 = 0x7fff_ff00;
+pub(super) const BEYOND_ANY_PACKET: u32 = 0x7fff_ff00;
 
 /// What the decoder has to know beside the program.
 #[derive(Debug, Clone, Copy)]
@@ -130,7 +139,10 @@ impl Decoder<'_> {
             blocks.push(self.block(program, start, end, &index_of)?);
             start = end;
         }
-        let mut graph = Graph { blocks };
+        let mut graph = Graph {
+            blocks,
+            sets: Vec::new(),
+        };
         graph.thread_jumps();
         Ok(graph)
     }

@@ -47,6 +47,7 @@
 
 pub(crate) mod ancillary;
 mod assembler;
+mod decide;
 mod emit;
 mod flow;
 mod graph;
@@ -56,6 +57,7 @@ mod layout;
 mod load;
 mod operations;
 pub mod standalone;
+mod tree;
 mod values;
 
 use crate::classic::Classic;

@@ -2,9 +2,13 @@
 
 use super::Target;
 use super::ancillary::{Ancillary, Answer, PACKET_OUTGOING};
+use super::decide::ranges::Ranges;
 use super::graph::{Block, End, Graph, Op, Reg, Return, Value};
 use crate::ebpf::op;
 use crate::error::FilterError;
+
+/// A set of more numbers is compared with as numbers: how they lie tells more than a swap costs.
+const MOST_RAW: usize = 4;
 
 /// A set of the classic machine's cells: A, X and scratch memory, a bit each.
 type Cells = u32;
@@ -58,6 +62,7 @@ fn end_reads(end: &End) -> Cells {
     match *end {
         End::Return(Return::A) => A,
         End::Branch { value, .. } => A | operand(value),
+        End::Among { .. } => A,
         _ => 0,
     }
 }
@@ -72,6 +77,25 @@ fn remains(operation: Op) -> Option<Op> {
         }),
         Op::Alu(op::DIV | op::MOD, Value::X) => Some(Op::NonZeroX),
         _ => None,
+    }
+}
+
+/// What of the classic machine is read before it is written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LiveCells(Cells);
+
+impl LiveCells {
+    /// At the beginning of each block.
+    pub(super) fn of(graph: &Graph) -> Vec<LiveCells> {
+        live(graph).into_iter().map(LiveCells).collect()
+    }
+
+    pub(super) fn register(self, reg: Reg) -> bool {
+        self.0 & register(reg) != 0
+    }
+
+    pub(super) fn memory(self, cell: u8) -> bool {
+        self.0 & memory(cell) != 0
     }
 }
 
@@ -200,10 +224,19 @@ impl Webs {
         web.only_outgoing &= other.only_outgoing;
     }
 
-    fn used(&mut self, web: usize, end: Option<&End>) {
+    fn used(&mut self, web: usize, end: Option<&End>, sets: &[Ranges]) {
         let root = self.find(web);
         let web = &mut self.0[root];
         let (compared, outgoing) = match end {
+            // Only single numbers, and few of them: ranges are of numbers as they are meant.
+            Some(&End::Among { set, .. }) => (
+                sets[set].ranges().len() <= MOST_RAW
+                    && sets[set]
+                        .ranges()
+                        .iter()
+                        .all(|&(from, to)| from == to && (to <= 0xffff || web.width != 2)),
+                false,
+            ),
             Some(&End::Branch {
                 test,
                 value: Value::K(k),
@@ -256,12 +289,12 @@ pub(super) fn settle_loads(graph: &mut Graph, target: &Target) -> Result<(), Fil
         let mut now = at_start[index];
         for (operation, web) in block.ops.iter().zip(&defined[index]) {
             if effects(operation).0 & A != 0 {
-                webs.used(now, None);
+                webs.used(now, None, &graph.sets);
             }
             now = web.unwrap_or(now);
         }
         if end_reads(&block.end) & A != 0 {
-            webs.used(now, Some(&block.end));
+            webs.used(now, Some(&block.end), &graph.sets);
         }
     }
     for (index, block) in graph.blocks.iter_mut().enumerate() {
@@ -281,15 +314,22 @@ pub(super) fn settle_loads(graph: &mut Graph, target: &Target) -> Result<(), Fil
             }
         }
         let root = webs.find(at_end[index]);
-        if is_raw(&webs.0[root])
-            && let End::Branch {
+        if !is_raw(&webs.0[root]) {
+            continue;
+        }
+        let raw = |k: u32| match webs.0[root].width {
+            2 => u32::from(u16::from_be(k as u16)),
+            _ => u32::from_be(k),
+        };
+        match &mut block.end {
+            End::Branch {
                 value: Value::K(k), ..
-            } = &mut block.end
-        {
-            *k = match webs.0[root].width {
-                2 => u32::from(u16::from_be(*k as u16)),
-                _ => u32::from_be(*k),
-            };
+            } => *k = raw(*k),
+            End::Among { set, .. } => {
+                let set = &mut graph.sets[*set];
+                *set = Ranges::from_values(set.ranges().iter().map(|&(k, _)| raw(k)));
+            }
+            _ => {}
         }
     }
     Ok(())

@@ -1,0 +1,480 @@
+//! Follows a program along its ways and remembers what has been found out on each: a question that
+//! is answered already is not asked again, wherever the register is that held the value.
+//!
+//! A block is followed once for each different knowledge that ways bring to it, as far as something
+//! behind it still wants to know. The ways are then put together from their ends, and those that go
+//! on alike become one.
+
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use super::super::ancillary::Answer;
+use super::super::graph::{At, Block, End, Graph, Op, Reg, Return, Value};
+use super::super::values::LiveCells;
+use super::nodes::{NodeId, Nodes, Question};
+use super::ranges::{Ranges, Shared};
+use super::terms::{Term, TermId, Terms};
+
+/// How often a block may be followed, on average, before it is given up.
+const MOST_VISITS: usize = 16;
+
+/// Which values the classic machine holds; nothing where that is unknown or does not matter.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+struct Cells {
+    a: Option<TermId>,
+    x: Option<TermId>,
+    memory: [Option<TermId>; 16],
+}
+
+impl Cells {
+    fn start(terms: &mut Terms) -> Self {
+        let zero = Some(terms.imm(0));
+        Cells {
+            a: zero,
+            x: zero,
+            ..Cells::default()
+        }
+    }
+
+    fn meet(&mut self, other: &Cells) {
+        let here = [&mut self.a, &mut self.x]
+            .into_iter()
+            .chain(&mut self.memory);
+        let there = [&other.a, &other.x].into_iter().chain(&other.memory);
+        for (here, there) in here.zip(there) {
+            if here != there {
+                *here = None;
+            }
+        }
+    }
+
+    fn forget_dead(&mut self, live: LiveCells) {
+        let keep = |cell: &mut Option<TermId>, is_live: bool| {
+            if !is_live {
+                *cell = None;
+            }
+        };
+        keep(&mut self.a, live.register(Reg::A));
+        keep(&mut self.x, live.register(Reg::X));
+        for (index, cell) in self.memory.iter_mut().enumerate() {
+            keep(cell, live.memory(index as u8));
+        }
+    }
+
+    fn get(&self, reg: Reg) -> Option<TermId> {
+        match reg {
+            Reg::A => self.a,
+            Reg::X => self.x,
+        }
+    }
+
+    fn set(&mut self, reg: Reg, term: Option<TermId>) {
+        match reg {
+            Reg::A => self.a = term,
+            Reg::X => self.x = term,
+        }
+    }
+
+    /// Does an operation; says which value was asked for that may not be there. An error if it
+    /// always fails.
+    fn step(&mut self, terms: &mut Terms, operation: &Op) -> Result<Option<TermId>, AlwaysFails> {
+        let mut asked = None;
+        match *operation {
+            Op::Load { width, at, .. } => {
+                self.a = self.load(terms, width, at);
+                asked = self.a;
+            }
+            Op::Touch { width, at } => asked = self.load(terms, width, at),
+            Op::HeaderLength(k) => {
+                self.x = Some(terms.add(Term::HeaderLength(k)));
+                asked = self.x;
+            }
+            Op::Field(answer) => self.a = Some(terms.add(Term::Field(answer))),
+            Op::Length(reg) => {
+                let length = terms.add(Term::Length);
+                self.set(reg, Some(length));
+            }
+            Op::Imm(reg, k) => {
+                let k = terms.imm(k);
+                self.set(reg, Some(k));
+            }
+            Op::Recall(reg, cell) => self.set(reg, self.memory[usize::from(cell)]),
+            Op::Store(reg, cell) => self.memory[usize::from(cell)] = self.get(reg),
+            Op::Alu(operation, value) => {
+                let right = match value {
+                    Value::K(k) => Some(terms.imm(k)),
+                    Value::X => self.x,
+                };
+                self.a = match self.a.zip(right) {
+                    Some((a, b)) => Some(terms.alu(operation, a, b).ok_or(AlwaysFails)?),
+                    None => None,
+                };
+                asked = self.a.filter(|&a| terms.may_fail(a));
+            }
+            Op::Neg => self.a = self.a.map(|a| terms.neg(a)),
+            Op::Tax => self.x = self.a,
+            Op::Txa => self.a = self.x,
+            // Made later than this.
+            Op::NonZeroX => {}
+        }
+        Ok(asked)
+    }
+
+    fn load(&self, terms: &mut Terms, width: u8, at: At) -> Option<TermId> {
+        match at {
+            At::Abs(k) => Some(terms.add(Term::Fixed { width, k })),
+            At::Ind(k) => self.x.map(|base| terms.indirect(width, base, k)),
+        }
+    }
+
+    /// The question at a block's end.
+    fn question(&self, terms: &Terms, test: u8, value: Value) -> Option<Question> {
+        let a = self.a?;
+        Some(match value {
+            Value::K(k) => Question::of_test(terms, test, a, k),
+            Value::X => match terms.constant(self.x?) {
+                Some(k) => Question::of_test(terms, test, a, k),
+                None => Question::Compare(test, a, self.x?),
+            },
+        })
+    }
+}
+
+/// An operation without which there is no match, and which never succeeds.
+#[derive(Debug)]
+struct AlwaysFails;
+
+/// Up to which block something is still asked. Borders of sets tell numbers apart.
+#[derive(Debug, Default)]
+struct Interests {
+    borders: HashMap<TermId, Borders>,
+    /// Of values that are not the same on all ways.
+    anywhere: Borders,
+    questions: HashMap<Question, usize>,
+}
+
+impl Interests {
+    fn of(graph: &Graph, terms: &mut Terms) -> Self {
+        let mut interests = Interests::default();
+        let mut known: Vec<Option<Cells>> = vec![None; graph.blocks.len()];
+        known[0] = Some(Cells::start(terms));
+        for (index, block) in graph.blocks.iter().enumerate() {
+            let Some(mut cells) = known[index].take() else {
+                continue;
+            };
+            if block.ops.iter().any(|op| cells.step(terms, op).is_err()) {
+                continue;
+            }
+            if let End::Branch { test, value, .. } = block.end {
+                interests.add(&cells, terms, test, value, index);
+            }
+            for next in block.successors() {
+                match &mut known[next] {
+                    Some(other) => other.meet(&cells),
+                    empty => *empty = Some(cells.clone()),
+                }
+            }
+        }
+        interests
+    }
+
+    fn add(&mut self, cells: &Cells, terms: &Terms, test: u8, value: Value, block: usize) {
+        let set = match (cells.question(terms, test, value), value) {
+            (Some(Question::Among(term, set)), _) => Some((Some(term), set)),
+            (Some(question), _) => {
+                self.questions.insert(question, block);
+                None
+            }
+            (None, Value::K(k)) => Ranges::of_test(test, k).map(|set| (None, Shared::new(set))),
+            (None, Value::X) => None,
+        };
+        let Some((term, set)) = set else { return };
+        let borders = match term {
+            Some(term) => self.borders.entry(term).or_default(),
+            None => &mut self.anywhere,
+        };
+        for &(from, to) in set.ranges() {
+            borders.add(from.into(), block);
+            borders.add(u64::from(to) + 1, block);
+        }
+    }
+
+    /// What of a value's possible numbers still matters from a block on; nothing if they all do alike.
+    fn still(&self, terms: &Terms, term: TermId, set: &Ranges, block: usize) -> Option<Ranges> {
+        let lists: Vec<&Borders> = (self.borders.get(&term).into_iter())
+            .chain([&self.anywhere])
+            .filter(|list| list.last >= block)
+            .collect();
+        if lists.is_empty() {
+            return None;
+        }
+        let greatest = u64::from(terms.greatest(term));
+        let mut impossible = Vec::new();
+        // Numbers are told apart by cells between borders; a cell is out if all of it is.
+        for &(from, to) in set.not(terms.greatest(term)).ranges() {
+            let (from, end) = (u64::from(from), u64::from(to) + 1);
+            let start = match from {
+                0 => Some(0),
+                _ => lists.iter().filter_map(|l| l.first(from, end, block)).min(),
+            };
+            let end = match start {
+                Some(_) if end > greatest => Some(end),
+                Some(start) => lists.iter().filter_map(|l| l.last(start, end, block)).max(),
+                None => None,
+            };
+            if let (Some(start), Some(end)) = (start, end)
+                && start < end
+            {
+                impossible.push((start as u32, (end - 1) as u32));
+            }
+        }
+        (!impossible.is_empty()).then(|| Ranges::joined(impossible).not(terms.greatest(term)))
+    }
+}
+
+/// Borders of the sets that a value is compared with, and the last block that does so.
+#[derive(Debug, Default)]
+struct Borders {
+    at: BTreeMap<u64, usize>,
+    last: usize,
+}
+
+impl Borders {
+    fn add(&mut self, border: u64, block: usize) {
+        self.at.insert(border, block);
+        self.last = block;
+    }
+
+    /// The first that still matters from a block on.
+    fn first(&self, from: u64, to: u64, block: usize) -> Option<u64> {
+        let mut within = self.at.range(from..=to);
+        within.find(|&(_, &last)| last >= block).map(|(&at, _)| at)
+    }
+
+    fn last(&self, from: u64, to: u64, block: usize) -> Option<u64> {
+        let mut within = self.at.range(from..=to);
+        within.rfind(|&(_, &last)| last >= block).map(|(&at, _)| at)
+    }
+}
+
+/// What is known where a block begins.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+struct Knowledge {
+    cells: Cells,
+    /// What values are among, in the order of their terms.
+    among: Vec<(TermId, Shared)>,
+    answers: Vec<(Question, bool)>,
+}
+
+impl Knowledge {
+    fn possible(&self, terms: &Terms, term: TermId) -> Ranges {
+        match self.among.iter().find(|(of, _)| *of == term) {
+            Some((_, set)) => Ranges::clone(set),
+            None => Ranges::up_to(terms.greatest(term)),
+        }
+    }
+
+    fn answer(&self, terms: &Terms, question: &Question) -> Option<bool> {
+        match question {
+            Question::Among(term, set) => {
+                let possible = match terms.constant(*term) {
+                    Some(k) => Ranges::one(k),
+                    None => self.possible(terms, *term),
+                };
+                if possible.is_within(set) {
+                    Some(true)
+                } else if possible.and(set).is_empty() {
+                    Some(false)
+                } else {
+                    None
+                }
+            }
+            Question::Bits(term, mask) => match terms.constant(*term) {
+                Some(k) => Some(k & mask != 0),
+                None => match self.possible(terms, *term).single() {
+                    Some(k) => Some(k & mask != 0),
+                    None => self.answered(question),
+                },
+            },
+            Question::Compare(..) => self.answered(question),
+        }
+    }
+
+    fn answered(&self, question: &Question) -> Option<bool> {
+        let found = self.answers.iter().find(|(one, _)| one == question);
+        found.map(|&(_, answer)| answer)
+    }
+
+    fn learn(&mut self, terms: &Terms, question: &Question, answer: bool) {
+        let Question::Among(term, set) = question else {
+            self.answers.push((question.clone(), answer));
+            return;
+        };
+        let set = match answer {
+            true => Ranges::clone(set),
+            false => set.not(terms.greatest(*term)),
+        };
+        let possible = Shared::new(self.possible(terms, *term).and(&set));
+        match self.among.iter_mut().find(|(of, _)| of == term) {
+            Some((_, known)) => *known = possible,
+            None => self.among.push((*term, possible)),
+        }
+    }
+
+    /// Leaves out what nobody asks for from a block on, so that ways that differ in nothing else are one.
+    fn forget(&mut self, terms: &Terms, interests: &Interests, live: LiveCells, block: usize) {
+        self.cells.forget_dead(live);
+        self.among.retain_mut(|(term, set)| {
+            let still = interests.still(terms, *term, set, block);
+            if let Some(still) = still {
+                *set = Shared::new(still);
+                return true;
+            }
+            false
+        });
+        self.among.sort_unstable_by_key(|(term, _)| *term);
+        self.answers.retain(|(question, _)| {
+            interests
+                .questions
+                .get(question)
+                .is_some_and(|&last| last >= block)
+        });
+    }
+}
+
+/// A block under some knowledge, by its number.
+type Visit = usize;
+
+#[derive(Debug)]
+enum Outcome {
+    Give(u32),
+    GiveTerm(TermId),
+    Go(Visit),
+    Ask(Question, Visit, Visit),
+}
+
+/// What a visit amounts to.
+#[derive(Debug)]
+struct Way {
+    asked: Vec<TermId>,
+    outcome: Outcome,
+}
+
+struct Explorer<'a> {
+    terms: &'a mut Terms,
+    interests: Interests,
+    live: Vec<LiveCells>,
+    visits: Vec<HashMap<Rc<Knowledge>, Visit>>,
+    /// By block, in the order of their numbers.
+    open: Vec<Vec<(Visit, Rc<Knowledge>)>>,
+    count: usize,
+}
+
+/// The program as decisions; nothing where it is not of that kind, or there would be too many.
+pub(super) fn explore(graph: &Graph, terms: &mut Terms, nodes: &mut Nodes) -> Option<NodeId> {
+    let helper = |op: &Op| matches!(op, Op::Field(Answer::Helper(_)) | Op::NonZeroX);
+    if graph.has_loops() || graph.blocks.iter().flat_map(|block| &block.ops).any(helper) {
+        return None;
+    }
+    let interests = Interests::of(graph, terms);
+    let start = Knowledge {
+        cells: Cells::start(terms),
+        ..Knowledge::default()
+    };
+    let mut explorer = Explorer {
+        interests,
+        terms,
+        live: LiveCells::of(graph),
+        visits: vec![HashMap::new(); graph.blocks.len()],
+        open: vec![Vec::new(); graph.blocks.len()],
+        count: 0,
+    };
+    explorer.visit(0, start);
+    let mut ways: Vec<Vec<(Visit, Way)>> = Vec::new();
+    for (index, block) in graph.blocks.iter().enumerate() {
+        let open = std::mem::take(&mut explorer.open[index]);
+        let mut here = Vec::new();
+        for (visit, knowledge) in open {
+            here.push((visit, explorer.follow(block, &knowledge)?));
+        }
+        ways.push(here);
+        if explorer.count > MOST_VISITS * (graph.blocks.len() + MOST_VISITS)
+            || explorer.terms.too_large
+        {
+            return None;
+        }
+    }
+    let mut made = vec![None; explorer.count];
+    for (visit, way) in ways.into_iter().rev().flatten() {
+        made[visit] = Some(finish(way, &made, terms, nodes)?);
+    }
+    made[0]
+}
+
+fn finish(way: Way, made: &[Option<NodeId>], terms: &Terms, nodes: &mut Nodes) -> Option<NodeId> {
+    let end = match way.outcome {
+        Outcome::Give(k) => nodes.give(k),
+        Outcome::GiveTerm(term) => nodes.give_term(terms, term),
+        Outcome::Go(to) => made[to]?,
+        Outcome::Ask(question, yes, no) => nodes.test(terms, question, made[yes]?, made[no]?),
+    };
+    let asked = way.asked.into_iter().rev();
+    Some(asked.fold(end, |next, term| nodes.touch(terms, term, next)))
+}
+
+impl Explorer<'_> {
+    fn visit(&mut self, block: usize, mut knowledge: Knowledge) -> Visit {
+        knowledge.forget(self.terms, &self.interests, self.live[block], block);
+        if let Some(&visit) = self.visits[block].get(&knowledge) {
+            return visit;
+        }
+        let knowledge = Rc::new(knowledge);
+        let visit = self.count;
+        self.count += 1;
+        self.visits[block].insert(Rc::clone(&knowledge), visit);
+        self.open[block].push((visit, knowledge));
+        visit
+    }
+
+    fn follow(&mut self, block: &Block, knowledge: &Knowledge) -> Option<Way> {
+        let mut now = knowledge.clone();
+        let mut asked = Vec::new();
+        for operation in &block.ops {
+            match now.cells.step(self.terms, operation) {
+                Ok(one) => asked.extend(one),
+                Err(AlwaysFails) => {
+                    return Some(Way {
+                        asked: Vec::new(),
+                        outcome: Outcome::Give(0),
+                    });
+                }
+            }
+        }
+        let outcome = match block.end {
+            End::Return(Return::K(k)) => Outcome::Give(k),
+            End::Return(Return::A) => Outcome::GiveTerm(now.cells.a?),
+            End::Goto(to) => Outcome::Go(self.visit(to, now)),
+            End::Branch {
+                test,
+                value,
+                yes,
+                no,
+            } => {
+                let question = now.cells.question(self.terms, test, value)?;
+                match now.answer(self.terms, &question) {
+                    Some(true) => Outcome::Go(self.visit(yes, now)),
+                    Some(false) => Outcome::Go(self.visit(no, now)),
+                    None => {
+                        let (mut if_yes, mut if_no) = (now.clone(), now);
+                        if_yes.learn(self.terms, &question, true);
+                        if_no.learn(self.terms, &question, false);
+                        let (yes, no) = (self.visit(yes, if_yes), self.visit(no, if_no));
+                        Outcome::Ask(question, yes, no)
+                    }
+                }
+            }
+            End::Back(_) | End::Among { .. } => return None,
+        };
+        Some(Way { asked, outcome })
+    }
+}

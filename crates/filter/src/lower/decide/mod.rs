@@ -1,0 +1,43 @@
+//! Makes a program ask less, and nothing twice.
+//!
+//! libpcap's optimiser goes by what must have happened on every way to a place, so a long `or` of
+//! hosts and ports asks the protocol again for each port, and each address for each host. Here the
+//! program is taken apart into questions about values ([`terms`], [`nodes`]), its ways are followed
+//! with what is known on each ([`explore`]), questions about one value are gathered into one about a
+//! set ([`chains`]), and the rest is put together again ([`rebuild`]). The answer is the same on
+//! every packet, also on those that are too short for a question.
+
+mod chains;
+mod explore;
+mod nodes;
+pub(super) mod ranges;
+mod rebuild;
+mod terms;
+
+use super::graph::Graph;
+
+/// The same program with fewer questions, or the program as it is where none can be saved, or where
+/// it would become much longer.
+pub(super) fn ask_less(graph: Graph) -> Graph {
+    match rebuilt(&graph) {
+        Some(better) if size(&better) <= MOST_GROWTH * size(&graph) => better,
+        _ => graph,
+    }
+}
+
+/// A way of its own for each knowledge takes room.
+const MOST_GROWTH: usize = 2;
+
+fn rebuilt(graph: &Graph) -> Option<Graph> {
+    let mut terms = terms::Terms::default();
+    let mut nodes = nodes::Nodes::default();
+    let root = explore::explore(graph, &mut terms, &mut nodes)?;
+    let root = chains::gather(root, &terms, &mut nodes);
+    rebuild::rebuild(root, &terms, &nodes)
+}
+
+fn size(graph: &Graph) -> usize {
+    let in_blocks: usize = graph.blocks.iter().map(|block| block.ops.len() + 1).sum();
+    let in_sets: usize = graph.sets.iter().map(|set| 2 * set.ranges().len()).sum();
+    in_blocks + in_sets
+}
