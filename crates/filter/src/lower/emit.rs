@@ -105,9 +105,10 @@ pub(super) struct Emitter<'a> {
 pub(super) fn program(classic: &Classic, target: &Target) -> Result<Lowered, FilterError> {
     let mut emitter = Emitter::new(target);
     let takes_stripped = graph::expects_tags_beside(classic, target.hook);
-    let plain = emitter.version(classic, View::Plain, None, Returns::Result)?;
+    let graph = emitter.graph(classic)?;
+    let plain = emitter.version(&graph, View::Plain, None, Returns::Result)?;
     if target.puts_tag_back() && !takes_stripped {
-        let tagged = emitter.version(classic, View::Tagged, None, Returns::Result)?;
+        let tagged = emitter.version(&graph, View::Tagged, None, Returns::Result)?;
         let to_tagged = emitter.go_if_tagged();
         emitter.begin(plain);
         emitter.asm.place(to_tagged);
@@ -144,18 +145,23 @@ impl<'a> Emitter<'a> {
         self.asm.emit(insn);
     }
 
+    /// A program taken apart, with as few questions as it takes.
+    pub(super) fn graph(&self, classic: &Classic) -> Result<Graph, FilterError> {
+        let decoder = Decoder {
+            target: self.target,
+        };
+        Ok(decide::ask_less(decoder.decode(classic)?))
+    }
+
     /// Analyses a program; says by which number it is known here.
     pub(super) fn version(
         &mut self,
-        classic: &Classic,
+        graph: &Graph,
         view: View,
         greatest_base: Option<u32>,
         returns: Returns,
     ) -> Result<usize, FilterError> {
-        let decoder = Decoder {
-            target: self.target,
-        };
-        let mut graph = decide::ask_less(decoder.decode(classic)?);
+        let mut graph = graph.clone();
         flow::cut_hopeless(&mut graph);
         let start = values::remove_dead(&mut graph);
         values::settle_loads(&mut graph, self.target)?;

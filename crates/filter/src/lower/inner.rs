@@ -77,6 +77,7 @@ pub fn lower_inner(inner: &Inner, target: &Target) -> Result<Lowered, FilterErro
     let locator = locator::program()?;
     let mut emitter = Emitter::new(target);
     emitter.keeps_length = !emitter.is_slow_only();
+    let way = emitter.graph(&locator)?;
     let mut ways = Vec::new();
     let views = if target.puts_tag_back() {
         &[View::Plain, View::Tagged][..]
@@ -85,16 +86,13 @@ pub fn lower_inner(inner: &Inner, target: &Target) -> Result<Lowered, FilterErro
     };
     for &view in views {
         let (fast, slow) = (emitter.asm.label(), emitter.asm.label());
-        let version = emitter.version(&locator, view, None, Returns::To { fast, slow })?;
+        let version = emitter.version(&way, view, None, Returns::To { fast, slow })?;
         ways.push((view, version, fast, slow));
     }
-    let ethernet = emitter.version(
-        &inner.ethernet,
-        View::Plain,
-        Some(greatest),
-        Returns::Result,
-    )?;
-    let raw = emitter.version(&inner.raw, View::Plain, Some(greatest), Returns::Result)?;
+    let ethernet = emitter.graph(&inner.ethernet)?;
+    let ethernet = emitter.version(&ethernet, View::Plain, Some(greatest), Returns::Result)?;
+    let raw = emitter.graph(&inner.raw)?;
+    let raw = emitter.version(&raw, View::Plain, Some(greatest), Returns::Result)?;
     let (to_ethernet, to_raw) = (emitter.asm.label(), emitter.asm.label());
 
     let to_tagged = target.puts_tag_back().then(|| emitter.go_if_tagged());

@@ -9,19 +9,19 @@ use crate::support::{classic, expressions, lowered};
 use trawl_filter::{Classic, Insn, Target};
 
 /// libpcap's own opinion, from its own compiler, optimiser and interpreter.
-fn oracle(expression: &str, optimise: bool) -> pcap::BpfProgram {
+pub fn oracle(expression: &str, optimise: bool) -> pcap::BpfProgram {
     pcap::Capture::dead(pcap::Linktype::ETHERNET)
         .and_then(|handle| handle.compile(expression, optimise))
         .unwrap_or_else(|e| panic!("{expression}: {e}"))
 }
 
-struct Readers {
+pub struct Readers {
     program: Classic,
     blocks: Vec<(Target, Vec<Insn>)>,
 }
 
 impl Readers {
-    fn new(program: Classic) -> Self {
+    pub fn new(program: Classic) -> Self {
         let targets = [
             Target::xdp(),
             Target {
@@ -40,13 +40,19 @@ impl Readers {
     }
 
     /// libpcap's answer, except where this libpcap would never give one.
-    fn ask(&self, oracle: &pcap::BpfProgram, frame: &[u8]) -> Option<bool> {
+    pub fn ask(&self, oracle: &pcap::BpfProgram, frame: &[u8]) -> Option<bool> {
         let endless = self.program.evaluate(frame, frame.len() as u32).gave_up;
         (!endless).then(|| oracle.filter(frame))
     }
 
     /// Compares all readers on one frame; `expected` is libpcap's answer if it was asked.
-    fn compare(&self, what: &str, frame: &[u8], expected: Option<bool>, r: &mut Random) -> usize {
+    pub fn compare(
+        &self,
+        what: &str,
+        frame: &[u8],
+        expected: Option<bool>,
+        r: &mut Random,
+    ) -> usize {
         let length = frame.len() as u32;
         let ours = self.program.run(frame, length);
         if let Some(expected) = expected {

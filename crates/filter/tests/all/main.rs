@@ -3,5 +3,6 @@
 mod agreement;
 mod ancillary;
 mod inner;
+mod random_expressions;
 mod random_programs;
 mod support;

@@ -18,6 +18,10 @@ use super::terms::{Term, TermId, Terms};
 /// How often a block may be followed, on average, before it is given up.
 const MOST_VISITS: usize = 16;
 
+/// So many different values of the machine at one place are told apart when it is found out what is
+/// asked later: libpcap lets the fields of a few protocols share their comparisons.
+const MOST_ALTERNATIVES: usize = 4;
+
 /// Which values the classic machine holds; nothing where that is unknown or does not matter.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct Cells {
@@ -154,24 +158,33 @@ struct Interests {
 }
 
 impl Interests {
-    fn of(graph: &Graph, terms: &mut Terms) -> Self {
+    fn of(graph: &Graph, live: &[LiveCells], terms: &mut Terms) -> Self {
         let mut interests = Interests::default();
-        let mut known: Vec<Option<Cells>> = vec![None; graph.blocks.len()];
-        known[0] = Some(Cells::start(terms));
+        let mut known: Vec<Vec<Cells>> = vec![Vec::new(); graph.blocks.len()];
+        known[0].push(Cells::start(terms));
         for (index, block) in graph.blocks.iter().enumerate() {
-            let Some(mut cells) = known[index].take() else {
-                continue;
-            };
-            if block.ops.iter().any(|op| cells.step(terms, op).is_err()) {
-                continue;
-            }
-            if let End::Branch { test, value, .. } = block.end {
-                interests.add(&cells, terms, test, value, index);
-            }
-            for next in block.successors() {
-                match &mut known[next] {
-                    Some(other) => other.meet(&cells),
-                    empty => *empty = Some(cells.clone()),
+            for mut cells in std::mem::take(&mut known[index]) {
+                if block.ops.iter().any(|op| cells.step(terms, op).is_err()) {
+                    continue;
+                }
+                if let End::Branch { test, value, .. } = block.end {
+                    interests.add(&cells, terms, test, value, index);
+                }
+                for next in block.successors() {
+                    let mut cells = cells.clone();
+                    cells.forget_dead(live[next]);
+                    let there = &mut known[next];
+                    if there.contains(&cells) {
+                        continue;
+                    }
+                    if there.len() < MOST_ALTERNATIVES {
+                        there.push(cells);
+                        continue;
+                    }
+                    for other in there.drain(..) {
+                        cells.meet(&other);
+                    }
+                    there.push(cells);
                 }
             }
         }
@@ -376,7 +389,8 @@ pub(super) fn explore(graph: &Graph, terms: &mut Terms, nodes: &mut Nodes) -> Op
     if graph.has_loops() || graph.blocks.iter().flat_map(|block| &block.ops).any(helper) {
         return None;
     }
-    let interests = Interests::of(graph, terms);
+    let live = LiveCells::of(graph);
+    let interests = Interests::of(graph, &live, terms);
     let start = Knowledge {
         cells: Cells::start(terms),
         ..Knowledge::default()
@@ -384,7 +398,7 @@ pub(super) fn explore(graph: &Graph, terms: &mut Terms, nodes: &mut Nodes) -> Op
     let mut explorer = Explorer {
         interests,
         terms,
-        live: LiveCells::of(graph),
+        live,
         visits: vec![HashMap::new(); graph.blocks.len()],
         open: vec![Vec::new(); graph.blocks.len()],
         count: 0,

@@ -71,7 +71,8 @@ impl Ranges {
 
     pub(super) fn or(&self, other: &Self) -> Self {
         let mut all = [&self.0[..], &other.0[..]].concat();
-        all.sort_unstable();
+        // Two sorted runs, which this kind of sorting merges.
+        all.sort();
         Ranges::joined(all)
     }
 
