@@ -3,12 +3,13 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use trawl_kernel::Result;
 use trawl_kernel::bpf::{info, link, program};
 use trawl_kernel::errno::EOPNOTSUPP;
 use trawl_kernel::netlink::{Netlink, Refusal, XdpAttachment, XdpExpected, XdpMode, xdp_abilities};
 use trawl_kernel::netns::run_maybe_in;
+use trawl_kernel::{Result, events};
 
+use crate::chain;
 use crate::explain;
 use crate::load::Program;
 use crate::site::Site;
@@ -34,8 +35,18 @@ pub fn attach(site: &Site, mut program: Program, wish: &Wish) -> Result<Standing
     if let Some(old) = old
         && !wish.replace
     {
+        if let Some(seat) = program.seat() {
+            let chain = chain::of(site, wish.mode)?;
+            if !chain.is_empty() {
+                return chain::join(site, &lock, program, seat, chain, wish);
+            }
+        }
         return Err(explain::occupied(site, old, &standing));
     }
+    let members: Vec<u32> = old.map_or_else(Vec::new, |old| chain::behind(old.program_id));
+    let (members, standing): (Vec<Standing>, Vec<Standing>) = standing
+        .into_iter()
+        .partition(|one| members.contains(&one.id()));
     let owner = old.and_then(|old| standing.into_iter().find(|one| one.id() == old.program_id));
     let mut place = Place {
         site,
@@ -60,9 +71,11 @@ pub fn attach(site: &Site, mut program: Program, wish: &Wish) -> Result<Standing
             return Err(explain::cannot_attach(site, program.name(), mode, refusal));
         }
     };
-    if let Some(owner) = owner {
-        owner.forget();
+    // What was there is let go when no packet is in it any more.
+    if owner.is_some() {
+        events::wait_for_running_programs();
     }
+    members.iter().chain(&owner).for_each(Standing::forget);
     Ok(standing)
 }
 

@@ -15,6 +15,7 @@ use trawl_kernel::netns::run_maybe_in;
 use trawl_kernel::{Error, Result};
 
 use crate::attach::{self, Wish};
+use crate::chain;
 use crate::load::{Program, Source};
 use crate::ready::Readiness;
 use crate::site::Site;
@@ -57,6 +58,8 @@ pub struct Extras {
     pub touch: Touch,
     /// Captures can look in at its entry and its exits.
     pub tappable: bool,
+    /// Its place in a chain of trawl's own, if it is to be in one.
+    pub priority: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,8 +161,8 @@ impl Bundled {
             self.make_ready(site, &mut ready)?;
         }
         let mut program = match self {
-            Self::Verdict(_) => self.prepare_verdict(extras, site)?,
-            Self::Redirect(target) => self.prepare_redirect(target, extras, site)?,
+            Self::Verdict(_) => self.prepare_verdict(extras, site, wish)?,
+            Self::Redirect(target) => self.prepare_redirect(target, extras, site, wish)?,
         };
         program.remember(&ready)?;
         let told = [program.notices(), &ready.told()].concat();
@@ -183,8 +186,8 @@ impl Bundled {
         }
     }
 
-    fn prepare_verdict(&self, extras: Extras, site: &Site) -> Result<Program> {
-        let mut source = self.source(object::VERDICT, extras)?;
+    fn prepare_verdict(&self, extras: Extras, site: &Site, wish: &Wish) -> Result<Program> {
+        let mut source = self.source(object::VERDICT, extras, site, wish)?;
         let config = VerdictConfig {
             touch: extras.touch.number(),
         };
@@ -192,8 +195,14 @@ impl Bundled {
         source.load(site)
     }
 
-    fn prepare_redirect(&self, target: &Target, extras: Extras, site: &Site) -> Result<Program> {
-        let mut source = self.source(object::REDIRECT, extras)?;
+    fn prepare_redirect(
+        &self,
+        target: &Target,
+        extras: Extras,
+        site: &Site,
+        wish: &Wish,
+    ) -> Result<Program> {
+        let mut source = self.source(object::REDIRECT, extras, site, wish)?;
         let interfaces = target.interfaces(site)?;
         let mut config = RedirectConfig {
             touch: extras.touch.number(),
@@ -225,11 +234,14 @@ impl Bundled {
         Ok(program)
     }
 
-    fn source(&self, object: &[u8], extras: Extras) -> Result<Source> {
+    fn source(&self, object: &[u8], extras: Extras, site: &Site, wish: &Wish) -> Result<Source> {
         let mut source = Source::embedded(self.name(), object)?;
         source.choose(Some(self.function()))?;
         if extras.tappable {
             source.make_tappable();
+        }
+        if extras.priority.is_some() {
+            chain::prepare(site, &mut source, wish, extras.priority)?;
         }
         Ok(source)
     }

@@ -8,6 +8,7 @@ use trawl_kernel::bpf::loader::{LoadFailure, LoadedFile, MapEntry, ObjectFile, P
 use trawl_kernel::bpf::{info, map, program};
 use trawl_kernel::{Error, Result, bpffs};
 
+use crate::chain::Seat;
 use crate::explain;
 use crate::ready::{Change, Readiness};
 use crate::record::Record;
@@ -42,6 +43,8 @@ pub struct Source {
     flags: u32,
     offload: bool,
     hooks: Hooks,
+    seat: Option<Seat>,
+    linear: bool,
 }
 
 impl Source {
@@ -85,6 +88,8 @@ impl Source {
             flags: 0,
             offload: false,
             hooks: Hooks::default(),
+            seat: None,
+            linear: false,
         })
     }
 
@@ -174,6 +179,18 @@ impl Source {
         self.hooks.tappable = true;
     }
 
+    /// Puts a jump to the next program of a chain into its exits.
+    pub(crate) fn take_seat(&mut self, seat: Seat) {
+        self.hooks.chain_actions = Some(seat.verdicts());
+        self.seat = Some(seat);
+    }
+
+    /// Leaves out what its section says of packets in several pieces.
+    pub(crate) fn set_linear(&mut self) {
+        self.linear = true;
+        self.flags &= !program::HAS_FRAGS;
+    }
+
     pub(crate) fn is_tappable(&self) -> bool {
         self.hooks.tappable
     }
@@ -254,6 +271,10 @@ impl Source {
             .filter(|one| **one != name && !self.also.iter().any(|also| also == *one))
             .map(|one| (*one).to_owned())
             .collect();
+        if self.linear {
+            self.object.set_linear(&name);
+            targets.iter().for_each(|one| self.object.set_linear(one));
+        }
         let mut pins = Pins::default();
         self.place_pins(&mut pins)?;
         let mut fitted = self.fit_hooks(&name, &targets)?;
@@ -285,6 +306,7 @@ impl Source {
             map_ids: about.map_ids,
             pins,
             fitted,
+            seat: self.seat,
             changes: Vec::new(),
             peer_link: None,
         })
@@ -307,8 +329,19 @@ impl Source {
             .prepare()
             .map_err(|e| explain::cannot_load(&self.label, name, &e))?;
         let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
-        match tappable::fit(&mut prepared, name, &targets, &self.hooks) {
+        let fitted = tappable::fit(&mut prepared, name, &targets, &self.hooks);
+        if !self.hooks.tappable
+            && let Err(Problem::Refused(..) | Problem::Unfit(..)) = &fitted
+            && let Some(seat) = &mut self.seat
+        {
+            seat.close();
+            return Ok(Fitted::default());
+        }
+        match fitted {
             Ok(fitted) => Ok(fitted),
+            Err(Problem::Unfit(which, failure)) => {
+                Err(explain::cannot_fit(&self.label, &which, &failure))
+            }
             Err(Problem::Refused(which, refusal)) => Err(Error::failed(
                 format!("cannot make {which} of {} tappable", self.label),
                 refusal,
@@ -383,6 +416,7 @@ pub struct Program {
     map_ids: Vec<u32>,
     pins: Pins,
     fitted: Fitted,
+    seat: Option<Seat>,
     changes: Vec<Change>,
     /// Keeps a program on the other end of a veth.
     peer_link: Option<OwnedFd>,
@@ -423,6 +457,11 @@ impl Program {
         maps
     }
 
+    /// Its place in a chain, if it is to be in one.
+    pub(crate) fn seat(&self) -> Option<Seat> {
+        self.seat
+    }
+
     /// What the person who loads it should know.
     pub fn notices(&self) -> &[String] {
         &self.fitted.notices
@@ -450,6 +489,7 @@ impl Program {
             source: self.source.clone(),
             pins: [&self.pins.shared[..], &self.pins.made].concat(),
             changes: self.changes.clone(),
+            seat: self.seat,
         }
     }
 }

@@ -5,9 +5,10 @@
 
 use trawl_kernel::netlink::{XdpAttachment, XdpMode};
 use trawl_kernel::probe::Feature;
-use trawl_kernel::{Error, Result};
+use trawl_kernel::{Error, Result, events};
 
 use crate::attach::{self, Wish, excludes, has_no_native};
+use crate::chain;
 use crate::dispatcher::build::{self, Before, Part, build, parts_of};
 use crate::dispatcher::config::Slot;
 use crate::dispatcher::{Dispatcher, pins};
@@ -30,6 +31,9 @@ pub fn put(site: &Site, mut source: Source, wish: &Wish, priority: Option<u32>) 
     };
     // Hooks are for captures where functions of programs cannot be replaced, nor looked at.
     if !chained || source.is_tappable() {
+        if mode != XdpMode::Offload {
+            chain::prepare(site, &mut source, wish, priority)?;
+        }
         let program = source.load(site)?;
         let notices = program.notices().to_vec();
         let standing = attach::attach(site, program, wish)?;
@@ -217,6 +221,7 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
             for head in present {
                 take_off(site, head)?;
             }
+            events::wait_for_running_programs();
             for one in own {
                 one.forget();
             }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use trawl_kernel::bpf::table::Table;
 use trawl_kernel::{Error, Result, bpffs};
 
+use crate::chain::Seat;
 use crate::ready::Change;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -20,6 +21,9 @@ pub struct Record {
     /// Features of interfaces that were switched for it.
     #[serde(default)]
     pub changes: Vec<Change>,
+    /// Its place among programs that jump to one another.
+    #[serde(default)]
+    pub seat: Option<Seat>,
 }
 
 const MAP_NAME: &str = "trawl_record";

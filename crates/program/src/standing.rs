@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 
 use trawl_kernel::bpf::{info, link, program};
 use trawl_kernel::netlink::{Netlink, XdpAttachment, XdpExpected, XdpMode};
-use trawl_kernel::{Error, Result, bpffs, netns};
+use trawl_kernel::{Error, Result, bpffs, events, netns};
 
+use crate::chain::{self, Seat};
 use crate::dispatcher::Dispatcher;
 use crate::load::{Program, remove};
 use crate::place::dispatcher_of;
@@ -71,6 +72,11 @@ impl Standing {
         self.attachment.map(|found| found.mode)
     }
 
+    /// Its place in a chain of trawl's own, if it can be in one.
+    pub fn seat(&self) -> Option<Seat> {
+        self.record.seat
+    }
+
     pub fn has_link(&self) -> bool {
         self.link.is_some()
     }
@@ -100,6 +106,10 @@ impl Standing {
             self.forget();
             return Ok(());
         }
+        if chain::leave(site, &self)? {
+            self.forget();
+            return Ok(());
+        }
         if let Some(link) = &self.link {
             link::detach(link.as_fd()).map_err(|e| Error::os(what(), e))?;
         } else if let Some(attachment) = self.attachment {
@@ -113,6 +123,8 @@ impl Standing {
                 )
                 .map_err(|refusal| refusal.about(what()))?;
         }
+        // Its arrays of programs are emptied with their pins: not while a packet is about to jump through them.
+        events::wait_for_running_programs();
         self.forget();
         Ok(())
     }
@@ -136,6 +148,11 @@ impl Standing {
         }
         let _ = fs::remove_dir(&self.directory);
         ready::undo(&self.record.changes);
+    }
+
+    /// Its link attaches another program now, which keeps it.
+    pub(crate) fn drop_link(&self) {
+        let _ = fs::remove_file(self.directory.join(LINK));
     }
 
     /// Keeps another link in the place of its own, which has ended.
@@ -241,7 +258,7 @@ fn all_records() -> impl Iterator<Item = (PathBuf, Record)> {
     })
 }
 
-/// All programs on the interface: those attached to it, and those behind dispatchers that are.
+/// All programs on the interface: those attached to it, and those in a chain with them.
 pub(crate) fn on(site: &Site) -> Result<Vec<XdpAttachment>> {
     let mut all = site.link()?.xdp;
     for head in all.clone() {
@@ -250,6 +267,11 @@ pub(crate) fn on(site: &Site) -> Result<Vec<XdpAttachment>> {
         all.extend(members.iter().map(|member| XdpAttachment {
             mode: head.mode,
             program_id: member.program,
+        }));
+        let jumped_to = chain::behind(head.program_id).into_iter();
+        all.extend(jumped_to.map(|program_id| XdpAttachment {
+            mode: head.mode,
+            program_id,
         }));
     }
     Ok(all)

@@ -12,6 +12,7 @@ use trawl_kernel::owners::Owners;
 use trawl_kernel::{Error, Result};
 
 use crate::attach::link_of;
+use crate::chain;
 use crate::dispatcher::Dispatcher;
 use crate::site::Site;
 use crate::standing::{self, Standing};
@@ -153,7 +154,10 @@ impl Look {
                 program,
                 kind,
                 link: link.map(|about| about.id),
-                chain: dispatcher.map_or_else(Vec::new, |found| self.chain(&found, &standing)),
+                chain: match dispatcher {
+                    Some(found) => self.chain(&found, &standing),
+                    None => self.jumps(present.program_id, &standing),
+                },
             });
         }
         Ok(Status {
@@ -175,6 +179,29 @@ impl Look {
             })
         };
         dispatcher.members.iter().filter_map(member).collect()
+    }
+
+    /// The chain of trawl's own that begins with a program.
+    fn jumps(&self, head: u32, standing: &[Standing]) -> Vec<Member> {
+        let behind = chain::behind(head);
+        if behind.is_empty() {
+            return Vec::new();
+        }
+        let member = |(position, id): (usize, u32)| {
+            let ours = standing.iter().find(|one| one.id() == id);
+            let seat = ours.and_then(Standing::seat);
+            Member {
+                position,
+                priority: seat.map_or(0, |seat| seat.priority),
+                chain_actions: seat.map_or_else(Vec::new, |seat| seat.actions().names()),
+                program: self.about(id, standing),
+            }
+        };
+        std::iter::once(head)
+            .chain(behind)
+            .enumerate()
+            .map(member)
+            .collect()
     }
 
     fn about(&self, id: u32, standing: &[Standing]) -> About {

@@ -43,6 +43,8 @@ impl Hooks {
 pub enum Problem {
     /// The program by this name cannot be rewritten.
     Refused(String, Refusal),
+    /// With hooks in it, the verifier does not take the program by this name.
+    Unfit(String, LoadFailure),
     /// The program by this name is not taken by the verifier as it is.
     Original(String, LoadFailure),
     Other(Error),
@@ -119,7 +121,13 @@ pub fn fit(
         });
     }
     edits.push((main, rewrite(main, &original, &plan, keep)?));
-    // Nothing is changed before it is certain that all can be.
+    // Nothing is changed before it is certain that all can be: a program need not be followed by others to be loaded.
+    if !hooks.tappable && !original.calls_modules() {
+        for (name, edited) in &edits {
+            let verified = prepared.twin(name, edited)?.verify();
+            verified.map_err(|failure| Problem::Unfit((*name).to_owned(), failure))?;
+        }
+    }
     for (name, edited) in &edits {
         prepared.replace(name, edited)?;
     }

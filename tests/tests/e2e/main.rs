@@ -2,6 +2,7 @@
 
 mod account;
 mod bundled;
+mod chain;
 mod clock;
 mod clsact;
 mod content;

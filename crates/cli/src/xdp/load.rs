@@ -97,6 +97,7 @@ fn load_bundled(args: &Args, site: &Site, bundled: &Bundled, touch: Touch) -> Re
     let extras = Extras {
         touch,
         tappable: args.tappable,
+        priority: args.prio,
     };
     let loaded = bundled.load(extras, site, &wish)?;
     loaded.told.iter().for_each(|text| terminal::say(text));

@@ -43,6 +43,8 @@ pub struct MapEntry {
 pub struct ObjectFile {
     pub(super) open: OpenObject,
     wanted: Vec<String>,
+    /// Programs that are to know nothing of fragments, whatever their section says.
+    pub(super) linear: Vec<String>,
 }
 
 /// An object file that has been loaded; its programs and maps live as long as this, or as long as their pins and
@@ -99,6 +101,7 @@ impl ObjectFile {
                 // SAFETY: a new object that nobody else owns, opened and not loaded.
                 open: unsafe { OpenObject::from_ptr(object) },
                 wanted: Vec::new(),
+                linear: Vec::new(),
             }),
             Err(error) => Err(LoadFailure {
                 error,
@@ -150,6 +153,7 @@ impl ObjectFile {
 
     /// Leaves out what the section's name says of fragments.
     pub fn set_linear(&mut self, name: &str) {
+        self.linear.push(name.to_owned());
         if let Some(mut one) = self.program(name) {
             // libbpf forgets the section when the type changes.
             one.set_prog_type(ProgramType::SocketFilter);

@@ -33,6 +33,7 @@ pub struct Edited {
 #[derive(Debug)]
 pub struct Prepared<'o> {
     open: &'o mut OpenObject,
+    linear: &'o [String],
 }
 
 /// What the kernel is told of functions or lines: records that begin with the instruction they speak of.
@@ -55,13 +56,13 @@ pub struct Twin {
 impl ObjectFile {
     /// Lets libbpf do all that comes before loading; [`Self::load`] goes on from there.
     pub fn prepare(&mut self) -> Result<Prepared<'_>, LoadFailure> {
-        let open = &mut self.open;
+        let Self { open, linear, .. } = self;
         let (prepared, warnings) = listen(|| {
             // SAFETY: the object is live and not loaded, which its type stands for.
             check(unsafe { libbpf_sys::bpf_object__prepare(open.as_libbpf_object().as_ptr()) })
         });
         match prepared {
-            Ok(_) => Ok(Prepared { open }),
+            Ok(_) => Ok(Prepared { open, linear }),
             Err(error) => Err(LoadFailure {
                 error,
                 log: String::new(),
@@ -175,7 +176,8 @@ impl Prepared<'_> {
             )
         };
         // What libbpf itself adds while it loads.
-        let frags = match section.to_string_lossy().starts_with(FRAGS_SECTION) {
+        let linear = self.linear.iter().any(|one| one == name);
+        let frags = match section.to_string_lossy().starts_with(FRAGS_SECTION) && !linear {
             true => super::program::HAS_FRAGS,
             false => 0,
         };
@@ -211,6 +213,13 @@ impl Twin {
             "Proprietary"
         };
         self.try_load(license, None).map_err(|e| self.failure(e))
+    }
+
+    /// Asks the verifier, and nothing more.
+    pub fn verify(&self) -> Result<(), LoadFailure> {
+        self.try_load(GPL, None)
+            .map(drop)
+            .map_err(|e| self.failure(e))
     }
 
     /// Has it verified once more for the log.

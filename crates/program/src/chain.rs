@@ -1,0 +1,328 @@
+//! Chains of trawl's own, by jumps from program to program, for kernels that let no program replace a function of
+//! another one (freplace), and for tappable programs.
+//!
+//! There is no dispatcher: the first program is attached, and each one's exits jump through its own map `trawl_next`,
+//! five slots by action. The slots of its chain-call actions hold the program behind it, the others are empty, and an
+//! exit whose slot is empty returns. A program is put in by filling its own map first and then the slots (or the link)
+//! that lead to it, and taken out by leading past it; its map stays filled while packets are still on their way
+//! through it. So each packet meets the chain as it was before or as it is after, never half of one.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use serde::{Deserialize, Serialize};
+use trawl_kernel::bpf::{info, link, map, program};
+use trawl_kernel::netlink::{XdpAttachment, XdpExpected, XdpMode};
+use trawl_kernel::{Error, Result, events};
+
+use crate::actions::Actions;
+use crate::attach::{Wish, link_of, open_netlink};
+use crate::load::{Program, Source};
+use crate::site::{Lock, Site};
+use crate::standing::{Pinned, Standing};
+use crate::tappable::{ACTIONS, NEXT};
+
+/// As many as libxdp's dispatcher takes; the kernel would let a packet jump 33 times, captures included.
+const LONGEST: usize = 10;
+
+/// A program's place in a chain, as it is remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seat {
+    /// Lower ones run first; among equals, those that were loaded first.
+    pub priority: u32,
+    /// The verdicts after which the next program runs, as bits.
+    actions: u32,
+    /// The program takes packets in several pieces: all in a chain do, or none.
+    frags: bool,
+    /// Others can run behind it.
+    followable: bool,
+}
+
+impl Seat {
+    pub fn actions(&self) -> Actions {
+        Actions::from_bits(self.actions)
+    }
+
+    /// The slots that lead to the next program.
+    fn slots(&self) -> Vec<u32> {
+        let mut verdicts = self.actions().verdicts();
+        verdicts.retain(|verdict| *verdict < ACTIONS);
+        verdicts
+    }
+
+    /// Its exits could not be rewritten: it may be the last one.
+    pub(crate) fn close(&mut self) {
+        self.followable = false;
+    }
+
+    pub(crate) fn verdicts(&self) -> Vec<u32> {
+        self.slots()
+    }
+}
+
+/// Says where in a chain the program of a file is to be, with the priority and the actions that its source asks for.
+pub fn prepare(site: &Site, source: &mut Source, wish: &Wish, priority: Option<u32>) -> Result<()> {
+    let config = source.run_config()?;
+    let mut frags = source.has_frags()?;
+    let chain = match wish.replace {
+        true => Vec::new(),
+        false => of(site, wish.mode)?,
+    };
+    if let Some(seat) = chain.first().and_then(Standing::seat) {
+        match (seat.frags, frags) {
+            (true, false) => {
+                return Err(Error::failed(
+                    format!("cannot join the chain on {}", site.label()),
+                    format!(
+                        "its programs take packets in several pieces, and {} takes them in one only",
+                        source.name()?
+                    ),
+                )
+                .mend("compile it with SEC(\"xdp.frags\"), or load it first"));
+            }
+            (false, true) => {
+                source.set_linear();
+                frags = false;
+            }
+            _ => {}
+        }
+    }
+    source.take_seat(Seat {
+        priority: priority.unwrap_or(config.priority),
+        actions: config.actions.bits(),
+        frags,
+        followable: true,
+    });
+    Ok(())
+}
+
+/// The programs of the chain on the interface, in their order; none if the program that is attached takes no part in
+/// one.
+pub fn of(site: &Site, mode: Option<XdpMode>) -> Result<Vec<Standing>> {
+    let offload = mode == Some(XdpMode::Offload);
+    let present = site.link()?.xdp;
+    let head = present
+        .iter()
+        .find(|one| (one.mode == XdpMode::Offload) == offload);
+    match head {
+        Some(head) => from(site, head.program_id),
+        None => Ok(Vec::new()),
+    }
+}
+
+fn from(site: &Site, head: u32) -> Result<Vec<Standing>> {
+    let mut standing = Standing::all(site)?;
+    let mut chain = Vec::new();
+    for id in std::iter::once(head).chain(behind(head)) {
+        let Some(at) = standing.iter().position(|one| one.id() == id) else {
+            break;
+        };
+        let found = standing.swap_remove(at);
+        if found.seat().is_none() {
+            break;
+        }
+        chain.push(found);
+    }
+    Ok(chain)
+}
+
+/// The programs that run behind an attached one, as the kernel's own maps tell.
+pub fn behind(head: u32) -> Vec<u32> {
+    let mut found: Vec<u32> = Vec::new();
+    let mut at = head;
+    while let Some(next) = next_of(at)
+        && found.len() < LONGEST
+        && !found.contains(&next)
+    {
+        found.push(next);
+        at = next;
+    }
+    found
+}
+
+fn next_of(program: u32) -> Option<u32> {
+    let map = next_map(program)?;
+    (0..ACTIONS).find_map(|slot| map::program_in(map.as_fd(), slot).ok().flatten())
+}
+
+/// The map that a program's exits jump through.
+fn next_map(program: u32) -> Option<OwnedFd> {
+    let program = program::open_by_id(program).ok()?;
+    let about = info::program(program.as_fd()).ok()?;
+    about.map_ids.into_iter().find_map(|id| {
+        let map = map::open_by_id(id).ok()?;
+        let about = map::info(&map).ok()?;
+        (about.name == NEXT && about.kind == map::PROG_ARRAY).then_some(map)
+    })
+}
+
+fn next_map_of(program: u32, what: impl Fn() -> String) -> Result<OwnedFd> {
+    next_map(program).ok_or_else(|| {
+        Error::failed(
+            what(),
+            format!("program {program} has no place for a program behind it"),
+        )
+    })
+}
+
+/// Puts a program into the chain that is on the interface.
+pub(crate) fn join(
+    site: &Site,
+    lock: &Lock,
+    mut program: Program,
+    seat: Seat,
+    chain: Vec<Standing>,
+    wish: &Wish,
+) -> Result<Standing> {
+    let what = || format!("cannot join the chain on {}", site.label());
+    let Some(mode) = chain.first().and_then(Standing::mode) else {
+        return Err(Error::failed(what(), "it is gone"));
+    };
+    if wish.mode.is_some_and(|wanted| wanted != mode) {
+        return Err(
+            Error::failed(what(), format!("it runs in {} mode", mode.name())).mend(format!(
+                "--mode {}, or --replace to take the whole chain's place",
+                mode.name()
+            )),
+        );
+    }
+    if chain.len() >= LONGEST {
+        return Err(
+            Error::failed(what(), format!("{LONGEST} programs are in it already")).mend(format!(
+                "take one off: trawl xdp unload {} ID",
+                site.label()
+            )),
+        );
+    }
+    let goes_before = |one: &Standing| {
+        one.seat()
+            .is_some_and(|other| other.priority > seat.priority)
+    };
+    let at = chain.iter().position(goes_before).unwrap_or(chain.len());
+    let (before, after) = chain.split_at(at);
+    let unfollowable = match (before.last(), after.first()) {
+        (Some(last), _) if last.seat().is_some_and(|one| !one.followable) => Some(last.name()),
+        (_, Some(_)) if !seat.followable => Some(program.name()),
+        _ => None,
+    };
+    if let Some(name) = unfollowable {
+        let why = format!("{name} can only be the last one, as its exits could not be rewritten");
+        return Err(Error::failed(what(), why).mend("choose another place for it by --prio"));
+    }
+    let id = program.id();
+    let fail = |e| Error::os(what(), e);
+    if let Some(next) = after.first() {
+        let map = next_map_of(id, what)?;
+        lead(&map, &seat.slots(), Some(&next.program()?)).map_err(fail)?;
+    }
+    let pinned = Pinned::new(lock, &mut program, false)?;
+    let attachment = XdpAttachment {
+        mode,
+        program_id: id,
+    };
+    let Some(last) = before.last() else {
+        let head = &after[0];
+        return match take_head(
+            site,
+            head,
+            program.as_fd().try_clone_to_owned().map_err(fail)?,
+        )? {
+            Some(link) => {
+                let standing = pinned.attached_by(link, attachment)?;
+                head.drop_link();
+                Ok(standing)
+            }
+            None => Ok(pinned.attached(attachment)),
+        };
+    };
+    let slots = last.seat().map(|one| one.slots()).unwrap_or_default();
+    let map = next_map_of(last.id(), what)?;
+    let held = program.as_fd().try_clone_to_owned().map_err(fail)?;
+    if let Err(error) = lead(&map, &slots, Some(&held)) {
+        // As it was, before it is said that nothing came of it.
+        let next = after.first().map(Standing::program).transpose()?;
+        let _ = lead(&map, &slots, next.as_ref());
+        return Err(fail(error));
+    }
+    Ok(pinned.attached(attachment))
+}
+
+/// Fills slots with a program, or empties them.
+fn lead(map: &OwnedFd, slots: &[u32], to: Option<&OwnedFd>) -> io::Result<()> {
+    slots.iter().try_for_each(|slot| match to {
+        Some(program) => map::set_program(map.as_fd(), *slot, program.as_fd()),
+        None => map::clear_program(map.as_fd(), *slot),
+    })
+}
+
+/// Attaches a program in the place of the chain's first one, without a gap; gives the link that does, if there is one.
+fn take_head(site: &Site, head: &Standing, program: OwnedFd) -> Result<Option<OwnedFd>> {
+    let what = || format!("cannot change the chain on {}", site.label());
+    let Some(mode) = head.mode() else {
+        return Err(Error::failed(what(), "it is gone"));
+    };
+    let attachment = XdpAttachment {
+        mode,
+        program_id: head.id(),
+    };
+    let old = head.program()?;
+    match link_of(site, attachment) {
+        Some(link) => {
+            link::replace_program(link.as_fd(), program.as_fd(), old.as_fd())
+                .map_err(|e| Error::os(what(), e))?;
+            Ok(Some(link))
+        }
+        None => {
+            open_netlink(site)
+                .and_then(|mut netlink| {
+                    netlink.set_xdp(
+                        site.index(),
+                        Some(program.as_fd()),
+                        mode,
+                        XdpExpected::Program(old.as_fd()),
+                    )
+                })
+                .map_err(|refusal| refusal.about(what()))?;
+            Ok(None)
+        }
+    }
+}
+
+/// Takes a program out of the chain it is in. False where it is in none, or alone.
+pub(crate) fn leave(site: &Site, leaving: &Standing) -> Result<bool> {
+    let what = || format!("cannot take {} off {}", leaving.name(), site.label());
+    let heads = site.link()?.xdp;
+    let Some(order) = heads.iter().find_map(|head| {
+        let mut order = vec![head.program_id];
+        order.extend(behind(head.program_id));
+        (order.len() > 1 && order.contains(&leaving.id())).then_some(order)
+    }) else {
+        return Ok(false);
+    };
+    let at = order.iter().position(|id| *id == leaving.id()).unwrap_or(0);
+    let fail = |e| Error::os(what(), e);
+    let next = order.get(at + 1).copied();
+    let next_program = next.map(program::open_by_id).transpose().map_err(fail)?;
+    match (at.checked_sub(1), next_program) {
+        (Some(before), next) => {
+            let map = next_map_of(order[before], what)?;
+            let leads_here = |slot: &u32| {
+                map::program_in(map.as_fd(), *slot).is_ok_and(|id| id == Some(leaving.id()))
+            };
+            let slots: Vec<u32> = (0..ACTIONS).filter(leads_here).collect();
+            lead(&map, &slots, next.as_ref()).map_err(fail)?;
+        }
+        (None, Some(program)) => {
+            let link = take_head(site, leaving, program)?;
+            let own = Standing::all(site)?;
+            let heir = own.iter().find(|one| Some(one.id()) == next);
+            if let (Some(link), Some(heir)) = (link, heir) {
+                heir.renew_link(link.as_fd())?;
+            }
+        }
+        (None, None) => return Ok(false),
+    }
+    // Packets that are on their way through it still find what comes behind.
+    events::wait_for_running_programs();
+    Ok(true)
+}
