@@ -10,7 +10,6 @@ use trawl_kernel::send::{LivePlan, made};
 use trawl_kernel::{Error, Result};
 
 use super::{Edit, Pattern, PatternSource, Value, Variant};
-use crate::stamp;
 
 /// Everything that the program is told, and the frame that it starts from.
 #[derive(Clone, Debug)]
@@ -58,10 +57,6 @@ impl Tables {
             return Err(cannot(format!(
                 "they differ behind their first {reach} bytes"
             )));
-        }
-        if !stamps_do_no_harm(pattern, header.words * 8) {
-            let why = "stamps of frames of several lengths would stay in the payload of others";
-            return Err(cannot(why.to_owned()));
         }
         for variant in &pattern.variants {
             if variant.edits.len() > SEND_EDITS {
@@ -129,18 +124,6 @@ impl Tables {
     }
 }
 
-/// The kernel uses a frame's memory again for the next one, and a stamp that is not written over stays there. Among
-/// zeroes that changes no checksum; instead of something else it would.
-fn stamps_do_no_harm(pattern: &Pattern, written: usize) -> bool {
-    let lengths = || pattern.variants.iter().map(Variant::length);
-    let shortest = lengths().min().unwrap_or(0);
-    let first = shortest.saturating_sub(stamp::LENGTH).max(written);
-    let is_zero = |variant: &Variant| variant.bytes.iter().skip(first).all(|byte| *byte == 0);
-    pattern.stream.is_none()
-        || lengths().all(|length| length == shortest)
-        || pattern.variants.iter().all(is_zero)
-}
-
 /// What is written to the beginning of each frame, so that it is right whatever was in its place before.
 struct Header {
     words: usize,
@@ -149,7 +132,8 @@ struct Header {
 }
 
 impl Header {
-    /// Up to where the frames differ from the one that the kernel starts from.
+    /// Up to where the frames differ from the one that the kernel starts from. A stamp of a shorter frame that stays
+    /// behind it lies where all frames have zeroes, or else they would differ there: it changes no checksum.
     fn of(pattern: &Pattern, frame: &[u8]) -> Self {
         let differing = |variant: &Variant| {
             let mut pairs = variant.bytes.iter().zip(frame);
@@ -266,7 +250,7 @@ mod tests {
     use super::super::{Cover, Exception};
     use super::*;
     use crate::source::Source;
-    use crate::stamp::Stamp;
+    use crate::stamp::{self, Stamp};
 
     fn edit(offset: usize, width: usize, shift: u32, bits: u32, value: Value) -> Edit {
         Edit {
@@ -376,26 +360,6 @@ mod tests {
                 assert!(made_stamp.age_at(here_stamp.time) >= 0);
             }
         }
-    }
-
-    #[test]
-    fn stamps_in_the_middle_of_others_payload_are_refused() {
-        let pattern = |fill: u8| {
-            let mut long = vec![fill; 200];
-            long[200 - stamp::LENGTH..].fill(0);
-            let variants = [vec![0; 60], long].map(|bytes| Variant::new(bytes, Vec::new(), &[]));
-            Pattern::new(variants.into(), vec![0, 1], None, None)
-        };
-        assert!(Tables::of(&pattern(0).stamped(1).unwrap()).is_ok());
-        // It is written anew up to where the two differ.
-        assert!(Tables::of(&pattern(1).stamped(1).unwrap()).is_ok());
-        let far = |fill| {
-            let mut long = vec![fill; 1000];
-            long[1000 - stamp::LENGTH..].fill(0);
-            let variants = [vec![0; 600], long].map(|bytes| Variant::new(bytes, Vec::new(), &[]));
-            Pattern::new(variants.into(), vec![0, 1], None, None)
-        };
-        assert!(Tables::of(&far(1).stamped(1).unwrap()).is_err());
     }
 
     fn may_run_programs() -> bool {
