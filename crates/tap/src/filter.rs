@@ -6,7 +6,7 @@ use trawl_filter::expression::{self, LinkType};
 use trawl_filter::lower::{Lowered, Target, lower};
 use trawl_filter::{Inner, lower_inner};
 use trawl_kernel::interface::ipv4_netmask;
-use trawl_kernel::{Error, Result};
+use trawl_kernel::{Error, Result, probe};
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 
 use crate::site::Site;
@@ -48,6 +48,10 @@ impl Filter {
 
     /// The instructions to splice into a program at a site's hook.
     pub fn block(&self, site: &Site, snaplen: u32, target: &Target) -> Result<Vec<u64>> {
+        let target = &Target {
+            gotol: probe::has_far_jumps(),
+            ..*target
+        };
         let lowered = match self {
             Self::Inner(text) => self.inner(text, site, snaplen, target),
             Self::Expression(_) | Self::Classic(_) => {

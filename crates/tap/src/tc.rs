@@ -62,11 +62,12 @@ impl Tap for Tc {
             sides: Vec::new(),
             clsact: Vec::new(),
         };
+        let block = block(site, assembly)?;
         if direction.includes_in() {
-            tap.add(Side::Ingress, index, site, assembly)?;
+            tap.add(Side::Ingress, index, site, assembly, block.as_deref())?;
         }
         if direction.includes_out() {
-            tap.add(Side::Egress, index, site, assembly)?;
+            tap.add(Side::Egress, index, site, assembly, block.as_deref())?;
         }
         Ok(Box::new(tap))
     }
@@ -98,9 +99,18 @@ impl Tap for TcEgress {
             sides: Vec::new(),
             clsact: Vec::new(),
         };
-        tap.add(Side::Egress, index, site, assembly)?;
+        let block = block(site, assembly)?;
+        tap.add(Side::Egress, index, site, assembly, block.as_deref())?;
         Ok(Box::new(tap))
     }
+}
+
+/// The filter's instructions, the same for both sides.
+fn block(site: &Site, assembly: &Assembly<'_>) -> Result<Option<Vec<u64>>> {
+    let filter = assembly.options.filter.as_ref();
+    filter
+        .map(|filter| filter.block(site, assembly.snaplen(), &Target::tc()))
+        .transpose()
 }
 
 #[derive(Debug)]
@@ -116,6 +126,7 @@ impl AttachedTc {
         index: usize,
         site: &Site,
         assembly: &mut Assembly<'_>,
+        block: Option<&[u64]>,
     ) -> Result<()> {
         let rings = assembly.program_rings()?;
         let (hook, flags, attach_type, place) = match side {
@@ -141,8 +152,8 @@ impl AttachedTc {
         };
         let mut ready =
             TapProgram::prepare(object::TC, name, &config, &program_maps(&rings, None))?;
-        if let Some(filter) = &assembly.options.filter {
-            ready.filter(&filter.block(site, config.snaplen, &Target::tc())?)?;
+        if let Some(block) = block {
+            ready.filter(block)?;
         }
         let options = |expected_attach_type| LoadOptions {
             name,

@@ -8,7 +8,7 @@ use libbpf_rs::{MapCore, ObjectBuilder, OpenObject};
 
 use super::program::{self, LoadOptions};
 use crate::layout::{Shared, TapConfig};
-use crate::{Error, Result};
+use crate::{Error, Result, probe};
 
 /// The XDP taps: own program and hook slots.
 pub const XDP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tap_xdp.bpf.o"));
@@ -103,8 +103,11 @@ impl TapProgram {
 
     /// Puts a filter into the program: the eight bytes of each of its instructions.
     pub fn filter(&mut self, block: &[u64]) -> Result<()> {
-        self.instructions =
-            super::splice::splice(&self.instructions, &super::splice::from_words(block))?;
+        self.instructions = super::splice::splice(
+            &self.instructions,
+            &super::splice::from_words(block),
+            probe::has_far_jumps(),
+        )?;
         Ok(())
     }
 

@@ -13,6 +13,7 @@ const CLASS_JMP: u8 = 0x05;
 const CLASS_JMP32: u8 = 0x06;
 const OPERATION: u8 = 0xf0;
 const CALL: u8 = 0x80;
+const CALL_CODE: u8 = CLASS_JMP | CALL;
 const EXIT: u8 = 0x90;
 const JUMP_FAR: u8 = CLASS_JMP32;
 const LOAD_IMMEDIATE: u8 = 0x18;
@@ -27,25 +28,46 @@ fn place(program: &[bpf_insn]) -> Option<usize> {
     })
 }
 
-/// The program with the block in its place. Control enters the block at its top and leaves it at its end.
-pub fn splice(program: &[bpf_insn], block: &[bpf_insn]) -> Result<Vec<bpf_insn>> {
-    let what = "cannot put the filter into the program";
-    let at = place(program).ok_or_else(|| Error::failed(what, "it keeps no place for one"))?;
+/// The program with the block in its place: control enters the block at its top and leaves it at its end. A block
+/// that jumps cannot pass over goes behind the function, with far jumps there and back, if the kernel has these.
+pub fn splice(program: &[bpf_insn], block: &[bpf_insn], far_jumps: bool) -> Result<Vec<bpf_insn>> {
+    let at = place(program).ok_or_else(|| Error::failed(WHAT, "it keeps no place for one"))?;
     let behind = at + MARK_LENGTH;
+    match with_replaced(program, at..behind, block) {
+        Err(_) if far_jumps => {}
+        result => return result,
+    }
+    // Jumps stay inside a function, so that is where the block has to be as well.
+    let end = end_of_first_function(program);
+    let shortened = MARK_LENGTH - 1;
+    let there = jump_far(end as i64 - shortened as i64 - (at as i64 + 1));
+    let back = jump_far((at as i64 + 1) - (end - shortened + block.len() + 1) as i64);
+    let with_block = with_replaced(program, end..end, &[block, &[back]].concat())?;
+    with_replaced(&with_block, at..behind, &[there])
+}
+
+const WHAT: &str = "cannot put the filter into the program";
+
+/// The program with some instructions in place of others. Jumps in the rest of it reach what they did.
+fn with_replaced(
+    program: &[bpf_insn],
+    old: std::ops::Range<usize>,
+    new: &[bpf_insn],
+) -> Result<Vec<bpf_insn>> {
     let moved = |index: usize| {
-        if index < behind {
+        if index < old.end {
             index
         } else {
-            index - MARK_LENGTH + block.len()
+            index - old.len() + new.len()
         }
     };
-    let mut spliced = Vec::with_capacity(program.len() + block.len());
+    let mut spliced = Vec::with_capacity(program.len() + new.len());
     let mut is_second_half = false;
     for (index, instruction) in program.iter().enumerate() {
-        if index == at {
-            spliced.extend_from_slice(block);
+        if index == old.start {
+            spliced.extend_from_slice(new);
         }
-        if (at..behind).contains(&index) {
+        if old.contains(&index) {
             continue;
         }
         let mut instruction = *instruction;
@@ -58,10 +80,10 @@ pub fn splice(program: &[bpf_insn], block: &[bpf_insn]) -> Result<Vec<bpf_insn>>
             let distance = moved(target) as i64 - moved(index) as i64 - 1;
             let too_far = |_| {
                 Error::failed(
-                    what,
+                    WHAT,
                     format!(
                         "its {} instructions are more than a jump can pass over",
-                        block.len()
+                        new.len()
                     ),
                 )
                 .mend("use a shorter expression, or --tap packet")
@@ -74,7 +96,37 @@ pub fn splice(program: &[bpf_insn], block: &[bpf_insn]) -> Result<Vec<bpf_insn>>
         is_second_half = !is_second_half && instruction.code == LOAD_IMMEDIATE;
         spliced.push(instruction);
     }
+    if old.start == program.len() {
+        spliced.extend_from_slice(new);
+    }
     Ok(spliced)
+}
+
+/// Where the function that a program begins with ends: the others are those that are called.
+fn end_of_first_function(program: &[bpf_insn]) -> usize {
+    let mut end = program.len();
+    let mut is_second_half = false;
+    for (index, instruction) in program.iter().enumerate() {
+        let names_function = match instruction.code {
+            LOAD_IMMEDIATE => instruction.src_reg() == PSEUDO_FUNCTION,
+            CALL_CODE => instruction.src_reg() == PSEUDO_CALL,
+            _ => false,
+        };
+        if !is_second_half && names_function {
+            let target = index as i64 + 1 + i64::from(instruction.imm);
+            end = end.min(target as usize);
+        }
+        is_second_half = !is_second_half && instruction.code == LOAD_IMMEDIATE;
+    }
+    end
+}
+
+fn jump_far(distance: i64) -> bpf_insn {
+    bpf_insn {
+        code: JUMP_FAR,
+        imm: distance as i32,
+        ..bpf_insn::default()
+    }
 }
 
 /// Where an instruction keeps the distance to another one.
@@ -147,7 +199,8 @@ mod tests {
     #[test]
     fn jumps_over_the_filter_reach_where_they_did() {
         for length in [0, 1, 2, 7, 1000] {
-            let spliced = splice(&program(), &vec![nothing(); length]).expect("there is a place");
+            let spliced =
+                splice(&program(), &vec![nothing(); length], false).expect("there is a place");
             assert_eq!(spliced.len(), 4 + length);
             assert_eq!(
                 spliced[0].off as usize + 1,
@@ -165,12 +218,38 @@ mod tests {
 
     #[test]
     fn a_filter_that_no_jump_passes_over_is_refused() {
-        let error = splice(&program(), &vec![nothing(); 40_000]).expect_err("too long");
+        let error = splice(&program(), &vec![nothing(); 40_000], false).expect_err("too long");
         assert!(error.to_string().contains("40000"), "{error}");
     }
 
     #[test]
+    fn a_filter_that_no_jump_passes_over_goes_behind_the_function() {
+        let mut call = instruction(CALL_CODE, 0, 3);
+        call.set_src_reg(PSEUDO_CALL);
+        let mut program = program();
+        program[1] = call; // of the function behind the exit
+        program[1].imm = 4;
+        program.push(instruction(0xb7, 0, 7));
+        program.push(instruction(0x95, 0, 0));
+        let block = vec![instruction(0xb7, 0, 9); 40_000];
+        let spliced = splice(&program, &block, true).expect("far jumps may be used");
+        let target = |at: usize| (at as i64 + 1 + i64::from(spliced[at].imm)) as usize;
+        assert_eq!(spliced.len(), program.len() - 1 + block.len() + 1);
+        assert_eq!(
+            spliced[0].off as usize + 1,
+            4,
+            "over the place, to the exit"
+        );
+        let there = target(2);
+        assert_eq!((spliced[2].code, spliced[there].imm), (JUMP_FAR, 9));
+        assert_eq!(spliced[there - 1].code, 0x95);
+        let back = there + block.len();
+        assert_eq!((spliced[back].code, target(back)), (JUMP_FAR, 3));
+        assert_eq!((target(1), spliced[target(1)].imm), (back + 1, 7));
+    }
+
+    #[test]
     fn a_program_without_a_place_is_refused() {
-        assert!(splice(&[nothing()], &[nothing()]).is_err());
+        assert!(splice(&[nothing()], &[nothing()], true).is_err());
     }
 }

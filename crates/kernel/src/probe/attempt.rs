@@ -310,6 +310,12 @@ pub fn tai_clock() -> Answer {
     Answer::from_result(xdp(&code, 0))
 }
 
+pub fn far_jumps() -> Answer {
+    // To the next instruction: what matters is whether the verifier knows it.
+    let code = [Insn::set(0, XDP_PASS), Insn::jump_far(0), Insn::exit()];
+    Answer::from_result(xdp(&code, 0))
+}
+
 pub fn xdp_load_bytes() -> Answer {
     // bpf_xdp_load_bytes(ctx, 0, stack, 8); r1 holds the context from the start.
     let code = [

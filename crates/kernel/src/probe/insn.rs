@@ -23,6 +23,7 @@ const ALU64_MOV_X: u8 = 0xbf;
 const ALU64_ADD_K: u8 = 0x07;
 const ST_DW: u8 = 0x7a;
 const JMP_CALL: u8 = 0x85;
+const JMP32_JA: u8 = 0x06;
 const JMP_EXIT: u8 = 0x95;
 
 impl Insn {
@@ -58,6 +59,11 @@ impl Insn {
     /// Calls a helper by its number.
     pub const fn call(helper: u32) -> Self {
         Self::new(JMP_CALL, 0, 0, 0, helper as i32)
+    }
+
+    /// Goes on so many instructions behind the next, at any distance.
+    pub const fn jump_far(distance: i32) -> Self {
+        Self::new(JMP32_JA, 0, 0, 0, distance)
     }
 
     pub const fn exit() -> Self {

@@ -92,6 +92,11 @@ pub fn has_tai_helper() -> bool {
     Feature::TaiClock.probe().is_supported()
 }
 
+/// Whether jumps of 32 bits are there, since 6.6.
+pub fn has_far_jumps() -> bool {
+    !is_unwanted("far-jumps") && Feature::FarJumps.probe().is_supported()
+}
+
 /// Whether the person wants trawl to do without a feature that has a fall-back, although the kernel has it:
 /// `TRAWL_WITHOUT=tcx`, several with commas between them. For kernels where it does not work as it should, and to try
 /// the fall-backs.

@@ -37,7 +37,7 @@ pub(super) fn rebuild(root: NodeId, terms: &Terms, nodes: &Nodes) -> Option<Grap
         let end = match nodes.get(id) {
             Node::Return(k) => End::Return(Return::K(*k)),
             Node::ReturnTerm(term) => {
-                writer.into_a(*term, 0)?;
+                writer.put_a(*term, 0)?;
                 End::Return(Return::A)
             }
             Node::Touch(term, next) => {
@@ -112,7 +112,7 @@ impl Writer<'_> {
         };
         Some(match question {
             Question::Among(term, set) => {
-                self.into_a(*term, 0)?;
+                self.put_a(*term, 0)?;
                 let others = set.not(self.terms.greatest(*term));
                 match (set.ranges(), others.ranges()) {
                     ([(k, last)], _) if k == last => branch(op::JEQ, Value::K(*k), yes, no),
@@ -133,11 +133,11 @@ impl Writer<'_> {
                 }
             }
             Question::Bits(term, mask) => {
-                self.into_a(*term, 0)?;
+                self.put_a(*term, 0)?;
                 branch(op::JSET, Value::K(*mask), yes, no)
             }
             Question::Compare(test, one, two) => {
-                self.into_both(*one, *two, 0)?;
+                self.put_both(*one, *two, 0)?;
                 branch(*test, Value::X, yes, no)
             }
         })
@@ -155,7 +155,7 @@ impl Writer<'_> {
                 at: At::Abs(k),
             }),
             Term::Indirect { width, base, k } => {
-                self.into_x(base, 0)?;
+                self.put_x(base, 0)?;
                 self.emit(Op::Touch {
                     width,
                     at: At::Ind(k),
@@ -165,13 +165,13 @@ impl Writer<'_> {
                 width: 1,
                 at: At::Abs(k),
             }),
-            _ => self.into_a(term, 0)?,
+            _ => self.put_a(term, 0)?,
         }
         Some(())
     }
 
     /// Works a value out into A; cells of scratch memory below `cell` are in use.
-    fn into_a(&mut self, term: TermId, cell: u8) -> Option<()> {
+    fn put_a(&mut self, term: TermId, cell: u8) -> Option<()> {
         if self.held.a == Some(term) {
             return Some(());
         }
@@ -184,26 +184,26 @@ impl Writer<'_> {
             Term::Const(k) => self.emit(Op::Imm(Reg::A, k)),
             Term::Fixed { width, k } => self.load(width, At::Abs(k)),
             Term::Indirect { width, base, k } => {
-                self.into_x(base, cell)?;
+                self.put_x(base, cell)?;
                 self.load(width, At::Ind(k));
             }
             Term::HeaderLength(_) => {
-                self.into_x(term, cell)?;
+                self.put_x(term, cell)?;
                 self.emit(Op::Txa);
             }
             Term::Length => self.emit(Op::Length(Reg::A)),
             Term::Field(answer) => self.emit(Op::Field(answer)),
             Term::Neg(one) => {
-                self.into_a(one, cell)?;
+                self.put_a(one, cell)?;
                 self.emit(Op::Neg);
             }
             Term::Alu(operation, one, two) => match self.terms.constant(two) {
                 Some(k) => {
-                    self.into_a(one, cell)?;
+                    self.put_a(one, cell)?;
                     self.emit(Op::Alu(operation, Value::K(k)));
                 }
                 None => {
-                    self.into_both(one, two, cell)?;
+                    self.put_both(one, two, cell)?;
                     self.emit(Op::Alu(operation, Value::X));
                 }
             },
@@ -217,7 +217,7 @@ impl Writer<'_> {
         self.emit(Op::Load { width, at, raw });
     }
 
-    fn into_x(&mut self, term: TermId, cell: u8) -> Option<()> {
+    fn put_x(&mut self, term: TermId, cell: u8) -> Option<()> {
         if self.held.x == Some(term) {
             return Some(());
         }
@@ -226,7 +226,7 @@ impl Writer<'_> {
             Term::HeaderLength(k) => self.emit(Op::HeaderLength(k)),
             Term::Length => self.emit(Op::Length(Reg::X)),
             _ => {
-                self.into_a(term, cell)?;
+                self.put_a(term, cell)?;
                 self.emit(Op::Tax);
             }
         }
@@ -235,17 +235,17 @@ impl Writer<'_> {
     }
 
     /// One value into A and one into X.
-    fn into_both(&mut self, a: TermId, x: TermId, cell: u8) -> Option<()> {
+    fn put_both(&mut self, a: TermId, x: TermId, cell: u8) -> Option<()> {
         if self.leaves_x(a, x) {
-            self.into_x(x, cell)?;
-            return self.into_a(a, cell);
+            self.put_x(x, cell)?;
+            return self.put_a(a, cell);
         }
         if cell == CELLS {
             return None;
         }
-        self.into_a(x, cell)?;
+        self.put_a(x, cell)?;
         self.emit(Op::Store(Reg::A, cell));
-        self.into_a(a, cell + 1)?;
+        self.put_a(a, cell + 1)?;
         self.emit(Op::Recall(Reg::X, cell));
         self.held.x = Some(x);
         Some(())
