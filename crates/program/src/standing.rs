@@ -338,7 +338,15 @@ pub(crate) fn sweep(lock: &Lock, attached: &[XdpAttachment]) {
                     .is_some_and(|id| known.iter().all(|one| one.identity().1 != id))
             }
         };
-        for one in left.iter().filter(|one| has_ended(one)) {
+        let (ended, others): (Vec<_>, Vec<_>) = left.iter().partition(|one| has_ended(one));
+        // A chain goes with its first program, which alone has a link.
+        let chained = ended.iter().any(|one| one.seat().is_some());
+        let heads = others.iter().filter(|one| chained && one.link.is_some());
+        let alive: Vec<u32> = heads.flat_map(|head| chain::behind(head.id)).collect();
+        let orphaned = |one: &&&Standing| {
+            chained && one.seat().is_some() && one.link.is_none() && !alive.contains(&one.id)
+        };
+        for one in ended.iter().chain(others.iter().filter(orphaned)) {
             one.forget();
         }
         if !left.is_empty() {

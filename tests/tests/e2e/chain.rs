@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 use trawl_kernel::bpf::{program, test_run};
 use trawl_tests::pcapng::Contents;
-use trawl_tests::witness::{is_loaded, nothing_attached, tshark, xdp_on};
+use trawl_tests::witness::{is_loaded, nothing_attached, run, tshark, xdp_on};
 use trawl_tests::{Capture, Lab, frames, programs, trawl, wait_until};
 
 const PASS: u8 = 2;
@@ -351,4 +351,22 @@ fn what_cannot_be_followed_goes_last() {
     assert_eq!(lab.run([DROP; 4]), (vec![1], 1));
     lab.unload("--all");
     nothing_attached(&lab.0.pair.b);
+}
+
+#[test]
+fn an_interface_that_goes_takes_its_chain_along() {
+    let Some(lab) = Chained::open() else { return };
+    let ids: Vec<u64> = (1..=3).map(|number| lab.load(number, &[])).collect();
+    let pair = &lab.0.pair;
+    run(
+        "ip",
+        &["-n", &pair.b.name, "link", "delete", &pair.b.interface],
+    );
+    // Whoever loads next, wherever that is, tidies up.
+    let Some(other) = Chained::open() else { return };
+    other.load(1, &[]);
+    for id in ids {
+        wait_until("the program is gone", || !is_loaded(id));
+    }
+    other.unload("--all");
 }
