@@ -207,10 +207,15 @@ impl Pattern {
         variant.length()
     }
 
+    /// The frame with this number, as a single thread would send it.
     pub fn frame(&self, number: u64) -> Vec<u8> {
         let mut frame = vec![0; self.longest];
         let length = self.write(number, &mut frame);
         frame.truncate(length);
+        if let Some(stream) = self.stream {
+            let marks = Marks::new(stream, 0, 1, self.flows);
+            marks.stamp(number).write(&mut frame);
+        }
         frame
     }
 

@@ -15,6 +15,7 @@ use std::net::IpAddr;
 use trawl_kernel::{Error, Result};
 
 use crate::pattern::{Exception, Pattern, Variant};
+use crate::stamp;
 use field::{Choice, Kind};
 use payload::Payload;
 use size::Sizes;
@@ -312,6 +313,15 @@ pub struct Limits {
     /// The longest frame, without VLAN tags; `None` where nobody has said.
     pub mtu: Option<u32>,
     pub seed: u64,
+    /// The stream of the stamps at the end of all frames; `None`: no stamps.
+    pub stamp: Option<u16>,
+}
+
+impl Limits {
+    /// What a stamp takes of each frame.
+    fn stamp_room(&self) -> usize {
+        self.stamp.map_or(0, |_| stamp::LENGTH)
+    }
 }
 
 /// The frames of one spec: its variants, in the order in which they come.
@@ -358,7 +368,7 @@ fn variants(spec: &Spec, flows: Option<u64>, limits: &Limits) -> Result<Vec<Vari
     let maker = frame::Maker::new(spec, flows, limits.seed)?;
     let least = payloads
         .iter()
-        .map(|one| maker.headers() + one.least())
+        .map(|one| maker.headers() + one.least() + limits.stamp_room())
         .max();
     let least = least.unwrap_or(0).max(maker.least());
     let lengths = sizes
@@ -374,8 +384,10 @@ fn variants(spec: &Spec, flows: Option<u64>, limits: &Limits) -> Result<Vec<Vari
         }
     }
     let count = lengths.len() * payloads.len() / gcd(lengths.len(), payloads.len());
-    let made =
-        (0..count).map(|n| maker.make(lengths[n % lengths.len()], &payloads[n % payloads.len()]));
+    let made = (0..count).map(|n| {
+        let (length, payload) = (lengths[n % lengths.len()], &payloads[n % payloads.len()]);
+        maker.make(length, payload, limits.stamp_room())
+    });
     made.collect()
 }
 
@@ -430,7 +442,14 @@ pub fn pattern(mix: &[(Spec, usize)], limits: &Limits) -> Result<Pattern, (usize
     });
     let schedule = schedule.collect();
     let exception = every.map(|every| Exception { every, further });
-    Ok(Pattern::new(variants, schedule, flows, exception))
+    let pattern = Pattern::new(variants, schedule, flows, exception);
+    let Some(stream) = limits.stamp else {
+        return Ok(pattern);
+    };
+    pattern.stamped(stream).map_err(|length| {
+        let why = format!("a frame of {length} bytes has no room for a stamp");
+        (0, Misfit::new("size", why))
+    })
 }
 
 fn gcd(a: usize, b: usize) -> usize {

@@ -16,6 +16,7 @@ mod redirect;
 mod refusals;
 mod replay;
 mod sharing;
+mod stamp;
 mod tappable;
 mod tools;
 mod tracing;

@@ -9,7 +9,7 @@ use trawl_gen::pace::Rate;
 use trawl_gen::pattern::{Pattern, PatternSource};
 use trawl_gen::run::{Plan, run as run_generator};
 use trawl_gen::traffic::{Limits, Spec, pattern};
-use trawl_gen::{Source, target};
+use trawl_gen::{Source, stamp, target};
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
 use trawl_packet::print::{Dump, DumpForm, PacketView, PrintOptions, Printer, Timestamp};
@@ -156,6 +156,7 @@ pub fn run<T: Traffic>(traffic: &T, way: &Way, pacing: &Pacing) -> Result<ExitCo
     let limits = Limits {
         mtu: Some(site.interface.mtu),
         seed: traffic.shape().seed,
+        stamp: traffic.shape().stamp.then(stamp::new_stream),
     };
     let pattern = pattern(&[(spec, 1)], &limits).map_err(|(_, misfit)| misfit)?;
     if let Some(count) = way.print {

@@ -89,6 +89,9 @@ pub struct Shape {
     /// What random values and sizes follow from: the same seed makes the same frames
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Put a sequence number and the time of sending into the last 18 bytes of each frame, for trawl gen receive
+    #[arg(long)]
+    pub stamp: bool,
 }
 
 #[derive(Debug, Default, clap::Args)]

@@ -97,8 +97,9 @@ impl Maker {
         ETHERNET + if self.tagged { TAG } else { 0 }
     }
 
-    pub fn make(&self, length: usize, payload: &Payload) -> Result<Variant, Misfit> {
-        let room = length.saturating_sub(self.length);
+    /// A frame of this length, with so many zeroes at its end.
+    pub fn make(&self, length: usize, payload: &Payload, zeroes: usize) -> Result<Variant, Misfit> {
+        let room = length.saturating_sub(self.length + zeroes);
         let mut bytes = match &self.raw {
             Some(raw) => {
                 let mut bytes = raw.clone();
@@ -106,7 +107,9 @@ impl Maker {
                 bytes
             }
             None => {
-                let mut template = Template::new().payload(payload.bytes(room));
+                let mut carried = payload.bytes(room);
+                carried.resize(room + zeroes, 0);
+                let mut template = Template::new().payload(carried);
                 for layer in &self.layers {
                     template = template.layer(layer.clone());
                 }
