@@ -1,5 +1,7 @@
 //! `trawl bench`: the experiments by name.
 
+mod programs;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -25,6 +27,8 @@ enum Experiment {
     /// Records one packet in a thousand by a filter, beside the bare drop, a filter program reached by a tail call and
     /// tcpdump
     CaptureFiltered(Capture),
+    /// Runs the bundled XDP programs beside those of xdp-bench, and the router beside the kernel's own forwarding
+    XdpPrograms(programs::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -65,6 +69,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
             let json = args.json;
             (capture_bandwidth::run(&args.plan()?, &mut progress)?, json)
         }
+        Experiment::XdpPrograms(args) => return programs::run(&args, &mut progress),
         Experiment::CaptureFiltered(args) => {
             let json = args.json;
             (capture_filtered::run(&args.plan()?, &mut progress)?, json)

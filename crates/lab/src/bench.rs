@@ -10,6 +10,7 @@ mod count;
 mod figures;
 mod mechanism;
 mod peer;
+pub mod xdp_programs;
 
 use std::path::PathBuf;
 

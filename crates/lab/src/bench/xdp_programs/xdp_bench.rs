@@ -1,0 +1,141 @@
+//! xdp-bench's programs, out of the installed binary: they are in it as object files, and are loaded without it.
+//!
+//! xdp-bench itself does not start where the kernel lacks one of the tracepoints that it counts by (Debian 12's on 6.18,
+//! for one). Its programs alone are also the harder ones to keep up with: nothing counts beside them.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use trawl_kernel::bpf::table::{self, Table};
+use trawl_kernel::netns::run_in;
+use trawl_kernel::{Error, Result};
+use trawl_program::attach::{self, Wish};
+use trawl_program::load::{Program, Source};
+
+use super::contender::{Task, site};
+use crate::line::Line;
+
+const NAME: &str = "xdp-bench";
+const MAGIC: &[u8] = b"\x7fELF";
+const MACHINE_BPF: u16 = 247;
+const XDP_DROP: u32 = 1;
+const XDP_TX: u32 = 3;
+const TARGET: &str = "tx_port_native";
+
+/// What it says of itself; `None` where it is not installed.
+pub fn version() -> Option<String> {
+    let output = Command::new(NAME)
+        .args(["drop", "--version"])
+        .stdin(Stdio::null())
+        .output()
+        .ok()?;
+    let text = [output.stdout, output.stderr].concat();
+    let line = String::from_utf8_lossy(&text)
+        .lines()
+        .next()?
+        .trim()
+        .to_owned();
+    Some(line)
+}
+
+/// Puts its program for the task on the router's left interface.
+pub fn load(task: Task, line: &Line) -> Result<()> {
+    let name = match task {
+        Task::Drop | Task::Tx => "xdp_basic_prog",
+        Task::Redirect => "xdp_redirect_basic_prog",
+        Task::RedirectMap => "redir_devmap_native",
+        Task::Route => return Err(Error::failed("cannot compare", "xdp-bench has no router")),
+    };
+    let mut source = find(name)?;
+    // Its user space gives the counters their sizes: one for each CPU.
+    let cpus = table::possible_cpus().map_err(|e| Error::os("cannot count the CPUs", e))?;
+    for map in source.maps() {
+        if map.max_entries == 0 && !map.is_data {
+            source.set_entries(&map.name, cpus as u32)?;
+        }
+    }
+    match task {
+        Task::Drop => source.set_variable("action", &XDP_DROP.to_ne_bytes())?,
+        Task::Tx => {
+            source.set_variable("action", &XDP_TX.to_ne_bytes())?;
+            source.set_variable("swap_macs", &[1])?;
+        }
+        _ => {}
+    }
+    if task == Task::Redirect {
+        source.set_variable("ifindex_out", &line.right.index.to_ne_bytes())?;
+    }
+    let left = site(&line.left)?;
+    let program = source.load(&left)?;
+    if task == Task::RedirectMap {
+        fill(&program, line)?;
+    }
+    attach::attach(&left, program, &Wish::default()).map(drop)
+}
+
+fn fill(program: &Program, line: &Line) -> Result<()> {
+    let what = "cannot fill xdp-bench's device map";
+    let fail = |e| Error::os(what, e);
+    let map = program
+        .map(TARGET)
+        .ok_or_else(|| Error::failed(what, "it is not there"))?;
+    let table = Table::new(map.try_clone_to_owned().map_err(fail)?).map_err(fail)?;
+    // struct bpf_devmap_val: the interface, and no program.
+    let value = [line.right.index.to_ne_bytes(), [0; 4]].concat();
+    run_in(&line.left.namespace, || {
+        table.update(&0u32.to_ne_bytes(), &value, table::ANY)
+    })?
+    .map_err(fail)
+}
+
+/// The object that holds the program.
+fn find(program: &str) -> Result<Source> {
+    let what = || format!("cannot take {program} out of {NAME}");
+    let path = path().ok_or_else(|| Error::failed(what(), "it is not installed"))?;
+    let binary = std::fs::read(&path).map_err(|e| Error::os(what(), e))?;
+    for object in objects(&binary) {
+        if let Ok(mut source) = Source::embedded(NAME, object)
+            && source.choose(Some(program)).is_ok()
+        {
+            return Ok(source);
+        }
+    }
+    Err(Error::failed(what(), "it is not in there"))
+}
+
+fn path() -> Option<PathBuf> {
+    let places = std::env::var_os("PATH")?;
+    std::env::split_paths(&places)
+        .map(|place| place.join(NAME))
+        .find(|path| path.is_file())
+}
+
+/// BPF object files inside a binary: an ELF file ends with its table of sections.
+fn objects(binary: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let starts = (0..binary.len()).filter(|at| binary[*at..].starts_with(MAGIC));
+    starts.filter_map(|at| object_at(&binary[at..]))
+}
+
+fn object_at(bytes: &[u8]) -> Option<&[u8]> {
+    let word = |at: usize| Some(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+    let sections = u64::from_le_bytes(*bytes.get(40..)?.first_chunk()?);
+    let size = u64::from(word(58)?) * u64::from(word(60)?);
+    let end = usize::try_from(sections.checked_add(size)?).ok()?;
+    bytes.get(..end).filter(|_| word(18) == Some(MACHINE_BPF))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trawl_kernel::bpf::object;
+
+    #[test]
+    fn objects_are_found_in_between() {
+        let noise = [&b"\x7fELF"[..], &[0; 100]].concat();
+        let binary = [&noise, object::LAB, &noise, object::VERDICT, b"\x7fEL"].concat();
+        let found: Vec<&[u8]> = objects(&binary).collect();
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0], object::LAB);
+        assert!(objects(&binary[..binary.len() / 2]).count() <= 1);
+    }
+}
