@@ -17,8 +17,14 @@ char LICENSE[] SEC("license") = "GPL";
 #define TAG_SIZE ((int)sizeof(struct vlan_tag))
 
 /* The kernel learns from its own use of a neighbour whether it is still there; frames that XDP sends do not count. So
- * one packet in this time goes to each neighbour through the stack. */
-#define REFRESH_NS 1000000000ull
+ * one packet in so many ticks goes to each neighbour through the stack: every quarter of a second to every two and a
+ * half, by the kernel's HZ. Reading a clock would take longer than all the rest of this. */
+#define REFRESH_TICKS 250
+
+/* The part of a question that makes the answer: all in front of the answer's own fields. */
+#define FLOW_KEY 48
+_Static_assert(__builtin_offsetof(struct bpf_fib_lookup, h_vlan_proto) == FLOW_KEY, "addresses end where the key does");
+#define SPREAD 0x9e3779b97f4a7c15ull
 
 /* No reason to go to the stack. */
 #define NONE ROUTE_COUNTERS
@@ -69,15 +75,36 @@ struct {
 	__type(value, __u64);
 } refresh SEC(".maps");
 
+/* What the kernel answered for a flow. Good for the rest of the tick in which it was asked: routes and neighbours are
+ * never older than that, a few milliseconds, and packets in a row cost one look-up. */
+struct flow {
+	__u64 tick;
+	__u64 asked[FLOW_KEY / 8];
+	__u32 ifindex;
+	__u16 mtu;
+	__u8 smac[ETH_ALEN];
+	__u8 dmac[ETH_ALEN];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, ROUTE_FLOWS);
+	__type(key, __u32);
+	__type(value, struct flow);
+} flows SEC(".maps");
+
 /* What is known of a frame on its way through. */
 struct frame {
 	void *network;
 	void *end;
 	__u32 length;
+	__u32 packet_length;
 	__u32 tags;
 	__be16 type;
 	/* On the way out. */
 	struct route_tags leaving;
+	/* Some interfaces that routes name are VLANs. */
+	__u32 vlans;
 };
 
 static __always_inline void count(__u32 which, __u32 length)
@@ -112,15 +139,16 @@ static __always_inline __u32 arrive(struct xdp_md *context, struct frame *frame,
 	struct route_config *config;
 	__u32 zero = 0;
 
+	config = bpf_map_lookup_elem(&own, &zero);
 	frame->end = (void *)(long)context->data_end;
-	if ((void *)tag > frame->end)
+	if (!config || (void *)tag > frame->end)
 		return ROUTE_MALFORMED;
+	frame->vlans = config->vlans;
 	frame->type = link->type;
 	if (!is_tag(frame->type)) {
 		frame->network = tag;
 		fib->ifindex = key.port;
-		config = bpf_map_lookup_elem(&own, &zero);
-		return config && is_for(link, config->mac_first, config->mac_last) ? NONE : ROUTE_NOT_OURS;
+		return is_for(link, config->mac_first, config->mac_last) ? NONE : ROUTE_NOT_OURS;
 	}
 	if ((void *)(tag + 1) > frame->end)
 		return ROUTE_MALFORMED;
@@ -185,7 +213,7 @@ static __always_inline bool fits(const struct frame *frame, __u32 packet_length)
 	return packet_length <= length && length - packet_length <= MOST_PADDING;
 }
 
-static __always_inline __u32 ask_ipv4(const struct frame *frame, struct bpf_fib_lookup *fib)
+static __always_inline __u32 read_ipv4(struct frame *frame, struct bpf_fib_lookup *fib)
 {
 	struct iphdr *ip = frame->network;
 	__u32 total;
@@ -206,7 +234,7 @@ static __always_inline __u32 ask_ipv4(const struct frame *frame, struct bpf_fib_
 	fib->family = AF_INET;
 	fib->tos = ip->tos;
 	fib->l4_protocol = ip->protocol;
-	fib->tot_len = total;
+	frame->packet_length = total;
 	fib->ipv4_src = ip->saddr;
 	fib->ipv4_dst = ip->daddr;
 	if (!(ip->frag_off & IPV4_FRAGMENT))
@@ -225,7 +253,7 @@ static __always_inline bool ipv6_is_own(const __be32 *address)
 	return !address[0] && !address[1] && !address[2] && !(address[3] & bpf_htonl(0xfffffffe));
 }
 
-static __always_inline __u32 ask_ipv6(const struct frame *frame, struct bpf_fib_lookup *fib)
+static __always_inline __u32 read_ipv6(struct frame *frame, struct bpf_fib_lookup *fib)
 {
 	struct ipv6hdr *ip = frame->network;
 	const __be32 *from, *to;
@@ -250,14 +278,14 @@ static __always_inline __u32 ask_ipv6(const struct frame *frame, struct bpf_fib_
 	fib->family = AF_INET6;
 	fib->flowinfo = *(__be32 *)ip & bpf_htonl(0x0fffffff);
 	fib->l4_protocol = ip->nexthdr;
-	fib->tot_len = payload + sizeof(*ip);
+	frame->packet_length = payload + sizeof(*ip);
 	__builtin_memcpy(fib->ipv6_src, from, sizeof(fib->ipv6_src));
 	__builtin_memcpy(fib->ipv6_dst, to, sizeof(fib->ipv6_dst));
 	note_ports(frame, ip + 1, fib);
 	return NONE;
 }
 
-static __always_inline __u32 look_up(struct xdp_md *context, struct bpf_fib_lookup *fib)
+static __always_inline __u32 ask_kernel(struct xdp_md *context, struct bpf_fib_lookup *fib)
 {
 	switch (bpf_fib_lookup(context, fib, sizeof(*fib), 0)) {
 	case BPF_FIB_LKUP_RET_SUCCESS:
@@ -282,37 +310,87 @@ static __always_inline __u32 look_up(struct xdp_md *context, struct bpf_fib_look
 	}
 }
 
-/* Whether frames may leave by the interface that the route names, and with what tags. */
-static __always_inline __u32 depart(const struct bpf_fib_lookup *fib, __u32 packet_length, struct frame *frame)
+/* The place of a question among the answers. */
+static __always_inline struct flow *place_of(const __u64 *question)
 {
-	__u32 to = fib->ifindex;
-	struct bpf_devmap_val *port = bpf_map_lookup_elem(&ports, &to);
-	struct route_tags *tags;
+	__u64 mixed = 0;
+	__u32 slot;
 
-	if (!port)
-		return ROUTE_OTHER_PORT;
-	if (port->ifindex == to)
-		return NONE;
-	tags = bpf_map_lookup_elem(&departures, &to);
-	if (!tags)
-		return ROUTE_OTHER_PORT;
-	frame->leaving = *tags;
-	/* A device takes one tag more than its MTU says, not two. */
-	if (tags->inner && packet_length + TAG_SIZE > fib->mtu_result)
-		return ROUTE_TOO_BIG;
-	return NONE;
+#pragma unroll
+	for (int i = 0; i < FLOW_KEY / 8; i++)
+		mixed = (mixed ^ question[i]) * SPREAD;
+	/* The upper bits of a product depend on all others. */
+	slot = (mixed >> 32) / ((1ull << 32) / ROUTE_FLOWS);
+	return bpf_map_lookup_elem(&flows, &slot);
 }
 
-static __always_inline bool refresh_is_due(const struct bpf_fib_lookup *fib)
+static __always_inline bool is_answered(const struct flow *flow, const __u64 *question, __u64 tick)
+{
+	__u64 different = flow->tick ^ tick;
+
+#pragma unroll
+	for (int i = 0; i < FLOW_KEY / 8; i++)
+		different |= flow->asked[i] ^ question[i];
+	return !different;
+}
+
+/* Asks the kernel, unless it has just answered the same. */
+static __always_inline __u32 look_up(struct xdp_md *context, __u32 packet_length, __u64 tick,
+				     struct bpf_fib_lookup *fib)
+{
+	struct flow *flow = place_of((const __u64 *)fib);
+	__u32 why;
+
+	if (!flow)
+		return ROUTE_OTHER_PORT;
+	if (is_answered(flow, (const __u64 *)fib, tick)) {
+		fib->ifindex = flow->ifindex;
+		fib->mtu_result = flow->mtu;
+		__builtin_memcpy(fib->smac, flow->smac, ETH_ALEN);
+		__builtin_memcpy(fib->dmac, flow->dmac, ETH_ALEN);
+		return packet_length > flow->mtu ? ROUTE_TOO_BIG : NONE;
+	}
+	flow->tick = 0;
+	__builtin_memcpy(flow->asked, fib, FLOW_KEY);
+	fib->tot_len = packet_length;
+	why = ask_kernel(context, fib);
+	if (why == NONE) {
+		flow->ifindex = fib->ifindex;
+		flow->mtu = fib->mtu_result;
+		__builtin_memcpy(flow->smac, fib->smac, ETH_ALEN);
+		__builtin_memcpy(flow->dmac, fib->dmac, ETH_ALEN);
+		flow->tick = tick;
+	}
+	return why;
+}
+
+/* Whether frames may leave by the interface that the route names, and with what tags. The redirection is prepared here:
+ * it takes place if that is what is returned in the end. */
+static __always_inline __u32 depart(const struct bpf_fib_lookup *fib, struct frame *frame)
+{
+	__u32 to = fib->ifindex;
+	struct route_tags *tags;
+
+	if (frame->vlans) {
+		tags = bpf_map_lookup_elem(&departures, &to);
+		if (tags)
+			frame->leaving = *tags;
+		/* A device takes one tag more than its MTU says, not two. */
+		if (frame->leaving.inner && frame->packet_length + TAG_SIZE > fib->mtu_result)
+			return ROUTE_TOO_BIG;
+	}
+	return bpf_redirect_map(&ports, to, XDP_PASS) == XDP_REDIRECT ? NONE : ROUTE_OTHER_PORT;
+}
+
+static __always_inline bool refresh_is_due(const struct bpf_fib_lookup *fib, __u64 tick)
 {
 	const __u16 *words = (const void *)fib->dmac;
 	__u32 slot = (words[1] ^ words[2] ^ fib->ifindex) % ROUTE_REFRESH_SLOTS;
 	__u64 *due = bpf_map_lookup_elem(&refresh, &slot);
-	__u64 now = bpf_ktime_get_coarse_ns();
 
-	if (!due || now < *due)
+	if (!due || tick < *due)
 		return false;
-	*due = now + REFRESH_NS;
+	*due = tick + REFRESH_TICKS;
 	return true;
 }
 
@@ -380,34 +458,34 @@ static __always_inline bool rewrite(struct xdp_md *context, const struct frame *
 static __always_inline __u32 decide(struct xdp_md *context, struct frame *frame, struct bpf_fib_lookup *fib)
 {
 	__u32 why = arrive(context, frame, fib);
-	__u32 packet_length;
+	__u64 tick;
 
 	if (why != NONE)
 		return why;
 	switch (frame->type) {
 	case bpf_htons(ETH_P_IP):
-		why = ask_ipv4(frame, fib);
+		why = read_ipv4(frame, fib);
 		break;
 	case bpf_htons(ETH_P_IPV6):
-		why = ask_ipv6(frame, fib);
+		why = read_ipv6(frame, fib);
 		break;
 	default:
 		return ROUTE_NOT_IP;
 	}
 	if (why != NONE)
 		return why;
-	packet_length = fib->tot_len;
-	why = look_up(context, fib);
+	tick = bpf_jiffies64();
+	why = look_up(context, frame->packet_length, tick, fib);
 	if (why == NONE)
-		why = depart(fib, packet_length, frame);
-	return why == NONE && refresh_is_due(fib) ? ROUTE_REFRESH : why;
+		why = depart(fib, frame);
+	return why == NONE && refresh_is_due(fib, tick) ? ROUTE_REFRESH : why;
 }
 
 SEC("?xdp.frags")
 int trawl_route(struct xdp_md *context)
 {
 	struct frame frame = {.length = bpf_xdp_get_buff_len(context)};
-	struct bpf_fib_lookup fib = {};
+	struct bpf_fib_lookup fib __attribute__((aligned(8))) = {};
 	__u32 why = decide(context, &frame, &fib);
 	int action = XDP_PASS;
 
@@ -416,10 +494,8 @@ int trawl_route(struct xdp_md *context)
 	} else if (why == NONE && !rewrite(context, &frame, &fib)) {
 		why = ROUTE_NO_ROOM;
 	} else if (why == NONE) {
-		action = bpf_redirect_map(&ports, fib.ifindex, XDP_DROP);
+		action = XDP_REDIRECT;
 		why = fib.family == AF_INET ? ROUTE_FORWARDED_IPV4 : ROUTE_FORWARDED_IPV6;
-		if (action != XDP_REDIRECT)
-			why = ROUTE_PORT_GONE;
 	}
 	count(why, frame.length);
 	return action;

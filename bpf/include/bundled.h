@@ -54,33 +54,34 @@ struct redirect_config {
 /* The counters of route: each packet is counted under one. */
 #define ROUTE_FORWARDED_IPV4 0
 #define ROUTE_FORWARDED_IPV6 1
-/* Dropped as the kernel would: a blackhole route, and a port that went away this very moment. */
+/* Dropped as the kernel would. */
 #define ROUTE_BLACKHOLE 2
-#define ROUTE_PORT_GONE 3
 /* To the stack, for these reasons. */
-#define ROUTE_NOT_IP 4
-#define ROUTE_NOT_OURS 5
-#define ROUTE_UNKNOWN_VLAN 6
-#define ROUTE_MULTICAST 7
-#define ROUTE_MARTIAN 8
-#define ROUTE_MALFORMED 9
-#define ROUTE_OPTIONS 10
-#define ROUTE_TTL 11
-#define ROUTE_TOO_BIG 12
-#define ROUTE_LOCAL 13
-#define ROUTE_UNREACHABLE 14
-#define ROUTE_NO_NEIGHBOUR 15
-#define ROUTE_FORWARDING_OFF 16
-#define ROUTE_TUNNEL 17
-#define ROUTE_OTHER_PORT 18
-#define ROUTE_REFRESH 19
-#define ROUTE_NO_ROOM 20
-#define ROUTE_COUNTERS 21
+#define ROUTE_NOT_IP 3
+#define ROUTE_NOT_OURS 4
+#define ROUTE_UNKNOWN_VLAN 5
+#define ROUTE_MULTICAST 6
+#define ROUTE_MARTIAN 7
+#define ROUTE_MALFORMED 8
+#define ROUTE_OPTIONS 9
+#define ROUTE_TTL 10
+#define ROUTE_TOO_BIG 11
+#define ROUTE_LOCAL 12
+#define ROUTE_UNREACHABLE 13
+#define ROUTE_NO_NEIGHBOUR 14
+#define ROUTE_FORWARDING_OFF 15
+#define ROUTE_TUNNEL 16
+#define ROUTE_OTHER_PORT 17
+#define ROUTE_REFRESH 18
+#define ROUTE_NO_ROOM 19
+#define ROUTE_COUNTERS 20
 
-/* What the router knows of the port it sits on: its address as it stands in a frame. */
+/* What the router knows of the port it sits on: its address as it stands in a frame, and how many VLAN interfaces all
+ * ports have together. */
 struct route_config {
 	__u32 mac_first;
 	__u32 mac_last;
+	__u32 vlans;
 };
 
 /* A VLAN tag is written as its ethertype in the upper half and its identifier in the lower; 0 is none. */
@@ -106,5 +107,6 @@ struct route_tags {
 #define ROUTE_MAX_PORTS 256
 #define ROUTE_MAX_VLANS 8192
 #define ROUTE_REFRESH_SLOTS 1024
+#define ROUTE_FLOWS 256
 
 #endif

@@ -12,9 +12,8 @@ use trawl_kernel::layout::Shared;
 use trawl_kernel::layout::bundled::{
     ROUTE_BLACKHOLE, ROUTE_FORWARDED_IPV4, ROUTE_FORWARDED_IPV6, ROUTE_FORWARDING_OFF, ROUTE_LOCAL,
     ROUTE_MALFORMED, ROUTE_MARTIAN, ROUTE_MAX_PORTS, ROUTE_MULTICAST, ROUTE_NO_NEIGHBOUR,
-    ROUTE_NO_ROOM, ROUTE_NOT_IP, ROUTE_NOT_OURS, ROUTE_OPTIONS, ROUTE_OTHER_PORT, ROUTE_PORT_GONE,
-    ROUTE_REFRESH, ROUTE_TOO_BIG, ROUTE_TTL, ROUTE_TUNNEL, ROUTE_UNKNOWN_VLAN, ROUTE_UNREACHABLE,
-    RouteConfig,
+    ROUTE_NO_ROOM, ROUTE_NOT_IP, ROUTE_NOT_OURS, ROUTE_OPTIONS, ROUTE_OTHER_PORT, ROUTE_REFRESH,
+    ROUTE_TOO_BIG, ROUTE_TTL, ROUTE_TUNNEL, ROUTE_UNKNOWN_VLAN, ROUTE_UNREACHABLE, RouteConfig,
 };
 use trawl_kernel::netlink::{Link, Netlink, XdpMode};
 use trawl_kernel::netns::{Namespace, run_maybe_in};
@@ -43,7 +42,6 @@ const LAYOUT: Layout = Layout {
         (ROUTE_FORWARDED_IPV4, "forwarded, IPv4"),
         (ROUTE_FORWARDED_IPV6, "forwarded, IPv6"),
         (ROUTE_BLACKHOLE, "dropped by a blackhole route"),
-        (ROUTE_PORT_GONE, "dropped, the port is gone"),
         (ROUTE_NOT_IP, "to the stack: not IP"),
         (ROUTE_NOT_OURS, "to the stack: not addressed to the port"),
         (ROUTE_UNKNOWN_VLAN, "to the stack: a VLAN without interface"),
@@ -267,6 +265,7 @@ fn refresh(ports: &[Port], links: &[Link]) -> Result<Vlans> {
         let config = RouteConfig {
             mac_first: mac.first,
             mac_last: mac.last,
+            vlans: vlans.names().len() as u32,
         };
         own.update(&0u32.to_ne_bytes(), &config.to_bytes(), table::ANY)
             .map_err(|e| cannot_fill(OWN, e))?;

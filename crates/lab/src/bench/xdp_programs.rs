@@ -93,7 +93,12 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Outcome> {
     let conditions = Conditions::of(plan, installed.clone());
     let (mut runs, mut failures) = (Vec::new(), Vec::new());
     for repetition in 1..=plan.repetitions {
-        for one in &contenders {
+        // There and back: who comes first has no advantage from it.
+        let mut order = contenders.clone();
+        if repetition % 2 == 0 {
+            order.reverse();
+        }
+        for one in &order {
             let label = format!("repetition {repetition}: {one}");
             progress(&label);
             match one.run(plan, repetition) {
