@@ -149,7 +149,7 @@ impl Conditions {
     }
 }
 
-fn own<'a>(one: Contender, runs: &'a [Run]) -> impl Iterator<Item = &'a Run> {
+fn own(one: Contender, runs: &[Run]) -> impl Iterator<Item = &Run> {
     runs.iter()
         .filter(move |run| (run.task, run.who) == (one.task.name(), one.who.name()))
 }

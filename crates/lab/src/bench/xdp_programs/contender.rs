@@ -180,7 +180,7 @@ impl Contender {
         };
         let extras = Extras {
             touch,
-            tappable: false,
+            ..Extras::default()
         };
         bundled
             .load(extras, &site(&line.left)?, &Wish::default())
