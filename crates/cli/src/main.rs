@@ -7,6 +7,7 @@ mod doctor;
 mod filter;
 mod r#gen;
 mod generate;
+mod guard;
 mod lab;
 mod print;
 mod route;
@@ -35,6 +36,7 @@ enum Command {
     Doctor(doctor::Args),
     Xdp(xdp::Args),
     Route(route::Args),
+    Guard(Box<guard::Args>),
     Bench(bench::Args),
     Lab(lab::Args),
     Demo(demo::Args),
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(args),
         Command::Xdp(args) => xdp::run(args),
         Command::Route(args) => route::run(args),
+        Command::Guard(args) => guard::run(*args),
         Command::Bench(args) => bench::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Demo(args) => demo::run(args),

@@ -225,18 +225,17 @@ scalars!(
 
 impl RuleFile {
     pub fn read(path: &Path) -> Result<Self> {
-        let name = path.display().to_string();
-        let text = read(path)?;
         let directory = path.parent().unwrap_or(Path::new(""));
-        Self::parse(&text, &name, |file| read(&directory.join(file)))
+        Self::parse_in(&read(path)?, &path.display().to_string(), directory)
+    }
+
+    /// Files that are named in the text are looked for in this directory.
+    pub fn parse_in(text: &str, name: &str, directory: &Path) -> Result<Self> {
+        Self::parse(text, name, |file| read(&directory.join(file)))
     }
 
     /// `read_list` reads files that are named in the text.
-    pub fn parse(
-        text: &str,
-        name: &str,
-        read_list: impl Fn(&str) -> Result<String>,
-    ) -> Result<Self> {
+    fn parse(text: &str, name: &str, read_list: impl Fn(&str) -> Result<String>) -> Result<Self> {
         let what = || format!("cannot read the rules in {name}");
         let at = |offset: usize| {
             let (line, column) = position(text, offset);

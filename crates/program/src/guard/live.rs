@@ -16,14 +16,14 @@ const NAME: &str = "trawl_guard_set";
 /// An empty slot for rule sets.
 pub fn new_slot() -> Result<OwnedFd> {
     let like = SharedArray::create(NAME, GUARD_LINE as u32, 1)?;
-    create_slot("trawl_guard", like.as_fd())
+    create_slot("guard_set", like.as_fd())
 }
 
 /// A map for the rates of sources.
 pub fn new_rates() -> Result<OwnedFd> {
     let key = size_of::<GuardSource>() as u32;
     create_lru(
-        "trawl_rates",
+        "guard_rates",
         key,
         size_of::<u64>() as u32,
         GUARD_SOURCES as u32,

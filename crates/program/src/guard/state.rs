@@ -19,8 +19,9 @@ use super::live;
 use super::rule::{Action, On};
 use super::session;
 use super::set::RuleSet;
-use crate::attach::{self, Wish};
+use crate::attach::Wish;
 use crate::load::Source;
+use crate::place;
 use crate::site::{DIRECTORY, Site, make_directory};
 use crate::standing::Standing;
 
@@ -30,6 +31,8 @@ const SET: &str = "guard_set";
 const RATES: &str = "guard_rates";
 const TOTALS: &str = "guard_totals";
 const PREFIX: &str = "guard-";
+/// In a chain: what is dropped anyway should cost the others nothing.
+const PRIORITY: u32 = 10;
 const ARPHRD_ETHER: u16 = 1;
 const ARPHRD_LOOPBACK: u16 = 772;
 
@@ -199,16 +202,10 @@ impl Guard {
         source.choose(Some(function))?;
         source.reuse(SET, self.slot.as_fd())?;
         source.reuse(RATES, self.rates.as_fd())?;
-        let program = source.load(site)?;
-        let again = standing_on(site)?.is_some();
-        attach::attach(
-            site,
-            program,
-            &Wish {
-                replace: wish.replace || again,
-                ..*wish
-            },
-        )
+        if let Some(other_mode) = standing_on(site)? {
+            other_mode.detach(site)?;
+        }
+        place::put(site, source, wish, Some(PRIORITY)).map(|put| put.standing)
     }
 
     /// Takes the guard off an interface. With the last one go the rules.

@@ -1,0 +1,280 @@
+//! `trawl guard`: drops what rules deny, before the stack sees it.
+
+mod change;
+mod show;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{ArgAction, Subcommand, ValueEnum};
+use trawl_kernel::Result;
+use trawl_kernel::netlink::XdpMode;
+use trawl_kernel::netns::Namespace;
+use trawl_program::guard::preset::Preset;
+use trawl_program::guard::rule::{Action, IcmpType, Ports};
+use trawl_program::guard::{Care, Prefix, names, text};
+
+/// Drops packets by rules before the stack sees them: by address, protocol, port and rate
+///
+/// Rules hold for every guarded interface of the network namespace, unless --on names one, and may be given before an
+/// interface is guarded. Which rule decides about a packet: the one with the longest source prefix; among those the
+/// longest destination prefix; among those the one with --on, then the narrowest ports (a type of ICMP counts as one
+/// port), then the one with --syn or --established; a limit before a rule that denies, and that before one that
+/// allows. If none decides, it is the interface's default. No state is kept: answers to what this host asked for need
+/// a rule too where the default is deny.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Load(Load),
+    /// Adds a rule that drops packets
+    ///
+    /// With --rate it drops what is above the rate from each source, and leaves the rest to the other rules.
+    Deny(Rule),
+    /// Adds a rule that lets packets pass
+    ///
+    /// With --rate it drops what is above the rate from each source.
+    Allow(Rule),
+    Preset(PresetRule),
+    Remove(Remove),
+    Apply(Apply),
+    List(List),
+    Stats(Stats),
+    Unload(Unload),
+}
+
+#[derive(Debug, clap::Args)]
+struct Place {
+    /// Network namespace: a name, a path or a process id
+    #[arg(long, value_name = "NAME")]
+    netns: Option<String>,
+}
+
+impl Place {
+    fn namespace(&self) -> Result<Option<Namespace>> {
+        self.netns.as_deref().map(Namespace::open).transpose()
+    }
+}
+
+#[derive(Debug, clap::Args)]
+struct Consent {
+    /// Do it even if it cuts the SSH session that this command is typed in
+    #[arg(long)]
+    yes: bool,
+}
+
+impl Consent {
+    fn care(&self) -> Care {
+        match self.yes {
+            true => Care::Without,
+            false => Care::ForTheSession,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ModeName {
+    /// In the driver
+    Native,
+    /// Behind the driver, in the stack
+    Skb,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ActionName {
+    Allow,
+    Deny,
+}
+
+impl From<ActionName> for Action {
+    fn from(name: ActionName) -> Self {
+        match name {
+            ActionName::Allow => Self::Allow,
+            ActionName::Deny => Self::Deny,
+        }
+    }
+}
+
+/// Guards an interface, or changes the default of one that is guarded
+///
+/// ARP, neighbour discovery and whatever is not IP pass in any case.
+#[derive(Debug, clap::Args)]
+struct Load {
+    /// The interfaces, NAME or NAMESPACE:NAME
+    #[arg(value_name = "IF", required = true)]
+    interfaces: Vec<String>,
+    /// What becomes of packets that no rule decides about [default: allow]
+    #[arg(long, value_enum)]
+    default: Option<ActionName>,
+    /// Where the program runs [default: native, and skb where the driver has no XDP]
+    #[arg(long, value_enum)]
+    mode: Option<ModeName>,
+    /// Take the place of what is on the interface
+    #[arg(long)]
+    replace: bool,
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    consent: Consent,
+}
+
+impl Load {
+    fn mode(&self) -> Option<XdpMode> {
+        self.mode.map(|mode| match mode {
+            ModeName::Native => XdpMode::Native,
+            ModeName::Skb => XdpMode::Skb,
+        })
+    }
+}
+
+fn icmp(text: &str) -> std::result::Result<IcmpType, String> {
+    names::icmp_type(text).map(|(v4, v6)| IcmpType { v4, v6 })
+}
+
+#[derive(Debug, clap::Args)]
+struct Rule {
+    /// From these addresses; given several times, it makes as many rules
+    #[arg(long, value_name = "PREFIX", action = ArgAction::Append)]
+    src: Vec<Prefix>,
+    /// To these addresses
+    #[arg(long, value_name = "PREFIX")]
+    dst: Option<Prefix>,
+    /// Of this protocol, by name or number
+    #[arg(long, value_name = "P", value_parser = names::protocol)]
+    proto: Option<u8>,
+    /// To this port, or these; of TCP and UDP if --proto names none
+    #[arg(long, value_name = "N[-M]")]
+    port: Option<Ports>,
+    /// Of this type of ICMP, by name (for IPv4 and IPv6) or number
+    #[arg(long, value_name = "TYPE", value_parser = icmp)]
+    icmp: Option<IcmpType>,
+    /// TCP packets that ask for a connection
+    #[arg(long, conflicts_with = "established")]
+    syn: bool,
+    /// TCP packets that belong to a connection
+    #[arg(long)]
+    established: bool,
+    /// Packets a second from each source (an address, or an IPv6 network of 64 bits); k and M are understood
+    #[arg(long, value_name = "PPS", value_parser = text::rate)]
+    rate: Option<u64>,
+    /// The rule ends after this time, for example 10m
+    #[arg(long = "for", value_name = "TIME", value_parser = text::duration)]
+    lasts: Option<Duration>,
+    /// On this interface only
+    #[arg(long, value_name = "IF")]
+    on: Option<String>,
+    /// The rules' numbers as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    consent: Consent,
+}
+
+/// Adds ready-made rules against a flood: ping-flood, udp-flood or syn-flood
+#[derive(Debug, clap::Args)]
+struct PresetRule {
+    /// ping-flood (10 a second), udp-flood (5000) or syn-flood (100)
+    #[arg(value_name = "NAME")]
+    name: Preset,
+    /// Packets a second from each source
+    #[arg(long, value_name = "PPS", value_parser = text::rate)]
+    rate: Option<u64>,
+    /// On this interface only
+    #[arg(long, value_name = "IF")]
+    on: Option<String>,
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    consent: Consent,
+}
+
+/// Removes rules by their numbers, or all
+#[derive(Debug, clap::Args)]
+struct Remove {
+    /// As `trawl guard list` shows them
+    #[arg(
+        value_name = "ID",
+        required_unless_present = "all",
+        conflicts_with = "all"
+    )]
+    ids: Vec<u32>,
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    consent: Consent,
+}
+
+/// Puts the rules of a file in the place of all there are, at one moment
+///
+/// If anything in the file is wrong, nothing is changed. Rules about the same packets as before keep their numbers and
+/// hits.
+#[derive(Debug, clap::Args)]
+struct Apply {
+    /// Rules in TOML; `-` for standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Only look whether the file is right
+    #[arg(long)]
+    check: bool,
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    consent: Consent,
+}
+
+/// Shows the rules with their hits, and the defaults
+#[derive(Debug, clap::Args)]
+struct List {
+    #[command(flatten)]
+    place: Place,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shows what became of the packets of guarded interfaces
+#[derive(Debug, clap::Args)]
+struct Stats {
+    /// These interfaces [default: all that are guarded]
+    #[arg(value_name = "IF")]
+    interfaces: Vec<String>,
+    #[command(flatten)]
+    place: Place,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Takes the guard off an interface; with the last one of a namespace go the rules
+#[derive(Debug, clap::Args)]
+struct Unload {
+    /// The interfaces, NAME or NAMESPACE:NAME
+    #[arg(value_name = "IF", required = true)]
+    interfaces: Vec<String>,
+    #[command(flatten)]
+    place: Place,
+}
+
+pub fn run(args: Args) -> Result<ExitCode> {
+    match args.command {
+        Command::Load(args) => change::load(&args),
+        Command::Deny(args) => change::add(Action::Deny, &args),
+        Command::Allow(args) => change::add(Action::Allow, &args),
+        Command::Preset(args) => change::preset(&args),
+        Command::Remove(args) => change::remove(&args),
+        Command::Apply(args) => change::apply(&args),
+        Command::Unload(args) => change::unload(&args),
+        Command::List(args) => show::list(&args),
+        Command::Stats(args) => show::stats(&args),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
