@@ -5,6 +5,7 @@ pub mod binary;
 pub mod bundled;
 pub mod capture;
 pub mod frames;
+pub mod generator;
 pub mod lab;
 pub mod pcapng;
 pub mod programs;

@@ -5,6 +5,7 @@ mod pacing;
 mod receive;
 mod replay;
 mod send;
+mod tcp_conn;
 mod traffic;
 
 use std::process::ExitCode;
@@ -48,6 +49,10 @@ enum Command {
     Eth(Box<Order<traffic::Eth>>),
     /// Sends frames given in hexadecimal digits
     Raw(Box<Order<traffic::Raw>>),
+    /// Sends a mix of frames, in phases over time, as a template file says
+    Template(Box<send::FromFile>),
+    /// Opens real TCP connections to a listener, and keeps data going
+    TcpConn(Box<tcp_conn::Args>),
     Receive(receive::Args),
     Replay(Box<replay::Args>),
 }
@@ -86,6 +91,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Arp(order) => order.run(),
         Command::Eth(order) => order.run(),
         Command::Raw(order) => order.run(),
+        Command::Template(order) => order.run(),
+        Command::TcpConn(args) => tcp_conn::run(&args),
         Command::Receive(args) => receive::run(&args),
         Command::Replay(args) => replay::run(&args),
     }

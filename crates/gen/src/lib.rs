@@ -8,6 +8,7 @@
 //! that was taken from a source is the engine's: it offers it to the device until the device takes it, and counts it
 //! then. A source that can be made in the kernel says so with [`Source::pattern`]; the live engine takes nothing else.
 
+pub mod connections;
 pub mod engine;
 pub mod pace;
 pub mod pattern;
@@ -17,7 +18,9 @@ pub mod run;
 pub mod source;
 pub mod stamp;
 pub mod target;
+pub mod template;
 pub mod traffic;
+pub mod units;
 
 pub use engine::{Engine, Sent};
 pub use source::{Next, Source};

@@ -1,5 +1,9 @@
 //! How many frames are due: the pacer, and the account of how evenly they went.
 
+mod profile;
+
+pub use profile::{Phase, Profile};
+
 use trawl_kernel::{Error, Result};
 
 const SECOND: f64 = 1e9;
@@ -58,6 +62,8 @@ impl Rate {
 #[derive(Clone, Debug)]
 pub struct Pacer {
     rate: Rate,
+    /// Takes the place of the rate.
+    profile: Option<Profile>,
     /// Frames that go together.
     group: u64,
     /// When this thread's first frame is due, in nanoseconds: threads take turns.
@@ -70,6 +76,7 @@ impl Pacer {
     pub fn new(rate: Rate, group: u64, offset: f64) -> Self {
         Self {
             rate,
+            profile: None,
             group: group.max(1),
             offset,
             frames: 0,
@@ -77,12 +84,47 @@ impl Pacer {
         }
     }
 
+    /// At a rate that changes over time.
+    pub fn phased(profile: Profile, group: u64) -> Self {
+        let rate = match profile.overhead {
+            None => Rate::Frames(1.0),
+            Some(overhead) => Rate::Bits {
+                per_second: 1.0,
+                overhead,
+            },
+        };
+        Self {
+            profile: Some(profile),
+            ..Self::new(rate, group, 0.0)
+        }
+    }
+
+    /// What went so far, in units of the rate.
+    fn units(&self, group: u64) -> f64 {
+        match self.rate {
+            Rate::Bits { .. } => self.bits,
+            _ => (self.frames / group * group) as f64,
+        }
+    }
+
+    fn group_at(&self, seconds: f64) -> u64 {
+        let own = self
+            .profile
+            .as_ref()
+            .map_or(0, |profile| profile.burst_at(seconds));
+        if own > 0 { own } else { self.group }
+    }
+
     /// When the next frame is due, in nanoseconds since the start; `None`: at once, always.
     pub fn next_due(&self) -> Option<u64> {
-        let time = match self.rate {
-            Rate::Unlimited => return None,
-            Rate::Frames(rate) => (self.frames / self.group * self.group) as f64 / rate,
-            Rate::Bits { per_second, .. } => self.bits / per_second,
+        let time = match (&self.profile, self.rate) {
+            (None, Rate::Unlimited) => return None,
+            (None, Rate::Frames(rate)) => self.units(self.group) / rate,
+            (None, Rate::Bits { per_second, .. }) => self.bits / per_second,
+            (Some(profile), _) => {
+                let next = profile.time_of(self.units(1));
+                profile.time_of(self.units(self.group_at(next)))
+            }
         };
         Some((self.offset + time * SECOND) as u64)
     }
@@ -96,19 +138,19 @@ impl Pacer {
             return 0;
         }
         let time = (now as f64 - self.offset) / SECOND;
+        let group = self.group_at(time);
+        let units = match (&self.profile, self.rate) {
+            (Some(profile), _) => profile.due_at(time),
+            (None, Rate::Frames(rate)) => time * rate,
+            (None, Rate::Bits { per_second, .. }) => time * per_second,
+            (None, Rate::Unlimited) => return u64::MAX,
+        };
         match self.rate {
-            Rate::Unlimited => u64::MAX,
-            Rate::Frames(rate) => {
-                let groups = (time * rate / self.group as f64) as u64 + 1;
-                (groups * self.group).saturating_sub(self.frames)
+            Rate::Bits { overhead, .. } => {
+                let room = (units - self.bits) / ((mean + f64::from(overhead)) * 8.0);
+                (room as u64).max(1).next_multiple_of(group)
             }
-            Rate::Bits {
-                per_second,
-                overhead,
-            } => {
-                let room = (time * per_second - self.bits) / ((mean + f64::from(overhead)) * 8.0);
-                (room as u64).max(1).next_multiple_of(self.group)
-            }
+            _ => (((units / group as f64) as u64 + 1) * group).saturating_sub(self.frames),
         }
     }
 
@@ -120,16 +162,19 @@ impl Pacer {
         }
     }
 
-    /// The time between two frames at this rate, in nanoseconds, for frames of about that length.
-    pub fn gap(&self, mean: f64) -> Option<f64> {
-        match self.rate {
-            Rate::Unlimited => None,
-            Rate::Frames(rate) => Some(SECOND / rate),
-            Rate::Bits {
-                per_second,
-                overhead,
-            } => Some((mean + f64::from(overhead)) * 8.0 / per_second * SECOND),
-        }
+    /// The time between two frames, in nanoseconds, at that time and for frames of about that length.
+    pub fn gap(&self, now: u64, mean: f64) -> Option<f64> {
+        let per_second = match (&self.profile, self.rate) {
+            (Some(profile), _) => profile.rate_at((now as f64 - self.offset) / SECOND),
+            (None, Rate::Unlimited) => return None,
+            (None, Rate::Frames(rate)) => rate,
+            (None, Rate::Bits { per_second, .. }) => per_second,
+        };
+        let frame = match self.rate {
+            Rate::Bits { overhead, .. } => (mean + f64::from(overhead)) * 8.0,
+            _ => 1.0,
+        };
+        (per_second > 0.0).then(|| frame / per_second * SECOND)
     }
 }
 

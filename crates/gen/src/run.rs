@@ -14,7 +14,7 @@ use trawl_kernel::netns::{Namespace, run_maybe_in};
 use trawl_kernel::{Error, Result};
 
 use crate::engine::Engine;
-use crate::pace::Rate;
+use crate::pace::{Profile, Rate};
 use crate::source::Source;
 
 /// How often the caller is shown the figures, and asked whether to go on.
@@ -29,6 +29,8 @@ pub struct Plan<'a> {
     /// The CPU of each thread; there are as many threads as entries. `None`: wherever the kernel puts it.
     pub cpus: &'a [Option<usize>],
     pub rate: Rate,
+    /// A rate that changes over time, in the stead of `rate`; the run ends when it does.
+    pub profile: Option<&'a Profile>,
     /// Frames that go together.
     pub burst: u64,
     /// How many frames in all; `None`: until the source or the time ends.
@@ -196,6 +198,7 @@ impl Shared {
 mod tests {
     use super::*;
     use crate::engine::Sent;
+    use crate::pace::Phase;
     use crate::source::{InTurn, Next};
 
     /// Takes every other frame that it is offered.
@@ -245,6 +248,7 @@ mod tests {
             interface: "x",
             cpus,
             rate: Rate::Unlimited,
+            profile: None,
             burst: 1,
             count: None,
             duration: None,
@@ -288,6 +292,26 @@ mod tests {
         assert_eq!(report.figures.frames, 3000);
         assert!(report.figures.elapsed >= Duration::from_millis(300));
         assert!(report.gaps.is_some());
+    }
+
+    #[test]
+    fn phases_make_a_count_and_a_time() {
+        let phase = |seconds, from, to| Phase {
+            seconds,
+            from,
+            to,
+            steps: 0,
+            burst: 0,
+        };
+        let phases = [phase(0.1, 1000.0, 1000.0), phase(0.2, 1000.0, 3000.0)];
+        let profile = Profile::new(&phases, 1, None).unwrap();
+        let plan = Plan {
+            profile: Some(&profile),
+            ..plan(&[None, None])
+        };
+        let report = run(&plan, &|_| half(60), &mut |_| true).unwrap();
+        assert_eq!(report.figures.frames, 500);
+        assert!(report.figures.elapsed >= Duration::from_millis(300));
     }
 
     #[test]

@@ -108,6 +108,7 @@ pub fn send(job: &Job<'_>) -> Result<Sent> {
         rate: job
             .rate
             .map_or(Rate::Unlimited, |rate| Rate::Frames(rate as f64)),
+        profile: None,
         burst: 1,
         count: Some(job.count),
         duration: None,

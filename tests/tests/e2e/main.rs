@@ -8,6 +8,7 @@ mod clsact;
 mod content;
 mod ends;
 mod formats;
+mod gen_frames;
 mod length;
 mod merge;
 mod printing;

@@ -52,10 +52,23 @@ impl Watch {
         if self.live && self.shown.elapsed() >= SHOW_EVERY {
             self.show(figures);
         }
+        self.goes_on(&line(figures, figures))
+    }
+
+    /// The same for an account of another kind, as a line.
+    pub fn look_at(&mut self, line: &str) -> bool {
+        if self.live && self.shown.elapsed() >= SHOW_EVERY {
+            terminal::show_over(line);
+            (self.shown, self.line) = (Instant::now(), true);
+        }
+        self.goes_on(line)
+    }
+
+    fn goes_on(&self, line: &str) -> bool {
         loop {
             match self.signals.next() {
                 None => return true,
-                Some(Signal::Report) => terminal::say(&line(figures, figures)),
+                Some(Signal::Report) => terminal::say(line),
                 Some(_) => return false,
             }
         }

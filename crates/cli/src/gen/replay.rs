@@ -111,6 +111,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         interface: &site.label,
         cpus: &cpus,
         rate: args.pacing.rate(),
+        profile: None,
         burst: args.pacing.burst(),
         count: args.pacing.count(),
         duration: args.pacing.duration(),

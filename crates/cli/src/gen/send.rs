@@ -1,13 +1,15 @@
 //! From what is to be sent to what was sent: what all kinds of traffic have in common.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::ValueEnum;
 use trawl_gen::engine::{Choice, Notes, Wish, open};
-use trawl_gen::pace::Rate;
+use trawl_gen::pace::{Profile, Rate};
 use trawl_gen::pattern::{Pattern, PatternSource};
 use trawl_gen::run::{Plan, run as run_generator};
+use trawl_gen::template::Template;
 use trawl_gen::traffic::{Limits, Spec, pattern};
 use trawl_gen::{Source, stamp, target};
 use trawl_kernel::netns::Namespace;
@@ -122,7 +124,7 @@ impl Way {
 }
 
 /// As fast as it goes only where nothing outside can suffer: out of virtual interfaces in a namespace.
-pub fn default_rate(rate: Rate, site: &Site) -> Rate {
+fn default_rate(rate: Rate, site: &Site) -> Rate {
     if rate != Rate::Unlimited {
         return rate;
     }
@@ -147,44 +149,83 @@ fn is_apart(site: &Site) -> bool {
 pub fn run<T: Traffic>(traffic: &T, way: &Way, pacing: &Pacing) -> Result<ExitCode> {
     let mut spec = traffic.spec()?;
     let site = way.site(Some(&spec))?;
-    target::complete(
-        &mut spec,
-        site.namespace.as_ref(),
-        &site.interface,
-        traffic.is_ipv6(),
-    )?;
+    let v6 = traffic.is_ipv6();
+    target::complete(&mut spec, site.namespace.as_ref(), &site.interface, v6)?;
     let limits = Limits {
         mtu: Some(site.interface.mtu),
         seed: traffic.shape().seed,
         stamp: traffic.shape().stamp.then(stamp::new_stream),
     };
     let pattern = pattern(&[(spec, 1)], &limits).map_err(|(_, misfit)| misfit)?;
-    if let Some(count) = way.print {
-        return print(&pattern, count);
-    }
-    way.check(&site)?;
-    let rate = default_rate(pacing.rate(), &site);
-    send(Arc::new(pattern), &site, way, pacing, rate)
+    show_or_send(pattern, None, &site, way, pacing)
 }
 
-/// Sends a pattern's frames, and tells how it went.
-pub fn send(
-    pattern: Arc<Pattern>,
+/// A mix of frames, and phases over time, from a template file
+#[derive(Debug, clap::Args)]
+pub struct FromFile {
+    /// The template, see the guide for what it holds
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    #[command(flatten)]
+    way: Way,
+    /// IPv6, where no address says which
+    #[arg(short = '6', long)]
+    ipv6: bool,
+    /// What random values and sizes follow from [default: the file's, or 1]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    #[command(flatten)]
+    pacing: Pacing,
+}
+
+impl FromFile {
+    pub fn run(&self) -> Result<ExitCode> {
+        let mut template = Template::read(&self.file)?;
+        if template.profile().is_some() && self.pacing.rate() != Rate::Unlimited {
+            let why = format!("the phases in {} say how fast", self.file.display());
+            return Err(Error::usage("--rate and --bandwidth", why));
+        }
+        let first = template.specs().next().cloned();
+        let site = self.way.site(first.as_ref())?;
+        for spec in template.specs() {
+            target::complete(spec, site.namespace.as_ref(), &site.interface, self.ipv6)?;
+        }
+        let limits = Limits {
+            mtu: Some(site.interface.mtu),
+            seed: self.seed.or(template.seed()).unwrap_or(1),
+        };
+        let pattern = template.pattern(&limits)?;
+        show_or_send(pattern, template.profile(), &site, &self.way, &self.pacing)
+    }
+}
+
+fn show_or_send(
+    pattern: Pattern,
+    profile: Option<&Profile>,
     site: &Site,
     way: &Way,
     pacing: &Pacing,
-    rate: Rate,
 ) -> Result<ExitCode> {
+    if let Some(count) = way.print {
+        return print(&pattern, count);
+    }
+    way.check(site)?;
+    let rate = match profile {
+        Some(_) => Rate::Unlimited,
+        None => default_rate(pacing.rate(), site),
+    };
     let cpus = pacing.cpus()?;
     let plan = Plan {
         namespace: site.namespace.as_ref(),
         interface: &site.label,
         cpus: &cpus,
         rate,
+        profile,
         burst: pacing.burst(),
         count: pacing.count(),
         duration: pacing.duration(),
     };
+    let pattern = Arc::new(pattern);
     let notes = Notes::default();
     let start = |thread: usize| {
         let mut source: Box<dyn Source> =
@@ -203,7 +244,7 @@ pub fn send(
 }
 
 /// The first frames as `trawl capture -e -v -x` prints them, with their numbers for the time.
-pub fn print(pattern: &Pattern, count: u64) -> Result<ExitCode> {
+fn print(pattern: &Pattern, count: u64) -> Result<ExitCode> {
     let mut printer = Printer::new(PrintOptions {
         link_header: true,
         timestamp: Timestamp::None,

@@ -81,21 +81,26 @@ struct Lane<'a> {
 impl<'a> Lane<'a> {
     fn new(plan: &'a Plan<'a>, shared: &'a Shared, number: usize) -> Self {
         let threads = plan.cpus.len();
-        let rate = plan.rate.divided_by(threads);
-        let pacer = Pacer::new(rate, plan.burst, 0.0);
-        // The first frames of all threads are spread over the time between two of one.
-        let between = pacer.gap(FIRST_GUESS).unwrap_or(0.0) * plan.burst.max(1) as f64;
-        let offset = between * number as f64 / threads as f64;
+        let pacer = match plan.profile {
+            Some(profile) => Pacer::phased(profile.divided_by(threads), plan.burst),
+            None => {
+                let rate = plan.rate.divided_by(threads);
+                // The first frames of all threads are spread over the time between two of one.
+                let gap = Pacer::new(rate, 1, 0.0).gap(0, FIRST_GUESS).unwrap_or(0.0);
+                let between = gap * plan.burst.max(1) as f64;
+                Pacer::new(rate, plan.burst, between * number as f64 / threads as f64)
+            }
+        };
         Self {
             plan,
             shared,
             number,
             start: Instant::now(),
-            pacer: Pacer::new(rate, plan.burst, offset),
+            pacer,
             count: share(total(plan), number, threads),
             frames: 0,
             bytes: 0,
-            gaps: (plan.rate != Rate::Unlimited).then(Gaps::new),
+            gaps: (plan.rate != Rate::Unlimited || plan.profile.is_some()).then(Gaps::new),
             failure: None,
         }
     }
@@ -114,7 +119,7 @@ impl<'a> Lane<'a> {
     }
 
     fn send_all(&mut self, engine: &mut dyn Engine, source: &mut dyn Source) -> Result<()> {
-        let deadline = self.plan.duration.map(|d| d.as_nanos() as u64);
+        let deadline = time(self.plan).map(|d| d.as_nanos() as u64);
         let mut last_progress = 0;
         while self.frames < self.count && !self.shared.stop.load(Ordering::Relaxed) {
             let now = self.now();
@@ -171,7 +176,8 @@ impl<'a> Lane<'a> {
     }
 
     fn account(&mut self, at: u64, sent: &Sent) {
-        if let (Some(gaps), Some(gap)) = (&mut self.gaps, self.pacer.gap(FIRST_GUESS)) {
+        let gap = self.pacer.gap(at, self.mean());
+        if let (Some(gaps), Some(gap)) = (&mut self.gaps, gap) {
             let due = self.pacer.next_due().unwrap_or(at);
             gaps.note(at, due, gap, sent.frames);
         }
@@ -203,10 +209,23 @@ impl<'a> Lane<'a> {
     }
 }
 
+/// When the run is over at the latest: the time given, or that of all phases.
+fn time(plan: &Plan<'_>) -> Option<Duration> {
+    let phases = plan
+        .profile
+        .map(|profile| Duration::from_secs_f64(profile.seconds()));
+    match (plan.duration, phases) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
 /// How many frames all threads together send: the count, or what the rate makes of the time.
 fn total(plan: &Plan<'_>) -> u64 {
-    let by_time = match (plan.rate, plan.duration) {
-        (Rate::Frames(rate), Some(time)) => (rate * time.as_secs_f64()).round().max(1.0) as u64,
+    let whole = |frames: f64| frames.round().max(1.0) as u64;
+    let by_time = match (plan.profile, plan.rate, plan.duration) {
+        (Some(profile), _, None) if profile.overhead.is_none() => whole(profile.total()),
+        (None, Rate::Frames(rate), Some(time)) => whole(rate * time.as_secs_f64()),
         _ => u64::MAX,
     };
     plan.count.unwrap_or(u64::MAX).min(by_time)

@@ -6,6 +6,7 @@
 pub mod layout;
 mod live;
 mod packet;
+pub mod tcp;
 
 pub use live::{LARGEST_RUN, LivePlan, LiveSender, made};
 pub use packet::{BATCH as PACKET_BATCH, PacketSender};

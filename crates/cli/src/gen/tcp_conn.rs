@@ -1,0 +1,145 @@
+//! `trawl gen tcp-conn`: real connections to a real listener.
+
+use std::net::{IpAddr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::json;
+use trawl_gen::connections::{Account, Plan, run as run_connections};
+use trawl_kernel::netns::Namespace;
+use trawl_kernel::{Error, Result};
+
+use super::output::{Watch, rate, time};
+use crate::doctor::write_out;
+use crate::units;
+
+/// Opens real TCP connections to a listener, and keeps data going
+///
+/// The connections are the kernel's own: what it sends is what any program on this host would send.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The listener, ADDRESS:PORT or [ADDRESS]:PORT
+    #[arg(value_name = "TO")]
+    to: SocketAddr,
+    /// Source address [default: that of the route]
+    #[arg(long, value_name = "ADDR")]
+    src: Option<IpAddr>,
+    /// Network namespace to connect from: a name, a path or a process id
+    #[arg(long, value_name = "NAME")]
+    netns: Option<String>,
+    /// Connections that are open at a time
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    connections: u32,
+    /// New connections a second [default: as many as there is room for]
+    #[arg(long, value_name = "RATE", value_parser = units::frame_rate, allow_hyphen_values = true)]
+    rate: Option<f64>,
+    /// Close a connection after this many bytes and open another one [default: keep it]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    bytes: Option<u64>,
+    /// Bits of data a second over all connections, for example 100Mbit [default: as much as they take]
+    #[arg(long, value_name = "BITS", value_parser = units::bandwidth, allow_hyphen_values = true)]
+    bandwidth: Option<f64>,
+    /// End after this many connections
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// End after this time [default: 10s, where no --count ends it]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    duration: Option<Duration>,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const DEFAULT_TIME: Duration = Duration::from_secs(10);
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let namespace = args.netns.as_deref().map(Namespace::open).transpose()?;
+    let plan = Plan {
+        namespace: namespace.as_ref(),
+        to: args.to,
+        from: args.src,
+        connections: args.connections as usize,
+        rate: args.rate,
+        bytes: args.bytes,
+        bandwidth: args.bandwidth,
+        count: args.count,
+        duration: args
+            .duration
+            .or(args.count.is_none().then_some(DEFAULT_TIME)),
+    };
+    let mut watch = Watch::new(args.json)?;
+    let account = run_connections(&plan, &mut |account| watch.look_at(&line(account)));
+    watch.end_line();
+    let account = account?;
+    write_out(&if args.json {
+        format!("{}\n", in_json(args, &account))
+    } else {
+        in_words(args, &account)
+    })?;
+    match &account.why {
+        Some(why) if account.connected == 0 => Err(Error::failed("no connection was made", why)),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn line(account: &Account) -> String {
+    format!(
+        "{:.1} s: {} connections, {} open, {} failed, {} bytes sent, {} received",
+        account.elapsed.as_secs_f64(),
+        account.connected,
+        account.open,
+        account.failed,
+        account.sent,
+        account.received,
+    )
+}
+
+fn in_words(args: &Args, account: &Account) -> String {
+    let seconds = account.elapsed.as_secs_f64().max(f64::EPSILON);
+    let mut text = format!(
+        "{}: {} connections in {seconds:.3} s ({} a second), {} closed, {} ended by the other side, {} still open, {} failed\n",
+        args.to,
+        account.connected,
+        rate(account.connected as f64 / seconds, ""),
+        account.closed,
+        account.ended,
+        account.open,
+        account.failed,
+    );
+    text += &format!(
+        "{} bytes sent ({}), {} received\n",
+        account.sent,
+        rate(account.sent as f64 * 8.0 / seconds, "bit/s"),
+        account.received
+    );
+    if !account.handshakes.is_empty() {
+        let at = |share| time(account.handshakes.value_at_quantile(share));
+        text += &format!(
+            "handshakes took {} (half of them), {} (99 %), {} at most\n",
+            at(0.5),
+            at(0.99),
+            at(1.0)
+        );
+    }
+    if let Some(why) = &account.why {
+        text += &format!("the last that failed: {why}\n");
+    }
+    text
+}
+
+fn in_json(args: &Args, account: &Account) -> serde_json::Value {
+    let at = |share| account.handshakes.value_at_quantile(share);
+    json!({
+        "to": args.to.to_string(),
+        "connected": account.connected,
+        "failed": account.failed,
+        "closed": account.closed,
+        "ended_by_peer": account.ended,
+        "open": account.open,
+        "bytes_sent": account.sent,
+        "bytes_received": account.received,
+        "seconds": account.elapsed.as_secs_f64(),
+        "handshake_ns": { "p50": at(0.5), "p99": at(0.99), "max": at(1.0) },
+        "last_failure": account.why,
+    })
+}

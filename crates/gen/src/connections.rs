@@ -1,0 +1,391 @@
+//! Real TCP connections to a real listener: handshakes by the kernel, data kept going, all of it counted.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use trawl_kernel::netns::{Namespace, run_maybe_in};
+use trawl_kernel::send::tcp::{Readiness, begin, wait};
+use trawl_kernel::{Error, Result};
+
+use crate::pace::{Pacer, Rate};
+
+const CHUNK: usize = 64 * 1024;
+/// A handshake that takes longer is given up.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// Nobody waits longer without looking whether the run is over.
+const LONGEST_WAIT: Duration = Duration::from_millis(50);
+const WATCH_EVERY: Duration = Duration::from_millis(100);
+/// So many failures in a row, without one connection in between, are no accident.
+const HOPELESS: u64 = 100;
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Plan<'a> {
+    pub namespace: Option<&'a Namespace>,
+    pub to: SocketAddr,
+    pub from: Option<IpAddr>,
+    /// Connections that are open at a time.
+    pub connections: usize,
+    /// New connections a second.
+    pub rate: Option<f64>,
+    /// A connection is closed after so many bytes, and another one opened; `None`: it stays.
+    pub bytes: Option<u64>,
+    /// Bits of data a second, over all connections.
+    pub bandwidth: Option<f64>,
+    /// End after so many connections.
+    pub count: Option<u64>,
+    pub duration: Option<Duration>,
+}
+
+/// The account.
+#[derive(Clone, Debug)]
+pub struct Account {
+    /// Handshakes that were completed.
+    pub connected: u64,
+    pub failed: u64,
+    /// Connections that were closed here, having done what they were for.
+    pub closed: u64,
+    /// Connections that the other side ended.
+    pub ended: u64,
+    pub open: u64,
+    pub sent: u64,
+    pub received: u64,
+    pub elapsed: Duration,
+    /// Nanoseconds from the first packet of a handshake to its end.
+    pub handshakes: Histogram<u64>,
+    /// Why the last one failed that did.
+    pub why: Option<String>,
+}
+
+struct Connection {
+    stream: TcpStream,
+    since: Instant,
+    connected: bool,
+    sent: u64,
+}
+
+/// What became of a connection in a round.
+enum Fate {
+    Goes,
+    Done,
+    Ended,
+    Failed(std::io::Error),
+}
+
+/// Opens connections and sends; `watch` sees the account about ten times a second and says whether to go on.
+pub fn run(plan: &Plan<'_>, watch: &mut (dyn FnMut(&Account) -> bool + Send)) -> Result<Account> {
+    if plan.connections == 0 {
+        return Err(Error::usage(
+            "cannot send over 0 connections",
+            "there has to be one at least",
+        ));
+    }
+    run_maybe_in(plan.namespace, || Run::new(plan)?.go(watch))?
+}
+
+struct Run<'a> {
+    plan: &'a Plan<'a>,
+    start: Instant,
+    openings: Pacer,
+    data: Pacer,
+    opened: u64,
+    in_a_row: u64,
+    connections: Vec<Connection>,
+    account: Account,
+    chunk: Vec<u8>,
+}
+
+impl<'a> Run<'a> {
+    fn new(plan: &'a Plan<'a>) -> Result<Self> {
+        let rate = plan.rate.map_or(Rate::Unlimited, Rate::Frames);
+        let data = plan
+            .bandwidth
+            .map_or(Rate::Unlimited, |per_second| Rate::Bits {
+                per_second,
+                overhead: 0,
+            });
+        rate.check()?;
+        data.check()?;
+        let longest = HANDSHAKE.as_nanos() as u64 * 2;
+        let handshakes = Histogram::new_with_max(longest, 3)
+            .map_err(|e| Error::failed("cannot count handshakes", e))?;
+        Ok(Self {
+            plan,
+            start: Instant::now(),
+            openings: Pacer::new(rate, 1, 0.0),
+            data: Pacer::new(data, 1, 0.0),
+            opened: 0,
+            in_a_row: 0,
+            connections: Vec::new(),
+            account: Account {
+                connected: 0,
+                failed: 0,
+                closed: 0,
+                ended: 0,
+                open: 0,
+                sent: 0,
+                received: 0,
+                elapsed: Duration::ZERO,
+                handshakes,
+                why: None,
+            },
+            chunk: vec![0; CHUNK],
+        })
+    }
+
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    fn go(mut self, watch: &mut (dyn FnMut(&Account) -> bool + Send)) -> Result<Account> {
+        let mut watched = Instant::now();
+        loop {
+            let all_opened = self.plan.count.is_some_and(|count| self.opened >= count);
+            let over = self
+                .plan
+                .duration
+                .is_some_and(|time| self.start.elapsed() >= time);
+            // Connections that stay would stay for ever: the last handshake is the end then.
+            let waits = |one: &Connection| !one.connected || self.plan.bytes.is_some();
+            if over || (all_opened && !self.connections.iter().any(waits)) {
+                break;
+            }
+            if !all_opened {
+                self.open()?;
+            }
+            self.round()?;
+            if watched.elapsed() >= WATCH_EVERY {
+                watched = Instant::now();
+                self.account.elapsed = self.start.elapsed();
+                self.account.open = self.open_now();
+                if !watch(&self.account) {
+                    break;
+                }
+            }
+        }
+        self.account.elapsed = self.start.elapsed();
+        self.account.open = self.open_now();
+        Ok(self.account)
+    }
+
+    fn open_now(&self) -> u64 {
+        self.connections.iter().filter(|one| one.connected).count() as u64
+    }
+
+    fn open(&mut self) -> Result<()> {
+        let due = self.openings.due(self.now(), 1.0);
+        let room = (self.plan.connections - self.connections.len()) as u64;
+        let left = self
+            .plan
+            .count
+            .map_or(u64::MAX, |count| count - self.opened);
+        for _ in 0..due.min(room).min(left) {
+            self.opened += 1;
+            self.openings.took(1, 0);
+            match begin(self.plan.to, self.plan.from) {
+                Ok(stream) => self.connections.push(Connection {
+                    stream,
+                    since: Instant::now(),
+                    connected: false,
+                    sent: 0,
+                }),
+                Err(e) => {
+                    self.fail(&e)?;
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, error: &std::io::Error) -> Result<()> {
+        self.account.failed += 1;
+        self.in_a_row += 1;
+        let failure = Error::os(
+            format!("cannot connect to {}", self.plan.to),
+            error.kind_error(),
+        );
+        self.account.why = Some(failure.to_string());
+        if self.in_a_row < HOPELESS {
+            return Ok(());
+        }
+        Err(match error.raw_os_error() {
+            Some(24) => failure.mend("raise the limit of open files: ulimit -n"),
+            Some(99) => {
+                failure.mend("all source ports are taken: fewer new connections, or another --src")
+            }
+            Some(111) => failure.mend("is somebody listening there?"),
+            _ => failure,
+        })
+    }
+
+    /// Waits for something to do, and does it.
+    fn round(&mut self) -> Result<()> {
+        let now = self.now();
+        let mut due = self.data.due(now, 1.0);
+        let may_write = due > 0;
+        let streams: Vec<&TcpStream> = self.connections.iter().map(|one| &one.stream).collect();
+        let wants = |one: &Connection| Readiness {
+            read: one.connected,
+            write: !one.connected || may_write,
+        };
+        let mut ready: Vec<Readiness> = self.connections.iter().map(wants).collect();
+        let until = |due: Option<u64>| Duration::from_nanos(due.unwrap_or(now).saturating_sub(now));
+        let mut patience = LONGEST_WAIT;
+        if !may_write {
+            patience = patience.min(until(self.data.next_due()));
+        }
+        if self.connections.len() < self.plan.connections {
+            patience = patience.min(until(self.openings.next_due()));
+        }
+        wait(
+            &streams,
+            &mut ready,
+            patience.max(Duration::from_micros(50)),
+        )
+        .map_err(|e| Error::os("cannot wait for connections", e))?;
+        let mut at = 0;
+        for ready in ready {
+            match self.serve(at, ready, &mut due) {
+                Fate::Goes => at += 1,
+                Fate::Done => {
+                    self.account.closed += 1;
+                    self.connections.remove(at);
+                }
+                Fate::Ended => {
+                    self.account.ended += 1;
+                    self.connections.remove(at);
+                }
+                Fate::Failed(error) => {
+                    self.connections.remove(at);
+                    self.fail(&error)?;
+                }
+            }
+        }
+        // Whoever was served last is served first the next time: a bandwidth is shared by all.
+        if self.plan.bandwidth.is_some() && !self.connections.is_empty() {
+            self.connections.rotate_left(1);
+        }
+        Ok(())
+    }
+
+    fn serve(&mut self, at: usize, ready: Readiness, due: &mut u64) -> Fate {
+        let one = &mut self.connections[at];
+        if !one.connected {
+            if ready.write {
+                if let Ok(Some(error)) | Err(error) = one.stream.take_error() {
+                    return Fate::Failed(error);
+                }
+                one.connected = true;
+                self.account.connected += 1;
+                self.in_a_row = 0;
+                let took = one.since.elapsed().as_nanos() as u64;
+                self.account.handshakes.saturating_record(took);
+            } else if one.since.elapsed() > HANDSHAKE {
+                return Fate::Failed(ErrorKind::TimedOut.into());
+            }
+            return Fate::Goes;
+        }
+        if ready.read {
+            match one.stream.read(&mut self.chunk) {
+                Ok(0) => return Fate::Ended,
+                Ok(read) => self.account.received += read as u64,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => return Fate::Ended,
+            }
+        }
+        if ready.write && *due > 0 {
+            let left = self.plan.bytes.map_or(u64::MAX, |bytes| bytes - one.sent);
+            let most = left.min(*due).min(CHUNK as u64) as usize;
+            self.chunk[..most].fill(0);
+            match one.stream.write(&self.chunk[..most]) {
+                Ok(sent) => {
+                    one.sent += sent as u64;
+                    self.account.sent += sent as u64;
+                    self.data.took(1, sent as u64);
+                    *due = due.saturating_sub(sent as u64);
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => return Fate::Ended,
+            }
+            if self.plan.bytes.is_some_and(|bytes| one.sent >= bytes) {
+                return Fate::Done;
+            }
+        }
+        Fate::Goes
+    }
+}
+
+/// The same error once more: they cannot be copied.
+trait Again {
+    fn kind_error(&self) -> std::io::Error;
+}
+
+impl Again for std::io::Error {
+    fn kind_error(&self) -> std::io::Error {
+        match self.raw_os_error() {
+            Some(errno) => std::io::Error::from_raw_os_error(errno),
+            None => self.kind().into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    fn plan(to: SocketAddr) -> Plan<'static> {
+        Plan {
+            namespace: None,
+            to,
+            from: None,
+            connections: 4,
+            rate: None,
+            bytes: Some(10_000),
+            bandwidth: None,
+            count: Some(20),
+            duration: None,
+        }
+    }
+
+    #[test]
+    fn connections_are_made_and_bytes_arrive() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let mut total = 0;
+            for _ in 0..20 {
+                let (mut stream, _) = listener.accept().unwrap();
+                total += std::io::copy(&mut stream, &mut std::io::sink()).unwrap();
+            }
+            total
+        });
+        let account = run(&plan(to), &mut |_| true).unwrap();
+        assert_eq!(
+            (account.connected, account.closed, account.failed),
+            (20, 20, 0)
+        );
+        assert_eq!((account.sent, server.join().unwrap()), (200_000, 200_000));
+        assert_eq!(account.handshakes.len(), 20);
+    }
+
+    #[test]
+    fn where_nobody_listens_it_says_so() {
+        let unused = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let error = run(
+            &Plan {
+                count: None,
+                ..plan(unused)
+            },
+            &mut |_| true,
+        )
+        .unwrap_err();
+        assert!(error.to_string().contains("listening"), "{error}");
+    }
+}

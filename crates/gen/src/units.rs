@@ -1,0 +1,103 @@
+//! Rates and times as people write them: 1.5Mpps, 500Mbit, 10s.
+
+use std::time::Duration;
+
+/// A time: seconds, or a number with a unit.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = split(text);
+    let seconds = match unit {
+        "" | "s" | "sec" => 1.0,
+        "ms" => 1e-3,
+        "us" => 1e-6,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(format!("'{unit}' is not a unit of time; use ms, s, m or h")),
+    };
+    let number: f64 = number
+        .parse()
+        .map_err(|_| format!("'{text}' is not a time; write for example 10s"))?;
+    let total = number * seconds;
+    if !(total > 0.0 && total <= 1e9) {
+        return Err(format!("{text} is not a time above zero"));
+    }
+    Ok(Duration::from_secs_f64(total))
+}
+
+/// Frames a second, for example 1.5Mpps or 0.5.
+pub fn frame_rate(text: &str) -> Result<f64, String> {
+    let (number, unit) = split(text);
+    let unit = unit.strip_suffix("pps").unwrap_or(unit);
+    let why = || format!("'{text}' is not a rate; write for example 1.5Mpps");
+    above_zero(number, unit, text, why)
+}
+
+/// Bits a second: a number with a unit such as Mbit.
+pub fn bandwidth(text: &str) -> Result<f64, String> {
+    let (number, unit) = split(text);
+    let why = || format!("'{text}' is not a bandwidth; write for example 500Mbit");
+    let unit = unit
+        .strip_suffix("bit/s")
+        .or_else(|| unit.strip_suffix("bps"))
+        .or_else(|| unit.strip_suffix("bit"))
+        .ok_or_else(why)?;
+    above_zero(number, unit, text, why)
+}
+
+fn above_zero(
+    number: &str,
+    unit: &str,
+    text: &str,
+    why: impl Fn() -> String,
+) -> Result<f64, String> {
+    let factor = match unit {
+        "" => 1.0,
+        "k" | "K" => 1e3,
+        "m" | "M" => 1e6,
+        "g" | "G" => 1e9,
+        _ => return Err(why()),
+    };
+    let total = number.parse::<f64>().map_err(|_| why())? * factor;
+    if total > 0.0 && total <= 1e15 {
+        Ok(total)
+    } else {
+        Err(format!("{text} is not above zero, or beyond all measure"))
+    }
+}
+
+fn split(text: &str) -> (&str, &str) {
+    let end = text
+        .find(|c: char| c.is_ascii_alphabetic())
+        .unwrap_or(text.len());
+    (text[..end].trim(), text[end..].trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_and_bandwidths() {
+        assert_eq!(frame_rate("1.5Mpps"), Ok(1.5e6));
+        assert_eq!(frame_rate("0.5"), Ok(0.5));
+        assert_eq!(frame_rate("10kpps"), Ok(1e4));
+        assert_eq!(bandwidth("500Mbit"), Ok(5e8));
+        assert_eq!(bandwidth("1Gbit/s"), Ok(1e9));
+        assert_eq!(bandwidth("64kbps"), Ok(64e3));
+        for text in ["", "0", "-1", "pps", "1 parsec", "inf", "nan", "1e300"] {
+            assert!(frame_rate(text).is_err(), "{text}");
+            assert!(bandwidth(&format!("{text}bit")).is_err(), "{text}");
+        }
+        assert!(bandwidth("500M").is_err());
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(duration("1.5"), Ok(Duration::from_millis(1500)));
+        for text in ["", "0", "-1s", "s", "1 fortnight", "inf", "nan"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+}
