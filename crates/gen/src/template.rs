@@ -376,6 +376,7 @@ pause = "500ms"
         Limits {
             mtu: Some(1500),
             seed: 1,
+            stamp: None,
         }
     }
 

@@ -174,6 +174,9 @@ pub struct FromFile {
     /// What random values and sizes follow from [default: the file's, or 1]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// End each frame with a stamp, for `trawl gen receive`
+    #[arg(long)]
+    stamp: bool,
     #[command(flatten)]
     pacing: Pacing,
 }
@@ -193,6 +196,7 @@ impl FromFile {
         let limits = Limits {
             mtu: Some(site.interface.mtu),
             seed: self.seed.or(template.seed()).unwrap_or(1),
+            stamp: self.stamp.then(stamp::new_stream),
         };
         let pattern = template.pattern(&limits)?;
         show_or_send(pattern, template.profile(), &site, &self.way, &self.pacing)

@@ -97,10 +97,10 @@ fn line(account: &Account) -> String {
 fn in_words(args: &Args, account: &Account) -> String {
     let seconds = account.elapsed.as_secs_f64().max(f64::EPSILON);
     let mut text = format!(
-        "{}: {} connections in {seconds:.3} s ({} a second), {} closed, {} ended by the other side, {} still open, {} failed\n",
+        "{}: {} connections in {seconds:.3} s ({:.1} a second), {} closed, {} ended by the other side, {} still open, {} failed\n",
         args.to,
         account.connected,
-        rate(account.connected as f64 / seconds, ""),
+        account.connected as f64 / seconds,
         account.closed,
         account.ended,
         account.open,
