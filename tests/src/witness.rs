@@ -156,6 +156,27 @@ pub fn slots(map: u32) -> Vec<(u64, u64)> {
         .collect()
 }
 
+/// The number in a pinned map of one value, as bpftool dumps it.
+#[track_caller]
+pub fn number_at(pin: &str) -> u64 {
+    number_of(&["pinned", pin])
+}
+
+/// The number in a map of one value, by its id.
+#[track_caller]
+pub fn number_in(map: u64) -> u64 {
+    number_of(&["id", &map.to_string()])
+}
+
+#[track_caller]
+fn number_of(map: &[&str]) -> u64 {
+    let text = run("bpftool", &[&["-j", "map", "dump"], map].concat());
+    let all: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    all[0]["formatted"]["value"]
+        .as_u64()
+        .unwrap_or_else(|| panic!("no number in {text}"))
+}
+
 /// Waits until nothing is attached to a station's interface any more, as ip and bpftool see it, and its qdiscs are
 /// what they were.
 #[track_caller]

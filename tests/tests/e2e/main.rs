@@ -22,6 +22,7 @@ mod tappable;
 mod tools;
 mod tracing;
 mod unchanged;
+mod xdp_chain;
 mod xdp_load;
 mod xdp_refusals;
 mod xdp_status;

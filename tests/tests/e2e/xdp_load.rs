@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use trawl_tests::programs::object_file;
-use trawl_tests::witness::{is_loaded, output, run, xdp_on};
+use trawl_tests::witness::{is_loaded, number_in, output, run, xdp_on};
 use trawl_tests::xdp::{
     CleanUp, all_gone, fails, only_program, pins_of, programs_on, status_of, succeeds,
 };
@@ -20,16 +20,6 @@ fn maps_of(program: u64) -> Vec<u64> {
     let about: Value = serde_json::from_str(&text).expect("JSON");
     let ids = about["map_ids"].as_array().cloned().unwrap_or_default();
     ids.iter().filter_map(Value::as_u64).collect()
-}
-
-/// The number in a map of one value, as bpftool dumps it.
-#[track_caller]
-fn number_in(map: u64) -> u64 {
-    let text = run("bpftool", &["-j", "map", "dump", "id", &map.to_string()]);
-    let all: Value = serde_json::from_str(&text).expect("JSON");
-    all[0]["formatted"]["value"]
-        .as_u64()
-        .unwrap_or_else(|| panic!("no number in {text}"))
 }
 
 #[test]

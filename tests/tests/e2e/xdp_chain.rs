@@ -1,0 +1,356 @@
+//! Chains by libxdp's protocol: what trawl makes, libxdp's own tools find, change and leave whole, and the other way
+//! round. They need programs that replace functions of others, which not every kernel lets root load.
+
+use serde_json::Value;
+use trawl_kernel::probe::Feature;
+use trawl_lab::PairOptions;
+use trawl_tests::programs::object_file;
+use trawl_tests::witness::{number_at, output, run, wait_unloaded};
+use trawl_tests::xdp::{CleanUp, all_gone, fails, programs_on, status_of, succeeds};
+use trawl_tests::{Lab, frames, skip, wait_until};
+
+/// A lab with the objects of this file's tests.
+struct Chain {
+    lab: Lab,
+    place: String,
+    members: String,
+    /// Where the members' common map is pinned.
+    maps: String,
+    _clean: CleanUp,
+}
+
+impl Chain {
+    fn open(options: PairOptions) -> Option<Self> {
+        if let Some(why) = Feature::Freplace.probe().why() {
+            skip(&format!(
+                "no program can replace a function of another: {why}"
+            ));
+            return None;
+        }
+        let lab = Lab::with(options)?;
+        Some(Self {
+            place: lab.receiver(),
+            members: object_file(&lab, "members"),
+            maps: format!("/sys/fs/bpf/{}-chain", lab.pair.b.name),
+            _clean: CleanUp::of(&lab),
+            lab,
+        })
+    }
+
+    #[track_caller]
+    fn load(&self, program: &str, more: &[&str]) {
+        let arguments = [
+            "xdp",
+            "load",
+            &self.place,
+            &self.members,
+            "--prog",
+            program,
+            "--pin-maps",
+            &self.maps,
+        ];
+        succeeds(&[&arguments[..], more].concat());
+    }
+
+    /// Which members a packet meets, in their order.
+    #[track_caller]
+    fn way_of_a_packet(&self, expected: u64) {
+        let trail = || number_at(&format!("{}/trail", self.maps));
+        let before = trail();
+        self.lab.send(&[frames::silent(64)], 1);
+        let digits = expected.to_string().len() as u32;
+        let after = before * 10u64.pow(digits) + expected;
+        wait_until(&format!("the trail {before} becomes {after}"), || {
+            trail() == after
+        });
+    }
+
+    /// What libxdp's own tool prints.
+    fn xdp_loader(&self, arguments: &[&str]) -> String {
+        let namespace = format!("--net=/run/netns/{}", self.lab.pair.b.name);
+        run(
+            "nsenter",
+            &[&[namespace.as_str(), "xdp-loader"], arguments].concat(),
+        )
+    }
+
+    fn interface(&self) -> &str {
+        &self.lab.pair.b.interface
+    }
+}
+
+fn has_xdp_loader() -> bool {
+    let found = output("sh", &["-c", "command -v xdp-loader"])
+        .status
+        .success();
+    if !found {
+        skip("xdp-loader is not installed (xdp-tools)");
+    }
+    found
+}
+
+fn names(programs: &[Value]) -> Vec<&str> {
+    programs
+        .iter()
+        .filter_map(|one| one["name"].as_str())
+        .collect()
+}
+
+fn id_of(programs: &[Value], name: &str) -> u64 {
+    let found = programs.iter().find(|one| one["name"] == name);
+    found
+        .and_then(|one| one["id"].as_u64())
+        .unwrap_or_else(|| panic!("{name} is not among {programs:?}"))
+}
+
+#[test]
+fn members_run_by_priority_until_a_verdict_ends_it() {
+    let Some(chain) = Chain::open(PairOptions::default()) else {
+        return;
+    };
+    chain.load("drops", &["--prio", "30"]);
+    chain.way_of_a_packet(3);
+    chain.load("copes_with_fragments", &["--prio", "40"]);
+    chain.load("passes", &["--prio", "20"]);
+    // This one's file says that it is to be early, and that the chain goes on after a drop.
+    chain.load("drops_and_goes_on", &[]);
+    let members = programs_on(&chain.place);
+    assert_eq!(
+        names(&members),
+        [
+            "drops_and_goes_on",
+            "passes",
+            "drops",
+            "copes_with_fragments"
+        ]
+    );
+    let priorities: Vec<_> = members.iter().map(|one| one["priority"].as_u64()).collect();
+    assert_eq!(priorities, [Some(10), Some(20), Some(30), Some(40)]);
+    assert_eq!(
+        members[0]["chain_actions"],
+        serde_json::json!(["drop", "pass"])
+    );
+    assert_eq!(members[1]["chain_actions"], serde_json::json!(["pass"]));
+    assert_eq!(status_of(&chain.place)["programs"][0]["kind"], "dispatcher");
+    chain.way_of_a_packet(123);
+    let drops = id_of(&members, "drops");
+    succeeds(&["xdp", "unload", &chain.place, &drops.to_string()]);
+    wait_unloaded(drops);
+    chain.way_of_a_packet(124);
+    fails(&["xdp", "unload", &chain.place], 1, &["several", "--all"]);
+    succeeds(&["xdp", "unload", &chain.place, "--all"]);
+    let ids: Vec<u64> = members
+        .iter()
+        .filter_map(|one| one["id"].as_u64())
+        .collect();
+    all_gone(&chain.lab, &ids, &[]);
+    assert!(!std::path::Path::new(&chain.maps).exists());
+}
+
+#[test]
+fn libxdp_s_loader_sees_joins_and_unloads_what_trawl_loaded() {
+    let Some(chain) = Chain::open(PairOptions::default()) else {
+        return;
+    };
+    if !has_xdp_loader() {
+        return;
+    }
+    chain.load("passes", &["--prio", "20"]);
+    let interface = chain.interface();
+    chain.xdp_loader(&[
+        "load",
+        "-m",
+        "native",
+        interface,
+        &chain.members,
+        "-n",
+        "drops_and_goes_on",
+    ]);
+    let shown = chain.xdp_loader(&["status", interface]);
+    let line = |name: &str| {
+        let found = shown.lines().find(|line| line.contains(name));
+        found
+            .unwrap_or_else(|| panic!("{name} is not in {shown}"))
+            .to_owned()
+    };
+    let theirs: Vec<_> = line("drops_and_goes")
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(theirs[1], "10", "{shown}");
+    assert!(
+        line("drops_and_goes").contains("XDP_DROP,XDP_PASS"),
+        "{shown}"
+    );
+    assert!(
+        line("passes").contains("20") && line("passes").contains("XDP_PASS"),
+        "{shown}"
+    );
+    let members = programs_on(&chain.place);
+    assert_eq!(names(&members), ["drops_and_goes_on", "passes"]);
+    assert_eq!(members[0]["source"], Value::Null);
+    assert_eq!(members[1]["source"], chain.members.as_str());
+    // Theirs has a map of its own.
+    chain.way_of_a_packet(2);
+    let ours = id_of(&members, "passes");
+    chain.xdp_loader(&["unload", interface, "-i", &ours.to_string()]);
+    wait_unloaded(ours);
+    let left = programs_on(&chain.place);
+    assert_eq!(names(&left), ["drops_and_goes_on"]);
+    // What trawl kept beside its program is gone too, now that it looked.
+    assert!(!std::path::Path::new(&chain.maps).exists());
+    fails(
+        &["xdp", "unload", &chain.place],
+        1,
+        &["trawl has not loaded"],
+    );
+    let theirs = id_of(&left, "drops_and_goes_on");
+    succeeds(&["xdp", "unload", &chain.place, &theirs.to_string()]);
+    assert!(
+        chain
+            .xdp_loader(&["status", interface])
+            .contains("No XDP program")
+    );
+    all_gone(&chain.lab, &[ours, theirs], &[]);
+}
+
+#[test]
+fn trawl_joins_and_leaves_what_libxdp_s_loader_loaded() {
+    let Some(chain) = Chain::open(PairOptions::default()) else {
+        return;
+    };
+    if !has_xdp_loader() {
+        return;
+    }
+    let interface = chain.interface();
+    chain.xdp_loader(&[
+        "load",
+        "-m",
+        "native",
+        interface,
+        &chain.members,
+        "-n",
+        "passes",
+    ]);
+    let theirs = id_of(&programs_on(&chain.place), "passes");
+    chain.load("drops", &["--prio", "60"]);
+    let members = programs_on(&chain.place);
+    assert_eq!(names(&members), ["passes", "drops"]);
+    assert_eq!(id_of(&members, "passes"), theirs);
+    assert_eq!(members[0]["priority"], 50);
+    chain.way_of_a_packet(3);
+    let shown = chain.xdp_loader(&["status", interface]);
+    assert!(
+        shown.contains("drops") && shown.contains("passes"),
+        "{shown}"
+    );
+    succeeds(&["xdp", "unload", &chain.place]);
+    assert_eq!(names(&programs_on(&chain.place)), ["passes"]);
+    assert!(
+        chain
+            .xdp_loader(&["status", interface])
+            .contains(&theirs.to_string())
+    );
+    chain.xdp_loader(&["unload", interface, "--all"]);
+    all_gone(&chain.lab, &[theirs], &[]);
+}
+
+#[test]
+fn packets_in_pieces_need_every_member_to_cope() {
+    let options = PairOptions {
+        mtu: 9000,
+        ..PairOptions::default()
+    };
+    let Some(chain) = Chain::open(options) else {
+        return;
+    };
+    chain.load("copes_with_fragments", &[]);
+    chain.load("copes_with_fragments_too", &[]);
+    chain.way_of_a_packet(45);
+    let file = chain.members.as_str();
+    fails(
+        &["xdp", "load", &chain.place, file, "--prog", "passes"],
+        1,
+        &["MTU", "xdp.frags", "--mode skb"],
+    );
+    // The chain is what it was.
+    assert_eq!(
+        names(&programs_on(&chain.place)),
+        ["copes_with_fragments", "copes_with_fragments_too"]
+    );
+    chain.way_of_a_packet(45);
+}
+
+#[test]
+fn a_chain_has_room_for_ten() {
+    let Some(chain) = Chain::open(PairOptions::default()) else {
+        return;
+    };
+    for _ in 0..10 {
+        chain.load("passes", &[]);
+    }
+    chain.way_of_a_packet(2_222_222_222);
+    fails(
+        &[
+            "xdp",
+            "load",
+            &chain.place,
+            &chain.members,
+            "--prog",
+            "drops",
+        ],
+        1,
+        &["10 programs", "trawl xdp unload"],
+    );
+    let before = programs_on(&chain.place);
+    assert_eq!(before.len(), 10);
+    // One takes the place of all.
+    chain.load("drops", &["--replace"]);
+    chain.way_of_a_packet(3);
+    for one in &before {
+        wait_unloaded(one["id"].as_u64().expect("a number"));
+    }
+    assert_eq!(programs_on(&chain.place).len(), 1);
+}
+
+#[test]
+fn no_packet_misses_the_chain_while_it_changes() {
+    let Some(chain) = Chain::open(PairOptions::default()) else {
+        return;
+    };
+    let several = object_file(&chain.lab, "several");
+    succeeds(&[
+        "xdp",
+        "load",
+        &chain.place,
+        &several,
+        "--prog",
+        "several_third",
+        "--prio",
+        "1",
+    ]);
+    let counter = programs_on(&chain.place)[0]["maps"][0]
+        .as_u64()
+        .expect("a map");
+    let pin = format!("/sys/fs/bpf/{}-counter", chain.lab.pair.b.name);
+    run("bpftool", &["map", "pin", "id", &counter.to_string(), &pin]);
+    let mut sent = 0;
+    std::thread::scope(|scope| {
+        let changes = scope.spawn(|| {
+            for _ in 0..4 {
+                chain.load("passes", &[]);
+                let id = id_of(&programs_on(&chain.place), "passes");
+                succeeds(&["xdp", "unload", &chain.place, &id.to_string()]);
+            }
+        });
+        while !changes.is_finished() {
+            chain.lab.send(&[frames::silent(64)], 200);
+            sent += 200;
+        }
+        changes.join().expect("all changes are made");
+    });
+    let counted = || number_at(&pin);
+    wait_until(&format!("{sent} packets are counted"), || counted() >= sent);
+    assert_eq!(counted(), sent);
+    std::fs::remove_file(&pin).expect("the pin");
+}
