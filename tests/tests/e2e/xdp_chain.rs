@@ -2,12 +2,11 @@
 //! round. They need programs that replace functions of others, which not every kernel lets root load.
 
 use serde_json::Value;
-use trawl_kernel::probe::Feature;
 use trawl_lab::PairOptions;
 use trawl_tests::programs::object_file;
 use trawl_tests::witness::{number_at, output, run, wait_unloaded};
 use trawl_tests::xdp::{CleanUp, all_gone, fails, programs_on, status_of, succeeds};
-use trawl_tests::{Lab, frames, skip, wait_until};
+use trawl_tests::{Lab, frames, tools_or_skip, tracing_or_skip, wait_until};
 
 /// A lab with the objects of this file's tests.
 struct Chain {
@@ -79,16 +78,6 @@ impl Chain {
     }
 }
 
-fn has_xdp_loader() -> bool {
-    let found = output("sh", &["-c", "command -v xdp-loader"])
-        .status
-        .success();
-    if !found {
-        skip("xdp-loader is not installed (xdp-tools)");
-    }
-    found
-}
-
 fn names(programs: &[Value]) -> Vec<&str> {
     programs
         .iter()
@@ -152,7 +141,7 @@ fn libxdp_s_loader_sees_joins_and_unloads_what_trawl_loaded() {
     let Some(chain) = Chain::open(PairOptions::default()) else {
         return;
     };
-    if !has_xdp_loader() {
+    if !tools_or_skip(&["xdp-loader"]) {
         return;
     }
     chain.load("passes", &["--prio", "20"]);
@@ -219,7 +208,7 @@ fn trawl_joins_and_leaves_what_libxdp_s_loader_loaded() {
     let Some(chain) = Chain::open(PairOptions::default()) else {
         return;
     };
-    if !has_xdp_loader() {
+    if !tools_or_skip(&["xdp-loader"]) {
         return;
     }
     let interface = chain.interface();
