@@ -77,7 +77,7 @@ pub struct About {
     pub held_by: Vec<String>,
     pub pins: Vec<PathBuf>,
     pub maps: Vec<u32>,
-    /// `None` while the kernel does not count.
+    /// `None` while the kernel does not count, and for members of a chain, which are counted with its head.
     pub runs: Option<Runs>,
 }
 
@@ -175,7 +175,7 @@ impl Look {
                 position: one.slot,
                 priority: slot.priority,
                 chain_actions: slot.actions.names(),
-                program: self.about(one.program, standing),
+                program: self.behind(one.program, standing),
             })
         };
         dispatcher.members.iter().filter_map(member).collect()
@@ -194,7 +194,7 @@ impl Look {
                 position,
                 priority: seat.map_or(0, |seat| seat.priority),
                 chain_actions: seat.map_or_else(Vec::new, |seat| seat.actions().names()),
-                program: self.about(id, standing),
+                program: self.behind(id, standing),
             }
         };
         std::iter::once(head)
@@ -202,6 +202,15 @@ impl Look {
             .enumerate()
             .map(member)
             .collect()
+    }
+
+    /// What is known of a member of a chain. The kernel counts the runs of what it calls itself, and the time until that
+    /// returns: they are the whole chain's.
+    fn behind(&self, id: u32, standing: &[Standing]) -> About {
+        About {
+            runs: None,
+            ..self.about(id, standing)
+        }
     }
 
     fn about(&self, id: u32, standing: &[Standing]) -> About {
@@ -266,10 +275,7 @@ fn measure(all: &mut [Status], time: Duration) -> Result<()> {
     let mut programs: Vec<&mut About> = all
         .iter_mut()
         .flat_map(|one| &mut one.programs)
-        .flat_map(|one| {
-            let chain = one.chain.iter_mut().map(|member| &mut member.program);
-            std::iter::once(&mut one.program).chain(chain)
-        })
+        .map(|one| &mut one.program)
         .collect();
     let before: Vec<_> = programs.iter().map(|one| one.counts()).collect();
     thread::sleep(time);

@@ -4,7 +4,7 @@
 use serde_json::Value;
 use trawl_lab::PairOptions;
 use trawl_tests::programs::object_file;
-use trawl_tests::witness::{number_at, output, run, wait_unloaded};
+use trawl_tests::witness::{number_at, run, wait_unloaded};
 use trawl_tests::xdp::{CleanUp, all_gone, fails, programs_on, status_of, succeeds};
 use trawl_tests::{Lab, frames, tools_or_skip, tracing_or_skip, wait_until};
 
@@ -20,10 +20,7 @@ struct Chain {
 
 impl Chain {
     fn open(options: PairOptions) -> Option<Self> {
-        if let Some(why) = Feature::Freplace.probe().why() {
-            skip(&format!(
-                "no program can replace a function of another: {why}"
-            ));
+        if !tracing_or_skip() {
             return None;
         }
         let lab = Lab::with(options)?;

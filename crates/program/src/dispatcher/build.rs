@@ -10,7 +10,7 @@ use trawl_kernel::{Error, Result};
 
 use super::config::{Config, SLOTS, Slot, VERSION};
 use super::pins::{self, Lock, Pins};
-use super::{Dispatcher, NAME};
+use super::{Dispatcher, NAME, function_of};
 use crate::attach::link_of;
 use crate::explain;
 use crate::load::{Program, Role, Source};
@@ -128,7 +128,7 @@ pub fn build(site: &Site, mut parts: Vec<Part>, lock: &Lock) -> Result<Built> {
     let pins = Pins::new(lock.of(site, id))?;
     let mut added = None;
     for (slot, part) in parts.into_iter().enumerate() {
-        let name = format!("prog{slot}");
+        let name = function_of(slot, config.slots.len());
         let function = functions
             .iter()
             .find(|one| one.name == name)

@@ -15,6 +15,15 @@ use config::Config;
 /// The main function's name, by which everyone tells a dispatcher.
 const NAME: &str = "xdp_dispatcher";
 
+/// Which function a program takes the place of. One that is alone takes that of the whole dispatcher, as with libxdp:
+/// its packets then make no detour.
+pub(crate) fn function_of(slot: usize, programs: usize) -> String {
+    match programs {
+        1 => NAME.to_owned(),
+        _ => format!("prog{slot}"),
+    }
+}
+
 /// A dispatcher that is loaded.
 #[derive(Debug)]
 pub struct Dispatcher {
@@ -62,6 +71,9 @@ fn members(id: u32, dispatcher: BorrowedFd<'_>, slots: usize) -> Vec<Member> {
     let functions = functions::of(dispatcher).unwrap_or_default();
     let slot_of = |type_id: u32| {
         let function = functions.iter().find(|one| one.type_id == type_id)?;
+        if function.name == NAME {
+            return Some(0);
+        }
         let slot: usize = function.name.strip_prefix("prog")?.parse().ok()?;
         (slot < slots).then_some(slot)
     };
