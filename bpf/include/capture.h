@@ -2,13 +2,18 @@
 /* What every tap does with a packet: account for it and record it. A tap defines, before it includes this,
  *   struct tap_context                           what its programs are called with,
  *   copy_packet(context, to, sighting)           0 once `sighting->captured` bytes are in place,
- *   hardware_time(context, time)                 whether the hardware gave a time stamp.
+ *   hardware_time(context, time)                 whether the hardware gave a time stamp,
+ *   REACHABLE(context, length)                   how many of its bytes can be copied, if not always all.
  */
 #ifndef TRAWL_CAPTURE_H
 #define TRAWL_CAPTURE_H
 
 #include "filter.h"
 #include "record.h"
+
+#ifndef REACHABLE
+#define REACHABLE(context, length) (length)
+#endif
 
 static __always_inline struct point_counters *account_of(struct ring_control *control, enum which which)
 {
@@ -33,8 +38,8 @@ static __always_inline bool record(struct tap_context *context, struct ring_cont
 	__u32 size, interface;
 	char *block;
 
-	sight->captured = bounded(sight->original);
-	size = record_size(sight->captured, which);
+	sight->captured = bounded(REACHABLE(context, sight->original));
+	size = record_size(sight, which);
 	block = reserve(control, size, &position);
 	if (unlikely(!block)) {
 		if (limit_reached())

@@ -27,6 +27,24 @@ static __always_inline bool matches(void *context, void *data, void *data_end)
 	return r0;
 }
 
+/* The same where only a copy of the packet's beginning can be read: `filled` of its bytes are in `copy`. */
+static __always_inline bool matches_in_copy(void *copy, __u64 filled, __u64 length)
+{
+	__u64 scratch[FILTER_SCRATCH / 8];
+	register void *r1 asm("r1") = copy;
+	register void *r2 asm("r2") = copy;
+	register __u64 r3 asm("r3") = filled;
+	register __u64 r4 asm("r4") = length;
+	register void *r5 asm("r5") = scratch;
+	register __u64 r0 asm("r0");
+
+	asm volatile("%0 = %6 ll"
+		     : "=r"(r0), "+r"(r1), "+r"(r2), "+r"(r3), "+r"(r4), "+r"(r5)
+		     : "i"(FILTER_MARK << 32 | FILTER_MARK)
+		     : "r6", "r7", "r8", "r9", "memory");
+	return r0;
+}
+
 /* In place of the lower half the loader puts the address of the map `rejections`. */
 #define REJECTIONS_MARK 0x7477fffdull
 #define REJECTIONS(which)                                                                     \

@@ -22,7 +22,7 @@
 /* The largest number of captured bytes; tcpdump's own limit. */
 #define RECORD_MAX_CAPTURED 262144
 /* Everything in a block that is not packet bytes, at most. */
-#define RECORD_OVERHEAD 128
+#define RECORD_OVERHEAD 192
 
 /* The accounts of one hook point on one CPU. Each packet adds one to just one of the first five, or to `rejections`:
  * what was seen is the sum of these. */
@@ -154,6 +154,13 @@ struct tap_config {
 	__u32 onward;
 	/* Decide on the packet for the points that follow, without a record here. */
 	__u32 silent;
+	/* For tracing programs, which run wherever the program does that they look at: only packets in this network
+	 * namespace. */
+	__u32 only_namespace;
+	/* The verdicts that are recorded, a bit for each. */
+	__u32 wanted_verdicts;
+	/* The packet has got its identifier from the program that saw it first. */
+	__u32 shared_id;
 };
 
 /* Not an identifier: no packet yet or one that the filter rejected, and one that --limit-rate did. */
@@ -171,6 +178,13 @@ struct tap_config {
 #define VERDICT_NONE 0
 #define VERDICT_TC 1
 #define VERDICT_XDP 2
+/* In the configuration only: the verdict of an XDP program, as it is seen. */
+#define VERDICT_XDP_SEEN 3
+
+/* How much of a packet a filter at a tracing program gets to see, and the room for it and for words about the packet,
+ * on each CPU. */
+#define TRACE_COPY 2048
+#define TRACE_SCRATCH_SIZE 4352
 
 _Static_assert(sizeof(struct ring_control) <= RING_CONTROL_SIZE, "the control block fits in front of the bytes");
 _Static_assert(sizeof(struct point_counters) == 64, "an account fills one cache line");

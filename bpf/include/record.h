@@ -7,6 +7,7 @@
 
 #define BLOCK_ENHANCED_PACKET 6
 #define OPTION(code, length) ((__u32)(code) | (__u32)(length) << 16)
+#define OPTION_COMMENT 1
 #define OPTION_FLAGS OPTION(2, 4)
 #define OPTION_DROPCOUNT OPTION(4, 8)
 #define OPTION_PACKETID OPTION(5, 8)
@@ -19,6 +20,9 @@
 #define OPTIONS_LENGTH 40
 /* One byte of kind, eight of value, three of padding. */
 #define VERDICT_LENGTH 16
+/* Code and length of an option, and the most words in a comment. */
+#define OPTION_HEADER_LENGTH 4
+#define COMMENT_MAX 64
 /* The end of the options and the block's length once more. */
 #define END_LENGTH 8
 
@@ -29,6 +33,12 @@ static __always_inline void put(char *at, __u64 pair)
 	*(__u64 *)at = pair;
 }
 
+/* Words about a packet, zero behind their end; none if the length is 0. */
+struct comment {
+	__u64 length;
+	__u64 words[COMMENT_MAX / 8];
+};
+
 /* What a tap knows of the packet that it records. */
 struct sighting {
 	__u32 original;
@@ -38,6 +48,10 @@ struct sighting {
 	/* A VLAN tag that travels beside the packet and belongs behind the MAC addresses, as it stands on the wire. */
 	__u32 tag;
 	__u64 packet_id;
+	/* At an end where the verdict is not known before: what the program returned. */
+	__u32 verdict;
+	/* Words about the packet, if the tap has any. */
+	const struct comment *comment;
 };
 
 /* Which of a program's two records is meant; known at compile time. */
@@ -51,13 +65,24 @@ static __always_inline __u64 padded(__u64 bytes)
 	return (bytes + 3) & ~3ull;
 }
 
-static __always_inline __u32 record_size(__u64 captured, enum which which)
+/* Never more than the room for it: the length is read from memory. */
+static __always_inline __u64 comment_length(const struct sighting *sight)
+{
+	__u64 length = sight->comment ? READ_ONCE(sight->comment->length) : 0;
+
+	return length > COMMENT_MAX ? COMMENT_MAX : length;
+}
+
+static __always_inline __u32 record_size(const struct sighting *sight, enum which which)
 {
 	__u32 fixed = HEADER_LENGTH + OPTIONS_LENGTH + END_LENGTH;
+	__u64 comment = comment_length(sight);
 
+	if (comment)
+		fixed += OPTION_HEADER_LENGTH + padded(comment);
 	if (CONFIG_OF(which, verdict_kind) != VERDICT_NONE)
 		fixed += VERDICT_LENGTH;
-	return fixed + padded(captured);
+	return fixed + padded(sight->captured);
 }
 
 static __always_inline __u64 wall_clock(const struct ring_control *control)
@@ -80,6 +105,24 @@ static __always_inline void write_time(char *block, __u32 interface, __u64 time)
 	*(__u32 *)(block + 16) = time;
 }
 
+/* Returns where the comment ends. */
+static __always_inline char *write_comment(char *at, const struct sighting *sight)
+{
+	__u64 length = comment_length(sight);
+
+	if (!length)
+		return at;
+	*(__u32 *)at = OPTION(OPTION_COMMENT, length);
+	at += OPTION_HEADER_LENGTH;
+	for (__u32 i = 0; i < COMMENT_MAX / 4; i++) {
+		if (i * 4 >= length)
+			break;
+		*(__u32 *)at = ((const __u32 *)sight->comment->words)[i];
+		at += 4;
+	}
+	return at;
+}
+
 /* The options behind the packet's bytes and the closing length. */
 static __always_inline void write_options(char *block, const struct sighting *sight, __u32 size,
 					  struct point_counters *account, enum which which)
@@ -99,12 +142,17 @@ static __always_inline void write_options(char *block, const struct sighting *si
 	put(at + 24, sight->packet_id);
 	put(at + 32, PAIR(OPTION_QUEUE, sight->queue));
 	at += OPTIONS_LENGTH;
-	if (CONFIG_OF(which, verdict_kind) != VERDICT_NONE) {
+	if (CONFIG_OF(which, verdict_kind) == VERDICT_XDP_SEEN) {
+		put(at, PAIR(OPTION_VERDICT, VERDICT_XDP | sight->verdict << 8));
+		put(at + 8, sight->verdict >> 24);
+		at += VERDICT_LENGTH;
+	} else if (CONFIG_OF(which, verdict_kind) != VERDICT_NONE) {
 		put(at, CONFIG_PAIR_OF(which, OPTION_VERDICT, verdict_low));
 		put(at + 8, which == FIRST ? CONFIG_PAIR(CONFIG_NAME(first.verdict_middle), CONFIG_NAME(first.verdict_high))
 					   : CONFIG_PAIR(CONFIG_NAME(second.verdict_middle), CONFIG_NAME(second.verdict_high)));
 		at += VERDICT_LENGTH;
 	}
+	at = write_comment(at, sight);
 	put(at, (__u64)size << 32);
 }
 

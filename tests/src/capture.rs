@@ -133,6 +133,7 @@ impl Capture {
         let summary = lab.file(&format!("summary-{number}.json"));
         let mut child = Command::new(binary::path())
             .arg("capture")
+            // In front: an expression takes all that follows.
             .args(["--summary", &summary])
             .args(arguments)
             .env(MARK, &mark)

@@ -1,7 +1,17 @@
 //! BPF programs as people write them, compiled from tests/programs and tests/objects: the names of the files with the
 //! objects.
 
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use trawl_kernel::bpf::link;
+use trawl_kernel::bpf::object::Plain;
+use trawl_kernel::netns::run_in;
+use trawl_lab::Station;
+
 use crate::Lab;
+
+const NATIVE: u32 = 1 << 2;
+const SKB: u32 = 1 << 1;
 
 include!(concat!(env!("OUT_DIR"), "/programs.rs"));
 include!(concat!(env!("OUT_DIR"), "/objects.rs"));
@@ -22,4 +32,63 @@ pub fn object_file(lab: &Lab, name: &str) -> String {
     let path = lab.file(&format!("{name}.o"));
     std::fs::write(&path, object(name)).expect("a file for the test");
     path
+}
+
+/// One of them on an interface; gone when dropped.
+#[derive(Debug)]
+pub struct Attached {
+    object: Plain,
+    link: OwnedFd,
+}
+
+impl Attached {
+    /// `program` out of the file of that name, in the driver.
+    #[track_caller]
+    pub fn native(file: &str, program: &str, station: &Station) -> Self {
+        Self::attach(file, program, station, NATIVE)
+    }
+
+    /// The same, behind the driver.
+    #[track_caller]
+    pub fn skb(file: &str, program: &str, station: &Station) -> Self {
+        Self::attach(file, program, station, SKB)
+    }
+
+    #[track_caller]
+    fn attach(file: &str, program: &str, station: &Station, flags: u32) -> Self {
+        let object = Plain::load(object(file), program).unwrap_or_else(|e| panic!("{e}"));
+        let program = object.program();
+        let link = run_in(&station.namespace, || {
+            link::attach_xdp(program, station.index, flags)
+        });
+        let link = link
+            .expect("the namespace")
+            .expect("an interface without a program");
+        Self { object, link }
+    }
+
+    /// Another program in its place, without a gap.
+    #[track_caller]
+    pub fn replace(&mut self, file: &str, program: &str) {
+        let other = Plain::load(object(file), program).unwrap_or_else(|e| panic!("{e}"));
+        link::replace_program(self.link.as_fd(), other.program(), self.object.program())
+            .expect("a link of ours");
+        self.object = other;
+    }
+
+    pub fn program(&self) -> BorrowedFd<'_> {
+        self.object.program()
+    }
+
+    /// Its number, as other tools show it.
+    pub fn id(&self) -> u32 {
+        let about = trawl_kernel::bpf::info::program(self.program());
+        about.expect("a program of ours").id
+    }
+
+    pub fn map(&self, name: &str) -> u32 {
+        let map = self.object.map(name).expect("the program has it");
+        let about = trawl_kernel::bpf::info::map(map);
+        about.expect("a map of ours").id
+    }
 }

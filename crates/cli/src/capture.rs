@@ -2,6 +2,7 @@
 
 mod args;
 mod output;
+mod program;
 mod progress;
 
 use std::io::Write as _;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use trawl_kernel::clock::{self, ProgramClock};
 use trawl_kernel::layout::{
     ALL, RING_MAX_POINTS, RecordConfig, TapConfig, VERDICT_NONE, VERDICT_TC, VERDICT_XDP,
+    VERDICT_XDP_SEEN,
 };
 use trawl_kernel::probe;
 use trawl_kernel::producer::{Producer, Tickets};
@@ -62,6 +63,8 @@ pub struct PointIds {
 pub enum Carries {
     Nothing,
     Xdp(u32),
+    /// Whatever the XDP program returns.
+    XdpAsSeen,
     Tc(i32),
 }
 
@@ -71,6 +74,7 @@ impl PointIds {
         let (kind, value) = match carries {
             Carries::Nothing => (VERDICT_NONE, 0),
             Carries::Xdp(action) => (VERDICT_XDP, u64::from(action)),
+            Carries::XdpAsSeen => (VERDICT_XDP_SEEN, 0),
             Carries::Tc(action) => (VERDICT_TC, i64::from(action) as u64),
         };
         RecordConfig {
@@ -289,6 +293,9 @@ impl<'a> Assembly<'a> {
             clock_is_tai: u32::from(self.clock == ProgramClock::Tai),
             onward: ALL as u32,
             silent: 0,
+            only_namespace: 0,
+            wanted_verdicts: ALL as u32,
+            shared_id: 0,
         }
     }
 

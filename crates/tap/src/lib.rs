@@ -17,6 +17,7 @@ pub mod session;
 pub mod sink;
 pub mod site;
 pub mod tc;
+pub mod trace;
 pub mod xdp;
 
 use assembly::Assembly;
@@ -80,6 +81,11 @@ pub trait Attached: fmt::Debug {
 
     /// Stops seeing packets, and leaves things as they were. What could not be put right is said.
     fn detach(&mut self) -> Vec<String>;
+
+    /// What changed there since the last time, in words for a person.
+    fn news(&mut self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Why the tap cannot see packets any more, if that has happened.
     fn ended(&mut self) -> Option<String> {

@@ -4,8 +4,9 @@ use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 
 use crate::hook::{self, Hook};
-use crate::site::{Direction, Options, Site};
+use crate::site::{At, Direction, Options, Site};
 use crate::tc::{Tc, TcEgress};
+use crate::trace::{self, Trace};
 use crate::xdp::{self, Xdp};
 use crate::{Choice, Tap, packet::Packet};
 
@@ -22,12 +23,17 @@ pub fn select(site: &Site, options: &Options) -> Result<Selection> {
         why: None,
     };
     match options.tap {
-        Choice::Xdp => with_sent(Box::new(Xdp), options),
+        Choice::Xdp => with_sent(xdp_tap(site, options)?, options),
         Choice::Hook => with_sent(Box::new(Hook), options),
         Choice::Tc => Ok(chosen(Box::new(Tc))),
         Choice::Packet => Ok(chosen(Box::new(Packet))),
         Choice::Auto => automatic(site, options),
     }
+}
+
+/// Whether something is wanted that most hook maps cannot give.
+fn wants_entry(options: &Options) -> bool {
+    options.at.is_some_and(At::entry) || options.filter_at == Some(At::Entry)
 }
 
 /// An XDP hook sees what is received; what is sent is left to tc.
@@ -71,6 +77,9 @@ fn automatic(site: &Site, options: &Options) -> Result<Selection> {
     if options.hook.is_some() {
         return because(with_sent(Box::new(Hook), options)?, "--hook was given");
     }
+    if options.programs.is_some() {
+        return because(with_sent(Box::new(Trace), options)?, "--program was given");
+    }
     let Some(present) = site.interface.xdp_attached(site.namespace.as_ref())? else {
         return because(
             with_sent(Box::new(Xdp), options)?,
@@ -83,11 +92,28 @@ fn automatic(site: &Site, options: &Options) -> Result<Selection> {
             "another trawl capture is on it",
         );
     }
-    if hook::is_there(&present) {
+    if hook::is_there(&present) && !(wants_entry(options) && trace::refusal().is_none()) {
         return because(
             with_sent(Box::new(Hook), options)?,
             "the XDP program on it has a hook map",
         );
     }
-    Err(xdp::occupied(site, &present))
+    match trace::refusal() {
+        None => because(
+            with_sent(Box::new(Trace), options)?,
+            "an XDP program is on it, which can be traced",
+        ),
+        Some(answer) => Err(trace::refused(site, &present, answer)),
+    }
+}
+
+/// trawl's own program where there is none, else one that looks at what is there.
+fn xdp_tap(site: &Site, options: &Options) -> Result<Box<dyn Tap>> {
+    let present = site.interface.xdp_attached(site.namespace.as_ref())?;
+    let is_others = present.is_some_and(|present| !xdp::is_trawls(&present));
+    if is_others || options.programs.is_some() {
+        Ok(Box::new(Trace))
+    } else {
+        Ok(Box::new(Xdp))
+    }
 }

@@ -358,6 +358,7 @@ impl<'a> Session<'a> {
             }
         }
         for at in &mut self.taps {
+            at.tap.news().iter().for_each(|text| observer.notice(text));
             if let Some(why) = at.tap.ended() {
                 gone.push((at.site, why));
             }

@@ -89,6 +89,28 @@ impl At {
     }
 }
 
+/// Which of the XDP programs on an interface are looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Programs {
+    /// The one that is attached, whichever that is.
+    Attached,
+    /// That one and all behind it.
+    All,
+    Named(String),
+    Id(u32),
+}
+
+impl Programs {
+    /// `all`, a number, or a name.
+    pub fn parse(text: &str) -> Self {
+        match text.parse() {
+            Ok(id) => Self::Id(id),
+            Err(_) if text == "all" => Self::All,
+            Err(_) => Self::Named(text.to_owned()),
+        }
+    }
+}
+
 /// Whose clock the records carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeSource {
@@ -104,6 +126,8 @@ pub struct Options {
     pub tap: super::Choice,
     /// `None`: whatever the tap sees by nature.
     pub direction: Option<Direction>,
+    /// `None`: nothing was said, so that other taps may serve.
+    pub programs: Option<Programs>,
     pub at: Option<At>,
     /// Record only packets that met one of these verdicts.
     pub verdicts: Option<verdict::Set>,
@@ -125,4 +149,26 @@ pub struct Options {
     pub duration: Option<Duration>,
     pub geometry: Geometry,
     pub promiscuous: bool,
+}
+
+impl Options {
+    /// Ends of a program that a capture cannot have together.
+    pub(crate) fn check_ends(&self) -> Result<()> {
+        let at = self.at.unwrap_or(At::Exit);
+        if at.entry() && self.filter_at == Some(At::Exit) {
+            return Err(Error::usage(
+                "cannot record at entry what a filter chooses at exit",
+                "the record is made before the filter has looked",
+            )
+            .mend("leave out --filter-at, or say --at exit"));
+        }
+        if at == At::Entry && self.verdicts.is_some() {
+            return Err(Error::usage(
+                "cannot choose packets by their verdict at entry",
+                "the program has not decided yet",
+            )
+            .mend("say --at exit, or --at both"));
+        }
+        Ok(())
+    }
 }

@@ -162,6 +162,7 @@ impl AttachedTc {
             expected_attach_type,
             flags: 0,
             ifindex: 0,
+            traced: None,
         };
         let what = || format!("cannot attach to {} at {hook}", site.label);
         let tcx = match probe::is_unwanted("tcx") {

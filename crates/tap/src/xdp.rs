@@ -214,6 +214,7 @@ fn xdp_options(name: &str) -> LoadOptions<'_> {
         expected_attach_type: program::ATTACH_XDP,
         flags: program::HAS_FRAGS,
         ifindex: 0,
+        traced: None,
     }
 }
 

@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use trawl_kernel::bpf::map;
+use trawl_kernel::probe::Feature;
 use trawl_lab::program::{Does, Loaded};
 use trawl_tests::witness::{nothing_attached, output, run, slots, xdp_on};
 use trawl_tests::{Capture, Lab, binary, frames, trawl};
@@ -248,13 +249,24 @@ fn files_that_cannot_be_written() {
 
 #[test]
 fn somebody_elses_program_without_a_hook() {
+    // Where programs can be traced this is no reason to refuse anything.
+    if Feature::Fexit.probe().is_supported() {
+        return;
+    }
     let Some(lab) = Lab::open() else { return };
     let _program = Loaded::native(Does::Drop, &lab.pair.b).expect("the program");
     let before = xdp_on(&lab.pair.b);
     let file = lab.file("file.pcapng");
     for tap in ["auto", "xdp"] {
         let arguments = ["-i", &lab.receiver(), "--tap", tap, "-w", &file];
-        refused(&arguments, 1, &["lab_drop", "--tap packet", "--tap hook"]);
+        let words = [
+            "lab_drop",
+            "tracing",
+            "--tappable",
+            "--tap hook",
+            "--tap packet",
+        ];
+        refused(&arguments, 1, &words);
     }
     assert!(!lab.path("file.pcapng").exists());
     assert_eq!(xdp_on(&lab.pair.b), before);

@@ -1,7 +1,16 @@
-//! What only kernels that take tracing programs show.
+//! What only kernels that take tracing programs show: programs that are attached already, looked at from beside.
 
-use trawl_tests::witness::{nothing_attached, run};
-use trawl_tests::{Lab, tools_or_skip, tracing_or_skip, trawl};
+mod chains;
+mod changes;
+mod ends;
+
+use trawl_kernel::probe::Feature;
+use trawl_tests::{Lab, tracing_or_skip, trawl};
+
+/// A lab for a test that traces.
+fn lab() -> Option<Lab> {
+    tracing_or_skip().then(Lab::open).flatten()
+}
 
 #[test]
 fn the_doctor_finds_tracing() {
@@ -11,34 +20,13 @@ fn the_doctor_finds_tracing() {
     let output = trawl(&["doctor", "--json"]);
     let report: serde_json::Value =
         serde_json::from_slice(&output.stdout).expect("the doctor's report is JSON");
-    let text = report.to_string();
-    for feature in ["fentry", "fexit", "freplace"] {
-        assert!(text.contains(feature), "{text}");
+    let findings = report.as_array().or_else(|| report["findings"].as_array());
+    let findings = findings.unwrap_or_else(|| panic!("{report}"));
+    for feature in [Feature::Fentry, Feature::Fexit] {
+        let found = findings
+            .iter()
+            .find(|one| one["subject"] == feature.name())
+            .unwrap_or_else(|| panic!("{report}"));
+        assert_eq!(found["state"], "ok", "{found}");
     }
-}
-
-/// Two programs behind one dispatcher, which takes freplace.
-#[test]
-fn another_loaders_chain_works_here() {
-    const PROGRAMS: &str = "/usr/lib/x86_64-linux-gnu/bpf";
-    if !tracing_or_skip() || !tools_or_skip(&["xdp-loader", "nsenter"]) {
-        return;
-    }
-    let Some(lab) = Lab::open() else { return };
-    let namespace = format!("--net=/run/netns/{}", lab.pair.b.name);
-    let interface = lab.pair.b.interface.as_str();
-    let loader = |arguments: &[&str]| {
-        run(
-            "nsenter",
-            &[&[&namespace, "xdp-loader"], arguments].concat(),
-        )
-    };
-    let objects =
-        ["xdpfilt_alw_ip.o", "xdpfilt_alw_tcp.o"].map(|name| format!("{PROGRAMS}/{name}"));
-    loader(&["load", interface, &objects[0], &objects[1]]);
-    let status = loader(&["status", interface]);
-    assert!(status.contains("xdp_dispatcher"), "{status}");
-    assert_eq!(status.matches("=>").count(), 2, "{status}");
-    loader(&["unload", interface, "--all"]);
-    nothing_attached(&lab.pair.b);
 }

@@ -117,6 +117,7 @@ fn load_words(words: &[u64], (expected_attach_type, flags): (u32, u32)) -> Owned
         expected_attach_type,
         flags,
         ifindex: 0,
+        traced: None,
     };
     program::load_words(words, &options).unwrap_or_else(|e| panic!("{e}"))
 }

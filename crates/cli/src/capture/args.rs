@@ -11,8 +11,9 @@ use trawl_packet::print::{Dump, DumpForm, PrintOptions, Timestamp};
 use trawl_packet::verdict;
 use trawl_tap::Choice;
 use trawl_tap::filter::Filter;
-use trawl_tap::site::{At, Direction, Mode, Options, TimeSource};
+use trawl_tap::site::{At, Direction, Mode, Options, Programs, TimeSource};
 
+use super::program;
 use crate::units;
 
 /// Records every packet that a hook sees, into a file that Wireshark opens, or as lines on the terminal
@@ -30,6 +31,9 @@ pub struct Args {
     /// Which way the packets go [default: in for the xdp and hook taps, inout for tc and packet]
     #[arg(short = 'Q', long, value_enum, value_name = "WAY")]
     direction: Option<Way>,
+    /// Which of the attached XDP programs to look at: a name, an id, or all; also -p
+    #[arg(long, value_name = "NAME|ID|all")]
+    program: Option<String>,
     /// At which end of the XDP program to record [default: exit]
     #[arg(long, value_enum)]
     at: Option<AtName>,
@@ -61,9 +65,12 @@ pub struct Args {
     /// Memory for packets on their way, for each CPU, rounded down to a power of two [default: 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     ring_size: Option<u64>,
-    /// Leave the interface's promiscuous mode as it is
-    #[arg(short = 'p', long = "no-promiscuous-mode")]
+    /// Leave the interface's promiscuous mode as it is; also -p with no program behind it
+    #[arg(long = "no-promiscuous-mode")]
     no_promiscuous: bool,
+    /// Alone, or before an expression: as tcpdump's, --no-promiscuous-mode. With a program behind it: --program
+    #[arg(short = 'p', value_name = "NAME|ID|all", num_args = 0..=1, conflicts_with = "program")]
+    p: Option<Option<String>>,
     /// Show figures on standard error this often
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub(super) stats: Option<Duration>,
@@ -197,12 +204,37 @@ impl Args {
         matches!(self.clock, TimeName::Hw)
     }
 
+    /// The word behind -p, if there is one.
+    fn behind_p(&self) -> Option<&str> {
+        self.p.as_ref()?.as_deref()
+    }
+
+    fn program(&self) -> Option<&str> {
+        let behind_p = self.behind_p().filter(|word| program::is_program(word));
+        self.program.as_deref().or(behind_p)
+    }
+
+    /// -p without a program is tcpdump's, and what follows belongs to the expression.
+    fn leaves_promiscuity(&self) -> bool {
+        self.no_promiscuous
+            || (self.p.is_some() && !self.behind_p().is_some_and(program::is_program))
+    }
+
+    fn expression(&self) -> String {
+        let begun = self.behind_p().filter(|word| !program::is_program(word));
+        let words = begun
+            .into_iter()
+            .chain(self.expression.iter().map(String::as_str));
+        words.collect::<Vec<_>>().join(" ")
+    }
+
     fn filter(&self) -> Option<Filter> {
+        let expression = self.expression();
         match &self.choice.cbpf {
             Some(program) => Some(Filter::Classic(program.clone())),
-            None if self.expression.is_empty() => None,
-            None if self.choice.inner => Some(Filter::Inner(self.expression.join(" "))),
-            None => Some(Filter::Expression(self.expression.join(" "))),
+            None if expression.is_empty() => None,
+            None if self.choice.inner => Some(Filter::Inner(expression)),
+            None => Some(Filter::Expression(expression)),
         }
     }
 
@@ -226,6 +258,7 @@ impl Args {
                 Way::Out => Direction::Out,
                 Way::Inout => Direction::Both,
             }),
+            programs: self.program().map(Programs::parse),
             at: self.at.map(|at| match at {
                 AtName::Entry => At::Entry,
                 AtName::Exit => At::Exit,
@@ -258,7 +291,7 @@ impl Args {
                 Some(bytes) => Geometry::for_size(bytes)?,
                 None => Geometry::by_default(events::cpu_count(), host::available_memory())?,
             },
-            promiscuous: !self.no_promiscuous,
+            promiscuous: !self.leaves_promiscuity(),
         })
     }
 }

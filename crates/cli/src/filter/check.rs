@@ -60,6 +60,7 @@ pub fn check(block: &[Insn], target: &Target) -> Result<Outcome> {
         expected_attach_type: 0,
         flags,
         ifindex: 0,
+        traced: None,
     };
     let start = Instant::now();
     let loaded = program::load(&instructions, &options);

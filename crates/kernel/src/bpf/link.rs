@@ -51,6 +51,14 @@ pub fn replace_function(
     Ok(unsafe { OwnedFd::from_raw_fd(check(fd)?) })
 }
 
+/// Attaches a tracing program to the function that it was loaded for.
+pub fn attach_tracing(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: no name is given, and the program is open.
+    let fd = unsafe { libbpf_sys::bpf_raw_tracepoint_open(std::ptr::null(), program.as_raw_fd()) };
+    // SAFETY: a non-negative result is a descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(check(fd)?) })
+}
+
 fn create(
     program: BorrowedFd<'_>,
     ifindex: u32,

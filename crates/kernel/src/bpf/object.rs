@@ -20,6 +20,9 @@ pub const DISPATCHER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_disp
 /// The guard.
 pub const GUARD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_guard.bpf.o"));
 
+/// The taps at programs that are attached already.
+pub const TRACE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tap_trace.bpf.o"));
+
 /// Programs for experiments and tests.
 pub const LAB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lab_xdp.bpf.o"));
 

@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::{c_name, check, opts};
 use crate::{Error, Result};
@@ -10,6 +10,10 @@ use crate::{Error, Result};
 pub const XDP: u32 = libbpf_sys::BPF_PROG_TYPE_XDP;
 pub const SCHED_CLS: u32 = libbpf_sys::BPF_PROG_TYPE_SCHED_CLS;
 pub const SOCKET_FILTER: u32 = libbpf_sys::BPF_PROG_TYPE_SOCKET_FILTER;
+pub const RAW_TRACEPOINT: u32 = libbpf_sys::BPF_PROG_TYPE_RAW_TRACEPOINT;
+pub const TRACING: u32 = libbpf_sys::BPF_PROG_TYPE_TRACING;
+pub const ATTACH_FENTRY: u32 = libbpf_sys::BPF_TRACE_FENTRY;
+pub const ATTACH_FEXIT: u32 = libbpf_sys::BPF_TRACE_FEXIT;
 pub const ATTACH_XDP: u32 = libbpf_sys::BPF_XDP;
 pub const ATTACH_TCX_INGRESS: u32 = libbpf_sys::BPF_TCX_INGRESS;
 pub const ATTACH_TCX_EGRESS: u32 = libbpf_sys::BPF_TCX_EGRESS;
@@ -28,6 +32,16 @@ pub struct LoadOptions<'a> {
     pub flags: u32,
     /// For programs bound to one device.
     pub ifindex: u32,
+    /// For tracing programs.
+    pub traced: Option<Traced<'a>>,
+}
+
+/// What a tracing program looks at.
+#[derive(Clone, Copy, Debug)]
+pub struct Traced<'a> {
+    pub program: BorrowedFd<'a>,
+    /// The number of one of its functions in its type information.
+    pub function: u32,
 }
 
 const LOG_SIZE: usize = 4 << 20;
@@ -60,11 +74,16 @@ fn try_load(
         expected_attach_type,
         flags,
         ifindex,
+        traced,
     } = *options;
     let mut opts = opts!(libbpf_sys::bpf_prog_load_opts);
     opts.expected_attach_type = expected_attach_type;
     opts.prog_flags = flags;
     opts.prog_ifindex = ifindex;
+    if let Some(Traced { program, function }) = traced {
+        opts.attach_prog_fd = program.as_raw_fd() as u32;
+        opts.attach_btf_id = function;
+    }
     if let Some(log) = log {
         opts.log_level = 1;
         opts.log_size = log.len() as u32;

@@ -70,6 +70,7 @@ pub fn load(
             expected_attach_type: 0,
             flags: 0,
             ifindex: 0,
+            traced: None,
         },
     )?;
     Ok((program, Rejected { counts, _map: map }))

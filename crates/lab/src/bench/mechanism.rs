@@ -334,6 +334,7 @@ fn tail_called_filter(expression: &str) -> Result<OwnedFd> {
             expected_attach_type: program::ATTACH_XDP,
             flags: program::HAS_FRAGS,
             ifindex: 0,
+            traced: None,
         },
     )
 }

@@ -48,20 +48,7 @@ impl Ends {
             )
             .mend(format!("leave out --filter-at, or {load}")));
         }
-        if at.entry() && options.filter_at == Some(At::Exit) {
-            return Err(Error::usage(
-                "cannot record at entry what a filter chooses at exit",
-                "the record is made before the filter has looked",
-            )
-            .mend("leave out --filter-at, or say --at exit"));
-        }
-        if at == At::Entry && options.verdicts.is_some() {
-            return Err(Error::usage(
-                "cannot choose packets by their verdict at entry",
-                "the program has not decided yet",
-            )
-            .mend("say --at exit, or --at both"));
-        }
+        options.check_ends()?;
         Ok(ends)
     }
 

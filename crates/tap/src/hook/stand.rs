@@ -157,6 +157,7 @@ impl Stand {
                 expected_attach_type,
                 flags,
                 ifindex: 0,
+                traced: None,
             })
         };
         (0u32..).zip(&self.occupants).map(one).collect()

@@ -52,6 +52,7 @@ impl Loaded {
             expected_attach_type: 0,
             flags,
             ifindex: 0,
+            traced: None,
         };
         Ok(Self {
             program: program::load(&from_words(&words), &options)?,

@@ -44,6 +44,7 @@ pub fn options() -> Options {
         tap: Choice::Packet,
         direction: None,
         at: None,
+        programs: None,
         verdicts: None,
         mode: Mode::NativeFirst,
         hook: None,

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
+/* Where a packet goes whose program returned XDP_REDIRECT: what the helper that the program called has noted down, in
+ * words for the record's comment. */
+#ifndef TRAWL_REDIRECT_H
+#define TRAWL_REDIRECT_H
+
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+#include "kernel_types.h"
+#include "record.h"
+
+extern const struct bpf_redirect_info bpf_redirect_info __ksym __weak;
+
+/* In the CPU's own variable, or, since 6.10, with the task. */
+static __always_inline struct bpf_redirect_info *redirect_info(void)
+{
+	if (bpf_core_field_exists(struct task_struct, bpf_net_context)) {
+		struct task_struct *task = (void *)bpf_get_current_task();
+		struct bpf_net_context *context = BPF_CORE_READ(task, bpf_net_context);
+
+		return context ? &context->ri : NULL;
+	}
+	if (&bpf_redirect_info)
+		return (void *)bpf_this_cpu_ptr(&bpf_redirect_info);
+	return NULL;
+}
+
+/* Writes it down, or nothing where nothing is known. */
+static __always_inline void describe_redirect(struct comment *comment)
+{
+	struct bpf_redirect_info *info = redirect_info();
+	char *text = (char *)comment->words;
+	__u32 index, map, target;
+	void *value;
+	long length;
+
+	if (!info)
+		return;
+#pragma unroll
+	for (int i = 0; i < COMMENT_MAX / 8; i++)
+		comment->words[i] = 0;
+	index = BPF_CORE_READ(info, tgt_index);
+	value = BPF_CORE_READ(info, tgt_value);
+	map = BPF_CORE_READ(info, map_id);
+	switch (BPF_CORE_READ(info, map_type)) {
+	case BPF_MAP_TYPE_UNSPEC:
+		length = BPF_SNPRINTF(text, COMMENT_MAX, "redirect to interface %u", index);
+		break;
+	case BPF_MAP_TYPE_DEVMAP:
+	case BPF_MAP_TYPE_DEVMAP_HASH:
+		if (!value) {
+			length = BPF_SNPRINTF(text, COMMENT_MAX, "redirect to all interfaces of map %u", map);
+			break;
+		}
+		target = BPF_CORE_READ((struct bpf_dtab_netdev *)value, dev, ifindex);
+		length = BPF_SNPRINTF(text, COMMENT_MAX, "redirect to interface %u (map %u, key %u)", target, map,
+				      index);
+		break;
+	case BPF_MAP_TYPE_CPUMAP:
+		target = BPF_CORE_READ((struct bpf_cpu_map_entry *)value, cpu);
+		length = BPF_SNPRINTF(text, COMMENT_MAX, "redirect to CPU %u (map %u, key %u)", target, map, index);
+		break;
+	case BPF_MAP_TYPE_XSKMAP:
+		length = BPF_SNPRINTF(text, COMMENT_MAX, "redirect to an AF_XDP socket (map %u, key %u)", map, index);
+		break;
+	default:
+		return;
+	}
+	/* The length counts the zero at the end. */
+	if (length > 1 && length <= COMMENT_MAX)
+		comment->length = length - 1;
+}
+
+#endif

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
+/* The XDP tap for programs that are attached already: fentry and fexit programs at their functions. They see the
+ * kernel's own structure of the packet, and read it from beside; nothing about the program or the packet changes. */
+#include <stdbool.h>
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include "include/layout.h"
+
+#include "include/redirect.h"
+#include "include/xdp_buff.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+/* What a program finds on its CPU to work with. */
+struct scratch {
+	/* The packet's beginning, and room for the last piece of it to be copied. */
+	char copy[TRACE_COPY * 2];
+	struct comment comment;
+	struct copying copying;
+	char padding[TRACE_SCRATCH_SIZE - TRACE_COPY * 2 - sizeof(struct comment) - sizeof(struct copying)];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct scratch);
+} trace_scratch SEC(".maps");
+
+/* Out of line, for packets in several pieces only. */
+static __noinline int copy_to_record(struct scratch *scratch, char *to, __u64 wanted, __u64 shared)
+{
+	return copy_fragments(&scratch->copying, to, wanted, shared, PIECE_MAX, RECORD_MAX_CAPTURED);
+}
+
+static __noinline int copy_to_filter(struct scratch *scratch, __u64 wanted, __u64 shared)
+{
+	return copy_fragments(&scratch->copying, scratch->copy, wanted, shared, TRACE_COPY, TRACE_COPY);
+}
+
+static __always_inline long copy_packet(struct tap_context *packet, char *to, const struct sighting *sight)
+{
+	__u64 captured = sight->captured;
+	__u64 linear = packet->linear < captured ? packet->linear : captured;
+
+	barrier_var(linear);
+	if (linear > RECORD_MAX_CAPTURED || bpf_probe_read_kernel(to, linear, (void *)packet->data))
+		return -1;
+	if (linear >= captured)
+		return 0;
+	packet->scratch->copying.done = linear;
+	return copy_to_record(packet->scratch, to, captured, packet->fragments);
+}
+
+/* No hardware stamp is found from here. */
+static __always_inline bool hardware_time(struct tap_context *packet, __u64 *time)
+{
+	(void)packet;
+	(void)time;
+	return false;
+}
+
+#include "include/ends.h"
+
+static __always_inline bool wanted(struct tap_context *packet, struct scratch *scratch, const struct sighting *sight,
+				   bool filtered)
+{
+	__u64 filled, linear;
+
+	if (!PLACE_WANTED(sight->queue))
+		return false;
+	if (!filtered)
+		return true;
+	filled = REACHABLE(packet, sight->original);
+	if (filled > TRACE_COPY)
+		filled = TRACE_COPY;
+	linear = packet->linear < filled ? packet->linear : filled;
+	barrier_var(linear);
+	if (linear > TRACE_COPY || bpf_probe_read_kernel(scratch->copy, linear, (void *)packet->data))
+		return false;
+	if (linear < filled) {
+		scratch->copying.done = linear;
+		if (copy_to_filter(scratch, filled, packet->fragments))
+			return false;
+	}
+	return matches_in_copy(scratch->copy, filled, sight->original);
+}
+
+/* Where a program stands among those that see a packet. */
+enum place {
+	/* The first, which decides on it for all. */
+	DECIDES,
+	/* A later one. */
+	FOLLOWS,
+	/* Any that decides for itself alone. */
+	ALONE,
+};
+
+static __always_inline void alone(struct tap_context *packet, struct ring_control *control, struct sighting *sight,
+				  bool is_wanted)
+{
+	if (!is_wanted) {
+		reject(false);
+	} else if (!in_sample(control)) {
+		left_out(control, false);
+	} else if (over_rate()) {
+		rate_limited(control, false);
+	} else {
+		sight->packet_id = CONFIG(shared_id) ? control->current_packet : ++control->last_packet_id;
+		record(packet, control, sight, FIRST, false);
+	}
+}
+
+/* A program runs for all interfaces that it is attached to, and interfaces are numbered in each namespace anew. */
+static __always_inline bool is_here(struct xdp_buff *buffer, struct sighting *sight)
+{
+	struct xdp_rxq_info *queue = BPF_CORE_READ(buffer, rxq);
+	struct net_device *device = BPF_CORE_READ(queue, dev);
+
+	sight->queue = BPF_CORE_READ(queue, queue_index);
+	return (__u32)BPF_CORE_READ(device, ifindex) == CONFIG(only_ifindex) &&
+	       BPF_CORE_READ(device, nd_net.net, ns.inum) == CONFIG(only_namespace);
+}
+
+static __always_inline bool verdict_wanted(__u32 verdict)
+{
+	return CONFIG(wanted_verdicts) == ALL ||
+	       (verdict <= XDP_REDIRECT && CONFIG(wanted_verdicts) >> verdict & 1);
+}
+
+static __always_inline int look(__u64 *arguments, enum place place, bool at_exit, bool filtered)
+{
+	struct xdp_buff *buffer = (void *)arguments[0];
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct tap_context packet;
+	struct sighting sight = {};
+	struct ring_control *control;
+	struct scratch *scratch;
+
+	if (!is_here(buffer, &sight))
+		return 0;
+	/* Who makes no record has no account for what is missed. */
+	control = CONFIG(silent) ? bpf_map_lookup_elem(&rings, &cpu) : control_of(&cpu, false);
+	scratch = bpf_map_lookup_elem(&trace_scratch, &cpu);
+	if (!control || !scratch)
+		return 0;
+	if (at_exit) {
+		sight.verdict = arguments[1];
+		if (!verdict_wanted(sight.verdict)) {
+			reject(false);
+			return 0;
+		}
+		scratch->comment.length = 0;
+		sight.comment = &scratch->comment;
+		if (sight.verdict == XDP_REDIRECT)
+			describe_redirect(&scratch->comment);
+	}
+	find_packet(buffer, &packet);
+	packet.scratch = scratch;
+	sight.original = packet.linear + packet.in_fragments;
+	if (place == DECIDES)
+		decide(&packet, control, &sight, wanted(&packet, scratch, &sight, filtered));
+	else if (place == FOLLOWS)
+		follow(&packet, control, &sight);
+	else
+		alone(&packet, control, &sight, wanted(&packet, scratch, &sight, filtered));
+	return 0;
+}
+
+#define PROGRAM(name, section, place, at_exit, filtered)        \
+	SEC(section)                                            \
+	int name(__u64 *arguments)                              \
+	{                                                       \
+		return look(arguments, place, at_exit, filtered); \
+	}
+
+PROGRAM(trawl_decide, "?fentry", DECIDES, false, false)
+PROGRAM(trawl_decide_f, "?fentry", DECIDES, false, true)
+PROGRAM(trawl_entry, "?fentry", FOLLOWS, false, false)
+PROGRAM(trawl_exit, "?fexit", FOLLOWS, true, false)
+PROGRAM(trawl_alone, "?fexit", ALONE, true, false)
+PROGRAM(trawl_alone_f, "?fexit", ALONE, true, true)
+
+/* Gives a packet its identifier where each exit decides for itself. */
+SEC("?fentry")
+int trawl_begin(__u64 *arguments)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct ring_control *control = bpf_map_lookup_elem(&rings, &cpu);
+	struct sighting sight = {};
+
+	if (control && is_here((void *)arguments[0], &sight))
+		control->current_packet = ++control->last_packet_id;
+	return 0;
+}

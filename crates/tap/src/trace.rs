@@ -1,0 +1,182 @@
+//! The `xdp` tap at programs that are attached already: fentry and fexit programs at their functions, one by one or
+//! all of a dispatcher's. The programs, and how they are attached, are left alone.
+
+mod choose;
+mod plan;
+mod slot;
+
+use std::os::fd::AsFd;
+use trawl_kernel::bpf::{functions, program};
+use trawl_kernel::interface::Attachment;
+use trawl_kernel::probe::{Answer, Feature};
+use trawl_kernel::{Error, Result, errno};
+
+use crate::assembly::Assembly;
+use crate::site::{Programs, Site, TimeSource};
+use crate::{Attached, Gives, Tap};
+use choose::Present;
+use plan::Plan;
+use slot::{Follow, Slot, Slots};
+
+#[derive(Debug)]
+pub struct Trace;
+
+/// Whether the kernel takes tracing programs here: the reason, if it does not.
+pub fn refusal() -> Option<&'static Answer> {
+    [Feature::Fentry, Feature::Fexit]
+        .into_iter()
+        .map(Feature::probe)
+        .find(|answer| !answer.is_supported())
+}
+
+/// A program is on the interface that cannot be looked at, and there is no hook either.
+pub fn refused(site: &Site, present: &Attachment, answer: &Answer) -> Error {
+    let name = program::open_by_id(present.program_id)
+        .and_then(|fd| functions::name_of(fd.as_fd()))
+        .unwrap_or_else(|_| "a program of unknown name".to_owned());
+    let why = answer.why().unwrap_or_default();
+    let error = Error::failed(
+        format!("cannot look at the XDP program on {}", site.label),
+        format!(
+            "{name} (id {}, {} mode) has no hook map, and the kernel takes no tracing programs here: {why}",
+            present.program_id, present.mode
+        ),
+    );
+    error.mend(format!(
+        "load the program by trawl xdp load --tappable {} FILE.o and use --tap hook, or capture behind XDP with --tap packet",
+        site.label
+    ))
+}
+
+impl Tap for Trace {
+    fn name(&self) -> &'static str {
+        "xdp"
+    }
+
+    fn gives(&self) -> Gives {
+        Gives {
+            received: true,
+            sent: false,
+            verdict: true,
+            hardware_time: false,
+            takes_packets_away: false,
+        }
+    }
+
+    fn attach(
+        &self,
+        index: usize,
+        site: &Site,
+        assembly: &mut Assembly<'_>,
+    ) -> Result<Box<dyn Attached>> {
+        if assembly.options.time == TimeSource::Hardware {
+            return Err(Error::usage(
+                format!("cannot read hardware time stamps on {}", site.label),
+                "a program is attached, and whoever looks at it from beside is bound to no device",
+            )
+            .mend("leave out --time hw"));
+        }
+        assembly.options.check_ends()?;
+        let programs = assembly.options.programs.clone();
+        let programs = programs.unwrap_or(Programs::Attached);
+        let Some(present) = Present::at(site)? else {
+            return Err(Error::failed(
+                format!("cannot look at an XDP program on {}", site.label),
+                "none is on it",
+            )
+            .mend("leave out --program, or attach one: trawl xdp load"));
+        };
+        if let Some(answer) = refusal() {
+            return Err(refused(site, &present.attachment(), answer));
+        }
+        let chosen = present.choose(&programs, site)?;
+        let plan = Plan::new(assembly, site, chosen.len() > 1)?;
+        let mut slots = Slots::new(plan, site);
+        for program in chosen {
+            let follow = match programs {
+                Programs::Id(_) => Follow::Nobody,
+                Programs::Attached => Follow::Attached,
+                Programs::All if program.id == present.main.id => Follow::Attached,
+                Programs::All | Programs::Named(_) => Follow::Name,
+            };
+            // Where only one is looked at, it needs no name.
+            let name = (programs != Programs::Attached).then_some(program.name.as_str());
+            let ends = slots.add_points(name, index, site, assembly, present.mode)?;
+            slots.add(Slot::new(program, follow, ends));
+        }
+        slots.attach(Some(&present))?;
+        Ok(Box::new(AttachedTrace {
+            site: site.clone(),
+            main: Some(present.main.id),
+            slots,
+            ended: None,
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct AttachedTrace {
+    site: Site,
+    /// The attached program when it was last looked at.
+    main: Option<u32>,
+    slots: Slots,
+    ended: Option<String>,
+}
+
+impl Attached for AttachedTrace {
+    fn detach(&mut self) -> Vec<String> {
+        self.slots.clear();
+        Vec::new()
+    }
+
+    fn news(&mut self) -> Vec<String> {
+        // An interface that is gone is told of by others.
+        let Ok(now) = self
+            .site
+            .interface
+            .xdp_attached(self.site.namespace.as_ref())
+        else {
+            return Vec::new();
+        };
+        let id = now.as_ref().map(|present| present.program_id);
+        if id == self.main {
+            return Vec::new();
+        }
+        self.main = id;
+        let present = match Present::at(&self.site) {
+            Ok(present) => present,
+            // It has changed once more; the next look sees it.
+            Err(_) => {
+                self.main = None;
+                return Vec::new();
+            }
+        };
+        match self.slots.attach(present.as_ref()) {
+            Ok(news) => {
+                if self.slots.are_over() {
+                    self.ended =
+                        Some("does not run any of the chosen XDP programs any more".into());
+                }
+                news
+            }
+            Err(error) => {
+                self.ended = Some(format!("has another XDP program now, and {error}"));
+                Vec::new()
+            }
+        }
+    }
+
+    fn ended(&mut self) -> Option<String> {
+        self.ended.take()
+    }
+}
+
+/// What the kernel says when a function has as many tracing programs as it can have.
+fn explain_attach(error: std::io::Error, name: &str, site: &Site) -> Error {
+    let what = format!("cannot look at the XDP program {name} on {}", site.label);
+    match error.raw_os_error() {
+        Some(errno::E2BIG) => Error::failed(what, "38 tracing programs look at it already")
+            .mend("end another capture, or capture on fewer interfaces at a time"),
+        _ => Error::os(what, error),
+    }
+}

@@ -1,0 +1,101 @@
+//! The XDP programs on an interface, those behind a dispatcher too, and which of them are meant.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use trawl_kernel::bpf::{functions, program};
+use trawl_kernel::interface::Attachment;
+use trawl_kernel::{Error, Result};
+use trawl_program::dispatcher::Dispatcher;
+
+use crate::site::{Programs, Site};
+
+/// A program that could be looked at.
+#[derive(Debug)]
+pub struct Program {
+    pub id: u32,
+    /// The whole name of its function, if it has type information.
+    pub name: String,
+    /// Where tracing programs attach; `None` without type information.
+    pub function: Option<u32>,
+    pub fd: OwnedFd,
+}
+
+impl Program {
+    fn open(id: u32) -> Result<Self> {
+        let fail = |e| Error::os(format!("cannot look at the XDP program {id}"), e);
+        let fd = program::open_by_id(id).map_err(fail)?;
+        let functions = functions::of(fd.as_fd()).map_err(fail)?;
+        Ok(Self {
+            id,
+            name: functions::name_of(fd.as_fd()).map_err(fail)?,
+            function: functions.first().map(|function| function.type_id),
+            fd,
+        })
+    }
+
+    pub fn describe(&self) -> String {
+        format!("{} (id {})", self.name, self.id)
+    }
+}
+
+/// What is on an interface.
+#[derive(Debug)]
+pub struct Present {
+    pub main: Program,
+    /// Behind the main one, in the order in which they run.
+    pub members: Vec<Program>,
+    pub mode: &'static str,
+}
+
+impl Present {
+    pub fn at(site: &Site) -> Result<Option<Self>> {
+        let Some(attachment) = site.interface.xdp_attached(site.namespace.as_ref())? else {
+            return Ok(None);
+        };
+        let main = Program::open(attachment.program_id)?;
+        let members = Dispatcher::read(main.id).map_or_else(Vec::new, |found| found.members);
+        Ok(Some(Self {
+            main,
+            members: members
+                .iter()
+                .map(|member| Program::open(member.program))
+                .collect::<Result<_>>()?,
+            mode: attachment.mode,
+        }))
+    }
+
+    pub fn attachment(&self) -> Attachment {
+        Attachment {
+            mode: self.mode,
+            program_id: self.main.id,
+        }
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Program> {
+        std::iter::once(&self.main).chain(&self.members)
+    }
+
+    /// The programs that are meant, in the order in which packets meet them.
+    pub fn choose(&self, programs: &Programs, site: &Site) -> Result<Vec<&Program>> {
+        let chosen: Vec<&Program> = match programs {
+            Programs::Attached => vec![&self.main],
+            Programs::All => self.all().collect(),
+            Programs::Named(name) => self.all().filter(|one| one.name == *name).collect(),
+            Programs::Id(id) => self.all().filter(|one| one.id == *id).collect(),
+        };
+        if chosen.is_empty() {
+            let there: Vec<String> = self.all().map(Program::describe).collect();
+            let wanted = match programs {
+                Programs::Id(id) => format!("with the id {id}"),
+                Programs::Named(name) => format!("called {name}"),
+                Programs::Attached | Programs::All => String::new(),
+            };
+            return Err(Error::failed(
+                format!("cannot look at an XDP program on {}", site.label),
+                format!("none {wanted} is there, but {}", there.join(", ")),
+            )
+            .mend("name one of these with --program, or say --program all"));
+        }
+        Ok(chosen)
+    }
+}

@@ -1,0 +1,270 @@
+//! What the tracing programs of one site are made from, and which of them stands where.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use trawl_filter::lower::Target;
+use trawl_kernel::bpf::object::{self, TapProgram};
+use trawl_kernel::bpf::program::{self, LoadOptions, Traced};
+use trawl_kernel::bpf::{link, map};
+use trawl_kernel::layout::{TRACE_COPY, TRACE_SCRATCH_SIZE, TapConfig};
+use trawl_kernel::netns::Namespace;
+use trawl_kernel::ring::Rings;
+use trawl_kernel::{Error, Result, events};
+
+use super::choose::Program;
+use super::explain_attach;
+use crate::assembly::{Assembly, Carries, PointIds, program_maps};
+use crate::site::{At, Options, Site};
+
+const DIRECTION_INBOUND: u32 = 1;
+const ACTIONS: u32 = 5;
+/// The map of bpf/tap_trace.bpf.c.
+const SCRATCH: &str = "trace_scratch";
+
+/// What a tracing program does with a packet; the names are those of bpf/tap_trace.bpf.c.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The packet's first entry, where it is decided on for all that follow.
+    Decide,
+    /// The packet's first entry, where it only gets its identifier.
+    Begin,
+    Entry,
+    /// An exit that keeps to what was decided.
+    Exit,
+    /// An exit that decides for itself.
+    Alone,
+}
+
+impl Role {
+    fn is_exit(self) -> bool {
+        matches!(self, Self::Exit | Self::Alone)
+    }
+
+    fn filters(self) -> bool {
+        matches!(self, Self::Decide | Self::Alone)
+    }
+
+    fn program(self) -> &'static str {
+        match self {
+            Self::Decide => "trawl_decide",
+            Self::Begin => "trawl_begin",
+            Self::Entry => "trawl_entry",
+            Self::Exit => "trawl_exit",
+            Self::Alone => "trawl_alone",
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Plan {
+    site: Site,
+    config: TapConfig,
+    block: Option<Vec<u64>>,
+    rings: Arc<Rings>,
+    scratch: OwnedFd,
+    pub entry: bool,
+    pub exit: bool,
+    /// The first entry decides for all that follow.
+    linked: bool,
+    several: bool,
+}
+
+impl Plan {
+    pub fn new(assembly: &mut Assembly<'_>, site: &Site, several: bool) -> Result<Self> {
+        let options = assembly.options;
+        let at = options.at.unwrap_or(At::Exit);
+        let rings = assembly.program_rings()?;
+        let mut config = assembly.config(&rings);
+        config.only_ifindex = site.interface.index;
+        config.only_namespace = namespace_number(site)?;
+        config.wanted_verdicts = wanted_verdicts(options);
+        let block = match &options.filter {
+            Some(filter) => {
+                Some(filter.block(site, config.snaplen, &Target::copy(TRACE_COPY as u16))?)
+            }
+            None => None,
+        };
+        let cpus = events::cpu_count() as u32;
+        Ok(Self {
+            site: site.clone(),
+            config,
+            block,
+            rings,
+            scratch: map::create_mmapable_array("trawl_scratch", TRACE_SCRATCH_SIZE as u32, cpus)?,
+            entry: at.entry(),
+            exit: at.exit(),
+            linked: at.entry() || options.filter_at == Some(At::Entry),
+            several,
+        })
+    }
+
+    /// What stands at the first entry of all, if anything has to.
+    pub fn leader(&self) -> Option<Role> {
+        match (self.linked, self.several) {
+            (true, _) => Some(Role::Decide),
+            (false, true) => Some(Role::Begin),
+            (false, false) => None,
+        }
+    }
+
+    pub fn exit_role(&self) -> Role {
+        if self.linked { Role::Exit } else { Role::Alone }
+    }
+
+    /// Puts a tracing program at an end of this program. Without a point it makes no records.
+    pub fn attach(&self, role: Role, at: &Program, ids: Option<PointIds>) -> Result<OwnedFd> {
+        let Some(function) = at.function else {
+            return Err(Error::failed(
+                format!(
+                    "cannot look at the XDP program {} on {}",
+                    at.describe(),
+                    self.site.label
+                ),
+                "it was loaded without type information",
+            )
+            .mend("compile it with -g, or use --tap packet"));
+        };
+        let (name, ready) = self.prepare(role, ids)?;
+        let attach_type = match role.is_exit() {
+            true => program::ATTACH_FEXIT,
+            false => program::ATTACH_FENTRY,
+        };
+        let loaded = ready.load(&LoadOptions {
+            name: &name,
+            kind: program::TRACING,
+            license: "GPL",
+            expected_attach_type: attach_type,
+            flags: 0,
+            ifindex: 0,
+            traced: Some(Traced {
+                program: at.fd.as_fd(),
+                function,
+            }),
+        })?;
+        link::attach_tracing(loaded.as_fd()).map_err(|e| explain_attach(e, &at.name, &self.site))
+    }
+
+    /// The program for a role, under its name.
+    fn prepare(&self, role: Role, ids: Option<PointIds>) -> Result<(String, TapProgram)> {
+        let mut config = self.config;
+        config.silent = u32::from(ids.is_none());
+        config.shared_id = u32::from(self.several);
+        if let Some(ids) = ids {
+            let carries = match role.is_exit() {
+                true => Carries::XdpAsSeen,
+                false => Carries::Nothing,
+            };
+            config.first = ids.record(DIRECTION_INBOUND, carries);
+        }
+        let block = self.block.as_ref().filter(|_| role.filters());
+        let name = match block {
+            Some(_) => format!("{}_f", role.program()),
+            None => role.program().to_owned(),
+        };
+        let mut maps = program_maps(&self.rings, None);
+        maps.push((SCRATCH, self.scratch.as_fd()));
+        let mut ready = TapProgram::prepare(object::TRACE, &name, &config, &maps)?;
+        if let Some(block) = block {
+            ready.filter(block)?;
+        }
+        Ok((name, ready))
+    }
+}
+
+/// What the kernel calls the site's network namespace.
+fn namespace_number(site: &Site) -> Result<u32> {
+    let (_, inode) = match &site.namespace {
+        Some(namespace) => namespace.identity(),
+        None => Namespace::current()?.identity(),
+    };
+    Ok(inode as u32)
+}
+
+fn wanted_verdicts(options: &Options) -> u32 {
+    let Some(set) = &options.verdicts else {
+        return u32::MAX;
+    };
+    let wanted = (0..ACTIONS).filter(|action| set.contains(u64::from(*action)));
+    wanted.map(|action| 1 << action).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Choice;
+    use crate::assembly::Host;
+    use crate::filter::Filter;
+    use crate::site::{Mode, TimeSource};
+    use trawl_kernel::ring::Geometry;
+
+    fn options(filter: Option<&str>) -> Options {
+        Options {
+            tap: Choice::Xdp,
+            direction: None,
+            programs: None,
+            at: Some(At::Both),
+            verdicts: None,
+            mode: Mode::NativeFirst,
+            hook: None,
+            time: TimeSource::System,
+            filter: filter.map(|text| Filter::Expression(text.to_owned())),
+            filter_at: None,
+            queue: None,
+            cpu: None,
+            sample: None,
+            rate_limit: None,
+            snaplen: 262_144,
+            count: None,
+            duration: None,
+            geometry: Geometry::for_size(1 << 20).expect("a size that is allowed"),
+            promiscuous: false,
+        }
+    }
+
+    /// Where tracing programs are refused before the verifier has looked at them, it looks at them as raw
+    /// tracepoints, which take the same arguments and may do the same.
+    #[test]
+    fn the_verifier_takes_each_program() {
+        if !trawl_kernel::probe::has_capability(trawl_kernel::probe::Capability::SysAdmin) {
+            eprintln!("SKIPPED: it takes root");
+            return;
+        }
+        let host = Host {
+            os: String::new(),
+            hardware: String::new(),
+            application: String::new(),
+        };
+        let site = Site::find("lo", None).expect("every namespace has one");
+        for filter in [None, Some("udp port 53 or ip6 or greater 1000")] {
+            let options = options(filter);
+            let mut assembly = Assembly::new(&options, host.clone(), 1);
+            let plan = Plan::new(&mut assembly, &site, true).expect("a plan");
+            let rings = assembly.program_rings().expect("rings");
+            let ids = assembly
+                .add_point(0, &site, &rings, "xdp", "xdp exit")
+                .expect("a point");
+            for (role, ids) in [
+                (Role::Decide, Some(ids)),
+                (Role::Decide, None),
+                (Role::Begin, None),
+                (Role::Entry, Some(ids)),
+                (Role::Exit, Some(ids)),
+                (Role::Alone, Some(ids)),
+            ] {
+                let (name, ready) = plan.prepare(role, ids).expect("a program");
+                ready
+                    .load(&LoadOptions {
+                        name: &name,
+                        kind: program::RAW_TRACEPOINT,
+                        license: "GPL",
+                        expected_attach_type: 0,
+                        flags: 0,
+                        ifindex: 0,
+                        traced: None,
+                    })
+                    .unwrap_or_else(|e| panic!("{role:?}: {e}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! The programs that are looked at, each with its points, and with what is attached to it now.
+
+use std::os::fd::OwnedFd;
+
+use trawl_kernel::Result;
+
+use super::choose::{Present, Program};
+use super::plan::{Plan, Role};
+use crate::assembly::{Assembly, PointIds};
+use crate::site::Site;
+
+/// Which program takes the place of one that has gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Follow {
+    /// The one that is attached then.
+    Attached,
+    /// One of the same name.
+    Name,
+    Nobody,
+}
+
+/// The points of one program.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    entry: Option<PointIds>,
+    exit: Option<PointIds>,
+}
+
+#[derive(Debug)]
+pub struct Slot {
+    /// The program that is looked at now.
+    id: Option<u32>,
+    name: String,
+    follow: Follow,
+    ends: Ends,
+    links: Vec<OwnedFd>,
+    /// Found, and not attached to yet.
+    is_new: bool,
+}
+
+impl Slot {
+    pub fn new(program: &Program, follow: Follow, ends: Ends) -> Self {
+        Self {
+            id: Some(program.id),
+            name: program.name.clone(),
+            follow,
+            ends,
+            links: Vec::new(),
+            is_new: true,
+        }
+    }
+
+    /// Turns to the program that is there now, if that is another one.
+    fn move_to(&mut self, now: Option<&Program>, label: &str, news: &mut Vec<String>) {
+        if now.map(|program| program.id) == self.id {
+            return;
+        }
+        self.links.clear();
+        let before = &self.name;
+        news.push(match now {
+            Some(program) if self.id.is_some() => format!(
+                "{label}: the XDP program {before} was replaced by {}, which is looked at now; packets in between were not seen",
+                program.describe()
+            ),
+            Some(program) => format!("{label}: looking at the XDP program {}", program.describe()),
+            None if self.follow == Follow::Nobody => {
+                format!("{label}: the XDP program {before} is not run any more")
+            }
+            None => format!(
+                "{label}: the XDP program {before} is not run any more; nothing is seen until it or another one is"
+            ),
+        });
+        self.id = now.map(|program| program.id);
+        self.is_new = now.is_some();
+        if let Some(program) = now {
+            self.name.clone_from(&program.name);
+        }
+    }
+
+    /// Where it is found among the programs that are there now.
+    fn find<'p>(&self, present: &'p Present) -> Option<&'p Program> {
+        let by_id = || present.all().find(|one| Some(one.id) == self.id);
+        match self.follow {
+            Follow::Attached => Some(&present.main),
+            Follow::Name => by_id().or_else(|| present.all().find(|one| one.name == self.name)),
+            Follow::Nobody => by_id(),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Slots {
+    plan: Plan,
+    label: String,
+    slots: Vec<Slot>,
+    /// What stands at the first entry without making records, and the program it stands at.
+    leader: Option<(u32, OwnedFd)>,
+}
+
+impl Slots {
+    pub fn new(plan: Plan, site: &Site) -> Self {
+        Self {
+            plan,
+            label: site.label.clone(),
+            slots: Vec::new(),
+            leader: None,
+        }
+    }
+
+    pub fn add_points(
+        &self,
+        name: Option<&str>,
+        index: usize,
+        site: &Site,
+        assembly: &mut Assembly<'_>,
+        mode: &'static str,
+    ) -> Result<Ends> {
+        let rings = assembly.program_rings()?;
+        let mut add = |end: &str| {
+            let hook = match name {
+                Some(name) => format!("{end} {name}"),
+                None => end.to_owned(),
+            };
+            let ids = assembly.add_point(index, site, &rings, "xdp", &hook)?;
+            assembly.set_mode(ids.point, mode);
+            Ok(ids)
+        };
+        Ok(Ends {
+            entry: self.plan.entry.then(|| add("xdp entry")).transpose()?,
+            exit: self.plan.exit.then(|| add("xdp exit")).transpose()?,
+        })
+    }
+
+    pub fn add(&mut self, slot: Slot) {
+        self.slots.push(slot);
+    }
+
+    /// Looks at all of them, as they are found now, and lets go of those that are not. Says what changed.
+    pub fn attach(&mut self, present: Option<&Present>) -> Result<Vec<String>> {
+        let mut news = Vec::new();
+        for slot in &mut self.slots {
+            let now = present.and_then(|present| slot.find(present));
+            slot.move_to(now, &self.label, &mut news);
+        }
+        let Some(present) = present else {
+            self.leader = None;
+            return Ok(news);
+        };
+        let first = match self.slots.as_slice() {
+            [only] => only.find(present),
+            _ => Some(&present.main),
+        };
+        if self.leader.as_ref().map(|(id, _)| *id) != first.map(|program| program.id) {
+            self.leader = None;
+        }
+        // The exits come first and the first entry last: a packet that is seen there finds everything else in place.
+        let exit = self.plan.exit_role();
+        self.fill(present, |slot| slot.ends.exit, |_| Some(exit))?;
+        let is_first = |program: &Program| first.is_some_and(|first| first.id == program.id);
+        let later = |program: &Program| (!is_first(program)).then_some(Role::Entry);
+        self.fill(present, |slot| slot.ends.entry, later)?;
+        let leader = self.plan.leader();
+        self.fill(
+            present,
+            |slot| slot.ends.entry,
+            |program| leader.filter(|_| is_first(program)),
+        )?;
+        self.lead(first)?;
+        self.slots
+            .iter_mut()
+            .filter(|slot| slot.find(present).is_some())
+            .for_each(|slot| slot.is_new = false);
+        Ok(news)
+    }
+
+    /// Attaches to one end of each program that has just been found.
+    fn fill(
+        &mut self,
+        present: &Present,
+        end: impl Fn(&Slot) -> Option<PointIds>,
+        role: impl Fn(&Program) -> Option<Role>,
+    ) -> Result<()> {
+        for slot in self.slots.iter_mut().filter(|slot| slot.is_new) {
+            if let Some(program) = slot.find(present)
+                && let Some(ids) = end(slot)
+                && let Some(role) = role(program)
+            {
+                let link = self.plan.attach(role, program, Some(ids))?;
+                slot.links.push(link);
+            }
+        }
+        Ok(())
+    }
+
+    /// What has to stand at the first entry where no record is made there.
+    fn lead(&mut self, first: Option<&Program>) -> Result<()> {
+        let Some((role, program)) = self.plan.leader().zip(first) else {
+            return Ok(());
+        };
+        let records = |slot: &Slot| slot.id == Some(program.id) && slot.ends.entry.is_some();
+        if self.leader.is_none() && !self.slots.iter().any(records) {
+            let link = self.plan.attach(role, program, None)?;
+            self.leader = Some((program.id, link));
+        }
+        Ok(())
+    }
+
+    /// None of the programs is there, and none will take its place.
+    pub fn are_over(&self) -> bool {
+        let is_over = |slot: &Slot| slot.id.is_none() && slot.follow == Follow::Nobody;
+        self.slots.iter().all(is_over)
+    }
+
+    pub fn clear(&mut self) {
+        self.leader = None;
+        self.slots.iter_mut().for_each(|slot| slot.links.clear());
+    }
+}

@@ -1,0 +1,1 @@
+//! Programs that come and go while they are looked at.
