@@ -10,8 +10,9 @@ use std::process::ExitCode;
 
 use clap::{ArgAction, ValueEnum};
 use serde::Serialize;
-use trawl_filter::lower::{Lowered, Target, lower};
+use trawl_filter::lower::{Lowered, Target};
 use trawl_filter::{Classic, LinkType, Options};
+use trawl_kernel::probe::{Answer, Feature};
 use trawl_kernel::{Error, Result};
 use trawl_tap::filter::Filter;
 
@@ -27,6 +28,9 @@ pub struct Args {
     /// A classic program, as `tcpdump -ddd` prints it, instead of an expression
     #[arg(long, value_name = "PROGRAM", conflicts_with = "expression")]
     cbpf: Option<String>,
+    /// Apply the expression to the packet inside VXLAN, GENEVE, GRE or IP-in-IP
+    #[arg(long, conflicts_with_all = ["cbpf", "dump"])]
+    inner: bool,
     /// Hooks to make eBPF instructions for
     #[arg(
         long,
@@ -76,10 +80,13 @@ enum HookName {
 impl HookName {
     /// As the taps at this hook have it.
     fn target(self) -> Target {
-        match self {
+        let target = match self {
             Self::Xdp => Target::xdp(),
             Self::Tc => Target::tc(),
-        }
+        };
+        // Whoever may not load programs may not try either; most kernels have these jumps.
+        let gotol = !matches!(Feature::FarJumps.probe(), Answer::NotSupported { .. });
+        Target { gotol, ..target }
     }
 
     fn word(self) -> &'static str {
@@ -100,6 +107,7 @@ impl Args {
     fn filter(&self) -> Filter {
         match &self.cbpf {
             Some(program) => Filter::Classic(program.clone()),
+            None if self.inner => Filter::Inner(self.expression.join(" ")),
             None => Filter::Expression(self.expression.join(" ")),
         }
     }
@@ -125,6 +133,8 @@ impl Args {
 #[derive(Debug, Serialize)]
 struct Report {
     filter: String,
+    #[serde(skip)]
+    inner: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     classic: Option<ClassicReport>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -162,6 +172,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
     let mut report = Report {
         filter: filter.text(),
+        inner: args.inner,
         classic: None,
         ebpf: Vec::new(),
         read: None,
@@ -170,7 +181,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
     if args.read.is_none() || args.check {
         let classic = filter.classic(&options)?;
         for hook in &args.hook {
-            report.ebpf.push(block(&classic, *hook, args.check)?);
+            report
+                .ebpf
+                .push(block(&filter, &options, *hook, args.check)?);
         }
         report.classic = Some(ClassicReport {
             instructions: classic.instructions().len(),
@@ -210,10 +223,14 @@ fn verdict(report: &Report) -> ExitCode {
     }
 }
 
-fn block(classic: &Classic, hook: HookName, wants_check: bool) -> Result<BlockReport> {
+fn block(
+    filter: &Filter,
+    options: &Options,
+    hook: HookName,
+    wants_check: bool,
+) -> Result<BlockReport> {
     let target = hook.target();
-    let Lowered { insns, stats } = lower(classic, &target)
-        .map_err(|e| Error::usage(format!("cannot run this filter at {}", hook.word()), e))?;
+    let Lowered { insns, stats } = filter.lower(options, &target)?;
     let check = wants_check
         .then(|| check::check(&insns, &target))
         .transpose()?;
@@ -255,7 +272,12 @@ fn for_people(report: &Report) -> String {
     if let Some(classic) = &report.classic {
         let _ = writeln!(
             text,
-            "classic BPF: {}",
+            "classic BPF{}: {}",
+            if report.inner {
+                ", for Ethernet frames inside"
+            } else {
+                ""
+            },
             count(classic.instructions, "instruction")
         );
         write_lines(&mut text, &classic.listing);

@@ -52,13 +52,7 @@ impl Filter {
             gotol: probe::has_far_jumps(),
             ..*target
         };
-        let lowered = match self {
-            Self::Inner(text) => self.inner(text, site, snaplen, target),
-            Self::Expression(_) | Self::Classic(_) => {
-                let classic = self.at_site(site, snaplen)?;
-                lower(&classic, target).map_err(|error| self.explain(&error))
-            }
-        }?;
+        let lowered = self.lower(&compiler_options(site, snaplen)?, target)?;
         Ok(lowered
             .insns
             .iter()
@@ -66,14 +60,26 @@ impl Filter {
             .collect())
     }
 
-    fn inner(&self, text: &str, site: &Site, snaplen: u32, target: &Target) -> Result<Lowered> {
-        let options = compiler_options(site, snaplen)?;
+    /// The instructions for packets of this link type.
+    pub fn lower(&self, options: &expression::Options, target: &Target) -> Result<Lowered> {
+        match self.inner(options)? {
+            Some(inner) => lower_inner(&inner, target),
+            None => lower(&self.classic(options)?, target),
+        }
+        .map_err(|error| self.explain(&error))
+    }
+
+    /// The programs for the packets inside, if those are meant.
+    pub fn inner(&self, options: &expression::Options) -> Result<Option<Inner>> {
+        let Self::Inner(text) = self else {
+            return Ok(None);
+        };
         if options.link != LinkType::ETHERNET {
-            let why = format!("{} carries no Ethernet frames", site.label);
+            let why = "only Ethernet frames are looked into";
             return Err(Error::failed("cannot look inside tunnels", why));
         }
-        Inner::compile(text, &options)
-            .and_then(|inner| lower_inner(&inner, target))
+        Inner::compile(text, options)
+            .map(Some)
             .map_err(|error| self.explain(&error))
     }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use trawl_filter::classic::{ancillary, op};
-use trawl_filter::{Classic, LinkType, Options};
+use trawl_filter::{Classic, Inner, LinkType, Options};
 use trawl_kernel::{Error, Result};
 use trawl_packet::read::{CaptureReader, ReadError};
 use trawl_tap::filter::Filter;
@@ -72,14 +72,41 @@ pub fn matches(path: &Path, filter: &Filter, options: &Options) -> Result<Matche
     })
 }
 
-fn program(filter: &Filter, options: &Options, link_type: u16) -> Result<Classic> {
-    let classic = filter.classic(&Options {
+/// What each packet is put to.
+enum Program {
+    Whole(Classic),
+    Inside(Box<Inner>),
+}
+
+impl Program {
+    fn run(&self, bytes: &[u8], length: u32) -> u32 {
+        match self {
+            Self::Whole(classic) => classic.run(bytes, length),
+            Self::Inside(inner) => inner.run(bytes, length),
+        }
+    }
+
+    fn parts(&self) -> Vec<&Classic> {
+        match self {
+            Self::Whole(classic) => vec![classic],
+            Self::Inside(inner) => vec![&inner.ethernet, &inner.raw],
+        }
+    }
+}
+
+fn program(filter: &Filter, options: &Options, link_type: u16) -> Result<Program> {
+    let options = Options {
         link: dlt(link_type),
         ..*options
-    })?;
-    let asks_for_facts = classic
-        .instructions()
-        .iter()
+    };
+    let program = match filter.inner(&options)? {
+        Some(inner) => Program::Inside(Box::new(inner)),
+        None => Program::Whole(filter.classic(&options)?),
+    };
+    let asks_for_facts = program
+        .parts()
+        .into_iter()
+        .flat_map(Classic::instructions)
         .any(|i| i.class() == op::LD && i.code & 0xe0 == op::ABS && i.k >= ancillary::AD_OFF);
     if asks_for_facts {
         return Err(Error::usage(
@@ -88,7 +115,7 @@ fn program(filter: &Filter, options: &Options, link_type: u16) -> Result<Classic
              not among its bytes",
         ));
     }
-    Ok(classic)
+    Ok(program)
 }
 
 /// libpcap's number for a file's link type. They are the same but for the oldest, which systems

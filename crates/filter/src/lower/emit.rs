@@ -1,27 +1,26 @@
 //! From blocks of operations to instructions: both versions of a program, and what joins them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::assembler::{Assembler, Label};
 use super::decide;
 use super::flow::{self, Plan, Reader};
-use super::graph::{self, At, Decoder, End, Graph, Op, Return, Value};
+use super::graph::{self, Decoder, End, Graph, Return, Value};
 use super::layout::{reg, slot};
+use super::slow;
 use super::values::{self, LiveAtStart};
 use super::{Hook, Lowered, Stats, Target};
 use crate::classic::{Classic, MAX_BACKWARD_JUMPS};
-use crate::ebpf::{Insn, helper, op};
+use crate::ebpf::{Insn, op};
 use crate::error::FilterError;
 
 /// Offsets in `__sk_buff`.
-mod skb {
+pub(super) mod skb {
     pub const LEN: i16 = 0;
     pub const VLAN_PRESENT: i16 = 20;
     pub const VLAN_TCI: i16 = 24;
     pub const VLAN_PROTO: i16 = 28;
 }
-
-const TAG_LENGTH: i32 = 4;
 
 /// How the packet's bytes lie in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,17 +74,8 @@ pub(super) struct Version {
     returns: Returns,
     fast: Vec<Label>,
     /// Places of the slow version that something leads to.
-    slow: BTreeMap<(usize, usize), Label>,
-    slow_start: Label,
-}
-
-/// The way out of a fast version.
-struct Stub {
-    label: Label,
-    version: usize,
-    block: usize,
-    op: usize,
-    needed: u32,
+    pub(super) slow: BTreeMap<(usize, usize), Label>,
+    pub(super) slow_start: Label,
 }
 
 pub(super) struct Emitter<'a> {
@@ -96,7 +86,7 @@ pub(super) struct Emitter<'a> {
     /// One tail for each constant that is returned.
     tails: BTreeMap<u32, Label>,
     pub(super) versions: Vec<Version>,
-    stubs: Vec<Stub>,
+    pub(super) stubs: Vec<slow::Stub>,
     checks: usize,
     /// Whether the fast versions have the packet's length in a register.
     pub(super) keeps_length: bool,
@@ -165,7 +155,7 @@ impl<'a> Emitter<'a> {
         flow::cut_hopeless(&mut graph);
         let start = values::remove_dead(&mut graph);
         values::settle_loads(&mut graph, self.target)?;
-        self.keeps_length |= !self.is_slow_only() && asks_length(&graph, view);
+        self.keeps_length |= !self.is_slow_only() && slow::asks_length(&graph, view);
         let plan = flow::plan(
             &graph,
             Reader {
@@ -210,43 +200,7 @@ impl<'a> Emitter<'a> {
         self.emit(op::store(op::H, reg::SCRATCH, slot::TAG + 2, reg::TMP));
     }
 
-    /// Puts the packet's length into a register, in the fast version.
-    fn ask_length(&mut self, view: View) {
-        match self.target.hook {
-            Hook::Copy { .. } => {}
-            Hook::Xdp if self.target.load_helper => {
-                let kept = [
-                    (6, reg::CONTEXT),
-                    (7, reg::DATA),
-                    (8, reg::DATA_END),
-                    (9, reg::SCRATCH),
-                ];
-                for (keeper, register) in kept {
-                    self.emit(op::mov(keeper, register));
-                }
-                self.emit(op::call(helper::XDP_GET_BUFF_LEN));
-                self.emit(op::mov32(reg::LENGTH, reg::TMP));
-                for (keeper, register) in kept {
-                    self.emit(op::mov(register, keeper));
-                }
-            }
-            // Kernels without the load helper have no length helper either, nor packets in pieces.
-            Hook::Xdp => {
-                self.emit(op::mov(reg::LENGTH, reg::DATA_END));
-                self.emit(op::alu(op::SUB, reg::LENGTH, reg::DATA));
-            }
-            Hook::Tc | Hook::Socket => self.skb_length(reg::LENGTH, reg::CONTEXT, view),
-        }
-    }
-
-    fn skb_length(&mut self, into: u8, context: u8, view: View) {
-        self.emit(op::load(op::W, into, context, skb::LEN));
-        if view == View::Tagged {
-            self.emit(op::alu_imm(op::ADD, into, TAG_LENGTH));
-        }
-    }
-
-    fn initialise(&mut self, version: usize, mode: Mode) {
+    pub(super) fn initialise(&mut self, version: usize, mode: Mode) {
         let v = &self.versions[version];
         if mode == Mode::Fast && self.keeps_length && v.greatest_base.is_none() {
             self.ask_length(v.view);
@@ -326,7 +280,7 @@ impl<'a> Emitter<'a> {
         true
     }
 
-    fn block_end(&mut self, version: usize, mode: Mode, block: usize) {
+    pub(super) fn block_end(&mut self, version: usize, mode: Mode, block: usize) {
         match self.versions[version].graph.blocks[block].end {
             End::Return(value) => self.give_back(version, mode, value),
             End::Goto(to) => {
@@ -394,7 +348,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// The tail that a block amounts to, if it does nothing but return a constant.
-    fn tail_of(&mut self, version: usize, _mode: Mode, block: usize) -> Option<Label> {
+    pub(super) fn tail_of(&mut self, version: usize, _mode: Mode, block: usize) -> Option<Label> {
         let v = &self.versions[version];
         let b = &v.graph.blocks[block];
         match (b.end, v.returns) {
@@ -414,124 +368,6 @@ impl<'a> Emitter<'a> {
         match mode {
             Mode::Fast => self.versions[version].fast[block],
             Mode::Slow => self.slow_label(version, block, 0),
-        }
-    }
-
-    fn slow_label(&mut self, version: usize, block: usize, op: usize) -> Label {
-        let asm = &mut self.asm;
-        *self.versions[version]
-            .slow
-            .entry((block, op))
-            .or_insert_with(|| asm.label())
-    }
-
-    /// Where a fast version goes when it cannot say that the bytes are there.
-    pub(super) fn leave(&mut self, version: usize, block: usize, op: usize, needed: u32) -> Label {
-        if self.target.helper().is_none() {
-            return self.no_match;
-        }
-        let label = self.asm.label();
-        self.stubs.push(Stub {
-            label,
-            version,
-            block,
-            op,
-            needed,
-        });
-        label
-    }
-
-    /// The beginning of a slow version, for something that is in slow mode already.
-    pub(super) fn slow_start(&mut self, version: usize) -> Label {
-        self.slow_label(version, 0, 0);
-        self.versions[version].slow_start
-    }
-
-    fn emit_stubs(&mut self) {
-        for stub in std::mem::take(&mut self.stubs) {
-            if !self.asm.is_used(stub.label) {
-                continue;
-            }
-            self.asm.place(stub.label);
-            let length = self.go_slow(stub.version);
-            if stub.needed > 0 {
-                self.asm
-                    .jump_if32(op::JLT, length, stub.needed, self.no_match);
-            }
-            let to = self.slow_label(stub.version, stub.block, stub.op);
-            self.asm.goto(to);
-        }
-    }
-
-    /// Puts things where a slow version, which calls helpers, keeps them; says in which register
-    /// the packet's length is.
-    fn go_slow(&mut self, version: usize) -> u8 {
-        self.emit(op::mov(reg::SLOW_SCRATCH, reg::SCRATCH));
-        self.emit(op::mov(reg::SLOW_CONTEXT, reg::CONTEXT));
-        let length = match self.target.hook {
-            _ if self.keeps_length => reg::LENGTH,
-            Hook::Xdp => {
-                self.emit(op::call(helper::XDP_GET_BUFF_LEN));
-                self.emit(op::mov32(reg::TMP, reg::TMP));
-                reg::TMP
-            }
-            _ => {
-                let view = self.versions[version].view;
-                self.skb_length(reg::TMP, reg::SLOW_CONTEXT, view);
-                reg::TMP
-            }
-        };
-        self.emit(op::store(op::DW, reg::SLOW_SCRATCH, slot::LENGTH, length));
-        length
-    }
-
-    /// Emits what is reached of a slow version.
-    pub(super) fn slow(&mut self, version: usize) {
-        // The verifier refuses code that nothing leads to, so first find what is led to.
-        let mut open: Vec<(usize, usize)> = self.versions[version].slow.keys().copied().collect();
-        let mut seen = BTreeSet::new();
-        while let Some((block, _)) = open.pop() {
-            if !seen.insert(block) {
-                continue;
-            }
-            for next in self.versions[version].graph.blocks[block].successors() {
-                if self.tail_of(version, Mode::Slow, next).is_none() {
-                    self.slow_label(version, next, 0);
-                    open.push((next, 0));
-                }
-            }
-        }
-        let slow_start = self.versions[version].slow_start;
-        if self.asm.is_used(slow_start) {
-            self.asm.place(slow_start);
-            self.initialise(version, Mode::Slow);
-            let first = self.slow_label(version, 0, 0);
-            self.asm.goto(first);
-        }
-        for block in seen {
-            let places: BTreeMap<usize, Label> = self.versions[version]
-                .slow
-                .range((block, 0)..=(block, usize::MAX))
-                .map(|(&(_, at), &label)| (at, label))
-                .collect();
-            let Some(&first) = places.keys().next() else {
-                continue;
-            };
-            let ops = self.versions[version].graph.blocks[block].ops.clone();
-            for index in first..=ops.len() {
-                if let Some(&label) = places.get(&index) {
-                    self.asm.place(label);
-                }
-                if let Some(operation) = ops.get(index) {
-                    let place = Place {
-                        version,
-                        block,
-                        op: index,
-                    };
-                    self.operation(place, Mode::Slow, operation);
-                }
-            }
-            self.block_end(version, Mode::Slow, block);
         }
     }
 
@@ -582,15 +418,6 @@ impl<'a> Emitter<'a> {
     pub(super) fn is_copy(&self) -> bool {
         matches!(self.target.hook, Hook::Copy { .. })
     }
-}
-
-/// Whether the fast version of a program has to know how long the packet is.
-fn asks_length(graph: &Graph, view: View) -> bool {
-    graph.blocks.iter().flat_map(|block| &block.ops).any(|op| {
-        matches!(op, Op::Length(_))
-            // Such a load is checked by itself, see `touch`.
-            || view == View::Tagged && matches!(op, Op::Touch { at: At::Ind(_), .. })
-    })
 }
 
 /// A point of a version.

@@ -56,6 +56,7 @@ mod layout;
 
 mod load;
 mod operations;
+mod slow;
 pub mod standalone;
 mod tree;
 mod values;

@@ -1,0 +1,187 @@
+//! The slow version of a program, which reads each field with a helper; the ways into it, and the packet's length, which
+//! only it and few programs beside it have to know.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Hook;
+use super::assembler::Label;
+use super::emit::{Emitter, Mode, Place, View, skb};
+use super::graph::{At, Graph, Op};
+use super::layout::{reg, slot};
+use crate::ebpf::{helper, op};
+
+const TAG_LENGTH: i32 = 4;
+
+/// The way out of a fast version.
+pub(super) struct Stub {
+    label: Label,
+    version: usize,
+    block: usize,
+    op: usize,
+    needed: u32,
+}
+
+/// Whether the fast version of a program has to know how long the packet is.
+pub(super) fn asks_length(graph: &Graph, view: View) -> bool {
+    graph.blocks.iter().flat_map(|block| &block.ops).any(|op| {
+        matches!(op, Op::Length(_))
+            // Such a load is checked by itself, see `touch`.
+            || view == View::Tagged && matches!(op, Op::Touch { at: At::Ind(_), .. })
+    })
+}
+
+impl Emitter<'_> {
+    /// Puts the packet's length into a register, in the fast version.
+    pub(super) fn ask_length(&mut self, view: View) {
+        match self.target.hook {
+            Hook::Copy { .. } => {}
+            Hook::Xdp if self.target.load_helper => {
+                let kept = [
+                    (6, reg::CONTEXT),
+                    (7, reg::DATA),
+                    (8, reg::DATA_END),
+                    (9, reg::SCRATCH),
+                ];
+                for (keeper, register) in kept {
+                    self.emit(op::mov(keeper, register));
+                }
+                self.emit(op::call(helper::XDP_GET_BUFF_LEN));
+                self.emit(op::mov32(reg::LENGTH, reg::TMP));
+                for (keeper, register) in kept {
+                    self.emit(op::mov(register, keeper));
+                }
+            }
+            // Kernels without the load helper have no length helper either, nor packets in pieces.
+            Hook::Xdp => {
+                self.emit(op::mov(reg::LENGTH, reg::DATA_END));
+                self.emit(op::alu(op::SUB, reg::LENGTH, reg::DATA));
+            }
+            Hook::Tc | Hook::Socket => self.skb_length(reg::LENGTH, reg::CONTEXT, view),
+        }
+    }
+
+    pub(super) fn skb_length(&mut self, into: u8, context: u8, view: View) {
+        self.emit(op::load(op::W, into, context, skb::LEN));
+        if view == View::Tagged {
+            self.emit(op::alu_imm(op::ADD, into, TAG_LENGTH));
+        }
+    }
+
+    pub(super) fn slow_label(&mut self, version: usize, block: usize, op: usize) -> Label {
+        let asm = &mut self.asm;
+        *self.versions[version]
+            .slow
+            .entry((block, op))
+            .or_insert_with(|| asm.label())
+    }
+
+    /// Where a fast version goes when it cannot say that the bytes are there.
+    pub(super) fn leave(&mut self, version: usize, block: usize, op: usize, needed: u32) -> Label {
+        if self.target.helper().is_none() {
+            return self.no_match;
+        }
+        let label = self.asm.label();
+        self.stubs.push(Stub {
+            label,
+            version,
+            block,
+            op,
+            needed,
+        });
+        label
+    }
+
+    /// The beginning of a slow version, for something that is in slow mode already.
+    pub(super) fn slow_start(&mut self, version: usize) -> Label {
+        self.slow_label(version, 0, 0);
+        self.versions[version].slow_start
+    }
+
+    pub(super) fn emit_stubs(&mut self) {
+        for stub in std::mem::take(&mut self.stubs) {
+            if !self.asm.is_used(stub.label) {
+                continue;
+            }
+            self.asm.place(stub.label);
+            let length = self.go_slow(stub.version);
+            if stub.needed > 0 {
+                self.asm
+                    .jump_if32(op::JLT, length, stub.needed, self.no_match);
+            }
+            let to = self.slow_label(stub.version, stub.block, stub.op);
+            self.asm.goto(to);
+        }
+    }
+
+    /// Puts things where a slow version, which calls helpers, keeps them; says in which register
+    /// the packet's length is.
+    pub(super) fn go_slow(&mut self, version: usize) -> u8 {
+        self.emit(op::mov(reg::SLOW_SCRATCH, reg::SCRATCH));
+        self.emit(op::mov(reg::SLOW_CONTEXT, reg::CONTEXT));
+        let length = match self.target.hook {
+            _ if self.keeps_length => reg::LENGTH,
+            Hook::Xdp => {
+                self.emit(op::call(helper::XDP_GET_BUFF_LEN));
+                self.emit(op::mov32(reg::TMP, reg::TMP));
+                reg::TMP
+            }
+            _ => {
+                let view = self.versions[version].view;
+                self.skb_length(reg::TMP, reg::SLOW_CONTEXT, view);
+                reg::TMP
+            }
+        };
+        self.emit(op::store(op::DW, reg::SLOW_SCRATCH, slot::LENGTH, length));
+        length
+    }
+
+    /// Emits what is reached of a slow version.
+    pub(super) fn slow(&mut self, version: usize) {
+        // The verifier refuses code that nothing leads to, so first find what is led to.
+        let mut open: Vec<(usize, usize)> = self.versions[version].slow.keys().copied().collect();
+        let mut seen = BTreeSet::new();
+        while let Some((block, _)) = open.pop() {
+            if !seen.insert(block) {
+                continue;
+            }
+            for next in self.versions[version].graph.blocks[block].successors() {
+                if self.tail_of(version, Mode::Slow, next).is_none() {
+                    self.slow_label(version, next, 0);
+                    open.push((next, 0));
+                }
+            }
+        }
+        let slow_start = self.versions[version].slow_start;
+        if self.asm.is_used(slow_start) {
+            self.asm.place(slow_start);
+            self.initialise(version, Mode::Slow);
+            let first = self.slow_label(version, 0, 0);
+            self.asm.goto(first);
+        }
+        for block in seen {
+            let places: BTreeMap<usize, Label> = self.versions[version]
+                .slow
+                .range((block, 0)..=(block, usize::MAX))
+                .map(|(&(_, at), &label)| (at, label))
+                .collect();
+            let Some(&first) = places.keys().next() else {
+                continue;
+            };
+            let ops = self.versions[version].graph.blocks[block].ops.clone();
+            for index in first..=ops.len() {
+                if let Some(&label) = places.get(&index) {
+                    self.asm.place(label);
+                }
+                if let Some(operation) = ops.get(index) {
+                    let place = Place {
+                        version,
+                        block,
+                        op: index,
+                    };
+                    self.operation(place, Mode::Slow, operation);
+                }
+            }
+            self.block_end(version, Mode::Slow, block);
+        }
+    }
+}
