@@ -11,6 +11,7 @@ use trawl_lab::bench::{
     Conditions, Group, Outcome, Plan, Run, Spread, capture_bandwidth, capture_filtered,
 };
 
+use crate::cleaner::Cleaner;
 use crate::terminal;
 
 /// Runs an experiment in labs of its own and prints its figures
@@ -58,23 +59,31 @@ struct Capture {
     json: bool,
 }
 
+/// Runs a plan, and says what it is at.
+type Experimenter = fn(&Plan, &mut dyn FnMut(&str)) -> Result<Outcome>;
+
 pub fn run(args: Args) -> Result<ExitCode> {
     let mut progress = |what: &str| {
         if terminal::stderr_is_terminal() {
             terminal::say(&format!("running: {what}"));
         }
     };
-    let (outcome, json) = match args.experiment {
-        Experiment::CaptureBandwidth(args) => {
-            let json = args.json;
-            (capture_bandwidth::run(&args.plan()?, &mut progress)?, json)
-        }
-        Experiment::XdpPrograms(args) => return programs::run(&args, &mut progress),
-        Experiment::CaptureFiltered(args) => {
-            let json = args.json;
-            (capture_filtered::run(&args.plan()?, &mut progress)?, json)
+    let (experiment, args): (Experimenter, _) = match args.experiment {
+        Experiment::CaptureBandwidth(args) => (capture_bandwidth::run, args),
+        Experiment::CaptureFiltered(args) => (capture_filtered::run, args),
+        Experiment::XdpPrograms(args) => {
+            // It writes no captures, so any directory will do.
+            let cleaner = Cleaner::of_bench(&std::env::temp_dir())?;
+            let code = programs::run(&args, &mut progress)?;
+            cleaner.dismiss();
+            return Ok(code);
         }
     };
+    let json = args.json;
+    let plan = args.plan()?;
+    let cleaner = Cleaner::of_bench(&plan.directory)?;
+    let outcome = experiment(&plan, &mut progress)?;
+    cleaner.dismiss();
     if json {
         let text = serde_json::to_string_pretty(&outcome)
             .map_err(|e| Error::failed("cannot put the results into JSON", e))?;

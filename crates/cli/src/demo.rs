@@ -1,7 +1,6 @@
 //! `trawl demo`: the main job from end to end. An XDP program drops everything on an interface of a lab; tcpdump sees
 //! nothing there, trawl records each packet with its verdict.
 
-mod cleaner;
 mod watchers;
 
 use std::fmt::Write as _;
@@ -18,8 +17,8 @@ use trawl_packet::pcapng::Verdict;
 use trawl_packet::print::{PacketView, PrintOptions, Printer};
 use trawl_packet::read::{CaptureReader, ReadError};
 
+use crate::cleaner::Cleaner;
 use crate::doctor::write_out;
-use cleaner::Cleaner;
 use watchers::Watcher;
 
 /// Shows in a lab of its own that trawl records what an XDP program drops and tcpdump misses
@@ -33,9 +32,6 @@ pub struct Args {
         default_value = "trawl-demo.pcapng"
     )]
     write: PathBuf,
-    /// Waits for the end of standard input, and cleans up after the demo whose lab this is
-    #[arg(long, value_name = "LAB", hide = true)]
-    clean_up: Option<String>,
 }
 
 /// Frames of several kinds, at leisure, and then one frame over and over as fast as it goes.
@@ -46,12 +42,8 @@ const SHOWN: usize = 5;
 const DISCARD_PORT: u16 = 9;
 
 pub fn run(args: Args) -> Result<ExitCode> {
-    if let Some(lab) = args.clean_up {
-        cleaner::stand_by(&lab);
-        return Ok(ExitCode::SUCCESS);
-    }
     let id = format!("demo-{}", std::process::id());
-    let mut cleaner = Cleaner::start(&id)?;
+    let mut cleaner = Cleaner::of_lab(&id)?;
     let lab = Pair::named(&id, &PairOptions::default())?;
     let good = show(&lab, &args.write, &mut cleaner)?;
     lab.remove()?;

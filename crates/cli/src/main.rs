@@ -2,6 +2,7 @@
 
 mod bench;
 mod capture;
+mod cleaner;
 mod demo;
 mod doctor;
 mod filter;
@@ -40,6 +41,8 @@ enum Command {
     Bench(bench::Args),
     Lab(lab::Args),
     Demo(demo::Args),
+    #[command(hide = true)]
+    StandBy(cleaner::Args),
     Completions(generate::Completions),
     Man(generate::Man),
 }
@@ -57,6 +60,10 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::StandBy(args) => {
+            cleaner::stand_by(&args);
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Completions(args) => generate::completions(args),
         Command::Man(args) => generate::man(args),
     };

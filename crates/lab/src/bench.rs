@@ -8,6 +8,7 @@ pub mod capture_filtered;
 mod clock;
 mod count;
 mod figures;
+mod leftovers;
 mod mechanism;
 mod peer;
 pub mod xdp_programs;
@@ -19,6 +20,7 @@ use trawl_kernel::host;
 
 pub use clock::ClockCost;
 pub use figures::{Findings, Median, Spread};
+pub use leftovers::clean_up;
 pub use mechanism::Run;
 pub use peer::Memory;
 

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use super::leftovers::file_prefix;
 use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::blocks;
 use trawl_packet::read::CaptureReader;
@@ -54,7 +55,7 @@ pub struct Scratch(PathBuf);
 
 impl Scratch {
     pub fn new(directory: &Path, name: &str) -> Result<Self> {
-        let path = directory.join(format!("trawl-bench-{}-{name}", std::process::id()));
+        let path = directory.join(file_prefix(std::process::id()) + name);
         File::create(&path)
             .map_err(|e| Error::os(format!("cannot write to {}", path.display()), e))?;
         Ok(Self(path))

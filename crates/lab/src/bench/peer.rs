@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::leftovers;
 use serde::Serialize;
 use trawl_kernel::process;
 use trawl_kernel::{Error, Result};
@@ -38,6 +39,7 @@ impl Peer {
     pub fn start(name: &str, command: &mut Command, cpu: usize, ready: &str) -> Result<Self> {
         let fail = |e| Error::os(format!("cannot start {name}"), e);
         let mut child = command
+            .env(leftovers::MARK, std::process::id().to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

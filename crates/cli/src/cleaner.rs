@@ -1,13 +1,27 @@
-//! A second process that removes the demo's lab when the demo cannot: it was interrupted, or killed. It stands apart
-//! from the terminal's signals, and learns of the end by the pipe between them.
+//! A second process that removes labs when the first cannot: it was interrupted, or killed. It stands apart from the
+//! terminal's signals, and learns of the end by the pipe between them.
 
+use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use trawl_kernel::{Error, Result, process};
 
 const ALL_IS_WELL: &str = "done";
+
+/// Waits for the end of standard input, and cleans up after the process at its other end
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+pub struct Args {
+    /// The lab of a demo
+    #[arg(long, value_name = "LAB")]
+    lab: Option<String>,
+    /// The directory where a benchmark, which is the parent of this process, puts its captures
+    #[arg(long, value_name = "DIR")]
+    bench: Option<PathBuf>,
+}
 
 #[derive(Debug)]
 pub struct Cleaner {
@@ -15,11 +29,22 @@ pub struct Cleaner {
 }
 
 impl Cleaner {
-    pub fn start(lab: &str) -> Result<Self> {
+    /// Looks after one lab.
+    pub fn of_lab(lab: &str) -> Result<Self> {
+        Self::start(&["--lab".as_ref(), lab.as_ref()])
+    }
+
+    /// Looks after all that a benchmark in this process makes.
+    pub fn of_bench(directory: &Path) -> Result<Self> {
+        Self::start(&["--bench".as_ref(), directory.as_os_str()])
+    }
+
+    fn start(what: &[&OsStr]) -> Result<Self> {
         let fail = |e| Error::os("cannot start the process that cleans up", e);
         let trawl = std::env::current_exe().map_err(fail)?;
         let child = Command::new(trawl)
-            .args(["demo", "--clean-up", lab])
+            .arg("stand-by")
+            .args(what)
             .stdin(Stdio::piped())
             .process_group(0)
             .spawn()
@@ -53,7 +78,9 @@ impl Drop for Cleaner {
 }
 
 /// The second process's whole life.
-pub fn stand_by(lab: &str) {
+pub fn stand_by(args: &Args) {
+    // Asked at once: later it may be another's.
+    let parent = std::os::unix::process::parent_id();
     let mut processes = Vec::new();
     for line in io::stdin().lines().map_while(io::Result::ok) {
         if line == ALL_IS_WELL {
@@ -61,9 +88,14 @@ pub fn stand_by(lab: &str) {
         }
         processes.extend(line.parse::<u32>().ok());
     }
-    // Nobody is there to be told of a failure, and the lab may be gone already.
+    // Nobody is there to be told of a failure, and what is to be removed may be gone already.
     for process in processes {
         let _ = process::interrupt(process);
     }
-    let _ = trawl_lab::remove(lab);
+    if let Some(lab) = &args.lab {
+        let _ = trawl_lab::remove(lab);
+    }
+    if let Some(directory) = &args.bench {
+        trawl_lab::bench::clean_up(parent, directory);
+    }
 }
