@@ -76,9 +76,9 @@ fn mend(feature: Feature, answer: &Answer) -> Option<&'static str> {
     match (feature, answer) {
         (Feature::Jit, _) => Some("sysctl -w net.core.bpf_jit_enable=1"),
         (Feature::LargeMap, Answer::Refused { .. }) => Some("ulimit -l unlimited"),
-        (Feature::Fentry | Feature::Fexit, _) => {
-            Some("use --tap hook where the program has a hook map, else --tap packet or tc")
-        }
+        (Feature::Fentry | Feature::Fexit, _) => Some(
+            "use --tap hook where the program has a hook map (trawl xdp load --tappable gives it one), else --tap packet or tc",
+        ),
         (Feature::Tcx, _) => Some("nothing to do: clsact serves instead"),
         (Feature::TaiClock, _) => {
             Some("nothing to do: the monotonic clock and its offset serve instead")

@@ -30,6 +30,7 @@ pub fn options(tap: Choice, filter: Filter) -> Options {
         tap,
         direction: None,
         at: None,
+        programs: None,
         verdicts: None,
         mode: Mode::NativeFirst,
         hook: None,

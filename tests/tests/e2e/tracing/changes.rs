@@ -1,1 +1,103 @@
-//! Programs that come and go while they are looked at.
+//! Programs that come and go while they are looked at, and a capture that is killed.
+
+use trawl_tests::pcapng::Contents;
+use trawl_tests::programs::Attached;
+use trawl_tests::witness::{nothing_attached, run, wait_unloaded};
+use trawl_tests::{Capture, frames};
+
+use super::lab;
+
+const FILE: &str = "traced";
+const DROPS: &str = "traced_drops_the_packet_one";
+const PASSES: &str = "traced_passes_to_the_next";
+
+#[test]
+fn a_program_that_is_replaced_is_followed() {
+    let Some(lab) = lab() else { return };
+    let mut program = Attached::native(FILE, DROPS, &lab.pair.b);
+    let file = lab.file("file.pcapng");
+    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "-w", &file]);
+    lab.send(&[frames::silent(64)], 3);
+    capture.wait_recorded(3);
+    program.replace(FILE, PASSES);
+    capture.wait_said(&format!("{DROPS} was replaced by {PASSES}"));
+    lab.send(&[frames::silent(64)], 4);
+    capture.wait_recorded(7);
+    capture.stop_well().assert_all_recorded(7);
+    let verdicts: Vec<Option<(u8, u64)>> = Contents::read(&file)
+        .packets
+        .iter()
+        .map(|packet| packet.verdict())
+        .collect();
+    assert_eq!(verdicts[..3], [Some((2, 1)); 3]);
+    assert_eq!(verdicts[3..], [Some((2, 2)); 4]);
+}
+
+#[test]
+fn a_capture_goes_on_when_its_program_is_unloaded_and_another_one_comes() {
+    let Some(lab) = lab() else { return };
+    let program = Attached::native(FILE, DROPS, &lab.pair.b);
+    let file = lab.file("file.pcapng");
+    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--at", "both", "-w", &file]);
+    lab.send(&[frames::silent(64)], 3);
+    capture.wait_recorded(6);
+    let id = program.id();
+    drop(program);
+    capture.wait_said(&format!("{DROPS} is not run any more"));
+    // trawl does not keep it.
+    wait_unloaded(u64::from(id));
+    let _program = Attached::native(FILE, PASSES, &lab.pair.b);
+    capture.wait_said(&format!("looking at the XDP program {PASSES}"));
+    lab.send(&[frames::silent(64)], 2);
+    capture.wait_recorded(10);
+    capture.stop_well().assert_all_recorded(10);
+    assert_eq!(Contents::read(&file).packets.len(), 10);
+}
+
+#[test]
+fn a_capture_of_one_program_by_number_ends_with_it() {
+    let Some(lab) = lab() else { return };
+    let program = Attached::native(FILE, DROPS, &lab.pair.b);
+    let file = lab.file("file.pcapng");
+    let id = program.id().to_string();
+    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "-p", &id, "-w", &file]);
+    lab.send(&[frames::silent(64)], 3);
+    capture.wait_recorded(3);
+    drop(program);
+    let finished = capture.wait();
+    assert!(
+        finished
+            .stderr
+            .contains(&format!("{DROPS} is not run any more")),
+        "{}",
+        finished.stderr
+    );
+    finished.summary_of_success().assert_all_recorded(3);
+    assert_eq!(Contents::read(&file).packets.len(), 3);
+}
+
+#[test]
+fn a_killed_capture_leaves_the_program_alone() {
+    let Some(lab) = lab() else { return };
+    let program = Attached::native(FILE, DROPS, &lab.pair.b);
+    let file = lab.file("file.pcapng");
+    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--at", "both", "-w", &file]);
+    lab.send(&[frames::silent(64)], 3);
+    capture.wait_recorded(6);
+    let id = format!("\"target_obj_id\":{}", program.id());
+    assert!(
+        run("bpftool", &["-j", "link", "show"]).contains(&id),
+        "it is looked at"
+    );
+    capture.kill();
+    trawl_tests::wait_until("nobody looks at the program", || {
+        !run("bpftool", &["-j", "link", "show"]).contains(&id)
+    });
+    // All that was recorded is there, and a new capture finds things as the first one did.
+    assert_eq!(Contents::read(&file).packets.len(), 6);
+    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "-c", "2", "-w", &file]);
+    lab.send(&[frames::silent(64)], 2);
+    capture.wait().summary_of_success().assert_all_recorded(2);
+    drop(program);
+    nothing_attached(&lab.pair.b);
+}

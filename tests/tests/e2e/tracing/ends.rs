@@ -104,7 +104,7 @@ fn a_rewriting_program_is_seen_as_packets_came_and_as_they_left() {
     let file = lab.file("file.pcapng");
     let sent = numbered(10);
     // What matched at entry is recorded at exit, although it would not match there.
-    let filter = ["ether", "proto", "0x88b5"];
+    let filter = ["ether proto 0x88b5"];
     let fixed = ["-i", &lab.receiver(), "--at", "both", "-w", &file];
     let capture = Capture::start(&lab, &[&fixed[..], &filter].concat());
     lab.send(&sent, 10);
