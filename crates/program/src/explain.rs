@@ -12,6 +12,7 @@ use trawl_kernel::netlink::{Peer, Refusal, XdpAttachment, XdpMode, veth_peer};
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::probe::{Capability, missing_capabilities};
 
+use crate::dispatcher::Dispatcher;
 use crate::site::Site;
 use crate::standing::Standing;
 use crate::verifier;
@@ -114,6 +115,20 @@ fn again(error: &std::io::Error) -> std::io::Error {
 /// Something is attached already.
 pub fn occupied(site: &Site, present: XdpAttachment, standing: &[Standing]) -> Error {
     let id = present.program_id;
+    if let Some(dispatcher) = Dispatcher::read(id) {
+        return Error::failed(
+            format!("cannot attach to {}", site.label()),
+            format!(
+                "a chain by libxdp's protocol is on it (dispatcher {id}, programs: {}), which only programs from object \
+                 files can join that are not tappable",
+                dispatcher.members.len()
+            ),
+        )
+        .mend(format!(
+            "--replace takes the whole chain's place; trawl xdp unload {} --all takes it off",
+            site.label()
+        ));
+    }
     let ours = standing.iter().find(|one| one.id() == id);
     let name = match ours {
         Some(ours) => format!(

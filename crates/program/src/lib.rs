@@ -32,6 +32,7 @@ pub mod dispatcher;
 mod explain;
 pub mod guard;
 pub mod load;
+mod map_pins;
 pub mod maps;
 pub mod place;
 pub mod ready;

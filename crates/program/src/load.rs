@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 use trawl_kernel::bpf::loader::{LoadFailure, LoadedFile, MapEntry, ObjectFile, ProgramEntry};
 use trawl_kernel::bpf::{info, map, program};
-use trawl_kernel::{Error, Result, bpffs};
+use trawl_kernel::{Error, Result};
 
 use crate::chain::Seat;
 use crate::explain;
+use crate::map_pins::Pins;
 use crate::ready::{Change, Readiness};
 use crate::record::Record;
 use crate::run_config::RunConfig;
-use crate::site::{Site, make_directory};
-use crate::standing::all_pins;
+use crate::site::Site;
 use crate::tappable::{self, Fitted, Hooks, Problem};
 
 /// The largest file that is taken for an object file.
@@ -275,8 +275,14 @@ impl Source {
             self.object.set_linear(&name);
             targets.iter().for_each(|one| self.object.set_linear(one));
         }
-        let mut pins = Pins::default();
-        self.place_pins(&mut pins)?;
+        if let Role::Instead { .. } = role {
+            for target in &targets {
+                self.object.drop_attach_type(target).map_err(|e| {
+                    Error::os(format!("cannot put {target} behind a dispatcher"), e)
+                })?;
+            }
+        }
+        let mut pins = Pins::place(&mut self.object, self.pin_maps.as_deref())?;
         let mut fitted = self.fit_hooks(&name, &targets)?;
         let with_hooks = !fitted.maps.is_empty();
         let label = self.label;
@@ -353,56 +359,6 @@ impl Source {
             Err(Problem::Other(error)) => Err(error),
         }
     }
-
-    /// Tells libbpf where maps are to be pinned, and notes what was not there before.
-    fn place_pins(&mut self, pins: &mut Pins) -> Result<()> {
-        let maps = self.object.maps();
-        if let Some(directory) = self.pin_maps.clone() {
-            let directory = visible(&directory)?;
-            if directory.is_dir() {
-                pins.share(&directory);
-            } else {
-                make_directory(&directory)?;
-                pins.made.push(directory.clone());
-            }
-            for one in maps.iter().filter(|one| !one.is_data) {
-                self.object
-                    .pin_at(&one.name, &directory.join(one.name.replace('.', "_")))?;
-            }
-        } else if maps
-            .iter()
-            .any(|one| self.object.pin_path(&one.name).is_some())
-        {
-            bpffs::lasting_or_mounted()?;
-        }
-        for one in &maps {
-            match self.object.pin_path(&one.name) {
-                Some(path) if path.exists() => pins.share(&path),
-                Some(path) => pins.expected.push(path),
-                None => {}
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A directory in a BPF file system, by a path that leads there from here; an error if it is in none.
-fn visible(directory: &Path) -> Result<PathBuf> {
-    let mount = bpffs::lasting_or_mounted()?;
-    let directory = match directory.strip_prefix(bpffs::USUAL) {
-        Ok(rest) => mount.join(rest),
-        Err(_) => std::path::absolute(directory)
-            .map_err(|e| Error::os(format!("cannot pin maps in {}", directory.display()), e))?,
-    };
-    let exists = directory.ancestors().find(|path| path.exists());
-    if !exists.is_some_and(bpffs::is_on_bpffs) {
-        return Err(Error::failed(
-            format!("cannot pin maps in {}", directory.display()),
-            "it is not in a BPF file system, and only there objects can be pinned",
-        )
-        .mend(format!("name a directory under {}", bpffs::USUAL)));
-    }
-    Ok(directory)
 }
 
 /// A program that the kernel has, but that is not attached anywhere yet.
@@ -483,11 +439,10 @@ impl Program {
 
     /// From now on the pins made while loading stay; the note of them.
     pub(crate) fn keep(&mut self) -> Record {
-        self.pins.kept = true;
         Record {
             name: self.name.clone(),
             source: self.source.clone(),
-            pins: [&self.pins.shared[..], &self.pins.made].concat(),
+            pins: self.pins.keep(),
             changes: self.changes.clone(),
             seat: self.seat,
         }
@@ -497,49 +452,5 @@ impl Program {
 impl AsFd for Program {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
-    }
-}
-
-/// Pins that loading made outside trawl's own directory; removed again unless they are kept.
-#[derive(Debug, Default)]
-struct Pins {
-    expected: Vec<PathBuf>,
-    made: Vec<PathBuf>,
-    /// Made for other programs of trawl before; the last of them takes them along.
-    shared: Vec<PathBuf>,
-    kept: bool,
-}
-
-impl Pins {
-    /// Notes something that is there already.
-    fn share(&mut self, path: &Path) {
-        if all_pins().iter().any(|known| known == path) {
-            self.shared.push(path.to_owned());
-        }
-    }
-
-    /// libbpf has pinned the maps.
-    fn pinned_by_now(&mut self) {
-        let made = self.expected.drain(..).filter(|path| path.exists());
-        self.made.extend(made);
-    }
-}
-
-impl Drop for Pins {
-    fn drop(&mut self) {
-        if !self.kept {
-            self.pinned_by_now();
-            remove(&self.made);
-        }
-    }
-}
-
-/// Removes pins and emptied directories, the last made first.
-pub(crate) fn remove(made: &[PathBuf]) {
-    for path in made.iter().rev() {
-        let _ = match path.is_dir() {
-            true => fs::remove_dir(path),
-            false => fs::remove_file(path),
-        };
     }
 }

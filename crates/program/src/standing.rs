@@ -14,7 +14,8 @@ use trawl_kernel::{Error, Result, bpffs, events, netns};
 
 use crate::chain::{self, Seat};
 use crate::dispatcher::Dispatcher;
-use crate::load::{Program, remove};
+use crate::load::Program;
+use crate::map_pins::remove;
 use crate::place::dispatcher_of;
 use crate::ready::{self, Change};
 use crate::record::Record;

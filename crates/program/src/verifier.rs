@@ -144,4 +144,14 @@ mod tests {
             None
         );
     }
+
+    proptest::proptest! {
+        /// Kernels of all ages write these logs, and a buffer may have cut one anywhere.
+        #[test]
+        fn any_text_is_taken(log in "(([0-9]{1,3}: \\([0-9a-f]{2}\\) |; |R[0-9]|from )?[ -~]{0,30}\n){0,8}") {
+            if let Some(text) = condense(&log) {
+                assert!(!text.contains('\n'));
+            }
+        }
+    }
 }

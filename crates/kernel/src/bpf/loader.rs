@@ -191,14 +191,7 @@ impl ObjectFile {
         };
         one.set_prog_type(ProgramType::Ext);
         // Extensions carry no attach type of their own.
-        let expected = 0;
-        // SAFETY: the program belongs to the object that is borrowed here.
-        check(unsafe {
-            libbpf_sys::bpf_program__set_expected_attach_type(
-                one.as_libbpf_object().as_ptr(),
-                expected,
-            )
-        })?;
+        without_attach_type(&one)?;
         let function = CString::new(function)?;
         // SAFETY: as above; the name outlives the call, and the descriptor is used by the load, which borrows it too.
         check(unsafe {
@@ -209,6 +202,14 @@ impl ObjectFile {
             )
         })
         .map(drop)
+    }
+
+    /// Loads the program without an attach type. One that an extension jumps to must have none either.
+    pub fn drop_attach_type(&mut self, name: &str) -> io::Result<()> {
+        match self.program(name) {
+            Some(one) => without_attach_type(&one),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
     }
 
     /// How many entries a map is to have.
@@ -379,6 +380,14 @@ impl ObjectFile {
             }
         }
     }
+}
+
+fn without_attach_type(program: &OpenProgramMut<'_>) -> io::Result<()> {
+    // SAFETY: the program belongs to an object that is borrowed for as long as this reference lives.
+    check(unsafe {
+        libbpf_sys::bpf_program__set_expected_attach_type(program.as_libbpf_object().as_ptr(), 0)
+    })
+    .map(drop)
 }
 
 impl LoadedFile {

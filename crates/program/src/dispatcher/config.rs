@@ -125,4 +125,21 @@ mod tests {
         bytes.push(0);
         assert_eq!(Config::parse(&bytes), None);
     }
+
+    proptest::proptest! {
+        #[test]
+        fn what_others_wrote_is_read_or_refused(bytes in proptest::collection::vec(0u8.., 0..130), magic: bool) {
+            let mut bytes = bytes;
+            if magic {
+                bytes.resize(LENGTH, 0);
+                bytes[..2].copy_from_slice(&[MAGIC, VERSION]);
+            }
+            if let Some(config) = Config::parse(&bytes) {
+                assert!(config.slots.len() <= SLOTS);
+                if config.version == VERSION {
+                    assert_eq!(Config::parse(&config.bytes()), Some(config));
+                }
+            }
+        }
+    }
 }
