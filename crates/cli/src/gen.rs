@@ -4,6 +4,7 @@ mod output;
 mod pacing;
 mod receive;
 mod replay;
+mod rfc2544;
 mod send;
 mod tcp_conn;
 mod traffic;
@@ -55,6 +56,7 @@ enum Command {
     TcpConn(Box<tcp_conn::Args>),
     Receive(receive::Args),
     Replay(Box<replay::Args>),
+    Rfc2544(Box<rfc2544::Args>),
 }
 
 /// What every kind of traffic is told.
@@ -95,6 +97,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::TcpConn(args) => tcp_conn::run(&args),
         Command::Receive(args) => receive::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Rfc2544(args) => rfc2544::run(&args),
     }
 }
 

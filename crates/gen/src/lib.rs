@@ -14,6 +14,7 @@ pub mod pace;
 pub mod pattern;
 pub mod receive;
 pub mod replay;
+pub mod rfc2544;
 pub mod run;
 pub mod source;
 pub mod stamp;

@@ -66,6 +66,15 @@ impl Account {
     }
 }
 
+/// When the recorded time began. With the first frame the engine may be tried and prepared, which takes long: what
+/// counts is when it asks for the second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Begin {
+    Not,
+    FirstFrame,
+    At(u64),
+}
+
 /// The frames of the recordings, as they come due.
 #[derive(Debug)]
 pub struct Replay {
@@ -76,6 +85,7 @@ pub struct Replay {
     timing: Option<Timing>,
     /// When the frame that is next is due, once that was asked for.
     due: Option<u64>,
+    begin: Begin,
     sent_this_round: bool,
     outcome: Outcome,
     account: Account,
@@ -115,6 +125,7 @@ impl Replay {
             next_file: 0,
             timing,
             due: None,
+            begin: Begin::Not,
             sent_this_round: false,
             outcome,
             account: Account::default(),
@@ -212,8 +223,15 @@ impl Source for Replay {
                 continue;
             };
             let (time, length, cut) = (packet.time, packet.bytes.len(), packet.cut);
+            if self.begin == Begin::FirstFrame {
+                self.begin = Begin::At(now);
+            }
             if let Some(timing) = &mut self.timing {
-                let due = *self.due.get_or_insert_with(|| timing.due(time));
+                let begin = match self.begin {
+                    Begin::At(begin) => begin,
+                    Begin::Not | Begin::FirstFrame => now,
+                };
+                let due = *self.due.get_or_insert_with(|| begin + timing.due(time));
                 if due > now {
                     return Ok(Next::Later(due));
                 }
@@ -233,6 +251,9 @@ impl Source for Replay {
                 continue;
             };
             self.sent_this_round = true;
+            if self.begin == Begin::Not {
+                self.begin = Begin::FirstFrame;
+            }
             if let (Some(gaps), Some(due)) = (&mut self.outcome.gaps, due) {
                 gaps.note(now, due, 0.0, 1);
             }

@@ -16,6 +16,7 @@ mod receive;
 mod redirect;
 mod refusals;
 mod replay;
+mod rfc2544;
 mod sharing;
 mod stamp;
 mod tappable;

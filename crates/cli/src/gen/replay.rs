@@ -9,16 +9,17 @@ use std::str::FromStr;
 use std::sync::Mutex;
 
 use serde_json::json;
-use trawl_gen::engine::Packet;
+use trawl_gen::engine::{Notes, open as open_engine};
 use trawl_gen::pace::Rate;
 use trawl_gen::replay::{Options, Outcome, Replay, Speed};
 use trawl_gen::run::{Plan, Report, run as run_generator};
-use trawl_gen::{Engine, Source};
+use trawl_gen::{Source, target};
 use trawl_kernel::{Error, Result};
 use trawl_tap::site::Site;
 
 use super::output::{self, Watch};
 use super::pacing::Pacing;
+use super::send::EngineChoice;
 use crate::doctor::write_out;
 
 /// Sends recorded frames again: in their own time, at a multiple of its speed, at a rate, or as fast as they go
@@ -50,6 +51,11 @@ pub struct Args {
     rewrite: rewrite::Changes,
     #[command(flatten)]
     pacing: Pacing,
+    #[command(flatten)]
+    engine: EngineChoice,
+    /// Send even where the default route or a remote session would suffer
+    #[arg(long)]
+    yes: bool,
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
@@ -104,6 +110,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .mend("leave out --threads, and name one CPU with --cpus"));
     }
     let site = Site::find(&args.interface, args.netns.as_deref())?;
+    if !args.yes
+        && let Some(why) = target::in_use(site.namespace.as_ref(), &site.interface)?
+    {
+        let what = format!("will not send out of {}", site.label);
+        return Err(Error::failed(what, why).mend("give --yes if that is meant"));
+    }
     let replay = Replay::open(args.options(&site)?)?;
     let account = replay.account();
     let plan = Plan {
@@ -118,17 +130,22 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     // There is one thread, which takes it.
     let replay = Mutex::new(Some(replay));
-    let open = |_| {
+    let notes = Notes::default();
+    let open = |thread| {
         let taken = replay.lock().ok().and_then(|mut replay| replay.take());
         let replay = taken.ok_or_else(|| Error::failed("cannot replay", "it is being sent"))?;
-        let engine = Packet::open(&site.interface.name, replay.longest())?;
-        Ok((
-            Box::new(engine) as Box<dyn Engine>,
-            Box::new(replay) as Box<dyn Source>,
-        ))
+        let mut source: Box<dyn Source> = Box::new(replay);
+        let wish = args.engine.wish(thread, &notes);
+        let engine = open_engine(&site.interface.name, source.as_mut(), &wish)?;
+        Ok((engine, source))
     };
     let mut watch = Watch::new(args.json)?;
-    let mut report = run_generator(&plan, &open, &mut |figures| watch.look(figures))?;
+    let report = run_generator(&plan, &open, &mut |figures| {
+        watch.notes(&notes);
+        watch.look(figures)
+    });
+    watch.notes(&notes);
+    let mut report = report?;
     let outcome = account.outcome();
     report.gaps = report.gaps.or_else(|| outcome.gaps.clone());
     watch.end_line();

@@ -122,6 +122,24 @@ fn frames_come_when_they_are_due() {
 }
 
 #[test]
+fn the_time_begins_when_the_engine_goes_on() {
+    let files = Files::new();
+    let file = files.file("a", &numbered(&[(0, 1), (1000, 2), (3000, 3)]));
+    let mut replay = Replay::open(Options {
+        speed: Speed::Times(1.0),
+        ..options(&[&file])
+    })
+    .expect("a replay");
+    let mut room = vec![0; replay.longest()];
+    let mut next = |now| replay.next(now, &mut room).expect("no failure");
+    assert_eq!(next(50), Next::Frame(60));
+    // The first frame took that long.
+    assert_eq!(next(100_000), Next::Later(101_000));
+    assert_eq!(next(101_000), Next::Frame(60));
+    assert_eq!(next(101_000), Next::Later(103_000));
+}
+
+#[test]
 fn rounds() {
     let files = Files::new();
     let file = files.file("a", &numbered(&[(0, 1), (10, 2)]));

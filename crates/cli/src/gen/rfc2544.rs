@@ -1,0 +1,406 @@
+//! `trawl gen rfc2544`: throughput and latency between two interfaces.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use trawl_gen::engine::Notes;
+use trawl_gen::pace::WIRE_OVERHEAD;
+use trawl_gen::receive::PARTS;
+use trawl_gen::rfc2544::{CHECKSUM, Measurement, Options, Outcome, Progress, SIZES, Side, Trial};
+use trawl_gen::target;
+use trawl_gen::traffic::{Protocol, Spec};
+use trawl_kernel::events::Signals;
+use trawl_kernel::netlink::Netlink;
+use trawl_kernel::probe::kernel_release;
+use trawl_kernel::{Error, Result, host};
+use trawl_tap::site::Site;
+
+use super::output::{rate, time};
+use super::receive::latency_in_json;
+use super::send::EngineChoice;
+use crate::doctor::write_out;
+use crate::{terminal, units};
+
+const SHOW_EVERY: Duration = Duration::from_millis(500);
+
+/// Measures what is between two interfaces, as RFC 2544 has it: throughput and latency for each frame size
+///
+/// Stamped UDP frames leave by --tx and are counted, and dropped, where they come in at --rx. The highest rate without
+/// loss is searched for by halves, from the fastest that the sender does; the latencies are those of the best trial.
+/// Both interfaces are on this machine, perhaps in namespaces of their own, and one clock serves both.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Interface that the frames leave by, NAME or NAMESPACE:NAME
+    #[arg(long, value_name = "IF")]
+    tx: String,
+    /// Interface that they come in by, NAME or NAMESPACE:NAME
+    #[arg(long, value_name = "IF")]
+    rx: String,
+    /// Frame sizes with the checksum at their end [default: those of the RFC that the MTU allows: 64 128 256 512 1024 1280 1518]
+    #[arg(long, value_name = "BYTES", value_delimiter = ',')]
+    sizes: Vec<usize>,
+    /// How long each trial sends; the RFC asks for 60s
+    #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "2s")]
+    duration: Duration,
+    /// The loss in per cent that counts as none
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value_t = 0.0,
+        allow_hyphen_values = true
+    )]
+    loss: f64,
+    /// How finely the rate is searched for, in per cent of the fastest
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value_t = 1.0,
+        allow_hyphen_values = true
+    )]
+    resolution: f64,
+    /// Frames a second that are not exceeded, for example 1.5Mpps
+    #[arg(long, value_name = "PPS", value_parser = units::frame_rate, allow_hyphen_values = true)]
+    max_rate: Option<f64>,
+    /// Measure the loss at the fastest rate and at each tenth below, too, until there is none twice
+    #[arg(long)]
+    frame_loss: bool,
+    /// Measure the longest burst without loss, too
+    #[arg(long)]
+    back_to_back: bool,
+    /// Where the frames are addressed to [default: the first address of --rx]
+    #[arg(long, value_name = "ADDR")]
+    dst: Option<String>,
+    /// Source address [default: that of the route to the destination]
+    #[arg(long, value_name = "ADDR")]
+    src: Option<String>,
+    /// Destination MAC address [default: that of the next hop]
+    #[arg(long, value_name = "MAC")]
+    dst_mac: Option<String>,
+    /// IPv6
+    #[arg(short = '6', long)]
+    ipv6: bool,
+    #[command(flatten)]
+    engine: EngineChoice,
+    /// The CPU to send from [default: wherever the kernel puts it]
+    #[arg(long, value_name = "N")]
+    cpu: Option<usize>,
+    /// Send even where the default route or a remote session would suffer
+    #[arg(long)]
+    yes: bool,
+    /// Print the results as JSON, with every trial
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let (tx, rx) = (Site::find(&args.tx, None)?, Site::find(&args.rx, None)?);
+    let notes = Notes::default();
+    let mut screen = Screen::new(&notes)?;
+    if !args.yes
+        && let Some(why) = target::in_use(tx.namespace.as_ref(), &tx.interface)?
+    {
+        return Err(
+            Error::failed(format!("will not send out of {}", tx.label), why)
+                .mend("give --yes if that is meant"),
+        );
+    }
+    let mut measurement = Measurement::new(Options {
+        tx: side(&tx),
+        rx: side(&rx),
+        spec: args.spec(&tx, &rx)?,
+        sizes: args.sizes(&tx),
+        duration: args.duration,
+        loss: args.loss / 100.0,
+        resolution: args.resolution / 100.0,
+        most: args.max_rate,
+        cpu: args.cpu,
+        wish: args.engine.wish(0, &notes),
+        frame_loss: args.frame_loss,
+        back_to_back: args.back_to_back,
+    })?;
+    if let Some(notice) = measurement.receiver().notice() {
+        terminal::say(notice);
+    }
+    terminal::say(&format!(
+        "measuring {} to {}, for {} at most",
+        tx.label,
+        rx.label,
+        seconds(measurement.longest())
+    ));
+    let mut outcomes = Vec::new();
+    let mut failure = None;
+    for size in args.sizes(&tx) {
+        match measurement.measure(size, &mut |progress| screen.look(progress)) {
+            Ok(Some(outcome)) => outcomes.push(outcome),
+            Ok(None) => {
+                failure = Some(Error::failed("not everything was measured", "stopped"));
+                break;
+            }
+            Err(error) => {
+                failure = Some(error);
+                break;
+            }
+        }
+    }
+    screen.end();
+    write_out(&if args.json {
+        let conditions = conditions(args, &tx, &rx, &measurement);
+        format!("{}\n", in_json(&conditions, &outcomes))
+    } else {
+        in_words(args, &measurement, &outcomes)
+    })?;
+    failure.map_or(Ok(ExitCode::SUCCESS), Err)
+}
+
+fn side(site: &Site) -> Side<'_> {
+    Side {
+        namespace: site.namespace.as_ref(),
+        interface: &site.interface,
+        label: &site.label,
+    }
+}
+
+impl Args {
+    fn sizes(&self, tx: &Site) -> Vec<usize> {
+        if !self.sizes.is_empty() {
+            return self.sizes.clone();
+        }
+        // IPv6 and the stamp leave no room in the shortest.
+        let shortest = if self.is_v6() { 84 } else { 64 };
+        let longest = tx.interface.mtu as usize + 14 + CHECKSUM;
+        let mut sizes: Vec<usize> = SIZES.into_iter().filter(|size| *size <= longest).collect();
+        sizes
+            .iter_mut()
+            .for_each(|size| *size = (*size).max(shortest));
+        sizes
+    }
+
+    fn is_v6(&self) -> bool {
+        self.ipv6 || self.dst.as_ref().is_some_and(|dst| dst.contains(':'))
+    }
+
+    /// What is sent: UDP to the other side.
+    fn spec(&self, tx: &Site, rx: &Site) -> Result<Spec> {
+        let mut spec = Spec::new(Protocol::Udp);
+        let destination = match &self.dst {
+            Some(text) => text.clone(),
+            None => self.address_of(rx)?,
+        };
+        spec.set("dst", destination)?;
+        if let Some(src) = &self.src {
+            spec.set("src", src.clone())?;
+        }
+        if let Some(mac) = &self.dst_mac {
+            spec.set("dst-mac", mac.clone())?;
+        }
+        target::complete(
+            &mut spec,
+            tx.namespace.as_ref(),
+            &tx.interface,
+            self.is_v6(),
+        )?;
+        Ok(spec)
+    }
+
+    fn address_of(&self, rx: &Site) -> Result<String> {
+        let addresses = Netlink::open(rx.namespace.as_ref())?.addresses(rx.interface.index)?;
+        let fits = |address: &&std::net::IpAddr| match address {
+            std::net::IpAddr::V4(_) => !self.ipv6,
+            std::net::IpAddr::V6(v6) => self.ipv6 && !v6.is_unicast_link_local(),
+        };
+        let found = addresses.iter().find(fits).map(ToString::to_string);
+        found.ok_or_else(|| {
+            Error::usage(
+                format!("cannot send to {}", rx.label),
+                "it has no address of that kind",
+            )
+            .mend("give --dst ADDRESS and --dst-mac MAC")
+        })
+    }
+}
+
+/// The person at the terminal: sees what goes on, and may end it.
+struct Screen<'a> {
+    signals: Signals,
+    notes: &'a Notes,
+    live: bool,
+    shown: Instant,
+    line: bool,
+}
+
+impl<'a> Screen<'a> {
+    fn new(notes: &'a Notes) -> Result<Self> {
+        Ok(Self {
+            signals: Signals::watch()?,
+            notes,
+            live: terminal::stderr_is_terminal(),
+            shown: Instant::now(),
+            line: false,
+        })
+    }
+
+    fn look(&mut self, progress: &Progress<'_>) -> bool {
+        for note in self.notes.take() {
+            self.end();
+            terminal::say(&note);
+        }
+        if self.live && self.shown.elapsed() >= SHOW_EVERY {
+            let offered = progress
+                .offered
+                .map(|offered| format!(" at {}", rate(offered, "pps")));
+            terminal::show_over(&format!(
+                "{} bytes: {}{}, {} sent",
+                progress.size,
+                progress.doing,
+                offered.unwrap_or_default(),
+                progress.figures.frames
+            ));
+            (self.shown, self.line) = (Instant::now(), true);
+        }
+        self.signals.next().is_none()
+    }
+
+    fn end(&mut self) {
+        if std::mem::take(&mut self.line) {
+            terminal::end_line();
+        }
+    }
+}
+
+fn seconds(time: Duration) -> String {
+    match time.as_secs_f64() {
+        n if n < 10.0 => format!("{n:.1} s"),
+        n if n < 120.0 => format!("{n:.0} s"),
+        n => format!("{:.0} min", (n / 60.0).ceil()),
+    }
+}
+
+/// Bits a second on the wire: with checksum, preamble and gap.
+fn wire_bits(frames: f64, size: usize) -> f64 {
+    frames * ((size - CHECKSUM) as f64 + f64::from(WIRE_OVERHEAD)) * 8.0
+}
+
+fn in_words(args: &Args, measurement: &Measurement<'_>, outcomes: &[Outcome]) -> String {
+    let mut text = format!(
+        "{} to {}: {} engine, received in {} mode, trials of {}, up to {} % lost\n",
+        args.tx,
+        args.rx,
+        measurement.engine(),
+        measurement.receiver().mode(),
+        seconds(args.duration),
+        args.loss
+    );
+    let _ = writeln!(
+        text,
+        "{:>6} {:>14} {:>16} {:>10} {:>10} {:>10} {:>10} {:>10}  limit",
+        "bytes", "throughput", "on the wire", "least", "50 %", "99 %", "99.9 %", "most"
+    );
+    for outcome in outcomes {
+        text.push_str(&row(outcome));
+    }
+    for outcome in outcomes {
+        text.push_str(&further(outcome));
+    }
+    text
+}
+
+fn row(outcome: &Outcome) -> String {
+    let size = outcome.size;
+    let Some(best) = &outcome.throughput else {
+        let tried = outcome.trials.last().and_then(|trial| trial.offered);
+        let lowest = rate(tried.unwrap_or(0.0), "pps");
+        return format!("{size:>6} none: frames were lost at {lowest} still\n");
+    };
+    let latency = &best.latency;
+    let limit = if outcome.trials.len() == 1 {
+        "the sender"
+    } else {
+        "the way"
+    };
+    format!(
+        "{size:>6} {:>14} {:>16} {:>10} {:>10} {:>10} {:>10} {:>10}  {limit}\n",
+        rate(best.rate(), "pps"),
+        rate(wire_bits(best.rate(), size), "bit/s"),
+        time(latency.least),
+        time(latency.percentiles[0]),
+        time(latency.percentiles[2]),
+        time(latency.percentiles[3]),
+        time(latency.most),
+    )
+}
+
+fn further(outcome: &Outcome) -> String {
+    let mut text = String::new();
+    for trial in outcome.frame_loss.iter().flatten() {
+        let _ = writeln!(
+            text,
+            "{:>6} bytes at {}: {:.4} % lost",
+            outcome.size,
+            rate(trial.rate(), "pps"),
+            trial.loss() * 100.0
+        );
+    }
+    if let Some(frames) = outcome.back_to_back {
+        let _ = writeln!(text, "{:>6} bytes: {frames} back to back", outcome.size);
+    }
+    text
+}
+
+fn conditions(args: &Args, tx: &Site, rx: &Site, measurement: &Measurement<'_>) -> Value {
+    json!({
+        "tx": tx.label,
+        "rx": rx.label,
+        "tx_driver": tx.interface.driver,
+        "rx_driver": rx.interface.driver,
+        "engine": measurement.engine(),
+        "receive_mode": measurement.receiver().mode(),
+        "trial_seconds": args.duration.as_secs_f64(),
+        "accepted_loss_percent": args.loss,
+        "resolution_percent": args.resolution,
+        "max_rate": args.max_rate,
+        "latency_clock": "CLOCK_TAI, from the stamp in the sender to the XDP hook of the receiver",
+        "kernel": kernel_release(),
+        "cpus": host::cpus(),
+        "trawl": env!("CARGO_PKG_VERSION"),
+    })
+}
+
+fn in_json(conditions: &Value, outcomes: &[Outcome]) -> Value {
+    let results: Vec<Value> = outcomes.iter().map(outcome_in_json).collect();
+    json!({ "conditions": conditions, "results": results })
+}
+
+fn outcome_in_json(outcome: &Outcome) -> Value {
+    let of = |trials: &[Trial]| trials.iter().map(trial_in_json).collect::<Vec<Value>>();
+    let best = outcome.throughput.as_ref();
+    json!({
+        "size": outcome.size,
+        "sender_frames_per_second": outcome.fastest,
+        "throughput_frames_per_second": best.map(Trial::rate),
+        "throughput_wire_bits_per_second": best.map(|best| wire_bits(best.rate(), outcome.size)),
+        "latency_ns": best.map(|best| latency_in_json(&best.latency)),
+        "trials": of(&outcome.trials),
+        "frame_loss": outcome.frame_loss.as_deref().map(of),
+        "back_to_back_frames": outcome.back_to_back,
+    })
+}
+
+fn trial_in_json(trial: &Trial) -> Value {
+    json!({
+        "offered_frames_per_second": trial.offered,
+        "sent": trial.sent,
+        "refused": trial.refused,
+        "seconds": trial.took.as_secs_f64(),
+        "received": trial.received,
+        "lost": trial.lost(),
+        "loss_percent": trial.loss() * 100.0,
+        "duplicates": trial.duplicates,
+        "reordered": trial.reordered,
+        "latency_ns": latency_in_json(&trial.latency),
+    })
+}
+
+/// The columns of [`row`] are these.
+const _: () = assert!(PARTS[0] == 0.5 && PARTS[2] == 0.99 && PARTS[3] == 0.999);
