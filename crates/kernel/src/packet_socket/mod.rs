@@ -137,7 +137,10 @@ pub fn open(namespace: Option<&Namespace>, request: &Request<'_>) -> Result<Open
         }
         Ok(sockets)
     };
-    let sockets = run_maybe_in(namespace, open_all)?.map_err(fail)?;
+    let sockets = run_maybe_in(namespace, open_all)?.map_err(|e| match e.raw_os_error() {
+        Some(libc::ENOMEM) => too_large(request).unwrap_or_else(|| fail(e)),
+        _ => fail(e),
+    })?;
     Ok(Opened {
         sockets,
         rejected: counting.map(|(_, rejected)| rejected),
@@ -252,6 +255,23 @@ fn raw_socket(kind: i32) -> io::Result<OwnedFd> {
     }
     // SAFETY: the descriptor is new and nobody else's.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor.as_raw_fd()) })
+}
+
+/// If it is the filter for which there is no memory: a socket's filter counts against its options' memory.
+fn too_large(request: &Request<'_>) -> Option<Error> {
+    /// What else a socket keeps there.
+    const OTHER: usize = 4096;
+    let instructions = request.filter.and_then(|filter| filter.block)?.len();
+    let size = instructions * size_of::<libbpf_sys::bpf_insn>() + OTHER;
+    let most = std::fs::read_to_string("/proc/sys/net/core/optmem_max").ok()?;
+    let most: usize = most.trim().parse().ok()?;
+    (size > most).then(|| {
+        Error::failed(
+            format!("cannot filter on a packet socket on {}", request.name),
+            format!("the filter becomes {instructions} eBPF instructions, and the {most} bytes that a socket may have for it are less"),
+        )
+        .mend(format!("sysctl -w net.core.optmem_max={}, or use --tap tc", (2 * size).next_power_of_two()))
+    })
 }
 
 fn explain(name: &str, error: io::Error) -> Error {
