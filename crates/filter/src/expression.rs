@@ -178,6 +178,12 @@ mod tests {
             ("net 10.1.2.3/8", "non-network bits", Some("10.1.2.3/8")),
             ("vlan 9999", "VLAN tag 9999", Some("9999")),
             ("tcp ( 80", "syntax error", Some("(")),
+            ("ip[0:3] = 1", "data size", Some("3")),
+            ("net 10.0.0.0/40", "mask length", Some("10.0.0.0/40")),
+            ("tcp[0/0] = 1", "division by zero", Some("0")),
+            ("tcp or wlan type mgt", "802.11", Some("wlan")),
+            ("tcp or ifname eth0", "ifname", Some("ifname")),
+            ("ether host zz:00", "unknown ether host", Some("zz:00")),
         ] {
             let (found, at) = error(expression);
             assert!(found.contains(message), "{expression}: {found}");

@@ -40,7 +40,10 @@ pub(super) fn locate(
 ) -> Option<Range<usize>> {
     let tokens = tokens(expression);
     if !is_syntax_error(message) {
-        return quoted(expression, &tokens, message);
+        return match known(expression, &tokens, message) {
+            Some(found) => found,
+            None => quoted(expression, &tokens, message),
+        };
     }
     let end_of = |count: usize| match count {
         0 => 0,
@@ -136,6 +139,44 @@ fn tokens(expression: &str) -> Vec<Range<usize>> {
     found
 }
 
+/// The place of a complaint that names no word of the expression, if it is one of those that are known; there may be no
+/// such place all the same.
+fn known(expression: &str, tokens: &[Range<usize>], message: &str) -> Option<Option<Range<usize>>> {
+    let text = |at: &Range<usize>| &expression[at.clone()];
+    let behind = |signs: &[&str], test: &dyn Fn(&str) -> bool| {
+        let mut pairs = tokens.windows(2);
+        pairs
+            .find(|pair| signs.contains(&text(&pair[0])) && test(text(&pair[1])))
+            .map(|pair| pair[1].clone())
+    };
+    let first = |test: &dyn Fn(&str) -> bool| tokens.iter().find(|at| test(text(at))).cloned();
+    if message.contains("data size must be") {
+        return Some(behind(&[":"], &|word| !["1", "2", "4"].contains(&word)));
+    }
+    if message.contains("mask length must be") {
+        let too_long = |word: &str| {
+            let length = word
+                .split_once('/')
+                .and_then(|(_, l)| l.parse::<u32>().ok());
+            length.is_some_and(|length| length > 32)
+        };
+        return Some(first(&too_long));
+    }
+    if message.contains("by zero") {
+        return Some(behind(&["/", "%"], &|word| word == "0"));
+    }
+    if message.contains("802.11") {
+        return Some(first(&|word| {
+            ["wlan", "type", "subtype", "dir"].contains(&word)
+        }));
+    }
+    if message.contains("supported only on") {
+        let subject = message.split_whitespace().next().unwrap_or_default();
+        return Some(first(&|word| word == subject));
+    }
+    None
+}
+
 /// The last word of the message that is also a word of the expression.
 fn quoted(expression: &str, tokens: &[Range<usize>], message: &str) -> Option<Range<usize>> {
     let in_quotes = message
@@ -151,7 +192,9 @@ fn quoted(expression: &str, tokens: &[Range<usize>], message: &str) -> Option<Ra
             .iter()
             .find(|at| {
                 let token = &expression[(*at).clone()];
-                token == word || token.strip_prefix('\\') == Some(word)
+                let rest = token.strip_prefix('\\').unwrap_or(token).strip_prefix(word);
+                // An address that is none is cut at its first colon.
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
             })
             .cloned()
     };
