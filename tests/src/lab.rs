@@ -151,6 +151,12 @@ impl LineLab {
     pub fn send(&self, frames: &[Vec<u8>], count: u64) {
         send_from(&self.line.a, frames, count, Engine::Live, None, None);
     }
+
+    /// Each of them once, by a packet socket.
+    pub fn send_packets(&self, frames: &[Vec<u8>]) {
+        let count = frames.len() as u64;
+        send_from(&self.line.a, frames, count, Engine::Packet, None, None);
+    }
 }
 
 impl Files for LineLab {

@@ -1,0 +1,469 @@
+//! The router: what arrives on the other side, real TCP through it while routes and neighbours change, and ports that
+//! come and go.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use trawl_kernel::netns::run_in;
+use trawl_lab::{Line, LineOptions, Station};
+use trawl_packet::build::{Ipv4, Ipv6, Layer, Tcp, Template};
+use trawl_tests::bundled::{Counts, done, refused};
+use trawl_tests::lab::{Files, place};
+use trawl_tests::pcapng::Contents;
+use trawl_tests::wait::patience;
+use trawl_tests::witness::{nothing_attached, run, tshark, xdp_on};
+use trawl_tests::{Capture, LineLab, wait_until};
+
+fn ip(station: &Station, arguments: &str) {
+    let words: Vec<&str> = arguments.split(' ').collect();
+    run("ip", &[&["-n", &station.name][..], &words].concat());
+}
+
+/// Frames to the other host: UDP and TCP of both families, of several lengths, with all that a router leaves alone.
+fn to_b(line: &Line) -> Vec<Vec<u8>> {
+    let ethernet = || Template::new().ethernet(line.a.mac, line.left.mac);
+    let ipv4 = |ttl: u8, tos: u8| {
+        let mut ip = Ipv4::new(line.a.ipv4, line.b.ipv4);
+        (ip.ttl, ip.tos, ip.id) = (ttl, tos, 0x1234);
+        ethernet().layer(Layer::Ipv4(ip))
+    };
+    let ipv6 = |hops: u8| {
+        let mut ip = Ipv6::new(line.a.ipv6, line.b.ipv6);
+        ip.hop_limit = hops;
+        ethernet().layer(Layer::Ipv6(ip))
+    };
+    let tcp = || Tcp {
+        src: 40_000,
+        dst: 9,
+        ..Tcp::default()
+    };
+    let mut frames = Vec::new();
+    for length in [0, 1, 18, 100, 1400] {
+        frames.push(ipv4(64, 0).udp(40_000, 9).payload(vec![7; length]).build());
+        frames.push(ipv4(2, 0xb8).tcp(tcp()).payload(vec![7; length]).build());
+        frames.push(ipv6(255).udp(40_000, 9).payload(vec![7; length]).build());
+        frames.push(ipv6(2).tcp(tcp()).payload(vec![7; length]).build());
+    }
+    // The checksum of the header wraps for some of them.
+    frames.extend((1..=255u8).map(|tos| {
+        ipv4(tos.max(2), tos)
+            .udp(40_000, 9)
+            .payload(vec![tos; 8])
+            .build()
+    }));
+    // Padded, as a card would have it.
+    frames.push(ipv4(64, 0).udp(40_000, 9).frame_len(60).build());
+    frames
+}
+
+/// As it is to arrive: from the router to b, with one hop less and a checksum that a sum over the header gives.
+fn forwarded(line: &Line, frame: &[u8]) -> Vec<u8> {
+    let mut out = frame.to_vec();
+    out[..6].copy_from_slice(&line.b.mac);
+    out[6..12].copy_from_slice(&line.right.mac);
+    if out[12..14] == [0x86, 0xdd] {
+        out[21] -= 1;
+        return out;
+    }
+    out[22] -= 1;
+    out[24..26].fill(0);
+    let words = out[14..34]
+        .chunks(2)
+        .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
+    let mut sum: u32 = words.sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    out[24..26].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    out
+}
+
+fn arrives(mode: &str) {
+    // In skb mode a veth hands live frames on only if it has GRO; native, the router sees to that.
+    let options = LineOptions {
+        gro: mode == "skb",
+        ..LineOptions::default()
+    };
+    let Some(lab) = LineLab::with(&options) else {
+        return;
+    };
+    let line = &lab.line;
+    let (left, right) = (place(&line.left), place(&line.right));
+    done(&["route", "load", &left, &right, "--mode", mode]);
+    assert_eq!(
+        xdp_on(&line.right).map(|(_, mode)| mode).as_deref(),
+        Some(mode)
+    );
+    let sent = to_b(line);
+    let (file, count) = (lab.file("file.pcapng"), sent.len().to_string());
+    let b = place(&line.b);
+    let what = [
+        "-i", &b, "--tap", "packet", "-Q", "in", "-c", &count, "-w", &file,
+    ];
+    let capture = Capture::start(&lab, &what);
+    lab.send_packets(&sent);
+    capture.wait().summary_of_success();
+
+    let contents = Contents::read(&file);
+    // What went through the stack has lost its padding.
+    let trim = |frame: &[u8]| match (frame[12], frame.len()) {
+        (0x08, 60) => frame[..42].to_vec(),
+        _ => frame.to_vec(),
+    };
+    let mut got: Vec<Vec<u8>> = contents.frames().into_iter().map(trim).collect();
+    let mut wanted: Vec<Vec<u8>> = sent
+        .iter()
+        .map(|frame| trim(&forwarded(line, frame)))
+        .collect();
+    got.sort();
+    wanted.sort();
+    assert!(
+        got == wanted,
+        "{} frames are not as they should be",
+        got.iter().zip(&wanted).filter(|(a, b)| a != b).count()
+    );
+    let checks = [
+        "ip.checksum.status",
+        "udp.checksum.status",
+        "tcp.checksum.status",
+    ];
+    let rows = tshark_checking(&file, &checks);
+    assert!(
+        rows.iter()
+            .flatten()
+            .all(|status| status.is_empty() || status == "1"),
+        "{rows:?}"
+    );
+
+    let counts = Counts::of_port(&left);
+    assert_eq!(counts.packets(), sent.len() as u64, "{counts:?}");
+    let bytes: usize = sent.iter().map(Vec::len).sum();
+    assert_eq!(counts.bytes(), bytes as u64, "{counts:?}");
+    let refreshed = counts.outcome("to the stack: so that it looks after the neighbour");
+    let forwarded = counts.outcome("forwarded, IPv4") + counts.outcome("forwarded, IPv6");
+    assert_eq!(forwarded + refreshed, sent.len() as u64, "{counts:?}");
+    assert!(
+        counts.outcome("forwarded, IPv6") >= 8 && forwarded > 200,
+        "{counts:?}"
+    );
+    done(&["route", "unload", &left, &right]);
+    nothing_attached(&line.left);
+    nothing_attached(&line.right);
+    let gro = |station: &Station| {
+        station
+            .ethtool()
+            .and_then(|e| e.feature("rx-gro"))
+            .expect("ethtool")
+    };
+    assert_eq!(gro(&line.b), Some(mode == "skb"), "it is as it was");
+}
+
+/// With checksums looked at, which tshark leaves out by itself.
+fn tshark_checking(file: &str, fields: &[&str]) -> Vec<Vec<String>> {
+    let mut arguments = vec!["-n", "-r", file, "-T", "fields"];
+    for option in [
+        "ip.check_checksum:TRUE",
+        "udp.check_checksum:TRUE",
+        "tcp.check_checksum:TRUE",
+    ] {
+        arguments.extend(["-o", option]);
+    }
+    arguments.extend(fields.iter().flat_map(|field| ["-e", field]));
+    let text = run("tshark", &arguments);
+    assert!(!text.is_empty() && tshark(file, &["frame.len"]).len() == text.lines().count());
+    text.lines()
+        .map(|line| line.split('\t').map(str::to_owned).collect())
+        .collect()
+}
+
+#[test]
+fn what_is_forwarded_arrives_as_it_should_native() {
+    arrives("native");
+}
+
+#[test]
+fn what_is_forwarded_arrives_as_it_should_skb() {
+    arrives("skb");
+}
+
+/// A connection from a to an address of b that sends without end, and counts what arrives.
+struct Stream {
+    received: AtomicU64,
+    over: AtomicBool,
+}
+
+/// Ends the sender when the test does, well or not.
+struct Ending<'a>(&'a Stream);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A connection that stands still for longer than anything is waited for is an error, and no test that never ends.
+fn give_up_in_time(stream: &TcpStream) {
+    let most = Some(2 * patience());
+    let set = stream
+        .set_read_timeout(most)
+        .and_then(|()| stream.set_write_timeout(most));
+    set.expect("a time above zero");
+}
+
+/// The bytes of the stream: never the same for long, so that one that is missing or doubled is noticed.
+fn byte_at(position: u64) -> u8 {
+    (position.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+impl Stream {
+    fn send(&self, line: &Line, listener: &TcpListener) -> u64 {
+        let to = listener.local_addr().expect("it is bound");
+        let connect = || TcpStream::connect(to).expect("the way is open");
+        let mut stream = run_in(&line.a.namespace, connect).expect("the namespace can be entered");
+        give_up_in_time(&stream);
+        let mut sent = 0u64;
+        while !self.over.load(Ordering::Relaxed) {
+            let block: Vec<u8> = (sent..sent + 8192).map(byte_at).collect();
+            stream.write_all(&block).expect("the connection holds");
+            sent += block.len() as u64;
+        }
+        stream
+            .shutdown(Shutdown::Write)
+            .expect("the connection holds");
+        // The other side says that it has seen the end.
+        stream
+            .read_to_end(&mut Vec::new())
+            .expect("the connection holds");
+        sent
+    }
+
+    fn receive(&self, listener: &TcpListener) -> u64 {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        give_up_in_time(&stream);
+        let (mut buffer, mut received) = (vec![0; 64 << 10], 0u64);
+        loop {
+            let count = stream.read(&mut buffer).expect("the connection holds");
+            if count == 0 {
+                return received;
+            }
+            let right = buffer[..count]
+                .iter()
+                .zip(received..)
+                .all(|(byte, at)| *byte == byte_at(at));
+            assert!(right, "wrong bytes behind {received}");
+            received += count as u64;
+            self.received.store(received, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits until much more has arrived: the way is open.
+    fn wait_flowing(&self, after: &str) {
+        let start = self.received.load(Ordering::Relaxed);
+        wait_until(&format!("bytes flow after {after}"), || {
+            self.received.load(Ordering::Relaxed) > start + 500_000
+        });
+    }
+}
+
+fn tcp_through(address: IpAddr, prefix: u8, drop_route: &str) {
+    // With neighbours that have to be asked for, as in life.
+    let options = LineOptions {
+        quiet: false,
+        gro: false,
+        ..LineOptions::default()
+    };
+    let Some(lab) = LineLab::with(&options) else {
+        return;
+    };
+    let line = &lab.line;
+    let (gateway, family) = match address {
+        IpAddr::V4(_) => (IpAddr::from(line.b.ipv4), "ipv4"),
+        IpAddr::V6(_) => (IpAddr::from(line.b.ipv6), "ipv6"),
+    };
+    ip(&line.b, &format!("address add {address}/{prefix} dev lo"));
+    ip(&line.left, &format!("route add {address} via {gateway}"));
+    // So that a silent neighbour is noticed in a second and not in many.
+    let namespace = format!("--net=/run/netns/{}", line.right.name);
+    for setting in [
+        "delay_first_probe_time=1",
+        "base_reachable_time_ms=1000",
+        "retrans_time_ms=100",
+    ] {
+        let setting = format!("net.{family}.neigh.right.{setting}");
+        run("nsenter", &[&namespace, "sysctl", "-qw", &setting]);
+    }
+    let (left, right) = (place(&line.left), place(&line.right));
+    done(&["route", "load", &left, &right]);
+    let bind = || TcpListener::bind((address, 0)).expect("the address is there");
+    let listener = run_in(&line.b.namespace, bind).expect("the namespace can be entered");
+    let stream = Stream {
+        received: AtomicU64::new(0),
+        over: AtomicBool::new(false),
+    };
+    let forwarded = format!(
+        "forwarded, {}",
+        if family == "ipv4" { "IPv4" } else { "IPv6" }
+    );
+    let blackholed = || Counts::of_port(&left).outcome("dropped by a blackhole route");
+    std::thread::scope(|scope| {
+        let receiver = scope.spawn(|| stream.receive(&listener));
+        let sender = scope.spawn(|| stream.send(line, &listener));
+        let ending = Ending(&stream);
+        stream.wait_flowing("the beginning");
+        let begun = Counts::of_port(&left).outcome(&forwarded);
+        assert!(begun > 100, "{:?}", Counts::of_port(&left));
+
+        ip(&line.left, &format!("route replace {drop_route} {address}"));
+        wait_until("the blackhole is seen", || blackholed() > 0);
+        ip(&line.left, &format!("route del {drop_route} {address}"));
+        ip(
+            &line.left,
+            &format!("route replace {address} via {gateway}"),
+        );
+        stream.wait_flowing("the route came back");
+
+        // Without a word to the router: it finds out because some packets go through the stack.
+        ip(&line.b, "link set veth0 address 02:00:00:00:0b:0b");
+        stream.wait_flowing("the neighbour got another address");
+        let neighbours = run(
+            "ip",
+            &["-n", &line.right.name, "neighbour", "show", "dev", "right"],
+        );
+        assert!(neighbours.contains("02:00:00:00:0b:0b"), "{neighbours}");
+        let later = Counts::of_port(&left).outcome(&forwarded);
+        assert!(later > begun + 100, "XDP forwards again: {later}");
+
+        // By another way: through the stack, as it leaves by no port; and back.
+        ip(
+            &line.left,
+            &format!("neighbour flush dev right to {gateway}"),
+        );
+        stream.wait_flowing("the neighbour was forgotten");
+        drop(ending);
+        let received = receiver.join().expect("the receiver ends well");
+        assert_eq!(received, sender.join().expect("the sender ends well"));
+    });
+    done(&["route", "unload", &left, &right]);
+    nothing_attached(&line.left);
+    nothing_attached(&line.right);
+}
+
+#[test]
+fn tcp_goes_on_while_routes_and_neighbours_change_ipv4() {
+    tcp_through("198.51.100.9".parse().expect("an address"), 32, "blackhole");
+}
+
+#[test]
+fn tcp_goes_on_while_routes_and_neighbours_change_ipv6() {
+    // IPv6 keeps several routes to one place, and would not replace one kind by another without this.
+    tcp_through(
+        "2001:db8:9::9".parse().expect("an address"),
+        128,
+        "blackhole",
+    );
+}
+
+#[test]
+fn the_stack_answers_where_a_router_has_to() {
+    let Some(lab) = LineLab::open() else { return };
+    let line = &lab.line;
+    let (left, right) = (place(&line.left), place(&line.right));
+    done(&["route", "load", &left, &right]);
+    ip(&line.left, "route add 198.51.100.1 mtu lock 1300 dev right");
+    let (file, a) = (lab.file("file.pcapng"), place(&line.a));
+    let capture = Capture::start(
+        &lab,
+        &[
+            "-i", &a, "--tap", "packet", "-Q", "in", "-c", "2", "-w", &file, "icmp",
+        ],
+    );
+    let ethernet = || Template::new().ethernet(line.a.mac, line.left.mac);
+    let mut last_hop = Ipv4::new(line.a.ipv4, line.b.ipv4);
+    last_hop.ttl = 1;
+    let large = ethernet()
+        .ipv4(line.a.ipv4, [198, 51, 100, 1])
+        .udp(40_000, 9);
+    lab.send_packets(&[
+        ethernet()
+            .layer(Layer::Ipv4(last_hop))
+            .udp(40_000, 9)
+            .payload(b"x")
+            .build(),
+        large.payload(vec![0; 1400]).build(),
+    ]);
+    capture.wait().summary_of_success();
+    let rows = tshark(&file, &["icmp.type", "icmp.code", "icmp.mtu"]);
+    assert!(
+        rows.contains(&vec!["11".to_owned(), "0".to_owned(), String::new()]),
+        "{rows:?}"
+    );
+    assert!(
+        rows.contains(&vec!["3".to_owned(), "4".to_owned(), "1300".to_owned()]),
+        "{rows:?}"
+    );
+}
+
+#[test]
+fn ports_come_and_go() {
+    let Some(lab) = LineLab::open() else { return };
+    let line = &lab.line;
+    let (left, right) = (place(&line.left), place(&line.right));
+    let frame = forwardable(line);
+    done(&["route", "load", &left]);
+    lab.send_packets(&vec![frame.clone(); 10]);
+    let counts = Counts::wait(|| Counts::of_port(&left), 10);
+    let elsewhere = "to the stack: leaves by another interface";
+    assert_eq!(counts.outcome(elsewhere), 10, "{counts:?}");
+
+    done(&["route", "load", &right]);
+    lab.send_packets(&vec![frame.clone(); 10]);
+    let counts = Counts::wait(|| Counts::of_port(&left), 20);
+    assert_eq!(counts.outcome(elsewhere), 10, "{counts:?}");
+    assert!(counts.outcome("forwarded, IPv4") > 0, "{counts:?}");
+    // Loading it again only brings it up to date.
+    let said = done(&["route", "load", &left, &right]);
+    assert!(said.contains("routing between"), "{said}");
+    assert_eq!(Counts::of_port(&left).packets(), 20);
+
+    done(&["route", "unload", &right]);
+    assert_eq!(xdp_on(&line.right), None);
+    lab.send_packets(&vec![frame; 10]);
+    let counts = Counts::wait(|| Counts::of_port(&left), 30);
+    assert_eq!(counts.outcome(elsewhere), 20, "{counts:?}");
+    done(&["route", "unload", "--netns", &line.left.name]);
+    nothing_attached(&line.left);
+    let none = refused(&["route", "stats", "--netns", &line.left.name], 1);
+    assert!(none.contains("no router is loaded"), "{none}");
+}
+
+fn forwardable(line: &Line) -> Vec<u8> {
+    let frame = Template::new().ethernet(line.a.mac, line.left.mac);
+    frame
+        .ipv4(line.a.ipv4, line.b.ipv4)
+        .udp(40_000, 9)
+        .payload(b"hello")
+        .build()
+}
+
+#[test]
+fn what_can_be_no_port_is_refused() {
+    let Some(lab) = LineLab::open() else { return };
+    let line = &lab.line;
+    let name = &line.left.name;
+    let said = refused(&["route", "load", &format!("{name}:lo")], 1);
+    assert!(said.contains("not an Ethernet interface"), "{said}");
+    ip(&line.left, "link add bridge type bridge");
+    ip(&line.left, "link set right master bridge");
+    let said = refused(
+        &["route", "load", &place(&line.left), &place(&line.right)],
+        1,
+    );
+    assert!(said.contains("port of bridge"), "{said}");
+    nothing_attached(&line.left);
+    let two = [&place(&line.left)[..], &place(&line.a)];
+    let said = refused(&["route", "load", two[0], two[1]], 2);
+    assert!(said.contains("all in one namespace"), "{said}");
+    let said = refused(&["route", "unload", &place(&line.left)], 1);
+    assert!(said.contains("not a port of a router"), "{said}");
+}

@@ -1,0 +1,250 @@
+//! The router and VLANs: tags taken off and put on, frame by frame, with VLAN interfaces where the kernel has them and
+//! with others in their place where it has not.
+
+use std::os::fd::AsFd;
+
+use trawl_kernel::bpf::table::{ANY, Table};
+use trawl_kernel::bpf::{info, program, test_run};
+use trawl_kernel::layout::Shared;
+use trawl_kernel::layout::bundled::{RouteArrival, RouteArrivalKey, RouteConfig, RouteTags};
+use trawl_kernel::netns::run_in;
+use trawl_lab::{Line, LineOptions};
+use trawl_packet::build::{Layer, Template, Vlan};
+use trawl_tests::bundled::{Counts, done};
+use trawl_tests::lab::{Files, place};
+use trawl_tests::pcapng::Contents;
+use trawl_tests::witness::{output, run, xdp_on};
+use trawl_tests::{Capture, LineLab, frames, skip};
+
+const XDP_PASS: u32 = 2;
+const XDP_REDIRECT: u32 = 4;
+/// `0x8100` and `0x88a8` with a number, as the program has them.
+const CUSTOMER: u32 = 0x8100 << 16;
+const SERVICE: u32 = 0x88a8 << 16;
+
+fn tag(number: u32) -> Vlan {
+    Vlan {
+        id: (number & 0xfff) as u16,
+        service: number >> 16 == 0x88a8,
+        ..Vlan::default()
+    }
+}
+
+/// A frame from one address to another with these tags.
+fn frame(line: &Line, ends: ([u8; 6], [u8; 6]), tags: [u32; 2], ttl: u8, six: bool) -> Vec<u8> {
+    let tags = tags.into_iter().filter(|number| *number != 0);
+    let tagged = tags.fold(Template::new().ethernet(ends.0, ends.1), |frame, number| {
+        frame.layer(Layer::Vlan(tag(number)))
+    });
+    let packet = if six {
+        let mut ip = trawl_packet::build::Ipv6::new(line.a.ipv6, line.b.ipv6);
+        ip.hop_limit = ttl;
+        tagged.layer(Layer::Ipv6(ip))
+    } else {
+        let mut ip = trawl_packet::build::Ipv4::new(line.a.ipv4, line.b.ipv4);
+        ip.ttl = ttl;
+        tagged.layer(Layer::Ipv4(ip))
+    };
+    packet.udp(40_000, 9).payload(b"hello").build()
+}
+
+/// The maps of the program on an interface, by name.
+fn map(program: u32, name: &str) -> Table {
+    let fd = program::open_by_id(program).expect("the program");
+    let about = info::program(fd.as_fd()).expect("what it is");
+    let tables = about
+        .map_ids
+        .iter()
+        .map(|id| Table::open_by_id(*id).expect("a map"));
+    let mut named = tables.filter(|table| table.about().name == name);
+    named
+        .next()
+        .unwrap_or_else(|| panic!("there is no map {name}"))
+}
+
+/// Each way to come in with each way to leave. Other interfaces stand for the VLANs: left's own and right's own, which
+/// come in and leave untagged as long as nobody says otherwise.
+#[test]
+fn tags_come_off_and_go_on() {
+    let Some(lab) = LineLab::open() else { return };
+    let line = &lab.line;
+    done(&["route", "load", &place(&line.left), &place(&line.right)]);
+    let (id, _) = xdp_on(&line.left).expect("the router");
+    let id = u32::try_from(id).expect("a program's number");
+    let fd = program::open_by_id(id).expect("the program");
+    let (arrivals, departures, own) = (map(id, "arrivals"), map(id, "departures"), map(id, "own"));
+    let config = own
+        .lookup(&[0; 4])
+        .expect("it can be read")
+        .expect("it is there");
+    let mut config = RouteConfig::from_bytes(&config).expect("whole");
+    config.vlans = 1;
+    own.update(&[0; 4], &config.to_bytes(), ANY)
+        .expect("it can be written");
+
+    let kinds = [
+        [0, 0],
+        [CUSTOMER | 7, 0],
+        [SERVICE | 8, 0],
+        [SERVICE | 8, CUSTOMER | 4095],
+    ];
+    for coming in kinds {
+        let key = RouteArrivalKey {
+            port: line.left.index,
+            outer: coming[0],
+            inner: coming[1],
+        };
+        let arrival = RouteArrival {
+            ifindex: line.left.index,
+            mac_first: config.mac_first,
+            mac_last: config.mac_last,
+        };
+        if coming[0] != 0 {
+            arrivals
+                .update(&key.to_bytes(), &arrival.to_bytes(), ANY)
+                .expect("room");
+        }
+        for leaving in kinds {
+            let tags = RouteTags {
+                outer: leaving[0],
+                inner: leaving[1],
+            };
+            departures
+                .update(&line.right.index.to_ne_bytes(), &tags.to_bytes(), ANY)
+                .expect("room");
+            for six in [false, true] {
+                let sent = frame(line, (line.a.mac, line.left.mac), coming, 64, six);
+                let wanted = frame(line, (line.right.mac, line.b.mac), leaving, 63, six);
+                // The first one may go through the stack for the neighbour's sake, untouched.
+                let ask = || {
+                    run_in(&line.left.namespace, || {
+                        test_run::xdp_from(fd.as_fd(), &sent, line.left.index)
+                    })
+                    .expect("the namespace can be entered")
+                    .expect("a run")
+                };
+                let (mut answer, mut left) = ask();
+                if answer.value == XDP_PASS {
+                    assert!(left == sent, "what goes to the stack is not changed");
+                    (answer, left) = ask();
+                }
+                assert_eq!(answer.value, XDP_REDIRECT, "{coming:x?} to {leaving:x?}");
+                frames::assert_same(&[&left], &[wanted]);
+            }
+        }
+    }
+    // Tags that nobody knows.
+    for unknown in [
+        [CUSTOMER | 9, 0],
+        [SERVICE | 7, 0],
+        [CUSTOMER | 7, CUSTOMER | 7],
+    ] {
+        let sent = frame(line, (line.a.mac, line.left.mac), unknown, 64, false);
+        let (answer, left) = run_in(&line.left.namespace, || {
+            test_run::xdp_from(fd.as_fd(), &sent, line.left.index)
+        })
+        .expect("the namespace can be entered")
+        .expect("a run");
+        assert_eq!(answer.value, XDP_PASS);
+        assert!(left == sent, "what goes to the stack is not changed");
+    }
+}
+
+/// Real VLAN interfaces: a VLAN on the left, two tags on the right, and the hosts' own stacks at both ends.
+#[test]
+fn vlan_interfaces_are_routed() {
+    let Some(lab) = LineLab::with(&LineOptions {
+        quiet: false,
+        ..LineOptions::default()
+    }) else {
+        return;
+    };
+    let line = &lab.line;
+    let ip = |name: &str, arguments: &str| {
+        let words: Vec<&str> = arguments.split(' ').collect();
+        output("ip", &[&["-n", name][..], &words].concat())
+            .status
+            .success()
+    };
+    if !ip(&line.a.name, "link add v7 link veth0 type vlan id 7") {
+        return skip("this kernel has no VLAN interfaces");
+    }
+    let ends = [
+        (&line.a.name, "v7", "192.0.2.2/24"),
+        (&line.left.name, "left.7", "192.0.2.1/24"),
+        (&line.right.name, "right.8.9", "198.51.100.1/24"),
+        (&line.b.name, "v8.9", "198.51.100.2/24"),
+    ];
+    for (name, command) in [
+        (&line.left.name, "link add left.7 link left type vlan id 7"),
+        (
+            &line.right.name,
+            "link add right.8 link right type vlan proto 802.1ad id 8",
+        ),
+        (
+            &line.right.name,
+            "link add right.8.9 link right.8 type vlan id 9",
+        ),
+        (
+            &line.b.name,
+            "link add v8 link veth0 type vlan proto 802.1ad id 8",
+        ),
+        (&line.b.name, "link add v8.9 link v8 type vlan id 9"),
+        (&line.right.name, "link set right.8 up"),
+        (&line.b.name, "link set v8 up"),
+    ] {
+        assert!(ip(name, command), "{command}");
+    }
+    for (name, interface, address) in ends {
+        assert!(
+            ip(name, &format!("address add {address} dev {interface}")),
+            "{interface}"
+        );
+        assert!(ip(name, &format!("link set {interface} up")), "{interface}");
+    }
+    assert!(ip(&line.a.name, "route add 198.51.100.0/24 via 192.0.2.1"));
+    assert!(ip(&line.b.name, "route add 192.0.2.0/24 via 198.51.100.1"));
+    let (left, right) = (place(&line.left), place(&line.right));
+    let said = done(&["route", "load", &left, &right]);
+    for vlan in ["left.7", "right.8.9"] {
+        assert!(said.contains(vlan), "{said}");
+    }
+    let (file, b) = (lab.file("file.pcapng"), place(&line.b));
+    let capture = Capture::start(&lab, &["-i", &b, "-Q", "in", "--tap", "xdp", "-w", &file]);
+    let namespace = format!("--net=/run/netns/{}", line.a.name);
+    let pinged = run(
+        "nsenter",
+        &[
+            &namespace,
+            "ping",
+            "-c",
+            "20",
+            "-i",
+            "0.05",
+            "-s",
+            "1400",
+            "198.51.100.2",
+        ],
+    );
+    assert!(pinged.contains("20 received"), "{pinged}");
+    capture.stop_well();
+    let requests = Contents::read(&file);
+    let tagged =
+        |frame: &&[u8]| frame[12..18] == [0x88, 0xa8, 0, 8, 0x81, 0] && frame.len() == 1450;
+    assert!(
+        requests
+            .frames()
+            .iter()
+            .filter(|frame| tagged(frame))
+            .count()
+            >= 20
+    );
+    for port in [&left, &right] {
+        assert!(
+            Counts::of_port(port).outcome("forwarded, IPv4") >= 10,
+            "{:?}",
+            Counts::of_port(port)
+        );
+    }
+    done(&["route", "unload", &left, &right]);
+}
