@@ -217,11 +217,7 @@ fn byte_at(position: u64) -> u8 {
 }
 
 impl Stream {
-    fn send(&self, line: &Line, listener: &TcpListener) -> u64 {
-        let to = listener.local_addr().expect("it is bound");
-        let connect = || TcpStream::connect(to).expect("the way is open");
-        let mut stream = run_in(&line.a.namespace, connect).expect("the namespace can be entered");
-        give_up_in_time(&stream);
+    fn send(&self, mut stream: TcpStream) -> u64 {
         let mut sent = 0u64;
         while !self.over.load(Ordering::Relaxed) {
             let block: Vec<u8> = (sent..sent + 8192).map(byte_at).collect();
@@ -238,9 +234,7 @@ impl Stream {
         sent
     }
 
-    fn receive(&self, listener: &TcpListener) -> u64 {
-        let (mut stream, _) = listener.accept().expect("a connection");
-        give_up_in_time(&stream);
+    fn receive(&self, mut stream: TcpStream) -> u64 {
         let (mut buffer, mut received) = (vec![0; 64 << 10], 0u64);
         loop {
             let count = stream.read(&mut buffer).expect("the connection holds");
@@ -293,10 +287,26 @@ fn tcp_through(address: IpAddr, prefix: u8, drop_route: &str) {
         let setting = format!("net.{family}.neigh.right.{setting}");
         run("nsenter", &[&namespace, "sysctl", "-qw", &setting]);
     }
+    // A router looks for IPv6 neighbours from its link-local address, and has to be sure of that first.
+    wait_until("addresses are no longer tentative", || {
+        [&line.a, &line.left, &line.b].iter().all(|station| {
+            run(
+                "ip",
+                &["-n", &station.name, "-6", "address", "show", "tentative"],
+            )
+            .is_empty()
+        })
+    });
     let (left, right) = (place(&line.left), place(&line.right));
     done(&["route", "load", &left, &right]);
     let bind = || TcpListener::bind((address, 0)).expect("the address is there");
     let listener = run_in(&line.b.namespace, bind).expect("the namespace can be entered");
+    let connect = || TcpStream::connect(listener.local_addr()?);
+    let here = run_in(&line.a.namespace, connect).expect("the namespace can be entered");
+    let here = here.expect("the way is open");
+    let (there, _) = listener.accept().expect("a connection");
+    give_up_in_time(&here);
+    give_up_in_time(&there);
     let stream = Stream {
         received: AtomicU64::new(0),
         over: AtomicBool::new(false),
@@ -307,8 +317,8 @@ fn tcp_through(address: IpAddr, prefix: u8, drop_route: &str) {
     );
     let blackholed = || Counts::of_port(&left).outcome("dropped by a blackhole route");
     std::thread::scope(|scope| {
-        let receiver = scope.spawn(|| stream.receive(&listener));
-        let sender = scope.spawn(|| stream.send(line, &listener));
+        let receiver = scope.spawn(|| stream.receive(there));
+        let sender = scope.spawn(|| stream.send(here));
         let ending = Ending(&stream);
         stream.wait_flowing("the beginning");
         let begun = Counts::of_port(&left).outcome(&forwarded);
