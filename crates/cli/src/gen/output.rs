@@ -98,7 +98,7 @@ impl Watch {
         let text = if self.json {
             format!("{}\n", in_json(place, report))
         } else {
-            in_words(place, report)
+            in_words(place, report, "the rate's")
         };
         write_out(&text)?;
         match &report.failure {
@@ -120,7 +120,8 @@ fn line(all: &Figures, of_late: &Figures) -> String {
     )
 }
 
-pub fn in_words(place: &str, report: &Report) -> String {
+/// `wanted` says whose gaps those between frames are compared with.
+pub fn in_words(place: &str, report: &Report, wanted: &str) -> String {
     let figures = &report.figures;
     let mut text = format!(
         "{place}: {} frames, {} bytes in {:.3} s by the {} engine: {}, {} ({} on a wire)\n",
@@ -141,7 +142,7 @@ pub fn in_words(place: &str, report: &Report) -> String {
     if let Some(gaps) = &report.gaps {
         let p = gaps.percentiles();
         text.push_str(&format!(
-            "gaps between frames differ from the rate's by {} (half of them), {} (90 %), {} (99 %), {} (99.9 %), {} at most\n",
+            "gaps between frames differ from {wanted} by {} (half of them), {} (90 %), {} (99 %), {} (99.9 %), {} at most\n",
             time(p.p50), time(p.p90), time(p.p99), time(p.p99_9), time(p.max),
         ));
     }

@@ -152,7 +152,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     write_out(&if args.json {
         format!("{}\n", in_json(&site.label, &report, &outcome))
     } else {
-        output::in_words(&site.label, &report) + &remarks(&outcome, site.interface.mtu)
+        let wanted = match args.speed() {
+            Speed::Times(_) => "the recorded ones",
+            Speed::Unpaced => "the rate's",
+        };
+        output::in_words(&site.label, &report, wanted) + &remarks(&outcome, site.interface.mtu)
     })?;
     match report.failure {
         Some(error) => Err(error),

@@ -11,7 +11,7 @@ pub enum Speed {
 
 /// A recorded time that lies back by more than this begins a timing of its own: another recording, or a clock that
 /// was set. Less is disorder: such frames are due at once.
-const JUMP_BACK: u64 = 1_000_000_000;
+const JUMP_BACK: u64 = 10_000_000;
 
 /// Turns recorded times into times since the beginning of the replay.
 #[derive(Clone, Debug)]
