@@ -17,13 +17,17 @@ use trawl_kernel::{Error, Result, events};
 
 use crate::actions::Actions;
 use crate::attach::{Wish, link_of, open_netlink};
+use crate::captures;
 use crate::load::{Program, Source};
 use crate::site::{Lock, Site};
 use crate::standing::{Pinned, Standing};
-use crate::tappable::{ACTIONS, NEXT};
+use crate::tappable::{ACTIONS, ENTRY, HOOK, NEXT};
 
-/// As many as libxdp's dispatcher takes; the kernel would let a packet jump 33 times, captures included.
+/// As many as libxdp's dispatcher takes.
 const LONGEST: usize = 10;
+/// The kernel's limit on the jumps of one packet from program to program. One that has reached it would leave the chain
+/// where it is.
+pub const MOST_JUMPS: u32 = 33;
 
 /// A program's place in a chain, as it is remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -194,6 +198,17 @@ pub(crate) fn join(
             )),
         );
     }
+    // One for each program behind the first, this one included.
+    let mut jumps = chain.len() as u32;
+    for one in &chain {
+        jumps += jumps_to_captures(one)?;
+    }
+    if jumps > MOST_JUMPS {
+        let why = format!(
+            "with the captures that look at it a packet would jump {jumps} times, and the kernel allows {MOST_JUMPS}"
+        );
+        return Err(Error::failed(what(), why).mend("end a capture first"));
+    }
     let goes_before = |one: &Standing| {
         one.seat()
             .is_some_and(|other| other.priority > seat.priority)
@@ -245,6 +260,20 @@ pub(crate) fn join(
         return Err(fail(error));
     }
     Ok(pinned.attached(attachment))
+}
+
+/// How often a packet jumps because captures look at a program.
+fn jumps_to_captures(standing: &Standing) -> Result<u32> {
+    let mut jumps = 0;
+    if let Ok(hook) = standing.map(HOOK) {
+        jumps += captures::count(hook.as_fd(), ACTIONS)?;
+    }
+    if let Ok(entry) = standing.map(ENTRY) {
+        let at_entry = captures::count(entry.as_fd(), 1)?;
+        // And one into the program itself.
+        jumps += at_entry + u32::from(at_entry > 0);
+    }
+    Ok(jumps)
 }
 
 /// Fills slots with a program, or empties them.

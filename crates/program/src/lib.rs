@@ -27,6 +27,7 @@
 pub mod actions;
 pub mod attach;
 pub mod bundled;
+pub mod captures;
 pub mod chain;
 pub mod dispatcher;
 mod explain;

@@ -5,30 +5,12 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use trawl_kernel::bpf::{info, map, program};
+use trawl_kernel::bpf::{map, program};
 use trawl_kernel::layout::CHAIN_SLOTS;
 use trawl_kernel::warden::{self, Successor, Task};
 use trawl_kernel::{Error, Result};
-
-/// What the map is called, in the BPF source and in the kernel: how another trawl's chain is known.
-pub const MAP_NAME: &str = "trawl_chain";
-/// How the names of the programs that take part begin.
-const PROGRAM_NAME: &str = "trawl_xdp";
-
-/// Whether a program takes part in chains.
-pub fn is_member(name: &str) -> bool {
-    name.starts_with(PROGRAM_NAME)
-}
-
-/// How many captures are in the chain of a program that is attached: none if it is not trawl's.
-pub fn count(attached: u32, stride: u32) -> Result<u32> {
-    let Some(map) = chain_of(attached, stride)? else {
-        return Ok(0);
-    };
-    let last = last_taken(map.as_fd(), stride)
-        .map_err(|e| Error::os("cannot look at a chain of captures", e))?;
-    Ok(last + 1)
-}
+pub use trawl_program::captures::{MAP_NAME, is_member};
+use trawl_program::captures::{array_of, last_taken};
 
 /// A seat in a chain. Each slot holds `stride` programs, one for each action of a hook, or one alone.
 #[derive(Debug)]
@@ -54,7 +36,7 @@ impl Seat {
 
     /// A free seat behind all others in the chain of a program that is attached, if that program is trawl's.
     pub fn behind(attached: u32, stride: u32) -> Result<Option<Self>> {
-        let Some(map) = chain_of(attached, stride)? else {
+        let Some(map) = array_of(attached, stride)? else {
             return Ok(None);
         };
         let slot = last_taken(map.as_fd(), stride)
@@ -138,34 +120,4 @@ impl Drop for Seat {
     fn drop(&mut self) {
         self.leave();
     }
-}
-
-/// The chain that an attached program jumps into, if the program is trawl's.
-fn chain_of(attached: u32, stride: u32) -> Result<Option<OwnedFd>> {
-    let fail = |e| Error::os("cannot look at the attached program", e);
-    let Ok(program) = program::open_by_id(attached) else {
-        return Ok(None);
-    };
-    let about = info::program(program.as_fd()).map_err(fail)?;
-    if !is_member(&about.name) {
-        return Ok(None);
-    }
-    for id in about.map_ids {
-        let map = map::open_by_id(id).map_err(fail)?;
-        let about = map::info(&map).map_err(fail)?;
-        if about.name == MAP_NAME && about.max_entries == CHAIN_SLOTS as u32 * stride {
-            return Ok(Some(map));
-        }
-    }
-    Ok(None)
-}
-
-fn last_taken(map: BorrowedFd<'_>, stride: u32) -> io::Result<u32> {
-    let mut last = 0;
-    for slot in 0..CHAIN_SLOTS as u32 {
-        if map::program_in(map, slot * stride)?.is_some() {
-            last = slot;
-        }
-    }
-    Ok(last)
 }

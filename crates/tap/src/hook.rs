@@ -13,6 +13,7 @@ use std::os::fd::AsFd;
 use trawl_filter::lower::Target;
 use trawl_kernel::warden;
 use trawl_kernel::{Error, Result};
+use trawl_program::chain::MOST_JUMPS;
 
 use crate::assembly::{Assembly, PointIds};
 use crate::site::{Site, TimeSource};
@@ -23,8 +24,6 @@ use stand::{Occupied, Stand, occupy};
 
 /// XDP_ABORTED, DROP, PASS, TX and REDIRECT.
 pub const ACTIONS: u32 = 5;
-/// The kernel's limit on the jumps of one packet from program to program.
-const MOST_JUMPS: u32 = 33;
 
 #[derive(Debug)]
 pub struct Hook;

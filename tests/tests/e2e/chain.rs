@@ -318,6 +318,35 @@ fn a_capture_sees_each_program_of_the_chain() {
     lab.unload("--all");
 }
 
+/// Beyond that the kernel would not let a packet into the next program, and the chain would end there.
+#[test]
+fn more_jumps_than_the_kernel_allows_are_refused() {
+    let Some(lab) = Chained::open() else { return };
+    for number in 0..8 {
+        lab.load(1, &["--prio", &number.to_string()]);
+    }
+    let place = lab.0.receiver();
+    let fixed = ["-i", &place, "--tap", "hook", "-Q", "in"];
+    // Two for each program's entry, one for its exit, one to each of the others.
+    let first = Capture::start(&lab.0, &[&fixed[..], &["--at", "both"]].concat());
+    let refused = trawl(&[&["capture"], &fixed[..]].concat());
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && said.contains("39 jumps"),
+        "{said}"
+    );
+    lab.load(1, &[]);
+    lab.load(1, &[]);
+    assert_eq!(lab.run([PASS; 4]).0.len(), 10);
+    first.stop_well();
+    let second = Capture::start(&lab.0, &fixed);
+    let third = Capture::start(&lab.0, &fixed);
+    assert_eq!(lab.run([PASS; 4]).0.len(), 10);
+    second.stop_well();
+    third.stop_well();
+    lab.unload("--all");
+}
+
 /// Without hooks for captures as well, where the kernel has no other chains: a program whose exits cannot be rewritten
 /// is loaded all the same, and can be the last one.
 #[test]

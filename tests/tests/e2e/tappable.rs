@@ -247,6 +247,30 @@ fn a_program_that_jumps_on_is_seen_at_its_end() {
 }
 
 #[test]
+fn long_packets_are_seen_whole_at_both_ends() {
+    let options = trawl_lab::PairOptions {
+        mtu: 9000,
+        ..trawl_lab::PairOptions::default()
+    };
+    let Some(lab) = Lab::with(options) else {
+        return;
+    };
+    load(&lab, "chosen", &[]);
+    let (capture, file) = capture(&lab, &["--at", "both", "-c", "8"]);
+    let sent: Vec<Vec<u8>> = [1514, 4097, 8193, 9014].map(frames::patterned).into();
+    lab.send_long(&sent);
+    capture.wait().summary_of_success().assert_all_recorded(8);
+    let packets = Contents::read(&file).packets;
+    for (ends, sent) in packets.chunks(2).zip(&sent) {
+        assert!(ends[0].bytes == *sent, "{} bytes", sent.len());
+        let mut marked = sent.clone();
+        marked[MARKED] = MARK;
+        assert!(ends[1].bytes == marked, "{} bytes", sent.len());
+    }
+    unload(&lab);
+}
+
+#[test]
 fn what_makes_no_sense_is_refused() {
     let Some(lab) = lab_with("chosen", &[]) else {
         return;

@@ -5,18 +5,15 @@ use std::path::{Path, PathBuf};
 
 use trawl_kernel::bpf::{info, map, program};
 use trawl_kernel::interface::Attachment;
-use trawl_kernel::layout::{ENTRY_SLOT_BODY, ENTRY_SLOT_CAPTURE};
+use trawl_kernel::layout::ENTRY_SLOT_BODY;
 use trawl_kernel::{Error, Result, bpffs};
+use trawl_program::captures;
+use trawl_program::tappable::{ENTRY, HOOK, NEXT};
 
 use super::ACTIONS;
 use super::ends::Ends;
 use crate::chain;
 use crate::site::Site;
-
-/// The maps of a program that `trawl xdp load` prepared, by their names.
-const HOOK: &str = "trawl_hook";
-const ENTRY: &str = "trawl_entry";
-const NEXT: &str = "trawl_next";
 
 /// Where the program itself stands behind those that look at its entry.
 pub const BODY_SLOT: u32 = ENTRY_SLOT_BODY as u32;
@@ -59,31 +56,17 @@ impl Looked {
     pub fn jumps(&self, ends: &Ends) -> Result<u32> {
         let mut jumps = self.programs.saturating_sub(1);
         for (place, hook) in self.hooks.iter().enumerate() {
-            let at_exit = seats(&hook.map, ACTIONS)?;
+            let at_exit = captures::count(hook.map.as_fd(), ACTIONS)?;
             jumps += at_exit + u32::from(ends.exit);
             if let Some(entry) = &hook.entry {
-                let at_entry = seats(entry, 1)? + u32::from(ends.looks_at_entry_of(place));
+                let at_entry =
+                    captures::count(entry.as_fd(), 1)? + u32::from(ends.looks_at_entry_of(place));
                 // And one into the program itself.
                 jumps += at_entry + u32::from(at_entry > 0);
             }
         }
         Ok(jumps)
     }
-}
-
-/// How many captures are in a map's slots.
-fn seats(map: &OwnedFd, stride: u32) -> Result<u32> {
-    let fail = |e| Error::os("cannot read a hook map", e);
-    let first = match stride {
-        1 => ENTRY_SLOT_CAPTURE as u32,
-        _ => 0,
-    };
-    for slot in first..first + stride {
-        if let Some(head) = map::program_in(map.as_fd(), slot).map_err(fail)? {
-            return Ok(chain::count(head, stride)?.max(1));
-        }
-    }
-    Ok(0)
 }
 
 pub fn find(site: &Site, path: Option<&Path>) -> Result<Looked> {

@@ -1,0 +1,64 @@
+//! Captures that stand in a hook's slots: the first one is in the slots themselves, the others behind it, in an array of
+//! programs that each one jumps on into (see `chain.rs` of crates/tap, which puts them there).
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use trawl_kernel::bpf::{info, map, program};
+use trawl_kernel::layout::CHAIN_SLOTS;
+use trawl_kernel::{Error, Result};
+
+/// What the array is called, in the BPF source and in the kernel: how another trawl's is known.
+pub const MAP_NAME: &str = "trawl_chain";
+/// How the names of the programs that take part begin.
+const PROGRAM_NAME: &str = "trawl_xdp";
+
+/// Whether a program is a capture's.
+pub fn is_member(name: &str) -> bool {
+    name.starts_with(PROGRAM_NAME)
+}
+
+/// How many captures stand in a hook's first slots, of which each capture takes so many.
+pub fn count(hook: BorrowedFd<'_>, stride: u32) -> Result<u32> {
+    let fail = |e| Error::os("cannot read a hook map", e);
+    for slot in 0..stride {
+        if let Some(first) = map::program_in(hook, slot).map_err(fail)? {
+            let seats = array_of(first, stride)?;
+            let last = seats.map(|map| last_taken(map.as_fd(), stride));
+            // One by somebody else has nobody behind it.
+            return Ok(last.transpose().map_err(fail)?.unwrap_or(0) + 1);
+        }
+    }
+    Ok(0)
+}
+
+/// The array that a capture's program jumps into; `None` if it is not a capture's.
+pub fn array_of(attached: u32, stride: u32) -> Result<Option<OwnedFd>> {
+    let fail = |e| Error::os("cannot look at the attached program", e);
+    let Ok(program) = program::open_by_id(attached) else {
+        return Ok(None);
+    };
+    let about = info::program(program.as_fd()).map_err(fail)?;
+    if !is_member(&about.name) {
+        return Ok(None);
+    }
+    for id in about.map_ids {
+        let map = map::open_by_id(id).map_err(fail)?;
+        let about = map::info(&map).map_err(fail)?;
+        if about.name == MAP_NAME && about.max_entries == CHAIN_SLOTS as u32 * stride {
+            return Ok(Some(map));
+        }
+    }
+    Ok(None)
+}
+
+/// The last seat in such an array that is taken.
+pub fn last_taken(map: BorrowedFd<'_>, stride: u32) -> io::Result<u32> {
+    let mut last = 0;
+    for slot in 0..CHAIN_SLOTS as u32 {
+        if map::program_in(map, slot * stride)?.is_some() {
+            last = slot;
+        }
+    }
+    Ok(last)
+}
