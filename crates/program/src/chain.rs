@@ -18,6 +18,7 @@ use trawl_kernel::{Error, Result, events};
 use crate::actions::Actions;
 use crate::attach::{Wish, link_of, open_netlink};
 use crate::captures;
+use crate::jumps::{self, Looks};
 use crate::load::{Program, Source};
 use crate::site::{Lock, Site};
 use crate::standing::{Pinned, Standing};
@@ -25,9 +26,6 @@ use crate::tappable::{ACTIONS, ENTRY, HOOK, NEXT};
 
 /// As many as libxdp's dispatcher takes.
 const LONGEST: usize = 10;
-/// The kernel's limit on the jumps of one packet from program to program. One that has reached it would leave the chain
-/// where it is.
-pub const MOST_JUMPS: u32 = 33;
 
 /// A program's place in a chain, as it is remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -198,14 +196,18 @@ pub(crate) fn join(
             )),
         );
     }
-    // One for each program behind the first, this one included.
-    let mut jumps = chain.len() as u32;
+    let mut looks = vec![Looks {
+        tappable: program.map(HOOK).is_some(),
+        ..Looks::default()
+    }];
     for one in &chain {
-        jumps += jumps_to_captures(one)?;
+        looks.push(looks_at(one)?);
     }
-    if jumps > MOST_JUMPS {
+    let jumps = jumps::most(&looks);
+    if jumps > jumps::MOST {
         let why = format!(
-            "with the captures that look at it a packet would jump {jumps} times, and the kernel allows {MOST_JUMPS}"
+            "with the captures that look at it a packet would jump {jumps} times from program to program, and the kernel allows {}",
+            jumps::MOST
         );
         return Err(Error::failed(what(), why).mend("end a capture first"));
     }
@@ -262,18 +264,17 @@ pub(crate) fn join(
     Ok(pinned.attached(attachment))
 }
 
-/// How often a packet jumps because captures look at a program.
-fn jumps_to_captures(standing: &Standing) -> Result<u32> {
-    let mut jumps = 0;
+/// The captures that stand in a program's hooks.
+fn looks_at(standing: &Standing) -> Result<Looks> {
+    let mut looks = Looks::default();
     if let Ok(hook) = standing.map(HOOK) {
-        jumps += captures::count(hook.as_fd(), ACTIONS)?;
+        looks.tappable = true;
+        looks.at_exit = captures::count(hook.as_fd(), ACTIONS)?;
     }
     if let Ok(entry) = standing.map(ENTRY) {
-        let at_entry = captures::count(entry.as_fd(), 1)?;
-        // And one into the program itself.
-        jumps += at_entry + u32::from(at_entry > 0);
+        looks.at_entry = captures::count(entry.as_fd(), 1)?;
     }
-    Ok(jumps)
+    Ok(looks)
 }
 
 /// Fills slots with a program, or empties them.

@@ -32,6 +32,7 @@ pub mod chain;
 pub mod dispatcher;
 mod explain;
 pub mod guard;
+pub mod jumps;
 pub mod load;
 mod map_pins;
 pub mod maps;

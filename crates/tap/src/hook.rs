@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use trawl_filter::lower::Target;
 use trawl_kernel::warden;
 use trawl_kernel::{Error, Result};
-use trawl_program::chain::MOST_JUMPS;
+use trawl_program::jumps;
 
 use crate::assembly::{Assembly, PointIds};
 use crate::site::{Site, TimeSource};
@@ -148,13 +148,14 @@ fn say_which(looked: &Looked, site: &Site, assembly: &mut Assembly<'_>) {
 /// A packet that has jumped too often is not let into the next program, which would change what becomes of it.
 fn check_jumps(looked: &Looked, ends: &Ends, site: &Site) -> Result<()> {
     let jumps = looked.jumps(ends)?;
-    if jumps <= MOST_JUMPS {
+    if jumps <= jumps::MOST {
         return Ok(());
     }
     Err(Error::failed(
         format!("cannot capture at the hooks on {}", site.label),
         format!(
-            "its chain of programs and the captures on it would take {jumps} jumps from program to program, and the kernel allows {MOST_JUMPS}"
+            "its chain of programs and the captures on it would take {jumps} jumps from program to program, and the kernel allows {}",
+            jumps::MOST
         ),
     )
     .mend("end another capture, or record at one end only: --at exit"))

@@ -8,6 +8,7 @@ use trawl_kernel::interface::Attachment;
 use trawl_kernel::layout::ENTRY_SLOT_BODY;
 use trawl_kernel::{Error, Result, bpffs};
 use trawl_program::captures;
+use trawl_program::jumps::{self, Looks};
 use trawl_program::tappable::{ENTRY, HOOK, NEXT};
 
 use super::ACTIONS;
@@ -54,18 +55,22 @@ pub struct Looked {
 impl Looked {
     /// How often a packet jumps from program to program at most, with one more capture at these ends.
     pub fn jumps(&self, ends: &Ends) -> Result<u32> {
-        let mut jumps = self.programs.saturating_sub(1);
+        // Those without a hook first: their order does not matter.
+        let without = (self.programs as usize).saturating_sub(self.hooks.len());
+        let mut looks = vec![Looks::default(); without];
         for (place, hook) in self.hooks.iter().enumerate() {
-            let at_exit = captures::count(hook.map.as_fd(), ACTIONS)?;
-            jumps += at_exit + u32::from(ends.exit);
+            let mut one = Looks {
+                tappable: hook.entry.is_some() || hook.next.is_some(),
+                at_entry: 0,
+                at_exit: captures::count(hook.map.as_fd(), ACTIONS)? + u32::from(ends.exit),
+            };
             if let Some(entry) = &hook.entry {
-                let at_entry =
-                    captures::count(entry.as_fd(), 1)? + u32::from(ends.looks_at_entry_of(place));
-                // And one into the program itself.
-                jumps += at_entry + u32::from(at_entry > 0);
+                let more = u32::from(ends.looks_at_entry_of(place));
+                one.at_entry = captures::count(entry.as_fd(), 1)? + more;
             }
+            looks.push(one);
         }
-        Ok(jumps)
+        Ok(jumps::most(&looks))
     }
 }
 
