@@ -113,6 +113,7 @@ fn load(code: &[Insn]) -> Result<std::os::fd::OwnedFd> {
         expected_attach_type: program::ATTACH_XDP,
         flags: 0,
         ifindex: 0,
+        traced: None,
     };
     program::load_words(&words, &options)
 }
