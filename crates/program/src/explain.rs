@@ -148,7 +148,12 @@ pub fn occupied(site: &Site, present: XdpAttachment, standing: &[Standing]) -> E
         ),
     )
     .mend(format!(
-        "--replace puts the new one in its place; trawl xdp unload {} {id} takes it off",
+        "{}--replace puts the new one in its place; trawl xdp unload {} {id} takes it off",
+        match ours.map(|ours| ours.seat().is_some()) {
+            Some(true) => "--prio N puts it into the chain there; ",
+            Some(false) => "to have both, load each with --prio N; ",
+            None => "",
+        },
         site.label()
     ))
 }

@@ -60,8 +60,10 @@ pub fn of(sites: &[Site]) -> Result<Vec<Map>> {
     for status in status::of(sites, None)? {
         for attached in &status.programs {
             add(&status.interface, &attached.program);
-            for member in &attached.chain {
-                add(&status.interface, &member.program);
+            // The first of a chain of trawl's own is attached itself.
+            let behind = attached.chain.iter().map(|member| &member.program);
+            for program in behind.filter(|one| one.id != attached.program.id) {
+                add(&status.interface, program);
             }
         }
     }

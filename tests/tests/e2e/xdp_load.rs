@@ -164,6 +164,29 @@ fn a_program_takes_anothers_place_only_if_told_to() {
 }
 
 #[test]
+fn what_stands_alone_says_how_to_have_company() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (place, file) = (lab.receiver(), object_file(&lab, "several"));
+    succeeds(&["xdp", "load", &place, "drop"]);
+    let load = ["xdp", "load", &place, &file, "--prog", "several_second"];
+    fails(&load, 1, &["trawl_drop", "--prio", "--replace"]);
+    succeeds(&["xdp", "load", &place, "drop", "--replace", "--prio", "90"]);
+    succeeds(&load);
+    let names: Vec<_> = programs_on(&place)
+        .iter()
+        .map(|one| one["name"].as_str().unwrap_or_default().to_owned())
+        .collect();
+    assert_eq!(names, ["several_second", "trawl_drop"]);
+    let status = succeeds(&["xdp", "status", "-i", &place]);
+    for words in ["1. priority 50", "2. priority 90", "goes on after pass"] {
+        assert!(status.contains(words), "{status}");
+    }
+    succeeds(&["xdp", "unload", &place, "--all"]);
+    all_gone(&lab, &[], &[]);
+}
+
+#[test]
 fn somebody_elses_program_is_taken_off_by_its_number() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();

@@ -88,6 +88,10 @@ fn add_program(text: &mut String, attached: &Attached) {
             }
         );
         let _ = writeln!(text, "          {}", headline(&member.program));
+        // All of the first one has been said where it is attached itself.
+        if member.program.id == attached.program.id {
+            continue;
+        }
         if let Some(source) = &member.program.source {
             let _ = writeln!(text, "          loaded by trawl from {source}");
         }
