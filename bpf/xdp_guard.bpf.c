@@ -60,16 +60,12 @@ struct search {
 	__u64 services;
 	/* What came out. */
 	__u32 fate;
-	/* Of the set's header. */
-	__u32 rules;
-	__u32 hits;
-	__u32 hit_lines;
-	__u32 cpus;
 };
 
 /* What the steps of a search get to see: one set all along. */
 struct view {
 	void *set;
+	const struct guard_header *header;
 	struct search *search;
 };
 
@@ -203,11 +199,10 @@ static __always_inline bool over_rate(const struct guard_rule *rule, const struc
 
 static __always_inline void count_hit(struct view *view, __u32 rule, bool limited)
 {
-	struct search *search = view->search;
-	__u32 number = rule - search->rules, cpu = bpf_get_smp_processor_id();
-	bool own = cpu < search->cpus;
-	struct line *hits = line(view, search->hits + number / 4 +
-					 (own ? cpu : search->cpus) * search->hit_lines);
+	const struct guard_header *header = view->header;
+	__u32 number = rule - header->rules, cpu = bpf_get_smp_processor_id();
+	bool own = cpu < header->cpus;
+	struct line *hits = line(view, header->hits + number / 4 + (own ? cpu : header->cpus) * header->hit_lines);
 	__u64 *hit;
 
 	if (!hits)
@@ -283,11 +278,11 @@ static __always_inline bool decided_at_once(struct view *view)
 }
 
 /* No rule decided: what the interface's default is. */
-static __always_inline __u32 by_default(struct view *view, __u64 defaults)
+static __always_inline __u32 by_default(struct view *view)
 {
 	struct search *search = view->search;
 	const __u64 key[2] = { (__u64)search->packet.ifindex << 32, 0 };
-	__u32 at = walk(view, defaults, key);
+	__u32 at = walk(view, view->header->defaults, key);
 	const struct guard_rule *rule = at ? line(view, at) : NULL;
 
 	if (!rule || rule->ifindex != search->packet.ifindex)
@@ -307,7 +302,7 @@ static __always_inline __u32 by_default(struct view *view, __u64 defaults)
 __noinline int judge(struct search *search)
 {
 	struct view view = { .search = search };
-	const struct guard_header *set;
+	const struct guard_header *header;
 	__u32 first = 0;
 
 	if (!search)
@@ -315,17 +310,15 @@ __noinline int judge(struct search *search)
 	view.set = bpf_map_lookup_elem(&guard_set, &first);
 	if (!view.set)
 		return GUARD_DEFAULT_ALLOWED;
-	set = line(&view, first);
-	if (!set)
+	header = line(&view, first);
+	if (!header)
 		return GUARD_DEFAULT_ALLOWED;
-	search->rules = set->rules;
-	search->hits = set->hits;
-	search->hit_lines = set->hit_lines;
-	search->cpus = set->cpus;
-	search->source = walk(&view, search->packet.ipv6 ? set->sources[1] : set->sources[0], search->packet.source);
+	view.header = header;
+	search->source = walk(&view, search->packet.ipv6 ? header->sources[1] : header->sources[0],
+			      search->packet.source);
 	if (!decided_at_once(&view))
 		bpf_loop(STEPS, step, &view, 0);
-	return search->fate == UNDECIDED ? by_default(&view, set->defaults) : search->fate;
+	return search->fate == UNDECIDED ? by_default(&view) : search->fate;
 }
 
 static __always_inline int guard(struct xdp_md *context, bool ethernet)

@@ -14,6 +14,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include "guard.h"
+#include "headers.h"
 
 #define VLAN_TAGS 4
 #define EXTENSION_HEADERS 8
@@ -196,21 +197,21 @@ static __always_inline enum kind read_packet(struct xdp_md *context, struct pack
 	__be16 type = 0;
 
 	if (ethernet) {
-		struct ethhdr room;
-		const struct ethhdr *frame = header(context, 0, &room, sizeof(*frame));
+		struct link_header room;
+		const struct link_header *frame = header(context, 0, &room, sizeof(*frame));
 
 		if (!frame)
 			return KIND_MALFORMED;
-		type = frame->h_proto;
+		type = frame->type;
 		offset = sizeof(*frame);
-		for (int tags = 0; type == bpf_htons(ETH_P_8021Q) || type == bpf_htons(ETH_P_8021AD); tags++) {
-			__be16 room_for_tag[2];
-			const __be16 *tag = header(context, offset, room_for_tag, sizeof(room_for_tag));
+		for (int tags = 0; is_tag(type); tags++) {
+			struct vlan_tag room_for_tag;
+			const struct vlan_tag *tag = header(context, offset, &room_for_tag, sizeof(*tag));
 
 			if (!tag || tags == VLAN_TAGS)
 				return KIND_MALFORMED;
-			type = tag[1];
-			offset += sizeof(room_for_tag);
+			type = tag->inner_type;
+			offset += sizeof(*tag);
 		}
 	} else {
 		__u8 room;

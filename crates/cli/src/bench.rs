@@ -1,5 +1,6 @@
 //! `trawl bench`: the experiments by name.
 
+mod guard;
 mod programs;
 
 use std::path::PathBuf;
@@ -30,6 +31,8 @@ enum Experiment {
     CaptureFiltered(Capture),
     /// Runs the bundled XDP programs beside those of xdp-bench, and the router beside the kernel's own forwarding
     XdpPrograms(programs::Args),
+    /// Runs the guard with few and with many rules beside the bare drop
+    GuardRules(guard::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -75,6 +78,12 @@ pub fn run(args: Args) -> Result<ExitCode> {
             // It writes no captures, so any directory will do.
             let cleaner = Cleaner::of_bench(&std::env::temp_dir())?;
             let code = programs::run(&args, &mut progress)?;
+            cleaner.dismiss();
+            return Ok(code);
+        }
+        Experiment::GuardRules(args) => {
+            let cleaner = Cleaner::of_bench(&std::env::temp_dir())?;
+            let code = guard::run(&args, &mut progress)?;
             cleaner.dismiss();
             return Ok(code);
         }

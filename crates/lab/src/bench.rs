@@ -8,6 +8,7 @@ pub mod capture_filtered;
 mod clock;
 mod count;
 mod figures;
+pub mod guard_rules;
 mod leftovers;
 mod mechanism;
 mod peer;

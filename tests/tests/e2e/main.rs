@@ -9,6 +9,7 @@ mod content;
 mod ends;
 mod formats;
 mod gen_frames;
+mod guard;
 mod length;
 mod merge;
 mod printing;

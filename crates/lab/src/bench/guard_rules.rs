@@ -1,0 +1,332 @@
+//! `guard-rules`: the guard with few and with many rules beside the bare drop, in one run, taking turns: does the
+//! number of rules cost anything, and how much does the guard cost at all.
+
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use serde::Serialize;
+use trawl_kernel::bpf::test_run;
+use trawl_kernel::{Error, Result, host, process};
+use trawl_program::Site;
+use trawl_program::attach::Wish;
+use trawl_program::guard::rule::Ports;
+use trawl_program::guard::{Action, Care, Draft, Guard, Match, Prefix};
+
+use super::Spread;
+use crate::program::{Does, Loaded};
+use crate::sender::{Engine, Job, send};
+use crate::{Pair, PairOptions, frame};
+
+const REPEAT: u32 = 1_000_000;
+const UDP: u8 = 17;
+const DISCARD: u16 = 9;
+/// Spreads numbers over all there are: Knuth's multiplicative hashing.
+const SCATTER: u32 = 2_654_435_761;
+
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub frames: u64,
+    pub frame_bytes: usize,
+    pub repetitions: u32,
+    /// Sender and program are both on this one.
+    pub cpu: usize,
+}
+
+/// What drops the frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Contender {
+    Bare,
+    /// The guard with so many source addresses denied, the sender's among them.
+    Addresses(u32),
+    /// With a protocol and a port in each rule.
+    Services(u32),
+}
+
+const CONTENDERS: [Contender; 5] = [
+    Contender::Bare,
+    Contender::Addresses(10),
+    Contender::Addresses(10_000),
+    Contender::Addresses(100_000),
+    Contender::Services(10_000),
+];
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Run {
+    pub what: String,
+    pub repetition: u32,
+    pub sent: u64,
+    pub seconds: f64,
+    pub dropped_per_second: f64,
+    /// Frames a second of the sender's CPU time, which is also the program's.
+    pub dropped_per_cpu_second: f64,
+    /// One run of the program over and over on one packet, by BPF_PROG_TEST_RUN.
+    pub program_ns: f64,
+    /// From rules in memory to rules in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rules_seconds: Option<f64>,
+    /// Of the bare drop's in the same repetition.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub of_bare: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub of_bare_by_cpu_time: Option<f64>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Median {
+    pub what: String,
+    pub dropped_per_second: Spread,
+    pub program_ns: Spread,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rules_seconds: Option<Spread>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub of_bare: Option<Spread>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub of_bare_by_cpu_time: Option<Spread>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Conditions {
+    pub hardware: String,
+    pub os: String,
+    pub cpus: usize,
+    pub load: String,
+    pub topology: String,
+    pub frame_bytes: usize,
+    pub frames: u64,
+    pub repetitions: u32,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    pub experiment: &'static str,
+    pub conditions: Conditions,
+    pub runs: Vec<Run>,
+    pub medians: Vec<Median>,
+    /// Why the experiment is not whole.
+    pub failures: Vec<String>,
+}
+
+pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Outcome> {
+    let conditions = Conditions::of(plan);
+    let (mut runs, mut failures) = (Vec::new(), Vec::new());
+    for repetition in 1..=plan.repetitions {
+        for one in CONTENDERS {
+            let label = format!("repetition {repetition}: {}", one.name());
+            progress(&label);
+            match one.run(plan, repetition) {
+                Ok(run) => runs.push(run),
+                Err(why) => failures.push(format!("{label} did not run: {why}")),
+            }
+        }
+    }
+    relate(&mut runs);
+    Ok(Outcome {
+        experiment: "guard-rules",
+        conditions,
+        medians: CONTENDERS
+            .iter()
+            .filter_map(|one| median(&one.name(), &runs))
+            .collect(),
+        runs,
+        failures,
+    })
+}
+
+impl Conditions {
+    fn of(plan: &Plan) -> Self {
+        let host = host::describe();
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        Self {
+            hardware: host.hardware,
+            os: host.os,
+            cpus: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            load: load.trim().to_owned(),
+            topology: format!(
+                "two hosts joined by a veth; native XDP; live XDP frames of one UDP flow, sender and program on CPU {}",
+                plan.cpu
+            ),
+            frame_bytes: plan.frame_bytes,
+            frames: plan.frames,
+            repetitions: plan.repetitions,
+        }
+    }
+}
+
+impl Contender {
+    fn name(self) -> String {
+        match self {
+            Self::Bare => "bare drop".to_owned(),
+            Self::Addresses(count) => format!("{count} addresses"),
+            Self::Services(count) => format!("{count} addresses with protocol and port"),
+        }
+    }
+
+    fn run(self, plan: &Plan, repetition: u32) -> Result<Run> {
+        let lab = Pair::new(&PairOptions::default())?;
+        let frame = frame::udp_from(lab.a.mac, plan.frame_bytes)?;
+        if self == Self::Bare {
+            let program = Loaded::native(Does::Drop, &lab.b)?;
+            let program_ns = time(program.program(), &frame)?;
+            return self.flood(plan, repetition, &lab, &frame, program_ns, None);
+        }
+        let guard = Guard::find_or_make(Some(&lab.b.namespace))?;
+        let drafts = self.drafts(lab.a.ipv4);
+        let start = Instant::now();
+        guard.change(Care::Without, |set| {
+            set.replace_all(drafts);
+            Ok(())
+        })?;
+        let took = start.elapsed().as_secs_f64();
+        let site = Site::find(&format!("{}:{}", lab.b.name, lab.b.interface), None)?;
+        let standing = guard.load(&site, None, &Wish::default(), Care::Without)?;
+        let program_ns = time(standing.program()?.as_fd(), &frame)?;
+        let before = decided(&guard)?;
+        let run = self.flood(plan, repetition, &lab, &frame, program_ns, Some(took));
+        let dropped = decided(&guard)? - before;
+        guard.unload(&site)?;
+        let run = run?;
+        match dropped == run.sent {
+            true => Ok(run),
+            false => Err(Error::failed(
+                format!("{} frames were sent", run.sent),
+                format!("the rules dropped {dropped}"),
+            )),
+        }
+    }
+
+    /// The sender's address stands in the middle of others.
+    fn drafts(self, sender: Ipv4Addr) -> Vec<Draft> {
+        let (count, service) = match self {
+            Self::Bare => (0, false),
+            Self::Addresses(count) => (count, false),
+            Self::Services(count) => (count, true),
+        };
+        let addresses = (0..count).map(|number| match number == count / 2 {
+            true => sender,
+            false => Ipv4Addr::from_bits(number.wrapping_mul(SCATTER) ^ 1),
+        });
+        let draft = |address: Ipv4Addr| Draft {
+            action: Action::Deny,
+            what: Match {
+                source: Some(Prefix::host(address.into())),
+                protocol: service.then_some(UDP),
+                ports: service.then_some(Ports {
+                    first: DISCARD,
+                    last: DISCARD,
+                }),
+                ..Match::default()
+            },
+            rate: None,
+            expires: None,
+        };
+        addresses.map(draft).collect()
+    }
+
+    fn flood(
+        self,
+        plan: &Plan,
+        repetition: u32,
+        lab: &Pair,
+        frame: &[u8],
+        program_ns: f64,
+        rules_seconds: Option<f64>,
+    ) -> Result<Run> {
+        let own = || process::cpu_seconds(std::process::id());
+        let before = own();
+        let sent = send(&Job {
+            namespace: Some(&lab.a.namespace),
+            interface: &lab.a.interface,
+            frames: &[frame.to_vec()],
+            count: plan.frames,
+            engine: Engine::Live,
+            rate: None,
+            cpu: Some(plan.cpu),
+        })?;
+        let cpu_seconds = own() - before;
+        Ok(Run {
+            what: self.name(),
+            repetition,
+            sent: sent.packets,
+            seconds: sent.took.as_secs_f64(),
+            dropped_per_second: sent.per_second(),
+            dropped_per_cpu_second: sent.packets as f64 / cpu_seconds.max(f64::EPSILON),
+            program_ns,
+            rules_seconds,
+            of_bare: None,
+            of_bare_by_cpu_time: None,
+        })
+    }
+}
+
+/// What all rules together have decided about.
+fn decided(guard: &Guard) -> Result<u64> {
+    let set = guard.rules()?;
+    Ok(set
+        .rules
+        .iter()
+        .map(|rule| set.hits_of(rule.id).decided)
+        .sum())
+}
+
+fn time(program: std::os::fd::BorrowedFd<'_>, frame: &[u8]) -> Result<f64> {
+    let answer = test_run::xdp(program, frame, None, REPEAT)
+        .map_err(|e| Error::os("cannot measure the program by itself", e))?;
+    Ok(answer.duration.as_nanos() as f64)
+}
+
+fn relate(runs: &mut [Run]) {
+    let bare: Vec<(u32, f64, f64)> = runs
+        .iter()
+        .filter(|run| run.what == Contender::Bare.name())
+        .map(|run| {
+            (
+                run.repetition,
+                run.dropped_per_second,
+                run.dropped_per_cpu_second,
+            )
+        })
+        .collect();
+    for run in runs
+        .iter_mut()
+        .filter(|run| run.what != Contender::Bare.name())
+    {
+        if let Some((_, rate, by_cpu)) = bare
+            .iter()
+            .find(|(repetition, ..)| *repetition == run.repetition)
+        {
+            run.of_bare = Some(run.dropped_per_second / rate);
+            run.of_bare_by_cpu_time = Some(run.dropped_per_cpu_second / by_cpu);
+        }
+    }
+}
+
+fn median(what: &str, runs: &[Run]) -> Option<Median> {
+    let own = || runs.iter().filter(|run| run.what == what);
+    Some(Median {
+        what: what.to_owned(),
+        dropped_per_second: Spread::of(own().map(|run| run.dropped_per_second))?,
+        program_ns: Spread::of(own().map(|run| run.program_ns))?,
+        rules_seconds: Spread::of(own().filter_map(|run| run.rules_seconds)),
+        of_bare: Spread::of(own().filter_map(|run| run.of_bare)),
+        of_bare_by_cpu_time: Spread::of(own().filter_map(|run| run.of_bare_by_cpu_time)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sender_is_among_the_rules_once() {
+        let sender = Ipv4Addr::new(10, 77, 0, 1);
+        for one in &CONTENDERS[1..] {
+            let drafts = one.drafts(sender);
+            let own = drafts
+                .iter()
+                .filter(|draft| draft.what.source == Some(Prefix::host(sender.into())));
+            assert_eq!(own.count(), 1, "{one:?}");
+        }
+        assert_eq!(Contender::Services(10_000).drafts(sender).len(), 10_000);
+    }
+}
