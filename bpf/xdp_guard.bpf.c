@@ -58,6 +58,8 @@ struct search {
 	__u32 destination;
 	__u32 source;
 	__u64 services;
+	/* The rule to try decides without being looked at: GUARD_FOUND_DENY or GUARD_FOUND_ALLOW, else zero. */
+	__u32 certain;
 	/* What came out. */
 	__u32 fate;
 };
@@ -108,11 +110,14 @@ static __always_inline void open_list(struct view *view, __u64 services)
 	struct search *search = view->search;
 	const __u64 key[2] = { (__u64)search->packet.service << (64 - GUARD_SERVICE_BITS), 0 };
 	__u64 found = walk(view, services, key);
+	__u32 kind = found >> GUARD_OFFSET_SHIFT;
 
-	if (found >> GUARD_OFFSET_SHIFT == GUARD_FOUND_LIST)
+	if (kind == GUARD_FOUND_LIST) {
 		search->list = found;
-	else
+	} else {
 		search->rule = found;
+		search->certain = kind == GUARD_FOUND_LINE ? 0 : kind;
+	}
 }
 
 static __always_inline bool open_prefix(struct view *view)
@@ -218,9 +223,15 @@ static __always_inline void count_hit(struct view *view, __u32 rule, bool limite
 static __always_inline bool decides(struct view *view)
 {
 	struct search *search = view->search;
-	const struct guard_rule *rule = line(view, search->rule);
+	const struct guard_rule *rule;
 	bool allowed, over = false;
 
+	if (search->certain) {
+		search->fate = search->certain == GUARD_FOUND_ALLOW ? GUARD_RULE_ALLOWED : GUARD_RULE_DENIED;
+		count_hit(view, search->rule, false);
+		return true;
+	}
+	rule = line(view, search->rule);
 	if (!rule || !applies(rule, &search->packet))
 		return false;
 	allowed = rule->action == GUARD_ALLOW;
@@ -257,6 +268,7 @@ static long step(__u32 turn, struct view *view)
 			return 1;
 		entry = ((const __u32 *)entries)[search->list % 16];
 		search->rule = entry & ~GUARD_LAST;
+		search->certain = 0;
 		search->list = entry & GUARD_LAST ? 0 : search->list + 1;
 	} else {
 		return !open_prefix(view);

@@ -30,6 +30,9 @@
 /* What a search ends with: nothing (the word is zero), the line of a prefix or of a rule, or a list of rules. */
 #define GUARD_FOUND_LINE 1
 #define GUARD_FOUND_LIST 2
+/* The line of a rule that decides about whatever leads to it: the rule itself need not be looked at. */
+#define GUARD_FOUND_DENY 3
+#define GUARD_FOUND_ALLOW 4
 /* The bits of a key that one table takes, at least and at most, and so the most tables on the way. */
 #define GUARD_NARROWEST 4
 #define GUARD_WIDEST 16

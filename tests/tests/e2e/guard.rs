@@ -83,7 +83,17 @@ impl<'a> Guarded<'a> {
     #[track_caller]
     fn stats(&self) -> Value {
         let all: Value = serde_json::from_str(&self.well(&["stats", "--json"])).expect("JSON");
-        all["interfaces"][0].clone()
+        let interfaces = all["interfaces"].as_array().expect("a list");
+        let is_it = |one: &&Value| {
+            one["interface"]
+                .as_str()
+                .is_some_and(|name| name.ends_with("veth0"))
+        };
+        interfaces
+            .iter()
+            .find(is_it)
+            .expect("it is guarded")
+            .clone()
     }
 
     #[track_caller]
@@ -567,7 +577,9 @@ fn a_session_by_another_interface_does_not_matter() {
     let Some(lab) = Lab::open() else { return };
     let name = &lab.pair.b.name;
     for command in [
-        vec!["link", "add", "side0", "type", "dummy"],
+        vec![
+            "link", "add", "side0", "type", "veth", "peer", "name", "side1",
+        ],
         vec!["address", "add", "10.88.0.1/24", "dev", "side0"],
         vec!["link", "set", "side0", "up"],
     ] {

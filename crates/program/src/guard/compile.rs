@@ -239,6 +239,7 @@ fn candidate(rule: &Rule, line: u32) -> Candidate {
         line,
         services,
         is_certain: rule.is_certain(),
+        verdict: (rule.is_certain() && rule.rate.is_none()).then_some(rule.action),
     }
 }
 

@@ -534,6 +534,22 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in ".{0,200}", at in 0..400usize, cut in 0..8usize) {
+            let _ = parse(&text);
+            let mut damaged: Vec<char> = SAMPLE.chars().collect();
+            let at = at.min(damaged.len());
+            let end = (at + cut).min(damaged.len());
+            damaged.splice(at..end, text.chars().take(cut));
+            let _ = parse(&damaged.into_iter().collect::<String>());
+        }
+    }
+
+    const SAMPLE: &str = "default = \"deny\"\n[[preset]]\nname = \"syn-flood\"\nrate = 5\n[[rule]]\naction = \"deny\"\n\
+        src = [\"10.0.0.0/8\"]\ndst = \"::1\"\nproto = 6\nport = [1, \"2-3\"]\nfor = \"10m\"\non = \"eth0\"\n\
+        rate = \"1k\"\n[[rule]]\naction = \"allow\"\nicmp = \"echo-request\"\nsrc-file = \"list\"\n";
+
     #[test]
     fn an_empty_file_is_an_empty_set() {
         assert_eq!(parse("").unwrap(), RuleFile::default());

@@ -5,11 +5,11 @@
 use std::collections::HashMap;
 
 use trawl_kernel::layout::guard::{
-    GUARD_FOUND_LINE, GUARD_FOUND_LIST, GUARD_LAST, GUARD_NARROWEST, GUARD_OFFSET_SHIFT,
-    GUARD_SERVICE_BITS, GUARD_STRIDE_SHIFT, GUARD_WIDEST,
+    GUARD_FOUND_ALLOW, GUARD_FOUND_DENY, GUARD_FOUND_LINE, GUARD_FOUND_LIST, GUARD_LAST,
+    GUARD_NARROWEST, GUARD_OFFSET_SHIFT, GUARD_SERVICE_BITS, GUARD_STRIDE_SHIFT, GUARD_WIDEST,
 };
 
-use super::rule::Services;
+use super::rule::{Action, Services};
 
 const BITS: u32 = 128;
 /// Branches look at one half of a key or at the other.
@@ -36,6 +36,8 @@ pub struct Candidate {
     pub line: u32,
     pub services: Vec<Services>,
     pub is_certain: bool,
+    /// What it decides, if nothing but the service has to be looked at.
+    pub verdict: Option<Action>,
 }
 
 #[derive(Debug)]
@@ -167,7 +169,7 @@ impl Pool {
             own.truncate(end + 1);
         }
         if own.len() <= 1 || own.iter().all(covers) {
-            return self.list(&own, |_| false);
+            return self.list(&own, covers);
         }
         // First the protocol and the bit for fragments, then a byte at a time.
         let stride = if offset == 0 { SERVICE_BITS - 16 } else { 8 };
@@ -191,7 +193,15 @@ impl Pool {
         }
         match lines.as_slice() {
             [] => return 0,
-            [only] => return found(GUARD_FOUND_LINE, *only as usize),
+            [only] => {
+                let verdict = candidates[0].verdict.filter(|_| covers_all(&candidates[0]));
+                let kind = match verdict {
+                    Some(Action::Deny) => GUARD_FOUND_DENY,
+                    Some(Action::Allow) => GUARD_FOUND_ALLOW,
+                    None => GUARD_FOUND_LINE,
+                };
+                return found(kind, *only as usize);
+            }
             _ => {}
         }
         if let Some(word) = self.lists.get(&lines) {
@@ -304,7 +314,7 @@ mod tests {
             let candidates: Vec<Candidate> = ranges.iter().enumerate().map(|(number, (protocol, a, b, certain))| Candidate {
                 line: number as u32 + 1,
                 services: vec![(protocol << 16 | a.min(b), protocol << 16 | a.max(b))],
-                is_certain: *certain,
+                is_certain: *certain, verdict: certain.then_some(Action::Deny),
             }).collect();
             let mut pool = Pool::new(16);
             let start = pool.services(&candidates);
@@ -328,7 +338,7 @@ mod tests {
         let at = word as u32 as usize;
         match (word >> GUARD_OFFSET_SHIFT) as usize {
             0 => Vec::new(),
-            GUARD_FOUND_LINE => vec![at as u32],
+            GUARD_FOUND_LINE | GUARD_FOUND_DENY | GUARD_FOUND_ALLOW => vec![at as u32],
             _ => {
                 let entry = |number: usize| {
                     let bytes = pool.words[number / 2 - pool.first].to_ne_bytes();
