@@ -29,14 +29,14 @@ struct {
 } trace_scratch SEC(".maps");
 
 /* Out of line, for packets in several pieces only. */
-static __noinline int copy_to_record(struct scratch *scratch, char *to, __u64 wanted, __u64 shared)
+static __noinline int copy_to_record(struct scratch *scratch, char *to, __u64 shared)
 {
-	return copy_fragments(&scratch->copying, to, wanted, shared, PIECE_MAX, RECORD_MAX_CAPTURED);
+	return copy_fragments(&scratch->copying, to, shared, PIECE_MAX, RECORD_MAX_CAPTURED);
 }
 
-static __noinline int copy_to_filter(struct scratch *scratch, __u64 wanted, __u64 shared)
+static __noinline int copy_to_filter(struct scratch *scratch, __u64 shared)
 {
-	return copy_fragments(&scratch->copying, scratch->copy, wanted, shared, TRACE_COPY, TRACE_COPY);
+	return copy_fragments(&scratch->copying, scratch->copy, shared, TRACE_COPY, TRACE_COPY);
 }
 
 static __always_inline long copy_packet(struct tap_context *packet, char *to, const struct sighting *sight)
@@ -50,7 +50,8 @@ static __always_inline long copy_packet(struct tap_context *packet, char *to, co
 	if (linear >= captured)
 		return 0;
 	packet->scratch->copying.done = linear;
-	return copy_to_record(packet->scratch, to, captured, packet->fragments);
+	packet->scratch->copying.wanted = captured;
+	return copy_to_record(packet->scratch, to, packet->fragments);
 }
 
 /* No hardware stamp is found from here. */
@@ -81,7 +82,8 @@ static __always_inline bool wanted(struct tap_context *packet, struct scratch *s
 		return false;
 	if (linear < filled) {
 		scratch->copying.done = linear;
-		if (copy_to_filter(scratch, filled, packet->fragments))
+		scratch->copying.wanted = filled;
+		if (copy_to_filter(scratch, packet->fragments))
 			return false;
 	}
 	return matches_in_copy(scratch->copy, filled, sight->original);

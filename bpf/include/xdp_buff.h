@@ -12,8 +12,9 @@
 #define XDP_BUFF_HAS_FRAGS 1
 /* Fragments are copied in pieces of at most this size: more than most have, and less than the ring's slack. */
 #define PIECE_MAX 16384
-/* More rounds than any packet takes: one to open each fragment, and one for each piece. */
-#define ROUNDS_MAX 96
+/* More rounds than any packet takes: one for each fragment, of which a kernel can be made to allow 45, and for each
+ * further piece. */
+#define ROUNDS_MAX 64
 /* Where skb_shared_info begins is rounded to a cache line. */
 #define CACHE_LINE 64
 #define ROUND_UP(value, to) (((value) + (to) - 1) & ~((__u64)(to) - 1))
@@ -107,7 +108,9 @@ struct fragment {
 /* Copying, piece by piece. It stands in a map's value, of which the verifier remembers nothing: so each round looks
  * like the one before to it, and it does not follow them all. */
 struct copying {
+	/* How many bytes are there, and how many there shall be. */
 	__u64 done;
+	__u64 wanted;
 	/* The next fragment in the list, and how many are left in it. */
 	__u64 next;
 	__u64 count;
@@ -139,12 +142,12 @@ static __always_inline bool open_fragment(struct copying *copying)
 	return true;
 }
 
-/* Copies from the fragments behind the first `done` bytes until there are `wanted`: never more than `piece` at once,
+/* Copies from the fragments behind the bytes that are done until there are as many as wanted: never more than `piece` at once,
  * and the target has room for `limit` bytes and for a piece behind them. */
-static __always_inline int copy_fragments(struct copying *copying, char *to, __u64 wanted, __u64 shared, __u64 piece,
-					  __u64 limit)
+static __always_inline int copy_fragments(struct copying *copying, char *to, __u64 shared, __u64 piece, __u64 limit)
 {
 	struct skb_shared_info *info = (void *)shared;
+	__u64 wanted = READ_ONCE(copying->wanted);
 	__u64 done, take;
 
 	copying->next = shared + bpf_core_field_offset(struct skb_shared_info, frags);
@@ -156,12 +159,9 @@ static __always_inline int copy_fragments(struct copying *copying, char *to, __u
 		done = READ_ONCE(copying->done);
 		if (done >= wanted)
 			return 0;
+		if (!READ_ONCE(copying->left) && !open_fragment(copying))
+			return -1;
 		take = READ_ONCE(copying->left);
-		if (!take) {
-			if (!open_fragment(copying))
-				return -1;
-			continue;
-		}
 		if (take > wanted - done)
 			take = wanted - done;
 		if (take > piece)

@@ -72,7 +72,12 @@ fn a_capture_of_one_program_by_number_ends_with_it() {
         "{}",
         finished.stderr
     );
-    finished.summary_of_success().assert_all_recorded(3);
+    assert_eq!(
+        finished.status.code(),
+        Some(1),
+        "as when the interface goes"
+    );
+    finished.summary().assert_all_recorded(3);
     assert_eq!(Contents::read(&file).packets.len(), 3);
 }
 
