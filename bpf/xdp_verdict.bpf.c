@@ -32,10 +32,11 @@ int trawl_aborted(struct xdp_md *context)
 SEC("?xdp.frags")
 int trawl_tx(struct xdp_md *context)
 {
-	__u32 which = touch_packet(context, config.touch);
+	__u32 touch = config.touch;
+	__u32 which = touch_packet(context, touch);
 
 	/* A frame that goes back with its old addresses would be taken by nobody. */
-	if (config.touch != TOUCH_SWAP)
+	if (touch != TOUCH_SWAP)
 		touch_packet(context, TOUCH_SWAP);
 	count(context, which);
 	return XDP_TX;

@@ -16,12 +16,14 @@ struct {
 /* Programs of one CPU never interrupt each other, so plain additions are exact. */
 static __always_inline void count(struct xdp_md *context, __u32 which)
 {
+	/* First: what is a call in the end comes before what needs registers to be kept over it. */
+	__u64 length = bpf_xdp_get_buff_len(context);
 	struct counter *counter = bpf_map_lookup_elem(&counters, &which);
 
 	if (!counter)
 		return;
 	counter->packets++;
-	counter->bytes += bpf_xdp_get_buff_len(context);
+	counter->bytes += length;
 }
 
 /* Returns the counter that the packet belongs to. */
