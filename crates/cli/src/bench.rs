@@ -1,6 +1,7 @@
 //! `trawl bench`: the experiments by name.
 
 mod guard;
+mod generate;
 mod programs;
 
 use std::path::PathBuf;
@@ -33,6 +34,8 @@ enum Experiment {
     XdpPrograms(programs::Args),
     /// Runs the guard with few and with many rules beside the bare drop
     GuardRules(guard::Args),
+    /// Sends as fast as each engine can from one core, beside xdp-trafficgen and a plain loop of sendmmsg
+    Generate(generate::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -84,6 +87,12 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Experiment::GuardRules(args) => {
             let cleaner = Cleaner::of_bench(&std::env::temp_dir())?;
             let code = guard::run(&args, &mut progress)?;
+            cleaner.dismiss();
+            return Ok(code);
+        }
+        Experiment::Generate(args) => {
+            let cleaner = Cleaner::of_bench(&std::env::temp_dir())?;
+            let code = generate::run(&args, &mut progress)?;
             cleaner.dismiss();
             return Ok(code);
         }

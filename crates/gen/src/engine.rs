@@ -4,11 +4,13 @@ mod choice;
 mod live;
 mod mend;
 mod packet;
+mod ring;
 mod xsk;
 
 pub use choice::{Choice, Notes, Wish, open};
 pub use live::Live;
 pub use packet::Packet;
+pub use ring::Ring;
 pub use xsk::Xsk;
 
 use trawl_kernel::Result;

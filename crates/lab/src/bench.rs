@@ -9,6 +9,7 @@ mod clock;
 mod count;
 mod figures;
 pub mod guard_rules;
+pub mod generate;
 mod leftovers;
 mod mechanism;
 mod peer;

@@ -21,14 +21,23 @@ pub struct Packet {
 impl Packet {
     /// For an interface of the calling thread's namespace, and frames up to that length.
     pub fn open(interface: &str, longest: usize) -> Result<Self> {
-        Ok(Self {
-            socket: PacketSender::open(interface)?,
+        Ok(Self::over(PacketSender::open(interface)?, longest))
+    }
+
+    /// As programs send that take no trouble: through the queueing discipline. For comparison.
+    pub fn plain(interface: &str, longest: usize) -> Result<Self> {
+        Ok(Self::over(PacketSender::queued(interface)?, longest))
+    }
+
+    fn over(socket: PacketSender, longest: usize) -> Self {
+        Self {
+            socket,
             room: longest,
             bytes: vec![0; longest * PACKET_BATCH],
             lengths: [0; PACKET_BATCH],
             first: 0,
             end: 0,
-        })
+        }
     }
 
     /// Takes frames from the source until so many wait, and says how it answered when it gave none.

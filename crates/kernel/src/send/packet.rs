@@ -17,8 +17,26 @@ pub struct PacketSender {
 }
 
 impl PacketSender {
-    /// For an interface of the calling thread's namespace.
+    /// For an interface of the calling thread's namespace, past the queueing discipline.
     pub fn open(name: &str) -> Result<Self> {
+        let sender = Self::queued(name)?;
+        let on: libc::c_int = 1;
+        // A refusal only means that frames take the longer way through the qdisc.
+        // SAFETY: the value is an int that outlives the call, and its size is given.
+        unsafe {
+            libc::setsockopt(
+                sender.socket.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_QDISC_BYPASS,
+                (&raw const on).cast(),
+                size_of_val(&on) as libc::socklen_t,
+            )
+        };
+        Ok(sender)
+    }
+
+    /// The same through the queueing discipline, as sockets are without further ado.
+    pub fn queued(name: &str) -> Result<Self> {
         let index = Netlink::here()?.link(name)?.index;
         let what = || format!("cannot open a packet socket on {name}");
         let os = |error: io::Error| {
@@ -53,18 +71,6 @@ impl PacketSender {
         if bound < 0 {
             return Err(os(io::Error::last_os_error()));
         }
-        let on: libc::c_int = 1;
-        // A refusal only means that frames take the longer way through the qdisc.
-        // SAFETY: the value is an int that outlives the call, and its size is given.
-        unsafe {
-            libc::setsockopt(
-                fd,
-                libc::SOL_PACKET,
-                libc::PACKET_QDISC_BYPASS,
-                (&raw const on).cast(),
-                size_of_val(&on) as libc::socklen_t,
-            )
-        };
         Ok(Self {
             socket,
             name: name.to_owned(),
@@ -99,7 +105,11 @@ impl PacketSender {
         }
     }
 
-    fn explain(&self, error: io::Error, length: usize) -> Error {
+    pub(super) fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    pub(super) fn explain(&self, error: io::Error, length: usize) -> Error {
         let what = format!("cannot send a frame of {length} bytes out of {}", self.name);
         match error.raw_os_error() {
             Some(libc::EMSGSIZE) => Error::os(what, error).mend("raise the interface's MTU"),

@@ -1,0 +1,94 @@
+//! `trawl bench generate`: its arguments and its figures.
+
+use std::process::ExitCode;
+
+use trawl_kernel::{Error, Result};
+use trawl_lab::bench::Spread;
+use trawl_lab::bench::generate::{Outcome, Plan, run as run_experiment};
+
+use crate::terminal;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Length of each frame without its checksum
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u16).range(60..=1514))]
+    size: u16,
+    /// How long each turn counts
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    seconds: f64,
+    /// How often each sender has its turn
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    /// The CPU that all is done on
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    cpu: usize,
+    /// The results as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args, progress: &mut dyn FnMut(&str)) -> Result<ExitCode> {
+    if !(args.seconds > 0.0 && args.seconds <= 3600.0) {
+        return Err(Error::usage(
+            "--seconds",
+            "it is a time above zero, and an hour at most",
+        ));
+    }
+    let plan = Plan {
+        frame_bytes: args.size.into(),
+        seconds: args.seconds,
+        repetitions: args.repeat,
+        cpu: args.cpu,
+    };
+    let outcome = run_experiment(&plan, progress)?;
+    if args.json {
+        let text = serde_json::to_string_pretty(&outcome)
+            .map_err(|e| Error::failed("cannot put the results into JSON", e))?;
+        println!("{text}");
+    } else {
+        show(&outcome);
+    }
+    outcome.failures.iter().for_each(|why| terminal::say(why));
+    Ok(if outcome.runs.is_empty() {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+fn show(outcome: &Outcome) {
+    println!(
+        "generate: UDP frames of {} bytes, {} s a turn, {} repetitions in turn",
+        outcome.frame_bytes, outcome.seconds, outcome.repetitions
+    );
+    println!(
+        "{}, {}, load {}; {}",
+        outcome.hardware, outcome.os, outcome.load, outcome.cpu_use
+    );
+    for one in &outcome.medians {
+        let millions = |rate: f64| format!("{:.3}", rate / 1e6);
+        println!(
+            "{:<28} {} Mpps",
+            one.sender,
+            spread(&one.received_per_second, millions)
+        );
+    }
+    for one in &outcome.comparisons {
+        let times = |ratio: f64| format!("{ratio:.2}");
+        println!(
+            "{} over {}: {}",
+            one.sender,
+            one.beside,
+            spread(&one.ratio, times)
+        );
+    }
+}
+
+fn spread(figures: &Spread, show: impl Fn(f64) -> String) -> String {
+    format!(
+        "{} ({} to {})",
+        show(figures.median),
+        show(figures.min),
+        show(figures.max)
+    )
+}
