@@ -1,7 +1,7 @@
 //! `trawl bench`: the experiments by name.
 
-mod guard;
 mod generate;
+mod guard;
 mod programs;
 
 use std::path::PathBuf;

@@ -166,9 +166,7 @@ fn explain(name: &str, queue: u32, error: std::io::Error) -> Error {
             Error::failed(what, "the kernel has no AF_XDP (CONFIG_XDP_SOCKETS)")
         }
         Some(libc::ENXIO | libc::ENODEV) => Error::failed(what, "the interface is gone"),
-        Some(libc::ENETDOWN) => {
-            Error::failed(what, "the interface is down").mend(format!("ip link set {name} up"))
-        }
+        Some(libc::ENETDOWN) => crate::send::down_or_gone(what, name),
         Some(libc::EINVAL) => Error::failed(what, format!("it has no queue {queue}")),
         Some(libc::EBUSY) => Error::failed(what, format!("another socket has its queue {queue}")),
         Some(libc::ENOBUFS | libc::ENOMEM) => Error::os(what, error)

@@ -10,6 +10,7 @@ mod ends;
 mod formats;
 mod gen_frames;
 mod guard;
+mod gen_runs;
 mod length;
 mod merge;
 mod printing;

@@ -17,6 +17,7 @@ use std::os::fd::OwnedFd;
 
 use crate::bpf::program::HAS_FRAGS;
 use crate::error::{Error, Result};
+use crate::netlink::Netlink;
 use crate::probe::insn::{Program, returning};
 
 /// The shortest frame there can be: an Ethernet header.
@@ -57,6 +58,14 @@ pub fn passing_program() -> Result<OwnedFd> {
     };
     let loaded = program.load("trawl_pass");
     loaded.map_err(|e| Error::os("cannot load a program", e).mend("it takes root (CAP_BPF)"))
+}
+
+/// An interface that answers ENETDOWN is down, or it was deleted and is down for good.
+pub(crate) fn down_or_gone(what: String, name: &str) -> Error {
+    match Netlink::here().and_then(|mut netlink| netlink.find_link(name)) {
+        Ok(None) => Error::failed(what, "the interface is gone"),
+        _ => Error::failed(what, "the interface is down").mend(format!("ip link set {name} up")),
+    }
 }
 
 fn check_frame(frame: &[u8]) -> Result<()> {

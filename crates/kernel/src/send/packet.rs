@@ -114,8 +114,7 @@ impl PacketSender {
         match error.raw_os_error() {
             Some(libc::EMSGSIZE) => Error::os(what, error).mend("raise the interface's MTU"),
             Some(libc::ENXIO | libc::ENODEV) => Error::failed(what, "the interface is gone"),
-            Some(libc::ENETDOWN) => Error::failed(what, "the interface is down")
-                .mend(format!("ip link set {} up", self.name)),
+            Some(libc::ENETDOWN) => super::down_or_gone(what, &self.name),
             _ => Error::os(what, error),
         }
     }

@@ -1,0 +1,298 @@
+//! `trawl gen` from its beginning to its end: which engine, how many, how it ends, what it refuses.
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use trawl_kernel::netns::run_in;
+use trawl_lab::PairOptions;
+use trawl_tests::generator::{generate, received, refused, wait_received};
+use trawl_tests::witness::{nothing_attached, run};
+use trawl_tests::{Lab, binary, trawl, wait_until};
+
+const ENGINES: [&str; 3] = ["live", "xsk", "packet"];
+
+#[test]
+fn counts_are_those_of_the_receiving_side() {
+    let Some(lab) = Lab::open() else { return };
+    for engine in ENGINES {
+        for extra in [
+            &[][..],
+            &["--threads", "2"],
+            &["--rate", "20k"],
+            &["--burst", "50", "--rate", "50k"],
+        ] {
+            let before = received(&lab);
+            let fixed = ["--engine", engine, "--count", "5000", "--flows", "7"];
+            let summary = generate(&lab, "udp", &[&fixed[..], extra].concat());
+            assert_eq!(summary["frames"], 5000, "{engine} {extra:?}");
+            assert_eq!(summary["engine"], engine);
+            assert_eq!(summary["bytes"], 5000 * 60);
+            wait_received(&lab, before, 5000);
+        }
+    }
+}
+
+#[test]
+fn a_rate_and_a_time_make_an_exact_count() {
+    let Some(lab) = Lab::open() else { return };
+    for engine in ENGINES {
+        let before = received(&lab);
+        let arguments = ["--engine", engine, "--rate", "3kpps", "--duration", "1s"];
+        let summary = generate(&lab, "udp", &arguments);
+        assert_eq!(summary["frames"], 3000, "{engine}");
+        assert!(summary["seconds"].as_f64().expect("a time") >= 1.0);
+        assert!(summary["gap_error_ns"]["p99"].is_u64(), "{summary}");
+        wait_received(&lab, before, 3000);
+    }
+}
+
+#[test]
+fn auto_makes_a_veth_take_xdp_frames_and_leaves_nothing_behind() {
+    let options = PairOptions {
+        gro: false,
+        ..PairOptions::default()
+    };
+    let Some(lab) = Lab::with(options) else {
+        return;
+    };
+    let before = received(&lab);
+    let sender = lab.sender();
+    let output = trawl(&["gen", "udp", "-i", &sender, "--count", "1000", "--json"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("lets everything pass"), "{said}");
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a summary");
+    assert_eq!(
+        (&summary["engine"], &summary["frames"]),
+        (&"live".into(), &1000.into())
+    );
+    wait_received(&lab, before, 1000);
+    nothing_attached(&lab.pair.b);
+}
+
+#[test]
+fn an_engine_that_the_device_takes_nothing_from_is_an_error_and_no_silence() {
+    let options = PairOptions {
+        gro: false,
+        ..PairOptions::default()
+    };
+    let Some(lab) = Lab::with(options) else {
+        return;
+    };
+    let sender = lab.sender();
+    let (code, said) = refused(&["udp", "-i", &sender, "--engine", "live", "--count", "10"]);
+    assert_eq!(code, 1);
+    assert!(said.contains("gro on"), "{said}");
+}
+
+#[test]
+fn auto_says_why_it_is_not_the_live_engine() {
+    let Some(lab) = Lab::open() else { return };
+    let sender = lab.sender();
+    let payload = format!("text:{}|text:{}", "a".repeat(900), "b".repeat(900));
+    let output = trawl(&[
+        "gen",
+        "udp",
+        "-i",
+        &sender,
+        "--count",
+        "10",
+        "--payload",
+        &payload,
+    ]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("not the live engine"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_sent_is_refused_in_words() {
+    let Some(lab) = Lab::open() else { return };
+    let sender = lab.sender();
+    let usage = |arguments: &[&str], words: &str| {
+        let (code, said) = refused(&[&arguments[..1], &["-i", &sender], &arguments[1..]].concat());
+        assert_eq!(code, 2, "{arguments:?}: {said}");
+        assert!(said.contains(words), "{arguments:?}: {said}");
+    };
+    usage(&["udp", "--size", "41"], "42");
+    usage(&["udp", "-6", "--size", "61"], "62");
+    usage(&["tcp", "--size", "20"], "54");
+    usage(&["udp", "--size", "1515"], "MTU");
+    usage(&["udp", "--size", "60-2000"], "MTU");
+    usage(&["udp", "--rate", "0"], "above zero");
+    usage(&["udp", "--rate", "-5"], "above zero");
+    usage(&["udp", "--bandwidth", "0Mbit"], "above zero");
+    usage(&["udp", "--count", "0"], "0");
+    usage(&["udp", "--duration", "0s"], "above zero");
+    usage(&["udp", "--src-port", "70000"], "65535");
+    usage(
+        &["udp", "--dst", "fd00:77::2", "--src", "10.0.0.1"],
+        "families",
+    );
+    usage(&["udp", "--every", "0:ttl=1"], "every");
+    usage(&["udp", "--flows", "5", "--src-port", "1-3"], "3 different");
+    usage(&["raw", "00ff"], "14");
+    usage(&["raw", "zz"], "hexadecimal");
+    usage(&["eth", "--vlan", "4096"], "4095");
+    let (code, said) = refused(&["udp", "-i", "no-such-if", "--dst", "10.0.0.1"]);
+    assert_eq!(code, 1);
+    assert!(said.contains("does not exist"), "{said}");
+}
+
+#[test]
+fn a_template_is_sent_and_its_mistakes_are_shown_where_they_stand() {
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("mix.toml");
+    let good = "[[frame]]\nkind = \"udp\"\nweight = 3\nsize = [64, 128]\n[[frame]]\nkind = \"icmp\"\n\
+                [[phase]]\nduration = \"300ms\"\nrate = 1000\nto = 3000\n[[phase]]\npause = \"100ms\"\n";
+    std::fs::write(&file, good).expect("a template");
+    let before = received(&lab);
+    let sender = lab.sender();
+    let output = trawl(&["gen", "template", &file, "-i", &sender, "--json"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let summary: serde_json::Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{said}"));
+    assert_eq!(summary["frames"], 600, "{said}");
+    wait_received(&lab, before, 600);
+    std::fs::write(&file, good.replace("weight", "wieght")).expect("a template");
+    let (code, said) = refused(&["template", &file, "-i", &sender]);
+    assert_eq!(code, 2);
+    assert!(
+        said.contains("mix.toml:3:1") && said.contains("wieght"),
+        "{said}"
+    );
+}
+
+#[test]
+fn an_interface_with_a_default_route_is_not_flooded_unless_that_is_meant() {
+    let Some(lab) = Lab::open() else { return };
+    let (name, sender) = (&lab.pair.a.name, lab.sender());
+    run(
+        "ip",
+        &["-n", name, "route", "add", "default", "via", "10.77.0.2"],
+    );
+    let (code, said) = refused(&["udp", "-i", &sender, "--count", "5"]);
+    assert_eq!(code, 1);
+    assert!(
+        said.contains("default route") && said.contains("--yes"),
+        "{said}"
+    );
+    generate(&lab, "udp", &["--count", "5", "--yes"]);
+}
+
+/// A generator that goes on until something ends it, once it has sent.
+fn endless(lab: &Lab, engine: &str) -> Child {
+    let before = received(lab);
+    let child = Command::new(binary::path())
+        .args([
+            "gen",
+            "udp",
+            "-i",
+            &lab.sender(),
+            "--engine",
+            engine,
+            "--rate",
+            "2k",
+        ])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("trawl runs");
+    wait_until("frames arrive", || received(lab) > before + 100);
+    child
+}
+
+fn said_by(mut child: Child) -> (Option<i32>, String) {
+    wait_until("the generator ends", || {
+        child.try_wait().expect("a child of ours").is_some()
+    });
+    let mut said = String::new();
+    child
+        .stdout
+        .take()
+        .expect("a pipe")
+        .read_to_string(&mut said)
+        .expect("text");
+    child
+        .stderr
+        .take()
+        .expect("a pipe")
+        .read_to_string(&mut said)
+        .expect("text");
+    (child.wait().expect("a child of ours").code(), said)
+}
+
+#[test]
+fn an_interface_that_goes_away_is_a_clear_end() {
+    for engine in ENGINES {
+        let Some(lab) = Lab::open() else { return };
+        let child = endless(&lab, engine);
+        run(
+            "ip",
+            &["-n", &lab.pair.a.name, "link", "del", &lab.pair.a.interface],
+        );
+        let (code, said) = said_by(child);
+        assert_eq!(code, Some(1), "{engine}: {said}");
+        assert!(
+            said.contains("frames") && said.contains("gone"),
+            "{engine}: {said}"
+        );
+    }
+}
+
+#[test]
+fn an_interrupt_ends_it_with_its_summary() {
+    for engine in ENGINES {
+        let Some(lab) = Lab::open() else { return };
+        let child = endless(&lab, engine);
+        let id = Pid::from_child(&child);
+        kill_process(id, Signal::INT).expect("trawl runs");
+        let (code, said) = said_by(child);
+        assert_eq!(code, Some(0), "{engine}: {said}");
+        assert!(
+            said.contains("frames") && said.contains("stopped"),
+            "{engine}: {said}"
+        );
+    }
+}
+
+#[test]
+fn real_connections_are_made_and_counted() {
+    let Some(lab) = Lab::open() else { return };
+    let listener = run_in(&lab.pair.b.namespace, || TcpListener::bind("10.77.0.2:0"));
+    let listener = listener.expect("the namespace").expect("a listener");
+    let to = listener.local_addr().expect("an address").to_string();
+    let server = std::thread::spawn(move || {
+        let each = (0..30).map(|_| {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            std::io::copy(&mut stream, &mut std::io::sink()).expect("data")
+        });
+        each.sum::<u64>()
+    });
+    let arguments = [
+        "gen",
+        "tcp-conn",
+        &to,
+        "--netns",
+        &lab.pair.a.name,
+        "--connections",
+        "5",
+        "--count",
+        "30",
+        "--bytes",
+        "4000",
+        "--json",
+    ];
+    let output = trawl(&arguments);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let summary: serde_json::Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{said}"));
+    assert_eq!(
+        (&summary["connected"], &summary["failed"]),
+        (&30.into(), &0.into()),
+        "{summary}"
+    );
+    assert_eq!(server.join().expect("a server"), 120_000);
+}
