@@ -26,8 +26,11 @@ use crate::doctor::write_out;
 ///
 /// The files are pcap or pcapng, of any size, and recorded from Ethernet. Without --speed, --rate or --bandwidth the
 /// gaps between frames are those of the recording, to the nanosecond where it has nanoseconds. Frames that the
-/// interface's MTU does not allow are left out and counted.
+/// interface's MTU does not allow are left out and counted. The packet engine, which is the default, offers a frame again
+/// until the device takes it; with the others a frame that the device refuses may be missing.
 #[derive(Debug, clap::Args)]
+// The one that offers a frame again until the device takes it: a recording has no holes.
+#[command(mut_arg("engine", |arg| arg.default_value("packet")))]
 pub struct Args {
     /// The recordings, in the order in which they are sent
     #[arg(required = true, value_name = "FILE")]
