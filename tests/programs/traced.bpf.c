@@ -17,7 +17,7 @@ int traced_rewrites_the_packet(struct xdp_md *context)
 	end = (void *)(long)context->data_end;
 	if (data + 18 > end)
 		return XDP_ABORTED;
-	__builtin_memcpy(data, data + 4, 12);
+	__builtin_memmove(data, data + 4, 12);
 	data[12] = 0x81;
 	data[13] = 0x00;
 	data[14] = 0x00;
