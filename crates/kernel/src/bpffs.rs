@@ -14,6 +14,7 @@ use std::thread;
 
 use rustix::fs::statfs;
 use rustix::mount::{MountFlags, mount};
+use rustix::process::{chroot, fchdir};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 use crate::bpf::info;
@@ -112,7 +113,7 @@ pub fn lasting_or_mounted() -> Result<PathBuf> {
     if let Some(found) = lasting() {
         return Ok(found);
     }
-    match outer_mount_namespace() {
+    match outer_mounts() {
         Some(outer) => inside_mounts(&outer, mount_usual)?,
         None => mount_usual()?,
     }
@@ -143,25 +144,47 @@ fn ancestors() -> Vec<u32> {
     found
 }
 
-/// The mount namespace of the farthest ancestor that may be looked at, if it is not this process's own.
-fn outer_mount_namespace() -> Option<fs::File> {
-    let open = |process: &str| fs::File::open(format!("/proc/{process}/ns/mnt")).ok();
+/// Mounts as another process sees them.
+struct Mounts {
+    namespace: fs::File,
+    /// The process may have a root of its own in there.
+    root: fs::File,
+}
+
+/// What the farthest ancestor sees that may be looked at and has a place for a BPF file system, if that is not what this
+/// process sees.
+fn outer_mounts() -> Option<Mounts> {
+    let namespace = |process: &str| fs::File::open(format!("/proc/{process}/ns/mnt")).ok();
     let number = |file: &fs::File| file.metadata().map(|meta| meta.ino()).ok();
-    let own = open("self").as_ref().and_then(number);
+    let own = namespace("self").as_ref().and_then(number);
+    let seen_by = |process: u32| {
+        let root = format!("/proc/{process}/root");
+        Path::new(&format!("{root}{USUAL}"))
+            .is_dir()
+            .then_some(())?;
+        Some(Mounts {
+            namespace: namespace(&process.to_string())?,
+            root: fs::File::open(root).ok()?,
+        })
+    };
     ancestors()
         .into_iter()
-        .find_map(|process| open(&process.to_string()))
-        .filter(|outer| number(outer) != own)
+        .find_map(seen_by)
+        .filter(|outer| number(&outer.namespace) != own)
 }
 
 /// Does something where other mounts are seen, on a thread that ends with it.
-fn inside_mounts(namespace: &fs::File, work: impl FnOnce() -> Result<()> + Send) -> Result<()> {
+fn inside_mounts(outer: &Mounts, work: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     let what = "cannot mount a BPF file system that lasts";
+    let fail =
+        |e: rustix::io::Errno| Error::os(what, e.into()).mend(format!("mount -t bpf bpf {USUAL}"));
     let enter = move || {
         // SAFETY: only this thread's root and working directory become its own; it shares no other state by it.
-        unsafe { unshare_unsafe(UnshareFlags::FS) }.map_err(|e| Error::os(what, e.into()))?;
-        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))
-            .map_err(|e| Error::os(what, e.into()).mend(format!("mount -t bpf bpf {USUAL}")))?;
+        unsafe { unshare_unsafe(UnshareFlags::FS) }.map_err(fail)?;
+        move_into_link_name_space(outer.namespace.as_fd(), Some(LinkNameSpaceType::Mount))
+            .map_err(fail)?;
+        fchdir(&outer.root).map_err(fail)?;
+        chroot(".").map_err(fail)?;
         work()
     };
     thread::scope(|scope| {
