@@ -108,6 +108,20 @@ pub fn lasting() -> Option<PathBuf> {
         .find(|path| is_on_bpffs(path))
 }
 
+/// A path as everyone else has it, for one that only leads there from here.
+pub fn usual_path(path: &Path) -> PathBuf {
+    let rest = lasting().and_then(|mount| Some(path.strip_prefix(mount).ok()?.to_owned()));
+    rest.map_or_else(|| path.to_owned(), |rest| Path::new(USUAL).join(rest))
+}
+
+/// A path that leads from here to where the usual one does for everyone else.
+pub fn path_from_here(path: &Path) -> PathBuf {
+    match (lasting(), path.strip_prefix(USUAL)) {
+        (Some(mount), Ok(rest)) => mount.join(rest),
+        _ => path.to_owned(),
+    }
+}
+
 /// As [`lasting`]; where there is none yet, it is mounted.
 pub fn lasting_or_mounted() -> Result<PathBuf> {
     if let Some(found) = lasting() {

@@ -50,7 +50,8 @@ impl Pins {
 
     /// Notes something that is there already.
     fn share(&mut self, path: &Path) {
-        if all_pins().iter().any(|known| known == path) {
+        let usual = bpffs::usual_path(path);
+        if all_pins().contains(&usual) {
             self.shared.push(path.to_owned());
         }
     }
@@ -64,7 +65,8 @@ impl Pins {
     /// From now on they stay; what is to be removed with the program.
     pub fn keep(&mut self) -> Vec<PathBuf> {
         self.kept = true;
-        [&self.shared[..], &self.made].concat()
+        let all = self.shared.iter().chain(&self.made);
+        all.map(|path| bpffs::usual_path(path)).collect()
     }
 }
 
@@ -80,6 +82,7 @@ impl Drop for Pins {
 /// Removes pins and emptied directories, the last made first.
 pub(crate) fn remove(made: &[PathBuf]) {
     for path in made.iter().rev() {
+        let path = bpffs::path_from_here(path);
         let _ = match path.is_dir() {
             true => fs::remove_dir(path),
             false => fs::remove_file(path),

@@ -87,7 +87,7 @@ fn describe(id: u32, pins: &[bpffs::Pinned]) -> Option<Map> {
         pins: pins
             .iter()
             .filter(is_it)
-            .map(|pin| pin.path.clone())
+            .map(|pin| bpffs::usual_path(&pin.path))
             .collect(),
         used_by: Vec::new(),
     })

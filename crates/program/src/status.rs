@@ -230,7 +230,7 @@ impl Look {
             .pins
             .iter()
             .filter(is_it)
-            .map(|pin| pin.path.clone())
+            .map(|pin| bpffs::usual_path(&pin.path))
             .collect();
         about.take_holders(self.owners.of_program(id));
         if let Ok(fd) = program::open_by_id(id)

@@ -58,11 +58,20 @@ fn it_makes_no_difference_how_the_namespace_is_entered() {
     let trawl = binary::path().to_str().expect("plain");
     let inside = ["netns", "exec", &station.name, trawl, "xdp"];
     let name = station.interface.as_str();
+    let maps = format!("/sys/fs/bpf/{}-maps", station.name);
     run(
         "ip",
         &[
             &inside[..],
-            &["load", name, &file, "--prog", "several_first"],
+            &[
+                "load",
+                name,
+                &file,
+                "--prog",
+                "several_first",
+                "--pin-maps",
+                &maps,
+            ],
         ]
         .concat(),
     );
@@ -73,8 +82,12 @@ fn it_makes_no_difference_how_the_namespace_is_entered() {
         &[&inside[..], &["status", "-i", name, "--json"]].concat(),
     );
     assert!(shown.contains(&format!("\"id\": {program}")), "{shown}");
+    assert!(Path::new(&maps).join("calls").exists());
+    // Paths are those that hold everywhere.
+    assert!(!shown.contains("/proc/"), "{shown}");
     // And unloaded by a third way.
     succeeds(&["xdp", "unload", name, "--netns", &station.name]);
+    assert!(!Path::new(&maps).exists());
     all_gone(&lab, &[program], &[]);
 }
 
