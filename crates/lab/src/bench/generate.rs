@@ -214,7 +214,9 @@ fn turn(sender: Sender, plan: &Plan) -> Result<f64> {
     let _drop = Loaded::native(Does::Drop, &pair.b)?;
     let rate = if sender.is_theirs() {
         let _process = Theirs::start(sender, &pair, plan)?;
-        measure(&pair.b, plan.seconds, &|| true)
+        measure(&pair.b, plan.seconds, &|| true).map_err(|error| {
+            error.mend("run it by hand to see why: version 1.3.1 does not load on newer kernels")
+        })
     } else {
         ours(sender, &pair, plan)
     };
