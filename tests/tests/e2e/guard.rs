@@ -620,6 +620,12 @@ fn rules_before_an_interface_and_nothing_after_the_last() {
     assert_eq!((guarded.hits(1), guarded.hits(2)), (100, 0));
     let (program, _) = xdp_on(&lab.pair.b).expect("it is guarded");
     assert!(guarded.directory().exists());
+    let about = run(
+        "bpftool",
+        &["-j", "prog", "show", "id", &program.to_string()],
+    );
+    let about: Value = serde_json::from_str(&about).expect("JSON");
+    let maps = about["map_ids"].as_array().cloned().unwrap_or_default();
     guarded.well(&["unload", "lo"]);
     assert_eq!(guarded.hits(1), 100);
     guarded.well(&["unload", "veth0"]);
@@ -627,18 +633,13 @@ fn rules_before_an_interface_and_nothing_after_the_last() {
     assert!(!guarded.directory().exists());
     wait_until("the program is unloaded", || !is_loaded(program));
     guarded.refused(1, &["unload", "veth0"]);
-    let maps = run("bpftool", &["-j", "map", "show"]);
-    let maps: Value = serde_json::from_str(&maps).expect("JSON");
-    let users = maps
-        .as_array()
-        .expect("a list")
-        .iter()
-        .filter(|map| map["name"] == "guard_set");
-    // Other tests may have theirs; those are pinned.
-    assert!(
-        users.clone().count()
-            <= std::fs::read_dir("/sys/fs/bpf/trawl").map_or(0, |all| all.count())
-    );
+    for map in maps {
+        wait_until("its maps are gone", || {
+            !output("bpftool", &["map", "show", "id", &map.to_string()])
+                .status
+                .success()
+        });
+    }
 }
 
 #[test]
