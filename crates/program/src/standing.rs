@@ -350,7 +350,8 @@ pub(crate) fn sweep(lock: &Lock, attached: &[XdpAttachment]) {
         for one in ended.iter().chain(others.iter().filter(orphaned)) {
             one.forget();
         }
-        if !left.is_empty() {
+        // Only where something has ended: an empty directory may belong to a command that has just locked it.
+        if !ended.is_empty() {
             let _ = fs::remove_dir(&directory);
         }
     }
