@@ -8,8 +8,11 @@ use trawl_program::Site;
 #[derive(Debug, clap::Args)]
 pub struct SiteArgs {
     /// These interfaces, NAME or NAMESPACE:NAME [default: all that have an XDP program]
-    #[arg(short, long = "interface", value_name = "IF", action = ArgAction::Append, num_args = 1..)]
+    #[arg(value_name = "IF")]
     interfaces: Vec<String>,
+    /// The same, as trawl capture takes them
+    #[arg(short, long = "interface", value_name = "IF", action = ArgAction::Append, num_args = 1..)]
+    more_interfaces: Vec<String>,
     /// In these network namespaces: names, paths or process ids
     #[arg(long, value_name = "NAME", action = ArgAction::Append, num_args = 1..)]
     netns: Vec<String>,
@@ -20,7 +23,7 @@ pub struct SiteArgs {
 
 impl SiteArgs {
     pub fn are_named(&self) -> bool {
-        !self.interfaces.is_empty()
+        !self.interfaces.is_empty() || !self.more_interfaces.is_empty()
     }
 
     pub fn find(&self) -> Result<Vec<Site>> {
@@ -31,7 +34,7 @@ impl SiteArgs {
             }
             return Ok(sites);
         }
-        for text in &self.interfaces {
+        for text in self.interfaces.iter().chain(&self.more_interfaces) {
             // An interface that says where it is, or one in each of the namespaces.
             if text.contains(':') || self.netns.is_empty() {
                 sites.push(Site::find(text, None)?);
