@@ -4,6 +4,7 @@ mod ring;
 mod socket;
 
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use ring::{Descriptors, Places};
 
@@ -15,6 +16,10 @@ use crate::netlink::Netlink;
 const ROOM: usize = 4096;
 /// Slots for frames, and the size of the rings.
 const SLOTS: u32 = 2048;
+
+/// How long a queue that is taken is waited for, and how often it is asked for.
+const PATIENCE: Duration = Duration::from_secs(1);
+const TURN: Duration = Duration::from_millis(10);
 
 /// The longest frame.
 pub const LONGEST: usize = ROOM;
@@ -52,7 +57,7 @@ impl XskSender {
         let socket = socket::open().map_err(fail)?;
         socket::register_memory(&socket, &memory, ROOM as u32).map_err(fail)?;
         let rings = socket::make_rings(&socket, SLOTS).map_err(fail)?;
-        let zero_copy = socket::bind(&socket, index, queue).map_err(fail)?;
+        let zero_copy = bind_patiently(&socket, index, queue).map_err(fail)?;
         Ok(Self {
             transmit: Descriptors::new(rings.transmit, SLOTS),
             completed: Places::new(rings.completed, SLOTS),
@@ -155,6 +160,19 @@ impl XskSender {
         let completed = &mut self.completed;
         self.free.extend(std::iter::from_fn(|| completed.take()));
         SLOTS - self.free.len() as u32
+    }
+}
+
+/// A socket that was closed keeps its queue a moment longer: the kernel tidies up behind the closing.
+fn bind_patiently(socket: &OwnedFd, index: u32, queue: u32) -> std::io::Result<bool> {
+    let start = Instant::now();
+    loop {
+        match socket::bind(socket, index, queue) {
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && start.elapsed() < PATIENCE => {
+                std::thread::sleep(TURN);
+            }
+            result => return result,
+        }
     }
 }
 

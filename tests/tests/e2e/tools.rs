@@ -4,6 +4,8 @@ use std::process::Output;
 
 use serde_json::Value;
 use trawl_lab::program::{Does, Loaded};
+use trawl_lab::sender::Engine;
+use trawl_tests::lab::send_from;
 use trawl_tests::witness::{ip_link, output, run};
 use trawl_tests::{Capture, Lab, frames, root_or_skip, trawl};
 
@@ -218,7 +220,9 @@ fn a_capture_takes_no_more_memory_than_was_said() {
                 &file,
             ];
             let capture = Capture::start(&lab, &arguments);
-            lab.send(&[frames::patterned(1500)], 20_000);
+            // Slowly enough that a small ring is not past them before the reader has begun.
+            let long = [frames::patterned(1500)];
+            send_from(&lab.pair.a, &long, 20_000, Engine::Live, None, Some(50_000));
             // What a socket lost is told later: a part of them will do.
             capture.wait_recorded(100);
             let used = memory_of(capture.id());

@@ -11,7 +11,7 @@ pub struct SiteArgs {
     #[arg(value_name = "IF")]
     interfaces: Vec<String>,
     /// The same, as trawl capture takes them
-    #[arg(short, long = "interface", value_name = "IF", action = ArgAction::Append, num_args = 1..)]
+    #[arg(short = 'i', long = "interface", value_name = "IF", action = ArgAction::Append, num_args = 1..)]
     more_interfaces: Vec<String>,
     /// In these network namespaces: names, paths or process ids
     #[arg(long, value_name = "NAME", action = ArgAction::Append, num_args = 1..)]

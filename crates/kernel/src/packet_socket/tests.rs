@@ -171,7 +171,7 @@ fn a_filter_rejects_before_the_ring() {
     assert_eq!(read_all(&mut socket), (vec![3, 3], 0));
 }
 
-/// Matches packets whose last byte is 3, as a lowered filter does: r1 is the context, r4 the length, r5 the scratch.
+/// Matches packets whose last byte is 3, as a lowered filter does: r1 is the context, r5 the scratch.
 fn last_byte_is_3() -> Vec<u64> {
     let word = |code: u8, registers: u8, off: i16, imm: i32| {
         let ([a, b], [c, d, e, f]) = (off.to_ne_bytes(), imm.to_ne_bytes());
@@ -179,7 +179,7 @@ fn last_byte_is_3() -> Vec<u64> {
     };
     vec![
         word(0xbf, 0x56, 0, 0),  // r6 = r5
-        word(0xbf, 0x42, 0, 0),  // r2 = r4
+        word(0x61, 0x12, 0, 0),  // r2 = the context's len
         word(0x17, 0x02, 0, 1),  // r2 -= 1
         word(0xbf, 0x53, 0, 0),  // r3 = r5
         word(0xb7, 0x04, 0, 1),  // r4 = 1
