@@ -1,6 +1,7 @@
 //! `trawl xdp` as a test runs it: what status tells, and whether anything is left.
 
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 use trawl_lab::Station;
@@ -97,4 +98,16 @@ impl Drop for CleanUp {
     fn drop(&mut self) {
         let _ = trawl(&["xdp", "unload", &self.0, "--all"]);
     }
+}
+
+/// What libxdp's own tool prints, run in a namespace. One at a time: two stumble over the file that it locks.
+#[track_caller]
+pub fn xdp_loader(namespace: &str, arguments: &[&str]) -> String {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let namespace = format!("--net=/run/netns/{namespace}");
+    witness::run(
+        "nsenter",
+        &[&[&namespace, "xdp-loader"], arguments].concat(),
+    )
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use trawl_lab::PairOptions;
 use trawl_tests::programs::object_file;
 use trawl_tests::witness::{number_at, run, wait_unloaded};
-use trawl_tests::xdp::{CleanUp, all_gone, fails, programs_on, status_of, succeeds};
+use trawl_tests::xdp::{CleanUp, all_gone, fails, programs_on, status_of, succeeds, xdp_loader};
 use trawl_tests::{Lab, frames, tools_or_skip, tracing_or_skip, wait_until};
 
 /// A lab with the objects of this file's tests.
@@ -63,11 +63,7 @@ impl Chain {
 
     /// What libxdp's own tool prints.
     fn xdp_loader(&self, arguments: &[&str]) -> String {
-        let namespace = format!("--net=/run/netns/{}", self.lab.pair.b.name);
-        run(
-            "nsenter",
-            &[&[namespace.as_str(), "xdp-loader"], arguments].concat(),
-        )
+        xdp_loader(&self.lab.pair.b.name, arguments)
     }
 
     fn interface(&self) -> &str {

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use trawl_tests::pcapng::Contents;
-use trawl_tests::witness::{nothing_attached, run};
+use trawl_tests::witness::nothing_attached;
+use trawl_tests::xdp::xdp_loader;
 use trawl_tests::{Capture, Lab, frames, programs, tools_or_skip, trawl};
 
 use super::lab;
@@ -32,11 +33,7 @@ impl<'l> Chain<'l> {
     }
 
     fn loader(&self, arguments: &[&str]) -> String {
-        let namespace = format!("--net=/run/netns/{}", self.lab.pair.b.name);
-        run(
-            "nsenter",
-            &[&[&namespace, "xdp-loader"], arguments].concat(),
-        )
+        xdp_loader(&self.lab.pair.b.name, arguments)
     }
 
     fn unload(&self) {
