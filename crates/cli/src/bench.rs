@@ -102,19 +102,25 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let cleaner = Cleaner::of_bench(&plan.directory)?;
     let outcome = experiment(&plan, &mut progress)?;
     cleaner.dismiss();
-    if json {
-        let text = serde_json::to_string_pretty(&outcome)
-            .map_err(|e| Error::failed("cannot put the results into JSON", e))?;
-        println!("{text}");
-    } else {
-        show(&outcome);
-    }
+    deliver(&outcome, json, show)?;
     outcome.failures.iter().for_each(|why| terminal::say(why));
     Ok(if outcome.failures.is_empty() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Prints the results, for machines or by `show` for people.
+fn deliver<T: serde::Serialize>(outcome: &T, json: bool, show: impl FnOnce(&T)) -> Result<()> {
+    if json {
+        let text = serde_json::to_string_pretty(outcome)
+            .map_err(|e| Error::failed("cannot put the results into JSON", e))?;
+        println!("{text}");
+    } else {
+        show(outcome);
+    }
+    Ok(())
 }
 
 impl Capture {

@@ -41,13 +41,7 @@ pub fn run(args: &Args, progress: &mut dyn FnMut(&str)) -> Result<ExitCode> {
         cpu: args.cpu,
     };
     let outcome = run_experiment(&plan, progress)?;
-    if args.json {
-        let text = serde_json::to_string_pretty(&outcome)
-            .map_err(|e| Error::failed("cannot put the results into JSON", e))?;
-        println!("{text}");
-    } else {
-        show(&outcome);
-    }
+    super::deliver(&outcome, args.json, show)?;
     outcome.failures.iter().for_each(|why| terminal::say(why));
     Ok(if outcome.runs.is_empty() {
         ExitCode::FAILURE

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use trawl_kernel::{Error, Result};
+use trawl_kernel::Result;
 use trawl_lab::bench::Spread;
 use trawl_lab::bench::xdp_programs::{self, Outcome, Plan, Task};
 
@@ -62,13 +62,7 @@ pub fn run(args: &Args, progress: &mut dyn FnMut(&str)) -> Result<ExitCode> {
         cpu: 0,
     };
     let outcome = xdp_programs::run(&plan, progress)?;
-    if args.json {
-        let text = serde_json::to_string_pretty(&outcome)
-            .map_err(|e| Error::failed("cannot put the results into JSON", e))?;
-        println!("{text}");
-    } else {
-        show(&outcome);
-    }
+    super::deliver(&outcome, args.json, show)?;
     outcome.failures.iter().for_each(|why| terminal::say(why));
     Ok(if outcome.failures.is_empty() {
         ExitCode::SUCCESS
