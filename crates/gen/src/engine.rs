@@ -1,6 +1,7 @@
 //! How frames are handed to the device.
 
 mod choice;
+mod fill;
 mod live;
 mod mend;
 mod packet;

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use trawl_kernel::Result;
 use trawl_kernel::send::PacketRing;
 
+use super::fill::fill;
 use super::{Engine, Sent};
-use crate::source::{Next, Source};
+use crate::source::Source;
 
 /// The device has so long to let go of the frames.
 const FINISH: Duration = Duration::from_millis(500);
@@ -47,29 +48,11 @@ impl Engine for Ring {
 
     fn send(&mut self, source: &mut dyn Source, now: u64, want: u64) -> Result<Sent> {
         let mut sent = Sent::default();
-        let mut ended = false;
-        while (self.lengths.len() as u64) < want.min(BATCH) {
-            let mut answer = None;
-            let queued = self.ring.queue(|room| -> Result<Option<usize>> {
-                let next = source.next(now, room)?;
-                answer = Some(next);
-                Ok(match next {
-                    Next::Frame(length) => Some(length),
-                    _ => None,
-                })
-            })?;
-            match (queued, answer) {
-                (Some(length), _) => {
-                    self.lengths.push_back(length);
-                    continue;
-                }
-                (None, Some(Next::Later(time))) => sent.later = Some(time),
-                (None, Some(_)) => ended = true,
-                // No slot is free.
-                (None, None) => {}
-            }
-            break;
-        }
+        let want = want.min(BATCH);
+        let lengths = &mut self.lengths;
+        let ended = fill(source, now, want, lengths, &mut sent, |write| {
+            self.ring.queue(write)
+        })?;
         if !self.lengths.is_empty() {
             self.kick(&mut sent)?;
         }
