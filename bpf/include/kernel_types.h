@@ -63,6 +63,7 @@ struct bpf_redirect_info {
 	__u64 tgt_index;
 	void *tgt_value;
 	struct bpf_map *map;
+	__u32 flags;
 	__u32 map_id;
 	enum bpf_map_type map_type;
 };

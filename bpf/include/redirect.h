@@ -9,6 +9,10 @@
 #include "kernel_types.h"
 #include "record.h"
 
+/* What the kernel leaves where a map's number would be when it has done with a packet; bpf_redirect puts another
+ * number there. */
+#define NO_HELPER 0
+
 extern const struct bpf_redirect_info bpf_redirect_info __ksym __weak;
 
 /* In the CPU's own variable, or, since 6.10, with the task. */
@@ -44,12 +48,20 @@ static __always_inline void describe_redirect(struct comment *comment)
 	map = BPF_CORE_READ(info, map_id);
 	switch (BPF_CORE_READ(info, map_type)) {
 	case BPF_MAP_TYPE_UNSPEC:
-		length = BPF_SNPRINTF(text, COMMENT_MAX, "redirect to interface %u", index);
+		if (map == NO_HELPER)
+			length = BPF_SNPRINTF(text, COMMENT_MAX, "redirect to nowhere: no helper was called");
+		else
+			length = BPF_SNPRINTF(text, COMMENT_MAX, "redirect to interface %u", index);
 		break;
 	case BPF_MAP_TYPE_DEVMAP:
 	case BPF_MAP_TYPE_DEVMAP_HASH:
-		if (!value) {
-			length = BPF_SNPRINTF(text, COMMENT_MAX, "redirect to all interfaces of map %u", map);
+		/* Noted only for a copy to each. The key stands for nothing then. */
+		if (BPF_CORE_READ(info, map)) {
+			if (BPF_CORE_READ(info, flags) & BPF_F_EXCLUDE_INGRESS)
+				length = BPF_SNPRINTF(text, COMMENT_MAX,
+						      "redirect to all other interfaces of map %u", map);
+			else
+				length = BPF_SNPRINTF(text, COMMENT_MAX, "redirect to all interfaces of map %u", map);
 			break;
 		}
 		target = BPF_CORE_READ((struct bpf_dtab_netdev *)value, dev, ifindex);

@@ -44,6 +44,65 @@ int traced_redirects_by_map(struct xdp_md *context)
 	return bpf_redirect_map(&traced_devices, byte_at(context, INTERFACE_AT), 0);
 }
 
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
+	__uint(max_entries, 4);
+	__uint(key_size, 4);
+	__uint(value_size, 4);
+} traced_hash SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_CPUMAP);
+	__uint(max_entries, 2);
+	__uint(key_size, 4);
+	__uint(value_size, 4);
+} traced_cpus SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, 4);
+	__uint(key_size, 4);
+	__uint(value_size, 4);
+} traced_sockets SEC(".maps");
+
+SEC("xdp.frags")
+int traced_redirects_by_hash(struct xdp_md *context)
+{
+	return bpf_redirect_map(&traced_hash, byte_at(context, INTERFACE_AT), 0);
+}
+
+/* The key is there for one of them, and must not count. */
+SEC("xdp.frags")
+int traced_redirects_to_all(struct xdp_md *context)
+{
+	return bpf_redirect_map(&traced_hash, byte_at(context, INTERFACE_AT), BPF_F_BROADCAST);
+}
+
+SEC("xdp.frags")
+int traced_redirects_to_all_others(struct xdp_md *context)
+{
+	return bpf_redirect_map(&traced_hash, byte_at(context, INTERFACE_AT), BPF_F_BROADCAST | BPF_F_EXCLUDE_INGRESS);
+}
+
+SEC("xdp.frags")
+int traced_redirects_to_a_processor(struct xdp_md *context)
+{
+	return bpf_redirect_map(&traced_cpus, byte_at(context, INTERFACE_AT), 0);
+}
+
+SEC("xdp.frags")
+int traced_redirects_to_a_socket(struct xdp_md *context)
+{
+	return bpf_redirect_map(&traced_sockets, byte_at(context, INTERFACE_AT), 0);
+}
+
+SEC("xdp.frags")
+int traced_redirects_nowhere(struct xdp_md *context)
+{
+	(void)context;
+	return XDP_REDIRECT;
+}
+
 /* Two that differ in nothing but what the kernel does not show of their names. */
 SEC("xdp.frags")
 int traced_drops_the_packet_one(struct xdp_md *context)

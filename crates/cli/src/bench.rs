@@ -144,6 +144,9 @@ impl Capture {
 
 fn show(outcome: &Outcome) {
     show_conditions(outcome.experiment, &outcome.conditions);
+    for what in &outcome.left_out {
+        println!("left out: {what}");
+    }
     for group in &outcome.groups {
         show_group(group);
     }
@@ -225,6 +228,9 @@ fn show_group(group: &Group) {
         println!("{:<10} {}", median.mechanism, parts.join(", "));
     }
     let findings = &group.findings;
+    if let Some(ns) = findings.tracing_added_ns {
+        println!("tracing: {ns:.0} ns a packet added to the XDP path");
+    }
     let parts = [
         findings
             .added_ns

@@ -3,10 +3,12 @@
 use std::process::ExitCode;
 
 use clap::{Subcommand, ValueEnum};
+use serde_json::{Value, json};
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
 use trawl_program::Site;
+use trawl_program::attach::Wish;
 use trawl_program::route::{self, Port};
 
 use crate::doctor::write_out;
@@ -48,12 +50,18 @@ struct Load {
     /// Where the program runs [default: native, and skb where the driver has no XDP]
     #[arg(long, value_enum)]
     mode: Option<ModeName>,
+    /// Its place in a chain of programs, lower ones first; what they pass is routed [default: in no chain]
+    #[arg(long, value_name = "N")]
+    prio: Option<u32>,
     /// Take the place of what is on the interfaces
     #[arg(long)]
     replace: bool,
     /// Network namespace of the interfaces: a name, a path or a process id
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
+    /// Say what was done as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// Shows what the router forwarded, and what it left to the stack and why
@@ -78,6 +86,9 @@ struct Unload {
     /// Network namespace of the router: a name, a path or a process id
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
+    /// Say what was done as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
@@ -113,7 +124,22 @@ fn load(args: &Load) -> Result<ExitCode> {
         ModeName::Native => XdpMode::Native,
         ModeName::Skb => XdpMode::Skb,
     });
-    let loaded = route::load(&sites, mode, args.replace)?;
+    let wish = Wish {
+        mode,
+        replace: args.replace,
+    };
+    let loaded = route::load(&sites, &wish, args.prio)?;
+    if args.json {
+        let ports: Vec<Value> = loaded.ports.iter().map(to_json).collect();
+        let done = json!({
+            "ports": ports,
+            "vlans": loaded.vlans,
+            "notices": loaded.told,
+            "warnings": loaded.warnings,
+        });
+        write_out(&format!("{done:#}\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let told = loaded.told.iter().chain(&loaded.warnings);
     told.for_each(|text| terminal::say(text));
     let mut ports: Vec<String> = loaded.ports.iter().map(describe).collect();
@@ -130,6 +156,14 @@ fn load(args: &Load) -> Result<ExitCode> {
 fn describe(port: &Port) -> String {
     let mode = port.standing.mode().map_or("", XdpMode::name);
     format!("{} (id {}, {mode})", port.site.label(), port.standing.id())
+}
+
+fn to_json(port: &Port) -> Value {
+    json!({
+        "interface": port.site.label(),
+        "id": port.standing.id(),
+        "mode": port.standing.mode().map(XdpMode::name),
+    })
 }
 
 fn all_ports(netns: Option<&str>) -> Result<Vec<Port>> {
@@ -172,6 +206,10 @@ fn unload(args: &Unload) -> Result<ExitCode> {
     }
     route::unload(&sites)?;
     let names: Vec<&str> = sites.iter().map(Site::label).collect();
-    write_out(&format!("no router on {} any more\n", names.join(", ")))?;
+    let text = match args.json {
+        true => format!("{:#}\n", json!({ "unloaded": names })),
+        false => format!("no router on {} any more\n", names.join(", ")),
+    };
+    write_out(&text)?;
     Ok(ExitCode::SUCCESS)
 }

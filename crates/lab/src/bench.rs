@@ -60,6 +60,9 @@ pub struct Outcome {
     pub clock: Option<ClockCost>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub long_expressions: Vec<capture_filtered::LongExpression>,
+    /// Mechanisms that cannot run on this machine, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
     /// Why the experiment is not whole: mechanisms that did not run, files that hold nothing.
     pub failures: Vec<String>,
 }
@@ -150,9 +153,12 @@ fn take_turns(
             progress(&format!("{}, repetition {repetition}", mechanism.name()));
             match mechanism.run(setting, repetition) {
                 Ok(run) => {
-                    if *mechanism == Mechanism::Trawl && run.recorded == Some(0) {
+                    if matches!(mechanism, Mechanism::Trawl | Mechanism::Traced)
+                        && run.recorded == Some(0)
+                    {
                         failures.push(format!(
-                            "repetition {repetition}: trawl's file holds no packet"
+                            "repetition {repetition}: trawl's file holds no packet ({})",
+                            mechanism.name()
                         ));
                     }
                     let wanted = setting.plan.rate.unwrap_or(0) as f64;

@@ -10,6 +10,7 @@ use trawl_kernel::netns::run_maybe_in;
 use trawl_kernel::{Result, events};
 
 use crate::chain;
+use crate::dispatcher::{Dispatcher, pins};
 use crate::explain;
 use crate::load::Program;
 use crate::site::Site;
@@ -41,9 +42,12 @@ pub fn attach(site: &Site, mut program: Program, wish: &Wish) -> Result<Standing
                 return chain::join(site, &lock, program, seat, chain, wish);
             }
         }
-        return Err(explain::occupied(site, old, &standing));
+        let tappable = program.is_tappable();
+        return Err(explain::occupied(site, old, &standing, tappable));
     }
-    let members: Vec<u32> = old.map_or_else(Vec::new, |old| chain::behind(old.program_id));
+    let dispatcher = old.and_then(|old| Dispatcher::read(old.program_id));
+    let mut members: Vec<u32> = old.map_or_else(Vec::new, |old| chain::behind(old.program_id));
+    members.extend(dispatcher.iter().flat_map(Dispatcher::programs));
     let (members, standing): (Vec<Standing>, Vec<Standing>) = standing
         .into_iter()
         .partition(|one| members.contains(&one.id()));
@@ -72,8 +76,12 @@ pub fn attach(site: &Site, mut program: Program, wish: &Wish) -> Result<Standing
         }
     };
     // What was there is let go when no packet is in it any more.
-    if owner.is_some() {
+    if owner.is_some() || dispatcher.is_some() {
         events::wait_for_running_programs();
+    }
+    if let Some(dispatcher) = dispatcher {
+        let lock = pins::Lock::take()?;
+        pins::remove(&lock.of(site, dispatcher.id));
     }
     members.iter().chain(&owner).for_each(Standing::forget);
     Ok(standing)

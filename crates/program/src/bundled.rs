@@ -14,9 +14,9 @@ use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::netns::run_maybe_in;
 use trawl_kernel::{Error, Result};
 
-use crate::attach::{self, Wish};
-use crate::chain;
+use crate::attach::Wish;
 use crate::load::{Program, Source};
+use crate::place::{self, Put};
 use crate::ready::Readiness;
 use crate::site::Site;
 use crate::standing::Standing;
@@ -58,7 +58,7 @@ pub struct Extras {
     pub touch: Touch,
     /// Captures can look in at its entry and its exits.
     pub tappable: bool,
-    /// Its place in a chain of trawl's own, if it is to be in one.
+    /// Its place in a chain, if it is to be in one.
     pub priority: Option<u32>,
 }
 
@@ -160,13 +160,21 @@ impl Bundled {
         if wish.mode != Some(XdpMode::Skb) {
             self.make_ready(site, &mut ready)?;
         }
-        let mut program = match self {
-            Self::Verdict(_) => self.prepare_verdict(extras, site, wish)?,
-            Self::Redirect(target) => self.prepare_redirect(target, extras, site, wish)?,
+        let source = match self {
+            Self::Verdict(_) => self.verdict_source(extras)?,
+            Self::Redirect(target) => self.redirect_source(target, extras, site)?,
         };
-        program.remember(&ready)?;
-        let told = [program.notices(), &ready.told()].concat();
-        let standing = attach::attach(site, program, wish)?;
+        let fill = |program: &mut Program| {
+            if let Self::Redirect(target) = self {
+                target.fill(program, site)?;
+            }
+            program.remember(&ready)
+        };
+        let Put { standing, notices } = match extras.priority {
+            Some(_) => place::put_filled(site, source, wish, extras.priority, fill)?,
+            None => place::put_alone(site, source, wish, fill)?,
+        };
+        let told = [notices, ready.told()].concat();
         ready.keep();
         Ok(Loaded { standing, told })
     }
@@ -186,23 +194,17 @@ impl Bundled {
         }
     }
 
-    fn prepare_verdict(&self, extras: Extras, site: &Site, wish: &Wish) -> Result<Program> {
-        let mut source = self.source(object::VERDICT, extras, site, wish)?;
+    fn verdict_source(&self, extras: Extras) -> Result<Source> {
+        let mut source = self.source(object::VERDICT, extras)?;
         let config = VerdictConfig {
             touch: extras.touch.number(),
         };
         source.set_variable(CONFIG, &config.to_bytes())?;
-        source.load(site)
+        Ok(source)
     }
 
-    fn prepare_redirect(
-        &self,
-        target: &Target,
-        extras: Extras,
-        site: &Site,
-        wish: &Wish,
-    ) -> Result<Program> {
-        let mut source = self.source(object::REDIRECT, extras, site, wish)?;
+    fn redirect_source(&self, target: &Target, extras: Extras, site: &Site) -> Result<Source> {
+        let mut source = self.source(object::REDIRECT, extras)?;
         let interfaces = target.interfaces(site)?;
         let mut config = RedirectConfig {
             touch: extras.touch.number(),
@@ -225,23 +227,14 @@ impl Bundled {
             }
         }
         source.set_variable(CONFIG, &config.to_bytes())?;
-        let program = source.load(site)?;
-        if let Target::Cpus { cpus, queue, then } = target {
-            fill_cpus(&program, cpus, *queue, then)?;
-        } else {
-            fill_targets(&program, site, &interfaces)?;
-        }
-        Ok(program)
+        Ok(source)
     }
 
-    fn source(&self, object: &[u8], extras: Extras, site: &Site, wish: &Wish) -> Result<Source> {
+    fn source(&self, object: &[u8], extras: Extras) -> Result<Source> {
         let mut source = Source::embedded(self.name(), object)?;
         source.choose(Some(self.function()))?;
         if extras.tappable {
             source.make_tappable();
-        }
-        if extras.priority.is_some() {
-            chain::prepare(site, &mut source, wish, extras.priority)?;
         }
         Ok(source)
     }
@@ -266,6 +259,16 @@ impl Target {
             ));
         }
         names.into_iter().map(|name| site.beside(name)).collect()
+    }
+
+    /// Puts into a loaded program's maps where its packets go.
+    fn fill(&self, program: &Program, site: &Site) -> Result<()> {
+        match self {
+            Self::Cpus { cpus, queue, then } => fill_cpus(program, cpus, *queue, then),
+            Self::One(..) | Self::All { .. } => {
+                fill_targets(program, site, &self.interfaces(site)?)
+            }
+        }
     }
 }
 

@@ -197,7 +197,7 @@ pub(crate) fn join(
         );
     }
     let mut looks = vec![Looks {
-        tappable: program.map(HOOK).is_some(),
+        tappable: program.is_tappable(),
         ..Looks::default()
     }];
     for one in &chain {

@@ -20,6 +20,9 @@ use crate::verifier;
 /// What a page holds of a packet in native XDP, less the room that the kernel keeps for itself.
 const LINEAR_MTU: u32 = 3498;
 
+/// What makes an object file of a source.
+const COMPILE: &str = "compile it for BPF: clang -O2 -g -target bpf -c prog.c -o prog.o";
+
 /// A file that is something else.
 pub fn not_an_object(label: &str, bytes: &[u8]) -> Error {
     let why = match bytes {
@@ -29,8 +32,29 @@ pub fn not_an_object(label: &str, bytes: &[u8]) -> Error {
         }
         _ => "it is not an ELF object file",
     };
-    Error::failed(format!("cannot load {label}"), why)
-        .mend("compile it for BPF: clang -O2 -g -target bpf -c prog.c -o prog.o")
+    Error::failed(format!("cannot load {label}"), why).mend(COMPILE)
+}
+
+/// An ELF file whose head says that it is not for this machine.
+pub fn other_machine(label: &str, bytes: &[u8]) -> Option<Error> {
+    /// `EI_CLASS` and `EI_DATA` of elf.h, and what stands there.
+    const CLASS: usize = 4;
+    const DATA: usize = 5;
+    const CLASS_32: u8 = 1;
+    const ORDERS: [(u8, &str); 2] = [(1, "little-endian"), (2, "big-endian")];
+    let own = u8::from(cfg!(target_endian = "big"));
+    let why = match (bytes.get(CLASS)?, bytes.get(DATA)?) {
+        (&CLASS_32, _) => "it is a 32-bit ELF file, and those for BPF have 64".to_owned(),
+        (_, order) => {
+            let (_, theirs) = ORDERS.iter().find(|(number, _)| number == order)?;
+            let (_, ours) = ORDERS[usize::from(own)];
+            if *theirs == ours {
+                return None;
+            }
+            format!("it was compiled for {theirs} machines, and this one is {ours}")
+        }
+    };
+    Some(Error::failed(format!("cannot load {label}"), why).mend(COMPILE))
 }
 
 /// libbpf cannot make sense of an ELF file.
@@ -41,13 +65,28 @@ pub fn cannot_open(label: &str, failure: &LoadFailure) -> Error {
         .iter()
         .any(|text| text.contains("not a valid BPF object") || text.contains("is not a valid eBPF"))
     {
-        return Error::failed(what, "it is an ELF file, but not one for BPF")
-            .mend("compile it for BPF: clang -O2 -g -target bpf -c prog.c -o prog.o");
+        return Error::failed(what, "it is an ELF file, but not one for BPF").mend(COMPILE);
     }
     match libbpf_says(failure) {
+        // Of a file that is cut off, libbpf misses what stands at its end.
+        Some(says) if says.starts_with("elf: ") => Error::failed(
+            what,
+            format!("it is cut off or damaged; libbpf says: {says}"),
+        )
+        .mend(COMPILE),
+        Some(says) if says.starts_with("BTF is required") => Error::failed(
+            what,
+            "it has no type information, by which its maps are described",
+        )
+        .mend("compile it with -g"),
         Some(says) => Error::failed(what, format!("libbpf says: {says}")),
         None => Error::os(what, again(&failure.error)),
     }
+}
+
+/// The program calls what is for programs under the GPL alone.
+pub fn is_about_licence(failure: &LoadFailure) -> bool {
+    failure.log.contains("GPL-restricted")
 }
 
 /// There is nothing in it that could be attached to an interface.
@@ -67,7 +106,11 @@ pub fn no_program(what: &str, programs: &[ProgramEntry]) -> Error {
 pub fn cannot_load(label: &str, program: &str, failure: &LoadFailure) -> Error {
     let what = format!("cannot load {program} of {label}");
     if let Some(reason) = verifier::condense(&failure.log) {
-        return Error::failed(what, format!("the verifier refuses it: {reason}"));
+        let error = Error::failed(what, format!("the verifier refuses it: {reason}"));
+        return match is_about_licence(failure) {
+            true => error.mend("say in its source: char LICENSE[] SEC(\"license\") = \"GPL\";"),
+            false => error,
+        };
     }
     let missing = missing_capabilities(&Capability::FOR_BPF);
     if failure.error.raw_os_error() == Some(EPERM) && !missing.is_empty() {
@@ -113,21 +156,36 @@ fn again(error: &std::io::Error) -> std::io::Error {
 }
 
 /// Something is attached already.
-pub fn occupied(site: &Site, present: XdpAttachment, standing: &[Standing]) -> Error {
+pub fn occupied(
+    site: &Site,
+    present: XdpAttachment,
+    standing: &[Standing],
+    tappable: bool,
+) -> Error {
     let id = present.program_id;
     if let Some(dispatcher) = Dispatcher::read(id) {
-        return Error::failed(
-            format!("cannot attach to {}", site.label()),
-            format!(
-                "a chain by libxdp's protocol is on it (dispatcher {id}, programs: {}), which only programs from object \
-                 files can join that are not tappable",
-                dispatcher.members.len()
-            ),
-        )
-        .mend(format!(
+        let there = format!(
+            "a chain by libxdp's protocol is on it (dispatcher {id}, programs: {})",
+            dispatcher.members.len()
+        );
+        let what = format!("cannot attach to {}", site.label());
+        let otherwise = format!(
             "--replace takes the whole chain's place; trawl xdp unload {} --all takes it off",
             site.label()
-        ));
+        );
+        return match tappable {
+            true => Error::failed(
+                what,
+                format!("{there}, and programs with hooks cannot join such a chain"),
+            )
+            .mend(format!(
+                "leave out --tappable, for a bundled program with --prio N: trawl capture -i {} -p NAME sees the programs \
+                 of this chain without hooks; {otherwise}",
+                site.label()
+            )),
+            false => Error::failed(what, there)
+                .mend(format!("--prio N puts the program into it; {otherwise}")),
+        };
     }
     let ours = standing.iter().find(|one| one.id() == id);
     let name = match ours {

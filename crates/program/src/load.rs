@@ -15,7 +15,7 @@ use crate::ready::{Change, Readiness};
 use crate::record::Record;
 use crate::run_config::RunConfig;
 use crate::site::Site;
-use crate::tappable::{self, Fitted, Hooks, Problem};
+use crate::tappable::{self, Fitted, HOOK, Hooks, Problem};
 
 /// The largest file that is taken for an object file.
 const LARGEST: u64 = 64 << 20;
@@ -75,6 +75,9 @@ impl Source {
     fn open(label: &str, bytes: &[u8]) -> Result<Self> {
         if !bytes.starts_with(b"\x7fELF") {
             return Err(explain::not_an_object(label, bytes));
+        }
+        if let Some(error) = explain::other_machine(label, bytes) {
+            return Err(error);
         }
         let stem = Path::new(label).file_stem().unwrap_or_default();
         let object = ObjectFile::open(&stem.to_string_lossy(), bytes)
@@ -284,13 +287,14 @@ impl Source {
         }
         let mut pins = Pins::place(&mut self.object, self.pin_maps.as_deref())?;
         let mut fitted = self.fit_hooks(&name, &targets)?;
-        let with_hooks = !fitted.maps.is_empty();
+        // Those of a chain are tried before, and put in only where they fit.
+        let with_hooks = self.hooks.tappable;
         let label = self.label;
         let offload = self.offload;
         let cannot_load = |e: LoadFailure| match with_hooks {
             _ if offload && e.log.is_empty() => explain::cannot_offload(site, &name),
-            true => explain::cannot_fit(&label, &name, &e),
-            false => explain::cannot_load(&label, &name, &e),
+            true if !explain::is_about_licence(&e) => explain::cannot_fit(&label, &name, &e),
+            _ => explain::cannot_load(&label, &name, &e),
         };
         let file = self.object.load().map_err(cannot_load)?;
         pins.pinned_by_now();
@@ -411,6 +415,11 @@ impl Program {
         let hooks = self.fitted.maps.iter();
         maps.extend(hooks.map(|(name, fd)| (name.clone(), fd.as_fd())));
         maps
+    }
+
+    /// Whether captures can enter it.
+    pub(crate) fn is_tappable(&self) -> bool {
+        self.map(HOOK).is_some()
     }
 
     /// Its place in a chain, if it is to be in one.

@@ -13,13 +13,24 @@ use crate::dispatcher::build::{self, Before, Part, build, parts_of};
 use crate::dispatcher::config::Slot;
 use crate::dispatcher::{Dispatcher, pins};
 use crate::explain;
-use crate::load::Source;
+use crate::load::{Program, Source};
 use crate::site::Site;
 use crate::standing::{Pinned, Standing, on, sweep};
 
 /// Loads a program and puts it on the interface: into the chain that is there, at the head of a new one, or, where the
 /// kernel knows no chains, by itself. The priority is the source's own if none is given.
-pub fn put(site: &Site, mut source: Source, wish: &Wish, priority: Option<u32>) -> Result<Put> {
+pub fn put(site: &Site, source: Source, wish: &Wish, priority: Option<u32>) -> Result<Put> {
+    put_filled(site, source, wish, priority, |_| Ok(()))
+}
+
+/// As [`put`], for a program whose maps have to be filled before packets come to it.
+pub(crate) fn put_filled(
+    site: &Site,
+    mut source: Source,
+    wish: &Wish,
+    priority: Option<u32>,
+    fill: impl FnOnce(&mut Program) -> Result<()>,
+) -> Result<Put> {
     let mode = wish.mode.unwrap_or(XdpMode::Native);
     let present = site.link()?.xdp;
     let old = present.iter().copied().find(|one| excludes(one.mode, mode));
@@ -34,10 +45,7 @@ pub fn put(site: &Site, mut source: Source, wish: &Wish, priority: Option<u32>) 
         if mode != XdpMode::Offload {
             chain::prepare(site, &mut source, wish, priority)?;
         }
-        let program = source.load(site)?;
-        let notices = program.notices().to_vec();
-        let standing = attach::attach(site, program, wish)?;
-        return Ok(Put { standing, notices });
+        return put_alone(site, source, wish, fill);
     }
     let config = source.run_config()?;
     let new = Part::New {
@@ -52,7 +60,21 @@ pub fn put(site: &Site, mut source: Source, wish: &Wish, priority: Option<u32>) 
         },
         source: Box::new(source),
     };
-    join(site, new, wish)
+    join(site, new, wish, fill)
+}
+
+/// As [`put_filled`], on the interface by itself, or where its seat in a chain of jumps is.
+pub(crate) fn put_alone(
+    site: &Site,
+    source: Source,
+    wish: &Wish,
+    fill: impl FnOnce(&mut Program) -> Result<()>,
+) -> Result<Put> {
+    let mut program = source.load(site)?;
+    fill(&mut program)?;
+    let notices = program.notices().to_vec();
+    let standing = attach::attach(site, program, wish)?;
+    Ok(Put { standing, notices })
 }
 
 /// A program that has been put on an interface.
@@ -63,7 +85,12 @@ pub struct Put {
     pub notices: Vec<String>,
 }
 
-fn join(site: &Site, new: Part, wish: &Wish) -> Result<Put> {
+fn join(
+    site: &Site,
+    new: Part,
+    wish: &Wish,
+    fill: impl FnOnce(&mut Program) -> Result<()>,
+) -> Result<Put> {
     let site_lock = site.lock()?;
     let lock = pins::Lock::take()?;
     sweep(&site_lock, &on(site)?);
@@ -83,7 +110,7 @@ fn join(site: &Site, new: Part, wish: &Wish) -> Result<Put> {
     let mut parts = vec![new];
     match (head, &dispatcher) {
         (Some(head), None) if !wish.replace => {
-            return Err(explain::occupied(site, head, &standing));
+            return Err(explain::occupied(site, head, &standing, false));
         }
         (Some(head), Some(dispatcher)) if !wish.replace => {
             if wish.mode.is_some_and(|wanted| wanted != head.mode) {
@@ -111,6 +138,7 @@ fn join(site: &Site, new: Part, wish: &Wish) -> Result<Put> {
             "nothing new is in it",
         ));
     };
+    fill(program)?;
     let (name, id) = (program.name().to_owned(), program.id());
     let notices = program.notices().to_vec();
     let pinned = Pinned::new(&site_lock, program, true)?;

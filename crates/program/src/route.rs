@@ -19,9 +19,10 @@ use trawl_kernel::netlink::{Link, Netlink, XdpMode};
 use trawl_kernel::netns::{Namespace, run_maybe_in};
 use trawl_kernel::{Error, Result};
 
-use crate::attach::{self, Wish};
+use crate::attach::Wish;
 use crate::bundled::{open_table, put_interfaces};
 use crate::load::{Program, Source};
+use crate::place::{self, Put};
 use crate::ready::Readiness;
 use crate::site::Site;
 use crate::standing::Standing;
@@ -122,8 +123,8 @@ pub fn ports(namespace: Option<&Namespace>) -> Result<Vec<Port>> {
 }
 
 /// Adds ports to the router of their namespace, and brings it up to date with the addresses and VLANs of all its
-/// ports.
-pub fn load(sites: &[Site], mode: Option<XdpMode>, replace: bool) -> Result<Loaded> {
+/// ports. With a priority the router takes its place in the chain of programs on each new port.
+pub fn load(sites: &[Site], wish: &Wish, priority: Option<u32>) -> Result<Loaded> {
     let Some(first) = sites.first() else {
         return Err(Error::usage("cannot route", "no interface is named"));
     };
@@ -143,16 +144,15 @@ pub fn load(sites: &[Site], mode: Option<XdpMode>, replace: bool) -> Result<Load
         ));
     }
     let mut ready = Readiness::default();
-    if mode != Some(XdpMode::Skb) {
+    if wish.mode != Some(XdpMode::Skb) {
         for site in &new {
             ready.for_sending_on(site)?;
             ready.for_sending(site)?;
         }
     }
     let known = all.len();
-    let wish = Wish { mode, replace };
     for site in new {
-        let attached = add_port(site, &all, &ready, &wish);
+        let attached = add_port(site, &all, &ready, wish, priority);
         match attached {
             Ok(standing) => all.push(Port {
                 site: site.clone(),
@@ -234,7 +234,13 @@ fn check_port(site: &Site, links: &[Link]) -> Result<()> {
     }
 }
 
-fn add_port(site: &Site, others: &[Port], ready: &Readiness, wish: &Wish) -> Result<Standing> {
+fn add_port(
+    site: &Site,
+    others: &[Port],
+    ready: &Readiness,
+    wish: &Wish,
+    priority: Option<u32>,
+) -> Result<Standing> {
     let mut source = Source::embedded(NAME, object::ROUTE)?;
     source.choose(Some(FUNCTION))?;
     let mut shared = Vec::new();
@@ -246,9 +252,12 @@ fn add_port(site: &Site, others: &[Port], ready: &Readiness, wish: &Wish) -> Res
     for (name, map) in &shared {
         source.reuse(name, std::os::fd::AsFd::as_fd(map))?;
     }
-    let mut program: Program = source.load(site)?;
-    program.remember(ready)?;
-    attach::attach(site, program, wish)
+    let fill = |program: &mut Program| program.remember(ready);
+    let Put { standing, .. } = match priority {
+        Some(_) => place::put_filled(site, source, wish, priority, fill)?,
+        None => place::put_alone(site, source, wish, fill)?,
+    };
+    Ok(standing)
 }
 
 /// Brings the maps in line with the interfaces as they are.

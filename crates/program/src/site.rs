@@ -1,7 +1,7 @@
 //! Where a program is: an interface in a network namespace, and the directory of pins that belongs to it.
 
 use std::fs::{self, File};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -139,20 +139,41 @@ impl Site {
                 continue;
             };
             flock(&file, FlockOperation::LockExclusive).map_err(|e| Error::os(what(), e.into()))?;
-            if path.is_dir() {
+            if is_at(&file, &path) {
                 return Ok(Lock { path, _file: file });
             }
         }
     }
 }
 
-/// Directories in trawl's own part of the BPF file system, for those who look after all of them.
+/// The lock of an interface's directory, if nobody has it now.
+pub(crate) fn try_lock(directory: &Path) -> Option<Lock> {
+    let file = File::open(directory).ok()?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+    is_at(&file, directory).then(|| Lock {
+        path: directory.to_owned(),
+        _file: file,
+    })
+}
+
+/// Whether the directory that was opened is the one that stands there now: another command may have removed it, and
+/// made it anew, while this one waited for the lock.
+fn is_at(file: &File, path: &Path) -> bool {
+    let identity = |about: fs::Metadata| (about.dev(), about.ino());
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(opened), Ok(there)) => identity(opened) == identity(there),
+        _ => false,
+    }
+}
+
+/// The directories of interfaces in trawl's own part of the BPF file system, for those who look after all of them.
 pub(crate) fn all_directories() -> Vec<PathBuf> {
     let Some(mount) = bpffs::lasting() else {
         return Vec::new();
     };
     let entries = fs::read_dir(mount.join(DIRECTORY)).into_iter().flatten();
-    entries.flatten().map(|entry| entry.path()).collect()
+    let paths = entries.flatten().map(|entry| entry.path());
+    paths.filter(|path| namespace_of(path).is_some()).collect()
 }
 
 /// The namespace that a directory's interface is in, by its inode.
@@ -196,5 +217,27 @@ impl Drop for Lock {
         {
             let _ = fs::remove_dir(parent);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_was_made_anew_is_another_one() {
+        let parent = std::env::temp_dir().join(format!("trawl-site-{}", std::process::id()));
+        let path = parent.join("1-1");
+        fs::create_dir_all(&path).unwrap();
+        let opened = File::open(&path).unwrap();
+        assert!(is_at(&opened, &path));
+        let held = try_lock(&path).expect("nobody has it");
+        assert!(try_lock(&path).is_none(), "one at a time");
+        drop(held);
+        assert!(!path.exists(), "it was empty");
+        assert!(!is_at(&opened, &path));
+        fs::create_dir_all(&path).unwrap();
+        assert!(!is_at(&opened, &path), "waiting for it was in vain");
+        fs::remove_dir_all(&parent).unwrap();
     }
 }

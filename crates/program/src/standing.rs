@@ -329,7 +329,11 @@ pub(crate) fn sweep(lock: &Lock, attached: &[XdpAttachment]) {
     }
     let mut namespaces = None;
     for directory in site::all_directories() {
-        let left = read_all(&directory, &[]);
+        // Of one that another command is working on, what looks like leftovers may be about to be attached.
+        let Some(lock) = site::try_lock(&directory) else {
+            continue;
+        };
+        let left = read_all(lock.path(), &[]);
         let mut has_ended = |one: &Standing| match &one.link {
             Some(link) => info::link(link.as_fd()).is_ok_and(|about| about.ifindex == 0),
             // Attached by netlink, or behind a dispatcher: there for as long as its namespace is.
@@ -349,10 +353,6 @@ pub(crate) fn sweep(lock: &Lock, attached: &[XdpAttachment]) {
         };
         for one in ended.iter().chain(others.iter().filter(orphaned)) {
             one.forget();
-        }
-        // Only where something has ended: an empty directory may belong to a command that has just locked it.
-        if !ended.is_empty() {
-            let _ = fs::remove_dir(&directory);
         }
     }
 }

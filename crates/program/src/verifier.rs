@@ -4,7 +4,8 @@
 /// The reason for a refusal, with the line of the source and the instruction that it is about, where the log has
 /// them. `None` for a log that tells of no refusal.
 pub fn condense(log: &str) -> Option<String> {
-    let lines: Vec<&str> = log.lines().filter(|line| !is_bookkeeping(line)).collect();
+    let lines = log.lines().flat_map(apart);
+    let lines: Vec<&str> = lines.filter(|line| !is_bookkeeping(line)).collect();
     let at = lines.iter().rposition(|line| !is_state(line))?;
     // What a message is about may be told in several lines; the last ones that are neither code nor state are it.
     let first = lines[..=at]
@@ -25,6 +26,15 @@ pub fn condense(log: &str) -> Option<String> {
         text.push_str(&format!(", instruction {}", without_state(instruction)));
     }
     Some(text)
+}
+
+/// One message stands behind the instruction that it is about, in the same line.
+fn apart(line: &str) -> impl Iterator<Item = &str> {
+    let at = line.find("infinite loop detected").unwrap_or(0);
+    let (instruction, message) = line.split_at(at);
+    [instruction, message]
+        .into_iter()
+        .filter(|part| !part.is_empty())
 }
 
 /// `; int x = data[4]; @ prog.c:12` in newer kernels, without the place in older ones.
@@ -64,6 +74,8 @@ fn is_state(line: &str) -> bool {
         || begins(&[
             "from ",
             "caller:",
+            "cur state:",
+            "old state:",
             "callee:",
             "returning from callee:",
             "to caller at ",
@@ -124,6 +136,19 @@ mod tests {
             condense(log).unwrap(),
             "invalid access to packet, off=0 size=1, R1(id=0,off=0,r=0); R1 offset is outside of the packet, at \
              bad.c:9 'return *(char *)(long)ctx->data;', instruction 1: (71) r0 = *(u8 *)(r1 +0)"
+        );
+    }
+
+    #[test]
+    fn a_loop_without_end_is_called_one() {
+        let log = "; i++; @ loop.c:4\n\
+                   6: (55) if r1 != 0x3b9aca00 goto pc-5infinite loop detected at insn 2\n\
+                   cur state: R1=scalar() R10=fp0 fp-8=mmmm????\n\
+                   old state: R1=scalar() R10=fp0 fp-8=mmmm????\n\
+                   processed 13 insns (limit 1000000)\n";
+        assert_eq!(
+            condense(log).unwrap(),
+            "infinite loop detected at insn 2, at loop.c:4 'i++;', instruction 6: (55) if r1 != 0x3b9aca00 goto pc-5"
         );
     }
 

@@ -34,13 +34,7 @@ impl Tap for Hook {
     }
 
     fn gives(&self) -> Gives {
-        Gives {
-            received: true,
-            sent: false,
-            verdict: true,
-            hardware_time: false,
-            takes_packets_away: false,
-        }
+        Gives::AT_ANOTHERS_PROGRAM
     }
 
     fn attach(

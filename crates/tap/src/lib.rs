@@ -57,6 +57,18 @@ pub struct Gives {
     pub takes_packets_away: bool,
 }
 
+impl Gives {
+    /// Of whatever looks at somebody else's XDP program: what comes in there, and what becomes of it. It is bound to
+    /// no device, and so cannot ask one for its time.
+    const AT_ANOTHERS_PROGRAM: Self = Self {
+        received: true,
+        sent: false,
+        verdict: true,
+        hardware_time: false,
+        takes_packets_away: false,
+    };
+}
+
 /// A way to see packets.
 pub trait Tap: fmt::Debug {
     fn name(&self) -> &'static str;

@@ -54,13 +54,7 @@ impl Tap for Trace {
     }
 
     fn gives(&self) -> Gives {
-        Gives {
-            received: true,
-            sent: false,
-            verdict: true,
-            hardware_time: false,
-            takes_packets_away: false,
-        }
+        Gives::AT_ANOTHERS_PROGRAM
     }
 
     fn attach(
@@ -92,6 +86,7 @@ impl Tap for Trace {
         let chosen = present.choose(&programs, site)?;
         let plan = Plan::new(assembly, site, chosen.len() > 1)?;
         let mut slots = Slots::new(plan, site);
+        let names: Vec<&str> = chosen.iter().map(|program| program.name.as_str()).collect();
         for program in chosen {
             let follow = match programs {
                 Programs::Id(_) => Follow::Nobody,
@@ -99,9 +94,13 @@ impl Tap for Trace {
                 Programs::All if program.id == present.main.id => Follow::Attached,
                 Programs::All | Programs::Named(_) => Follow::Name,
             };
-            // Where only one is looked at, it needs no name.
-            let name = (programs != Programs::Attached).then_some(program.name.as_str());
-            let ends = slots.add_points(name, index, site, assembly, present.mode)?;
+            // Where only one is looked at, it needs no name; where two have the same, that alone does not tell them.
+            let name = match names.iter().filter(|name| **name == program.name).count() {
+                _ if programs == Programs::Attached => None,
+                1 => Some(program.name.clone()),
+                _ => Some(program.describe()),
+            };
+            let ends = slots.add_points(name.as_deref(), index, site, assembly, present.mode)?;
             slots.add(Slot::new(program, follow, ends));
         }
         slots.attach(Some(&present))?;

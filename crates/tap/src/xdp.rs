@@ -36,11 +36,8 @@ impl Tap for Xdp {
 
     fn gives(&self) -> Gives {
         Gives {
-            received: true,
-            sent: false,
-            verdict: true,
             hardware_time: true,
-            takes_packets_away: false,
+            ..Gives::AT_ANOTHERS_PROGRAM
         }
     }
 

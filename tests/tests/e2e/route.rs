@@ -477,3 +477,34 @@ fn what_can_be_no_port_is_refused() {
     let said = refused(&["route", "unload", &place(&line.left)], 1);
     assert!(said.contains("not a port of a router"), "{said}");
 }
+
+#[test]
+fn what_programs_before_it_pass_is_routed() {
+    let Some(lab) = LineLab::open() else { return };
+    let line = &lab.line;
+    let (left, right) = (place(&line.left), place(&line.right));
+    let ports = [left.as_str(), right.as_str()];
+    done(&["xdp", "load", &left, "pass", "--prio", "10"]);
+    let said = refused(&[&["route", "load"], &ports[..]].concat(), 1);
+    assert!(said.contains("--prio N puts"), "{said}");
+    assert_eq!(xdp_on(&line.right), None);
+    let load = [&["route", "load", "--prio", "50", "--json"], &ports[..]].concat();
+    let text = done(&load);
+    let told: serde_json::Value = serde_json::from_str(&text).expect("nothing but JSON");
+    assert_eq!(told["ports"].as_array().map(Vec::len), Some(2), "{told}");
+    lab.send_packets(&vec![forwardable(line); 20]);
+    let counts = Counts::wait(|| Counts::of_port(&left), 20);
+    assert!(counts.outcome("forwarded, IPv4") > 10, "{counts:?}");
+    assert_eq!(Counts::of(&left).packets(), 20);
+    // Another one between them, that lets nothing through.
+    done(&["xdp", "load", &left, "drop", "--prio", "20"]);
+    lab.send_packets(&vec![forwardable(line); 10]);
+    Counts::wait(|| Counts::of(&left), 30);
+    assert_eq!(Counts::of_port(&left).packets(), 20);
+    let gone = done(&["route", "unload", "--netns", &line.left.name, "--json"]);
+    let gone: serde_json::Value = serde_json::from_str(&gone).expect("nothing but JSON");
+    assert_eq!(gone["unloaded"].as_array().map(Vec::len), Some(2), "{gone}");
+    done(&["xdp", "unload", &left, "--all"]);
+    nothing_attached(&line.left);
+    nothing_attached(&line.right);
+}

@@ -3,6 +3,8 @@
 mod chains;
 mod changes;
 mod ends;
+mod redirects;
+mod several;
 
 use trawl_kernel::probe::Feature;
 use trawl_tests::{Lab, tracing_or_skip, trawl};

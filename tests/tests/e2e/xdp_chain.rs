@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 use trawl_lab::PairOptions;
+use trawl_tests::bundled::Counts;
 use trawl_tests::programs::object_file;
 use trawl_tests::witness::{number_at, run, wait_unloaded};
 use trawl_tests::xdp::{CleanUp, all_gone, fails, programs_on, status_of, succeeds, xdp_loader};
@@ -335,4 +336,103 @@ fn no_packet_misses_the_chain_while_it_changes() {
     wait_until(&format!("{sent} packets are counted"), || counted() >= sent);
     assert_eq!(counted(), sent);
     std::fs::remove_file(&pin).expect("the pin");
+}
+
+/// What stands behind a dispatcher is pinned in its directory.
+fn dispatcher_pins(chain: &Chain) -> Vec<std::path::PathBuf> {
+    let begins = format!("dispatch-{}-", chain.lab.pair.b.index);
+    let own = status_of(&chain.place)["programs"][0]["id"].to_string();
+    let entries = std::fs::read_dir("/sys/fs/bpf/xdp").into_iter().flatten();
+    let named = |path: &std::path::PathBuf| {
+        let name = path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned());
+        name.is_some_and(|name| name == format!("{begins}{own}"))
+    };
+    entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(named)
+        .collect()
+}
+
+#[test]
+fn bundled_programs_join_it_by_their_priority() {
+    let Some(chain) = Chain::open(PairOptions::default()) else {
+        return;
+    };
+    let place = chain.place.as_str();
+    chain.load("passes", &["--prio", "20"]);
+    // Without one they want the interface for themselves.
+    let said = ["libxdp's protocol", "--prio N", "--replace"];
+    fails(&["xdp", "load", place, "drop"], 1, &said);
+    let hooks = ["hooks cannot join", "without hooks", "-p NAME", "--replace"];
+    let tappable = ["xdp", "load", place, "drop", "--prio", "90", "--tappable"];
+    fails(&tappable, 1, &hooks);
+    succeeds(&[
+        "xdp", "load", place, "drop", "--prio", "90", "--touch", "parse",
+    ]);
+    chain.load("drops_and_goes_on", &[]);
+    let members = programs_on(place);
+    assert_eq!(
+        names(&members),
+        ["drops_and_goes_on", "passes", "trawl_drop"]
+    );
+    chain.way_of_a_packet(12);
+    let counts = Counts::wait(|| Counts::of(place), 1);
+    assert_eq!(counts.bytes(), 64, "{counts:?}");
+    if tools_or_skip(&["xdp-loader"]) {
+        let shown = chain.xdp_loader(&["status", chain.interface()]);
+        assert!(shown.contains("trawl_drop"), "{shown}");
+    }
+    let drops = id_of(&members, "trawl_drop");
+    succeeds(&["xdp", "unload", place, &drops.to_string()]);
+    wait_unloaded(drops);
+    chain.way_of_a_packet(12);
+    // A map of targets is filled before a packet comes to the program.
+    let to = chain.interface();
+    succeeds(&[
+        "xdp", "load", place, "redirect", "--to", to, "--by", "devmap", "--prio", "95",
+    ]);
+    chain.way_of_a_packet(12);
+    let counts = Counts::wait(|| Counts::of(place), 1);
+    assert_eq!(
+        counts.outcome("dropped, the target is gone"),
+        0,
+        "{counts:?}"
+    );
+    succeeds(&["xdp", "unload", place, "--all"]);
+    let ids: Vec<u64> = members
+        .iter()
+        .filter_map(|one| one["id"].as_u64())
+        .collect();
+    all_gone(&chain.lab, &ids, &[]);
+    assert!(!std::path::Path::new(&chain.maps).exists());
+}
+
+#[test]
+fn what_takes_a_whole_chain_s_place_leaves_nothing_of_it() {
+    let Some(chain) = Chain::open(PairOptions::default()) else {
+        return;
+    };
+    let place = chain.place.as_str();
+    for more in [&[][..], &["--tappable"], &["--mode", "skb"]] {
+        chain.load("passes", &["--prio", "20"]);
+        chain.load("drops", &["--prio", "30"]);
+        let ids: Vec<u64> = programs_on(place)
+            .iter()
+            .filter_map(|one| one["id"].as_u64())
+            .collect();
+        let pins = dispatcher_pins(&chain);
+        assert_eq!((ids.len(), pins.len()), (2, 1));
+        succeeds(&[&["xdp", "load", place, "drop", "--replace"][..], more].concat());
+        assert_eq!(names(&programs_on(place)), ["trawl_drop"]);
+        for id in ids {
+            wait_unloaded(id);
+        }
+        assert!(pins.iter().all(|path| !path.exists()), "{pins:?}");
+        succeeds(&["xdp", "unload", place]);
+        all_gone(&chain.lab, &[], &[]);
+        assert!(!std::path::Path::new(&chain.maps).exists());
+    }
 }

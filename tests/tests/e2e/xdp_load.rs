@@ -317,3 +317,51 @@ fn what_is_left_of_a_vanished_interface_is_cleared_away() {
     }
     trawl_tests::witness::wait_unloaded(program);
 }
+
+#[test]
+fn what_is_done_is_told_as_json_too() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (place, file) = (lab.receiver(), object_file(&lab, "several"));
+    let json = |arguments: &[&str]| -> Value {
+        let text = succeeds(&[arguments, &["--json"]].concat());
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
+    };
+    let loaded = json(&["xdp", "load", &place, &file, "--prog", "several_third"]);
+    let id = only_program(&place);
+    assert_eq!(loaded["id"], id);
+    assert_eq!(loaded["name"], "several_third");
+    assert_eq!(loaded["mode"], "native");
+    assert_eq!(loaded["interface"], place.as_str());
+    assert_eq!(loaded["source"], file.as_str());
+    let gone = json(&["xdp", "unload", &place]);
+    assert_eq!(gone["unloaded"], serde_json::json!([id]));
+    let loaded = json(&["xdp", "load", &place, "tx"]);
+    let notices = loaded["notices"].as_array().expect("a list");
+    assert!(!notices.is_empty(), "{loaded}");
+    json(&["xdp", "unload", &place, "--all"]);
+    all_gone(&lab, &[], &[]);
+}
+
+/// While a command works on an interface, its pins may look like leftovers to others.
+#[test]
+fn what_another_command_is_working_on_is_not_cleared_away() {
+    let (Some(lab), Some(other)) = (Lab::open(), Lab::open()) else {
+        return;
+    };
+    let _clean = CleanUp::of(&lab);
+    let place = lab.receiver();
+    succeeds(&["xdp", "load", &place, "drop"]);
+    let link = status_of(&place)["programs"][0]["link"].to_string();
+    let pins = pins_of(&lab.pair.b);
+    // As a command that changes the mode has it for a moment: detached, and pinned still.
+    let held = std::fs::File::open(&pins).expect("its directory");
+    held.lock().expect("a lock");
+    run("bpftool", &["link", "detach", "id", &link]);
+    succeeds(&["xdp", "status", "-i", &other.receiver()]);
+    let program = || std::fs::read_dir(&pins).map_or(0, Iterator::count);
+    assert_eq!(program(), 1, "it is another's to clear away");
+    drop(held);
+    succeeds(&["xdp", "status", "-i", &other.receiver()]);
+    assert!(!Path::new(&pins).exists(), "nobody works on it any more");
+}

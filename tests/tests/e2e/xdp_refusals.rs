@@ -35,7 +35,19 @@ fn files_that_are_no_objects() {
         &written("noise.o", &[7; 500]),
         &["not an ELF object", "clang"],
     );
-    refused(&written("cut.o", &object("several")[..200]), &["cut.o"]);
+    let several = object("several");
+    refused(&written("cut.o", &several[..200]), &["cut.o"]);
+    let half = &several[..several.len() / 2];
+    refused(&written("half.o", half), &["cut off or damaged", "clang"]);
+    let with = |at: usize, value: u8| {
+        let mut bytes = several.to_vec();
+        bytes[at] = value;
+        bytes
+    };
+    refused(&written("narrow.o", &with(4, 1)), &["32-bit", "clang"]);
+    let order = 3 - several[5];
+    let words = ["-endian machines, and this one is", "clang"];
+    refused(&written("turned.o", &with(5, order)), &words);
     refused("/bin/true", &["not one for BPF", "clang"]);
     refused(
         &object_file(&lab, "no_xdp"),
@@ -83,6 +95,34 @@ fn what_the_verifier_refuses_is_shown_with_its_line() {
             "return data[3] ? XDP_PASS : XDP_DROP;",
         ],
     );
+    all_gone(&lab, &[], &[]);
+}
+
+#[test]
+fn what_is_for_the_gpl_alone_is_not_blamed_on_hooks() {
+    let Some(lab) = Lab::open() else { return };
+    let (place, file) = (lab.receiver(), object_file(&lab, "no_licence"));
+    for more in [&[][..], &["--tappable"], &["--prio", "5"]] {
+        let load = [&["xdp", "load", &place, &file][..], more].concat();
+        fails(&load, 1, &["cannot load no_licence", "GPL", "LICENSE"]);
+    }
+    all_gone(&lab, &[], &[]);
+}
+
+#[test]
+fn maps_need_type_information() {
+    let Some(lab) = Lab::open() else { return };
+    let mut bytes = object("several").to_vec();
+    for at in 0..bytes.len() - 4 {
+        if &bytes[at..at + 4] == b".BTF" {
+            bytes[at + 1] = b'X';
+        }
+    }
+    let file = lab.file("untyped.o");
+    std::fs::write(&file, bytes).expect("a file");
+    let place = lab.receiver();
+    let load = ["xdp", "load", &place, &file, "--prog", "several_third"];
+    fails(&load, 1, &["type information", "-g"]);
     all_gone(&lab, &[], &[]);
 }
 

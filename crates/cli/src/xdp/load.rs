@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use serde_json::json;
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::{Error, Result};
 use trawl_program::attach::Wish;
@@ -46,6 +47,9 @@ pub struct Args {
     /// Network namespace of the interface: a name, a path or a process id
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
+    /// Say what was done as JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     bundled: Options,
 }
@@ -72,10 +76,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         replace: args.replace,
     };
     let Put { standing, notices } = place::put(&site, source, &wish, args.prio)?;
-    for notice in notices {
-        terminal::say(&notice);
-    }
-    tell(&site, &standing)
+    tell(args, &site, &standing, &notices)
 }
 
 fn load_bundled(args: &Args, site: &Site, bundled: &Bundled, touch: Touch) -> Result<ExitCode> {
@@ -100,12 +101,24 @@ fn load_bundled(args: &Args, site: &Site, bundled: &Bundled, touch: Touch) -> Re
         priority: args.prio,
     };
     let loaded = bundled.load(extras, site, &wish)?;
-    loaded.told.iter().for_each(|text| terminal::say(text));
-    tell(site, &loaded.standing)
+    tell(args, site, &loaded.standing, &loaded.told)
 }
 
-fn tell(site: &Site, standing: &Standing) -> Result<ExitCode> {
+fn tell(args: &Args, site: &Site, standing: &Standing, notices: &[String]) -> Result<ExitCode> {
     let mode = standing.mode().map_or("", XdpMode::name);
+    if args.json {
+        let done = json!({
+            "interface": site.label(),
+            "id": standing.id(),
+            "name": standing.name(),
+            "mode": mode,
+            "source": standing.source(),
+            "notices": notices,
+        });
+        write_out(&format!("{done:#}\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    notices.iter().for_each(|text| terminal::say(text));
     write_out(&format!(
         "{} is on {} (id {}, {mode} mode)\n",
         standing.name(),

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use serde_json::json;
 use trawl_kernel::Result;
 use trawl_program::Site;
 use trawl_program::place::{self, Which};
@@ -23,6 +24,9 @@ pub struct Args {
     /// Network namespace of the interface: a name, a path or a process id
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
+    /// Say what was done as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
@@ -33,9 +37,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         None => Which::Own,
     };
     let gone = place::unload(&site, which)?;
-    let lines = gone
-        .iter()
-        .map(|id| format!("unloaded {id} from {}\n", site.label()));
-    write_out(&lines.collect::<String>())?;
+    let text = match args.json {
+        true => {
+            let done = json!({ "interface": site.label(), "unloaded": gone });
+            format!("{done:#}\n")
+        }
+        false => gone
+            .iter()
+            .map(|id| format!("unloaded {id} from {}\n", site.label()))
+            .collect(),
+    };
+    write_out(&text)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -99,6 +99,7 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Outcome> {
         groups,
         clock: None,
         long_expressions,
+        left_out: Vec::new(),
         failures,
     })
 }
@@ -134,6 +135,7 @@ fn time_to_attach(plan: &Plan, expression: &str) -> Result<Spread> {
             &mut command,
             &lab,
             plan,
+            "hook",
             "/dev/null".as_ref(),
             Some(expression),
         );

@@ -76,6 +76,9 @@ pub struct Findings {
     /// Nanoseconds a packet that trawl adds to the XDP path, from the medians. Only frames sent as fast as they go tell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub added_ns: Option<f64>,
+    /// The same for recording by a tracing program, beside an XDP program without a hook.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tracing_added_ns: Option<f64>,
     /// Packets missing in trawl's files, in all repetitions together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing: Option<u64>,
@@ -90,14 +93,16 @@ impl Findings {
         let bare = median(Mechanism::Bare);
         let trawl = median(Mechanism::Trawl);
         let tcpdump = median(Mechanism::Tcpdump);
+        let traced = median(Mechanism::Traced);
         let nanoseconds = |one: &Median| 1e9 / one.sent_per_second.median;
+        let added = |one: &Option<Median>| {
+            let (bare, one) = bare.as_ref().zip(one.as_ref())?;
+            at_full_speed.then(|| nanoseconds(one) - nanoseconds(bare))
+        };
         let recorded = |one: Option<&Median>| one?.recorded_per_second.map(|rate| rate.median);
         Self {
-            added_ns: bare
-                .as_ref()
-                .zip(trawl.as_ref())
-                .filter(|_| at_full_speed)
-                .map(|(bare, trawl)| nanoseconds(trawl) - nanoseconds(bare)),
+            added_ns: added(&trawl),
+            tracing_added_ns: added(&traced),
             missing: trawl.as_ref().map(|_| {
                 let own = runs
                     .iter()
@@ -183,6 +188,10 @@ mod tests {
         assert_eq!(findings.of_tcpdump, None);
         let added = findings.added_ns.expect("both ran");
         assert!((added - (1e9 / 50.0 - 1e9 / 150.0)).abs() < 1.0, "{added}");
+        assert_eq!(findings.tracing_added_ns, None);
         assert!(Findings::of(&runs, false).added_ns.is_none());
+        let traced = [runs[0].clone(), run(Mechanism::Traced, 1, 25.0, Some(100))];
+        let added = Findings::of(&traced, true).tracing_added_ns;
+        assert!((added.expect("both ran") - (1e9 / 25.0 - 1e9 / 100.0)).abs() < 1.0);
     }
 }

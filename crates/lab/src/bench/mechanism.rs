@@ -30,6 +30,8 @@ pub enum Mechanism {
     /// A hook and the clock, and nothing recorded: what no recorder at a hook can do without.
     Clock,
     Trawl,
+    /// trawl beside a program that was not made for it, by fentry and fexit.
+    Traced,
     /// xdpcap's way: a filter program of its own, reached by a tail call.
     TailCall,
     Tcpdump,
@@ -134,6 +136,7 @@ impl Mechanism {
             Self::Bare => "bare drop",
             Self::Clock => "hook+clock",
             Self::Trawl => "trawl",
+            Self::Traced => "tracing",
             Self::TailCall => "tail call",
             Self::Tcpdump => "tcpdump",
         }
@@ -149,6 +152,9 @@ impl Mechanism {
             }
             Self::Trawl => {
                 "an XDP program with a hook map drops them; trawl records at the hook, to a file"
+            }
+            Self::Traced => {
+                "an XDP program without a hook drops them; trawl records at its exit by a tracing program, to a file"
             }
             Self::TailCall => {
                 "as xdpcap does it: an XDP program with a hook map jumps to a program that runs the filter (trawl's \
@@ -180,14 +186,19 @@ impl Mechanism {
                 put_behind(&program, filter.as_fd())?;
                 sent(self, repetition, setting, &lab)
             }
-            Self::Trawl => {
-                let _program = Loaded::native(Does::DropWithHook, &lab.b)?;
+            Self::Trawl | Self::Traced => {
+                let (does, tap) = match self {
+                    Self::Traced => (Does::Drop, "xdp"),
+                    _ => (Does::DropWithHook, "hook"),
+                };
+                let _program = Loaded::native(does, &lab.b)?;
                 let file = Scratch::new(&setting.plan.directory, "trawl.pcapng")?;
                 let mut command = Command::new(&setting.plan.trawl);
                 trawl_capture(
                     &mut command,
                     &lab,
                     setting.plan,
+                    tap,
                     file.path(),
                     setting.filter,
                 );
@@ -278,11 +289,12 @@ fn put_behind(hooked: &Loaded, program: BorrowedFd<'_>) -> Result<()> {
     map::set_program(hook, XDP_DROP, program).map_err(|e| Error::os(what, e))
 }
 
-/// The command that records what passes the filter at a lab's hook.
+/// The command that records what passes the filter at a lab's XDP program.
 pub fn trawl_capture(
     command: &mut Command,
     lab: &Pair,
     plan: &Plan,
+    tap: &str,
     file: &Path,
     filter: Option<&str>,
 ) {
@@ -294,7 +306,7 @@ pub fn trawl_capture(
             "-i",
             &lab.b.interface,
             "--tap",
-            "hook",
+            tap,
         ])
         .args(["--ring-size", &plan.ring_size, "-w"])
         .arg(file)

@@ -55,6 +55,11 @@ impl Dispatcher {
             config,
         })
     }
+
+    /// The numbers of the programs behind it.
+    pub(crate) fn programs(&self) -> impl Iterator<Item = u32> {
+        self.members.iter().map(|member| member.program)
+    }
 }
 
 fn read_config(map: u32) -> Option<Config> {

@@ -77,13 +77,18 @@ impl Slot {
         }
     }
 
-    /// Where it is found among the programs that are there now.
+    /// The program that it is at, if that is there now.
     fn find<'p>(&self, present: &'p Present) -> Option<&'p Program> {
-        let by_id = || present.all().find(|one| Some(one.id) == self.id);
+        present.all().find(|one| Some(one.id) == self.id)
+    }
+
+    /// Which program it is to be at from now on. Of several that have one name each has a slot of its own.
+    fn follow<'p>(&self, present: &'p Present, taken: &[u32]) -> Option<&'p Program> {
+        let is_free = |one: &&Program| one.name == self.name && !taken.contains(&one.id);
         match self.follow {
             Follow::Attached => Some(&present.main),
-            Follow::Name => by_id().or_else(|| present.all().find(|one| one.name == self.name)),
-            Follow::Nobody => by_id(),
+            Follow::Name => self.find(present).or_else(|| present.all().find(is_free)),
+            Follow::Nobody => self.find(present),
         }
     }
 }
@@ -138,9 +143,12 @@ impl Slots {
     /// Looks at all of them, as they are found now, and lets go of those that are not. Says what changed.
     pub fn attach(&mut self, present: Option<&Present>) -> Result<Vec<String>> {
         let mut news = Vec::new();
+        let stay = |slot: &Slot| slot.find(present?).map(|program| program.id);
+        let mut taken: Vec<u32> = self.slots.iter().filter_map(stay).collect();
         for slot in &mut self.slots {
-            let now = present.and_then(|present| slot.find(present));
+            let now = present.and_then(|present| slot.follow(present, &taken));
             slot.move_to(now, &self.label, &mut news);
+            taken.extend(slot.id);
         }
         let Some(present) = present else {
             self.leader = None;

@@ -174,8 +174,12 @@ impl Contender {
                 Touch::Swap,
             ),
             Task::Route => {
-                return route::load(&[site(&line.left)?, site(&line.right)?], None, false)
-                    .map(drop);
+                return route::load(
+                    &[site(&line.left)?, site(&line.right)?],
+                    &Wish::default(),
+                    None,
+                )
+                .map(drop);
             }
         };
         let extras = Extras {

@@ -1,0 +1,148 @@
+//! Several interfaces, several programs of one name, and programs that cannot be looked at.
+
+use trawl_kernel::bpf::link;
+use trawl_kernel::bpf::program::{self, LoadOptions};
+use trawl_kernel::netns::run_in;
+use trawl_tests::pcapng::Contents;
+use trawl_tests::programs::{Attached, object_file};
+use trawl_tests::xdp::{CleanUp, fails, programs_on, succeeds};
+use trawl_tests::{Capture, Lab, frames, trawl};
+
+use super::lab;
+
+const FILE: &str = "traced";
+const DROPS: &str = "traced_drops_the_packet_one";
+const PASSES: &str = "traced_passes_to_the_next";
+
+#[test]
+fn all_programs_on_interfaces_of_several_namespaces() {
+    let Some(one) = lab() else { return };
+    let Some(other) = Lab::open() else { return };
+    let _drops = Attached::native(FILE, DROPS, &one.pair.b);
+    let _passes = Attached::skb(FILE, PASSES, &other.pair.b);
+    let file = one.file("file.pcapng");
+    let (first, second) = (one.receiver(), other.receiver());
+    let what = [
+        "-i", &first, "-i", &second, "-p", "all", "--at", "both", "-w", &file,
+    ];
+    let capture = Capture::start(&one, &what);
+    one.send(&[frames::numbered(1, 64)], 3);
+    other.send(&[frames::numbered(2, 64)], 4);
+    capture.wait_recorded(14);
+    let summary = capture.stop_well();
+    summary.assert_all_recorded(14);
+    let told: Vec<(&str, &str, u64)> = summary
+        .interfaces
+        .iter()
+        .map(|one| (one.hook.as_str(), one.mode.as_str(), one.recorded))
+        .collect();
+    let hook = |end: &str, name: &str| format!("xdp {end} {name}");
+    assert_eq!(
+        told,
+        [
+            (hook("entry", DROPS).as_str(), "native", 3),
+            (hook("exit", DROPS).as_str(), "native", 3),
+            (hook("entry", PASSES).as_str(), "skb", 4),
+            (hook("exit", PASSES).as_str(), "skb", 4),
+        ]
+    );
+    let contents = Contents::read(&file);
+    contents.assert_in_time_order();
+    let verdicts = |interface| -> Vec<_> {
+        let packets = contents.of(interface);
+        packets.iter().map(|packet| packet.verdict()).collect()
+    };
+    assert_eq!(verdicts(1), [Some((2, 1)); 3]);
+    assert_eq!(verdicts(3), [Some((2, 2)); 4]);
+}
+
+#[test]
+fn programs_of_one_name_are_told_apart_and_each_is_seen_once() {
+    let Some(lab) = lab() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (place, members) = (lab.receiver(), object_file(&lab, "members"));
+    let load = ["xdp", "load", &place, &members, "--prog", "passes"];
+    succeeds(&[&load[..], &["--prio", "10"]].concat());
+    succeeds(&[&load[..], &["--prio", "20"]].concat());
+    let ids: Vec<u64> = programs_on(&place)
+        .iter()
+        .map(|one| one["id"].as_u64().expect("a number"))
+        .collect();
+    assert_eq!(ids.len(), 2);
+    let file = lab.file("file.pcapng");
+    let capture = Capture::start(&lab, &["-i", &place, "-p", "passes", "-w", &file]);
+    lab.send(&[frames::silent(64)], 3);
+    capture.wait_recorded(6);
+    // The one that stays is not looked at twice.
+    succeeds(&["xdp", "unload", &place, &ids[0].to_string()]);
+    capture.wait_said("passes is not run any more");
+    lab.send(&[frames::silent(64)], 4);
+    capture.wait_recorded(10);
+    let summary = capture.stop_well();
+    summary.assert_all_recorded(10);
+    let told: Vec<(String, u64)> = summary
+        .interfaces
+        .iter()
+        .map(|one| (one.hook.clone(), one.recorded))
+        .collect();
+    let hook = |id: u64| format!("xdp exit passes (id {id})");
+    assert_eq!(told, [(hook(ids[0]), 3), (hook(ids[1]), 7)]);
+}
+
+#[test]
+fn a_number_that_is_not_there_is_told_with_those_that_are() {
+    let Some(lab) = lab() else { return };
+    let program = Attached::native(FILE, DROPS, &lab.pair.b);
+    let id = program.id().to_string();
+    fails(
+        &["capture", "-i", &lab.receiver(), "-p", "4294967295"],
+        1,
+        &["4294967295", DROPS, &id, "--program all"],
+    );
+    // What is there on another interface is not there.
+    let Some(other) = Lab::open() else { return };
+    fails(
+        &["capture", "-i", &other.receiver(), "-p", &id],
+        1,
+        &["none is on it"],
+    );
+}
+
+#[test]
+fn a_program_without_type_information_is_refused_with_what_works() {
+    let Some(lab) = lab() else { return };
+    // r0 = XDP_PASS; exit
+    let words = [0x0000_0002_0000_00b4u64, 0x95];
+    let bare = program::load_words(
+        &words,
+        &LoadOptions {
+            name: "nameless",
+            kind: program::XDP,
+            license: "GPL",
+            expected_attach_type: program::ATTACH_XDP,
+            flags: program::HAS_FRAGS,
+            ifindex: 0,
+            traced: None,
+        },
+    )
+    .unwrap_or_else(|e| panic!("{e}"));
+    let (station, place) = (&lab.pair.b, lab.receiver());
+    let attach = || link::attach_xdp(std::os::fd::AsFd::as_fd(&bare), station.index, 1 << 2);
+    let _link = run_in(&station.namespace, attach)
+        .expect("the namespace")
+        .expect("an interface without a program");
+    for arguments in [
+        &[][..],
+        &["--tap", "xdp"],
+        &["-p", "all"],
+        &["-p", "nameless"],
+    ] {
+        let what = [&["capture", "-i", &place][..], arguments].concat();
+        let output = trawl(&what);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        for word in ["nameless", "type information", "-g", "--tap packet"] {
+            assert!(said.contains(word), "{word}: {said}");
+        }
+    }
+}
