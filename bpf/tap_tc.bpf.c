@@ -62,10 +62,10 @@ static __always_inline long copy_packet(struct __sk_buff *context, char *to, con
 
 static __always_inline __u32 queue_of(const struct __sk_buff *context)
 {
-	__u32 mapping = context->queue_mapping;
+	__u32 noted = context->queue_mapping;
 
-	/* A received packet's queue is kept off by one, so that zero can mean that none was noted. */
-	return CONFIG(first.direction) == DIRECTION_INBOUND && mapping ? mapping - 1 : mapping;
+	/* Zero, where one is added, means that none was noted. */
+	return noted ? noted - CONFIG(queue_offset) : 0;
 }
 
 static __always_inline int capture(struct __sk_buff *context, bool use_hardware_time, bool filtered)

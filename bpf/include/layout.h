@@ -139,6 +139,10 @@ struct tap_config {
 	/* Only packets of this queue, and on this CPU; ALL for any. */
 	__u32 only_queue;
 	__u32 only_cpu;
+	/* What the kernel adds to the queue that it notes on a packet: 1 on received ones, mostly. */
+	__u32 queue_offset;
+	/* It is not known which queue a packet goes by. */
+	__u32 queue_unknown;
 	/* One packet in so many; 0 for all. */
 	__u32 sample;
 	/* --limit-rate: the time between records and how far they may run ahead of it, in 1/64 ns; 0 for no limit. */

@@ -17,7 +17,8 @@
 /* The lengths of a block's parts. All are multiples of four bytes and no more aligned than that: the writing below
  * goes in pairs of 32-bit words all the same, since the machines that trawl runs on take unaligned stores. */
 #define HEADER_LENGTH 28
-#define OPTIONS_LENGTH 40
+#define OPTIONS_LENGTH 32
+#define QUEUE_LENGTH 8
 /* One byte of kind, eight of value, three of padding. */
 #define VERDICT_LENGTH 16
 /* Code and length of an option, and the most words in a comment. */
@@ -78,6 +79,8 @@ static __always_inline __u32 record_size(const struct sighting *sight, enum whic
 	__u32 fixed = HEADER_LENGTH + OPTIONS_LENGTH + END_LENGTH;
 	__u64 comment = comment_length(sight);
 
+	if (!CONFIG(queue_unknown))
+		fixed += QUEUE_LENGTH;
 	if (comment)
 		fixed += OPTION_HEADER_LENGTH + padded(comment);
 	if (CONFIG_OF(which, verdict_kind) != VERDICT_NONE)
@@ -140,8 +143,11 @@ static __always_inline void write_options(char *block, const struct sighting *si
 		put(at + 16, PAIR(0, OPTION_PACKETID));
 	}
 	put(at + 24, sight->packet_id);
-	put(at + 32, PAIR(OPTION_QUEUE, sight->queue));
 	at += OPTIONS_LENGTH;
+	if (!CONFIG(queue_unknown)) {
+		put(at, PAIR(OPTION_QUEUE, sight->queue));
+		at += QUEUE_LENGTH;
+	}
 	if (CONFIG_OF(which, verdict_kind) == VERDICT_XDP_SEEN) {
 		put(at, PAIR(OPTION_VERDICT, VERDICT_XDP | sight->verdict << 8));
 		put(at + 8, sight->verdict >> 24);

@@ -84,6 +84,16 @@ impl Interface {
         }
     }
 
+    /// What the kernel adds to the queue that it notes on a received packet. Drivers have it add one, so that zero can
+    /// mean that none was noted. On what comes out of a pair of virtual interfaces there still stands the queue that
+    /// the other end sent it by, which is the queue that it is received by.
+    pub fn received_queue_offset(&self) -> u32 {
+        match self.kind.as_deref() {
+            Some("veth" | "netkit") => 0,
+            _ => 1,
+        }
+    }
+
     /// One line on the hardware: driver, where it sits, firmware.
     pub fn hardware_text(&self) -> String {
         let mut text = self

@@ -283,6 +283,8 @@ impl<'a> Assembly<'a> {
             unwanted: 0,
             only_ifindex: 0,
             only_queue: self.options.queue.unwrap_or(ALL as u32),
+            queue_offset: 0,
+            queue_unknown: 0,
             only_cpu: self.options.cpu.unwrap_or(ALL as u32),
             sample: self.options.sample.unwrap_or(0),
             rate_interval_low: interval as u32,

@@ -58,9 +58,11 @@ impl Tap for Packet {
         let sharing = Sharing::new(options.geometry, events::cpu_count(), assembly.sites);
         let snaplen = assembly.snaplen().min(sharing.own.max_captured());
         let (received, sent) = wanted(options.direction, site.interface.loopback);
-        // A packet socket does not tell the queue; where there is but one, it is known all the same.
-        let queue = (site.interface.rx_queues == 1 && site.interface.tx_queues == 1).then_some(0);
-        refuse_unknown_queue(site, options.queue, queue)?;
+        // A packet socket does not tell the queue. It is known where there is but one, or where one is asked for.
+        let queue = match site.has_one_queue() {
+            true => Some(0),
+            false => options.queue,
+        };
         let filter = Prepared::new(options, site, snaplen)?;
         let Opened {
             sockets,
@@ -124,22 +126,6 @@ fn refuse_what_cannot_be(at: Option<At>, verdicts: bool) -> Result<()> {
             .mend("leave out --verdict, or use --tap xdp or --tap hook"));
     }
     Ok(())
-}
-
-fn refuse_unknown_queue(site: &Site, wanted: Option<u32>, known: Option<u32>) -> Result<()> {
-    let Some(wanted) = wanted.filter(|queue| Some(*queue) != known) else {
-        return Ok(());
-    };
-    let what = format!(
-        "cannot choose queue {wanted} of {} with the packet tap",
-        site.label
-    );
-    Err(match known {
-        Some(only) => Error::usage(what, format!("queue {only} is the only one it has"))
-            .mend("leave out --queue"),
-        None => Error::usage(what, "it does not see which queue a packet came by")
-            .mend("leave out --queue, or use --tap xdp or --tap hook"),
-    })
 }
 
 /// Says what a person may otherwise wonder about when looking at the file.

@@ -105,11 +105,13 @@ impl<'a> Session<'a> {
         host: Host,
         observer: &mut dyn Observer,
     ) -> Result<Self> {
+        options.check_cpu()?;
         let signals = Signals::watch()?;
         let mut assembly = Assembly::new(options, host, sites.len());
         let mut taps = Vec::new();
         let mut promiscuous = Vec::new();
         for (index, site) in sites.iter().enumerate() {
+            site.check_queue(options)?;
             let selection = select(site, options)?;
             for tap in &selection.taps {
                 taps.push(AtSite {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use trawl_kernel::events;
 use trawl_kernel::interface::Interface;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::ring::Geometry;
@@ -41,6 +42,39 @@ impl Site {
             namespace,
             interface,
         })
+    }
+}
+
+impl Site {
+    /// It need not be asked which queue a packet came or goes by.
+    pub fn has_one_queue(&self) -> bool {
+        self.interface.rx_queues.max(self.interface.tx_queues) <= 1
+    }
+
+    /// No packet comes by a queue that is not there.
+    pub(crate) fn check_queue(&self, options: &Options) -> Result<()> {
+        let of_sent = self.interface.tx_queues;
+        let of_received = self.interface.rx_queues;
+        let (kind, queues) = match options.direction {
+            Some(Direction::In) => ("receive ", of_received),
+            Some(Direction::Out) => ("transmit ", of_sent),
+            _ => ("", of_received.max(of_sent)),
+        };
+        let Some(wanted) = options.queue.filter(|queue| *queue >= queues.max(1)) else {
+            return Ok(());
+        };
+        let has = match queues {
+            0 | 1 => format!("0 is the only {kind}queue that it has"),
+            _ => format!("it has the {kind}queues 0 to {}", queues - 1),
+        };
+        Err(Error::usage(
+            format!("cannot choose queue {wanted} of {}", self.label),
+            has,
+        )
+        .mend(format!(
+            "ethtool -l {} tells how many are in use",
+            self.interface.name
+        )))
     }
 }
 
@@ -136,7 +170,7 @@ pub struct Options {
     pub time: TimeSource,
     pub filter: Option<Filter>,
     pub filter_at: Option<At>,
-    /// Only packets of this receive queue.
+    /// Only packets received or sent by this queue.
     pub queue: Option<u32>,
     /// Only packets that are handled on this CPU.
     pub cpu: Option<u32>,
@@ -152,6 +186,18 @@ pub struct Options {
 }
 
 impl Options {
+    /// No packet is handled on a CPU that is not there.
+    pub(crate) fn check_cpu(&self) -> Result<()> {
+        let cpus = events::cpu_count();
+        match self.cpu.filter(|cpu| *cpu as usize >= cpus) {
+            Some(wanted) => Err(Error::usage(
+                format!("cannot choose packets of CPU {wanted}"),
+                format!("this machine's CPUs are 0 to {}", cpus - 1),
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// Ends of a program that a capture cannot have together.
     pub(crate) fn check_ends(&self) -> Result<()> {
         let at = self.at.unwrap_or(At::Exit);

@@ -105,6 +105,11 @@ impl Tap for TcEgress {
     }
 }
 
+/// Where there is only one queue to send by, it is known all the same.
+fn queue_is_chosen_later(site: &Site) -> bool {
+    site.interface.tx_queues > 1
+}
+
 /// The filter's instructions, the same for both sides.
 fn block(site: &Site, assembly: &Assembly<'_>) -> Result<Option<Vec<u64>>> {
     let filter = assembly.options.filter.as_ref();
@@ -128,6 +133,19 @@ impl AttachedTc {
         assembly: &mut Assembly<'_>,
         block: Option<&[u64]>,
     ) -> Result<()> {
+        if side == Side::Egress
+            && queue_is_chosen_later(site)
+            && let Some(queue) = assembly.options.queue
+        {
+            return Err(Error::usage(
+                format!(
+                    "cannot choose what {} sends by queue {queue} with the tc tap",
+                    site.label
+                ),
+                "the kernel chooses the queue after tc",
+            )
+            .mend("use --tap packet, or -Q in for what is received"));
+        }
         let rings = assembly.program_rings()?;
         let (hook, flags, attach_type, place) = match side {
             // First of all on the way in and last of all on the way out: nearest to the wire.
@@ -143,6 +161,10 @@ impl AttachedTc {
         let mut config = assembly.config(&rings);
         config.first = ids.record(flags, Carries::Tc(TC_ACT_UNSPEC));
         config.verdict = TC_ACT_UNSPEC as u32;
+        match side {
+            Side::Ingress => config.queue_offset = site.interface.received_queue_offset(),
+            Side::Egress => config.queue_unknown = u32::from(queue_is_chosen_later(site)),
+        }
         let hardware = assembly.options.time == TimeSource::Hardware;
         let name = match (hardware, assembly.options.filter.is_some()) {
             (false, false) => "trawl_tc",

@@ -111,7 +111,7 @@ struct ChoiceArgs {
     /// Where the XDP program stands when the filter looks: the packet as it came or as it left it
     #[arg(long, value_enum, value_name = "END")]
     filter_at: Option<FilterEnd>,
-    /// Only packets of this receive queue
+    /// Only packets that are received or sent by this queue
     #[arg(long, value_name = "N")]
     queue: Option<u32>,
     /// Only packets that are handled on this CPU

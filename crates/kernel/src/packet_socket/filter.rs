@@ -1,6 +1,6 @@
 //! Classic socket filters: which packets get into the ring, and how many bytes of them.
 
-use super::Request;
+use super::{Queue, Request};
 
 /// One instruction of a classic filter.
 pub type Instruction = libc::sock_filter;
@@ -24,35 +24,39 @@ const fn give(bytes: u32) -> Instruction {
     instruction(libc::BPF_RET | libc::BPF_K, 0, 0, bytes)
 }
 
-/// The direction first, then the CPU and the filter asked for. Jumps are relative, so one may stand behind the other.
+const fn load(what: libc::c_int) -> Instruction {
+    let from = (libc::SKF_AD_OFF + what) as u32;
+    instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, from)
+}
+
+/// Skips so many instructions if the value is this, and so many if it is not.
+const fn skip_if_is(value: u32, if_so: u8, if_not: u8) -> Instruction {
+    instruction(
+        libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+        if_so,
+        if_not,
+        value,
+    )
+}
+
+/// The direction first, then the queue, the CPU and the filter asked for. Jumps are relative, so one may stand behind
+/// the other.
 pub fn program(request: &Request<'_>) -> Vec<Instruction> {
     let mut program = Vec::new();
     if !(request.received && request.sent) {
-        let packet_type = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
         let (if_sent, if_received) = if request.sent { (1, 0) } else { (0, 1) };
         program.extend([
-            instruction(
-                libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
-                0,
-                0,
-                packet_type,
-            ),
-            instruction(
-                libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
-                if_sent,
-                if_received,
-                PACKET_OUTGOING,
-            ),
+            load(libc::SKF_AD_PKTTYPE),
+            skip_if_is(PACKET_OUTGOING, if_sent, if_received),
             give(0),
         ]);
     }
+    if let Some(queue) = request.filter.and_then(|filter| filter.queue) {
+        program.extend(queue_of_packet(queue));
+        program.extend([skip_if_is(queue.number, 1, 0), give(0)]);
+    }
     if let Some(cpu) = request.filter.and_then(|filter| filter.cpu) {
-        let this_cpu = (libc::SKF_AD_OFF + libc::SKF_AD_CPU) as u32;
-        program.extend([
-            instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, this_cpu),
-            instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, 0, cpu),
-            give(0),
-        ]);
+        program.extend([load(libc::SKF_AD_CPU), skip_if_is(cpu, 1, 0), give(0)]);
     }
     match request.filter.and_then(|filter| filter.classic) {
         Some(filter) => program.extend_from_slice(filter),
@@ -60,4 +64,19 @@ pub fn program(request: &Request<'_>) -> Vec<Instruction> {
         None => program.push(give(request.snaplen.max(1))),
     }
     program
+}
+
+/// To the accumulator.
+fn queue_of_packet(queue: Queue) -> [Instruction; 7] {
+    let subtract = libc::BPF_ALU | libc::BPF_SUB | libc::BPF_K;
+    [
+        load(libc::SKF_AD_PKTTYPE),
+        skip_if_is(PACKET_OUTGOING, 4, 0),
+        load(libc::SKF_AD_QUEUE),
+        skip_if_is(0, 3, 0),
+        instruction(subtract, 0, 0, queue.received_offset),
+        // Jumps over the load for packets that are sent.
+        instruction(libc::BPF_JMP | libc::BPF_JA, 0, 0, 1),
+        load(libc::SKF_AD_QUEUE),
+    ]
 }

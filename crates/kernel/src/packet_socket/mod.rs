@@ -55,10 +55,20 @@ pub struct Request<'a> {
     pub filter: Option<Filter<'a>>,
 }
 
+/// Only packets that are received or sent by this queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Queue {
+    pub number: u32,
+    /// What the kernel adds to the number where it notes it on a received packet. A packet without a note counts to
+    /// queue 0, as it does for the kernel's generic XDP.
+    pub received_offset: u32,
+}
+
 /// Which packets are wanted. What is in them is asked by an eBPF program that counts those it rejects or, where there
 /// is none or the kernel does not take it, by a classic one whose rejections are in no figure.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Filter<'a> {
+    pub queue: Option<Queue>,
     /// Only packets that this CPU handles.
     pub cpu: Option<u32>,
     /// Instructions as crates/filter lowers them for a socket: see there for what they find in which register. None

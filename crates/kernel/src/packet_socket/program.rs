@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use libbpf_sys::bpf_insn;
 
-use super::{Filter, Request};
+use super::{Filter, Queue, Request};
 use crate::Result;
 use crate::bpf::program::{self, LoadOptions, SOCKET_FILTER};
 use crate::bpf::{map, splice};
@@ -23,6 +23,7 @@ const COUNTS_SIZE: usize = (PLACES as usize) << PLACE_SIZE_LOG2;
 /// Offsets in `struct __sk_buff`.
 mod skb {
     pub const PACKET_TYPE: i16 = 4;
+    pub const QUEUE_MAPPING: i16 = 12;
 }
 
 const GET_SMP_PROCESSOR_ID: i32 = 8;
@@ -137,7 +138,8 @@ fn give_r0() -> bpf_insn {
     instruction(BPF_JMP | BPF_EXIT, 0, 0, 0, 0)
 }
 
-/// The direction first: packets that go the other way are not seen, and so not counted. Then the CPU and the filter.
+/// The direction first: packets that go the other way are not seen, and so not counted. Then the queue, the CPU and
+/// the filter.
 fn instructions(
     request: &Request<'_>,
     filter: &Filter<'_>,
@@ -155,6 +157,11 @@ fn instructions(
             set(R0, 0),
             give_r0(),
         ]);
+    }
+    if let Some(queue) = filter.queue {
+        program.extend(queue_of_packet(queue));
+        program.push(skip_if(BPF_JEQ, R0, queue.number as i32, COUNT_LENGTH));
+        program.extend(count_and_reject(map));
     }
     if let Some(cpu) = filter.cpu {
         program.extend([
@@ -176,6 +183,18 @@ fn instructions(
     // A packet of which no byte is wanted is wanted all the same, and 0 would reject it.
     program.extend([set(R0, request.snaplen.max(1)), give_r0()]);
     program
+}
+
+/// To R0.
+fn queue_of_packet(queue: Queue) -> [bpf_insn; 5] {
+    use libbpf_sys::{BPF_JEQ, BPF_SUB};
+    [
+        read(R0, skb::QUEUE_MAPPING),
+        read(R1, skb::PACKET_TYPE),
+        skip_if(BPF_JEQ, R1, i32::from(libc::PACKET_OUTGOING), 2),
+        skip_if(BPF_JEQ, R0, 0, 1),
+        calculate(BPF_SUB, R0, queue.received_offset as i32),
+    ]
 }
 
 const COUNT_LENGTH: i16 = 10;

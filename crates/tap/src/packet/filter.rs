@@ -3,7 +3,7 @@
 
 use trawl_filter::classic::Classic;
 use trawl_filter::lower::Target;
-use trawl_kernel::packet_socket::{Filter, Instruction};
+use trawl_kernel::packet_socket::{Filter, Instruction, Queue};
 use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 
@@ -11,6 +11,7 @@ use crate::site::{Options, Site};
 
 #[derive(Debug)]
 pub struct Prepared {
+    queue: Option<Queue>,
     cpu: Option<u32>,
     /// Nothing where it asks what a socket's program cannot answer.
     block: Option<Vec<u64>>,
@@ -23,7 +24,13 @@ pub struct Prepared {
 impl Prepared {
     /// Nothing if every packet is wanted.
     pub fn new(options: &Options, site: &Site, snaplen: u32) -> Result<Option<Self>> {
+        let queue = options.queue.filter(|_| !site.has_one_queue());
+        let queue = queue.map(|number| Queue {
+            number,
+            received_offset: site.interface.received_queue_offset(),
+        });
         let mut prepared = Self {
+            queue,
             cpu: options.cpu,
             block: Some(Vec::new()),
             // Wants every packet; 0 would reject them.
@@ -36,7 +43,7 @@ impl Prepared {
             refusal: None,
         };
         let Some(filter) = &options.filter else {
-            return Ok(options.cpu.map(|_| prepared));
+            return Ok((queue.is_some() || options.cpu.is_some()).then_some(prepared));
         };
         let classic = filter.at_site(site, snaplen.max(1))?;
         prepared.classic = classic.fits_socket().then(|| instructions(&classic));
@@ -58,6 +65,7 @@ impl Prepared {
 
     pub fn for_socket(&self) -> Filter<'_> {
         Filter {
+            queue: self.queue,
             cpu: self.cpu,
             block: self.block.as_deref(),
             classic: self.classic.as_deref(),

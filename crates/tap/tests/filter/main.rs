@@ -16,4 +16,5 @@ mod agreement;
 mod capture;
 mod kernel;
 mod long;
+mod long_agreement;
 mod random;

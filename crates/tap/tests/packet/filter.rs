@@ -2,11 +2,9 @@
 
 use std::net::{Ipv4Addr, UdpSocket};
 
-use trawl_kernel::error::Kind;
 use trawl_kernel::netns::run_in;
 use trawl_packet::pcapng::Direction as Way;
 use trawl_tap::filter::Filter;
-use trawl_tap::session::Session;
 use trawl_tap::site::{Direction, Options};
 
 use crate::support::*;
@@ -242,33 +240,6 @@ fn what_is_over_the_rate_is_lost_by_name() {
     assert!((1..=most).contains(&total.recorded), "{total} of {most}");
     assert_eq!((total.seen, total.filtered_out), (18_000, 14_000));
     assert_eq!(total.lost["rate_limit"], 4000 - total.recorded);
-}
-
-#[test]
-fn a_queue_that_cannot_be_told_is_refused() {
-    if !root_or_skip() {
-        return;
-    }
-    struct Silent;
-    impl trawl_tap::session::Observer for Silent {
-        fn notice(&mut self, _: &str) {}
-        fn started(&mut self, _: &[trawl_tap::assembly::Point]) {}
-        fn figures(&mut self, _: &trawl_tap::account::Summary) {}
-    }
-    let pair = pair(1500);
-    let sites = [site(&pair.b)];
-    let host = trawl_tap::assembly::Host {
-        os: String::new(),
-        hardware: String::new(),
-        application: String::new(),
-    };
-    let options = Options {
-        queue: Some(7),
-        ..options()
-    };
-    let error = Session::attach(&sites, &options, host, &mut Silent).unwrap_err();
-    assert_eq!(error.kind(), Kind::Usage);
-    assert!(error.to_string().contains("--queue"), "{error}");
 }
 
 #[test]

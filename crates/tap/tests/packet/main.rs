@@ -1,6 +1,7 @@
 //! The packet tap on real namespaces: counts, bytes, directions, tags and ends.
 
 mod filter;
+mod queue;
 mod support;
 
 use std::io::{Read, Write};

@@ -96,6 +96,7 @@ pub struct Record {
     pub flags: u32,
     pub packet_id: u64,
     pub drop_count: u64,
+    pub queue: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -150,17 +151,29 @@ impl<F: FnOnce()> Observer for Traffic<F> {
     fn figures(&mut self, _summary: &Summary) {}
 }
 
+pub fn host() -> Host {
+    Host {
+        os: "Linux".to_owned(),
+        hardware: "test".to_owned(),
+        application: "trawl".to_owned(),
+    }
+}
+
+/// Listens to nothing that a session says.
+pub struct Silent;
+
+impl Observer for Silent {
+    fn notice(&mut self, _: &str) {}
+    fn started(&mut self, _: &[Point]) {}
+    fn figures(&mut self, _: &Summary) {}
+}
+
 pub fn capture(sites: &[Site], options: &Options, traffic: impl FnOnce()) -> Captured {
     let mut observer = Traffic {
         make: Some(traffic),
         notices: Vec::new(),
     };
-    let host = Host {
-        os: "Linux".to_owned(),
-        hardware: "test".to_owned(),
-        application: "trawl".to_owned(),
-    };
-    let session = Session::attach(sites, options, host, &mut observer).expect("attached");
+    let session = Session::attach(sites, options, host(), &mut observer).expect("attached");
     let mut collector = Collector::default();
     let (summary, ended) = session.run(&mut collector, &mut observer).expect("ran");
     let records = blocks(&collector.0)
@@ -174,6 +187,7 @@ pub fn capture(sites: &[Site], options: &Options, traffic: impl FnOnce()) -> Cap
                 way: options.direction(),
                 flags: options.flags.expect("flags"),
                 packet_id: options.packet_id.expect("a packet id"),
+                queue: options.queue,
                 drop_count: options.drop_count.expect("a drop count"),
             }
         })
