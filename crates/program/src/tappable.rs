@@ -12,6 +12,7 @@ use trawl_kernel::bpf::loader::{LoadFailure, LoadedFile};
 use trawl_kernel::bpf::map;
 use trawl_kernel::bpf::prepared::{Edited, Prepared, Twin};
 use trawl_kernel::layout::{ENTRY_SLOT_BODY, ENTRY_SLOT_CAPTURE, ENTRY_SLOTS};
+use trawl_kernel::probe::kernel_function;
 use trawl_kernel::{Error, Result};
 
 use crate::rewrite::{Entry, Keep, Plan, Program, Refusal, Rewritten, STACK_SIZE, Slots, Through};
@@ -22,6 +23,9 @@ pub const ENTRY: &str = "trawl_entry";
 pub const NEXT: &str = "trawl_next";
 /// XDP_ABORTED, DROP, PASS, TX and REDIRECT.
 pub const ACTIONS: u32 = 5;
+
+/// The kernel's function for exceptions.
+const THROW: &str = "bpf_throw";
 
 /// What is to be put into a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -94,6 +98,11 @@ pub fn fit(
             "{main} calls functions of a kernel module: captures see it at its exit only"
         ));
     }
+    if throws(&original) {
+        fitted.notices.push(format!(
+            "{main} throws exceptions: what leaves by one is seen by no capture at its exit, and by no program behind in a chain"
+        ));
+    }
     let maps = Maps {
         hook: array(hooks.tappable, HOOK, ACTIONS)?,
         entry: array(entry, ENTRY, ENTRY_SLOTS as u32)?,
@@ -163,6 +172,13 @@ fn exits(maps: &Maps, hooks: &Hooks) -> Vec<Through> {
 fn read(prepared: &Prepared<'_>, name: &str) -> Result<Program, Problem> {
     let words = prepared.instructions(name)?;
     Program::new(&words).map_err(|refusal| Problem::Refused(name.to_owned(), refusal))
+}
+
+/// An exception ends the program wherever it is thrown, and no exit is met.
+fn throws(program: &Program) -> bool {
+    let called = program.kernel_functions();
+    let number = || kernel_function(THROW).ok()?.try_into().ok();
+    !called.is_empty() && number().is_some_and(|throw| called.contains(&throw))
 }
 
 /// The verifier's opinion of the program as it is comes first: what it says later is about the hooks.

@@ -10,6 +10,7 @@ mod feature;
 pub mod insn;
 mod privilege;
 
+pub use btf::kernel_function;
 pub use feature::Feature;
 pub use privilege::{Capability, has_capability, missing_capabilities};
 

@@ -156,6 +156,16 @@ impl Program {
         })
     }
 
+    /// The kernel's own functions that it calls, by the numbers of their types.
+    pub fn kernel_functions(&self) -> Vec<i32> {
+        whole(&self.instructions)
+            .filter(|(_, one)| {
+                one.code == CALL && one.src() == PSEUDO_KERNEL_FUNCTION && one.off == 0
+            })
+            .map(|(_, one)| one.imm)
+            .collect()
+    }
+
     /// The descriptors of the maps it names.
     pub fn maps(&self) -> Vec<i32> {
         let mut maps: Vec<i32> = whole(&self.instructions)
