@@ -57,12 +57,16 @@ pub fn run(args: Args) -> Result<ExitCode> {
 
 /// Writes to standard output. A reader that has seen enough is no failure.
 pub fn write_out(text: &str) -> Result<()> {
+    write_to_reader(text).map(drop)
+}
+
+/// As [`write_out`], for what is written again and again: false when nobody reads any more.
+pub fn write_to_reader(text: &str) -> Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Error::os("cannot write to standard output", e))
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(e) => Err(Error::os("cannot write to standard output", e)),
     }
 }
 

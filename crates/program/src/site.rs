@@ -110,6 +110,13 @@ impl Site {
         found.ok_or_else(|| Error::failed(format!("interface {}", self.label), "it is gone"))
     }
 
+    /// Whether the interface is there no more.
+    pub(crate) fn is_gone(&self) -> bool {
+        Netlink::open(self.namespace())
+            .and_then(|mut netlink| netlink.find_link_by_index(self.index))
+            .is_ok_and(|found| found.is_none())
+    }
+
     /// Where the pins of this interface are, or would be; `None` without a BPF file system.
     pub fn directory(&self) -> Option<PathBuf> {
         Some(self.below(&bpffs::lasting()?))

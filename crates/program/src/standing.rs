@@ -44,7 +44,11 @@ impl Standing {
         let Some(directory) = site.directory() else {
             return Ok(Vec::new());
         };
-        let attached = on(site)?;
+        let attached = match on(site) {
+            // Nothing runs on an interface that went away while all were gone through.
+            Err(_) if site.is_gone() => return Ok(Vec::new()),
+            attached => attached?,
+        };
         let mut all = read_all(&directory, &attached);
         all.retain(|one| one.attachment.is_some());
         Ok(all)

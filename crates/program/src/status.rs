@@ -77,7 +77,8 @@ pub struct About {
     pub held_by: Vec<String>,
     pub pins: Vec<PathBuf>,
     pub maps: Vec<u32>,
-    /// `None` while the kernel does not count, and for members of a chain, which are counted with its head.
+    /// `None` while the kernel does not count, for members of a chain, which are counted with its head, and for a
+    /// program that went while it was measured.
     pub runs: Option<Runs>,
 }
 
@@ -118,7 +119,12 @@ pub fn of(sites: &[Site], measure: Option<Duration>) -> Result<Vec<Status>> {
     };
     let mut all = Vec::new();
     for site in sites {
-        all.push(look.at(site)?);
+        match look.at(site) {
+            Ok(status) => all.push(status),
+            // It went away since the interfaces were listed: there is nothing to tell of it.
+            Err(_) if site.is_gone() => {}
+            Err(error) => return Err(error),
+        }
     }
     if let Some(time) = measure {
         self::measure(&mut all, time)?;
@@ -260,10 +266,10 @@ impl About {
         }
     }
 
-    fn counts(&self) -> (u64, u64) {
-        program::open_by_id(self.id)
-            .and_then(|fd| info::program(fd.as_fd()))
-            .map_or((0, 0), |found| (found.run_count, found.run_time_ns))
+    /// `None` when the program is no more.
+    fn counts(&self) -> Option<(u64, u64)> {
+        let found = program::open_by_id(self.id).and_then(|fd| info::program(fd.as_fd()));
+        found.ok().map(|found| (found.run_count, found.run_time_ns))
     }
 }
 
@@ -280,12 +286,13 @@ fn measure(all: &mut [Status], time: Duration) -> Result<()> {
     let before: Vec<_> = programs.iter().map(|one| one.counts()).collect();
     thread::sleep(time);
     for (about, before) in programs.iter_mut().zip(before) {
-        let after = about.counts();
-        about.runs = Some(Runs::new(
-            after.0.saturating_sub(before.0),
-            after.1.saturating_sub(before.1),
-            Some(time.as_secs_f64()),
-        ));
+        about.runs = before.zip(about.counts()).map(|(before, after)| {
+            Runs::new(
+                after.0.saturating_sub(before.0),
+                after.1.saturating_sub(before.1),
+                Some(time.as_secs_f64()),
+            )
+        });
     }
     Ok(())
 }

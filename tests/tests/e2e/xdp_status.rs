@@ -1,11 +1,15 @@
 //! What `trawl xdp status` and `trawl xdp maps` tell is what other tools see.
 
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
 use serde_json::Value;
 use trawl_lab::program::{Does, Loaded};
+use trawl_program::{Site, Standing, status};
 use trawl_tests::programs::object_file;
 use trawl_tests::witness::{run, xdp_on};
 use trawl_tests::xdp::{CleanUp, only_program, programs_on, status_of, succeeds};
-use trawl_tests::{Lab, frames};
+use trawl_tests::{Lab, binary, frames, wait_until};
 
 #[track_caller]
 fn bpftool(arguments: &[&str]) -> Value {
@@ -142,4 +146,75 @@ fn several_interfaces_and_namespaces_at_once() {
         [format!("{}:lo", a.name), format!("{}:lo", b.name)]
     );
     assert_eq!(program, only_program(&place));
+}
+
+#[test]
+fn interfaces_of_any_name() {
+    let Some(lab) = Lab::open() else { return };
+    let name = "we.ird@-\u{e9}";
+    let station = &lab.pair.b;
+    let pair = ["type", "veth", "peer", "name", "other"];
+    let add = ["-n", &station.name, "link", "add", "name", name];
+    run("ip", &[&add[..], &pair].concat());
+    let place = format!("{}:{name}", station.name);
+    succeeds(&["xdp", "load", &place, "drop"]);
+    let status = status_of(&place);
+    assert_eq!(status["interface"], place.as_str());
+    assert_eq!(status["programs"][0]["name"], "trawl_drop");
+    for what in ["status", "maps", "stats"] {
+        let text = succeeds(&["xdp", what, "--netns", &station.name]);
+        assert!(text.contains(&place), "{text}");
+    }
+    succeeds(&["xdp", "unload", &place]);
+}
+
+/// Interfaces are listed first and looked at then.
+#[test]
+fn an_interface_that_goes_away_meanwhile_is_left_out() {
+    let (Some(lab), Some(other)) = (Lab::open(), Lab::open()) else {
+        return;
+    };
+    let _clean = CleanUp::of(&other);
+    for place in [lab.receiver(), other.receiver()] {
+        succeeds(&["xdp", "load", &place, "drop"]);
+    }
+    let find = |lab: &Lab| Site::find(&lab.receiver(), None).expect("it is there");
+    let sites = [find(&lab), find(&other)];
+    let station = &lab.pair.b;
+    run(
+        "ip",
+        &["-n", &station.name, "link", "del", &station.interface],
+    );
+    let all = status::of(&sites, None).expect("the other one is there");
+    let labels: Vec<&str> = all.iter().map(|one| one.interface.as_str()).collect();
+    assert_eq!(labels, [other.receiver()]);
+    let left = Standing::all(&sites[0]).expect("nothing is there");
+    assert!(left.is_empty(), "{left:?}");
+    assert_eq!(Standing::all(&sites[1]).expect("a program").len(), 1);
+}
+
+#[test]
+fn watching_ends_with_its_reader() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let place = lab.receiver();
+    succeeds(&["xdp", "load", &place, "drop"]);
+    let mut watching = Command::new(binary::path())
+        .args(["xdp", "stats", &place, "--watch=10ms", "--json"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("trawl");
+    let mut lines = BufReader::new(watching.stdout.take().expect("a pipe")).lines();
+    for _ in 0..2 {
+        let line = lines.next().expect("a line").expect("text");
+        let counts: Value = serde_json::from_str(&line).expect("JSON");
+        assert_eq!(counts["interfaces"][0]["packets"], 0);
+    }
+    drop(lines);
+    let mut status = None;
+    wait_until("it ends", || {
+        status = watching.try_wait().expect("a child");
+        status.is_some()
+    });
+    assert_eq!(status.and_then(|status| status.code()), Some(0));
 }

@@ -10,7 +10,7 @@ use trawl_kernel::{Error, Result};
 use trawl_program::stats::{Account, Outcome, Rate};
 use trawl_program::{Site, Standing};
 
-use crate::doctor::write_out;
+use crate::doctor::write_to_reader;
 use crate::units;
 
 /// Shows what the bundled programs counted: packets and bytes by outcome
@@ -83,21 +83,23 @@ impl How {
     pub fn show(&self, mut read: impl FnMut() -> Result<Vec<Counted>>) -> Result<ExitCode> {
         let mut before = read()?;
         let mut looked = Instant::now();
-        self.print(&before, None)?;
+        let mut is_read = self.print(&before, None)?;
         let Some(every) = self.watch else {
             return Ok(ExitCode::SUCCESS);
         };
-        loop {
+        while is_read {
             std::thread::sleep(every);
             let now = read()?;
             let took = looked.elapsed();
             looked = Instant::now();
-            self.print(&now, Some((&before, took)))?;
+            is_read = self.print(&now, Some((&before, took)))?;
             before = now;
         }
+        Ok(ExitCode::SUCCESS)
     }
 
-    fn print(&self, now: &[Counted], before: Option<(&[Counted], Duration)>) -> Result<()> {
+    /// False when nobody reads any more.
+    fn print(&self, now: &[Counted], before: Option<(&[Counted], Duration)>) -> Result<bool> {
         let rate = |one: &Counted| {
             let (earlier, took) = before?;
             let same = earlier.iter().find(|old| old.interface == one.interface)?;
@@ -109,7 +111,7 @@ impl How {
             (true, Some(_)) => format!("{}\n", to_json(now, &rates)),
             (false, _) => for_people(now, &rates),
         };
-        write_out(&text)
+        write_to_reader(&text)
     }
 }
 
