@@ -25,6 +25,8 @@
 #include <linux/types.h>
 
 #define GUARD_LINE 64
+/* The line of the first rule. */
+#define GUARD_RULES 1
 #define GUARD_OFFSET_SHIFT 32
 #define GUARD_STRIDE_SHIFT 40
 /* What a search ends with: nothing (the word is zero), the line of a prefix or of a rule, or a list of rules. */
@@ -67,14 +69,22 @@
 #define GUARD_DISCOVERY 7
 #define GUARD_FATES 8
 
+/* The first line of an arena that rule sets are put into. */
+struct guard_arena {
+	/* The line where the set begins that holds now, zero for none. One store replaces it. */
+	__u32 current;
+	/* That of the one before, as long as its counts are not carried over. For user space. */
+	__u32 previous;
+	__u32 padding[14];
+};
+
 struct guard_header {
 	/* Where the search for a source begins: IPv4, IPv6. */
 	__u64 sources[2];
 	/* Where the search for an interface's default begins; its number is the key. */
 	__u64 defaults;
-	/* Lines: the first rule, the first line of hits; lines of hits for each CPU, and for how many CPUs. One more
-	 * block of hits follows for the CPUs that came up later, which share it. */
-	__u32 rules;
+	/* Lines: the first line of hits; lines of hits for each CPU, and for how many CPUs. One more block of hits
+	 * follows for the CPUs that came up later, which share it. */
 	__u32 hits;
 	__u32 hit_lines;
 	__u32 cpus;
@@ -85,6 +95,7 @@ struct guard_header {
 	__u32 next_id;
 	__u32 lines;
 	__u32 version;
+	__u32 padding;
 };
 
 /* A prefix and the rules that name it. Addresses are two numbers, first half first; IPv4's stand in the uppermost
@@ -167,6 +178,7 @@ struct guard_totals {
 	__u64 packets[GUARD_FATES];
 };
 
+_Static_assert(sizeof(struct guard_arena) == GUARD_LINE, "the arena's beginning fills a line");
 _Static_assert(sizeof(struct guard_header) == GUARD_LINE, "the header fills a line");
 _Static_assert(sizeof(struct guard_prefix) == GUARD_LINE, "a prefix fills a line");
 _Static_assert(sizeof(struct guard_rule) == GUARD_LINE, "a rule fills a line");

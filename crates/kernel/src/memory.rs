@@ -2,6 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicU32;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
@@ -42,6 +43,22 @@ impl Mapping {
         Self::from_result(start, length)
     }
 
+    /// Maps an arena, whose address is the same in every process.
+    pub fn of_arena(map: BorrowedFd<'_>, address: u64, length: usize) -> Result<Self> {
+        // SAFETY: the kernel refuses an address where something is mapped already.
+        let start = unsafe {
+            mmap(
+                ptr::without_provenance_mut(address as usize),
+                length,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::FIXED_NOREPLACE,
+                map,
+                0,
+            )
+        };
+        Self::from_result(start, length)
+    }
+
     /// Memory of this process only, zeroed; pages come into being as they are touched.
     pub fn anonymous(length: usize) -> Result<Self> {
         // SAFETY: as in `of_file`.
@@ -62,12 +79,12 @@ impl Mapping {
     ) -> Result<Self> {
         let start = start.map_err(|e| {
             Error::os(
-                format!("cannot map {length} bytes of ring memory"),
+                format!("cannot map {length} bytes of shared memory"),
                 e.into(),
             )
         })?;
         let start = NonNull::new(start.cast())
-            .ok_or_else(|| Error::failed("cannot map ring memory", "null address"))?;
+            .ok_or_else(|| Error::failed("cannot map shared memory", "null address"))?;
         Ok(Self { start, length })
     }
 
@@ -84,6 +101,45 @@ impl Mapping {
         );
         // SAFETY: the offset was just checked to lie within the mapping or one past its end.
         unsafe { self.start.as_ptr().add(offset) }
+    }
+
+    /// Puts bytes in, where nobody else reads or writes at the time; panics where they do not fit.
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) {
+        let _ = self.at(offset + bytes.len());
+        // SAFETY: the range was just checked to lie within the mapping, which no reference of Rust's points into.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(offset), bytes.len()) }
+    }
+
+    /// A copy of the bytes of a range that nobody writes to; `None` where it is not all inside.
+    pub fn read(&self, offset: usize, length: usize) -> Option<Vec<u8>> {
+        if offset.checked_add(length)? > self.length {
+            return None;
+        }
+        let mut bytes = vec![0; length];
+        // SAFETY: the range was just checked to lie within the mapping, and the vector is as long.
+        unsafe { ptr::copy_nonoverlapping(self.at(offset), bytes.as_mut_ptr(), length) }
+        Some(bytes)
+    }
+
+    /// A number that others may be writing at this moment; `None` where there is none at that place.
+    pub fn number(&self, offset: usize) -> Option<u64> {
+        if !offset.is_multiple_of(8) || offset.checked_add(8)? > self.length {
+            return None;
+        }
+        // SAFETY: eight aligned bytes inside of the mapping; volatile, since others write there.
+        Some(unsafe { self.at(offset).cast::<u64>().read_volatile() })
+    }
+
+    /// A short number that others read at this moment, and all that was written before it; panics where there is none
+    /// at that place.
+    pub fn short(&self, offset: usize) -> &AtomicU32 {
+        assert!(
+            offset.is_multiple_of(4) && offset + 4 <= self.length,
+            "no number at {offset} of {} bytes",
+            self.length
+        );
+        // SAFETY: four aligned bytes inside of the mapping, which live as long as it; others use them as one too.
+        unsafe { AtomicU32::from_ptr(self.at(offset).cast()) }
     }
 }
 

@@ -14,6 +14,8 @@ pub struct MapInfo {
     pub value_size: u32,
     pub max_entries: u32,
     pub flags: u32,
+    /// What it means depends on the kind.
+    pub extra: u64,
     pub name: String,
 }
 
@@ -72,6 +74,7 @@ pub fn map(fd: BorrowedFd<'_>) -> io::Result<MapInfo> {
         value_size: raw.value_size,
         max_entries: raw.max_entries,
         flags: raw.map_flags,
+        extra: raw.map_extra,
         name: words(&raw.name),
     })
 }

@@ -17,8 +17,10 @@ pub const TC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tap_tc.bpf.o"));
 /// The head of a chain of XDP programs, by libxdp's protocol.
 pub const DISPATCHER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_dispatcher.bpf.o"));
 
-/// The guard.
+/// The guard, for rules in an arena and for rules in an array.
 pub const GUARD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_guard.bpf.o"));
+pub const GUARD_IN_ARRAY: &[u8] =
+    include_bytes!(concat!(env!("OUT_DIR"), "/xdp_guard_array.bpf.o"));
 
 /// The taps at programs that are attached already.
 pub const TRACE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tap_trace.bpf.o"));

@@ -53,40 +53,12 @@ impl SharedArray {
         Ok(Self { fd, memory })
     }
 
-    /// Bytes that it holds.
-    pub fn length(&self) -> usize {
-        self.memory.length()
+    pub fn memory(&self) -> &Mapping {
+        &self.memory
     }
 
-    /// Puts bytes in, where no program reads or writes at the time; panics where they do not fit.
-    pub fn write(&mut self, offset: usize, bytes: &[u8]) {
-        let _ = self.memory.at(offset + bytes.len());
-        // SAFETY: the range was just checked to lie within the mapping, which no reference of Rust's points into.
-        unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.memory.at(offset), bytes.len());
-        }
-    }
-
-    /// A copy of the bytes of a range that no program writes to; `None` where it is not all inside.
-    pub fn read(&self, offset: usize, length: usize) -> Option<Vec<u8>> {
-        if offset.checked_add(length)? > self.length() {
-            return None;
-        }
-        let mut bytes = vec![0; length];
-        // SAFETY: the range was just checked to lie within the mapping, and the vector is as long.
-        unsafe {
-            std::ptr::copy_nonoverlapping(self.memory.at(offset), bytes.as_mut_ptr(), length);
-        }
-        Some(bytes)
-    }
-
-    /// A number that programs may be writing at this moment; `None` where there is none at that place.
-    pub fn number(&self, offset: usize) -> Option<u64> {
-        if !offset.is_multiple_of(8) || offset.checked_add(8)? > self.length() {
-            return None;
-        }
-        // SAFETY: eight aligned bytes inside of the mapping; volatile, since others write there.
-        Some(unsafe { self.memory.at(offset).cast::<u64>().read_volatile() })
+    pub fn memory_mut(&mut self) -> &mut Mapping {
+        &mut self.memory
     }
 }
 
@@ -158,7 +130,7 @@ mod tests {
         }
         let mut short = SharedArray::create("trawl_test", 64, 1).unwrap();
         let long = SharedArray::create("trawl_test", 64, 1000).unwrap();
-        short.write(8, &7u64.to_ne_bytes());
+        short.memory_mut().write(8, &7u64.to_ne_bytes());
         let slot = create_slot("trawl_test", short.as_fd()).unwrap();
         assert_eq!(in_slot(slot.as_fd()).unwrap(), None);
         for array in [&short, &long] {
@@ -166,11 +138,12 @@ mod tests {
             let id = info::map(array.as_fd()).unwrap().id;
             assert_eq!(in_slot(slot.as_fd()).unwrap(), Some(id));
         }
+        let memory = short.memory();
         assert_eq!(
-            (short.length(), short.number(8), short.number(64)),
+            (memory.length(), memory.number(8), memory.number(64)),
             (64, Some(7), None)
         );
-        assert_eq!(short.read(8, 8).as_deref(), Some(&7u64.to_ne_bytes()[..]));
-        assert_eq!(short.read(60, 8), None);
+        assert_eq!(memory.read(8, 8).as_deref(), Some(&7u64.to_ne_bytes()[..]));
+        assert_eq!(memory.read(60, 8), None);
     }
 }

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use super::Answer;
 use super::btf::{self, TARGET_FUNCTION, Target};
 use super::insn::{Insn, Program, owned, returning};
+use crate::bpf::arena;
 use crate::bpf::link::{TcxPlace, attach_tcx, attach_xdp};
 use crate::netns;
 
@@ -115,6 +116,25 @@ pub fn xdp_program() -> Answer {
 
 pub fn xdp_frags() -> Answer {
     Answer::from_result(xdp(&returning(XDP_PASS), libbpf_sys::BPF_F_XDP_HAS_FRAGS))
+}
+
+/// One that a program may write to, counters that several CPUs share among it (kernel 6.10).
+pub fn arena() -> Answer {
+    let used = arena::create(NAME, 1, arena::address_of(0)).and_then(|map| {
+        let [first, second] = Insn::map(1, map.as_raw_fd());
+        let code = [
+            first,
+            second,
+            Insn::set(2, 0),
+            Insn::to_arena(2, 2),
+            Insn::set(1, 1),
+            Insn::atomic_add_u64(2, 0, 1),
+            Insn::set(0, XDP_PASS),
+            Insn::exit(),
+        ];
+        xdp(&code, 0)
+    });
+    Answer::from_result(used)
 }
 
 /// A link on the loopback interface of a namespace that exists only for this.

@@ -51,6 +51,7 @@ features! {
     XdpFrags, "XDP multi-buffer", "jumbo frames recorded whole", xdp_frags;
     XdpLoadBytes, "bpf_xdp_load_bytes", "bytes beyond a packet's first buffer", xdp_load_bytes;
     FarJumps, "32-bit jumps", "filters of tens of thousands of instructions", far_jumps;
+    Arena, "BPF arenas", "the guard's rules read without a call", arena;
     XdpLink, "XDP links", "taps that are gone when trawl is gone", xdp_link;
     Tcx, "tcx links", "the tc tap without a qdisc (clsact otherwise)", tcx_link;
     Fentry, "fentry", "packets as they come to a program that is already attached", fentry;

@@ -23,6 +23,8 @@ const ALU64_MOV_X: u8 = 0xbf;
 const ALU64_ADD_K: u8 = 0x07;
 const ST_DW: u8 = 0x7a;
 const JMP_CALL: u8 = 0x85;
+const LOAD_WIDE: u8 = 0x18;
+const ATOMIC_DW: u8 = 0xdb;
 const JMP32_JA: u8 = 0x06;
 const JMP_EXIT: u8 = 0x95;
 
@@ -54,6 +56,25 @@ impl Insn {
     /// `*(u64 *)(base + offset) = value`
     pub const fn store_u64(base: u8, offset: i16, value: i32) -> Self {
         Self::new(ST_DW, base, 0, offset, value)
+    }
+
+    /// `register = map`; takes the place of two instructions.
+    pub const fn map(register: u8, map: RawFd) -> [Self; 2] {
+        const MAP_BY_DESCRIPTOR: u8 = 1;
+        [
+            Self::new(LOAD_WIDE, register, MAP_BY_DESCRIPTOR, 0, map),
+            Self::new(0, 0, 0, 0, 0),
+        ]
+    }
+
+    /// `register = from`, an address in the program's arena.
+    pub const fn to_arena(register: u8, from: u8) -> Self {
+        Self::new(ALU64_MOV_X, register, from, 1, 1)
+    }
+
+    /// `*(u64 *)(base + offset) += register`, as one step.
+    pub const fn atomic_add_u64(base: u8, offset: i16, register: u8) -> Self {
+        Self::new(ATOMIC_DW, base, register, offset, 0)
     }
 
     /// Calls a helper by its number.

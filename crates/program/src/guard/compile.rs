@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use trawl_kernel::layout::Shared;
 use trawl_kernel::layout::guard::{
-    GUARD_ALLOW, GUARD_DENY, GUARD_LINE, GUARD_TCP_ANY, GUARD_TCP_ESTABLISHED, GUARD_TCP_SYN,
-    GUARD_TICKS_SHIFT, GuardHeader, GuardPrefix, GuardRule,
+    GUARD_ALLOW, GUARD_DENY, GUARD_LINE, GUARD_RULES, GUARD_TCP_ANY, GUARD_TCP_ESTABLISHED,
+    GUARD_TCP_SYN, GUARD_TICKS_SHIFT, GuardHeader, GuardPrefix, GuardRule,
 };
 use trawl_kernel::{Error, Result};
 
@@ -17,8 +17,8 @@ use super::rule::{Action, Match, PROTOCOL_SHIFT, Rule, Services, TcpState};
 use super::set::{Default, RuleSet};
 
 const NANOSECONDS: u64 = 1_000_000_000;
-pub const VERSION: u32 = 1;
-const RULES: usize = 1;
+pub const VERSION: u32 = 2;
+const RULES: usize = GUARD_RULES;
 const WORDS_IN_LINE: usize = GUARD_LINE / 8;
 const HITS_IN_LINE: usize = GUARD_LINE / 16;
 /// Behind the protocol and the port: the packet is a later fragment.
@@ -86,7 +86,6 @@ pub fn compile(set: &RuleSet, cpus: u32) -> Result<Vec<u8>> {
     let header = GuardHeader {
         sources: [v4, v6],
         defaults,
-        rules: short(RULES)?,
         hits: short(hits)?,
         hit_lines: short(hit_lines)?,
         cpus,
@@ -96,6 +95,7 @@ pub fn compile(set: &RuleSet, cpus: u32) -> Result<Vec<u8>> {
         next_id: set.next_id,
         lines: short(lines)?,
         version: VERSION,
+        padding: 0,
     };
     let mut bytes = Vec::with_capacity(lines * GUARD_LINE);
     bytes.extend(header.to_bytes());

@@ -1,23 +1,27 @@
-//! The set of rules that holds: in one slot, which all guarded interfaces' programs look into.
+//! The set of rules that holds: in one place, which all guarded interfaces' programs look into.
+//!
+//! The place is an arena where the kernel has them, whose first line names the set that holds; else an array of maps
+//! with one slot for it. By one store another set takes its place: each packet is judged by the old one or by the new.
 
 use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
 
 use trawl_kernel::bpf::shared_array::{SharedArray, create_lru, create_slot, fill_slot, in_slot};
-use trawl_kernel::layout::guard::{GUARD_LINE, GUARD_SOURCES, GuardDefinition, GuardSource};
+use trawl_kernel::bpf::{arena, map, object};
+use trawl_kernel::layout::guard::{
+    GUARD_LINE, GUARD_SOURCES, GuardArena, GuardDefinition, GuardHeader, GuardSource,
+};
+use trawl_kernel::memory::Mapping;
+use trawl_kernel::probe::Feature;
 use trawl_kernel::{Error, Result, host};
 
 use super::compile::{self, compile};
 use super::definition;
-use super::set::RuleSet;
+use super::set::{RuleSet, Stored};
 
 const NAME: &str = "trawl_guard_set";
-
-/// An empty slot for rule sets.
-pub fn new_slot() -> Result<OwnedFd> {
-    let like = SharedArray::create(NAME, GUARD_LINE as u32, 1)?;
-    create_slot("guard_set", like.as_fd())
-}
+const ARENA_NAME: &str = "guard_set";
 
 /// A map for the rates of sources.
 pub fn new_rates() -> Result<OwnedFd> {
@@ -30,35 +34,217 @@ pub fn new_rates() -> Result<OwnedFd> {
     )
 }
 
-fn current(slot: BorrowedFd<'_>) -> Result<Option<SharedArray>> {
+/// Where the rules of a namespace are kept.
+#[derive(Debug)]
+pub enum Store {
+    Arena(OwnedFd),
+    Slot(OwnedFd),
+}
+
+impl Store {
+    /// An empty one, of the best kind there is. Those with different seeds can be looked at by one process at the same
+    /// time.
+    pub fn create(seed: u64) -> Result<Self> {
+        match Feature::Arena.probe().is_supported() {
+            true => Self::new_arena(seed),
+            false => Self::new_slot(),
+        }
+    }
+
+    pub fn new_arena(seed: u64) -> Result<Self> {
+        arena::create(ARENA_NAME, arena::LARGEST, arena::address_of(seed))
+            .map(Self::Arena)
+            .map_err(|e| Error::os("cannot make an arena for the rules", e))
+    }
+
+    pub fn new_slot() -> Result<Self> {
+        let like = SharedArray::create(NAME, GUARD_LINE as u32, 1)?;
+        create_slot("guard_set", like.as_fd()).map(Self::Slot)
+    }
+
+    /// One that exists.
+    pub fn of(fd: OwnedFd) -> Result<Self> {
+        let about = map::info(&fd).map_err(|e| Error::os("cannot look at the rules", e))?;
+        Ok(match about.kind == arena::KIND {
+            true => Self::Arena(fd),
+            false => Self::Slot(fd),
+        })
+    }
+
+    /// The programs that look into it.
+    pub fn object(&self) -> &'static [u8] {
+        match self {
+            Self::Arena(_) => object::GUARD,
+            Self::Slot(_) => object::GUARD_IN_ARRAY,
+        }
+    }
+
+    /// The set that holds, with its hits; an empty one where there is none.
+    pub fn read(&self) -> Result<RuleSet> {
+        match self {
+            Self::Arena(fd) => {
+                let arena = Arena::open(fd.as_fd())?;
+                arena.set_at(arena.current())
+            }
+            Self::Slot(fd) => read_slot(fd.as_fd()),
+        }
+    }
+
+    /// Puts another set in its place. The hits of rules that stay go on, none forgotten.
+    pub fn publish(&self, set: &RuleSet) -> Result<()> {
+        let bytes = compile(set, host::cpus())?;
+        match self {
+            Self::Arena(fd) => Arena::open(fd.as_fd())?.publish(&bytes),
+            Self::Slot(fd) => publish_in_slot(fd.as_fd(), set, &bytes),
+        }
+    }
+}
+
+impl AsFd for Store {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Arena(fd) | Self::Slot(fd) => fd.as_fd(),
+        }
+    }
+}
+
+impl From<Store> for OwnedFd {
+    fn from(store: Store) -> Self {
+        match store {
+            Store::Arena(fd) | Store::Slot(fd) => fd,
+        }
+    }
+}
+
+/// An arena with rule sets, mapped.
+struct Arena {
+    memory: Mapping,
+}
+
+impl Arena {
+    /// Also ends what a command left half-done that was killed in the middle of it.
+    fn open(fd: BorrowedFd<'_>) -> Result<Self> {
+        let mut arena = Self {
+            memory: arena::map(fd)?,
+        };
+        arena.carry_hits_over()?;
+        Ok(arena)
+    }
+
+    fn current(&self) -> u32 {
+        let at = offset_of!(GuardArena, current);
+        self.memory.short(at).load(Ordering::Acquire)
+    }
+
+    fn previous(&self) -> u32 {
+        let at = offset_of!(GuardArena, previous);
+        self.memory.short(at).load(Ordering::Acquire)
+    }
+
+    fn set_at(&self, line: u32) -> Result<RuleSet> {
+        match line {
+            0 => Ok(RuleSet::default()),
+            line => RuleSet::read(&stored(&self.memory, line)),
+        }
+    }
+
+    fn header_at(&self, line: u32) -> Result<Option<GuardHeader>> {
+        match line {
+            0 => Ok(None),
+            line => stored(&self.memory, line).header().map(Some),
+        }
+    }
+
+    fn publish(&mut self, bytes: &[u8]) -> Result<()> {
+        let old = self.current();
+        let old_lines = self.header_at(old)?.map_or(0, |header| header.lines);
+        let first = size_of::<GuardArena>() / GUARD_LINE;
+        let lines = bytes.len() / GUARD_LINE;
+        // Before the one that holds, if it fits there, or else behind it.
+        let new = match first + lines <= old as usize {
+            true => first,
+            false => (old as usize + old_lines as usize).max(first),
+        };
+        if (new + lines) * GUARD_LINE > self.memory.length() {
+            return Err(Error::failed(
+                "cannot put the rules in force",
+                "there is no room for so many beside those that hold",
+            )
+            .mend("trawl guard apply with fewer rules, then with these"));
+        }
+        self.memory.write(new * GUARD_LINE, bytes);
+        let at = |offset| self.memory.short(offset);
+        at(offset_of!(GuardArena, previous)).store(old, Ordering::Release);
+        at(offset_of!(GuardArena, current)).store(new as u32, Ordering::Release);
+        self.carry_hits_over()
+    }
+
+    /// Until it is done, the set that held before lies there untouched.
+    fn carry_hits_over(&mut self) -> Result<()> {
+        let (old, new) = (self.previous(), self.current());
+        if old == 0 {
+            return Ok(());
+        }
+        if old != new
+            && let Some(header) = self.header_at(new)?
+        {
+            // Once nobody counts in the old one any more, its counts are final.
+            arena::wait_for_programs()?;
+            let mut carried = self.set_at(new)?.without_hits();
+            carried.take_hits(&self.set_at(old)?);
+            write_hits(
+                &mut self.memory,
+                new as usize + header.definitions as usize,
+                &carried,
+            );
+        }
+        let previous = self.memory.short(offset_of!(GuardArena, previous));
+        previous.store(0, Ordering::Release);
+        Ok(())
+    }
+}
+
+fn stored(memory: &Mapping, line: u32) -> Stored<'_> {
+    Stored {
+        memory,
+        begins: line as usize * GUARD_LINE,
+    }
+}
+
+fn in_map(map: &SharedArray) -> Stored<'_> {
+    stored(map.memory(), 0)
+}
+
+fn current_in(slot: BorrowedFd<'_>) -> Result<Option<SharedArray>> {
     let id = in_slot(slot).map_err(|e| Error::os("cannot look at the rules", e))?;
     id.map(SharedArray::open_by_id).transpose()
 }
 
-/// The set in the slot, with its hits; an empty one where there is none.
-pub fn read(slot: BorrowedFd<'_>) -> Result<RuleSet> {
-    current(slot)?.map_or_else(|| Ok(RuleSet::default()), |map| RuleSet::read(&map))
+fn read_slot(slot: BorrowedFd<'_>) -> Result<RuleSet> {
+    let current = current_in(slot)?;
+    current.map_or_else(
+        || Ok(RuleSet::default()),
+        |map| RuleSet::read(&in_map(&map)),
+    )
 }
 
-/// Puts a set into the slot, by one store: each packet is judged by the old one or by the new one. The hits of rules
-/// that stay go on, none forgotten.
-pub fn publish(slot: BorrowedFd<'_>, set: &RuleSet) -> Result<()> {
-    let bytes = compile(set, host::cpus())?;
-    let old = current(slot)?;
+fn publish_in_slot(slot: BorrowedFd<'_>, set: &RuleSet, bytes: &[u8]) -> Result<()> {
+    let old = current_in(slot)?;
     let lines = u32::try_from(bytes.len() / GUARD_LINE).unwrap_or(u32::MAX);
     let mut map = SharedArray::create(NAME, GUARD_LINE as u32, lines)?;
-    map.write(0, &bytes);
+    map.memory_mut().write(0, bytes);
+    // The kernel answers when nobody counts in the old one any more: its counts are final.
     fill_slot(slot, map.as_fd()).map_err(|e| Error::os("cannot put the rules in force", e))?;
     if let Some(old) = old {
-        // Now that nobody counts in the old one any more, its counts are final.
         let mut carried = set.clone();
-        carried.take_hits(&RuleSet::read(&old)?);
-        write_hits(&mut map, &carried, compile::definitions_in(&bytes));
+        carried.take_hits(&RuleSet::read(&in_map(&old))?);
+        write_hits(map.memory_mut(), compile::definitions_in(bytes), &carried);
     }
     Ok(())
 }
 
-fn write_hits(map: &mut SharedArray, set: &RuleSet, definitions: usize) {
+/// `definitions` is the line where they begin.
+fn write_hits(memory: &mut Mapping, definitions: usize, set: &RuleSet) {
     let rules = set.rules.iter().map(|rule| set.hits_of(rule.id));
     let defaults = set.defaults.iter().map(|one| (one.hits, 0));
     let pairs = rules
@@ -66,11 +252,11 @@ fn write_hits(map: &mut SharedArray, set: &RuleSet, definitions: usize) {
         .chain(defaults);
     for (number, (decided, limited)) in pairs.enumerate() {
         let at = (definitions + number * definition::LINES) * GUARD_LINE;
-        map.write(
+        memory.write(
             at + offset_of!(GuardDefinition, decided),
             &decided.to_ne_bytes(),
         );
-        map.write(
+        memory.write(
             at + offset_of!(GuardDefinition, limited),
             &limited.to_ne_bytes(),
         );

@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 
-use trawl_kernel::bpf::shared_array::SharedArray;
 use trawl_kernel::layout::Shared;
-use trawl_kernel::layout::guard::{GUARD_LINE, GuardDefinition, GuardHeader, GuardHits, GuardRule};
+use trawl_kernel::layout::guard::{
+    GUARD_LINE, GUARD_RULES, GuardDefinition, GuardHeader, GuardHits, GuardRule,
+};
+use trawl_kernel::memory::Mapping;
 use trawl_kernel::{Error, Result};
 
 use super::compile::VERSION;
@@ -165,9 +167,18 @@ impl RuleSet {
         }
     }
 
-    /// Reads the set that is in a map, with the hits there are at this moment.
-    pub fn read(map: &SharedArray) -> Result<Self> {
-        Reader { map }.set()
+    /// The same rules, as if they had never seen a packet.
+    pub fn without_hits(mut self) -> Self {
+        self.hits.clear();
+        for default in &mut self.defaults {
+            default.hits = 0;
+        }
+        self
+    }
+
+    /// Reads a set out of memory that programs look into, with the hits there are at this moment.
+    pub fn read(stored: &Stored<'_>) -> Result<Self> {
+        stored.set()
     }
 
     /// Takes over the hits of a set that no program counts in any more.
@@ -187,24 +198,35 @@ impl RuleSet {
     }
 }
 
-struct Reader<'a> {
-    map: &'a SharedArray,
+/// A compiled set in shared memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Stored<'a> {
+    pub memory: &'a Mapping,
+    /// Where in the memory, in bytes.
+    pub begins: usize,
 }
 
-impl Reader<'_> {
+impl Stored<'_> {
     fn lines<T: Shared>(&self, line: usize) -> Result<T> {
-        let bytes = self.map.read(line * GUARD_LINE, size_of::<T>());
+        let bytes = self
+            .memory
+            .read(self.begins + line * GUARD_LINE, size_of::<T>());
         bytes
             .as_deref()
             .and_then(T::from_bytes)
             .ok_or_else(not_ours)
     }
 
-    fn set(&self) -> Result<RuleSet> {
+    pub fn header(&self) -> Result<GuardHeader> {
         let header: GuardHeader = self.lines(0)?;
-        if header.version != VERSION {
-            return Err(not_ours());
+        match header.version {
+            VERSION => Ok(header),
+            _ => Err(not_ours()),
         }
+    }
+
+    fn set(&self) -> Result<RuleSet> {
+        let header = self.header()?;
         let (count, defaults) = (header.rule_count as usize, header.default_count as usize);
         let mut set = RuleSet {
             rules: Vec::with_capacity(count),
@@ -213,7 +235,7 @@ impl Reader<'_> {
             hits: HashMap::with_capacity(count),
         };
         for number in 0..count + defaults {
-            let line: GuardRule = self.lines(header.rules as usize + number)?;
+            let line: GuardRule = self.lines(GUARD_RULES + number)?;
             let definition: GuardDefinition =
                 self.lines(header.definitions as usize + number * definition::LINES)?;
             let hits = self.hits(&header, number, &definition)?;
@@ -236,8 +258,9 @@ impl Reader<'_> {
         for cpu in 0..=header.cpus as usize {
             let block = (header.hits as usize + cpu * header.hit_lines as usize) * GUARD_LINE;
             let at = block + number * size_of::<GuardHits>();
-            hits.decided += self.map.number(at).ok_or_else(not_ours)?;
-            hits.limited += self.map.number(at + 8).ok_or_else(not_ours)?;
+            let number = |at| self.memory.number(self.begins + at).ok_or_else(not_ours);
+            hits.decided += number(at)?;
+            hits.limited += number(at + 8)?;
         }
         Ok(hits)
     }

@@ -7,15 +7,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
+use trawl_kernel::bpf::map;
 use trawl_kernel::bpf::table::Table;
-use trawl_kernel::bpf::{map, object};
 use trawl_kernel::layout::Shared;
 use trawl_kernel::layout::guard::{GUARD_FATES, GuardTotals};
 use trawl_kernel::netlink::Netlink;
 use trawl_kernel::netns::{self, Namespace};
 use trawl_kernel::{Error, Result, bpffs, clock};
 
-use super::live;
+use super::live::{self, Store};
 use super::rule::{Action, On};
 use super::session;
 use super::set::RuleSet;
@@ -49,7 +49,7 @@ pub enum Care {
 pub struct Guard {
     namespace: Option<Namespace>,
     directory: PathBuf,
-    slot: OwnedFd,
+    store: Store,
     rates: OwnedFd,
     _lock: File,
 }
@@ -98,12 +98,14 @@ impl Guard {
     }
 
     fn open(namespace: Option<&Namespace>, directory: PathBuf, lock: File) -> Result<Self> {
-        let slot = open_or_pin(&directory.join(SET), live::new_slot)?;
+        let seed = netns::cookie(namespace)?;
+        let rules = open_or_pin(&directory.join(SET), || Ok(Store::create(seed)?.into()))?;
+        let store = Store::of(rules)?;
         let rates = open_or_pin(&directory.join(RATES), live::new_rates)?;
         Ok(Self {
             namespace: namespace.cloned(),
             directory,
-            slot,
+            store,
             rates,
             _lock: lock,
         })
@@ -115,7 +117,7 @@ impl Guard {
 
     /// The rules as they are, without those that have ended.
     pub fn rules(&self) -> Result<RuleSet> {
-        let mut set = live::read(self.slot.as_fd())?;
+        let mut set = self.store.read()?;
         let now = clock::monotonic();
         set.remove(|rule| rule.is_expired(now));
         Ok(set)
@@ -149,7 +151,7 @@ impl Guard {
         if care == Care::ForTheSession {
             session::check(self.namespace(), before, &set)?;
         }
-        live::publish(self.slot.as_fd(), &set)
+        self.store.publish(&set)
     }
 
     /// Puts the guard on an interface, or changes the default of one it is on.
@@ -186,7 +188,7 @@ impl Guard {
             // There is nothing that the default could hold for.
             let mut set = self.rules()?;
             set.defaults.retain(|one| one.on.index != site.index());
-            live::publish(self.slot.as_fd(), &set)?;
+            self.store.publish(&set)?;
         }
         self.sweep();
         attached
@@ -198,9 +200,9 @@ impl Guard {
             ARPHRD_ETHER | ARPHRD_LOOPBACK => FUNCTION,
             _ => FUNCTION_WITHOUT_ETHERNET,
         };
-        let mut source = Source::embedded("guard", object::GUARD)?;
+        let mut source = Source::embedded("guard", self.store.object())?;
         source.choose(Some(function))?;
-        source.reuse(SET, self.slot.as_fd())?;
+        source.reuse(SET, self.store.as_fd())?;
         source.reuse(RATES, self.rates.as_fd())?;
         if let Some(other_mode) = standing_on(site)? {
             other_mode.detach(site)?;
@@ -220,7 +222,7 @@ impl Guard {
         if self.posts()?.is_empty() {
             set = RuleSet::default();
         }
-        live::publish(self.slot.as_fd(), &set)
+        self.store.publish(&set)
     }
 
     /// Removes what other namespaces left behind that are no more: no program looks at their rules.
@@ -259,7 +261,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         let is_empty = |set: RuleSet| set.rules.is_empty() && set.defaults.is_empty();
-        if live::read(self.slot.as_fd()).is_ok_and(is_empty) {
+        if self.store.read().is_ok_and(is_empty) {
             remove(&self.directory);
             // Only where nothing else of trawl's is left.
             if let Some(parent) = self.directory.parent() {

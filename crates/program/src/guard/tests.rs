@@ -2,15 +2,17 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use trawl_kernel::bpf::object::{self, Plain};
+use trawl_kernel::bpf::loader::{LoadedFile, ObjectFile};
 use trawl_kernel::bpf::test_run;
 use trawl_kernel::clock;
+use trawl_kernel::probe::Feature;
 use trawl_packet::build::{Icmp, Ipv4, Ipv6, Layer, Tcp, Template, Vlan, flags};
 
-use super::live;
+use super::live::Store;
 use super::model::{self, Packet, Transport};
 use super::names::{ICMP, ICMPV6, TCP, UDP};
 use super::prefix::Prefix;
@@ -24,37 +26,49 @@ const PASS: u32 = 2;
 const GRE: u8 = 47;
 const SCTP: u8 = 132;
 
+/// The guard's program and its rules, on no interface.
 pub struct Bench {
-    program: Plain,
+    program: LoadedFile,
+    store: Store,
 }
 
 impl Bench {
-    /// `None` where the test has to be skipped, which has been said then.
-    pub fn open() -> Option<Self> {
-        if trawl_kernel::probe::missing_capabilities(&trawl_kernel::probe::Capability::FOR_BPF)
+    /// Those that this kernel can have; none where the test has to be skipped, which has been said then.
+    pub fn all() -> Vec<Self> {
+        if !trawl_kernel::probe::missing_capabilities(&trawl_kernel::probe::Capability::FOR_BPF)
             .is_empty()
         {
-            let program = Plain::load(object::GUARD, "trawl_guard").expect("the guard loads");
-            return Some(Self { program });
+            eprintln!("SKIPPED: it takes root");
+            return Vec::new();
         }
-        eprintln!("SKIPPED: it takes root");
-        None
+        let slot = Store::new_slot().expect("all kernels have arrays of maps");
+        let arena = Feature::Arena.probe().is_supported().then(|| {
+            static SEED: AtomicU64 = AtomicU64::new(0);
+            Store::new_arena(SEED.fetch_add(1, Ordering::Relaxed)).expect("there are arenas")
+        });
+        std::iter::once(slot).chain(arena).map(Self::with).collect()
+    }
+
+    fn with(store: Store) -> Self {
+        let mut file = ObjectFile::open("guard", store.object()).expect("an object");
+        file.want(&["trawl_guard"]);
+        file.reuse("guard_set", store.as_fd())
+            .expect("it has the map");
+        let program = file.load().expect("the guard loads");
+        Self { program, store }
     }
 
     pub fn publish(&self, set: &RuleSet) {
-        live::publish(self.slot(), set).expect("the rules are put in force");
+        self.store.publish(set).expect("the rules are put in force");
     }
 
     pub fn read(&self) -> RuleSet {
-        live::read(self.slot()).expect("the rules are read")
-    }
-
-    fn slot(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.program.map("guard_set").expect("the guard has it")
+        self.store.read().expect("the rules are read")
     }
 
     pub fn verdict(&self, frame: &[u8], linear: Option<usize>) -> u32 {
-        let answer = test_run::xdp(self.program.program().as_fd(), frame, linear, 1);
+        let program = self.program.program("trawl_guard").expect("it is loaded");
+        let answer = test_run::xdp(program, frame, linear, 1);
         answer.expect("the program runs").value
     }
 }
@@ -196,7 +210,10 @@ fn sent() -> impl Strategy<Value = Sent> {
         2 => prop_oneof![Just(TCP), Just(UDP), Just(0), Just(GRE)].prop_map(|protocol| (protocol, Transport::LaterFragment)),
     ];
     let numbers = (0..5u32, 0..5u32, 0..5u32, 0..5u32);
-    (any::<bool>(), numbers, transport, 0..=4usize, 0..=3usize).prop_map(
+    // Half of them are as plain as packets usually are.
+    let tags = prop_oneof![3 => Just(0usize), 1 => 0..=4usize];
+    let options = prop_oneof![3 => Just(0usize), 1 => 0..=3usize];
+    (any::<bool>(), numbers, transport, tags, options).prop_map(
         |(ipv6, (a, b, c, d), (protocol, transport), tags, options)| {
             let (source, destination): (IpAddr, IpAddr) = match ipv6 {
                 true => (v6(a, b).into(), v6(c, d).into()),
@@ -348,7 +365,12 @@ fn expected(set: &RuleSet, packet: &Packet) -> (u32, Option<u32>) {
 
 #[test]
 fn the_program_and_the_model_agree() {
-    let Some(bench) = Bench::open() else { return };
+    for bench in Bench::all() {
+        compare(&bench);
+    }
+}
+
+fn compare(bench: &Bench) {
     let mut runner = TestRunner::new(Config {
         cases: 300,
         failure_persistence: None,

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
+/* The guard: drops what its rules deny. Which rule decides:
+ *
+ *   1. the longest source prefix first (a rule that names none comes last),
+ *   2. among those, the longest destination prefix,
+ *   3. among those, the order in which user space put them: the narrowest service first.
+ *
+ * So the search finds the longest source prefix, below it the longest destination prefix, and there a short list; if
+ * nothing on the list decides, it goes on to the next shorter destination, then to the next shorter source. */
+#ifndef TRAWL_GUARD_SEARCH_H
+#define TRAWL_GUARD_SEARCH_H
+
+#include "guard.h"
+#include "guard_lines.h"
+#include "guard_packet.h"
+
+#define HITS_IN_LINE (GUARD_LINE / sizeof(struct guard_hits))
+
+/* When the next packet of a source is due under a rule's rate limit. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, GUARD_SOURCES);
+	__type(key, struct guard_source);
+	__type(value, __u64);
+} guard_rates SEC(".maps");
+
+/* One packet's search. */
+struct search {
+	struct packet packet;
+	/* What to look at next, from the first to the last of these: the rule in this line; the rest of the list it
+	 * is on; the destination prefix in this line, and those around it; the rules that name no destination; the
+	 * source prefix in this line, and those around it. Zero stands for nothing. */
+	__u32 rule;
+	__u32 list;
+	__u32 destination;
+	__u32 source;
+	__u64 services;
+	/* The rule to try decides without being looked at: GUARD_FOUND_DENY or GUARD_FOUND_ALLOW, else zero. */
+	__u32 certain;
+	/* What came out. */
+	__u32 fate;
+};
+
+/* What the steps of a search get to see: one set all along. */
+struct view {
+	rules_t rules;
+	const struct guard_header __rules *header;
+	struct search *search;
+};
+
+/* Follows the branches that a key chooses. */
+static __always_inline __u64 walk(rules_t rules, __u64 word, const __u64 key[2])
+{
+	for (int branch = 0; branch < GUARD_DEEPEST; branch++) {
+		__u32 stride = word >> GUARD_STRIDE_SHIFT & 0xff, offset = word >> GUARD_OFFSET_SHIFT & 0xff;
+		__u64 half = offset < 64 ? key[0] : key[1];
+		const __u64 __rules *entry;
+
+		if (!stride)
+			break;
+		entry = ELEMENT(rules, const __u64,
+				(__u32)word + (__u32)(half << (offset & 63) >> (64 - stride & 63)));
+		if (MISSING(entry))
+			return 0;
+		word = *entry;
+	}
+	return word;
+}
+
+/* A walk looks at some bits of an address only. It leads to a prefix that shares more bits with the address than any
+ * other: the longest one around the address is that, or one around that. */
+static __always_inline bool covers(const struct guard_prefix __rules *prefix, const __u64 address[2])
+{
+	return !((prefix->address[0] ^ address[0]) & prefix->mask[0] ||
+		 (prefix->address[1] ^ address[1]) & prefix->mask[1]);
+}
+
+/* Makes the rules of one prefix the ones to try. */
+static __always_inline void open_list(struct view *view, __u64 services)
+{
+	struct search *search = view->search;
+	const __u64 key[2] = { (__u64)search->packet.service << (64 - GUARD_SERVICE_BITS), 0 };
+	__u64 found = walk(view->rules, services, key);
+	__u32 kind = found >> GUARD_OFFSET_SHIFT;
+
+	if (kind == GUARD_FOUND_LIST) {
+		search->list = found;
+	} else {
+		search->rule = found;
+		search->certain = kind == GUARD_FOUND_LINE ? 0 : kind;
+	}
+}
+
+static __always_inline bool open_prefix(struct view *view)
+{
+	struct search *search = view->search;
+	const struct guard_prefix __rules *prefix;
+
+	if (search->destination) {
+		prefix = ELEMENT(view->rules, const struct guard_prefix, search->destination);
+		if (MISSING(prefix))
+			return false;
+		search->destination = prefix->parent;
+		if (covers(prefix, search->packet.destination))
+			open_list(view, prefix->services);
+		return true;
+	}
+	if (search->services) {
+		open_list(view, search->services);
+		search->services = 0;
+		return true;
+	}
+	prefix = ELEMENT(view->rules, const struct guard_prefix, search->source);
+	if (!search->source || MISSING(prefix))
+		return false;
+	search->source = prefix->parent;
+	if (covers(prefix, search->packet.source)) {
+		search->services = prefix->services;
+		search->destination = walk(view->rules, prefix->destinations, search->packet.destination);
+	}
+	return true;
+}
+
+static __always_inline bool in_range(__u32 service, __u32 first, __u32 last)
+{
+	return first <= service && service <= last;
+}
+
+static __always_inline bool applies(const struct guard_rule __rules *rule, const struct packet *packet)
+{
+	__u32 service = packet->service;
+
+	if (rule->ifindex && rule->ifindex != packet->ifindex)
+		return false;
+	if (service >> 24) {
+		service = service >> 16 & 0xff;
+		return rule->fragments && (in_range(service, rule->first >> 16, rule->last >> 16) ||
+					   in_range(service, rule->other_first >> 16, rule->other_last >> 16));
+	}
+	if (rule->tcp && rule->tcp != packet->tcp)
+		return false;
+	return in_range(service, rule->first, rule->last) || in_range(service, rule->other_first, rule->other_last);
+}
+
+/* Whether this packet is one too many from its source. An IPv6 source is a network of 64 bits: whoever has one
+ * address there has them all. */
+static __always_inline bool over_rate(const struct guard_rule __rules *rule, const struct packet *packet, __u64 now)
+{
+	const struct guard_source source = {
+		.address = { packet->source[0], 0 },
+		.rule = rule->id,
+	};
+	__u64 *due = bpf_map_lookup_elem(&guard_rates, &source);
+
+	now <<= GUARD_TICKS_SHIFT;
+	if (!due) {
+		__u64 never = 0;
+
+		bpf_map_update_elem(&guard_rates, &source, &never, BPF_NOEXIST);
+		due = bpf_map_lookup_elem(&guard_rates, &source);
+		if (!due)
+			return true;
+	}
+	/* Another CPU may have packets of the same source at the same time. */
+	for (int attempt = 0; attempt < 8; attempt++) {
+		__u64 was = *(volatile __u64 *)due;
+
+		if (was > now + ((__u64)GUARD_BURST_NS << GUARD_TICKS_SHIFT))
+			return true;
+		if (__sync_val_compare_and_swap(due, was, (was > now ? was : now) + rule->interval) == was)
+			return false;
+	}
+	return true;
+}
+
+static __always_inline void count_hit(rules_t rules, const struct guard_header __rules *header, __u32 rule, bool limited)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	bool own = cpu < header->cpus;
+	__u32 block = header->hits + (own ? cpu : header->cpus) * header->hit_lines;
+	struct guard_hits __rules *hits = ELEMENT(rules, struct guard_hits,
+						  block * HITS_IN_LINE + rule - GUARD_RULES);
+	__u64 __rules *hit;
+
+	if (MISSING(hits))
+		return;
+	hit = limited ? &hits->limited : &hits->decided;
+	if (own)
+		(*hit)++;
+	else
+		__sync_fetch_and_add(hit, 1);
+}
+
+/* Tries the rule at hand; true if it decides. */
+static __always_inline bool decides(struct view *view)
+{
+	struct search *search = view->search;
+	const struct guard_rule __rules *rule;
+	bool allowed, over = false;
+
+	if (search->certain) {
+		search->fate = search->certain == GUARD_FOUND_ALLOW ? GUARD_RULE_ALLOWED : GUARD_RULE_DENIED;
+		count_hit(view->rules, view->header, search->rule, false);
+		return true;
+	}
+	rule = ELEMENT(view->rules, const struct guard_rule, search->rule);
+	if (MISSING(rule) || !applies(rule, &search->packet))
+		return false;
+	allowed = rule->action == GUARD_ALLOW;
+	if (rule->expires || rule->interval) {
+		__u64 now = bpf_ktime_get_coarse_ns();
+
+		if (rule->expires && now >= rule->expires)
+			return false;
+		over = rule->interval && over_rate(rule, &search->packet, now);
+		/* One that denies what is over its rate has nothing to say of the rest. */
+		if (rule->interval && !allowed && !over)
+			return false;
+	}
+	search->fate = over ? GUARD_OVER_RATE : allowed ? GUARD_RULE_ALLOWED : GUARD_RULE_DENIED;
+	count_hit(view->rules, view->header, search->rule, allowed && over);
+	return true;
+}
+
+/* One step of the search; 1 ends it. */
+static long step(__u32 turn, struct view *view)
+{
+	struct search *search = view->search;
+
+	(void)turn;
+	if (search->rule) {
+		if (decides(view))
+			return 1;
+		search->rule = 0;
+	} else if (search->list) {
+		const __u32 __rules *entry = ELEMENT(view->rules, const __u32, search->list);
+
+		if (MISSING(entry))
+			return 1;
+		search->rule = *entry & ~GUARD_LAST;
+		search->certain = 0;
+		search->list = *entry & GUARD_LAST ? 0 : search->list + 1;
+	} else {
+		return !open_prefix(view);
+	}
+	return 0;
+}
+
+/* No rule decided: what the interface's default is. `discovery` is let through all the same. */
+static __always_inline __u32 by_default(rules_t rules, const struct guard_header __rules *header, __u32 ifindex,
+					bool discovery)
+{
+	const __u64 key[2] = { (__u64)ifindex << 32, 0 };
+	__u32 at = walk(rules, header->defaults, key);
+	const struct guard_rule __rules *rule = ELEMENT(rules, const struct guard_rule, at);
+
+	if (!at || MISSING(rule) || rule->ifindex != ifindex)
+		return GUARD_DEFAULT_ALLOWED;
+	if (rule->action == GUARD_DENY && discovery)
+		return GUARD_DISCOVERY;
+	count_hit(rules, header, at, false);
+	return rule->action == GUARD_ALLOW ? GUARD_DEFAULT_ALLOWED : GUARD_DEFAULT_DENIED;
+}
+
+#define UNDECIDED GUARD_FATES
+/* More than the longest search takes: the kernel's limit. */
+#define STEPS (8 << 20)
+
+/* What becomes of an IP packet. A global function, since the verifier then looks at it once and not again for each
+ * kind of packet, and takes all that stands in `search` for unknown. */
+__noinline int judge(struct search *search)
+{
+	struct view view = { .search = search };
+	const struct guard_header __rules *header;
+
+	if (!search)
+		return GUARD_MALFORMED;
+	if (!find_rules(&view.rules))
+		return GUARD_DEFAULT_ALLOWED;
+	header = ELEMENT(view.rules, const struct guard_header, 0);
+	if (MISSING(header))
+		return GUARD_DEFAULT_ALLOWED;
+	view.header = header;
+	search->source = walk(view.rules, search->packet.ipv6 ? header->sources[1] : header->sources[0],
+			      search->packet.source);
+	bpf_loop(STEPS, step, &view, 0);
+	if (search->fate != UNDECIDED)
+		return search->fate;
+	return by_default(view.rules, header, search->packet.ifindex, search->packet.discovery);
+}
+
+#endif
