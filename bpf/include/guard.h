@@ -12,11 +12,12 @@
  *   hits          counts for each rule, once for each CPU
  *   definitions   what user space remembers of each rule; the program never looks there
  *
- * A word is one step of a search. Stride and offset say which bits of the key choose among the entries of the table
- * that begins at word number `base`; a stride of zero ends the search. So a table is as wide as the rules are dense:
- * the number of steps hardly grows with the number of rules.
+ * A word is one step of a search. Offset and shift say which bits of one half of the key choose among the entries of
+ * the table that begins at word number `base`; a shift of zero ends the search. So a table is as wide as the rules are
+ * dense: the number of steps hardly grows with the number of rules.
  *
- *   bits 0-31 base, 32-39 offset, 40-47 stride; or, with stride zero:
+ *   bits 0-31 base, 51 the key's second half instead of its first, 52-57 offset, 58-63 shift to the right; or, with
+ *   shift zero:
  *   bits 0-31 what was found, 32-39 its kind
  */
 #ifndef TRAWL_GUARD_H
@@ -27,8 +28,10 @@
 #define GUARD_LINE 64
 /* The line of the first rule. */
 #define GUARD_RULES 1
-#define GUARD_OFFSET_SHIFT 32
-#define GUARD_STRIDE_SHIFT 40
+#define GUARD_KIND_AT 32
+#define GUARD_HALF_AT 51
+#define GUARD_OFFSET_AT 52
+#define GUARD_SHIFT_AT 58
 /* What a search ends with: nothing (the word is zero), the line of a prefix or of a rule, or a list of rules. */
 #define GUARD_FOUND_LINE 1
 #define GUARD_FOUND_LIST 2
@@ -131,7 +134,9 @@ struct guard_rule {
 	/* Time between packets of one source, in 1/16 ns; 0: no limit. */
 	__u64 interval;
 	__u32 id;
-	__u32 padding[3];
+	/* Nothing but services and time have to be looked at: no TCP state, interface or rate. */
+	__u32 plain;
+	__u32 padding[2];
 };
 
 struct guard_hits {

@@ -59,8 +59,8 @@ static __always_inline void *element(rules_t rules, __u32 number, __u32 size)
 /* BPF_MAP_TYPE_ARENA, which the headers of some distributions do not have yet. */
 #define MAP_TYPE_ARENA 33
 
-/* Where the set begins. */
-typedef __u64 rules_t;
+/* Where the set begins. Such numbers may wrap: no arena is longer than they reach. */
+typedef __u32 rules_t;
 
 struct {
 	__uint(type, MAP_TYPE_ARENA);
@@ -76,13 +76,13 @@ static __always_inline bool find_rules(rules_t *rules)
 	/* Nothing else tells the kernel which arena is meant. */
 	asm volatile("" :: "r"(&guard_set));
 	first = ((volatile struct guard_arena __rules *)0)->current;
-	*rules = (__u64)first * GUARD_LINE;
+	*rules = first * GUARD_LINE;
 	return first;
 }
 
 static __always_inline void __rules *element(rules_t rules, __u32 number, __u32 size)
 {
-	return (void __rules *)(rules + (__u64)number * size);
+	return (void __rules *)(__u64)(rules + number * size);
 }
 
 /* What was never written reads as zeroes. */

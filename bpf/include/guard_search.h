@@ -37,7 +37,7 @@ struct search {
 	__u64 services;
 	/* The rule to try decides without being looked at: GUARD_FOUND_DENY or GUARD_FOUND_ALLOW, else zero. */
 	__u32 certain;
-	/* What came out. */
+	/* What came out; GUARD_FATES before. */
 	__u32 fate;
 };
 
@@ -48,18 +48,19 @@ struct view {
 	struct search *search;
 };
 
-/* Follows the branches that a key chooses. */
-static __always_inline __u64 walk(rules_t rules, __u64 word, const __u64 key[2])
+/* Follows the branches that a key chooses; one that is not `wide` has no second half. */
+static __always_inline __u64 walk(rules_t rules, __u64 word, const __u64 *key, bool wide)
 {
 	for (int branch = 0; branch < GUARD_DEEPEST; branch++) {
-		__u32 stride = word >> GUARD_STRIDE_SHIFT & 0xff, offset = word >> GUARD_OFFSET_SHIFT & 0xff;
-		__u64 half = offset < 64 ? key[0] : key[1];
+		__u64 shift = word >> GUARD_SHIFT_AT, half = key[0];
 		const __u64 __rules *entry;
 
-		if (!stride)
+		if (!shift)
 			break;
-		entry = ELEMENT(rules, const __u64,
-				(__u32)word + (__u32)(half << (offset & 63) >> (64 - stride & 63)));
+		if (wide && word >> GUARD_HALF_AT & 1)
+			half = key[1];
+		half = half << (word >> GUARD_OFFSET_AT & 63) >> shift;
+		entry = ELEMENT(rules, const __u64, (__u32)word + (__u32)half);
 		if (MISSING(entry))
 			return 0;
 		word = *entry;
@@ -79,9 +80,9 @@ static __always_inline bool covers(const struct guard_prefix __rules *prefix, co
 static __always_inline void open_list(struct view *view, __u64 services)
 {
 	struct search *search = view->search;
-	const __u64 key[2] = { (__u64)search->packet.service << (64 - GUARD_SERVICE_BITS), 0 };
-	__u64 found = walk(view->rules, services, key);
-	__u32 kind = found >> GUARD_OFFSET_SHIFT;
+	const __u64 key = (__u64)search->packet.service << (64 - GUARD_SERVICE_BITS);
+	__u64 found = walk(view->rules, services, &key, false);
+	__u32 kind = found >> GUARD_KIND_AT;
 
 	if (kind == GUARD_FOUND_LIST) {
 		search->list = found;
@@ -116,7 +117,7 @@ static __always_inline bool open_prefix(struct view *view)
 	search->source = prefix->parent;
 	if (covers(prefix, search->packet.source)) {
 		search->services = prefix->services;
-		search->destination = walk(view->rules, prefix->destinations, search->packet.destination);
+		search->destination = walk(view->rules, prefix->destinations, search->packet.destination, true);
 	}
 	return true;
 }
@@ -250,8 +251,8 @@ static long step(__u32 turn, struct view *view)
 static __always_inline __u32 by_default(rules_t rules, const struct guard_header __rules *header, __u32 ifindex,
 					bool discovery)
 {
-	const __u64 key[2] = { (__u64)ifindex << 32, 0 };
-	__u32 at = walk(rules, header->defaults, key);
+	const __u64 key = (__u64)ifindex << 32;
+	__u32 at = walk(rules, header->defaults, &key, false);
 	const struct guard_rule __rules *rule = ELEMENT(rules, const struct guard_rule, at);
 
 	if (!at || MISSING(rule) || rule->ifindex != ifindex)
@@ -262,7 +263,6 @@ static __always_inline __u32 by_default(rules_t rules, const struct guard_header
 	return rule->action == GUARD_ALLOW ? GUARD_DEFAULT_ALLOWED : GUARD_DEFAULT_DENIED;
 }
 
-#define UNDECIDED GUARD_FATES
 /* More than the longest search takes: the kernel's limit. */
 #define STEPS (8 << 20)
 
@@ -282,9 +282,9 @@ __noinline int judge(struct search *search)
 		return GUARD_DEFAULT_ALLOWED;
 	view.header = header;
 	search->source = walk(view.rules, search->packet.ipv6 ? header->sources[1] : header->sources[0],
-			      search->packet.source);
+			      search->packet.source, true);
 	bpf_loop(STEPS, step, &view, 0);
-	if (search->fate != UNDECIDED)
+	if (search->fate != GUARD_FATES)
 		return search->fate;
 	return by_default(view.rules, header, search->packet.ifindex, search->packet.discovery);
 }

@@ -321,7 +321,8 @@ fn rule_line(rule: &Rule) -> GuardRule {
         expires: rule.expires.unwrap_or(0),
         interval: rule.rate.map_or(0, interval),
         id: rule.id,
-        padding: [0; 3],
+        plain: (rule.what.on.is_none() && rule.what.tcp.is_none() && rule.rate.is_none()).into(),
+        padding: [0; 2],
     }
 }
 
@@ -338,7 +339,8 @@ fn default_line(default: &Default) -> GuardRule {
         expires: 0,
         interval: 0,
         id: 0,
-        padding: [0; 3],
+        plain: 0,
+        padding: [0; 2],
     }
 }
 

@@ -5,8 +5,9 @@
 use std::collections::HashMap;
 
 use trawl_kernel::layout::guard::{
-    GUARD_FOUND_ALLOW, GUARD_FOUND_DENY, GUARD_FOUND_LINE, GUARD_FOUND_LIST, GUARD_LAST,
-    GUARD_NARROWEST, GUARD_OFFSET_SHIFT, GUARD_SERVICE_BITS, GUARD_STRIDE_SHIFT, GUARD_WIDEST,
+    GUARD_FOUND_ALLOW, GUARD_FOUND_DENY, GUARD_FOUND_LINE, GUARD_FOUND_LIST, GUARD_HALF_AT,
+    GUARD_KIND_AT, GUARD_LAST, GUARD_NARROWEST, GUARD_OFFSET_AT, GUARD_SERVICE_BITS,
+    GUARD_SHIFT_AT, GUARD_WIDEST,
 };
 
 use super::rule::{Action, Services};
@@ -48,7 +49,7 @@ pub struct Pool {
 }
 
 fn found(kind: usize, at: usize) -> u64 {
-    (kind as u64) << GUARD_OFFSET_SHIFT | at as u64
+    (kind as u64) << GUARD_KIND_AT | at as u64
 }
 
 fn bits(key: u128, offset: u32, count: u32) -> usize {
@@ -82,8 +83,9 @@ impl Pool {
 
     fn branch(&self, at: usize, offset: u32, stride: u32) -> u64 {
         (self.first + at) as u64
-            | u64::from(offset) << GUARD_OFFSET_SHIFT
-            | u64::from(stride) << GUARD_STRIDE_SHIFT
+            | u64::from(offset / HALF) << GUARD_HALF_AT
+            | u64::from(offset % HALF) << GUARD_OFFSET_AT
+            | u64::from(HALF - stride) << GUARD_SHIFT_AT
     }
 
     /// Where to begin to search for one of these. They are sorted, and none begins another.
@@ -239,16 +241,23 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// The word that the key chooses; none where the search is over.
+    fn slot(word: u64, key: u128) -> Option<usize> {
+        let shift = word >> GUARD_SHIFT_AT;
+        let half = match word >> GUARD_HALF_AT & 1 {
+            0 => (key >> 64) as u64,
+            _ => key as u64,
+        };
+        let chosen = half << (word >> GUARD_OFFSET_AT & 63) >> shift;
+        (shift != 0).then_some(word as u32 as usize + chosen as usize)
+    }
+
     /// The search as the program does it.
     fn walk(pool: &Pool, mut word: u64, key: u128) -> u64 {
-        loop {
-            let stride = (word >> GUARD_STRIDE_SHIFT & 0xff) as u32;
-            let offset = (word >> GUARD_OFFSET_SHIFT & 0xff) as u32;
-            if stride == 0 {
-                return word;
-            }
-            word = pool.words[word as u32 as usize + bits(key, offset, stride) - pool.first];
+        while let Some(slot) = slot(word, key) {
+            word = pool.words[slot - pool.first];
         }
+        word
     }
 
     fn entries(prefixes: &[(u128, u32)]) -> Vec<Entry> {
@@ -336,7 +345,7 @@ mod tests {
 
     fn lines(pool: &Pool, word: u64) -> Vec<u32> {
         let at = word as u32 as usize;
-        match (word >> GUARD_OFFSET_SHIFT) as usize {
+        match (word >> GUARD_KIND_AT) as usize {
             0 => Vec::new(),
             GUARD_FOUND_LINE | GUARD_FOUND_DENY | GUARD_FOUND_ALLOW => vec![at as u32],
             _ => {
@@ -370,13 +379,8 @@ mod tests {
         assert!(pool.words.len() < 300_000, "{} words", pool.words.len());
         let mut word = start;
         let mut steps = 0;
-        while word >> GUARD_STRIDE_SHIFT != 0 {
-            let (stride, offset) = (
-                word >> GUARD_STRIDE_SHIFT,
-                word >> GUARD_OFFSET_SHIFT & 0xff,
-            );
-            word = pool.words
-                [word as u32 as usize + bits(all[77_777].key, offset as u32, stride as u32)];
+        while let Some(slot) = slot(word, all[77_777].key) {
+            word = pool.words[slot];
             steps += 1;
         }
         assert_eq!((word as u32, steps), (77_778, 2));
