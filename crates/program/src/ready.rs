@@ -15,7 +15,7 @@ use trawl_kernel::netns::{self, Namespace, run_maybe_in};
 use trawl_kernel::{Error, Result};
 
 use crate::site::Site;
-use crate::standing::all_changes;
+use crate::standing::{Standing, all_changes};
 
 const GRO: &str = "rx-gro";
 const CHECKSUMS_LEFT: [&str; 2] = ["tx-checksum-ip-generic", "tx-checksum-sctp"];
@@ -92,6 +92,12 @@ impl Readiness {
         let Some(peer) = other_end(site, &site.link()?)? else {
             return Ok(());
         };
+        // Held once more, it outlives the program that it was put there for.
+        let own = Standing::all(site)?;
+        if let Some(link) = own.iter().find_map(Standing::peer_link) {
+            self.link = Some(link);
+            return Ok(());
+        }
         if peer.link.xdp.iter().any(|one| one.mode == XdpMode::Native) {
             return Ok(());
         }

@@ -102,6 +102,13 @@ impl Standing {
         self.directory.join(MAPS)
     }
 
+    /// What keeps a program on the other end of a veth for it, while that is attached.
+    pub(crate) fn peer_link(&self) -> Option<OwnedFd> {
+        let link = bpffs::open_link(&self.directory.join(PEER_LINK)).ok()?;
+        let attached = info::link(link.as_fd()).is_ok_and(|about| about.ifindex != 0);
+        attached.then_some(link)
+    }
+
     /// Takes it off the interface, with all that was made for it.
     pub fn detach(self, site: &Site) -> Result<()> {
         let _lock = site.lock()?;

@@ -250,3 +250,32 @@ fn what_makes_no_sense_is_refused() {
     assert!(none.contains("no bundled program is on it"), "{none}");
     nothing_attached(&lab.pair.b);
 }
+
+/// The program on the other end belongs to the one that goes as much as to the one that comes.
+#[test]
+fn tx_in_the_place_of_tx_still_sends_back() {
+    let Some(lab) = Lab::with(PairOptions {
+        gro: false,
+        ..PairOptions::default()
+    }) else {
+        return;
+    };
+    let place = lab.receiver();
+    done(&["xdp", "load", &place, "tx"]);
+    for more in [&[][..], &["--touch", "parse"], &["--prio", "5"]] {
+        let load = ["xdp", "load", &place, "tx", "--replace"];
+        done(&[&load[..], more].concat());
+        assert!(xdp_on(&lab.pair.a).is_some(), "{more:?}");
+    }
+    let file = lab.file("file.pcapng");
+    let sender = lab.sender();
+    let what = [
+        "-i", &sender, "--tap", "packet", "-Q", "in", "-c", "3", "-w", &file,
+    ];
+    let capture = Capture::start(&lab, &what);
+    lab.send(&[frames::silent(64)], 3);
+    capture.wait().summary_of_success();
+    done(&["xdp", "unload", &place]);
+    nothing_attached(&lab.pair.a);
+    nothing_attached(&lab.pair.b);
+}

@@ -20,6 +20,7 @@ mod refusals;
 mod replay;
 mod rfc2544;
 mod route;
+mod route_choices;
 mod route_reasons;
 mod route_vlan;
 mod sharing;

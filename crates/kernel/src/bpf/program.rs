@@ -12,6 +12,8 @@ pub const SCHED_CLS: u32 = libbpf_sys::BPF_PROG_TYPE_SCHED_CLS;
 pub const SOCKET_FILTER: u32 = libbpf_sys::BPF_PROG_TYPE_SOCKET_FILTER;
 pub const RAW_TRACEPOINT: u32 = libbpf_sys::BPF_PROG_TYPE_RAW_TRACEPOINT;
 pub const TRACING: u32 = libbpf_sys::BPF_PROG_TYPE_TRACING;
+/// In the place of a function of another program.
+pub const EXTENSION: u32 = libbpf_sys::BPF_PROG_TYPE_EXT;
 pub const ATTACH_FENTRY: u32 = libbpf_sys::BPF_TRACE_FENTRY;
 pub const ATTACH_FEXIT: u32 = libbpf_sys::BPF_TRACE_FEXIT;
 pub const ATTACH_XDP: u32 = libbpf_sys::BPF_XDP;

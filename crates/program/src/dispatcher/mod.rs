@@ -88,6 +88,13 @@ fn members(id: u32, dispatcher: BorrowedFd<'_>, slots: usize) -> Vec<Member> {
         if target != id {
             return None;
         }
+        // A capture that looks at the dispatcher has a link to its function too.
+        let stands_in = program::open_by_id(about.program)
+            .and_then(|fd| info::program(fd.as_fd()))
+            .is_ok_and(|found| found.kind == program::EXTENSION);
+        if !stands_in {
+            return None;
+        }
         Some(Member {
             slot: slot_of(function)?,
             program: about.program,

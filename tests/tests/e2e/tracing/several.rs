@@ -73,6 +73,8 @@ fn programs_of_one_name_are_told_apart_and_each_is_seen_once() {
     let capture = Capture::start(&lab, &["-i", &place, "-p", "passes", "-w", &file]);
     lab.send(&[frames::silent(64)], 3);
     capture.wait_recorded(6);
+    // Those who look are no members of the chain.
+    assert_eq!(programs_on(&place).len(), 2);
     // The one that stays is not looked at twice.
     succeeds(&["xdp", "unload", &place, &ids[0].to_string()]);
     capture.wait_said("passes is not run any more");
