@@ -1,21 +1,17 @@
 //! Rule files: TOML, read as a whole before anything is changed; what is wrong is told with its line and column.
 
+mod notation;
+
 use std::collections::HashMap;
-use std::fmt::Display;
 use std::path::Path;
-use std::str::FromStr;
 use std::time::Duration;
 
-use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
-use toml::Spanned;
 use trawl_kernel::{Error, Result};
 
-use super::names;
+use self::notation::{Entry, PresetEntry, Whole};
 use super::prefix::Prefix;
-use super::preset::Preset;
-use super::rule::{Action, IcmpType, Match, Ports, TcpState};
+use super::rule::{Action, Match, TcpState};
 use super::set::Draft;
-use super::text;
 
 /// Lists of prefixes are longer than anything else that is read.
 const LARGEST: u64 = 256 << 20;
@@ -35,193 +31,6 @@ pub struct FileRule {
     /// Where it stands in the file, for messages.
     pub place: String,
 }
-
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Whole {
-    default: Option<ActionName>,
-    #[serde(default)]
-    rule: Vec<Spanned<Entry>>,
-    #[serde(default)]
-    preset: Vec<Spanned<PresetEntry>>,
-}
-
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Entry {
-    action: ActionName,
-    #[serde(default)]
-    src: Many<Text<Prefix>>,
-    /// A file with one prefix on each line.
-    src_file: Option<Spanned<String>>,
-    #[serde(default)]
-    dst: Many<Text<Prefix>>,
-    proto: Option<Protocol>,
-    #[serde(default)]
-    port: Many<Text<Ports>>,
-    icmp: Option<Icmp>,
-    #[serde(default)]
-    syn: bool,
-    #[serde(default)]
-    established: bool,
-    on: Option<String>,
-    rate: Option<Rate>,
-    #[serde(rename = "for")]
-    lasts: Option<Lasts>,
-}
-
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PresetEntry {
-    name: Text<Preset>,
-    rate: Option<Rate>,
-    on: Option<String>,
-}
-
-#[derive(Clone, Copy, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum ActionName {
-    Deny,
-    Allow,
-}
-
-impl From<ActionName> for Action {
-    fn from(name: ActionName) -> Self {
-        match name {
-            ActionName::Deny => Self::Deny,
-            ActionName::Allow => Self::Allow,
-        }
-    }
-}
-
-/// One, or a list of them.
-struct Many<T>(Vec<T>);
-
-impl<T> Default for Many<T> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
-}
-
-impl<'de, T: Deserialize<'de> + FromScalar> Deserialize<'de> for Many<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OneOrMore<T>(std::marker::PhantomData<T>);
-        impl<'de, T: Deserialize<'de> + FromScalar> Visitor<'de> for OneOrMore<T> {
-            type Value = Vec<T>;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a value or a list of values")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Vec<T>, E> {
-                T::from_scalar(text).map(|one| vec![one]).map_err(E::custom)
-            }
-
-            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Vec<T>, E> {
-                self.visit_str(&number.to_string())
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
-                let mut all = Vec::new();
-                while let Some(one) = list.next_element()? {
-                    all.push(one);
-                }
-                match all.is_empty() {
-                    // It would be about everything, which nobody means by an empty list.
-                    true => Err(de::Error::custom("the list is empty")),
-                    false => Ok(all),
-                }
-            }
-        }
-        deserializer
-            .deserialize_any(OneOrMore(std::marker::PhantomData))
-            .map(Self)
-    }
-}
-
-/// What can be read from a text or a number.
-trait FromScalar: Sized {
-    fn from_scalar(text: &str) -> Result<Self, String>;
-}
-
-/// Something with a text for people.
-struct Text<T>(T);
-
-impl<T: FromStr<Err: Display>> FromScalar for Text<T> {
-    fn from_scalar(text: &str) -> Result<Self, String> {
-        text.parse().map(Self).map_err(|e: T::Err| e.to_string())
-    }
-}
-
-struct Protocol(u8);
-
-impl FromScalar for Protocol {
-    fn from_scalar(text: &str) -> Result<Self, String> {
-        names::protocol(text).map(Self)
-    }
-}
-
-struct Icmp(IcmpType);
-
-impl FromScalar for Icmp {
-    fn from_scalar(text: &str) -> Result<Self, String> {
-        let (v4, v6) = names::icmp_type(text)?;
-        Ok(Self(IcmpType { v4, v6 }))
-    }
-}
-
-struct Rate(u64);
-
-impl FromScalar for Rate {
-    fn from_scalar(text: &str) -> Result<Self, String> {
-        text::rate(text).map(Self)
-    }
-}
-
-struct Lasts(Duration);
-
-impl FromScalar for Lasts {
-    fn from_scalar(text: &str) -> Result<Self, String> {
-        text::duration(text).map(Self)
-    }
-}
-
-struct Scalar<T>(std::marker::PhantomData<T>);
-
-impl<T: FromScalar> Visitor<'_> for Scalar<T> {
-    type Value = T;
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a text or a number")
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
-        T::from_scalar(text).map_err(E::custom)
-    }
-
-    fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
-        self.visit_str(&number.to_string())
-    }
-}
-
-macro_rules! scalars {
-    ($($kind:ty),*) => {
-        $(impl<'de> Deserialize<'de> for $kind {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                deserializer.deserialize_any(Scalar(std::marker::PhantomData))
-            }
-        })*
-    };
-}
-scalars!(
-    Text<Prefix>,
-    Text<Ports>,
-    Text<Preset>,
-    Protocol,
-    Icmp,
-    Rate,
-    Lasts
-);
 
 impl RuleFile {
     pub fn read(path: &Path) -> Result<Self> {

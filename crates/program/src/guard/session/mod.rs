@@ -1,0 +1,296 @@
+//! The remote session that a command is typed in, and whether new rules would cut it.
+
+mod origin;
+mod ways;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use trawl_kernel::netns::Namespace;
+use trawl_kernel::{Error, Result, clock};
+
+use super::model::{self, Packet};
+use super::names::TCP;
+use super::prefix::Prefix;
+use super::rule::{Action, Match, Ports, Rule};
+use super::set::{Draft, RuleSet};
+
+/// What a person at work needs: a session held below that is as good as cut.
+const ENOUGH_PACKETS: u64 = 100;
+
+/// A connection from a client to the server that the command runs under.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Session {
+    pub client: IpAddr,
+    pub server: Option<IpAddr>,
+    pub port: u16,
+    /// The namespace that the server's socket is in, where it was seen.
+    seen_in: Option<(u64, u64)>,
+}
+
+/// Refuses rules that would cut a session which those before let through.
+pub fn check(namespace: Option<&Namespace>, before: &RuleSet, after: &RuleSet) -> Result<()> {
+    for session in origin::sessions() {
+        if !ways::is_of(&session, namespace)? {
+            continue;
+        }
+        let ways = ways::of(&session, namespace)?;
+        for default in &after.defaults {
+            let on = default.on.index;
+            if ways.as_ref().is_some_and(|ways| !ways.contains(&on)) {
+                continue;
+            }
+            let packet = session.packet(on);
+            let was_guarded = before.defaults.iter().any(|old| old.on.index == on);
+            let was_cut = was_guarded && end_of(before, &packet).is_some();
+            if let Some(end) = end_of(after, &packet)
+                && !was_cut
+            {
+                return Err(refusal(&session, namespace, after, &packet, &end));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Why a session ends.
+enum End {
+    Rule(String),
+    Default(String),
+    /// The rule that lets it in is over at some time.
+    LaterThan(String),
+}
+
+/// Whether packets of a session are dropped, now or when rules have ended.
+fn end_of(set: &RuleSet, packet: &Packet) -> Option<End> {
+    let now = clock::monotonic();
+    let about = model::in_order(&set.rules, packet);
+    let mut moments: Vec<u64> = about
+        .iter()
+        .filter_map(|rule| rule.expires)
+        .filter(|end| *end > now)
+        .collect();
+    moments.push(now);
+    moments.sort_unstable();
+    moments.into_iter().find_map(|moment| {
+        let by_rule = |rule: &Rule| End::Rule(format!("rule {} ({rule})", rule.id));
+        let alive = || about.iter().filter(|rule| !rule.is_expired(moment));
+        let (action, rule) = model::judge(set, packet, moment);
+        let before_it = alive()
+            .take_while(|one| rule.is_none_or(|rule| one.id != rule.id))
+            .copied();
+        let slow = |rule: &&Rule| rule.rate.is_some_and(|rate| rate < ENOUGH_PACKETS);
+        if let Some(limit) = before_it.chain(rule).find(slow) {
+            return Some(by_rule(limit));
+        }
+        match (action, rule) {
+            (Action::Allow, _) => None,
+            _ if moment > now => {
+                let over = about.iter().find(|one| one.expires == Some(moment));
+                Some(End::LaterThan(over.map_or(String::new(), |rule| {
+                    format!("rule {} ({rule})", rule.id)
+                })))
+            }
+            (Action::Deny, Some(rule)) => Some(by_rule(rule)),
+            (Action::Deny, None) => {
+                let on = set
+                    .defaults
+                    .iter()
+                    .find(|default| default.on.index == packet.on);
+                Some(End::Default(
+                    on.map_or(String::new(), |default| default.on.name.clone()),
+                ))
+            }
+        }
+    })
+}
+
+fn refusal(
+    session: &Session,
+    namespace: Option<&Namespace>,
+    set: &RuleSet,
+    packet: &Packet,
+    end: &End,
+) -> Error {
+    let why = match end {
+        End::Rule(rule) => format!("{rule} would cut"),
+        End::Default(interface) => format!("a default of deny on {interface} would cut"),
+        End::LaterThan(rule) => format!("when {rule} ends, nothing lets in any more"),
+    };
+    let error = Error::failed(
+        "the rules stay as they are",
+        format!(
+            "{why} the session from {} that this command was typed in",
+            session.client
+        ),
+    );
+    let place = namespace.map_or(String::new(), |one| format!(" --netns {}", one.label()));
+    match session.remedy(set, packet) {
+        Some(what) => error.mend(format!(
+            "trawl guard allow{what}{place} lets it in; --yes does without"
+        )),
+        None => error.mend("--yes does it all the same"),
+    }
+}
+
+impl Session {
+    fn packet(&self, on: u32) -> Packet {
+        let unspecified: IpAddr = match self.client {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        model::of_connection(
+            self.client,
+            self.server.unwrap_or(unspecified),
+            self.port,
+            on,
+        )
+    }
+
+    /// The widest rule that would let it in.
+    fn remedy(&self, set: &RuleSet, packet: &Packet) -> Option<Match> {
+        let port = Match {
+            source: Some(Prefix::host(self.client)),
+            protocol: Some(TCP),
+            ports: Some(Ports {
+                first: self.port,
+                last: self.port,
+            }),
+            ..Match::default()
+        };
+        let exact = Match {
+            destination: self.server.map(Prefix::host),
+            ..port.clone()
+        };
+        [port, exact].into_iter().find(|what| {
+            let mut helped = set.clone();
+            let draft = Draft {
+                action: Action::Allow,
+                what: what.clone(),
+                rate: None,
+                expires: None,
+            };
+            !helped.add(draft).replaced && end_of(&helped, packet).is_none()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::rule::On;
+
+    fn session() -> Session {
+        Session {
+            client: "192.0.2.9".parse().unwrap(),
+            server: Some("198.51.100.1".parse().unwrap()),
+            port: 22,
+            seen_in: None,
+        }
+    }
+
+    fn set(default: Action) -> RuleSet {
+        let mut set = RuleSet::default();
+        set.set_default(
+            On {
+                index: 2,
+                name: "eth0".to_owned(),
+            },
+            default,
+        );
+        set
+    }
+
+    fn allow(what: Match, expires: Option<u64>) -> Draft {
+        Draft {
+            action: Action::Allow,
+            what,
+            rate: None,
+            expires,
+        }
+    }
+
+    #[test]
+    fn a_default_of_deny_cuts_and_the_remedy_helps() {
+        let (session, deny) = (session(), set(Action::Deny));
+        let packet = session.packet(2);
+        assert!(end_of(&set(Action::Allow), &packet).is_none());
+        assert!(matches!(end_of(&deny, &packet), Some(End::Default(on)) if on == "eth0"));
+        let error = refusal(
+            &session,
+            None,
+            &deny,
+            &packet,
+            &end_of(&deny, &packet).unwrap(),
+        )
+        .to_string();
+        assert!(
+            error.contains("trawl guard allow --src 192.0.2.9 --proto tcp --port 22"),
+            "{error}"
+        );
+        let mut helped = deny.clone();
+        helped.add(allow(session.remedy(&deny, &packet).unwrap(), None));
+        assert!(end_of(&helped, &packet).is_none());
+    }
+
+    #[test]
+    fn a_rule_that_ends_is_no_way_in() {
+        let mut set = set(Action::Deny);
+        let packet = session().packet(2);
+        set.add(allow(
+            Match::default(),
+            Some(clock::monotonic() + 1_000_000_000_000),
+        ));
+        assert!(
+            matches!(end_of(&set, &packet), Some(End::LaterThan(rule)) if rule.starts_with("rule 1"))
+        );
+    }
+
+    #[test]
+    fn a_rule_against_the_session_and_a_low_rate_cut() {
+        let mut set = set(Action::Allow);
+        let packet = session().packet(2);
+        let host = Match {
+            source: Some("192.0.2.0/24".parse().unwrap()),
+            ..Match::default()
+        };
+        set.add(Draft {
+            action: Action::Deny,
+            what: host.clone(),
+            rate: Some(10),
+            expires: None,
+        });
+        assert!(matches!(end_of(&set, &packet), Some(End::Rule(_))));
+        set.add(Draft {
+            action: Action::Deny,
+            what: host.clone(),
+            rate: Some(10_000),
+            expires: None,
+        });
+        assert!(end_of(&set, &packet).is_none());
+        set.add(Draft {
+            action: Action::Deny,
+            what: host,
+            rate: None,
+            expires: None,
+        });
+        assert!(matches!(end_of(&set, &packet), Some(End::Rule(_))));
+        // Nothing but the rule itself could be put in its place.
+        let exact = Match {
+            source: Some("192.0.2.9".parse().unwrap()),
+            destination: Some("198.51.100.1".parse().unwrap()),
+            protocol: Some(TCP),
+            ports: Some(Ports {
+                first: 22,
+                last: 22,
+            }),
+            ..Match::default()
+        };
+        set.add(Draft {
+            action: Action::Deny,
+            what: exact,
+            rate: None,
+            expires: None,
+        });
+        assert_eq!(session().remedy(&set, &packet), None);
+    }
+}

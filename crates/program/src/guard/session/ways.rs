@@ -1,0 +1,90 @@
+//! The interfaces that a session's packets may come in by.
+
+use std::collections::HashSet;
+use std::net::UdpSocket;
+
+use trawl_kernel::Result;
+use trawl_kernel::netlink::{Link, Netlink};
+use trawl_kernel::netns::{Namespace, run_maybe_in};
+
+use super::Session;
+
+/// Whether the session may come through a namespace: its server's address is there, or it is nowhere to be found.
+pub fn is_of(session: &Session, namespace: Option<&Namespace>) -> Result<bool> {
+    let guarded = match namespace {
+        Some(namespace) => namespace.clone(),
+        None => Namespace::current()?,
+    };
+    let Some(server) = session.server else {
+        return Ok(true);
+    };
+    let is_here = |namespace| run_maybe_in(namespace, || UdpSocket::bind((server, 0)).is_ok());
+    if session.seen_in == Some(guarded.identity()) || is_here(namespace)? {
+        return Ok(true);
+    }
+    let is_elsewhere =
+        session.seen_in.is_some() || (Namespace::current()? != guarded && is_here(None)?);
+    Ok(!is_elsewhere)
+}
+
+/// The interfaces that the session may come in by: those that its answers leave by or that have the server's address,
+/// what they stand on, and what stands on them. `None` where that cannot be told.
+pub fn of(session: &Session, namespace: Option<&Namespace>) -> Result<Option<HashSet<u32>>> {
+    let mut netlink = Netlink::open(namespace)?;
+    let mut ways: HashSet<u32> = HashSet::new();
+    if let Some(server) = session.server {
+        ways.extend(netlink.interface_with(server)?);
+    }
+    ways.extend(netlink.interface_towards(session.client)?);
+    if ways.is_empty() {
+        return Ok(None);
+    }
+    let links = netlink.links()?;
+    if links
+        .iter()
+        .any(|link| ways.contains(&link.index) && is_tunnel(link))
+    {
+        return Ok(None);
+    }
+    loop {
+        let before = ways.len();
+        for link in &links {
+            // A bridge's or a bond's port, and a VLAN's lower device. A veth names its peer in the same place.
+            let lower = link
+                .peer_index
+                .filter(|_| link.kind.as_deref() != Some("veth"));
+            if link.master.is_some_and(|master| ways.contains(&master)) {
+                ways.insert(link.index);
+            }
+            if ways.contains(&link.index) {
+                ways.extend(lower);
+            }
+        }
+        if ways.len() == before {
+            return Ok(Some(ways));
+        }
+    }
+}
+
+/// Its packets come in by another interface, inside of others that nothing is known of.
+fn is_tunnel(link: &Link) -> bool {
+    const KINDS: [&str; 14] = [
+        "tun",
+        "wireguard",
+        "vxlan",
+        "geneve",
+        "gre",
+        "gretap",
+        "ip6gre",
+        "ip6gretap",
+        "ipip",
+        "sit",
+        "ip6tnl",
+        "vti",
+        "xfrm",
+        "ppp",
+    ];
+    link.kind
+        .as_deref()
+        .is_some_and(|kind| KINDS.contains(&kind))
+}

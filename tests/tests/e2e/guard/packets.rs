@@ -1,0 +1,220 @@
+//! What becomes of packets, and that each is counted once.
+
+use super::*;
+
+const SIZE: usize = 8 << 20;
+
+fn pattern() -> Vec<u8> {
+    (0..SIZE).map(|at| (at * 7 + at / 251) as u8).collect()
+}
+
+/// A transfer from a to b and back that is going on while `meanwhile` runs, and ends only after it.
+fn transfer_during(lab: &Lab, meanwhile: impl FnOnce()) {
+    let listener =
+        run_in(&lab.pair.b.namespace, || TcpListener::bind((B4, 7000))).expect("the namespace");
+    let listener = listener.expect("a listener");
+    std::thread::scope(|scope| {
+        let echo = scope.spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a client");
+            let mut got = vec![0; SIZE];
+            stream.read_exact(&mut got).expect("all of it");
+            stream.write_all(&got).expect("all of it back");
+        });
+        let stream = run_in(&lab.pair.a.namespace, || TcpStream::connect((B4, 7000)))
+            .expect("the namespace");
+        let mut stream = stream.expect("a connection");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .expect("a time");
+        let sent = pattern();
+        // The first half before, the rest during and after the flood.
+        stream.write_all(&sent[..SIZE / 2]).expect("the first half");
+        let mut writer = stream.try_clone().expect("a second handle");
+        let rest = sent[SIZE / 2..].to_vec();
+        let writing = scope.spawn(move || writer.write_all(&rest).expect("the rest"));
+        meanwhile();
+        let mut back = vec![0; SIZE];
+        stream.read_exact(&mut back).expect("all of it comes back");
+        assert!(back == sent, "bytes were changed");
+        writing.join().expect("no panic");
+        echo.join().expect("no panic");
+    });
+}
+
+#[test]
+fn floods_are_dropped_while_a_connection_holds() {
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded::load(&lab, &[]);
+    guarded.well(&["deny", "--proto", "udp", "--port", "9"]);
+    guarded.well(&["preset", "syn-flood", "--rate", "50"]);
+    guarded.well(&["preset", "ping-flood"]);
+    const FLOOD: u64 = 150_000;
+    let start = Instant::now();
+    transfer_during(&lab, || {
+        for flood in [udp_from(A4, 9), syn_from(A4), ping_from(A4)] {
+            guarded.send(&[flood], FLOOD);
+        }
+    });
+    let seconds = start.elapsed().as_secs() + 1;
+    assert_eq!(guarded.hits(1), FLOOD);
+    // What is under the rate passes: so many a second, and a tenth of a second's worth at once. One is the client's own.
+    for (rule, rate) in [(2, 50), (3, 10)] {
+        let hits = guarded.hits(rule);
+        let allowed = rate * seconds + rate / 10 + 2;
+        assert!(
+            hits <= FLOOD + 1 && hits + allowed >= FLOOD,
+            "rule {rule}: {hits} of {FLOOD}"
+        );
+    }
+    let figures = guarded.figures(&["seen", "passed", "dropped", "rule_denied", "over_rate"]);
+    assert_eq!(figures[0], figures[1] + figures[2]);
+    assert_eq!(figures[3], FLOOD);
+    assert_eq!(figures[4], guarded.hits(2) + guarded.hits(3));
+}
+
+#[test]
+fn a_default_of_deny_lets_in_what_rules_allow_and_counts_the_rest() {
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded::load(&lab, &["--default", "deny"]);
+    guarded.well(&[
+        "allow",
+        "--src",
+        "10.77.0.0/24",
+        "--proto",
+        "tcp",
+        "--port",
+        "7000-7001",
+    ]);
+    transfer_during(&lab, || guarded.send(&[udp_from(A4, 7000)], 1000));
+    let arp = Template::new()
+        .ethernet(FROM, TO)
+        .arp(Arp::request(FROM, A4, B4))
+        .frame_len(60)
+        .build();
+    let solicitation = Template::new()
+        .ethernet(FROM, TO)
+        .layer(Layer::Ipv6(Ipv6 {
+            src: "fd00:77::1".parse().expect("an address"),
+            dst: "fd00:77::2".parse().expect("an address"),
+            traffic_class: 0,
+            flow_label: 0,
+            hop_limit: 255,
+            next_header: None,
+        }))
+        .icmpv6(Icmp {
+            kind: 135,
+            ..Icmp::default()
+        })
+        .payload([0; 20])
+        .build();
+    for frame in [
+        frames::ipv6_udp(0),
+        frames::ipv4_udp(1),
+        frames::ipv6_udp(2),
+        arp,
+        solicitation,
+        frames::silent(64),
+    ] {
+        guarded.send(&[frame], 100);
+    }
+    let cut_short = udp_from(A4, 9)[..36].to_vec();
+    guarded.send(&[cut_short], 10);
+    let names = [
+        "default_denied",
+        "not_ip",
+        "discovery",
+        "malformed",
+        "rule_denied",
+        "over_rate",
+        "default_allowed",
+    ];
+    assert_eq!(guarded.figures(&names), [1300, 200, 100, 10, 0, 0, 0]);
+    let default = &guarded.list()["defaults"][0];
+    assert_eq!(
+        (default["action"].as_str(), default["hits"].as_u64()),
+        (Some("deny"), Some(1300))
+    );
+}
+
+#[test]
+fn generic_mode_and_both_cpus_count_the_same() {
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded::load(&lab, &["--mode", "skb"]);
+    assert_eq!(
+        xdp_on(&lab.pair.b).map(|(_, mode)| mode).as_deref(),
+        Some("skb")
+    );
+    guarded.well(&["deny", "--src", &STRANGER.to_string()]);
+    for cpu in 0..2 {
+        send_from(
+            &lab.pair.a,
+            &[udp_from(STRANGER, 9)],
+            5_000,
+            Engine::Packet,
+            Some(cpu),
+            None,
+        );
+    }
+    wait_until("all are counted", || guarded.hits(1) == 10_000);
+    assert_eq!(guarded.figures(&["seen", "dropped"]), [10_000, 10_000]);
+    guarded.well(&["load", "veth0", "--mode", "native"]);
+    assert_eq!(
+        xdp_on(&lab.pair.b).map(|(_, mode)| mode).as_deref(),
+        Some("native")
+    );
+    lab.send_from_two_cpus(&[udp_from(STRANGER, 9)], 50_000);
+    // The rule's hits go on; the interface's totals are those of the program that is there.
+    assert_eq!(guarded.hits(1), 110_000);
+    assert_eq!(guarded.figures(&["seen", "dropped"]), [100_000, 100_000]);
+}
+
+#[test]
+fn later_fragments_follow_what_lets_their_first_one_pass() {
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded::load(&lab, &["--default", "deny"]);
+    guarded.well(&["allow", "--proto", "udp", "--port", "53"]);
+    let fragment = |offset: u16, protocol: u8| {
+        let ip = Ipv4 {
+            fragment_offset: offset,
+            dont_fragment: false,
+            protocol: Some(protocol),
+            ..Ipv4::new(A4, B4)
+        };
+        Template::new()
+            .ethernet(FROM, TO)
+            .layer(Layer::Ipv4(ip))
+            .payload([7; 40])
+            .build()
+    };
+    guarded.send(&[fragment(1480, 17)], 100);
+    guarded.send(&[fragment(1480, 6)], 10);
+    // Made to write over the flags of the first one.
+    guarded.send(&[fragment(8, 6)], 1);
+    assert_eq!(
+        guarded.figures(&["rule_allowed", "default_denied", "malformed"]),
+        [100, 10, 1]
+    );
+}
+
+#[test]
+fn a_rate_holds_for_each_source() {
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded::load(&lab, &["--default", "deny"]);
+    guarded.well(&["allow", "--proto", "udp", "--rate", "100"]);
+    let start = Instant::now();
+    for last in 1..=3 {
+        guarded.send(&[udp_from(Ipv4Addr::new(192, 0, 2, last), 9)], 20_000);
+    }
+    let most = 3 * (start.elapsed().as_secs() + 1) * 100 + 3 * 11;
+    let rule = guarded.rule(1).expect("it is there");
+    let (passed, limited) = (
+        rule["hits"].as_u64().expect("a number"),
+        rule["limited"].as_u64().expect("a number"),
+    );
+    assert_eq!(passed + limited, 60_000);
+    assert!((3 * 10..=most).contains(&passed), "{passed} passed");
+    assert_eq!(
+        guarded.figures(&["rule_allowed", "over_rate"]),
+        [passed, limited]
+    );
+}

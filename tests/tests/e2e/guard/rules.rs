@@ -1,0 +1,167 @@
+//! Rules that are added, replaced, read from files, and that end.
+
+use super::*;
+
+#[test]
+fn a_rule_ends_by_itself() {
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded::load(&lab, &[]);
+    guarded.well(&["deny", "--src", &STRANGER.to_string(), "--for", "1h"]);
+    guarded.well(&[
+        "deny",
+        "--src",
+        &STRANGER.to_string(),
+        "--proto",
+        "udp",
+        "--for",
+        "400ms",
+    ]);
+    let left = guarded.rule(1).expect("it is there")["expires_in"]
+        .as_f64()
+        .expect("a number");
+    assert!(left > 3_000.0 && left <= 3_600.0, "{left}");
+    wait_until("the rule is over", || guarded.rule(2).is_none());
+    guarded.send(&[udp_from(STRANGER, 9)], 1000);
+    assert_eq!(guarded.hits(1), 1000);
+    // The kernel looks at the time itself: no command is needed in between.
+    guarded.well(&["deny", "--src", "192.0.2.67", "--for", "100ms"]);
+    wait_until("the rule is over in the kernel", || {
+        let before = guarded.figures(&["default_allowed"])[0];
+        guarded.send(&[udp_from(Ipv4Addr::new(192, 0, 2, 67), 9)], 10);
+        guarded.figures(&["default_allowed"])[0] == before + 10
+    });
+}
+
+#[test]
+fn a_file_is_applied_as_a_whole_or_not_at_all() {
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded::load(&lab, &[]);
+    let by_source = "[[rule]]\naction = \"deny\"\nsrc = \"192.0.2.0/24\"\n";
+    let by_port = "[[rule]]\naction = \"deny\"\nproto = \"udp\"\nport = 9\n";
+    assert!(guarded.apply(by_source).status.success());
+    let before = guarded.list();
+    for (bad, place) in [
+        (
+            "[[rule]]\naction = \"deny\"\n[[rule]]\naction = \"allow\"\nsrc = \"300.0.0.1\"\n",
+            "line 5, column 7",
+        ),
+        (
+            "default = \"deny\"\n[[rule]]\naction = \"deny\"\non = \"nowhere\"\n",
+            "nowhere",
+        ),
+        ("nonsense", "line 1"),
+    ] {
+        let output = guarded.apply(bad);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(place), "{said}");
+        assert_eq!(guarded.list(), before);
+    }
+    // Either set drops each of these frames; half of both would let some pass.
+    const FLOOD: u64 = 1_000_000;
+    std::thread::scope(|scope| {
+        let flood = scope.spawn(|| guarded.send(&[udp_from(STRANGER, 9)], FLOOD));
+        let mut applied = 0;
+        while !flood.is_finished() || applied == 0 {
+            let rules = if applied % 2 == 0 { by_port } else { by_source };
+            assert!(guarded.apply(rules).status.success());
+            applied += 1;
+        }
+        flood.join().expect("no panic");
+    });
+    assert_eq!(
+        guarded.figures(&["seen", "rule_denied", "passed"]),
+        [FLOOD, FLOOD, 0]
+    );
+}
+
+#[test]
+fn hits_are_kept_through_changes() {
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded::load(&lab, &[]);
+    guarded.well(&["deny", "--src", &STRANGER.to_string()]);
+    const FLOOD: u64 = 600_000;
+    std::thread::scope(|scope| {
+        let flood = scope.spawn(|| guarded.send(&[udp_from(STRANGER, 9)], FLOOD));
+        let mut other = 1;
+        while !flood.is_finished() && other < 200 {
+            guarded.well(&["deny", "--src", &format!("10.1.1.{other}")]);
+            other += 1;
+        }
+        flood.join().expect("no panic");
+    });
+    assert_eq!(guarded.hits(1), FLOOD);
+    assert_eq!(
+        guarded.well(&["deny", "--src", &STRANGER.to_string(), "--for", "1h"]),
+        format!("rule 1: deny --src {STRANGER} (in the place of the one about the same packets)\n")
+    );
+    assert_eq!(guarded.hits(1), FLOOD);
+}
+
+#[test]
+fn a_hundred_thousand_prefixes() {
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded::load(&lab, &[]);
+    let list: String = (0..100_000u32)
+        .map(|number| format!("{}\n", Ipv4Addr::from_bits(0x0b00_0000 + number * 3)))
+        .collect();
+    std::fs::write(lab.path("list"), list).expect("a file");
+    let applied = guarded.apply("[[rule]]\naction = \"deny\"\nsrc-file = \"list\"\n");
+    assert_eq!(
+        String::from_utf8_lossy(&applied.stdout),
+        "100000 rules in force\n"
+    );
+    for number in [0u32, 3, 6, 150_000, 299_997] {
+        for beside in 0..3 {
+            guarded.send(
+                &[udp_from(
+                    Ipv4Addr::from_bits(0x0b00_0000 + number + beside),
+                    9,
+                )],
+                10,
+            );
+        }
+    }
+    assert_eq!(
+        guarded.figures(&["rule_denied", "default_allowed"]),
+        [50, 100]
+    );
+    assert_eq!(
+        guarded.list()["rules"].as_array().map(Vec::len),
+        Some(100_000)
+    );
+    assert_eq!(guarded.well(&["remove", "--all"]), "removed 100000 rules\n");
+}
+
+#[test]
+fn wrong_rules_are_wrong_usage() {
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded { lab: &lab };
+    for (arguments, words) in [
+        (vec!["deny", "--src", "10.0.0.1/8"], "10.0.0.0/8"),
+        (vec!["deny", "--proto", "gre", "--port", "5"], "no ports"),
+        (vec!["deny", "--proto", "tpc"], "protocol"),
+        (vec!["deny", "--port", "9-8"], "ends before"),
+        (vec!["deny", "--icmp", "echo"], "echo-request"),
+        (vec!["deny", "--rate", "0"], "rate"),
+        (vec!["deny", "--for", "soon"], "time"),
+        (
+            vec!["deny", "--src", "::1", "--dst", "10.0.0.1"],
+            "IP version",
+        ),
+        (vec!["preset", "flood"], "syn-flood"),
+        (vec!["remove"], "ID"),
+    ] {
+        let said = guarded.refused(2, &arguments);
+        assert!(said.contains(words), "{arguments:?}: {said}");
+    }
+    let said = guarded.refused(1, &["deny", "--on", "nowhere"]);
+    assert!(said.contains("nowhere"), "{said}");
+    let said = guarded.refused(1, &["remove", "7"]);
+    assert!(said.contains("none"), "{said}");
+    guarded.refused(1, &["stats"]);
+    assert!(!guarded.directory().exists());
+    // Somebody else's program stays.
+    let held = output("ip", &["-n", &lab.pair.b.name, "link", "show", "veth0"]);
+    assert!(held.status.success());
+}
