@@ -5,6 +5,8 @@
 
 mod compile;
 mod definition;
+#[doc(hidden)]
+pub mod exercise;
 pub mod file;
 pub mod live;
 pub mod model;

@@ -44,7 +44,11 @@ impl RuleFile {
     }
 
     /// `read_list` reads files that are named in the text.
-    fn parse(text: &str, name: &str, read_list: impl Fn(&str) -> Result<String>) -> Result<Self> {
+    pub(super) fn parse(
+        text: &str,
+        name: &str,
+        read_list: impl Fn(&str) -> Result<String>,
+    ) -> Result<Self> {
         let what = || format!("cannot read the rules in {name}");
         let at = |offset: usize| {
             let (line, column) = position(text, offset);

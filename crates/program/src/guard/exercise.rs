@@ -1,0 +1,104 @@
+//! For the fuzzer and its seeds: rule files and the values in them, of any text.
+
+use super::compile::compile;
+use super::file::RuleFile;
+use super::names;
+use super::prefix::Prefix;
+use super::preset::Preset;
+use super::rule::{IcmpType, Match, Ports, TcpState};
+use super::set::{Draft, RuleSet};
+use super::text;
+
+/// More are not compiled: that takes longer than a fuzzer has.
+const COMPILED: usize = 200;
+const CPUS: u32 = 2;
+
+/// A rule file; behind a zero byte, if there is one, the list that it may name.
+pub fn rule_file(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
+    let (rules, list) = text.split_once('\0').unwrap_or((text, ""));
+    rules.lines().for_each(values);
+    let Ok(file) = RuleFile::parse(rules, "a file", |_| Ok(list.to_owned())) else {
+        return;
+    };
+    let drafts: Vec<Draft> = file.rules.into_iter().map(|rule| rule.draft).collect();
+    for draft in &drafts {
+        let shown = draft.what.to_string();
+        assert_eq!(read_back(&shown), draft.what, "{shown}");
+    }
+    if drafts.len() <= COMPILED {
+        let mut set = RuleSet::default();
+        set.replace_all(drafts);
+        compile(&set, CPUS).expect("so few rules fit");
+    }
+}
+
+/// What a rule may be made of, as one word. What is understood is understood again as it is shown.
+fn values(word: &str) {
+    let _ = text::rate(word);
+    if let Ok(time) = text::duration(word) {
+        assert!(!time.is_zero(), "{word}");
+        let _ = text::short_duration(time);
+    }
+    if let Ok(prefix) = word.parse::<Prefix>() {
+        assert_eq!(prefix.to_string().parse(), Ok(prefix));
+    }
+    if let Ok(ports) = word.parse::<Ports>() {
+        assert_eq!(ports.to_string().parse(), Ok(ports));
+    }
+    if let Ok(preset) = word.parse::<Preset>() {
+        assert_eq!(preset.name(), word);
+    }
+    if let Ok(protocol) = names::protocol(word) {
+        let name = names::protocol_name(protocol);
+        assert_eq!(names::protocol(&name), Ok(protocol));
+    }
+    if let Ok((v4, v6)) = names::icmp_type(word) {
+        let name = names::icmp_type_name(v4, v6);
+        assert_eq!(names::icmp_type(&name), Ok((v4, v6)));
+    }
+}
+
+/// The options that a rule is shown as.
+fn read_back(shown: &str) -> Match {
+    let mut what = Match::default();
+    let mut words = shown.split_whitespace();
+    while let Some(option) = words.next() {
+        let mut value = || words.next().expect("an option has a value");
+        match option {
+            "--src" => what.source = value().parse().ok(),
+            "--dst" => what.destination = value().parse().ok(),
+            "--proto" => what.protocol = names::protocol(value()).ok(),
+            "--port" => what.ports = value().parse().ok(),
+            "--icmp" => {
+                let icmp = names::icmp_type(value()).ok();
+                what.icmp = icmp.map(|(v4, v6)| IcmpType { v4, v6 });
+            }
+            "--syn" => what.tcp = Some(TcpState::Syn),
+            "--established" => what.tcp = Some(TcpState::Established),
+            other => panic!("{other} in{shown}"),
+        }
+    }
+    what.complete().expect("it was a rule before")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fuzzer's seeds, and whatever it once found.
+    #[test]
+    fn seeds() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/guard_rules");
+        let entries = std::fs::read_dir(root).expect("the seeds are part of the source");
+        let mut seeds = 0;
+        for entry in entries {
+            let bytes = std::fs::read(entry.expect("an entry").path()).expect("a seed");
+            (0..=bytes.len()).for_each(|cut| rule_file(&bytes[..cut]));
+            seeds += 1;
+        }
+        assert!(seeds > 0);
+    }
+}

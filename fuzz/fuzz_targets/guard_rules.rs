@@ -1,0 +1,6 @@
+//! The guard's rule files, and the values in them.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| trawl_program::guard::exercise::rule_file(bytes));
