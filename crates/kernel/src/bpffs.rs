@@ -87,7 +87,9 @@ pub fn mount_usual() -> Result<()> {
             format!("cannot mount a BPF file system on {USUAL}"),
             e.into(),
         )
-        .mend("it takes root (CAP_SYS_ADMIN)")
+        .mend(format!(
+            "it takes root (CAP_SYS_ADMIN): mount -t bpf bpf {USUAL}"
+        ))
     })
 }
 

@@ -29,6 +29,7 @@ mod tappable;
 mod tools;
 mod tracing;
 mod unchanged;
+mod without;
 mod xdp_chain;
 mod xdp_load;
 mod xdp_refusals;

@@ -1,0 +1,149 @@
+//! Machines that lack something: no BPF file system, no right to mount one, a kernel that is older than a feature.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use trawl_tests::pcapng::Contents;
+use trawl_tests::witness::{nothing_attached, run, wait_unloaded, xdp_on};
+use trawl_tests::{Capture, Lab, binary, frames, root_or_skip, tools_or_skip, trawl};
+
+/// Runs a script where no process can see a BPF file system: mounts and process numbers of its own, in a station's
+/// network namespace. `$TRAWL` is the binary.
+fn without_bpffs(lab: &Lab, script: &str) -> Output {
+    let network = format!("--net=/run/netns/{}", lab.pair.b.name);
+    let own = "unshare --mount --pid --fork --mount-proc --propagation private sh -c";
+    let script = format!(
+        "while mountpoint -q /sys/fs/bpf; do umount /sys/fs/bpf || exit 99; done\n{script}"
+    );
+    Command::new("nsenter")
+        .arg(network)
+        .args(own.split(' '))
+        .arg(script)
+        .env("TRAWL", binary::path())
+        .output()
+        .expect("nsenter runs")
+}
+
+fn said(output: &Output) -> String {
+    let both = [&output.stdout[..], &output.stderr[..]].concat();
+    let text = String::from_utf8_lossy(&both).into_owned();
+    assert!(!text.contains("panicked"), "{text}");
+    assert_ne!(output.status.code(), Some(99), "{text}");
+    text
+}
+
+const MEND: &str = "mount -t bpf bpf /sys/fs/bpf";
+
+#[test]
+fn the_doctor_tells_that_no_bpf_file_system_is_mounted() {
+    let Some(lab) = Lab::open() else { return };
+    let text = said(&without_bpffs(&lab, "$TRAWL doctor"));
+    assert!(text.contains("no BPF file system is mounted"), "{text}");
+    assert!(text.contains(MEND), "{text}");
+    let output = without_bpffs(&lab, "$TRAWL doctor --json");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let findings = report["findings"].as_array().expect("findings");
+    let of_bpffs = |one: &&Value| one["area"] == "bpffs";
+    let one = findings
+        .iter()
+        .find(of_bpffs)
+        .unwrap_or_else(|| panic!("nothing of bpffs: {report:#}"));
+    assert_eq!(one["mend"], MEND, "{one}");
+}
+
+#[test]
+fn a_hook_map_cannot_be_found_without_a_bpf_file_system() {
+    let Some(lab) = Lab::open() else { return };
+    let output = without_bpffs(&lab, "$TRAWL capture -i veth0 --hook /sys/fs/bpf/hook -c 1");
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains(MEND), "{text}");
+}
+
+#[test]
+fn a_capture_needs_no_bpf_file_system() {
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("file.pcapng");
+    let script = format!(
+        "$TRAWL capture -i veth0 --tap xdp -w {file} & trawl=$!\n\
+         until ip -d link show dev veth0 | grep -q prog/xdp; do sleep 0.05; done\n\
+         kill -INT $trawl; wait $trawl || exit 1; ! mountpoint -q /sys/fs/bpf"
+    );
+    let output = without_bpffs(&lab, &script);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(Contents::read(&file).frames().is_empty());
+    nothing_attached(&lab.pair.b);
+}
+
+#[test]
+fn what_is_to_stay_has_a_bpf_file_system_mounted() {
+    let Some(lab) = Lab::open() else { return };
+    // The mount ends with the last process that sees it, and the program with the mount.
+    let script = "$TRAWL xdp load veth0 drop || exit 1\n\
+                  mountpoint /sys/fs/bpf || exit 2\n\
+                  ip -j -d link show dev veth0 | jq .[0].xdp.prog.id || exit 3\n\
+                  $TRAWL xdp status || exit 4\n\
+                  $TRAWL xdp unload veth0 || exit 5\n\
+                  ls /sys/fs/bpf";
+    let output = without_bpffs(&lab, script);
+    let text = said(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("is a mountpoint"), "{text}");
+    assert_eq!(xdp_on(&lab.pair.b), None, "{text}");
+    let program = text.lines().find_map(|line| line.trim().parse().ok());
+    wait_unloaded(program.unwrap_or_else(|| panic!("no program: {text}")));
+}
+
+#[test]
+fn where_none_can_be_mounted_the_command_is_told() {
+    let Some(lab) = Lab::open() else { return };
+    if !tools_or_skip(&["setpriv"]) {
+        return;
+    }
+    let limited = "setpriv --bounding-set=-sys_admin --inh-caps=-sys_admin";
+    for command in ["xdp load veth0 drop", "guard load veth0"] {
+        let output = without_bpffs(&lab, &format!("{limited} $TRAWL {command}"));
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{command}: {text}");
+        assert!(text.contains(MEND), "{command}: {text}");
+        nothing_attached(&lab.pair.b);
+    }
+}
+
+/// The version of the running kernel: 6, 1 of 6.1.0-56-amd64.
+fn kernel() -> (u32, u32) {
+    let release = run("uname", &["-r"]);
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map_while(|number| number.parse().ok());
+    let mut next = || numbers.next().expect("a number");
+    (next(), next())
+}
+
+#[test]
+fn a_kernel_without_tcx_is_told_of_and_done_with() {
+    if !root_or_skip() {
+        return;
+    }
+    let Some(lab) = Lab::open() else { return };
+    let is_there = kernel() >= (6, 6);
+    let output = trawl(&["doctor", "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let findings = report["findings"].as_array().expect("findings");
+    let about = |one: &&Value| one.to_string().contains("tcx links");
+    let finding = findings.iter().find(about).expect("a finding about tcx");
+    assert_eq!(finding["state"] == "ok", is_there, "{finding}");
+    let file = lab.file("file.pcapng");
+    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "tc", "-w", &file]);
+    assert_eq!(
+        !capture.said().contains("clsact"),
+        is_there,
+        "{}",
+        capture.said()
+    );
+    lab.send(&[frames::silent(64)], 5);
+    capture.wait_seen(5);
+    capture.stop_well().assert_all_recorded(5);
+    assert_eq!(Contents::read(&file).frames().len(), 5);
+    nothing_attached(&lab.pair.b);
+}
