@@ -13,14 +13,21 @@ const ALL_IS_WELL: &str = "done";
 
 /// Waits for the end of standard input, and cleans up after the process at its other end
 #[derive(Debug, clap::Args)]
-#[group(required = true, multiple = false)]
 pub struct Args {
     /// The lab of a demo
-    #[arg(long, value_name = "LAB")]
+    #[arg(
+        long,
+        value_name = "LAB",
+        required_unless_present = "bench",
+        conflicts_with = "bench"
+    )]
     lab: Option<String>,
-    /// The directory where a benchmark, which is the parent of this process, puts its captures
-    #[arg(long, value_name = "DIR")]
+    /// The directory where a benchmark puts its captures
+    #[arg(long, value_name = "DIR", requires = "process")]
     bench: Option<PathBuf>,
+    /// The benchmark's process. Told and not asked for: it may be gone before this one has begun
+    #[arg(long, value_name = "PID", requires = "bench")]
+    process: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -36,7 +43,13 @@ impl Cleaner {
 
     /// Looks after all that a benchmark in this process makes.
     pub fn of_bench(directory: &Path) -> Result<Self> {
-        Self::start(&["--bench".as_ref(), directory.as_os_str()])
+        let process = std::process::id().to_string();
+        Self::start(&[
+            "--bench".as_ref(),
+            directory.as_os_str(),
+            "--process".as_ref(),
+            process.as_ref(),
+        ])
     }
 
     fn start(what: &[&OsStr]) -> Result<Self> {
@@ -79,8 +92,6 @@ impl Drop for Cleaner {
 
 /// The second process's whole life.
 pub fn stand_by(args: &Args) {
-    // Asked at once: later it may be another's.
-    let parent = std::os::unix::process::parent_id();
     let mut processes = Vec::new();
     for line in io::stdin().lines().map_while(io::Result::ok) {
         if line == ALL_IS_WELL {
@@ -95,7 +106,7 @@ pub fn stand_by(args: &Args) {
     if let Some(lab) = &args.lab {
         let _ = trawl_lab::remove(lab);
     }
-    if let Some(directory) = &args.bench {
-        trawl_lab::bench::clean_up(parent, directory);
+    if let (Some(directory), Some(process)) = (&args.bench, args.process) {
+        trawl_lab::bench::clean_up(process, directory);
     }
 }
