@@ -41,37 +41,63 @@ static __always_inline long copy_packet(struct xdp_md *context, char *to, const 
 #include "include/capture.h"
 #include "include/ends.h"
 
-static __always_inline int capture(struct xdp_md *context, bool twice, bool use_hardware_time, bool filtered)
+static __always_inline bool came_elsewhere(struct xdp_md *context)
+{
+	return CONFIG(only_ifindex) && context->ingress_ifindex != CONFIG(only_ifindex);
+}
+
+static __always_inline bool is_unwanted(struct xdp_md *context)
+{
+	return CONFIG(unwanted) || !PLACE_WANTED(context->rx_queue_index);
+}
+
+/* What is done with a packet that matches. */
+static __always_inline void take(struct xdp_md *context, bool twice, bool use_hardware_time)
 {
 	struct ring_control *control;
 	struct sighting sight = {};
-	__u32 cpu;
+	__u32 cpu = bpf_get_smp_processor_id();
 
-	if (CONFIG(only_ifindex) && context->ingress_ifindex != CONFIG(only_ifindex))
-		goto out;
-	if (CONFIG(unwanted) || !PLACE_WANTED(context->rx_queue_index) ||
-	    (filtered && !matches(context, (void *)(long)context->data, (void *)(long)context->data_end))) {
-		reject(twice);
-		goto out;
-	}
-	cpu = bpf_get_smp_processor_id();
 	control = control_of(&cpu, twice);
 	if (!control)
-		goto out;
+		return;
 	if (!in_sample(control)) {
 		left_out(control, twice);
-		goto out;
+		return;
 	}
 	sight.original = bpf_xdp_get_buff_len(context);
 	sight.queue = context->rx_queue_index;
-	if (over_rate()) {
+	if (over_rate())
 		rate_limited(control, twice);
-		goto out;
-	}
-	record_points(context, control, &sight, twice, use_hardware_time);
-out:
+	else
+		record_points(context, control, &sight, twice, use_hardware_time);
+}
+
+static __always_inline void filter_and_take(struct xdp_md *context, bool twice, bool use_hardware_time)
+{
+	if (matches(context, (void *)(long)context->data, (void *)(long)context->data_end))
+		take(context, twice, use_hardware_time);
+	else
+		reject(twice);
+}
+
+static __always_inline int leave(struct xdp_md *context)
+{
 	continue_chain(context);
 	return CONFIG(verdict);
+}
+
+static __always_inline int capture(struct xdp_md *context, bool twice, bool use_hardware_time, bool filtered)
+{
+	if (came_elsewhere(context))
+		return leave(context);
+	if (is_unwanted(context))
+		reject(twice);
+	else if (filtered)
+		filter_and_take(context, twice, use_hardware_time);
+	else
+		take(context, twice, use_hardware_time);
+	return leave(context);
 }
 
 /* At the entry and the exit of a program that `trawl xdp load --tappable` put hooks into. */
@@ -81,7 +107,7 @@ static __always_inline int capture_end(struct xdp_md *context, bool first, bool 
 	struct ring_control *control;
 	struct sighting sight = {};
 
-	if (CONFIG(only_ifindex) && context->ingress_ifindex != CONFIG(only_ifindex))
+	if (came_elsewhere(context))
 		goto out;
 	/* Who makes no record has no account for what is missed. */
 	control = CONFIG(silent) ? bpf_map_lookup_elem(&rings, &cpu) : control_of(&cpu, false);
@@ -110,14 +136,48 @@ out:
 		return capture(context, twice, hardware_time, filtered); \
 	}
 
-PROGRAM(trawl_xdp, false, false, false)
-PROGRAM(trawl_xdp_f, false, false, true)
-PROGRAM(trawl_xdp_h, false, true, false)
-PROGRAM(trawl_xdp_hf, false, true, true)
-PROGRAM(trawl_xdp2, true, false, false)
-PROGRAM(trawl_xdp2_f, true, false, true)
-PROGRAM(trawl_xdp2_h, true, true, false)
-PROGRAM(trawl_xdp2_hf, true, true, true)
+/* With a quick version of the filter. What a rejected packet does not need stands in functions of its own, which
+ * leaves nothing to be saved and no stack to be made room for on its way. */
+#define QUICK_PROGRAM(name, twice, hardware_time)                                                     \
+	static __noinline int name##_take(struct xdp_md *context)                                     \
+	{                                                                                             \
+		take(context, twice, hardware_time);                                                  \
+		return 0;                                                                             \
+	}                                                                                             \
+	static __noinline int name##_filter_and_take(struct xdp_md *context)                          \
+	{                                                                                             \
+		filter_and_take(context, twice, hardware_time);                                       \
+		return 0;                                                                             \
+	}                                                                                             \
+	SEC("?xdp.frags")                                                                             \
+	int name(struct xdp_md *context)                                                              \
+	{                                                                                             \
+		__u64 outcome = QUICK_REJECTED;                                                       \
+                                                                                                      \
+		if (came_elsewhere(context))                                                          \
+			return leave(context);                                                        \
+		if (!is_unwanted(context))                                                            \
+			outcome = matches_at_once(context, (void *)(long)context->data,               \
+						  (void *)(long)context->data_end);                   \
+		if (likely(outcome == QUICK_REJECTED))                                                \
+			reject(twice);                                                                \
+		else if (outcome == QUICK_MATCHED)                                                    \
+			name##_take(context);                                                         \
+		else                                                                                  \
+			name##_filter_and_take(context);                                              \
+		return leave(context);                                                                \
+	}
+
+#define PROGRAMS(name, twice)                     \
+	PROGRAM(name, twice, false, false)        \
+	PROGRAM(name##_f, twice, false, true)     \
+	PROGRAM(name##_h, twice, true, false)     \
+	PROGRAM(name##_hf, twice, true, true)     \
+	QUICK_PROGRAM(name##_q, twice, false)     \
+	QUICK_PROGRAM(name##_hq, twice, true)
+
+PROGRAMS(trawl_xdp, false)
+PROGRAMS(trawl_xdp2, true)
 
 #define END(name, first, filtered)                           \
 	SEC("?xdp.frags")                                    \

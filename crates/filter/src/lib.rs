@@ -21,5 +21,6 @@ pub use error::FilterError;
 pub use expression::{LinkType, Options, compile};
 
 pub use lower::inner::{Inner, lower_inner};
+pub use lower::quick::{Quick, lower_quick};
 pub use lower::standalone::standalone;
 pub use lower::{Hook, Lowered, Stats, Target, lower};

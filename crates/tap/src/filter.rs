@@ -4,7 +4,8 @@ use trawl_filter::classic::Classic;
 use trawl_filter::error::FilterError;
 use trawl_filter::expression::{self, LinkType};
 use trawl_filter::lower::{Lowered, Target, lower};
-use trawl_filter::{Inner, lower_inner};
+use trawl_filter::{Inner, Insn, lower_inner, lower_quick};
+use trawl_kernel::bpf::object::TapProgram;
 use trawl_kernel::interface::ipv4_netmask;
 use trawl_kernel::{Error, Result, probe};
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
@@ -20,6 +21,36 @@ pub enum Filter {
     Inner(String),
     /// A classic program as `tcpdump -ddd` prints it.
     Classic(String),
+}
+
+/// A filter's instructions for an XDP program.
+#[derive(Clone, Debug)]
+pub struct XdpBlocks {
+    pub whole: Vec<u64>,
+    /// The version that judges most packets, if the filter has one.
+    pub quick: Option<Vec<u64>>,
+}
+
+impl XdpBlocks {
+    /// What the names of programs end with that have a place for these.
+    pub fn suffix(&self) -> &'static str {
+        if self.quick.is_some() { "q" } else { "f" }
+    }
+
+    pub fn whole_only(&self) -> Self {
+        Self {
+            whole: self.whole.clone(),
+            quick: None,
+        }
+    }
+
+    pub fn put_into(&self, program: &mut TapProgram) -> Result<()> {
+        program.filter(&self.whole)?;
+        match &self.quick {
+            Some(quick) => program.quick_filter(quick),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Filter {
@@ -48,16 +79,29 @@ impl Filter {
 
     /// The instructions to splice into a program at a site's hook.
     pub fn block(&self, site: &Site, snaplen: u32, target: &Target) -> Result<Vec<u64>> {
-        let target = &Target {
-            gotol: probe::has_far_jumps(),
-            ..*target
+        let options = compiler_options(site, snaplen)?;
+        let lowered = self.lower(&options, &for_this_kernel(target))?;
+        Ok(words(&lowered.insns))
+    }
+
+    /// The same for XDP, where most packets can be judged at once.
+    pub fn xdp_blocks(&self, site: &Site, snaplen: u32) -> Result<XdpBlocks> {
+        let options = compiler_options(site, snaplen)?;
+        let target = for_this_kernel(&Target::xdp());
+        let (lowered, quick) = match self.inner(&options)? {
+            Some(inner) => (lower_inner(&inner, &target), None),
+            None => {
+                let classic = self.classic(&options)?;
+                (lower(&classic, &target), lower_quick(&classic, &target))
+            }
         };
-        let lowered = self.lower(&compiler_options(site, snaplen)?, target)?;
-        Ok(lowered
-            .insns
-            .iter()
-            .map(|instruction| instruction.to_u64())
-            .collect())
+        let lowered = lowered.map_err(|error| self.explain(&error))?;
+        Ok(XdpBlocks {
+            whole: words(&lowered.insns),
+            quick: quick
+                .filter(|_| !probe::is_unwanted("quick-filter"))
+                .map(|block| words(&block)),
+        })
     }
 
     /// The instructions for packets of this link type.
@@ -93,6 +137,20 @@ impl Filter {
         });
         Error::usage("cannot use this filter", format!("{error}{place}"))
     }
+}
+
+fn for_this_kernel(target: &Target) -> Target {
+    Target {
+        gotol: probe::has_far_jumps(),
+        ..*target
+    }
+}
+
+fn words(block: &[Insn]) -> Vec<u64> {
+    block
+        .iter()
+        .map(|instruction| instruction.to_u64())
+        .collect()
 }
 
 fn compiler_options(site: &Site, snaplen: u32) -> Result<expression::Options> {

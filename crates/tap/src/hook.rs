@@ -10,7 +10,6 @@ pub use find::is_there;
 
 use std::os::fd::AsFd;
 
-use trawl_filter::lower::Target;
 use trawl_kernel::warden;
 use trawl_kernel::{Error, Result};
 use trawl_program::jumps;
@@ -57,8 +56,8 @@ impl Tap for Hook {
         let rings = assembly.program_rings()?;
         let mut config = assembly.config(&rings);
         config.only_ifindex = site.interface.index;
-        let block = match &assembly.options.filter {
-            Some(filter) => Some(filter.block(site, config.snaplen, &Target::xdp())?),
+        let blocks = match &assembly.options.filter {
+            Some(filter) => Some(filter.xdp_blocks(site, config.snaplen)?),
             None => None,
         };
         let (mut exits, mut entries) = (Vec::new(), Vec::new());
@@ -98,7 +97,7 @@ impl Tap for Hook {
         // The first entry comes last: a packet that is let in there finds everything else in place.
         let mut attached = AttachedHook { stands: Vec::new() };
         for stand in exits.into_iter().chain(entries.into_iter().rev()) {
-            let occupied = occupy(stand, block.as_deref(), &rings, site, &mut assembly.warden)?;
+            let occupied = occupy(stand, blocks.as_ref(), &rings, site, &mut assembly.warden)?;
             attached.stands.push(occupied);
         }
         Ok(Box::new(attached))

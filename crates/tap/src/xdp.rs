@@ -4,7 +4,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use trawl_filter::lower::Target;
 use trawl_kernel::bpf::link;
 use trawl_kernel::bpf::object::{self, TapProgram};
 use trawl_kernel::bpf::program::LoadOptions;
@@ -255,16 +254,20 @@ fn load(
         ""
     };
     let hardware = options.time == TimeSource::Hardware;
-    let name = match (hardware, options.filter.is_some()) {
-        (false, false) => format!("trawl_xdp{twice}"),
-        (false, true) => format!("trawl_xdp{twice}_f"),
-        (true, false) => format!("trawl_xdp{twice}_h"),
-        (true, true) => format!("trawl_xdp{twice}_hf"),
+    let filter = options.filter.as_ref();
+    let blocks = filter
+        .map(|filter| filter.xdp_blocks(site, config.snaplen))
+        .transpose()?;
+    let filtered = blocks.as_ref().map_or("", |blocks| blocks.suffix());
+    let name = match (hardware, filtered) {
+        (false, "") => format!("trawl_xdp{twice}"),
+        (false, filtered) => format!("trawl_xdp{twice}_{filtered}"),
+        (true, filtered) => format!("trawl_xdp{twice}_h{filtered}"),
     };
     let maps = program_maps(rings, Some(seat.map()));
     let mut ready = TapProgram::prepare(object::XDP, &name, config, &maps)?;
-    if let Some(filter) = &options.filter {
-        ready.filter(&filter.block(site, config.snaplen, &Target::xdp())?)?;
+    if let Some(blocks) = &blocks {
+        blocks.put_into(&mut ready)?;
     }
     let mut how = xdp_options(&name);
     if !hardware {

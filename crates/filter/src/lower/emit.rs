@@ -7,6 +7,7 @@ use super::decide;
 use super::flow::{self, Plan, Reader};
 use super::graph::{self, Decoder, End, Graph, Return, Value};
 use super::layout::{reg, slot};
+use super::quick::Quick;
 use super::slow;
 use super::values::{self, LiveAtStart};
 use super::{Hook, Lowered, Stats, Target};
@@ -90,6 +91,8 @@ pub(super) struct Emitter<'a> {
     checks: usize,
     /// Whether the fast versions have the packet's length in a register.
     pub(super) keeps_length: bool,
+    /// Where a quick version goes with packets that it cannot judge.
+    pub(super) undecided: Option<Label>,
 }
 
 pub(super) fn program(classic: &Classic, target: &Target) -> Result<Lowered, FilterError> {
@@ -128,6 +131,7 @@ impl<'a> Emitter<'a> {
             stubs: Vec::new(),
             checks: 0,
             keeps_length: matches!(target.hook, Hook::Copy { .. }),
+            undecided: None,
         }
     }
 
@@ -409,6 +413,28 @@ impl<'a> Emitter<'a> {
             },
             insns,
         })
+    }
+
+    /// The same for a quick version. The verifier refuses code that nothing leads to.
+    pub(super) fn finish_quick(mut self) -> Result<Vec<Insn>, FilterError> {
+        let tails = std::mem::take(&mut self.tails).into_values();
+        let ends = [
+            (Quick::Matched, tails.collect()),
+            (Quick::Undecided, Vec::from_iter(self.undecided)),
+            (Quick::Rejected, vec![self.no_match]),
+        ];
+        for (outcome, labels) in ends {
+            if !labels.iter().any(|label| self.asm.is_used(*label)) {
+                continue;
+            }
+            for label in labels {
+                self.asm.place(label);
+            }
+            self.emit(op::mov32_imm(reg::TMP, outcome as u32));
+            self.asm.goto(self.end);
+        }
+        self.asm.place(self.end);
+        self.asm.link(self.target.gotol)
     }
 
     pub(super) fn is_slow_only(&self) -> bool {

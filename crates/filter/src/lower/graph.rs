@@ -371,4 +371,10 @@ impl Graph {
             .iter()
             .any(|block| matches!(block.end, End::Back(_)))
     }
+
+    pub(super) fn returns_a(&self) -> bool {
+        self.blocks
+            .iter()
+            .any(|block| block.end == End::Return(Return::A))
+    }
 }

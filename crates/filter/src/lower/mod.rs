@@ -56,6 +56,7 @@ mod layout;
 
 mod load;
 mod operations;
+pub mod quick;
 mod slow;
 pub mod standalone;
 mod tree;

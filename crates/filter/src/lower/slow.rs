@@ -77,6 +77,9 @@ impl Emitter<'_> {
 
     /// Where a fast version goes when it cannot say that the bytes are there.
     pub(super) fn leave(&mut self, version: usize, block: usize, op: usize, needed: u32) -> Label {
+        if let Some(undecided) = self.undecided {
+            return undecided;
+        }
         if self.target.helper().is_none() {
             return self.no_match;
         }

@@ -2,6 +2,7 @@
 
 pub mod arena;
 pub mod classic_check;
+mod code;
 pub mod functions;
 pub mod info;
 pub mod link;
@@ -11,6 +12,7 @@ pub mod object;
 pub mod prepared;
 pub mod program;
 pub mod shared_array;
+mod simplify;
 pub mod splice;
 pub mod statistics;
 pub mod table;

@@ -7,6 +7,8 @@ use std::ptr::NonNull;
 use libbpf_rs::{MapCore, ObjectBuilder, OpenObject};
 
 use super::program::{self, LoadOptions};
+use super::simplify::simplify;
+use super::splice;
 use crate::layout::{Shared, TapConfig};
 use crate::{Error, Result, probe};
 
@@ -73,6 +75,7 @@ impl TapProgram {
         }
         let mut prepared = Self::relocate(open, program)?;
         write_config(&mut prepared.instructions, config);
+        simplify(&mut prepared.instructions);
         if let Some((_, fd)) = maps.iter().find(|(name, _)| *name == REJECTIONS) {
             write_address(&mut prepared.instructions, *fd);
         }
@@ -108,11 +111,18 @@ impl TapProgram {
 
     /// Puts a filter into the program: the eight bytes of each of its instructions.
     pub fn filter(&mut self, block: &[u64]) -> Result<()> {
-        self.instructions = super::splice::splice(
-            &self.instructions,
-            &super::splice::from_words(block),
-            probe::has_far_jumps(),
-        )?;
+        self.splice(splice::FILTER, block)
+    }
+
+    /// The same with a filter's quick version, in a program that has a place for it.
+    pub fn quick_filter(&mut self, block: &[u64]) -> Result<()> {
+        self.splice(splice::QUICK_FILTER, block)
+    }
+
+    fn splice(&mut self, mark: i32, block: &[u64]) -> Result<()> {
+        let block = splice::from_words(block);
+        let far_jumps = probe::has_far_jumps();
+        self.instructions = splice::splice(&self.instructions, mark, &block, far_jumps)?;
         Ok(())
     }
 

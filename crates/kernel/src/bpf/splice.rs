@@ -2,36 +2,32 @@
 
 use libbpf_sys::bpf_insn;
 
+use super::code::{self, LOAD_IMMEDIATE};
 use crate::{Error, Result};
 
 /// Both halves of the load that stands where the filter goes: FILTER_MARK in bpf/include/filter.h.
-const MARK: i32 = 0x7477_fffe;
+pub const FILTER: i32 = 0x7477_fffe;
+/// The same for a filter's quick version: QUICK_MARK.
+pub const QUICK_FILTER: i32 = 0x7477_fffc;
 const MARK_LENGTH: usize = 2;
 
-const CLASS: u8 = 0x07;
-const CLASS_JMP: u8 = 0x05;
-const CLASS_JMP32: u8 = 0x06;
-const OPERATION: u8 = 0xf0;
-const CALL: u8 = 0x80;
-const CALL_CODE: u8 = CLASS_JMP | CALL;
-const EXIT: u8 = 0x90;
-const JUMP_FAR: u8 = CLASS_JMP32;
-const LOAD_IMMEDIATE: u8 = 0x18;
-/// In the source register's place: a call, or an address, of another function of the program.
-const PSEUDO_CALL: u8 = 1;
-const PSEUDO_FUNCTION: u8 = 4;
-
-/// Where in a program the filter goes.
-fn place(program: &[bpf_insn]) -> Option<usize> {
+/// Where in a program a block goes.
+fn place(program: &[bpf_insn], mark: i32) -> Option<usize> {
     program.windows(MARK_LENGTH).position(|pair| {
-        pair[0].code == LOAD_IMMEDIATE && pair[0].imm == MARK && pair[1].imm == MARK
+        pair[0].code == LOAD_IMMEDIATE && pair[0].imm == mark && pair[1].imm == mark
     })
 }
 
 /// The program with the block in its place: control enters the block at its top and leaves it at its end. A block
 /// that jumps cannot pass over goes behind the function, with far jumps there and back, if the kernel has these.
-pub fn splice(program: &[bpf_insn], block: &[bpf_insn], far_jumps: bool) -> Result<Vec<bpf_insn>> {
-    let at = place(program).ok_or_else(|| Error::failed(WHAT, "it keeps no place for one"))?;
+pub fn splice(
+    program: &[bpf_insn],
+    mark: i32,
+    block: &[bpf_insn],
+    far_jumps: bool,
+) -> Result<Vec<bpf_insn>> {
+    let at =
+        place(program, mark).ok_or_else(|| Error::failed(WHAT, "it keeps no place for one"))?;
     let behind = at + MARK_LENGTH;
     match with_replaced(program, at..behind, block) {
         Err(_) if far_jumps => {}
@@ -40,8 +36,8 @@ pub fn splice(program: &[bpf_insn], block: &[bpf_insn], far_jumps: bool) -> Resu
     // Jumps stay inside a function, so that is where the block has to be as well.
     let end = end_of_first_function(program);
     let shortened = MARK_LENGTH - 1;
-    let there = jump_far(end as i64 - shortened as i64 - (at as i64 + 1));
-    let back = jump_far((at as i64 + 1) - (end - shortened + block.len() + 1) as i64);
+    let there = code::goto_far(end as i64 - shortened as i64 - (at as i64 + 1));
+    let back = code::goto_far((at as i64 + 1) - (end - shortened + block.len() + 1) as i64);
     let with_block = with_replaced(program, end..end, &[block, &[back]].concat())?;
     with_replaced(&with_block, at..behind, &[there])
 }
@@ -71,14 +67,9 @@ fn with_replaced(
             continue;
         }
         let mut instruction = *instruction;
-        if !is_second_half && let Some(field) = target_field(&instruction) {
-            let distance = match field {
-                Field::Offset => i64::from(instruction.off),
-                Field::Immediate => i64::from(instruction.imm),
-            };
-            let target = (index as i64 + 1 + distance) as usize;
+        if !is_second_half && let Some(target) = code::target(program, index) {
             let distance = moved(target) as i64 - moved(index) as i64 - 1;
-            let too_far = |_| {
+            code::set_distance(&mut instruction, distance).ok_or_else(|| {
                 Error::failed(
                     WHAT,
                     format!(
@@ -87,11 +78,7 @@ fn with_replaced(
                     ),
                 )
                 .mend("use a shorter expression, or --tap packet")
-            };
-            match field {
-                Field::Offset => instruction.off = i16::try_from(distance).map_err(too_far)?,
-                Field::Immediate => instruction.imm = i32::try_from(distance).map_err(too_far)?,
-            }
+            })?;
         }
         is_second_half = !is_second_half && instruction.code == LOAD_IMMEDIATE;
         spliced.push(instruction);
@@ -104,51 +91,11 @@ fn with_replaced(
 
 /// Where the function that a program begins with ends: the others are those that are called.
 fn end_of_first_function(program: &[bpf_insn]) -> usize {
-    let mut end = program.len();
-    let mut is_second_half = false;
-    for (index, instruction) in program.iter().enumerate() {
-        let names_function = match instruction.code {
-            LOAD_IMMEDIATE => instruction.src_reg() == PSEUDO_FUNCTION,
-            CALL_CODE => instruction.src_reg() == PSEUDO_CALL,
-            _ => false,
-        };
-        if !is_second_half && names_function {
-            let target = index as i64 + 1 + i64::from(instruction.imm);
-            end = end.min(target as usize);
-        }
-        is_second_half = !is_second_half && instruction.code == LOAD_IMMEDIATE;
-    }
-    end
-}
-
-fn jump_far(distance: i64) -> bpf_insn {
-    bpf_insn {
-        code: JUMP_FAR,
-        imm: distance as i32,
-        ..bpf_insn::default()
-    }
-}
-
-/// Where an instruction keeps the distance to another one.
-enum Field {
-    Offset,
-    Immediate,
-}
-
-fn target_field(instruction: &bpf_insn) -> Option<Field> {
-    let (class, operation) = (instruction.code & CLASS, instruction.code & OPERATION);
-    match class {
-        _ if instruction.code == JUMP_FAR => Some(Field::Immediate),
-        _ if instruction.code == LOAD_IMMEDIATE => {
-            (instruction.src_reg() == PSEUDO_FUNCTION).then_some(Field::Immediate)
-        }
-        CLASS_JMP if operation == CALL => {
-            (instruction.src_reg() == PSEUDO_CALL).then_some(Field::Immediate)
-        }
-        CLASS_JMP if operation == EXIT => None,
-        CLASS_JMP | CLASS_JMP32 => Some(Field::Offset),
-        _ => None,
-    }
+    code::places(program)
+        .filter(|at| code::names_function(&program[*at]))
+        .filter_map(|at| code::target(program, at))
+        .min()
+        .unwrap_or(program.len())
 }
 
 /// Instructions as the eight bytes that each has in memory.
@@ -189,8 +136,8 @@ mod tests {
         vec![
             instruction(0x15, 4, 0), // over the place, to the exit
             nothing(),
-            instruction(LOAD_IMMEDIATE, 0, MARK),
-            instruction(0, 0, MARK),
+            instruction(LOAD_IMMEDIATE, 0, FILTER),
+            instruction(0, 0, FILTER),
             instruction(0x05, -4, 0), // back over the place, to the second instruction
             instruction(0x95, 0, 0),
         ]
@@ -199,8 +146,8 @@ mod tests {
     #[test]
     fn jumps_over_the_filter_reach_where_they_did() {
         for length in [0, 1, 2, 7, 1000] {
-            let spliced =
-                splice(&program(), &vec![nothing(); length], false).expect("there is a place");
+            let spliced = splice(&program(), FILTER, &vec![nothing(); length], false)
+                .expect("there is a place");
             assert_eq!(spliced.len(), 4 + length);
             assert_eq!(
                 spliced[0].off as usize + 1,
@@ -218,21 +165,22 @@ mod tests {
 
     #[test]
     fn a_filter_that_no_jump_passes_over_is_refused() {
-        let error = splice(&program(), &vec![nothing(); 40_000], false).expect_err("too long");
+        let error =
+            splice(&program(), FILTER, &vec![nothing(); 40_000], false).expect_err("too long");
         assert!(error.to_string().contains("40000"), "{error}");
     }
 
     #[test]
     fn a_filter_that_no_jump_passes_over_goes_behind_the_function() {
-        let mut call = instruction(CALL_CODE, 0, 3);
-        call.set_src_reg(PSEUDO_CALL);
+        let mut call = instruction(code::CALL, 0, 3);
+        call.set_src_reg(code::PSEUDO_CALL);
         let mut program = program();
         program[1] = call; // of the function behind the exit
         program[1].imm = 4;
         program.push(instruction(0xb7, 0, 7));
         program.push(instruction(0x95, 0, 0));
         let block = vec![instruction(0xb7, 0, 9); 40_000];
-        let spliced = splice(&program, &block, true).expect("far jumps may be used");
+        let spliced = splice(&program, FILTER, &block, true).expect("far jumps may be used");
         let target = |at: usize| (at as i64 + 1 + i64::from(spliced[at].imm)) as usize;
         assert_eq!(spliced.len(), program.len() - 1 + block.len() + 1);
         assert_eq!(
@@ -241,15 +189,15 @@ mod tests {
             "over the place, to the exit"
         );
         let there = target(2);
-        assert_eq!((spliced[2].code, spliced[there].imm), (JUMP_FAR, 9));
+        assert_eq!((spliced[2].code, spliced[there].imm), (code::GOTO_FAR, 9));
         assert_eq!(spliced[there - 1].code, 0x95);
         let back = there + block.len();
-        assert_eq!((spliced[back].code, target(back)), (JUMP_FAR, 3));
+        assert_eq!((spliced[back].code, target(back)), (code::GOTO_FAR, 3));
         assert_eq!((target(1), spliced[target(1)].imm), (back + 1, 7));
     }
 
     #[test]
     fn a_program_without_a_place_is_refused() {
-        assert!(splice(&[nothing()], &[nothing()], true).is_err());
+        assert!(splice(&[nothing()], FILTER, &[nothing()], true).is_err());
     }
 }

@@ -5,7 +5,7 @@ use trawl_kernel::{Error, Result};
 
 use super::ACTIONS;
 use super::find::{BODY_SLOT, Found, Looked};
-use super::stand::Occupant;
+use super::stand::{Filters, Occupant};
 use crate::assembly::{Carries, PointIds};
 use crate::site::{At, Options, Site};
 
@@ -74,7 +74,11 @@ impl Ends {
             } else {
                 "trawl_xdp_again"
             },
-            filters: first,
+            filters: if first {
+                Filters::Whole
+            } else {
+                Filters::Never
+            },
             config,
         }
     }
@@ -106,7 +110,11 @@ impl Ends {
                 } else {
                     "trawl_xdp"
                 },
-                filters: !self.linked,
+                filters: if self.linked {
+                    Filters::Never
+                } else {
+                    Filters::Quick
+                },
                 config,
             }
         };

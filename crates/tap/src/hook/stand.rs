@@ -13,6 +13,7 @@ use trawl_kernel::{Error, Result, errno};
 
 use crate::assembly::program_maps;
 use crate::chain::{self, Seat};
+use crate::filter::XdpBlocks;
 use crate::site::Site;
 
 /// What the map of the programs behind all captures is called in the BPF source.
@@ -22,9 +23,18 @@ const ONWARD: &str = "trawl_onward";
 #[derive(Debug)]
 pub struct Occupant {
     pub program: &'static str,
-    /// Asks the filter, if there is one.
-    pub filters: bool,
+    /// Whether it asks the filter, if there is one.
+    pub filters: Filters,
     pub config: TapConfig,
+}
+
+/// How a program asks the filter.
+#[derive(Clone, Copy, Debug)]
+pub enum Filters {
+    Never,
+    Whole,
+    /// By its quick version first.
+    Quick,
 }
 
 /// The programs for the first slots of a map.
@@ -48,7 +58,7 @@ const COMBINATIONS: [(u32, u32); 4] = [
 
 pub fn occupy(
     stand: Stand,
-    block: Option<&[u64]>,
+    blocks: Option<&XdpBlocks>,
     rings: &Rings,
     site: &Site,
     warden: &mut Warden,
@@ -66,7 +76,7 @@ pub fn occupy(
             Some(seat) => seat,
             None => Seat::first(stride)?,
         };
-        let programs = match stand.load(&seat, block, rings, attach_type, flags) {
+        let programs = match stand.load(&seat, blocks, rings, attach_type, flags) {
             Ok(programs) => programs,
             Err(error) => {
                 last = Some(error.to_string());
@@ -133,7 +143,7 @@ impl Stand {
     fn load(
         &self,
         seat: &Seat,
-        block: Option<&[u64]>,
+        blocks: Option<&XdpBlocks>,
         rings: &Rings,
         expected_attach_type: u32,
         flags: u32,
@@ -141,14 +151,21 @@ impl Stand {
         let mut maps = program_maps(rings, Some(seat.map()));
         maps.extend(self.onward.as_ref().map(|map| (ONWARD, map.as_fd())));
         let one = |(slot, occupant): (u32, &Occupant)| {
-            let block = block.filter(|_| occupant.filters);
-            let suffix = if block.is_some() { "_f" } else { "" };
-            let name = format!("{}{suffix}", occupant.program);
+            let blocks = match occupant.filters {
+                Filters::Never => None,
+                Filters::Whole => blocks.map(XdpBlocks::whole_only),
+                Filters::Quick => blocks.cloned(),
+            };
+            let suffix = blocks.as_ref().map_or("", |blocks| blocks.suffix());
+            let name = match suffix {
+                "" => occupant.program.to_owned(),
+                suffix => format!("{}_{suffix}", occupant.program),
+            };
             let mut config = occupant.config;
             config.chain_next = seat.next(slot);
             let mut ready = TapProgram::prepare(object::XDP, &name, &config, &maps)?;
-            if let Some(block) = block {
-                ready.filter(block)?;
+            if let Some(blocks) = blocks {
+                blocks.put_into(&mut ready)?;
             }
             ready.load(&LoadOptions {
                 name: &name,

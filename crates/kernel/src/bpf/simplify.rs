@@ -1,0 +1,211 @@
+//! Takes out of a program what its configuration makes superfluous: branches that are known to be taken or not, and
+//! what nothing leads to any more. The verifier does the second after it has looked at everything; but what stands in a
+//! program when it is loaded already decides how the kernel sets it up, a jump to another program above all.
+
+use libbpf_sys::bpf_insn;
+
+use super::code;
+
+/// Simplifies a program; jumps reach what they did.
+pub fn simplify(program: &mut Vec<bpf_insn>) {
+    decide(program);
+    remove(program, &unreached(program));
+    let nowhere: Vec<bool> = program.iter().map(code::goes_nowhere).collect();
+    remove(program, &nowhere);
+    let unread: Vec<bool> = (0..program.len())
+        .map(|at| is_unread(program, at))
+        .collect();
+    remove(program, &unread);
+}
+
+/// Turns a comparison of a number that was just put into its register into a jump, or into one to the next
+/// instruction.
+fn decide(program: &mut [bpf_insn]) {
+    let reached_by_jump = jump_targets(program);
+    for at in code::places(program).collect::<Vec<_>>() {
+        let behind = at + 1;
+        if let Some(value) = code::number(&program[at])
+            && let Some(next) = program.get(behind).copied()
+            && !reached_by_jump[behind]
+            && next.dst_reg() == program[at].dst_reg()
+            && let Some(holds) = code::holds(&next, value)
+        {
+            program[behind] = code::goto(if holds { next.off } else { 0 });
+        }
+    }
+}
+
+fn jump_targets(program: &[bpf_insn]) -> Vec<bool> {
+    let mut targets = vec![false; program.len() + 1];
+    for at in code::places(program) {
+        if let Some(to) = code::target(program, at)
+            && let Some(reached) = targets.get_mut(to)
+        {
+            *reached = true;
+        }
+    }
+    targets
+}
+
+/// Instructions that control never comes to, in the program or in its functions.
+fn unreached(program: &[bpf_insn]) -> Vec<bool> {
+    let mut unreached = vec![true; program.len()];
+    let mut open = vec![0];
+    while let Some(at) = open.pop() {
+        if at >= program.len() || !unreached[at] {
+            continue;
+        }
+        let length = code::length(&program[at]);
+        unreached[at..(at + length).min(program.len())].fill(false);
+        open.extend(code::target(program, at));
+        if !code::never_goes_on(&program[at]) {
+            open.push(at + length);
+        }
+    }
+    unreached
+}
+
+/// Whether an instruction puts a number into a register that is set anew on the straight way on, and not read before.
+fn is_unread(program: &[bpf_insn], at: usize) -> bool {
+    if code::number(&program[at]).is_none() {
+        return false;
+    }
+    let register = program[at].dst_reg();
+    let mut next = at + 1;
+    while let Some(instruction) = program.get(next) {
+        if code::is_exit(instruction) {
+            return register != code::RESULT;
+        }
+        if code::branches(instruction) || code::reads(instruction, register) {
+            return false;
+        }
+        if code::sets(instruction, register) {
+            return true;
+        }
+        next += code::length(instruction);
+    }
+    false
+}
+
+fn remove(program: &mut Vec<bpf_insn>, gone: &[bool]) {
+    let mut moved = Vec::with_capacity(program.len() + 1);
+    let mut kept = 0usize;
+    for gone in gone {
+        moved.push(kept);
+        kept += usize::from(!gone);
+    }
+    moved.push(kept);
+    for at in code::places(program).collect::<Vec<_>>() {
+        if gone[at] {
+            continue;
+        }
+        if let Some(to) = code::target(program, at) {
+            let distance = moved[to] as i64 - moved[at] as i64 - 1;
+            // Nothing is further away than it was.
+            let _ = code::set_distance(&mut program[at], distance);
+        }
+    }
+    let mut gone = gone.iter();
+    program.retain(|_| gone.next() != Some(&true));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instruction(code: u8, register: u8, off: i16, imm: i32) -> bpf_insn {
+        let mut instruction = bpf_insn {
+            code,
+            off,
+            imm,
+            ..bpf_insn::default()
+        };
+        instruction.set_dst_reg(register);
+        instruction
+    }
+
+    fn simplified(program: &[bpf_insn]) -> Vec<(u8, i16, i32)> {
+        let mut program = program.to_vec();
+        simplify(&mut program);
+        let fields = |one: &bpf_insn| (one.code, one.off, one.imm);
+        program.iter().map(fields).collect()
+    }
+
+    const SET: u8 = 0xb4;
+    const IF_ZERO: u8 = 0x16;
+    const IF_NOT_ZERO: u8 = 0x56;
+    const EXIT: u8 = 0x95;
+    const CALL: u8 = 0x85;
+
+    #[test]
+    fn what_a_known_number_rules_out_is_gone() {
+        for (number, left) in [(0, 8), (7, 4)] {
+            let program = [
+                instruction(SET, 1, 0, number),
+                instruction(IF_ZERO, 1, 2, 0),
+                instruction(SET, 0, 0, 4),
+                instruction(EXIT, 0, 0, 0),
+                instruction(SET, 0, 0, 8),
+                instruction(EXIT, 0, 0, 0),
+            ];
+            let expected = [(SET, 0, left), (EXIT, 0, 0)];
+            assert_eq!(simplified(&program), expected);
+        }
+    }
+
+    #[test]
+    fn a_jump_over_what_is_gone_becomes_shorter() {
+        let program = [
+            instruction(IF_NOT_ZERO, 2, 3, 0),
+            instruction(SET, 1, 0, 1),
+            instruction(IF_NOT_ZERO, 1, 1, 0),
+            instruction(CALL, 0, 0, 12),
+            instruction(SET, 1, 0, 2),
+            instruction(IF_ZERO, 3, 0, 0),
+            instruction(EXIT, 0, 0, 0),
+        ];
+        let expected = [
+            (IF_NOT_ZERO, 0, 0),
+            (SET, 0, 2),
+            (IF_ZERO, 0, 0),
+            (EXIT, 0, 0),
+        ];
+        assert_eq!(simplified(&program), expected);
+    }
+
+    #[test]
+    fn a_number_that_may_come_from_elsewhere_is_left_alone() {
+        let program = [
+            instruction(SET, 1, 0, 0),
+            instruction(IF_ZERO, 2, 1, 0),
+            instruction(SET, 1, 0, 5),
+            // Reached with either number.
+            instruction(IF_ZERO, 1, 0, 0),
+            instruction(EXIT, 0, 0, 0),
+        ];
+        assert_eq!(simplified(&program).len(), program.len());
+    }
+
+    #[test]
+    fn functions_that_are_called_stay_and_are_found() {
+        let mut call = instruction(CALL, 0, 0, 3);
+        call.set_src_reg(1);
+        let program = [
+            instruction(SET, 1, 0, 1),
+            instruction(IF_NOT_ZERO, 1, 1, 0),
+            instruction(CALL, 0, 0, 12),
+            call,
+            instruction(EXIT, 0, 0, 0),
+            // Nobody calls this one.
+            instruction(EXIT, 0, 0, 1),
+            instruction(SET, 0, 0, 9),
+            instruction(EXIT, 0, 0, 0),
+        ];
+        let mut simple = program.to_vec();
+        simple[3].imm = 2;
+        simplify(&mut simple);
+        let codes: Vec<u8> = simple.iter().map(|one| one.code).collect();
+        assert_eq!(codes, [SET, CALL, EXIT, SET, EXIT]);
+        assert_eq!(code::target(&simple, 1), Some(3));
+    }
+}
