@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
 /* Several captures on one hook: the program that is attached runs first, then jumps to the next one, which stands in
- * this map. While nobody is there the kernel patches the jump away. A program that leaves puts the one behind it in
- * its place, so that there is never a gap to look beyond. */
+ * this map. While nobody is there the kernel patches the jump away; one that nobody can come behind has none. A program
+ * that leaves puts the one behind it in its place, so that there is never a gap to look beyond. Behind the seats stands
+ * what was at the hook before. */
 #ifndef TRAWL_CHAIN_H
 #define TRAWL_CHAIN_H
 
@@ -9,7 +10,7 @@
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-	__uint(max_entries, CHAIN_SLOTS);
+	__uint(max_entries, CHAIN_SLOTS + 1);
 	__uint(key_size, 4);
 	__uint(value_size, 4);
 } trawl_chain SEC(".maps");
@@ -25,7 +26,8 @@ struct {
 
 static __always_inline void continue_chain(void *context)
 {
-	bpf_tail_call(context, &trawl_chain, CONFIG(chain_next));
+	if (CONFIG(chain_next) != ALL)
+		bpf_tail_call(context, &trawl_chain, CONFIG(chain_next));
 	if (CONFIG(onward) != ALL)
 		bpf_tail_call(context, &trawl_onward, CONFIG(onward));
 }

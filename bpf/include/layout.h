@@ -150,7 +150,7 @@ struct tap_config {
 	__u32 rate_interval_high;
 	__u32 rate_tolerance_low;
 	__u32 rate_tolerance_high;
-	/* The place of the next program in the chain of captures on this hook. */
+	/* The place of the next program in the chain of captures on this hook; ALL if nobody can be there. */
 	__u32 chain_next;
 	/* 1: bpf_ktime_get_tai_ns, 0: bpf_ktime_get_ns. */
 	__u32 clock_is_tai;

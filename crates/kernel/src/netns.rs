@@ -6,7 +6,7 @@
 //! nothing else.
 
 use std::fs::{self, File};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::panic;
 use std::path::{Path, PathBuf};
@@ -320,6 +320,19 @@ fn enter_error(namespace: &Namespace, errno: rustix::io::Errno) -> Error {
         return error.mend("entering a namespace takes root (CAP_SYS_ADMIN)");
     }
     error
+}
+
+/// Keeps other trawls from changing what is attached in a namespace, until the file is closed.
+pub fn lock(namespace: Option<&Namespace>) -> Result<File> {
+    let path = match namespace {
+        // Opened anew: a lock belongs to the opening, which clones share.
+        Some(namespace) => format!("/proc/self/fd/{}", namespace.as_fd().as_raw_fd()),
+        None => "/proc/self/ns/net".to_owned(),
+    };
+    let fail = |e| Error::os("cannot lock the network namespace", e);
+    let file = File::open(path).map_err(fail)?;
+    flock(&file, FlockOperation::LockExclusive).map_err(|e| fail(e.into()))?;
+    Ok(file)
 }
 
 /// A mount made in /run/netns has to be seen in every mount namespace, and a deletion as well, or a

@@ -1,6 +1,7 @@
-//! Captures that stand in a hook's slots: the first one is in the slots themselves, the others behind it, in an array of
-//! programs that each one jumps on into (see `chain.rs` of crates/tap, which puts them there).
+//! Captures that stand in a hook's slots: one is in the slots themselves, the others behind it, in an array of programs
+//! that each one jumps on into (see `chain.rs` of crates/tap, which puts them there).
 
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -13,6 +14,9 @@ pub const MAP_NAME: &str = "trawl_chain";
 /// How the names of the programs that take part begin.
 const PROGRAM_NAME: &str = "trawl_xdp";
 
+/// The seats, and what was at the hook before the first capture came.
+pub const CHAIN_ROWS: u32 = CHAIN_SLOTS as u32 + 1;
+
 /// Whether a program is a capture's.
 pub fn is_member(name: &str) -> bool {
     name.starts_with(PROGRAM_NAME)
@@ -24,9 +28,9 @@ pub fn count(hook: BorrowedFd<'_>, stride: u32) -> Result<u32> {
     for slot in 0..stride {
         if let Some(first) = map::program_in(hook, slot).map_err(fail)? {
             let seats = array_of(first, stride)?;
-            let last = seats.map(|map| last_taken(map.as_fd(), stride));
+            let seated = seats.map(|map| seated(map.as_fd(), stride));
             // One by somebody else has nobody behind it.
-            return Ok(last.transpose().map_err(fail)?.unwrap_or(0) + 1);
+            return Ok(seated.transpose().map_err(fail)?.unwrap_or(1));
         }
     }
     Ok(0)
@@ -45,7 +49,7 @@ pub fn array_of(attached: u32, stride: u32) -> Result<Option<OwnedFd>> {
     for id in about.map_ids {
         let map = map::open_by_id(id).map_err(fail)?;
         let about = map::info(&map).map_err(fail)?;
-        if about.name == MAP_NAME && about.max_entries == CHAIN_SLOTS as u32 * stride {
+        if about.name == MAP_NAME && about.max_entries == CHAIN_ROWS * stride {
             return Ok(Some(map));
         }
     }
@@ -61,4 +65,24 @@ pub fn last_taken(map: BorrowedFd<'_>, stride: u32) -> io::Result<u32> {
         }
     }
     Ok(last)
+}
+
+/// The last seat of a program in such an array. One that took over from others has theirs as well, in front.
+pub fn row_of(map: BorrowedFd<'_>, stride: u32, program: u32) -> io::Result<Option<u32>> {
+    let mut last = None;
+    for slot in 0..CHAIN_SLOTS as u32 * stride {
+        if map::program_in(map, slot)? == Some(program) {
+            last = Some(slot / stride);
+        }
+    }
+    Ok(last)
+}
+
+/// How many captures there are in such an array.
+fn seated(map: BorrowedFd<'_>, stride: u32) -> io::Result<u32> {
+    let mut seen = HashSet::new();
+    for row in 0..CHAIN_SLOTS as u32 {
+        seen.extend(map::program_in(map, row * stride)?);
+    }
+    Ok(seen.len() as u32)
 }

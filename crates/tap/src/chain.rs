@@ -1,34 +1,46 @@
-//! Several captures on one hook. The first program there is attached; later captures join its chain, an array of
-//! programs that each one jumps on into, and hold the attachment open too. When the attached one leaves, the next
-//! takes its place without a gap.
+//! Several captures on one hook: a chain, an array of programs that each one jumps on into. At an interface the first
+//! program is attached, and later captures come behind it and hold the attachment open too. In the slots of a hook's map
+//! the latest stands in front, so that a capture that is alone has nowhere to jump to, which the kernel makes a program
+//! pay for. When the one in front leaves, the next takes its place without a gap.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use trawl_kernel::bpf::{map, program};
-use trawl_kernel::layout::CHAIN_SLOTS;
+use trawl_kernel::layout::{ALL, CHAIN_SLOTS};
 use trawl_kernel::warden::{self, Successor, Task};
 use trawl_kernel::{Error, Result};
+use trawl_program::captures::{CHAIN_ROWS, array_of, last_taken, row_of};
 pub use trawl_program::captures::{MAP_NAME, is_member};
-use trawl_program::captures::{array_of, last_taken};
 
-/// A seat in a chain. Each slot holds `stride` programs, one for each action of a hook, or one alone.
+/// A seat in a chain: a row of programs, one for each action of a hook, or one alone.
 #[derive(Debug)]
 pub struct Seat {
     map: OwnedFd,
-    slot: u32,
+    row: u32,
+    /// The row of the capture that comes after.
+    next: Option<u32>,
     stride: u32,
     /// The programs that sit here.
     seated: Vec<u32>,
 }
 
 impl Seat {
-    /// The head of a new chain.
+    /// The head of a new chain that grows behind it.
     pub fn first(stride: u32) -> Result<Self> {
-        let map = map::create_prog_array(MAP_NAME, CHAIN_SLOTS as u32 * stride)?;
+        Self::new(stride, 0, Some(1))
+    }
+
+    /// The end of a new chain that grows in front of it: as long as it is alone there it jumps nowhere.
+    pub fn last(stride: u32) -> Result<Self> {
+        Self::new(stride, CHAIN_SLOTS as u32 - 1, None)
+    }
+
+    fn new(stride: u32, row: u32, next: Option<u32>) -> Result<Self> {
         Ok(Self {
-            map,
-            slot: 0,
+            map: map::create_prog_array(MAP_NAME, CHAIN_ROWS * stride)?,
+            row,
+            next,
             stride,
             seated: Vec::new(),
         })
@@ -39,18 +51,34 @@ impl Seat {
         let Some(map) = array_of(attached, stride)? else {
             return Ok(None);
         };
-        let slot = last_taken(map.as_fd(), stride)
-            .map_err(|e| Error::os("cannot look at a chain of captures", e))?
-            + 1;
-        if slot >= CHAIN_SLOTS as u32 {
-            let why = format!("{CHAIN_SLOTS} captures are on it already");
-            return Err(
-                Error::failed("cannot join the captures on this hook", why).mend("end one of them")
-            );
+        let fail = |e| Error::os("cannot look at a chain of captures", e);
+        let row = last_taken(map.as_fd(), stride).map_err(fail)? + 1;
+        if row >= CHAIN_SLOTS as u32 {
+            return Err(full());
         }
         Ok(Some(Self {
             map,
-            slot,
+            row,
+            next: Some(row + 1),
+            stride,
+            seated: Vec::new(),
+        }))
+    }
+
+    /// A free seat in front of all others in the chain of a program that is attached, if that program is trawl's.
+    pub fn in_front_of(attached: u32, stride: u32) -> Result<Option<Self>> {
+        let Some(map) = array_of(attached, stride)? else {
+            return Ok(None);
+        };
+        let fail = |e| Error::os("cannot look at a chain of captures", e);
+        let Some(next) = row_of(map.as_fd(), stride, attached).map_err(fail)? else {
+            return Ok(None);
+        };
+        let row = next.checked_sub(1).ok_or_else(full)?;
+        Ok(Some(Self {
+            map,
+            row,
+            next: Some(next),
             stride,
             seated: Vec::new(),
         }))
@@ -66,16 +94,34 @@ impl Seat {
             self.seated.push(program::id(program)?);
             map::set_program(
                 self.map.as_fd(),
-                self.slot * self.stride + offset,
+                self.row * self.stride + offset,
                 program.as_fd(),
             )?;
         }
         Ok(())
     }
 
-    /// Where this seat's programs jump on to, for one of the hook's actions.
+    /// Where this seat's programs jump on to, for one of the hook's actions: no place of the array if nobody can be
+    /// there.
     pub fn next(&self, offset: u32) -> u32 {
-        (self.slot + 1) * self.stride + offset
+        self.next
+            .map_or(ALL as u32, |next| next * self.stride + offset)
+    }
+
+    /// Keeps what was at the hook before the first capture came, for the last one to put back.
+    pub fn keep_before(&self, offset: u32, program: BorrowedFd<'_>) -> io::Result<()> {
+        map::set_program(self.map.as_fd(), self.before(offset), program)
+    }
+
+    /// What was at the hook before the first capture came.
+    pub fn kept_before(&self, offset: u32) -> io::Result<Option<OwnedFd>> {
+        map::program_in(self.map.as_fd(), self.before(offset))?
+            .map(program::open_by_id)
+            .transpose()
+    }
+
+    fn before(&self, offset: u32) -> u32 {
+        CHAIN_SLOTS as u32 * self.stride + offset
     }
 
     /// Where the program is found that takes this seat's place, for one of the hook's actions.
@@ -114,6 +160,11 @@ impl Seat {
             let _ = map::replace_program(self.map.as_fd(), own, next.as_ref().map(AsFd::as_fd));
         }
     }
+}
+
+fn full() -> Error {
+    let why = format!("{CHAIN_SLOTS} captures are on it already");
+    Error::failed("cannot join the captures on this hook", why).mend("end one of them")
 }
 
 impl Drop for Seat {

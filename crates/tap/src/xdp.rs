@@ -10,7 +10,7 @@ use trawl_kernel::bpf::program::LoadOptions;
 use trawl_kernel::bpf::{info, program};
 use trawl_kernel::interface::Attachment;
 use trawl_kernel::layout::TapConfig;
-use trawl_kernel::netns::run_maybe_in;
+use trawl_kernel::netns::{self, run_maybe_in};
 use trawl_kernel::ring::Rings;
 use trawl_kernel::warden::{self, Task};
 use trawl_kernel::{Error, Result, errno};
@@ -47,6 +47,8 @@ impl Tap for Xdp {
         assembly: &mut Assembly<'_>,
     ) -> Result<Box<dyn Attached>> {
         let rings = assembly.program_rings()?;
+        // Two that come at once would take the same seat.
+        let _lock = netns::lock(site.namespace.as_ref())?;
         let present = site.interface.xdp_attached(site.namespace.as_ref())?;
         if present.is_some() && assembly.options.time == TimeSource::Hardware {
             let what = format!("cannot read hardware time stamps on {}", site.label);

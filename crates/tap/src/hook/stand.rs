@@ -7,6 +7,7 @@ use trawl_kernel::bpf::object::{self, TapProgram};
 use trawl_kernel::bpf::program::LoadOptions;
 use trawl_kernel::bpf::{info, map, program};
 use trawl_kernel::layout::TapConfig;
+use trawl_kernel::netns::{self, Namespace};
 use trawl_kernel::ring::Rings;
 use trawl_kernel::warden::{self, Task, Warden};
 use trawl_kernel::{Error, Result, errno};
@@ -65,17 +66,16 @@ pub fn occupy(
 ) -> Result<Occupied> {
     let stride = stand.occupants.len() as u32;
     let mut last = None;
+    // Two that come at once would take the same seat.
+    let _lock = netns::lock(site.namespace.as_ref())?;
     for (attach_type, flags) in COMBINATIONS {
         let present = stand.present()?;
-        let joined = joined_head(&present);
-        let seat = match joined
-            .map(|head| Seat::behind(head, stride))
+        let joined = joined_head(&present)
+            .map(|head| Seat::in_front_of(head, stride))
             .transpose()?
-            .flatten()
-        {
-            Some(seat) => seat,
-            None => Seat::first(stride)?,
-        };
+            .flatten();
+        let is_joining = joined.is_some();
+        let seat = joined.map_or_else(|| Seat::last(stride), Ok)?;
         let programs = match stand.load(&seat, blocks, rings, attach_type, flags) {
             Ok(programs) => programs,
             Err(error) => {
@@ -84,13 +84,17 @@ pub fn occupy(
             }
         };
         let mut occupied = Occupied {
+            namespace: site.namespace.clone(),
             map: warden::hold(stand.map.as_fd())?,
             seat,
             programs,
             before: Vec::new(),
-            joined: joined.is_some(),
         };
-        match occupied.enter(&present, warden) {
+        let before = match is_joining {
+            true => None,
+            false => Some(&*present),
+        };
+        match occupied.enter(before, warden) {
             Ok(()) => return Ok(occupied),
             Err(EnterError::Kernel(e)) if e.raw_os_error() == Some(errno::EINVAL) => {
                 last = Some(
@@ -184,20 +188,30 @@ impl Stand {
 /// Slots that are taken.
 #[derive(Debug)]
 pub struct Occupied {
+    namespace: Option<Namespace>,
     map: OwnedFd,
     seat: Seat,
     /// By slot.
     programs: Vec<OwnedFd>,
     /// What to put back, by slot.
     before: Vec<Option<OwnedFd>>,
-    joined: bool,
 }
 
 impl Occupied {
-    fn enter(&mut self, present: &[Option<u32>], warden: &mut Warden) -> Result<(), EnterError> {
+    /// Takes the slots. `present` is what was in them; without it, other captures are, who know what was there before.
+    fn enter(
+        &mut self,
+        present: Option<&[Option<u32>]>,
+        warden: &mut Warden,
+    ) -> Result<(), EnterError> {
         let mut tasks = self.seat.leave_tasks(&self.programs)?;
-        for (slot, (program, present)) in (0u32..).zip(self.programs.iter().zip(present)) {
-            let before = present.map(program::open_by_id).transpose()?;
+        for (slot, program) in (0u32..).zip(&self.programs) {
+            let before = match present {
+                Some(present) => present[slot as usize]
+                    .map(program::open_by_id)
+                    .transpose()?,
+                None => self.seat.kept_before(slot)?,
+            };
             let held = before
                 .as_ref()
                 .map(|program| warden::hold(program.as_fd()))
@@ -206,17 +220,18 @@ impl Occupied {
                 map: warden::hold(self.map.as_fd())?,
                 slot,
                 own: program::id(program)?,
-                before: held.filter(|_| !self.joined),
+                before: held,
                 successor: self.seat.successor(slot)?,
             });
-            self.before.push(before.filter(|_| !self.joined));
+            self.before.push(before);
         }
         warden.watch(tasks)?;
         self.seat.sit(&self.programs)?;
-        if !self.joined {
-            for (slot, program) in (0u32..).zip(&self.programs) {
-                map::set_program(self.map.as_fd(), slot, program.as_fd())?;
+        for (slot, (program, before)) in (0u32..).zip(self.programs.iter().zip(&self.before)) {
+            if let Some(before) = before {
+                self.seat.keep_before(slot, before.as_fd())?;
             }
+            map::set_program(self.map.as_fd(), slot, program.as_fd())?;
         }
         Ok(())
     }
@@ -235,6 +250,12 @@ impl Occupied {
 
     /// Puts back what was there; what could not be put back is said.
     pub fn leave(&mut self) -> Vec<String> {
+        // Without the lock there is a moment in which somebody may come unnoticed, and nothing worse.
+        let _lock = netns::lock(self.namespace.as_ref());
+        self.give_up()
+    }
+
+    fn give_up(&mut self) -> Vec<String> {
         let mut notices = Vec::new();
         for (slot, before) in (0u32..).zip(std::mem::take(&mut self.before)) {
             if let Err(error) = self.leave_slot(slot, before) {
@@ -250,6 +271,6 @@ impl Occupied {
 
 impl Drop for Occupied {
     fn drop(&mut self) {
-        self.leave();
+        self.give_up();
     }
 }
