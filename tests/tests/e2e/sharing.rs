@@ -207,6 +207,39 @@ fn slots_that_held_somebody_elses_program_are_put_back() {
     let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "hook"]);
     capture.kill();
     assert_eq!(slots(hook_id(&owner)), before);
+
+    // By the last of several, whichever that is.
+    for first_ends_first in [true, false] {
+        let start = || Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "hook"]);
+        let (first, second) = (start(), start());
+        let (one, other) = match first_ends_first {
+            true => (first, second),
+            false => (second, first),
+        };
+        one.stop_well();
+        assert_eq!(slots(hook_id(&owner)).len(), 5);
+        other.stop_well();
+        assert_eq!(slots(hook_id(&owner)), before);
+    }
+}
+
+#[test]
+fn captures_may_come_and_go_in_front_of_one_that_stays() {
+    let Some(mut scene) = Scene::open("hook") else {
+        return;
+    };
+    let mut stays = scene.start();
+    let mut last = scene.start();
+    for _ in 0..10 {
+        let mut next = scene.start();
+        scene.send(&mut [&mut stays, &mut last, &mut next]);
+        scene.stop(std::mem::replace(&mut last, next));
+    }
+    scene.send(&mut [&mut stays, &mut last]);
+    scene.stop(last);
+    scene.send(&mut [&mut stays]);
+    scene.stop(stays);
+    scene.assert_nothing_left();
 }
 
 #[test]

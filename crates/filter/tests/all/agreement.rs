@@ -5,8 +5,8 @@
 
 use crate::support::machine::{Scene, run};
 use crate::support::packets::{Random, frames};
-use crate::support::{classic, expressions, lowered};
-use trawl_filter::{Classic, Insn, Target};
+use crate::support::{classic, expressions, lowered, quick_agrees, whole};
+use trawl_filter::{Classic, Insn, Quick, Target, lower_quick};
 
 /// libpcap's own opinion, from its own compiler, optimiser and interpreter.
 pub fn oracle(expression: &str, optimise: bool) -> pcap::BpfProgram {
@@ -18,6 +18,7 @@ pub fn oracle(expression: &str, optimise: bool) -> pcap::BpfProgram {
 pub struct Readers {
     program: Classic,
     blocks: Vec<(Target, Vec<Insn>)>,
+    quick: Option<Vec<Insn>>,
 }
 
 impl Readers {
@@ -35,6 +36,7 @@ impl Readers {
         ];
         Readers {
             blocks: targets.map(|t| (t, lowered(&program, &t))).to_vec(),
+            quick: lower_quick(&program, &Target::xdp()),
             program,
         }
     }
@@ -68,11 +70,7 @@ impl Readers {
                     trawl_filter::disassemble(block)
                 ),
             };
-            let whole = Scene {
-                bytes: frame,
-                linear: frame.len(),
-                tag: None,
-            };
+            let whole = whole(frame);
             if let trawl_filter::Hook::Copy { buffer } = target.hook {
                 let seen = &frame[..frame.len().min(buffer.into())];
                 check(&whole, self.program.run(seen, length));
@@ -108,6 +106,18 @@ impl Readers {
                 );
             }
         }
+        if let Some(quick) = &self.quick {
+            for linear in [frame.len(), r.below(frame.len() + 1)] {
+                let scene = Scene {
+                    linear,
+                    ..whole(frame)
+                };
+                if let Err(why) = quick_agrees(quick, &scene, ours) {
+                    panic!("{what}: {why}");
+                }
+                pairs += 1;
+            }
+        }
         pairs
     }
 }
@@ -140,6 +150,54 @@ fn expressions_agree_with_libpcap() {
     }
     assert!(pairs > expressions.len() * count, "{pairs} pairs");
     println!("{pairs} pairs of program and packet");
+}
+
+/// What is in the linear part of a long packet is judged at once by nearly all that people ask for.
+#[test]
+fn usual_filters_have_a_quick_version_that_decides() {
+    let usual = [
+        "ether proto 0x1111",
+        "ip",
+        "arp",
+        "host 10.0.0.1",
+        "udp port 53",
+        "tcp dst port 443 and net 10.0.0.0/8",
+        "tcp[tcpflags] & (tcp-syn|tcp-fin) != 0",
+        "vlan 7 and icmp",
+        "ip6 and tcp port 22",
+        "ether host 02:00:00:00:00:01",
+        "portrange 1000-2000",
+        "not ether multicast",
+    ];
+    for expression in usual {
+        let program = classic(expression);
+        let quick = lower_quick(&program, &Target::xdp())
+            .unwrap_or_else(|| panic!("{expression} has no quick version"));
+        let frames = frames(3, 300);
+        let long = frames.iter().filter(|frame| frame.len() >= 150);
+        let mut decided = 0;
+        for frame in long {
+            let result = run(&quick, &Target::xdp(), &whole(frame)).expect("it runs");
+            assert_ne!(
+                result,
+                Quick::Undecided as u32,
+                "{expression} on {frame:02x?}"
+            );
+            decided += 1;
+        }
+        assert!(decided > 10, "{decided} long frames");
+    }
+}
+
+#[test]
+fn filters_that_take_more_than_registers_have_no_quick_version() {
+    let has_none = |program: &Classic| lower_quick(program, &Target::xdp()).is_none();
+    assert!(has_none(&classic("len > 100")));
+    let returns_a = Classic::parse("2,48 0 0 14,22 0 0 0").expect("it is well formed");
+    assert!(has_none(&returns_a));
+    let text = (0..300).map(|n| format!("host 10.9.{}.{}", n / 200, n % 200));
+    let long = text.collect::<Vec<_>>().join(" or ");
+    assert!(has_none(&classic(&long)));
 }
 
 #[test]

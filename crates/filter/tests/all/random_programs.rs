@@ -1,11 +1,11 @@
 //! Random classic programs: whatever the checker takes, the lowered block answers as the
 //! interpreter does, and the interpreter as libpcap's rules say.
 
-use crate::support::lowered;
 use crate::support::machine::{Scene, run};
 use crate::support::packets::{Random, frames};
+use crate::support::{lowered, quick_agrees, whole};
 use proptest::prelude::*;
-use trawl_filter::{Classic, Hook, Instruction, Target};
+use trawl_filter::{Classic, Hook, Instruction, Target, lower_quick};
 
 /// Offsets near the borders of packets, headers and tags, and a few far ones.
 fn offset() -> impl Strategy<Value = u32> {
@@ -132,10 +132,16 @@ fn agree(program: &Classic, seed: u64) {
         Target::copy(64),
     ];
     let blocks = targets.map(|target| (target, lowered(program, &target)));
+    let quick = lower_quick(program, &Target::xdp());
     let mut r = Random::new(seed);
     for frame in frames(seed, 12) {
         let length = frame.len() as u32;
         let expected = program.run(&frame, length);
+        if let Some(quick) = &quick
+            && let Err(why) = quick_agrees(quick, &whole(&frame), expected)
+        {
+            panic!("{program}\n{why}");
+        }
         for (target, block) in &blocks {
             let check = |scene: &Scene, expected: u32| {
                 let result = run(block, target, scene);

@@ -2,7 +2,9 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use trawl_filter::{Classic, Hook, Target, lower, standalone};
+use trawl_filter::ebpf::op;
+use trawl_filter::lower::standalone::{Verdicts, verdicts};
+use trawl_filter::{Classic, Hook, Insn, Quick, Target, lower, lower_quick, standalone};
 use trawl_kernel::bpf::program::{self, HAS_FRAGS, LoadOptions};
 use trawl_kernel::bpf::splice::from_words;
 use trawl_kernel::bpf::{map, test_run};
@@ -40,6 +42,7 @@ impl Loaded {
         };
         let whole = standalone(&block, &target, buffer.as_ref().map(AsRawFd::as_raw_fd))
             .ok_or_else(|| failed(&"no buffer"))?;
+        let whole = [quick_first(classic, &target), whole].concat();
         let words: Vec<u64> = whole.iter().map(|insn| insn.to_u64()).collect();
         let (kind, flags) = match target.hook {
             Hook::Xdp => (program::XDP, HAS_FRAGS),
@@ -57,7 +60,7 @@ impl Loaded {
         Ok(Self {
             program: program::load(&from_words(&words), &options)?,
             target,
-            matched: trawl_filter::lower::standalone::verdicts(&target).matched,
+            matched: verdicts(&target).matched,
             _buffer: buffer,
         })
     }
@@ -97,4 +100,22 @@ impl Loaded {
         });
         answer.value == self.matched
     }
+}
+
+/// Instructions in front of a whole program at XDP that give the answer where the filter's quick version knows it, as the
+/// taps' programs do.
+fn quick_first(classic: &Classic, target: &Target) -> Vec<Insn> {
+    let Some(quick) = lower_quick(classic, target) else {
+        return Vec::new();
+    };
+    let Verdicts { matched, unmatched } = verdicts(target);
+    let answer = |outcome: Quick, verdict: u32| {
+        let skip = Insn::new(op::JMP | op::JNE | op::K, 0, 0, 2, outcome as i32);
+        [skip, op::mov32_imm(0, verdict), op::exit()]
+    };
+    let mut program = vec![op::load(op::W, 2, 1, 0), op::load(op::W, 3, 1, 4)];
+    program.extend(quick);
+    program.extend(answer(Quick::Matched, matched));
+    program.extend(answer(Quick::Rejected, unmatched));
+    program
 }

@@ -3,7 +3,8 @@
 pub mod machine;
 pub mod packets;
 
-use trawl_filter::{Classic, Options, Target, compile, lower};
+use machine::{Scene, run};
+use trawl_filter::{Classic, Insn, Options, Quick, Target, compile, lower};
 
 /// The expressions of the data file.
 pub fn expressions() -> Vec<&'static str> {
@@ -19,8 +20,35 @@ pub fn classic(expression: &str) -> Classic {
 }
 
 /// Lowers, or says what went wrong on what.
-pub fn lowered(program: &Classic, target: &Target) -> Vec<trawl_filter::Insn> {
+pub fn lowered(program: &Classic, target: &Target) -> Vec<Insn> {
     lower(program, target)
         .unwrap_or_else(|e| panic!("{e}:\n{program}"))
         .insns
+}
+
+/// A packet that is all in one piece.
+pub fn whole(bytes: &[u8]) -> Scene<'_> {
+    Scene {
+        bytes,
+        linear: bytes.len(),
+        tag: None,
+    }
+}
+
+/// Whether a quick version says nothing else than the filter, whose answer this is.
+pub fn quick_agrees(quick: &[Insn], scene: &Scene<'_>, answer: u32) -> Result<(), String> {
+    let result = run(quick, &Target::xdp(), scene);
+    let right = match &result {
+        Ok(result) if *result == Quick::Rejected as u32 => answer == 0,
+        Ok(result) if *result == Quick::Matched as u32 => answer != 0,
+        Ok(result) => *result == Quick::Undecided as u32,
+        Err(_) => false,
+    };
+    match right {
+        true => Ok(()),
+        false => Err(format!(
+            "{}on {scene:02x?}: {result:?}, where the filter says {answer}",
+            trawl_filter::disassemble(quick)
+        )),
+    }
 }
