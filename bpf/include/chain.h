@@ -10,7 +10,7 @@
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-	__uint(max_entries, CHAIN_SLOTS + 1);
+	__uint(max_entries, 1);
 	__uint(key_size, 4);
 	__uint(value_size, 4);
 } trawl_chain SEC(".maps");

@@ -6,7 +6,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use trawl_kernel::bpf::{info, map, program};
-use trawl_kernel::layout::CHAIN_SLOTS;
 use trawl_kernel::{Error, Result};
 
 /// What the array is called, in the BPF source and in the kernel: how another trawl's is known.
@@ -14,8 +13,11 @@ pub const MAP_NAME: &str = "trawl_chain";
 /// How the names of the programs that take part begin.
 const PROGRAM_NAME: &str = "trawl_xdp";
 
+/// The seats of a chain. A program's way on is fixed, so those who come while others are there move on from seat to seat:
+/// there are far more than captures at one time.
+pub const SEATS: u32 = 256;
 /// The seats, and what was at the hook before the first capture came.
-pub const CHAIN_ROWS: u32 = CHAIN_SLOTS as u32 + 1;
+pub const ROWS: u32 = SEATS + 1;
 
 /// Whether a program is a capture's.
 pub fn is_member(name: &str) -> bool {
@@ -49,7 +51,7 @@ pub fn array_of(attached: u32, stride: u32) -> Result<Option<OwnedFd>> {
     for id in about.map_ids {
         let map = map::open_by_id(id).map_err(fail)?;
         let about = map::info(&map).map_err(fail)?;
-        if about.name == MAP_NAME && about.max_entries == CHAIN_ROWS * stride {
+        if about.name == MAP_NAME && about.max_entries == ROWS * stride {
             return Ok(Some(map));
         }
     }
@@ -59,7 +61,7 @@ pub fn array_of(attached: u32, stride: u32) -> Result<Option<OwnedFd>> {
 /// The last seat in such an array that is taken.
 pub fn last_taken(map: BorrowedFd<'_>, stride: u32) -> io::Result<u32> {
     let mut last = 0;
-    for slot in 0..CHAIN_SLOTS as u32 {
+    for slot in 0..SEATS {
         if map::program_in(map, slot * stride)?.is_some() {
             last = slot;
         }
@@ -70,7 +72,7 @@ pub fn last_taken(map: BorrowedFd<'_>, stride: u32) -> io::Result<u32> {
 /// The last seat of a program in such an array. One that took over from others has theirs as well, in front.
 pub fn row_of(map: BorrowedFd<'_>, stride: u32, program: u32) -> io::Result<Option<u32>> {
     let mut last = None;
-    for slot in 0..CHAIN_SLOTS as u32 * stride {
+    for slot in 0..SEATS * stride {
         if map::program_in(map, slot)? == Some(program) {
             last = Some(slot / stride);
         }
@@ -79,9 +81,9 @@ pub fn row_of(map: BorrowedFd<'_>, stride: u32, program: u32) -> io::Result<Opti
 }
 
 /// How many captures there are in such an array.
-fn seated(map: BorrowedFd<'_>, stride: u32) -> io::Result<u32> {
+pub fn seated(map: BorrowedFd<'_>, stride: u32) -> io::Result<u32> {
     let mut seen = HashSet::new();
-    for row in 0..CHAIN_SLOTS as u32 {
+    for row in 0..SEATS {
         seen.extend(map::program_in(map, row * stride)?);
     }
     Ok(seen.len() as u32)

@@ -10,8 +10,8 @@ use trawl_kernel::bpf::{map, program};
 use trawl_kernel::layout::{ALL, CHAIN_SLOTS};
 use trawl_kernel::warden::{self, Successor, Task};
 use trawl_kernel::{Error, Result};
-use trawl_program::captures::{CHAIN_ROWS, array_of, last_taken, row_of};
 pub use trawl_program::captures::{MAP_NAME, is_member};
+use trawl_program::captures::{ROWS, SEATS, array_of, last_taken, row_of, seated};
 
 /// A seat in a chain: a row of programs, one for each action of a hook, or one alone.
 #[derive(Debug)]
@@ -33,12 +33,12 @@ impl Seat {
 
     /// The end of a new chain that grows in front of it: as long as it is alone there it jumps nowhere.
     pub fn last(stride: u32) -> Result<Self> {
-        Self::new(stride, CHAIN_SLOTS as u32 - 1, None)
+        Self::new(stride, SEATS - 1, None)
     }
 
     fn new(stride: u32, row: u32, next: Option<u32>) -> Result<Self> {
         Ok(Self {
-            map: map::create_prog_array(MAP_NAME, CHAIN_ROWS * stride)?,
+            map: map::create_prog_array(MAP_NAME, ROWS * stride)?,
             row,
             next,
             stride,
@@ -48,13 +48,12 @@ impl Seat {
 
     /// A free seat behind all others in the chain of a program that is attached, if that program is trawl's.
     pub fn behind(attached: u32, stride: u32) -> Result<Option<Self>> {
-        let Some(map) = array_of(attached, stride)? else {
+        let Some(map) = joinable(attached, stride)? else {
             return Ok(None);
         };
-        let fail = |e| Error::os("cannot look at a chain of captures", e);
-        let row = last_taken(map.as_fd(), stride).map_err(fail)? + 1;
-        if row >= CHAIN_SLOTS as u32 {
-            return Err(full());
+        let row = last_taken(map.as_fd(), stride).map_err(cannot_look)? + 1;
+        if row >= SEATS {
+            return Err(used_up());
         }
         Ok(Some(Self {
             map,
@@ -67,14 +66,13 @@ impl Seat {
 
     /// A free seat in front of all others in the chain of a program that is attached, if that program is trawl's.
     pub fn in_front_of(attached: u32, stride: u32) -> Result<Option<Self>> {
-        let Some(map) = array_of(attached, stride)? else {
+        let Some(map) = joinable(attached, stride)? else {
             return Ok(None);
         };
-        let fail = |e| Error::os("cannot look at a chain of captures", e);
-        let Some(next) = row_of(map.as_fd(), stride, attached).map_err(fail)? else {
+        let Some(next) = row_of(map.as_fd(), stride, attached).map_err(cannot_look)? else {
             return Ok(None);
         };
-        let row = next.checked_sub(1).ok_or_else(full)?;
+        let row = next.checked_sub(1).ok_or_else(used_up)?;
         Ok(Some(Self {
             map,
             row,
@@ -86,6 +84,12 @@ impl Seat {
 
     pub fn map(&self) -> BorrowedFd<'_> {
         self.map.as_fd()
+    }
+
+    /// Makes the chain known by one of its programs: one that jumps nowhere does not name it by itself.
+    pub fn mark(&self, program: &OwnedFd) -> Result<()> {
+        program::bind_map(program, &self.map)
+            .map_err(|e| Error::os("cannot tie a program to its chain of captures", e))
     }
 
     /// Takes the seat: from now on the programs before this one jump here.
@@ -121,7 +125,7 @@ impl Seat {
     }
 
     fn before(&self, offset: u32) -> u32 {
-        CHAIN_SLOTS as u32 * self.stride + offset
+        SEATS * self.stride + offset
     }
 
     /// Where the program is found that takes this seat's place, for one of the hook's actions.
@@ -162,9 +166,28 @@ impl Seat {
     }
 }
 
-fn full() -> Error {
-    let why = format!("{CHAIN_SLOTS} captures are on it already");
-    Error::failed("cannot join the captures on this hook", why).mend("end one of them")
+/// The chain of a program that is attached, if it is trawl's and not too long already.
+fn joinable(attached: u32, stride: u32) -> Result<Option<OwnedFd>> {
+    let map = array_of(attached, stride)?;
+    if let Some(map) = &map
+        && seated(map.as_fd(), stride).map_err(cannot_look)? >= CHAIN_SLOTS as u32
+    {
+        let why = format!("{CHAIN_SLOTS} captures are on it already");
+        return Err(
+            Error::failed("cannot join the captures on this hook", why).mend("end one of them")
+        );
+    }
+    Ok(map)
+}
+
+fn cannot_look(error: io::Error) -> Error {
+    Error::os("cannot look at a chain of captures", error)
+}
+
+fn used_up() -> Error {
+    let why = format!("{SEATS} have come and gone since the first");
+    Error::failed("cannot join the captures on this hook", why)
+        .mend("end all of them once, and begin anew")
 }
 
 impl Drop for Seat {

@@ -171,7 +171,7 @@ impl Stand {
             if let Some(blocks) = blocks {
                 blocks.put_into(&mut ready)?;
             }
-            ready.load(&LoadOptions {
+            let program = ready.load(&LoadOptions {
                 name: &name,
                 kind: program::XDP,
                 license: "GPL",
@@ -179,7 +179,9 @@ impl Stand {
                 flags,
                 ifindex: 0,
                 traced: None,
-            })
+            })?;
+            seat.mark(&program)?;
+            Ok(program)
         };
         (0u32..).zip(&self.occupants).map(one).collect()
     }
