@@ -37,6 +37,11 @@ pub trait Engine: std::fmt::Debug {
     /// How it is called on the command line.
     fn name(&self) -> &'static str;
 
+    /// Called once before the run: what takes its time may be done here, and may send frames of the source.
+    fn prepare(&mut self, _source: &mut dyn Source) -> Result<Sent> {
+        Ok(Sent::default())
+    }
+
     /// Offers up to `want` frames of the source to the device. May take fewer, for want of room on the other side.
     /// Frames that the source gave and the device has not taken yet are offered first in the next call.
     fn send(&mut self, source: &mut dyn Source, now: u64, want: u64) -> Result<Sent>;

@@ -314,6 +314,51 @@ mod tests {
         assert!(report.figures.elapsed >= Duration::from_millis(300));
     }
 
+    const SLOW: Duration = Duration::from_millis(100);
+
+    /// Takes its time before the run, and sends a frame meanwhile.
+    #[derive(Debug)]
+    struct Slow(Half);
+
+    impl Engine for Slow {
+        fn name(&self) -> &'static str {
+            "slow"
+        }
+
+        fn prepare(&mut self, source: &mut dyn Source) -> Result<Sent> {
+            std::thread::sleep(SLOW);
+            self.0.send(source, 0, 1)
+        }
+
+        fn send(&mut self, source: &mut dyn Source, now: u64, want: u64) -> Result<Sent> {
+            self.0.send(source, now, want)
+        }
+
+        fn most(&self) -> u64 {
+            self.0.most()
+        }
+    }
+
+    #[test]
+    fn what_comes_before_the_run_counts_in_frames_and_not_in_time() {
+        let open = |_| {
+            let engine = Half {
+                waiting: None,
+                offered: 0,
+            };
+            let source: Box<dyn Source> = Box::new(InTurn::new(vec![vec![0; 60]]));
+            Ok((Box::new(Slow(engine)) as Box<dyn Engine>, source))
+        };
+        let plan = Plan {
+            count: Some(1),
+            ..plan(&[None, None])
+        };
+        let start = Instant::now();
+        let report = run(&plan, &open, &mut |_| true).unwrap();
+        assert_eq!(report.figures.frames, 1);
+        assert!(report.figures.elapsed + SLOW <= start.elapsed());
+    }
+
     #[test]
     fn the_caller_can_stop_it() {
         let mut looks = 0;

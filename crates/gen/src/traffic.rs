@@ -363,8 +363,12 @@ fn variants(spec: &Spec, flows: Option<u64>, limits: &Limits) -> Result<Vec<Vari
         Some(text) => Sizes::parse(text, limits.seed).map_err(|why| Misfit::new("size", why))?,
         None => Sizes::Shortest,
     };
-    let payloads = Payload::parse(spec.get("payload").unwrap_or("zeros"), limits.seed)
-        .map_err(|why| Misfit::new("payload", why))?;
+    let payloads = match spec.get("payload") {
+        Some(text) => {
+            Payload::parse(text, limits.seed).map_err(|why| Misfit::new("payload", why))?
+        }
+        None => vec![Payload::Level],
+    };
     let maker = frame::Maker::new(spec, flows, limits.seed)?;
     let least = payloads
         .iter()

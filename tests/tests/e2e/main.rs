@@ -10,6 +10,7 @@ mod ends;
 mod formats;
 mod gen_frames;
 mod gen_runs;
+mod gen_together;
 mod guard;
 mod length;
 mod merge;

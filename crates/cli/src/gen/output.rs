@@ -93,10 +93,10 @@ impl Watch {
     }
 
     /// Tells what was sent; the exit status says whether all went well.
-    pub fn end(&mut self, place: &str, report: &Report) -> Result<ExitCode> {
+    pub fn end(&mut self, place: &str, report: &Report, notes: &Notes) -> Result<ExitCode> {
         self.end_line();
         let text = if self.json {
-            format!("{}\n", in_json(place, report))
+            format!("{}\n", in_json(place, report, notes))
         } else {
             in_words(place, report, "the rate's")
         };
@@ -135,7 +135,7 @@ pub fn in_words(place: &str, report: &Report, wanted: &str) -> String {
     );
     if figures.refused > 0 {
         text.push_str(&format!(
-            "the device had no room {} times, and was offered those frames again\n",
+            "the device had no room {} times, and was offered those frames, or others in their stead, again\n",
             figures.refused
         ));
     }
@@ -152,11 +152,12 @@ pub fn in_words(place: &str, report: &Report, wanted: &str) -> String {
     text
 }
 
-pub fn in_json(place: &str, report: &Report) -> serde_json::Value {
+pub fn in_json(place: &str, report: &Report, notes: &Notes) -> serde_json::Value {
     let figures = &report.figures;
     json!({
         "interface": place,
         "engine": report.engine,
+        "notes": notes.all(),
         "frames": figures.frames,
         "bytes": figures.bytes,
         "refused": figures.refused,

@@ -153,7 +153,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     report.gaps = report.gaps.or_else(|| outcome.gaps.clone());
     watch.end_line();
     write_out(&if args.json {
-        format!("{}\n", in_json(&site.label, &report, &outcome))
+        format!("{}\n", in_json(&site.label, &report, &outcome, &notes))
     } else {
         let wanted = match args.speed() {
             Speed::Times(_) => "the recorded ones",
@@ -195,8 +195,8 @@ fn remarks(outcome: &Outcome, mtu: u32) -> String {
     text
 }
 
-fn in_json(place: &str, report: &Report, outcome: &Outcome) -> serde_json::Value {
-    let mut object = output::in_json(place, report);
+fn in_json(place: &str, report: &Report, outcome: &Outcome, notes: &Notes) -> serde_json::Value {
+    let mut object = output::in_json(place, report, notes);
     object["rounds"] = json!(outcome.rounds);
     object["too_long"] = json!(outcome.too_long);
     object["too_short"] = json!(outcome.too_short);

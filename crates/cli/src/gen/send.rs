@@ -244,7 +244,7 @@ fn show_or_send(
         watch.look(figures)
     });
     watch.notes(&notes);
-    watch.end(&site.label, &report?)
+    watch.end(&site.label, &report?, &notes)
 }
 
 /// The first frames as `trawl capture -e -v -x` prints them, with their numbers for the time.

@@ -112,7 +112,11 @@ fn open_one(
 ) -> Result<Box<dyn Engine>> {
     Ok(match one {
         Choice::Live => Box::new(Live::open(interface, source, wish.batch)?),
-        Choice::Xsk => Box::new(Xsk::open(interface, wish.queue, source.longest())?),
+        Choice::Xsk => {
+            let xsk = Xsk::open(interface, wish.queue, source.longest())?;
+            wish.notes.say(xsk.way().to_owned());
+            Box::new(xsk)
+        }
         Choice::Auto | Choice::Packet => Box::new(Packet::open(interface, source.longest())?),
     })
 }
@@ -290,6 +294,10 @@ fn counter_moved(interface: &str, before: u64) -> Result<bool> {
 impl Engine for Auto {
     fn name(&self) -> &'static str {
         self.chosen.as_ref().map_or("auto", |engine| engine.name())
+    }
+
+    fn prepare(&mut self, source: &mut dyn Source) -> Result<Sent> {
+        self.choose(source, 0)
     }
 
     fn send(&mut self, source: &mut dyn Source, now: u64, want: u64) -> Result<Sent> {

@@ -38,6 +38,15 @@ impl Xsk {
         })
     }
 
+    /// Whether frames are copied, in words.
+    pub fn way(&self) -> &'static str {
+        if self.socket.is_zero_copy() {
+            "AF_XDP without copying: the device reads frames where they lie"
+        } else {
+            "AF_XDP with copying: the driver has no way without on this queue"
+        }
+    }
+
     fn kick(&mut self, sent: &mut Sent) -> Result<()> {
         let kicked = self.socket.kick()?;
         // Which of them it dropped is not known; only the last one of a call can be.

@@ -37,14 +37,24 @@ pub(super) fn drive(
 ) -> Result<Outcome> {
     let opened = plan.cpus[number]
         .map_or(Ok(()), pin_to_cpu)
-        .and_then(|()| open(number));
+        .and_then(|()| open(number))
+        .and_then(|(mut engine, mut source)| {
+            let early = if share(total(plan), number, plan.cpus.len()) > 0 {
+                engine.prepare(source.as_mut())?
+            } else {
+                Sent::default()
+            };
+            Ok((engine, source, early))
+        });
     if opened.is_err() {
         shared.failed.store(true, Ordering::Relaxed);
     }
     shared.ready.wait();
-    let (mut engine, mut source) = opened?;
+    let (mut engine, mut source, early) = opened?;
     precise_sleeps();
     let mut lane = Lane::new(plan, shared, number);
+    lane.pacer.took(early.frames, early.bytes);
+    lane.note(&early);
     if !shared.failed.load(Ordering::Relaxed) {
         lane.failure = lane.send_all(engine.as_mut(), source.as_mut()).err();
         match engine.finish() {

@@ -8,6 +8,7 @@ use trawl_packet::build::{self, Icmp, Ipv4, Ipv6, Layer, Tcp, Template, Udp, Vla
 use super::field::{Choice, Kind};
 use super::payload::{Payload, hex};
 use super::{Misfit, Protocol, Spec, family};
+use crate::alike::level;
 use crate::pattern::{Cover, Edit, Value, Variant};
 
 const ETHERNET: usize = 14;
@@ -116,6 +117,9 @@ impl Maker {
                 template.build()
             }
         };
+        if *payload == Payload::Level && self.edits.is_empty() {
+            level(&mut bytes, length - zeroes);
+        }
         if let Some((at, ethertype)) = self.ethertype {
             bytes[at..at + 2].copy_from_slice(&ethertype.to_be_bytes());
         }

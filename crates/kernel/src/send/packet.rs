@@ -38,41 +38,8 @@ impl PacketSender {
     /// The same through the queueing discipline, as sockets are without further ado.
     pub fn queued(name: &str) -> Result<Self> {
         let index = Netlink::here()?.link(name)?.index;
-        let what = || format!("cannot open a packet socket on {name}");
-        let os = |error: io::Error| {
-            let privileges = error.raw_os_error() == Some(libc::EPERM);
-            let error = Error::os(what(), error);
-            if privileges {
-                error.mend("it takes root (CAP_NET_RAW)")
-            } else {
-                error
-            }
-        };
-        // Protocol 0: a socket that only sends is not to see every packet of the machine.
-        // SAFETY: no pointers are passed.
-        let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-        if fd < 0 {
-            return Err(os(io::Error::last_os_error()));
-        }
-        // SAFETY: the descriptor is new and nobody else's.
-        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: all zeroes are a valid sockaddr_ll.
-        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        address.sll_family = libc::AF_PACKET as u16;
-        address.sll_ifindex = index as i32;
-        // SAFETY: the address is a whole sockaddr_ll and its size is given.
-        let bound = unsafe {
-            libc::bind(
-                fd,
-                (&raw const address).cast(),
-                size_of_val(&address) as libc::socklen_t,
-            )
-        };
-        if bound < 0 {
-            return Err(os(io::Error::last_os_error()));
-        }
         Ok(Self {
-            socket,
+            socket: bound(name, index)?,
             name: name.to_owned(),
         })
     }
@@ -110,12 +77,54 @@ impl PacketSender {
     }
 
     pub(super) fn explain(&self, error: io::Error, length: usize) -> Error {
-        let what = format!("cannot send a frame of {length} bytes out of {}", self.name);
-        match error.raw_os_error() {
-            Some(libc::EMSGSIZE) => Error::os(what, error).mend("raise the interface's MTU"),
-            Some(libc::ENXIO | libc::ENODEV) => Error::failed(what, "the interface is gone"),
-            Some(libc::ENETDOWN) => super::down_or_gone(what, &self.name),
-            _ => Error::os(what, error),
+        explain(&self.name, error, length)
+    }
+}
+
+/// A packet socket that only sends.
+pub(super) fn bound(name: &str, index: u32) -> Result<OwnedFd> {
+    let os = |error: io::Error| {
+        let privileges = error.raw_os_error() == Some(libc::EPERM);
+        let error = Error::os(format!("cannot open a packet socket on {name}"), error);
+        if privileges {
+            error.mend("it takes root (CAP_NET_RAW)")
+        } else {
+            error
         }
+    };
+    // Protocol 0: a socket that only sends is not to see every packet of the machine.
+    // SAFETY: no pointers are passed.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(os(io::Error::last_os_error()));
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: all zeroes are a valid sockaddr_ll.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_ifindex = index as i32;
+    // SAFETY: the address is a whole sockaddr_ll and its size is given.
+    let bound = unsafe {
+        libc::bind(
+            fd,
+            (&raw const address).cast(),
+            size_of_val(&address) as libc::socklen_t,
+        )
+    };
+    if bound < 0 {
+        return Err(os(io::Error::last_os_error()));
+    }
+    Ok(socket)
+}
+
+/// What became of sending a frame, for a person to read.
+pub(super) fn explain(name: &str, error: io::Error, length: usize) -> Error {
+    let what = format!("cannot send a frame of {length} bytes out of {name}");
+    match error.raw_os_error() {
+        Some(libc::EMSGSIZE) => Error::os(what, error).mend("raise the interface's MTU"),
+        Some(libc::ENXIO | libc::ENODEV) => Error::failed(what, "the interface is gone"),
+        Some(libc::ENETDOWN) => super::down_or_gone(what, name),
+        _ => Error::os(what, error),
     }
 }

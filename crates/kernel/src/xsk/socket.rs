@@ -77,17 +77,19 @@ pub(super) fn make_rings(socket: &OwnedFd, size: u32) -> io::Result<Rings> {
 pub(super) fn bind(socket: &OwnedFd, interface: u32, queue: u32) -> io::Result<bool> {
     match bind_with(socket, interface, queue, libc::XDP_ZEROCOPY) {
         Ok(()) => Ok(true),
-        // The driver cannot, or not with this queue: the copying way is open to all.
-        Err(e)
-            if matches!(
-                e.raw_os_error(),
-                Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS)
-            ) =>
-        {
-            bind_with(socket, interface, queue, libc::XDP_COPY).map(|()| false)
-        }
-        Err(e) => Err(e),
+        Err(e) if is_final(&e) => Err(e),
+        // The driver cannot, or not with this queue, or has not the memory for it, and drivers have many words for
+        // that: the copying way is open to all.
+        Err(_) => bind_with(socket, interface, queue, libc::XDP_COPY).map(|()| false),
     }
+}
+
+/// Copying would not help.
+fn is_final(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EBUSY | libc::ENETDOWN | libc::ENODEV | libc::ENXIO | libc::EPERM)
+    )
 }
 
 fn bind_with(socket: &OwnedFd, interface: u32, queue: u32, mode: u16) -> io::Result<()> {
