@@ -1,6 +1,7 @@
 //! The warden: a child process that outlives a killed trawl for a moment, to undo what the kernel would keep: slots
 //! of other people's hook maps, clsact filters, chains of captures, and a block that was cut in the middle of a write.
 
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -57,6 +58,12 @@ pub enum Task {
     },
     /// Cut a file behind its last whole block.
     CutFile { file: OwnedFd, whole: WholeBytes },
+    /// What those who ask for it know how to undo. It finds what it needs by itself: no descriptor is kept open for it.
+    Other(Box<dyn Undo>),
+}
+
+pub trait Undo: fmt::Debug + Send {
+    fn undo(&self);
 }
 
 /// How many bytes of a file are whole blocks: told to the warden through memory that both processes see.
@@ -113,6 +120,7 @@ impl Task {
                 interface: _,
             } => all.extend(namespace.as_ref().map(AsFd::as_fd)),
             Self::CutFile { file, whole: _ } => all.push(file.as_fd()),
+            Self::Other(_) => {}
         }
         all.iter().map(AsRawFd::as_raw_fd).collect()
     }
@@ -161,6 +169,10 @@ impl Task {
             } => Netlink::open(namespace.as_ref())
                 .and_then(|mut netlink| netlink.del_unused_clsact(*interface))
                 .map_err(|e| io::Error::other(e.to_string())),
+            Self::Other(other) => {
+                other.undo();
+                Ok(())
+            }
             Self::CutFile { file, whole } => {
                 let whole = whole.get();
                 let length = rustix::fs::fstat(file)?.st_size as u64;

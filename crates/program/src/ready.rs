@@ -12,6 +12,7 @@ use trawl_kernel::bpf::object::{self, Plain};
 use trawl_kernel::ethtool::Ethtool;
 use trawl_kernel::netlink::{Link, Netlink, Peer, XdpMode, veth_peer, xdp_abilities};
 use trawl_kernel::netns::{self, Namespace, run_maybe_in};
+use trawl_kernel::warden::{Task, Undo, Warden};
 use trawl_kernel::{Error, Result};
 
 use crate::site::Site;
@@ -47,6 +48,17 @@ pub struct Readiness {
     switched: Vec<Switched>,
     /// Keeps a program on the other end.
     link: Option<OwnedFd>,
+    /// Puts things back if trawl is killed before somebody keeps the changes.
+    warden: Warden,
+}
+
+#[derive(Debug)]
+struct PutBack(Change);
+
+impl Undo for PutBack {
+    fn undo(&self) {
+        undo(std::slice::from_ref(&self.0));
+    }
 }
 
 #[derive(Debug)]
@@ -200,6 +212,8 @@ impl Readiness {
             return Ok(());
         }
         if found.on != on {
+            let put_back = Task::Other(Box::new(PutBack(change.clone())));
+            self.warden.watch([put_back])?;
             ethtool.set_feature(feature, on)?;
             self.note(label(interface), on, feature);
         }

@@ -1,12 +1,16 @@
 //! The bundled programs that redirect: what arrives at the other end, what is counted, and what is put back.
 
+use std::process::Command;
+
+use rustix::process::{Pid, Signal, kill_process};
 use trawl_lab::sender::Engine;
 use trawl_lab::{LineOptions, Station};
 use trawl_tests::bundled::{Counts, done, refused};
 use trawl_tests::lab::{Files, place, send_from};
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{nothing_attached, output, run, xdp_on};
-use trawl_tests::{Capture, LineLab, frames, wait_until};
+use trawl_tests::xdp::pins_of;
+use trawl_tests::{Capture, LineLab, binary, frames, wait_until};
 
 /// A line whose hosts take no XDP frames until they are made to.
 fn unready() -> Option<LineLab> {
@@ -303,4 +307,35 @@ fn an_interface_that_takes_no_frames_is_refused_and_nothing_stays() {
     let own = std::fs::metadata(format!("/run/netns/{}", lab.line.left.name)).expect("a namespace");
     let own = format!("{}{left}", std::os::unix::fs::MetadataExt::ino(&own));
     assert!(!listed.lines().any(|line| line == own), "{listed}");
+}
+
+/// Killed when it has made the other interfaces ready and waits for its turn to attach.
+#[test]
+fn a_load_that_is_killed_half_way_puts_all_back() {
+    for signal in [Signal::KILL, Signal::INT] {
+        let Some(lab) = unready() else { return };
+        let before = features(&lab);
+        let from = place(&lab.line.left);
+        let pins = pins_of(&lab.line.left);
+        std::fs::create_dir_all(&pins).expect("a directory in the BPF file system");
+        let held = std::fs::File::open(&pins).expect("the directory");
+        held.lock().expect("the lock");
+        let mut load = Command::new(binary::path())
+            .args(["xdp", "load", &from, "redirect", "--to", "right"])
+            .spawn()
+            .expect("trawl");
+        wait_until("the other end is made ready", || {
+            feature(&lab.line.b, "rx-gro") == Some(true)
+        });
+        let process = Pid::from_child(&load);
+        kill_process(process, signal).expect("it waits");
+        load.wait().expect("a child");
+        wait_until("all is put back", || features(&lab) == before);
+        drop(held);
+        nothing_attached(&lab.line.left);
+        // The next one finds nothing in its way.
+        done(&["xdp", "load", &from, "redirect", "--to", "right"]);
+        done(&["xdp", "unload", &from]);
+        assert_eq!(features(&lab), before);
+    }
 }
