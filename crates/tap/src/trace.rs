@@ -106,7 +106,7 @@ impl Tap for Trace {
         slots.attach(Some(&present))?;
         Ok(Box::new(AttachedTrace {
             site: site.clone(),
-            main: Some(present.main.id),
+            head: Some(present.head),
             slots,
             ended: None,
         }))
@@ -117,7 +117,7 @@ impl Tap for Trace {
 struct AttachedTrace {
     site: Site,
     /// The attached program when it was last looked at.
-    main: Option<u32>,
+    head: Option<u32>,
     slots: Slots,
     ended: Option<String>,
 }
@@ -138,15 +138,15 @@ impl Attached for AttachedTrace {
             return Vec::new();
         };
         let id = now.as_ref().map(|present| present.program_id);
-        if id == self.main {
+        if id == self.head {
             return Vec::new();
         }
-        self.main = id;
+        self.head = id;
         let present = match Present::at(&self.site) {
             Ok(present) => present,
             // It has changed once more; the next look sees it.
             Err(_) => {
-                self.main = None;
+                self.head = None;
                 return Vec::new();
             }
         };

@@ -38,6 +38,8 @@ pub struct Member {
     /// Its place in the order.
     pub slot: usize,
     pub program: u32,
+    /// It stands in for the dispatcher as a whole, of which nothing runs then.
+    pub whole: bool,
 }
 
 impl Dispatcher {
@@ -77,10 +79,10 @@ fn members(id: u32, dispatcher: BorrowedFd<'_>, slots: usize) -> Vec<Member> {
     let slot_of = |type_id: u32| {
         let function = functions.iter().find(|one| one.type_id == type_id)?;
         if function.name == NAME {
-            return Some(0);
+            return Some((0, true));
         }
         let slot: usize = function.name.strip_prefix("prog")?.parse().ok()?;
-        (slot < slots).then_some(slot)
+        (slot < slots).then_some((slot, false))
     };
     let member = |fd: OwnedFd| {
         let about = info::link(fd.as_fd()).ok()?;
@@ -95,9 +97,11 @@ fn members(id: u32, dispatcher: BorrowedFd<'_>, slots: usize) -> Vec<Member> {
         if !stands_in {
             return None;
         }
+        let (slot, whole) = slot_of(function)?;
         Some(Member {
-            slot: slot_of(function)?,
+            slot,
             program: about.program,
+            whole,
         })
     };
     let links = link::all_ids();

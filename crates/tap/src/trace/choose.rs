@@ -41,6 +41,9 @@ impl Program {
 /// What is on an interface.
 #[derive(Debug)]
 pub struct Present {
+    /// The number of the program that is attached.
+    pub head: u32,
+    /// Where packets come first: that program, or the only one behind a dispatcher, which then runs in its place.
     pub main: Program,
     /// Behind the main one, in the order in which they run.
     pub members: Vec<Program>,
@@ -52,10 +55,15 @@ impl Present {
         let Some(attachment) = site.interface.xdp_attached(site.namespace.as_ref())? else {
             return Ok(None);
         };
-        let main = Program::open(attachment.program_id)?;
-        let members = Dispatcher::read(main.id).map_or_else(Vec::new, |found| found.members);
+        let head = attachment.program_id;
+        let mut members = Dispatcher::read(head).map_or_else(Vec::new, |found| found.members);
+        let main = match members.iter().position(|member| member.whole) {
+            Some(only) => members.swap_remove(only).program,
+            None => head,
+        };
         Ok(Some(Self {
-            main,
+            head,
+            main: Program::open(main)?,
             members: members
                 .iter()
                 .map(|member| Program::open(member.program))
@@ -67,7 +75,7 @@ impl Present {
     pub fn attachment(&self) -> Attachment {
         Attachment {
             mode: self.mode,
-            program_id: self.main.id,
+            program_id: self.head,
         }
     }
 
@@ -81,6 +89,7 @@ impl Present {
             Programs::Attached => vec![&self.main],
             Programs::All => self.all().collect(),
             Programs::Named(name) => self.all().filter(|one| one.name == *name).collect(),
+            Programs::Id(id) if *id == self.head => vec![&self.main],
             Programs::Id(id) => self.all().filter(|one| one.id == *id).collect(),
         };
         if chosen.is_empty() {

@@ -84,10 +84,13 @@ impl Slot {
 
     /// Which program it is to be at from now on. Of several that have one name each has a slot of its own.
     fn follow<'p>(&self, present: &'p Present, taken: &[u32]) -> Option<&'p Program> {
-        let is_free = |one: &&Program| one.name == self.name && !taken.contains(&one.id);
+        let is_free = |one: &&Program| Some(one.id) == self.id || !taken.contains(&one.id);
+        let is_called_so = |one: &&Program| one.name == self.name;
         match self.follow {
-            Follow::Attached => Some(&present.main),
-            Follow::Name => self.find(present).or_else(|| present.all().find(is_free)),
+            Follow::Attached => Some(&present.main).filter(is_free),
+            Follow::Name => self
+                .find(present)
+                .or_else(|| present.all().filter(is_free).find(is_called_so)),
             Follow::Nobody => self.find(present),
         }
     }
@@ -98,6 +101,8 @@ pub struct Slots {
     plan: Plan,
     label: String,
     slots: Vec<Slot>,
+    /// The program that packets come to first.
+    first: Option<u32>,
     /// What stands at the first entry without making records, and the program it stands at.
     leader: Option<(u32, OwnedFd)>,
 }
@@ -108,6 +113,7 @@ impl Slots {
             plan,
             label: site.label.clone(),
             slots: Vec::new(),
+            first: None,
             leader: None,
         }
     }
@@ -151,7 +157,7 @@ impl Slots {
             taken.extend(slot.id);
         }
         let Some(present) = present else {
-            self.leader = None;
+            (self.first, self.leader) = (None, None);
             return Ok(news);
         };
         let first = match self.slots.as_slice() {
@@ -160,6 +166,17 @@ impl Slots {
         };
         if self.leader.as_ref().map(|(id, _)| *id) != first.map(|program| program.id) {
             self.leader = None;
+        }
+        let before = std::mem::replace(&mut self.first, first.map(|program| program.id));
+        if before != self.first {
+            // Who decides at its entry is another one now.
+            let concerned = [before, self.first];
+            for slot in &mut self.slots {
+                if slot.id.is_some() && concerned.contains(&slot.id) {
+                    slot.links.clear();
+                    slot.is_new = true;
+                }
+            }
         }
         // The exits come first and the first entry last: a packet that is seen there finds everything else in place.
         let exit = self.plan.exit_role();

@@ -5,6 +5,7 @@ use trawl_kernel::bpf::program::{self, LoadOptions};
 use trawl_kernel::netns::run_in;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::programs::{Attached, object_file};
+use trawl_tests::witness::xdp_on;
 use trawl_tests::xdp::{CleanUp, fails, programs_on, succeeds};
 use trawl_tests::{Capture, Lab, frames, trawl};
 
@@ -147,4 +148,88 @@ fn a_program_without_type_information_is_refused_with_what_works() {
             assert!(said.contains(word), "{word}: {said}");
         }
     }
+}
+
+fn verdicts_at(file: &str, interface: u32) -> Vec<u64> {
+    let contents = Contents::read(file);
+    let packets = contents.of(interface);
+    let verdicts = packets.iter().filter_map(|packet| packet.verdict());
+    verdicts.map(|(_, action)| action).collect()
+}
+
+/// It runs in the dispatcher's own place, where nothing can be attached then.
+#[test]
+fn the_only_program_behind_a_dispatcher_is_what_runs() {
+    let Some(lab) = lab() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (place, members) = (lab.receiver(), object_file(&lab, "members"));
+    let load = |program: &str, priority: &str| {
+        let what = ["xdp", "load", &place, &members, "--prog", program];
+        succeeds(&[&what[..], &["--prio", priority]].concat());
+    };
+    load("passes", "20");
+    let file = lab.file("file.pcapng");
+    let capture = Capture::start(&lab, &["-i", &place, "--at", "both", "-w", &file]);
+    lab.send(&[frames::silent(64)], 3);
+    capture.wait_recorded(6);
+    load("drops", "30");
+    capture.wait_said("passes was replaced by xdp_dispatcher");
+    lab.send(&[frames::silent(64)], 2);
+    capture.wait_recorded(10);
+    let drops = programs_on(&place)[1]["id"].to_string();
+    succeeds(&["xdp", "unload", &place, &drops]);
+    capture.wait_said("xdp_dispatcher was replaced by passes");
+    lab.send(&[frames::silent(64)], 1);
+    capture.wait_recorded(12);
+    capture.stop_well().assert_all_recorded(12);
+    assert_eq!(verdicts_at(&file, 1), [2, 2, 2, 1, 1, 2]);
+    // The number that the interface shows means it, too.
+    let head = xdp_on(&lab.pair.b).expect("a dispatcher").0.to_string();
+    let one = ["-i", &place, "-p", &head, "-c", "1", "-w", &file];
+    let capture = Capture::start(&lab, &one);
+    lab.send(&[frames::silent(64)], 1);
+    capture.wait().summary_of_success().assert_all_recorded(1);
+}
+
+#[test]
+fn a_chain_behind_the_driver_is_seen_while_it_shrinks_to_one() {
+    let Some(lab) = lab() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (place, members) = (lab.receiver(), object_file(&lab, "members"));
+    for (program, priority) in [("passes", "20"), ("drops", "30")] {
+        let what = [
+            "xdp", "load", &place, &members, "--prog", program, "--mode", "skb",
+        ];
+        succeeds(&[&what[..], &["--prio", priority]].concat());
+    }
+    let file = lab.file("file.pcapng");
+    let all = ["-i", &place, "-p", "all", "--at", "both", "-w", &file];
+    let capture = Capture::start(&lab, &all);
+    lab.send(&[frames::silent(64)], 3);
+    capture.wait_recorded(18);
+    let drops = programs_on(&place)[1]["id"].to_string();
+    succeeds(&["xdp", "unload", &place, &drops]);
+    capture.wait_said("xdp_dispatcher is not run any more");
+    // Who decides on packets is at the entry of another program now.
+    lab.send(&[frames::silent(64)], 2);
+    capture.wait_recorded(22);
+    let summary = capture.stop_well();
+    summary.assert_all_recorded(22);
+    let told: Vec<(&str, u64)> = summary
+        .interfaces
+        .iter()
+        .map(|one| (one.hook.as_str(), one.recorded))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("xdp entry xdp_dispatcher", 3),
+            ("xdp exit xdp_dispatcher", 3),
+            ("xdp entry passes", 5),
+            ("xdp exit passes", 5),
+            ("xdp entry drops", 3),
+            ("xdp exit drops", 3),
+        ]
+    );
+    assert_eq!(verdicts_at(&file, 3), [2; 5]);
 }
