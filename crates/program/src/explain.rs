@@ -291,7 +291,9 @@ impl<'a> Attempt<'a> {
             return Error::os(self.what, std::io::Error::from_raw_os_error(EPERM))
                 .mend("it takes root (CAP_NET_ADMIN)");
         }
-        if self.says(&["mtu", "too large", "single-buffer"]) || (errno == ERANGE && silent) {
+        if self.says(&["mtu", "too large", "single-buffer", "jumbo", "frame size"])
+            || (errno == ERANGE && silent)
+        {
             return self.too_large();
         }
         if self.says(&["queue", "tx ring", "channel"]) || (errno == ENOSPC && silent) {
@@ -439,4 +441,69 @@ fn prefix_of(peer: &Peer) -> String {
     peer.namespace
         .as_ref()
         .map_or_else(String::new, Namespace::exec_prefix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Words of the kind that drivers use, and what a person is told.
+    #[test]
+    fn the_words_of_drivers_are_understood() {
+        let site = Site::find("lo", None).expect("every namespace has one");
+        const LARGE: &str = "is too large for native XDP";
+        const QUEUES: &str = "leave none for XDP to send from";
+        const OFFLOAD: &str = "an offload is in the way";
+        for (errno, says, expected) in [
+            // virtio_net
+            (
+                EOPNOTSUPP,
+                "Can't set XDP while host is implementing GRO_HW/CSUM, disable GRO_HW/CSUM first",
+                OFFLOAD,
+            ),
+            (EINVAL, "MTU too large to enable XDP without frags", LARGE),
+            (EINVAL, "MTU 9000 larger than limit 3506", LARGE),
+            // ena
+            (
+                EINVAL,
+                "Failed to set xdp program, the Rx/Tx channel count should be at most half of the maximum allowed channel count. The current queue count (8), the maximal queue count (8)",
+                QUEUES,
+            ),
+            // bnxt
+            (
+                EOPNOTSUPP,
+                "ethtool rx/tx channels must be combined to support XDP",
+                QUEUES,
+            ),
+            // stmmac
+            (EOPNOTSUPP, "Jumbo frames not supported", LARGE),
+            // ice, i40e
+            (
+                EOPNOTSUPP,
+                "MTU is too large for linear frames and XDP prog does not support frags",
+                LARGE,
+            ),
+            // mlx5
+            (
+                EINVAL,
+                "can't set XDP with LRO is on, disable LRO first",
+                OFFLOAD,
+            ),
+            (EINVAL, "XDP is not supported with header-split", OFFLOAD),
+            // The kernel itself.
+            (
+                EBUSY,
+                "Driver already has an XDP program: it is attached otherwise",
+                "another program is on it",
+            ),
+        ] {
+            let refusal = Refusal {
+                errno,
+                says: Some(says.to_owned()),
+            };
+            let told = cannot_attach(&site, "filter", XdpMode::Native, refusal).to_string();
+            assert!(told.contains(expected), "{says}: {told}");
+            assert!(told.contains(says), "the driver's own words: {told}");
+        }
+    }
 }
