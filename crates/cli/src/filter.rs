@@ -125,6 +125,7 @@ impl Args {
             },
             netmask: self.netmask,
             optimise: !self.unoptimised,
+            file: None,
         }
     }
 }

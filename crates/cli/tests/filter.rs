@@ -182,6 +182,139 @@ fn packets_without_ethernet_are_read_too() {
     }
 }
 
+/// Link types whose headers say in other ways than Ethernet's what follows, and the header before IPv4 and IPv6.
+const OTHER_LINKS: [(u16, &str, [&[u8]; 2]); 9] = [
+    (0, "BSD loopback", [&[2, 0, 0, 0], &[30, 0, 0, 0]]),
+    (0, "BSD loopback of Linux", [&[2, 0, 0, 0], &[10, 0, 0, 0]]),
+    (108, "OpenBSD loopback", [&[0, 0, 0, 2], &[0, 0, 0, 24]]),
+    (9, "PPP", [&[0xff, 3, 0, 0x21], &[0xff, 3, 0, 0x57]]),
+    (
+        51,
+        "PPPoE",
+        [
+            &[0x11, 0, 0, 1, 0, 80, 0, 0x21],
+            &[0x11, 0, 0, 1, 0, 80, 0, 0x57],
+        ],
+    ),
+    (
+        104,
+        "Cisco HDLC",
+        [&[0x0f, 0, 8, 0], &[0x0f, 0, 0x86, 0xdd]],
+    ),
+    (
+        113,
+        "Linux cooked",
+        [
+            &[0, 0, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0, 8, 0],
+            &[0, 4, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0, 0x86, 0xdd],
+        ],
+    ),
+    (
+        276,
+        "Linux cooked, second version",
+        [
+            &[8, 0, 0, 0, 0, 0, 0, 3, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0],
+            &[
+                0x86, 0xdd, 0, 0, 0, 0, 0, 2, 0, 1, 4, 6, 2, 0, 0, 0, 0, 1, 0, 0,
+            ],
+        ],
+    ),
+    (
+        127,
+        "802.11 behind radiotap",
+        [
+            &[
+                0, 0, 8, 0, 0, 0, 0, 0, 8, 1, 0, 0, 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 2, 0, 0, 0,
+                0, 3, 0, 0, 0xaa, 0xaa, 3, 0, 0, 0, 8, 0,
+            ],
+            &[
+                0, 0, 8, 0, 0, 0, 0, 0, 0x88, 2, 0, 0, 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 2, 0, 0,
+                0, 0, 3, 0, 0, 0, 0, 0xaa, 0xaa, 3, 0, 0, 0, 0x86, 0xdd,
+            ],
+        ],
+    ),
+];
+
+#[test]
+fn headers_of_other_kinds_are_told_apart_as_in_a_file() {
+    let everywhere = [
+        "ip6",
+        "tcp or udp",
+        "port 53",
+        "not ip6 and not tcp",
+        "host 10.0.0.1 or net 2001:db8::/32",
+        "icmp6 or icmp",
+        "ip6[6] = 17",
+        "link[0] = 0",
+    ];
+    let wireless = [
+        "wlan host 02:00:00:00:00:02",
+        "wlan type data subtype qos-data",
+        "dir tods",
+        "inbound",
+    ];
+    let cooked = ["inbound", "outbound and ip6", "ifindex 3"];
+    for (link_type, what, headers) in OTHER_LINKS {
+        let packets: Vec<Vec<u8>> = raw_packets()
+            .iter()
+            .enumerate()
+            .map(|(index, packet)| [headers[index % 2], packet].concat())
+            .collect();
+        let file = pcap(link_type, &packets);
+        let scratch = Scratch::new(&format!("link-{link_type}.pcap"), &file);
+        let special = match link_type {
+            127 => &wireless[..],
+            113 | 276 => &cooked[..],
+            _ => &[],
+        };
+        for expression in everywhere.iter().chain(special) {
+            let output = trawl(&["--read", scratch.name(), "--json", expression]);
+            // tcpdump says what it cannot ask, and writes nothing.
+            let theirs = tcpdump(&["-r", "-", "-w", "-", expression], &file);
+            let refused = theirs.is_empty();
+            assert_eq!(output.status.success(), !refused, "{what}: {expression}");
+            if refused {
+                let said = text(&output.stderr);
+                assert!(said.contains("when reading savefiles"), "{what}: {said}");
+                continue;
+            }
+            let expected = kept_by_tcpdump(&file, expression);
+            assert_eq!(matched(&json(&output)), expected, "{what}: {expression}");
+        }
+    }
+}
+
+/// A pcapng file says how its packets begin after its header: an expression that only suits those is no mistake.
+#[test]
+fn an_expression_suits_a_pcapng_files_own_link_type() {
+    let mut file = Vec::new();
+    section_header(&mut file, &SectionHeader::default());
+    interface_description(
+        &mut file,
+        &Interface {
+            link_type: 105,
+            ..Interface::default()
+        },
+    );
+    let beacon = [&[0x80, 0, 0, 0][..], &[0xff; 6], &[2; 26]].concat();
+    enhanced_packet(
+        &mut file,
+        &EnhancedPacket {
+            captured: &beacon,
+            original_len: beacon.len() as u32,
+            ..EnhancedPacket::default()
+        },
+    );
+    let scratch = Scratch::new("beacon.pcapng", &file);
+    let arguments = [
+        "wlan type mgt subtype beacon",
+        "--json",
+        "--read",
+        scratch.name(),
+    ];
+    assert_eq!(matched(&json(&trawl(&arguments))), [1]);
+}
+
 #[test]
 fn each_interface_of_a_file_has_its_own_link_type() {
     let (ethernet, raw) = (frames(1, 200), raw_packets());
@@ -287,7 +420,7 @@ fn mistakes_are_shown_where_they_are() {
         (
             &["inbound", "--read", scratch.name()],
             2,
-            "not among its bytes",
+            "inbound/outbound not supported on Ethernet when reading savefiles",
         ),
         (
             &["--cbpf", "2,40 0 0 12,21 0 1 2048"],

@@ -1,5 +1,6 @@
 //! Expressions: libpcap's compiler, and the place in the text that an error is about.
 
+mod file;
 mod locate;
 mod netmask;
 mod operands;
@@ -35,6 +36,16 @@ pub struct Options {
     pub netmask: Option<Ipv4Addr>,
     /// Whether libpcap's optimiser runs.
     pub optimise: bool,
+    /// The packets are those of a file. libpcap then asks nothing that is not in them, and takes account of who may
+    /// have written it: BSD's loopback headers hold that system's numbers in its own order of bytes.
+    pub file: Option<ByteOrder>,
+}
+
+/// Of the machine that wrote a capture file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ByteOrder {
+    Little,
+    Big,
 }
 
 impl Default for Options {
@@ -44,6 +55,7 @@ impl Default for Options {
             snaplen: 262_144,
             netmask: None,
             optimise: true,
+            file: None,
         }
     }
 }
@@ -105,11 +117,13 @@ fn run_libpcap(expression: &str, options: &Options) -> Result<Vec<Instruction>, 
         pcap::Error::InvalidString => "the expression has a NUL character in it".to_owned(),
         other => other.to_string(),
     };
-    let handle = pcap::Capture::dead(pcap::Linktype(options.link.0)).map_err(message)?;
-    let program = handle
-        .compile(expression, options.optimise)
-        .map_err(message)?;
+    let program = match options.file {
+        Some(order) => file::open(options.link, order)?.compile(expression, options.optimise),
+        None => pcap::Capture::dead(pcap::Linktype(options.link.0))
+            .and_then(|handle| handle.compile(expression, options.optimise)),
+    };
     program
+        .map_err(message)?
         .get_instructions()
         .iter()
         .map(|i| {
@@ -184,6 +198,18 @@ mod tests {
             ("tcp or wlan type mgt", "802.11", Some("wlan")),
             ("tcp or ifname eth0", "ifname", Some("ifname")),
             ("ether host zz:00", "unknown ether host", Some("zz:00")),
+            ("udp or vci 5", "raw ATM", Some("vci")),
+            ("udp or hopc 5", "SS7", Some("hopc")),
+            ("udp and on eth0", "ifname supported", Some("on")),
+            ("tcp and radio[0] = 1", "radio information", Some("radio")),
+            ("tcp or esp[0] = 1", "unsupported index", Some("esp")),
+            ("tcp or slip", "link layer", Some("slip")),
+            (
+                "tcp or host 2:0:0:0:0:1",
+                "ethernet address used",
+                Some("2:0:0:0:0:1"),
+            ),
+            ("ip[0] = 1/0", "division by zero", Some("0")),
         ] {
             let (found, at) = error(expression);
             assert!(found.contains(message), "{expression}: {found}");

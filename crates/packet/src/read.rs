@@ -76,6 +76,8 @@ pub struct Packet<'a> {
     pub interface: usize,
     /// LINKTYPE_ value of that interface.
     pub link_type: u16,
+    /// Of the file, or of the section that it stands in.
+    pub byte_order: ByteOrder,
     pub captured: &'a [u8],
     pub original_len: u32,
     pub options: PacketOptions<'a>,
@@ -174,6 +176,14 @@ impl<R: Read> CaptureReader<R> {
         &self.interfaces
     }
 
+    /// Of the file, or of the section that is being read.
+    pub fn byte_order(&self) -> ByteOrder {
+        match &self.format {
+            Format::Pcap(records) => records.byte_order(),
+            Format::Pcapng(sections) => sections.byte_order(),
+        }
+    }
+
     fn packet(&self, found: Found) -> Option<Packet<'_>> {
         let Found {
             timestamp_ns,
@@ -213,6 +223,7 @@ impl<R: Read> CaptureReader<R> {
             timestamp_ns,
             interface,
             link_type: self.interfaces.get(interface)?.link_type,
+            byte_order: self.byte_order(),
             captured: bytes.get(captured)?,
             original_len,
             options,

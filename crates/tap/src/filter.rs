@@ -159,6 +159,7 @@ fn compiler_options(site: &Site, snaplen: u32) -> Result<expression::Options> {
         snaplen,
         netmask: ipv4_netmask(site.namespace.as_ref(), &site.interface.name),
         optimise: true,
+        file: None,
     })
 }
 

@@ -8,6 +8,7 @@ use serde::Serialize;
 use trawl_filter::classic::{ancillary, op};
 use trawl_filter::{Classic, Inner, LinkType, Options};
 use trawl_kernel::{Error, Result};
+use trawl_packet::pcapng::block::{ByteOrder, LINKTYPE_ETHERNET};
 use trawl_packet::read::{CaptureReader, ReadError};
 use trawl_tap::filter::Filter;
 
@@ -36,12 +37,6 @@ pub fn matches(path: &Path, filter: &Filter, options: &Options) -> Result<Matche
     let unreadable = |e: ReadError| Error::failed(format!("cannot read {name}"), e);
     let mut reader = CaptureReader::new(file).map_err(unreadable)?;
     let mut programs = HashMap::new();
-    // A mistake in the filter is said even if there is no packet to ask about.
-    let first = reader
-        .interfaces()
-        .first()
-        .map_or(1, |interface| interface.link_type);
-    programs.insert(first, program(filter, options, first)?);
     let (mut packets, mut matched, mut error) = (0usize, Vec::new(), None);
     loop {
         let packet = match reader.next_packet() {
@@ -53,15 +48,22 @@ pub fn matches(path: &Path, filter: &Filter, options: &Options) -> Result<Matche
             }
         };
         packets += 1;
-        let program = match programs.entry(packet.link_type) {
+        let kind = (packet.link_type, packet.byte_order);
+        let program = match programs.entry(kind) {
             std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
             std::collections::hash_map::Entry::Vacant(new) => {
-                new.insert(program(filter, options, packet.link_type)?)
+                new.insert(program(filter, options, kind)?)
             }
         };
         if program.run(packet.captured, packet.original_len) != 0 {
             matched.push(packets as u64);
         }
+    }
+    // A mistake in the filter is said even if there is no packet to ask about.
+    if programs.is_empty() {
+        let first = reader.interfaces().first();
+        let link_type = first.map_or(LINKTYPE_ETHERNET, |interface| interface.link_type);
+        program(filter, options, (link_type, reader.byte_order()))?;
     }
     Ok(Matches {
         file: name,
@@ -94,9 +96,18 @@ impl Program {
     }
 }
 
-fn program(filter: &Filter, options: &Options, link_type: u16) -> Result<Program> {
+/// For packets that begin like this, in a file whose writer had this order of bytes.
+fn program(
+    filter: &Filter,
+    options: &Options,
+    (link_type, order): (u16, ByteOrder),
+) -> Result<Program> {
     let options = Options {
         link: dlt(link_type),
+        file: Some(match order {
+            ByteOrder::Little => trawl_filter::expression::ByteOrder::Little,
+            ByteOrder::Big => trawl_filter::expression::ByteOrder::Big,
+        }),
         ..*options
     };
     let program = match filter.inner(&options)? {

@@ -3,10 +3,15 @@
 use super::{Instruction, MAX_RAW};
 use crate::error::FilterError;
 
+/// Much may stand where an instruction should.
+fn beginning(text: &str) -> String {
+    text.chars().take(60).collect()
+}
+
 fn error(reason: &'static str, text: &str) -> FilterError {
     FilterError::Text {
         reason,
-        text: text.chars().take(60).collect(),
+        text: beginning(text),
     }
 }
 
@@ -26,7 +31,16 @@ pub(super) fn parse(text: &str) -> Result<Vec<Instruction>, FilterError> {
             max: MAX_RAW,
         });
     }
-    let instructions = lines.map(instruction).collect::<Result<Vec<_>, _>>()?;
+    let instructions = lines
+        .enumerate()
+        .map(|(index, line)| {
+            instruction(line).map_err(|reason| FilterError::Instruction {
+                index,
+                text: beginning(line),
+                reason: reason.to_owned(),
+            })
+        })
+        .collect::<Result<Vec<_>, _>>()?;
     if instructions.len() != count {
         return Err(error(
             if instructions.len() < count {
@@ -40,26 +54,26 @@ pub(super) fn parse(text: &str) -> Result<Vec<Instruction>, FilterError> {
     Ok(instructions)
 }
 
-fn instruction(line: &str) -> Result<Instruction, FilterError> {
+fn instruction(line: &str) -> Result<Instruction, &'static str> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [code, jt, jf, k] = fields[..] else {
-        return Err(error("an instruction has four numbers", line));
+        return Err("an instruction has four numbers: CODE JT JF K");
     };
     Ok(Instruction {
-        code: number(code, line)?,
-        jt: number(jt, line)?,
-        jf: number(jf, line)?,
-        k: number(k, line)?,
+        code: number(code)?,
+        jt: number(jt)?,
+        jf: number(jf)?,
+        k: number(k)?,
     })
 }
 
-fn number<T: TryFrom<u32>>(text: &str, line: &str) -> Result<T, FilterError> {
+fn number<T: TryFrom<u32>>(text: &str) -> Result<T, &'static str> {
     let value = match text.strip_prefix("0x") {
         Some(hex) => u32::from_str_radix(hex, 16),
         None => text.parse(),
     }
-    .map_err(|_| error("not a number", line))?;
-    T::try_from(value).map_err(|_| error("a number is too large for its field", line))
+    .map_err(|_| "one of its fields is no number of 32 bits")?;
+    T::try_from(value).map_err(|_| "a number is too large for its field")
 }
 
 /// Writes the text form.
@@ -77,6 +91,24 @@ mod tests {
     use crate::Classic;
 
     const IP: &str = "4,40 0 0 12,21 0 1 2048,6 0 0 262144,6 0 0 0";
+
+    #[test]
+    fn an_ill_formed_instruction_is_named() {
+        for line in [
+            "21 0 1",
+            "21 0 1 2 3",
+            "21 0 x 1",
+            "21 0 300 1",
+            "21 0 1 4294967296",
+        ] {
+            let program = format!("3,40 0 0 12,{line},6 0 0 0");
+            let error = Classic::parse(&program).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("filter instruction 1 ({line}): ")),
+                "{error}"
+            );
+        }
+    }
 
     #[test]
     fn both_separators_and_a_trailing_comma_are_taken() {
@@ -102,6 +134,7 @@ mod tests {
         ] {
             match Classic::parse(text) {
                 Err(FilterError::Text { text: found, .. }) => assert_eq!(found, piece),
+                Err(FilterError::Instruction { text: found, .. }) => assert_eq!(found, piece),
                 other => panic!("{text:?}: {other:?}"),
             }
         }

@@ -163,7 +163,12 @@ fn known(expression: &str, tokens: &[Range<usize>], message: &str) -> Option<Opt
         return Some(first(&too_long));
     }
     if message.contains("by zero") {
-        return Some(behind(&["/", "%"], &|word| word == "0"));
+        // In an expression outside of an index, the sign and the number are one word.
+        let inside = |word: &&Range<usize>| text(word).ends_with("/0");
+        return Some(
+            behind(&["/", "%"], &|word| word == "0")
+                .or_else(|| tokens.iter().find(inside).map(|at| at.end - 1..at.end)),
+        );
     }
     if message.contains("802.11") {
         return Some(first(&|word| {
@@ -172,7 +177,31 @@ fn known(expression: &str, tokens: &[Range<usize>], message: &str) -> Option<Opt
     }
     if message.contains("supported only on") {
         let subject = message.split_whitespace().next().unwrap_or_default();
-        return Some(first(&|word| word == subject));
+        return Some(
+            first(&|word| word == subject.trim_matches('\''))
+                // It is written `on`, or `hopc`, and called by another name.
+                .or_else(|| first(&|word| word == "on" && subject == "ifname"))
+                .or_else(|| {
+                    first(&|word| word.strip_prefix('h') == Some(subject.trim_matches('\'')))
+                }),
+        );
+    }
+    let subjects: &[&str] = if message.starts_with("radio information") {
+        &["radio"]
+    } else if message.starts_with("unsupported index operation") {
+        &["ah", "esp"]
+    } else if message.starts_with("AARP") {
+        &["aarp"]
+    } else if message.starts_with("link layer applied") {
+        &["slip", "link"]
+    } else if message.starts_with("ethernet address used") {
+        let is_address = |word: &str| word.split(':').count() == 6;
+        return Some(first(&is_address));
+    } else {
+        &[]
+    };
+    if !subjects.is_empty() {
+        return Some(first(&|word| subjects.contains(&word)));
     }
     None
 }

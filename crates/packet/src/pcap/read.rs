@@ -54,6 +54,10 @@ pub(crate) struct Records {
 }
 
 impl Records {
+    pub fn byte_order(&self) -> ByteOrder {
+        self.order
+    }
+
     /// Reads the file header: where to go on, and the one interface of the file.
     pub fn open<R: Read>(
         input: &mut Input<R>,

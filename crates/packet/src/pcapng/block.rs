@@ -88,7 +88,7 @@ pub const fn padded(len: usize) -> usize {
 }
 
 /// The order a section's numbers are stored in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ByteOrder {
     Little,
     Big,

@@ -32,6 +32,10 @@ impl Default for Sections {
 }
 
 impl Sections {
+    pub fn byte_order(&self) -> ByteOrder {
+        self.order
+    }
+
     pub fn next<R: Read>(
         &mut self,
         input: &mut Input<R>,
