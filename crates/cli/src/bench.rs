@@ -34,7 +34,7 @@ enum Experiment {
     XdpPrograms(programs::Args),
     /// Runs the guard with few and with many rules beside the bare drop
     GuardRules(guard::Args),
-    /// Sends as fast as each engine can from one core, beside xdp-trafficgen and a plain loop of sendmmsg
+    /// Sends as fast as each engine can from one core, beside xdp-trafficgen and a plain loop of sendmmsg; and from two
     Generate(generate::Args),
 }
 
@@ -91,7 +91,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
             return Ok(code);
         }
         Experiment::Generate(args) => {
-            let cleaner = Cleaner::of_bench(&std::env::temp_dir())?;
+            let cleaner = Cleaner::of_bench(args.directory())?;
             let code = generate::run(&args, &mut progress)?;
             cleaner.dismiss();
             return Ok(code);

@@ -1,12 +1,13 @@
 //! `trawl bench generate`: its arguments and its figures.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use trawl_kernel::{Error, Result};
 use trawl_lab::bench::Spread;
 use trawl_lab::bench::generate::{Outcome, Plan, run as run_experiment};
 
-use crate::terminal;
+use crate::{terminal, units};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -22,9 +23,25 @@ pub struct Args {
     /// The CPU that all is done on
     #[arg(long, value_name = "N", default_value_t = 0)]
     cpu: usize,
+    /// The CPU of a second sender [default: the next one, where there are two]
+    #[arg(long, value_name = "N")]
+    second_cpu: Option<usize>,
+    /// Length of the recording that is replayed
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = units::bytes)]
+    file_size: u64,
+    /// Where to write that recording
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    dir: PathBuf,
     /// The results as JSON
     #[arg(long)]
     json: bool,
+}
+
+impl Args {
+    /// Where files are written.
+    pub fn directory(&self) -> &Path {
+        &self.dir
+    }
 }
 
 pub fn run(args: &Args, progress: &mut dyn FnMut(&str)) -> Result<ExitCode> {
@@ -39,7 +56,16 @@ pub fn run(args: &Args, progress: &mut dyn FnMut(&str)) -> Result<ExitCode> {
         seconds: args.seconds,
         repetitions: args.repeat,
         cpu: args.cpu,
+        second_cpu: args.second_cpu.or_else(|| next_cpu(args.cpu)),
+        file_bytes: args.file_size,
+        directory: args.dir.clone(),
     };
+    if plan.second_cpu == Some(plan.cpu) {
+        return Err(Error::usage(
+            "--second-cpu",
+            "it is the one that --cpu names",
+        ));
+    }
     let outcome = run_experiment(&plan, progress)?;
     super::deliver(&outcome, args.json, show)?;
     outcome.failures.iter().for_each(|why| terminal::say(why));
@@ -48,6 +74,12 @@ pub fn run(args: &Args, progress: &mut dyn FnMut(&str)) -> Result<ExitCode> {
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// Another CPU, if this process may use more than one.
+fn next_cpu(cpu: usize) -> Option<usize> {
+    let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    (count > 1).then_some((cpu + 1) % count)
 }
 
 fn show(outcome: &Outcome) {
@@ -62,7 +94,7 @@ fn show(outcome: &Outcome) {
     for one in &outcome.medians {
         let millions = |rate: f64| format!("{:.3}", rate / 1e6);
         println!(
-            "{:<28} {} Mpps",
+            "{:<42} {} Mpps",
             one.sender,
             spread(&one.received_per_second, millions)
         );

@@ -1,31 +1,20 @@
 //! `generate`: how many frames a second each engine sends from one core, beside xdp-trafficgen and a plain loop of
-//! sendmmsg. The frames go through a veth to a program that drops them; what is counted is what came there.
+//! sendmmsg; a replay beside the packet engine; two threads beside one, and beside two senders that have nothing in
+//! common. The frames go through a veth to a program that drops them; what is counted is what came there.
 
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+mod recorded;
+mod theirs;
+mod turn;
+
+use std::path::PathBuf;
 
 use serde::Serialize;
-use trawl_gen::engine::{Live, Packet, Ring, Xsk};
-use trawl_gen::pace::Rate;
-use trawl_gen::pattern::{Pattern, PatternSource};
-use trawl_gen::run::run as run_generator;
-use trawl_gen::traffic::{Limits, Protocol, Spec, pattern};
-use trawl_gen::{Engine, Source};
-use trawl_kernel::{Error, Result, host};
+use trawl_kernel::{Result, host};
 
 use super::Spread;
-use crate::program::{Does, Loaded};
-use crate::{Pair, PairOptions, Station};
 
 /// So many source ports take turns where ports vary; xdp-trafficgen varies destination ports as often.
 const PORTS: u64 = 1000;
-/// Time to get going, before the frames are counted.
-const WARM_UP: Duration = Duration::from_millis(300);
-const PATIENCE: Duration = Duration::from_secs(5);
-const TRAFFICGEN: &str = "xdp-trafficgen";
-
 /// What the experiment is told.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -35,41 +24,70 @@ pub struct Plan {
     pub repetitions: u32,
     /// Sender, veth and receiver are all on this one.
     pub cpu: usize,
+    /// For a second thread with all that belongs to it; `None`: one thread only.
+    pub second_cpu: Option<usize>,
+    /// How long the file is that is replayed, and where it is written; removed afterwards.
+    pub file_bytes: u64,
+    pub directory: PathBuf,
 }
 
 /// Who sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sender {
-    Live,
+    Live(Shape),
     LivePorts,
     Xsk,
     Packet,
+    PacketPorts(Shape),
     Ring,
     PlainLoop,
+    Replay,
     Trafficgen,
     TrafficgenPorts,
 }
 
-const ALL: [Sender; 8] = [
-    Sender::Live,
+/// How many send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    One,
+    /// Threads of one run, into one interface.
+    TwoThreads,
+    /// Runs that share nothing, into an interface each: what the machine lets two reach.
+    TwoAlone,
+}
+
+const ALL: [Sender; 14] = [
+    Sender::Live(Shape::One),
     Sender::LivePorts,
-    Sender::Xsk,
-    Sender::Packet,
-    Sender::Ring,
-    Sender::PlainLoop,
     Sender::Trafficgen,
     Sender::TrafficgenPorts,
+    Sender::Xsk,
+    Sender::Packet,
+    Sender::PlainLoop,
+    Sender::Ring,
+    Sender::PacketPorts(Shape::One),
+    Sender::Replay,
+    Sender::Live(Shape::TwoThreads),
+    Sender::Live(Shape::TwoAlone),
+    Sender::PacketPorts(Shape::TwoThreads),
+    Sender::PacketPorts(Shape::TwoAlone),
 ];
 
 impl Sender {
     fn name(self) -> &'static str {
         match self {
-            Self::Live => "live, all alike",
+            Self::Live(Shape::One) => "live, all alike",
+            Self::Live(Shape::TwoThreads) => "live, two threads",
+            Self::Live(Shape::TwoAlone) => "live, two unrelated senders",
             Self::LivePorts => "live, ports vary",
             Self::Xsk => "xsk",
             Self::Packet => "packet",
+            Self::PacketPorts(Shape::One) => "packet, ports vary",
+            Self::PacketPorts(Shape::TwoThreads) => "packet, ports vary, two threads",
+            Self::PacketPorts(Shape::TwoAlone) => "packet, ports vary, two unrelated senders",
             Self::Ring => "ring",
             Self::PlainLoop => "plain sendmmsg loop",
+            Self::Replay => "replay, ports vary",
             Self::Trafficgen => "xdp-trafficgen",
             Self::TrafficgenPorts => "xdp-trafficgen --dyn-ports",
         }
@@ -77,6 +95,17 @@ impl Sender {
 
     fn is_theirs(self) -> bool {
         matches!(self, Self::Trafficgen | Self::TrafficgenPorts)
+    }
+
+    fn shape(self) -> Shape {
+        match self {
+            Self::Live(shape) | Self::PacketPorts(shape) => shape,
+            _ => Shape::One,
+        }
+    }
+
+    fn varies_ports(self) -> bool {
+        matches!(self, Self::LivePorts | Self::PacketPorts(_) | Self::Replay)
     }
 }
 
@@ -118,21 +147,27 @@ pub struct Outcome {
     pub failures: Vec<String>,
 }
 
-const BESIDE: [(Sender, Sender); 4] = [
-    (Sender::Live, Sender::Trafficgen),
+const BESIDE: [(Sender, Sender); 9] = [
+    (Sender::Live(Shape::One), Sender::Trafficgen),
     (Sender::LivePorts, Sender::TrafficgenPorts),
     (Sender::Packet, Sender::PlainLoop),
     (Sender::Xsk, Sender::PlainLoop),
+    (Sender::Replay, Sender::PacketPorts(Shape::One)),
+    (Sender::Live(Shape::TwoThreads), Sender::Live(Shape::One)),
+    (Sender::Live(Shape::TwoAlone), Sender::Live(Shape::One)),
+    (
+        Sender::PacketPorts(Shape::TwoThreads),
+        Sender::PacketPorts(Shape::One),
+    ),
+    (
+        Sender::PacketPorts(Shape::TwoAlone),
+        Sender::PacketPorts(Shape::One),
+    ),
 ];
 
 pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Outcome> {
     let host = host::describe();
-    let has_trafficgen = Command::new(TRAFFICGEN)
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok();
+    let missing = theirs::missing();
     let mut outcome = Outcome {
         experiment: "generate",
         hardware: host.hardware,
@@ -141,7 +176,7 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Outcome> {
             .unwrap_or_default()
             .trim()
             .to_owned(),
-        cpu_use: format!("sender, veth and the dropping program on CPU {}", plan.cpu),
+        cpu_use: cpu_use(plan),
         frame_bytes: plan.frame_bytes,
         seconds: plan.seconds,
         repetitions: plan.repetitions,
@@ -150,18 +185,25 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Outcome> {
         comparisons: Vec::new(),
         failures: Vec::new(),
     };
-    if !has_trafficgen {
-        let why =
-            format!("{TRAFFICGEN} is not installed (apt-get install xdp-tools): it is left out");
-        outcome.failures.push(why);
-    }
+    let scratch = recorded::write(plan);
+    let file = match &scratch {
+        Ok(scratch) => Some(scratch.path()),
+        Err(why) => {
+            outcome.failures.push(format!("no replay: {why}"));
+            None
+        }
+    };
+    let senders: Vec<Sender> = ALL
+        .into_iter()
+        .filter(|sender| missing.is_none() || !sender.is_theirs())
+        .filter(|sender| plan.second_cpu.is_some() || sender.shape() == Shape::One)
+        .filter(|sender| file.is_some() || *sender != Sender::Replay)
+        .collect();
+    outcome.failures.extend(missing);
     for repetition in 1..=plan.repetitions {
-        for sender in ALL {
-            if sender.is_theirs() && !has_trafficgen {
-                continue;
-            }
+        for sender in &senders {
             progress(&format!("{}, repetition {repetition}", sender.name()));
-            match turn(sender, plan) {
+            match turn::turn(*sender, plan, file) {
                 Ok(received_per_second) => outcome.runs.push(Run {
                     sender: sender.name(),
                     repetition,
@@ -176,6 +218,19 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Outcome> {
     }
     outcome.relate();
     Ok(outcome)
+}
+
+/// Who did what where, and what the comparison is with.
+fn cpu_use(plan: &Plan) -> String {
+    let second = plan.second_cpu.map_or_else(
+        || "; one CPU only, so no second thread".to_owned(),
+        |cpu| format!("; a second one likewise on CPU {cpu}"),
+    );
+    format!(
+        "sender, veth and the dropping program on CPU {}{second}; the plain loop sends the same frames by a packet socket \
+         without any option, 64 with a call",
+        plan.cpu
+    )
 }
 
 impl Outcome {
@@ -205,140 +260,5 @@ impl Outcome {
                     ratio,
                 }));
         }
-    }
-}
-
-/// Frames a second that came to the dropping program.
-fn turn(sender: Sender, plan: &Plan) -> Result<f64> {
-    let pair = Pair::new(&PairOptions::default())?;
-    let _drop = Loaded::native(Does::Drop, &pair.b)?;
-    let rate = if sender.is_theirs() {
-        let _process = Theirs::start(sender, &pair, plan)?;
-        measure(&pair.b, plan.seconds, &|| true).map_err(|error| {
-            error.mend("run it by hand to see why: version 1.3.1 does not load on newer kernels")
-        })
-    } else {
-        ours(sender, &pair, plan)
-    };
-    pair.remove()?;
-    rate
-}
-
-/// Counts what comes while `goes_on` says that somebody sends.
-fn measure(receiver: &Station, seconds: f64, goes_on: &dyn Fn() -> bool) -> Result<f64> {
-    let mut netlink = receiver.netlink()?;
-    let mut count = || -> Result<(Instant, u64)> {
-        let link = netlink.link(&receiver.interface)?;
-        Ok((Instant::now(), link.statistics.rx_packets))
-    };
-    let (begin, none) = count()?;
-    while count()?.1 == none {
-        if begin.elapsed() > PATIENCE || !goes_on() {
-            return Err(Error::failed(
-                "nothing was received",
-                "the sender sends nothing",
-            ));
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    std::thread::sleep(WARM_UP);
-    let (start, before) = count()?;
-    std::thread::sleep(Duration::from_secs_f64(seconds));
-    let (end, after) = count()?;
-    Ok((after - before) as f64 / (end - start).as_secs_f64())
-}
-
-fn ours(sender: Sender, pair: &Pair, plan: &Plan) -> Result<f64> {
-    let pattern = Arc::new(frames(sender, pair, plan.frame_bytes)?);
-    let over = AtomicBool::new(false);
-    let interface = pair.a.interface.as_str();
-    let open = |_| {
-        let mut source = PatternSource::new(Arc::clone(&pattern), 0, 1);
-        let longest = source.longest();
-        let engine: Box<dyn Engine> = match sender {
-            Sender::Xsk => Box::new(Xsk::open(interface, 0, longest)?),
-            Sender::Packet => Box::new(Packet::open(interface, longest)?),
-            Sender::Ring => Box::new(Ring::open(interface, longest)?),
-            Sender::PlainLoop => Box::new(Packet::plain(interface, longest)?),
-            _ => Box::new(Live::open(interface, &mut source, None)?),
-        };
-        Ok((engine, Box::new(source) as Box<dyn Source>))
-    };
-    let cpus = [Some(plan.cpu)];
-    let order = trawl_gen::run::Plan {
-        namespace: Some(&pair.a.namespace),
-        interface,
-        cpus: &cpus,
-        rate: Rate::Unlimited,
-        profile: None,
-        burst: 1,
-        count: None,
-        duration: None,
-    };
-    std::thread::scope(|scope| {
-        let running = scope.spawn(|| {
-            let result = run_generator(&order, &open, &mut |_| !over.load(Ordering::Relaxed));
-            over.store(true, Ordering::Relaxed);
-            result
-        });
-        let measured = measure(&pair.b, plan.seconds, &|| !over.load(Ordering::Relaxed));
-        over.store(true, Ordering::Relaxed);
-        let report = match running.join() {
-            Ok(report) => report?,
-            Err(panicked) => std::panic::resume_unwind(panicked),
-        };
-        report.failure.map_or(measured, Err)
-    })
-}
-
-fn frames(sender: Sender, pair: &Pair, length: usize) -> Result<Pattern> {
-    let mac = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
-    let mut spec = Spec::new(Protocol::Udp);
-    spec.set("src-mac", mac(pair.a.mac))?;
-    spec.set("dst-mac", mac(pair.b.mac))?;
-    spec.set("src", pair.a.ipv4.to_string())?;
-    spec.set("dst", pair.b.ipv4.to_string())?;
-    spec.set("size", length.to_string())?;
-    if sender == Sender::LivePorts {
-        spec.set("dst-port", format!("1-{PORTS}"))?;
-    }
-    let limits = Limits {
-        mtu: None,
-        seed: 1,
-        stamp: None,
-    };
-    Ok(pattern(&[(spec, 1)], &limits).map_err(|(_, misfit)| misfit)?)
-}
-
-/// xdp-trafficgen while it runs.
-struct Theirs(Child);
-
-impl Theirs {
-    fn start(sender: Sender, pair: &Pair, plan: &Plan) -> Result<Self> {
-        let namespace = format!("--net=/run/netns/{}", pair.a.name);
-        let cpu = plan.cpu.to_string();
-        let mac = pair.b.mac.map(|byte| format!("{byte:02x}")).join(":");
-        let mut command = Command::new("nsenter");
-        command
-            .args([
-                &namespace, "taskset", "-c", &cpu, TRAFFICGEN, "udp", "-m", &mac,
-            ])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        if sender == Sender::TrafficgenPorts {
-            command.args(["-d", &PORTS.to_string()]);
-        }
-        command.arg(&pair.a.interface);
-        let child = command.spawn();
-        child
-            .map(Self)
-            .map_err(|e| Error::os(format!("cannot start {TRAFFICGEN}"), e))
-    }
-}
-
-impl Drop for Theirs {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
