@@ -79,7 +79,7 @@ pub(crate) fn level_layout(frame: &[u8]) -> Option<Layout> {
     (number(&frame[layout.checksum()]) == pseudo && all == MODULUS).then_some(layout)
 }
 
-/// Changes two bytes of the payload, which ends there, so that the UDP checksum is equal to the sum of the
+/// Changes the first two bytes of the payload, which ends there, so that the UDP checksum is equal to the sum of the
 /// pseudo-header. Leaves a frame as it is that is not plain UDP or has no room for it.
 pub(crate) fn level(frame: &mut [u8], end: usize) {
     let Some(layout) = Layout::of(frame) else {

@@ -74,6 +74,16 @@ fn others_go_one_by_one() {
 }
 
 #[test]
+fn the_two_bytes_that_make_them_level_are_where_the_live_engine_can_write_them() {
+    let Some(lab) = Lab::open() else { return };
+    for sizes in ["64,594,1500", "imix", "60-1500"] {
+        let arguments = ["--engine", "live", "--size", sizes, "--count", "20"];
+        let summary = generate(&lab, "udp", &arguments);
+        assert_eq!(summary["frames"], 20, "{sizes}");
+    }
+}
+
+#[test]
 fn each_is_counted() {
     let Some(lab) = Lab::open() else { return };
     // Without a program at the other end the device would take long frames whole.

@@ -5,8 +5,8 @@ use crate::pattern::Value;
 /// The bytes behind the headers; zeroes fill up what is longer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// Zeroes, and in a UDP frame that is always the same two bytes at the end that make its checksum equal to the sum
-    /// of the pseudo-header: see [`crate::alike`].
+    /// Zeroes, but in a UDP frame that is always the same the first two bytes make its checksum equal to the sum of the
+    /// pseudo-header: see [`crate::alike`].
     Level,
     Bytes(Vec<u8>),
     /// One byte all over.
