@@ -19,15 +19,15 @@ demo: build ## Show the main job in a lab that is made and removed
 	@scripts/install demo
 	@scripts/demo
 
-test: ## Run every test; the last line counts them
+test: ## Run every test, some of them also in a virtual machine; the last line counts them
 	@scripts/install build test
 	-@scripts/install vm
 	@scripts/mount-bpffs
 	@scripts/test
 
-test-vm: ## Run the end-to-end tests in a virtual machine, under another kernel
+test-vm: ## Run all end-to-end tests in a virtual machine, under another kernel
 	@scripts/install build test vm
-	@scripts/test --vm
+	@scripts/test --vm --all
 
 test-quick: ## Run the unit tests only
 	@scripts/install build

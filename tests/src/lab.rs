@@ -171,17 +171,23 @@ pub fn place(station: &Station) -> String {
     format!("{}:{}", station.name, station.interface)
 }
 
+/// Where a test keeps its files: gone with it.
 #[derive(Debug)]
-struct Directory(PathBuf);
+pub struct Directory(PathBuf);
 
+#[allow(clippy::new_without_default, reason = "making it does something")]
 impl Directory {
-    fn new() -> Self {
+    pub fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let path =
             std::env::temp_dir().join(format!("trawl-tests-{}-{number}", std::process::id()));
         fs::create_dir(&path).expect("a directory for the test");
         Self(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
     }
 }
 

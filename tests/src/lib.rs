@@ -21,7 +21,7 @@ pub use capture::{Capture, Finished, trawl};
 pub use lab::{Lab, LineLab};
 pub use running::{Done, Running};
 pub use summary::Summary;
-pub use wait::wait_until;
+pub use wait::{amount, wait_until};
 
 use std::io::Write;
 

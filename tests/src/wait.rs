@@ -1,4 +1,4 @@
-//! Waiting for something to become true, with an end.
+//! Waiting for something to become true, with an end; and how much of a thing suffices.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -9,6 +9,13 @@ pub fn patience() -> Duration {
     static SECONDS: OnceLock<u64> = OnceLock::new();
     let told = || std::env::var("TRAWL_TESTS_PATIENCE").ok()?.parse().ok();
     Duration::from_secs(*SECONDS.get_or_init(|| told().unwrap_or(20)))
+}
+
+/// How many packets to send where it takes many. On an emulated machine the variable TRAWL_TESTS_FEWER tells by what
+/// they are divided.
+pub fn amount(packets: u64) -> u64 {
+    let told = std::env::var("TRAWL_TESTS_FEWER").ok();
+    packets / told.and_then(|told| told.parse().ok()).unwrap_or(1).max(1)
 }
 
 const LOOK_EVERY: Duration = Duration::from_millis(2);

@@ -375,7 +375,7 @@ impl Attached for AttachedXdp {
     fn ended(&mut self) -> Option<String> {
         // The link outlives its interface, but then names none.
         let about = info::link(self.link.as_ref()?.as_fd()).ok()?;
-        (about.ifindex == 0).then(|| "the interface is gone".to_owned())
+        (about.ifindex == 0).then(|| "is gone".to_owned())
     }
 }
 

@@ -4,28 +4,28 @@ use trawl_lab::program::{Does, Loaded};
 use trawl_tests::pcapng::Contents;
 use trawl_tests::turn::heavy;
 use trawl_tests::witness::capinfos;
-use trawl_tests::{Capture, Lab, frames};
+use trawl_tests::{Capture, Lab, amount, frames};
 
 /// As many as are sent are seen and recorded, by this tap.
 fn all_of_many(tap: &str, program: Option<Does>) {
-    const COUNT: u64 = 50_000;
+    let count = amount(50_000);
     let Some(lab) = Lab::open() else { return };
     let _heavy = heavy();
     let _program = program.map(|does| Loaded::native(does, &lab.pair.b).expect("the program"));
     let file = lab.file("file.pcapng");
     let fixed = ["-i", &lab.receiver(), "-Q", "in", "-w", &file];
     let capture = Capture::start(&lab, &[&fixed[..], &["--tap", tap]].concat());
-    lab.send_from_two_cpus(&[frames::silent(64)], COUNT);
-    capture.wait_seen(2 * COUNT);
+    lab.send_from_two_cpus(&[frames::silent(64)], count);
+    capture.wait_seen(2 * count);
     let summary = capture.stop_well();
-    summary.assert_all_recorded(2 * COUNT);
+    summary.assert_all_recorded(2 * count);
     assert_eq!(
         capinfos(&file, "Number of packets"),
-        format!("{} k", 2 * COUNT / 1000)
+        format!("{} k", 2 * count / 1000)
     );
     assert_eq!(capinfos(&file, "Strict time order"), "True");
     let contents = Contents::read(&file);
-    assert_eq!(contents.packets.len() as u64, 2 * COUNT);
+    assert_eq!(contents.packets.len() as u64, 2 * count);
     contents.assert_in_time_order();
 }
 
@@ -51,7 +51,7 @@ fn the_packet_tap_sees_all() {
 
 /// The reading side stands still while more is sent than a small ring holds.
 fn losses_are_exact(arguments: &[&str], program: Option<Does>) {
-    const COUNT: u64 = 100_000;
+    let count = amount(100_000);
     let Some(lab) = Lab::open() else { return };
     let _heavy = heavy();
     let _program = program.map(|does| Loaded::native(does, &lab.pair.b).expect("the program"));
@@ -68,18 +68,18 @@ fn losses_are_exact(arguments: &[&str], program: Option<Does>) {
     ];
     let capture = Capture::start(&lab, &[&fixed[..], arguments].concat());
     capture.freeze();
-    lab.send_from_two_cpus(&[frames::silent(64)], COUNT / 2);
+    lab.send_from_two_cpus(&[frames::silent(64)], count / 2);
     capture.thaw();
-    capture.wait_seen(COUNT);
-    let lost_so_far = COUNT - Contents::read(&file).packets.len() as u64;
+    capture.wait_seen(count);
+    let lost_so_far = count - Contents::read(&file).packets.len() as u64;
     assert_ne!(lost_so_far, 0);
     // One more on each CPU, now that there is room: they tell what was lost before them.
     lab.send_from_two_cpus(&[frames::silent(64)], 1);
-    capture.wait_seen(COUNT + 2);
+    capture.wait_seen(count + 2);
     let finished = capture.stop();
     let summary = finished.summary_of_success();
-    assert_eq!((summary.seen, summary.filtered_out), (COUNT + 2, 0));
-    assert!(summary.lost_by("ring_full") > COUNT / 2, "{summary:?}");
+    assert_eq!((summary.seen, summary.filtered_out), (count + 2, 0));
+    assert!(summary.lost_by("ring_full") > count / 2, "{summary:?}");
     assert_eq!(summary.lost_by("ring_full"), summary.lost_total());
     assert!(
         finished.stderr.contains("lost (ring full: "),
@@ -122,7 +122,7 @@ fn what_a_full_ring_cost_the_tc_tap_is_told_exactly() {
 /// The kernel's socket tells of what it lost with the next packet that it takes.
 #[test]
 fn what_a_full_socket_cost_the_packet_tap_is_told_exactly() {
-    const COUNT: u64 = 100_000;
+    let count = amount(100_000);
     let Some(lab) = Lab::open() else { return };
     let _heavy = heavy();
     let file = lab.file("file.pcapng");

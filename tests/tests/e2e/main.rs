@@ -13,6 +13,7 @@ mod gen_runs;
 mod gen_together;
 mod guard;
 mod length;
+mod machine;
 mod merge;
 mod printing;
 mod receive;
