@@ -263,7 +263,8 @@ impl Source {
             .iter()
             .any(|one| one.kind == map::PROG_ARRAY)
         {
-            wanted.extend(others.iter().map(|one| one.name.as_str()));
+            let automatic = others.iter().filter(|one| one.is_automatic);
+            wanted.extend(automatic.map(|one| one.name.as_str()));
         }
         self.object.want(&wanted);
         if self.offload {

@@ -49,6 +49,18 @@ fn what_is_loaded_stays_and_runs_until_it_is_unloaded() {
     fails(&["xdp", "unload", &place], 1, &["no XDP program"]);
 }
 
+/// One of them would not even go with the others.
+#[test]
+fn programs_that_wait_to_be_asked_for_are_not_loaded_along() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (place, file) = (lab.receiver(), lab.file("lab.o"));
+    std::fs::write(&file, trawl_kernel::bpf::object::LAB).expect("a file");
+    succeeds(&["xdp", "load", &place, &file, "--prog", "lab_drop_hook"]);
+    only_program(&place);
+    succeeds(&["xdp", "unload", &place]);
+}
+
 #[test]
 fn it_makes_no_difference_how_the_namespace_is_entered() {
     let Some(lab) = Lab::open() else { return };

@@ -26,6 +26,8 @@ pub struct ProgramEntry {
     pub section: String,
     /// `BPF_PROG_TYPE_…`; 0 where the section's name says nothing.
     pub kind: u32,
+    /// Whether it is loaded unless somebody says otherwise: not one whose section begins with a question mark.
+    pub is_automatic: bool,
 }
 
 /// A map as it stands in the file.
@@ -116,6 +118,7 @@ impl ObjectFile {
             name: one.name().to_string_lossy().into_owned(),
             section: one.section().to_string_lossy().into_owned(),
             kind: one.prog_type() as u32,
+            is_automatic: one.autoload(),
         };
         self.open.progs().map(entry).collect()
     }
