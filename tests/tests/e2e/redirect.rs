@@ -107,8 +107,7 @@ fn by_a_device_map_skb() {
     to_another_interface("skb", "devmap");
 }
 
-#[test]
-fn jumbo_frames_are_redirected_whole() {
+fn jumbo_frames(mode: &str) {
     let options = LineOptions {
         mtu: 9000,
         ..LineOptions::default()
@@ -117,22 +116,47 @@ fn jumbo_frames_are_redirected_whole() {
         return;
     };
     let from = place(&lab.line.left);
-    for by in ["helper", "devmap"] {
-        done(&[
-            "xdp", "load", &from, "redirect", "--to", "right", "--by", by,
-        ]);
-        let sent = vec![frames::patterned(9014), frames::patterned(4000)];
-        arrive(&lab, &lab.line.b, &sent, 2, || {
-            send_from(&lab.line.a, &sent, 2, Engine::Packet, None, None);
+    let ways: [&[&str]; 4] = [
+        &["--to", "right", "--by", "helper"],
+        &["--to", "right", "--by", "devmap"],
+        &["--to-cpu", "1", "--to", "right"],
+        &["--to-cpu", "0,1", "--to", "right", "--touch", "parse"],
+    ];
+    for way in ways {
+        let load = ["xdp", "load", &from, "redirect", "--mode", mode];
+        done(&[&load[..], way].concat());
+        let sent = vec![
+            frames::patterned(9014),
+            frames::patterned(4000),
+            frames::udp(&[7; 8000]),
+        ];
+        arrive(&lab, &lab.line.b, &sent, 3, || {
+            send_from(&lab.line.a, &sent, 3, Engine::Packet, None, None);
         });
         let counts = Counts::of(&from);
+        let bytes = (9014 + 4000 + 8042) as u64;
         assert_eq!(
             (counts.packets(), counts.bytes()),
-            (2, 13_014),
-            "{by}: {counts:?}"
+            (3, bytes),
+            "{way:?}: {counts:?}"
         );
+        if way.contains(&"--to-cpu") {
+            let far = "redirected there";
+            assert_eq!(counts.outcome(far), 3, "{counts:?}");
+            assert_eq!(counts.outcome_bytes(far), bytes, "{counts:?}");
+        }
         done(&["xdp", "unload", &from]);
     }
+}
+
+#[test]
+fn jumbo_frames_are_redirected_whole_native() {
+    jumbo_frames("native");
+}
+
+#[test]
+fn jumbo_frames_are_redirected_whole_skb() {
+    jumbo_frames("skb");
 }
 
 fn to_several(mode: &str, exclude: bool) {
