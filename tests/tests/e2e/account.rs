@@ -133,9 +133,9 @@ fn what_a_full_socket_cost_the_packet_tap_is_told_exactly() {
         &[&fixed[..], &["--ring-size", "64KiB", "-w", &file]].concat(),
     );
     capture.freeze();
-    lab.send_from_two_cpus(&[frames::silent(64)], COUNT / 2);
+    lab.send_from_two_cpus(&[frames::silent(64)], count / 2);
     capture.thaw();
-    let mut sent = COUNT;
+    let mut sent = count;
     trawl_tests::wait_until("all losses are told", || {
         let recorded = capture.figure("recorded");
         lab.send_from_two_cpus(&[frames::silent(64)], 1);
@@ -145,7 +145,7 @@ fn what_a_full_socket_cost_the_packet_tap_is_told_exactly() {
     });
     let summary = capture.stop_well();
     assert_eq!((summary.seen, summary.filtered_out), (sent, 0));
-    assert!(summary.lost_total() > COUNT / 2, "{summary:?}");
+    assert!(summary.lost_total() > count / 2, "{summary:?}");
     let contents = Contents::read(&file);
     assert_eq!(contents.packets.len() as u64, summary.recorded);
     let told: u64 = contents
