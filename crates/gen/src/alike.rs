@@ -85,12 +85,10 @@ pub(crate) fn level(frame: &mut [u8], end: usize) {
     let Some(layout) = Layout::of(frame) else {
         return;
     };
-    let Some(at) = (end & !1)
-        .checked_sub(2)
-        .filter(|at| *at >= layout.payload())
-    else {
+    let at = layout.payload();
+    if at + 2 > end {
         return;
-    };
+    }
     let pseudo = layout.pseudo(frame, frame.len() - layout.transport());
     frame[layout.checksum()].fill(0);
     frame[at..at + 2].fill(0);
