@@ -4,6 +4,7 @@
 //! listed in [`KEYS`]. [`pattern`] turns one spec or a weighted mix of them into frames.
 
 pub mod field;
+mod flows;
 mod frame;
 mod payload;
 mod size;
@@ -324,6 +325,9 @@ impl Limits {
     }
 }
 
+/// The frames of a spec are made beforehand, and lie in memory.
+const FRAMES_MEMORY: usize = 256 << 20;
+
 /// The frames of one spec: its variants, in the order in which they come.
 struct Part {
     variants: Vec<Variant>,
@@ -388,6 +392,13 @@ fn variants(spec: &Spec, flows: Option<u64>, limits: &Limits) -> Result<Vec<Vari
         }
     }
     let count = lengths.len() * payloads.len() / gcd(lengths.len(), payloads.len());
+    let longest = lengths.iter().max().copied().unwrap_or_default();
+    if count.saturating_mul(longest) > FRAMES_MEMORY {
+        let why = format!(
+            "{count} different frames of up to {longest} bytes are too many to make beforehand"
+        );
+        return Err(Misfit::new("size", why));
+    }
     let made = (0..count).map(|n| {
         let (length, payload) = (lengths[n % lengths.len()], &payloads[n % payloads.len()]);
         maker.make(length, payload, limits.stamp_room())
