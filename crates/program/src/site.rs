@@ -165,7 +165,7 @@ pub(crate) fn try_lock(directory: &Path) -> Option<Lock> {
 
 /// Whether the directory that was opened is the one that stands there now: another command may have removed it, and
 /// made it anew, while this one waited for the lock.
-fn is_at(file: &File, path: &Path) -> bool {
+pub(crate) fn is_at(file: &File, path: &Path) -> bool {
     let identity = |about: fs::Metadata| (about.dev(), about.ino());
     match (file.metadata(), fs::metadata(path)) {
         (Ok(opened), Ok(there)) => identity(opened) == identity(there),

@@ -22,7 +22,7 @@ use super::set::RuleSet;
 use crate::attach::Wish;
 use crate::load::Source;
 use crate::place;
-use crate::site::{DIRECTORY, Site, make_directory};
+use crate::site::{DIRECTORY, Site, is_at, make_directory};
 use crate::standing::Standing;
 
 const FUNCTION: &str = "trawl_guard";
@@ -292,14 +292,7 @@ fn lock(directory: &Path) -> Result<Option<File>> {
         Err(e) => return Err(Error::os(what(), e).mend("it takes root")),
     };
     flock(&file, FlockOperation::LockExclusive).map_err(|e| Error::os(what(), e.into()))?;
-    Ok(is_there(&file, directory).then_some(file))
-}
-
-/// While the lock was waited for, the directory may have been removed, and made again by somebody else.
-fn is_there(file: &File, directory: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let number = |meta: std::io::Result<fs::Metadata>| meta.map(|meta| meta.ino()).ok();
-    number(file.metadata()).is_some() && number(file.metadata()) == number(fs::metadata(directory))
+    Ok(is_at(&file, directory).then_some(file))
 }
 
 fn open_or_pin(path: &Path, make: impl FnOnce() -> Result<OwnedFd>) -> Result<OwnedFd> {
