@@ -35,5 +35,7 @@ pub(super) fn write(plan: &Plan) -> Result<Scratch> {
         written += piece.len() as u64;
         piece.clear();
     }
+    // Else it is still being written to the disk while the first senders have their turns.
+    file.sync_all().map_err(fail)?;
     Ok(scratch)
 }
