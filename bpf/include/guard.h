@@ -12,13 +12,15 @@
  *   hits          counts for each rule, once for each CPU
  *   definitions   what user space remembers of each rule; the program never looks there
  *
- * A word is one step of a search. Offset and shift say which bits of one half of the key choose among the entries of
- * the table that begins at word number `base`; a shift of zero ends the search. So a table is as wide as the rules are
- * dense: the number of steps hardly grows with the number of rules.
+ * A word is one step of a search: a number of 32 bits, and behind it four bytes. Offset and shift say which bits of one
+ * half of the key choose among the entries of the table that begins at word number `at`; a shift of zero ends the
+ * search. So a table is as wide as the rules are dense: the number of steps hardly grows with the number of rules.
  *
- *   bits 0-31 base, 51 the key's second half instead of its first, 52-57 offset, 58-63 shift to the right; or, with
- *   shift zero:
- *   bits 0-31 what was found, 32-39 its kind
+ *   at      the table; or, with shift zero, what was found
+ *   kind    what was found is of this kind
+ *   half    1: the key's second half counts, not its first
+ *   offset  bits to skip in it
+ *   shift   64, less the bits that choose
  */
 #ifndef TRAWL_GUARD_H
 #define TRAWL_GUARD_H
@@ -28,11 +30,8 @@
 #define GUARD_LINE 64
 /* The line of the first rule. */
 #define GUARD_RULES 1
-#define GUARD_KIND_AT 32
-#define GUARD_HALF_AT 51
-#define GUARD_OFFSET_AT 52
-#define GUARD_SHIFT_AT 58
 /* What a search ends with: nothing (the word is zero), the line of a prefix or of a rule, or a list of rules. */
+#define GUARD_FOUND_NOTHING 0
 #define GUARD_FOUND_LINE 1
 #define GUARD_FOUND_LIST 2
 /* The line of a rule that decides about whatever leads to it: the rule itself need not be looked at. */
@@ -182,6 +181,9 @@ struct guard_source {
 struct guard_totals {
 	__u64 packets[GUARD_FATES];
 };
+
+/* CPUs that have totals of their own; all others share the last ones. */
+#define GUARD_CPUS 512
 
 _Static_assert(sizeof(struct guard_arena) == GUARD_LINE, "the arena's beginning fills a line");
 _Static_assert(sizeof(struct guard_header) == GUARD_LINE, "the header fills a line");

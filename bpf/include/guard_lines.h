@@ -11,6 +11,15 @@
 #include <bpf/bpf_helpers.h>
 #include "guard.h"
 
+/* In numbers of 64 bits where user space looks at it. */
+struct word {
+	__u32 at;
+	__u8 kind;
+	__u8 half;
+	__u8 offset;
+	__u8 shift;
+};
+
 #ifdef GUARD_IN_ARRAY
 
 #define __rules
@@ -91,6 +100,9 @@ static __always_inline void __rules *element(rules_t rules, __u32 number, __u32 
 #endif
 
 /* The set as an array of things of this type, which divides a line: the one with this number. */
-#define ELEMENT(rules, type, number) ((type __rules *)element(rules, number, sizeof(type)))
+#define ELEMENT(rules, type, number) ((const type __rules *)element(rules, number, sizeof(type)))
+/* The same, to be written to. */
+#define COUNTER(rules, type, number) ((type __rules *)element(rules, number, sizeof(type)))
+#define WORD(member) ((const struct word __rules *)&(member))
 
 #endif

@@ -7,23 +7,18 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct guard_totals);
-} guard_totals SEC(".maps");
-
-#define UNDECIDED (-1)
+/* For each CPU. A variable and no per-CPU map: the compiler knows where it is. */
+struct guard_totals guard_totals[GUARD_CPUS] SEC(".bss.totals");
 
 /* Counts the packet and answers with the verdict. */
-static __always_inline int conclude(__u32 fate)
+static __always_inline int conclude(__u32 cpu, __u32 fate)
 {
-	__u32 first = 0;
-	struct guard_totals *totals = bpf_map_lookup_elem(&guard_totals, &first);
-
-	if (totals && fate < GUARD_FATES)
-		totals->packets[fate]++;
+	if (fate >= GUARD_FATES)
+		fate = GUARD_MALFORMED;
+	if (cpu < GUARD_CPUS - 1)
+		guard_totals[cpu].packets[fate]++;
+	else
+		__sync_fetch_and_add(&guard_totals[GUARD_CPUS - 1].packets[fate], 1);
 	switch (fate) {
 	case GUARD_RULE_DENIED:
 	case GUARD_DEFAULT_DENIED:
@@ -38,38 +33,55 @@ static __always_inline int conclude(__u32 fate)
 #define NO_RULE 0
 #define UNDECIDED (-1)
 
-/* The verdict of the rules of one prefix on a service; NO_RULE if they leave it to wider ones. */
-static __always_inline int try_rules(rules_t rules, const struct guard_header __rules *header, __u64 word,
-				     __u32 service)
+/* The verdict of a rule that decides, which is counted. */
+static __always_inline int decided_by(rules_t rules, const struct guard_header __rules *header, __u32 rule, bool allows)
 {
-	const __u64 key = (__u64)service << (64 - GUARD_SERVICE_BITS);
-	const struct guard_rule __rules *rule;
-	__u64 found = walk(rules, word, &key, false);
+	__u32 cpu = bpf_get_smp_processor_id();
 
-	switch (found >> GUARD_KIND_AT) {
+	count_hit(rules, header, cpu, rule, false);
+	return conclude(cpu, allows ? GUARD_RULE_ALLOWED : GUARD_RULE_DENIED);
+}
+
+/* Protocol and port of a packet with plain headers. */
+static __always_inline __u32 service_of(const struct iphdr *ip)
+{
+	return ip->protocol << 16 | bpf_ntohs(((const struct udphdr *)(ip + 1))->dest);
+}
+
+/* The verdict of the rules of one prefix on a packet; NO_RULE if they leave it to wider ones. The packet is not read
+ * before it has to be. */
+static __always_inline int try_rules(rules_t rules, const struct guard_header __rules *header,
+				     const struct word __rules *services, const struct iphdr *ip)
+{
+	const __u64 key = services->shift ? (__u64)service_of(ip) << (64 - GUARD_SERVICE_BITS) : 0;
+	const struct word __rules *found = walk(rules, services, &key, false);
+	const struct guard_rule __rules *rule;
+	__u32 service;
+
+	if (MISSING(found))
+		return UNDECIDED;
+	switch (found->kind) {
 	case GUARD_FOUND_DENY:
-		break;
+		return decided_by(rules, header, found->at, false);
 	case GUARD_FOUND_ALLOW:
-		count_hit(rules, header, found, false);
-		return conclude(GUARD_RULE_ALLOWED);
+		return decided_by(rules, header, found->at, true);
 	case GUARD_FOUND_LINE:
-		rule = ELEMENT(rules, const struct guard_rule, found);
+		rule = ELEMENT(rules, struct guard_rule, found->at);
 		if (MISSING(rule) || !rule->plain)
 			return UNDECIDED;
+		service = service_of(ip);
 		if (!(in_range(service, rule->first, rule->last) ||
 		      in_range(service, rule->other_first, rule->other_last)))
 			return NO_RULE;
 		if (rule->expires && bpf_ktime_get_coarse_ns() >= rule->expires)
 			return NO_RULE;
-		if (rule->action == GUARD_DENY)
-			break;
-		count_hit(rules, header, found, false);
-		return conclude(GUARD_RULE_ALLOWED);
+		return rule->action == GUARD_DENY ? decided_by(rules, header, found->at, false) :
+						    decided_by(rules, header, found->at, true);
+	case GUARD_FOUND_NOTHING:
+		return NO_RULE;
 	default:
-		return found ? UNDECIDED : NO_RULE;
+		return UNDECIDED;
 	}
-	count_hit(rules, header, found, false);
-	return conclude(GUARD_RULE_DENIED);
 }
 
 static __always_inline bool covers_ipv4(const struct guard_prefix __rules *prefix, __u64 address)
@@ -93,8 +105,9 @@ static __always_inline int judge_at_once(struct xdp_md *context, bool ethernet)
 	const struct tcphdr *tcp = (void *)(ip + 1);
 	void *end = (void *)(long)context->data_end;
 	const struct guard_header __rules *header;
-	__u64 source, destination;
-	__u32 service, next;
+	const struct word __rules *found;
+	__u64 source;
+	__u32 next;
 	rules_t rules;
 
 	if ((void *)(udp + 1) > end || (ethernet && frame->type != bpf_htons(ETH_P_IP)) ||
@@ -104,17 +117,18 @@ static __always_inline int judge_at_once(struct xdp_md *context, bool ethernet)
 	if (ip->protocol != IPPROTO_UDP && (ip->protocol != IPPROTO_TCP || (void *)(tcp + 1) > end))
 		return UNDECIDED;
 	source = (__u64)bpf_ntohl(ip->saddr) << 32;
-	destination = (__u64)bpf_ntohl(ip->daddr) << 32;
-	service = ip->protocol << 16 | bpf_ntohs(udp->dest);
 
 	if (!find_rules(&rules))
-		return conclude(GUARD_DEFAULT_ALLOWED);
-	header = ELEMENT(rules, const struct guard_header, 0);
+		return conclude(bpf_get_smp_processor_id(), GUARD_DEFAULT_ALLOWED);
+	header = ELEMENT(rules, struct guard_header, 0);
 	if (MISSING(header))
-		return conclude(GUARD_DEFAULT_ALLOWED);
-	next = walk(rules, header->sources[0], &source, false);
+		return conclude(bpf_get_smp_processor_id(), GUARD_DEFAULT_ALLOWED);
+	found = walk(rules, WORD(header->sources[0]), &source, false);
+	if (MISSING(found))
+		return UNDECIDED;
+	next = found->at;
 	for (int count = 0; count < WIDER_PREFIXES && next; count++) {
-		const struct guard_prefix __rules *prefix = ELEMENT(rules, const struct guard_prefix, next);
+		const struct guard_prefix __rules *prefix = ELEMENT(rules, struct guard_prefix, next);
 		int verdict;
 
 		if (MISSING(prefix))
@@ -123,22 +137,26 @@ static __always_inline int judge_at_once(struct xdp_md *context, bool ethernet)
 		if (!covers_ipv4(prefix, source))
 			continue;
 		if (prefix->destinations) {
-			__u32 at = walk(rules, prefix->destinations, &destination, false);
-			const struct guard_prefix __rules *to = ELEMENT(rules, const struct guard_prefix, at);
+			const __u64 destination = (__u64)bpf_ntohl(ip->daddr) << 32;
+			const struct guard_prefix __rules *to;
 
+			found = walk(rules, WORD(prefix->destinations), &destination, false);
+			if (MISSING(found))
+				return UNDECIDED;
+			to = ELEMENT(rules, struct guard_prefix, found->at);
 			if (MISSING(to) || to->parent)
 				return UNDECIDED;
 			if (covers_ipv4(to, destination)) {
-				verdict = try_rules(rules, header, to->services, service);
+				verdict = try_rules(rules, header, WORD(to->services), ip);
 				if (verdict != NO_RULE)
 					return verdict;
 			}
 		}
-		verdict = try_rules(rules, header, prefix->services, service);
+		verdict = try_rules(rules, header, WORD(prefix->services), ip);
 		if (verdict != NO_RULE)
 			return verdict;
 	}
-	return next ? UNDECIDED : conclude(by_default(rules, header, context->ingress_ifindex, false));
+	return next ? UNDECIDED : conclude(bpf_get_smp_processor_id(), by_default(rules, header, context->ingress_ifindex, false));
 }
 
 static __noinline int judge_with_care(struct xdp_md *context, bool ethernet)
@@ -147,11 +165,11 @@ static __noinline int judge_with_care(struct xdp_md *context, bool ethernet)
 
 	switch (read_packet(context, &search.packet, ethernet)) {
 	case KIND_IP:
-		return conclude(judge(&search));
+		return conclude(bpf_get_smp_processor_id(), judge(&search));
 	case KIND_NOT_IP:
-		return conclude(GUARD_NOT_IP);
+		return conclude(bpf_get_smp_processor_id(), GUARD_NOT_IP);
 	default:
-		return conclude(GUARD_MALFORMED);
+		return conclude(bpf_get_smp_processor_id(), GUARD_MALFORMED);
 	}
 }
 

@@ -28,13 +28,14 @@ struct {
 struct search {
 	struct packet packet;
 	/* What to look at next, from the first to the last of these: the rule in this line; the rest of the list it
-	 * is on; the destination prefix in this line, and those around it; the rules that name no destination; the
-	 * source prefix in this line, and those around it. Zero stands for nothing. */
+	 * is on; the destination prefix in this line, and those around it; the rules of the source prefix in this
+	 * line that name no destination; the source prefix in this line, and those around it. Zero stands for
+	 * nothing. */
 	__u32 rule;
 	__u32 list;
 	__u32 destination;
+	__u32 own;
 	__u32 source;
-	__u64 services;
 	/* The rule to try decides without being looked at: GUARD_FOUND_DENY or GUARD_FOUND_ALLOW, else zero. */
 	__u32 certain;
 	/* What came out; GUARD_FATES before. */
@@ -48,22 +49,16 @@ struct view {
 	struct search *search;
 };
 
-/* Follows the branches that a key chooses; one that is not `wide` has no second half. */
-static __always_inline __u64 walk(rules_t rules, __u64 word, const __u64 *key, bool wide)
+/* Follows the branches that a key chooses, to the word where they end; a key that is not `wide` has no second half. */
+static __always_inline const struct word __rules *walk(rules_t rules, const struct word __rules *word, const __u64 *key,
+						       bool wide)
 {
-	for (int branch = 0; branch < GUARD_DEEPEST; branch++) {
-		__u64 shift = word >> GUARD_SHIFT_AT, half = key[0];
-		const __u64 __rules *entry;
+	for (int left = GUARD_DEEPEST; word->shift && left; left--) {
+		__u64 half = wide && word->half ? key[1] : key[0];
 
-		if (!shift)
+		word = ELEMENT(rules, struct word, word->at + (__u32)(half << word->offset >> word->shift));
+		if (MISSING(word))
 			break;
-		if (wide && word >> GUARD_HALF_AT & 1)
-			half = key[1];
-		half = half << (word >> GUARD_OFFSET_AT & 63) >> shift;
-		entry = ELEMENT(rules, const __u64, (__u32)word + (__u32)half);
-		if (MISSING(entry))
-			return 0;
-		word = *entry;
 	}
 	return word;
 }
@@ -77,18 +72,19 @@ static __always_inline bool covers(const struct guard_prefix __rules *prefix, co
 }
 
 /* Makes the rules of one prefix the ones to try. */
-static __always_inline void open_list(struct view *view, __u64 services)
+static __always_inline void open_list(struct view *view, const struct word __rules *services)
 {
 	struct search *search = view->search;
 	const __u64 key = (__u64)search->packet.service << (64 - GUARD_SERVICE_BITS);
-	__u64 found = walk(view->rules, services, &key, false);
-	__u32 kind = found >> GUARD_KIND_AT;
+	const struct word __rules *found = walk(view->rules, services, &key, false);
 
-	if (kind == GUARD_FOUND_LIST) {
-		search->list = found;
+	if (MISSING(found))
+		return;
+	if (found->kind == GUARD_FOUND_LIST) {
+		search->list = found->at;
 	} else {
-		search->rule = found;
-		search->certain = kind == GUARD_FOUND_LINE ? 0 : kind;
+		search->rule = found->at;
+		search->certain = found->kind == GUARD_FOUND_LINE ? 0 : found->kind;
 	}
 }
 
@@ -96,29 +92,34 @@ static __always_inline bool open_prefix(struct view *view)
 {
 	struct search *search = view->search;
 	const struct guard_prefix __rules *prefix;
+	const struct word __rules *found;
 
 	if (search->destination) {
-		prefix = ELEMENT(view->rules, const struct guard_prefix, search->destination);
+		prefix = ELEMENT(view->rules, struct guard_prefix, search->destination);
 		if (MISSING(prefix))
 			return false;
 		search->destination = prefix->parent;
 		if (covers(prefix, search->packet.destination))
-			open_list(view, prefix->services);
+			open_list(view, WORD(prefix->services));
 		return true;
 	}
-	if (search->services) {
-		open_list(view, search->services);
-		search->services = 0;
+	if (search->own) {
+		prefix = ELEMENT(view->rules, struct guard_prefix, search->own);
+		if (MISSING(prefix))
+			return false;
+		search->own = 0;
+		open_list(view, WORD(prefix->services));
 		return true;
 	}
-	prefix = ELEMENT(view->rules, const struct guard_prefix, search->source);
+	prefix = ELEMENT(view->rules, struct guard_prefix, search->source);
 	if (!search->source || MISSING(prefix))
 		return false;
-	search->source = prefix->parent;
 	if (covers(prefix, search->packet.source)) {
-		search->services = prefix->services;
-		search->destination = walk(view->rules, prefix->destinations, search->packet.destination, true);
+		search->own = search->source;
+		found = walk(view->rules, WORD(prefix->destinations), search->packet.destination, true);
+		search->destination = MISSING(found) ? 0 : found->at;
 	}
+	search->source = prefix->parent;
 	return true;
 }
 
@@ -174,12 +175,12 @@ static __always_inline bool over_rate(const struct guard_rule __rules *rule, con
 	return true;
 }
 
-static __always_inline void count_hit(rules_t rules, const struct guard_header __rules *header, __u32 rule, bool limited)
+static __always_inline void count_hit(rules_t rules, const struct guard_header __rules *header, __u32 cpu, __u32 rule,
+				      bool limited)
 {
-	__u32 cpu = bpf_get_smp_processor_id();
 	bool own = cpu < header->cpus;
 	__u32 block = header->hits + (own ? cpu : header->cpus) * header->hit_lines;
-	struct guard_hits __rules *hits = ELEMENT(rules, struct guard_hits,
+	struct guard_hits __rules *hits = COUNTER(rules, struct guard_hits,
 						  block * HITS_IN_LINE + rule - GUARD_RULES);
 	__u64 __rules *hit;
 
@@ -201,10 +202,10 @@ static __always_inline bool decides(struct view *view)
 
 	if (search->certain) {
 		search->fate = search->certain == GUARD_FOUND_ALLOW ? GUARD_RULE_ALLOWED : GUARD_RULE_DENIED;
-		count_hit(view->rules, view->header, search->rule, false);
+		count_hit(view->rules, view->header, bpf_get_smp_processor_id(), search->rule, false);
 		return true;
 	}
-	rule = ELEMENT(view->rules, const struct guard_rule, search->rule);
+	rule = ELEMENT(view->rules, struct guard_rule, search->rule);
 	if (MISSING(rule) || !applies(rule, &search->packet))
 		return false;
 	allowed = rule->action == GUARD_ALLOW;
@@ -219,7 +220,7 @@ static __always_inline bool decides(struct view *view)
 			return false;
 	}
 	search->fate = over ? GUARD_OVER_RATE : allowed ? GUARD_RULE_ALLOWED : GUARD_RULE_DENIED;
-	count_hit(view->rules, view->header, search->rule, allowed && over);
+	count_hit(view->rules, view->header, bpf_get_smp_processor_id(), search->rule, allowed && over);
 	return true;
 }
 
@@ -234,7 +235,7 @@ static long step(__u32 turn, struct view *view)
 			return 1;
 		search->rule = 0;
 	} else if (search->list) {
-		const __u32 __rules *entry = ELEMENT(view->rules, const __u32, search->list);
+		const __u32 __rules *entry = ELEMENT(view->rules, __u32, search->list);
 
 		if (MISSING(entry))
 			return 1;
@@ -252,14 +253,19 @@ static __always_inline __u32 by_default(rules_t rules, const struct guard_header
 					bool discovery)
 {
 	const __u64 key = (__u64)ifindex << 32;
-	__u32 at = walk(rules, header->defaults, &key, false);
-	const struct guard_rule __rules *rule = ELEMENT(rules, const struct guard_rule, at);
+	const struct word __rules *found = walk(rules, WORD(header->defaults), &key, false);
+	const struct guard_rule __rules *rule;
+	__u32 at;
 
-	if (!at || MISSING(rule) || rule->ifindex != ifindex)
+	if (MISSING(found) || !found->at)
+		return GUARD_DEFAULT_ALLOWED;
+	at = found->at;
+	rule = ELEMENT(rules, struct guard_rule, at);
+	if (MISSING(rule) || rule->ifindex != ifindex)
 		return GUARD_DEFAULT_ALLOWED;
 	if (rule->action == GUARD_DENY && discovery)
 		return GUARD_DISCOVERY;
-	count_hit(rules, header, at, false);
+	count_hit(rules, header, bpf_get_smp_processor_id(), at, false);
 	return rule->action == GUARD_ALLOW ? GUARD_DEFAULT_ALLOWED : GUARD_DEFAULT_DENIED;
 }
 
@@ -272,17 +278,21 @@ __noinline int judge(struct search *search)
 {
 	struct view view = { .search = search };
 	const struct guard_header __rules *header;
+	const struct word __rules *found;
 
 	if (!search)
 		return GUARD_MALFORMED;
 	if (!find_rules(&view.rules))
 		return GUARD_DEFAULT_ALLOWED;
-	header = ELEMENT(view.rules, const struct guard_header, 0);
+	header = ELEMENT(view.rules, struct guard_header, 0);
 	if (MISSING(header))
 		return GUARD_DEFAULT_ALLOWED;
 	view.header = header;
-	search->source = walk(view.rules, search->packet.ipv6 ? header->sources[1] : header->sources[0],
-			      search->packet.source, true);
+	found = walk(view.rules, search->packet.ipv6 ? WORD(header->sources[1]) : WORD(header->sources[0]),
+		     search->packet.source, true);
+	if (MISSING(found))
+		return GUARD_DEFAULT_ALLOWED;
+	search->source = found->at;
 	bpf_loop(STEPS, step, &view, 0);
 	if (search->fate != GUARD_FATES)
 		return search->fate;

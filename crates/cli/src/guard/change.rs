@@ -1,5 +1,6 @@
 //! What changes the rules, and where they hold.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::Read;
 use std::path::Path;
@@ -180,6 +181,32 @@ pub fn remove(args: &Remove) -> Result<()> {
     ))
 }
 
+/// The rules of a file, with the interfaces of the namespace, each of which is looked for once.
+fn drafts(file: &RuleFile, path: &Path, namespace: Option<&Namespace>) -> Result<Vec<Draft>> {
+    let mut known: HashMap<&str, On> = HashMap::new();
+    let mut all = Vec::with_capacity(file.rules.len());
+    for rule in &file.rules {
+        let mut draft = rule.draft.clone();
+        draft.what.on = match rule.on.as_deref() {
+            None => None,
+            Some(name) => Some(match known.get(name) {
+                Some(on) => on.clone(),
+                None => {
+                    let found = state::on(namespace, name).map_err(|why| {
+                        let place = format!("{}, {}", path.display(), rule.place);
+                        Error::failed(format!("cannot apply the rule at {place}"), why)
+                    })?;
+                    known.insert(name, found.clone());
+                    found
+                }
+            }),
+        };
+        draft.expires = end_of(rule.lasts);
+        all.push(draft);
+    }
+    Ok(all)
+}
+
 pub fn apply(args: &Apply) -> Result<()> {
     let namespace = args.place.namespace()?;
     let file = match args.file == Path::new("-") {
@@ -192,16 +219,7 @@ pub fn apply(args: &Apply) -> Result<()> {
         }
         false => RuleFile::read(&args.file)?,
     };
-    let drafts = file
-        .rules
-        .iter()
-        .map(|rule| {
-            let mut draft = rule.draft.clone();
-            draft.what.on = on(namespace.as_ref(), rule.on.as_deref())?;
-            draft.expires = end_of(rule.lasts);
-            Ok(draft)
-        })
-        .collect::<Result<Vec<_>>>()?;
+    let drafts = drafts(&file, &args.file, namespace.as_ref())?;
     let count = drafts.len();
     let plural = if count == 1 { "" } else { "s" };
     if args.check {

@@ -205,6 +205,7 @@ struct Remove {
         conflicts_with = "all"
     )]
     ids: Vec<u32>,
+    /// All rules; defaults stay
     #[arg(long)]
     all: bool,
     #[command(flatten)]

@@ -5,9 +5,8 @@
 use std::collections::HashMap;
 
 use trawl_kernel::layout::guard::{
-    GUARD_FOUND_ALLOW, GUARD_FOUND_DENY, GUARD_FOUND_LINE, GUARD_FOUND_LIST, GUARD_HALF_AT,
-    GUARD_KIND_AT, GUARD_LAST, GUARD_NARROWEST, GUARD_OFFSET_AT, GUARD_SERVICE_BITS,
-    GUARD_SHIFT_AT, GUARD_WIDEST,
+    GUARD_FOUND_ALLOW, GUARD_FOUND_DENY, GUARD_FOUND_LINE, GUARD_FOUND_LIST, GUARD_LAST,
+    GUARD_NARROWEST, GUARD_SERVICE_BITS, GUARD_WIDEST,
 };
 
 use super::rule::{Action, Services};
@@ -48,8 +47,30 @@ pub struct Pool {
     lists: HashMap<Vec<u32>, u64>,
 }
 
+/// A word: one step of a search.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Word {
+    at: u32,
+    kind: u8,
+    half: u8,
+    offset: u8,
+    shift: u8,
+}
+
+impl Word {
+    fn packed(self) -> u64 {
+        let [a, b, c, d] = self.at.to_ne_bytes();
+        u64::from_ne_bytes([a, b, c, d, self.kind, self.half, self.offset, self.shift])
+    }
+}
+
 fn found(kind: usize, at: usize) -> u64 {
-    (kind as u64) << GUARD_KIND_AT | at as u64
+    Word {
+        at: at as u32,
+        kind: kind as u8,
+        ..Word::default()
+    }
+    .packed()
 }
 
 fn bits(key: u128, offset: u32, count: u32) -> usize {
@@ -82,10 +103,14 @@ impl Pool {
     }
 
     fn branch(&self, at: usize, offset: u32, stride: u32) -> u64 {
-        (self.first + at) as u64
-            | u64::from(offset / HALF) << GUARD_HALF_AT
-            | u64::from(offset % HALF) << GUARD_OFFSET_AT
-            | u64::from(HALF - stride) << GUARD_SHIFT_AT
+        Word {
+            at: (self.first + at) as u32,
+            kind: 0,
+            half: (offset / HALF) as u8,
+            offset: (offset % HALF) as u8,
+            shift: (HALF - stride) as u8,
+        }
+        .packed()
     }
 
     /// Where to begin to search for one of these. They are sorted, and none begins another.
@@ -241,15 +266,23 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn unpacked(word: u64) -> Word {
+        let [a, b, c, d, kind, half, offset, shift] = word.to_ne_bytes();
+        Word {
+            at: u32::from_ne_bytes([a, b, c, d]),
+            kind,
+            half,
+            offset,
+            shift,
+        }
+    }
+
     /// The word that the key chooses; none where the search is over.
     fn slot(word: u64, key: u128) -> Option<usize> {
-        let shift = word >> GUARD_SHIFT_AT;
-        let half = match word >> GUARD_HALF_AT & 1 {
-            0 => (key >> 64) as u64,
-            _ => key as u64,
-        };
-        let chosen = half << (word >> GUARD_OFFSET_AT & 63) >> shift;
-        (shift != 0).then_some(word as u32 as usize + chosen as usize)
+        let word = unpacked(word);
+        let half = if word.half == 0 { key >> 64 } else { key } as u64;
+        let chosen = half << word.offset >> word.shift.min(63);
+        (word.shift != 0).then_some(word.at as usize + chosen as usize)
     }
 
     /// The search as the program does it.
@@ -308,7 +341,7 @@ mod tests {
             let start = pool.search(&entries);
             let near = prefixes.iter().flat_map(|(key, _)| [*key, key ^ 1, key ^ (1 << 97), key ^ (1 << 60)]);
             for key in keys.iter().copied().chain(near) {
-                let line = walk(&pool, start, key) as u32;
+                let line = unpacked(walk(&pool, start, key)).at;
                 let hit = entries.iter().find(|one| one.line == line).expect("a line of ours");
                 let most = entries.iter().map(|one| common(one.key, key).min(one.length)).max();
                 prop_assert_eq!(Some(common(hit.key, key).min(hit.length)), most);
@@ -344,8 +377,9 @@ mod tests {
     }
 
     fn lines(pool: &Pool, word: u64) -> Vec<u32> {
-        let at = word as u32 as usize;
-        match (word >> GUARD_KIND_AT) as usize {
+        let word = unpacked(word);
+        let at = word.at as usize;
+        match word.kind.into() {
             0 => Vec::new(),
             GUARD_FOUND_LINE | GUARD_FOUND_DENY | GUARD_FOUND_ALLOW => vec![at as u32],
             _ => {
@@ -383,6 +417,6 @@ mod tests {
             word = pool.words[slot];
             steps += 1;
         }
-        assert_eq!((word as u32, steps), (77_778, 2));
+        assert_eq!((unpacked(word).at, steps), (77_778, 2));
     }
 }

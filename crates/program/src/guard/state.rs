@@ -29,7 +29,7 @@ const FUNCTION: &str = "trawl_guard";
 const FUNCTION_WITHOUT_ETHERNET: &str = "trawl_guard_ip";
 const SET: &str = "guard_set";
 const RATES: &str = "guard_rates";
-const TOTALS: &str = "guard_totals";
+const TOTALS: &str = ".bss.totals";
 const PREFIX: &str = "guard-";
 /// In a chain: what is dropped anyway should cost the others nothing.
 const PRIORITY: u32 = 10;
