@@ -120,6 +120,10 @@ impl<'a> Guarded<'a> {
         self.run(&["apply", &file])
     }
 
+    fn interface(&self) -> &str {
+        &self.lab.pair.b.interface
+    }
+
     /// Where its maps are pinned.
     fn directory(&self) -> PathBuf {
         let cookie = netns::cookie(Some(&self.lab.pair.b.namespace)).expect("a cookie");

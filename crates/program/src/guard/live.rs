@@ -156,6 +156,11 @@ impl Arena {
     }
 
     fn publish(&mut self, bytes: &[u8]) -> Result<()> {
+        self.replace(bytes)?;
+        self.carry_hits_over()
+    }
+
+    fn replace(&mut self, bytes: &[u8]) -> Result<()> {
         let old = self.current();
         let old_lines = self.header_at(old)?.map_or(0, |header| header.lines);
         let first = size_of::<GuardArena>() / GUARD_LINE;
@@ -176,7 +181,7 @@ impl Arena {
         let at = |offset| self.memory.short(offset);
         at(offset_of!(GuardArena, previous)).store(old, Ordering::Release);
         at(offset_of!(GuardArena, current)).store(new as u32, Ordering::Release);
-        self.carry_hits_over()
+        Ok(())
     }
 
     /// Until it is done, the set that held before lies there untouched.
@@ -260,5 +265,65 @@ fn write_hits(memory: &mut Mapping, definitions: usize, set: &RuleSet) {
             at + offset_of!(GuardDefinition, limited),
             &limited.to_ne_bytes(),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::rule::{Action, Match};
+    use crate::guard::set::Draft;
+    use crate::guard::tests::{Bench, udp_from};
+
+    fn deny(sources: u32) -> RuleSet {
+        let draft = |number: u32| Draft {
+            action: Action::Deny,
+            what: Match {
+                source: Some(
+                    format!("10.0.{}.{}", number / 256, number % 256)
+                        .parse()
+                        .unwrap(),
+                ),
+                ..Match::default()
+            },
+            rate: None,
+            expires: None,
+        };
+        let mut set = RuleSet::default();
+        set.replace_all((1..=sources).map(draft).collect());
+        set
+    }
+
+    #[test]
+    fn sets_of_all_sizes_take_turns_and_their_hits_go_on() {
+        for bench in Bench::all() {
+            for (turn, size) in [1, 300, 2, 900, 5, 40, 2000, 1].into_iter().enumerate() {
+                bench.publish(&deny(size));
+                assert_eq!(bench.read().rules, deny(size).rules);
+                bench.verdict(&udp_from([10, 0, 0, 1]), None);
+                assert_eq!(bench.read().hits_of(1).decided, turn as u64 + 1);
+            }
+        }
+    }
+
+    #[test]
+    fn hits_are_carried_over_after_a_command_was_killed() {
+        for bench in Bench::all() {
+            let Store::Arena(fd) = bench.store() else {
+                continue;
+            };
+            bench.publish(&deny(2));
+            bench.verdict(&udp_from([10, 0, 0, 2]), None);
+            let mut arena = Arena::open(fd.as_fd()).unwrap();
+            arena
+                .replace(&compile(&deny(3), host::cpus()).unwrap())
+                .unwrap();
+            // Here it is killed.
+            drop(arena);
+            bench.verdict(&udp_from([10, 0, 0, 3]), None);
+            let read = bench.read();
+            assert_eq!([2, 3].map(|id| read.hits_of(id).decided), [1, 1]);
+            assert_eq!(bench.read(), read);
+        }
     }
 }

@@ -66,11 +66,24 @@ impl Bench {
         self.store.read().expect("the rules are read")
     }
 
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
     pub fn verdict(&self, frame: &[u8], linear: Option<usize>) -> u32 {
         let program = self.program.program("trawl_guard").expect("it is loaded");
         let answer = test_run::xdp(program, frame, linear, 1);
         answer.expect("the program runs").value
     }
+}
+
+pub fn udp_from(source: [u8; 4]) -> Vec<u8> {
+    let frame = Template::new().ethernet([2; 6], [4; 6]);
+    frame
+        .ipv4(source, v4(0, 1))
+        .udp(1, 2)
+        .payload([0; 22])
+        .build()
 }
 
 fn prefix() -> impl Strategy<Value = Prefix> {

@@ -218,3 +218,72 @@ fn a_rate_holds_for_each_source() {
         [passed, limited]
     );
 }
+
+#[test]
+fn each_option_picks_just_its_packets() {
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded::load(&lab, &[]);
+    let tagged = Template::new().ethernet(FROM, TO).vlan(5).ipv4(A4, B4);
+    let [a6, b6] = [1, 2].map(|host| std::net::Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, host));
+    let six = || Template::new().ethernet(FROM, TO).ipv6(a6, b6);
+    let frames = [
+        udp_from(A4, 52),
+        udp_from(A4, 53),
+        udp_from(A4, 60),
+        udp_from(STRANGER, 60),
+        syn_from(A4),
+        ping_from(A4),
+        tagged.udp(4000, 55).payload([0; 22]).build(),
+        six().udp(4000, 55).payload([0; 22]).build(),
+        six().icmpv6(Icmp::echo_request_v6(1, 1)).build(),
+        six().icmpv6(Icmp::echo_reply_v6(1, 1)).build(),
+    ];
+    let on = guarded.interface();
+    for (options, dropped) in [
+        (
+            &[
+                "--src",
+                "10.0.0.0/8",
+                "--proto",
+                "udp",
+                "--port",
+                "53-60",
+                "--on",
+                on,
+            ][..],
+            3,
+        ),
+        (
+            &[
+                "--src",
+                "10.0.0.0/8",
+                "--proto",
+                "udp",
+                "--port",
+                "53-60",
+                "--on",
+                "lo",
+            ],
+            0,
+        ),
+        (&["--port", "55"], 2),
+        (&["--icmp", "echo-request"], 2),
+        (&["--proto", "icmpv6", "--icmp", "129"], 1),
+        (&["--dst", "fd77::/64"], 3),
+        (&["--src", "0.0.0.0/0", "--for", "1h"], 7),
+        (&["--syn"], 1),
+        (&["--dst", "10.77.0.2", "--src", "192.0.2.64/30"], 1),
+    ] {
+        guarded.well(&[&["deny"], options].concat());
+        let before = guarded.figures(&["dropped"])[0];
+        guarded.send(&frames, frames.len() as u64);
+        assert_eq!(
+            guarded.figures(&["dropped"])[0] - before,
+            dropped,
+            "{options:?}"
+        );
+        let rules = guarded.list()["rules"].clone();
+        assert_eq!(rules[0]["hits"], dropped, "{rules}");
+        guarded.well(&["remove", "--all"]);
+    }
+}

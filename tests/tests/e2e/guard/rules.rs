@@ -47,7 +47,7 @@ fn a_file_is_applied_as_a_whole_or_not_at_all() {
         ),
         (
             "default = \"deny\"\n[[rule]]\naction = \"deny\"\non = \"nowhere\"\n",
-            "nowhere",
+            "line 2, column 1: interface nowhere",
         ),
         ("nonsense", "line 1"),
     ] {
