@@ -141,7 +141,8 @@ fn spec() -> impl Strategy<Value = Spec> {
                     }
                     for (at, index) in chosen {
                         let (key, texts) = extras[at];
-                        set(key, *index.get(texts));
+                        let text = index.get::<&str>(texts);
+                        set(key, text);
                     }
                     spec
                 })

@@ -101,12 +101,13 @@ pub struct Carried {
     payload: Option<String>,
 }
 
+/// What udp, tcp and icmp have in common, around the header of each.
 #[derive(Debug, clap::Args)]
-pub struct Udp {
+pub struct OverIp<H: Header> {
     #[command(flatten)]
     network: Network,
     #[command(flatten)]
-    ports: Ports,
+    header: H,
     #[command(flatten)]
     carried: Carried,
     #[command(flatten)]
@@ -115,10 +116,12 @@ pub struct Udp {
     link: Link,
 }
 
+pub type Udp = OverIp<Ports>;
+pub type Tcp = OverIp<TcpHeader>;
+pub type Icmp = OverIp<IcmpHeader>;
+
 #[derive(Debug, clap::Args)]
-pub struct Tcp {
-    #[command(flatten)]
-    network: Network,
+pub struct TcpHeader {
     #[command(flatten)]
     ports: Ports,
     /// Flags: fin, syn, rst, psh, ack, urg, ece, cwr with commas between them, or none [default: syn]
@@ -133,18 +136,10 @@ pub struct Tcp {
     /// Window [default: 65535]
     #[arg(long, value_name = "N")]
     window: Option<String>,
-    #[command(flatten)]
-    carried: Carried,
-    #[command(flatten)]
-    shape: Shape,
-    #[command(flatten)]
-    link: Link,
 }
 
 #[derive(Debug, clap::Args)]
-pub struct Icmp {
-    #[command(flatten)]
-    network: Network,
+pub struct IcmpHeader {
     /// Type [default: echo request]
     #[arg(long = "type", value_name = "N")]
     kind: Option<String>,
@@ -157,12 +152,6 @@ pub struct Icmp {
     /// Sequence number [default: 1]
     #[arg(long, value_name = "N")]
     seq: Option<String>,
-    #[command(flatten)]
-    carried: Carried,
-    #[command(flatten)]
-    shape: Shape,
-    #[command(flatten)]
-    link: Link,
 }
 
 #[derive(Debug, clap::Args)]
@@ -258,7 +247,22 @@ impl Network {
     }
 }
 
-impl Ports {
+impl Carried {
+    fn values(&self) -> Values {
+        vec![("payload", self.payload.clone())]
+    }
+}
+
+/// The header behind IP's.
+pub trait Header: clap::Args {
+    const PROTOCOL: Protocol;
+
+    fn values(&self) -> Values;
+}
+
+impl Header for Ports {
+    const PROTOCOL: Protocol = Protocol::Udp;
+
     fn values(&self) -> Values {
         vec![
             ("src-port", self.src_port.clone()),
@@ -267,35 +271,7 @@ impl Ports {
     }
 }
 
-impl Carried {
-    fn values(&self) -> Values {
-        vec![("payload", self.payload.clone())]
-    }
-}
-
-impl Traffic for Udp {
-    const PROTOCOL: Protocol = Protocol::Udp;
-
-    fn values(&self) -> Values {
-        let parts = [
-            self.network.values(),
-            self.ports.values(),
-            self.carried.values(),
-            self.link.values(),
-        ];
-        parts.concat()
-    }
-
-    fn shape(&self) -> &Shape {
-        &self.shape
-    }
-
-    fn is_ipv6(&self) -> bool {
-        self.network.ipv6
-    }
-}
-
-impl Traffic for Tcp {
+impl Header for TcpHeader {
     const PROTOCOL: Protocol = Protocol::Tcp;
 
     fn values(&self) -> Values {
@@ -305,37 +281,29 @@ impl Traffic for Tcp {
             ("ack", self.ack.clone()),
             ("window", self.window.clone()),
         ];
-        let parts = [
-            own,
-            self.network.values(),
-            self.ports.values(),
-            self.carried.values(),
-            self.link.values(),
-        ];
-        parts.concat()
-    }
-
-    fn shape(&self) -> &Shape {
-        &self.shape
-    }
-
-    fn is_ipv6(&self) -> bool {
-        self.network.ipv6
+        [own, self.ports.values()].concat()
     }
 }
 
-impl Traffic for Icmp {
+impl Header for IcmpHeader {
     const PROTOCOL: Protocol = Protocol::Icmp;
 
     fn values(&self) -> Values {
-        let own = vec![
+        vec![
             ("type", self.kind.clone()),
             ("code", self.code.clone()),
             ("id", self.id.clone()),
             ("seq", self.seq.clone()),
-        ];
+        ]
+    }
+}
+
+impl<H: Header> Traffic for OverIp<H> {
+    const PROTOCOL: Protocol = H::PROTOCOL;
+
+    fn values(&self) -> Values {
         let parts = [
-            own,
+            self.header.values(),
             self.network.values(),
             self.carried.values(),
             self.link.values(),
