@@ -81,11 +81,17 @@ struct ring_control {
 	__u32 stack[RING_MAX_SEGMENTS];
 };
 
+#define REJECTIONS_BEFORE 192
+#define REJECTIONS_BEHIND 256
+
 /* Packets that the filter and its like did not let through, on one CPU, by hook point. Apart from the rings, in a map
  * whose address stands in the instructions: most packets may come to nothing but this, and should not have to look up
- * a ring for it. */
+ * a ring for it. A page for each CPU, and the numbers where drivers seldom have anything of a packet: its own lines lie
+ * at the same places of ever new pages, mostly the beginning, and push what lies there in other pages out of the cache. */
 struct rejections {
+	__u64 before[REJECTIONS_BEFORE];
 	__u64 points[RING_MAX_POINTS];
+	__u64 behind[REJECTIONS_BEHIND];
 };
 
 /* One for the whole capture, shared by all CPUs. */
@@ -191,6 +197,7 @@ struct tap_config {
 #define TRACE_SCRATCH_SIZE 4352
 
 _Static_assert(sizeof(struct ring_control) <= RING_CONTROL_SIZE, "the control block fits in front of the bytes");
+_Static_assert(sizeof(struct rejections) == 4096, "the rejections of a CPU fill a page");
 _Static_assert(sizeof(struct point_counters) == 64, "an account fills one cache line");
 _Static_assert(__builtin_offsetof(struct ring_control, freed_given) % 64 == 0,
 	       "the consumer's words are on a line of their own");

@@ -288,7 +288,8 @@ pub fn account_offset(point: u32) -> u32 {
 
 /// Where among a CPU's rejections those of a hook point stand.
 pub fn rejected_offset(point: u32) -> u32 {
-    8 * (point % RING_MAX_POINTS as u32)
+    let index = point as usize % RING_MAX_POINTS;
+    (std::mem::offset_of!(Rejections, points) + size_of::<u64>() * index) as u32
 }
 
 /// What became of the packets that one hook point saw.
