@@ -103,12 +103,17 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let outcome = experiment(&plan, &mut progress)?;
     cleaner.dismiss();
     deliver(&outcome, json, show)?;
-    outcome.failures.iter().for_each(|why| terminal::say(why));
-    Ok(if outcome.failures.is_empty() {
+    Ok(tell(&outcome.failures))
+}
+
+/// Says why an experiment is not whole, which is a failure.
+fn tell(failures: &[String]) -> ExitCode {
+    failures.iter().for_each(|why| terminal::say(why));
+    if failures.is_empty() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
-    })
+    }
 }
 
 /// Prints the results, for machines or by `show` for people.

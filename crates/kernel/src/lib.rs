@@ -21,6 +21,7 @@ pub mod producer;
 pub mod receive;
 pub mod ring;
 pub mod send;
+mod socket_option;
 #[cfg(test)]
 mod testing;
 pub mod warden;

@@ -24,32 +24,31 @@ pub enum Filter {
 }
 
 /// A filter's instructions for an XDP program.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct XdpBlocks {
-    pub whole: Vec<u64>,
+    whole: Vec<u64>,
     /// The version that judges most packets, if the filter has one.
-    pub quick: Option<Vec<u64>>,
+    quick: Option<Vec<u64>>,
 }
 
 impl XdpBlocks {
     /// What the names of programs end with that have a place for these.
-    pub fn suffix(&self) -> &'static str {
-        if self.quick.is_some() { "q" } else { "f" }
-    }
-
-    pub fn whole_only(&self) -> Self {
-        Self {
-            whole: self.whole.clone(),
-            quick: None,
+    pub fn suffix(&self, quickly: bool) -> &'static str {
+        match self.quick_block(quickly) {
+            Some(_) => "q",
+            None => "f",
         }
     }
 
-    pub fn put_into(&self, program: &mut TapProgram) -> Result<()> {
+    /// Into a program of that name.
+    pub fn put_into(&self, program: &mut TapProgram, quickly: bool) -> Result<()> {
         program.filter(&self.whole)?;
-        match &self.quick {
-            Some(quick) => program.quick_filter(quick),
-            None => Ok(()),
-        }
+        self.quick_block(quickly)
+            .map_or(Ok(()), |quick| program.quick_filter(quick))
+    }
+
+    fn quick_block(&self, quickly: bool) -> Option<&[u64]> {
+        self.quick.as_deref().filter(|_| quickly)
     }
 }
 

@@ -260,7 +260,7 @@ fn load(
     let blocks = filter
         .map(|filter| filter.xdp_blocks(site, config.snaplen))
         .transpose()?;
-    let filtered = blocks.as_ref().map_or("", |blocks| blocks.suffix());
+    let filtered = blocks.as_ref().map_or("", |blocks| blocks.suffix(true));
     let name = match (hardware, filtered) {
         (false, "") => format!("trawl_xdp{twice}"),
         (false, filtered) => format!("trawl_xdp{twice}_{filtered}"),
@@ -269,7 +269,7 @@ fn load(
     let maps = program_maps(rings, Some(seat.map()));
     let mut ready = TapProgram::prepare(object::XDP, &name, config, &maps)?;
     if let Some(blocks) = &blocks {
-        blocks.put_into(&mut ready)?;
+        blocks.put_into(&mut ready, true)?;
     }
     let mut how = xdp_options(&name);
     if !hardware {

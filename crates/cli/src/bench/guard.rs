@@ -6,8 +6,6 @@ use trawl_kernel::Result;
 use trawl_lab::bench::Spread;
 use trawl_lab::bench::guard_rules::{self, Outcome, Plan};
 
-use crate::terminal;
-
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Frames to send in each run
@@ -33,12 +31,7 @@ pub fn run(args: &Args, progress: &mut dyn FnMut(&str)) -> Result<ExitCode> {
     };
     let outcome = guard_rules::run(&plan, progress)?;
     super::deliver(&outcome, args.json, show)?;
-    outcome.failures.iter().for_each(|why| terminal::say(why));
-    Ok(if outcome.failures.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(super::tell(&outcome.failures))
 }
 
 fn show(outcome: &Outcome) {

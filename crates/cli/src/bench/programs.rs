@@ -7,8 +7,6 @@ use trawl_kernel::Result;
 use trawl_lab::bench::Spread;
 use trawl_lab::bench::xdp_programs::{self, Outcome, Plan, Task};
 
-use crate::terminal;
-
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum TaskName {
     Drop,
@@ -63,12 +61,7 @@ pub fn run(args: &Args, progress: &mut dyn FnMut(&str)) -> Result<ExitCode> {
     };
     let outcome = xdp_programs::run(&plan, progress)?;
     super::deliver(&outcome, args.json, show)?;
-    outcome.failures.iter().for_each(|why| terminal::say(why));
-    Ok(if outcome.failures.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(super::tell(&outcome.failures))
 }
 
 fn show(outcome: &Outcome) {

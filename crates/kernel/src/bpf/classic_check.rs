@@ -1,9 +1,9 @@
 //! The kernel's own opinion of a classic program, asked by attaching it to a socket that gets nothing.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
-use crate::{Error, Result};
+use crate::{Error, Result, socket_option};
 
 /// One instruction of a classic program.
 pub type Instruction = libc::sock_filter;
@@ -29,22 +29,12 @@ impl ClassicChecker {
                 .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?,
             filter: program.as_ptr().cast_mut(),
         };
-        // SAFETY: the kernel reads the two fields and as many instructions as the slice has, all of which
-        // outlive the call.
-        let result = unsafe {
-            libc::setsockopt(
-                self.socket.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_ATTACH_FILTER,
-                (&raw const program).cast(),
-                size_of_val(&program) as libc::socklen_t,
-            )
-        };
-        if result < 0 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(())
-        }
+        socket_option::set(
+            &self.socket,
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            &program,
+        )
     }
 }
 

@@ -1,7 +1,7 @@
 //! A netlink socket that asks one question at a time and waits for the whole answer.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,6 +14,7 @@ use rustix::net::{
 use super::wire::{self, Request, messages, read_i32, read_text};
 use crate::error::{Error, Result};
 use crate::netns::{Namespace, run_maybe_in};
+use crate::socket_option;
 
 const NLMSGERR_ATTR_MSG: u16 = 1;
 /// Routing is netlink's protocol 0, which rustix spells as no protocol.
@@ -265,14 +266,6 @@ fn acknowledged(message: &wire::Message<'_>, replies: Vec<Reply>) -> Result<Vec<
 
 fn set_option(fd: &OwnedFd, option: libc::c_int) {
     let on: libc::c_int = 1;
-    // SAFETY: the value points to an int that outlives the call, and its size is given.
-    unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_NETLINK,
-            option,
-            (&raw const on).cast(),
-            size_of_val(&on) as libc::socklen_t,
-        )
-    };
+    // Older kernels go without.
+    let _ = socket_option::set(fd, libc::SOL_NETLINK, option, &on);
 }

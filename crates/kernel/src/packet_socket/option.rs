@@ -6,25 +6,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use libc::c_int;
 
 use super::filter::Instruction;
+use crate::socket_option::set;
 use crate::{Error, Result};
 
 const TPACKET_V3: c_int = 2;
 const ETH_P_ALL_NETWORK_ORDER: u16 = (libc::ETH_P_ALL as u16).to_be();
-
-fn set<T>(socket: &OwnedFd, level: c_int, option: c_int, value: &T) -> io::Result<()> {
-    let length = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the kernel reads `length` bytes at most from the value, which outlives the call.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            level,
-            option,
-            std::ptr::from_ref(value).cast(),
-            length,
-        )
-    };
-    check(result)
-}
 
 /// `T` must be valid for any bit pattern: the kernel fills it.
 fn get<T: Copy>(socket: &OwnedFd, option: c_int, mut value: T) -> io::Result<T> {

@@ -11,6 +11,7 @@ use super::insn::{Insn, Program, owned, returning};
 use crate::bpf::arena;
 use crate::bpf::link::{TcxPlace, attach_tcx, attach_xdp};
 use crate::netns;
+use crate::socket_option;
 
 const XDP_DROP: i32 = 1;
 const XDP_PASS: i32 = 2;
@@ -295,21 +296,7 @@ pub fn xdp_socket() -> Answer {
 pub fn packet_v3() -> Answer {
     let version: libc::c_int = libc::tpacket_versions::TPACKET_V3 as libc::c_int;
     from_socket(socket(libc::AF_PACKET).and_then(|socket| {
-        // SAFETY: the value is an int that outlives the call, and its size is given.
-        let set = unsafe {
-            libc::setsockopt(
-                socket.as_raw_fd(),
-                libc::SOL_PACKET,
-                libc::PACKET_VERSION,
-                (&raw const version).cast(),
-                size_of_val(&version) as libc::socklen_t,
-            )
-        };
-        if set < 0 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(())
-        }
+        socket_option::set(&socket, libc::SOL_PACKET, libc::PACKET_VERSION, &version)
     }))
 }
 

@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use crate::error::{Error, Result};
 use crate::netlink::Netlink;
+use crate::socket_option;
 
 /// The most frames that one call offers.
 pub const BATCH: usize = 64;
@@ -22,16 +23,12 @@ impl PacketSender {
         let sender = Self::queued(name)?;
         let on: libc::c_int = 1;
         // A refusal only means that frames take the longer way through the qdisc.
-        // SAFETY: the value is an int that outlives the call, and its size is given.
-        unsafe {
-            libc::setsockopt(
-                sender.socket.as_raw_fd(),
-                libc::SOL_PACKET,
-                libc::PACKET_QDISC_BYPASS,
-                (&raw const on).cast(),
-                size_of_val(&on) as libc::socklen_t,
-            )
-        };
+        let _ = socket_option::set(
+            &sender.socket,
+            libc::SOL_PACKET,
+            libc::PACKET_QDISC_BYPASS,
+            &on,
+        );
         Ok(sender)
     }
 

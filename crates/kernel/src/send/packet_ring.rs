@@ -3,7 +3,7 @@
 
 use std::io;
 use std::mem::offset_of;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{c_int, tpacket2_hdr};
@@ -11,6 +11,7 @@ use libc::{c_int, tpacket2_hdr};
 use super::PacketSender;
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
+use crate::socket_option::set;
 
 const TPACKET_V2: c_int = 1;
 /// The frame follows the header at once.
@@ -43,8 +44,20 @@ impl PacketRing {
             tp_frame_nr: SLOTS as u32,
         };
         let fail = |e| Error::os(format!("cannot make a ring to send out of {name}"), e);
-        set(sender.socket(), libc::PACKET_VERSION, &TPACKET_V2).map_err(fail)?;
-        set(sender.socket(), libc::PACKET_TX_RING, &request).map_err(fail)?;
+        set(
+            sender.socket(),
+            libc::SOL_PACKET,
+            libc::PACKET_VERSION,
+            &TPACKET_V2,
+        )
+        .map_err(fail)?;
+        set(
+            sender.socket(),
+            libc::SOL_PACKET,
+            libc::PACKET_TX_RING,
+            &request,
+        )
+        .map_err(fail)?;
         let ring = Mapping::of_file(sender.socket().as_fd(), SLOTS * slot, 0)?;
         Ok(Self {
             sender,
@@ -140,23 +153,5 @@ impl PacketRing {
     pub fn is_busy(&self) -> bool {
         (0..SLOTS)
             .any(|slot| self.status(slot).load(Ordering::Acquire) != libc::TP_STATUS_AVAILABLE)
-    }
-}
-
-fn set<T>(socket: &OwnedFd, option: c_int, value: &T) -> io::Result<()> {
-    // SAFETY: the kernel only reads the value, which outlives the call, and its size is given.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_PACKET,
-            option,
-            std::ptr::from_ref(value).cast(),
-            size_of::<T>() as libc::socklen_t,
-        )
-    };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
     }
 }

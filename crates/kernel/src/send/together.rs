@@ -10,6 +10,7 @@ use super::packet::{bound, explain};
 use crate::error::Result;
 use crate::ethtool::{Ethtool, FeatureNumber};
 use crate::netlink::Netlink;
+use crate::socket_option;
 
 /// The device would take the long frame whole.
 const SEGMENTATION: &str = "tx-udp-segmentation";
@@ -67,17 +68,7 @@ impl TogetherSender {
         let mut netlink = Netlink::here()?;
         let socket = bound(name, netlink.link(name)?.index)?;
         let on: libc::c_int = 1;
-        // SAFETY: the value is an int that outlives the call, and its size is given.
-        let result = unsafe {
-            libc::setsockopt(
-                socket.as_raw_fd(),
-                libc::SOL_PACKET,
-                libc::PACKET_VNET_HDR,
-                (&raw const on).cast(),
-                size_of_val(&on) as libc::socklen_t,
-            )
-        };
-        if result < 0 {
+        if socket_option::set(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &on).is_err() {
             return Ok(None);
         }
         let features = Ethtool::open(None, name)?;

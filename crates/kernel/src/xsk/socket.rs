@@ -3,10 +3,9 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
-use libc::c_int;
-
 use super::ring::Ring;
 use crate::memory::Mapping;
+use crate::socket_option::set;
 
 /// The rings of a socket that sends.
 pub(super) struct Rings {
@@ -30,7 +29,7 @@ pub(super) fn register_memory(socket: &OwnedFd, memory: &Mapping, room: u32) -> 
     request.addr = memory.at(0) as u64;
     request.len = memory.length() as u64;
     request.chunk_size = room;
-    set(socket, libc::XDP_UMEM_REG, &request)
+    set(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &request)
 }
 
 pub(super) fn make_rings(socket: &OwnedFd, size: u32) -> io::Result<Rings> {
@@ -40,7 +39,7 @@ pub(super) fn make_rings(socket: &OwnedFd, size: u32) -> io::Result<Rings> {
         libc::XDP_UMEM_COMPLETION_RING,
         libc::XDP_TX_RING,
     ] {
-        set(socket, ring, &size)?;
+        set(socket, libc::SOL_XDP, ring, &size)?;
     }
     let offsets = offsets(socket)?;
     let map = |at: &libc::xdp_ring_offset, entry: usize, page: i64| -> io::Result<Ring> {
@@ -106,24 +105,6 @@ fn bind_with(socket: &OwnedFd, interface: u32, queue: u32, mode: u16) -> io::Res
             socket.as_raw_fd(),
             (&raw const address).cast(),
             size_of_val(&address) as libc::socklen_t,
-        )
-    };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
-}
-
-fn set<T>(socket: &OwnedFd, option: c_int, value: &T) -> io::Result<()> {
-    // SAFETY: the kernel only reads the value, which outlives the call, and its size is given.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_XDP,
-            option,
-            std::ptr::from_ref(value).cast(),
-            size_of::<T>() as libc::socklen_t,
         )
     };
     if result < 0 {

@@ -30,7 +30,7 @@ pub struct Occupant {
 }
 
 /// How a program asks the filter.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filters {
     Never,
     Whole,
@@ -155,21 +155,17 @@ impl Stand {
         let mut maps = program_maps(rings, Some(seat.map()));
         maps.extend(self.onward.as_ref().map(|map| (ONWARD, map.as_fd())));
         let one = |(slot, occupant): (u32, &Occupant)| {
-            let blocks = match occupant.filters {
-                Filters::Never => None,
-                Filters::Whole => blocks.map(XdpBlocks::whole_only),
-                Filters::Quick => blocks.cloned(),
-            };
-            let suffix = blocks.as_ref().map_or("", |blocks| blocks.suffix());
-            let name = match suffix {
-                "" => occupant.program.to_owned(),
-                suffix => format!("{}_{suffix}", occupant.program),
+            let quickly = occupant.filters == Filters::Quick;
+            let blocks = blocks.filter(|_| occupant.filters != Filters::Never);
+            let name = match blocks {
+                None => occupant.program.to_owned(),
+                Some(blocks) => format!("{}_{}", occupant.program, blocks.suffix(quickly)),
             };
             let mut config = occupant.config;
             config.chain_next = seat.next(slot);
             let mut ready = TapProgram::prepare(object::XDP, &name, &config, &maps)?;
             if let Some(blocks) = blocks {
-                blocks.put_into(&mut ready)?;
+                blocks.put_into(&mut ready, quickly)?;
             }
             let program = ready.load(&LoadOptions {
                 name: &name,
