@@ -20,6 +20,8 @@ const MAGIC: &[u8] = b"\x7fELF";
 const MACHINE_BPF: u16 = 247;
 const XDP_DROP: u32 = 1;
 const XDP_TX: u32 = 3;
+/// The program that older versions have for all that it does with one interface.
+const BASIC: &str = "xdp_basic_prog";
 const TARGET: &str = "tx_port_native";
 
 /// What it says of itself; `None` where it is not installed.
@@ -40,13 +42,7 @@ pub fn version() -> Option<String> {
 
 /// Puts its program for the task on the router's left interface.
 pub fn load(task: Task, line: &Line) -> Result<()> {
-    let name = match task {
-        Task::Drop | Task::Tx => "xdp_basic_prog",
-        Task::Redirect => "xdp_redirect_basic_prog",
-        Task::RedirectMap => "redir_devmap_native",
-        Task::Route => return Err(Error::failed("cannot compare", "xdp-bench has no router")),
-    };
-    let mut source = find(name)?;
+    let (mut source, name) = find(names(task)?)?;
     // Its user space gives the counters their sizes: one for each CPU.
     let cpus = table::possible_cpus().map_err(|e| Error::os("cannot count the CPUs", e))?;
     for map in source.maps() {
@@ -58,7 +54,9 @@ pub fn load(task: Task, line: &Line) -> Result<()> {
         Task::Drop => source.set_variable("action", &XDP_DROP.to_ne_bytes())?,
         Task::Tx => {
             source.set_variable("action", &XDP_TX.to_ne_bytes())?;
-            source.set_variable("swap_macs", &[1])?;
+            if name == BASIC {
+                source.set_variable("swap_macs", &[1])?;
+            }
         }
         _ => {}
     }
@@ -71,6 +69,17 @@ pub fn load(task: Task, line: &Line) -> Result<()> {
         fill(&program, line)?;
     }
     attach::attach(&left, program, &Wish::default()).map(drop)
+}
+
+/// What its programs for a task are called, those of newer versions first.
+fn names(task: Task) -> Result<&'static [&'static str]> {
+    match task {
+        Task::Drop => Ok(&[BASIC]),
+        Task::Tx => Ok(&["xdp_swap_macs_prog", BASIC]),
+        Task::Redirect => Ok(&["xdp_redirect_prog", "xdp_redirect_basic_prog"]),
+        Task::RedirectMap => Ok(&["redir_devmap_native"]),
+        Task::Route => Err(Error::failed("cannot compare", "xdp-bench has no router")),
+    }
 }
 
 fn fill(program: &Program, line: &Line) -> Result<()> {
@@ -88,16 +97,18 @@ fn fill(program: &Program, line: &Line) -> Result<()> {
     .map_err(fail)
 }
 
-/// The object that holds the program.
-fn find(program: &str) -> Result<Source> {
-    let what = || format!("cannot take {program} out of {NAME}");
+/// The object that holds the first of these programs that is there.
+fn find(programs: &'static [&'static str]) -> Result<(Source, &'static str)> {
+    let what = || format!("cannot take {} out of {NAME}", programs.join(" or "));
     let path = path().ok_or_else(|| Error::failed(what(), "it is not installed"))?;
     let binary = std::fs::read(&path).map_err(|e| Error::os(what(), e))?;
-    for object in objects(&binary) {
-        if let Ok(mut source) = Source::embedded(NAME, object)
-            && source.choose(Some(program)).is_ok()
-        {
-            return Ok(source);
+    for program in programs {
+        for object in objects(&binary) {
+            if let Ok(mut source) = Source::embedded(NAME, object)
+                && source.choose(Some(program)).is_ok()
+            {
+                return Ok((source, program));
+            }
         }
     }
     Err(Error::failed(what(), "it is not in there"))
