@@ -37,6 +37,7 @@ pub mod load;
 mod map_pins;
 pub mod maps;
 pub mod place;
+mod reach;
 pub mod ready;
 mod record;
 pub mod rewrite;

@@ -11,6 +11,7 @@ use trawl_kernel::{Error, Result};
 use crate::chain::Seat;
 use crate::explain;
 use crate::map_pins::Pins;
+use crate::reach::Reach;
 use crate::ready::{Change, Readiness};
 use crate::record::Record;
 use crate::run_config::RunConfig;
@@ -308,13 +309,15 @@ impl Source {
         let fd = fd
             .try_clone_to_owned()
             .map_err(|e| Error::os(format!("cannot hold the program {name}"), e))?;
+        let reach = Reach::of(&file, &name)
+            .map_err(|e| Error::os(format!("cannot look at where {name} leads to"), e))?;
         Ok(Program {
+            map_ids: reach.map_ids,
             file,
             fd,
             name,
             source: label,
             id: about.id,
-            map_ids: about.map_ids,
             pins,
             fitted,
             seat: self.seat,
@@ -406,7 +409,8 @@ impl Program {
         self.file.program(name)
     }
 
-    /// The maps that the program uses, by their names in the source.
+    /// The maps that the program and those that it jumps to use, by their names in the source. All of them matter: the
+    /// kernel empties an array of programs that nobody holds, even if programs still jump through it.
     pub(crate) fn own_maps(&self) -> Vec<(String, BorrowedFd<'_>)> {
         let is_own = |fd: &BorrowedFd<'_>| {
             info::map(*fd).is_ok_and(|about| self.map_ids.contains(&about.id))

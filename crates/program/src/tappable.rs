@@ -15,6 +15,7 @@ use trawl_kernel::layout::{ENTRY_SLOT_BODY, ENTRY_SLOT_CAPTURE, ENTRY_SLOTS};
 use trawl_kernel::probe::kernel_function;
 use trawl_kernel::{Error, Result};
 
+use crate::reach::{LeadsTo, Reach};
 use crate::rewrite::{Entry, Keep, Plan, Program, Refusal, Rewritten, STACK_SIZE, Slots, Through};
 
 /// The maps' names, by which captures find them.
@@ -68,8 +69,6 @@ pub struct Fitted {
     /// What the person should know.
     pub notices: Vec<String>,
     twin: Option<Twin>,
-    /// Arrays that the program itself jumps through.
-    arrays: Vec<OwnedFd>,
 }
 
 /// The maps while programs are being rewritten.
@@ -139,9 +138,6 @@ pub fn fit(
     }
     for (name, edited) in &edits {
         prepared.replace(name, edited)?;
-    }
-    if original.has_tail_calls() {
-        fitted.arrays = prepared.program_arrays(&original.maps())?;
     }
     let Maps { hook, entry, next } = maps;
     let named = [(HOOK, hook), (ENTRY, entry), (NEXT, next)];
@@ -219,21 +215,31 @@ impl Fitted {
             log: String::new(),
             warnings: Vec::new(),
         };
+        let slots = match self.maps.is_empty() {
+            true => Vec::new(),
+            false => Reach::of(file, main).map_err(failure)?.slots,
+        };
         if let (Some(twin), Some(original), Some(entry)) =
             (self.twin.take(), file.program(main), self.map(ENTRY))
         {
             let twin = twin.load(original)?;
             map::set_program(entry.as_fd(), ENTRY_SLOT_BODY as u32, twin.as_fd())
                 .map_err(failure)?;
+            // A packet that jumps back to the beginning has been seen there.
+            let back = LeadsTo::Ours(main.to_owned());
+            for slot in slots.iter().filter(|slot| slot.leads_to == back) {
+                map::set_program(slot.array, slot.number, twin.as_fd()).map_err(failure)?;
+            }
         }
-        for array in std::mem::take(&mut self.arrays) {
-            let about = map::info(&array).map_err(failure)?;
-            let is_free = |slot| map::program_in(array.as_fd(), slot).is_ok_and(|id| id.is_none());
-            if (0..about.max_entries).any(is_free) {
+        let mut told = Vec::new();
+        for slot in slots {
+            let is_for_others = !matches!(slot.leads_to, LeadsTo::Ours(_));
+            if is_for_others && !told.contains(&slot.array_name) {
                 self.notices.push(format!(
-                    "{main} jumps through the program array {}, which has slots for others to fill: what leaves by a program that they put there is seen by no capture at its exit, and by no program behind in a chain",
-                    about.name
+                    "{} jumps through the program array {}, which has slots for others to fill: what leaves by a program that they put there is seen by no capture at its exit, and by no program behind in a chain",
+                    slot.from, slot.array_name
                 ));
+                told.push(slot.array_name);
             }
         }
         Ok(())

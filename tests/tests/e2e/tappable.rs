@@ -246,6 +246,32 @@ fn a_program_that_jumps_on_is_seen_at_its_end() {
     unload(&lab);
 }
 
+/// Rounds that it makes through an array of its own are no new packets, and cost no jumps of a capture's.
+#[test]
+fn a_program_that_jumps_back_is_entered_once() {
+    let Some(lab) = lab_with("itself", &[]) else {
+        return;
+    };
+    let (capture, file) = capture(&lab, &["--at", "both"]);
+    // The first byte says how many rounds to make, the other one what the verdict is.
+    let frame = |rounds: u8, verdict: u8| {
+        let mut frame = frames::silent(64);
+        frame[14] = rounds;
+        frame[15] = verdict.wrapping_sub(rounds + 1);
+        frame
+    };
+    let frames = [frame(0, 1), frame(3, 2), frame(19, 1)];
+    lab.send(&frames, 3);
+    capture.wait_recorded(6);
+    capture.stop_well().assert_all_recorded(6);
+    let rows = tshark(&file, &["frame.packet_id", "frame.verdict.ebpf_xdp"]);
+    for (ends, verdict) in rows.chunks(2).zip(["1", "2", "1"]) {
+        assert_eq!(ends[0][0], ends[1][0], "{rows:?}");
+        assert_eq!([&ends[0][1], &ends[1][1]], ["", verdict], "{rows:?}");
+    }
+    unload(&lab);
+}
+
 #[test]
 fn long_packets_are_seen_whole_at_both_ends() {
     let options = trawl_lab::PairOptions {

@@ -305,6 +305,27 @@ fn program_arrays_stay_filled() {
     all_gone(&lab, &[&targets[..], &[program]].concat(), &[jumps]);
 }
 
+/// Those that are reached by way of others alone, too.
+#[test]
+fn program_arrays_of_programs_behind_stay_filled() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (place, file) = (lab.receiver(), object_file(&lab, "onwards"));
+    for more in [&[][..], &["--tappable"]] {
+        let load = ["xdp", "load", &place, &file, "--prog", "onwards"];
+        succeeds(&[&load[..], more].concat());
+        let program = only_program(&place);
+        let mut last = program;
+        for array in ["to_second", "to_third", "to_first"] {
+            let slots = trawl_tests::witness::slots(map_of(last, array) as u32);
+            assert_eq!(slots.len(), 1, "{array} with {more:?}");
+            last = slots[0].1;
+        }
+        succeeds(&["xdp", "unload", &place]);
+        all_gone(&lab, &[program, last], &[]);
+    }
+}
+
 #[test]
 fn what_is_left_of_a_vanished_interface_is_cleared_away() {
     let Some(lab) = Lab::open() else { return };

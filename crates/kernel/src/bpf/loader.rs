@@ -395,9 +395,20 @@ fn without_attach_type(program: &OpenProgramMut<'_>) -> io::Result<()> {
 
 impl LoadedFile {
     pub fn program(&self, name: &str) -> Option<BorrowedFd<'_>> {
-        let found = self.object.progs().find(|one| one.name() == name)?;
-        // SAFETY: the descriptor belongs to the object, which the returned borrow keeps alive.
-        Some(unsafe { BorrowedFd::borrow_raw(found.as_fd().as_raw_fd()) })
+        let mut loaded = self.programs().into_iter();
+        loaded.find_map(|(found, fd)| (found == name).then_some(fd))
+    }
+
+    /// All programs that were loaded, by their names in the source.
+    pub fn programs(&self) -> Vec<(String, BorrowedFd<'_>)> {
+        let loaded = |one: libbpf_rs::Program<'_>| {
+            // SAFETY: the program belongs to the object, which lives.
+            let fd = unsafe { libbpf_sys::bpf_program__fd(one.as_libbpf_object().as_ptr()) };
+            // SAFETY: the descriptor belongs to the object, which the returned borrow keeps alive.
+            let fd = (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })?;
+            Some((one.name().to_string_lossy().into_owned(), fd))
+        };
+        self.object.progs().filter_map(loaded).collect()
     }
 
     pub fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {

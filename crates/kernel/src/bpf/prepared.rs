@@ -101,21 +101,6 @@ impl Prepared<'_> {
             .collect())
     }
 
-    /// Those of the maps whose descriptors stand in its instructions that are arrays of programs, held open.
-    pub fn program_arrays(&self, descriptors: &[i32]) -> Result<Vec<OwnedFd>> {
-        let mut arrays = Vec::new();
-        for map in self.open.maps() {
-            // SAFETY: the map belongs to the object that is borrowed here.
-            let fd = unsafe { libbpf_sys::bpf_map__fd(map.as_libbpf_object().as_ptr()) };
-            if map.map_type() as u32 == super::map::PROG_ARRAY && descriptors.contains(&fd) {
-                // SAFETY: the object holds the descriptor open while it is borrowed here.
-                let held = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned();
-                arrays.push(held.map_err(|e| Error::os("cannot hold a map", e))?);
-            }
-        }
-        Ok(arrays)
-    }
-
     /// How deep the stack of each of the program's functions is, the main one first: what the verifier found. `None`
     /// where it does not say; an error where it refuses the program.
     pub fn stack_depths(&self, name: &str) -> Result<Option<Vec<u32>>, LoadFailure> {

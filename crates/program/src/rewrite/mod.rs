@@ -140,13 +140,6 @@ impl Program {
         &self.instructions[..self.main]
     }
 
-    /// Whether the program, a subprogram of it included, jumps into other programs.
-    pub fn has_tail_calls(&self) -> bool {
-        whole(&self.instructions).any(|(_, instruction)| {
-            instruction.code == CALL && instruction.src() == 0 && instruction.imm == TAIL_CALL
-        })
-    }
-
     /// Whether it calls functions of a kernel module, which only libbpf knows how to name.
     pub fn calls_modules(&self) -> bool {
         whole(&self.instructions).any(|(_, instruction)| {
@@ -164,17 +157,6 @@ impl Program {
             })
             .map(|(_, one)| one.imm)
             .collect()
-    }
-
-    /// The descriptors of the maps it names.
-    pub fn maps(&self) -> Vec<i32> {
-        let mut maps: Vec<i32> = whole(&self.instructions)
-            .filter(|(_, one)| one.code == LOAD_IMMEDIATE && one.src() == PSEUDO_MAP_FD)
-            .map(|(_, one)| one.imm)
-            .collect();
-        maps.sort_unstable();
-        maps.dedup();
-        maps
     }
 
     /// The callee-saved registers that the main program leaves alone; subprograms save them themselves.

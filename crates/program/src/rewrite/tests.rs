@@ -293,7 +293,6 @@ fn registers_in_use_are_known_from_the_main_program_alone() {
     let program = Program::new(&words(&code)).expect("a program");
     assert_eq!(program.free_registers(), [7, 8, 9]);
     assert_eq!(program.main().len(), 3);
-    assert!(!program.has_tail_calls());
 }
 
 /// Random code: straight pieces, jumps anywhere, exits, calls of a subprogram.
