@@ -24,12 +24,27 @@ struct {
 	__type(value, struct bpf_cpumap_val);
 } cpus SEC(".maps");
 
+/* A packet that the kernel would lose without a word. */
+static __always_inline bool is_too_long(struct xdp_md *context)
+{
+	return config.whole_only && bpf_xdp_get_buff_len(context) != context->data_end - context->data;
+}
+
+static __always_inline int drop_too_long(struct xdp_md *context)
+{
+	count(context, COUNT_IN_PIECES);
+	return XDP_DROP;
+}
+
 /* A map says at once when there is nothing where the packet should go. */
 static __always_inline int by_map(struct xdp_md *context, void *map, __u32 key, __u64 flags)
 {
 	__u32 which = touch_packet(context, config.touch);
-	int action = bpf_redirect_map(map, key, flags);
+	int action;
 
+	if (is_too_long(context))
+		return drop_too_long(context);
+	action = bpf_redirect_map(map, key, flags);
 	count(context, action == XDP_REDIRECT ? which : COUNT_TARGET_GONE);
 	return action;
 }
@@ -37,6 +52,8 @@ static __always_inline int by_map(struct xdp_md *context, void *map, __u32 key, 
 SEC("?xdp.frags")
 int trawl_redirect(struct xdp_md *context)
 {
+	if (is_too_long(context))
+		return drop_too_long(context);
 	count(context, touch_packet(context, config.touch));
 	return bpf_redirect(config.target, 0);
 }

@@ -91,6 +91,8 @@ static __always_inline __u32 arrive(struct xdp_md *context, struct frame *frame,
 	frame->end = (void *)(long)context->data_end;
 	if (!config || (void *)tag > frame->end)
 		return ROUTE_MALFORMED;
+	if (config->whole_only && frame->end != (void *)(long)context->data + frame->length)
+		return ROUTE_IN_PIECES;
 	frame->vlans = config->vlans;
 	frame->type = link->type;
 	if (!is_tag(frame->type)) {

@@ -18,18 +18,19 @@ struct counter {
 	__u64 bytes;
 };
 
-/* The counters of drop, pass, aborted, tx and redirect. Each packet is counted under one of the first five: whether
- * its headers were looked at, and what they were; or that there is nowhere to send it any more. */
+/* The counters of drop, pass, aborted, tx and redirect. Each packet is counted under one of the first six: whether
+ * its headers were looked at, and what they were; or why it could not be sent on. */
 #define COUNT_UNPARSED 0
 #define COUNT_IPV4 1
 #define COUNT_IPV6 2
 #define COUNT_OTHER 3
 #define COUNT_TARGET_GONE 4
+#define COUNT_IN_PIECES 5
 /* And under one of these on the far side of a CPU map. */
-#define COUNT_FAR_DROP 5
-#define COUNT_FAR_PASS 6
-#define COUNT_FAR_REDIRECT 7
-#define COUNTERS 8
+#define COUNT_FAR_DROP 6
+#define COUNT_FAR_PASS 7
+#define COUNT_FAR_REDIRECT 8
+#define COUNTERS 9
 
 /* Settings of drop, pass, aborted and tx. */
 struct verdict_config {
@@ -46,6 +47,8 @@ struct redirect_config {
 	__u32 target;
 	/* Added to the flags of a broadcast. */
 	__u32 broadcast_flags;
+	/* The kernel, or the target's driver, sends no packets of several buffers on. */
+	__u32 whole_only;
 	/* The CPUs to choose from by flow. */
 	__u32 cpu_count;
 	__u32 cpus[REDIRECT_MAX_CPUS];
@@ -74,14 +77,16 @@ struct redirect_config {
 #define ROUTE_OTHER_PORT 17
 #define ROUTE_REFRESH 18
 #define ROUTE_NO_ROOM 19
-#define ROUTE_COUNTERS 20
+#define ROUTE_IN_PIECES 20
+#define ROUTE_COUNTERS 21
 
 /* What the router knows of the port it sits on: its address as it stands in a frame, and how many VLAN interfaces all
- * ports have together. */
+ * ports have together; and whether some port sends no packets of several buffers on. */
 struct route_config {
 	__u32 mac_first;
 	__u32 mac_last;
 	__u32 vlans;
+	__u32 whole_only;
 };
 
 /* A VLAN tag is written as its ethertype in the upper half and its identifier in the lower; 0 is none. */

@@ -94,6 +94,11 @@ impl Counts {
             .find(|one| one["name"] == name)
     }
 
+    /// Those that went to another CPU and have not got there.
+    pub fn not_there(&self) -> u64 {
+        self.0["not_there"].as_u64().unwrap_or(0)
+    }
+
     /// The names of the outcomes that there were any of.
     pub fn names(&self) -> Vec<String> {
         let outcomes = self.0["outcomes"].as_array().expect("a list");

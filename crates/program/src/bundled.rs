@@ -10,19 +10,21 @@ use trawl_kernel::layout::bundled::{
     REDIRECT_MAX_CPUS, REDIRECT_MAX_TARGETS, RedirectConfig, TOUCH_NONE, TOUCH_PARSE, TOUCH_READ,
     TOUCH_SWAP, VerdictConfig,
 };
-use trawl_kernel::netlink::XdpMode;
+use trawl_kernel::netlink::{XdpMode, xdp_abilities};
 use trawl_kernel::netns::run_maybe_in;
-use trawl_kernel::{Error, Result};
+use trawl_kernel::{Error, Result, probe};
 
 use crate::attach::Wish;
 use crate::load::{Program, Source};
 use crate::place::{self, Put};
-use crate::ready::Readiness;
+use crate::ready::{self, Readiness};
 use crate::site::Site;
 use crate::standing::Standing;
 
 /// `BPF_F_EXCLUDE_INGRESS`.
 const EXCLUDE_INGRESS: u32 = 1 << 4;
+/// Packets of an MTU up to this one are in one buffer with every driver.
+const ONE_BUFFER: u32 = 1500;
 const CONFIG: &str = "config";
 const TARGETS: &str = "targets";
 const CPUS: &str = "cpus";
@@ -162,7 +164,10 @@ impl Bundled {
         }
         let source = match self {
             Self::Verdict(_) => self.verdict_source(extras)?,
-            Self::Redirect(target) => self.redirect_source(target, extras, site)?,
+            Self::Redirect(target) => {
+                let whole_only = target.sends_whole_only(site, wish)?;
+                self.redirect_source(target, extras, site, whole_only)?
+            }
         };
         let fill = |program: &mut Program| {
             if let Self::Redirect(target) = self {
@@ -174,7 +179,10 @@ impl Bundled {
             Some(_) => place::put_filled(site, source, wish, extras.priority, fill)?,
             None => place::put_alone(site, source, wish, fill)?,
         };
-        let told = [notices, ready.told()].concat();
+        let mut told = [notices, ready.told()].concat();
+        if let Self::Redirect(target) = self {
+            told.extend(target.caveats(site, standing.mode())?);
+        }
         ready.keep();
         Ok(Loaded { standing, told })
     }
@@ -203,13 +211,20 @@ impl Bundled {
         Ok(source)
     }
 
-    fn redirect_source(&self, target: &Target, extras: Extras, site: &Site) -> Result<Source> {
+    fn redirect_source(
+        &self,
+        target: &Target,
+        extras: Extras,
+        site: &Site,
+        whole_only: bool,
+    ) -> Result<Source> {
         let mut source = self.source(object::REDIRECT, extras)?;
         let interfaces = target.interfaces(site)?;
         let mut config = RedirectConfig {
             touch: extras.touch.number(),
             target: interfaces.first().map_or(0, Site::index),
             broadcast_flags: 0,
+            whole_only: whole_only.into(),
             cpu_count: 0,
             cpus: [0; REDIRECT_MAX_CPUS],
         };
@@ -259,6 +274,49 @@ impl Target {
             ));
         }
         names.into_iter().map(|name| site.beside(name)).collect()
+    }
+
+    /// Whether packets of several buffers would be lost: natively, since in skb mode the stack sends them. Of several
+    /// targets the kernel leaves out by itself those that cannot.
+    fn sends_whole_only(&self, site: &Site, wish: &Wish) -> Result<bool> {
+        let able = xdp_abilities(site.namespace(), site.index())?;
+        if wish.mode == Some(XdpMode::Skb) || able.is_some_and(|able| !able.native()) {
+            return Ok(false);
+        }
+        let targets = self.interfaces(site)?;
+        match self {
+            Self::All { .. } => Ok(able.is_none()),
+            _ => Ok(!ready::all_send_several_buffers(&targets)?),
+        }
+    }
+
+    /// What a person may not expect of the kernel that this runs under.
+    fn caveats(&self, site: &Site, mode: Option<XdpMode>) -> Result<Vec<String>> {
+        let mut caveats = Vec::new();
+        let mtu = site.link()?.mtu;
+        let wish = Wish {
+            mode,
+            ..Wish::default()
+        };
+        if mtu > ONE_BUFFER && self.sends_whole_only(site, &wish)? {
+            let why = match xdp_abilities(site.namespace(), site.index())? {
+                None => "Linux before 6.3 sends none on",
+                Some(_) => "the target's driver sends none on",
+            };
+            caveats.push(format!(
+                "packets of several buffers, which an MTU of {mtu} allows, are dropped: {why}; --mode skb does"
+            ));
+        }
+        if let Self::Cpus { then, .. } = self
+            && *then != Then::Pass
+            && mode == Some(XdpMode::Skb)
+            && !probe::kernel_is_at_least(6, 15)
+        {
+            caveats.push(
+                "in skb mode Linux before 6.15 may give packets to the stack that should be dropped or redirected on the other CPU: all but the first of each eight at most; --mode native does not".to_owned(),
+            );
+        }
+        Ok(caveats)
     }
 
     /// Puts into a loaded program's maps where its packets go.

@@ -258,10 +258,33 @@ fn other_end(site: &Site, link: &Link) -> Result<Option<Peer>> {
     }
 }
 
-/// By the driver's own word; kernels before 6.3 have none to give, and are believed to.
+/// By the driver's own word. Kernels before 6.3 have none to give: there a card is believed to, and of the interfaces
+/// that are made of software these do.
 fn takes_frames(site: &Site) -> Result<bool> {
+    const TAKE: [&str; 3] = ["veth", "tun", "bond"];
+    if let Some(able) = xdp_abilities(site.namespace(), site.index())? {
+        return Ok(able.redirect_target());
+    }
+    let link = site.link()?;
+    let kind = link.kind.as_deref();
+    Ok(!link.is_loopback() && kind.is_none_or(|kind| TAKE.contains(&kind)))
+}
+
+/// Whether each of them sends packets of several buffers that XDP redirects there. Kernels before 6.3 have none sent.
+pub(crate) fn all_send_several_buffers<'a>(
+    sites: impl IntoIterator<Item = &'a Site>,
+) -> Result<bool> {
+    for site in sites {
+        if !sends_several_buffers(site)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+pub(crate) fn sends_several_buffers(site: &Site) -> Result<bool> {
     let abilities = xdp_abilities(site.namespace(), site.index())?;
-    Ok(abilities.is_none_or(|able| able.redirect_target()))
+    Ok(abilities.is_some_and(|able| able.sends_multi_buffer()))
 }
 
 fn set(interface: &Peer, feature: &str, on: bool) -> Result<()> {

@@ -10,10 +10,11 @@ use trawl_kernel::bpf::object;
 use trawl_kernel::bpf::table::{self, Table};
 use trawl_kernel::layout::Shared;
 use trawl_kernel::layout::bundled::{
-    ROUTE_BLACKHOLE, ROUTE_FORWARDED_IPV4, ROUTE_FORWARDED_IPV6, ROUTE_FORWARDING_OFF, ROUTE_LOCAL,
-    ROUTE_MALFORMED, ROUTE_MARTIAN, ROUTE_MAX_PORTS, ROUTE_MULTICAST, ROUTE_NO_NEIGHBOUR,
-    ROUTE_NO_ROOM, ROUTE_NOT_IP, ROUTE_NOT_OURS, ROUTE_OPTIONS, ROUTE_OTHER_PORT, ROUTE_REFRESH,
-    ROUTE_TOO_BIG, ROUTE_TTL, ROUTE_TUNNEL, ROUTE_UNKNOWN_VLAN, ROUTE_UNREACHABLE, RouteConfig,
+    ROUTE_BLACKHOLE, ROUTE_FORWARDED_IPV4, ROUTE_FORWARDED_IPV6, ROUTE_FORWARDING_OFF,
+    ROUTE_IN_PIECES, ROUTE_LOCAL, ROUTE_MALFORMED, ROUTE_MARTIAN, ROUTE_MAX_PORTS, ROUTE_MULTICAST,
+    ROUTE_NO_NEIGHBOUR, ROUTE_NO_ROOM, ROUTE_NOT_IP, ROUTE_NOT_OURS, ROUTE_OPTIONS,
+    ROUTE_OTHER_PORT, ROUTE_REFRESH, ROUTE_TOO_BIG, ROUTE_TTL, ROUTE_TUNNEL, ROUTE_UNKNOWN_VLAN,
+    ROUTE_UNREACHABLE, RouteConfig,
 };
 use trawl_kernel::netlink::{Link, Netlink, XdpMode};
 use trawl_kernel::netns::{Namespace, run_maybe_in};
@@ -23,7 +24,7 @@ use crate::attach::Wish;
 use crate::bundled::{open_table, put_interfaces};
 use crate::load::{Program, Source};
 use crate::place::{self, Put};
-use crate::ready::Readiness;
+use crate::ready::{self, Readiness};
 use crate::site::Site;
 use crate::standing::Standing;
 use crate::stats::{Account, Layout};
@@ -69,6 +70,10 @@ const LAYOUT: Layout = Layout {
             "to the stack: so that it looks after the neighbour",
         ),
         (ROUTE_NO_ROOM, "to the stack: no room for a tag"),
+        (
+            ROUTE_IN_PIECES,
+            "to the stack: in several buffers, which XDP does not send on",
+        ),
     ],
     again: &[],
 };
@@ -267,6 +272,7 @@ fn refresh(ports: &[Port], links: &[Link]) -> Result<Vlans> {
     };
     let indices: Vec<u32> = ports.iter().map(|port| port.site.index()).collect();
     let vlans = Vlans::on(&indices, links);
+    let whole_only = !ready::all_send_several_buffers(ports.iter().map(|port| &port.site))?;
     for port in ports {
         let own = open(&port.standing, OWN)?;
         let link = port.site.link()?;
@@ -275,6 +281,7 @@ fn refresh(ports: &[Port], links: &[Link]) -> Result<Vlans> {
             mac_first: mac.first,
             mac_last: mac.last,
             vlans: vlans.names().len() as u32,
+            whole_only: whole_only.into(),
         };
         own.update(&0u32.to_ne_bytes(), &config.to_bytes(), table::ANY)
             .map_err(|e| cannot_fill(OWN, e))?;

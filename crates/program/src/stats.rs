@@ -6,8 +6,8 @@ use serde::Serialize;
 use trawl_kernel::bpf::table::Table;
 use trawl_kernel::layout::Shared;
 use trawl_kernel::layout::bundled::{
-    COUNT_FAR_DROP, COUNT_FAR_PASS, COUNT_FAR_REDIRECT, COUNT_IPV4, COUNT_IPV6, COUNT_OTHER,
-    COUNT_TARGET_GONE, COUNT_UNPARSED, Counter,
+    COUNT_FAR_DROP, COUNT_FAR_PASS, COUNT_FAR_REDIRECT, COUNT_IN_PIECES, COUNT_IPV4, COUNT_IPV6,
+    COUNT_OTHER, COUNT_TARGET_GONE, COUNT_UNPARSED, Counter,
 };
 use trawl_kernel::{Error, Result};
 
@@ -26,6 +26,7 @@ pub(crate) struct Layout {
 }
 
 const TARGET_GONE: &str = "dropped, the target is gone";
+const IN_PIECES: &str = "dropped, in several buffers, which are not sent on";
 
 const VERDICT: Layout = Layout {
     outcomes: &[
@@ -44,6 +45,7 @@ const REDIRECT: Layout = Layout {
         (COUNT_IPV6, "IPv6"),
         (COUNT_OTHER, "other"),
         (COUNT_TARGET_GONE, TARGET_GONE),
+        (COUNT_IN_PIECES, IN_PIECES),
     ],
     again: &[],
 };
@@ -123,9 +125,10 @@ impl Account {
         let (packets, bytes) = (total(|one| one.packets), total(|one| one.bytes));
         let not_there = (!layout.again.is_empty()).then(|| {
             let sent: u64 = outcomes.iter().map(|one| one.packets).sum();
-            let gone = outcomes.iter().find(|one| one.name == TARGET_GONE);
+            let dropped = |one: &&Outcome| [TARGET_GONE, IN_PIECES].contains(&one.name);
+            let here: u64 = outcomes.iter().filter(dropped).map(|one| one.packets).sum();
             let there: u64 = far.iter().map(|one| one.packets).sum();
-            (sent - gone.map_or(0, |one| one.packets)).saturating_sub(there)
+            (sent - here).saturating_sub(there)
         });
         outcomes.retain(|one| one.packets > 0);
         far.retain(|one| one.packets > 0);

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use trawl_kernel::netns::run_in;
+use trawl_kernel::probe;
 use trawl_lab::{Line, LineOptions, Station};
 use trawl_packet::build::{Ipv4, Ipv6, Layer, Tcp, Template};
 use trawl_tests::bundled::{Counts, done, refused};
@@ -507,4 +508,44 @@ fn what_programs_before_it_pass_is_routed() {
     done(&["xdp", "unload", &left, "--all"]);
     nothing_attached(&line.left);
     nothing_attached(&line.right);
+}
+
+/// Packets of several buffers are forwarded where the kernel can, and left to the stack where it would lose them.
+#[test]
+fn jumbo_frames_get_through() {
+    for mode in ["native", "skb"] {
+        let options = LineOptions {
+            mtu: 9000,
+            ..LineOptions::default()
+        };
+        let Some(lab) = LineLab::with(&options) else {
+            return;
+        };
+        let (left, right) = (place(&lab.line.left), place(&lab.line.right));
+        done(&["route", "load", &left, &right, "--mode", mode]);
+        let namespace = format!("--net=/run/netns/{}", lab.line.a.name);
+        for (option, address) in [
+            ("-4", lab.line.b.ipv4.to_string()),
+            ("-6", lab.line.b.ipv6.to_string()),
+        ] {
+            run(
+                "nsenter",
+                &[
+                    &namespace, "ping", option, "-q", "-c", "5", "-i", "0.05", "-s", "8000", "-M",
+                    "do", &address,
+                ],
+            );
+        }
+        let counts = Counts::of_port(&left);
+        let pieces = counts.outcome("to the stack: in several buffers, which XDP does not send on");
+        let forwarded = ["forwarded, IPv4", "forwarded, IPv6"].map(|name| counts.outcome(name));
+        if mode == "native" && !probe::kernel_is_at_least(6, 3) {
+            assert!(pieces >= 10, "{counts:?}");
+        } else {
+            assert_eq!(pieces, 0, "{counts:?}");
+            assert!(forwarded.iter().all(|one| *one > 0), "{counts:?}");
+        }
+        done(&["route", "unload", &left, &right]);
+        nothing_attached(&lab.line.left);
+    }
 }

@@ -49,6 +49,11 @@ impl XdpAbilities {
         self.features & 1 << 5 != 0
     }
 
+    /// Sends packets of more than one buffer that XDP redirects to it.
+    pub fn sends_multi_buffer(self) -> bool {
+        self.features & 1 << 6 != 0
+    }
+
     pub fn hardware_time(self) -> bool {
         self.metadata & 1 != 0
     }

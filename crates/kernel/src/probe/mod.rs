@@ -106,8 +106,33 @@ pub fn is_unwanted(feature: &str) -> bool {
         .is_ok_and(|list| list.split(',').any(|one| one.trim() == feature))
 }
 
+/// For what the kernel does wrong in some versions, which no question to it would bring to light.
+pub fn kernel_is_at_least(major: u32, minor: u32) -> bool {
+    version_of(&kernel_release()) >= Some((major, minor))
+}
+
+/// The first two numbers of a release.
+fn version_of(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
 /// The running kernel's release, as `uname -r` shows it.
 pub fn kernel_release() -> String {
     let read = std::fs::read_to_string("/proc/sys/kernel/osrelease");
     read.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::version_of;
+
+    #[test]
+    fn a_release_begins_with_two_numbers() {
+        assert_eq!(version_of("6.1.0-56-amd64"), Some((6, 1)));
+        assert_eq!(version_of("6.18.5"), Some((6, 18)));
+        assert_eq!(version_of("7.0-rc1"), Some((7, 0)));
+        assert_eq!(version_of("unknown"), None);
+        assert!(version_of("6.2") < version_of("6.15"));
+    }
 }
