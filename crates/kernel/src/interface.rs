@@ -50,7 +50,8 @@ impl Interface {
     /// The interface of that name in the namespace, or here for `None`.
     pub fn find(namespace: Option<&Namespace>, name: &str) -> Result<Self> {
         let link = Netlink::open(namespace)?.link(name)?;
-        let ethtool = Ethtool::open(namespace, name)?;
+        // By its own name: ethtool knows no other.
+        let ethtool = Ethtool::open(namespace, &link.name)?;
         // Drivers without ethtool are captured from all the same.
         let driver = ethtool.driver().unwrap_or_default();
         Ok(Self::from_parts(link, driver, ethtool.speed()))

@@ -48,7 +48,6 @@ mod standing;
 pub mod stats;
 pub mod status;
 pub mod tappable;
-mod verifier;
 
 pub use site::Site;
 pub use standing::Standing;

@@ -134,9 +134,20 @@ impl Source {
                 let mut by_section = all.iter().filter(|one| one.section == name);
                 match (by_name, by_section.next(), by_section.next()) {
                     (Some(found), ..) | (None, Some(found), None) => found,
-                    _ => {
-                        return Err(Error::failed(what, format!("it has no XDP program {name}"))
-                            .mend(format!("those it has: {}", names())));
+                    (None, Some(_), Some(_)) => {
+                        let why = format!("several of its programs are in the section {name}");
+                        return Err(Error::failed(what, why)
+                            .mend(format!("name one with --prog: {}", names())));
+                    }
+                    (None, None, _) => {
+                        let others = self.object.programs();
+                        let mut others = others.iter();
+                        let error = match others.find(|one| one.name == name || one.section == name)
+                        {
+                            Some(other) => explain::elsewhere(&what, other),
+                            None => Error::failed(what, format!("it has no XDP program {name}")),
+                        };
+                        return Err(error.mend(format!("those it has: {}", names())));
                     }
                 }
             }

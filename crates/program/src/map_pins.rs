@@ -29,8 +29,7 @@ impl Pins {
             if directory.is_dir() {
                 pins.share(&directory);
             } else {
-                make_directory(&directory)?;
-                pins.made.push(directory.clone());
+                pins.make(&directory)?;
             }
             for one in maps.iter().filter(|one| !one.is_data) {
                 object.pin_at(&one.name, &directory.join(one.name.replace('.', "_")))?;
@@ -46,6 +45,19 @@ impl Pins {
             }
         }
         Ok(pins)
+    }
+
+    /// Makes a directory, with those that it is in.
+    fn make(&mut self, directory: &Path) -> Result<()> {
+        let missing: Vec<&Path> = directory
+            .ancestors()
+            .take_while(|one| !one.exists())
+            .collect();
+        for one in missing.into_iter().rev() {
+            make_directory(one)?;
+            self.made.push(one.to_owned());
+        }
+        Ok(())
     }
 
     /// Notes something that is there already.
@@ -98,13 +110,25 @@ fn visible(directory: &Path) -> Result<PathBuf> {
         Err(_) => std::path::absolute(directory)
             .map_err(|e| Error::os(format!("cannot pin maps in {}", directory.display()), e))?,
     };
+    let what = || format!("cannot pin maps in {}", directory.display());
+    if directory.exists() && !directory.is_dir() {
+        return Err(Error::failed(what(), "it is not a directory"));
+    }
     let exists = directory.ancestors().find(|path| path.exists());
     if !exists.is_some_and(bpffs::is_on_bpffs) {
         return Err(Error::failed(
-            format!("cannot pin maps in {}", directory.display()),
+            what(),
             "it is not in a BPF file system, and only there objects can be pinned",
         )
         .mend(format!("name a directory under {}", bpffs::USUAL)));
+    }
+    let missing = directory.ancestors().take_while(|path| !path.exists());
+    let mut names = missing.filter_map(Path::file_name);
+    if names.any(|name| name.to_string_lossy().contains('.')) {
+        return Err(Error::failed(
+            what(),
+            "the BPF file system takes no names with a dot in them",
+        ));
     }
     Ok(directory)
 }

@@ -32,6 +32,7 @@ mod tools;
 mod tracing;
 mod unchanged;
 mod without;
+mod xdp_advice;
 mod xdp_chain;
 mod xdp_load;
 mod xdp_refusals;

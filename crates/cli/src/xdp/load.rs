@@ -33,7 +33,7 @@ pub struct Args {
     #[arg(long, value_enum)]
     mode: Option<ModeName>,
     /// Its place in a chain: programs with lower numbers run first [default: what the file says, else 50]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     prio: Option<u32>,
     /// Take the place of all that is on the interface, a whole chain included
     #[arg(long)]

@@ -26,6 +26,7 @@ pub(super) const IFLA_NUM_TX_QUEUES: u16 = 31;
 pub(super) const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_XDP: u16 = 43;
+const IFLA_ALT_IFNAME: u16 = 53;
 pub(super) const IFLA_NEW_NETNSID: u16 = 45;
 pub(super) const IFLA_INFO_KIND: u16 = 1;
 const IFLA_XDP_FD: u16 = 1;
@@ -262,16 +263,20 @@ fn link_request(kind: u16, index: u32) -> Request {
     Request::new(kind, 0).family_header(&link_header(index, 0, 0))
 }
 
-/// Interface names are at most 15 bytes without blanks or slashes; anything else can't exist.
+/// An interface's own name has at most 15 bytes, its other names (altname) up to 127.
+const LONGEST_NAME: usize = 15;
+const LONGEST_OTHER_NAME: usize = 127;
+
+/// Names are without blanks or slashes; anything else can't exist.
 fn check_name(name: &str) -> Result<()> {
     let wrong = name.is_empty()
-        || name.len() > 15
+        || name.len() > LONGEST_OTHER_NAME
         || name.contains(['/', '\0'])
         || name.contains(char::is_whitespace);
     if wrong {
         return Err(Error::failed(
             format!("interface {name:?}"),
-            "that is not a name an interface can have (1 to 15 characters, no blanks or slashes)",
+            "that is not a name an interface can have (1 to 127 characters, no blanks or slashes)",
         ));
     }
     Ok(())
@@ -295,11 +300,14 @@ impl Netlink {
         }
     }
 
-    /// The interface of that name, if there is one.
+    /// The interface of that name, or of that other name (`ip link property add altname`), if there is one.
     pub fn find_link(&mut self, name: &str) -> Result<Option<Link>> {
         check_name(name)?;
         let mut request = link_request(libc::RTM_GETLINK, 0);
-        request.text(IFLA_IFNAME, name);
+        match name.len() > LONGEST_NAME {
+            true => request.text(IFLA_ALT_IFNAME, name),
+            false => request.text(IFLA_IFNAME, name),
+        };
         self.one_link(request, || format!("interface {name}"))
     }
 

@@ -89,7 +89,8 @@ fn an_unknown_interface_is_answered_with_those_that_exist() {
         "{error}"
     );
     assert!(error.contains("those that exist: lo, veth0"), "{error}");
-    for name in ["", "a name", "much-too-long-a-name", "a/b"] {
+    let too_long = "x".repeat(128);
+    for name in ["", "a name", "much-too-long-a-name", "a/b", &too_long] {
         assert!(netlink.link(name).is_err(), "{name:?}");
     }
     assert_eq!(netlink.find_link_by_index(4711).unwrap(), None);

@@ -1,9 +1,32 @@
 //! The verifier's log, often thousands of lines, condensed to what a person needs: the reason, the source line it is
 //! about, and the instruction.
 
-/// The reason for a refusal, with the line of the source and the instruction that it is about, where the log has
-/// them. `None` for a log that tells of no refusal.
-pub fn condense(log: &str) -> Option<String> {
+use std::fmt;
+
+/// A refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub reason: String,
+    /// The line of the source and the instruction that it is about, where the log has them.
+    source: Option<String>,
+    instruction: Option<String>,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)?;
+        if let Some(source) = &self.source {
+            write!(f, ", at {source}")?;
+        }
+        match &self.instruction {
+            Some(instruction) => write!(f, ", instruction {instruction}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is in a log; `None` for one that tells of no refusal.
+pub fn condense(log: &str) -> Option<Refusal> {
     let lines = log.lines().flat_map(apart);
     let lines: Vec<&str> = lines.filter(|line| !is_bookkeeping(line)).collect();
     let at = lines.iter().rposition(|line| !is_state(line))?;
@@ -18,14 +41,12 @@ pub fn condense(log: &str) -> Option<String> {
         .collect::<Vec<_>>()
         .join("; ");
     let before = &lines[..first];
-    let mut text = reason;
-    if let Some(source) = before.iter().rev().find_map(|line| source_line(line)) {
-        text.push_str(&format!(", at {source}"));
-    }
-    if let Some(instruction) = before.iter().rev().find(|line| is_instruction(line)) {
-        text.push_str(&format!(", instruction {}", without_state(instruction)));
-    }
-    Some(text)
+    let instruction = before.iter().rev().find(|line| is_instruction(line));
+    Some(Refusal {
+        reason,
+        source: before.iter().rev().find_map(|line| source_line(line)),
+        instruction: instruction.map(|line| without_state(line).to_owned()),
+    })
 }
 
 /// One message stands behind the instruction that it is about, in the same line.
@@ -133,7 +154,7 @@ mod tests {
                    R1 offset is outside of the packet\n\
                    processed 2 insns (limit 1000000) max_states_per_insn 0 total_states 0 peak_states 0 mark_read 0\n";
         assert_eq!(
-            condense(log).unwrap(),
+            condense(log).unwrap().to_string(),
             "invalid access to packet, off=0 size=1, R1(id=0,off=0,r=0); R1 offset is outside of the packet, at \
              bad.c:9 'return *(char *)(long)ctx->data;', instruction 1: (71) r0 = *(u8 *)(r1 +0)"
         );
@@ -147,7 +168,7 @@ mod tests {
                    old state: R1=scalar() R10=fp0 fp-8=mmmm????\n\
                    processed 13 insns (limit 1000000)\n";
         assert_eq!(
-            condense(log).unwrap(),
+            condense(log).unwrap().to_string(),
             "infinite loop detected at insn 2, at loop.c:4 'i++;', instruction 6: (55) if r1 != 0x3b9aca00 goto pc-5"
         );
     }
@@ -156,7 +177,7 @@ mod tests {
     fn older_kernels_do_not_name_the_place() {
         let log = "; return x;\n3: (95) exit\nR0 !read_ok\nprocessed 3 insns\n";
         assert_eq!(
-            condense(log).unwrap(),
+            condense(log).unwrap().to_string(),
             "R0 !read_ok, at the line 'return x;', instruction 3: (95) exit"
         );
     }
@@ -174,8 +195,8 @@ mod tests {
         /// Kernels of all ages write these logs, and a buffer may have cut one anywhere.
         #[test]
         fn any_text_is_taken(log in "(([0-9]{1,3}: \\([0-9a-f]{2}\\) |; |R[0-9]|from )?[ -~]{0,30}\n){0,8}") {
-            if let Some(text) = condense(&log) {
-                assert!(!text.contains('\n'));
+            if let Some(found) = condense(&log) {
+                assert!(!found.to_string().contains('\n'));
             }
         }
     }

@@ -1,0 +1,206 @@
+//! Why an object file cannot be read, or its program not be loaded.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use trawl_kernel::bpf::info;
+use trawl_kernel::bpf::loader::{LoadFailure, ProgramEntry};
+use trawl_kernel::errno::EPERM;
+use trawl_kernel::probe::{Capability, missing_capabilities};
+use trawl_kernel::{Error, bpffs};
+
+use super::{advice, verifier};
+
+/// Before the path of a pin, in libbpf's words.
+const PINNED_OTHERWISE: &str = "couldn't reuse pinned map at '";
+
+/// What makes an object file of a source.
+const COMPILE: &str = "compile it for BPF: clang -O2 -g -target bpf -c prog.c -o prog.o";
+
+/// A file that is something else.
+pub fn not_an_object(label: &str, bytes: &[u8]) -> Error {
+    let why = match bytes {
+        [] => "the file is empty",
+        [b'#', ..] | [b'/', b'*' | b'/', ..] => {
+            "it looks like source text, not like an object file"
+        }
+        _ => "it is not an ELF object file",
+    };
+    Error::failed(format!("cannot load {label}"), why).mend(COMPILE)
+}
+
+/// An ELF file whose head says that it is not for this machine.
+pub fn other_machine(label: &str, bytes: &[u8]) -> Option<Error> {
+    /// `EI_CLASS` and `EI_DATA` of elf.h, and what stands there.
+    const CLASS: usize = 4;
+    const DATA: usize = 5;
+    const CLASS_32: u8 = 1;
+    const ORDERS: [(u8, &str); 2] = [(1, "little-endian"), (2, "big-endian")];
+    let own = u8::from(cfg!(target_endian = "big"));
+    let why = match (bytes.get(CLASS)?, bytes.get(DATA)?) {
+        (&CLASS_32, _) => "it is a 32-bit ELF file, and those for BPF have 64".to_owned(),
+        (_, order) => {
+            let (_, theirs) = ORDERS.iter().find(|(number, _)| number == order)?;
+            let (_, ours) = ORDERS[usize::from(own)];
+            if *theirs == ours {
+                return None;
+            }
+            format!("it was compiled for {theirs} machines, and this one is {ours}")
+        }
+    };
+    Some(Error::failed(format!("cannot load {label}"), why).mend(COMPILE))
+}
+
+/// libbpf cannot make sense of an ELF file.
+pub fn cannot_open(label: &str, failure: &LoadFailure) -> Error {
+    let what = format!("cannot load {label}");
+    if failure
+        .warnings
+        .iter()
+        .any(|text| text.contains("not a valid BPF object") || text.contains("is not a valid eBPF"))
+    {
+        return Error::failed(what, "it is an ELF file, but not one for BPF").mend(COMPILE);
+    }
+    match libbpf_says(failure) {
+        // Of a file that is cut off, libbpf misses what stands at its end.
+        Some(says) if says.starts_with("elf: ") => Error::failed(
+            what,
+            format!("it is cut off or damaged; libbpf says: {says}"),
+        )
+        .mend(COMPILE),
+        Some(says) if says.starts_with("BTF is required") => Error::failed(
+            what,
+            "it has no type information, by which its maps are described",
+        )
+        .mend("compile it with -g"),
+        Some(says) => says_libbpf(what, &says),
+        None => Error::os(what, again(&failure.error)),
+    }
+}
+
+/// The program calls what is for programs under the GPL alone.
+pub fn is_about_licence(failure: &LoadFailure) -> bool {
+    failure.log.contains("GPL-restricted")
+}
+
+/// There is nothing in it that could be attached to an interface.
+pub fn no_program(what: &str, programs: &[ProgramEntry]) -> Error {
+    let error = Error::failed(what, "it has no XDP program");
+    if programs.is_empty() {
+        return error.mend("give the function a section: SEC(\"xdp\")");
+    }
+    let others: Vec<_> = programs
+        .iter()
+        .map(|one| format!("{} (section {})", one.name, one.section))
+        .collect();
+    error.mend(format!("it has only: {}", others.join(", ")))
+}
+
+/// A program of the file cannot be attached to an interface.
+pub fn elsewhere(what: &str, program: &ProgramEntry) -> Error {
+    let ProgramEntry { name, section, .. } = program;
+    let why = match section.rsplit_once('/') {
+        Some((_, "devmap")) => format!(
+            "{name} (section {section}) runs where a map of interfaces sends packets, not on an interface by itself"
+        ),
+        Some((_, "cpumap")) => format!(
+            "{name} (section {section}) runs where a map of CPUs sends packets, not on an interface by itself"
+        ),
+        _ => format!("{name} (section {section}) is not an XDP program"),
+    };
+    Error::failed(what, why)
+}
+
+/// A program or one of its maps was refused.
+pub fn cannot_load(label: &str, program: &str, failure: &LoadFailure) -> Error {
+    let what = format!("cannot load {program} of {label}");
+    if let Some(found) = verifier::condense(&failure.log) {
+        let error = Error::failed(what, format!("the verifier refuses it: {found}"));
+        return mended(error, advice::on_verifier(&found.reason));
+    }
+    let missing = missing_capabilities(&Capability::FOR_BPF);
+    if failure.error.raw_os_error() == Some(EPERM) && !missing.is_empty() {
+        let names: Vec<_> = missing.into_iter().map(Capability::name).collect();
+        return Error::os(what, again(&failure.error))
+            .mend(format!("run it as root, or with {}", names.join(", ")));
+    }
+    match libbpf_says(failure) {
+        Some(says) => says_libbpf(what, &says),
+        None => Error::os(what, again(&failure.error)),
+    }
+}
+
+fn says_libbpf(what: String, says: &str) -> Error {
+    if let Some((_, path)) = says.split_once(PINNED_OTHERWISE)
+        && let Some((path, _)) = path.split_once('\'')
+    {
+        return pinned_otherwise(what, Path::new(path));
+    }
+    let error = Error::failed(what, format!("libbpf says: {says}"));
+    mended(error, advice::on_libbpf(says))
+}
+
+/// A map is to be used that does not suit the program.
+fn pinned_otherwise(what: String, path: &Path) -> Error {
+    let there = bpffs::open_map(path).and_then(|fd| {
+        info::map(fd.as_fd()).map_err(|e| Error::os("cannot look at what is pinned there", e))
+    });
+    let path = bpffs::usual_path(path);
+    let path = path.display();
+    let why = match there {
+        Ok(about) => format!(
+            "the map that is pinned at {path} differs from the file's: its type is {}, with {} entries, keys of {} and \
+             values of {} bytes, flags {:#x}",
+            info::map_kind_name(about.kind),
+            about.max_entries,
+            about.key_size,
+            about.value_size,
+            about.flags
+        ),
+        Err(_) => format!("what is pinned at {path} is no map"),
+    };
+    Error::failed(what, why).mend(format!(
+        "name another directory, or, if nobody needs it any more, rm {path}"
+    ))
+}
+
+fn mended(error: Error, advice: Option<&str>) -> Error {
+    match advice {
+        Some(advice) => error.mend(advice),
+        None => error,
+    }
+}
+
+/// The program is fine as it is, but not with hooks in it.
+pub fn cannot_fit(label: &str, program: &str, failure: &LoadFailure) -> Error {
+    let what = format!("cannot make {program} of {label} tappable");
+    let found = verifier::condense(&failure.log).map(|found| found.to_string());
+    let why = match found.or_else(|| libbpf_says(failure)) {
+        Some(reason) => format!("with hooks put in, the verifier refuses it: {reason}"),
+        None => Error::os(
+            "with hooks put in, the kernel refuses it",
+            again(&failure.error),
+        )
+        .to_string(),
+    };
+    Error::failed(what, why).mend("load it without --tappable")
+}
+
+/// The first complaint is the cause; what follows is what came of it.
+fn libbpf_says(failure: &LoadFailure) -> Option<String> {
+    let is_hint = |text: &&String| {
+        text.contains("permission error while running as root")
+            || text.contains("-- BEGIN")
+            || text.contains("Retrying without BTF")
+    };
+    let first = failure.warnings.iter().find(|text| !is_hint(text))?;
+    let text = first.strip_prefix("libbpf: ").unwrap_or(first);
+    Some(text.lines().next()?.trim().to_owned())
+}
+
+fn again(error: &std::io::Error) -> std::io::Error {
+    match error.raw_os_error() {
+        Some(errno) => std::io::Error::from_raw_os_error(errno),
+        None => error.kind().into(),
+    }
+}

@@ -1,0 +1,12 @@
+//! What the kernel, the driver or libbpf refuses, in words: the reason, and the command that mends it.
+
+mod advice;
+mod attach;
+mod load;
+mod verifier;
+
+pub use attach::{cannot_attach, cannot_offload, occupied};
+pub use load::{
+    cannot_fit, cannot_load, cannot_open, elsewhere, is_about_licence, no_program, not_an_object,
+    other_machine,
+};
