@@ -108,6 +108,15 @@ impl Namespace {
         Self::from_path(&path)
     }
 
+    /// The one that the machine started in, where process 1 or the kernel's own threads may be asked for it.
+    pub fn first() -> Option<Self> {
+        let first = Self::of_pid(1).ok();
+        first.or_else(|| {
+            let name = std::fs::read("/proc/2/comm").ok()?;
+            (name == b"kthreadd\n").then(|| Self::of_pid(2).ok())?
+        })
+    }
+
     /// The one this thread is in.
     pub fn current() -> Result<Self> {
         let mut here = Self::from_path(Path::new("/proc/thread-self/ns/net"))?;

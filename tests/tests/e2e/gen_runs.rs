@@ -5,11 +5,11 @@ use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use trawl_kernel::netns::run_in;
+use trawl_kernel::netns::{Namespace, run_in};
 use trawl_lab::PairOptions;
 use trawl_tests::generator::{generate, received, refused, wait_received};
 use trawl_tests::witness::{nothing_attached, run};
-use trawl_tests::{Lab, binary, trawl, wait_until};
+use trawl_tests::{Lab, binary, skip, trawl, wait_until};
 
 const ENGINES: [&str; 3] = ["live", "xsk", "packet"];
 
@@ -46,6 +46,21 @@ fn a_rate_and_a_time_make_an_exact_count() {
         assert!(summary["gap_error_ns"]["p99"].is_u64(), "{summary}");
         wait_received(&lab, before, 3000);
     }
+}
+
+/// `ip netns exec lab trawl gen …` sends as fast as it goes, as `-i lab:IF` does.
+#[test]
+fn inside_a_lab_nothing_holds_it_back() {
+    let Some(lab) = Lab::open() else { return };
+    if Namespace::first().is_none() {
+        return skip("neither process 1 nor the kernel's threads may be asked for their namespace");
+    }
+    let station = &lab.pair.a;
+    let arguments = ["gen", "udp", "-i", &station.interface, "--count", "2000"];
+    let output = run_in(&station.namespace, || trawl(&arguments)).expect("enter the namespace");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert!(!said.contains("1000 frames a second"), "{said}");
 }
 
 #[test]

@@ -141,7 +141,7 @@ fn default_rate(rate: Rate, site: &Site) -> Rate {
 
 /// In a namespace other than the one that the machine started in; where that cannot be seen, in another than trawl.
 fn is_apart(site: &Site) -> bool {
-    let first = Namespace::of_pid(1).or_else(|_| Namespace::current());
+    let first = Namespace::first().map_or_else(Namespace::current, Ok);
     let here = site.namespace.clone().map_or_else(Namespace::current, Ok);
     matches!((first, here), (Ok(first), Ok(here)) if first != here)
 }
