@@ -72,6 +72,18 @@ pub struct Options {
     cpu_queue: u32,
 }
 
+/// A bare name that is no file was meant to be a bundled program.
+pub fn what_was_meant(name: &Path, why: Error) -> Error {
+    let is_bare = name.components().count() == 1 && !name.exists();
+    match name.to_str() {
+        Some(name @ ("route" | "guard")) if is_bare => why.mend(format!("trawl {name} load IF")),
+        _ if is_bare && name.extension().is_none() => {
+            why.mend(format!("bundled programs: {}", NAMES.join(", ")))
+        }
+        _ => why,
+    }
+}
+
 impl Options {
     /// The bundled program of that name, if it is one; a file has to be told apart by its path.
     pub fn bundled(&self, name: &Path) -> Result<Option<(Bundled, Touch)>> {

@@ -13,7 +13,7 @@ use trawl_program::place::{self, Put};
 use trawl_program::{Site, Standing};
 
 use super::ModeName;
-use super::bundled::Options;
+use super::bundled::{Options, what_was_meant};
 use crate::doctor::write_out;
 use crate::terminal;
 
@@ -59,7 +59,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some((bundled, touch)) = args.bundled.bundled(&args.file)? {
         return load_bundled(args, &site, &bundled, touch);
     }
-    let mut source = Source::read(&args.file)?;
+    let mut source = Source::read(&args.file).map_err(|why| what_was_meant(&args.file, why))?;
     source.choose(args.prog.as_deref())?;
     if let Some(directory) = &args.pin_maps {
         source.pin_maps(directory);
