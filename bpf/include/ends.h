@@ -30,11 +30,13 @@ static __always_inline void decide(struct tap_context *context, struct ring_cont
 	}
 }
 
-/* Where the packet is seen again. */
+/* Where the packet is seen again. One that had passed the first point before the capture was there is not for it. */
 static __always_inline void follow(struct tap_context *context, struct ring_control *control,
 				   struct sighting *sight)
 {
 	sight->packet_id = control->current_packet;
+	if (sight->packet_id == PACKET_NONE)
+		return;
 	if (CONFIG(unwanted) || sight->packet_id == PACKET_UNWANTED)
 		reject(false);
 	else if (sight->packet_id == PACKET_RATE_LIMITED)

@@ -173,8 +173,9 @@ struct tap_config {
 	__u32 shared_id;
 };
 
-/* Not an identifier: no packet yet or one that the filter rejected, and one that --limit-rate did. */
-#define PACKET_UNWANTED 0
+/* Not an identifier: no packet was seen at the first point yet, the filter rejected it, --limit-rate did. */
+#define PACKET_NONE 0
+#define PACKET_UNWANTED 0xfffffffffffffffe
 #define PACKET_RATE_LIMITED 0xffffffffffffffff
 
 #define CHAIN_SLOTS 8

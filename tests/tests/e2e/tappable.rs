@@ -1,8 +1,9 @@
 //! Programs that were loaded with `--tappable`: captures see both ends of them, and they go on as if nothing was.
 
+use trawl_tests::generator::{generate, received};
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{nothing_attached, tshark, xdp_on};
-use trawl_tests::{Capture, Lab, frames, programs, trawl};
+use trawl_tests::{Capture, Lab, frames, programs, trawl, wait_until};
 
 /// The byte that the program `chosen` changes, and what it changes it to.
 const MARKED: usize = 17;
@@ -88,6 +89,25 @@ fn both_ends_with_verdict_and_one_identifier() {
         marked[MARKED] = MARK;
         assert_eq!(ends[1].bytes, marked);
     }
+    unload(&lab);
+}
+
+/// Who comes in the middle of traffic finds packets on their way that it knows nothing of.
+#[test]
+fn what_was_on_its_way_before_the_capture_is_not_called_filtered_out() {
+    let Some(lab) = lab_with("chosen", &[]) else {
+        return;
+    };
+    let traffic = ["--engine", "live", "--rate", "50k", "--duration", "4s"];
+    std::thread::scope(|scope| {
+        let sending = scope.spawn(|| generate(&lab, "udp", &traffic));
+        wait_until("the traffic flows", || received(&lab) > 1000);
+        while !sending.is_finished() {
+            let (capture, _) = capture(&lab, &["--at", "both"]);
+            let summary = capture.stop_well();
+            assert_eq!(summary.filtered_out, 0);
+        }
+    });
     unload(&lab);
 }
 
