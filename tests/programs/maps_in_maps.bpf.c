@@ -18,7 +18,6 @@ struct {
 } outer SEC(".maps") = { .values = { [0] = &first, [2] = &second } };
 
 extern int LINUX_KERNEL_VERSION __kconfig;
-extern unsigned long CONFIG_NO_SUCH_THING __kconfig __weak;
 const volatile char text[] = "what stands in the read-only section";
 static volatile __u64 bss[4];
 static volatile __u32 data = 77;
@@ -31,7 +30,7 @@ int maps_in_maps(struct xdp_md *context)
 	void *map = bpf_map_lookup_elem(&outer, &slot);
 
 	bss[key & 3] += data;
-	data += text[key & 7] + (LINUX_KERNEL_VERSION > 0) + CONFIG_NO_SUCH_THING + named++;
+	data += text[key & 7] + (LINUX_KERNEL_VERSION > 0) + named++;
 	if (!map)
 		return verdict_of(bss[0] + data);
 	found = bpf_map_lookup_elem(map, &key);

@@ -3,11 +3,14 @@
 //! Where the kernel lets programs replace functions of others (freplace), a program from an object file goes behind a
 //! dispatcher of libxdp's protocol, so that others can join it, by trawl or by libxdp's tools.
 
+use std::os::fd::AsFd;
+
+use trawl_kernel::bpf::info;
 use trawl_kernel::netlink::{XdpAttachment, XdpMode};
 use trawl_kernel::probe::Feature;
 use trawl_kernel::{Error, Result, events};
 
-use crate::attach::{self, Wish, excludes, has_no_native};
+use crate::attach::{self, Wish, excludes, has_no_native, link_of};
 use crate::chain;
 use crate::dispatcher::build::{self, Before, Part, build, parts_of};
 use crate::dispatcher::config::Slot;
@@ -15,7 +18,7 @@ use crate::dispatcher::{Dispatcher, pins};
 use crate::explain;
 use crate::load::{Program, Source};
 use crate::site::Site;
-use crate::standing::{Pinned, Standing, on, sweep};
+use crate::standing::{Pinned, Standing, helped_by, on, sweep};
 
 /// Loads a program and puts it on the interface: into the chain that is there, at the head of a new one, or, where the
 /// kernel knows no chains, by itself. The priority is the source's own if none is given.
@@ -273,6 +276,9 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
                 vec![id]
             }
             Err(own) if own.is_empty() => {
+                if let Some(error) = there_for_another(site, &present, what()) {
+                    return Err(error);
+                }
                 return Err(Error::failed(what(), "trawl has not loaded what is on it")
                     .mend(format!("name what to take off: {}, or --all", choice())));
             }
@@ -288,6 +294,22 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
     let lock = site.lock()?;
     sweep(&lock, &on(site)?);
     Ok(gone)
+}
+
+/// Trawl put it there for a program on the other end.
+fn there_for_another(site: &Site, present: &[XdpAttachment], what: String) -> Option<Error> {
+    let (other, name, id) = present.iter().find_map(|one| {
+        let link = link_of(site, *one)?;
+        helped_by(info::link(link.as_fd()).ok()?.id)
+    })?;
+    let error = Error::failed(what, format!("what is on it is there for {name} (id {id})"));
+    Some(match other {
+        Some(other) => error.mend(format!(
+            "trawl xdp unload {} {id} takes both off",
+            other.label()
+        )),
+        None => error,
+    })
 }
 
 fn take_off(site: &Site, attachment: XdpAttachment) -> Result<()> {

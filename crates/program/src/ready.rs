@@ -32,12 +32,50 @@ pub struct Change {
     feature: String,
     /// How it was, and is to be again.
     was: bool,
+    /// The interface that this is the other end of, by which it is found when it has moved to another namespace: the
+    /// namespace's inode and the interface's number.
+    #[serde(default)]
+    end_of: Option<(u64, u32)>,
 }
 
 impl Change {
     fn concerns_the_same_as(&self, other: &Self) -> bool {
         (self.namespace, self.index, &self.feature)
             == (other.namespace, other.index, &other.feature)
+    }
+
+    /// The interface, wherever it is now.
+    fn interface(&self, namespaces: &[Namespace]) -> Option<Peer> {
+        let link_in = |(namespace, index): (u64, u32)| {
+            let place = namespaces
+                .iter()
+                .find(|one| one.identity().1 == namespace)?;
+            let mut netlink = Netlink::inside(place).ok()?;
+            let link = netlink.find_link_by_index(index).ok()??;
+            Some(Peer {
+                link,
+                namespace: Some(place.clone()),
+            })
+        };
+        let other_end = |near: Peer| veth_peer(near.namespace.as_ref(), &near.link).ok()?;
+        let found = self.end_of.and_then(link_in).and_then(other_end);
+        found.or_else(|| link_in((self.namespace, self.index)))
+    }
+
+    /// What somebody has switched back that the program needs, in words.
+    fn lost(&self, namespaces: &[Namespace]) -> Option<String> {
+        let interface = self.interface(namespaces)?;
+        let ethtool = Ethtool::open(interface.namespace.as_ref(), &interface.link.name).ok()?;
+        let features = ethtool.features().ok()?;
+        let now = features.iter().find(|one| one.name == self.feature)?;
+        (now.on == self.was).then(|| {
+            format!(
+                "{} is {} again on {}, which trawl had switched for it",
+                self.feature,
+                if now.on { "on" } else { "off" },
+                label(&interface)
+            )
+        })
     }
 }
 
@@ -74,7 +112,7 @@ impl Readiness {
         let link = site.link()?;
         let peer = other_end(site, &link)?;
         if let Some(peer) = &peer {
-            self.switch(peer, GRO, true)?;
+            self.switch(peer, GRO, true, Some((site, &link)))?;
             if !takes_frames(site)? {
                 // The driver looks at its peer only when that changes, and may have looked too early.
                 set(peer, GRO, false)?;
@@ -132,7 +170,7 @@ impl Readiness {
         let link = site.link()?;
         if let Some(peer) = other_end(site, &link)? {
             for feature in CHECKSUMS_LEFT.iter().chain(&TAGS_BESIDE) {
-                self.switch(&peer, feature, false)?;
+                self.switch(&peer, feature, false, Some((site, &link)))?;
             }
             return Ok(());
         }
@@ -141,7 +179,7 @@ impl Readiness {
             namespace: site.namespace().cloned(),
         };
         for feature in TAGS_TAKEN_OFF {
-            self.switch(&own, feature, false)?;
+            self.switch(&own, feature, false, None)?;
         }
         Ok(())
     }
@@ -190,7 +228,13 @@ impl Readiness {
     }
 
     /// A feature that the driver has not, or does not let be changed, is left as it is.
-    fn switch(&mut self, interface: &Peer, feature: &str, on: bool) -> Result<()> {
+    fn switch(
+        &mut self,
+        interface: &Peer,
+        feature: &str,
+        on: bool,
+        end_of: Option<(&Site, &Link)>,
+    ) -> Result<()> {
         let ethtool = Ethtool::open(interface.namespace.as_ref(), &interface.link.name)?;
         let features = ethtool.features()?;
         let Some(found) = features.iter().find(|one| one.name == feature) else {
@@ -201,6 +245,9 @@ impl Readiness {
             index: interface.link.index,
             feature: feature.to_owned(),
             was: found.on,
+            end_of: end_of
+                .map(|(site, link)| Ok((identity(site.namespace())?, link.index)))
+                .transpose()?,
         };
         // Whoever leaves last puts it back.
         let shared = all_changes()
@@ -237,18 +284,35 @@ pub(crate) fn undo(changes: &[Change]) {
     let namespaces = netns::findable();
     let leftover = |change: &&Change| !needed.iter().any(|one| one.concerns_the_same_as(change));
     for change in changes.iter().filter(leftover) {
-        let place = namespaces
-            .iter()
-            .find(|one| one.identity().1 == change.namespace);
         // Where the namespace or the interface is gone, there is nothing to put back.
-        if let Some(place) = place
-            && let Ok(Some(link)) = Netlink::inside(place)
-                .and_then(|mut netlink| netlink.find_link_by_index(change.index))
-            && let Ok(ethtool) = Ethtool::open(Some(place), &link.name)
+        if let Some(there) = change.interface(&namespaces)
+            && let Ok(ethtool) = Ethtool::open(there.namespace.as_ref(), &there.link.name)
         {
             let _ = ethtool.set_feature(&change.feature, change.was);
         }
     }
+}
+
+/// What was made ready on other interfaces and is no more, in words.
+pub(crate) fn lost(changes: &[Change]) -> Vec<String> {
+    if changes.is_empty() {
+        return Vec::new();
+    }
+    let namespaces = netns::findable();
+    let lost = changes.iter().filter_map(|change| change.lost(&namespaces));
+    lost.collect()
+}
+
+/// What is sent back does not arrive, as the program that was put on the other end is there no more.
+pub(crate) fn unheard(site: &Site) -> Option<String> {
+    let peer = other_end(site, &site.link().ok()?).ok()??;
+    let heard = peer.link.xdp.iter().any(|one| one.mode == XdpMode::Native);
+    (!heard).then(|| {
+        format!(
+            "the XDP program that trawl had put on {} is gone, and without one it takes nothing that is sent back",
+            label(&peer)
+        )
+    })
 }
 
 fn other_end(site: &Site, link: &Link) -> Result<Option<Peer>> {

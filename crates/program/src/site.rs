@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use trawl_kernel::netlink::{Link, Netlink};
-use trawl_kernel::netns::Namespace;
+use trawl_kernel::netns::{self, Namespace};
 use trawl_kernel::{Error, Result, bpffs};
 
 /// Trawl's own directory in the BPF file system.
@@ -50,6 +50,23 @@ impl Site {
     /// Whether the other one is in the same namespace.
     pub fn is_beside(&self, other: &Self) -> bool {
         self.namespace_id == other.namespace_id
+    }
+
+    /// The interface that such a directory of pins is of, if it is still there.
+    pub(crate) fn of_directory(path: &Path) -> Option<Self> {
+        let (_, index) = path.file_name()?.to_str()?.split_once('-')?;
+        let inode = namespace_of(path)?;
+        let namespace = match Namespace::current() {
+            Ok(here) if here.identity().1 == inode => None,
+            _ => Some(
+                netns::findable()
+                    .into_iter()
+                    .find(|one| one.identity().1 == inode)?,
+            ),
+        };
+        let mut netlink = Netlink::open(namespace.as_ref()).ok()?;
+        let link = netlink.find_link_by_index(index.parse().ok()?).ok()??;
+        Self::new(namespace, &link).ok()
     }
 
     /// All interfaces of a namespace.

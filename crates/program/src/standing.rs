@@ -51,6 +51,7 @@ impl Standing {
         };
         let mut all = read_all(&directory, &attached);
         all.retain(|one| one.attachment.is_some());
+        all.extend(moved_here(&directory, &attached));
         Ok(all)
     }
 
@@ -107,6 +108,23 @@ impl Standing {
         let link = bpffs::open_link(&self.directory.join(PEER_LINK)).ok()?;
         let attached = info::link(link.as_fd()).is_ok_and(|about| about.ifindex != 0);
         attached.then_some(link)
+    }
+
+    fn is_linked(&self) -> bool {
+        let about = self.link.as_ref().map(|link| info::link(link.as_fd()));
+        about.is_some_and(|about| {
+            about.is_ok_and(|about| about.ifindex != 0 && about.program == self.id)
+        })
+    }
+
+    /// What the program needs of other interfaces and has lost, in words.
+    pub fn lost(&self, site: &Site) -> Vec<String> {
+        let mut lost = ready::lost(&self.record.changes);
+        let had_link = bpffs::open_link(&self.directory.join(PEER_LINK)).is_ok();
+        if had_link && self.peer_link().is_none() {
+            lost.extend(ready::unheard(site));
+        }
+        lost
     }
 
     /// Takes it off the interface, with all that was made for it.
@@ -248,6 +266,38 @@ impl Drop for Pinned {
     }
 }
 
+/// The program that a link was made for, which attaches another one to the other end of its interface: its interface,
+/// where that can be found, its name and its number.
+pub(crate) fn helped_by(link: u32) -> Option<(Option<Site>, String, u32)> {
+    all_records().find_map(|(directory, record)| {
+        let held = bpffs::open_link(&directory.join(PEER_LINK)).ok()?;
+        if info::link(held.as_fd()).ok()?.id != link {
+            return None;
+        }
+        let id = directory.file_name()?.to_str()?.parse().ok()?;
+        Some((Site::of_directory(directory.parent()?), record.name, id))
+    })
+}
+
+/// Programs that are attached here and were put on the interface before it came into this namespace.
+fn moved_here(own: &Path, attached: &[XdpAttachment]) -> Vec<Standing> {
+    let others = || site::all_directories().into_iter().filter(|one| one != own);
+    let mut found = Vec::new();
+    for id in attached.iter().map(|one| one.program_id.to_string()) {
+        let Some(there) = others().find(|one| one.join(&id).join(RECORD).exists()) else {
+            continue;
+        };
+        // Somebody may have attached it to a second interface.
+        let is_there = |site: Site| {
+            on(&site).is_ok_and(|all| all.iter().any(|one| one.program_id.to_string() == id))
+        };
+        if !Site::of_directory(&there).is_some_and(is_there) {
+            found.extend(read_one(there.join(&id), attached));
+        }
+    }
+    found
+}
+
 /// What is switched for programs of trawl, on whatever interfaces they are.
 pub(crate) fn all_changes() -> Vec<Change> {
     all_records()
@@ -334,7 +384,8 @@ pub(crate) fn clear_away(site: &Site) {
 /// or the command that loaded them was killed half-way.
 pub(crate) fn sweep(lock: &Lock, attached: &[XdpAttachment]) {
     for one in read_all(lock.path(), attached) {
-        if one.attachment.is_none() {
+        // One whose link still attaches it went with its interface to another namespace.
+        if one.attachment.is_none() && !one.is_linked() {
             one.forget();
         }
     }

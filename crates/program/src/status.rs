@@ -77,6 +77,12 @@ pub struct About {
     pub held_by: Vec<String>,
     pub pins: Vec<PathBuf>,
     pub maps: Vec<u32>,
+    /// For one that trawl put on the other end of a veth: the program that cannot do without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub helps: Option<String>,
+    /// What it needs of other interfaces, was given by trawl, and has lost.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<String>,
     /// `None` while the kernel does not count, for members of a chain, which are counted with its head, and for a
     /// program that went while it was measured.
     pub runs: Option<Runs>,
@@ -148,12 +154,20 @@ impl Look {
             let link = link_of(site, present).and_then(|fd| info::link(fd.as_fd()).ok());
             if let Some(link) = &link {
                 program.take_holders(self.owners.of_link(link.id));
+                program.helps = standing::helped_by(link.id).map(|(site, name, id)| match site {
+                    Some(site) => format!("{name} (id {id}) on {}", site.label()),
+                    None => format!("{name} (id {id})"),
+                });
+            }
+            if let Some(ours) = standing.iter().find(|one| one.id() == program.id) {
+                program.lost = ours.lost(site);
             }
             let dispatcher = Dispatcher::read(program.id);
-            let kind = match (&dispatcher, &program.source) {
-                (Some(_), _) => Kind::Dispatcher,
-                (None, Some(_)) => Kind::Trawl,
-                (None, None) => Kind::Plain,
+            let is_ours = program.source.is_some() || program.helps.is_some();
+            let kind = match dispatcher {
+                Some(_) => Kind::Dispatcher,
+                None if is_ours => Kind::Trawl,
+                None => Kind::Plain,
             };
             programs.push(Attached {
                 mode: present.mode.name(),
@@ -229,6 +243,8 @@ impl Look {
             held_by: Vec::new(),
             pins: Vec::new(),
             maps: Vec::new(),
+            helps: None,
+            lost: Vec::new(),
             runs: None,
         };
         let is_it = |pin: &&Pinned| matches!(&pin.object, Object::Program(found) if found.id == id);

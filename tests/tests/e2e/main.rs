@@ -35,5 +35,6 @@ mod without;
 mod xdp_advice;
 mod xdp_chain;
 mod xdp_load;
+mod xdp_moved;
 mod xdp_refusals;
 mod xdp_status;

@@ -11,7 +11,7 @@ use trawl_program::stats::{Account, Outcome, Rate};
 use trawl_program::{Site, Standing};
 
 use crate::doctor::write_to_reader;
-use crate::units;
+use crate::{terminal, units};
 
 /// Shows what the bundled programs counted: packets and bytes by outcome
 #[derive(Debug, clap::Args)]
@@ -45,19 +45,29 @@ pub struct Counted {
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
+    for site in sites(args)? {
+        for standing in Standing::all(&site)? {
+            for lost in standing.lost(&site) {
+                terminal::say(&format!("{}: {lost}", site.label()));
+            }
+        }
+    }
     args.how.show(|| read(args))
 }
 
-fn read(args: &Args) -> Result<Vec<Counted>> {
-    let sites = if args.interfaces.is_empty() {
+fn sites(args: &Args) -> Result<Vec<Site>> {
+    if args.interfaces.is_empty() {
         let namespace = args.netns.as_deref().map(Namespace::open).transpose()?;
-        Site::all_in(namespace.as_ref())?
+        Site::all_in(namespace.as_ref())
     } else {
         let find = |text: &String| Site::find(text, args.netns.as_deref());
-        args.interfaces.iter().map(find).collect::<Result<_>>()?
-    };
+        args.interfaces.iter().map(find).collect()
+    }
+}
+
+fn read(args: &Args) -> Result<Vec<Counted>> {
     let mut found = Vec::new();
-    for site in &sites {
+    for site in &sites(args)? {
         let before = found.len();
         for standing in Standing::all(site)? {
             if let Some(account) = Account::read(&standing)? {

@@ -65,9 +65,11 @@ fn add_program(text: &mut String, attached: &Attached) {
         attached.mode,
         headline(&attached.program)
     );
-    let whose = match (attached.kind, &attached.program.source) {
-        (Kind::Dispatcher, _) => "libxdp's dispatcher, which runs those below".to_owned(),
-        (_, Some(source)) => format!("loaded by trawl from {source}"),
+    let About { source, helps, .. } = &attached.program;
+    let whose = match (attached.kind, source, helps) {
+        (Kind::Dispatcher, ..) => "libxdp's dispatcher, which runs those below".to_owned(),
+        (_, Some(source), _) => format!("loaded by trawl from {source}"),
+        (_, _, Some(other)) => format!("put there by trawl for {other}"),
         _ => "not loaded by trawl".to_owned(),
     };
     let way = match attached.link {
@@ -112,6 +114,12 @@ fn add_details(text: &mut String, program: &About) {
     }
     if let Some(runs) = &program.runs {
         let _ = writeln!(text, "          {}", runs_in_words(runs));
+    }
+    for lost in &program.lost {
+        let _ = writeln!(
+            text,
+            "          {lost}; loading it once more, with --replace, mends that"
+        );
     }
 }
 

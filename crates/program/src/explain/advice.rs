@@ -162,6 +162,17 @@ pub fn on_libbpf(says: &str) -> Option<&'static str> {
             "this kernel does not have it: declare it __weak, and ask for it before it is used (bpf_ksym_exists())",
         );
     }
+    if says.contains("failed to open system Kconfig") {
+        return Some(
+            "it asks how the kernel was configured, which is read from /proc/config.gz or /boot/config-$(uname -r)",
+        );
+    }
+    if says.contains("failed to initialize slot") {
+        return Some(
+            "where programs stand behind a dispatcher, the kernel does not let the one that jumps be jumped to: \
+             --tappable loads it by itself",
+        );
+    }
     says.contains("incompatible with vmlinux").then_some(
         "this kernel has a function of that name with other arguments: declare it as vmlinux.h does (bpftool btf dump \
          file /sys/kernel/btf/vmlinux format c)",

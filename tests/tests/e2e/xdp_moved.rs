@@ -1,0 +1,166 @@
+//! What programs of trawl need of other interfaces, when these change under them: told by status and stats, and put back
+//! on unload wherever the interface is by then.
+
+use trawl_tests::witness::{nothing_attached, output, run, xdp_on};
+use trawl_tests::xdp::{CleanUp, all_gone, fails, programs_on, status_of, succeeds};
+use trawl_tests::{Lab, trawl};
+
+/// One more namespace, gone when dropped, with all that is in it.
+struct Elsewhere(String);
+
+impl Elsewhere {
+    fn beside(lab: &Lab) -> Self {
+        let name = format!("{}-far", lab.pair.a.name);
+        run("ip", &["netns", "add", &name]);
+        Self(name)
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        output("ip", &["netns", "del", &self.0]);
+    }
+}
+
+/// Whether ethtool shows a feature to be on.
+fn is_on(namespace: &str, interface: &str, feature: &str) -> bool {
+    let shown = run(
+        "ip",
+        &["netns", "exec", namespace, "ethtool", "-k", interface],
+    );
+    let line = shown.lines().find(|line| line.trim().starts_with(feature));
+    line.unwrap_or_else(|| panic!("{feature} in: {shown}"))
+        .contains(": on")
+}
+
+#[test]
+fn what_helps_a_program_is_told_and_its_loss_too() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (near, far) = (lab.receiver(), lab.sender());
+    succeeds(&["xdp", "load", &near, "tx"]);
+    let id = programs_on(&near)[0]["id"].to_string();
+    let shown = status_of(&far)["programs"][0].clone();
+    assert_eq!(shown["kind"], "trawl");
+    assert_eq!(shown["helps"], format!("trawl_tx (id {id}) on {near}"));
+    let text = succeeds(&["xdp", "status", "-i", &far]);
+    assert!(text.contains("put there by trawl for trawl_tx"), "{text}");
+    fails(
+        &["xdp", "unload", &far],
+        1,
+        &["trawl_tx", &format!("trawl xdp unload {near} {id}")],
+    );
+
+    run(
+        "bpftool",
+        &["link", "detach", "id", &shown["link"].to_string()],
+    );
+    assert_eq!(xdp_on(&lab.pair.a), None);
+    let text = succeeds(&["xdp", "status", "-i", &near]);
+    assert!(
+        text.contains("is gone") && text.contains("--replace"),
+        "{text}"
+    );
+    let lost = programs_on(&near)[0]["lost"].clone();
+    assert_eq!(lost.as_array().map(Vec::len), Some(1), "{lost}");
+    let stats = trawl(&["xdp", "stats", &near]);
+    let said = String::from_utf8_lossy(&stats.stderr);
+    assert!(stats.status.success() && said.contains("is gone"), "{said}");
+    // A switched feature is one more.
+    let name = lab.pair.a.interface.as_str();
+    run(
+        "ip",
+        &[
+            "netns",
+            "exec",
+            &lab.pair.a.name,
+            "ethtool",
+            "-K",
+            name,
+            "tx-checksum-ip-generic",
+            "on",
+        ],
+    );
+    let text = succeeds(&["xdp", "status", "-i", &near]);
+    assert!(
+        text.contains("tx-checksum-ip-generic is on again on"),
+        "{text}"
+    );
+
+    succeeds(&["xdp", "load", &near, "tx", "--replace"]);
+    assert!(xdp_on(&lab.pair.a).is_some());
+    assert!(programs_on(&near)[0]["lost"].is_null());
+    succeeds(&["xdp", "unload", &near]);
+    nothing_attached(&lab.pair.a);
+    all_gone(&lab, &[], &[]);
+}
+
+#[test]
+fn what_was_switched_is_found_in_another_namespace() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let elsewhere = Elsewhere::beside(&lab);
+    let (near, far) = (lab.receiver(), &lab.pair.a);
+    assert!(is_on(&far.name, &far.interface, "tx-checksum-ip-generic"));
+    succeeds(&["xdp", "load", &near, "tx"]);
+    assert!(!is_on(&far.name, &far.interface, "tx-checksum-ip-generic"));
+    run(
+        "ip",
+        &[
+            "-n",
+            &far.name,
+            "link",
+            "set",
+            &far.interface,
+            "netns",
+            &elsewhere.0,
+        ],
+    );
+    let shown = status_of(&format!("{}:{}", elsewhere.0, far.interface));
+    assert_eq!(shown["programs"][0]["name"], "trawl_pass");
+    succeeds(&["xdp", "unload", &near]);
+    assert!(is_on(
+        &elsewhere.0,
+        &far.interface,
+        "tx-checksum-ip-generic"
+    ));
+    let text = succeeds(&["xdp", "status", "--netns", &elsewhere.0]);
+    assert_eq!(text, "no XDP programs\n");
+    all_gone(&lab, &[], &[]);
+}
+
+#[test]
+fn a_program_goes_with_its_interface() {
+    let Some(lab) = Lab::open() else { return };
+    let elsewhere = Elsewhere::beside(&lab);
+    let (near, station) = (lab.receiver(), &lab.pair.b);
+    succeeds(&["xdp", "load", &near, "drop"]);
+    let id = programs_on(&near)[0]["id"].as_u64().expect("a number");
+    run(
+        "ip",
+        &[
+            "-n",
+            &station.name,
+            "link",
+            "set",
+            &station.interface,
+            "netns",
+            &elsewhere.0,
+        ],
+    );
+    let moved = format!("{}:{}", elsewhere.0, station.interface);
+    let _clean = CleanUp(moved.clone());
+    let program = programs_on(&moved)[0].clone();
+    assert_eq!(
+        (&program["source"], program["id"].as_u64()),
+        (&"drop".into(), Some(id))
+    );
+    // Looking at the namespace that it left takes nothing away.
+    succeeds(&["xdp", "status", "--netns", &station.name, &elsewhere.0]);
+    let stats = succeeds(&["xdp", "stats", &moved]);
+    assert!(stats.contains("drop"), "{stats}");
+    succeeds(&["xdp", "unload", &moved]);
+    trawl_tests::witness::wait_unloaded(id);
+    let left = trawl_tests::xdp::pins_of(station);
+    assert!(!std::path::Path::new(&left).exists(), "{left}");
+}
