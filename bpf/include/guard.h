@@ -12,15 +12,19 @@
  *   hits          counts for each rule, once for each CPU
  *   definitions   what user space remembers of each rule; the program never looks there
  *
- * A word is one step of a search: a number of 32 bits, and behind it four bytes. Offset and shift say which bits of one
- * half of the key choose among the entries of the table that begins at word number `at`; a shift of zero ends the
- * search. So a table is as wide as the rules are dense: the number of steps hardly grows with the number of rules.
+ * A word is one step of a search. A step takes some bits out of one half of the key, which choose among the entries of
+ * the table that begins at word number `at`; without a shift the search is over. So a table is as wide as the rules are
+ * dense: the number of steps hardly grows with the number of rules. From its lowest bits on a word has
  *
- *   at      the table; or, with shift zero, what was found
- *   kind    what was found is of this kind
- *   half    1: the key's second half counts, not its first
- *   offset  bits to skip in it
- *   shift   64, less the bits that choose
+ *   at      32 bits: the table; or, at the end of a search, what was found
+ *   kind    8 bits: what was found is of this kind
+ *   half    8 bits: 1 if the key's second half counts, not its first
+ *   offset  8 bits: bits to skip in it
+ *   shift   8 bits: 64, less the bits that choose
+ *
+ * What all packets touch stands aside of where drivers put packets into their pages, mostly the beginning: each of those
+ * lies in another page, but at the same place in it, and so pushes what lies there in other pages out of the cache. A
+ * set's header stands GUARD_ASIDE behind the beginning of a page for that, and so do the counters.
  */
 #ifndef TRAWL_GUARD_H
 #define TRAWL_GUARD_H
@@ -28,6 +32,14 @@
 #include <linux/types.h>
 
 #define GUARD_LINE 64
+#define GUARD_PAGE 4096
+#define GUARD_ASIDE 1536
+/* In numbers: what is in front of it. */
+#define GUARD_BEFORE 192
+#define GUARD_WORD_KIND 32
+#define GUARD_WORD_HALF 40
+#define GUARD_WORD_OFFSET 48
+#define GUARD_WORD_SHIFT 56
 /* The line of the first rule. */
 #define GUARD_RULES 1
 /* What a search ends with: nothing (the word is zero), the line of a prefix or of a rule, or a list of rules. */
@@ -46,8 +58,9 @@
 /* The last entry of a list. */
 #define GUARD_LAST 0x80000000
 
-#define GUARD_DENY 0
-#define GUARD_ALLOW 1
+/* As the fates of the packets. */
+#define GUARD_ALLOW 0
+#define GUARD_DENY 1
 
 #define GUARD_TCP_ANY 0
 /* Asks for a connection: SYN without ACK. */
@@ -71,8 +84,9 @@
 #define GUARD_DISCOVERY 7
 #define GUARD_FATES 8
 
-/* The first line of an arena that rule sets are put into. */
+/* The beginning of an arena that rule sets are put into. */
 struct guard_arena {
+	__u64 before[GUARD_BEFORE];
 	/* The line where the set begins that holds now, zero for none. One store replaces it. */
 	__u32 current;
 	/* That of the one before, as long as its counts are not carried over. For user space. */
@@ -85,10 +99,11 @@ struct guard_header {
 	__u64 sources[2];
 	/* Where the search for an interface's default begins; its number is the key. */
 	__u64 defaults;
-	/* Lines: the first line of hits; lines of hits for each CPU, and for how many CPUs. One more block of hits
-	 * follows for the CPUs that came up later, which share it. */
+	/* Where a CPU's hits of a rule are found: their number among all hits of the set is this one, and that of the
+	 * line of the rule, and so many for each CPU before. One more block of hits follows for the CPUs that came up
+	 * later, which share it. */
 	__u32 hits;
-	__u32 hit_lines;
+	__u32 hits_of_cpu;
 	__u32 cpus;
 	/* For user space. */
 	__u32 definitions;
@@ -111,7 +126,11 @@ struct guard_prefix {
 	__u64 destinations;
 	/* The line of the next shorter prefix around this one, zero for none. */
 	__u32 parent;
-	__u32 padding[3];
+	/* For a source, if there is but one rule about it and nothing but the services has to be looked at: its line and
+	 * its action, or GUARD_FATES where the services have to be looked at. Else there is no line here. */
+	__u32 rule;
+	__u32 action;
+	__u32 padding;
 };
 
 /* A rule, without its prefixes: those are known where it is found.
@@ -133,9 +152,7 @@ struct guard_rule {
 	/* Time between packets of one source, in 1/16 ns; 0: no limit. */
 	__u64 interval;
 	__u32 id;
-	/* Nothing but services and time have to be looked at: no TCP state, interface or rate. */
-	__u32 plain;
-	__u32 padding[2];
+	__u32 padding[3];
 };
 
 struct guard_hits {
@@ -182,14 +199,25 @@ struct guard_totals {
 	__u64 packets[GUARD_FATES];
 };
 
-/* CPUs that have totals of their own; all others share the last ones. */
+/* CPUs that have totals of their own; all others share the last ones. Those of so many are in one page. */
 #define GUARD_CPUS 512
+#define GUARD_CPUS_IN_PAGE 32
+#define GUARD_BEHIND 64
 
-_Static_assert(sizeof(struct guard_arena) == GUARD_LINE, "the arena's beginning fills a line");
+struct guard_totals_page {
+	__u64 before[GUARD_BEFORE];
+	struct guard_totals cpus[GUARD_CPUS_IN_PAGE];
+	__u64 behind[GUARD_BEHIND];
+};
+
+_Static_assert(GUARD_ALLOW == GUARD_RULE_ALLOWED && GUARD_DENY == GUARD_RULE_DENIED, "an action is a fate");
+_Static_assert(GUARD_ASIDE == GUARD_BEFORE * sizeof(__u64), "one in bytes, one in numbers");
+_Static_assert(sizeof(struct guard_arena) == GUARD_ASIDE + GUARD_LINE, "what all packets look at fills a line");
 _Static_assert(sizeof(struct guard_header) == GUARD_LINE, "the header fills a line");
 _Static_assert(sizeof(struct guard_prefix) == GUARD_LINE, "a prefix fills a line");
 _Static_assert(sizeof(struct guard_rule) == GUARD_LINE, "a rule fills a line");
 _Static_assert(sizeof(struct guard_definition) == 2 * GUARD_LINE, "a definition fills two lines");
 _Static_assert(sizeof(struct guard_totals) == GUARD_LINE, "the totals fill a line");
+_Static_assert(sizeof(struct guard_totals_page) == GUARD_PAGE, "the totals of some CPUs fill a page");
 
 #endif

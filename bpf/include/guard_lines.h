@@ -11,15 +11,6 @@
 #include <bpf/bpf_helpers.h>
 #include "guard.h"
 
-/* In numbers of 64 bits where user space looks at it. */
-struct word {
-	__u32 at;
-	__u8 kind;
-	__u8 half;
-	__u8 offset;
-	__u8 shift;
-};
-
 #ifdef GUARD_IN_ARRAY
 
 #define __rules
@@ -86,6 +77,8 @@ static __always_inline bool find_rules(rules_t *rules)
 	asm volatile("" :: "r"(&guard_set));
 	first = ((volatile struct guard_arena __rules *)0)->current;
 	*rules = first * GUARD_LINE;
+	/* Or the compiler would begin anew with `first` for each line. */
+	asm("" : "+r"(*rules));
 	return first;
 }
 
@@ -103,6 +96,5 @@ static __always_inline void __rules *element(rules_t rules, __u32 number, __u32 
 #define ELEMENT(rules, type, number) ((const type __rules *)element(rules, number, sizeof(type)))
 /* The same, to be written to. */
 #define COUNTER(rules, type, number) ((type __rules *)element(rules, number, sizeof(type)))
-#define WORD(member) ((const struct word __rules *)&(member))
 
 #endif

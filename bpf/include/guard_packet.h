@@ -41,7 +41,6 @@ struct packet {
 	/* As in struct guard_rule, with the bit for fragments. */
 	__u32 service;
 	__u32 tcp;
-	__u32 ifindex;
 	bool ipv6;
 	/* Neighbour discovery from this link: without it there is no IPv6 at all. */
 	bool discovery;

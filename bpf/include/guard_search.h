@@ -14,7 +14,8 @@
 #include "guard_lines.h"
 #include "guard_packet.h"
 
-#define HITS_IN_LINE (GUARD_LINE / sizeof(struct guard_hits))
+/* The interface that this program is on. */
+const volatile __u32 guard_ifindex = 0;
 
 /* When the next packet of a source is due under a rule's rate limit. */
 struct {
@@ -49,17 +50,38 @@ struct view {
 	struct search *search;
 };
 
-/* Follows the branches that a key chooses, to the word where they end; a key that is not `wide` has no second half. */
-static __always_inline const struct word __rules *walk(rules_t rules, const struct word __rules *word, const __u64 *key,
-						       bool wide)
+static __always_inline __u32 kind_of(__u64 word)
 {
-	for (int left = GUARD_DEEPEST; word->shift && left; left--) {
-		__u64 half = wide && word->half ? key[1] : key[0];
+	return word >> GUARD_WORD_KIND & 0xff;
+}
 
-		word = ELEMENT(rules, struct word, word->at + (__u32)(half << word->offset >> word->shift));
-		if (MISSING(word))
-			break;
-	}
+static __always_inline bool is_branch(__u64 word)
+{
+	return word >> GUARD_WORD_SHIFT;
+}
+
+/* Of a shift's distance no more than six bits count, and need not be cut out for that. */
+static __always_inline __u64 bits_from(__u64 half, __u64 offset, __u64 shift)
+{
+	asm("%0 <<= %1" : "+r"(half) : "r"(offset));
+	asm("%0 >>= %1" : "+r"(half) : "r"(shift));
+	return half;
+}
+
+/* The word that the key chooses in a branch's table. */
+static __always_inline __u64 follow(rules_t rules, __u64 word, __u64 half)
+{
+	__u64 chosen = bits_from(half, word >> GUARD_WORD_OFFSET, word >> GUARD_WORD_SHIFT);
+	const __u64 __rules *next = ELEMENT(rules, __u64, (__u32)word + (__u32)chosen);
+
+	return MISSING(next) ? 0 : *next;
+}
+
+/* Follows the branches that a key chooses, to the word where they end; a key that is not `wide` has no second half. */
+static __always_inline __u64 walk(rules_t rules, __u64 word, const __u64 *key, bool wide)
+{
+	for (int left = GUARD_DEEPEST; is_branch(word) && left; left--)
+		word = follow(rules, word, wide && word >> GUARD_WORD_HALF & 1 ? key[1] : key[0]);
 	return word;
 }
 
@@ -72,19 +94,23 @@ static __always_inline bool covers(const struct guard_prefix __rules *prefix, co
 }
 
 /* Makes the rules of one prefix the ones to try. */
-static __always_inline void open_list(struct view *view, const struct word __rules *services)
+static __always_inline void open_list(struct view *view, __u64 services)
 {
 	struct search *search = view->search;
 	const __u64 key = (__u64)search->packet.service << (64 - GUARD_SERVICE_BITS);
-	const struct word __rules *found = walk(view->rules, services, &key, false);
+	const __u64 found = walk(view->rules, services, &key, false);
 
-	if (MISSING(found))
-		return;
-	if (found->kind == GUARD_FOUND_LIST) {
-		search->list = found->at;
-	} else {
-		search->rule = found->at;
-		search->certain = found->kind == GUARD_FOUND_LINE ? 0 : found->kind;
+	switch (kind_of(found)) {
+	case GUARD_FOUND_LIST:
+		search->list = found;
+		break;
+	case GUARD_FOUND_LINE:
+		search->rule = found;
+		search->certain = 0;
+		break;
+	default:
+		search->rule = found;
+		search->certain = kind_of(found);
 	}
 }
 
@@ -92,7 +118,6 @@ static __always_inline bool open_prefix(struct view *view)
 {
 	struct search *search = view->search;
 	const struct guard_prefix __rules *prefix;
-	const struct word __rules *found;
 
 	if (search->destination) {
 		prefix = ELEMENT(view->rules, struct guard_prefix, search->destination);
@@ -100,7 +125,7 @@ static __always_inline bool open_prefix(struct view *view)
 			return false;
 		search->destination = prefix->parent;
 		if (covers(prefix, search->packet.destination))
-			open_list(view, WORD(prefix->services));
+			open_list(view, prefix->services);
 		return true;
 	}
 	if (search->own) {
@@ -108,7 +133,7 @@ static __always_inline bool open_prefix(struct view *view)
 		if (MISSING(prefix))
 			return false;
 		search->own = 0;
-		open_list(view, WORD(prefix->services));
+		open_list(view, prefix->services);
 		return true;
 	}
 	prefix = ELEMENT(view->rules, struct guard_prefix, search->source);
@@ -116,8 +141,7 @@ static __always_inline bool open_prefix(struct view *view)
 		return false;
 	if (covers(prefix, search->packet.source)) {
 		search->own = search->source;
-		found = walk(view->rules, WORD(prefix->destinations), search->packet.destination, true);
-		search->destination = MISSING(found) ? 0 : found->at;
+		search->destination = walk(view->rules, prefix->destinations, search->packet.destination, true);
 	}
 	search->source = prefix->parent;
 	return true;
@@ -128,11 +152,16 @@ static __always_inline bool in_range(__u32 service, __u32 first, __u32 last)
 	return first <= service && service <= last;
 }
 
+static __always_inline bool holds_for(const struct guard_rule __rules *rule, __u32 service)
+{
+	return in_range(service, rule->first, rule->last) || in_range(service, rule->other_first, rule->other_last);
+}
+
 static __always_inline bool applies(const struct guard_rule __rules *rule, const struct packet *packet)
 {
 	__u32 service = packet->service;
 
-	if (rule->ifindex && rule->ifindex != packet->ifindex)
+	if (rule->ifindex && rule->ifindex != guard_ifindex)
 		return false;
 	if (service >> 24) {
 		service = service >> 16 & 0xff;
@@ -141,7 +170,7 @@ static __always_inline bool applies(const struct guard_rule __rules *rule, const
 	}
 	if (rule->tcp && rule->tcp != packet->tcp)
 		return false;
-	return in_range(service, rule->first, rule->last) || in_range(service, rule->other_first, rule->other_last);
+	return holds_for(rule, service);
 }
 
 /* Whether this packet is one too many from its source. An IPv6 source is a network of 64 bits: whoever has one
@@ -179,9 +208,8 @@ static __always_inline void count_hit(rules_t rules, const struct guard_header _
 				      bool limited)
 {
 	bool own = cpu < header->cpus;
-	__u32 block = header->hits + (own ? cpu : header->cpus) * header->hit_lines;
-	struct guard_hits __rules *hits = COUNTER(rules, struct guard_hits,
-						  block * HITS_IN_LINE + rule - GUARD_RULES);
+	__u32 number = header->hits + (own ? cpu : header->cpus) * header->hits_of_cpu + rule;
+	struct guard_hits __rules *hits = COUNTER(rules, struct guard_hits, number);
 	__u64 __rules *hit;
 
 	if (MISSING(hits))
@@ -219,7 +247,7 @@ static __always_inline bool decides(struct view *view)
 		if (rule->interval && !allowed && !over)
 			return false;
 	}
-	search->fate = over ? GUARD_OVER_RATE : allowed ? GUARD_RULE_ALLOWED : GUARD_RULE_DENIED;
+	search->fate = over ? GUARD_OVER_RATE : rule->action;
 	count_hit(view->rules, view->header, bpf_get_smp_processor_id(), search->rule, allowed && over);
 	return true;
 }
@@ -230,11 +258,7 @@ static long step(__u32 turn, struct view *view)
 	struct search *search = view->search;
 
 	(void)turn;
-	if (search->rule) {
-		if (decides(view))
-			return 1;
-		search->rule = 0;
-	} else if (search->list) {
+	if (!search->rule && search->list) {
 		const __u32 __rules *entry = ELEMENT(view->rules, __u32, search->list);
 
 		if (MISSING(entry))
@@ -242,33 +266,33 @@ static long step(__u32 turn, struct view *view)
 		search->rule = *entry & ~GUARD_LAST;
 		search->certain = 0;
 		search->list = *entry & GUARD_LAST ? 0 : search->list + 1;
-	} else {
-		return !open_prefix(view);
 	}
+	if (!search->rule)
+		return !open_prefix(view);
+	if (decides(view))
+		return 1;
+	search->rule = 0;
 	return 0;
 }
 
 /* No rule decided: what the interface's default is. `discovery` is let through all the same. */
-static __always_inline __u32 by_default(rules_t rules, const struct guard_header __rules *header, __u32 ifindex,
+static __always_inline __u32 by_default(rules_t rules, const struct guard_header __rules *header, __u32 cpu,
 					bool discovery)
 {
-	const __u64 key = (__u64)ifindex << 32;
-	const struct word __rules *found = walk(rules, WORD(header->defaults), &key, false);
-	const struct guard_rule __rules *rule;
-	__u32 at;
+	const __u64 key = (__u64)guard_ifindex << 32;
+	__u32 at = walk(rules, header->defaults, &key, false);
+	const struct guard_rule __rules *rule = ELEMENT(rules, struct guard_rule, at);
 
-	if (MISSING(found) || !found->at)
-		return GUARD_DEFAULT_ALLOWED;
-	at = found->at;
-	rule = ELEMENT(rules, struct guard_rule, at);
-	if (MISSING(rule) || rule->ifindex != ifindex)
+	if (!at || MISSING(rule) || rule->ifindex != guard_ifindex)
 		return GUARD_DEFAULT_ALLOWED;
 	if (rule->action == GUARD_DENY && discovery)
 		return GUARD_DISCOVERY;
-	count_hit(rules, header, bpf_get_smp_processor_id(), at, false);
+	count_hit(rules, header, cpu, at, false);
 	return rule->action == GUARD_ALLOW ? GUARD_DEFAULT_ALLOWED : GUARD_DEFAULT_DENIED;
 }
 
+/* Most searches are over by then, and need not pay for calls. */
+#define USUAL_STEPS 16
 /* More than the longest search takes: the kernel's limit. */
 #define STEPS (8 << 20)
 
@@ -278,7 +302,6 @@ __noinline int judge(struct search *search)
 {
 	struct view view = { .search = search };
 	const struct guard_header __rules *header;
-	const struct word __rules *found;
 
 	if (!search)
 		return GUARD_MALFORMED;
@@ -288,15 +311,17 @@ __noinline int judge(struct search *search)
 	if (MISSING(header))
 		return GUARD_DEFAULT_ALLOWED;
 	view.header = header;
-	found = walk(view.rules, search->packet.ipv6 ? WORD(header->sources[1]) : WORD(header->sources[0]),
-		     search->packet.source, true);
-	if (MISSING(found))
-		return GUARD_DEFAULT_ALLOWED;
-	search->source = found->at;
+	search->source = walk(view.rules, search->packet.ipv6 ? header->sources[1] : header->sources[0],
+			      search->packet.source, true);
+	for (int turn = 0; turn < USUAL_STEPS; turn++) {
+		if (step(turn, &view))
+			goto over;
+	}
 	bpf_loop(STEPS, step, &view, 0);
+over:
 	if (search->fate != GUARD_FATES)
 		return search->fate;
-	return by_default(view.rules, header, search->packet.ifindex, search->packet.discovery);
+	return by_default(view.rules, header, bpf_get_smp_processor_id(), search->packet.discovery);
 }
 
 #endif

@@ -1,5 +1,5 @@
-//! `guard-rules`: the guard with few and with many rules beside the bare drop, in one run, taking turns: does the
-//! number of rules cost anything, and how much does the guard cost at all.
+//! `guard-rules`: the guard with few and with many rules beside the bare drop, in one run, taking turns with it: does
+//! the number of rules cost anything, and how much does the guard cost at all.
 
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
@@ -8,17 +8,18 @@ use std::time::Instant;
 use serde::Serialize;
 use trawl_kernel::bpf::test_run;
 use trawl_kernel::{Error, Result, host, process};
-use trawl_program::Site;
 use trawl_program::attach::Wish;
 use trawl_program::guard::rule::Ports;
 use trawl_program::guard::{Action, Care, Draft, Guard, Match, Prefix};
+use trawl_program::{Site, Standing};
 
 use super::Spread;
 use crate::program::{Does, Loaded};
 use crate::sender::{Engine, Job, send};
 use crate::{Pair, PairOptions, frame};
 
-const REPEAT: u32 = 1_000_000;
+/// Test runs of the program alone, in each turn.
+const REPEAT: u32 = 200_000;
 const UDP: u8 = 17;
 const DISCARD: u16 = 9;
 /// Spreads numbers over all there are: Knuth's multiplicative hashing.
@@ -43,8 +44,7 @@ enum Contender {
     Services(u32),
 }
 
-const CONTENDERS: [Contender; 5] = [
-    Contender::Bare,
+const GUARDED: [Contender; 4] = [
     Contender::Addresses(10),
     Contender::Addresses(10_000),
     Contender::Addresses(100_000),
@@ -65,7 +65,7 @@ pub struct Run {
     /// From rules in memory to rules in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rules_seconds: Option<f64>,
-    /// Of the bare drop's in the same repetition.
+    /// Of the bare drop's right before it or behind it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub of_bare: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -110,27 +110,59 @@ pub struct Outcome {
 pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Outcome> {
     let conditions = Conditions::of(plan);
     let (mut runs, mut failures) = (Vec::new(), Vec::new());
+    progress("setting up");
+    let mut bare = Stand::new(Contender::Bare, plan)?;
+    let mut stands = Vec::new();
+    for one in GUARDED {
+        match Stand::new(one, plan) {
+            Ok(stand) => stands.push(stand),
+            Err(why) => failures.push(format!("{} did not run: {why}", one.name())),
+        }
+    }
     for repetition in 1..=plan.repetitions {
-        for one in CONTENDERS {
-            let label = format!("repetition {repetition}: {}", one.name());
+        for stand in &mut stands {
+            let label = format!("repetition {repetition}: {}", stand.contender.name());
             progress(&label);
-            match one.run(plan, repetition) {
-                Ok(run) => runs.push(run),
+            match pair(&mut bare, stand, plan, repetition) {
+                Ok(pair) => runs.extend(pair),
                 Err(why) => failures.push(format!("{label} did not run: {why}")),
             }
         }
     }
-    relate(&mut runs);
+    for stand in stands {
+        if let Err(why) = stand.end() {
+            failures.push(why.to_string());
+        }
+    }
     Ok(Outcome {
         experiment: "guard-rules",
         conditions,
-        medians: CONTENDERS
-            .iter()
+        medians: std::iter::once(Contender::Bare)
+            .chain(GUARDED)
             .filter_map(|one| median(&one.name(), &runs))
             .collect(),
         runs,
         failures,
     })
+}
+
+/// The bare drop and one with the guard, right after each other, since machines are not equally fast all the time; who
+/// is first changes.
+fn pair(bare: &mut Stand, guarded: &mut Stand, plan: &Plan, repetition: u32) -> Result<[Run; 2]> {
+    let (bare, mut guarded) = match repetition % 2 {
+        0 => {
+            let guarded = guarded.flood(plan, repetition)?;
+            (bare.flood(plan, repetition)?, guarded)
+        }
+        _ => (
+            bare.flood(plan, repetition)?,
+            guarded.flood(plan, repetition)?,
+        ),
+    };
+    guarded.of_bare = Some(guarded.dropped_per_second / bare.dropped_per_second);
+    guarded.of_bare_by_cpu_time =
+        Some(guarded.dropped_per_cpu_second / bare.dropped_per_cpu_second);
+    Ok([bare, guarded])
 }
 
 impl Conditions {
@@ -162,39 +194,6 @@ impl Contender {
         }
     }
 
-    fn run(self, plan: &Plan, repetition: u32) -> Result<Run> {
-        let lab = Pair::new(&PairOptions::default())?;
-        let frame = frame::udp_from(lab.a.mac, plan.frame_bytes)?;
-        if self == Self::Bare {
-            let program = Loaded::native(Does::Drop, &lab.b)?;
-            let program_ns = time(program.program(), &frame)?;
-            return self.flood(plan, repetition, &lab, &frame, program_ns, None);
-        }
-        let guard = Guard::find_or_make(Some(&lab.b.namespace))?;
-        let drafts = self.drafts(lab.a.ipv4);
-        let start = Instant::now();
-        guard.change(Care::Without, |set| {
-            set.replace_all(drafts);
-            Ok(())
-        })?;
-        let took = start.elapsed().as_secs_f64();
-        let site = Site::find(&format!("{}:{}", lab.b.name, lab.b.interface), None)?;
-        let standing = guard.load(&site, None, &Wish::default(), Care::Without)?;
-        let program_ns = time(standing.program()?.as_fd(), &frame)?;
-        let before = decided(&guard)?;
-        let run = self.flood(plan, repetition, &lab, &frame, program_ns, Some(took));
-        let dropped = decided(&guard)? - before;
-        guard.unload(&site)?;
-        let run = run?;
-        match dropped == run.sent {
-            true => Ok(run),
-            false => Err(Error::failed(
-                format!("{} frames were sent", run.sent),
-                format!("the rules dropped {dropped}"),
-            )),
-        }
-    }
-
     /// The sender's address stands in the middle of others.
     fn drafts(self, sender: Ipv4Addr) -> Vec<Draft> {
         let (count, service) = match self {
@@ -222,40 +221,107 @@ impl Contender {
         };
         addresses.map(draft).collect()
     }
+}
 
-    fn flood(
-        self,
-        plan: &Plan,
-        repetition: u32,
-        lab: &Pair,
-        frame: &[u8],
-        program_ns: f64,
-        rules_seconds: Option<f64>,
-    ) -> Result<Run> {
+/// Two hosts, and on the second one what drops the first one's frames.
+struct Stand {
+    contender: Contender,
+    // In this order they go.
+    program: Dropping,
+    lab: Pair,
+    frame: Vec<u8>,
+    rules_seconds: Option<f64>,
+    /// Frames sent to it, and test runs.
+    shown: u64,
+}
+
+enum Dropping {
+    Bare(Loaded),
+    Guard(Guard, Site, Standing),
+}
+
+impl Dropping {
+    fn program_ns(&self, frame: &[u8]) -> Result<f64> {
+        match self {
+            Self::Bare(loaded) => time(loaded.program(), frame),
+            Self::Guard(_, _, standing) => time(standing.program()?.as_fd(), frame),
+        }
+    }
+}
+
+impl Stand {
+    fn new(contender: Contender, plan: &Plan) -> Result<Self> {
+        let lab = Pair::new(&PairOptions::default())?;
+        let frame = frame::udp_from(lab.a.mac, plan.frame_bytes)?;
+        let (program, rules_seconds) = match contender {
+            Contender::Bare => (Dropping::Bare(Loaded::native(Does::Drop, &lab.b)?), None),
+            _ => {
+                let guard = Guard::find_or_make(Some(&lab.b.namespace))?;
+                let drafts = contender.drafts(lab.a.ipv4);
+                let start = Instant::now();
+                guard.change(Care::Without, |set| {
+                    set.replace_all(drafts);
+                    Ok(())
+                })?;
+                let took = start.elapsed().as_secs_f64();
+                let site = Site::find(&format!("{}:{}", lab.b.name, lab.b.interface), None)?;
+                let standing = guard.load(&site, None, &Wish::default(), Care::Without)?;
+                (Dropping::Guard(guard, site, standing), Some(took))
+            }
+        };
+        Ok(Self {
+            contender,
+            program,
+            lab,
+            frame,
+            rules_seconds,
+            shown: 0,
+        })
+    }
+
+    fn flood(&mut self, plan: &Plan, repetition: u32) -> Result<Run> {
+        let program_ns = self.program.program_ns(&self.frame)?;
         let own = || process::cpu_seconds(std::process::id());
         let before = own();
         let sent = send(&Job {
-            namespace: Some(&lab.a.namespace),
-            interface: &lab.a.interface,
-            frames: &[frame.to_vec()],
+            namespace: Some(&self.lab.a.namespace),
+            interface: &self.lab.a.interface,
+            frames: std::slice::from_ref(&self.frame),
             count: plan.frames,
             engine: Engine::Live,
             rate: None,
             cpu: Some(plan.cpu),
         })?;
         let cpu_seconds = own() - before;
+        self.shown += u64::from(REPEAT) + sent.packets;
         Ok(Run {
-            what: self.name(),
+            what: self.contender.name(),
             repetition,
             sent: sent.packets,
             seconds: sent.took.as_secs_f64(),
             dropped_per_second: sent.per_second(),
             dropped_per_cpu_second: sent.packets as f64 / cpu_seconds.max(f64::EPSILON),
             program_ns,
-            rules_seconds,
+            rules_seconds: self.rules_seconds,
             of_bare: None,
             of_bare_by_cpu_time: None,
         })
+    }
+
+    /// The rules must have seen everything.
+    fn end(self) -> Result<()> {
+        let Dropping::Guard(guard, site, _) = &self.program else {
+            return Ok(());
+        };
+        let dropped = decided(guard);
+        guard.unload(site)?;
+        match dropped? {
+            dropped if dropped == self.shown => Ok(()),
+            dropped => Err(Error::failed(
+                format!("{}: {} frames were sent", self.contender.name(), self.shown),
+                format!("the rules dropped {dropped}"),
+            )),
+        }
     }
 }
 
@@ -273,32 +339,6 @@ fn time(program: std::os::fd::BorrowedFd<'_>, frame: &[u8]) -> Result<f64> {
     let answer = test_run::xdp(program, frame, None, REPEAT)
         .map_err(|e| Error::os("cannot measure the program by itself", e))?;
     Ok(answer.duration.as_nanos() as f64)
-}
-
-fn relate(runs: &mut [Run]) {
-    let bare: Vec<(u32, f64, f64)> = runs
-        .iter()
-        .filter(|run| run.what == Contender::Bare.name())
-        .map(|run| {
-            (
-                run.repetition,
-                run.dropped_per_second,
-                run.dropped_per_cpu_second,
-            )
-        })
-        .collect();
-    for run in runs
-        .iter_mut()
-        .filter(|run| run.what != Contender::Bare.name())
-    {
-        if let Some((_, rate, by_cpu)) = bare
-            .iter()
-            .find(|(repetition, ..)| *repetition == run.repetition)
-        {
-            run.of_bare = Some(run.dropped_per_second / rate);
-            run.of_bare_by_cpu_time = Some(run.dropped_per_cpu_second / by_cpu);
-        }
-    }
 }
 
 fn median(what: &str, runs: &[Run]) -> Option<Median> {
@@ -320,7 +360,7 @@ mod tests {
     #[test]
     fn the_sender_is_among_the_rules_once() {
         let sender = Ipv4Addr::new(10, 77, 0, 1);
-        for one in &CONTENDERS[1..] {
+        for one in &GUARDED {
             let drafts = one.drafts(sender);
             let own = drafts
                 .iter()

@@ -5,19 +5,19 @@ use std::net::IpAddr;
 
 use trawl_kernel::layout::Shared;
 use trawl_kernel::layout::guard::{
-    GUARD_ALLOW, GUARD_DENY, GUARD_LINE, GUARD_RULES, GUARD_TCP_ANY, GUARD_TCP_ESTABLISHED,
-    GUARD_TCP_SYN, GUARD_TICKS_SHIFT, GuardHeader, GuardPrefix, GuardRule,
+    GUARD_ALLOW, GUARD_DENY, GUARD_FATES, GUARD_LINE, GUARD_RULES, GUARD_TCP_ANY,
+    GUARD_TCP_ESTABLISHED, GUARD_TCP_SYN, GUARD_TICKS_SHIFT, GuardHeader, GuardPrefix, GuardRule,
 };
 use trawl_kernel::{Error, Result};
 
 use super::definition;
-use super::pool::{Candidate, Entry, Pool};
+use super::pool::{self, Candidate, Entry, Pool};
 use super::prefix::Prefix;
 use super::rule::{Action, Match, PROTOCOL_SHIFT, Rule, Services, TcpState};
 use super::set::{Default, RuleSet};
 
 const NANOSECONDS: u64 = 1_000_000_000;
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 const RULES: usize = GUARD_RULES;
 const WORDS_IN_LINE: usize = GUARD_LINE / 8;
 const HITS_IN_LINE: usize = GUARD_LINE / 16;
@@ -86,8 +86,8 @@ pub fn compile(set: &RuleSet, cpus: u32) -> Result<Vec<u8>> {
     let header = GuardHeader {
         sources: [v4, v6],
         defaults,
-        hits: short(hits)?,
-        hit_lines: short(hit_lines)?,
+        hits: short(hits * HITS_IN_LINE - RULES)?,
+        hits_of_cpu: short(hit_lines * HITS_IN_LINE)?,
         cpus,
         definitions: short(definitions)?,
         rule_count: short(set.rules.len())?,
@@ -170,6 +170,7 @@ impl Compiler<'_> {
         {
             prefix.services = self.services(&source.own);
             prefix.destinations = self.destinations(&source.destinations);
+            (prefix.rule, prefix.action) = self.only_rule(&prefix).unwrap_or_default();
             self.prefixes[at + number * GUARD_LINE..][..GUARD_LINE]
                 .copy_from_slice(&prefix.to_bytes());
         }
@@ -207,6 +208,19 @@ impl Compiler<'_> {
         self.pool.services(&candidates)
     }
 
+    /// The line of the one rule about a source, and what it does, as the program wants it; none if there are more
+    /// questions to ask.
+    fn only_rule(&self, source: &GuardPrefix) -> Option<(u32, u32)> {
+        let (line, certain) =
+            pool::only_rule(source.services).filter(|_| source.destinations == 0)?;
+        match certain {
+            Some(action) => Some((line, action_number(action))),
+            None => self.rules[line as usize - RULES]
+                .is_plain()
+                .then_some((line, GUARD_FATES as u32)),
+        }
+    }
+
     fn defaults(&mut self, defaults: &[Default]) -> u64 {
         let mut entries: Vec<Entry> = defaults
             .iter()
@@ -239,7 +253,7 @@ fn candidate(rule: &Rule, line: u32) -> Candidate {
         line,
         services,
         is_certain: rule.is_certain(),
-        verdict: (rule.is_certain() && rule.rate.is_none()).then_some(rule.action),
+        verdict: rule.is_plain().then_some(rule.action),
     }
 }
 
@@ -295,7 +309,9 @@ fn prefix_line((key, length): Key, parent: u32) -> GuardPrefix {
         services: 0,
         destinations: 0,
         parent,
-        padding: [0; 3],
+        rule: 0,
+        action: 0,
+        padding: 0,
     }
 }
 
@@ -321,8 +337,7 @@ fn rule_line(rule: &Rule) -> GuardRule {
         expires: rule.expires.unwrap_or(0),
         interval: rule.rate.map_or(0, interval),
         id: rule.id,
-        plain: (rule.what.on.is_none() && rule.what.tcp.is_none() && rule.rate.is_none()).into(),
-        padding: [0; 2],
+        padding: [0; 3],
     }
 }
 
@@ -339,8 +354,7 @@ fn default_line(default: &Default) -> GuardRule {
         expires: 0,
         interval: 0,
         id: 0,
-        plain: 0,
-        padding: [0; 2],
+        padding: [0; 3],
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use trawl_kernel::bpf::shared_array::{SharedArray, create_lru, create_slot, fill_slot, in_slot};
 use trawl_kernel::bpf::{arena, map, object};
 use trawl_kernel::layout::guard::{
-    GUARD_LINE, GUARD_SOURCES, GuardArena, GuardDefinition, GuardHeader, GuardSource,
+    GUARD_LINE, GUARD_PAGE, GUARD_SOURCES, GuardArena, GuardDefinition, GuardHeader, GuardSource,
 };
 use trawl_kernel::memory::Mapping;
 use trawl_kernel::probe::Feature;
@@ -165,10 +165,11 @@ impl Arena {
         let old_lines = self.header_at(old)?.map_or(0, |header| header.lines);
         let first = size_of::<GuardArena>() / GUARD_LINE;
         let lines = bytes.len() / GUARD_LINE;
-        // Before the one that holds, if it fits there, or else behind it.
+        // Before the one that holds, if it fits there, or else behind it; always at the same place of a page.
+        let behind = (old as usize + old_lines as usize).max(first) - first;
         let new = match first + lines <= old as usize {
             true => first,
-            false => (old as usize + old_lines as usize).max(first),
+            false => first + behind.next_multiple_of(GUARD_PAGE / GUARD_LINE),
         };
         if (new + lines) * GUARD_LINE > self.memory.length() {
             return Err(Error::failed(

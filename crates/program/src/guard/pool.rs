@@ -6,7 +6,8 @@ use std::collections::HashMap;
 
 use trawl_kernel::layout::guard::{
     GUARD_FOUND_ALLOW, GUARD_FOUND_DENY, GUARD_FOUND_LINE, GUARD_FOUND_LIST, GUARD_LAST,
-    GUARD_NARROWEST, GUARD_SERVICE_BITS, GUARD_WIDEST,
+    GUARD_NARROWEST, GUARD_SERVICE_BITS, GUARD_WIDEST, GUARD_WORD_HALF, GUARD_WORD_KIND,
+    GUARD_WORD_OFFSET, GUARD_WORD_SHIFT,
 };
 
 use super::rule::{Action, Services};
@@ -47,30 +48,21 @@ pub struct Pool {
     lists: HashMap<Vec<u32>, u64>,
 }
 
-/// A word: one step of a search.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Word {
-    at: u32,
-    kind: u8,
-    half: u8,
-    offset: u8,
-    shift: u8,
-}
-
-impl Word {
-    fn packed(self) -> u64 {
-        let [a, b, c, d] = self.at.to_ne_bytes();
-        u64::from_ne_bytes([a, b, c, d, self.kind, self.half, self.offset, self.shift])
-    }
-}
-
+/// A word that ends a search.
 fn found(kind: usize, at: usize) -> u64 {
-    Word {
-        at: at as u32,
-        kind: kind as u8,
-        ..Word::default()
-    }
-    .packed()
+    (kind as u64) << GUARD_WORD_KIND | at as u64
+}
+
+/// The line of the rule that a search ends with if there is but one, and what it decides if nothing more has to be
+/// asked.
+pub fn only_rule(word: u64) -> Option<(u32, Option<Action>)> {
+    let certain = match (word >> GUARD_WORD_KIND) as usize {
+        GUARD_FOUND_LINE => None,
+        GUARD_FOUND_DENY => Some(Action::Deny),
+        GUARD_FOUND_ALLOW => Some(Action::Allow),
+        _ => return None,
+    };
+    Some((word as u32, certain))
 }
 
 fn bits(key: u128, offset: u32, count: u32) -> usize {
@@ -103,14 +95,11 @@ impl Pool {
     }
 
     fn branch(&self, at: usize, offset: u32, stride: u32) -> u64 {
-        Word {
-            at: (self.first + at) as u32,
-            kind: 0,
-            half: (offset / HALF) as u8,
-            offset: (offset % HALF) as u8,
-            shift: (HALF - stride) as u8,
-        }
-        .packed()
+        let (half, skipped, shift) = (offset / HALF, offset % HALF, HALF - stride);
+        (self.first + at) as u64
+            | u64::from(half) << GUARD_WORD_HALF
+            | u64::from(skipped) << GUARD_WORD_OFFSET
+            | u64::from(shift) << GUARD_WORD_SHIFT
     }
 
     /// Where to begin to search for one of these. They are sorted, and none begins another.
@@ -266,23 +255,19 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn unpacked(word: u64) -> Word {
-        let [a, b, c, d, kind, half, offset, shift] = word.to_ne_bytes();
-        Word {
-            at: u32::from_ne_bytes([a, b, c, d]),
-            kind,
-            half,
-            offset,
-            shift,
-        }
+    fn part(word: u64, lowest: usize) -> u64 {
+        word >> lowest & 0xff
     }
 
     /// The word that the key chooses; none where the search is over.
     fn slot(word: u64, key: u128) -> Option<usize> {
-        let word = unpacked(word);
-        let half = if word.half == 0 { key >> 64 } else { key } as u64;
-        let chosen = half << word.offset >> word.shift.min(63);
-        (word.shift != 0).then_some(word.at as usize + chosen as usize)
+        let half = match part(word, GUARD_WORD_HALF) {
+            0 => key >> 64,
+            _ => key,
+        } as u64;
+        let shift = part(word, GUARD_WORD_SHIFT);
+        let chosen = half << part(word, GUARD_WORD_OFFSET) >> shift.min(63);
+        (shift != 0).then_some(word as u32 as usize + chosen as usize)
     }
 
     /// The search as the program does it.
@@ -341,7 +326,7 @@ mod tests {
             let start = pool.search(&entries);
             let near = prefixes.iter().flat_map(|(key, _)| [*key, key ^ 1, key ^ (1 << 97), key ^ (1 << 60)]);
             for key in keys.iter().copied().chain(near) {
-                let line = unpacked(walk(&pool, start, key)).at;
+                let line = walk(&pool, start, key) as u32;
                 let hit = entries.iter().find(|one| one.line == line).expect("a line of ours");
                 let most = entries.iter().map(|one| common(one.key, key).min(one.length)).max();
                 prop_assert_eq!(Some(common(hit.key, key).min(hit.length)), most);
@@ -377,9 +362,8 @@ mod tests {
     }
 
     fn lines(pool: &Pool, word: u64) -> Vec<u32> {
-        let word = unpacked(word);
-        let at = word.at as usize;
-        match word.kind.into() {
+        let at = word as u32 as usize;
+        match part(word, GUARD_WORD_KIND) as usize {
             0 => Vec::new(),
             GUARD_FOUND_LINE | GUARD_FOUND_DENY | GUARD_FOUND_ALLOW => vec![at as u32],
             _ => {
@@ -417,6 +401,6 @@ mod tests {
             word = pool.words[slot];
             steps += 1;
         }
-        assert_eq!((unpacked(word).at, steps), (77_778, 2));
+        assert_eq!((word as u32, steps), (77_778, 2));
     }
 }

@@ -256,8 +256,8 @@ impl Stored<'_> {
             limited: carried.limited,
         };
         for cpu in 0..=header.cpus as usize {
-            let block = (header.hits as usize + cpu * header.hit_lines as usize) * GUARD_LINE;
-            let at = block + number * size_of::<GuardHits>();
+            let before = header.hits as usize + cpu * header.hits_of_cpu as usize;
+            let at = (before + GUARD_RULES + number) * size_of::<GuardHits>();
             let number = |at| self.memory.number(self.begins + at).ok_or_else(not_ours);
             hits.decided += number(at)?;
             hits.limited += number(at + 8)?;

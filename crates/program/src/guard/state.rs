@@ -30,6 +30,8 @@ const FUNCTION_WITHOUT_ETHERNET: &str = "trawl_guard_ip";
 const SET: &str = "guard_set";
 const RATES: &str = "guard_rates";
 const TOTALS: &str = ".bss.totals";
+/// The program's constant for the number of its interface.
+const INTERFACE: &str = "guard_ifindex";
 const PREFIX: &str = "guard-";
 /// In a chain: what is dropped anyway should cost the others nothing.
 const PRIORITY: u32 = 10;
@@ -204,6 +206,7 @@ impl Guard {
         source.choose(Some(function))?;
         source.reuse(SET, self.store.as_fd())?;
         source.reuse(RATES, self.rates.as_fd())?;
+        source.set_variable(INTERFACE, &site.index().to_ne_bytes())?;
         if let Some(other_mode) = standing_on(site)? {
             other_mode.detach(site)?;
         }

@@ -54,6 +54,8 @@ impl Bench {
         file.want(&["trawl_guard"]);
         file.reuse("guard_set", store.as_fd())
             .expect("it has the map");
+        file.set_variable("guard_ifindex", &LOOPBACK.to_ne_bytes())
+            .expect("it has the constant");
         let program = file.load().expect("the guard loads");
         Self { program, store }
     }

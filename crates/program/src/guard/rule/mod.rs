@@ -79,6 +79,11 @@ impl Rule {
             && !self.is_limit()
     }
 
+    /// Nothing but the services has to be looked at to know what it does.
+    pub fn is_plain(&self) -> bool {
+        self.is_certain() && self.rate.is_none()
+    }
+
     pub fn is_expired(&self, now: u64) -> bool {
         self.expires.is_some_and(|end| now >= end)
     }
