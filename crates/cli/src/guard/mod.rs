@@ -220,7 +220,7 @@ struct Remove {
 /// hits.
 #[derive(Debug, clap::Args)]
 struct Apply {
-    /// Rules in TOML; `-` for standard input
+    /// Rules in TOML or YAML; `-` for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Only look whether the file is right

@@ -236,15 +236,15 @@ struct Stand {
 }
 
 enum Dropping {
-    Bare(Loaded),
-    Guard(Guard, Site, Standing),
+    Bare(Box<Loaded>),
+    Guard(Box<(Guard, Site, Standing)>),
 }
 
 impl Dropping {
     fn program_ns(&self, frame: &[u8]) -> Result<f64> {
         match self {
             Self::Bare(loaded) => time(loaded.program(), frame),
-            Self::Guard(_, _, standing) => time(standing.program()?.as_fd(), frame),
+            Self::Guard(guarded) => time(guarded.2.program()?.as_fd(), frame),
         }
     }
 }
@@ -254,7 +254,10 @@ impl Stand {
         let lab = Pair::new(&PairOptions::default())?;
         let frame = frame::udp_from(lab.a.mac, plan.frame_bytes)?;
         let (program, rules_seconds) = match contender {
-            Contender::Bare => (Dropping::Bare(Loaded::native(Does::Drop, &lab.b)?), None),
+            Contender::Bare => (
+                Dropping::Bare(Box::new(Loaded::native(Does::Drop, &lab.b)?)),
+                None,
+            ),
             _ => {
                 let guard = Guard::find_or_make(Some(&lab.b.namespace))?;
                 let drafts = contender.drafts(lab.a.ipv4);
@@ -266,7 +269,10 @@ impl Stand {
                 let took = start.elapsed().as_secs_f64();
                 let site = Site::find(&format!("{}:{}", lab.b.name, lab.b.interface), None)?;
                 let standing = guard.load(&site, None, &Wish::default(), Care::Without)?;
-                (Dropping::Guard(guard, site, standing), Some(took))
+                (
+                    Dropping::Guard(Box::new((guard, site, standing))),
+                    Some(took),
+                )
             }
         };
         Ok(Self {
@@ -310,9 +316,10 @@ impl Stand {
 
     /// The rules must have seen everything.
     fn end(self) -> Result<()> {
-        let Dropping::Guard(guard, site, _) = &self.program else {
+        let Dropping::Guard(guarded) = &self.program else {
             return Ok(());
         };
+        let (guard, site, _) = guarded.as_ref();
         let dropped = decided(guard);
         guard.unload(site)?;
         match dropped? {

@@ -20,9 +20,14 @@ pub fn rule_file(bytes: &[u8]) {
     };
     let (rules, list) = text.split_once('\0').unwrap_or((text, ""));
     rules.lines().for_each(values);
-    let Ok(file) = RuleFile::parse(rules, "a file", |_| Ok(list.to_owned())) else {
-        return;
-    };
+    for name in ["a.toml", "a.yaml"] {
+        if let Ok(file) = RuleFile::parse(rules, name, |_| Ok(list.to_owned())) {
+            compiled(file);
+        }
+    }
+}
+
+fn compiled(file: RuleFile) {
     let drafts: Vec<Draft> = file.rules.into_iter().map(|rule| rule.draft).collect();
     for draft in &drafts {
         let shown = draft.what.to_string();

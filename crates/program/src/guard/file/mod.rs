@@ -1,5 +1,6 @@
-//! Rule files: TOML, read as a whole before anything is changed; what is wrong is told with its line and column.
+//! Rule files: TOML or YAML, read as a whole before anything is changed; what is wrong is told with its place.
 
+mod form;
 mod notation;
 
 use std::collections::HashMap;
@@ -8,7 +9,8 @@ use std::time::Duration;
 
 use trawl_kernel::{Error, Result};
 
-use self::notation::{Entry, PresetEntry, Whole};
+use self::form::{Content, Form};
+use self::notation::{Entry, PresetEntry};
 use super::prefix::Prefix;
 use super::rule::{Action, Match, TcpState};
 use super::set::Draft;
@@ -50,30 +52,17 @@ impl RuleFile {
         read_list: impl Fn(&str) -> Result<String>,
     ) -> Result<Self> {
         let what = || format!("cannot read the rules in {name}");
-        let at = |offset: usize| {
-            let (line, column) = position(text, offset);
-            format!("line {line}, column {column}")
-        };
-        let whole: Whole = toml::from_str(text).map_err(|e: toml::de::Error| {
-            let place = e
-                .span()
-                .map_or(String::new(), |span| format!("{}: ", at(span.start)));
-            Error::failed(
-                what(),
-                format!("{place}{}", e.message().replace('\n', ", ")),
-            )
-        })?;
+        let content =
+            Content::read(text, Form::of(name, text)).map_err(|why| Error::failed(what(), why))?;
         let mut file = Self {
-            default: whole.default.map(Action::from),
+            default: content.default.map(Action::from),
             rules: Vec::new(),
         };
-        for entry in whole.preset {
-            let place = at(entry.span().start);
-            file.rules.extend(entry.into_inner().rules(&place));
+        for (place, entry) in content.presets {
+            file.rules.extend(entry.rules(&place));
         }
-        for entry in whole.rule {
-            let place = at(entry.span().start);
-            let rules = entry.into_inner().rules(&place, &read_list);
+        for (place, entry) in content.rules {
+            let rules = entry.rules(&place, &read_list);
             file.rules
                 .extend(rules.map_err(|why| Error::failed(what(), format!("{place}: {why}")))?);
         }
@@ -104,16 +93,6 @@ fn read(path: &Path) -> Result<String> {
     })
 }
 
-/// Line and column, from one.
-fn position(text: &str, offset: usize) -> (usize, usize) {
-    let before = text.get(..offset).unwrap_or(text);
-    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
-    (
-        before.matches('\n').count() + 1,
-        before[line_start..].chars().count() + 1,
-    )
-}
-
 impl PresetEntry {
     fn rules(self, place: &str) -> Vec<FileRule> {
         let drafts = self.name.0.drafts(self.rate.map(|rate| rate.0));
@@ -142,8 +121,8 @@ impl Entry {
         };
         let mut sources: Vec<Prefix> = self.src.0.into_iter().map(|one| one.0).collect();
         if let Some(list) = self.src_file {
-            let text = read_list(list.get_ref()).map_err(|e| e.to_string())?;
-            sources.extend(prefix_list(&text, list.get_ref())?);
+            let text = read_list(&list).map_err(|e| e.to_string())?;
+            sources.extend(prefix_list(&text, &list)?);
         }
         let destinations = self.dst.0.into_iter().map(|one| one.0);
         let ports = self.port.0.into_iter().map(|one| one.0);
@@ -217,7 +196,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<RuleFile> {
-        RuleFile::parse(text, "x.toml", |name| match name {
+        RuleFile::parse(text, "x", |name| match name {
             "list" => {
                 Ok("# bad ones\n192.0.2.0/24\n2001:db8::/32 ; six\n\n192.0.2.0/24\n".to_owned())
             }
@@ -284,6 +263,95 @@ mod tests {
     }
 
     #[test]
+    fn yaml_says_the_same() {
+        let toml = "default = \"deny\"\n[[preset]]\nname = \"syn-flood\"\nrate = 50\n\
+            [[rule]]\naction = \"allow\"\nsrc = [\"10.0.0.0/8\", \"2001:db8::5\", \"::1\"]\nproto = \"tcp\"\nport = [22, \"8000-8080\"]\n\
+            [[rule]]\naction = \"deny\"\nsrc-file = \"list\"\nfor = \"10m\"\non = \"eth0\"\n\
+            [[rule]]\naction = \"deny\"\nicmp = 8\nrate = \"1k\"\n\
+            [[rule]]\naction = \"deny\"\ndst = \"2001:db8::1\"\nproto = 6\nestablished = true\n";
+        let yaml = "---\n# all of it\ndefault: deny\npresets:\n- name: syn-flood\n  rate: 50\nrules:\n\
+            - action: allow\n  src: [10.0.0.0/8, 2001:db8::5, '::1']\n  proto: tcp\n  port: [22, 8000-8080]\n\
+            - {action: deny, src-file: list, for: 10m, on: eth0}\n\
+            - action: deny\n  icmp: 8\n  rate: 1k\n\
+            - action: deny\n  dst: 2001:db8::1\n  proto: 6\n  established: true\n";
+        let (toml, yaml) = (parse(toml).unwrap(), parse(yaml).unwrap());
+        assert_eq!(shown(&yaml), shown(&toml));
+        let rest = |file: &RuleFile| {
+            let rules = file.rules.iter();
+            let rest = rules.map(|rule| (rule.on.clone(), rule.lasts));
+            (file.default, rest.collect::<Vec<_>>())
+        };
+        assert_eq!(rest(&yaml), rest(&toml));
+        assert_eq!(yaml.default, Some(Action::Deny));
+        for nothing in ["---\n", "rules: []\n", "# nothing\n---\n"] {
+            assert_eq!(parse(nothing).unwrap(), RuleFile::default(), "{nothing}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_in_yaml_is_told_with_its_place() {
+        for (text, place, words) in [
+            ("default: maybe", "line 1, column 10", "maybe"),
+            ("x: 1", "line 1", "x"),
+            (
+                "rules:\n- action: deny\n  src: 10.0.0.1/8",
+                "line 3, column 8",
+                "10.0.0.0/8",
+            ),
+            (
+                "rules:\n- action: deny\n  src: [10.0.0.0/8,\n    nonsense]",
+                "line",
+                "nonsense",
+            ),
+            (
+                "rules:\n- action: deny\n  port: 70000",
+                "line 3, column 9",
+                "70000",
+            ),
+            ("rules:\n- action: deny\n  ports: 7", "line 3", "ports"),
+            ("rules:\n- action: deny\n  src: []", "line 3", "empty"),
+            (
+                "rules:\n- action: deny\n  src:",
+                "line 3",
+                "a value or a list",
+            ),
+            ("rules:\n- src: ::1", "line 2", "action"),
+            (
+                "rules:\n- action: deny\n  proto: gre\n  port: 7",
+                "rule 1",
+                "no ports",
+            ),
+            (
+                "rules:\n- action: deny\n- action: allow",
+                "rule 2",
+                "same packets",
+            ),
+            (
+                "rules:\n- action: deny\n  src-file: gone",
+                "rule 1",
+                "no such file",
+            ),
+            (
+                "rules:\n- action: deny\n- action: deny\n  port: 1\n  rate: 0",
+                "line 5",
+                "0",
+            ),
+            ("rules:\n- action: [", "line", ""),
+            ("rules:\n\t- action: deny", "line 2", ""),
+            ("rules: &a [*a]", "", ""),
+            ("- action: deny", "line 1", ""),
+        ] {
+            let text = format!("{text}\n");
+            let error = parse(&text).unwrap_err().to_string();
+            assert!(
+                error.contains("rules in x") && error.contains(place) && error.contains(words),
+                "{text}: {error}"
+            );
+            assert!(!error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_told_with_its_place() {
         for (text, place, words) in [
             ("default = \"maybe\"", "line 1, column 11", "maybe"),
@@ -340,7 +408,7 @@ mod tests {
         ] {
             let error = parse(text).unwrap_err().to_string();
             assert!(
-                error.contains("x.toml") && error.contains(place) && error.contains(words),
+                error.contains("rules in x") && error.contains(place) && error.contains(words),
                 "{text}: {error}"
             );
             assert!(!error.contains('\n'), "{error}");
@@ -356,9 +424,16 @@ mod tests {
             let end = (at + cut).min(damaged.len());
             damaged.splice(at..end, text.chars().take(cut));
             let _ = parse(&damaged.into_iter().collect::<String>());
+            let mut damaged: Vec<char> = YAML.chars().collect();
+            let at = at.min(damaged.len());
+            let end = (at + cut).min(damaged.len());
+            damaged.splice(at..end, text.chars().take(cut));
+            let _ = parse(&damaged.into_iter().collect::<String>());
         }
     }
 
+    const YAML: &str = "default: deny\npreset:\n- {name: syn-flood, rate: 5}\nrule:\n- action: deny\n  src: [10.0.0.0/8]\n  \
+        dst: ::1\n  proto: 6\n  port: [1, 2-3]\n  for: 10m\n  on: eth0\n- &a\n  action: allow\n  icmp: 'echo-request'\n";
     const SAMPLE: &str = "default = \"deny\"\n[[preset]]\nname = \"syn-flood\"\nrate = 5\n[[rule]]\naction = \"deny\"\n\
         src = [\"10.0.0.0/8\"]\ndst = \"::1\"\nproto = 6\nport = [1, \"2-3\"]\nfor = \"10m\"\non = \"eth0\"\n\
         rate = \"1k\"\n[[rule]]\naction = \"allow\"\nicmp = \"echo-request\"\nsrc-file = \"list\"\n";

@@ -1,11 +1,10 @@
-//! What stands in a rule file, as TOML has it.
+//! What stands in a rule file.
 
 use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
-use toml::Spanned;
 
 use crate::guard::names;
 use crate::guard::prefix::Prefix;
@@ -14,23 +13,13 @@ use crate::guard::rule::{Action, IcmpType, Ports};
 use crate::guard::text;
 
 #[derive(Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Whole {
-    pub default: Option<ActionName>,
-    #[serde(default)]
-    pub rule: Vec<Spanned<Entry>>,
-    #[serde(default)]
-    pub preset: Vec<Spanned<PresetEntry>>,
-}
-
-#[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Entry {
     pub action: ActionName,
     #[serde(default)]
     pub src: Many<Text<Prefix>>,
     /// A file with one prefix on each line.
-    pub src_file: Option<Spanned<String>>,
+    pub src_file: Option<String>,
     #[serde(default)]
     pub dst: Many<Text<Prefix>>,
     pub proto: Option<Protocol>,
@@ -96,6 +85,10 @@ impl<'de, T: Deserialize<'de> + FromScalar> Deserialize<'de> for Many<T> {
             }
 
             fn visit_i64<E: de::Error>(self, number: i64) -> Result<Vec<T>, E> {
+                self.visit_str(&number.to_string())
+            }
+
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Vec<T>, E> {
                 self.visit_str(&number.to_string())
             }
 
@@ -183,6 +176,10 @@ impl<T: FromScalar> Visitor<'_> for Scalar<T> {
     }
 
     fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
         self.visit_str(&number.to_string())
     }
 }
