@@ -1,11 +1,11 @@
 //! How frames are handed to the device.
 
 mod choice;
-mod fill;
 mod live;
 mod mend;
 mod packet;
 mod ring;
+mod slots;
 mod xsk;
 
 pub use choice::{Choice, Notes, Wish, open};
