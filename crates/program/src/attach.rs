@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use trawl_kernel::bpf::{info, link, program};
-use trawl_kernel::errno::EOPNOTSUPP;
+use trawl_kernel::errno::{EBUSY, EOPNOTSUPP};
 use trawl_kernel::netlink::{Netlink, Refusal, XdpAttachment, XdpExpected, XdpMode, xdp_abilities};
 use trawl_kernel::netns::run_maybe_in;
 use trawl_kernel::{Result, events};
@@ -124,29 +124,27 @@ impl Place<'_> {
             return self.change_mode(program, mode, old);
         }
         let old_program = program::open_by_id(old.program_id)?;
-        match link_of(self.site, old) {
-            None => {
-                self.netlink()?.set_xdp(
-                    self.site.index(),
-                    Some(program),
-                    mode,
-                    XdpExpected::Program(old_program.as_fd()),
-                )?;
-                Ok(Attached::ByNetlink)
-            }
-            // A link of ours takes the new program without a gap.
-            Some(link) if self.owner.is_some() => {
-                link::replace_program(link.as_fd(), program, old_program.as_fd())?;
-                Ok(Attached::ByLink(link))
-            }
+        // A link of ours takes the new program without a gap.
+        if let Some(link) = self.owner.and_then(Standing::link) {
+            link::replace_program(link, program, old_program.as_fd())?;
+            return Ok(Attached::ByLink(link.try_clone_to_owned()?));
+        }
+        let expected = XdpExpected::Program(old_program.as_fd());
+        let index = self.site.index();
+        match self
+            .netlink()?
+            .set_xdp(index, Some(program), mode, expected)
+        {
+            Ok(()) => Ok(Attached::ByNetlink),
             // A link of somebody else's would take the new program along when it ends.
-            Some(link) => {
-                link::detach(link.as_fd())?;
+            Err(Refusal { errno: EBUSY, .. }) => {
+                remove(self.site, old)?;
                 self.old = None;
                 fresh(self.site, program, mode).inspect_err(|_| {
                     self.put_back(old, old_program.as_fd());
                 })
             }
+            Err(refusal) => Err(refusal),
         }
     }
 
@@ -213,29 +211,46 @@ fn fresh(site: &Site, program: BorrowedFd<'_>, mode: XdpMode) -> Result<Attached
     }
 }
 
+/// Takes off what is attached, whoever put it there.
 pub(crate) fn remove(site: &Site, old: XdpAttachment) -> Result<(), Refusal> {
-    match link_of(site, old) {
-        Some(link) => Ok(link::detach(link.as_fd())?),
-        None => {
-            let program = program::open_by_id(old.program_id)?;
-            open_netlink(site)?.set_xdp(
-                site.index(),
-                None,
-                old.mode,
-                XdpExpected::Program(program.as_fd()),
-            )
-        }
+    let program = program::open_by_id(old.program_id)?;
+    let expected = XdpExpected::Program(program.as_fd());
+    let by_netlink = open_netlink(site)?.set_xdp(site.index(), None, old.mode, expected);
+    // The kernel lets nobody take a link's program off but by the link.
+    let links = match by_netlink {
+        Err(Refusal { errno: EBUSY, .. }) => links_of(site, old),
+        done => return done,
+    };
+    match links.as_slice() {
+        [link] => Ok(link::detach(link.as_fd())?),
+        [] => by_netlink,
+        several => Err(Refusal {
+            errno: EBUSY,
+            says: Some(format!(
+                "{} links attach the program to interfaces number {}, in different namespaces, and which is this one's the \
+                 kernel does not say: it has to be ended by whoever made it",
+                several.len(),
+                site.index()
+            )),
+        }),
     }
 }
 
-/// The link that attaches the program to the interface; `None` if it is attached by netlink.
+/// The link that attaches the program to the interface; `None` if it is attached by netlink, or if nobody can tell.
 pub(crate) fn link_of(site: &Site, attachment: XdpAttachment) -> Option<OwnedFd> {
+    let [link] = <[OwnedFd; 1]>::try_from(links_of(site, attachment)).ok()?;
+    Some(link)
+}
+
+/// The links that may be it: they name an interface by its number, which others have in other namespaces.
+pub(crate) fn links_of(site: &Site, attachment: XdpAttachment) -> Vec<OwnedFd> {
     link::all_ids()
         .into_iter()
         .filter_map(|id| link::open_by_id(id).ok())
-        .find(|fd| {
+        .filter(|fd| {
             info::link(fd.as_fd()).is_ok_and(|about| {
                 about.program == attachment.program_id && about.ifindex == site.index()
             })
         })
+        .collect()
 }

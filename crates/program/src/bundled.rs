@@ -162,13 +162,16 @@ impl Bundled {
         if wish.mode != Some(XdpMode::Skb) {
             self.make_ready(site, &mut ready)?;
         }
-        let source = match self {
+        let mut source = match self {
             Self::Verdict(_) => self.verdict_source(extras)?,
             Self::Redirect(target) => {
                 let whole_only = target.sends_whole_only(site, wish)?;
                 self.redirect_source(target, extras, site, whole_only)?
             }
         };
+        if wish.mode == Some(XdpMode::Offload) {
+            source.offload();
+        }
         let fill = |program: &mut Program| {
             if let Self::Redirect(target) = self {
                 target.fill(program, site)?;

@@ -16,7 +16,7 @@ use trawl_kernel::netlink::{XdpAttachment, XdpExpected, XdpMode};
 use trawl_kernel::{Error, Result, events};
 
 use crate::actions::Actions;
-use crate::attach::{Wish, link_of, open_netlink};
+use crate::attach::{Wish, open_netlink};
 use crate::captures;
 use crate::jumps::{self, Looks};
 use crate::load::{Program, Source};
@@ -291,17 +291,12 @@ fn take_head(site: &Site, head: &Standing, program: OwnedFd) -> Result<Option<Ow
     let Some(mode) = head.mode() else {
         return Err(Error::failed(what(), "it is gone"));
     };
-    let attachment = XdpAttachment {
-        mode,
-        program_id: head.id(),
-    };
     let old = head.program()?;
-    match link_of(site, attachment) {
-        Some(link) => {
-            link::replace_program(link.as_fd(), program.as_fd(), old.as_fd())
-                .map_err(|e| Error::os(what(), e))?;
-            Ok(Some(link))
-        }
+    match head.link() {
+        Some(link) => link::replace_program(link, program.as_fd(), old.as_fd())
+            .and_then(|()| link.try_clone_to_owned())
+            .map(Some)
+            .map_err(|e| Error::os(what(), e)),
         None => {
             open_netlink(site)
                 .and_then(|mut netlink| {

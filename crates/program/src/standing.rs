@@ -83,8 +83,11 @@ impl Standing {
         self.record.seat
     }
 
-    pub fn has_link(&self) -> bool {
-        self.link.is_some()
+    /// What attaches it, unless that is netlink or a chain.
+    pub(crate) fn link(&self) -> Option<BorrowedFd<'_>> {
+        let link = self.link.as_ref()?.as_fd();
+        let about = info::link(link).ok()?;
+        (about.ifindex != 0 && about.program == self.id).then_some(link)
     }
 
     /// A descriptor of the program.
@@ -108,13 +111,6 @@ impl Standing {
         let link = bpffs::open_link(&self.directory.join(PEER_LINK)).ok()?;
         let attached = info::link(link.as_fd()).is_ok_and(|about| about.ifindex != 0);
         attached.then_some(link)
-    }
-
-    fn is_linked(&self) -> bool {
-        let about = self.link.as_ref().map(|link| info::link(link.as_fd()));
-        about.is_some_and(|about| {
-            about.is_ok_and(|about| about.ifindex != 0 && about.program == self.id)
-        })
     }
 
     /// What the program needs of other interfaces and has lost, in words.
@@ -385,7 +381,7 @@ pub(crate) fn clear_away(site: &Site) {
 pub(crate) fn sweep(lock: &Lock, attached: &[XdpAttachment]) {
     for one in read_all(lock.path(), attached) {
         // One whose link still attaches it went with its interface to another namespace.
-        if one.attachment.is_none() && !one.is_linked() {
+        if one.attachment.is_none() && one.link().is_none() {
             one.forget();
         }
     }

@@ -11,7 +11,7 @@ use trawl_kernel::bpffs::{self, Object, Pinned};
 use trawl_kernel::owners::Owners;
 use trawl_kernel::{Error, Result};
 
-use crate::attach::link_of;
+use crate::attach::links_of;
 use crate::chain;
 use crate::dispatcher::Dispatcher;
 use crate::site::Site;
@@ -37,6 +37,9 @@ pub struct Attached {
     pub kind: Kind,
     /// The link that attaches it; `None` if it is attached by netlink.
     pub link: Option<u32>,
+    /// Several that may be it: links name an interface by its number, which others have in other namespaces.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub one_of_links: Vec<u32>,
     /// Those that run one after the other, where it is the head of a chain.
     pub chain: Vec<Member>,
 }
@@ -151,10 +154,16 @@ impl Look {
         let mut programs = Vec::new();
         for present in site.link()?.xdp {
             let mut program = self.about(present.program_id, &standing);
-            let link = link_of(site, present).and_then(|fd| info::link(fd.as_fd()).ok());
-            if let Some(link) = &link {
-                program.take_holders(self.owners.of_link(link.id));
-                program.helps = standing::helped_by(link.id).map(|(site, name, id)| match site {
+            let links = links_of(site, present);
+            let links = links.iter().filter_map(|fd| info::link(fd.as_fd()).ok());
+            let mut links: Vec<u32> = links.map(|about| about.id).collect();
+            let link = match links.as_slice() {
+                [_] => links.pop(),
+                _ => None,
+            };
+            if let Some(link) = link {
+                program.take_holders(self.owners.of_link(link));
+                program.helps = standing::helped_by(link).map(|(site, name, id)| match site {
                     Some(site) => format!("{name} (id {id}) on {}", site.label()),
                     None => format!("{name} (id {id})"),
                 });
@@ -173,7 +182,8 @@ impl Look {
                 mode: present.mode.name(),
                 program,
                 kind,
-                link: link.map(|about| about.id),
+                link,
+                one_of_links: links,
                 chain: match dispatcher {
                     Some(found) => self.chain(&found, &standing),
                     None => self.jumps(present.program_id, &standing),

@@ -34,6 +34,7 @@ mod unchanged;
 mod without;
 mod xdp_advice;
 mod xdp_chain;
+mod xdp_links;
 mod xdp_load;
 mod xdp_moved;
 mod xdp_refusals;

@@ -72,9 +72,13 @@ fn add_program(text: &mut String, attached: &Attached) {
         (_, _, Some(other)) => format!("put there by trawl for {other}"),
         _ => "not loaded by trawl".to_owned(),
     };
-    let way = match attached.link {
-        Some(link) => format!("attached by link {link}"),
-        None => "attached by netlink".to_owned(),
+    let way = match (attached.link, attached.one_of_links.as_slice()) {
+        (Some(link), _) => format!("attached by link {link}"),
+        (None, []) => "attached by netlink".to_owned(),
+        (None, links) => {
+            let links: Vec<_> = links.iter().map(u32::to_string).collect();
+            format!("attached by one of the links {}", links.join(", "))
+        }
     };
     let _ = writeln!(text, "          {whose}; {way}");
     add_details(text, &attached.program);

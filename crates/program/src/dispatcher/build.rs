@@ -5,13 +5,13 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use trawl_kernel::bpf::loader::ObjectFile;
 use trawl_kernel::bpf::{functions, info, link, object, program};
+use trawl_kernel::errno::EBUSY;
 use trawl_kernel::netlink::{Netlink, Refusal, XdpAttachment, XdpExpected, XdpMode};
 use trawl_kernel::{Error, Result};
 
 use super::config::{Config, SLOTS, Slot, VERSION};
 use super::pins::{self, Lock, Pins};
 use super::{Dispatcher, NAME, function_of};
-use crate::attach::link_of;
 use crate::explain;
 use crate::load::{Program, Role, Source};
 use crate::site::Site;
@@ -229,29 +229,33 @@ fn attach(
         );
     };
     let old = program::open_by_id(before.attachment.program_id)?;
-    // A link has to end before anything can be attached by netlink, and another mode too.
-    if before.attachment.mode != mode || link_of(site, before.attachment).is_some() {
-        crate::attach::remove(site, before.attachment)?;
-        let attached = netlink.set_xdp(
+    if before.attachment.mode == mode {
+        let replaced = netlink.set_xdp(
             site.index(),
             Some(dispatcher.as_fd()),
             mode,
-            XdpExpected::Nothing,
+            XdpExpected::Program(old.as_fd()),
         );
-        if attached.is_err() {
-            let _ = netlink.set_xdp(
-                site.index(),
-                Some(old.as_fd()),
-                before.attachment.mode,
-                XdpExpected::Nothing,
-            );
+        match replaced {
+            Err(Refusal { errno: EBUSY, .. }) => {}
+            done => return done,
         }
-        return attached;
     }
-    netlink.set_xdp(
+    // A link has to end before anything can be attached by netlink, and another mode too.
+    crate::attach::remove(site, before.attachment)?;
+    let attached = netlink.set_xdp(
         site.index(),
         Some(dispatcher.as_fd()),
         mode,
-        XdpExpected::Program(old.as_fd()),
-    )
+        XdpExpected::Nothing,
+    );
+    if attached.is_err() {
+        let _ = netlink.set_xdp(
+            site.index(),
+            Some(old.as_fd()),
+            before.attachment.mode,
+            XdpExpected::Nothing,
+        );
+    }
+    attached
 }

@@ -1,0 +1,82 @@
+//! Links name an interface by its number, and interfaces in other namespaces have the same: nobody else's program is
+//! taken off for that.
+
+use std::os::fd::OwnedFd;
+
+use trawl_kernel::bpf::link;
+use trawl_kernel::bpf::object::{LAB, Plain};
+use trawl_kernel::netlink::XdpMode;
+use trawl_kernel::netns::run_in;
+use trawl_lab::Station;
+use trawl_tests::Lab;
+use trawl_tests::witness::{nothing_attached, run, xdp_on};
+use trawl_tests::xdp::{fails, status_of, succeeds};
+
+fn linked(program: &Plain, station: &Station) -> OwnedFd {
+    let attach = || link::attach_xdp(program.program(), station.index, XdpMode::Native.flags());
+    let attached = run_in(&station.namespace, attach).expect("the namespace");
+    attached.expect("a link")
+}
+
+/// Both ends have the same number in a lab, and the same program here.
+#[test]
+fn one_program_on_two_interfaces_of_the_same_number() {
+    let Some(lab) = Lab::open() else { return };
+    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    assert_eq!(a.index, b.index);
+    let program = Plain::load(LAB, "lab_drop").unwrap_or_else(|e| panic!("{e}"));
+    let (on_a, on_b) = (linked(&program, a), linked(&program, b));
+    let (id, place) = (xdp_on(b).expect("a program").0.to_string(), lab.receiver());
+    let shown = &status_of(&place)["programs"][0];
+    assert!(shown["link"].is_null(), "{shown}");
+    assert_eq!(
+        shown["one_of_links"].as_array().map(Vec::len),
+        Some(2),
+        "{shown}"
+    );
+    let words = ["2 links", "different namespaces"];
+    fails(&["xdp", "unload", &place, &id], 1, &words);
+    fails(&["xdp", "unload", &place, "--all"], 1, &words);
+    fails(&["xdp", "load", &place, "drop", "--replace"], 1, &words);
+    for station in [a, b] {
+        assert!(xdp_on(station).is_some(), "{}", station.name);
+    }
+    drop(on_a);
+    succeeds(&["xdp", "unload", &place, &id]);
+    nothing_attached(b);
+    drop(on_b);
+}
+
+/// Here the other's link looks like this one's, which has none.
+#[test]
+fn what_is_attached_by_netlink_is_not_mistaken_for_another_namespaces_link() {
+    let Some(lab) = Lab::open() else { return };
+    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    let program = Plain::load(LAB, "lab_drop").unwrap_or_else(|e| panic!("{e}"));
+    let on_a = linked(&program, a);
+    let id = xdp_on(a).expect("a program").0.to_string();
+    let namespace = format!("--net=/run/netns/{}", b.name);
+    let attach = [
+        "bpftool",
+        "net",
+        "attach",
+        "xdpdrv",
+        "id",
+        &id,
+        "dev",
+        &b.interface,
+    ];
+    for unload in [vec!["unload"], vec!["load", "drop", "--replace"]] {
+        run("nsenter", &[&[namespace.as_str()], &attach[..]].concat());
+        let place = lab.receiver();
+        match unload.as_slice() {
+            ["unload"] => succeeds(&["xdp", "unload", &place, &id]),
+            _ => succeeds(&["xdp", "load", &place, "drop", "--replace"]),
+        };
+        assert!(xdp_on(a).is_some(), "it was not asked for");
+        succeeds(&["xdp", "status", "-i", &place]);
+    }
+    succeeds(&["xdp", "unload", &lab.receiver()]);
+    nothing_attached(b);
+    drop(on_a);
+}
