@@ -462,6 +462,11 @@ impl Program {
         self.peer_link.as_ref()
     }
 
+    /// The note of them is pinned.
+    pub(crate) fn recorded(&mut self) {
+        self.pins.recorded();
+    }
+
     /// From now on the pins made while loading stay; the note of them.
     pub(crate) fn keep(&mut self) -> Record {
         Record {

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use trawl_kernel::bpf::loader::ObjectFile;
+use trawl_kernel::warden::{Task, Undo, Warden};
 use trawl_kernel::{Error, Result, bpffs};
 
 use crate::site::make_directory;
@@ -17,6 +18,17 @@ pub(crate) struct Pins {
     /// Made for other programs of trawl before; the last of them takes them along.
     shared: Vec<PathBuf>,
     kept: bool,
+    /// Removes them if trawl is killed before they stand in a record.
+    warden: Warden,
+}
+
+#[derive(Debug)]
+struct Unpin(Vec<PathBuf>);
+
+impl Undo for Unpin {
+    fn undo(&self) {
+        remove(&self.0);
+    }
 }
 
 impl Pins {
@@ -24,12 +36,13 @@ impl Pins {
     pub fn place(object: &mut ObjectFile, directory: Option<&Path>) -> Result<Self> {
         let mut pins = Self::default();
         let maps = object.maps();
+        let mut missing = Vec::new();
         if let Some(directory) = directory {
             let directory = visible(directory)?;
             if directory.is_dir() {
                 pins.share(&directory);
             } else {
-                pins.make(&directory)?;
+                missing = missing_of(&directory);
             }
             for one in maps.iter().filter(|one| !one.is_data) {
                 object.pin_at(&one.name, &directory.join(one.name.replace('.', "_")))?;
@@ -44,20 +57,20 @@ impl Pins {
                 None => {}
             }
         }
+        if !missing.is_empty() || !pins.expected.is_empty() {
+            let unpin = Unpin([missing.as_slice(), &pins.expected].concat());
+            pins.warden.watch([Task::Other(Box::new(unpin))])?;
+        }
+        for one in missing {
+            make_directory(&one)?;
+            pins.made.push(one);
+        }
         Ok(pins)
     }
 
-    /// Makes a directory, with those that it is in.
-    fn make(&mut self, directory: &Path) -> Result<()> {
-        let missing: Vec<&Path> = directory
-            .ancestors()
-            .take_while(|one| !one.exists())
-            .collect();
-        for one in missing.into_iter().rev() {
-            make_directory(one)?;
-            self.made.push(one.to_owned());
-        }
-        Ok(())
+    /// They stand in a record that is pinned, and go with that.
+    pub fn recorded(&mut self) {
+        self.warden = Warden::default();
     }
 
     /// Notes something that is there already.
@@ -102,6 +115,14 @@ pub(crate) fn remove(made: &[PathBuf]) {
     }
 }
 
+/// A directory that is not there, and those that it is in, from the outermost on.
+fn missing_of(directory: &Path) -> Vec<PathBuf> {
+    let missing = directory.ancestors().take_while(|one| !one.exists());
+    let mut missing: Vec<PathBuf> = missing.map(Path::to_owned).collect();
+    missing.reverse();
+    missing
+}
+
 /// A directory in a BPF file system, by a path that leads there from here; an error if it is in none.
 fn visible(directory: &Path) -> Result<PathBuf> {
     let mount = bpffs::lasting_or_mounted()?;
@@ -122,8 +143,8 @@ fn visible(directory: &Path) -> Result<PathBuf> {
         )
         .mend(format!("name a directory under {}", bpffs::USUAL)));
     }
-    let missing = directory.ancestors().take_while(|path| !path.exists());
-    let mut names = missing.filter_map(Path::file_name);
+    let missing = missing_of(&directory);
+    let mut names = missing.iter().filter_map(|path| path.file_name());
     if names.any(|name| name.to_string_lossy().contains('.')) {
         return Err(Error::failed(
             what(),

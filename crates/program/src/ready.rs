@@ -5,6 +5,7 @@
 //! lost when XDP sends the packet on. Cards can keep tags from XDP, too.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use trawl_kernel::bpf::link;
@@ -95,7 +96,7 @@ struct PutBack(Change);
 
 impl Undo for PutBack {
     fn undo(&self) {
-        undo(std::slice::from_ref(&self.0));
+        undo(std::slice::from_ref(&self.0), None);
     }
 }
 
@@ -250,7 +251,7 @@ impl Readiness {
                 .transpose()?,
         };
         // Whoever leaves last puts it back.
-        let shared = all_changes()
+        let shared = all_changes(None)
             .into_iter()
             .find(|other| other.concerns_the_same_as(&change));
         if let Some(shared) = &shared {
@@ -271,16 +272,16 @@ impl Readiness {
 
 impl Drop for Readiness {
     fn drop(&mut self) {
-        undo(&self.changes);
+        undo(&self.changes, None);
     }
 }
 
-/// Puts features back as they were, but for those that programs still need.
-pub(crate) fn undo(changes: &[Change]) {
+/// Puts features back as they were, but for those that programs still need, other than the one with this directory.
+pub(crate) fn undo(changes: &[Change], of: Option<&Path>) {
     if changes.is_empty() {
         return;
     }
-    let needed = all_changes();
+    let needed = all_changes(of);
     let namespaces = netns::findable();
     let leftover = |change: &&Change| !needed.iter().any(|one| one.concerns_the_same_as(change));
     for change in changes.iter().filter(leftover) {

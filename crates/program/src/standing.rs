@@ -157,6 +157,8 @@ impl Standing {
 
     /// Removes the pins, and puts back what was switched for the program.
     pub(crate) fn forget(&self) {
+        // First, while the record still says what there is to do, if this is killed.
+        ready::undo(&self.record.changes, Some(&self.directory));
         // What other programs share with this one stays, and goes with the last of them.
         let shared: Vec<PathBuf> = all_records()
             .filter(|(directory, _)| *directory != self.directory)
@@ -173,7 +175,6 @@ impl Standing {
             let _ = fs::remove_file(self.directory.join(name));
         }
         let _ = fs::remove_dir(&self.directory);
-        ready::undo(&self.record.changes);
     }
 
     /// Its link attaches another program now, which keeps it.
@@ -216,6 +217,7 @@ impl Pinned {
             bpffs::pin(program.as_fd(), &directory.join(PROGRAM))?;
         }
         pinned.standing.record.pin(&directory.join(RECORD))?;
+        program.recorded();
         if let Some(link) = program.peer_link() {
             bpffs::pin(link.as_fd(), &directory.join(PEER_LINK))?;
         }
@@ -294,9 +296,10 @@ fn moved_here(own: &Path, attached: &[XdpAttachment]) -> Vec<Standing> {
     found
 }
 
-/// What is switched for programs of trawl, on whatever interfaces they are.
-pub(crate) fn all_changes() -> Vec<Change> {
+/// What is switched for programs of trawl, on whatever interfaces they are, but for the one with this directory.
+pub(crate) fn all_changes(but: Option<&Path>) -> Vec<Change> {
     all_records()
+        .filter(|(directory, _)| Some(directory.as_path()) != but)
         .flat_map(|(_, record)| record.changes)
         .collect()
 }

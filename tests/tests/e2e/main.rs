@@ -24,6 +24,7 @@ mod rfc2544;
 mod route;
 mod route_choices;
 mod route_reasons;
+mod route_tcp;
 mod route_vlan;
 mod sharing;
 mod stamp;

@@ -17,7 +17,24 @@ use libbpf_rs::{
 use super::{c_name, check, opts};
 use crate::{Error, Result};
 
-const LOG_SIZE: usize = 16 << 20;
+/// Room for the verifier's log. Kernels before 6.4 keep its beginning if it is longer, and what is wanted is the end; the
+/// memory is only taken where they write.
+pub(super) const LOG_SIZE: usize = 256 << 20;
+/// What is kept of it.
+const LOG_END: usize = 1 << 20;
+
+/// The end of a log, from the beginning of a line on.
+pub(super) fn end_of_log(log: &[u8]) -> String {
+    // Where the verifier takes lines of its log back it leaves zeroes, and old text behind them.
+    let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
+    let log = &log[..end];
+    let cut = log.len().saturating_sub(LOG_END);
+    let line = match cut {
+        0 => Some(0),
+        _ => log[cut..].iter().position(|byte| *byte == b'\n'),
+    };
+    String::from_utf8_lossy(&log[cut + line.unwrap_or(0)..]).into_owned()
+}
 
 /// A program as it stands in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -373,11 +390,9 @@ impl ObjectFile {
             Err(error) => {
                 // SAFETY: the object is ours alone and is not used after this.
                 unsafe { libbpf_sys::bpf_object__close(object.as_ptr()) };
-                // Where the verifier takes lines of its log back it leaves zeroes, and old text behind them.
-                let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
                 Err(LoadFailure {
                     error,
-                    log: String::from_utf8_lossy(&log[..end]).into_owned(),
+                    log: end_of_log(&log),
                     warnings,
                 })
             }
@@ -427,5 +442,21 @@ impl LoadedFile {
             })
         };
         self.object.maps().map(named).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_long_log_is_kept_in_whole_lines() {
+        let mut log = "a line of the log\n".repeat(100_000).into_bytes();
+        log.extend_from_slice(b"the reason\n\0\0old text");
+        let kept = end_of_log(&log);
+        assert!(kept.len() <= LOG_END && kept.ends_with("a line of the log\nthe reason\n"));
+        assert!(kept.trim_start().starts_with("a line"));
+        assert_eq!(end_of_log(b"short\n\0"), "short\n");
+        assert_eq!(end_of_log(b""), "");
     }
 }

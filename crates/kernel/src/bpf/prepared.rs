@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 
 use libbpf_rs::{AsRawLibbpf, OpenObject};
 
-use super::loader::{LoadFailure, ObjectFile, listen};
+use super::loader::{LOG_SIZE, LoadFailure, ObjectFile, end_of_log, listen};
 use super::{c_name, check, opts};
 use crate::{Error, Result};
 
@@ -16,7 +16,7 @@ use crate::{Error, Result};
 const LOG_STATISTICS: u32 = 4;
 /// Asks it for all that it looks at.
 const LOG_STEPS: u32 = 1;
-const LOG_SIZE: usize = 64 << 10;
+const STATISTICS_SIZE: usize = 64 << 10;
 /// Before the stack depths of a program's functions, in the verifier's statistics.
 const STACK_DEPTH: &str = "stack depth ";
 const FRAGS_SECTION: &str = "xdp.frags";
@@ -109,7 +109,7 @@ impl Prepared<'_> {
             log: String::new(),
             warnings: Vec::new(),
         })?;
-        let mut log = vec![0u8; LOG_SIZE];
+        let mut log = vec![0u8; STATISTICS_SIZE];
         // Nothing but the measure is taken of this one: the program's own licence is asked when it is loaded to run.
         twin.try_load(GPL, Some((&mut log, LOG_STATISTICS)))
             .map_err(|e| twin.failure(e))?;
@@ -209,12 +209,11 @@ impl Twin {
 
     /// Has it verified once more for the log.
     fn failure(&self, error: io::Error) -> LoadFailure {
-        let mut log = vec![0u8; LOG_SIZE << 8];
+        let mut log = vec![0u8; LOG_SIZE];
         let _ = self.try_load(GPL, Some((&mut log, LOG_STEPS)));
-        let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
         LoadFailure {
             error,
-            log: String::from_utf8_lossy(&log[..end]).into_owned(),
+            log: end_of_log(&log),
             warnings: Vec::new(),
         }
     }

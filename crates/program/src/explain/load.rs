@@ -5,7 +5,7 @@ use std::path::Path;
 
 use trawl_kernel::bpf::info;
 use trawl_kernel::bpf::loader::{LoadFailure, ProgramEntry};
-use trawl_kernel::errno::EPERM;
+use trawl_kernel::errno::{ENOSPC, EPERM};
 use trawl_kernel::probe::{Capability, missing_capabilities};
 use trawl_kernel::{Error, bpffs};
 
@@ -114,6 +114,13 @@ pub fn elsewhere(what: &str, program: &ProgramEntry) -> Error {
 /// A program or one of its maps was refused.
 pub fn cannot_load(label: &str, program: &str, failure: &LoadFailure) -> Error {
     let what = format!("cannot load {program} of {label}");
+    if failure.error.raw_os_error() == Some(ENOSPC) && !failure.log.is_empty() {
+        let why = "the verifier refuses it, with so many words that their end is lost: of a loop, most likely";
+        return mended(
+            Error::failed(what, why),
+            advice::on_verifier("infinite loop"),
+        );
+    }
     if let Some(found) = verifier::condense(&failure.log) {
         let error = Error::failed(what, format!("the verifier refuses it: {found}"));
         return mended(error, advice::on_verifier(&found.reason));
