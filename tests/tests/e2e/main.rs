@@ -35,6 +35,7 @@ mod unchanged;
 mod without;
 mod xdp_advice;
 mod xdp_chain;
+mod xdp_killed;
 mod xdp_links;
 mod xdp_load;
 mod xdp_moved;
