@@ -126,8 +126,8 @@ struct guard_prefix {
 	__u64 destinations;
 	/* The line of the next shorter prefix around this one, zero for none. */
 	__u32 parent;
-	/* For a source, if there is but one rule about it and nothing but the services has to be looked at: its line and
-	 * its action, or GUARD_FATES where the services have to be looked at. Else there is no line here. */
+	/* For a source, if there is but one rule about it and nothing but the service has to be looked at: its line and
+	 * its action, or GUARD_FATES where the service has to be looked at. Else there is no line here. */
 	__u32 rule;
 	__u32 action;
 	__u32 padding;
@@ -152,7 +152,9 @@ struct guard_rule {
 	/* Time between packets of one source, in 1/16 ns; 0: no limit. */
 	__u64 interval;
 	__u32 id;
-	__u32 padding[3];
+	/* Nothing but the service has to be looked at. */
+	__u32 plain;
+	__u32 padding[2];
 };
 
 struct guard_hits {

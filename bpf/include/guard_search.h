@@ -291,8 +291,13 @@ static __always_inline __u32 by_default(rules_t rules, const struct guard_header
 	return rule->action == GUARD_ALLOW ? GUARD_DEFAULT_ALLOWED : GUARD_DEFAULT_DENIED;
 }
 
-/* Most searches are over by then, and need not pay for calls. */
+/* Most searches are over by then, and need not pay for calls. Kernels without arenas have verifiers that look at each
+ * step for itself, which takes long. */
+#ifdef GUARD_IN_ARRAY
+#define USUAL_STEPS 0
+#else
 #define USUAL_STEPS 16
+#endif
 /* More than the longest search takes: the kernel's limit. */
 #define STEPS (8 << 20)
 

@@ -11,7 +11,7 @@ use trawl_kernel::layout::guard::{
 use trawl_kernel::{Error, Result};
 
 use super::definition;
-use super::pool::{self, Candidate, Entry, Pool};
+use super::pool::{self, Candidate, Entry, Pool, SHORT_LIST};
 use super::prefix::Prefix;
 use super::rule::{Action, Match, PROTOCOL_SHIFT, Rule, Services, TcpState};
 use super::set::{Default, RuleSet};
@@ -163,12 +163,14 @@ impl Compiler<'_> {
         // Their own lines come first, those of the destinations below them behind.
         let at = self.prefixes.len();
         self.prefixes.resize(at + sources.len() * GUARD_LINE, 0);
-        for (number, (mut prefix, source)) in nested(sources.keys(), lines)
+        for (number, (mut prefix, (key, source))) in nested(sources.keys(), lines)
             .into_iter()
-            .zip(sources.values())
+            .zip(sources)
             .enumerate()
         {
-            prefix.services = self.services(&source.own);
+            // The rules about any source are for nearly all packets, and have a table in any case.
+            let listed = if *key == ANY { 1 } else { SHORT_LIST };
+            prefix.services = self.services(&source.own, listed);
             prefix.destinations = self.destinations(&source.destinations);
             (prefix.rule, prefix.action) = self.only_rule(&prefix).unwrap_or_default();
             self.prefixes[at + number * GUARD_LINE..][..GUARD_LINE]
@@ -186,7 +188,7 @@ impl Compiler<'_> {
             .into_iter()
             .zip(destinations.values())
         {
-            prefix.services = self.services(places);
+            prefix.services = self.services(places, SHORT_LIST);
             self.prefixes.extend(prefix.to_bytes());
         }
         self.pool.search(&innermost(destinations.keys(), lines))
@@ -198,14 +200,14 @@ impl Compiler<'_> {
         first
     }
 
-    fn services(&mut self, places: &[usize]) -> u64 {
+    fn services(&mut self, places: &[usize], listed: usize) -> u64 {
         let mut places = places.to_vec();
         places.sort_by_key(|place| self.rules[*place].rank());
         let candidates: Vec<Candidate> = places
             .iter()
             .map(|place| candidate(&self.rules[*place], (RULES + place) as u32))
             .collect();
-        self.pool.services(&candidates)
+        self.pool.services(&candidates, listed)
     }
 
     /// The line of the one rule about a source, and what it does, as the program wants it; none if there are more
@@ -337,7 +339,8 @@ fn rule_line(rule: &Rule) -> GuardRule {
         expires: rule.expires.unwrap_or(0),
         interval: rule.rate.map_or(0, interval),
         id: rule.id,
-        padding: [0; 3],
+        plain: rule.is_plain().into(),
+        padding: [0; 2],
     }
 }
 
@@ -354,7 +357,8 @@ fn default_line(default: &Default) -> GuardRule {
         expires: 0,
         interval: 0,
         id: 0,
-        padding: [0; 3],
+        plain: 0,
+        padding: [0; 2],
     }
 }
 

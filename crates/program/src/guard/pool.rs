@@ -20,8 +20,8 @@ const NARROWEST: u32 = GUARD_NARROWEST as u32;
 const SERVICE_BITS: u32 = GUARD_SERVICE_BITS as u32;
 /// A table may have so many entries for each prefix that is found by it.
 const ROOM: usize = 4;
-/// Up to so many rules are tried one after the other, before it is worth while to look at the service first.
-const SHORT_LIST: usize = 8;
+/// Up to so many rules are tried one after the other, before it is worth the room to look at the service first.
+pub const SHORT_LIST: usize = 8;
 
 /// A line to be found by the first bits of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -155,10 +155,11 @@ impl Pool {
         self.branch(at, offset, stride)
     }
 
-    /// Where to begin to search for the rules that a service is to be tried on, the first one first.
-    pub fn services(&mut self, candidates: &[Candidate]) -> u64 {
+    /// Where to begin to search for the rules that a service is to be tried on, the first one first. Up to `listed`
+    /// rules are a list.
+    pub fn services(&mut self, candidates: &[Candidate], listed: usize) -> u64 {
         let whole = (0, (1 << SERVICE_BITS) - 1);
-        match candidates.len() > SHORT_LIST {
+        match candidates.len() > listed {
             true => self.service_table(candidates, whole, 0),
             false => self.list(candidates, |one| one.services.contains(&ALL_SERVICES)),
         }
@@ -337,6 +338,7 @@ mod tests {
         fn a_service_finds_the_rules_that_hold_for_it(
             ranges in proptest::collection::vec((0..3u32, 0..300u32, 0..300u32, any::<bool>()), 0..40),
             services in proptest::collection::vec((0..4u32, 0..320u32), 40),
+            listed in proptest::sample::select(vec![1, SHORT_LIST]),
         ) {
             let candidates: Vec<Candidate> = ranges.iter().enumerate().map(|(number, (protocol, a, b, certain))| Candidate {
                 line: number as u32 + 1,
@@ -344,7 +346,7 @@ mod tests {
                 is_certain: *certain, verdict: certain.then_some(Action::Deny),
             }).collect();
             let mut pool = Pool::new(16);
-            let start = pool.services(&candidates);
+            let start = pool.services(&candidates, listed);
             for (protocol, port) in services {
                 let service = protocol << 16 | port;
                 let word = walk(&pool, start, u128::from(service) << (128 - SERVICE_BITS));
