@@ -22,12 +22,27 @@ pub fn select(site: &Site, options: &Options) -> Result<Selection> {
         taps: vec![tap],
         why: None,
     };
-    match options.tap {
+    let selection = match options.tap {
         Choice::Xdp => with_sent(xdp_tap(site, options)?, options),
         Choice::Hook => with_sent(Box::new(Hook), options),
         Choice::Tc => Ok(chosen(Box::new(Tc))),
         Choice::Packet => Ok(chosen(Box::new(Packet))),
         Choice::Auto => automatic(site, options),
+    }?;
+    let others = selection
+        .taps
+        .first()
+        .filter(|tap| tap.name() != Xdp.name());
+    match others {
+        Some(tap) if options.programs.is_some() => Err(Error::usage(
+            format!(
+                "cannot look at a chosen XDP program with the {} tap",
+                tap.name()
+            ),
+            "only the xdp tap can",
+        )
+        .mend("leave out --program, or use --tap xdp")),
+        _ => Ok(selection),
     }
 }
 

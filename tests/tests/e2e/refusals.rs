@@ -130,6 +130,17 @@ fn what_a_tap_cannot_do() {
         2,
         &["verdict", "--tap xdp"],
     );
+    for others in [
+        ["--tap", "tc"],
+        ["--tap", "packet"],
+        ["--tap", "hook"],
+        ["-Q", "out"],
+    ] {
+        for program in ["--program", "-p"] {
+            let asked = ["-i", &place, program, "all"];
+            refused(&[&asked[..], &others].concat(), 2, &["--program"]);
+        }
+    }
     nothing_attached(&lab.pair.b);
 }
 
