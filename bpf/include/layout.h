@@ -171,6 +171,17 @@ struct tap_config {
 	__u32 wanted_verdicts;
 	/* The packet has got its identifier from the program that saw it first. */
 	__u32 shared_id;
+	/* Where the kernel's view of all memory begins, and the list of its pages. */
+	__u32 first_address_low;
+	__u32 first_address_high;
+	__u32 first_page_low;
+	__u32 first_page_high;
+};
+
+/* What there is to know of the kernel's own memory, to find a fragment's bytes. */
+struct kernel_addresses {
+	__u64 first_address;
+	__u64 first_page;
 };
 
 /* Not an identifier: no packet was seen at the first point yet, the filter rejected it, --limit-rate did. */

@@ -49,54 +49,13 @@ static __always_inline void find_packet(struct xdp_buff *buffer, struct tap_cont
 	packet->in_fragments = BPF_CORE_READ(shared, xdp_frags_size);
 }
 
+#define PAGE_SHIFT 12
+
 #if defined(__TARGET_ARCH_x86)
-
-extern const void page_offset_base __ksym __weak;
-extern const void vmemmap_base __ksym __weak;
-
-/* Where they are in kernels that do not put them elsewhere at every start. */
-#define PAGE_OFFSET_FIXED 0xffff888000000000ull
-#define VMEMMAP_FIXED 0xffffea0000000000ull
-#define PAGE_SHIFT 12
-
-static __always_inline __u64 value_at(const void *symbol, __u64 otherwise)
-{
-	__u64 value = 0;
-
-	if (!symbol || bpf_probe_read_kernel(&value, sizeof(value), symbol))
-		return otherwise;
-	return value;
-}
-
-static __always_inline __u64 first_address(void)
-{
-	return value_at(&page_offset_base, PAGE_OFFSET_FIXED);
-}
-
-static __always_inline __u64 first_page(void)
-{
-	return value_at(&vmemmap_base, VMEMMAP_FIXED);
-}
-
 #define FRAGMENTS_READABLE true
-
 #else
-
 /* The way from a page to its bytes is not known here: of packets in several pieces the first is recorded. */
-#define PAGE_SHIFT 12
-
-static __always_inline __u64 first_address(void)
-{
-	return 0;
-}
-
-static __always_inline __u64 first_page(void)
-{
-	return 0;
-}
-
 #define FRAGMENTS_READABLE false
-
 #endif
 
 struct fragment {
@@ -153,8 +112,8 @@ static __always_inline int copy_fragments(struct copying *copying, char *to, __u
 	copying->next = shared + bpf_core_field_offset(struct skb_shared_info, frags);
 	copying->count = BPF_CORE_READ(info, nr_frags);
 	copying->left = 0;
-	copying->first_address = first_address();
-	copying->first_page = first_page();
+	copying->first_address = CONFIG_PAIR(CONFIG_NAME(first_address_low), CONFIG_NAME(first_address_high));
+	copying->first_page = CONFIG_PAIR(CONFIG_NAME(first_page_low), CONFIG_NAME(first_page_high));
 	for (int round = 0; round < ROUNDS_MAX; round++) {
 		done = READ_ONCE(copying->done);
 		if (done >= wanted)

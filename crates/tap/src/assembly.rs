@@ -298,6 +298,10 @@ impl<'a> Assembly<'a> {
             only_namespace: 0,
             wanted_verdicts: ALL as u32,
             shared_id: 0,
+            first_address_low: 0,
+            first_address_high: 0,
+            first_page_low: 0,
+            first_page_high: 0,
         }
     }
 

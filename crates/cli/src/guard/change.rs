@@ -29,7 +29,7 @@ pub fn load(args: &Load) -> Result<()> {
     let default = args.default.map(Action::from);
     for site in &sites {
         let guard = Guard::find_or_make(site.namespace())?;
-        let standing = guard.load(site, default, &wish, args.consent.care())?;
+        let standing = guard.load(site, default, &wish, args.tappable, args.consent.care())?;
         let set = guard.rules()?;
         let holds = set.defaults.iter().find(|one| one.on.index == site.index());
         write_out(&format!(

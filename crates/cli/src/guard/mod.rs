@@ -117,6 +117,9 @@ struct Load {
     /// Take the place of what is on the interface
     #[arg(long)]
     replace: bool,
+    /// Let captures look in at entry and exit (`trawl capture --tap hook`) where the kernel takes no tracing programs
+    #[arg(long)]
+    tappable: bool,
     #[command(flatten)]
     place: Place,
     #[command(flatten)]

@@ -39,9 +39,7 @@ fn for_people(set: &RuleSet) -> String {
         return "no rules, and no guarded interface\n".to_owned();
     }
     let mut text = String::new();
-    if !set.rules.is_empty() {
-        let _ = writeln!(text, "{:>6}  {:>12}  rule", "id", "hits");
-    }
+    let _ = writeln!(text, "{:>6}  {:>12}  rule", "id", "hits");
     for rule in &set.rules {
         let hits = set.hits_of(rule.id);
         let _ = write!(text, "{:>6}  {:>12}  {rule}", rule.id, hits.decided);

@@ -1,5 +1,6 @@
 //! BPF objects: maps, programs and links, by libbpf and its raw calls.
 
+pub mod addresses;
 pub mod arena;
 pub mod classic_check;
 mod code;

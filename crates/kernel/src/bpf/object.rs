@@ -24,6 +24,9 @@ pub const GUARD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_guard.bpf
 pub const GUARD_IN_ARRAY: &[u8] =
     include_bytes!(concat!(env!("OUT_DIR"), "/xdp_guard_array.bpf.o"));
 
+/// Where the kernel keeps memory.
+pub(crate) const KERNEL_ADDRESSES: &[u8] =
+    include_bytes!(concat!(env!("OUT_DIR"), "/kernel_addresses.bpf.o"));
 /// The taps at programs that are attached already.
 pub const TRACE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tap_trace.bpf.o"));
 

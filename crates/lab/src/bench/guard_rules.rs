@@ -268,7 +268,7 @@ impl Stand {
                 })?;
                 let took = start.elapsed().as_secs_f64();
                 let site = Site::find(&format!("{}:{}", lab.b.name, lab.b.interface), None)?;
-                let standing = guard.load(&site, None, &Wish::default(), Care::Without)?;
+                let standing = guard.load(&site, None, &Wish::default(), false, Care::Without)?;
                 (
                     Dropping::Guard(Box::new((guard, site, standing))),
                     Some(took),

@@ -167,6 +167,15 @@ impl RuleSet {
         }
     }
 
+    /// The interfaces that are named.
+    pub fn interfaces(&mut self) -> impl Iterator<Item = &mut On> {
+        let of_rules = self
+            .rules
+            .iter_mut()
+            .filter_map(|rule| rule.what.on.as_mut());
+        of_rules.chain(self.defaults.iter_mut().map(|default| &mut default.on))
+    }
+
     /// The same rules, as if they had never seen a packet.
     pub fn without_hits(mut self) -> Self {
         self.hits.clear();

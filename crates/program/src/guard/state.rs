@@ -117,11 +117,19 @@ impl Guard {
         self.namespace.as_ref()
     }
 
-    /// The rules as they are, without those that have ended.
+    /// The rules as they are, without those that have ended; interfaces have the names that they have now.
     pub fn rules(&self) -> Result<RuleSet> {
         let mut set = self.store.read()?;
         let now = clock::monotonic();
         set.remove(|rule| rule.is_expired(now));
+        if set.interfaces().next().is_some() {
+            let sites = Site::all_in(self.namespace())?;
+            for on in set.interfaces() {
+                if let Some(site) = sites.iter().find(|site| site.index() == on.index) {
+                    site.name().clone_into(&mut on.name);
+                }
+            }
+        }
         Ok(set)
     }
 
@@ -156,12 +164,14 @@ impl Guard {
         self.store.publish(&set)
     }
 
-    /// Puts the guard on an interface, or changes the default of one it is on.
+    /// Puts the guard on an interface, or changes the default of one it is on. One that is `tappable` can be captured
+    /// at where the kernel takes no tracing programs.
     pub fn load(
         &self,
         site: &Site,
         default: Option<Action>,
         wish: &Wish,
+        tappable: bool,
         care: Care,
     ) -> Result<Standing> {
         let on = On {
@@ -182,10 +192,11 @@ impl Guard {
         self.put(&before, set, care)?;
         if let Some(standing) = present
             && wish.mode.is_none_or(|mode| standing.mode() == Some(mode))
+            && !tappable
         {
             return Ok(standing);
         }
-        let attached = self.attach(site, wish);
+        let attached = self.attach(site, wish, tappable);
         if attached.is_err() && !had {
             // There is nothing that the default could hold for.
             let mut set = self.rules()?;
@@ -196,7 +207,7 @@ impl Guard {
         attached
     }
 
-    fn attach(&self, site: &Site, wish: &Wish) -> Result<Standing> {
+    fn attach(&self, site: &Site, wish: &Wish, tappable: bool) -> Result<Standing> {
         let kind = site.link()?.hardware_type;
         let function = match kind {
             ARPHRD_ETHER | ARPHRD_LOOPBACK => FUNCTION,
@@ -207,8 +218,11 @@ impl Guard {
         source.reuse(SET, self.store.as_fd())?;
         source.reuse(RATES, self.rates.as_fd())?;
         source.set_variable(INTERFACE, &site.index().to_ne_bytes())?;
-        if let Some(other_mode) = standing_on(site)? {
-            other_mode.detach(site)?;
+        if tappable {
+            source.make_tappable();
+        }
+        if let Some(other) = standing_on(site)? {
+            other.detach(site)?;
         }
         place::put(site, source, wish, Some(PRIORITY)).map(|put| put.standing)
     }

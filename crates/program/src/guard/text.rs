@@ -52,10 +52,14 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     let number: f64 = number
         .parse()
         .map_err(|_| format!("'{text}' is not a time; write for example 10m"))?;
-    let total = number * seconds;
-    match total > 0.0 && total <= LONGEST as f64 {
-        true => Ok(Duration::from_secs_f64(total)),
-        false => Err(format!("'{text}' is not a time above zero")),
+    if number * seconds > LONGEST as f64 {
+        return Err(format!(
+            "'{text}' is too long: a rule without --for has no end"
+        ));
+    }
+    match Duration::try_from_secs_f64(number * seconds) {
+        Ok(time) if !time.is_zero() => Ok(time),
+        _ => Err(format!("'{text}' is not a time above zero")),
     }
 }
 
@@ -123,6 +127,7 @@ mod tests {
             "10 fortnights",
             "nan",
             "inf",
+            "0.0000000001ms",
             "9999999999d",
         ] {
             assert!(duration(text).is_err(), "{text}");

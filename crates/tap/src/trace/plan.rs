@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use trawl_filter::lower::Target;
+use trawl_kernel::bpf::addresses::kernel_addresses;
 use trawl_kernel::bpf::object::{self, TapProgram};
 use trawl_kernel::bpf::program::{self, LoadOptions, Traced};
 use trawl_kernel::bpf::{link, map};
@@ -79,6 +80,11 @@ impl Plan {
         config.only_ifindex = site.interface.index;
         config.only_namespace = namespace_number(site)?;
         config.wanted_verdicts = wanted_verdicts(options);
+        if let Some(found) = kernel_addresses() {
+            let halves = |address: u64| (address as u32, (address >> 32) as u32);
+            (config.first_address_low, config.first_address_high) = halves(found.first_address);
+            (config.first_page_low, config.first_page_high) = halves(found.first_page);
+        }
         let block = match &options.filter {
             Some(filter) => {
                 Some(filter.block(site, config.snaplen, &Target::copy(TRACE_COPY as u16))?)

@@ -1,5 +1,9 @@
 //! What is there before the first interface and after the last.
 
+use trawl_lab::Station;
+use trawl_tests::Capture;
+use trawl_tests::witness::tshark;
+
 use super::*;
 
 #[test]
@@ -52,4 +56,77 @@ fn an_interface_that_vanishes_takes_its_default_along() {
     run("ip", &["-n", &lab.pair.b.name, "link", "del", "veth0"]);
     guarded.well(&["remove", "--all"]);
     assert!(!guarded.directory().exists());
+}
+
+#[test]
+fn each_interface_has_its_default_and_rules_of_its_own() {
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded::load(&lab, &["--default", "deny"]);
+    let (a, b) = (&lab.pair.a.name, &lab.pair.b.name);
+    let pair = [
+        "link", "add", "other", "type", "veth", "peer", "name", "other",
+    ];
+    run("ip", &[&["-n", a][..], &pair, &["netns", b]].concat());
+    for name in [a, b] {
+        run("ip", &["-n", name, "link", "set", "other", "up"]);
+    }
+    guarded.well(&["load", "other"]);
+    guarded.well(&["deny", "--src", &STRANGER.to_string(), "--on", "other"]);
+    guarded.well(&[
+        "allow",
+        "--src",
+        &STRANGER.to_string(),
+        "--proto",
+        "udp",
+        "--on",
+        "veth0",
+    ]);
+    lab.send(&[udp_from(STRANGER, 9), udp_from(A4, 9)], 200);
+    let other = || {
+        let all: Value =
+            serde_json::from_str(&guarded.well(&["stats", "other", "--json"])).expect("JSON");
+        all["interfaces"][0].clone()
+    };
+    let figures = guarded.figures(&["rule_allowed", "default_denied", "rule_denied"]);
+    assert_eq!(figures, [100, 100, 0]);
+    let from = Station {
+        interface: "other".to_owned(),
+        ..lab.pair.a.clone()
+    };
+    let frames = [udp_from(STRANGER, 9), udp_from(A4, 9)];
+    send_from(&from, &frames, 200, Engine::Live, None, None);
+    wait_until("all packets are counted", || {
+        other()["rule_denied"] == 100 && other()["default_allowed"].as_u64() >= Some(100)
+    });
+    assert_eq!((guarded.hits(1), guarded.hits(2)), (100, 100));
+    // It is the interface that is meant, whatever it is called later.
+    run("ip", &["-n", b, "link", "set", "other", "name", "another"]);
+    assert_eq!(guarded.rule(1).expect("it stays")["on"], "another");
+    assert_eq!(guarded.list()["defaults"][1]["interface"], "another");
+    let replaced = guarded.well(&["deny", "--src", &STRANGER.to_string(), "--on", "another"]);
+    assert!(replaced.starts_with("rule 1:"), "{replaced}");
+    guarded.well(&["unload", "another", "veth0"]);
+    assert!(!guarded.directory().exists());
+}
+
+#[test]
+fn captures_look_in_at_a_tappable_guard() {
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded::load(&lab, &[]);
+    guarded.well(&["deny", "--src", &STRANGER.to_string()]);
+    guarded.well(&["load", "veth0", "--tappable"]);
+    let file = lab.file("file.pcapng");
+    let place = lab.receiver();
+    let capture = Capture::start(
+        &lab,
+        &[
+            "-i", &place, "--tap", "hook", "-Q", "in", "--at", "both", "-c", "8", "-w", &file,
+        ],
+    );
+    guarded.send(&[udp_from(STRANGER, 9), udp_from(A4, 9)], 4);
+    capture.wait().summary_of_success().assert_all_recorded(8);
+    let verdicts = tshark(&file, &["frame.verdict.ebpf_xdp"]).concat();
+    assert_eq!(verdicts, ["", "1", "", "2", "", "1", "", "2"]);
+    assert_eq!(guarded.figures(&["rule_denied", "default_allowed"]), [2, 2]);
+    assert_eq!(guarded.hits(1), 2);
 }

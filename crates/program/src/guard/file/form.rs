@@ -66,7 +66,8 @@ impl Content {
 }
 
 fn of_toml(text: &str) -> Result<Content, String> {
-    let at = |offset| place(position(text, offset));
+    let lines = Lines::of(text);
+    let at = |offset| place(lines.position(offset));
     let whole: Whole<Spanned<Entry>, Spanned<PresetEntry>> =
         toml::from_str(text).map_err(|e: toml::de::Error| {
             let place = e.span().map(|span| format!("{}: ", at(span.start)));
@@ -117,14 +118,28 @@ fn place((line, column): (usize, usize)) -> String {
     format!("line {line}, column {column}")
 }
 
-/// Line and column, from one.
-fn position(text: &str, offset: usize) -> (usize, usize) {
-    let before = text.get(..offset).unwrap_or(text);
-    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
-    (
-        before.matches('\n').count() + 1,
-        before[line_start..].chars().count() + 1,
-    )
+/// A text with the beginnings of its lines: files may have as many rules as lines, each with its place.
+struct Lines<'t> {
+    text: &'t str,
+    begins: Vec<usize>,
+}
+
+impl<'t> Lines<'t> {
+    fn of(text: &'t str) -> Self {
+        let behind = text.match_indices('\n').map(|(at, _)| at + 1);
+        Self {
+            text,
+            begins: std::iter::once(0).chain(behind).collect(),
+        }
+    }
+
+    /// Line and column, from one.
+    fn position(&self, offset: usize) -> (usize, usize) {
+        let line = self.begins.partition_point(|begin| *begin <= offset);
+        let begin = self.begins[line.saturating_sub(1)];
+        let before = self.text.get(begin..offset).unwrap_or_default();
+        (line, before.chars().count() + 1)
+    }
 }
 
 #[cfg(test)]

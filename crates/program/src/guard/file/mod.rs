@@ -438,6 +438,24 @@ mod tests {
         src = [\"10.0.0.0/8\"]\ndst = \"::1\"\nproto = 6\nport = [1, \"2-3\"]\nfor = \"10m\"\non = \"eth0\"\n\
         rate = \"1k\"\n[[rule]]\naction = \"allow\"\nicmp = \"echo-request\"\nsrc-file = \"list\"\n";
 
+    /// In time that grows with their number only.
+    #[test]
+    fn a_hundred_thousand_rules_in_either_form() {
+        let address = |number: u32| std::net::Ipv4Addr::from_bits(0x0a00_0000 + number);
+        let all = |rule: &dyn Fn(u32) -> String| (0..100_000).map(rule).collect::<String>();
+        let toml = all(&|number| {
+            format!(
+                "[[rule]]\naction = \"deny\"\nsrc = \"{}\"\n",
+                address(number)
+            )
+        });
+        let yaml = all(&|number| format!("- {{action: deny, src: {}}}\n", address(number)));
+        for text in [toml, format!("rules:\n{yaml}")] {
+            let rules = parse(&text).unwrap().rules;
+            assert_eq!(rules.len(), 100_000);
+        }
+    }
+
     #[test]
     fn an_empty_file_is_an_empty_set() {
         assert_eq!(parse("").unwrap(), RuleFile::default());

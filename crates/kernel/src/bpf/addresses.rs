@@ -1,0 +1,55 @@
+//! Where the kernel keeps memory, asked for once: what it takes to find the bytes of a packet's fragments from beside.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::OnceLock;
+
+use super::object::{self, Plain};
+use super::{check, opts};
+use crate::layout::{KernelAddresses, Shared};
+
+/// `None` where the kernel does not tell (before 5.16, which has no such packets), or nobody knows how to use it.
+pub fn kernel_addresses() -> Option<KernelAddresses> {
+    static FOUND: OnceLock<Option<KernelAddresses>> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        if !cfg!(target_arch = "x86_64") {
+            return None;
+        }
+        let plain = Plain::load(object::KERNEL_ADDRESSES, "trawl_addresses").ok()?;
+        run(plain.program()).ok()?
+    })
+}
+
+fn run(program: BorrowedFd<'_>) -> std::io::Result<Option<KernelAddresses>> {
+    let mut bytes = [0u8; size_of::<KernelAddresses>()];
+    let mut opts = opts!(libbpf_sys::bpf_test_run_opts);
+    opts.ctx_in = bytes.as_mut_ptr().cast();
+    opts.ctx_size_in = bytes.len() as u32;
+    // SAFETY: the kernel reads and writes as many bytes of the context as it is told, and they outlive the call.
+    check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut opts) })?;
+    Ok(KernelAddresses::from_bytes(&bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::root_or_skip;
+
+    /// Both lie in the kernel's half; they are on pages' boundaries.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn they_are_the_kernels() {
+        if !root_or_skip() {
+            return;
+        }
+        let Some(found) = kernel_addresses() else {
+            eprintln!("SKIPPED: the kernel does not tell its addresses");
+            return;
+        };
+        for address in [found.first_address, found.first_page] {
+            assert!(
+                address >> 47 == 0x1ffff && address & 0xfff == 0,
+                "{address:#x}"
+            );
+        }
+    }
+}
