@@ -370,7 +370,8 @@ fn an_interface_that_takes_no_frames_is_refused_and_nothing_stays() {
 /// Killed when it has made the other interfaces ready and waits for its turn to attach.
 #[test]
 fn a_load_that_is_killed_half_way_puts_all_back() {
-    for signal in [Signal::KILL, Signal::INT] {
+    // Not SIGINT, which a shell has what it runs in the background ignore.
+    for signal in [Signal::KILL, Signal::TERM] {
         let Some(lab) = unready() else { return };
         let before = features(&lab);
         let from = place(&lab.line.left);
