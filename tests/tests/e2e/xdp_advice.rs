@@ -20,7 +20,7 @@ fn each_mistake_is_met_with_what_helps() {
         ),
         ("nothing_found", "verdict_of(*value)", "with NULL"),
         ("without_limits", "verdict_of(value[key])", "n &= MASK"),
-        ("round_and_round", "refused.bpf.c", "bpf_loop()"),
+        ("round_and_round", "for (__u32 round", "bpf_loop()"),
         (
             "not_given_back",
             "byte_at(context, 14)",
