@@ -288,6 +288,17 @@ mod tests {
         }
     }
 
+    /// A file is refused in one line, with the place and the reason.
+    #[track_caller]
+    fn told(text: &str, place: &str, words: &str) {
+        let error = parse(text).unwrap_err().to_string();
+        assert!(
+            error.contains("rules in x") && error.contains(place) && error.contains(words),
+            "{text}: {error}"
+        );
+        assert!(!error.contains('\n'), "{error}");
+    }
+
     #[test]
     fn what_is_wrong_in_yaml_is_told_with_its_place() {
         for (text, place, words) in [
@@ -341,13 +352,7 @@ mod tests {
             ("rules: &a [*a]", "", ""),
             ("- action: deny", "line 1", ""),
         ] {
-            let text = format!("{text}\n");
-            let error = parse(&text).unwrap_err().to_string();
-            assert!(
-                error.contains("rules in x") && error.contains(place) && error.contains(words),
-                "{text}: {error}"
-            );
-            assert!(!error.contains('\n'), "{error}");
+            told(&format!("{text}\n"), place, words);
         }
     }
 
@@ -406,12 +411,7 @@ mod tests {
                 "same packets",
             ),
         ] {
-            let error = parse(text).unwrap_err().to_string();
-            assert!(
-                error.contains("rules in x") && error.contains(place) && error.contains(words),
-                "{text}: {error}"
-            );
-            assert!(!error.contains('\n'), "{error}");
+            told(text, place, words);
         }
     }
 
@@ -419,16 +419,13 @@ mod tests {
         #[test]
         fn any_text_is_read_or_refused(text in ".{0,200}", at in 0..400usize, cut in 0..8usize) {
             let _ = parse(&text);
-            let mut damaged: Vec<char> = SAMPLE.chars().collect();
-            let at = at.min(damaged.len());
-            let end = (at + cut).min(damaged.len());
-            damaged.splice(at..end, text.chars().take(cut));
-            let _ = parse(&damaged.into_iter().collect::<String>());
-            let mut damaged: Vec<char> = YAML.chars().collect();
-            let at = at.min(damaged.len());
-            let end = (at + cut).min(damaged.len());
-            damaged.splice(at..end, text.chars().take(cut));
-            let _ = parse(&damaged.into_iter().collect::<String>());
+            for sound in [SAMPLE, YAML] {
+                let mut damaged: Vec<char> = sound.chars().collect();
+                let at = at.min(damaged.len());
+                let end = (at + cut).min(damaged.len());
+                damaged.splice(at..end, text.chars().take(cut));
+                let _ = parse(&damaged.into_iter().collect::<String>());
+            }
         }
     }
 
