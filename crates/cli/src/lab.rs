@@ -152,6 +152,7 @@ fn make(up: &Up) -> Result<String> {
 
 fn clean(all: bool) -> Result<String> {
     let cleaned = trawl_lab::clean(all)?;
+    trawl_program::leftovers::clear_away();
     if cleaned.removed.is_empty() && cleaned.kept.is_empty() {
         return Ok("nothing to remove\n".to_owned());
     }

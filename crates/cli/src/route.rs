@@ -9,7 +9,7 @@ use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
 use trawl_program::Site;
 use trawl_program::attach::Wish;
-use trawl_program::route::{self, Port};
+use trawl_program::route::{self, Extras, Port};
 
 use crate::doctor::write_out;
 use crate::terminal;
@@ -56,6 +56,9 @@ struct Load {
     /// Take the place of what is on the interfaces
     #[arg(long)]
     replace: bool,
+    /// Let captures look in at entry and exit (`trawl capture --tap hook`) where the kernel takes no tracing programs
+    #[arg(long)]
+    tappable: bool,
     /// Network namespace of the interfaces: a name, a path or a process id
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
@@ -128,7 +131,14 @@ fn load(args: &Load) -> Result<ExitCode> {
         mode,
         replace: args.replace,
     };
-    let loaded = route::load(&sites, &wish, args.prio)?;
+    let loaded = route::load(
+        &sites,
+        &wish,
+        Extras {
+            priority: args.prio,
+            tappable: args.tappable,
+        },
+    )?;
     if args.json {
         let ports: Vec<Value> = loaded.ports.iter().map(to_json).collect();
         let done = json!({

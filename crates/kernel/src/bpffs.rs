@@ -19,6 +19,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 
 use crate::bpf::info;
 use crate::error::{Error, Result};
+use crate::mounts;
 use crate::probe::insn::owned;
 
 /// Where everyone expects it.
@@ -48,36 +49,10 @@ pub struct Pinned {
 
 /// The mount points of BPF file systems that this process sees, the usual one first.
 pub fn mounts() -> Vec<PathBuf> {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let mut found = parse_mounts(&table);
+    let all = mounts::of_kind("bpf").into_iter();
+    let mut found: Vec<PathBuf> = all.map(|mount| mount.place).collect();
     found.sort_by_key(|path| path != Path::new(USUAL));
     found
-}
-
-fn parse_mounts(table: &str) -> Vec<PathBuf> {
-    table
-        .lines()
-        .filter_map(|line| {
-            let (before, after) = line.split_once(" - ")?;
-            let kind = after.split(' ').next()?;
-            let place = before.split(' ').nth(4)?;
-            (kind == "bpf").then(|| PathBuf::from(unescape(place)))
-        })
-        .collect()
-}
-
-/// Blanks and backslashes are written as octal numbers there.
-fn unescape(text: &str) -> String {
-    [
-        ("\\040", " "),
-        ("\\011", "\t"),
-        ("\\012", "\n"),
-        ("\\134", "\\"),
-    ]
-    .iter()
-    .fold(text.to_owned(), |text, (code, plain)| {
-        text.replace(code, plain)
-    })
 }
 
 /// Mounts a BPF file system at the usual place.
@@ -369,18 +344,6 @@ mod tests {
     use super::*;
     use crate::bpf::map;
     use crate::testing::root_or_skip;
-
-    #[test]
-    fn mounts_are_read_from_the_table() {
-        let table = "30 24 0:27 / /sys/fs/bpf rw - bpf bpf rw,mode=700\n\
-                     31 24 0:28 / /proc rw - proc proc rw\n\
-                     32 24 0:29 / /mnt/a\\040b rw shared:1 - bpf none rw\n\
-                     garbage\n";
-        assert_eq!(
-            parse_mounts(table),
-            [Path::new("/sys/fs/bpf"), Path::new("/mnt/a b")]
-        );
-    }
 
     #[test]
     fn a_pinned_map_is_found_and_opened() {

@@ -11,6 +11,7 @@ pub mod host;
 pub mod interface;
 pub mod layout;
 pub mod memory;
+pub mod mounts;
 pub mod netlink;
 pub mod netns;
 pub mod owners;

@@ -20,6 +20,7 @@ use rustix::mount::{
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 use crate::error::{Error, Result};
+use crate::mounts;
 
 /// Where iproute2 keeps named namespaces; /var/run is a link to /run wherever systemd runs.
 pub const NAMED: &str = "/run/netns";
@@ -286,8 +287,8 @@ pub fn list() -> Vec<String> {
     names
 }
 
-/// The namespaces that can be found: those with a name first, then the one of the calling thread and those that
-/// processes live in, each once.
+/// The namespaces that can be found: those with a name first, then the one of the calling thread, those that are kept
+/// by a mount elsewhere and those that processes live in, each once.
 pub fn findable() -> Vec<Namespace> {
     let named = list()
         .into_iter()
@@ -296,8 +297,13 @@ pub fn findable() -> Vec<Namespace> {
     let of_processes = processes
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter_map(|pid| Namespace::of_pid(pid).ok());
+    let mounted = mounts::of_kind("nsfs")
+        .into_iter()
+        .filter(|mount| mount.part.starts_with("net:"))
+        .filter_map(|mount| Namespace::from_path(&mount.place).ok());
     let mut found: Vec<Namespace> = Vec::new();
-    for one in named.chain(Namespace::current().ok()).chain(of_processes) {
+    let here = Namespace::current().ok();
+    for one in named.chain(here).chain(mounted).chain(of_processes) {
         if !found.contains(&one) {
             found.push(one);
         }
@@ -431,6 +437,24 @@ mod tests {
             assert_eq!(findable().iter().filter(|one| *one == expected).count(), 1);
         }
         assert_eq!(Namespace::of_pid(std::process::id()).unwrap(), before);
+    }
+
+    /// As containers' runtimes keep theirs.
+    #[test]
+    fn one_that_only_a_mount_elsewhere_keeps_is_found() {
+        if !root_or_skip() {
+            return;
+        }
+        let scratch = ScratchNamespace::new();
+        let file = std::env::temp_dir().join(format!("trawl netns {}", std::process::id()));
+        fs::write(&file, "").unwrap();
+        mount_bind(Path::new(NAMED).join(&scratch.name), &file).unwrap();
+        delete(&scratch.name).unwrap();
+        let is_found = findable().contains(&scratch.namespace);
+        unmount(&file, UnmountFlags::DETACH).unwrap();
+        fs::remove_file(&file).unwrap();
+        assert!(is_found);
+        assert!(!findable().contains(&scratch.namespace));
     }
 
     #[test]

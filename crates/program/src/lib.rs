@@ -25,6 +25,7 @@
 //! ```
 
 pub mod actions;
+pub mod again;
 pub mod attach;
 pub mod bundled;
 pub mod captures;
@@ -33,6 +34,7 @@ pub mod dispatcher;
 mod explain;
 pub mod guard;
 pub mod jumps;
+pub mod leftovers;
 pub mod load;
 mod map_pins;
 pub mod maps;

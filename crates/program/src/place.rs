@@ -80,6 +80,35 @@ pub(crate) fn put_alone(
     Ok(Put { standing, notices })
 }
 
+/// As [`put_filled`], in the place of one of the same kind that trawl put there before. That one goes when the new one
+/// is there: packets meet one of them at every moment, and where the new one is refused, the old one stays.
+pub(crate) fn put_instead(
+    site: &Site,
+    source: Source,
+    wish: &Wish,
+    priority: Option<u32>,
+    old: Standing,
+    fill: impl FnOnce(&mut Program) -> Result<()>,
+) -> Result<Put> {
+    let others = |one: &XdpAttachment| {
+        one.program_id != old.id() && Dispatcher::read(one.program_id).is_none()
+    };
+    let is_alone = !on(site)?.iter().any(others);
+    let wish = Wish {
+        mode: wish.mode.or(old.mode()),
+        replace: wish.replace || is_alone,
+    };
+    let priority = priority.or(old.seat().map(|seat| seat.priority));
+    let put = match priority {
+        Some(_) => put_filled(site, source, &wish, priority, fill)?,
+        None => put_alone(site, source, &wish, fill)?,
+    };
+    if !wish.replace {
+        old.detach(site)?;
+    }
+    Ok(put)
+}
+
 /// A program that has been put on an interface.
 #[derive(Debug)]
 pub struct Put {

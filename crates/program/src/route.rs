@@ -28,9 +28,10 @@ use crate::ready::{self, Readiness};
 use crate::site::Site;
 use crate::standing::Standing;
 use crate::stats::{Account, Layout};
+use crate::tappable::HOOK;
 use vlan::{Mac, Vlans};
 
-const NAME: &str = "route";
+pub(crate) const NAME: &str = "route";
 const FUNCTION: &str = "trawl_route";
 const PORTS: &str = "ports";
 const ARRIVALS: &str = "arrivals";
@@ -103,6 +104,15 @@ impl Port {
     }
 }
 
+/// What can be asked of new ports.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Extras {
+    /// The router's place in the chain of programs there, if it is to be in one.
+    pub priority: Option<u32>,
+    /// Captures can look in at its entry and its exits. A port that is there already gets the program once more for it.
+    pub tappable: bool,
+}
+
 /// What came of loading.
 #[derive(Debug)]
 pub struct Loaded {
@@ -128,8 +138,8 @@ pub fn ports(namespace: Option<&Namespace>) -> Result<Vec<Port>> {
 }
 
 /// Adds ports to the router of their namespace, and brings it up to date with the addresses and VLANs of all its
-/// ports. With a priority the router takes its place in the chain of programs on each new port.
-pub fn load(sites: &[Site], wish: &Wish, priority: Option<u32>) -> Result<Loaded> {
+/// ports.
+pub fn load(sites: &[Site], wish: &Wish, extras: Extras) -> Result<Loaded> {
     let Some(first) = sites.first() else {
         return Err(Error::usage("cannot route", "no interface is named"));
     };
@@ -148,16 +158,37 @@ pub fn load(sites: &[Site], wish: &Wish, priority: Option<u32>) -> Result<Loaded
             format!("there is room for {ROUTE_MAX_PORTS} ports"),
         ));
     }
+    let is_wanted = |site: &Site| sites.iter().any(|one| one.index() == site.index());
+    let closed = |port: &Port| port.standing.map(HOOK).is_err();
+    let again: Vec<Port> = match extras.tappable {
+        true => ports(namespace)?
+            .into_iter()
+            .filter(|port| is_wanted(&port.site) && closed(port))
+            .collect(),
+        false => Vec::new(),
+    };
     let mut ready = Readiness::default();
     if wish.mode != Some(XdpMode::Skb) {
-        for site in &new {
+        for site in new
+            .iter()
+            .copied()
+            .chain(again.iter().map(|port| &port.site))
+        {
             ready.for_sending_on(site)?;
             ready.for_sending(site)?;
         }
     }
+    for Port { site, standing } in again {
+        let source = source(&all, extras.tappable)?;
+        let fill = |program: &mut Program| program.remember(&ready);
+        let Put { standing, .. } =
+            place::put_instead(&site, source, wish, extras.priority, standing, fill)?;
+        all.retain(|port| port.site.index() != site.index());
+        all.push(Port { site, standing });
+    }
     let known = all.len();
     for site in new {
-        let attached = add_port(site, &all, &ready, wish, priority);
+        let attached = add_port(site, &all, &ready, wish, extras);
         match attached {
             Ok(standing) => all.push(Port {
                 site: site.clone(),
@@ -244,8 +275,19 @@ fn add_port(
     others: &[Port],
     ready: &Readiness,
     wish: &Wish,
-    priority: Option<u32>,
+    extras: Extras,
 ) -> Result<Standing> {
+    let source = source(others, extras.tappable)?;
+    let fill = |program: &mut Program| program.remember(ready);
+    let Put { standing, .. } = match extras.priority {
+        Some(_) => place::put_filled(site, source, wish, extras.priority, fill)?,
+        None => place::put_alone(site, source, wish, fill)?,
+    };
+    Ok(standing)
+}
+
+/// The program, with the maps that it shares with the router's other ports.
+fn source(others: &[Port], tappable: bool) -> Result<Source> {
     let mut source = Source::embedded(NAME, object::ROUTE)?;
     source.choose(Some(FUNCTION))?;
     let mut shared = Vec::new();
@@ -257,12 +299,10 @@ fn add_port(
     for (name, map) in &shared {
         source.reuse(name, std::os::fd::AsFd::as_fd(map))?;
     }
-    let fill = |program: &mut Program| program.remember(ready);
-    let Put { standing, .. } = match priority {
-        Some(_) => place::put_filled(site, source, wish, priority, fill)?,
-        None => place::put_alone(site, source, wish, fill)?,
-    };
-    Ok(standing)
+    if tappable {
+        source.make_tappable();
+    }
+    Ok(source)
 }
 
 /// Brings the maps in line with the interfaces as they are.

@@ -36,15 +36,18 @@ impl Site {
                 "no interface is named",
             ));
         }
-        let namespace = namespace.map(Namespace::open).transpose()?;
+        Self::named(namespace.map(Namespace::open).transpose()?, name)
+    }
+
+    /// The interface of that name in a namespace.
+    pub fn named(namespace: Option<Namespace>, name: &str) -> Result<Self> {
         let link = Netlink::open(namespace.as_ref())?.link(name)?;
         Self::new(namespace, &link)
     }
 
     /// Another interface of the same namespace.
     pub fn beside(&self, name: &str) -> Result<Self> {
-        let link = Netlink::open(self.namespace())?.link(name)?;
-        Self::new(self.namespace.clone(), &link)
+        Self::named(self.namespace.clone(), name)
     }
 
     /// Whether the other one is in the same namespace.

@@ -388,6 +388,11 @@ pub(crate) fn sweep(lock: &Lock, attached: &[XdpAttachment]) {
             one.forget();
         }
     }
+    sweep_everywhere();
+}
+
+/// Of all interfaces that no other command is working on.
+pub(crate) fn sweep_everywhere() {
     let mut namespaces = None;
     for directory in site::all_directories() {
         // Of one that another command is working on, what looks like leftovers may be about to be attached.

@@ -14,6 +14,7 @@ use trawl_kernel::{Error, Result};
 use crate::attach::links_of;
 use crate::chain;
 use crate::dispatcher::Dispatcher;
+use crate::leftovers;
 use crate::site::Site;
 use crate::standing::{self, Standing};
 
@@ -121,6 +122,7 @@ pub fn of(sites: &[Site], measure: Option<Duration>) -> Result<Vec<Status>> {
     for site in sites {
         standing::clear_away(site);
     }
+    leftovers::clear_away();
     let look = Look {
         owners: Owners::look(),
         pins: bpffs::pinned(),

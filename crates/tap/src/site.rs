@@ -9,6 +9,7 @@ use trawl_kernel::netns::Namespace;
 use trawl_kernel::ring::Geometry;
 use trawl_kernel::{Error, Result};
 use trawl_packet::verdict;
+use trawl_program::again;
 
 use crate::filter::Filter;
 
@@ -46,6 +47,14 @@ impl Site {
 }
 
 impl Site {
+    /// The command that loads the program on it once more, so that the `hook` tap can look in.
+    pub(crate) fn with_hooks(&self, program: u32) -> String {
+        match trawl_program::Site::named(self.namespace.clone(), &self.interface.name) {
+            Ok(site) => again::with_hooks(&site, program),
+            Err(_) => format!("trawl xdp load {} FILE.o --replace --tappable", self.label),
+        }
+    }
+
     /// It need not be asked which queue a packet came or goes by.
     pub fn has_one_queue(&self) -> bool {
         self.interface.rx_queues.max(self.interface.tx_queues) <= 1

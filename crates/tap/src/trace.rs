@@ -43,8 +43,8 @@ pub fn refused(site: &Site, present: &Attachment, answer: &Answer) -> Error {
         ),
     );
     error.mend(format!(
-        "load the program by trawl xdp load --tappable {} FILE.o and use --tap hook, or capture behind XDP with --tap packet",
-        site.label
+        "load it with hooks and use --tap hook: {}; or capture behind XDP with --tap packet",
+        site.with_hooks(present.program_id)
     ))
 }
 

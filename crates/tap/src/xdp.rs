@@ -168,7 +168,10 @@ pub fn occupied(site: &Site, present: &Attachment) -> Error {
             present.program_id, present.mode
         ),
     )
-    .mend("use --tap packet to capture behind XDP, or load the program with a hook map and use --tap hook")
+    .mend(format!(
+        "use --tap packet to capture behind XDP, or load the program with hooks and use --tap hook: {}",
+        site.with_hooks(present.program_id)
+    ))
 }
 
 fn link_of(present: &Attachment, site: &Site) -> Option<OwnedFd> {

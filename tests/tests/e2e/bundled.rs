@@ -3,8 +3,8 @@
 use trawl_lab::PairOptions;
 use trawl_tests::bundled::{Counts, done, refused};
 use trawl_tests::pcapng::Contents;
-use trawl_tests::witness::{nothing_attached, tshark, xdp_on};
-use trawl_tests::{Capture, Lab, frames};
+use trawl_tests::witness::{nothing_attached, run, tshark, xdp_on};
+use trawl_tests::{Capture, Lab, binary, frames, tools_or_skip};
 
 const EACH: u64 = 250;
 
@@ -282,4 +282,22 @@ fn tx_in_the_place_of_tx_still_sends_back() {
     done(&["xdp", "unload", &place]);
     nothing_attached(&lab.pair.a);
     nothing_attached(&lab.pair.b);
+}
+
+/// All that is pinned is read for it, which takes its time where much is.
+#[test]
+fn counters_are_looked_for_once() {
+    if !tools_or_skip(&["strace"]) {
+        return;
+    }
+    let Some(lab) = Lab::open() else { return };
+    let place = lab.receiver();
+    done(&["xdp", "load", &place, "drop"]);
+    let (trace, trawl) = (lab.file("trace"), binary::path().to_str().expect("plain"));
+    let stats = ["-f", "-e", "trace=bpf", "-o", &trace, trawl, "xdp", "stats"];
+    run("strace", &[&stats[..], &[&place]].concat());
+    let text = std::fs::read_to_string(&trace).expect("strace wrote it");
+    let records = text.lines().filter(|line| line.contains("/record\""));
+    assert_eq!(records.count(), 1, "{text}");
+    done(&["xdp", "unload", &place]);
 }

@@ -32,6 +32,7 @@ mod tappable;
 mod tools;
 mod tracing;
 mod unchanged;
+mod with_hooks;
 mod without;
 mod xdp_advice;
 mod xdp_chain;

@@ -14,6 +14,7 @@ use trawl_kernel::netns::Namespace;
 use trawl_program::guard::preset::Preset;
 use trawl_program::guard::rule::{Action, IcmpType, Ports};
 use trawl_program::guard::{Care, Prefix, names, text};
+use trawl_program::leftovers;
 
 /// Drops packets by rules before the stack sees them: by address, protocol, port and rate
 ///
@@ -269,6 +270,7 @@ struct Unload {
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
+    leftovers::clear_away();
     match args.command {
         Command::Load(args) => change::load(&args),
         Command::Deny(args) => change::add(Action::Deny, &args),

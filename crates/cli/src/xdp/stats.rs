@@ -45,14 +45,19 @@ pub struct Counted {
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    for site in sites(args)? {
-        for standing in Standing::all(&site)? {
-            for lost in standing.lost(&site) {
+    // What a program lacks is said once, not each time that it is looked at.
+    let mut is_said = false;
+    args.how.show(|| {
+        let say = |site: &Site, standing: &Standing| {
+            for lost in standing.lost(site) {
                 terminal::say(&format!("{}: {lost}", site.label()));
             }
+        };
+        match std::mem::replace(&mut is_said, true) {
+            false => read(args, say),
+            true => read(args, |_, _| {}),
         }
-    }
-    args.how.show(|| read(args))
+    })
 }
 
 fn sites(args: &Args) -> Result<Vec<Site>> {
@@ -65,11 +70,12 @@ fn sites(args: &Args) -> Result<Vec<Site>> {
     }
 }
 
-fn read(args: &Args) -> Result<Vec<Counted>> {
+fn read(args: &Args, look: impl Fn(&Site, &Standing)) -> Result<Vec<Counted>> {
     let mut found = Vec::new();
     for site in &sites(args)? {
         let before = found.len();
         for standing in Standing::all(site)? {
+            look(site, &standing);
             if let Some(account) = Account::read(&standing)? {
                 found.push(Counted {
                     interface: site.label().to_owned(),

@@ -22,9 +22,10 @@ use super::set::RuleSet;
 use crate::attach::Wish;
 use crate::load::Source;
 use crate::place;
-use crate::site::{DIRECTORY, Site, is_at, make_directory};
+use crate::site::{self, DIRECTORY, Site, is_at, make_directory};
 use crate::standing::Standing;
 
+pub(crate) const NAME: &str = "guard";
 const FUNCTION: &str = "trawl_guard";
 const FUNCTION_WITHOUT_ETHERNET: &str = "trawl_guard_ip";
 const SET: &str = "guard_set";
@@ -197,13 +198,17 @@ impl Guard {
             return Ok(standing);
         }
         let attached = self.attach(site, wish, tappable);
-        if attached.is_err() && !had {
-            // There is nothing that the default could hold for.
+        if attached.is_err() {
+            // As it was; where there was no guard, there is nothing that a default could hold for.
             let mut set = self.rules()?;
+            let is_this = |on: &On| had && on.index == site.index();
             set.defaults.retain(|one| one.on.index != site.index());
+            let old = before.defaults.iter().find(|one| is_this(&one.on));
+            if let Some(old) = old {
+                set.set_default(old.on.clone(), old.action);
+            }
             self.store.publish(&set)?;
         }
-        self.sweep();
         attached
     }
 
@@ -213,7 +218,7 @@ impl Guard {
             ARPHRD_ETHER | ARPHRD_LOOPBACK => FUNCTION,
             _ => FUNCTION_WITHOUT_ETHERNET,
         };
-        let mut source = Source::embedded("guard", self.store.object())?;
+        let mut source = Source::embedded(NAME, self.store.object())?;
         source.choose(Some(function))?;
         source.reuse(SET, self.store.as_fd())?;
         source.reuse(RATES, self.rates.as_fd())?;
@@ -221,10 +226,11 @@ impl Guard {
         if tappable {
             source.make_tappable();
         }
-        if let Some(other) = standing_on(site)? {
-            other.detach(site)?;
-        }
-        place::put(site, source, wish, Some(PRIORITY)).map(|put| put.standing)
+        let put = match standing_on(site)? {
+            Some(old) => place::put_instead(site, source, wish, Some(PRIORITY), old, |_| Ok(())),
+            None => place::put(site, source, wish, Some(PRIORITY)),
+        };
+        put.map(|put| put.standing)
     }
 
     /// Takes the guard off an interface. With the last one go the rules.
@@ -241,36 +247,47 @@ impl Guard {
         }
         self.store.publish(&set)
     }
+}
 
-    /// Removes what other namespaces left behind that are no more: no program looks at their rules.
-    fn sweep(&self) {
-        let Some(parent) = self.directory.parent() else {
-            return;
+/// Removes the rules of namespaces that are no more: no program looks at them.
+pub(crate) fn sweep() {
+    let Some(mount) = bpffs::lasting() else {
+        return;
+    };
+    let entries = fs::read_dir(mount.join(DIRECTORY)).into_iter().flatten();
+    let with_cookie = |path: PathBuf| {
+        let name = path.file_name()?.to_str()?;
+        let cookie: u64 = name.strip_prefix(PREFIX)?.parse().ok()?;
+        Some((cookie, path))
+    };
+    let paths = entries.flatten().map(|entry| entry.path());
+    let mut left: Vec<(u64, PathBuf)> = paths.filter_map(with_cookie).collect();
+    if left.is_empty() {
+        return;
+    }
+    let findable = netns::findable();
+    let cookie_of = |one: &Namespace| netns::cookie(Some(one)).ok();
+    let alive: Vec<u64> = findable.iter().filter_map(cookie_of).collect();
+    left.retain(|(cookie, _)| !alive.contains(cookie));
+    if left.is_empty() {
+        return;
+    }
+    let used: Vec<u32> = bpffs::pinned()
+        .into_iter()
+        .filter(|pin| pin.path.ends_with(Path::new("maps").join(SET)))
+        .filter_map(|pin| match pin.object {
+            bpffs::Object::Map(about) => Some(about.id),
+            _ => None,
+        })
+        .collect();
+    for (_, path) in left {
+        let Some(_lock) = site::try_lock(&path) else {
+            continue;
         };
-        let findable: Vec<u64> = netns::findable()
-            .iter()
-            .filter_map(|one| netns::cookie(Some(one)).ok())
-            .collect();
-        let used: Vec<u32> = bpffs::pinned()
-            .into_iter()
-            .filter(|pin| pin.path.ends_with(Path::new("maps").join(SET)))
-            .filter_map(|pin| match pin.object {
-                bpffs::Object::Map(about) => Some(about.id),
-                _ => None,
-            })
-            .collect();
-        for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let Some(cookie) = name.strip_prefix(PREFIX).and_then(|text| text.parse().ok()) else {
-                continue;
-            };
-            let path = entry.path();
-            let slot = bpffs::open_map(&path.join(SET))
-                .and_then(|fd| map::info(&fd).map_err(|e| Error::os("cannot look at a map", e)));
-            let is_used = slot.is_ok_and(|about| used.contains(&about.id));
-            if path != self.directory && !findable.contains(&cookie) && !is_used {
-                remove(&path);
-            }
+        let slot = bpffs::open_map(&path.join(SET))
+            .and_then(|fd| map::info(&fd).map_err(|e| Error::os("cannot look at a map", e)));
+        if !slot.is_ok_and(|about| used.contains(&about.id)) {
+            remove(&path);
         }
     }
 }

@@ -10,6 +10,7 @@ use trawl_kernel::netlink::tc::Direction;
 use trawl_kernel::netlink::{Link, Netlink, XdpAttachment};
 use trawl_kernel::netns::{Namespace, run_maybe_in};
 use trawl_kernel::probe::attached::tcx;
+use trawl_program::{Site, again};
 
 use super::{Finding, State};
 use crate::chain;
@@ -37,6 +38,8 @@ pub struct Attached {
     /// It is trawl's own, and a second capture may join it.
     pub xdp_is_trawl: bool,
     pub hooks: Vec<HookMap>,
+    /// The command that loads the program with hooks.
+    pub with_hooks: Option<String>,
 }
 
 pub fn look(area: &str, namespace: Option<&Namespace>, interface: &Link) -> Result<Attached> {
@@ -46,7 +49,14 @@ pub fn look(area: &str, namespace: Option<&Namespace>, interface: &Link) -> Resu
         xdp: None,
         xdp_is_trawl: false,
         hooks: Vec::new(),
+        with_hooks: None,
     };
+    if let (Some(present), Ok(site)) = (
+        interface.xdp.first(),
+        Site::named(namespace.cloned(), &interface.name),
+    ) {
+        attached.with_hooks = Some(again::with_hooks(&site, present.program_id));
+    }
     let prefix = namespace.map_or_else(String::new, Namespace::exec_prefix);
     for present in &interface.xdp {
         attached.take_xdp(area, present, interface, &prefix, &owners, &pins);

@@ -257,12 +257,16 @@ impl Subject {
             (None, Some(_)) if attached.xdp_is_trawl => {
                 self.finding(subject, State::Info, "the program there is trawl's own")
             }
-            (None, Some(name)) => self
-                .finding(subject, State::Warn, "no")
-                .why(format!(
-                    "{name} has no program array with an entry for each of the 5 XDP actions"
-                ))
-                .mend("build the program with an xdpcap hook, or name the map with --hook"),
+            (None, Some(name)) => {
+                let command = attached.with_hooks.as_deref().unwrap_or_default();
+                self.finding(subject, State::Warn, "no")
+                    .why(format!(
+                        "{name} has no program array with an entry for each of the 5 XDP actions"
+                    ))
+                    .mend(format!(
+                        "load it with hooks: {command}; or name its map with --hook"
+                    ))
+            }
         }
     }
 

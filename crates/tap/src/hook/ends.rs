@@ -30,23 +30,25 @@ impl Ends {
             linked: at.exit() && (at.entry() || filter_at_entry),
         };
         let tappable = looked.hooks.iter().all(|hook| hook.entry.is_some());
-        let load = format!(
-            "load the program by trawl xdp load --tappable {} FILE.o",
-            site.label
-        );
+        let load = || {
+            let attached = site.interface.xdp_attached(site.namespace.as_ref());
+            let program = attached.ok().flatten().map(|one| one.program_id);
+            let command = site.with_hooks(program.unwrap_or_default());
+            format!("load the program with hooks: {command}")
+        };
         if at.entry() && !tappable {
             return Err(Error::usage(
                 "cannot record at entry through this hook",
                 "its programs run when the other is done",
             )
-            .mend(format!("leave out --at, or {load}")));
+            .mend(format!("leave out --at, or {}", load())));
         }
         if filter_at_entry && !tappable {
             return Err(Error::usage(
                 "cannot filter packets as they arrived through this hook",
                 "its programs see them as the other program left them",
             )
-            .mend(format!("leave out --filter-at, or {load}")));
+            .mend(format!("leave out --filter-at, or {}", load())));
         }
         options.check_ends()?;
         Ok(ends)

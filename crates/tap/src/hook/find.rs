@@ -161,8 +161,8 @@ fn by_program(site: &Site) -> Result<Looked> {
             ),
         )
         .mend(format!(
-            "name the map with --hook PATH, load the program by trawl xdp load --tappable {} FILE.o, or capture behind XDP with --tap packet",
-            site.label
+            "load the program with hooks: {}; or name its map with --hook PATH, or capture behind XDP with --tap packet",
+            site.with_hooks(present.program_id)
         )));
     };
     Ok(Looked {

@@ -58,6 +58,68 @@ fn an_interface_that_vanishes_takes_its_default_along() {
     assert!(!guarded.directory().exists());
 }
 
+/// Nobody is left in it who could take the guard off.
+#[test]
+fn a_namespace_that_vanishes_takes_its_guard_along() {
+    let Some(lab) = Lab::open() else { return };
+    let here = lab.pair.b.name.as_str();
+    for command in [
+        &["xdp", "status", "--netns", here][..],
+        &["guard", "list", "--netns", here],
+        &["guard", "deny", "--icmp", "echo-request", "--netns", here],
+    ] {
+        let other = format!("{here}-other");
+        run("ip", &["netns", "add", &other]);
+        let lo = format!("{other}:lo");
+        let namespace = netns::Namespace::by_name(&other).expect("it was made");
+        let cookie = netns::cookie(Some(&namespace)).expect("a cookie");
+        drop(namespace);
+        let rules = PathBuf::from(format!("/sys/fs/bpf/trawl/guard-{cookie}"));
+        for load in [
+            &["guard", "deny", "--src", "192.0.2.1", "--netns", &other][..],
+            &["guard", "load", &lo],
+        ] {
+            assert!(trawl(load).status.success(), "{load:?}");
+        }
+        assert!(rules.exists());
+        // As long as it is there, nobody touches its rules.
+        assert!(trawl(command).status.success(), "{command:?}");
+        assert!(rules.exists(), "{command:?}");
+        run("ip", &["netns", "del", &other]);
+        // The kernel takes it down behind the command's back.
+        wait_until(&format!("nothing is left after {command:?}"), || {
+            assert!(trawl(command).status.success(), "{command:?}");
+            !rules.exists()
+        });
+    }
+}
+
+#[test]
+fn a_guard_that_cannot_be_loaded_as_asked_stays_as_it_was() {
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded { lab: &lab };
+    guarded.well(&["load", "lo", "--default", "deny"]);
+    let before = guarded.list();
+    let lo = Station {
+        interface: "lo".to_owned(),
+        index: 1,
+        ..lab.pair.b.clone()
+    };
+    let (program, _) = xdp_on(&lo).expect("it is guarded");
+    for more in [&[][..], &["--tappable"]] {
+        let change = ["load", "lo", "--mode", "native", "--default", "allow"];
+        let said = guarded.refused(1, &[&change[..], more].concat());
+        assert!(said.contains("native"), "{said}");
+        assert_eq!(xdp_on(&lo).map(|(id, _)| id), Some(program));
+        assert_eq!(guarded.list(), before);
+    }
+    guarded.well(&["load", "lo", "--tappable"]);
+    assert_ne!(xdp_on(&lo).map(|(id, _)| id), Some(program));
+    assert_eq!(guarded.list(), before);
+    guarded.well(&["unload", "lo"]);
+    assert!(!guarded.directory().exists());
+}
+
 #[test]
 fn each_interface_has_its_default_and_rules_of_its_own() {
     let Some(lab) = Lab::open() else { return };

@@ -7,7 +7,7 @@ use trawl_packet::build::Template;
 use trawl_program::Site;
 use trawl_program::attach::Wish;
 use trawl_program::bundled::{Bundled, By, Extras, Target, Touch, Verdict};
-use trawl_program::route;
+use trawl_program::route::{self, Extras as RouteExtras};
 
 use super::{Plan, Run, xdp_bench};
 use crate::line::{Line, LineOptions};
@@ -177,7 +177,7 @@ impl Contender {
                 return route::load(
                     &[site(&line.left)?, site(&line.right)?],
                     &Wish::default(),
-                    None,
+                    RouteExtras::default(),
                 )
                 .map(drop);
             }

@@ -1,0 +1,67 @@
+//! What is mounted where, as this process sees it.
+
+use std::fs;
+use std::path::PathBuf;
+
+/// A mounted file system, or a part of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    pub place: PathBuf,
+    /// Which part of the file system it is, as the kernel writes it: `/`, or `net:[4026531840]`.
+    pub part: String,
+}
+
+/// Those of one kind of file system.
+pub fn of_kind(kind: &str) -> Vec<Mount> {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    parse(&table, kind)
+}
+
+fn parse(table: &str, kind: &str) -> Vec<Mount> {
+    let one = |line: &str| {
+        let (before, after) = line.split_once(" - ")?;
+        let mut words = before.split(' ').skip(3);
+        let mount = Mount {
+            part: unescape(words.next()?),
+            place: PathBuf::from(unescape(words.next()?)),
+        };
+        (after.split(' ').next()? == kind).then_some(mount)
+    };
+    table.lines().filter_map(one).collect()
+}
+
+/// Blanks and backslashes are written as octal numbers there.
+fn unescape(text: &str) -> String {
+    [
+        ("\\040", " "),
+        ("\\011", "\t"),
+        ("\\012", "\n"),
+        ("\\134", "\\"),
+    ]
+    .iter()
+    .fold(text.to_owned(), |text, (code, plain)| {
+        text.replace(code, plain)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_are_read_from_the_table() {
+        let table = "30 24 0:27 / /sys/fs/bpf rw - bpf bpf rw,mode=700\n\
+                     31 24 0:28 / /proc rw - proc proc rw\n\
+                     32 24 0:29 / /mnt/a\\040b rw shared:1 - bpf none rw\n\
+                     33 24 0:4 net:[4026532199] /run/netns/red rw shared:2 - nsfs nsfs rw\n\
+                     garbage\n";
+        let mount = |part: &str, place: &str| Mount {
+            part: part.to_owned(),
+            place: place.into(),
+        };
+        let bpf = [mount("/", "/sys/fs/bpf"), mount("/", "/mnt/a b")];
+        assert_eq!(parse(table, "bpf"), bpf);
+        let namespaces = [mount("net:[4026532199]", "/run/netns/red")];
+        assert_eq!(parse(table, "nsfs"), namespaces);
+    }
+}

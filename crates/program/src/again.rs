@@ -1,0 +1,50 @@
+//! How a program that is on an interface is loaded once more, with hooks for captures to enter.
+
+use std::path::Path;
+
+use trawl_kernel::netlink::XdpMode;
+
+use crate::bundled::NAMES;
+use crate::chain;
+use crate::dispatcher::Dispatcher;
+use crate::guard;
+use crate::route;
+use crate::site::Site;
+use crate::standing::Standing;
+
+/// The command that does so, for a person. Of a chain's programs it is the attached one that is meant.
+pub fn with_hooks(site: &Site, program: u32) -> String {
+    let place = site.label();
+    let dispatcher = Dispatcher::read(program);
+    let members: Vec<u32> = dispatcher.iter().flat_map(Dispatcher::programs).collect();
+    let wanted = |one: &Standing| one.id() == program || members.contains(&one.id());
+    let all = Standing::all(site).unwrap_or_default();
+    let Some(found) = all.iter().find(|one| wanted(one)) else {
+        return format!("trawl xdp load {place} FILE.o --replace --tappable");
+    };
+    let source = found.source();
+    match source {
+        guard::NAME => return format!("trawl guard load {place} --tappable"),
+        route::NAME => return format!("trawl route load {place} --tappable"),
+        _ => {}
+    }
+    let what = match Path::new(source).is_absolute() {
+        true => format!("{source} --prog {}", found.name()),
+        // Those with a fixed verdict need no options.
+        false if NAMES.contains(&source) && source != "redirect" => source.to_owned(),
+        false => format!("{source}, with its options,"),
+    };
+    let mode = match found.mode() {
+        Some(XdpMode::Skb) => " --mode skb",
+        _ => "",
+    };
+    match chain::behind(program).is_empty() && members.len() <= 1 {
+        true => format!("trawl xdp load {place} {what} --replace --tappable{mode}"),
+        false => {
+            let id = found.id();
+            format!(
+                "trawl xdp unload {place} {id} && trawl xdp load {place} {what} --tappable{mode}"
+            )
+        }
+    }
+}

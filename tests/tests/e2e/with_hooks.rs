@@ -1,0 +1,108 @@
+//! A capture that finds a program without hooks names the command that loads it with some, and that command does.
+
+use trawl_tests::programs::{Attached, object_file};
+use trawl_tests::witness::output;
+use trawl_tests::xdp::{CleanUp, only_program, programs_on, succeeds};
+use trawl_tests::{Capture, Lab, binary, frames, trawl};
+
+/// What the refused capture advises.
+#[track_caller]
+fn advice(arguments: &[&str]) -> String {
+    let refused = trawl(&[&["capture"], arguments].concat());
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success(), "{said}");
+    let (_, rest) = said.split_once("with hooks: ").expect("advice");
+    let ends = [";", "\n", " or "];
+    let end = ends.iter().filter_map(|end| rest.find(end)).min();
+    rest[..end.unwrap_or(rest.len())].trim().to_owned()
+}
+
+/// Does what was advised, as a person would, and then captures.
+#[track_caller]
+fn follow(lab: &Lab, advice: &str) {
+    let trawl = binary::path().to_str().expect("plain");
+    let done = output(
+        "sh",
+        &["-ec", &advice.replace("trawl ", &format!("{trawl} "))],
+    );
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{advice}: {said}");
+    let (place, file) = (lab.receiver(), lab.file("file.pcapng"));
+    let fixed = ["-i", &place, "--tap", "hook", "--at", "both", "-Q", "in"];
+    let capture = Capture::start(lab, &[&fixed[..], &["-c", "2", "-w", &file]].concat());
+    lab.send(&[frames::choosing(1)], 1);
+    capture.wait().summary_of_success().assert_all_recorded(2);
+}
+
+#[test]
+fn each_kind_of_program_has_a_command_of_its_own() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let place = lab.receiver();
+    let (chosen, several) = (object_file(&lab, "chosen"), object_file(&lab, "several"));
+    let with_prog = format!("{several} --prog several_first");
+    for (load, expected) in [
+        (
+            format!("guard load {place}"),
+            format!("trawl guard load {place} --tappable"),
+        ),
+        (
+            format!("route load {place}"),
+            format!("trawl route load {place} --tappable"),
+        ),
+        (
+            format!("xdp load {place} drop"),
+            format!("trawl xdp load {place} drop --replace --tappable"),
+        ),
+        (
+            format!("xdp load {place} pass --mode skb"),
+            format!("trawl xdp load {place} pass --replace --tappable --mode skb"),
+        ),
+        (
+            format!("xdp load {place} {with_prog}"),
+            format!("trawl xdp load {place} {with_prog} --replace --tappable"),
+        ),
+    ] {
+        succeeds(&load.split(' ').collect::<Vec<_>>());
+        let place_alone = ["-i", &place, "--tap", "hook"];
+        let told = advice(&place_alone);
+        assert_eq!(told, expected);
+        // The namespace may stand beside the interface: a command for a person needs it all the same.
+        let (namespace, name) = place.split_once(':').expect("both");
+        let apart = ["-i", name, "--netns", namespace, "--tap", "hook"];
+        assert_eq!(advice(&apart), expected);
+        follow(&lab, &told);
+        only_program(&place);
+        succeeds(&["xdp", "unload", &place, "--all"]);
+    }
+    // One of somebody else's, whose file only the person knows.
+    let _by_others = Attached::native("chosen", "chosen", &lab.pair.b);
+    let told = advice(&["-i", &place, "--tap", "hook"]);
+    let expected = format!("trawl xdp load {place} FILE.o --replace --tappable");
+    assert_eq!(told, expected);
+    follow(&lab, &told.replace("FILE.o", &chosen));
+}
+
+/// The others of a chain stay.
+#[test]
+fn the_first_of_a_chain_is_loaded_once_more() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (place, chosen) = (lab.receiver(), object_file(&lab, "chosen"));
+    succeeds(&["xdp", "load", &place, &chosen]);
+    succeeds(&["xdp", "load", &place, "pass", "--prio", "90"]);
+    let told = advice(&["-i", &place, "--tap", "hook"]);
+    assert!(
+        told.starts_with(&format!("trawl xdp unload {place} ")),
+        "{told}"
+    );
+    // Behind a dispatcher there are no programs with hooks; there, captures need none.
+    if trawl_kernel::probe::Feature::Freplace
+        .probe()
+        .is_supported()
+    {
+        return;
+    }
+    follow(&lab, &told);
+    assert_eq!(programs_on(&place).len(), 2);
+}
