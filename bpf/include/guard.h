@@ -12,15 +12,16 @@
  *   hits          counts for each rule, once for each CPU
  *   definitions   what user space remembers of each rule; the program never looks there
  *
- * A word is one step of a search. A step takes some bits out of one half of the key, which choose among the entries of
- * the table that begins at word number `at`; without a shift the search is over. So a table is as wide as the rules are
- * dense: the number of steps hardly grows with the number of rules. From its lowest bits on a word has
+ * A word is one step of a search: a branch takes some bits out of one half of the key, which choose among the entries
+ * of the table that begins at word number `at`; other words end the search. So a table is as wide as the rules are
+ * dense: the number of steps hardly grows with the number of rules. From its lowest bits on, so that a step takes few
+ * instructions, a word has
  *
- *   at      32 bits: the table; or, at the end of a search, what was found
- *   kind    8 bits: what was found is of this kind
+ *   shift   8 bits: 64, less the bits that choose; or, at the end of a search, what kind of thing was found
+ *   offset  8 bits: bits to skip in the key's half
  *   half    8 bits: 1 if the key's second half counts, not its first
- *   offset  8 bits: bits to skip in it
- *   shift   8 bits: 64, less the bits that choose
+ *   branch  8 bits: 128 if this is a branch
+ *   at      32 bits: the table; or, at the end of a search, what was found
  *
  * What all packets touch stands aside of where drivers put packets into their pages, mostly the beginning: each of those
  * lies in another page, but at the same place in it, and so pushes what lies there in other pages out of the cache. A
@@ -36,10 +37,12 @@
 #define GUARD_ASIDE 1536
 /* In numbers: what is in front of it. */
 #define GUARD_BEFORE 192
-#define GUARD_WORD_KIND 32
-#define GUARD_WORD_HALF 40
-#define GUARD_WORD_OFFSET 48
-#define GUARD_WORD_SHIFT 56
+#define GUARD_WORD_SHIFT 0
+#define GUARD_WORD_KIND 0
+#define GUARD_WORD_OFFSET 8
+#define GUARD_WORD_HALF 16
+#define GUARD_WORD_BRANCH 31
+#define GUARD_WORD_AT 32
 /* The line of the first rule. */
 #define GUARD_RULES 1
 /* What a search ends with: nothing (the word is zero), the line of a prefix or of a rule, or a list of rules. */
@@ -220,6 +223,7 @@ _Static_assert(sizeof(struct guard_prefix) == GUARD_LINE, "a prefix fills a line
 _Static_assert(sizeof(struct guard_rule) == GUARD_LINE, "a rule fills a line");
 _Static_assert(sizeof(struct guard_definition) == 2 * GUARD_LINE, "a definition fills two lines");
 _Static_assert(sizeof(struct guard_totals) == GUARD_LINE, "the totals fill a line");
+_Static_assert(GUARD_PAGE == 2 * GUARD_CPUS_IN_PAGE * sizeof(struct guard_totals), "half of a page is counters");
 _Static_assert(sizeof(struct guard_totals_page) == GUARD_PAGE, "the totals of some CPUs fill a page");
 
 #endif

@@ -41,15 +41,19 @@ static __always_inline bool find_rules(rules_t *rules)
 	return *rules;
 }
 
-static __always_inline void *element(rules_t rules, __u32 number, __u32 size)
+static __always_inline void *element(rules_t rules, __u64 number, __u32 size)
 {
-	__u32 in_line = GUARD_LINE / size, at = number / in_line;
+	__u32 in_line = GUARD_LINE / size, at = (__u32)number / in_line;
 	void *line = bpf_map_lookup_elem(rules, &at);
 
 	return line ? line + number % in_line * size : NULL;
 }
 
 #define MISSING(element) (!(element))
+
+static __always_inline void name_arena(void)
+{
+}
 
 #else
 
@@ -59,8 +63,8 @@ static __always_inline void *element(rules_t rules, __u32 number, __u32 size)
 /* BPF_MAP_TYPE_ARENA, which the headers of some distributions do not have yet. */
 #define MAP_TYPE_ARENA 33
 
-/* Where the set begins. Such numbers may wrap: no arena is longer than they reach. */
-typedef __u32 rules_t;
+/* Where the set begins. Only the lower halves of such numbers count: no arena is longer than they reach. */
+typedef __u64 rules_t;
 
 struct {
 	__uint(type, MAP_TYPE_ARENA);
@@ -68,29 +72,39 @@ struct {
 	__uint(max_entries, 1);
 } guard_set SEC(".maps");
 
+/* Nothing else tells the kernel which arena is meant. Once in a program will do. */
+static __always_inline void name_arena(void)
+{
+	asm volatile("" :: "r"(&guard_set));
+}
+
 /* A packet is judged by one set from beginning to end. */
 static __always_inline bool find_rules(rules_t *rules)
 {
-	__u32 first;
+	__u32 first = ((volatile struct guard_arena __rules *)0)->current;
 
-	/* Nothing else tells the kernel which arena is meant. */
-	asm volatile("" :: "r"(&guard_set));
-	first = ((volatile struct guard_arena __rules *)0)->current;
-	*rules = first * GUARD_LINE;
+	*rules = (__u64)first * GUARD_LINE;
 	/* Or the compiler would begin anew with `first` for each line. */
 	asm("" : "+r"(*rules));
 	return first;
 }
 
-static __always_inline void __rules *element(rules_t rules, __u32 number, __u32 size)
+static __always_inline void __rules *element(rules_t rules, __u64 number, __u32 size)
 {
-	return (void __rules *)(__u64)(rules + number * size);
+	return (void __rules *)(rules + number * size);
 }
 
 /* What was never written reads as zeroes. */
 #define MISSING(element) false
 
 #endif
+
+/* The set's header. Found anew at each use: that is less work than to keep where it is all the way. */
+static __always_inline const struct guard_header __rules *header_of(rules_t rules)
+{
+	asm volatile("" : "+r"(rules));
+	return (const struct guard_header __rules *)element(rules, 0, sizeof(struct guard_header));
+}
 
 /* The set as an array of things of this type, which divides a line: the one with this number. */
 #define ELEMENT(rules, type, number) ((const type __rules *)element(rules, number, sizeof(type)))

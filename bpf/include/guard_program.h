@@ -10,29 +10,33 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 /* For each CPU. A variable and no per-CPU map: the compiler knows where it is. */
 struct guard_totals_page guard_totals[GUARD_CPUS / GUARD_CPUS_IN_PAGE] SEC(".bss.totals");
 
+#define DROPPED (1 << GUARD_RULE_DENIED | 1 << GUARD_DEFAULT_DENIED | 1 << GUARD_OVER_RATE | 1 << GUARD_MALFORMED)
+
+static __always_inline int verdict_on(__u32 fate)
+{
+	return DROPPED >> fate & 1 ? XDP_DROP : XDP_PASS;
+}
+
+/* Where this CPU counts packets with that fate: &guard_totals[number / GUARD_CPUS_IN_PAGE]
+ * .cpus[number % GUARD_CPUS_IN_PAGE].packets[fate] in few instructions. */
+static __always_inline __u64 *total(__u32 number, __u32 fate)
+{
+	void *first = guard_totals[0].cpus;
+
+	/* Older verifiers do not see that it is below the bound; the compiler may, and would leave this out. */
+	asm volatile("%0 &= %1" : "+r"(number) : "i"(GUARD_CPUS - 1));
+	number += number & ~(GUARD_CPUS_IN_PAGE - 1);
+	return first + number * sizeof(struct guard_totals) + fate % GUARD_FATES * sizeof(__u64);
+}
+
 /* Counts the packet and answers with the verdict. */
 static __always_inline int conclude(__u32 cpu, __u32 fate)
 {
-	__u32 number = cpu < GUARD_CPUS - 1 ? cpu : GUARD_CPUS - 1;
-	struct guard_totals *totals;
-
-	/* Older verifiers do not see that it is below the bound; the compiler does, and would leave this out. */
-	asm volatile("%0 &= %1" : "+r"(number) : "i"(GUARD_CPUS - 1));
-	totals = &guard_totals[number / GUARD_CPUS_IN_PAGE].cpus[number % GUARD_CPUS_IN_PAGE];
-	fate %= GUARD_FATES;
-	if (number < GUARD_CPUS - 1)
-		totals->packets[fate]++;
+	if (cpu < GUARD_CPUS - 1)
+		++*total(cpu, fate);
 	else
-		__sync_fetch_and_add(&totals->packets[fate], 1);
-	switch (fate) {
-	case GUARD_RULE_DENIED:
-	case GUARD_DEFAULT_DENIED:
-	case GUARD_OVER_RATE:
-	case GUARD_MALFORMED:
-		return XDP_DROP;
-	default:
-		return XDP_PASS;
-	}
+		__sync_fetch_and_add(total(GUARD_CPUS - 1, fate), 1);
+	return verdict_on(fate);
 }
 
 #define UNDECIDED (-1)
@@ -43,13 +47,16 @@ static __always_inline int conclude(__u32 cpu, __u32 fate)
 #define FEW_TABLES 3
 #define FEW_PREFIXES 4
 
-/* An IPv4 address as the first half of a key. */
-static __always_inline __u64 first_half(__be32 address)
+/* These two read the packet at each use: that is less work than to keep what they read.
+ * The source as the first half of a key. */
+static __always_inline __u64 source_of(const struct iphdr *ip)
 {
+	__u64 address = *(const volatile __u32 *)&ip->saddr;
+
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 	return __builtin_bswap64(address);
 #else
-	return (__u64)address << 32;
+	return address << 32;
 #endif
 }
 
@@ -57,23 +64,40 @@ static __always_inline __u64 first_half(__be32 address)
 static __always_inline __u32 service_of(const struct iphdr *ip)
 {
 	const struct udphdr *ports = (void *)(ip + 1);
+	__u32 protocol = *(const volatile __u8 *)&ip->protocol, service = protocol << 16;
 
-	if (has_ports(ip->protocol))
-		return ip->protocol << 16 | bpf_ntohs(ports->dest);
-	if (ip->protocol == IPPROTO_ICMP || ip->protocol == IPPROTO_ICMPV6)
-		return ip->protocol << 16 | *(const __u8 *)ports;
-	return ip->protocol << 16;
+	if (has_ports(protocol))
+		return service | bpf_ntohs(ports->dest);
+	if (protocol == IPPROTO_ICMP || protocol == IPPROTO_ICMPV6)
+		return service | *(const __u8 *)ports;
+	return service;
 }
 
-/* As walk(), for keys of one half; the branch itself where there are more tables behind it. */
-static __always_inline __u64 walk_a_little(rules_t rules, __u64 word, __u64 key)
+/* As walk(), for keys of one half; false where there are more tables on the way. */
+static __always_inline bool walk_a_little(rules_t rules, __u64 *word, __u64 key)
 {
 #pragma unroll
 	for (int count = 0; count < FEW_TABLES; count++) {
-		if (is_branch(word))
-			word = follow(rules, word, key);
+		if (!is_branch(*word))
+			return true;
+		*word = follow(rules, *word, key);
 	}
-	return word;
+	return !is_branch(*word);
+}
+
+/* A rule that allows or denies has decided, on a CPU that has counters of its own. */
+static __always_inline int decided(rules_t rules, __u32 cpu, __u32 line, __u32 action)
+{
+	const struct guard_header __rules *header = header_of(rules);
+	struct guard_hits __rules *hits;
+
+	if (MISSING(header))
+		return UNDECIDED;
+	hits = COUNTER(rules, struct guard_hits, hits_number(header, cpu, line));
+	if (!MISSING(hits))
+		hits->decided++;
+	++*total(cpu, action);
+	return verdict_on(action);
 }
 
 /* The verdict on an IPv4 packet with plain headers in the first buffer, where one rule of its source decides or none.
@@ -88,7 +112,7 @@ static __always_inline int judge_at_once(struct xdp_md *context, __u32 cpu, bool
 	void *end = (void *)(long)context->data_end;
 	const struct guard_header __rules *header;
 	rules_t rules;
-	__u64 source, word;
+	__u64 word;
 	__u32 next;
 
 	if ((void *)(udp + 1) > end || (ethernet && frame->type != bpf_htons(ETH_P_IP)) ||
@@ -97,65 +121,59 @@ static __always_inline int judge_at_once(struct xdp_md *context, __u32 cpu, bool
 		return UNDECIDED;
 	if (ip->protocol == IPPROTO_TCP && (void *)(tcp + 1) > end)
 		return UNDECIDED;
-	source = first_half(ip->saddr);
-
 	if (!find_rules(&rules))
-		return conclude(cpu, GUARD_DEFAULT_ALLOWED);
-	header = ELEMENT(rules, struct guard_header, 0);
-	if (MISSING(header))
-		return conclude(cpu, GUARD_DEFAULT_ALLOWED);
-	word = walk_a_little(rules, header->sources[0], source);
-	if (is_branch(word))
 		return UNDECIDED;
-	next = word;
+	header = header_of(rules);
+	/* The other CPUs share their counters. */
+	if (MISSING(header) || cpu >= GUARD_CPUS - 1 || cpu >= header->cpus)
+		return UNDECIDED;
+	word = header->sources[0];
+	if (!walk_a_little(rules, &word, source_of(ip)))
+		return UNDECIDED;
+	next = found_at(word);
 	for (int count = 0; count < FEW_PREFIXES && next; count++) {
 		const struct guard_prefix __rules *prefix = ELEMENT(rules, struct guard_prefix, next);
-		__u32 line, action;
+		const struct guard_rule __rules *rule;
+		__u32 line;
 
 		if (MISSING(prefix))
 			return UNDECIDED;
 		next = prefix->parent;
-		if ((prefix->address[0] ^ source) & prefix->mask[0])
+		if ((prefix->address[0] ^ source_of(ip)) & prefix->mask[0])
 			continue;
 		line = prefix->rule;
-		action = prefix->action;
-		if (!line) {
-			if (prefix->destinations)
+		if (line) {
+			if (prefix->action == GUARD_DENY)
+				return decided(rules, cpu, line, GUARD_DENY);
+			if (prefix->action == GUARD_ALLOW)
+				return decided(rules, cpu, line, GUARD_ALLOW);
+		} else {
+			word = prefix->services;
+			if (prefix->destinations ||
+			    !walk_a_little(rules, &word, (__u64)service_of(ip) << (64 - GUARD_SERVICE_BITS)))
 				return UNDECIDED;
-			word = walk_a_little(rules, prefix->services,
-					     (__u64)service_of(ip) << (64 - GUARD_SERVICE_BITS));
-			if (!word)
+			if (kind_of(word) == GUARD_FOUND_NOTHING)
 				continue;
-			if (is_branch(word))
-				return UNDECIDED;
+			line = found_at(word);
 			switch (kind_of(word)) {
 			case GUARD_FOUND_DENY:
-				action = GUARD_DENY;
-				break;
+				return decided(rules, cpu, line, GUARD_DENY);
 			case GUARD_FOUND_ALLOW:
-				action = GUARD_ALLOW;
-				break;
+				return decided(rules, cpu, line, GUARD_ALLOW);
 			case GUARD_FOUND_LINE:
-				action = GUARD_FATES;
 				break;
 			default:
 				return UNDECIDED;
 			}
-			line = word;
 		}
-		if (action == GUARD_FATES) {
-			const struct guard_rule __rules *rule = ELEMENT(rules, struct guard_rule, line);
-
-			if (MISSING(rule) || !rule->plain)
-				return UNDECIDED;
-			if (!holds_for(rule, service_of(ip)))
-				continue;
-			action = rule->action;
-		}
-		count_hit(rules, header, cpu, line, false);
-		return conclude(cpu, action);
+		rule = ELEMENT(rules, struct guard_rule, line);
+		if (MISSING(rule) || !rule->plain)
+			return UNDECIDED;
+		if (!holds_for(rule, service_of(ip)))
+			continue;
+		return decided(rules, cpu, line, rule->action == GUARD_DENY ? GUARD_DENY : GUARD_ALLOW);
 	}
-	return next ? UNDECIDED : conclude(cpu, by_default(rules, header, cpu, false));
+	return next ? UNDECIDED : conclude(cpu, by_default(rules, cpu, false));
 }
 
 static __noinline int judge_with_care(struct xdp_md *context, bool ethernet)

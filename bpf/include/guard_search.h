@@ -52,12 +52,18 @@ struct view {
 
 static __always_inline __u32 kind_of(__u64 word)
 {
-	return word >> GUARD_WORD_KIND & 0xff;
+	return (__u32)word >> GUARD_WORD_KIND & 0xff;
 }
 
 static __always_inline bool is_branch(__u64 word)
 {
-	return word >> GUARD_WORD_SHIFT;
+	return (__u32)word >> GUARD_WORD_BRANCH;
+}
+
+/* The line or the list that a search ends with. */
+static __always_inline __u32 found_at(__u64 word)
+{
+	return word >> GUARD_WORD_AT;
 }
 
 /* Of a shift's distance no more than six bits count, and need not be cut out for that. */
@@ -72,7 +78,7 @@ static __always_inline __u64 bits_from(__u64 half, __u64 offset, __u64 shift)
 static __always_inline __u64 follow(rules_t rules, __u64 word, __u64 half)
 {
 	__u64 chosen = bits_from(half, word >> GUARD_WORD_OFFSET, word >> GUARD_WORD_SHIFT);
-	const __u64 __rules *next = ELEMENT(rules, __u64, (__u32)word + (__u32)chosen);
+	const __u64 __rules *next = ELEMENT(rules, __u64, (word >> GUARD_WORD_AT) + chosen);
 
 	return MISSING(next) ? 0 : *next;
 }
@@ -102,14 +108,14 @@ static __always_inline void open_list(struct view *view, __u64 services)
 
 	switch (kind_of(found)) {
 	case GUARD_FOUND_LIST:
-		search->list = found;
+		search->list = found_at(found);
 		break;
 	case GUARD_FOUND_LINE:
-		search->rule = found;
+		search->rule = found_at(found);
 		search->certain = 0;
 		break;
 	default:
-		search->rule = found;
+		search->rule = found_at(found);
 		search->certain = kind_of(found);
 	}
 }
@@ -141,7 +147,8 @@ static __always_inline bool open_prefix(struct view *view)
 		return false;
 	if (covers(prefix, search->packet.source)) {
 		search->own = search->source;
-		search->destination = walk(view->rules, prefix->destinations, search->packet.destination, true);
+		search->destination =
+			found_at(walk(view->rules, prefix->destinations, search->packet.destination, true));
 	}
 	search->source = prefix->parent;
 	return true;
@@ -204,11 +211,17 @@ static __always_inline bool over_rate(const struct guard_rule __rules *rule, con
 	return true;
 }
 
+/* The number of a CPU's counts for the rule in this line. */
+static __always_inline __u32 hits_number(const struct guard_header __rules *header, __u32 cpu, __u32 rule)
+{
+	return header->hits + cpu * header->hits_of_cpu + rule;
+}
+
 static __always_inline void count_hit(rules_t rules, const struct guard_header __rules *header, __u32 cpu, __u32 rule,
 				      bool limited)
 {
 	bool own = cpu < header->cpus;
-	__u32 number = header->hits + (own ? cpu : header->cpus) * header->hits_of_cpu + rule;
+	__u32 number = hits_number(header, own ? cpu : header->cpus, rule);
 	struct guard_hits __rules *hits = COUNTER(rules, struct guard_hits, number);
 	__u64 __rules *hit;
 
@@ -276,13 +289,17 @@ static long step(__u32 turn, struct view *view)
 }
 
 /* No rule decided: what the interface's default is. `discovery` is let through all the same. */
-static __always_inline __u32 by_default(rules_t rules, const struct guard_header __rules *header, __u32 cpu,
-					bool discovery)
+static __always_inline __u32 by_default(rules_t rules, __u32 cpu, bool discovery)
 {
+	const struct guard_header __rules *header = header_of(rules);
+	const struct guard_rule __rules *rule;
 	const __u64 key = (__u64)guard_ifindex << 32;
-	__u32 at = walk(rules, header->defaults, &key, false);
-	const struct guard_rule __rules *rule = ELEMENT(rules, struct guard_rule, at);
+	__u32 at;
 
+	if (MISSING(header))
+		return GUARD_DEFAULT_ALLOWED;
+	at = found_at(walk(rules, header->defaults, &key, false));
+	rule = ELEMENT(rules, struct guard_rule, at);
 	if (!at || MISSING(rule) || rule->ifindex != guard_ifindex)
 		return GUARD_DEFAULT_ALLOWED;
 	if (rule->action == GUARD_DENY && discovery)
@@ -310,14 +327,15 @@ __noinline int judge(struct search *search)
 
 	if (!search)
 		return GUARD_MALFORMED;
+	name_arena();
 	if (!find_rules(&view.rules))
 		return GUARD_DEFAULT_ALLOWED;
 	header = ELEMENT(view.rules, struct guard_header, 0);
 	if (MISSING(header))
 		return GUARD_DEFAULT_ALLOWED;
 	view.header = header;
-	search->source = walk(view.rules, search->packet.ipv6 ? header->sources[1] : header->sources[0],
-			      search->packet.source, true);
+	search->source = found_at(walk(view.rules, search->packet.ipv6 ? header->sources[1] : header->sources[0],
+				       search->packet.source, true));
 	for (int turn = 0; turn < USUAL_STEPS; turn++) {
 		if (step(turn, &view))
 			goto over;
@@ -326,7 +344,7 @@ __noinline int judge(struct search *search)
 over:
 	if (search->fate != GUARD_FATES)
 		return search->fate;
-	return by_default(view.rules, header, bpf_get_smp_processor_id(), search->packet.discovery);
+	return by_default(view.rules, bpf_get_smp_processor_id(), search->packet.discovery);
 }
 
 #endif

@@ -17,7 +17,7 @@ use super::rule::{Action, Match, PROTOCOL_SHIFT, Rule, Services, TcpState};
 use super::set::{Default, RuleSet};
 
 const NANOSECONDS: u64 = 1_000_000_000;
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 const RULES: usize = GUARD_RULES;
 const WORDS_IN_LINE: usize = GUARD_LINE / 8;
 const HITS_IN_LINE: usize = GUARD_LINE / 16;

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 
 use trawl_kernel::layout::guard::{
     GUARD_FOUND_ALLOW, GUARD_FOUND_DENY, GUARD_FOUND_LINE, GUARD_FOUND_LIST, GUARD_LAST,
-    GUARD_NARROWEST, GUARD_SERVICE_BITS, GUARD_WIDEST, GUARD_WORD_HALF, GUARD_WORD_KIND,
-    GUARD_WORD_OFFSET, GUARD_WORD_SHIFT,
+    GUARD_NARROWEST, GUARD_SERVICE_BITS, GUARD_WIDEST, GUARD_WORD_AT, GUARD_WORD_BRANCH,
+    GUARD_WORD_HALF, GUARD_WORD_KIND, GUARD_WORD_OFFSET, GUARD_WORD_SHIFT,
 };
 
 use super::rule::{Action, Services};
@@ -50,19 +50,19 @@ pub struct Pool {
 
 /// A word that ends a search.
 fn found(kind: usize, at: usize) -> u64 {
-    (kind as u64) << GUARD_WORD_KIND | at as u64
+    (kind as u64) << GUARD_WORD_KIND | (at as u64) << GUARD_WORD_AT
 }
 
 /// The line of the rule that a search ends with if there is but one, and what it decides if nothing more has to be
 /// asked.
 pub fn only_rule(word: u64) -> Option<(u32, Option<Action>)> {
-    let certain = match (word >> GUARD_WORD_KIND) as usize {
+    let certain = match word as u32 as usize >> GUARD_WORD_KIND {
         GUARD_FOUND_LINE => None,
         GUARD_FOUND_DENY => Some(Action::Deny),
         GUARD_FOUND_ALLOW => Some(Action::Allow),
         _ => return None,
     };
-    Some((word as u32, certain))
+    Some(((word >> GUARD_WORD_AT) as u32, certain))
 }
 
 fn bits(key: u128, offset: u32, count: u32) -> usize {
@@ -96,7 +96,8 @@ impl Pool {
 
     fn branch(&self, at: usize, offset: u32, stride: u32) -> u64 {
         let (half, skipped, shift) = (offset / HALF, offset % HALF, HALF - stride);
-        (self.first + at) as u64
+        1 << GUARD_WORD_BRANCH
+            | ((self.first + at) as u64) << GUARD_WORD_AT
             | u64::from(half) << GUARD_WORD_HALF
             | u64::from(skipped) << GUARD_WORD_OFFSET
             | u64::from(shift) << GUARD_WORD_SHIFT
@@ -260,6 +261,10 @@ mod tests {
         word >> lowest & 0xff
     }
 
+    fn at(word: u64) -> usize {
+        (word >> GUARD_WORD_AT) as usize
+    }
+
     /// The word that the key chooses; none where the search is over.
     fn slot(word: u64, key: u128) -> Option<usize> {
         let half = match part(word, GUARD_WORD_HALF) {
@@ -268,7 +273,7 @@ mod tests {
         } as u64;
         let shift = part(word, GUARD_WORD_SHIFT);
         let chosen = half << part(word, GUARD_WORD_OFFSET) >> shift.min(63);
-        (shift != 0).then_some(word as u32 as usize + chosen as usize)
+        (word >> GUARD_WORD_BRANCH & 1 != 0).then_some(at(word) + chosen as usize)
     }
 
     /// The search as the program does it.
@@ -327,7 +332,7 @@ mod tests {
             let start = pool.search(&entries);
             let near = prefixes.iter().flat_map(|(key, _)| [*key, key ^ 1, key ^ (1 << 97), key ^ (1 << 60)]);
             for key in keys.iter().copied().chain(near) {
-                let line = walk(&pool, start, key) as u32;
+                let line = at(walk(&pool, start, key)) as u32;
                 let hit = entries.iter().find(|one| one.line == line).expect("a line of ours");
                 let most = entries.iter().map(|one| common(one.key, key).min(one.length)).max();
                 prop_assert_eq!(Some(common(hit.key, key).min(hit.length)), most);
@@ -364,7 +369,7 @@ mod tests {
     }
 
     fn lines(pool: &Pool, word: u64) -> Vec<u32> {
-        let at = word as u32 as usize;
+        let at = at(word);
         match part(word, GUARD_WORD_KIND) as usize {
             0 => Vec::new(),
             GUARD_FOUND_LINE | GUARD_FOUND_DENY | GUARD_FOUND_ALLOW => vec![at as u32],
@@ -403,6 +408,6 @@ mod tests {
             word = pool.words[slot];
             steps += 1;
         }
-        assert_eq!((word as u32, steps), (77_778, 2));
+        assert_eq!((at(word), steps), (77_778, 2));
     }
 }
