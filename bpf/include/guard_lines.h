@@ -102,8 +102,10 @@ static __always_inline void __rules *element(rules_t rules, __u64 number, __u32 
 /* The set's header. Found anew at each use: that is less work than to keep where it is all the way. */
 static __always_inline const struct guard_header __rules *header_of(rules_t rules)
 {
-	asm volatile("" : "+r"(rules));
-	return (const struct guard_header __rules *)element(rules, 0, sizeof(struct guard_header));
+	rules_t again;
+
+	asm volatile("%0 = %1" : "=r"(again) : "r"(rules));
+	return (const struct guard_header __rules *)element(again, 0, sizeof(struct guard_header));
 }
 
 /* The set as an array of things of this type, which divides a line: the one with this number. */

@@ -76,13 +76,18 @@ static __always_inline __u32 service_of(const struct iphdr *ip)
 /* As walk(), for keys of one half; false where there are more tables on the way. */
 static __always_inline bool walk_a_little(rules_t rules, __u64 *word, __u64 key)
 {
+	__u64 last;
+
 #pragma unroll
 	for (int count = 0; count < FEW_TABLES; count++) {
 		if (!is_branch(*word))
 			return true;
 		*word = follow(rules, *word, key);
 	}
-	return !is_branch(*word);
+	/* Or the compiler would have those that left earlier asked once more. */
+	last = *word;
+	barrier_var(last);
+	return !is_branch(last);
 }
 
 /* A rule that allows or denies has decided, on a CPU that has counters of its own. */
@@ -131,6 +136,8 @@ static __always_inline int judge_at_once(struct xdp_md *context, __u32 cpu, bool
 	if (!walk_a_little(rules, &word, source_of(ip)))
 		return UNDECIDED;
 	next = found_at(word);
+	/* Or the compiler would compare the whole word, with a number that takes an instruction of its own. */
+	barrier_var(next);
 	for (int count = 0; count < FEW_PREFIXES && next; count++) {
 		const struct guard_prefix __rules *prefix = ELEMENT(rules, struct guard_prefix, next);
 		const struct guard_rule __rules *rule;
