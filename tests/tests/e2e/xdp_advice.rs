@@ -26,7 +26,7 @@ fn each_mistake_is_met_with_what_helps() {
             "byte_at(context, 14)",
             "bpf_ringbuf_submit()",
         ),
-        ("not_unlocked", "bpf_spin_lock", "bpf_spin_unlock()"),
+        ("not_unlocked", "bpf_spin_", "bpf_spin_unlock()"),
         ("written_to", "rx_queue_index = 1", "struct xdp_md"),
         ("too_much_stack", "stack", "per-CPU array"),
         (

@@ -80,7 +80,7 @@ const VERIFIER: &[(&[&str], &str)] = &[
         "give back on every way out what was taken: bpf_ringbuf_submit() or bpf_ringbuf_discard(), bpf_sk_release(), …",
     ),
     (
-        &["spin_lock", "holding a lock"],
+        &["spin_lock", "spin_unlock", "holding a lock"],
         "call bpf_spin_unlock() on every way out, and nothing but arithmetic before it",
     ),
     (
