@@ -104,11 +104,10 @@ int written_to(struct xdp_md *context)
 }
 
 SEC("xdp")
-__attribute__((naked)) int too_much_stack(void)
+int too_much_stack(struct xdp_md *context)
 {
-	asm volatile("*(u64 *)(r10 - 520) = r1\n"
-		     "r0 = 2\n"
-		     "exit\n");
+	asm volatile("*(u64 *)(r10 - 520) = %0" : : "r"(context));
+	return XDP_PASS;
 }
 
 SEC("xdp")
@@ -120,14 +119,19 @@ int for_others(struct xdp_md *context)
 }
 
 SEC("xdp")
-__attribute__((naked)) int without_verdict(void)
+int without_verdict(struct xdp_md *context)
 {
-	asm volatile("exit");
+	asm volatile("if %0 == 0 goto +1\n"
+		     "exit" : : "r"(context));
+	return XDP_PASS;
 }
 
 SEC("xdp")
-__attribute__((naked)) int never_set(void)
+int never_set(struct xdp_md *context)
 {
-	asm volatile("r0 = r3\n"
-		     "exit\n");
+	__u64 value;
+
+	(void)context;
+	asm volatile("%0 = r3" : "=r"(value));
+	return value ? XDP_PASS : XDP_DROP;
 }

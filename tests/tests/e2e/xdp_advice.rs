@@ -35,7 +35,7 @@ fn each_mistake_is_met_with_what_helps() {
             "no such function for XDP",
         ),
         ("without_verdict", "exit", "return XDP_PASS"),
-        ("never_set", "r0 = r3", "set it first"),
+        ("never_set", "= r3", "set it first"),
     ];
     for (program, line, advice) in cases {
         let load = ["xdp", "load", &place, &file, "--prog", program];

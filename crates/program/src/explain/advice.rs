@@ -22,6 +22,11 @@ const VERIFIER: &[(&[&str], &str)] = &[
         "compile it with -g: the verifier needs its types here",
     ),
     (
+        &["args while"],
+        "what stands in a dispatcher has the packet's context as its only argument, used or not: \
+         int program(struct xdp_md *context)",
+    ),
+    (
         &["access to packet", "outside of the packet"],
         "compare with the packet's end before this line: if (pointer + length > data_end) return XDP_PASS; a helper that \
          moves the packet's ends makes earlier checks void",
@@ -191,6 +196,10 @@ mod tests {
         assert!(advice("R0 invalid mem access 'map_value_or_null'").contains("NULL"));
         assert!(advice("R6 invalid mem access 'scalar'").contains("ctx->data"));
         assert!(advice("unknown func bpf_nothing#999").contains("no such function"));
+        assert!(
+            advice("own() has 0 args while xdp_dispatcher() has 1 args")
+                .contains("xdp_md *context")
+        );
         assert_eq!(on_verifier("something that nobody has met"), None);
     }
 
