@@ -31,12 +31,12 @@ struct {
 /* Out of line, for packets in several pieces only. */
 static __noinline int copy_to_record(struct scratch *scratch, char *to, __u64 shared)
 {
-	return copy_fragments(&scratch->copying, to, shared, PIECE_MAX, RECORD_MAX_CAPTURED);
+	return copy_fragments(&scratch->copying, to, shared, PIECE_MAX, RECORD_MAX_CAPTURED - 1);
 }
 
 static __noinline int copy_to_filter(struct scratch *scratch, __u64 shared)
 {
-	return copy_fragments(&scratch->copying, scratch->copy, shared, TRACE_COPY, TRACE_COPY);
+	return copy_fragments(&scratch->copying, scratch->copy, shared, TRACE_COPY - 1, TRACE_COPY - 1);
 }
 
 static __always_inline long copy_packet(struct tap_context *packet, char *to, const struct sighting *sight)
@@ -170,22 +170,23 @@ static __always_inline int look(__u64 *arguments, enum place place, bool at_exit
 	return 0;
 }
 
-#define PROGRAM(name, section, place, at_exit, filtered)        \
-	SEC(section)                                            \
+/* What kind they are is said when they are loaded. If it stood here, libbpf would read all of the kernel's types. */
+#define PROGRAM(name, place, at_exit, filtered)                 \
+	SEC("?raw_tp")                                          \
 	int name(__u64 *arguments)                              \
 	{                                                       \
 		return look(arguments, place, at_exit, filtered); \
 	}
 
-PROGRAM(trawl_decide, "?fentry", DECIDES, false, false)
-PROGRAM(trawl_decide_f, "?fentry", DECIDES, false, true)
-PROGRAM(trawl_entry, "?fentry", FOLLOWS, false, false)
-PROGRAM(trawl_exit, "?fexit", FOLLOWS, true, false)
-PROGRAM(trawl_alone, "?fexit", ALONE, true, false)
-PROGRAM(trawl_alone_f, "?fexit", ALONE, true, true)
+PROGRAM(trawl_decide, DECIDES, false, false)
+PROGRAM(trawl_decide_f, DECIDES, false, true)
+PROGRAM(trawl_entry, FOLLOWS, false, false)
+PROGRAM(trawl_exit, FOLLOWS, true, false)
+PROGRAM(trawl_alone, ALONE, true, false)
+PROGRAM(trawl_alone_f, ALONE, true, true)
 
 /* Gives a packet its identifier where each exit decides for itself. */
-SEC("?fentry")
+SEC("?raw_tp")
 int trawl_begin(__u64 *arguments)
 {
 	__u32 cpu = bpf_get_smp_processor_id();

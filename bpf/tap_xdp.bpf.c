@@ -13,13 +13,22 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-extern int bpf_xdp_metadata_rx_timestamp(const struct xdp_md *context, __u64 *timestamp) __ksym __weak;
+/* Where the loader puts the number of the kernel's function bpf_xdp_metadata_rx_timestamp. If it were declared here,
+ * libbpf would go through all of the kernel's types to find it, for programs too that do not call it. */
+#define HARDWARE_TIME_MARK 0x7477fffb
 
 static __always_inline bool hardware_time(struct xdp_md *context, __u64 *time)
 {
 	__u64 stamp = 0;
+	register void *r1 asm("r1") = context;
+	register __u64 *r2 asm("r2") = &stamp;
+	register __u64 r0 asm("r0");
 
-	if (bpf_xdp_metadata_rx_timestamp(context, &stamp) || !stamp)
+	asm volatile("call %3"
+		     : "=r"(r0), "+r"(r1), "+r"(r2)
+		     : "i"(HARDWARE_TIME_MARK)
+		     : "r3", "r4", "r5", "memory");
+	if ((int)r0 || !stamp)
 		return false;
 	*time = stamp;
 	return true;

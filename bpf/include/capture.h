@@ -20,11 +20,18 @@ static __always_inline struct point_counters *account_of(struct ring_control *co
 	return (void *)((char *)control + CONFIG_OF(which, account_offset));
 }
 
-/* How much of a packet is kept. The barrier makes the verifier see the bound on the value that is used. */
+/* How much of a packet is kept. The verifier looks at the straight way first, and what it found there, for a length of
+ * which it knows nothing, holds for the number at which packets are cut. The other way round, as the compiler would have
+ * it, all that follows is gone through twice. */
 static __always_inline __u64 bounded(__u32 original)
 {
-	__u64 captured = original > CONFIG(snaplen) ? CONFIG(snaplen) : original;
+	__u64 captured = original;
 
+	asm goto("if %0 > %1 goto %l[cut]" : : "r"(captured), "r"((__u64)CONFIG(snaplen)) : : cut);
+	goto kept;
+cut:
+	captured = CONFIG(snaplen);
+kept:
 	barrier_var(captured);
 	return captured > RECORD_MAX_CAPTURED ? RECORD_MAX_CAPTURED : captured;
 }

@@ -13,20 +13,23 @@
  * number there. */
 #define NO_HELPER 0
 
-extern const struct bpf_redirect_info bpf_redirect_info __ksym __weak;
+/* In place of this load the loader puts that of the address of the kernel's variable bpf_redirect_info, or of zero where
+ * the kernel has none. */
+#define REDIRECT_INFO_MARK 0x7477fffaull
 
 /* In the CPU's own variable, or, since 6.10, with the task. */
 static __always_inline struct bpf_redirect_info *redirect_info(void)
 {
+	const void *variable;
+
 	if (bpf_core_field_exists(struct task_struct, bpf_net_context)) {
 		struct task_struct *task = (void *)bpf_get_current_task();
 		struct bpf_net_context *context = BPF_CORE_READ(task, bpf_net_context);
 
 		return context ? &context->ri : NULL;
 	}
-	if (&bpf_redirect_info)
-		return (void *)bpf_this_cpu_ptr(&bpf_redirect_info);
-	return NULL;
+	asm volatile("%0 = %1 ll" : "=r"(variable) : "i"(REDIRECT_INFO_MARK << 32 | REDIRECT_INFO_MARK));
+	return variable ? bpf_this_cpu_ptr(variable) : NULL;
 }
 
 /* Writes it down, or nothing where nothing is known. */

@@ -10,11 +10,9 @@
 
 /* Bit 0 of xdp_buff's flags. */
 #define XDP_BUFF_HAS_FRAGS 1
-/* Fragments are copied in pieces of at most this size: more than most have, and less than the ring's slack. */
-#define PIECE_MAX 16384
-/* More rounds than any packet takes: one for each fragment, of which a kernel can be made to allow 45, and for each
- * further piece. */
-#define ROUNDS_MAX 64
+/* Fragments are copied in pieces of at most this size, one less than a power of two: more than most have, and less
+ * than the ring's slack. */
+#define PIECE_MAX 16383
 /* Where skb_shared_info begins is rounded to a cache line. */
 #define CACHE_LINE 64
 #define ROUND_UP(value, to) (((value) + (to) - 1) & ~((__u64)(to) - 1))
@@ -64,76 +62,84 @@ struct fragment {
 	__u32 offset;
 };
 
-/* Copying, piece by piece. It stands in a map's value, of which the verifier remembers nothing: so each round looks
- * like the one before to it, and it does not follow them all. */
+/* Copying, piece by piece. It stands in a map's value, of which the verifier remembers nothing. */
 struct copying {
 	/* How many bytes are there, and how many there shall be. */
 	__u64 done;
 	__u64 wanted;
-	/* The next fragment in the list, and how many are left in it. */
+	/* The next fragment in the list, how many are left in it, and how much of that fragment is done. */
 	__u64 next;
 	__u64 count;
-	/* What is left of the one before. */
-	__u64 from;
-	__u64 left;
+	__u64 within;
 	/* Pages stand in a row, and so do the structures that describe them: where both begin. */
 	__u64 first_address;
 	__u64 first_page;
 };
 
-/* Whether there is another fragment to copy from. */
-static __always_inline bool open_fragment(struct copying *copying)
-{
-	struct fragment fragment;
-	__u64 address;
+/* What follows has as few branches as can be: the verifier goes through it once for each round there may be, and for
+ * each branch through what comes behind once more. Lengths and counts have far less than 63 bits. */
 
-	if (!copying->count || bpf_probe_read_kernel(&fragment, sizeof(fragment), (void *)copying->next))
-		return false;
-	/* Bit 0 marks memory of a device, which cannot be read. */
-	if (fragment.page & 1)
-		return false;
-	address = copying->first_address +
-		  ((fragment.page - copying->first_page) / bpf_core_type_size(struct page) << PAGE_SHIFT);
-	copying->count--;
-	copying->next += sizeof(fragment);
-	copying->left = fragment.length;
-	copying->from = address + fragment.offset;
-	return true;
+/* All ones if it is less, or zero. */
+static __always_inline __u64 is_less(__u64 one, __u64 other)
+{
+	__u64 mask = (__s64)(one - other) >> 63;
+
+	barrier_var(mask);
+	return mask;
 }
 
-/* Copies from the fragments behind the bytes that are done until there are as many as wanted: never more than `piece` at once,
- * and the target has room for `limit` bytes and for a piece behind them. */
-static __always_inline int copy_fragments(struct copying *copying, char *to, __u64 shared, __u64 piece, __u64 limit)
+static __always_inline __u64 lesser(__u64 one, __u64 other)
+{
+	return other + ((one - other) & is_less(one, other));
+}
+
+/* Copies the next piece, of at most `piece` bytes; both this and the last place in the target are one less than a power
+ * of two. Returns zero if it went well, and something negative if not. */
+static __always_inline __u64 copy_piece(struct copying *copying, char *to, __u64 piece, __u64 last)
+{
+	__u64 done = READ_ONCE(copying->done);
+	__u64 within = READ_ONCE(copying->within);
+	struct fragment fragment;
+	__u64 address, left, take, failed, moves;
+
+	failed = bpf_probe_read_kernel(&fragment, sizeof(fragment), (void *)READ_ONCE(copying->next));
+	/* There has to be one more. Bit 0 marks memory of a device, which cannot be read. */
+	failed |= is_less(copying->count, 1) | fragment.page << 63;
+	barrier_var(failed);
+	address = copying->first_address +
+		  ((fragment.page - copying->first_page) / bpf_core_type_size(struct page) << PAGE_SHIFT);
+	left = fragment.length - within;
+	take = lesser(lesser(left, copying->wanted - done), piece) & ~is_less(failed, 0) & piece;
+	barrier_var(take);
+	failed |= bpf_probe_read_kernel(to + (done & last), take, (void *)(address + fragment.offset + within));
+	moves = 1 + is_less(take, left);
+	barrier_var(moves);
+	copying->done = done + take;
+	copying->within = (within + take) & (moves - 1);
+	copying->next += moves * sizeof(fragment);
+	copying->count -= moves;
+	return failed;
+}
+
+/* As many rounds as any packet takes: one for each fragment, and for each further piece. */
+#define MOST_FRAGMENTS                                                                                            	((bpf_core_type_size(struct skb_shared_info) - bpf_core_field_offset(struct skb_shared_info, frags)) / 	 sizeof(struct fragment))
+
+/* Copies from the fragments behind the bytes that are done until there are as many as wanted: `last` is the last place
+ * in the target, which has room for a piece behind it. */
+static __always_inline int copy_fragments(struct copying *copying, char *to, __u64 shared, __u64 piece, __u64 last)
 {
 	struct skb_shared_info *info = (void *)shared;
-	__u64 wanted = READ_ONCE(copying->wanted);
-	__u64 done, take;
+	__u64 most = MOST_FRAGMENTS + 1 + last / piece, failed;
 
 	copying->next = shared + bpf_core_field_offset(struct skb_shared_info, frags);
 	copying->count = BPF_CORE_READ(info, nr_frags);
-	copying->left = 0;
+	copying->within = 0;
 	copying->first_address = CONFIG_PAIR(CONFIG_NAME(first_address_low), CONFIG_NAME(first_address_high));
 	copying->first_page = CONFIG_PAIR(CONFIG_NAME(first_page_low), CONFIG_NAME(first_page_high));
-	for (int round = 0; round < ROUNDS_MAX; round++) {
-		done = READ_ONCE(copying->done);
-		if (done >= wanted)
-			return 0;
-		if (!READ_ONCE(copying->left) && !open_fragment(copying))
-			return -1;
-		take = READ_ONCE(copying->left);
-		if (take > wanted - done)
-			take = wanted - done;
-		if (take > piece)
-			take = piece;
-		barrier_var(take);
-		barrier_var(done);
-		if (done >= limit || take > piece)
-			return -1;
-		if (bpf_probe_read_kernel(to + done, take, (void *)READ_ONCE(copying->from)))
-			return -1;
-		copying->done = done + take;
-		copying->from += take;
-		copying->left -= take;
+	for (__u64 round = 0; round < most; round++) {
+		failed = copy_piece(copying, to, piece, last);
+		if (failed | ~is_less(READ_ONCE(copying->done), READ_ONCE(copying->wanted)))
+			return failed ? -1 : 0;
 	}
 	return -1;
 }

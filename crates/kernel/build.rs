@@ -4,6 +4,8 @@ use std::{env, fmt::Write as _, fs, path::Path, process::Command};
 
 /// The headers of /bpf/include that user space shares.
 const SHARED: [&str; 5] = ["layout", "bundled", "guard", "receive_layout", "send"];
+/// The kernel's structures that programs read.
+const KERNEL_TYPES: &str = "include/kernel_types.h";
 
 fn main() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");
@@ -40,6 +42,13 @@ fn main() {
         .collect();
     let rust = format!("pub const ALL: &[(&str, &[u8])] = &[\n{list}];\n");
     fs::write(format!("{out}/objects.rs"), rust).expect("OUT_DIR can be written");
+
+    let kernel = fs::read_to_string(root.join(KERNEL_TYPES)).expect("it is part of the source");
+    fs::write(
+        format!("{out}/kernel_types.rs"),
+        names_of_structures(&kernel),
+    )
+    .expect("OUT_DIR can be written");
 
     for name in SHARED {
         let header = root.join(format!("include/{name}.h"));
@@ -91,6 +100,12 @@ fn clang() -> String {
             .find(|c| Command::new(c).arg("--version").output().is_ok());
         found.unwrap_or("clang-19").to_owned()
     })
+}
+
+fn names_of_structures(header: &str) -> String {
+    let name = |line: &str| Some(line.strip_prefix("struct ")?.strip_suffix(" {")?.to_owned());
+    let names: Vec<String> = header.lines().filter_map(name).collect();
+    format!("pub const STRUCTURES: &[&str] = &{names:?};\n")
 }
 
 /// The headers keep to numeric `#define`s and structs of `__u32`, `__u64` and earlier structs, which is all this

@@ -6,6 +6,8 @@ use std::ptr::NonNull;
 
 use libbpf_rs::{MapCore, ObjectBuilder, OpenObject};
 
+use super::code;
+use super::kernel_types;
 use super::program::{self, LoadOptions};
 use super::simplify::simplify;
 use super::splice;
@@ -59,10 +61,38 @@ impl TapProgram {
         config: &TapConfig,
         maps: &[(&str, BorrowedFd<'_>)],
     ) -> Result<Self> {
+        Self::build(ObjectBuilder::default(), object, program, config, maps)
+    }
+
+    /// The same for a program that reads the kernel's own structures, those of bpf/include/kernel_types.h.
+    pub fn prepare_reading_kernel(
+        object: &[u8],
+        program: &str,
+        config: &TapConfig,
+        maps: &[(&str, BorrowedFd<'_>)],
+    ) -> Result<Self> {
+        let types = kernel_types::for_programs()
+            .map_err(|e| Error::os("cannot read the kernel's type information", e))?;
+        let mut builder = ObjectBuilder::default();
+        builder
+            .btf_custom_path(&types.path)
+            .map_err(|e| Error::failed(format!("cannot prepare the program {program}"), e))?;
+        let mut prepared = Self::build(builder, object, program, config, maps)?;
+        write_variable(&mut prepared.instructions, types.redirect_info);
+        Ok(prepared)
+    }
+
+    fn build(
+        mut builder: ObjectBuilder,
+        object: &[u8],
+        program: &str,
+        config: &TapConfig,
+        maps: &[(&str, BorrowedFd<'_>)],
+    ) -> Result<Self> {
         let fail =
             |why: String| Error::failed(format!("cannot prepare the program {program}"), why);
         quiet_libbpf();
-        let mut open = ObjectBuilder::default()
+        let mut open = builder
             .open_memory(object)
             .map_err(|e| fail(e.to_string()))?;
         for mut map in open.maps_mut() {
@@ -82,6 +112,7 @@ impl TapProgram {
         if let Some((_, fd)) = maps.iter().find(|(name, _)| *name == REJECTIONS) {
             write_address(&mut prepared.instructions, *fd);
         }
+        write_stamp_call(&mut prepared.instructions);
         Ok(prepared)
     }
 
@@ -197,6 +228,44 @@ fn write_address(instructions: &mut [libbpf_sys::bpf_insn], map: BorrowedFd<'_>)
             instruction.set_src_reg(libbpf_sys::BPF_PSEUDO_MAP_VALUE as u8);
             instruction.imm = map.as_raw_fd();
         }
+    }
+}
+
+/// The call that asks a driver for its time stamp: HARDWARE_TIME_MARK in bpf/tap_xdp.bpf.c.
+const STAMP_MARK: i32 = 0x7477_fffb;
+const STAMP_FUNCTION: &str = "bpf_xdp_metadata_rx_timestamp";
+
+/// Makes it a call of the kernel's function. Programs with such a call are loaded only where the kernel has that.
+fn write_stamp_call(instructions: &mut [libbpf_sys::bpf_insn]) {
+    let is_marked =
+        |one: &&mut libbpf_sys::bpf_insn| one.code == code::CALL && one.imm == STAMP_MARK;
+    let mut marked = instructions.iter_mut().filter(is_marked).peekable();
+    if marked.peek().is_none() {
+        return;
+    }
+    let number = probe::kernel_function(STAMP_FUNCTION).unwrap_or(0);
+    for instruction in marked {
+        instruction.set_src_reg(libbpf_sys::BPF_PSEUDO_KFUNC_CALL as u8);
+        instruction.imm = number as i32;
+    }
+}
+
+/// Where a program asks for the address of the kernel's note of a redirect: REDIRECT_INFO_MARK in
+/// bpf/include/redirect.h.
+const REDIRECT_INFO_MARK: i32 = 0x7477_fffa;
+
+/// Writes the number of a kernel's variable there, which the kernel makes its address of; or zero if it has none.
+fn write_variable(instructions: &mut [libbpf_sys::bpf_insn], variable: Option<u32>) {
+    for at in code::places(instructions).collect::<Vec<_>>() {
+        let first = &mut instructions[at];
+        if first.code != LOAD_IMMEDIATE || first.src_reg() != 0 || first.imm != REDIRECT_INFO_MARK {
+            continue;
+        }
+        first.imm = variable.unwrap_or(0) as i32;
+        if variable.is_some() {
+            first.set_src_reg(libbpf_sys::BPF_PSEUDO_BTF_ID as u8);
+        }
+        instructions[at + 1].imm = 0;
     }
 }
 

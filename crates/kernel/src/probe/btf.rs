@@ -1,14 +1,13 @@
 //! Type information for the probes: looked up in the kernel's own, and made by hand for a small program,
 //! because tracing programs attach to nothing that has none.
 
-use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use super::insn::{Program, owned, returning};
+use crate::bpf::kernel_types::{self, KernelTypes};
 
-const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 const KIND_INT: u32 = 1;
 const KIND_PTR: u32 = 2;
 const KIND_STRUCT: u32 = 4;
@@ -20,26 +19,13 @@ const XDP_PASS: i32 = 2;
 
 /// Whether the kernel carries its own type information.
 pub fn in_kernel() -> bool {
-    Path::new(VMLINUX).exists()
+    Path::new(kernel_types::PATH).exists()
 }
 
 /// The number of a kernel function's type.
 pub fn kernel_function(name: &str) -> io::Result<u32> {
-    let missing = || io::Error::from_raw_os_error(libc::ENOENT);
-    if !in_kernel() {
-        return Err(missing());
-    }
-    let name = CString::new(name)?;
-    // SAFETY: no arguments; a null result is handled.
-    let types = unsafe { libbpf_sys::btf__load_vmlinux_btf() };
-    if types.is_null() {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: `types` is valid until it is freed, the name outlives the call.
-    let id = unsafe { libbpf_sys::btf__find_by_name_kind(types, name.as_ptr(), KIND_FUNC) };
-    // SAFETY: it came from btf__load_vmlinux_btf and is not used after this.
-    unsafe { libbpf_sys::btf__free(types) };
-    u32::try_from(id).map_err(|_| missing())
+    let found = KernelTypes::read()?.find(kernel_types::FUNCTION, name);
+    found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))
 }
 
 /// An XDP program with type information: something for tracing programs to attach to.

@@ -1,0 +1,411 @@
+//! The kernel's own type information (BTF), of which trawl needs next to nothing: a few structures out of ten thousand,
+//! and the numbers of a few names. libbpf would parse all of it for each object, and search it for each structure.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::OnceLock;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+
+/// The structures that programs read.
+mod list {
+    include!(concat!(env!("OUT_DIR"), "/kernel_types.rs"));
+}
+
+pub(crate) const PATH: &str = "/sys/kernel/btf/vmlinux";
+
+const MAGIC: u16 = 0xeb9f;
+const VERSION: u8 = 1;
+const HEADER_LENGTH: usize = 24;
+const WORD: usize = 4;
+/// Each type begins with its name, its kind and count, and its size or the type that it is made of.
+const TYPE_LENGTH: usize = 3 * WORD;
+const MEMBER_LENGTH: usize = 3 * WORD;
+
+const INT: u8 = 1;
+const POINTER: u8 = 2;
+const ARRAY: u8 = 3;
+const STRUCTURE: u8 = 4;
+const UNION: u8 = 5;
+const ENUM: u8 = 6;
+const FORWARD: u8 = 7;
+const TYPEDEF: u8 = 8;
+const VOLATILE: u8 = 9;
+const CONST: u8 = 10;
+const RESTRICT: u8 = 11;
+/// A function of the kernel.
+pub(crate) const FUNCTION: u8 = 12;
+const PROTOTYPE: u8 = 13;
+/// A variable of the kernel.
+pub(crate) const VARIABLE: u8 = 14;
+const SECTION: u8 = 15;
+const FLOAT: u8 = 16;
+const DECLARATION_TAG: u8 = 17;
+const TYPE_TAG: u8 = 18;
+const ENUM_64: u8 = 19;
+
+/// What libbpf and the loader need to know for programs that read the kernel's structures.
+#[derive(Debug)]
+pub(crate) struct ForPrograms {
+    /// A file with the structures alone.
+    pub path: String,
+    _file: OwnedFd,
+    /// The kernel's note of where a packet is redirected to, if it is one of the CPU's variables.
+    pub redirect_info: Option<u32>,
+}
+
+/// Read once, for all programs of this process.
+pub(crate) fn for_programs() -> io::Result<&'static ForPrograms> {
+    static FOUND: OnceLock<ForPrograms> = OnceLock::new();
+    if FOUND.get().is_none() {
+        let found = ForPrograms::read()?;
+        // Who comes second has read the same.
+        let _ = FOUND.set(found);
+    }
+    FOUND.get().ok_or_else(malformed)
+}
+
+impl ForPrograms {
+    fn read() -> io::Result<Self> {
+        let types = KernelTypes::read()?;
+        let excerpt = types.excerpt(list::STRUCTURES).ok_or_else(malformed)?;
+        let file = memfd_create("trawl kernel types", MemfdFlags::CLOEXEC)?;
+        let mut file = File::from(file);
+        file.write_all(&excerpt)?;
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        Ok(Self {
+            path,
+            _file: file.into(),
+            redirect_info: types.find(VARIABLE, "bpf_redirect_info"),
+        })
+    }
+}
+
+fn malformed() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "malformed type information")
+}
+
+#[derive(Debug)]
+pub(crate) struct KernelTypes {
+    bytes: Vec<u8>,
+    types: Range<usize>,
+    strings: Range<usize>,
+}
+
+/// A type's place in the bytes, and its number.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    id: u32,
+    at: usize,
+}
+
+impl KernelTypes {
+    pub fn read() -> io::Result<Self> {
+        Self::parse(std::fs::read(PATH)?).ok_or_else(malformed)
+    }
+
+    fn parse(bytes: Vec<u8>) -> Option<Self> {
+        let [low, high, version, _] = *bytes.first_chunk()?;
+        if u16::from_ne_bytes([low, high]) != MAGIC || version != VERSION {
+            return None;
+        }
+        let header: Vec<usize> = (1..HEADER_LENGTH / WORD)
+            .map(|word| word_at(&bytes, word * WORD).map(|word| word as usize))
+            .collect::<Option<_>>()?;
+        let [length, types, types_length, strings, strings_length] = *header.first_chunk()?;
+        let section = |from: usize, size: usize| {
+            let begin = length.checked_add(from)?;
+            let end = begin.checked_add(size)?;
+            (end <= bytes.len()).then_some(begin..end)
+        };
+        Some(Self {
+            types: section(types, types_length)?,
+            strings: section(strings, strings_length)?,
+            bytes,
+        })
+    }
+
+    /// The number of what has this kind and this name.
+    pub fn find(&self, kind: u8, name: &str) -> Option<u32> {
+        self.places()
+            .find(|place| self.kind(*place) == kind && self.is_called(*place, name))
+            .map(|place| place.id)
+    }
+
+    /// These structures, as far as they are there, with all that lies in them, as type information of its own. What
+    /// they only point to is left out: where a field lies does not depend on it.
+    pub fn excerpt(&self, structures: &[&str]) -> Option<Vec<u8>> {
+        let all: Vec<usize> = self.places().map(|place| place.at).collect();
+        let mut excerpt = Excerpt::new(self, &all);
+        for place in self.places() {
+            if self.kind(place) == STRUCTURE
+                && structures.iter().any(|name| self.is_called(place, name))
+            {
+                excerpt.add(place.id)?;
+            }
+        }
+        excerpt.finish()
+    }
+
+    fn places(&self) -> impl Iterator<Item = Place> {
+        let first = Place {
+            id: 1,
+            at: self.types.start,
+        };
+        let is_inside = |place: &Place| place.at + TYPE_LENGTH <= self.types.end;
+        std::iter::successors(Some(first).filter(is_inside), move |place| {
+            let next = Place {
+                id: place.id + 1,
+                at: place.at + self.length(*place)?,
+            };
+            Some(next).filter(is_inside)
+        })
+    }
+
+    fn word(&self, at: usize) -> u32 {
+        word_at(&self.bytes, at).unwrap_or(0)
+    }
+
+    fn kind(&self, place: Place) -> u8 {
+        (self.word(place.at + WORD) >> 24 & 0x1f) as u8
+    }
+
+    fn count(&self, place: Place) -> usize {
+        (self.word(place.at + WORD) & 0xffff) as usize
+    }
+
+    /// How many bytes it takes; `None` for a kind that nobody knows here.
+    fn length(&self, place: Place) -> Option<usize> {
+        let count = self.count(place);
+        let behind = match self.kind(place) {
+            POINTER | FORWARD | TYPEDEF | VOLATILE | CONST | RESTRICT | FUNCTION | FLOAT
+            | TYPE_TAG => 0,
+            INT | VARIABLE | DECLARATION_TAG => WORD,
+            ARRAY => 3 * WORD,
+            STRUCTURE | UNION | SECTION | ENUM_64 => count * MEMBER_LENGTH,
+            ENUM | PROTOTYPE => count * 2 * WORD,
+            _ => return None,
+        };
+        Some(TYPE_LENGTH + behind)
+    }
+
+    fn is_called(&self, place: Place, name: &str) -> bool {
+        let begin = self.strings.start + self.word(place.at) as usize;
+        let text = self.bytes.get(begin..self.strings.end);
+        text.and_then(|text| text.strip_prefix(name.as_bytes()))
+            .is_some_and(|behind| behind.first() == Some(&0))
+    }
+
+    fn string(&self, offset: u32) -> Option<&[u8]> {
+        let begin = self.strings.start.checked_add(offset as usize)?;
+        let text = self.bytes.get(begin..self.strings.end)?;
+        text.split(|byte| *byte == 0).next()
+    }
+}
+
+fn word_at(bytes: &[u8], at: usize) -> Option<u32> {
+    let word = bytes.get(at..)?.first_chunk()?;
+    Some(u32::from_ne_bytes(*word))
+}
+
+/// Type information in the making.
+struct Excerpt<'a> {
+    from: &'a KernelTypes,
+    /// Where each of the kernel's types is.
+    all: &'a [usize],
+    /// The new numbers of those that were taken over, and what is still to be written of them.
+    numbers: HashMap<u32, u32>,
+    open: Vec<u32>,
+    types: Vec<u8>,
+    strings: Vec<u8>,
+}
+
+impl<'a> Excerpt<'a> {
+    fn new(from: &'a KernelTypes, all: &'a [usize]) -> Self {
+        Self {
+            from,
+            all,
+            numbers: HashMap::new(),
+            open: Vec::new(),
+            types: Vec::new(),
+            strings: vec![0],
+        }
+    }
+
+    fn add(&mut self, id: u32) -> Option<()> {
+        self.number(id);
+        // In the order of their numbers: each is written when it is its turn, and gives numbers to what lies in it.
+        let mut next = 0;
+        while let Some(id) = self.open.get(next).copied() {
+            self.write(id)?;
+            next += 1;
+        }
+        self.open.clear();
+        Some(())
+    }
+
+    /// The new number of a type.
+    fn number(&mut self, id: u32) -> u32 {
+        if id == 0 {
+            return 0;
+        }
+        let next = self.numbers.len() as u32 + 1;
+        *self.numbers.entry(id).or_insert_with(|| {
+            self.open.push(id);
+            next
+        })
+    }
+
+    fn write(&mut self, id: u32) -> Option<()> {
+        let from = self.from;
+        let at = *self.all.get(id as usize - 1)?;
+        let place = Place { id, at };
+        let kind = from.kind(place);
+        let words = from.length(place)? / WORD;
+        let mut words: Vec<u32> = (0..words).map(|word| from.word(at + word * WORD)).collect();
+        words[0] = self.name(words[0])?;
+        match kind {
+            POINTER => words[2] = 0,
+            TYPEDEF | VOLATILE | CONST | RESTRICT | TYPE_TAG => words[2] = self.number(words[2]),
+            ARRAY => {
+                words[3] = self.number(words[3]);
+                words[4] = self.number(words[4]);
+            }
+            STRUCTURE | UNION => {
+                for member in words[3..].chunks_exact_mut(MEMBER_LENGTH / WORD) {
+                    member[0] = self.name(member[0])?;
+                    member[1] = self.number(member[1]);
+                }
+            }
+            // The names of their values are of no use here.
+            ENUM | ENUM_64 => {
+                words[1] &= !0xffff;
+                words.truncate(3);
+            }
+            INT | FORWARD | FLOAT => {}
+            _ => return None,
+        }
+        self.types
+            .extend(words.iter().flat_map(|word| word.to_ne_bytes()));
+        Some(())
+    }
+
+    fn name(&mut self, offset: u32) -> Option<u32> {
+        if offset == 0 {
+            return Some(0);
+        }
+        let at = self.strings.len() as u32;
+        self.strings.extend_from_slice(self.from.string(offset)?);
+        self.strings.push(0);
+        Some(at)
+    }
+
+    fn finish(self) -> Option<Vec<u8>> {
+        let length = |part: &[u8]| u32::try_from(part.len()).ok();
+        let (types, strings) = (length(&self.types)?, length(&self.strings)?);
+        let mut bytes = MAGIC.to_ne_bytes().to_vec();
+        bytes.extend([VERSION, 0]);
+        for word in [HEADER_LENGTH as u32, 0, types, types, strings] {
+            bytes.extend(word.to_ne_bytes());
+        }
+        bytes.extend(self.types);
+        bytes.extend(self.strings);
+        Some(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_kernel() -> Option<KernelTypes> {
+        let types = KernelTypes::read().ok();
+        if types.is_none() {
+            eprintln!("SKIPPED: the kernel has no type information of its own");
+        }
+        types
+    }
+
+    impl KernelTypes {
+        fn place(&self, kind: u8, name: &str) -> Option<Place> {
+            self.places()
+                .find(|place| self.kind(*place) == kind && self.is_called(*place, name))
+        }
+
+        /// A structure's size, and where its members are.
+        fn outline(&self, place: Place) -> (u32, Vec<(Vec<u8>, u32)>) {
+            let member = |number: usize| {
+                let at = place.at + TYPE_LENGTH + number * MEMBER_LENGTH;
+                let name = self.string(self.word(at)).expect("a name");
+                (name.to_vec(), self.word(at + 2 * WORD))
+            };
+            let members = (0..self.count(place)).map(member).collect();
+            (self.word(place.at + 2 * WORD), members)
+        }
+    }
+
+    #[test]
+    fn structures_lie_in_an_excerpt_as_in_the_kernel() {
+        let Some(types) = of_kernel() else {
+            return;
+        };
+        let bytes = types.excerpt(list::STRUCTURES).expect("an excerpt");
+        assert!(bytes.len() < types.bytes.len() / 20, "{}", bytes.len());
+        let excerpt = KernelTypes::parse(bytes).expect("what was written can be read");
+        for name in list::STRUCTURES {
+            let (there, here) = (types.place(STRUCTURE, name), excerpt.place(STRUCTURE, name));
+            assert_eq!(there.is_some(), here.is_some(), "{name}");
+            if let Some((there, here)) = there.zip(here) {
+                assert_eq!(types.outline(there), excerpt.outline(here), "{name}");
+            }
+        }
+        assert!(excerpt.place(STRUCTURE, "xdp_buff").is_some());
+    }
+
+    #[test]
+    fn names_have_the_numbers_that_libbpf_finds() {
+        let Some(types) = of_kernel() else {
+            return;
+        };
+        // SAFETY: no arguments; the result is used only if it is not null, and freed below.
+        let theirs = unsafe { libbpf_sys::btf__load_vmlinux_btf() };
+        assert!(!theirs.is_null());
+        for (kind, name) in [
+            (FUNCTION, c"xdp_do_redirect"),
+            (FUNCTION, c"no_such_function"),
+            (STRUCTURE, c"xdp_buff"),
+            (VARIABLE, c"no_such_variable"),
+        ] {
+            // SAFETY: the types are live, and the name outlives the call.
+            let number = unsafe {
+                libbpf_sys::btf__find_by_name_kind(theirs, name.as_ptr(), u32::from(kind))
+            };
+            let found = types.find(kind, name.to_str().expect("a name"));
+            assert_eq!(found, u32::try_from(number).ok(), "{name:?}");
+        }
+        // SAFETY: it came from btf__load_vmlinux_btf and is not used after this.
+        unsafe { libbpf_sys::btf__free(theirs) };
+    }
+
+    #[test]
+    fn what_is_malformed_is_refused() {
+        let Some(types) = of_kernel() else {
+            return;
+        };
+        let bytes = types.excerpt(&["xdp_buff"]).expect("an excerpt");
+        for length in 0..bytes.len() {
+            assert!(KernelTypes::parse(bytes[..length].to_vec()).is_none());
+        }
+        for at in 0..bytes.len() {
+            let mut wrong = bytes.clone();
+            wrong[at] ^= 0xff;
+            // Whatever it makes of it, it comes to an end.
+            if let Some(types) = KernelTypes::parse(wrong) {
+                let _ = types.excerpt(&["xdp_buff"]);
+            }
+        }
+    }
+}
