@@ -1,5 +1,6 @@
 //! `trawl guard`: floods dropped and counted beside real traffic, rules that come and go, and nothing left behind.
 
+mod killed;
 mod life;
 mod packets;
 mod rules;

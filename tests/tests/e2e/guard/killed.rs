@@ -1,0 +1,104 @@
+//! Commands that are killed while they put many rules in force.
+
+use trawl_tests::{amount, tools_or_skip};
+
+use super::*;
+
+/// Moments at which it is killed, spread over the whole command.
+const MOMENTS: u64 = 8;
+/// Calls that happen all through it: while rules are read and compiled, and while they are put in force.
+const CALLS: &str = "bpf,brk,mmap,munmap,mremap";
+
+fn numbered(network: u32, number: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits((network << 24) + number)
+}
+
+/// A file with so many rules about a network, and the one that all have in common.
+fn rules(lab: &Lab, network: u32, count: u32) -> String {
+    let list: String = (0..count)
+        .map(|number| format!("{}\n", numbered(network, number)))
+        .collect();
+    let name = format!("list-{network}");
+    std::fs::write(lab.path(&name), list).expect("a file");
+    let file = lab.file(&format!("rules-{network}.toml"));
+    let text = format!(
+        "[[rule]]\naction = \"deny\"\nsrc = \"{STRANGER}\"\n\
+         [[rule]]\naction = \"deny\"\nsrc-file = \"{name}\"\n"
+    );
+    std::fs::write(&file, text).expect("a file");
+    file
+}
+
+/// Which of the two sets is in force: all of it, and nothing of the other one.
+#[track_caller]
+fn in_force(guarded: &Guarded<'_>, count: u32) -> u32 {
+    let list = guarded.list();
+    let rules = list["rules"].as_array().expect("rules");
+    assert_eq!(rules.len() as u32, count + 1);
+    let text = |rule: &Value| rule["src"].as_str().expect("a prefix").to_owned();
+    let texts: std::collections::HashSet<String> = rules.iter().map(text).collect();
+    let holds = |network: u32, number| texts.contains(&numbered(network, number).to_string());
+    let network = if holds(10, 0) { 10 } else { 11 };
+    assert!((0..count).all(|number| holds(network, number)));
+    // And so the program sees it.
+    let denied = || guarded.figures(&["rule_denied", "default_allowed"]);
+    let before = denied();
+    let from = |network| udp_from(numbered(network, count - 1), 9);
+    guarded.send(&[from(10), from(11)], 2);
+    let after = denied();
+    assert_eq!([after[0] - before[0], after[1] - before[1]], [1, 1]);
+    network
+}
+
+#[test]
+fn many_rules_hold_as_a_whole_or_not_at_all() {
+    if !tools_or_skip(&["strace"]) {
+        return;
+    }
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded::load(&lab, &[]);
+    let count = u32::try_from(amount(10_000)).expect("a number");
+    let files = [10, 11].map(|network| rules(&lab, network, count));
+    let file_of = |network: u32| files[network as usize - 10].as_str();
+    guarded.well(&["apply", file_of(10)]);
+    let trawl = binary::path().to_str().expect("plain");
+    let apply = |network: u32, strace: &[&str]| {
+        let place = ["--netns", &lab.pair.b.name];
+        let command = [trawl, "guard", "apply", file_of(network)];
+        output("strace", &[strace, &command, &place].concat())
+    };
+    let (trace, traced) = (lab.file("trace"), format!("trace={CALLS}"));
+    let whole = apply(11, &["-qq", "-e", &traced, "-o", &trace]);
+    assert!(whole.status.success());
+    let calls = std::fs::read_to_string(&trace).expect("strace wrote it");
+    let calls = calls.lines().count() as u64;
+    let mut holds = in_force(&guarded, count);
+    assert_eq!(holds, 11);
+    let mut hits = 0;
+    for moment in 1..=MOMENTS {
+        // Hits that all have to live through it.
+        guarded.send(&[udp_from(STRANGER, 9)], 1);
+        hits += 1;
+        let at = calls * moment / MOMENTS;
+        let kill = format!("inject={CALLS}:signal=SIGKILL:when={at}");
+        let wanted = 21 - holds;
+        let killed = apply(
+            wanted,
+            &["-qq", "-e", &traced, "-e", &kill, "-o", "/dev/null"],
+        );
+        let holds_now = in_force(&guarded, count);
+        assert!(!killed.status.success() || holds_now == wanted);
+        holds = holds_now;
+        let list = guarded.list();
+        let rules = list["rules"].as_array().expect("rules");
+        let stranger = rules
+            .iter()
+            .find(|rule| rule["src"].as_str() == Some(&STRANGER.to_string()));
+        assert_eq!(stranger.expect("it stays")["hits"], hits, "{at} of {calls}");
+    }
+    guarded.well(&["apply", file_of(21 - holds)]);
+    assert_eq!(in_force(&guarded, count), 21 - holds);
+    guarded.well(&["unload", guarded.interface()]);
+    assert!(!guarded.directory().exists());
+    trawl_tests::xdp::all_gone(&lab, &[], &[]);
+}
