@@ -10,6 +10,7 @@ pub mod lab;
 pub mod pcapng;
 pub mod programs;
 pub mod running;
+pub mod strace;
 pub mod summary;
 pub mod tiny;
 pub mod turn;

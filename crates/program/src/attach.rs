@@ -14,7 +14,7 @@ use crate::dispatcher::{Dispatcher, pins};
 use crate::explain;
 use crate::load::Program;
 use crate::site::Site;
-use crate::standing::{Pinned, Standing, on, sweep};
+use crate::standing::{Pinned, Standing, sweep};
 
 /// How a program is to be attached.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,7 +29,7 @@ pub struct Wish {
 pub fn attach(site: &Site, mut program: Program, wish: &Wish) -> Result<Standing> {
     let lock = site.lock()?;
     let present = site.link()?.xdp;
-    sweep(&lock, &on(site)?);
+    sweep(&lock, site)?;
     let standing = Standing::all(site)?;
     let mode = wish.mode.unwrap_or(XdpMode::Native);
     let old = present.iter().copied().find(|one| excludes(one.mode, mode));
@@ -58,6 +58,9 @@ pub fn attach(site: &Site, mut program: Program, wish: &Wish) -> Result<Standing
         owner: owner.as_ref(),
     };
     let pinned = Pinned::new(&lock, &mut program, false)?;
+    if let Some(link) = owner.as_ref().and_then(Standing::link) {
+        pinned.holds(link)?;
+    }
     let (mode, attached) = match place.put(program.as_fd(), mode) {
         Err(refusal) if wish.mode.is_none() && has_no_native(site, &refusal) => {
             (XdpMode::Skb, place.put(program.as_fd(), XdpMode::Skb))

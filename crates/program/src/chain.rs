@@ -239,6 +239,9 @@ pub(crate) fn join(
     };
     let Some(last) = before.last() else {
         let head = &after[0];
+        if let Some(link) = head.link() {
+            pinned.holds(link)?;
+        }
         return match take_head(
             site,
             head,
@@ -313,6 +316,34 @@ fn take_head(site: &Site, head: &Standing, program: OwnedFd) -> Result<Option<Ow
     }
 }
 
+/// Ends what a command left half-done that was killed while it changed one program's slots: they lead to the same
+/// program again, the one that leads on to the others.
+pub(crate) fn settle(site: &Site) {
+    let Ok(link) = site.link() else { return };
+    for head in link.xdp {
+        let chain = from(site, head.program_id).unwrap_or_default();
+        for (at, one) in chain.iter().enumerate() {
+            let slots = one.seat().map(|seat| seat.slots()).unwrap_or_default();
+            let Some(map) = next_map(one.id()) else {
+                continue;
+            };
+            let to = |slot: &u32| map::program_in(map.as_fd(), *slot).ok().flatten();
+            let found: Vec<Option<u32>> = slots.iter().map(to).collect();
+            if found.windows(2).all(|two| two[0] == two[1]) {
+                continue;
+            }
+            let before = |id: &u32| chain[..at].iter().any(|one| one.id() == *id);
+            let longest = found.iter().flatten().filter(|id| !before(id));
+            let Some(first) = longest.max_by_key(|id| behind(**id).len()) else {
+                continue;
+            };
+            if let Ok(program) = program::open_by_id(*first) {
+                let _ = lead(&map, &slots, Some(&program));
+            }
+        }
+    }
+}
+
 /// Takes a program out of the chain it is in. False where it is in none, or alone.
 pub(crate) fn leave(site: &Site, leaving: &Standing) -> Result<bool> {
     let what = || format!("cannot take {} off {}", leaving.name(), site.label());
@@ -338,11 +369,14 @@ pub(crate) fn leave(site: &Site, leaving: &Standing) -> Result<bool> {
             lead(&map, &slots, next.as_ref()).map_err(fail)?;
         }
         (None, Some(program)) => {
-            let link = take_head(site, leaving, program)?;
             let own = Standing::all(site)?;
             let heir = own.iter().find(|one| Some(one.id()) == next);
-            if let (Some(link), Some(heir)) = (link, heir) {
-                heir.renew_link(link.as_fd())?;
+            if let (Some(link), Some(heir)) = (leaving.link(), heir) {
+                heir.renew_link(link)?;
+            }
+            if let Err(error) = take_head(site, leaving, program) {
+                heir.inspect(|heir| heir.drop_link());
+                return Err(error);
             }
         }
         (None, None) => return Ok(false),

@@ -18,7 +18,7 @@ use crate::dispatcher::{Dispatcher, pins};
 use crate::explain;
 use crate::load::{Program, Source};
 use crate::site::Site;
-use crate::standing::{Pinned, Standing, helped_by, on, sweep};
+use crate::standing::{Pinned, Standing, clear_away, helped_by, on, sweep};
 
 /// Loads a program and puts it on the interface: into the chain that is there, at the head of a new one, or, where the
 /// kernel knows no chains, by itself. The priority is the source's own if none is given.
@@ -125,7 +125,7 @@ fn join(
 ) -> Result<Put> {
     let site_lock = site.lock()?;
     let lock = pins::Lock::take()?;
-    sweep(&site_lock, &on(site)?);
+    sweep(&site_lock, site)?;
     // What is there is looked at once more, now that nobody changes it.
     let mode = wish.mode.unwrap_or(XdpMode::Native);
     let head = site
@@ -259,6 +259,7 @@ pub enum Which {
 /// those that went.
 pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
     let what = || format!("cannot unload from {}", site.label());
+    clear_away(site);
     let present = site.link()?.xdp;
     let everything = on(site)?;
     // A dispatcher is no program of anyone's.
@@ -321,7 +322,7 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
     };
     // Leaves nothing of programs that others took off.
     let lock = site.lock()?;
-    sweep(&lock, &on(site)?);
+    sweep(&lock, site)?;
     Ok(gone)
 }
 

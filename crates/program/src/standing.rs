@@ -126,6 +126,7 @@ impl Standing {
     /// Takes it off the interface, with all that was made for it.
     pub fn detach(self, site: &Site) -> Result<()> {
         let _lock = site.lock()?;
+        chain::settle(site);
         let what = || format!("cannot take {} off {}", self.name(), site.label());
         if let Some(dispatcher) = dispatcher_of(site, self.id)? {
             dispatcher.without(site, self.id)?;
@@ -182,9 +183,19 @@ impl Standing {
         let _ = fs::remove_file(self.directory.join(LINK));
     }
 
-    /// Keeps another link in the place of its own, which has ended.
+    /// Keeps a link, in the place of one that has ended if need be.
+    ///
+    /// A link that is to attach another program is kept beside that one before, and let go beside the old one after: if
+    /// the command is killed in between, it is held in either case.
     pub(crate) fn renew_link(&self, link: BorrowedFd<'_>) -> Result<()> {
         let path = self.directory.join(LINK);
+        let number = |fd: BorrowedFd<'_>| info::link(fd).map(|about| about.id).ok();
+        let held = bpffs::open_link(&path).ok();
+        if let Some(held) = held
+            && number(held.as_fd()) == number(link)
+        {
+            return Ok(());
+        }
         let _ = fs::remove_file(&path);
         bpffs::pin(link, &path)
     }
@@ -229,9 +240,14 @@ impl Pinned {
         Ok(pinned)
     }
 
+    /// Pins the link that is about to attach the program in another one's place.
+    pub fn holds(&self, link: BorrowedFd<'_>) -> Result<()> {
+        self.standing.renew_link(link)
+    }
+
     /// Pins the link that attaches the program.
     pub fn attached_by(mut self, link: OwnedFd, attachment: XdpAttachment) -> Result<Standing> {
-        bpffs::pin(link.as_fd(), &self.standing.directory.join(LINK))?;
+        self.standing.renew_link(link.as_fd())?;
         self.standing.link = Some(link);
         Ok(self.finish(attachment))
     }
@@ -374,21 +390,24 @@ pub(crate) fn clear_away(site: &Site) {
     if site::all_directories().is_empty() {
         return;
     }
-    if let (Ok(lock), Ok(attached)) = (site.lock(), on(site)) {
-        sweep(&lock, &attached);
+    if let Ok(lock) = site.lock() {
+        let _ = sweep(&lock, site);
     }
 }
 
 /// Removes pins of programs that are attached nowhere any more: their interface is gone, somebody else took them off,
 /// or the command that loaded them was killed half-way.
-pub(crate) fn sweep(lock: &Lock, attached: &[XdpAttachment]) {
-    for one in read_all(lock.path(), attached) {
+pub(crate) fn sweep(lock: &Lock, site: &Site) -> Result<()> {
+    // Before it is asked who is there: in a chain that is changed in part some are found by some ways only.
+    chain::settle(site);
+    for one in read_all(lock.path(), &on(site)?) {
         // One whose link still attaches it went with its interface to another namespace.
         if one.attachment.is_none() && one.link().is_none() {
             one.forget();
         }
     }
     sweep_everywhere();
+    Ok(())
 }
 
 /// Of all interfaces that no other command is working on.

@@ -1,5 +1,7 @@
 //! Several programs on one interface by jumps from one to the next: their order, what leads on, and what captures see.
 
+mod killed;
+
 use std::fs;
 
 use serde_json::Value;

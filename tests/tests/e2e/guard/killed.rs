@@ -1,11 +1,14 @@
 //! Commands that are killed while they put many rules in force.
 
+use trawl_tests::strace;
 use trawl_tests::{amount, tools_or_skip};
 
 use super::*;
 
 /// Moments at which it is killed, spread over the whole command.
-const MOMENTS: u64 = 8;
+const MOMENTS: usize = 6;
+/// And each of so many calls at its end.
+const LAST: usize = 6;
 /// Calls that happen all through it: while rules are read and compiled, and while they are put in force.
 const CALLS: &str = "bpf,brk,mmap,munmap,mremap";
 
@@ -70,21 +73,30 @@ fn many_rules_hold_as_a_whole_or_not_at_all() {
     let (trace, traced) = (lab.file("trace"), format!("trace={CALLS}"));
     let whole = apply(11, &["-qq", "-e", &traced, "-o", &trace]);
     assert!(whole.status.success());
-    let calls = std::fs::read_to_string(&trace).expect("strace wrote it");
-    let calls = calls.lines().count() as u64;
+    let text = std::fs::read_to_string(&trace).expect("strace wrote it");
+    let calls = strace::calls(&text);
+    // Most are made before anything is put in force; what follows on that is in the last ones.
+    let early = (1..MOMENTS).map(|moment| calls.len() * moment / MOMENTS);
+    let late = (1..=LAST).rev().map(|from_end| calls.len() - from_end);
     let mut holds = in_force(&guarded, count);
     assert_eq!(holds, 11);
     let mut hits = 0;
-    for moment in 1..=MOMENTS {
+    for call in early.chain(late).map(|at| &calls[at]) {
         // Hits that all have to live through it.
         guarded.send(&[udp_from(STRANGER, 9)], 1);
         hits += 1;
-        let at = calls * moment / MOMENTS;
-        let kill = format!("inject={CALLS}:signal=SIGKILL:when={at}");
         let wanted = 21 - holds;
         let killed = apply(
             wanted,
-            &["-qq", "-e", &traced, "-e", &kill, "-o", "/dev/null"],
+            &[
+                "-qq",
+                "-e",
+                &traced,
+                "-e",
+                &call.killing(),
+                "-o",
+                "/dev/null",
+            ],
         );
         let holds_now = in_force(&guarded, count);
         assert!(!killed.status.success() || holds_now == wanted);
@@ -94,7 +106,7 @@ fn many_rules_hold_as_a_whole_or_not_at_all() {
         let stranger = rules
             .iter()
             .find(|rule| rule["src"].as_str() == Some(&STRANGER.to_string()));
-        assert_eq!(stranger.expect("it stays")["hits"], hits, "{at} of {calls}");
+        assert_eq!(stranger.expect("it stays")["hits"], hits, "{}", call.text);
     }
     guarded.well(&["apply", file_of(21 - holds)]);
     assert_eq!(in_force(&guarded, count), 21 - holds);

@@ -1,0 +1,183 @@
+//! Chains while somebody puts a program in, or takes one out, and is killed in the middle of it.
+
+use trawl_tests::strace::{self, Call};
+use trawl_tests::witness::output;
+use trawl_tests::xdp::all_gone;
+use trawl_tests::{binary, tools_or_skip};
+
+use super::*;
+
+const CALLS: &str = "bpf,?mkdir,?mkdirat,?unlink,?unlinkat,?rmdir";
+/// The programs that packets meet, with their numbers.
+type Order = Vec<u8>;
+
+/// A change of the chain: the command, and the order before and after it.
+struct Change {
+    before: Order,
+    /// What goes with the load, if it is one.
+    load: Option<Vec<&'static str>>,
+    unload: Option<u8>,
+    after: Order,
+}
+
+impl Change {
+    fn command(&self, lab: &Chained, ids: &[(u8, u64)]) -> Vec<String> {
+        let place = lab.0.receiver();
+        let file = lab.0.file("steps.o");
+        let words = match &self.load {
+            Some(more) => {
+                let load = [
+                    "xdp",
+                    "load",
+                    &place,
+                    &file,
+                    "--prog",
+                    "step_3",
+                    "--tappable",
+                ];
+                [&load[..], more].concat().join(" ")
+            }
+            None => {
+                let mut there = ids.iter();
+                let (_, id) = there
+                    .find(|(number, _)| Some(*number) == self.unload)
+                    .expect("it is there");
+                format!("xdp unload {place} {id}")
+            }
+        };
+        words.split(' ').map(str::to_owned).collect()
+    }
+
+    /// The chain as it was before, with the programs' numbers in the kernel.
+    fn set_up(&self, lab: &Chained) -> Vec<(u8, u64)> {
+        let priority = |number: u8| match number {
+            2 => "20",
+            3 => "30",
+            _ => "50",
+        };
+        let load = |number: &u8| {
+            (
+                *number,
+                lab.load(u32::from(*number), &["--prio", priority(*number)]),
+            )
+        };
+        // In an order in which the first one changes too.
+        let ids = self.before.iter().rev().map(load).collect();
+        assert_eq!(lab.run([PASS; 4]), (self.before.clone(), 2));
+        ids
+    }
+
+    fn killed_everywhere(&self, lab: &Chained) {
+        let trawl = binary::path().to_str().expect("plain");
+        let trace = lab.0.file("trace");
+        let traced = format!("trace={CALLS}");
+        let run = |ids: &[(u8, u64)], more: &[&str]| {
+            let command = self.command(lab, ids);
+            let command: Vec<&str> = command.iter().map(String::as_str).collect();
+            let strace = ["-qq", "-e", &traced, "-o", &trace];
+            output("strace", &[&strace[..], more, &[trawl], &command].concat())
+        };
+        let ids = self.set_up(lab);
+        assert!(run(&ids, &[]).status.success());
+        assert_eq!(lab.run([PASS; 4]).0, self.after);
+        lab.unload("--all");
+        let text = fs::read_to_string(&trace).expect("strace wrote it");
+        let calls = strace::calls(&text);
+        // Those that change what packets meet or what others find, from the first pin on.
+        let begins = |call: &Call| call.text.contains("_PIN") || call.text.contains("LINK_");
+        let changes = |call: &&Call| {
+            let words = ["_PIN", "UPDATE", "DELETE", "DETACH", "unlink", "rmdir"];
+            words.iter().any(|word| call.text.contains(word))
+        };
+        let first = calls.iter().position(begins).unwrap_or_default();
+        for call in calls[first..].iter().filter(changes) {
+            let ids = self.set_up(lab);
+            let done = run(&ids, &["-e", &call.killing()]);
+            let at = || format!("killed at {}", call.text);
+            let order_now = || {
+                let (order, verdict) = lab.run([PASS; 4]);
+                assert_eq!(verdict, 2, "{}", at());
+                let is_whole = order == self.before || order == self.after;
+                assert!(is_whole, "{order:?}, {}", at());
+                order
+            };
+            order_now();
+            // Whoever looks ends what was left half-done.
+            let shown = lab.status().into_iter().map(|(name, ..)| name);
+            let shown: Vec<String> = shown.collect();
+            let order = order_now();
+            let names: Vec<String> = order
+                .iter()
+                .map(|number| format!("step_{number}"))
+                .collect();
+            // One alone is no chain.
+            if names.len() > 1 {
+                assert_eq!(shown, names, "{}", at());
+            }
+            if done.status.success() {
+                assert_eq!(order, self.after, "{}", at());
+            }
+            // Whoever comes next can go on with it.
+            if order == self.before {
+                let again = run(&ids, &[]);
+                let said = String::from_utf8_lossy(&again.stderr);
+                assert!(again.status.success(), "{said}, {}", at());
+                assert_eq!(lab.run([PASS; 4]).0, self.after, "{}", at());
+            }
+            // One by one, from the first on.
+            while let Some((head, _)) = xdp_on(&lab.0.pair.b) {
+                lab.unload(&head.to_string());
+            }
+            let programs: Vec<u64> = ids.iter().map(|(_, id)| *id).collect();
+            all_gone(&lab.0, &programs, &[]);
+        }
+    }
+}
+
+fn check(before: &[u8], load: Option<&[&'static str]>, unload: Option<u8>, after: &[u8]) {
+    if !tools_or_skip(&["strace"]) {
+        return;
+    }
+    // What others have pinned is looked through too, and would make the calls more or fewer.
+    let Some(lab) = Lab::alone().map(Chained) else {
+        return;
+    };
+    let change = Change {
+        before: before.to_vec(),
+        load: load.map(<[_]>::to_vec),
+        unload,
+        after: after.to_vec(),
+    };
+    change.killed_everywhere(&lab);
+    nothing_attached(&lab.0.pair.b);
+}
+
+#[test]
+fn while_one_comes_first() {
+    check(&[2, 1], Some(&["--prio", "5"]), None, &[3, 2, 1]);
+}
+
+#[test]
+fn while_one_comes_between() {
+    check(&[2, 1], Some(&["--prio", "30"]), None, &[2, 3, 1]);
+}
+
+#[test]
+fn while_the_first_one_goes() {
+    check(&[2, 3, 1], None, Some(2), &[3, 1]);
+}
+
+#[test]
+fn while_one_between_goes() {
+    check(&[2, 3, 1], None, Some(3), &[2, 1]);
+}
+
+#[test]
+fn while_one_takes_the_place_of_another() {
+    check(&[1], Some(&["--replace"]), None, &[3]);
+}
+
+#[test]
+fn while_one_takes_the_place_of_a_chain() {
+    check(&[2, 1], Some(&["--replace"]), None, &[3]);
+}
