@@ -180,6 +180,7 @@ fn a_machine_that_hangs_fails_with_its_last_words() {
     for (limit, words) in [
         ("TRAWL_VM_BOOT_TIMEOUT", "had not started after 1 s"),
         ("TRAWL_VM_TIMEOUT", "was not done after 1 s"),
+        ("TRAWL_VM_SILENCE", "had a word to say for 1 s"),
     ] {
         let (output, said) = place.run(&[(limit, "1")]);
         assert_eq!(output.status.code(), Some(1), "{said}");
