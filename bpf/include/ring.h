@@ -60,14 +60,15 @@ static __always_inline void publish(__u64 *where, __u64 value)
 #endif
 }
 
-/* Moves what the consumer has given back onto the stack. A few at a time: it happens at every change of segment. */
+/* Moves what the consumer has given back onto the stack. A few at a time: it happens at every change of segment. Numbers
+ * are read anew each time: of those in registers the verifier would know what round it is, and follow each one on. */
 static __always_inline void take_back_freed(struct ring_control *control)
 {
 	__u64 given = READ_ONCE(control->freed_given);
 
 	for (int i = 0; i < 16; i++) {
-		__u32 taken = control->freed_taken;
-		__u32 depth = control->stack_depth;
+		__u32 taken = READ_ONCE(control->freed_taken);
+		__u32 depth = READ_ONCE(control->stack_depth);
 
 		if (taken == (__u32)given || depth >= RING_MAX_SEGMENTS)
 			break;
@@ -91,7 +92,7 @@ static __noinline int open_next_segment(struct ring_control *control, __u32 segm
 	position = control->position;
 	ordinal = position >> 32;
 	take_back_freed(control);
-	depth = control->stack_depth - 1;
+	depth = READ_ONCE(control->stack_depth) - 1;
 	if (depth >= RING_MAX_SEGMENTS)
 		return 0;
 	control->stack_depth = depth;

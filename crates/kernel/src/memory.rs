@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU32;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use crate::{Error, Result};
 
@@ -41,6 +41,21 @@ impl Mapping {
             )
         };
         Self::from_result(start, length)
+    }
+
+    /// Leaves it out of child processes, for which the kernel would have to go through all of its pages.
+    pub fn not_for_children(self) -> Self {
+        // SAFETY: the range is this mapping. Children go without it, and are not given a reference to it.
+        let advised = unsafe {
+            madvise(
+                self.start.as_ptr().cast(),
+                self.length,
+                Advice::LinuxDontFork,
+            )
+        };
+        // Where that cannot be they have it, and it takes its time.
+        let _ = advised;
+        self
     }
 
     /// Maps an arena, whose address is the same in every process.

@@ -135,7 +135,8 @@ impl Rings {
         let rings = Self {
             geometry,
             count: cpus,
-            memory: Mapping::of_map(maps.rings.as_fd(), whole_pages(geometry.stride() * cpus))?,
+            memory: Mapping::of_map(maps.rings.as_fd(), whole_pages(geometry.stride() * cpus))?
+                .not_for_children(),
             programs: Some(Programs {
                 shared: Mapping::of_map(
                     maps.shared.as_fd(),
