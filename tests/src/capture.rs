@@ -23,6 +23,13 @@ pub fn trawl(arguments: &[&str]) -> Output {
     command.output().expect("trawl runs")
 }
 
+/// Where memory is slow to come by, TRAWL_TESTS_RING tells how large rings are of which a test does not say it.
+fn ring_size(arguments: &[&str]) -> Vec<String> {
+    let says = arguments.iter().any(|one| one.starts_with("--ring-size"));
+    let told = std::env::var("TRAWL_TESTS_RING").ok().filter(|_| !says);
+    told.map_or_else(Vec::new, |size| vec!["--ring-size".to_owned(), size])
+}
+
 /// What comes out of a pipe, as it comes.
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
@@ -135,6 +142,7 @@ impl Capture {
             .arg("capture")
             // In front: an expression takes all that follows.
             .args(["--summary", &summary])
+            .args(ring_size(arguments))
             .args(arguments)
             .env(MARK, &mark)
             .env("TRAWL_WITHOUT", without)
