@@ -124,6 +124,19 @@ impl Readiness {
             return Ok(());
         }
         let what = format!("cannot send XDP frames out of {}", site.label());
+        // A veth takes frames when its other end is ready to poll for them, which it is not before it is up.
+        if let Some(down) = peer.as_ref().filter(|peer| !peer.link.is_up()) {
+            let prefix = down.namespace.as_ref().map(Namespace::exec_prefix);
+            return Err(
+                Error::failed(what, format!("its other end, {}, is down", label(down))).mend(
+                    format!(
+                        "{}ip link set {} up; or --mode skb",
+                        prefix.unwrap_or_default(),
+                        down.link.name
+                    ),
+                ),
+            );
+        }
         let error = match (&peer, link.kind.as_deref()) {
             (None, Some("veth")) => Error::failed(
                 what,

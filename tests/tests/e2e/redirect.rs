@@ -367,6 +367,33 @@ fn an_interface_that_takes_no_frames_is_refused_and_nothing_stays() {
     assert!(!listed.lines().any(|line| line == own), "{listed}");
 }
 
+/// A veth's driver says only that it takes no frames; what helps is known all the same.
+#[test]
+fn a_target_whose_other_end_is_down_is_told_with_what_helps() {
+    if !probe::kernel_is_at_least(6, 3) {
+        return;
+    }
+    let Some(lab) = unready() else { return };
+    let before = features(&lab);
+    let (left, b) = (place(&lab.line.left), &lab.line.b);
+    run("ip", &["-n", &b.name, "link", "set", &b.interface, "down"]);
+    let mend = format!("ip netns exec {} ip link set {} up", b.name, b.interface);
+    let right = place(&lab.line.right);
+    for load in [
+        &["xdp", "load", &left, "redirect", "--to", "right"][..],
+        &["route", "load", &left, &right],
+    ] {
+        let said = refused(load, 1);
+        assert!(said.contains("is down") && said.contains(&mend), "{said}");
+        assert_eq!(features(&lab), before);
+    }
+    let words: Vec<&str> = mend.split(' ').collect();
+    run(words[0], &words[1..]);
+    done(&["xdp", "load", &left, "redirect", "--to", "right"]);
+    done(&["xdp", "unload", &left]);
+    assert_eq!(features(&lab), before);
+}
+
 /// Killed when it has made the other interfaces ready and waits for its turn to attach.
 #[test]
 fn a_load_that_is_killed_half_way_puts_all_back() {

@@ -15,7 +15,8 @@ const VERIFIER: &[(&[&str], &str)] = &[
     (
         // And such numbers in the place of weak functions that the kernel does not have.
         &["unknown#2002"],
-        "this line calls a function that this kernel does not have: ask before, by bpf_ksym_exists()",
+        "this line calls a function that this kernel does not have, or has with other arguments than declared here \
+         (vmlinux.h declares it as it is): ask before, by bpf_ksym_exists()",
     ),
     (
         &["missing btf func_info", "BTF is required"],
@@ -25,6 +26,12 @@ const VERIFIER: &[(&[&str], &str)] = &[
         &["args while"],
         "what stands in a dispatcher has the packet's context as its only argument, used or not: \
          int program(struct xdp_md *context)",
+    ),
+    (
+        &["device-bound program"],
+        "it asks the device for what that knows of a packet, which only a program that was loaded for one device may, and \
+         trawl loads none so: bpftool prog load FILE.o PIN type xdp xdpmeta_dev IF, then bpftool net attach xdp pinned PIN \
+         dev IF",
     ),
     (
         &["access to packet", "outside of the packet"],
@@ -196,6 +203,8 @@ mod tests {
         assert!(advice("R0 invalid mem access 'map_value_or_null'").contains("NULL"));
         assert!(advice("R6 invalid mem access 'scalar'").contains("ctx->data"));
         assert!(advice("unknown func bpf_nothing#999").contains("no such function"));
+        let bound = "metadata kfuncs require device-bound program";
+        assert!(advice(bound).contains("xdpmeta_dev"));
         assert!(
             advice("own() has 0 args while xdp_dispatcher() has 1 args")
                 .contains("xdp_md *context")
