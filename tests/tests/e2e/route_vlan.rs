@@ -242,8 +242,9 @@ fn vlan_interfaces_are_routed() {
         .filter(|frame| tagged(frame))
         .count() as u64;
     // Now and then one goes by the stack, which keeps the outer tag beside the packet.
-    let counts = [&left, &right].map(|port| Counts::of_port(port).outcome("forwarded, IPv4"));
-    assert!(counts.iter().all(|count| *count >= 10), "{counts:?}");
-    assert!(arrived >= counts[0], "{arrived} arrived of {counts:?}");
+    let ports = [&left, &right].map(|port| Counts::of_port(port));
+    let counts = ports.each_ref().map(|port| port.outcome("forwarded, IPv4"));
+    assert!(counts.iter().all(|count| *count >= 10), "{ports:?}");
+    assert!(arrived >= counts[0], "{arrived} arrived of {ports:?}");
     done(&["route", "unload", &left, &right]);
 }
