@@ -41,6 +41,14 @@ pub struct Attached {
     link: OwnedFd,
 }
 
+impl Drop for Attached {
+    /// At once: a process that another test is about to start has the link too, and holds it a moment longer.
+    fn drop(&mut self) {
+        // The interface may be gone, and the link with it.
+        let _ = link::detach(self.link.as_fd());
+    }
+}
+
 impl Attached {
     /// `program` out of the file of that name, in the driver.
     #[track_caller]

@@ -1,6 +1,6 @@
 //! XDP programs of the kind that users have on their interfaces, put on a lab's interfaces.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use trawl_kernel::bpf::link;
 use trawl_kernel::bpf::object::{self, Plain};
@@ -44,7 +44,7 @@ impl Does {
 #[derive(Debug)]
 pub struct Loaded {
     object: Plain,
-    _link: OwnedFd,
+    link: OwnedFd,
 }
 
 impl Loaded {
@@ -68,10 +68,7 @@ impl Loaded {
                 e,
             )
         })?;
-        Ok(Self {
-            object,
-            _link: link,
-        })
+        Ok(Self { object, link })
     }
 
     /// The map that the program jumps through.
@@ -81,5 +78,13 @@ impl Loaded {
 
     pub fn program(&self) -> BorrowedFd<'_> {
         self.object.program()
+    }
+}
+
+impl Drop for Loaded {
+    /// At once: a child that another thread is about to start has the link too, and holds it a moment longer.
+    fn drop(&mut self) {
+        // The interface may be gone, and the link with it.
+        let _ = link::detach(self.link.as_fd());
     }
 }
