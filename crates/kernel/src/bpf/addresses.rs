@@ -1,11 +1,10 @@
 //! Where the kernel keeps memory, asked for once: what it takes to find the bytes of a packet's fragments from beside.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 
 use super::object::{self, Plain};
-use super::{check, opts};
-use crate::layout::{KernelAddresses, Shared};
+use super::test_run;
+use crate::layout::KernelAddresses;
 
 /// `None` where the kernel does not tell (before 5.16, which has no such packets), or nobody knows how to use it.
 pub fn kernel_addresses() -> Option<KernelAddresses> {
@@ -15,18 +14,8 @@ pub fn kernel_addresses() -> Option<KernelAddresses> {
             return None;
         }
         let plain = Plain::load(object::KERNEL_ADDRESSES, "trawl_addresses").ok()?;
-        run(plain.program()).ok()?
+        test_run::system(plain.program()).ok()
     })
-}
-
-fn run(program: BorrowedFd<'_>) -> std::io::Result<Option<KernelAddresses>> {
-    let mut bytes = [0u8; size_of::<KernelAddresses>()];
-    let mut opts = opts!(libbpf_sys::bpf_test_run_opts);
-    opts.ctx_in = bytes.as_mut_ptr().cast();
-    opts.ctx_size_in = bytes.len() as u32;
-    // SAFETY: the kernel reads and writes as many bytes of the context as it is told, and they outlive the call.
-    check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut opts) })?;
-    Ok(KernelAddresses::from_bytes(&bytes))
 }
 
 #[cfg(test)]

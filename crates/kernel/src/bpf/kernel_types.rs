@@ -60,17 +60,33 @@ pub(crate) struct ForPrograms {
 /// Read once, for all programs of this process.
 pub(crate) fn for_programs() -> io::Result<&'static ForPrograms> {
     static FOUND: OnceLock<ForPrograms> = OnceLock::new();
-    if FOUND.get().is_none() {
-        let found = ForPrograms::read()?;
-        // Who comes second has read the same.
-        let _ = FOUND.set(found);
+    once(&FOUND, ForPrograms::read)
+}
+
+/// The number of what has this kind and this name in the kernel.
+pub(crate) fn find(kind: u8, name: &str) -> io::Result<Option<u32>> {
+    Ok(of_kernel()?.find(kind, name))
+}
+
+/// Read once, for everyone in this process.
+fn of_kernel() -> io::Result<&'static KernelTypes> {
+    static FOUND: OnceLock<KernelTypes> = OnceLock::new();
+    once(&FOUND, KernelTypes::read)
+}
+
+/// What cannot be had now may be had later: only what was found is kept.
+fn once<T>(place: &OnceLock<T>, find: impl FnOnce() -> io::Result<T>) -> io::Result<&T> {
+    if let Some(found) = place.get() {
+        return Ok(found);
     }
-    FOUND.get().ok_or_else(malformed)
+    let found = find()?;
+    // Who comes second has found the same.
+    Ok(place.get_or_init(|| found))
 }
 
 impl ForPrograms {
     fn read() -> io::Result<Self> {
-        let types = KernelTypes::read()?;
+        let types = of_kernel()?;
         let excerpt = types.excerpt(list::STRUCTURES).ok_or_else(malformed)?;
         let file = memfd_create("trawl kernel types", MemfdFlags::CLOEXEC)?;
         let mut file = File::from(file);
@@ -89,7 +105,7 @@ fn malformed() -> io::Error {
 }
 
 #[derive(Debug)]
-pub(crate) struct KernelTypes {
+struct KernelTypes {
     bytes: Vec<u8>,
     types: Range<usize>,
     strings: Range<usize>,
@@ -103,7 +119,7 @@ struct Place {
 }
 
 impl KernelTypes {
-    pub fn read() -> io::Result<Self> {
+    fn read() -> io::Result<Self> {
         Self::parse(std::fs::read(PATH)?).ok_or_else(malformed)
     }
 
@@ -129,7 +145,7 @@ impl KernelTypes {
     }
 
     /// The number of what has this kind and this name.
-    pub fn find(&self, kind: u8, name: &str) -> Option<u32> {
+    fn find(&self, kind: u8, name: &str) -> Option<u32> {
         self.places()
             .find(|place| self.kind(*place) == kind && self.is_called(*place, name))
             .map(|place| place.id)
@@ -137,7 +153,7 @@ impl KernelTypes {
 
     /// These structures, as far as they are there, with all that lies in them, as type information of its own. What
     /// they only point to is left out: where a field lies does not depend on it.
-    pub fn excerpt(&self, structures: &[&str]) -> Option<Vec<u8>> {
+    fn excerpt(&self, structures: &[&str]) -> Option<Vec<u8>> {
         let all: Vec<usize> = self.places().map(|place| place.at).collect();
         let mut excerpt = Excerpt::new(self, &all);
         for place in self.places() {

@@ -14,10 +14,29 @@ use super::splice;
 use crate::layout::{Shared, TapConfig};
 use crate::{Error, Result, probe};
 
+/// An object with tap programs.
+#[derive(Clone, Copy, Debug)]
+pub struct Taps {
+    bytes: &'static [u8],
+    /// Whether they read the kernel's own structures, those of bpf/include/kernel_types.h.
+    read_kernel: bool,
+}
+
 /// The XDP taps: own program and hook slots.
-pub const XDP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tap_xdp.bpf.o"));
+pub const XDP: Taps = Taps {
+    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_xdp.bpf.o")),
+    read_kernel: false,
+};
 /// The tc taps.
-pub const TC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tap_tc.bpf.o"));
+pub const TC: Taps = Taps {
+    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_tc.bpf.o")),
+    read_kernel: false,
+};
+/// The taps at programs that are attached already.
+pub const TRACE: Taps = Taps {
+    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_trace.bpf.o")),
+    read_kernel: true,
+};
 /// The head of a chain of XDP programs, by libxdp's protocol.
 pub const DISPATCHER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_dispatcher.bpf.o"));
 
@@ -29,8 +48,6 @@ pub const GUARD_IN_ARRAY: &[u8] =
 /// Where the kernel keeps memory.
 pub(crate) const KERNEL_ADDRESSES: &[u8] =
     include_bytes!(concat!(env!("OUT_DIR"), "/kernel_addresses.bpf.o"));
-/// The taps at programs that are attached already.
-pub const TRACE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tap_trace.bpf.o"));
 
 /// Programs for experiments and tests.
 pub const LAB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lab_xdp.bpf.o"));
@@ -56,35 +73,7 @@ pub struct TapProgram {
 impl TapProgram {
     /// Picks `program` out of a compiled object, with this configuration and these maps under their names.
     pub fn prepare(
-        object: &[u8],
-        program: &str,
-        config: &TapConfig,
-        maps: &[(&str, BorrowedFd<'_>)],
-    ) -> Result<Self> {
-        Self::build(ObjectBuilder::default(), object, program, config, maps)
-    }
-
-    /// The same for a program that reads the kernel's own structures, those of bpf/include/kernel_types.h.
-    pub fn prepare_reading_kernel(
-        object: &[u8],
-        program: &str,
-        config: &TapConfig,
-        maps: &[(&str, BorrowedFd<'_>)],
-    ) -> Result<Self> {
-        let types = kernel_types::for_programs()
-            .map_err(|e| Error::os("cannot read the kernel's type information", e))?;
-        let mut builder = ObjectBuilder::default();
-        builder
-            .btf_custom_path(&types.path)
-            .map_err(|e| Error::failed(format!("cannot prepare the program {program}"), e))?;
-        let mut prepared = Self::build(builder, object, program, config, maps)?;
-        write_variable(&mut prepared.instructions, types.redirect_info);
-        Ok(prepared)
-    }
-
-    fn build(
-        mut builder: ObjectBuilder,
-        object: &[u8],
+        object: Taps,
         program: &str,
         config: &TapConfig,
         maps: &[(&str, BorrowedFd<'_>)],
@@ -92,8 +81,18 @@ impl TapProgram {
         let fail =
             |why: String| Error::failed(format!("cannot prepare the program {program}"), why);
         quiet_libbpf();
+        let mut builder = ObjectBuilder::default();
+        let mut redirect_info = None;
+        if object.read_kernel {
+            let types = kernel_types::for_programs()
+                .map_err(|e| Error::os("cannot read the kernel's type information", e))?;
+            builder
+                .btf_custom_path(&types.path)
+                .map_err(|e| fail(e.to_string()))?;
+            redirect_info = types.redirect_info;
+        }
         let mut open = builder
-            .open_memory(object)
+            .open_memory(object.bytes)
             .map_err(|e| fail(e.to_string()))?;
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
@@ -113,6 +112,7 @@ impl TapProgram {
             write_address(&mut prepared.instructions, *fd);
         }
         write_stamp_call(&mut prepared.instructions);
+        write_variable(&mut prepared.instructions, redirect_info);
         Ok(prepared)
     }
 

@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use super::{check, opts};
+use crate::layout::Shared;
 
 /// How much longer a program may make a frame.
 const ROOM_TO_GROW: usize = 64;
@@ -102,6 +103,17 @@ pub fn xdp_outcome(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<Outcome>
 /// beside it and is all in one piece: kernels of today let nobody ask for anything else.
 pub fn tc(program: BorrowedFd<'_>, frame: &[u8], repeat: u32) -> io::Result<Answer> {
     run(program, frame, None, repeat, &mut []).map(|(answer, _)| answer)
+}
+
+/// Runs a program that makes system calls (BPF_PROG_TYPE_SYSCALL): its context, all zero at first, as it left that.
+pub fn system<T: Shared>(program: BorrowedFd<'_>) -> io::Result<T> {
+    let mut bytes = vec![0u8; size_of::<T>()];
+    let mut opts = opts!(libbpf_sys::bpf_test_run_opts);
+    opts.ctx_in = bytes.as_mut_ptr().cast();
+    opts.ctx_size_in = bytes.len() as u32;
+    // SAFETY: the kernel reads and writes as many bytes of the context as it is told, and they outlive the call.
+    check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut opts) })?;
+    T::from_bytes(&bytes).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Also tells how much of `left`, if there is any, was filled with the frame as it was left.

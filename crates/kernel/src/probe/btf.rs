@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use super::insn::{Program, owned, returning};
-use crate::bpf::kernel_types::{self, KernelTypes};
+use crate::bpf::kernel_types;
 
 const KIND_INT: u32 = 1;
 const KIND_PTR: u32 = 2;
@@ -24,7 +24,7 @@ pub fn in_kernel() -> bool {
 
 /// The number of a kernel function's type.
 pub fn kernel_function(name: &str) -> io::Result<u32> {
-    let found = KernelTypes::read()?.find(kernel_types::FUNCTION, name);
+    let found = kernel_types::find(kernel_types::FUNCTION, name)?;
     found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))
 }
 

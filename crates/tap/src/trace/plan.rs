@@ -170,7 +170,7 @@ impl Plan {
         };
         let mut maps = program_maps(&self.rings, None);
         maps.push((SCRATCH, self.scratch.as_fd()));
-        let mut ready = TapProgram::prepare_reading_kernel(object::TRACE, &name, &config, &maps)?;
+        let mut ready = TapProgram::prepare(object::TRACE, &name, &config, &maps)?;
         if let Some(block) = block {
             ready.filter(block)?;
         }
