@@ -5,7 +5,7 @@ use std::collections::HashMap;
 /// One system call of a run that was traced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    name: String,
+    pub name: String,
     /// Which of those with the name it is, from 1 on: so strace counts.
     ordinal: usize,
     /// As strace writes it.

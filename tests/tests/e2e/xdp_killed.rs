@@ -1,16 +1,18 @@
 //! A load or an unload that is killed at any moment leaves nothing behind that the next command does not clear away.
 
+use std::fs;
 use std::path::Path;
 
 use trawl_tests::programs::object_file;
+use trawl_tests::strace::{self, Call};
 use trawl_tests::witness::output;
 use trawl_tests::xdp::{CleanUp, all_gone, succeeds};
 use trawl_tests::{Lab, binary, tools_or_skip, wait_until};
 
-/// Calls that are let pass between one run and the next.
-const STEP: usize = 7;
-/// More than any of them makes.
-const MOST: usize = 1000;
+/// What changes something, or begins a thread that does so in another namespace.
+const CALLS: &str = "trace=bpf,ioctl,?unlink,?unlinkat,?rmdir,?mkdir,?mkdirat,?clone3";
+/// Of calls about a device most only ask: so many stand together, of which one is chosen.
+const QUESTIONS: usize = 3;
 
 /// The settings that programs switch on the other end.
 fn settings(lab: &Lab) -> Vec<bool> {
@@ -25,46 +27,55 @@ fn settings(lab: &Lab) -> Vec<bool> {
     all.map(|one| one.is_some_and(|one| one)).into()
 }
 
-/// Runs a command again and again, killed one system call later each time, until it comes through.
+/// The calls at which a command is killed: each that changes something, and those that begin a thread, the first of
+/// some in a row. What other tests have pinned makes them a few more or fewer; then it is killed a little beside.
+fn moments(calls: &[Call]) -> Vec<&Call> {
+    let changes = |call: &&Call| {
+        let words = ["_PIN", "UPDATE", "DELETE", "DETACH", "LINK_"];
+        call.name != "bpf" || words.iter().any(|word| call.text.contains(word))
+    };
+    let mut moments: Vec<&Call> = calls.iter().filter(changes).collect();
+    moments.dedup_by(|one, before| one.name == "clone3" && before.name == "clone3");
+    let mut questions = 0;
+    moments.retain(|call| {
+        questions += usize::from(call.name == "ioctl");
+        call.name != "ioctl" || questions % QUESTIONS == 0
+    });
+    moments
+}
+
+/// Runs a command again and again, killed at another of its calls each time.
 fn killed_everywhere(lab: &Lab, before: &[&str], command: &[&str], pins: &str) {
     let as_it_was = settings(lab);
     let trawl = binary::path().to_str().expect("plain");
     let place = lab.receiver();
-    for call in (1..MOST).step_by(STEP) {
+    let trace = lab.file("trace");
+    let run = |more: &[&str]| {
         if !before.is_empty() {
             succeeds(before);
         }
-        let inject = format!(
-            "inject=bpf,ioctl,?unlink,?unlinkat,?rmdir,?mkdir,?mkdirat:signal=SIGKILL:when={call}"
-        );
-        let strace = [
-            "-f",
-            "-qq",
-            "-o",
-            "/dev/null",
-            "-e",
-            "trace=bpf,ioctl,?unlink,?unlinkat,?rmdir,?mkdir,?mkdirat",
-            "-e",
-            &inject,
-        ];
-        let done = output("strace", &[&strace[..], &[trawl], command].concat());
+        let strace = ["-qq", "-e", CALLS, "-o", &trace];
+        let done = output("strace", &[&strace[..], more, &[trawl], command].concat());
+        let at = format!("{command:?}, {more:?}");
         // Whatever it had come to can be seen, and taken off.
         succeeds(&["xdp", "status", "-i", &place]);
         let _ = trawl_tests::trawl(&["xdp", "unload", &place, "--all"]);
-        wait_until(
-            &format!("nothing is left of {command:?}, call {call}"),
-            || {
-                succeeds(&["xdp", "status", "-i", &place, &lab.sender()]);
-                settings(lab) == as_it_was && !Path::new(pins).exists()
-            },
-        );
+        wait_until(&format!("nothing is left of {at}"), || {
+            succeeds(&["xdp", "status", "-i", &place, &lab.sender()]);
+            settings(lab) == as_it_was && !Path::new(pins).exists()
+        });
         trawl_tests::witness::nothing_attached(&lab.pair.a);
         all_gone(lab, &[], &[]);
-        if done.status.success() {
-            return;
-        }
-    }
-    panic!("{command:?} never came through");
+        done.status.success()
+    };
+    assert!(run(&[]), "{command:?}");
+    let text = fs::read_to_string(&trace).expect("strace wrote it");
+    let calls = strace::calls(&text);
+    let killed = moments(&calls)
+        .into_iter()
+        .filter(|call| !run(&["-e", &call.killing()]))
+        .count();
+    assert!(killed > 0, "{command:?} came through each time");
 }
 
 #[test]
