@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
+use trawl_kernel::netns::Mark;
 use trawl_lab::Station;
 
 use crate::lab::place;
@@ -63,7 +64,7 @@ pub fn only_program(interface: &str) -> u64 {
 
 /// The directory of what trawl has pinned for a station's interface.
 pub fn pins_of(station: &Station) -> String {
-    let namespace = station.namespace.identity().1;
+    let namespace = Mark::of(Some(&station.namespace)).expect("a mark");
     format!("/sys/fs/bpf/trawl/{namespace}-{}", station.index)
 }
 

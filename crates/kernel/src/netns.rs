@@ -22,6 +22,10 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 use crate::error::{Error, Result};
 use crate::mounts;
 
+mod mark;
+
+pub use mark::{Mark, cookie};
+
 /// Where iproute2 keeps named namespaces; /var/run is a link to /run wherever systemd runs.
 pub const NAMED: &str = "/run/netns";
 const NAMED_OLD: &str = "/var/run/netns";
@@ -201,33 +205,6 @@ pub fn run_in_scratch<R: Send>(work: impl FnOnce() -> R + Send) -> std::io::Resu
         unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
         Ok(work())
     })
-}
-
-/// A number for the namespace (`None`: the calling thread's) that no other one has or will have until the machine starts
-/// anew; inode numbers are used again.
-pub fn cookie(namespace: Option<&Namespace>) -> Result<u64> {
-    let fail = |e| Error::os("cannot tell which network namespace this is", e);
-    let ask = || {
-        let socket = std::net::UdpSocket::bind((std::net::Ipv6Addr::UNSPECIFIED, 0))
-            .or_else(|_| std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0)))?;
-        let mut cookie = 0u64;
-        let mut length = size_of_val(&cookie) as libc::socklen_t;
-        // SAFETY: the kernel writes eight bytes at most, to a number that outlives the call.
-        let result = unsafe {
-            libc::getsockopt(
-                std::os::fd::AsRawFd::as_raw_fd(&socket),
-                libc::SOL_SOCKET,
-                libc::SO_NETNS_COOKIE,
-                (&raw mut cookie).cast(),
-                &raw mut length,
-            )
-        };
-        match result {
-            0 => Ok(cookie),
-            _ => Err(std::io::Error::last_os_error()),
-        }
-    };
-    run_maybe_in(namespace, ask)?.map_err(fail)
 }
 
 /// Makes a named namespace, as `ip netns add NAME` does.

@@ -4,6 +4,7 @@
 //! packets from the stack there with their checksums yet to be made and their VLAN tags beside them, both of which are
 //! lost when XDP sends the packet on. Cards can keep tags from XDP, too.
 
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -12,14 +13,15 @@ use trawl_kernel::bpf::link;
 use trawl_kernel::bpf::object::{self, Plain};
 use trawl_kernel::ethtool::Ethtool;
 use trawl_kernel::netlink::{Link, Netlink, Peer, XdpMode, veth_peer, xdp_abilities};
-use trawl_kernel::netns::{self, Namespace, run_maybe_in};
+use trawl_kernel::netns::{self, Mark, Namespace, run_maybe_in};
 use trawl_kernel::warden::{Task, Undo, Warden};
 use trawl_kernel::{Error, Result};
 
-use crate::site::Site;
+use crate::site::{self, Site};
 use crate::standing::{Standing, all_changes};
 
 const GRO: &str = "rx-gro";
+const TRIES: usize = 3;
 const CHECKSUMS_LEFT: [&str; 2] = ["tx-checksum-ip-generic", "tx-checksum-sctp"];
 const TAGS_BESIDE: [&str; 2] = ["tx-vlan-hw-insert", "tx-vlan-stag-hw-insert"];
 const TAGS_TAKEN_OFF: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
@@ -27,16 +29,14 @@ const TAGS_TAKEN_OFF: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
 /// A feature of an interface that was switched for a program's sake.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// The namespace's inode.
-    namespace: u64,
+    namespace: Mark,
     index: u32,
     feature: String,
     /// How it was, and is to be again.
     was: bool,
-    /// The interface that this is the other end of, by which it is found when it has moved to another namespace: the
-    /// namespace's inode and the interface's number.
+    /// The interface that this is the other end of, by which it is found when it has moved to another namespace.
     #[serde(default)]
-    end_of: Option<(u64, u32)>,
+    end_of: Option<(Mark, u32)>,
 }
 
 impl Change {
@@ -47,10 +47,8 @@ impl Change {
 
     /// The interface, wherever it is now.
     fn interface(&self, namespaces: &[Namespace]) -> Option<Peer> {
-        let link_in = |(namespace, index): (u64, u32)| {
-            let place = namespaces
-                .iter()
-                .find(|one| one.identity().1 == namespace)?;
+        let link_in = |(namespace, index): (Mark, u32)| {
+            let place = namespace.find_in(namespaces)?;
             let mut netlink = Netlink::inside(place).ok()?;
             let link = netlink.find_link_by_index(index).ok()??;
             Some(Peer {
@@ -96,7 +94,7 @@ struct PutBack(Change);
 
 impl Undo for PutBack {
     fn undo(&self) {
-        undo(std::slice::from_ref(&self.0), None);
+        undo(&Turn::take(), std::slice::from_ref(&self.0), None);
     }
 }
 
@@ -114,8 +112,12 @@ impl Readiness {
         let peer = other_end(site, &link)?;
         if let Some(peer) = &peer {
             self.switch(peer, GRO, true, Some((site, &link)))?;
-            if !takes_frames(site)? {
-                // The driver looks at its peer only when that changes, and may have looked too early.
+            for _ in 0..TRIES {
+                if takes_frames(site)? {
+                    break;
+                }
+                // The driver looks at its peer only when that changes, and may have looked too early; or a command
+                // that unloads the last program that needed it has just put it back.
                 set(peer, GRO, false)?;
                 set(peer, GRO, true)?;
             }
@@ -238,7 +240,14 @@ impl Readiness {
 
     /// The changes are in somebody's record, and are taken back with that.
     pub fn keep(mut self) {
-        self.changes.clear();
+        let changes = std::mem::take(&mut self.changes);
+        if changes.is_empty() {
+            return;
+        }
+        // Whoever unloaded the last program that needed one meanwhile may have looked before there was a record.
+        let _turn = Turn::take();
+        let (noted, _) = split(changes, &all_changes(None));
+        set_all(&noted, true);
     }
 
     /// A feature that the driver has not, or does not let be changed, is left as it is.
@@ -255,12 +264,12 @@ impl Readiness {
             return Ok(());
         };
         let mut change = Change {
-            namespace: identity(interface.namespace.as_ref())?,
+            namespace: Mark::of(interface.namespace.as_ref())?,
             index: interface.link.index,
             feature: feature.to_owned(),
             was: found.on,
             end_of: end_of
-                .map(|(site, link)| Ok((identity(site.namespace())?, link.index)))
+                .map(|(site, link)| Ok((Mark::of(site.namespace())?, link.index)))
                 .transpose()?,
         };
         // Whoever leaves last puts it back.
@@ -285,24 +294,53 @@ impl Readiness {
 
 impl Drop for Readiness {
     fn drop(&mut self) {
-        undo(&self.changes, None);
+        if !self.changes.is_empty() {
+            undo(&Turn::take(), &self.changes, None);
+        }
+    }
+}
+
+/// Held by who puts features back until the note of them is gone too: of two at once, each would leave it to the other.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    _directory: Option<File>,
+}
+
+impl Turn {
+    pub fn take() -> Self {
+        let _directory = site::lock_all();
+        Self { _directory }
     }
 }
 
 /// Puts features back as they were, but for those that programs still need, other than the one with this directory.
-pub(crate) fn undo(changes: &[Change], of: Option<&Path>) {
+pub(crate) fn undo(_turn: &Turn, changes: &[Change], of: Option<&Path>) {
     if changes.is_empty() {
         return;
     }
-    let needed = all_changes(of);
+    let (_, leftover) = split(changes.to_vec(), &all_changes(of));
+    set_all(&leftover, false);
+    // A command that loads a program may have found them switched just before, and have noted since that it needs them.
+    let (needed, _) = split(leftover, &all_changes(of));
+    set_all(&needed, true);
+}
+
+/// Those that are among the others too, and the rest.
+fn split(changes: Vec<Change>, others: &[Change]) -> (Vec<Change>, Vec<Change>) {
+    let is_there = |one: &Change| others.iter().any(|other| other.concerns_the_same_as(one));
+    changes.into_iter().partition(is_there)
+}
+
+/// Switches features as a program needs them, or as they were. Where the namespace or the interface is gone, there is
+/// nothing to do.
+fn set_all(changes: &[Change], as_needed: bool) {
+    if changes.is_empty() {
+        return;
+    }
     let namespaces = netns::findable();
-    let leftover = |change: &&Change| !needed.iter().any(|one| one.concerns_the_same_as(change));
-    for change in changes.iter().filter(leftover) {
-        // Where the namespace or the interface is gone, there is nothing to put back.
-        if let Some(there) = change.interface(&namespaces)
-            && let Ok(ethtool) = Ethtool::open(there.namespace.as_ref(), &there.link.name)
-        {
-            let _ = ethtool.set_feature(&change.feature, change.was);
+    for change in changes {
+        if let Some(there) = change.interface(&namespaces) {
+            let _ = set(&there, &change.feature, change.was != as_needed);
         }
     }
 }
@@ -367,13 +405,6 @@ pub(crate) fn sends_several_buffers(site: &Site) -> Result<bool> {
 
 fn set(interface: &Peer, feature: &str, on: bool) -> Result<()> {
     Ethtool::open(interface.namespace.as_ref(), &interface.link.name)?.set_feature(feature, on)
-}
-
-fn identity(namespace: Option<&Namespace>) -> Result<u64> {
-    match namespace {
-        Some(namespace) => Ok(namespace.identity().1),
-        None => Ok(Namespace::current()?.identity().1),
-    }
 }
 
 fn label(interface: &Peer) -> String {

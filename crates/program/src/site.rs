@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use trawl_kernel::netlink::{Link, Netlink};
-use trawl_kernel::netns::{self, Namespace};
+use trawl_kernel::netns::{Mark, Namespace};
 use trawl_kernel::{Error, Result, bpffs};
 
 /// Trawl's own directory in the BPF file system.
@@ -16,8 +16,8 @@ pub(crate) const DIRECTORY: &str = "trawl";
 #[derive(Clone, Debug)]
 pub struct Site {
     namespace: Option<Namespace>,
-    /// The inode of the namespace: the same for everyone who looks at it.
-    namespace_id: u64,
+    /// The namespace's: the same for everyone who looks at it.
+    mark: Mark,
     index: u32,
     name: String,
     label: String,
@@ -42,7 +42,8 @@ impl Site {
     /// The interface of that name in a namespace.
     pub fn named(namespace: Option<Namespace>, name: &str) -> Result<Self> {
         let link = Netlink::open(namespace.as_ref())?.link(name)?;
-        Self::new(namespace, &link)
+        let mark = Mark::of(namespace.as_ref())?;
+        Ok(Self::new(namespace, mark, &link))
     }
 
     /// Another interface of the same namespace.
@@ -52,51 +53,42 @@ impl Site {
 
     /// Whether the other one is in the same namespace.
     pub fn is_beside(&self, other: &Self) -> bool {
-        self.namespace_id == other.namespace_id
+        self.mark == other.mark
     }
 
     /// The interface that such a directory of pins is of, if it is still there.
     pub(crate) fn of_directory(path: &Path) -> Option<Self> {
         let (_, index) = path.file_name()?.to_str()?.split_once('-')?;
-        let inode = namespace_of(path)?;
-        let namespace = match Namespace::current() {
-            Ok(here) if here.identity().1 == inode => None,
-            _ => Some(
-                netns::findable()
-                    .into_iter()
-                    .find(|one| one.identity().1 == inode)?,
-            ),
+        let mark = namespace_of(path)?;
+        let namespace = match Mark::of(None) {
+            Ok(here) if here == mark => None,
+            _ => Some(mark.find()?),
         };
         let mut netlink = Netlink::open(namespace.as_ref()).ok()?;
         let link = netlink.find_link_by_index(index.parse().ok()?).ok()??;
-        Self::new(namespace, &link).ok()
+        Some(Self::new(namespace, mark, &link))
     }
 
     /// All interfaces of a namespace.
     pub fn all_in(namespace: Option<&Namespace>) -> Result<Vec<Self>> {
         let links = Netlink::open(namespace)?.links()?;
-        links
-            .iter()
-            .map(|link| Self::new(namespace.cloned(), link))
-            .collect()
+        let mark = Mark::of(namespace)?;
+        let site = |link: &Link| Self::new(namespace.cloned(), mark, link);
+        Ok(links.iter().map(site).collect())
     }
 
-    fn new(namespace: Option<Namespace>, link: &Link) -> Result<Self> {
-        let namespace_id = match &namespace {
-            Some(namespace) => namespace.identity().1,
-            None => Namespace::current()?.identity().1,
-        };
+    fn new(namespace: Option<Namespace>, mark: Mark, link: &Link) -> Self {
         let label = match &namespace {
             Some(namespace) => format!("{}:{}", namespace.label(), link.name),
             None => link.name.clone(),
         };
-        Ok(Self {
+        Self {
             namespace,
-            namespace_id,
+            mark,
             index: link.index,
             name: link.name.clone(),
             label,
-        })
+        }
     }
 
     /// `None`: the namespace that the process is in.
@@ -145,7 +137,7 @@ impl Site {
     fn below(&self, mount: &Path) -> PathBuf {
         mount
             .join(DIRECTORY)
-            .join(format!("{}-{}", self.namespace_id, self.index))
+            .join(format!("{}-{}", self.mark, self.index))
     }
 
     /// The directory of pins, made if it is missing, and locked against other commands that load or unload. It is
@@ -183,6 +175,18 @@ pub(crate) fn try_lock(directory: &Path) -> Option<Lock> {
     })
 }
 
+/// Keeps others who ask for it waiting until it is closed; `None` where trawl has nothing on any interface.
+pub(crate) fn lock_all() -> Option<File> {
+    let path = bpffs::lasting()?.join(DIRECTORY);
+    loop {
+        let file = File::open(&path).ok()?;
+        flock(&file, FlockOperation::LockExclusive).ok()?;
+        if is_at(&file, &path) {
+            return Some(file);
+        }
+    }
+}
+
 /// Whether the directory that was opened is the one that stands there now: another command may have removed it, and
 /// made it anew, while this one waited for the lock.
 pub(crate) fn is_at(file: &File, path: &Path) -> bool {
@@ -203,8 +207,8 @@ pub(crate) fn all_directories() -> Vec<PathBuf> {
     paths.filter(|path| namespace_of(path).is_some()).collect()
 }
 
-/// The namespace that a directory's interface is in, by its inode.
-pub(crate) fn namespace_of(directory: &Path) -> Option<u64> {
+/// The namespace that a directory's interface is in.
+pub(crate) fn namespace_of(directory: &Path) -> Option<Mark> {
     let (namespace, _) = directory.file_name()?.to_str()?.split_once('-')?;
     namespace.parse().ok()
 }

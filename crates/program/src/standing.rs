@@ -17,7 +17,7 @@ use crate::dispatcher::Dispatcher;
 use crate::load::Program;
 use crate::map_pins::remove;
 use crate::place::dispatcher_of;
-use crate::ready::{self, Change};
+use crate::ready::{self, Change, Turn};
 use crate::record::Record;
 use crate::site::{self, Lock, Site, make_directory};
 
@@ -158,8 +158,9 @@ impl Standing {
 
     /// Removes the pins, and puts back what was switched for the program.
     pub(crate) fn forget(&self) {
+        let turn = Turn::take();
         // First, while the record still says what there is to do, if this is killed.
-        ready::undo(&self.record.changes, Some(&self.directory));
+        ready::undo(&turn, &self.record.changes, Some(&self.directory));
         // What other programs share with this one stays, and goes with the last of them.
         let shared: Vec<PathBuf> = all_records()
             .filter(|(directory, _)| *directory != self.directory)
@@ -424,8 +425,7 @@ pub(crate) fn sweep_everywhere() {
             // Attached by netlink, or behind a dispatcher: there for as long as its namespace is.
             None => {
                 let known = namespaces.get_or_insert_with(netns::findable);
-                site::namespace_of(&directory)
-                    .is_some_and(|id| known.iter().all(|one| one.identity().1 != id))
+                site::namespace_of(&directory).is_some_and(|mark| mark.find_in(known).is_none())
             }
         };
         let (ended, others): (Vec<_>, Vec<_>) = left.iter().partition(|one| has_ended(one));

@@ -127,8 +127,8 @@ impl<'a> Guarded<'a> {
 
     /// Where its maps are pinned.
     fn directory(&self) -> PathBuf {
-        let cookie = netns::cookie(Some(&self.lab.pair.b.namespace)).expect("a cookie");
-        PathBuf::from(format!("/sys/fs/bpf/trawl/guard-{cookie}"))
+        let mark = netns::Mark::of(Some(&self.lab.pair.b.namespace)).expect("a mark");
+        PathBuf::from(format!("/sys/fs/bpf/trawl/guard-{mark}"))
     }
 }
 

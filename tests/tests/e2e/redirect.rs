@@ -347,6 +347,27 @@ fn two_programs_that_need_the_same_leave_it_to_the_last() {
     assert_eq!(features(&lab), before);
 }
 
+/// Whoever unloads the last program that needs a thing may do so while another command loads one that needs it too.
+#[test]
+fn programs_that_need_the_same_come_and_go_at_once() {
+    let Some(lab) = unready() else { return };
+    let before = features(&lab);
+    let come_and_go = |station: &Station| {
+        let at = place(station);
+        for _ in 0..6 {
+            done(&["xdp", "load", &at, "redirect", "--to", "right"]);
+            let gro = feature(&lab.line.b, "rx-gro");
+            assert_eq!(gro, Some(true), "{at} is loaded and needs it");
+            done(&["xdp", "unload", &at]);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| come_and_go(&lab.line.left));
+        scope.spawn(|| come_and_go(&lab.line.right));
+    });
+    assert_eq!(features(&lab), before);
+}
+
 #[test]
 fn an_interface_that_takes_no_frames_is_refused_and_nothing_stays() {
     let Some(lab) = unready() else { return };

@@ -1,6 +1,9 @@
 //! What programs of trawl need of other interfaces, when these change under them: told by status and stats, and put back
 //! on unload wherever the interface is by then.
 
+use std::os::unix::fs::MetadataExt;
+
+use trawl_lab::Station;
 use trawl_tests::witness::{nothing_attached, output, run, xdp_on};
 use trawl_tests::xdp::{CleanUp, all_gone, fails, programs_on, status_of, succeeds};
 use trawl_tests::{Lab, trawl};
@@ -10,9 +13,34 @@ struct Elsewhere(String);
 
 impl Elsewhere {
     fn beside(lab: &Lab) -> Self {
-        let name = format!("{}-far", lab.pair.a.name);
+        Self::called(format!("{}-far", lab.pair.a.name))
+    }
+
+    fn called(name: String) -> Self {
         run("ip", &["netns", "add", &name]);
         Self(name)
+    }
+
+    fn number(&self) -> u64 {
+        let path = format!("/run/netns/{}", self.0);
+        std::fs::metadata(path).expect("it is there").ino()
+    }
+
+    /// The other end of an interface in one of the lab's namespaces.
+    fn joined_to(&self, near: &Station) {
+        let (name, there) = (near.name.as_str(), self.0.as_str());
+        let numbered = ["index", "77"];
+        let link = ["-n", name, "link", "add", "near"];
+        let end = ["type", "veth", "peer", "name", "far"];
+        let words = [&link[..], &numbered, &end, &numbered, &["netns", there]];
+        run("ip", &words.concat());
+        run("ip", &["-n", name, "link", "set", "near", "up"]);
+        run("ip", &["-n", there, "link", "set", "far", "up"]);
+    }
+
+    fn switch(&self, feature: &str, to: &str) {
+        let ethtool = ["netns", "exec", &self.0, "ethtool", "-K", "far"];
+        run("ip", &[&ethtool[..], &[feature, to]].concat());
     }
 }
 
@@ -163,4 +191,32 @@ fn a_program_goes_with_its_interface() {
     trawl_tests::witness::wait_unloaded(id);
     let left = trawl_tests::xdp::pins_of(station);
     assert!(!std::path::Path::new(&left).exists(), "{left}");
+}
+
+/// The kernel numbers namespaces anew. A note about one that is gone says nothing about the next with its number.
+#[test]
+fn the_next_namespace_with_the_number_of_a_deleted_one_is_left_alone() {
+    const FEATURE: &str = "tx-checksum-ip-generic";
+    let Some(lab) = Lab::open() else { return };
+    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    // Somebody else may get the number, or clear away the note.
+    for attempt in 0..10 {
+        let old = Elsewhere::beside(&lab);
+        let number = old.number();
+        old.joined_to(b);
+        succeeds(&["xdp", "load", &format!("{}:near", b.name), "tx"]);
+        assert!(!is_on(&old.0, "far", FEATURE));
+        drop(old);
+        let made = (0..20).map(|count| Elsewhere::called(format!("{}-{attempt}-{count}", a.name)));
+        let made: Vec<Elsewhere> = made.collect();
+        let Some(same) = made.iter().find(|one| one.number() == number) else {
+            continue;
+        };
+        same.joined_to(a);
+        same.switch(FEATURE, "off");
+        succeeds(&["xdp", "status"]);
+        assert!(!is_on(&same.0, "far", FEATURE), "it was switched by nobody");
+        return;
+    }
+    eprintln!("SKIPPED: the kernel gave the number of a deleted namespace to nobody here");
 }

@@ -6,27 +6,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use libc::c_int;
 
 use super::filter::Instruction;
-use crate::socket_option::set;
+use crate::socket_option::{get, set};
 use crate::{Error, Result};
 
 const TPACKET_V3: c_int = 2;
 const ETH_P_ALL_NETWORK_ORDER: u16 = (libc::ETH_P_ALL as u16).to_be();
-
-/// `T` must be valid for any bit pattern: the kernel fills it.
-fn get<T: Copy>(socket: &OwnedFd, option: c_int, mut value: T) -> io::Result<T> {
-    let mut length = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the kernel writes `length` bytes at most to the value, of types made of plain integers.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_PACKET,
-            option,
-            (&raw mut value).cast(),
-            &raw mut length,
-        )
-    };
-    check(result).map(|()| value)
-}
 
 fn check(result: c_int) -> io::Result<()> {
     if result < 0 {
@@ -109,7 +93,7 @@ pub fn join_fanout(socket: &OwnedFd, group: Option<u16>, sent_too: bool) -> io::
     }
     let request = (kind << 16 | u32::from(group.unwrap_or(0))) as c_int;
     set(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, &request)?;
-    let joined = get(socket, libc::PACKET_FANOUT, 0 as c_int)?;
+    let joined = get(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, 0 as c_int)?;
     Ok(joined as u16)
 }
 
@@ -145,7 +129,7 @@ pub fn drops(socket: &OwnedFd) -> Result<u64> {
         tp_drops: 0,
         tp_freeze_q_cnt: 0,
     };
-    get(socket, libc::PACKET_STATISTICS, nothing)
+    get(socket, libc::SOL_PACKET, libc::PACKET_STATISTICS, nothing)
         .map(|figures| figures.tp_drops.into())
         .map_err(|e| Error::os("cannot read a packet socket's figures", e))
 }

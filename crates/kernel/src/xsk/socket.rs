@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use super::ring::Ring;
 use crate::memory::Mapping;
-use crate::socket_option::set;
+use crate::socket_option::{get, set};
 
 /// The rings of a socket that sends.
 pub(super) struct Rings {
@@ -116,21 +116,6 @@ fn bind_with(socket: &OwnedFd, interface: u32, queue: u32, mode: u16) -> io::Res
 
 fn offsets(socket: &OwnedFd) -> io::Result<libc::xdp_mmap_offsets> {
     // SAFETY: all zeroes are a valid xdp_mmap_offsets.
-    let mut offsets: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };
-    let mut length = size_of_val(&offsets) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes to the offsets, which are plain numbers.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_XDP,
-            libc::XDP_MMAP_OFFSETS,
-            (&raw mut offsets).cast(),
-            &raw mut length,
-        )
-    };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(offsets)
-    }
+    let offsets: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };
+    get(socket, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, offsets)
 }

@@ -12,7 +12,7 @@ use trawl_kernel::bpf::table::Table;
 use trawl_kernel::layout::Shared;
 use trawl_kernel::layout::guard::{GUARD_FATES, GuardTotals};
 use trawl_kernel::netlink::Netlink;
-use trawl_kernel::netns::{self, Namespace};
+use trawl_kernel::netns::{self, Mark, Namespace};
 use trawl_kernel::{Error, Result, bpffs, clock};
 
 use super::live::{self, Store};
@@ -255,20 +255,24 @@ pub(crate) fn sweep() {
         return;
     };
     let entries = fs::read_dir(mount.join(DIRECTORY)).into_iter().flatten();
-    let with_cookie = |path: PathBuf| {
-        let name = path.file_name()?.to_str()?;
-        let cookie: u64 = name.strip_prefix(PREFIX)?.parse().ok()?;
-        Some((cookie, path))
+    let with_mark = |path: PathBuf| {
+        let mark: Mark = path
+            .file_name()?
+            .to_str()?
+            .strip_prefix(PREFIX)?
+            .parse()
+            .ok()?;
+        Some((mark, path))
     };
     let paths = entries.flatten().map(|entry| entry.path());
-    let mut left: Vec<(u64, PathBuf)> = paths.filter_map(with_cookie).collect();
+    let here = Mark::of(None).ok();
+    let mut left: Vec<(Mark, PathBuf)> = paths.filter_map(with_mark).collect();
+    left.retain(|(mark, _)| Some(*mark) != here);
     if left.is_empty() {
         return;
     }
     let findable = netns::findable();
-    let cookie_of = |one: &Namespace| netns::cookie(Some(one)).ok();
-    let alive: Vec<u64> = findable.iter().filter_map(cookie_of).collect();
-    left.retain(|(cookie, _)| !alive.contains(cookie));
+    left.retain(|(mark, _)| mark.find_in(&findable).is_none());
     if left.is_empty() {
         return;
     }
@@ -313,8 +317,8 @@ fn remove(directory: &Path) {
 }
 
 fn directory(mount: &Path, namespace: Option<&Namespace>) -> Result<PathBuf> {
-    let cookie = netns::cookie(namespace)?;
-    Ok(mount.join(DIRECTORY).join(format!("{PREFIX}{cookie}")))
+    let mark = Mark::of(namespace)?;
+    Ok(mount.join(DIRECTORY).join(format!("{PREFIX}{mark}")))
 }
 
 /// `None`: there is no such directory, or not any more.

@@ -72,9 +72,9 @@ fn a_namespace_that_vanishes_takes_its_guard_along() {
         run("ip", &["netns", "add", &other]);
         let lo = format!("{other}:lo");
         let namespace = netns::Namespace::by_name(&other).expect("it was made");
-        let cookie = netns::cookie(Some(&namespace)).expect("a cookie");
+        let mark = netns::Mark::of(Some(&namespace)).expect("a mark");
         drop(namespace);
-        let rules = PathBuf::from(format!("/sys/fs/bpf/trawl/guard-{cookie}"));
+        let rules = PathBuf::from(format!("/sys/fs/bpf/trawl/guard-{mark}"));
         for load in [
             &["guard", "deny", "--src", "192.0.2.1", "--netns", &other][..],
             &["guard", "load", &lo],
