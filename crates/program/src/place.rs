@@ -16,6 +16,7 @@ use crate::dispatcher::build::{self, Before, Part, build, parts_of};
 use crate::dispatcher::config::Slot;
 use crate::dispatcher::{Dispatcher, pins};
 use crate::explain;
+use crate::guard::state as guard;
 use crate::load::{Program, Source};
 use crate::site::Site;
 use crate::standing::{Pinned, Standing, clear_away, helped_by, on, sweep};
@@ -63,7 +64,7 @@ pub(crate) fn put_filled(
         },
         source: Box::new(source),
     };
-    join(site, new, wish, fill)
+    with_rules(site, wish, || join(site, new, wish, fill))
 }
 
 /// As [`put_filled`], on the interface by itself, or where its seat in a chain of jumps is.
@@ -76,8 +77,20 @@ pub(crate) fn put_alone(
     let mut program = source.load(site)?;
     fill(&mut program)?;
     let notices = program.notices().to_vec();
-    let standing = attach::attach(site, program, wish)?;
-    Ok(Put { standing, notices })
+    with_rules(site, wish, || {
+        let standing = attach::attach(site, program, wish)?;
+        Ok(Put { standing, notices })
+    })
+}
+
+/// Where the guard is replaced by another program, its rules go as with [`unload`].
+fn with_rules(site: &Site, wish: &Wish, put: impl FnOnce() -> Result<Put>) -> Result<Put> {
+    let was_guarded = wish.replace && guard::is_on(site)?;
+    let put = put()?;
+    if was_guarded && !guard::is_guard(&put.standing) {
+        guard::was_taken_off(site)?;
+    }
+    Ok(put)
 }
 
 /// As [`put_filled`], in the place of one of the same kind that trawl put there before. That one goes when the new one
@@ -277,6 +290,7 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
         return Err(Error::failed(what(), "no XDP program is on it"));
     }
     let own = Standing::all(site)?;
+    let was_guarded = own.iter().any(guard::is_guard);
     let gone = match which {
         Which::All => {
             for head in present {
@@ -323,6 +337,10 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
     // Leaves nothing of programs that others took off.
     let lock = site.lock()?;
     sweep(&lock, site)?;
+    drop(lock);
+    if was_guarded && !guard::is_on(site)? {
+        guard::was_taken_off(site)?;
+    }
     Ok(gone)
 }
 

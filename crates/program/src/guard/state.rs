@@ -118,11 +118,17 @@ impl Guard {
         self.namespace.as_ref()
     }
 
-    /// The rules as they are, without those that have ended; interfaces have the names that they have now.
+    /// The rules as they are, without those that have ended, and without the defaults of interfaces that the guard is
+    /// not on any more; interfaces have the names that they have now.
     pub fn rules(&self) -> Result<RuleSet> {
         let mut set = self.store.read()?;
         let now = clock::monotonic();
         set.remove(|rule| rule.is_expired(now));
+        if !set.defaults.is_empty() {
+            let posts = self.posts()?;
+            let is_guarded = |on: &On| posts.iter().any(|post| post.site.index() == on.index);
+            set.defaults.retain(|default| is_guarded(&default.on));
+        }
         if set.interfaces().next().is_some() {
             let sites = Site::all_in(self.namespace())?;
             for on in set.interfaces() {
@@ -152,13 +158,7 @@ impl Guard {
         Ok(result)
     }
 
-    fn put(&self, before: &RuleSet, mut set: RuleSet, care: Care) -> Result<()> {
-        // Interfaces that are gone, or that somebody else took the guard off.
-        let posts = self.posts()?;
-        let is_guarded = |on: &On| posts.iter().any(|post| post.site.index() == on.index);
-        let is_new = |on: &On| before.defaults.iter().all(|old| old.on.index != on.index);
-        set.defaults
-            .retain(|default| is_guarded(&default.on) || is_new(&default.on));
+    fn put(&self, before: &RuleSet, set: RuleSet, care: Care) -> Result<()> {
         if care == Care::ForTheSession {
             session::check(self.namespace(), before, &set)?;
         }
@@ -182,12 +182,8 @@ impl Guard {
         let present = standing_on(site)?;
         let before = self.rules()?;
         let mut set = before.clone();
-        let had = before
-            .defaults
-            .iter()
-            .any(|one| one.on.index == on.index && present.is_some());
-        if let Some(action) = default.or((!had).then_some(Action::Allow)) {
-            set.defaults.retain(|one| had || one.on.index != on.index);
+        let had = before.defaults.iter().find(|one| one.on.index == on.index);
+        if let Some(action) = default.or(had.is_none().then_some(Action::Allow)) {
             set.set_default(on, action);
         }
         self.put(&before, set, care)?;
@@ -201,10 +197,8 @@ impl Guard {
         if attached.is_err() {
             // As it was; where there was no guard, there is nothing that a default could hold for.
             let mut set = self.rules()?;
-            let is_this = |on: &On| had && on.index == site.index();
             set.defaults.retain(|one| one.on.index != site.index());
-            let old = before.defaults.iter().find(|one| is_this(&one.on));
-            if let Some(old) = old {
+            if let Some(old) = had {
                 set.set_default(old.on.clone(), old.action);
             }
             self.store.publish(&set)?;
@@ -239,13 +233,34 @@ impl Guard {
             return Err(not_guarded(site));
         };
         standing.detach(site)?;
-        let mut set = self.rules()?;
-        set.defaults
-            .retain(|default| default.on.index != site.index());
-        if self.posts()?.is_empty() {
-            set = RuleSet::default();
-        }
+        self.let_go()
+    }
+
+    /// After the guard was taken off an interface.
+    fn let_go(&self) -> Result<()> {
+        let set = match self.posts()?.is_empty() {
+            true => RuleSet::default(),
+            false => self.rules()?,
+        };
         self.store.publish(&set)
+    }
+}
+
+/// Whether the guard is on an interface.
+pub(crate) fn is_on(site: &Site) -> Result<bool> {
+    Ok(standing_on(site)?.is_some())
+}
+
+/// Whether a program is the guard's.
+pub(crate) fn is_guard(standing: &Standing) -> bool {
+    [FUNCTION, FUNCTION_WITHOUT_ETHERNET].contains(&standing.name())
+}
+
+/// The guard was taken off an interface as any other program is: its rules go with the last interface all the same.
+pub(crate) fn was_taken_off(site: &Site) -> Result<()> {
+    match Guard::find(site.namespace())? {
+        Some(guard) => guard.let_go(),
+        None => Ok(()),
     }
 }
 
@@ -344,9 +359,7 @@ fn open_or_pin(path: &Path, make: impl FnOnce() -> Result<OwnedFd>) -> Result<Ow
 
 fn standing_on(site: &Site) -> Result<Option<Standing>> {
     let all = Standing::all(site)?;
-    Ok(all
-        .into_iter()
-        .find(|one| [FUNCTION, FUNCTION_WITHOUT_ETHERNET].contains(&one.name())))
+    Ok(all.into_iter().find(is_guard))
 }
 
 pub fn posts(namespace: Option<&Namespace>) -> Result<Vec<Post>> {

@@ -3,6 +3,7 @@
 use trawl_lab::Station;
 use trawl_tests::Capture;
 use trawl_tests::witness::tshark;
+use trawl_tests::xdp::{pins_of, succeeds};
 
 use super::*;
 
@@ -192,4 +193,59 @@ fn captures_look_in_at_a_tappable_guard() {
     assert_eq!(verdicts, ["", "1", "", "2", "", "1", "", "2"]);
     assert_eq!(guarded.figures(&["rule_denied", "default_allowed"]), [2, 2]);
     assert_eq!(guarded.hits(1), 2);
+}
+
+/// Whoever takes the program off, and however: a default is never one that held once.
+#[test]
+fn a_guard_that_others_took_off_leaves_no_default() {
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded::load(&lab, &["--default", "deny"]);
+    guarded.well(&["deny", "--src", &STRANGER.to_string()]);
+    let about = run("bpftool", &["-j", "link", "show", "pinned", &link_of(&lab)]);
+    let about: Value = serde_json::from_str(&about).expect("JSON");
+    run(
+        "bpftool",
+        &["link", "detach", "id", &about["id"].to_string()],
+    );
+    assert_eq!(guarded.list()["defaults"], Value::Array(Vec::new()));
+    let said = guarded.well(&["load", "veth0", "--default", "deny"]);
+    assert!(said.contains("1 rule, default deny"), "{said}");
+    assert_eq!(guarded.list()["defaults"][0]["action"], "deny");
+    guarded.send(&[udp_from(A4, 9)], 100);
+    assert_eq!(guarded.figures(&["default_denied"]), [100]);
+    guarded.well(&["unload", "veth0"]);
+    assert!(!guarded.directory().exists());
+}
+
+/// The pin of the link of the only program there.
+fn link_of(lab: &Lab) -> String {
+    let (program, _) = xdp_on(&lab.pair.b).expect("it is guarded");
+    format!("{}/{program}/link", pins_of(&lab.pair.b))
+}
+
+#[test]
+fn a_guard_is_taken_off_as_any_program_is() {
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded { lab: &lab };
+    let place = lab.receiver();
+    for way in [
+        &["xdp", "unload", &place][..],
+        &["xdp", "unload", &place, "--all"],
+        &["xdp", "load", &place, "pass", "--replace"],
+        &["xdp", "load", &place, "pass", "--replace", "--prio", "7"],
+    ] {
+        guarded.well(&["load", "veth0", "lo"]);
+        guarded.well(&["deny", "--src", &STRANGER.to_string()]);
+        succeeds(way);
+        assert!(
+            guarded.rule(1).is_some(),
+            "{way:?}: the other one is guarded"
+        );
+        guarded.well(&["load", "veth0", "--replace"]);
+        guarded.well(&["unload", "lo"]);
+        assert!(guarded.rule(1).is_some(), "{way:?}");
+        succeeds(way);
+        assert!(!guarded.directory().exists(), "{way:?}");
+        let _ = trawl(&["xdp", "unload", &place]);
+    }
 }
