@@ -8,6 +8,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use trawl_kernel::bpf::link;
 use trawl_kernel::bpf::object::{self, Plain};
@@ -15,13 +16,12 @@ use trawl_kernel::ethtool::Ethtool;
 use trawl_kernel::netlink::{Link, Netlink, Peer, XdpMode, veth_peer, xdp_abilities};
 use trawl_kernel::netns::{self, Mark, Namespace, run_maybe_in};
 use trawl_kernel::warden::{Task, Undo, Warden};
-use trawl_kernel::{Error, Result};
+use trawl_kernel::{Error, Result, bpffs};
 
-use crate::site::{self, Site};
+use crate::site::Site;
 use crate::standing::{Standing, all_changes};
 
 const GRO: &str = "rx-gro";
-const TRIES: usize = 3;
 const CHECKSUMS_LEFT: [&str; 2] = ["tx-checksum-ip-generic", "tx-checksum-sctp"];
 const TAGS_BESIDE: [&str; 2] = ["tx-vlan-hw-insert", "tx-vlan-stag-hw-insert"];
 const TAGS_TAKEN_OFF: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
@@ -111,13 +111,10 @@ impl Readiness {
         let link = site.link()?;
         let peer = other_end(site, &link)?;
         if let Some(peer) = &peer {
-            self.switch(peer, GRO, true, Some((site, &link)))?;
-            for _ in 0..TRIES {
-                if takes_frames(site)? {
-                    break;
-                }
-                // The driver looks at its peer only when that changes, and may have looked too early; or a command
-                // that unloads the last program that needed it has just put it back.
+            let turn = Turn::take();
+            self.switch(&turn, peer, GRO, true, Some((site, &link)))?;
+            if !takes_frames(site)? {
+                // The driver looks at its peer only when that changes, and may have looked too early.
                 set(peer, GRO, false)?;
                 set(peer, GRO, true)?;
             }
@@ -185,8 +182,9 @@ impl Readiness {
     pub fn for_sending_on(&mut self, site: &Site) -> Result<()> {
         let link = site.link()?;
         if let Some(peer) = other_end(site, &link)? {
+            let turn = Turn::take();
             for feature in CHECKSUMS_LEFT.iter().chain(&TAGS_BESIDE) {
-                self.switch(&peer, feature, false, Some((site, &link)))?;
+                self.switch(&turn, &peer, feature, false, Some((site, &link)))?;
             }
             return Ok(());
         }
@@ -194,8 +192,9 @@ impl Readiness {
             link,
             namespace: site.namespace().cloned(),
         };
+        let turn = Turn::take();
         for feature in TAGS_TAKEN_OFF {
-            self.switch(&own, feature, false, None)?;
+            self.switch(&turn, &own, feature, false, None)?;
         }
         Ok(())
     }
@@ -253,6 +252,7 @@ impl Readiness {
     /// A feature that the driver has not, or does not let be changed, is left as it is.
     fn switch(
         &mut self,
+        _turn: &Turn,
         interface: &Peer,
         feature: &str,
         on: bool,
@@ -300,16 +300,21 @@ impl Drop for Readiness {
     }
 }
 
-/// Held by who puts features back until the note of them is gone too: of two at once, each would leave it to the other.
+/// The right to switch features for programs. Whoever puts some back keeps it until the note of them is gone too: of two
+/// at once, each would leave it to the other.
 #[derive(Debug)]
 pub(crate) struct Turn {
-    _directory: Option<File>,
+    _locked: Option<File>,
 }
 
 impl Turn {
     pub fn take() -> Self {
-        let _directory = site::lock_all();
-        Self { _directory }
+        // Where there are no pins, there are no programs of trawl's to agree with.
+        let _locked = bpffs::lasting().and_then(|mount| File::open(mount).ok());
+        if let Some(file) = &_locked {
+            let _ = flock(file, FlockOperation::LockExclusive);
+        }
+        Self { _locked }
     }
 }
 

@@ -175,18 +175,6 @@ pub(crate) fn try_lock(directory: &Path) -> Option<Lock> {
     })
 }
 
-/// Keeps others who ask for it waiting until it is closed; `None` where trawl has nothing on any interface.
-pub(crate) fn lock_all() -> Option<File> {
-    let path = bpffs::lasting()?.join(DIRECTORY);
-    loop {
-        let file = File::open(&path).ok()?;
-        flock(&file, FlockOperation::LockExclusive).ok()?;
-        if is_at(&file, &path) {
-            return Some(file);
-        }
-    }
-}
-
 /// Whether the directory that was opened is the one that stands there now: another command may have removed it, and
 /// made it anew, while this one waited for the lock.
 pub(crate) fn is_at(file: &File, path: &Path) -> bool {

@@ -173,10 +173,28 @@ impl Standing {
             let _ = fs::remove_file(file);
         }
         let _ = fs::remove_dir(self.directory.join(MAPS));
-        for name in [LINK, PEER_LINK, RECORD, PROGRAM] {
+        self.drop_peer_link();
+        for name in [LINK, RECORD, PROGRAM] {
             let _ = fs::remove_file(self.directory.join(name));
         }
         let _ = fs::remove_dir(&self.directory);
+    }
+
+    /// Takes the program off the other end, unless another one on this interface needs it too. Whoever looks at the link
+    /// at this moment would keep it there a little longer.
+    fn drop_peer_link(&self) {
+        let path = self.directory.join(PEER_LINK);
+        let Ok(link) = bpffs::open_link(&path) else {
+            return;
+        };
+        let _ = fs::remove_file(path);
+        let beside = self.directory.parent().map(entries).unwrap_or_default();
+        let mut others = beside
+            .iter()
+            .filter_map(|other| bpffs::open_link(&other.join(PEER_LINK)).ok());
+        if !others.any(|other| number(other.as_fd()) == number(link.as_fd())) {
+            let _ = link::detach(link.as_fd());
+        }
     }
 
     /// Its link attaches another program now, which keeps it.
@@ -190,7 +208,6 @@ impl Standing {
     /// the command is killed in between, it is held in either case.
     pub(crate) fn renew_link(&self, link: BorrowedFd<'_>) -> Result<()> {
         let path = self.directory.join(LINK);
-        let number = |fd: BorrowedFd<'_>| info::link(fd).map(|about| about.id).ok();
         let held = bpffs::open_link(&path).ok();
         if let Some(held) = held
             && number(held.as_fd()) == number(link)
@@ -200,6 +217,10 @@ impl Standing {
         let _ = fs::remove_file(&path);
         bpffs::pin(link, &path)
     }
+}
+
+fn number(link: BorrowedFd<'_>) -> Option<u32> {
+    info::link(link).map(|about| about.id).ok()
 }
 
 /// Pins of a program that is about to be attached; gone again unless it is.

@@ -347,16 +347,20 @@ fn what_is_left_of_a_vanished_interface_is_cleared_away() {
         "ip",
         &["-n", &station.name, "link", "del", &station.interface],
     );
-    succeeds(&["xdp", "status", "--netns", &station.name]);
     // Where it stood by itself, its link tells; behind a dispatcher, only the namespace does.
-    if Path::new(&pins).exists() {
-        assert!(
-            trawl_kernel::probe::Feature::Freplace
-                .probe()
-                .is_supported()
-        );
+    if trawl_kernel::probe::Feature::Freplace
+        .probe()
+        .is_supported()
+    {
         return;
     }
+    wait_until(
+        "nobody else looks through it, and it is cleared away",
+        || {
+            succeeds(&["xdp", "status", "--netns", &station.name]);
+            !Path::new(&pins).exists()
+        },
+    );
     trawl_tests::witness::wait_unloaded(program);
 }
 
@@ -404,6 +408,11 @@ fn what_another_command_is_working_on_is_not_cleared_away() {
     let program = || std::fs::read_dir(&pins).map_or(0, Iterator::count);
     assert_eq!(program(), 1, "it is another's to clear away");
     drop(held);
-    succeeds(&["xdp", "status", "-i", &other.receiver()]);
-    assert!(!Path::new(&pins).exists(), "nobody works on it any more");
+    wait_until(
+        "it is cleared away when nobody works on it any more",
+        || {
+            succeeds(&["xdp", "status", "-i", &other.receiver()]);
+            !Path::new(&pins).exists()
+        },
+    );
 }
