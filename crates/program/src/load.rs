@@ -356,7 +356,7 @@ impl Source {
         let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
         let fitted = tappable::fit(&mut prepared, name, &targets, &self.hooks);
         if !self.hooks.tappable
-            && let Err(Problem::Refused(..) | Problem::Unfit(..)) = &fitted
+            && let Err(Problem::Refused(..) | Problem::Unfit(..) | Problem::Taken(_)) = &fitted
             && let Some(seat) = &mut self.seat
         {
             seat.close();
@@ -372,6 +372,11 @@ impl Source {
                 refusal,
             )
             .mend("load it without --tappable")),
+            Err(Problem::Taken(map)) => Err(Error::failed(
+                format!("cannot make {name} of {} tappable", self.label),
+                format!("it has a map {map}, and that is what captures know the hooks by"),
+            )
+            .mend("give the map another name, or load it without --tappable")),
             Err(Problem::Original(which, failure)) => {
                 Err(explain::cannot_load(&self.label, &which, &failure))
             }

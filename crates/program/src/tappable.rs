@@ -52,6 +52,8 @@ pub enum Problem {
     Unfit(String, LoadFailure),
     /// The program by this name is not taken by the verifier as it is.
     Original(String, LoadFailure),
+    /// A map of the object's own has the name of one that comes with the hooks.
+    Taken(&'static str),
     Other(Error),
 }
 
@@ -102,10 +104,16 @@ pub fn fit(
             "{main} throws exceptions: what leaves by one is seen by no capture at its exit, and by no program behind in a chain"
         ));
     }
+    let next = hooks.chain_actions.is_some();
+    for (wanted, name) in [(hooks.tappable, HOOK), (entry, ENTRY), (next, NEXT)] {
+        if wanted && prepared.has_map(name) {
+            return Err(Problem::Taken(name));
+        }
+    }
     let maps = Maps {
         hook: array(hooks.tappable, HOOK, ACTIONS)?,
         entry: array(entry, ENTRY, ENTRY_SLOTS as u32)?,
-        next: array(hooks.chain_actions.is_some(), NEXT, ACTIONS)?,
+        next: array(next, NEXT, ACTIONS)?,
     };
     let exits = exits(&maps, hooks);
     let mut edits = Vec::new();

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use trawl_lab::PairOptions;
 use trawl_tests::programs::{object, object_file};
 use trawl_tests::witness::{output, run, xdp_on};
-use trawl_tests::xdp::{CleanUp, all_gone, fails, succeeds};
+use trawl_tests::xdp::{CleanUp, all_gone, fails, programs_on, succeeds};
 use trawl_tests::{Lab, binary};
 
 #[test]
@@ -53,6 +53,10 @@ fn files_that_are_no_objects() {
         &object_file(&lab, "no_xdp"),
         &["no XDP program", "for_tc", "tc"],
     );
+    refused(
+        &object_file(&lab, "old_maps"),
+        &["its maps in the old way", "SEC(\".maps\")"],
+    );
     all_gone(&lab, &[], &[]);
 }
 
@@ -95,6 +99,29 @@ fn what_the_verifier_refuses_is_shown_with_its_line() {
             "return data[3] ? XDP_PASS : XDP_DROP;",
         ],
     );
+    all_gone(&lab, &[], &[]);
+}
+
+/// Captures, and trawl itself, find the hooks by the names of their maps.
+#[test]
+fn maps_that_are_called_as_the_hooks_are() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (place, file) = (lab.receiver(), object_file(&lab, "own_names"));
+    let words = ["own_names", "it has a map trawl_hook", "another name"];
+    fails(&["xdp", "load", &place, &file, "--tappable"], 1, &words);
+    all_gone(&lab, &[], &[]);
+    // Without hooks there is nothing that they could be taken for.
+    succeeds(&["xdp", "load", &place, &file]);
+    let programs = programs_on(&place);
+    assert_eq!(programs[0]["maps"].as_array().map(Vec::len), Some(2));
+    fails(
+        &["capture", "-i", &place, "--tap", "hook", "-c", "1"],
+        1,
+        &["own_names"],
+    );
+    succeeds(&["xdp", "load", &place, "pass", "--replace"]);
+    succeeds(&["xdp", "unload", &place]);
     all_gone(&lab, &[], &[]);
 }
 

@@ -101,6 +101,11 @@ impl Prepared<'_> {
             .collect())
     }
 
+    /// Whether the object has a map of this name.
+    pub fn has_map(&self, name: &str) -> bool {
+        self.open.maps().any(|map| map.name() == name)
+    }
+
     /// How deep the stack of each of the program's functions is, the main one first: what the verifier found. `None`
     /// where it does not say; an error where it refuses the program.
     pub fn stack_depths(&self, name: &str) -> Result<Option<Vec<u32>>, LoadFailure> {

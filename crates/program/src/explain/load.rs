@@ -62,6 +62,13 @@ pub fn cannot_open(label: &str, failure: &LoadFailure) -> Error {
         return Error::failed(what, "it is an ELF file, but not one for BPF").mend(COMPILE);
     }
     match libbpf_says(failure) {
+        Some(says) if says.contains("legacy map definitions") => Error::failed(
+            what,
+            "it describes its maps in the old way (SEC(\"maps\")), which libbpf 1.0 has given up",
+        )
+        .mend(
+            "write them as struct { __uint(type, …); … } NAME SEC(\".maps\"), and compile with -g",
+        ),
         // Of a file that is cut off, libbpf misses what stands at its end.
         Some(says) if says.starts_with("elf: ") => Error::failed(
             what,
