@@ -52,6 +52,13 @@
 /* The line of a rule that decides about whatever leads to it: the rule itself need not be looked at. */
 #define GUARD_FOUND_DENY 3
 #define GUARD_FOUND_ALLOW 4
+/* What the only rule about a source does: it decides about all packets, or about those of one protocol or of some of its
+ * ports. ICMP's types are not among those: they stand elsewhere in a packet. */
+#define GUARD_ONLY_NONE 0
+#define GUARD_ONLY_DENY 1
+#define GUARD_ONLY_ALLOW 2
+#define GUARD_ONLY_DENY_SERVICE 3
+#define GUARD_ONLY_ALLOW_SERVICE 4
 /* The bits of a key that one table takes, at least and at most, and so the most tables on the way. */
 #define GUARD_NARROWEST 4
 #define GUARD_WIDEST 16
@@ -129,11 +136,12 @@ struct guard_prefix {
 	__u64 destinations;
 	/* The line of the next shorter prefix around this one, zero for none. */
 	__u32 parent;
-	/* For a source, if there is but one rule about it and nothing but the service has to be looked at: its line and
-	 * its action, or GUARD_FATES where the service has to be looked at. Else there is no line here. */
-	__u32 rule;
-	__u32 action;
-	__u32 padding;
+	/* For a source: whether there is but one rule about it, which decides about each packet of its service; that
+	 * one is what `services` ends with. */
+	__u32 only;
+	/* The only rule's service: the first one, and so many more. */
+	__u32 first;
+	__u32 more;
 };
 
 /* A rule, without its prefixes: those are known where it is found.
@@ -204,15 +212,12 @@ struct guard_totals {
 	__u64 packets[GUARD_FATES];
 };
 
-/* CPUs that have totals of their own; all others share the last ones. Those of so many are in one page. */
+/* CPUs that have totals of their own; all others share the last ones. */
 #define GUARD_CPUS 512
-#define GUARD_CPUS_IN_PAGE 32
-#define GUARD_BEHIND 64
 
-struct guard_totals_page {
+struct guard_all_totals {
 	__u64 before[GUARD_BEFORE];
-	struct guard_totals cpus[GUARD_CPUS_IN_PAGE];
-	__u64 behind[GUARD_BEHIND];
+	struct guard_totals cpus[GUARD_CPUS];
 };
 
 _Static_assert(GUARD_ALLOW == GUARD_RULE_ALLOWED && GUARD_DENY == GUARD_RULE_DENIED, "an action is a fate");
@@ -223,7 +228,5 @@ _Static_assert(sizeof(struct guard_prefix) == GUARD_LINE, "a prefix fills a line
 _Static_assert(sizeof(struct guard_rule) == GUARD_LINE, "a rule fills a line");
 _Static_assert(sizeof(struct guard_definition) == 2 * GUARD_LINE, "a definition fills two lines");
 _Static_assert(sizeof(struct guard_totals) == GUARD_LINE, "the totals fill a line");
-_Static_assert(GUARD_PAGE == 2 * GUARD_CPUS_IN_PAGE * sizeof(struct guard_totals), "half of a page is counters");
-_Static_assert(sizeof(struct guard_totals_page) == GUARD_PAGE, "the totals of some CPUs fill a page");
 
 #endif

@@ -49,6 +49,12 @@ static __always_inline void *element(rules_t rules, __u64 number, __u32 size)
 	return line ? line + number % in_line * size : NULL;
 }
 
+/* The set's header. */
+static __always_inline const struct guard_header *header_of(rules_t rules)
+{
+	return element(rules, 0, sizeof(struct guard_header));
+}
+
 #define MISSING(element) (!(element))
 
 static __always_inline void name_arena(void)
@@ -63,7 +69,7 @@ static __always_inline void name_arena(void)
 /* BPF_MAP_TYPE_ARENA, which the headers of some distributions do not have yet. */
 #define MAP_TYPE_ARENA 33
 
-/* Where the set begins. Only the lower halves of such numbers count: no arena is longer than they reach. */
+/* Where the set begins, in bytes. */
 typedef __u64 rules_t;
 
 struct {
@@ -78,35 +84,35 @@ static __always_inline void name_arena(void)
 	asm volatile("" :: "r"(&guard_set));
 }
 
-/* A packet is judged by one set from beginning to end. */
+/* A packet is judged by one set from beginning to end. Where there is none yet, the arena's beginning serves: zeroes,
+ * as an empty set would be. */
 static __always_inline bool find_rules(rules_t *rules)
 {
 	__u32 first = ((volatile struct guard_arena __rules *)0)->current;
 
 	*rules = (__u64)first * GUARD_LINE;
-	/* Or the compiler would begin anew with `first` for each line. */
+	/* Or the compiler would begin anew with `first` each time. */
 	asm("" : "+r"(*rules));
-	return first;
+	return true;
 }
 
+/* A set is laid out for its place in the arena: its numbers are those of the arena. */
 static __always_inline void __rules *element(rules_t rules, __u64 number, __u32 size)
 {
-	return (void __rules *)(rules + number * size);
+	(void)rules;
+	return (void __rules *)(number * size);
+}
+
+/* The set's header. */
+static __always_inline const struct guard_header __rules *header_of(rules_t rules)
+{
+	return (const struct guard_header __rules *)rules;
 }
 
 /* What was never written reads as zeroes. */
 #define MISSING(element) false
 
 #endif
-
-/* The set's header. Found anew at each use: that is less work than to keep where it is all the way. */
-static __always_inline const struct guard_header __rules *header_of(rules_t rules)
-{
-	rules_t again;
-
-	asm volatile("%0 = %1" : "=r"(again) : "r"(rules));
-	return (const struct guard_header __rules *)element(again, 0, sizeof(struct guard_header));
-}
 
 /* The set as an array of things of this type, which divides a line: the one with this number. */
 #define ELEMENT(rules, type, number) ((const type __rules *)element(rules, number, sizeof(type)))

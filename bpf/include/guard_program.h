@@ -8,7 +8,7 @@
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 /* For each CPU. A variable and no per-CPU map: the compiler knows where it is. */
-struct guard_totals_page guard_totals[GUARD_CPUS / GUARD_CPUS_IN_PAGE] SEC(".bss.totals");
+struct guard_all_totals guard_totals SEC(".bss.totals");
 
 #define DROPPED (1 << GUARD_RULE_DENIED | 1 << GUARD_DEFAULT_DENIED | 1 << GUARD_OVER_RATE | 1 << GUARD_MALFORMED)
 
@@ -17,16 +17,12 @@ static __always_inline int verdict_on(__u32 fate)
 	return DROPPED >> fate & 1 ? XDP_DROP : XDP_PASS;
 }
 
-/* Where this CPU counts packets with that fate: &guard_totals[number / GUARD_CPUS_IN_PAGE]
- * .cpus[number % GUARD_CPUS_IN_PAGE].packets[fate] in few instructions. */
-static __always_inline __u64 *total(__u32 number, __u32 fate)
+/* Where this CPU counts packets with that fate. */
+static __always_inline __u64 *total(__u64 cpu, __u32 fate)
 {
-	void *first = guard_totals[0].cpus;
-
 	/* Older verifiers do not see that it is below the bound; the compiler may, and would leave this out. */
-	asm volatile("%0 &= %1" : "+r"(number) : "i"(GUARD_CPUS - 1));
-	number += number & ~(GUARD_CPUS_IN_PAGE - 1);
-	return first + number * sizeof(struct guard_totals) + fate % GUARD_FATES * sizeof(__u64);
+	asm volatile("%0 &= %1" : "+r"(cpu) : "i"(GUARD_CPUS - 1));
+	return &guard_totals.cpus[cpu].packets[fate % GUARD_FATES];
 }
 
 /* Counts the packet and answers with the verdict. */
@@ -60,17 +56,24 @@ static __always_inline __u64 source_of(const struct iphdr *ip)
 #endif
 }
 
-/* As in struct guard_rule. */
-static __always_inline __u32 service_of(const struct iphdr *ip)
+/* As in struct guard_rule, of a protocol that has ports. */
+static __always_inline __u32 port_of(const struct iphdr *ip)
 {
 	const struct udphdr *ports = (void *)(ip + 1);
-	__u32 protocol = *(const volatile __u8 *)&ip->protocol, service = protocol << 16;
+	__u32 protocol = *(const volatile __u8 *)&ip->protocol;
 
-	if (has_ports(protocol))
-		return service | bpf_ntohs(ports->dest);
+	return protocol << 16 | bpf_ntohs(*(const volatile __be16 *)&ports->dest);
+}
+
+/* As in struct guard_rule. In a protocol that has neither ports nor types no rule asks for them: whatever stands in
+ * their place will do. */
+static __always_inline __u32 service_of(const struct iphdr *ip)
+{
+	__u32 protocol = *(const volatile __u8 *)&ip->protocol;
+
 	if (protocol == IPPROTO_ICMP || protocol == IPPROTO_ICMPV6)
-		return service | *(const __u8 *)ports;
-	return service;
+		return protocol << 16 | *(const volatile __u8 *)(ip + 1);
+	return port_of(ip);
 }
 
 /* As walk(), for keys of one half; false where there are more tables on the way. */
@@ -116,9 +119,9 @@ static __always_inline int judge_at_once(struct xdp_md *context, __u32 cpu, bool
 	const struct tcphdr *tcp = (void *)(ip + 1);
 	void *end = (void *)(long)context->data_end;
 	const struct guard_header __rules *header;
+	const struct guard_prefix __rules *prefix;
 	rules_t rules;
-	__u64 word;
-	__u32 next;
+	__u64 word, next;
 
 	if ((void *)(udp + 1) > end || (ethernet && frame->type != bpf_htons(ETH_P_IP)) ||
 	    *(const __u8 *)ip != PLAIN_IPV4 || ip->frag_off & bpf_htons(IP_OFFSET) ||
@@ -130,7 +133,7 @@ static __always_inline int judge_at_once(struct xdp_md *context, __u32 cpu, bool
 		return UNDECIDED;
 	header = header_of(rules);
 	/* The other CPUs share their counters. */
-	if (MISSING(header) || cpu >= GUARD_CPUS - 1 || cpu >= header->cpus)
+	if (MISSING(header) || cpu >= header->cpus)
 		return UNDECIDED;
 	word = header->sources[0];
 	if (!walk_a_little(rules, &word, source_of(ip)))
@@ -138,47 +141,50 @@ static __always_inline int judge_at_once(struct xdp_md *context, __u32 cpu, bool
 	next = found_at(word);
 	/* Or the compiler would compare the whole word, with a number that takes an instruction of its own. */
 	barrier_var(next);
-	for (int count = 0; count < FEW_PREFIXES && next; count++) {
-		const struct guard_prefix __rules *prefix = ELEMENT(rules, struct guard_prefix, next);
-		const struct guard_rule __rules *rule;
-		__u32 line;
+	for (int count = 0; count < FEW_PREFIXES && next; count++, next = prefix->parent) {
+		__u32 only;
 
+		prefix = ELEMENT(rules, struct guard_prefix, next);
 		if (MISSING(prefix))
 			return UNDECIDED;
-		next = prefix->parent;
 		if ((prefix->address[0] ^ source_of(ip)) & prefix->mask[0])
 			continue;
-		line = prefix->rule;
-		if (line) {
-			if (prefix->action == GUARD_DENY)
-				return decided(rules, cpu, line, GUARD_DENY);
-			if (prefix->action == GUARD_ALLOW)
-				return decided(rules, cpu, line, GUARD_ALLOW);
-		} else {
-			word = prefix->services;
-			if (prefix->destinations ||
-			    !walk_a_little(rules, &word, (__u64)service_of(ip) << (64 - GUARD_SERVICE_BITS)))
-				return UNDECIDED;
-			if (kind_of(word) == GUARD_FOUND_NOTHING)
+		only = prefix->only;
+		if (only == GUARD_ONLY_DENY)
+			return decided(rules, cpu, found_at(prefix->services), GUARD_DENY);
+		if (only == GUARD_ONLY_ALLOW)
+			return decided(rules, cpu, found_at(prefix->services), GUARD_ALLOW);
+		if (only != GUARD_ONLY_NONE) {
+			if (port_of(ip) - prefix->first > prefix->more)
 				continue;
-			line = found_at(word);
-			switch (kind_of(word)) {
-			case GUARD_FOUND_DENY:
-				return decided(rules, cpu, line, GUARD_DENY);
-			case GUARD_FOUND_ALLOW:
-				return decided(rules, cpu, line, GUARD_ALLOW);
-			case GUARD_FOUND_LINE:
-				break;
-			default:
-				return UNDECIDED;
-			}
+			if (only == GUARD_ONLY_DENY_SERVICE)
+				return decided(rules, cpu, found_at(prefix->services), GUARD_DENY);
+			return decided(rules, cpu, found_at(prefix->services), GUARD_ALLOW);
 		}
-		rule = ELEMENT(rules, struct guard_rule, line);
-		if (MISSING(rule) || !rule->plain)
+		word = prefix->services;
+		if (prefix->destinations ||
+		    !walk_a_little(rules, &word, (__u64)service_of(ip) << (64 - GUARD_SERVICE_BITS)))
 			return UNDECIDED;
-		if (!holds_for(rule, service_of(ip)))
+		switch (kind_of(word)) {
+		case GUARD_FOUND_NOTHING:
 			continue;
-		return decided(rules, cpu, line, rule->action == GUARD_DENY ? GUARD_DENY : GUARD_ALLOW);
+		case GUARD_FOUND_DENY:
+			return decided(rules, cpu, found_at(word), GUARD_DENY);
+		case GUARD_FOUND_ALLOW:
+			return decided(rules, cpu, found_at(word), GUARD_ALLOW);
+		case GUARD_FOUND_LINE: {
+			__u32 line = found_at(word);
+			const struct guard_rule __rules *rule = ELEMENT(rules, struct guard_rule, line);
+
+			if (MISSING(rule) || !rule->plain)
+				return UNDECIDED;
+			if (!holds_for(rule, service_of(ip)))
+				continue;
+			return decided(rules, cpu, line, rule->action == GUARD_DENY ? GUARD_DENY : GUARD_ALLOW);
+		}
+		default:
+			return UNDECIDED;
+		}
 	}
 	return next ? UNDECIDED : conclude(cpu, by_default(rules, cpu, false));
 }

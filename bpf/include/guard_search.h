@@ -61,7 +61,7 @@ static __always_inline bool is_branch(__u64 word)
 }
 
 /* The line or the list that a search ends with. */
-static __always_inline __u32 found_at(__u64 word)
+static __always_inline __u64 found_at(__u64 word)
 {
 	return word >> GUARD_WORD_AT;
 }
@@ -330,7 +330,7 @@ __noinline int judge(struct search *search)
 	name_arena();
 	if (!find_rules(&view.rules))
 		return GUARD_DEFAULT_ALLOWED;
-	header = ELEMENT(view.rules, struct guard_header, 0);
+	header = header_of(view.rules);
 	if (MISSING(header))
 		return GUARD_DEFAULT_ALLOWED;
 	view.header = header;

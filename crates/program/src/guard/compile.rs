@@ -5,8 +5,9 @@ use std::net::IpAddr;
 
 use trawl_kernel::layout::Shared;
 use trawl_kernel::layout::guard::{
-    GUARD_ALLOW, GUARD_DENY, GUARD_FATES, GUARD_LINE, GUARD_RULES, GUARD_TCP_ANY,
-    GUARD_TCP_ESTABLISHED, GUARD_TCP_SYN, GUARD_TICKS_SHIFT, GuardHeader, GuardPrefix, GuardRule,
+    GUARD_ALLOW, GUARD_CPUS, GUARD_DENY, GUARD_LINE, GUARD_ONLY_ALLOW, GUARD_ONLY_ALLOW_SERVICE,
+    GUARD_ONLY_DENY, GUARD_ONLY_DENY_SERVICE, GUARD_RULES, GUARD_TCP_ANY, GUARD_TCP_ESTABLISHED,
+    GUARD_TCP_SYN, GUARD_TICKS_SHIFT, GuardHeader, GuardPrefix, GuardRule,
 };
 use trawl_kernel::{Error, Result};
 
@@ -17,7 +18,7 @@ use super::rule::{Action, Match, PROTOCOL_SHIFT, Rule, Services, TcpState};
 use super::set::{Default, RuleSet};
 
 const NANOSECONDS: u64 = 1_000_000_000;
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 const RULES: usize = GUARD_RULES;
 const WORDS_IN_LINE: usize = GUARD_LINE / 8;
 const HITS_IN_LINE: usize = GUARD_LINE / 16;
@@ -45,8 +46,10 @@ struct Source {
     destinations: BTreeMap<Key, Vec<usize>>,
 }
 
-/// A rule set as lines, ready to be put into a map.
-pub fn compile(set: &RuleSet, cpus: u32) -> Result<Vec<u8>> {
+/// A rule set as lines, ready to be put into a map or an arena whose line number `begins` is to be its first one.
+pub fn compile(set: &RuleSet, cpus: u32, begins: usize) -> Result<Vec<u8>> {
+    // The others share their counters.
+    let cpus = cpus.min(GUARD_CPUS as u32 - 1);
     let families = [false, true].map(|ipv6| sources(&set.rules, ipv6));
     let rule_count = set.rules.len() + set.defaults.len();
     let prefix_count: usize = families
@@ -56,8 +59,9 @@ pub fn compile(set: &RuleSet, cpus: u32) -> Result<Vec<u8>> {
         .sum();
     let mut compiler = Compiler {
         rules: &set.rules,
-        pool: Pool::new((RULES + rule_count + prefix_count) * WORDS_IN_LINE),
-        next_prefix: RULES + rule_count,
+        first_rule: begins + RULES,
+        pool: Pool::new((begins + RULES + rule_count + prefix_count) * WORDS_IN_LINE),
+        next_prefix: begins + RULES + rule_count,
         prefixes: Vec::with_capacity(prefix_count * GUARD_LINE),
     };
     let [v4, v6] = families.map(|sources| compiler.sources(&sources));
@@ -74,7 +78,7 @@ pub fn compile(set: &RuleSet, cpus: u32) -> Result<Vec<u8>> {
         u32::try_from(number)
             // Lists are numbered by fours of a line's words.
             .ok()
-            .filter(|_| lines <= u32::MAX as usize / 16)
+            .filter(|_| begins + lines <= u32::MAX as usize / 16)
             .ok_or_else(|| {
                 Error::failed(
                     "cannot lay out the rules",
@@ -86,7 +90,7 @@ pub fn compile(set: &RuleSet, cpus: u32) -> Result<Vec<u8>> {
     let header = GuardHeader {
         sources: [v4, v6],
         defaults,
-        hits: short(hits * HITS_IN_LINE - RULES)?,
+        hits: short((begins + hits) * HITS_IN_LINE - begins - RULES)?,
         hits_of_cpu: short(hit_lines * HITS_IN_LINE)?,
         cpus,
         definitions: short(definitions)?,
@@ -152,6 +156,8 @@ fn sources(rules: &[Rule], ipv6: bool) -> BTreeMap<Key, Source> {
 
 struct Compiler<'a> {
     rules: &'a [Rule],
+    /// The line of the first rule.
+    first_rule: usize,
     pool: Pool,
     next_prefix: usize,
     prefixes: Vec<u8>,
@@ -172,7 +178,7 @@ impl Compiler<'_> {
             let listed = if *key == ANY { 1 } else { SHORT_LIST };
             prefix.services = self.services(&source.own, listed);
             prefix.destinations = self.destinations(&source.destinations);
-            (prefix.rule, prefix.action) = self.only_rule(&prefix).unwrap_or_default();
+            self.shorten(&mut prefix);
             self.prefixes[at + number * GUARD_LINE..][..GUARD_LINE]
                 .copy_from_slice(&prefix.to_bytes());
         }
@@ -205,21 +211,32 @@ impl Compiler<'_> {
         places.sort_by_key(|place| self.rules[*place].rank());
         let candidates: Vec<Candidate> = places
             .iter()
-            .map(|place| candidate(&self.rules[*place], (RULES + place) as u32))
+            .map(|place| candidate(&self.rules[*place], (self.first_rule + place) as u32))
             .collect();
         self.pool.services(&candidates, listed)
     }
 
-    /// The line of the one rule about a source, and what it does, as the program wants it; none if there are more
-    /// questions to ask.
-    fn only_rule(&self, source: &GuardPrefix) -> Option<(u32, u32)> {
-        let (line, certain) =
-            pool::only_rule(source.services).filter(|_| source.destinations == 0)?;
-        match certain {
-            Some(action) => Some((line, action_number(action))),
-            None => self.rules[line as usize - RULES]
-                .is_plain()
-                .then_some((line, GUARD_FATES as u32)),
+    /// Says of a source whether there is but one rule about it, which can be asked in few instructions.
+    fn shorten(&self, source: &mut GuardPrefix) {
+        let Some(line) = pool::only_rule(source.services).filter(|_| source.destinations == 0)
+        else {
+            return;
+        };
+        let rule = &self.rules[line as usize - self.first_rule];
+        if !rule.is_plain() {
+            return;
+        }
+        let (for_all, for_service) = match rule.action {
+            Action::Deny => (GUARD_ONLY_DENY, GUARD_ONLY_DENY_SERVICE),
+            Action::Allow => (GUARD_ONLY_ALLOW, GUARD_ONLY_ALLOW_SERVICE),
+        };
+        match rule.what.services().as_slice() {
+            _ if rule.what.any_service() => source.only = for_all as u32,
+            [(first, last)] if rule.what.icmp.is_none() => {
+                source.only = for_service as u32;
+                (source.first, source.more) = (*first, last - first);
+            }
+            _ => {}
         }
     }
 
@@ -230,7 +247,7 @@ impl Compiler<'_> {
             .map(|(number, default)| Entry {
                 key: u128::from(default.on.index) << 96,
                 length: 32,
-                line: (RULES + self.rules.len() + number) as u32,
+                line: (self.first_rule + self.rules.len() + number) as u32,
             })
             .collect();
         entries.sort();
@@ -311,9 +328,9 @@ fn prefix_line((key, length): Key, parent: u32) -> GuardPrefix {
         services: 0,
         destinations: 0,
         parent,
-        rule: 0,
-        action: 0,
-        padding: 0,
+        only: 0,
+        first: 0,
+        more: 0,
     }
 }
 

@@ -36,7 +36,7 @@ fn compiled(file: RuleFile) {
     if drafts.len() <= COMPILED {
         let mut set = RuleSet::default();
         set.replace_all(drafts);
-        compile(&set, CPUS).expect("so few rules fit");
+        compile(&set, CPUS, 0).expect("so few rules fit");
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use trawl_kernel::bpf::shared_array::{SharedArray, create_lru, create_slot, fill_slot, in_slot};
 use trawl_kernel::bpf::{arena, map, object};
 use trawl_kernel::layout::guard::{
-    GUARD_LINE, GUARD_PAGE, GUARD_SOURCES, GuardArena, GuardDefinition, GuardHeader, GuardSource,
+    GUARD_LINE, GUARD_SOURCES, GuardArena, GuardDefinition, GuardSource,
 };
 use trawl_kernel::memory::Mapping;
 use trawl_kernel::probe::Feature;
@@ -92,10 +92,9 @@ impl Store {
 
     /// Puts another set in its place. The hits of rules that stay go on, none forgotten.
     pub fn publish(&self, set: &RuleSet) -> Result<()> {
-        let bytes = compile(set, host::cpus())?;
         match self {
-            Self::Arena(fd) => Arena::open(fd.as_fd())?.publish(&bytes),
-            Self::Slot(fd) => publish_in_slot(fd.as_fd(), set, &bytes),
+            Self::Arena(fd) => Arena::open(fd.as_fd())?.publish(set),
+            Self::Slot(fd) => publish_in_slot(fd.as_fd(), set),
         }
     }
 }
@@ -148,39 +147,33 @@ impl Arena {
         }
     }
 
-    fn header_at(&self, line: u32) -> Result<Option<GuardHeader>> {
-        match line {
-            0 => Ok(None),
-            line => stored(&self.memory, line).header().map(Some),
-        }
-    }
-
-    fn publish(&mut self, bytes: &[u8]) -> Result<()> {
-        self.replace(bytes)?;
+    fn publish(&mut self, set: &RuleSet) -> Result<()> {
+        self.replace(set)?;
         self.carry_hits_over()
     }
 
-    fn replace(&mut self, bytes: &[u8]) -> Result<()> {
-        let old = self.current();
-        let old_lines = self.header_at(old)?.map_or(0, |header| header.lines);
+    /// Sets take turns in the arena's two halves.
+    fn replace(&mut self, set: &RuleSet) -> Result<()> {
+        let old = self.current() as usize;
+        let half = self.memory.length() / GUARD_LINE / 2;
+        // Behind what says which one holds, and in the other half at the same place of a page.
         let first = size_of::<GuardArena>() / GUARD_LINE;
-        let lines = bytes.len() / GUARD_LINE;
-        // Before the one that holds, if it fits there, or else behind it; always at the same place of a page.
-        let behind = (old as usize + old_lines as usize).max(first) - first;
-        let new = match first + lines <= old as usize {
-            true => first,
-            false => first + behind.next_multiple_of(GUARD_PAGE / GUARD_LINE),
+        let new = if old < half && old != 0 {
+            half + first
+        } else {
+            first
         };
-        if (new + lines) * GUARD_LINE > self.memory.length() {
+        let bytes = compile(set, host::cpus(), new)?;
+        if first + bytes.len() / GUARD_LINE > half {
             return Err(Error::failed(
                 "cannot put the rules in force",
                 "there is no room for so many beside those that hold",
             )
-            .mend("trawl guard apply with fewer rules, then with these"));
+            .mend("fewer rules"));
         }
-        self.memory.write(new * GUARD_LINE, bytes);
+        self.memory.write(new * GUARD_LINE, &bytes);
         let at = |offset| self.memory.short(offset);
-        at(offset_of!(GuardArena, previous)).store(old, Ordering::Release);
+        at(offset_of!(GuardArena, previous)).store(old as u32, Ordering::Release);
         at(offset_of!(GuardArena, current)).store(new as u32, Ordering::Release);
         Ok(())
     }
@@ -191,9 +184,8 @@ impl Arena {
         if old == 0 {
             return Ok(());
         }
-        if old != new
-            && let Some(header) = self.header_at(new)?
-        {
+        if old != new && new != 0 {
+            let header = stored(&self.memory, new).header()?;
             // Once nobody counts in the old one any more, its counts are final.
             arena::wait_for_programs()?;
             let mut carried = self.set_at(new)?.without_hits();
@@ -234,17 +226,18 @@ fn read_slot(slot: BorrowedFd<'_>) -> Result<RuleSet> {
     )
 }
 
-fn publish_in_slot(slot: BorrowedFd<'_>, set: &RuleSet, bytes: &[u8]) -> Result<()> {
+fn publish_in_slot(slot: BorrowedFd<'_>, set: &RuleSet) -> Result<()> {
+    let bytes = compile(set, host::cpus(), 0)?;
     let old = current_in(slot)?;
     let lines = u32::try_from(bytes.len() / GUARD_LINE).unwrap_or(u32::MAX);
     let mut map = SharedArray::create(NAME, GUARD_LINE as u32, lines)?;
-    map.memory_mut().write(0, bytes);
+    map.memory_mut().write(0, &bytes);
     // The kernel answers when nobody counts in the old one any more: its counts are final.
     fill_slot(slot, map.as_fd()).map_err(|e| Error::os("cannot put the rules in force", e))?;
     if let Some(old) = old {
         let mut carried = set.clone();
         carried.take_hits(&RuleSet::read(&in_map(&old))?);
-        write_hits(map.memory_mut(), compile::definitions_in(bytes), &carried);
+        write_hits(map.memory_mut(), compile::definitions_in(&bytes), &carried);
     }
     Ok(())
 }
@@ -316,9 +309,7 @@ mod tests {
             bench.publish(&deny(2));
             bench.verdict(&udp_from([10, 0, 0, 2]), None);
             let mut arena = Arena::open(fd.as_fd()).unwrap();
-            arena
-                .replace(&compile(&deny(3), host::cpus()).unwrap())
-                .unwrap();
+            arena.replace(&deny(3)).unwrap();
             // Here it is killed.
             drop(arena);
             bench.verdict(&udp_from([10, 0, 0, 3]), None);

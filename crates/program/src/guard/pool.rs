@@ -53,16 +53,14 @@ fn found(kind: usize, at: usize) -> u64 {
     (kind as u64) << GUARD_WORD_KIND | (at as u64) << GUARD_WORD_AT
 }
 
-/// The line of the rule that a search ends with if there is but one, and what it decides if nothing more has to be
-/// asked.
-pub fn only_rule(word: u64) -> Option<(u32, Option<Action>)> {
-    let certain = match word as u32 as usize >> GUARD_WORD_KIND {
-        GUARD_FOUND_LINE => None,
-        GUARD_FOUND_DENY => Some(Action::Deny),
-        GUARD_FOUND_ALLOW => Some(Action::Allow),
-        _ => return None,
-    };
-    Some(((word >> GUARD_WORD_AT) as u32, certain))
+/// The line of the rule that a search ends with, if that is all that is to be found.
+pub fn only_rule(word: u64) -> Option<u32> {
+    match word as u32 as usize >> GUARD_WORD_KIND {
+        GUARD_FOUND_LINE | GUARD_FOUND_DENY | GUARD_FOUND_ALLOW => {
+            Some((word >> GUARD_WORD_AT) as u32)
+        }
+        _ => None,
+    }
 }
 
 fn bits(key: u128, offset: u32, count: u32) -> usize {

@@ -264,10 +264,11 @@ impl Stored<'_> {
             decided: carried.decided,
             limited: carried.limited,
         };
+        let line = self.begins / GUARD_LINE + GUARD_RULES + number;
         for cpu in 0..=header.cpus as usize {
             let before = header.hits as usize + cpu * header.hits_of_cpu as usize;
-            let at = (before + GUARD_RULES + number) * size_of::<GuardHits>();
-            let number = |at| self.memory.number(self.begins + at).ok_or_else(not_ours);
+            let at = (before + line) * size_of::<GuardHits>();
+            let number = |at| self.memory.number(at).ok_or_else(not_ours);
             hits.decided += number(at)?;
             hits.limited += number(at + 8)?;
         }
