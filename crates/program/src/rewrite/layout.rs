@@ -141,8 +141,16 @@ fn beginning(entry: Option<Entry>, keep: Keep) -> Vec<Insn> {
 
 /// Takes the verdict in the result's register through the maps, and returns it if no jump is taken.
 fn ending(exits: &[Through], keep: Keep) -> Vec<Insn> {
-    let verdict = keep.register_for_verdict();
-    let mut code = vec![op::mov(verdict, RESULT)];
+    // A jump that is not taken spoils it. Where the slot says what it was, it need not be kept.
+    let is_kept = exits.iter().any(|exit| exit.slots == Slots::Verdict);
+    let verdict = match is_kept {
+        true => keep.register_for_verdict(),
+        false => RESULT,
+    };
+    let mut code = Vec::new();
+    if is_kept {
+        code.push(op::mov(verdict, RESULT));
+    }
     for Through { map, slots } in exits {
         match slots {
             Slots::Verdict => {
@@ -157,6 +165,9 @@ fn ending(exits: &[Through], keep: Keep) -> Vec<Insn> {
                     jump.extend(load_map(*map));
                     jump.push(op::mov32_imm(THIRD_ARGUMENT, *one));
                     jump.push(op::call(TAIL_CALL));
+                    if !is_kept {
+                        jump.push(op::mov32_imm(RESULT, *one));
+                    }
                     let other = op::JMP32 | op::JNE | op::K;
                     code.push(Insn::new(other, verdict, 0, jump.len() as i16, *one as i32));
                     code.extend(jump);
@@ -164,7 +175,9 @@ fn ending(exits: &[Through], keep: Keep) -> Vec<Insn> {
             }
         }
     }
-    code.push(op::mov(RESULT, verdict));
+    if is_kept {
+        code.push(op::mov(RESULT, verdict));
+    }
     code.push(op::exit());
     code
 }

@@ -157,11 +157,20 @@ fn full_plan() -> Plan {
     }
 }
 
+fn chain_only() -> Plan {
+    Plan {
+        entry: None,
+        exits: vec![through(NEXT, Slots::Only(vec![2, 1]))],
+    }
+}
+
 #[test]
 fn a_plain_program_passes_by_the_maps() {
     for verdict in 0..6 {
         let code = [set(0, verdict), op::exit()];
         same(&code, &full_plan(), Keep::Register(9));
+        same(&code, &chain_only(), Keep::Register(9));
+        same(&code, &chain_only(), Keep::Stack(-8));
         same(&code, &full_plan(), Keep::Stack(-8));
         same(&code, &Plan::default(), Keep::Register(6));
     }
@@ -387,6 +396,7 @@ proptest! {
         }
         let keep = if on_stack { Keep::Stack(-16) } else { Keep::Register(8) };
         same(&code, &plan, keep);
+        same(&code, &chain_only(), keep);
     }
 
     #[test]
