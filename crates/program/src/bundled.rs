@@ -157,6 +157,7 @@ impl Bundled {
     /// Puts it on the interface, where it stays until it is detached; what other interfaces need for it is done and
     /// undone with it.
     pub fn load(&self, extras: Extras, site: &Site, wish: &Wish) -> Result<Loaded> {
+        self.check_headers(extras.touch, site)?;
         let mut ready = Readiness::default();
         // In skb mode packets go by the stack's own ways.
         if wish.mode != Some(XdpMode::Skb) {
@@ -188,6 +189,32 @@ impl Bundled {
         }
         ready.keep();
         Ok(Loaded { standing, told })
+    }
+
+    /// What looks at Ethernet headers, or sends packets on with them, would take a tunnel's packets for what they are
+    /// not.
+    fn check_headers(&self, touch: Touch, site: &Site) -> Result<()> {
+        let mut sites = match self {
+            Self::Redirect(target) => target.interfaces(site)?,
+            Self::Verdict(_) => Vec::new(),
+        };
+        let is_blind = matches!(
+            self,
+            Self::Verdict(Verdict::Drop | Verdict::Pass | Verdict::Aborted)
+        );
+        if !is_blind || touch != Touch::None {
+            sites.push(site.clone());
+        }
+        for one in sites {
+            if !one.has_ethernet()? {
+                return Err(Error::failed(
+                    format!("cannot load {} on {}", self.name(), site.label()),
+                    format!("packets have no Ethernet header on {}", one.label()),
+                )
+                .mend("drop, pass and aborted with --touch none need none"));
+            }
+        }
+        Ok(())
     }
 
     fn make_ready(&self, site: &Site, ready: &mut Readiness) -> Result<()> {

@@ -11,6 +11,8 @@ use trawl_kernel::{Error, Result, bpffs};
 
 /// Trawl's own directory in the BPF file system.
 pub(crate) const DIRECTORY: &str = "trawl";
+const ARPHRD_ETHER: u16 = 1;
+const ARPHRD_LOOPBACK: u16 = 772;
 
 /// An interface in a network namespace.
 #[derive(Clone, Debug)]
@@ -120,6 +122,13 @@ impl Site {
     pub fn link(&self) -> Result<Link> {
         let found = Netlink::open(self.namespace())?.find_link_by_index(self.index)?;
         found.ok_or_else(|| Error::failed(format!("interface {}", self.label), "it is gone"))
+    }
+
+    /// Whether packets begin with an Ethernet header there: on the loopback interface they do, in a tunnel of IP they
+    /// do not.
+    pub(crate) fn has_ethernet(&self) -> Result<bool> {
+        let kind = self.link()?.hardware_type;
+        Ok([ARPHRD_ETHER, ARPHRD_LOOPBACK].contains(&kind))
     }
 
     /// Whether the interface is there no more.

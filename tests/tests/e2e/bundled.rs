@@ -4,6 +4,7 @@ use trawl_lab::PairOptions;
 use trawl_tests::bundled::{Counts, done, refused};
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{nothing_attached, run, tshark, xdp_on};
+use trawl_tests::xdp::{CleanUp, all_gone, fails, succeeds};
 use trawl_tests::{Capture, Lab, binary, frames, tools_or_skip};
 
 const EACH: u64 = 250;
@@ -300,4 +301,32 @@ fn counters_are_looked_for_once() {
     let records = text.lines().filter(|line| line.contains("/record\""));
     assert_eq!(records.count(), 1, "{text}");
     done(&["xdp", "unload", &place]);
+}
+
+/// What would be taken for one in a tunnel of IP is the packet's own beginning.
+#[test]
+fn ethernet_headers_are_not_made_up() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (name, place) = (&lab.pair.b.name, lab.receiver());
+    let add = ["tuntap", "add", "dev", "tun0", "mode", "tun"];
+    run("ip", &[&["-n", name], &add[..]].concat());
+    run("ip", &["-n", name, "link", "set", "tun0", "up"]);
+    let tunnel = format!("{name}:tun0");
+    for (place, words) in [
+        (&tunnel, &["tx"][..]),
+        (&tunnel, &["drop", "--touch", "parse"]),
+        (&tunnel, &["pass", "--touch", "swap"]),
+        (&tunnel, &["redirect", "--to", "veth0"]),
+        (&tunnel, &["redirect", "--to-cpu", "0"]),
+        (&place, &["redirect", "--to", "tun0", "--mode", "skb"]),
+    ] {
+        let load = [&["xdp", "load", place], words].concat();
+        fails(&load, 1, &[words[0], "no Ethernet header", &tunnel]);
+    }
+    for verdict in ["drop", "pass", "aborted"] {
+        succeeds(&["xdp", "load", &tunnel, verdict]);
+        succeeds(&["xdp", "unload", &tunnel]);
+    }
+    all_gone(&lab, &[], &[]);
 }

@@ -36,8 +36,6 @@ const INTERFACE: &str = "guard_ifindex";
 const PREFIX: &str = "guard-";
 /// In a chain: what is dropped anyway should cost the others nothing.
 const PRIORITY: u32 = 10;
-const ARPHRD_ETHER: u16 = 1;
-const ARPHRD_LOOPBACK: u16 = 772;
 
 /// Whether a change may cut the session that it was asked for in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,10 +205,9 @@ impl Guard {
     }
 
     fn attach(&self, site: &Site, wish: &Wish, tappable: bool) -> Result<Standing> {
-        let kind = site.link()?.hardware_type;
-        let function = match kind {
-            ARPHRD_ETHER | ARPHRD_LOOPBACK => FUNCTION,
-            _ => FUNCTION_WITHOUT_ETHERNET,
+        let function = match site.has_ethernet()? {
+            true => FUNCTION,
+            false => FUNCTION_WITHOUT_ETHERNET,
         };
         let mut source = Source::embedded(NAME, self.store.object())?;
         source.choose(Some(function))?;
