@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use trawl_kernel::bpf::{info, link, program};
+use trawl_kernel::errno::EPERM;
 use trawl_kernel::netlink::{Netlink, XdpAttachment, XdpExpected, XdpMode};
 use trawl_kernel::{Error, Result, bpffs, events, netns};
 
@@ -41,13 +42,14 @@ pub struct Standing {
 impl Standing {
     /// What trawl put on this interface and still runs there.
     pub fn all(site: &Site) -> Result<Vec<Self>> {
-        let Some(directory) = site.directory() else {
-            return Ok(Vec::new());
-        };
         let attached = match on(site) {
             // Nothing runs on an interface that went away while all were gone through.
             Err(_) if site.is_gone() => return Ok(Vec::new()),
             attached => attached?,
+        };
+        may_look(site, &attached)?;
+        let Some(directory) = site.directory() else {
+            return Ok(Vec::new());
         };
         let mut all = read_all(&directory, &attached);
         all.retain(|one| one.attachment.is_some());
@@ -355,6 +357,24 @@ fn all_records() -> impl Iterator<Item = (PathBuf, Record)> {
         let record = Record::read(&program.join(RECORD))?;
         Some((program, record))
     })
+}
+
+/// The kernel tells everyone that there is a program, and only some whose it is: to others it would look like nobody's.
+fn may_look(site: &Site, attached: &[XdpAttachment]) -> Result<()> {
+    let Some(first) = attached.first() else {
+        return Ok(());
+    };
+    match program::open_by_id(first.program_id) {
+        Err(error) if error.raw_os_error() == Some(EPERM) => {
+            let (id, mode) = (first.program_id, first.mode.name());
+            let what = format!(
+                "cannot look at what is on {} (id {id}, {mode} mode)",
+                site.label()
+            );
+            Err(Error::os(what, error).mend("it takes root"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// All programs on the interface: those attached to it, and those in a chain with them.

@@ -320,4 +320,27 @@ fn no_privileges() {
         "{}",
         String::from_utf8_lossy(&shown.stderr)
     );
+    // But what only root can see is not said to be nobody's, or not to be there.
+    let _clean = CleanUp::of(&lab);
+    succeeds(&["xdp", "load", &lab.receiver(), "drop"]);
+    let network = format!("--net=/run/netns/{}", lab.pair.b.name);
+    let setpriv = [&[network.as_str(), "setpriv"], &nobody[..]].concat();
+    for command in [
+        &["xdp", "status"][..],
+        &["xdp", "maps"],
+        &["xdp", "stats"],
+        &["xdp", "unload", "veth0"],
+        &["guard", "stats"],
+        &["route", "stats"],
+    ] {
+        let asked = output(
+            "nsenter",
+            &[&setpriv[..], &[copy.as_str()], command].concat(),
+        );
+        let said = String::from_utf8_lossy(&asked.stderr);
+        assert_eq!(asked.status.code(), Some(1), "{command:?}: {said}");
+        let words = ["cannot look at what is on veth0 (id", "it takes root"];
+        assert!(words.iter().all(|word| said.contains(word)), "{said}");
+        assert!(asked.stdout.is_empty(), "{command:?}");
+    }
 }
