@@ -84,12 +84,27 @@ impl Namespace {
         let file = File::open(path).map_err(|e| Error::os(what(), e))?;
         let kind = fstatfs(&file).map_err(|e| Error::os(what(), e.into()))?;
         if u64::try_from(kind.f_type).ok() != Some(NSFS_MAGIC) {
-            return Err(
-                Error::failed(what(), "it is an ordinary file, not a namespace").mend(format!(
+            let error = Error::failed(what(), "it is not a namespace");
+            // Only there a file stands for nothing else.
+            let is_left = [NAMED, NAMED_OLD]
+                .map(Path::new)
+                .contains(&path.parent().unwrap_or(path));
+            return Err(match is_left {
+                true => error.mend(format!(
                     "if it was left behind by a crash: rm {}",
                     path.display()
                 )),
-            );
+                false => error,
+            });
+        }
+        // The kernel's own name of one begins with its kind.
+        let named = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let named = named.unwrap_or_default().display().to_string();
+        if named.contains(":[") && !named.starts_with("net:[") {
+            return Err(Error::failed(
+                what(),
+                "it is a namespace, but not one of networks",
+            ));
         }
         let meta = file.metadata().map_err(|e| Error::os(what(), e))?;
         Ok(Self {
@@ -387,7 +402,13 @@ mod tests {
         let error = Namespace::from_path(Path::new("/etc/passwd"))
             .unwrap_err()
             .to_string();
-        assert!(error.contains("ordinary file"), "{error}");
+        assert!(error.contains("it is not a namespace"), "{error}");
+        assert!(!error.contains("rm "), "{error}");
+        let error = Namespace::open("/proc/self/ns/mnt")
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("not one of networks"), "{error}");
+        assert!(Namespace::open("/proc/self/ns/net").is_ok());
     }
 
     #[test]
