@@ -193,13 +193,8 @@ impl Guard {
         }
         let attached = self.attach(site, wish, tappable);
         if attached.is_err() {
-            // As it was; where there was no guard, there is nothing that a default could hold for.
-            let mut set = self.rules()?;
-            set.defaults.retain(|one| one.on.index != site.index());
-            if let Some(old) = had {
-                set.set_default(old.on.clone(), old.action);
-            }
-            self.store.publish(&set)?;
+            // As it was; hits go on.
+            self.store.publish(&before)?;
         }
         attached
     }

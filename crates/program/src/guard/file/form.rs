@@ -45,6 +45,7 @@ pub struct Content {
 #[derive(Debug, Deserialize)]
 #[serde(
     deny_unknown_fields,
+    expecting = "the names default, rules and presets",
     bound = "R: Deserialize<'de>, P: Deserialize<'de>"
 )]
 struct Whole<R, P> {

@@ -52,6 +52,7 @@ impl RuleFile {
         read_list: impl Fn(&str) -> Result<String>,
     ) -> Result<Self> {
         let what = || format!("cannot read the rules in {name}");
+        let text = without_mark(text);
         let content =
             Content::read(text, Form::of(name, text)).map_err(|why| Error::failed(what(), why))?;
         let mut file = Self {
@@ -171,10 +172,15 @@ fn choices<T>(all: impl Iterator<Item = T>) -> Vec<Option<T>> {
     choices
 }
 
+/// Some editors begin a file with a mark that it is UTF-8.
+fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
+}
+
 /// One prefix on each line; what is behind `#` or `;` is a remark.
 fn prefix_list(text: &str, name: &str) -> Result<Vec<Prefix>, String> {
     let mut all = Vec::new();
-    for (number, line) in text.lines().enumerate() {
+    for (number, line) in without_mark(text).lines().enumerate() {
         let word = line.split(['#', ';']).next().unwrap_or_default().trim();
         if !word.is_empty() {
             let prefix = word
@@ -288,6 +294,28 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_mark_in_front_is_no_part_of_the_text() {
+        let list = |_: &str| Ok("\u{feff}192.0.2.0/24\n".to_owned());
+        for (name, text) in [
+            (
+                "a.yaml",
+                "\u{feff}rules:\n- action: deny\n  src-file: list\n",
+            ),
+            (
+                "a.toml",
+                "\u{feff}[[rule]]\naction = \"deny\"\nsrc-file = \"list\"\n",
+            ),
+            (
+                "a",
+                "\u{feff}[[rule]]\naction = \"deny\"\nsrc-file = \"list\"\n",
+            ),
+        ] {
+            let file = RuleFile::parse(text, name, list).unwrap();
+            assert_eq!(shown(&file), ["deny --src 192.0.2.0/24"], "{name}");
+        }
+    }
+
     /// A file is refused in one line, with the place and the reason.
     #[track_caller]
     fn told(text: &str, place: &str, words: &str) {
@@ -350,7 +378,7 @@ mod tests {
             ("rules:\n- action: [", "line", ""),
             ("rules:\n\t- action: deny", "line 2", ""),
             ("rules: &a [*a]", "", ""),
-            ("- action: deny", "line 1", ""),
+            ("- action: deny", "line 1", "rules and presets"),
         ] {
             told(&format!("{text}\n"), place, words);
         }
