@@ -115,34 +115,28 @@ pub fn fit(
         entry: array(entry, ENTRY, ENTRY_SLOTS as u32)?,
         next: array(next, NEXT, ACTIONS)?,
     };
-    let exits = exits(&maps, hooks);
+    let mut plan = Plan {
+        entry: None,
+        exits: exits(&maps, hooks),
+    };
+    // Nothing is changed before it is certain that all can be: a program need not be followed by others to be loaded.
+    let is_tried = !hooks.tappable && !original.calls_modules();
     let mut edits = Vec::new();
     for name in others {
         let program = read(prepared, name)?;
-        let keep = keep(prepared, name, &program)?;
-        let plan = Plan {
-            entry: None,
-            exits: exits.clone(),
-        };
-        edits.push((*name, rewrite(name, &program, &plan, keep)?));
+        edits.push((*name, edit(prepared, name, &program, &plan, is_tried)?));
     }
-    let keep = keep(prepared, main, &original)?;
-    let mut plan = Plan { entry: None, exits };
     if let Some(entry) = &maps.entry {
+        let keep = keep(prepared, main, &original)?;
         let body = rewrite(main, &original, &plan, keep)?;
         fitted.twin = Some(prepared.twin(main, &body)?);
         plan.entry = Some(Entry {
             map: entry.as_raw_fd(),
             slot: ENTRY_SLOT_CAPTURE as i32,
         });
-    }
-    edits.push((main, rewrite(main, &original, &plan, keep)?));
-    // Nothing is changed before it is certain that all can be: a program need not be followed by others to be loaded.
-    if !hooks.tappable && !original.calls_modules() {
-        for (name, edited) in &edits {
-            let verified = prepared.twin(name, edited)?.verify();
-            verified.map_err(|failure| Problem::Unfit((*name).to_owned(), failure))?;
-        }
+        edits.push((main, rewrite(main, &original, &plan, keep)?));
+    } else {
+        edits.push((main, edit(prepared, main, &original, &plan, is_tried)?));
     }
     for (name, edited) in &edits {
         prepared.replace(name, edited)?;
@@ -200,6 +194,36 @@ fn keep(prepared: &Prepared<'_>, name: &str, program: &Program) -> Result<Keep, 
     let depth = depths.and_then(|all| all.first().copied());
     Keep::below(depth.unwrap_or(STACK_SIZE))
         .map_err(|refusal| Problem::Refused(name.to_owned(), refusal))
+}
+
+/// A program as planned, which the verifier takes if it `is_tried`.
+fn edit(
+    prepared: &Prepared<'_>,
+    name: &str,
+    program: &Program,
+    plan: &Plan,
+    is_tried: bool,
+) -> Result<Edited, Problem> {
+    // Most stacks are seen at a glance. If that was wrong, the verifier tells: it knows where the context is lost.
+    if is_tried && let Some(keep) = keep_in_sight(program) {
+        let edited = rewrite(name, program, plan, keep)?;
+        if prepared.twin(name, &edited)?.is_taken() {
+            return Ok(edited);
+        }
+    }
+    let edited = rewrite(name, program, plan, keep(prepared, name, program)?)?;
+    if is_tried {
+        let verified = prepared.twin(name, &edited)?.verify();
+        verified.map_err(|failure| Problem::Unfit(name.to_owned(), failure))?;
+    }
+    Ok(edited)
+}
+
+fn keep_in_sight(program: &Program) -> Option<Keep> {
+    match program.free_registers().first() {
+        Some(register) => Some(Keep::Register(*register)),
+        None => Keep::below(program.stack_in_sight()).ok(),
+    }
 }
 
 fn rewrite(name: &str, program: &Program, plan: &Plan, keep: Keep) -> Result<Edited, Problem> {

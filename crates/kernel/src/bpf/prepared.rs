@@ -205,6 +205,11 @@ impl Twin {
         self.try_load(license, None).map_err(|e| self.failure(e))
     }
 
+    /// Asks the verifier, and not why.
+    pub fn is_taken(&self) -> bool {
+        self.try_load(GPL, None).is_ok()
+    }
+
     /// Asks the verifier, and nothing more.
     pub fn verify(&self) -> Result<(), LoadFailure> {
         self.try_load(GPL, None)

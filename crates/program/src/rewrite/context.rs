@@ -5,7 +5,7 @@ use trawl_filter::ebpf::{Insn, op};
 use super::Refusal;
 
 const CONTEXT: u8 = 1;
-const FRAME: u8 = 10;
+pub(super) const FRAME: u8 = 10;
 /// What a program, with the subprograms it is in the middle of calling, may have.
 pub const STACK_SIZE: u32 = 512;
 const SLOT: u32 = 8;

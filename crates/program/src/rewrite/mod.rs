@@ -15,6 +15,7 @@ use std::fmt;
 
 use trawl_filter::ebpf::{Insn, op};
 
+use context::FRAME;
 pub use context::{Keep, STACK_SIZE};
 pub use layout::Rewritten;
 
@@ -165,6 +166,33 @@ impl Program {
         (6..=9)
             .filter(|register| !self.main().iter().any(|one| names(one, *register)))
             .collect()
+    }
+
+    /// How deep the stack of the main program is as far as one can see: what it names by the frame's end. Addresses
+    /// that it works out in other ways are not seen.
+    pub fn stack_in_sight(&self) -> u32 {
+        let mut before: Option<Insn> = None;
+        let mut deepest = 0;
+        for (_, one) in whole(&self.instructions[..self.main]) {
+            let base = match one.code & 0x07 {
+                op::LDX => Some(one.src()),
+                op::ST | op::STX => Some(one.dst()),
+                _ => None,
+            };
+            let moved = before.is_some_and(|before| {
+                before.code == op::ALU64 | op::MOV | op::X
+                    && before.src() == FRAME
+                    && before.dst() == one.dst()
+            });
+            let offset = match base {
+                Some(FRAME) => i32::from(one.off),
+                _ if moved && one.code == op::ALU64 | op::ADD | op::K => one.imm,
+                _ => 0,
+            };
+            deepest = deepest.max(offset.min(0).unsigned_abs());
+            before = Some(one);
+        }
+        deepest
     }
 
     pub fn rewrite(&self, plan: &Plan, keep: Keep) -> Result<Rewritten, Refusal> {

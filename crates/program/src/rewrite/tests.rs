@@ -304,6 +304,25 @@ fn registers_in_use_are_known_from_the_main_program_alone() {
     assert_eq!(program.main().len(), 3);
 }
 
+#[test]
+fn what_the_stack_is_used_for_is_seen() {
+    let add = |register, value| Insn::new(op::ALU64 | op::ADD | op::K, register, 0, 0, value);
+    let end = [set(0, 2), op::exit()];
+    let depth = |code: &[Insn]| {
+        let code = [code, &end].concat();
+        Program::new(&words(&code))
+            .expect("a program")
+            .stack_in_sight()
+    };
+    assert_eq!(depth(&[]), 0);
+    assert_eq!(depth(&[op::store(op::DW, 10, -24, 1)]), 24);
+    assert_eq!(depth(&[op::load(op::DW, 2, 10, -8)]), 8);
+    assert_eq!(depth(&[op::load(op::DW, 2, 1, -80)]), 0);
+    assert_eq!(depth(&[op::mov(2, 10), add(2, -40)]), 40);
+    assert_eq!(depth(&[op::mov(2, 10), add(3, -40)]), 0);
+    assert_eq!(depth(&[op::mov(2, 1), add(2, -40)]), 0);
+}
+
 /// Random code: straight pieces, jumps anywhere, exits, calls of a subprogram.
 fn piece() -> impl Strategy<Value = (u8, u8, i32, u16)> {
     (0u8..8, 2u8..6, -3i32..6, any::<u16>())
