@@ -188,6 +188,12 @@ pub(crate) fn join(
             )),
         );
     }
+    // It was prepared for what was there then.
+    let head = chain.first().and_then(Standing::seat);
+    if head.is_some_and(|head| head.frags != seat.frags) {
+        let why = "another command has put a program there meanwhile";
+        return Err(Error::failed(what(), why).mend("try again"));
+    }
     if chain.len() >= LONGEST {
         return Err(
             Error::failed(what(), format!("{LONGEST} programs are in it already")).mend(format!(

@@ -129,6 +129,15 @@ impl Standing {
     pub fn detach(self, site: &Site) -> Result<()> {
         let _lock = site.lock()?;
         chain::settle(site);
+        // Another command may have made its link another one's since it was found, or have taken it off.
+        let mut there = Self::all(site)?.into_iter();
+        match there.find(|one| one.id == self.id) {
+            Some(found) => found.take_off(site),
+            None => Ok(()),
+        }
+    }
+
+    fn take_off(self, site: &Site) -> Result<()> {
         let what = || format!("cannot take {} off {}", self.name(), site.label());
         if let Some(dispatcher) = dispatcher_of(site, self.id)? {
             dispatcher.without(site, self.id)?;

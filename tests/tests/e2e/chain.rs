@@ -8,6 +8,7 @@ use serde_json::Value;
 use trawl_kernel::bpf::{program, test_run};
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{is_loaded, nothing_attached, run, tshark, xdp_on};
+use trawl_tests::xdp::{all_gone, succeeds};
 use trawl_tests::{Capture, Lab, frames, programs, trawl, wait_until};
 
 const PASS: u8 = 2;
@@ -131,6 +132,42 @@ fn the_order_is_by_priority_and_the_verdict_leads_on() {
     assert_eq!(lab.run([PASS, 7, PASS, 0]), (vec![2], 7));
     lab.unload("--all");
     nothing_attached(&lab.0.pair.b);
+}
+
+/// Each finds the chain as another one has left it: the link goes from program to program meanwhile.
+#[test]
+fn many_commands_come_and_go_at_once() {
+    let Some(lab) = Chained::open() else { return };
+    let (place, file) = (lab.0.receiver(), programs::object_file(&lab.0, "steps"));
+    let load = |number: u32| {
+        let name = format!("step_{number}");
+        let load = [
+            "xdp",
+            "load",
+            &place,
+            &file,
+            "--prog",
+            &name,
+            "--tappable",
+            "--json",
+        ];
+        let loaded: Value = serde_json::from_str(&succeeds(&load)).expect("JSON");
+        loaded["id"].as_u64().expect("a number")
+    };
+    for _ in 0..3 {
+        let ids: Vec<u64> = std::thread::scope(|scope| {
+            let load = |number| scope.spawn(move || load(number));
+            let all = [1, 2, 3, 1, 2, 3, 1, 2].map(load);
+            all.map(|one| one.join().expect("it is loaded")).into()
+        });
+        assert_eq!(lab.status().len(), ids.len());
+        std::thread::scope(|scope| {
+            for id in &ids {
+                scope.spawn(|| lab.unload(&id.to_string()));
+            }
+        });
+        all_gone(&lab.0, &ids, &[]);
+    }
 }
 
 #[test]

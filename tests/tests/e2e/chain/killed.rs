@@ -2,7 +2,6 @@
 
 use trawl_tests::strace::{self, Call};
 use trawl_tests::witness::output;
-use trawl_tests::xdp::all_gone;
 use trawl_tests::{binary, tools_or_skip};
 
 use super::*;
