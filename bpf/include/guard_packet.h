@@ -190,7 +190,19 @@ static __always_inline enum kind read_ipv6(struct xdp_md *context, struct packet
 	return KIND_MALFORMED;
 }
 
-/* `offset` is where the network header begins, `type` the ethertype in front of it. */
+/* `offset` is where the network header begins, `type` the ethertype in front of it. A global function: the verifier
+ * looks at it once, and not again for each number of tags. */
+__noinline int read_network(struct xdp_md *context, struct packet *packet, __u32 offset, __u32 type)
+{
+	if (!packet)
+		return KIND_MALFORMED;
+	if (type == bpf_htons(ETH_P_IP))
+		return read_ipv4(context, packet, offset);
+	if (type == bpf_htons(ETH_P_IPV6))
+		return read_ipv6(context, packet, offset);
+	return KIND_NOT_IP;
+}
+
 static __always_inline enum kind read_packet(struct xdp_md *context, struct packet *packet, bool ethernet)
 {
 	__u32 offset = 0;
@@ -221,11 +233,7 @@ static __always_inline enum kind read_packet(struct xdp_md *context, struct pack
 			return KIND_MALFORMED;
 		type = *version >> 4 == 4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
 	}
-	if (type == bpf_htons(ETH_P_IP))
-		return read_ipv4(context, packet, offset);
-	if (type == bpf_htons(ETH_P_IPV6))
-		return read_ipv6(context, packet, offset);
-	return KIND_NOT_IP;
+	return read_network(context, packet, offset, type);
 }
 
 #endif
