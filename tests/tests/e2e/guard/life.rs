@@ -3,7 +3,7 @@
 use trawl_lab::Station;
 use trawl_tests::Capture;
 use trawl_tests::witness::tshark;
-use trawl_tests::xdp::{pins_of, succeeds};
+use trawl_tests::xdp::{status_of, succeeds};
 
 use super::*;
 
@@ -201,12 +201,7 @@ fn a_guard_that_others_took_off_leaves_no_default() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &["--default", "deny"]);
     guarded.well(&["deny", "--src", &STRANGER.to_string()]);
-    let about = run("bpftool", &["-j", "link", "show", "pinned", &link_of(&lab)]);
-    let about: Value = serde_json::from_str(&about).expect("JSON");
-    run(
-        "bpftool",
-        &["link", "detach", "id", &about["id"].to_string()],
-    );
+    take_off(&lab);
     assert_eq!(guarded.list()["defaults"], Value::Array(Vec::new()));
     let said = guarded.well(&["load", "veth0", "--default", "deny"]);
     assert!(said.contains("1 rule, default deny"), "{said}");
@@ -217,10 +212,17 @@ fn a_guard_that_others_took_off_leaves_no_default() {
     assert!(!guarded.directory().exists());
 }
 
-/// The pin of the link of the only program there.
-fn link_of(lab: &Lab) -> String {
-    let (program, _) = xdp_on(&lab.pair.b).expect("it is guarded");
-    format!("{}/{program}/link", pins_of(&lab.pair.b))
+/// Takes off what is attached to the interface, be it the guard or a dispatcher before it, without trawl.
+fn take_off(lab: &Lab) {
+    let status = status_of(&lab.receiver());
+    match status["programs"][0]["link"].as_u64() {
+        Some(link) => run("bpftool", &["link", "detach", "id", &link.to_string()]),
+        None => run(
+            "ip",
+            &["-n", &lab.pair.b.name, "link", "set", "veth0", "xdp", "off"],
+        ),
+    };
+    assert_eq!(xdp_on(&lab.pair.b), None);
 }
 
 #[test]
