@@ -17,6 +17,12 @@ pub fn of_kind(kind: &str) -> Vec<Mount> {
     parse(&table, kind)
 }
 
+/// Those that process 1 sees, where it has them.
+pub fn of_kind_for_first(kind: &str) -> Vec<Mount> {
+    let table = fs::read_to_string("/proc/1/mountinfo").unwrap_or_default();
+    parse(&table, kind)
+}
+
 fn parse(table: &str, kind: &str) -> Vec<Mount> {
     let one = |line: &str| {
         let (before, after) = line.split_once(" - ")?;

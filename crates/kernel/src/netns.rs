@@ -131,10 +131,7 @@ impl Namespace {
     /// The one that the machine started in, where process 1 or the kernel's own threads may be asked for it.
     pub fn first() -> Option<Self> {
         let first = Self::of_pid(1).ok();
-        first.or_else(|| {
-            let name = std::fs::read("/proc/2/comm").ok()?;
-            (name == b"kthreadd\n").then(|| Self::of_pid(2).ok())?
-        })
+        first.or_else(|| in_first_process_namespace().then(|| Self::of_pid(2).ok())?)
     }
 
     /// The one this thread is in.
@@ -303,6 +300,11 @@ pub fn findable() -> Vec<Namespace> {
     found
 }
 
+/// Where the kernel's own threads are seen, all processes are.
+fn in_first_process_namespace() -> bool {
+    fs::read("/proc/2/comm").is_ok_and(|name| name == b"kthreadd\n")
+}
+
 fn check_name(name: &str) -> Result<()> {
     if name.is_empty()
         || name == "."
@@ -449,10 +451,13 @@ mod tests {
         mount_bind(Path::new(NAMED).join(&scratch.name), &file).unwrap();
         delete(&scratch.name).unwrap();
         let is_found = findable().contains(&scratch.namespace);
+        let there = Mark::of(Some(&scratch.namespace)).unwrap();
+        assert!(!there.is_gone(&findable()));
         unmount(&file, UnmountFlags::DETACH).unwrap();
         fs::remove_file(&file).unwrap();
         assert!(is_found);
         assert!(!findable().contains(&scratch.namespace));
+        assert!(there.is_gone(&findable()));
     }
 
     #[test]

@@ -475,7 +475,7 @@ pub(crate) fn sweep_everywhere() {
             // Attached by netlink, or behind a dispatcher: there for as long as its namespace is.
             None => {
                 let known = namespaces.get_or_insert_with(netns::findable);
-                site::namespace_of(&directory).is_some_and(|mark| mark.find_in(known).is_none())
+                site::namespace_of(&directory).is_some_and(|mark| mark.is_gone(known))
             }
         };
         let (ended, others): (Vec<_>, Vec<_>) = left.iter().partition(|one| has_ended(one));

@@ -6,8 +6,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Namespace, findable, run_maybe_in};
+use super::{Namespace, findable, in_first_process_namespace, run_maybe_in};
 use crate::error::{Error, Result};
+use crate::mounts;
 use crate::socket_option;
 
 /// No other namespace has it, or will have it until the machine starts anew.
@@ -39,6 +40,18 @@ impl Mark {
     /// The namespace, if it is among these.
     pub fn find_in<'a>(&self, namespaces: &'a [Namespace]) -> Option<&'a Namespace> {
         namespaces.iter().find(|one| self.is_of(one))
+    }
+
+    /// Whether the namespace is certainly no more: it is none of these, which are all that can be found, and nothing
+    /// hides others. A container may see notes about namespaces that it does not see.
+    pub fn is_gone(&self, findable: &[Namespace]) -> bool {
+        let same_number = |one: &&Namespace| one.identity().1 == self.inode;
+        if let Some(one) = findable.iter().find(same_number) {
+            return cookie(Some(one)).is_ok_and(|cookie| cookie != self.cookie);
+        }
+        let part = format!("net:[{}]", self.inode);
+        let elsewhere = mounts::of_kind_for_first("nsfs");
+        in_first_process_namespace() && elsewhere.iter().all(|mount| mount.part != part)
     }
 
     /// The namespace, if there is a way to it.

@@ -279,7 +279,7 @@ pub(crate) fn sweep() {
         return;
     }
     let findable = netns::findable();
-    left.retain(|(mark, _)| mark.find_in(&findable).is_none());
+    left.retain(|(mark, _)| mark.is_gone(&findable));
     if left.is_empty() {
         return;
     }
