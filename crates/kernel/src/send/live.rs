@@ -3,17 +3,19 @@
 //! The program is said to run on a frame that came in on the interface, so XDP_TX sends it out there.
 //! A veth takes such frames only when its peer has native XDP or GRO.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use libbpf_rs::{MapCore, MapFlags, ObjectBuilder, OpenMapMut};
+use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::layout::{SendPlan, SendState, SendVariant};
 use super::{Burst, check_frame};
 use crate::bpf::link;
 use crate::error::{Error, Result};
 use crate::ethtool::Ethtool;
-use crate::netlink::Netlink;
+use crate::netlink::{Link, Netlink, veth_peer};
 use crate::netns::{Namespace, run_in_scratch};
 use crate::probe::insn::{Program, returning};
 
@@ -46,6 +48,8 @@ pub struct LiveSender {
     interface: u32,
     name: String,
     counters: Ethtool,
+    /// Among how many the driver chooses by the CPU, if it does.
+    queues: Option<usize>,
     batch: u32,
     _ready: Option<Ready>,
 }
@@ -89,12 +93,15 @@ impl LiveSender {
     }
 
     fn with_program(name: &str, program: OwnedFd) -> Result<Self> {
+        let link = Netlink::here()?.link(name)?;
+        let counters = Ethtool::open(None, name)?;
         Ok(Self {
             _ready: Ready::make(program.as_fd()),
             program,
-            interface: Netlink::here()?.link(name)?.index,
+            interface: link.index,
             name: name.to_owned(),
-            counters: Ethtool::open(None, name)?,
+            queues: queues_by_cpu(&link, &counters),
+            counters,
             batch: BATCH,
         })
     }
@@ -104,16 +111,17 @@ impl LiveSender {
         self.batch = batch;
     }
 
-    /// Frames that the driver took from XDP so far, by queue; `None` where it does not count them.
+    /// Frames that the driver took from XDP so far; `None` where it does not count them. Of a thread that stays on its
+    /// CPU only those of its own queue are told, where that is known: what others send at the same time would hide what
+    /// was refused here.
     fn taken(&self) -> Option<u64> {
-        let statistics = self.counters.statistics().ok()?;
-        let mut found = statistics
-            .iter()
-            .filter(|(name, _)| name.starts_with("tx_queue_") && name.ends_with("_xdp_xmit"))
-            .map(|(_, count)| *count)
-            .peekable();
-        found.peek()?;
-        Some(found.sum())
+        let counts = by_queue(&self.counters, "tx_queue_", "_xdp_xmit");
+        if counts.is_empty() {
+            return None;
+        }
+        let chosen = self.queues.zip(only_cpu());
+        let own = chosen.and_then(|(queues, cpu)| counts.get(&(cpu % queues)));
+        Some(own.copied().unwrap_or_else(|| counts.values().sum()))
     }
 
     /// Offers the frame, or what the program makes of it, `count` times.
@@ -188,6 +196,36 @@ impl LiveSender {
             _ => Error::os(what, error),
         }
     }
+}
+
+/// A veth hands a frame to the queue of its other end that the CPU's number leads to, and counts it at its own queue of
+/// that number, if it has as many.
+fn queues_by_cpu(link: &Link, counters: &Ethtool) -> Option<usize> {
+    let peer = veth_peer(None, link).ok()??;
+    let far = Ethtool::open(peer.namespace.as_ref(), &peer.link.name).ok()?;
+    let receiving = by_queue(&far, "rx_queue_", "_xdp_packets").len();
+    let sending = by_queue(counters, "tx_queue_", "_xdp_xmit").len();
+    (receiving > 0 && receiving == sending).then_some(receiving)
+}
+
+/// The counters whose names are of this form, with the number of a queue in it.
+fn by_queue(counters: &Ethtool, before: &str, behind: &str) -> BTreeMap<usize, u64> {
+    let queue = |name: &str| {
+        let number = name.strip_prefix(before)?.strip_suffix(behind)?;
+        number.parse().ok()
+    };
+    let all = counters.statistics().unwrap_or_default();
+    all.iter()
+        .filter_map(|(name, count)| Some((queue(name)?, *count)))
+        .collect()
+}
+
+/// The CPU that the calling thread stays on, if it is just one.
+fn only_cpu() -> Option<usize> {
+    let set = sched_getaffinity(None).ok()?;
+    let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu));
+    let only = cpus.next()?;
+    cpus.next().is_none().then_some(only)
 }
 
 /// Runs the program on a frame without sending it: what it made, for comparison with what was meant.
