@@ -136,7 +136,7 @@ const CARGO: (&str, &str) = ("cargo", "true");
 /// Says something on its console and then nothing any more.
 const HANGS: (&str, &str) = (
     QEMU,
-    "echo the last words >\"$CARGO_TARGET_DIR/machine/console.log\"\n\
+    "echo the last words >\"$CARGO_TARGET_DIR/machine/0/console.log\"\n\
      echo $$ >\"$CARGO_TARGET_DIR/written\"; mv \"$CARGO_TARGET_DIR/written\" \"$CARGO_TARGET_DIR/number\"\n\
      exec sleep 1000",
 );
@@ -192,7 +192,7 @@ fn a_machine_that_hangs_fails_with_its_last_words() {
 
 #[test]
 fn a_machine_that_ends_too_early_fails_with_its_last_words() {
-    let ends = "echo the last words >\"$CARGO_TARGET_DIR/machine/console.log\"; exit 0";
+    let ends = "echo the last words >\"$CARGO_TARGET_DIR/machine/0/console.log\"; exit 0";
     let Some(place) = Place::new(&[CARGO, (QEMU, ends)]) else {
         return;
     };
