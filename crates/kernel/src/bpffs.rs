@@ -49,7 +49,7 @@ pub struct Pinned {
 
 /// The mount points of BPF file systems that this process sees, the usual one first.
 pub fn mounts() -> Vec<PathBuf> {
-    let all = mounts::of_kind("bpf").into_iter();
+    let all = mounts::of_kind("bpf", "self").into_iter();
     let mut found: Vec<PathBuf> = all.map(|mount| mount.place).collect();
     found.sort_by_key(|path| path != Path::new(USUAL));
     found

@@ -1,4 +1,4 @@
-//! What is mounted where, as this process sees it.
+//! What is mounted where, as a process sees it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,15 +11,9 @@ pub struct Mount {
     pub part: String,
 }
 
-/// Those of one kind of file system.
-pub fn of_kind(kind: &str) -> Vec<Mount> {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    parse(&table, kind)
-}
-
-/// Those that process 1 sees, where it has them.
-pub fn of_kind_for_first(kind: &str) -> Vec<Mount> {
-    let table = fs::read_to_string("/proc/1/mountinfo").unwrap_or_default();
+/// Those of one kind of file system that a process sees, where it may be asked: `self`, or its number.
+pub fn of_kind(kind: &str, process: &str) -> Vec<Mount> {
+    let table = fs::read_to_string(format!("/proc/{process}/mountinfo")).unwrap_or_default();
     parse(&table, kind)
 }
 

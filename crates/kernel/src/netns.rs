@@ -286,7 +286,7 @@ pub fn findable() -> Vec<Namespace> {
     let of_processes = processes
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter_map(|pid| Namespace::of_pid(pid).ok());
-    let mounted = mounts::of_kind("nsfs")
+    let mounted = mounts::of_kind("nsfs", "self")
         .into_iter()
         .filter(|mount| mount.part.starts_with("net:"))
         .filter_map(|mount| Namespace::from_path(&mount.place).ok());

@@ -50,7 +50,7 @@ impl Mark {
             return cookie(Some(one)).is_ok_and(|cookie| cookie != self.cookie);
         }
         let part = format!("net:[{}]", self.inode);
-        let elsewhere = mounts::of_kind_for_first("nsfs");
+        let elsewhere = mounts::of_kind("nsfs", "1");
         in_first_process_namespace() && elsewhere.iter().all(|mount| mount.part != part)
     }
 
