@@ -8,7 +8,7 @@ use serde_json::Value;
 use trawl_kernel::bpf::{program, test_run};
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{is_loaded, nothing_attached, run, tshark, xdp_on};
-use trawl_tests::xdp::{all_gone, succeeds};
+use trawl_tests::xdp::all_gone;
 use trawl_tests::{Capture, Lab, frames, programs, trawl, wait_until};
 
 const PASS: u8 = 2;
@@ -24,7 +24,12 @@ struct Chained(Lab);
 
 impl Chained {
     fn open() -> Option<Self> {
-        Lab::open().map(Self)
+        Lab::open().map(Self::of)
+    }
+
+    fn of(lab: Lab) -> Self {
+        programs::object_file(&lab, "steps");
+        Self(lab)
     }
 
     /// Tappable programs never go behind a dispatcher, so that this is the same on all kernels.
@@ -44,7 +49,6 @@ impl Chained {
 
     fn try_load(&self, number: u32, arguments: &[&str]) -> std::process::Output {
         let file = self.0.file("steps.o");
-        fs::write(&file, programs::object("steps")).expect("the object is written");
         let name = format!("step_{number}");
         let place = self.0.receiver();
         let fixed = ["xdp", "load", &place, &file, "--prog", &name, "--tappable"];
@@ -138,25 +142,10 @@ fn the_order_is_by_priority_and_the_verdict_leads_on() {
 #[test]
 fn many_commands_come_and_go_at_once() {
     let Some(lab) = Chained::open() else { return };
-    let (place, file) = (lab.0.receiver(), programs::object_file(&lab.0, "steps"));
-    let load = |number: u32| {
-        let name = format!("step_{number}");
-        let load = [
-            "xdp",
-            "load",
-            &place,
-            &file,
-            "--prog",
-            &name,
-            "--tappable",
-            "--json",
-        ];
-        let loaded: Value = serde_json::from_str(&succeeds(&load)).expect("JSON");
-        loaded["id"].as_u64().expect("a number")
-    };
+    let lab = &lab;
     for _ in 0..3 {
         let ids: Vec<u64> = std::thread::scope(|scope| {
-            let load = |number| scope.spawn(move || load(number));
+            let load = |number| scope.spawn(move || lab.load(number, &[]));
             let all = [1, 2, 3, 1, 2, 3, 1, 2].map(load);
             all.map(|one| one.join().expect("it is loaded")).into()
         });

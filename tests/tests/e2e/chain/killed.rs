@@ -138,7 +138,7 @@ fn check(before: &[u8], load: Option<&[&'static str]>, unload: Option<u8>, after
         return;
     }
     // What others have pinned is looked through too, and would make the calls more or fewer.
-    let Some(lab) = Lab::alone().map(Chained) else {
+    let Some(lab) = Lab::alone().map(Chained::of) else {
         return;
     };
     let change = Change {
