@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-quick test-vm bench fmt lint lock format clippy man clean
+.PHONY: help build demo test test-quick test-vm test-vm-all bench fmt lint lock format clippy man clean
 
 # Rustup puts cargo where a root shell does not always look.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -25,7 +25,11 @@ test: ## Run every test, some of them also in a virtual machine; the last line c
 	@scripts/mount-bpffs
 	@scripts/test
 
-test-vm: ## Run all end-to-end tests in a virtual machine, under another kernel
+test-vm: ## Run the tests that need another kernel, in a virtual machine
+	@scripts/install build test vm
+	@scripts/test --vm
+
+test-vm-all: ## Run all end-to-end tests in a virtual machine, under another kernel
 	@scripts/install build test vm
 	@scripts/test --vm --all
 
