@@ -193,7 +193,7 @@ int trawl_route(struct xdp_md *context)
 		why = ROUTE_NO_ROOM;
 	} else if (why == NONE) {
 		action = XDP_REDIRECT;
-		why = fib.family == AF_INET ? ROUTE_FORWARDED_IPV4 : ROUTE_FORWARDED_IPV6;
+		why = frame.type == bpf_htons(ETH_P_IP) ? ROUTE_FORWARDED_IPV4 : ROUTE_FORWARDED_IPV6;
 	}
 	count(why, frame.length);
 	return action;

@@ -196,7 +196,8 @@ static __always_inline bool rewrite(struct xdp_md *context, const struct frame *
 	if (frame->leaving.inner)
 		type = put_tag(type, frame->leaving.inner);
 	*type = frame->type;
-	if (fib->family == AF_INET) {
+	/* By what the frame is: a next hop of the other family makes that the answer's. */
+	if (frame->type == bpf_htons(ETH_P_IP)) {
 		ip = (void *)(type + 1);
 		if ((void *)(ip + 1) > end)
 			return false;

@@ -189,3 +189,55 @@ fn flows_are_spread_over_two_hops_ipv6() {
     let to = Ipv6Addr::new(0x2001, 0xdb8, 0x20, 0, 0, 0, 0, 1);
     over_two_hops(to.into(), [hop(0x71), hop(0x72)]);
 }
+
+/// RFC 5549: there need be no IPv4 addresses between two routers.
+#[test]
+fn ipv4_goes_on_by_way_of_an_ipv6_next_hop() {
+    let Some(lab) = LineLab::open() else { return };
+    let line = &lab.line;
+    let (left, right) = (place(&line.left), place(&line.right));
+    ip(&line.left, "link set right arp on");
+    let neighbour = format!("fe80::71 lladdr {} dev right nud permanent", text(HOPS[0]));
+    ip(&line.left, &format!("neighbour replace {neighbour}"));
+    let to = Ipv4Addr::new(198, 51, 100, 30);
+    ip(
+        &line.left,
+        &format!("route add {to} via inet6 fe80::71 dev right"),
+    );
+    done(&["route", "load", &left, &right]);
+    let sent: Vec<Vec<u8>> = (0..20)
+        .map(|flow| udp(line, to.into(), (FIRST_PORT + flow, 9)))
+        .collect();
+    let expected = sent.iter().map(|frame| {
+        let mut out = frame.clone();
+        out[..6].copy_from_slice(&HOPS[0]);
+        out[6..12].copy_from_slice(&line.right.mac);
+        out[22] -= 1;
+        // One less in the upper half of a word makes its checksum one more there: it does not wrap in these.
+        assert!(out[24] < 0xfe, "a checksum that wraps");
+        out[24] += 1;
+        out
+    });
+    let mut expected: Vec<Vec<u8>> = expected.collect();
+    let (file, count) = (lab.file("file.pcapng"), sent.len().to_string());
+    let b = place(&line.b);
+    let what = [
+        "-i", &b, "--tap", "packet", "-Q", "in", "-c", &count, "-w", &file,
+    ];
+    let capture = Capture::start(&lab, &what);
+    lab.send_packets(&sent);
+    capture.wait().summary_of_success();
+    let contents = Contents::read(&file);
+    let mut arrived = contents.frames();
+    arrived.sort();
+    expected.sort();
+    assert_eq!(arrived, expected);
+    let counts = Counts::of_port(&left);
+    assert_eq!(
+        counts.outcome("forwarded, IPv4") + counts.outcome(REFRESH),
+        sent.len() as u64,
+        "{counts:?}"
+    );
+    done(&["route", "unload", &left, &right]);
+    nothing_attached(&line.left);
+}
