@@ -166,8 +166,16 @@ impl Bundled {
         let mut source = match self {
             Self::Verdict(_) => self.verdict_source(extras)?,
             Self::Redirect(target) => {
-                let whole_only = target.sends_whole_only(site, wish)?;
-                self.redirect_source(target, extras, site, whole_only)?
+                let whole_only = target.sends_whole_only(site, wish, extras.priority)?;
+                let mut source = self.redirect_source(target, extras, site, whole_only)?;
+                if target.makes_copies(site)?
+                    && extras.priority.is_none()
+                    && is_in_stack(site, wish)?
+                {
+                    // Then the kernel puts each packet into one buffer, which it can copy.
+                    source.set_linear();
+                }
+                source
             }
         };
         if wish.mode == Some(XdpMode::Offload) {
@@ -185,7 +193,7 @@ impl Bundled {
         };
         let mut told = [notices, ready.told()].concat();
         if let Self::Redirect(target) = self {
-            told.extend(target.caveats(site, standing.mode())?);
+            told.extend(target.caveats(site, standing.mode(), extras.priority)?);
         }
         ready.keep();
         Ok(Loaded { standing, told })
@@ -306,36 +314,73 @@ impl Target {
         names.into_iter().map(|name| site.beside(name)).collect()
     }
 
-    /// Whether packets of several buffers would be lost: natively, since in skb mode the stack sends them. Of several
-    /// targets the kernel leaves out by itself those that cannot.
-    fn sends_whole_only(&self, site: &Site, wish: &Wish) -> Result<bool> {
-        let able = xdp_abilities(site.namespace(), site.index())?;
-        if wish.mode == Some(XdpMode::Skb) || able.is_some_and(|able| !able.native()) {
-            return Ok(false);
+    /// The interfaces that a packet may leave by which came in by this one.
+    fn others(&self, site: &Site) -> Result<Vec<Site>> {
+        let mut targets = self.interfaces(site)?;
+        if let Self::All {
+            exclude_ingress: true,
+            ..
+        } = self
+        {
+            targets.retain(|one| one.index() != site.index());
         }
-        let targets = self.interfaces(site)?;
-        match self {
-            Self::All { .. } => Ok(able.is_none()),
-            _ => Ok(!ready::all_send_several_buffers(&targets)?),
+        Ok(targets)
+    }
+
+    fn makes_copies(&self, site: &Site) -> Result<bool> {
+        Ok(self.others(site)?.len() > 1)
+    }
+
+    /// Whether packets of several buffers would be lost. No kernel copies them for XDP, and newer ones then send none
+    /// at all. Natively it takes a driver that sends them; in skb mode the stack does.
+    fn sends_whole_only(&self, site: &Site, wish: &Wish, priority: Option<u32>) -> Result<bool> {
+        let copies = self.makes_copies(site)?;
+        if is_in_stack(site, wish)? {
+            // In a chain, it is the chain's to say whether there are such packets.
+            return Ok(copies && priority.is_some());
         }
+        Ok(copies || !ready::all_send_several_buffers(&self.others(site)?)?)
     }
 
     /// What a person may not expect of the kernel that this runs under.
-    fn caveats(&self, site: &Site, mode: Option<XdpMode>) -> Result<Vec<String>> {
+    fn caveats(
+        &self,
+        site: &Site,
+        mode: Option<XdpMode>,
+        priority: Option<u32>,
+    ) -> Result<Vec<String>> {
         let mut caveats = Vec::new();
         let mtu = site.link()?.mtu;
         let wish = Wish {
             mode,
             ..Wish::default()
         };
-        if mtu > ONE_BUFFER && self.sends_whole_only(site, &wish)? {
+        if mtu > ONE_BUFFER && self.sends_whole_only(site, &wish, priority)? {
             let why = match xdp_abilities(site.namespace(), site.index())? {
                 None => "Linux before 6.3 sends none on",
+                Some(_) if self.makes_copies(site)? => "the kernel makes no copies of them",
                 Some(_) => "the target's driver sends none on",
             };
+            let instead = match priority {
+                Some(_) => "--mode skb without --prio does",
+                None => "--mode skb does",
+            };
             caveats.push(format!(
-                "packets of several buffers, which an MTU of {mtu} allows, are dropped: {why}; --mode skb does"
+                "packets of several buffers, which an MTU of {mtu} allows, are dropped: {why}; {instead}"
             ));
+        }
+        for target in self.others(site)? {
+            if !target.link()?.is_up() {
+                let others = match mode == Some(XdpMode::Skb) && self.makes_copies(site)? {
+                    // The kernel gives up at the first that it cannot send to.
+                    true => ", and in skb mode the others may not get it either",
+                    false => "",
+                };
+                caveats.push(format!(
+                    "{} is down: what is sent there is lost until it is up{others}",
+                    target.label()
+                ));
+            }
         }
         if let Self::Cpus { then, .. } = self
             && *then != Then::Pass
@@ -358,6 +403,12 @@ impl Target {
             }
         }
     }
+}
+
+/// Whether the program is to run behind the driver, where it is not the driver that sends.
+fn is_in_stack(site: &Site, wish: &Wish) -> Result<bool> {
+    let able = xdp_abilities(site.namespace(), site.index())?;
+    Ok(wish.mode == Some(XdpMode::Skb) || able.is_some_and(|able| !able.native()))
 }
 
 fn far_function(then: &Then) -> &'static str {

@@ -179,6 +179,55 @@ fn jumbo_frames_are_redirected_whole_skb() {
     jumbo_frames("skb");
 }
 
+/// The kernel copies no packets of several buffers. In skb mode there are none, as the program takes none; natively they
+/// are dropped and counted, unless there is nothing to copy.
+fn jumbo_frames_to_several(mode: &str, targets: &str, more: &[&str], arrives: bool) {
+    let options = LineOptions {
+        mtu: 9000,
+        ..LineOptions::default()
+    };
+    let Some(lab) = LineLab::with(&options) else {
+        return;
+    };
+    let from = place(&lab.line.left);
+    let load = [
+        "xdp", "load", &from, "redirect", "--mode", mode, "--to", targets,
+    ];
+    let said = done(&[&load[..], more].concat());
+    assert_eq!(said.contains("are dropped"), !arrives, "{said}");
+    let sent = vec![frames::patterned(9014), frames::udp(&[7; 8000])];
+    if arrives {
+        arrive(&lab, &lab.line.b, &sent, 2, || lab.send_packets(&sent));
+    } else {
+        lab.send_packets(&sent);
+    }
+    let counts = Counts::wait(|| Counts::of(&from), 2);
+    let dropped = "dropped, in several buffers, which are not sent on";
+    let lost = if arrives { 0 } else { 2 };
+    assert_eq!(counts.outcome(dropped), lost, "{counts:?}");
+    // What is in one piece gets there in any case.
+    let short = vec![frames::patterned(1500)];
+    arrive(&lab, &lab.line.b, &short, 1, || lab.send_packets(&short));
+    done(&["xdp", "unload", &from]);
+}
+
+#[test]
+fn jumbo_frames_to_several_native() {
+    jumbo_frames_to_several("native", "left,right", &[], false);
+}
+
+#[test]
+fn jumbo_frames_to_the_only_one_left_native() {
+    let arrives = probe::kernel_is_at_least(6, 3);
+    let exclude = ["--exclude-ingress"];
+    jumbo_frames_to_several("native", "left,right", &exclude, arrives);
+}
+
+#[test]
+fn jumbo_frames_to_several_skb() {
+    jumbo_frames_to_several("skb", "left,right", &[], true);
+}
+
 fn to_several(mode: &str, exclude: bool) {
     let Some(lab) = LineLab::open() else { return };
     let from = place(&lab.line.left);
@@ -413,6 +462,32 @@ fn a_target_whose_other_end_is_down_is_told_with_what_helps() {
     done(&["xdp", "load", &left, "redirect", "--to", "right"]);
     done(&["xdp", "unload", &left]);
     assert_eq!(features(&lab), before);
+}
+
+#[test]
+fn a_target_that_is_down_is_told() {
+    let Some(lab) = LineLab::open() else { return };
+    let (left, right) = (place(&lab.line.left), &lab.line.right);
+    let turn = |state| run("ip", &["-n", &right.name, "link", "set", "right", state]);
+    let load = ["xdp", "load", &left, "redirect", "--replace", "--mode"];
+    turn("down");
+    for (mode, targets, others) in [
+        ("native", "right", false),
+        ("native", "left,right", false),
+        ("skb", "right", false),
+        ("skb", "left,right", true),
+    ] {
+        let said = done(&[&load[..], &[mode, "--to", targets]].concat());
+        let told = format!("{} is down", place(right));
+        assert!(said.contains(&told), "{mode} {targets}: {said}");
+        assert_eq!(said.contains("the others"), others, "{said}");
+        done(&["xdp", "unload", &left]);
+    }
+    turn("up");
+    let said = done(&[&load[..], &["skb", "--to", "right"]].concat());
+    assert!(!said.contains("is down"), "{said}");
+    done(&["xdp", "unload", &left]);
+    nothing_attached(&lab.line.left);
 }
 
 /// Killed when it has made the other interfaces ready and waits for its turn to attach.
