@@ -59,7 +59,7 @@ struct Load {
     /// Let captures look in at entry and exit (`trawl capture --tap hook`) where the kernel takes no tracing programs
     #[arg(long)]
     tappable: bool,
-    /// Network namespace of the interfaces: a name, a path or a process id
+    /// Network namespace of interfaces that name none: a name, a path or a process id
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
     /// Say what was done as JSON

@@ -22,7 +22,7 @@ pub struct Args {
     /// Interface to capture on, NAME or NAMESPACE:NAME; may be given several times
     #[arg(short = 'i', long = "interface", value_name = "IF", required = true)]
     pub(super) interfaces: Vec<String>,
-    /// Network namespace of the interfaces that name none: a name, a path or a process id
+    /// Network namespace of interfaces that name none: a name, a path or a process id
     #[arg(long, value_name = "NAME")]
     pub(super) netns: Option<String>,
     /// Where to see the packets

@@ -44,7 +44,7 @@ pub struct Args {
     /// Put hooks into the program for captures, at its entry and its exits (trawl capture --tap hook)
     #[arg(long)]
     tappable: bool,
-    /// Network namespace of the interface: a name, a path or a process id
+    /// Network namespace of an interface that names none: a name, a path or a process id
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
     /// Say what was done as JSON

@@ -19,7 +19,7 @@ pub struct Args {
     /// These interfaces, NAME or NAMESPACE:NAME [default: all that have a bundled program]
     #[arg(value_name = "IF")]
     interfaces: Vec<String>,
-    /// Network namespace of the interfaces: a name, a path or a process id
+    /// Network namespace of interfaces that name none: a name, a path or a process id
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
     #[command(flatten)]

@@ -21,7 +21,7 @@ pub struct Args {
     /// All programs, whoever loaded them
     #[arg(long, conflicts_with = "id")]
     all: bool,
-    /// Network namespace of the interface: a name, a path or a process id
+    /// Network namespace of an interface that names none: a name, a path or a process id
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
     /// Say what was done as JSON
