@@ -127,7 +127,7 @@ pub fn fit(
         edits.push((*name, edit(prepared, name, &program, &plan, is_tried)?));
     }
     if let Some(entry) = &maps.entry {
-        let keep = keep(prepared, main, &original)?;
+        let keep = keep(prepared, main, &original, &plan)?;
         let body = rewrite(main, &original, &plan, keep)?;
         fitted.twin = Some(prepared.twin(main, &body)?);
         plan.entry = Some(Entry {
@@ -180,7 +180,12 @@ fn throws(program: &Program) -> bool {
 }
 
 /// The verifier's opinion of the program as it is comes first: what it says later is about the hooks.
-fn keep(prepared: &Prepared<'_>, name: &str, program: &Program) -> Result<Keep, Problem> {
+fn keep(
+    prepared: &Prepared<'_>,
+    name: &str,
+    program: &Program,
+    plan: &Plan,
+) -> Result<Keep, Problem> {
     let depths = match program.calls_modules() {
         // Only libbpf can load such a program.
         true => None,
@@ -191,9 +196,20 @@ fn keep(prepared: &Prepared<'_>, name: &str, program: &Program) -> Result<Keep, 
     if let Some(register) = program.free_registers().first() {
         return Ok(Keep::Register(*register));
     }
-    let depth = depths.and_then(|all| all.first().copied());
-    Keep::below(depth.unwrap_or(STACK_SIZE))
-        .map_err(|refusal| Problem::Refused(name.to_owned(), refusal))
+    let seen = program.stack_in_sight();
+    // The verifier leaves out the places of registers that it finds need not be saved around a quick call.
+    let told = depths.and_then(|all| all.first().copied());
+    let deepest = told.unwrap_or(seen).max(seen).min(STACK_SIZE);
+    Keep::below(deepest).or_else(|refusal| {
+        // And it counts what it puts in by itself, below all, for bpf_loop and may_goto.
+        let keep = Keep::below(seen).ok();
+        let keep = keep.filter(|keep| {
+            let edited = rewrite(name, program, plan, *keep);
+            let twin = edited.and_then(|edited| Ok(prepared.twin(name, &edited)?));
+            twin.is_ok_and(|twin| twin.is_taken())
+        });
+        keep.ok_or_else(|| Problem::Refused(name.to_owned(), refusal))
+    })
 }
 
 /// A program as planned, which the verifier takes if it `is_tried`.
@@ -211,7 +227,8 @@ fn edit(
             return Ok(edited);
         }
     }
-    let edited = rewrite(name, program, plan, keep(prepared, name, program)?)?;
+    let keep = keep(prepared, name, program, plan)?;
+    let edited = rewrite(name, program, plan, keep)?;
     if is_tried {
         let verified = prepared.twin(name, &edited)?.verify();
         verified.map_err(|failure| Problem::Unfit(name.to_owned(), failure))?;
