@@ -49,13 +49,27 @@ pub fn condense(log: &str) -> Option<Refusal> {
     })
 }
 
-/// One message stands behind the instruction that it is about, in the same line.
+/// Behind a jump the kernel does not always begin a new line: a message may stand in that of the instruction.
 fn apart(line: &str) -> impl Iterator<Item = &str> {
-    let at = line.find("infinite loop detected").unwrap_or(0);
-    let (instruction, message) = line.split_at(at);
+    let at = end_of_jump(line).unwrap_or(line.len());
+    let (instruction, rest) = line.split_at(at);
+    // Registers are listed behind a semicolon.
+    let (instruction, message) = match rest.trim_start().starts_with(';') {
+        true => (line, ""),
+        false => (instruction, rest.trim()),
+    };
     [instruction, message]
         .into_iter()
         .filter(|part| !part.is_empty())
+}
+
+/// Where the jump ends that is an instruction's last part: `12: (55) if r1 != 0x3 goto pc-5`
+fn end_of_jump(line: &str) -> Option<usize> {
+    const TARGET: &str = "goto pc";
+    let at = is_instruction(line).then(|| line.find(TARGET))?? + TARGET.len();
+    let rest = line[at..].strip_prefix(['+', '-'])?;
+    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+    Some(at + 1 + digits)
 }
 
 /// `; int x = data[4]; @ prog.c:12` in newer kernels, without the place in older ones.
@@ -170,6 +184,26 @@ mod tests {
         assert_eq!(
             condense(log).unwrap().to_string(),
             "infinite loop detected at insn 2, at loop.c:4 'i++;', instruction 6: (55) if r1 != 0x3b9aca00 goto pc-5"
+        );
+    }
+
+    #[test]
+    fn what_stands_behind_a_jump_is_told() {
+        let log = "; if (s == 5) @ huge.bpf.c:4\n\
+                   29264: (18) r3 = 0x1234572b4          ; R3=0x1234572b4\n\
+                   29266: (1d) if r0 == r3 goto pc+1252 BPF program is too large. Processed 1000001 insn\n\
+                   processed 1000001 insns (limit 1000000) max_states_per_insn 34\n";
+        assert_eq!(
+            condense(log).unwrap().to_string(),
+            "BPF program is too large. Processed 1000001 insn, at huge.bpf.c:4 'if (s == 5)', \
+             instruction 29266: (1d) if r0 == r3 goto pc+1252"
+        );
+        let log = "2: (15) if r0 == 0x0 goto pc+1          ; R0=scalar()\n\
+                   3: (71) r0 = *(u8 *)(r0 +0)\n\
+                   R0 invalid mem access 'scalar'\n";
+        assert_eq!(
+            condense(log).unwrap().to_string(),
+            "R0 invalid mem access 'scalar', instruction 3: (71) r0 = *(u8 *)(r0 +0)"
         );
     }
 
