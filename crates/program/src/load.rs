@@ -102,15 +102,17 @@ impl Source {
     pub fn programs(&self) -> Vec<ProgramEntry> {
         let all = self.object.programs();
         let is_xdp = |one: &ProgramEntry| {
-            let runs_elsewhere =
-                one.section.ends_with("/devmap") || one.section.ends_with("/cpumap");
-            (one.kind == program::XDP && !runs_elsewhere)
-                || (one.kind == 0 && one.section.trim_start_matches('?').starts_with("xdp"))
+            let is_named_so = one.section.trim_start_matches('?').starts_with("xdp");
+            one.kind == program::XDP || (one.kind == 0 && is_named_so)
         };
+        let says_nothing = |one: &ProgramEntry| one.kind == 0;
+        let mut all = self.object.programs();
+        all.retain(|one| one.fed_by().is_none());
         match all.iter().any(is_xdp) {
-            true => all.into_iter().filter(is_xdp).collect(),
-            false => all.into_iter().filter(|one| one.kind == 0).collect(),
+            true => all.retain(is_xdp),
+            false => all.retain(says_nothing),
         }
+        all
     }
 
     /// Which program: by the name of its function or, if only one has it, of its section. Without a name there must

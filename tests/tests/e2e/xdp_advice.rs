@@ -139,6 +139,9 @@ fn maps_that_differ_from_the_pinned_ones() {
     );
     fails(&load, 1, &[&pin, "is no map"]);
     std::fs::remove_file(&pin).expect("a pin");
+    std::fs::create_dir(&pin).expect("the BPF file system");
+    fails(&load, 1, &[&pin, "is a directory", "rmdir"]);
+    std::fs::remove_dir(&pin).expect("empty");
     for directory in [directory.as_str(), &format!("{first}/deep"), &first] {
         std::fs::remove_dir(directory).expect("empty");
     }

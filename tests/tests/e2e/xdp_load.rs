@@ -127,6 +127,8 @@ fn one_of_several_programs_is_chosen_by_name() {
     succeeds(&["xdp", "load", &place, &old]);
     assert_eq!(programs_on(&place)[0]["name"], "old_section");
     succeeds(&["xdp", "unload", &place]);
+    let elsewhere = ["xdp", "load", &place, &old, "--prog", "on_the_way_out"];
+    fails(&elsewhere, 1, &["a map of interfaces", "old_section"]);
     all_gone(&lab, &[], &[]);
 }
 

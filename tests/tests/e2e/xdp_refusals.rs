@@ -48,6 +48,8 @@ fn files_that_are_no_objects() {
     let order = 3 - several[5];
     let words = ["-endian machines, and this one is", "clang"];
     refused(&written("turned.o", &with(5, order)), &words);
+    let stripped = without_symbols(several);
+    refused(&written("stripped.o", &stripped), &["strip", "clang"]);
     refused("/bin/true", &["not one for BPF", "clang"]);
     refused(
         &object_file(&lab, "no_xdp"),
@@ -58,6 +60,24 @@ fn files_that_are_no_objects() {
         &["its maps in the old way", "SEC(\".maps\")"],
     );
     all_gone(&lab, &[], &[]);
+}
+
+/// The object without its table of symbols, as `llvm-strip` leaves it: its section header says that nothing is there.
+fn without_symbols(object: &[u8]) -> Vec<u8> {
+    const SYMBOLS: [u8; 4] = 2u32.to_ne_bytes();
+    let mut bytes = object.to_vec();
+    let number = |at: usize, length: usize| {
+        let digits = object[at..at + length].iter().rev();
+        digits.fold(0, |number, byte| number << 8 | usize::from(*byte))
+    };
+    // Where the section headers are, the size of each, and how many there are.
+    let (headers, size, count) = (number(40, 8), number(58, 2), number(60, 2));
+    for header in (0..count).map(|index| headers + index * size) {
+        if bytes[header + 4..header + 8] == SYMBOLS {
+            bytes[header + 4..header + 8].fill(0);
+        }
+    }
+    bytes
 }
 
 #[test]

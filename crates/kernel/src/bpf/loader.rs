@@ -47,6 +47,17 @@ pub struct ProgramEntry {
     pub is_automatic: bool,
 }
 
+impl ProgramEntry {
+    /// The kind of map that sends packets to it, where an interface does not: its section's name ends with that, and
+    /// began so in libbpf's first versions (`xdp_devmap/egress`).
+    pub fn fed_by(&self) -> Option<&'static str> {
+        ["devmap", "cpumap"].into_iter().find(|map| {
+            self.section.ends_with(&format!("/{map}"))
+                || self.section.starts_with(&format!("xdp_{map}/"))
+        })
+    }
+}
+
 /// A map as it stands in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapEntry {

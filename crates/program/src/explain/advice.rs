@@ -203,7 +203,8 @@ mod tests {
         assert!(advice("R3 !read_ok").contains("set it first"));
         assert!(advice("R0 invalid mem access 'map_value_or_null'").contains("NULL"));
         assert!(advice("R6 invalid mem access 'scalar'").contains("ctx->data"));
-        let sum = "math between map_value pointer and register with unbounded min value is not allowed";
+        let sum =
+            "math between map_value pointer and register with unbounded min value is not allowed";
         assert!(advice(sum).contains("n &= MASK"));
         assert!(advice("unknown func bpf_nothing#999").contains("no such function"));
         let bound = "metadata kfuncs require device-bound program";

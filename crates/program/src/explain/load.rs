@@ -11,8 +11,11 @@ use trawl_kernel::{Error, bpffs};
 
 use super::{advice, verifier};
 
-/// Before the path of a pin, in libbpf's words.
-const PINNED_OTHERWISE: &str = "couldn't reuse pinned map at '";
+/// Before the path of a pin that is of no use, in libbpf's words.
+const PINNED_OTHERWISE: [&str; 2] = [
+    "couldn't reuse pinned map at '",
+    "couldn't retrieve pinned map '",
+];
 
 /// What makes an object file of a source.
 const COMPILE: &str = "compile it for BPF: clang -O2 -g -target bpf -c prog.c -o prog.o";
@@ -69,6 +72,13 @@ pub fn cannot_open(label: &str, failure: &LoadFailure) -> Error {
         .mend(
             "write them as struct { __uint(type, …); … } NAME SEC(\".maps\"), and compile with -g",
         ),
+        Some(says) if says.contains("stripped object file") => Error::failed(
+            what,
+            "its symbols were taken out (strip), and by them its programs and maps are found",
+        )
+        .mend(format!(
+            "llvm-strip -g takes out no more than can be spared; or {COMPILE}"
+        )),
         // Of a file that is cut off, libbpf misses what stands at its end.
         Some(says) if says.starts_with("elf: ") => Error::failed(
             what,
@@ -106,14 +116,14 @@ pub fn no_program(what: &str, programs: &[ProgramEntry]) -> Error {
 /// A program of the file cannot be attached to an interface.
 pub fn elsewhere(what: &str, program: &ProgramEntry) -> Error {
     let ProgramEntry { name, section, .. } = program;
-    let why = match section.rsplit_once('/') {
-        Some((_, "devmap")) => format!(
-            "{name} (section {section}) runs where a map of interfaces sends packets, not on an interface by itself"
-        ),
-        Some((_, "cpumap")) => format!(
+    let why = match program.fed_by() {
+        Some("cpumap") => format!(
             "{name} (section {section}) runs where a map of CPUs sends packets, not on an interface by itself"
         ),
-        _ => format!("{name} (section {section}) is not an XDP program"),
+        Some(_) => format!(
+            "{name} (section {section}) runs where a map of interfaces sends packets, not on an interface by itself"
+        ),
+        None => format!("{name} (section {section}) is not an XDP program"),
     };
     Error::failed(what, why)
 }
@@ -145,7 +155,10 @@ pub fn cannot_load(label: &str, program: &str, failure: &LoadFailure) -> Error {
 }
 
 fn says_libbpf(what: String, says: &str) -> Error {
-    if let Some((_, path)) = says.split_once(PINNED_OTHERWISE)
+    let mut pins = PINNED_OTHERWISE
+        .iter()
+        .filter_map(|words| says.split_once(words));
+    if let Some((_, path)) = pins.next()
         && let Some((path, _)) = path.split_once('\'')
     {
         return pinned_otherwise(what, Path::new(path));
@@ -159,22 +172,30 @@ fn pinned_otherwise(what: String, path: &Path) -> Error {
     let there = bpffs::open_map(path).and_then(|fd| {
         info::map(fd.as_fd()).map_err(|e| Error::os("cannot look at what is pinned there", e))
     });
+    let is_directory = path.is_dir();
     let path = bpffs::usual_path(path);
     let path = path.display();
-    let why = match there {
-        Ok(about) => format!(
-            "the map that is pinned at {path} differs from the file's: its type is {}, with {} entries, keys of {} and \
-             values of {} bytes, flags {:#x}",
-            info::map_kind_name(about.kind),
-            about.max_entries,
-            about.key_size,
-            about.value_size,
-            about.flags
+    let (why, remove) = match there {
+        Ok(about) => (
+            format!(
+                "the map that is pinned at {path} differs from the file's: its type is {}, with {} entries, keys of {} and \
+                 values of {} bytes, flags {:#x}",
+                info::map_kind_name(about.kind),
+                about.max_entries,
+                about.key_size,
+                about.value_size,
+                about.flags
+            ),
+            "rm",
         ),
-        Err(_) => format!("what is pinned at {path} is no map"),
+        Err(_) if is_directory => (
+            format!("a map is to be pinned at {path}, and that is a directory"),
+            "rmdir",
+        ),
+        Err(_) => (format!("what is pinned at {path} is no map"), "rm"),
     };
     Error::failed(what, why).mend(format!(
-        "name another directory, or, if nobody needs it any more, rm {path}"
+        "name another directory, or, if nobody needs it any more, {remove} {path}"
     ))
 }
 
