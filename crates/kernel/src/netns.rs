@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::panic;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use rustix::fs::{FlockOperation, flock, fstatfs};
@@ -20,10 +20,11 @@ use rustix::mount::{
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 use crate::error::{Error, Result};
-use crate::mounts;
 
+mod look;
 mod mark;
 
+pub use look::Look;
 pub use mark::{Mark, cookie};
 
 /// Where iproute2 keeps named namespaces; /var/run is a link to /run wherever systemd runs.
@@ -38,6 +39,8 @@ pub struct Namespace {
     name: Option<String>,
     label: String,
     identity: (u64, u64),
+    /// Stays the same, and takes entering the namespace to be asked for.
+    cookie: Arc<OnceLock<u64>>,
 }
 
 impl Namespace {
@@ -80,7 +83,7 @@ impl Namespace {
 
     /// Any file that stands for a network namespace, such as /proc/PID/ns/net.
     pub fn from_path(path: &Path) -> Result<Self> {
-        let what = || format!("cannot open the namespace {}", path.display());
+        let what = || cannot_open(path);
         let file = File::open(path).map_err(|e| Error::os(what(), e))?;
         let kind = fstatfs(&file).map_err(|e| Error::os(what(), e.into()))?;
         if u64::try_from(kind.f_type).ok() != Some(NSFS_MAGIC) {
@@ -106,26 +109,39 @@ impl Namespace {
                 "it is a namespace, but not one of networks",
             ));
         }
-        let meta = file.metadata().map_err(|e| Error::os(what(), e))?;
+        Self::held(file, path)
+    }
+
+    /// As [`Namespace::from_path`], where /proc says that it is one.
+    fn in_proc(path: &Path) -> Result<Self> {
+        let file = File::open(path).map_err(|e| Error::os(cannot_open(path), e))?;
+        Self::held(file, path)
+    }
+
+    fn held(file: File, path: &Path) -> Result<Self> {
+        let meta = file.metadata();
+        let meta = meta.map_err(|e| Error::os(cannot_open(path), e))?;
         Ok(Self {
             file: Arc::new(file),
             name: None,
             label: path.display().to_string(),
             identity: (meta.dev(), meta.ino()),
+            cookie: Arc::default(),
         })
     }
 
     /// The namespace a process lives in.
     pub fn of_pid(pid: u32) -> Result<Self> {
-        let path = PathBuf::from(format!("/proc/{pid}/ns/net"));
-        if !Path::new(&format!("/proc/{pid}")).exists() {
-            return Err(Error::failed(
+        Self::in_proc(&PathBuf::from(format!("/proc/{pid}/ns/net"))).map_err(|error| {
+            if Path::new(&format!("/proc/{pid}")).exists() {
+                return error;
+            }
+            Error::failed(
                 format!("namespace {pid}"),
                 "there is neither a namespace of that name nor a process of that id",
             )
-            .mend("ip netns list shows the names"));
-        }
-        Self::from_path(&path)
+            .mend("ip netns list shows the names")
+        })
     }
 
     /// The one that the machine started in, where process 1 or the kernel's own threads may be asked for it.
@@ -136,7 +152,7 @@ impl Namespace {
 
     /// The one this thread is in.
     pub fn current() -> Result<Self> {
-        let mut here = Self::from_path(Path::new("/proc/thread-self/ns/net"))?;
+        let mut here = Self::in_proc(Path::new("/proc/thread-self/ns/net"))?;
         here.label = "the current namespace".to_owned();
         Ok(here)
     }
@@ -276,33 +292,13 @@ pub fn list() -> Vec<String> {
     names
 }
 
-/// The namespaces that can be found: those with a name first, then the one of the calling thread, those that are kept
-/// by a mount elsewhere and those that processes live in, each once.
-pub fn findable() -> Vec<Namespace> {
-    let named = list()
-        .into_iter()
-        .filter_map(|name| Namespace::by_name(&name).ok());
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let of_processes = processes
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter_map(|pid| Namespace::of_pid(pid).ok());
-    let mounted = mounts::of_kind("nsfs", "self")
-        .into_iter()
-        .filter(|mount| mount.part.starts_with("net:"))
-        .filter_map(|mount| Namespace::from_path(&mount.place).ok());
-    let mut found: Vec<Namespace> = Vec::new();
-    let here = Namespace::current().ok();
-    for one in named.chain(here).chain(mounted).chain(of_processes) {
-        if !found.contains(&one) {
-            found.push(one);
-        }
-    }
-    found
-}
-
 /// Where the kernel's own threads are seen, all processes are.
 fn in_first_process_namespace() -> bool {
     fs::read("/proc/2/comm").is_ok_and(|name| name == b"kthreadd\n")
+}
+
+fn cannot_open(path: &Path) -> String {
+    format!("cannot open the namespace {}", path.display())
 }
 
 fn check_name(name: &str) -> Result<()> {
@@ -434,7 +430,12 @@ mod tests {
                 .unwrap()
         );
         for expected in [&scratch.namespace, &before] {
-            assert_eq!(findable().iter().filter(|one| *one == expected).count(), 1);
+            let mut found = Vec::new();
+            Look::default().find(|one| {
+                found.push(one.clone());
+                false
+            });
+            assert_eq!(found.iter().filter(|one| *one == expected).count(), 1);
         }
         assert_eq!(Namespace::of_pid(std::process::id()).unwrap(), before);
     }
@@ -450,14 +451,19 @@ mod tests {
         fs::write(&file, "").unwrap();
         mount_bind(Path::new(NAMED).join(&scratch.name), &file).unwrap();
         delete(&scratch.name).unwrap();
-        let is_found = findable().contains(&scratch.namespace);
+        let is_found = || {
+            Look::default()
+                .find(|one| *one == scratch.namespace)
+                .is_some()
+        };
+        let was_found = is_found();
         let there = Mark::of(Some(&scratch.namespace)).unwrap();
-        assert!(!there.is_gone(&findable()));
+        assert!(!there.is_gone(&mut Look::default()));
         unmount(&file, UnmountFlags::DETACH).unwrap();
         fs::remove_file(&file).unwrap();
-        assert!(is_found);
-        assert!(!findable().contains(&scratch.namespace));
-        assert!(there.is_gone(&findable()));
+        assert!(was_found);
+        assert!(!is_found());
+        assert!(there.is_gone(&mut Look::default()));
     }
 
     #[test]

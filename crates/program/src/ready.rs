@@ -12,9 +12,9 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use trawl_kernel::bpf::link;
 use trawl_kernel::bpf::object::{self, Plain};
-use trawl_kernel::ethtool::Ethtool;
-use trawl_kernel::netlink::{Link, Netlink, Peer, XdpMode, veth_peer, xdp_abilities};
-use trawl_kernel::netns::{self, Mark, Namespace, run_maybe_in};
+use trawl_kernel::ethtool::{Ethtool, Feature};
+use trawl_kernel::netlink::{Link, Netlink, Peer, XdpMode, veth_peer_in, xdp_abilities};
+use trawl_kernel::netns::{Look, Mark, Namespace, run_maybe_in};
 use trawl_kernel::warden::{Task, Undo, Warden};
 use trawl_kernel::{Error, Result, bpffs};
 
@@ -22,8 +22,13 @@ use crate::site::Site;
 use crate::standing::{Standing, all_changes};
 
 const GRO: &str = "rx-gro";
-const CHECKSUMS_LEFT: [&str; 2] = ["tx-checksum-ip-generic", "tx-checksum-sctp"];
-const TAGS_BESIDE: [&str; 2] = ["tx-vlan-hw-insert", "tx-vlan-stag-hw-insert"];
+/// With these the stack leaves checksums yet to be made, and tags beside the packet.
+const NOT_WHOLE: [&str; 4] = [
+    "tx-checksum-ip-generic",
+    "tx-checksum-sctp",
+    "tx-vlan-hw-insert",
+    "tx-vlan-stag-hw-insert",
+];
 const TAGS_TAKEN_OFF: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
 
 /// A feature of an interface that was switched for a program's sake.
@@ -45,37 +50,26 @@ impl Change {
             == (other.namespace, other.index, &other.feature)
     }
 
-    /// The interface, wherever it is now.
-    fn interface(&self, namespaces: &[Namespace]) -> Option<Peer> {
-        let link_in = |(namespace, index): (Mark, u32)| {
-            let place = namespace.find_in(namespaces)?;
-            let mut netlink = Netlink::inside(place).ok()?;
-            let link = netlink.find_link_by_index(index).ok()??;
-            Some(Peer {
-                link,
-                namespace: Some(place.clone()),
-            })
-        };
-        let other_end = |near: Peer| veth_peer(near.namespace.as_ref(), &near.link).ok()?;
-        let found = self.end_of.and_then(link_in).and_then(other_end);
-        found.or_else(|| link_in((self.namespace, self.index)))
+    fn is_on_the_same_as(&self, other: &Self) -> bool {
+        (self.namespace, self.index, self.end_of) == (other.namespace, other.index, other.end_of)
     }
 
-    /// What somebody has switched back that the program needs, in words.
-    fn lost(&self, namespaces: &[Namespace]) -> Option<String> {
-        let interface = self.interface(namespaces)?;
-        let ethtool = Ethtool::open(interface.namespace.as_ref(), &interface.link.name).ok()?;
-        let features = ethtool.features().ok()?;
-        let now = features.iter().find(|one| one.name == self.feature)?;
-        (now.on == self.was).then(|| {
-            format!(
-                "{} is {} again on {}, which trawl had switched for it",
-                self.feature,
-                if now.on { "on" } else { "off" },
-                label(&interface)
-            )
-        })
+    /// The interface, wherever it is now.
+    fn interface(&self, look: &mut Look) -> Option<Peer> {
+        let near = self.end_of.and_then(|known| interface_of(known, look));
+        let found =
+            near.and_then(|near| veth_peer_in(look, near.namespace.as_ref(), &near.link).ok()?);
+        found.or_else(|| interface_of((self.namespace, self.index), look))
     }
+}
+
+fn interface_of((namespace, index): (Mark, u32), look: &mut Look) -> Option<Peer> {
+    let namespace = namespace.find(look)?;
+    let link = Netlink::inside(&namespace).ok()?.find_link_by_index(index);
+    Some(Peer {
+        link: link.ok()??,
+        namespace: Some(namespace),
+    })
 }
 
 /// Switches features; they are switched back when it is dropped, unless somebody else keeps the changes.
@@ -87,6 +81,7 @@ pub struct Readiness {
     link: Option<OwnedFd>,
     /// Puts things back if trawl is killed before somebody keeps the changes.
     warden: Warden,
+    look: Look,
 }
 
 #[derive(Debug)]
@@ -109,10 +104,10 @@ impl Readiness {
     /// Frames that XDP sends out of the interface are to reach the other end.
     pub fn for_sending(&mut self, site: &Site) -> Result<()> {
         let link = site.link()?;
-        let peer = other_end(site, &link)?;
+        let peer = other_end(&mut self.look, site, &link)?;
         if let Some(peer) = &peer {
             let turn = Turn::take();
-            self.switch(&turn, peer, GRO, true, Some((site, &link)))?;
+            self.switch(&turn, peer, &[GRO], true, Some((site, &link)))?;
             if !takes_frames(site)? {
                 // The driver looks at its peer only when that changes, and may have looked too early.
                 set(peer, GRO, false)?;
@@ -152,7 +147,7 @@ impl Readiness {
     /// Frames that a program on the interface sends back where they came from are to reach the other end: a veth wakes
     /// that for them only if it has a program, whatever GRO says.
     pub fn for_sending_back(&mut self, site: &Site) -> Result<()> {
-        let Some(peer) = other_end(site, &site.link()?)? else {
+        let Some(peer) = other_end(&mut self.look, site, &site.link()?)? else {
             return Ok(());
         };
         // Held once more, it outlives the program that it was put there for.
@@ -181,22 +176,15 @@ impl Readiness {
     /// Packets that come in by the interface are to be whole: with their checksums and tags in them.
     pub fn for_sending_on(&mut self, site: &Site) -> Result<()> {
         let link = site.link()?;
-        if let Some(peer) = other_end(site, &link)? {
-            let turn = Turn::take();
-            for feature in CHECKSUMS_LEFT.iter().chain(&TAGS_BESIDE) {
-                self.switch(&turn, &peer, feature, false, Some((site, &link)))?;
-            }
-            return Ok(());
+        if let Some(peer) = other_end(&mut self.look, site, &link)? {
+            let end_of = Some((site, &link));
+            return self.switch(&Turn::take(), &peer, &NOT_WHOLE, false, end_of);
         }
         let own = Peer {
             link,
             namespace: site.namespace().cloned(),
         };
-        let turn = Turn::take();
-        for feature in TAGS_TAKEN_OFF {
-            self.switch(&turn, &own, feature, false, None)?;
-        }
-        Ok(())
+        self.switch(&Turn::take(), &own, &TAGS_TAKEN_OFF, false, None)
     }
 
     /// What was switched, for a person.
@@ -249,45 +237,56 @@ impl Readiness {
         set_all(&noted, true);
     }
 
-    /// A feature that the driver has not, or does not let be changed, is left as it is.
+    /// Features that the driver has not, or does not let be changed, are left as they are.
     fn switch(
         &mut self,
         _turn: &Turn,
         interface: &Peer,
-        feature: &str,
+        features: &[&str],
         on: bool,
         end_of: Option<(&Site, &Link)>,
     ) -> Result<()> {
         let ethtool = Ethtool::open(interface.namespace.as_ref(), &interface.link.name)?;
-        let features = ethtool.features()?;
-        let Some(found) = features.iter().find(|one| one.name == feature) else {
-            return Ok(());
-        };
-        let mut change = Change {
-            namespace: Mark::of(interface.namespace.as_ref())?,
-            index: interface.link.index,
-            feature: feature.to_owned(),
-            was: found.on,
-            end_of: end_of
-                .map(|(site, link)| Ok((Mark::of(site.namespace())?, link.index)))
-                .transpose()?,
-        };
-        // Whoever leaves last puts it back.
-        let shared = all_changes(None)
-            .into_iter()
-            .find(|other| other.concerns_the_same_as(&change));
-        if let Some(shared) = &shared {
-            change.was = shared.was;
-        } else if found.on == on || !found.changeable {
-            return Ok(());
+        let namespace = Mark::of(interface.namespace.as_ref())?;
+        let end_of = end_of
+            .map(|(site, link)| Ok((Mark::of(site.namespace())?, link.index)))
+            .transpose()?;
+        let others = all_changes(None);
+        let present = ethtool.features()?;
+        let by_name = |name: &&str| present.iter().find(|one| one.name == *name);
+        let mut new = Vec::new();
+        for found in features.iter().filter_map(by_name) {
+            let mut change = Change {
+                namespace,
+                index: interface.link.index,
+                feature: found.name.clone(),
+                was: found.on,
+                end_of,
+            };
+            let mut same = others
+                .iter()
+                .filter(|other| other.concerns_the_same_as(&change));
+            // Whoever leaves last puts it back.
+            match same.next() {
+                Some(shared) => change.was = shared.was,
+                None if found.on == on || !found.changeable => continue,
+                None => {}
+            }
+            new.push((change, found.on != on));
         }
-        if found.on != on {
-            let put_back = Task::Other(Box::new(PutBack(change.clone())));
-            self.warden.watch([put_back])?;
-            ethtool.set_feature(feature, on)?;
-            self.note(label(interface), on, feature);
+        let put_back = |change: &Change| Task::Other(Box::new(PutBack(change.clone())));
+        let switched = new.iter().filter(|(_, is_switched)| *is_switched);
+        let tasks: Vec<Task> = switched.map(|(change, _)| put_back(change)).collect();
+        if !tasks.is_empty() {
+            self.warden.watch(tasks)?;
         }
-        self.changes.push(change);
+        for (change, is_switched) in new {
+            if is_switched {
+                ethtool.set_feature(&change.feature, on)?;
+                self.note(label(interface), on, &change.feature);
+            }
+            self.changes.push(change);
+        }
         Ok(())
     }
 }
@@ -339,30 +338,59 @@ fn split(changes: Vec<Change>, others: &[Change]) -> (Vec<Change>, Vec<Change>) 
 /// Switches features as a program needs them, or as they were. Where the namespace or the interface is gone, there is
 /// nothing to do.
 fn set_all(changes: &[Change], as_needed: bool) {
-    if changes.is_empty() {
-        return;
-    }
-    let namespaces = netns::findable();
-    for change in changes {
-        if let Some(there) = change.interface(&namespaces) {
-            let _ = set(&there, &change.feature, change.was != as_needed);
+    for (there, changes) in by_interface(changes) {
+        let Ok(ethtool) = Ethtool::open(there.namespace.as_ref(), &there.link.name) else {
+            continue;
+        };
+        for change in changes {
+            let _ = ethtool.set_feature(&change.feature, change.was != as_needed);
         }
     }
 }
 
-/// What was made ready on other interfaces and is no more, in words.
+/// What was made ready on other interfaces, and somebody has switched back, in words.
 pub(crate) fn lost(changes: &[Change]) -> Vec<String> {
-    if changes.is_empty() {
-        return Vec::new();
+    let mut lost = Vec::new();
+    for (there, changes) in by_interface(changes) {
+        let features = Ethtool::open(there.namespace.as_ref(), &there.link.name)
+            .and_then(|ethtool| ethtool.features())
+            .unwrap_or_default();
+        for change in changes {
+            let is_lost = |one: &&Feature| one.name == change.feature && one.on == change.was;
+            let found = features.iter().find(is_lost);
+            lost.extend(found.map(|one| {
+                format!(
+                    "{} is {} again on {}, which trawl had switched for it",
+                    one.name,
+                    if one.on { "on" } else { "off" },
+                    label(&there)
+                )
+            }));
+        }
     }
-    let namespaces = netns::findable();
-    let lost = changes.iter().filter_map(|change| change.lost(&namespaces));
-    lost.collect()
+    lost
+}
+
+/// The changes of each interface that is still there.
+fn by_interface(changes: &[Change]) -> Vec<(Peer, Vec<&Change>)> {
+    let mut groups: Vec<Vec<&Change>> = Vec::new();
+    for change in changes {
+        let same = |group: &&mut Vec<&Change>| group[0].is_on_the_same_as(change);
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(change),
+            None => groups.push(vec![change]),
+        }
+    }
+    let mut look = Look::default();
+    let found = groups
+        .into_iter()
+        .filter_map(|group| Some((group[0].interface(&mut look)?, group)));
+    found.collect()
 }
 
 /// What is sent back does not arrive, as the program that was put on the other end is there no more.
 pub(crate) fn unheard(site: &Site) -> Option<String> {
-    let peer = other_end(site, &site.link().ok()?).ok()??;
+    let peer = other_end(&mut Look::default(), site, &site.link().ok()?).ok()??;
     let heard = peer.link.xdp.iter().any(|one| one.mode == XdpMode::Native);
     (!heard).then(|| {
         format!(
@@ -372,9 +400,9 @@ pub(crate) fn unheard(site: &Site) -> Option<String> {
     })
 }
 
-fn other_end(site: &Site, link: &Link) -> Result<Option<Peer>> {
+fn other_end(look: &mut Look, site: &Site, link: &Link) -> Result<Option<Peer>> {
     match link.kind.as_deref() {
-        Some("veth") => veth_peer(site.namespace(), link),
+        Some("veth") => veth_peer_in(look, site.namespace(), link),
         _ => Ok(None),
     }
 }

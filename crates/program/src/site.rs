@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use trawl_kernel::netlink::{Link, Netlink};
-use trawl_kernel::netns::{Mark, Namespace};
+use trawl_kernel::netns::{Look, Mark, Namespace};
 use trawl_kernel::{Error, Result, bpffs};
 
 /// Trawl's own directory in the BPF file system.
@@ -64,7 +64,7 @@ impl Site {
         let mark = namespace_of(path)?;
         let namespace = match Mark::of(None) {
             Ok(here) if here == mark => None,
-            _ => Some(mark.find()?),
+            _ => Some(mark.find(&mut Look::default())?),
         };
         let mut netlink = Netlink::open(namespace.as_ref()).ok()?;
         let link = netlink.find_link_by_index(index.parse().ok()?).ok()??;

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use trawl_kernel::bpf::{info, link, program};
 use trawl_kernel::errno::EPERM;
 use trawl_kernel::netlink::{Netlink, XdpAttachment, XdpExpected, XdpMode};
-use trawl_kernel::{Error, Result, bpffs, events, netns};
+use trawl_kernel::netns::Look;
+use trawl_kernel::{Error, Result, bpffs, events};
 
 use crate::chain::{self, Seat};
 use crate::dispatcher::Dispatcher;
@@ -463,8 +464,9 @@ pub(crate) fn sweep(lock: &Lock, site: &Site) -> Result<()> {
 
 /// Of all interfaces that no other command is working on.
 pub(crate) fn sweep_everywhere() {
-    let mut namespaces = None;
-    for directory in site::all_directories() {
+    let directories = site::all_directories();
+    let mut look = Look::default();
+    for directory in directories {
         // Of one that another command is working on, what looks like leftovers may be about to be attached.
         let Some(lock) = site::try_lock(&directory) else {
             continue;
@@ -473,10 +475,7 @@ pub(crate) fn sweep_everywhere() {
         let mut has_ended = |one: &Standing| match &one.link {
             Some(link) => info::link(link.as_fd()).is_ok_and(|about| about.ifindex == 0),
             // Attached by netlink, or behind a dispatcher: there for as long as its namespace is.
-            None => {
-                let known = namespaces.get_or_insert_with(netns::findable);
-                site::namespace_of(&directory).is_some_and(|mark| mark.is_gone(known))
-            }
+            None => site::namespace_of(&directory).is_some_and(|mark| mark.is_gone(&mut look)),
         };
         let (ended, others): (Vec<_>, Vec<_>) = left.iter().partition(|one| has_ended(one));
         // A chain goes with its first program, which alone has a link.

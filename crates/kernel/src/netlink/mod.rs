@@ -20,7 +20,7 @@ pub use address::Route;
 pub use generic::{XdpAbilities, xdp_abilities};
 pub use link::{Link, Statistics, VlanTag, XdpAttachment, XdpExpected, XdpMode};
 pub use monitor::{LinkEvent, LinkMonitor};
-pub use peer::{Peer, veth_peer};
+pub use peer::{Peer, veth_peer, veth_peer_in};
 pub use route::{Neighbour, Way};
 pub use socket::{Refusal, Socket};
 pub use veth::{VethEnd, create_veth};

@@ -2,7 +2,7 @@
 
 use super::{Link, Netlink};
 use crate::error::Result;
-use crate::netns::{self, Namespace};
+use crate::netns::{Look, Namespace};
 
 /// The other end of a veth.
 #[derive(Clone, Debug)]
@@ -15,25 +15,40 @@ pub struct Peer {
 /// Looks for the other end of a veth in the namespaces that can be found; `None` where it is in none of them, or the
 /// interface has no other end.
 pub fn veth_peer(namespace: Option<&Namespace>, interface: &Link) -> Result<Option<Peer>> {
+    veth_peer_in(&mut Look::default(), namespace, interface)
+}
+
+/// As [`veth_peer`], for who looks for several.
+pub fn veth_peer_in(
+    look: &mut Look,
+    namespace: Option<&Namespace>,
+    interface: &Link,
+) -> Result<Option<Peer>> {
     let Some(index) = interface.peer_index else {
         return Ok(None);
     };
+    let mut here = Netlink::open(namespace)?;
     let Some(wanted) = interface.peer_namespace_id else {
-        let link = Netlink::open(namespace)?.find_link_by_index(index)?;
+        let link = here.find_link_by_index(index)?;
         return Ok(link.map(|link| Peer {
             link,
             namespace: namespace.cloned(),
         }));
     };
-    let mut here = Netlink::open(namespace)?;
-    for candidate in netns::findable() {
-        if here.namespace_id(&candidate)? == Some(wanted) {
-            let link = Netlink::inside(&candidate)?.find_link_by_index(index)?;
-            return Ok(link.map(|link| Peer {
-                link,
-                namespace: Some(candidate),
-            }));
+    let mut failure = None;
+    let is_there = |candidate: &Namespace| match here.namespace_id(candidate) {
+        Ok(id) => id == Some(wanted),
+        Err(error) => {
+            failure.get_or_insert(error);
+            false
         }
-    }
-    Ok(None)
+    };
+    let Some(there) = look.find(is_there).cloned() else {
+        return failure.map_or(Ok(None), Err);
+    };
+    let link = Netlink::inside(&there)?.find_link_by_index(index)?;
+    Ok(link.map(|link| Peer {
+        link,
+        namespace: Some(there),
+    }))
 }

@@ -3,10 +3,12 @@
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::str::FromStr;
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Namespace, findable, in_first_process_namespace, run_maybe_in};
+use super::look::number;
+use super::{Look, Namespace, in_first_process_namespace, run_maybe_in};
 use crate::error::{Error, Result};
 use crate::mounts;
 use crate::socket_option;
@@ -37,26 +39,26 @@ impl Mark {
             && cookie(Some(namespace)).is_ok_and(|cookie| cookie == self.cookie)
     }
 
-    /// The namespace, if it is among these.
-    pub fn find_in<'a>(&self, namespaces: &'a [Namespace]) -> Option<&'a Namespace> {
-        namespaces.iter().find(|one| self.is_of(one))
+    /// The namespace, if there is a way to it.
+    pub fn find(&self, look: &mut Look) -> Option<Namespace> {
+        let one = look.numbered(self.inode)?;
+        self.is_of(one).then(|| one.clone())
     }
 
-    /// Whether the namespace is certainly no more: it is none of these, which are all that can be found, and nothing
-    /// hides others. A container may see notes about namespaces that it does not see.
-    pub fn is_gone(&self, findable: &[Namespace]) -> bool {
-        let same_number = |one: &&Namespace| one.identity().1 == self.inode;
-        if let Some(one) = findable.iter().find(same_number) {
+    /// Whether the namespace is certainly no more: none of those that can be found, and nothing hides others. A container
+    /// may see notes about namespaces that it does not see. The look must have begun after the note was made.
+    pub fn is_gone(&self, look: &mut Look) -> bool {
+        if let Some(one) = look.numbered(self.inode) {
             return cookie(Some(one)).is_ok_and(|cookie| cookie != self.cookie);
         }
-        let part = format!("net:[{}]", self.inode);
-        let elsewhere = mounts::of_kind("nsfs", "1");
-        in_first_process_namespace() && elsewhere.iter().all(|mount| mount.part != part)
-    }
-
-    /// The namespace, if there is a way to it.
-    pub fn find(&self) -> Option<Namespace> {
-        self.find_in(&findable()).cloned()
+        if look.is_cut_short() || !in_first_process_namespace() {
+            return false;
+        }
+        // A mount that leads nowhere from here keeps it, too, as does one that was made while processes were looked at.
+        let mut mounts = ["self", "1"]
+            .into_iter()
+            .flat_map(|process| mounts::of_kind("nsfs", process));
+        mounts.all(|mount| number(&mount.part) != Some(self.inode))
     }
 }
 
@@ -86,11 +88,16 @@ impl FromStr for Mark {
 
 /// The kernel's own number for the namespace (`None`: the calling thread's), given once.
 pub fn cookie(namespace: Option<&Namespace>) -> Result<u64> {
+    let known = namespace.map(|namespace| &*namespace.cookie);
+    if let Some(cookie) = known.and_then(OnceLock::get) {
+        return Ok(*cookie);
+    }
     let ask = || {
         let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))
             .or_else(|_| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
         socket_option::get(&socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, 0u64)
     };
-    run_maybe_in(namespace, ask)?
-        .map_err(|e: std::io::Error| Error::os("cannot tell which network namespace this is", e))
+    let asked = run_maybe_in(namespace, ask)?
+        .map_err(|e: std::io::Error| Error::os("cannot tell which network namespace this is", e))?;
+    Ok(known.map_or(asked, |known| *known.get_or_init(|| asked)))
 }

@@ -12,7 +12,7 @@ use trawl_kernel::bpf::table::Table;
 use trawl_kernel::layout::Shared;
 use trawl_kernel::layout::guard::{GUARD_FATES, GuardTotals};
 use trawl_kernel::netlink::Netlink;
-use trawl_kernel::netns::{self, Mark, Namespace};
+use trawl_kernel::netns::{self, Look, Mark, Namespace};
 use trawl_kernel::{Error, Result, bpffs, clock};
 
 use super::live::{self, Store};
@@ -275,11 +275,8 @@ pub(crate) fn sweep() {
     let here = Mark::of(None).ok();
     let mut left: Vec<(Mark, PathBuf)> = paths.filter_map(with_mark).collect();
     left.retain(|(mark, _)| Some(*mark) != here);
-    if left.is_empty() {
-        return;
-    }
-    let findable = netns::findable();
-    left.retain(|(mark, _)| mark.is_gone(&findable));
+    let mut look = Look::default();
+    left.retain(|(mark, _)| mark.is_gone(&mut look));
     if left.is_empty() {
         return;
     }
