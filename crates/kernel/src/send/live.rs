@@ -48,10 +48,17 @@ pub struct LiveSender {
     interface: u32,
     name: String,
     counters: Ethtool,
-    /// Among how many the driver chooses by the CPU, if it does.
-    queues: Option<usize>,
+    /// Of a thread that stays on its CPU.
+    own: Option<OwnQueue>,
     batch: u32,
     _ready: Option<Ready>,
+}
+
+/// The queue by which frames leave from a CPU, where the driver chooses it so.
+#[derive(Clone, Copy, Debug)]
+struct OwnQueue {
+    cpu: usize,
+    queue: usize,
 }
 
 /// Keeps the program in the kernel's dispatcher of XDP programs. A run puts it there and takes it out again, and waits
@@ -100,7 +107,7 @@ impl LiveSender {
             program,
             interface: link.index,
             name: name.to_owned(),
-            queues: queues_by_cpu(&link, &counters),
+            own: OwnQueue::find(&link, &counters),
             counters,
             batch: BATCH,
         })
@@ -111,16 +118,19 @@ impl LiveSender {
         self.batch = batch;
     }
 
-    /// Frames that the driver took from XDP so far; `None` where it does not count them. Of a thread that stays on its
-    /// CPU only those of its own queue are told, where that is known: what others send at the same time would hide what
-    /// was refused here.
-    fn taken(&self) -> Option<u64> {
+    /// The thread's own queue, unless somebody has moved it to other CPUs since.
+    fn own_queue(&self) -> Option<usize> {
+        self.own.filter(OwnQueue::is_kept).map(|own| own.queue)
+    }
+
+    /// Frames that the driver took from XDP so far, at this queue or at all; `None` where it does not count them. What
+    /// others send at the same time by other queues would hide what was refused here.
+    fn taken(&self, queue: Option<usize>) -> Option<u64> {
         let counts = by_queue(&self.counters, "tx_queue_", "_xdp_xmit");
         if counts.is_empty() {
             return None;
         }
-        let chosen = self.queues.zip(only_cpu());
-        let own = chosen.and_then(|(queues, cpu)| counts.get(&(cpu % queues)));
+        let own = queue.and_then(|queue| counts.get(&queue));
         Some(own.copied().unwrap_or_else(|| counts.values().sum()))
     }
 
@@ -131,19 +141,18 @@ impl LiveSender {
         if count == 0 {
             return Ok(Burst::default());
         }
-        let before = self.taken();
+        let queue = self.own_queue();
+        let before = self.taken(queue);
         match self.run(frame, count as u32) {
             // A signal ends a run early; the driver's counters know how far it got.
             Err(e) if e.kind() == io::ErrorKind::Interrupted && before.is_some() => {
-                let sent = self
-                    .taken()
-                    .unwrap_or(0)
-                    .saturating_sub(before.unwrap_or(0));
+                let after = self.taken(queue).unwrap_or(0);
+                let sent = after.saturating_sub(before.unwrap_or(0));
                 return Ok(Burst { sent, refused: 0 });
             }
             result => result.map_err(|e| self.explain(e, frame.len()))?,
         }
-        let (Some(before), Some(after)) = (before, self.taken()) else {
+        let (Some(before), Some(after)) = (before, self.taken(queue)) else {
             return Ok(Burst {
                 sent: count,
                 refused: 0,
@@ -198,14 +207,28 @@ impl LiveSender {
     }
 }
 
-/// A veth hands a frame to the queue of its other end that the CPU's number leads to, and counts it at its own queue of
-/// that number, if it has as many.
-fn queues_by_cpu(link: &Link, counters: &Ethtool) -> Option<usize> {
-    let peer = veth_peer(None, link).ok()??;
-    let far = Ethtool::open(peer.namespace.as_ref(), &peer.link.name).ok()?;
-    let receiving = by_queue(&far, "rx_queue_", "_xdp_packets").len();
-    let sending = by_queue(counters, "tx_queue_", "_xdp_xmit").len();
-    (receiving > 0 && receiving == sending).then_some(receiving)
+impl OwnQueue {
+    /// A veth hands a frame to the queue of its other end that the CPU's number leads to, and counts it at its own queue
+    /// of that number, if it has as many.
+    fn find(link: &Link, counters: &Ethtool) -> Option<Self> {
+        let allowed = sched_getaffinity(None).ok()?;
+        let cpu = (0..CpuSet::MAX_CPU).find(|cpu| stays_on(&allowed, *cpu))?;
+        let peer = veth_peer(None, link).ok()??;
+        let far = Ethtool::open(peer.namespace.as_ref(), &peer.link.name).ok()?;
+        let receiving = by_queue(&far, "rx_queue_", "_xdp_packets").len();
+        let sending = by_queue(counters, "tx_queue_", "_xdp_xmit").len();
+        let queue = cpu.checked_rem(receiving)?;
+        (receiving == sending).then_some(Self { cpu, queue })
+    }
+
+    /// Whether the thread is still kept on the CPU.
+    fn is_kept(&self) -> bool {
+        sched_getaffinity(None).is_ok_and(|allowed| stays_on(&allowed, self.cpu))
+    }
+}
+
+fn stays_on(allowed: &CpuSet, cpu: usize) -> bool {
+    allowed.is_set(cpu) && allowed.count() == 1
 }
 
 /// The counters whose names are of this form, with the number of a queue in it.
@@ -218,14 +241,6 @@ fn by_queue(counters: &Ethtool, before: &str, behind: &str) -> BTreeMap<usize, u
     all.iter()
         .filter_map(|(name, count)| Some((queue(name)?, *count)))
         .collect()
-}
-
-/// The CPU that the calling thread stays on, if it is just one.
-fn only_cpu() -> Option<usize> {
-    let set = sched_getaffinity(None).ok()?;
-    let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu));
-    let only = cpus.next()?;
-    cpus.next().is_none().then_some(only)
 }
 
 /// Runs the program on a frame without sending it: what it made, for comparison with what was meant.
