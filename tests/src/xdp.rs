@@ -81,12 +81,8 @@ pub fn all_gone(lab: &Lab, programs: &[u64], maps: &[u64]) {
         });
     }
     let pins = pins_of(&lab.pair.b);
-    // Another command that looks through all directories may be at this one.
-    crate::wait_until(&format!("nothing is left in {pins}"), || {
-        let left = witness::output("find", &[&pins]).stdout;
-        eprint!("{}", String::from_utf8_lossy(&left));
-        left.is_empty()
-    });
+    let left = witness::output("find", &[&pins]).stdout;
+    assert!(left.is_empty(), "{}", String::from_utf8_lossy(&left));
 }
 
 /// Takes everything off the receiving end when the test is over, however it ends.

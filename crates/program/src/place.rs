@@ -19,7 +19,7 @@ use crate::explain;
 use crate::guard::state as guard;
 use crate::load::{Program, Source};
 use crate::site::Site;
-use crate::standing::{Pinned, Standing, clear_away, helped_by, on, sweep};
+use crate::standing::{Pinned, Standing, clear_away, helped_by, on, sweep, sweep_everywhere};
 
 /// Loads a program and puts it on the interface: into the chain that is there, at the head of a new one, or, where the
 /// kernel knows no chains, by itself. The priority is the source's own if none is given.
@@ -297,6 +297,7 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
                 take_off(site, head)?;
             }
             events::wait_for_running_programs();
+            let _lock = site.lock()?;
             for one in own {
                 one.forget();
             }
@@ -335,9 +336,8 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
         },
     };
     // Leaves nothing of programs that others took off.
-    let lock = site.lock()?;
-    sweep(&lock, site)?;
-    drop(lock);
+    clear_away(site);
+    sweep_everywhere();
     if was_guarded && !guard::is_on(site)? {
         guard::was_taken_off(site)?;
     }

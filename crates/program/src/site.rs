@@ -152,29 +152,41 @@ impl Site {
     /// The directory of pins, made if it is missing, and locked against other commands that load or unload. It is
     /// removed with the lock if nothing is in it then.
     pub fn lock(&self) -> Result<Lock> {
-        let path = self.below(&bpffs::lasting_or_mounted()?);
-        let what = || format!("cannot lock {}", path.display());
-        let parent = path.parent().unwrap_or(&path).to_path_buf();
-        // Whoever leaves removes the empty directory: one that vanished before it was locked is made again.
-        loop {
-            make_directory(&parent)?;
-            match make_directory(&path) {
-                Ok(()) => {}
-                Err(e) if e.errno() == Some(rustix::io::Errno::NOENT.raw_os_error()) => continue,
-                Err(e) => return Err(e),
-            }
-            let Ok(file) = File::open(&path) else {
-                continue;
-            };
-            flock(&file, FlockOperation::LockExclusive).map_err(|e| Error::os(what(), e.into()))?;
-            if is_at(&file, &path) {
-                return Ok(Lock { path, _file: file });
-            }
+        make_locked(&self.below(&bpffs::lasting_or_mounted()?))
+    }
+}
+
+/// Makes a directory in trawl's own, if it is missing, and locks it.
+pub(crate) fn make_locked(path: &Path) -> Result<Lock> {
+    // Whoever leaves removes the empty directory: one that vanished before it was locked is made again.
+    loop {
+        path.parent().map_or(Ok(()), make_directory)?;
+        match make_directory(path) {
+            Err(e) if e.errno() != Some(rustix::io::Errno::NOENT.raw_os_error()) => return Err(e),
+            _ => {}
+        }
+        if let Some(lock) = lock_existing(path)? {
+            return Ok(lock);
         }
     }
 }
 
-/// The lock of an interface's directory, if nobody has it now.
+/// The lock of a directory, waited for. `None`: there is no such directory, or not any more.
+pub(crate) fn lock_existing(directory: &Path) -> Result<Option<Lock>> {
+    let what = || format!("cannot lock {}", directory.display());
+    let file = match File::open(directory) {
+        Ok(file) => file,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(Error::os(what(), e).mend("it takes root")),
+    };
+    flock(&file, FlockOperation::LockExclusive).map_err(|e| Error::os(what(), e.into()))?;
+    Ok(is_at(&file, directory).then(|| Lock {
+        path: directory.to_owned(),
+        _file: file,
+    }))
+}
+
+/// The lock of a directory, if nobody has it now.
 pub(crate) fn try_lock(directory: &Path) -> Option<Lock> {
     let file = File::open(directory).ok()?;
     flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
@@ -186,7 +198,7 @@ pub(crate) fn try_lock(directory: &Path) -> Option<Lock> {
 
 /// Whether the directory that was opened is the one that stands there now: another command may have removed it, and
 /// made it anew, while this one waited for the lock.
-pub(crate) fn is_at(file: &File, path: &Path) -> bool {
+fn is_at(file: &File, path: &Path) -> bool {
     let identity = |about: fs::Metadata| (about.dev(), about.ino());
     match (file.metadata(), fs::metadata(path)) {
         (Ok(opened), Ok(there)) => identity(opened) == identity(there),

@@ -196,10 +196,9 @@ impl Standing {
     /// at this moment would keep it there a little longer.
     fn drop_peer_link(&self) {
         let path = self.directory.join(PEER_LINK);
-        let Ok(link) = bpffs::open_link(&path) else {
-            return;
-        };
+        let link = bpffs::open_link(&path);
         let _ = fs::remove_file(path);
+        let Ok(link) = link else { return };
         let beside = self.directory.parent().map(entries).unwrap_or_default();
         let mut others = beside
             .iter()
@@ -437,19 +436,30 @@ fn read_one(directory: PathBuf, attached: &[XdpAttachment]) -> Option<Standing> 
     })
 }
 
-/// As [`sweep`], if there is anything to look through and this process may do so.
+/// As [`sweep`], on this interface alone, if there is anything to look through and this process may do so.
+///
+/// Whoever looks whether all is gone is to find it so: no directory is made for that, unless programs that came with the
+/// interface from another namespace have theirs there.
 pub(crate) fn clear_away(site: &Site) {
-    if site::all_directories().is_empty() {
-        return;
-    }
-    if let Ok(lock) = site.lock() {
-        let _ = sweep(&lock, site);
+    let lock = match site.directory() {
+        Some(directory) if directory.exists() => site::lock_existing(&directory),
+        Some(_) if Standing::all(site).is_ok_and(|all| !all.is_empty()) => site.lock().map(Some),
+        _ => return,
+    };
+    if let Ok(Some(lock)) = lock {
+        let _ = sweep_here(&lock, site);
     }
 }
 
 /// Removes pins of programs that are attached nowhere any more: their interface is gone, somebody else took them off,
 /// or the command that loaded them was killed half-way.
 pub(crate) fn sweep(lock: &Lock, site: &Site) -> Result<()> {
+    sweep_here(lock, site)?;
+    sweep_everywhere();
+    Ok(())
+}
+
+fn sweep_here(lock: &Lock, site: &Site) -> Result<()> {
     // Before it is asked who is there: in a chain that is changed in part some are found by some ways only.
     chain::settle(site);
     for one in read_all(lock.path(), &on(site)?) {
@@ -458,7 +468,6 @@ pub(crate) fn sweep(lock: &Lock, site: &Site) -> Result<()> {
             one.forget();
         }
     }
-    sweep_everywhere();
     Ok(())
 }
 

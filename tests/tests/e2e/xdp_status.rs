@@ -9,7 +9,7 @@ use trawl_program::{Site, Standing, status};
 use trawl_tests::programs::object_file;
 use trawl_tests::witness::{run, xdp_on};
 use trawl_tests::xdp::{CleanUp, only_program, programs_on, status_of, succeeds};
-use trawl_tests::{Lab, binary, frames, wait_until};
+use trawl_tests::{Lab, binary, frames, tools_or_skip, wait_until};
 
 #[track_caller]
 fn bpftool(arguments: &[&str]) -> Value {
@@ -146,6 +146,49 @@ fn several_interfaces_and_namespaces_at_once() {
         [format!("{}:lo", a.name), format!("{}:lo", b.name)]
     );
     assert_eq!(program, only_program(&place));
+}
+
+/// A directory is there for everyone: who took the last program off would find that something is left.
+#[test]
+fn nothing_is_made_where_it_only_looks() {
+    if !tools_or_skip(&["strace"]) {
+        return;
+    }
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (near, far) = (&lab.pair.b, &lab.pair.a);
+    succeeds(&["xdp", "load", &lab.receiver(), "drop"]);
+    let (trace, trawl) = (lab.file("trace"), binary::path().to_str().expect("plain"));
+    let strace = ["-f", "-e", "trace=mkdir,mkdirat,rmdir", "-o", &trace];
+    let status = ["xdp", "status", "--netns", &near.name, &far.name];
+    run("strace", &[&strace[..], &[trawl], &status].concat());
+    let text = std::fs::read_to_string(&trace).expect("strace wrote it");
+    assert!(!text.contains("mkdir"), "{text}");
+}
+
+/// On a machine with thousands of them that is what a command would take its time for.
+#[test]
+fn processes_are_not_looked_through_where_names_are_enough() {
+    if !tools_or_skip(&["strace"]) {
+        return;
+    }
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (trace, trawl) = (lab.file("trace"), binary::path().to_str().expect("plain"));
+    let place = lab.receiver();
+    for command in [
+        &["load", &place, "tx"][..],
+        &["status", "-i", &place],
+        &["unload", &place],
+    ] {
+        let strace = ["-f", "-e", "trace=readlink,readlinkat,openat"];
+        let traced = [&strace[..], &["-o", &trace, trawl, "xdp"], command].concat();
+        run("strace", &traced);
+        let text = std::fs::read_to_string(&trace).expect("strace wrote it");
+        let looks = text.matches("\"/proc/1/ns/net\"").count();
+        // Once for what others have left, and once for rules.
+        assert!(looks <= 2, "{command:?}: {looks} times");
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod definition;
 pub mod exercise;
 pub mod file;
 pub mod live;
+mod load;
 pub mod model;
 pub mod names;
 mod pool;

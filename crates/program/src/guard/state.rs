@@ -2,11 +2,10 @@
 //!
 //! Rules are kept whether an interface is guarded or not; when the last of both is gone, nothing is left.
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
 use trawl_kernel::bpf::map;
 use trawl_kernel::bpf::table::Table;
 use trawl_kernel::layout::Shared;
@@ -16,26 +15,19 @@ use trawl_kernel::netns::{self, Look, Mark, Namespace};
 use trawl_kernel::{Error, Result, bpffs, clock};
 
 use super::live::{self, Store};
-use super::rule::{Action, On};
+use super::rule::On;
 use super::session;
 use super::set::RuleSet;
-use crate::attach::Wish;
-use crate::load::Source;
-use crate::place;
-use crate::site::{self, DIRECTORY, Site, is_at, make_directory};
+use crate::site::{self, DIRECTORY, Lock, Site};
 use crate::standing::Standing;
 
 pub(crate) const NAME: &str = "guard";
-const FUNCTION: &str = "trawl_guard";
-const FUNCTION_WITHOUT_ETHERNET: &str = "trawl_guard_ip";
-const SET: &str = "guard_set";
-const RATES: &str = "guard_rates";
+pub(super) const FUNCTION: &str = "trawl_guard";
+pub(super) const FUNCTION_WITHOUT_ETHERNET: &str = "trawl_guard_ip";
+pub(super) const SET: &str = "guard_set";
+pub(super) const RATES: &str = "guard_rates";
 const TOTALS: &str = ".bss.totals";
-/// The program's constant for the number of its interface.
-const INTERFACE: &str = "guard_ifindex";
 const PREFIX: &str = "guard-";
-/// In a chain: what is dropped anyway should cost the others nothing.
-const PRIORITY: u32 = 10;
 
 /// Whether a change may cut the session that it was asked for in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,10 +41,9 @@ pub enum Care {
 #[derive(Debug)]
 pub struct Guard {
     namespace: Option<Namespace>,
-    directory: PathBuf,
-    store: Store,
-    rates: OwnedFd,
-    _lock: File,
+    pub(super) store: Store,
+    pub(super) rates: OwnedFd,
+    lock: Lock,
 }
 
 /// A guarded interface.
@@ -73,8 +64,8 @@ impl Guard {
             return Ok(None);
         };
         let directory = directory(&mount, namespace)?;
-        match lock(&directory)? {
-            Some(lock) => Self::open(namespace, directory, lock).map(Some),
+        match site::lock_existing(&directory)? {
+            Some(lock) => Self::open(namespace, lock).map(Some),
             None => Ok(None),
         }
     }
@@ -82,33 +73,20 @@ impl Guard {
     /// The guard of a namespace, an empty one if there is none.
     pub fn find_or_make(namespace: Option<&Namespace>) -> Result<Self> {
         let directory = directory(&bpffs::lasting_or_mounted()?, namespace)?;
-        let parent = directory.parent().unwrap_or(&directory).to_path_buf();
-        // Whoever leaves removes the empty directory: one that vanished before it was locked is made again.
-        loop {
-            make_directory(&parent)?;
-            match make_directory(&directory) {
-                Err(e) if e.errno() != Some(rustix::io::Errno::NOENT.raw_os_error()) => {
-                    return Err(e);
-                }
-                _ => {}
-            }
-            if let Some(lock) = lock(&directory)? {
-                return Self::open(namespace, directory, lock);
-            }
-        }
+        Self::open(namespace, site::make_locked(&directory)?)
     }
 
-    fn open(namespace: Option<&Namespace>, directory: PathBuf, lock: File) -> Result<Self> {
+    fn open(namespace: Option<&Namespace>, lock: Lock) -> Result<Self> {
         let seed = netns::cookie(namespace)?;
+        let directory = lock.path();
         let rules = open_or_pin(&directory.join(SET), || Ok(Store::create(seed)?.into()))?;
         let store = Store::of(rules)?;
         let rates = open_or_pin(&directory.join(RATES), live::new_rates)?;
         Ok(Self {
             namespace: namespace.cloned(),
-            directory,
             store,
             rates,
-            _lock: lock,
+            lock,
         })
     }
 
@@ -156,67 +134,11 @@ impl Guard {
         Ok(result)
     }
 
-    fn put(&self, before: &RuleSet, set: RuleSet, care: Care) -> Result<()> {
+    pub(super) fn put(&self, before: &RuleSet, set: RuleSet, care: Care) -> Result<()> {
         if care == Care::ForTheSession {
             session::check(self.namespace(), before, &set)?;
         }
         self.store.publish(&set)
-    }
-
-    /// Puts the guard on an interface, or changes the default of one it is on. One that is `tappable` can be captured
-    /// at where the kernel takes no tracing programs.
-    pub fn load(
-        &self,
-        site: &Site,
-        default: Option<Action>,
-        wish: &Wish,
-        tappable: bool,
-        care: Care,
-    ) -> Result<Standing> {
-        let on = On {
-            index: site.index(),
-            name: site.name().to_owned(),
-        };
-        let present = standing_on(site)?;
-        let before = self.rules()?;
-        let mut set = before.clone();
-        let had = before.defaults.iter().find(|one| one.on.index == on.index);
-        if let Some(action) = default.or(had.is_none().then_some(Action::Allow)) {
-            set.set_default(on, action);
-        }
-        self.put(&before, set, care)?;
-        if let Some(standing) = present
-            && wish.mode.is_none_or(|mode| standing.mode() == Some(mode))
-            && !tappable
-        {
-            return Ok(standing);
-        }
-        let attached = self.attach(site, wish, tappable);
-        if attached.is_err() {
-            // As it was; hits go on.
-            self.store.publish(&before)?;
-        }
-        attached
-    }
-
-    fn attach(&self, site: &Site, wish: &Wish, tappable: bool) -> Result<Standing> {
-        let function = match site.has_ethernet()? {
-            true => FUNCTION,
-            false => FUNCTION_WITHOUT_ETHERNET,
-        };
-        let mut source = Source::embedded(NAME, self.store.object())?;
-        source.choose(Some(function))?;
-        source.reuse(SET, self.store.as_fd())?;
-        source.reuse(RATES, self.rates.as_fd())?;
-        source.set_variable(INTERFACE, &site.index().to_ne_bytes())?;
-        if tappable {
-            source.make_tappable();
-        }
-        let put = match standing_on(site)? {
-            Some(old) => place::put_instead(site, source, wish, Some(PRIORITY), old, |_| Ok(())),
-            None => place::put(site, source, wish, Some(PRIORITY)),
-        };
-        put.map(|put| put.standing)
     }
 
     /// Takes the guard off an interface. With the last one go the rules.
@@ -295,7 +217,7 @@ pub(crate) fn sweep() {
         let slot = bpffs::open_map(&path.join(SET))
             .and_then(|fd| map::info(&fd).map_err(|e| Error::os("cannot look at a map", e)));
         if !slot.is_ok_and(|about| used.contains(&about.id)) {
-            remove(&path);
+            remove_pins(&path);
         }
     }
 }
@@ -304,37 +226,21 @@ impl Drop for Guard {
     fn drop(&mut self) {
         let is_empty = |set: RuleSet| set.rules.is_empty() && set.defaults.is_empty();
         if self.store.read().is_ok_and(is_empty) {
-            remove(&self.directory);
-            // Only where nothing else of trawl's is left.
-            if let Some(parent) = self.directory.parent() {
-                let _ = fs::remove_dir(parent);
-            }
+            remove_pins(self.lock.path());
         }
     }
 }
 
-fn remove(directory: &Path) {
+/// The directory goes with its lock.
+fn remove_pins(directory: &Path) {
     for name in [SET, RATES] {
         let _ = fs::remove_file(directory.join(name));
     }
-    let _ = fs::remove_dir(directory);
 }
 
 fn directory(mount: &Path, namespace: Option<&Namespace>) -> Result<PathBuf> {
     let mark = Mark::of(namespace)?;
     Ok(mount.join(DIRECTORY).join(format!("{PREFIX}{mark}")))
-}
-
-/// `None`: there is no such directory, or not any more.
-fn lock(directory: &Path) -> Result<Option<File>> {
-    let what = || format!("cannot lock {}", directory.display());
-    let file = match File::open(directory) {
-        Ok(file) => file,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(Error::os(what(), e).mend("it takes root")),
-    };
-    flock(&file, FlockOperation::LockExclusive).map_err(|e| Error::os(what(), e.into()))?;
-    Ok(is_at(&file, directory).then_some(file))
 }
 
 fn open_or_pin(path: &Path, make: impl FnOnce() -> Result<OwnedFd>) -> Result<OwnedFd> {
@@ -346,7 +252,7 @@ fn open_or_pin(path: &Path, make: impl FnOnce() -> Result<OwnedFd>) -> Result<Ow
     Ok(made)
 }
 
-fn standing_on(site: &Site) -> Result<Option<Standing>> {
+pub(super) fn standing_on(site: &Site) -> Result<Option<Standing>> {
     let all = Standing::all(site)?;
     Ok(all.into_iter().find(is_guard))
 }

@@ -1,9 +1,11 @@
 //! What is there before the first interface and after the last.
 
+use std::process::Child;
+
 use trawl_lab::Station;
-use trawl_tests::Capture;
 use trawl_tests::witness::tshark;
 use trawl_tests::xdp::{status_of, succeeds};
+use trawl_tests::{Capture, root_or_skip};
 
 use super::*;
 
@@ -93,6 +95,57 @@ fn a_namespace_that_vanishes_takes_its_guard_along() {
             !rules.exists()
         });
     }
+}
+
+/// A process, and a namespace that only it keeps.
+struct Alone(Child);
+
+impl Alone {
+    fn start() -> Self {
+        let child = Command::new("unshare")
+            .args(["--net", "sleep", "1000"])
+            .spawn()
+            .expect("unshare");
+        let alone = Self(child);
+        let here = netns::Namespace::current().expect("a namespace");
+        wait_until("it has left", || alone.namespace() != here);
+        alone
+    }
+
+    fn namespace(&self) -> netns::Namespace {
+        netns::Namespace::of_pid(self.0.id()).expect("it runs")
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Those that it could not look at may be what its notes are about.
+#[test]
+fn a_command_with_few_descriptors_takes_no_namespace_for_gone() {
+    if !root_or_skip() {
+        return;
+    }
+    let many: Vec<Alone> = (0..24).map(|_| Alone::start()).collect();
+    let last = many.last().expect("some");
+    let mark = netns::Mark::of(Some(&last.namespace())).expect("a mark");
+    let rules = PathBuf::from(format!("/sys/fs/bpf/trawl/guard-{mark}"));
+    let id = last.0.id().to_string();
+    succeeds(&["guard", "deny", "--src", "192.0.2.1", "--netns", &id]);
+    let script = "ulimit -n 24; exec \"$0\" xdp status";
+    let mut few = Command::new("bash");
+    few.args(["-c", script]).arg(binary::path());
+    few.output().expect("bash");
+    assert!(rules.exists(), "its namespace is there");
+    drop(many);
+    wait_until("its namespace is gone, and they are, too", || {
+        succeeds(&["xdp", "status"]);
+        !rules.exists()
+    });
 }
 
 #[test]

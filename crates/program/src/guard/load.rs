@@ -1,0 +1,78 @@
+//! The guard's program is put on an interface.
+
+use std::os::fd::AsFd;
+
+use trawl_kernel::Result;
+
+use super::rule::{Action, On};
+use super::state::{
+    Care, FUNCTION, FUNCTION_WITHOUT_ETHERNET, Guard, NAME, RATES, SET, standing_on,
+};
+use crate::attach::Wish;
+use crate::load::Source;
+use crate::place;
+use crate::site::Site;
+use crate::standing::Standing;
+
+/// The program's constant for the number of its interface.
+const INTERFACE: &str = "guard_ifindex";
+/// In a chain: what is dropped anyway should cost the others nothing.
+const PRIORITY: u32 = 10;
+
+impl Guard {
+    /// Puts the guard on an interface, or changes the default of one it is on. One that is `tappable` can be captured
+    /// at where the kernel takes no tracing programs.
+    pub fn load(
+        &self,
+        site: &Site,
+        default: Option<Action>,
+        wish: &Wish,
+        tappable: bool,
+        care: Care,
+    ) -> Result<Standing> {
+        let on = On {
+            index: site.index(),
+            name: site.name().to_owned(),
+        };
+        let present = standing_on(site)?;
+        let before = self.rules()?;
+        let mut set = before.clone();
+        let had = before.defaults.iter().find(|one| one.on.index == on.index);
+        if let Some(action) = default.or(had.is_none().then_some(Action::Allow)) {
+            set.set_default(on, action);
+        }
+        self.put(&before, set, care)?;
+        if let Some(standing) = present
+            && wish.mode.is_none_or(|mode| standing.mode() == Some(mode))
+            && !tappable
+        {
+            return Ok(standing);
+        }
+        let attached = self.attach(site, wish, tappable);
+        if attached.is_err() {
+            // As it was; hits go on.
+            self.store.publish(&before)?;
+        }
+        attached
+    }
+
+    fn attach(&self, site: &Site, wish: &Wish, tappable: bool) -> Result<Standing> {
+        let function = match site.has_ethernet()? {
+            true => FUNCTION,
+            false => FUNCTION_WITHOUT_ETHERNET,
+        };
+        let mut source = Source::embedded(NAME, self.store.object())?;
+        source.choose(Some(function))?;
+        source.reuse(SET, self.store.as_fd())?;
+        source.reuse(RATES, self.rates.as_fd())?;
+        source.set_variable(INTERFACE, &site.index().to_ne_bytes())?;
+        if tappable {
+            source.make_tappable();
+        }
+        let put = match standing_on(site)? {
+            Some(old) => place::put_instead(site, source, wish, Some(PRIORITY), old, |_| Ok(())),
+            None => place::put(site, source, wish, Some(PRIORITY)),
+        };
+        put.map(|put| put.standing)
+    }
+}
