@@ -100,7 +100,6 @@ impl Source {
     /// The file's XDP programs: those in sections that begin with `xdp` or, where there is none, those of sections
     /// that say nothing.
     pub fn programs(&self) -> Vec<ProgramEntry> {
-        let all = self.object.programs();
         let is_xdp = |one: &ProgramEntry| {
             let is_named_so = one.section.trim_start_matches('?').starts_with("xdp");
             one.kind == program::XDP || (one.kind == 0 && is_named_so)
