@@ -202,9 +202,10 @@ struct guard_definition {
 
 /* One source under one rule's rate limit. */
 struct guard_source {
+	/* IPv4's stands in the uppermost bits, as an IPv6 network's does. */
 	__u64 address[2];
 	__u32 rule;
-	__u32 padding;
+	__u32 ipv6;
 };
 
 /* What became of the packets of one interface, on one CPU. */

@@ -187,6 +187,7 @@ static __always_inline bool over_rate(const struct guard_rule __rules *rule, con
 	const struct guard_source source = {
 		.address = { packet->source[0], 0 },
 		.rule = rule->id,
+		.ipv6 = packet->ipv6,
 	};
 	__u64 *due = bpf_map_lookup_elem(&guard_rates, &source);
 

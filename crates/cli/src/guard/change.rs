@@ -238,7 +238,12 @@ pub fn apply(args: &Apply) -> Result<()> {
     })?;
     write_out(&format!("{count} rule{plural} in force\n"))?;
     if guard.posts()?.is_empty() {
-        terminal::say("no interface is guarded yet: trawl guard load IF");
+        let default = file.default.map_or(String::new(), |action| {
+            format!(" --default {}", action.name())
+        });
+        terminal::say(&format!(
+            "no interface is guarded yet: trawl guard load IF{default}"
+        ));
     }
     Ok(())
 }

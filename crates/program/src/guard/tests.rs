@@ -88,6 +88,29 @@ pub fn udp_from(source: [u8; 4]) -> Vec<u8> {
         .build()
 }
 
+/// 32.1.13.184 has the bits that 2001:db8::/64 begins with.
+#[test]
+fn sources_of_both_ip_versions_have_rates_of_their_own() {
+    for bench in Bench::all() {
+        let mut set = RuleSet::default();
+        set.add(Draft {
+            action: Action::Allow,
+            what: Match::default(),
+            rate: Some(1),
+            expires: None,
+        });
+        bench.publish(&set);
+        let ipv6 = Template::new()
+            .ethernet([2; 6], [4; 6])
+            .ipv6(v6(0, 5), v6(0, 1))
+            .udp(1, 2)
+            .build();
+        let ipv4 = udp_from([0x20, 0x01, 0x0d, 0xb8]);
+        let verdicts = [ipv4, ipv6].map(|frame| bench.verdict(&frame, None));
+        assert_eq!(verdicts, [PASS, PASS]);
+    }
+}
+
 fn prefix() -> impl Strategy<Value = Prefix> {
     let v4 = (
         0..4u32,

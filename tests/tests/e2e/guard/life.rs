@@ -21,6 +21,10 @@ fn rules_before_an_interface_and_nothing_after_the_last() {
         !guarded.directory().exists(),
         "without rules and interfaces there is nothing to keep"
     );
+    // A file's default is that of the interfaces there are; what brings it to the next one is told.
+    let applied = guarded.apply("default = \"deny\"\n");
+    let said = String::from_utf8_lossy(&applied.stderr).into_owned();
+    assert!(said.contains("guard load IF --default deny"), "{said}");
     guarded.well(&["deny", "--src", &STRANGER.to_string()]);
     guarded.well(&["deny", "--icmp", "echo-request", "--on", "lo"]);
     guarded.well(&["load", "veth0"]);

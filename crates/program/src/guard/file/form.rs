@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::notation::{ActionName, Entry, PresetEntry};
+use super::notation::{ActionName, Entry, PresetEntry, given};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
@@ -49,6 +49,7 @@ pub struct Content {
     bound = "R: Deserialize<'de>, P: Deserialize<'de>"
 )]
 struct Whole<R, P> {
+    #[serde(default, deserialize_with = "given")]
     default: Option<ActionName>,
     #[serde(default, alias = "rules")]
     rule: Vec<R>,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use trawl_kernel::{Error, Result};
 
 use self::form::{Content, Form};
-use self::notation::{Entry, PresetEntry};
+use self::notation::{Entry, PresetEntry, Text};
 use super::prefix::Prefix;
 use super::rule::{Action, Match, TcpState};
 use super::set::Draft;
@@ -99,7 +99,7 @@ impl PresetEntry {
         let drafts = self.name.0.drafts(self.rate.map(|rate| rate.0));
         let rule = |draft| FileRule {
             draft,
-            on: self.on.clone(),
+            on: self.on.as_ref().map(|on| on.0.clone()),
             lasts: None,
             place: place.to_owned(),
         };
@@ -121,7 +121,7 @@ impl Entry {
             (false, false) => None,
         };
         let mut sources: Vec<Prefix> = self.src.0.into_iter().map(|one| one.0).collect();
-        if let Some(list) = self.src_file {
+        if let Some(Text(list)) = self.src_file {
             let text = read_list(&list).map_err(|e| e.to_string())?;
             sources.extend(prefix_list(&text, &list)?);
         }
@@ -152,7 +152,7 @@ impl Entry {
                     };
                     rules.push(FileRule {
                         draft,
-                        on: self.on.clone(),
+                        on: self.on.as_ref().map(|on| on.0.clone()),
                         lasts: self.lasts.as_ref().map(|lasts| lasts.0),
                         place: place.to_owned(),
                     });
@@ -382,6 +382,39 @@ mod tests {
         ] {
             told(&format!("{text}\n"), place, words);
         }
+    }
+
+    /// Or the rule would be about more packets than was meant, or have no end.
+    #[test]
+    fn a_name_without_a_value_is_wrong() {
+        for name in ["src", "src-file", "dst", "proto", "port", "icmp", "syn"]
+            .into_iter()
+            .chain(["established", "on", "rate", "for"])
+        {
+            for nothing in ["", " ~", " null"] {
+                told(
+                    &format!("rules:\n- action: deny\n  {name}:{nothing}\n"),
+                    "line 3",
+                    "unit value",
+                );
+            }
+        }
+        told("default:\n", "line 1", "");
+        told(
+            "presets:\n- name: syn-flood\n  rate:\n",
+            "line 3",
+            "unit value",
+        );
+    }
+
+    #[test]
+    fn an_entry_that_is_but_a_word_is_told_what_is_wanted() {
+        told(
+            "presets: [syn-flood]\n",
+            "line 1",
+            "the preset's name, as in `name: syn-flood`",
+        );
+        told("rules: [deny]\n", "line 1", "names and values of a rule");
     }
 
     #[test]

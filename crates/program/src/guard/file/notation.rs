@@ -13,35 +13,57 @@ use crate::guard::rule::{Action, IcmpType, Ports};
 use crate::guard::text;
 
 #[derive(Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(
+    deny_unknown_fields,
+    rename_all = "kebab-case",
+    expecting = "the names and values of a rule"
+)]
 pub struct Entry {
     pub action: ActionName,
     #[serde(default)]
     pub src: Many<Text<Prefix>>,
     /// A file with one prefix on each line.
-    pub src_file: Option<String>,
+    #[serde(default, deserialize_with = "given")]
+    pub src_file: Option<Text<String>>,
     #[serde(default)]
     pub dst: Many<Text<Prefix>>,
+    #[serde(default, deserialize_with = "given")]
     pub proto: Option<Protocol>,
     #[serde(default)]
     pub port: Many<Text<Ports>>,
+    #[serde(default, deserialize_with = "given")]
     pub icmp: Option<Icmp>,
     #[serde(default)]
     pub syn: bool,
     #[serde(default)]
     pub established: bool,
-    pub on: Option<String>,
+    #[serde(default, deserialize_with = "given")]
+    pub on: Option<Text<String>>,
+    #[serde(default, deserialize_with = "given")]
     pub rate: Option<Rate>,
-    #[serde(rename = "for")]
+    #[serde(default, rename = "for", deserialize_with = "given")]
     pub lasts: Option<Lasts>,
 }
 
 #[derive(Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "the preset's name, as in `name: syn-flood`"
+)]
 pub struct PresetEntry {
     pub name: Text<Preset>,
+    #[serde(default, deserialize_with = "given")]
     pub rate: Option<Rate>,
-    pub on: Option<String>,
+    #[serde(default, deserialize_with = "given")]
+    pub on: Option<Text<String>>,
+}
+
+/// A name that stands there has a value. YAML takes nothing for one, and a rule that lost one to a slip would be about
+/// more than was meant, or for longer.
+pub fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
 }
 
 #[derive(Clone, Copy, Debug, serde::Deserialize)]
@@ -194,6 +216,7 @@ macro_rules! scalars {
     };
 }
 scalars!(
+    Text<String>,
     Text<Prefix>,
     Text<Ports>,
     Text<Preset>,
