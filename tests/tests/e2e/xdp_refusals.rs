@@ -272,6 +272,36 @@ fn an_mtu_that_is_too_large_for_native_mode() {
 }
 
 #[test]
+fn a_program_on_the_bridge_above() {
+    let Some(lab) = Lab::open() else { return };
+    let (name, interface) = (&lab.pair.b.name, &lab.pair.b.interface);
+    let make = ["-n", name, "link", "add", "bridge", "type", "bridge"];
+    if !output("ip", &make).status.success() {
+        eprintln!("SKIPPED: this kernel has no bridges");
+        return;
+    }
+    run(
+        "ip",
+        &["-n", name, "link", "set", interface, "master", "bridge"],
+    );
+    let bridge = format!("{name}:bridge");
+    let clean = CleanUp(bridge.clone());
+    succeeds(&["xdp", "load", &bridge, "pass"]);
+    let mend = format!("trawl xdp unload {bridge} --all");
+    for load in [
+        &["xdp", "load", &lab.receiver(), "drop"][..],
+        &["guard", "load", &lab.receiver()],
+    ] {
+        fails(load, 1, &["is above it", &mend]);
+    }
+    drop(clean);
+    succeeds(&["xdp", "load", &lab.receiver(), "drop"]);
+    succeeds(&["xdp", "unload", &lab.receiver()]);
+    run("ip", &["-n", name, "link", "del", "bridge"]);
+    all_gone(&lab, &[], &[]);
+}
+
+#[test]
 fn too_few_queues_for_native_mode() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);

@@ -7,7 +7,7 @@ use trawl_kernel::bpf::{info, program};
 use trawl_kernel::errno::{EBUSY, EEXIST, EINVAL, ENOSPC, EOPNOTSUPP, EPERM, ERANGE};
 use trawl_kernel::ethtool::{Ethtool, Feature};
 use trawl_kernel::interface::Interface;
-use trawl_kernel::netlink::{Peer, Refusal, XdpAttachment, XdpMode, veth_peer};
+use trawl_kernel::netlink::{Link, Netlink, Peer, Refusal, XdpAttachment, XdpMode, veth_peer};
 use trawl_kernel::netns::Namespace;
 
 use crate::dispatcher::Dispatcher;
@@ -175,6 +175,9 @@ impl<'a> Attempt<'a> {
         if self.mode != XdpMode::Offload && self.says(&offloads) {
             return self.offload_in_the_way();
         }
+        if self.says(&["upper device"]) {
+            return self.occupied_above();
+        }
         let same_place = self.site.label();
         match (self.mode, errno) {
             (XdpMode::Offload, EOPNOTSUPP | EINVAL) => self
@@ -275,6 +278,33 @@ impl<'a> Attempt<'a> {
         ))
     }
 
+    /// The kernel takes no program below one: on a bridge's port, say, when the bridge has one.
+    fn occupied_above(self) -> Error {
+        let Some(above) = self.above().and_then(|name| self.site.beside(&name).ok()) else {
+            return self
+                .fail("an interface above it has an XDP program")
+                .mend("trawl xdp status --all-namespaces shows which");
+        };
+        let above = above.label();
+        self.fail(format!("{above}, which is above it, has an XDP program"))
+            .mend(format!("trawl xdp unload {above} --all takes it off"))
+    }
+
+    /// The interface with a program that this one belongs to, or that sits on this one.
+    fn above(&self) -> Option<String> {
+        let own = self.site.link().ok()?;
+        let links = Netlink::open(self.site.namespace()).ok()?.links().ok()?;
+        let is_above = |one: &Link| {
+            let sits_on_it =
+                one.peer_index == Some(own.index) && one.kind.as_deref() != Some("veth");
+            own.master == Some(one.index) || sits_on_it
+        };
+        let found = links
+            .into_iter()
+            .find(|one| !one.xdp.is_empty() && is_above(one));
+        found.map(|one| one.name)
+    }
+
     fn offload_in_the_way(self) -> Error {
         let (prefix, name) = (self.site.prefix(), self.site.name());
         let features = Ethtool::open(self.site.namespace(), name)
@@ -353,6 +383,11 @@ mod tests {
             ),
             (EINVAL, "XDP is not supported with header-split", OFFLOAD),
             // The kernel itself.
+            (
+                EEXIST,
+                "Cannot attach when an upper device already has a program",
+                "an interface above it has an XDP program",
+            ),
             (
                 EBUSY,
                 "Driver already has an XDP program: it is attached otherwise",
