@@ -152,6 +152,16 @@ impl Programs {
             Err(_) => Self::Named(text.to_owned()),
         }
     }
+
+    /// Whether one behind the attached program is meant.
+    pub(crate) fn mean(&self, name: &str, id: u32) -> bool {
+        match self {
+            Self::Attached => false,
+            Self::All => true,
+            Self::Named(wanted) => wanted == name,
+            Self::Id(wanted) => *wanted == id,
+        }
+    }
 }
 
 /// Whose clock the records carry.

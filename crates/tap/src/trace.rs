@@ -84,6 +84,12 @@ impl Tap for Trace {
             return Err(refused(site, &present.attachment(), answer));
         }
         let chosen = present.choose(&programs, site)?;
+        if let Some(unseen) = present.out_of_sight(&programs) {
+            assembly.notice(format!(
+                "packets on {} get to {unseen} by a jump, and tracing does not see programs that are jumped to: --tap hook does",
+                site.label
+            ));
+        }
         let plan = Plan::new(assembly, site, chosen.len() > 1)?;
         let mut slots = Slots::new(plan, site);
         let names: Vec<&str> = chosen.iter().map(|program| program.name.as_str()).collect();

@@ -3,6 +3,7 @@
 mod chains;
 mod changes;
 mod ends;
+mod jumps;
 mod redirects;
 mod several;
 

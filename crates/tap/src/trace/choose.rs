@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use trawl_kernel::bpf::{functions, program};
 use trawl_kernel::interface::Attachment;
 use trawl_kernel::{Error, Result};
+use trawl_program::chain;
 use trawl_program::dispatcher::Dispatcher;
 
 use crate::site::{Programs, Site};
@@ -47,6 +48,8 @@ pub struct Present {
     pub main: Program,
     /// Behind the main one, in the order in which they run.
     pub members: Vec<Program>,
+    /// Behind it in a chain by jumps: a jump passes by the place where tracing programs are called.
+    pub jumped_to: Vec<Program>,
     pub mode: &'static str,
 }
 
@@ -68,6 +71,10 @@ impl Present {
                 .iter()
                 .map(|member| Program::open(member.program))
                 .collect::<Result<_>>()?,
+            jumped_to: chain::behind(main)
+                .into_iter()
+                .map(Program::open)
+                .collect::<Result<_>>()?,
             mode: attachment.mode,
         }))
     }
@@ -83,8 +90,17 @@ impl Present {
         std::iter::once(&self.main).chain(&self.members)
     }
 
+    /// Those that are meant and that tracing does not see.
+    pub fn out_of_sight(&self, programs: &Programs) -> Option<String> {
+        let behind = self.jumped_to.iter();
+        let meant = behind.filter(|one| programs.mean(&one.name, one.id));
+        let names: Vec<String> = meant.map(Program::describe).collect();
+        (!names.is_empty()).then(|| names.join(", "))
+    }
+
     /// The programs that are meant, in the order in which packets meet them.
     pub fn choose(&self, programs: &Programs, site: &Site) -> Result<Vec<&Program>> {
+        let what = || format!("cannot look at an XDP program on {}", site.label);
         let chosen: Vec<&Program> = match programs {
             Programs::Attached => vec![&self.main],
             Programs::All => self.all().collect(),
@@ -93,6 +109,13 @@ impl Present {
             Programs::Id(id) => self.all().filter(|one| one.id == *id).collect(),
         };
         if chosen.is_empty() {
+            if let Some(unseen) = self.out_of_sight(programs) {
+                let why = format!(
+                    "packets get to {unseen} by a jump, and tracing does not see programs that are jumped to"
+                );
+                return Err(Error::failed(what(), why)
+                    .mend("look through the hooks of the chain's programs: --tap hook"));
+            }
             let there: Vec<String> = self.all().map(Program::describe).collect();
             let wanted = match programs {
                 Programs::Id(id) => format!("with the id {id}"),
@@ -100,7 +123,7 @@ impl Present {
                 Programs::Attached | Programs::All => String::new(),
             };
             return Err(Error::failed(
-                format!("cannot look at an XDP program on {}", site.label),
+                what(),
                 format!("none {wanted} is there, but {}", there.join(", ")),
             )
             .mend("name one of these with --program, or say --program all"));

@@ -1,0 +1,102 @@
+//! Programs that jump on to others: a jump passes by the place where tracing programs are called.
+
+use trawl_tests::pcapng::Contents;
+use trawl_tests::programs::object_file;
+use trawl_tests::witness::nothing_attached;
+use trawl_tests::xdp::{CleanUp, fails, programs_on, succeeds};
+use trawl_tests::{Capture, frames};
+
+use super::lab;
+
+#[test]
+fn a_program_that_jumps_is_seen_with_the_verdict_of_those_it_jumps_to() {
+    let Some(lab) = lab() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (place, object) = (lab.receiver(), object_file(&lab, "tail_calls"));
+    // What the program asks of these bytes leads to each of its exits, those of the programs it jumps to included.
+    let frame = |first: u8, second: u8, third: u8| {
+        let mut frame = frames::silent(64);
+        frame[14] = first;
+        frame[20] = second;
+        frame[21] = third;
+        frame
+    };
+    let sent = [
+        (frame(1, 0, 0), 1),
+        (frame(41, 0, 0), 2),
+        (frame(42, 250, 0), 1),
+        (frame(42, 50, 0), 2),
+        (frame(42, 150, 200), 3),
+        (frame(43, 0, 0), 0),
+    ];
+    let frames: Vec<Vec<u8>> = sent.iter().map(|(frame, _)| frame.clone()).collect();
+    let file = lab.file("file.pcapng");
+    let load = ["xdp", "load", &place, &object, "--prog", "tail_calls"];
+    // In the place of a dispatcher's function, and by itself.
+    for more in [&[][..], &["--tappable", "--replace"]] {
+        succeeds(&[&load[..], more].concat());
+        let both = ["-i", &place, "--tap", "xdp", "--at", "both", "-w", &file];
+        let capture = Capture::start(&lab, &both);
+        lab.send(&frames, 6);
+        capture.wait_recorded(12);
+        capture.stop_well().assert_all_recorded(12);
+        let contents = Contents::read(&file);
+        let ends = contents.of(0).into_iter().zip(contents.of(1));
+        for ((entry, exit), (frame, verdict)) in ends.zip(&sent) {
+            assert_eq!(&entry.bytes, frame);
+            assert_eq!(entry.packet_id(), exit.packet_id());
+            assert_eq!(exit.verdict(), Some((2, *verdict)));
+        }
+    }
+    succeeds(&["xdp", "unload", &place, "--all"]);
+    nothing_attached(&lab.pair.b);
+}
+
+#[test]
+fn a_chain_by_jumps_is_seen_as_a_whole_and_its_members_by_their_hooks() {
+    let Some(lab) = lab() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (place, members) = (lab.receiver(), object_file(&lab, "members"));
+    for (name, priority) in [("passes", "10"), ("drops", "20")] {
+        succeeds(&[
+            "xdp",
+            "load",
+            &place,
+            &members,
+            "--prog",
+            name,
+            "--tappable",
+            "--prio",
+            priority,
+        ]);
+    }
+    let second = &programs_on(&place)[1];
+    assert_eq!(second["name"], "drops");
+    let number = second["id"].to_string();
+    for chosen in ["drops", number.as_str()] {
+        let capture = ["capture", "-i", &place, "--tap", "xdp", "--program", chosen];
+        fails(&capture, 1, &["drops", &number, "by a jump", "--tap hook"]);
+    }
+    let file = lab.file("file.pcapng");
+    let fixed = ["-i", &place, "-c", "3", "-w", &file];
+    let all = [&fixed[..], &["--tap", "xdp", "--program", "all"]].concat();
+    let capture = Capture::start(&lab, &all);
+    assert!(capture.said().contains("by a jump"), "{}", capture.said());
+    lab.send(&[frames::silent(64)], 3);
+    capture.wait().summary_of_success().assert_all_recorded(3);
+    let verdicts = |file: &str| -> Vec<_> {
+        let packets = Contents::read(file).packets;
+        packets.iter().map(|one| one.verdict()).collect()
+    };
+    // The whole chain's.
+    assert_eq!(verdicts(&file), [Some((2, 1)); 3]);
+
+    let hooks = ["-i", &place, "-c", "6", "-w", &file, "--tap", "hook"];
+    let capture = Capture::start(&lab, &hooks);
+    lab.send(&[frames::silent(64)], 3);
+    capture.wait().summary_of_success().assert_all_recorded(6);
+    let (pass, drop) = (Some((2, 2)), Some((2, 1)));
+    assert_eq!(verdicts(&file), [pass, drop, pass, drop, pass, drop]);
+    succeeds(&["xdp", "unload", &place, "--all"]);
+    nothing_attached(&lab.pair.b);
+}
