@@ -475,6 +475,7 @@ fn sweep_here(lock: &Lock, site: &Site) -> Result<()> {
 pub(crate) fn sweep_everywhere() {
     let directories = site::all_directories();
     let mut look = Look::default();
+    let mut behind_ended = Vec::new();
     for directory in directories {
         // Of one that another command is working on, what looks like leftovers may be about to be attached.
         let Some(lock) = site::try_lock(&directory) else {
@@ -494,8 +495,23 @@ pub(crate) fn sweep_everywhere() {
         let orphaned = |one: &&&Standing| {
             chained && one.seat().is_some() && one.link.is_none() && !alive.contains(&one.id)
         };
+        let heads = ended.iter().filter(|one| one.link.is_some());
+        behind_ended.extend(heads.flat_map(|head| chain::behind(head.id)));
         for one in ended.iter().chain(others.iter().filter(orphaned)) {
             one.forget();
         }
+    }
+    forget_orphans(&behind_ended);
+}
+
+/// A chain may have got its first program in another namespace than the others, where the interface was before.
+fn forget_orphans(behind_ended: &[u32]) {
+    let ids: Vec<String> = behind_ended.iter().map(u32::to_string).collect();
+    let mut directories = site::all_directories();
+    directories.retain(|one| ids.iter().any(|id| one.join(id).exists()));
+    for lock in directories.iter().filter_map(|one| site::try_lock(one)) {
+        let left = read_all(lock.path(), &[]);
+        let orphaned = |one: &&Standing| one.link.is_none() && behind_ended.contains(&one.id);
+        left.iter().filter(orphaned).for_each(Standing::forget);
     }
 }

@@ -4,6 +4,7 @@
 use std::os::unix::fs::MetadataExt;
 
 use trawl_lab::Station;
+use trawl_tests::programs::object_file;
 use trawl_tests::witness::{nothing_attached, output, run, xdp_on};
 use trawl_tests::xdp::{CleanUp, all_gone, fails, programs_on, status_of, succeeds};
 use trawl_tests::{Lab, trawl};
@@ -189,6 +190,36 @@ fn a_program_goes_with_its_interface() {
     assert!(stats.contains("drop"), "{stats}");
     succeeds(&["xdp", "unload", &moved]);
     trawl_tests::witness::wait_unloaded(id);
+    let left = trawl_tests::xdp::pins_of(station);
+    assert!(!std::path::Path::new(&left).exists(), "{left}");
+}
+
+#[test]
+fn a_chain_that_got_its_first_program_elsewhere_leaves_nothing() {
+    let Some(lab) = Lab::open() else { return };
+    let elsewhere = Elsewhere::beside(&lab);
+    let _clean = CleanUp::of(&lab);
+    let (near, station, members) = (lab.receiver(), &lab.pair.b, object_file(&lab, "members"));
+    let load = |place: &str, name: &str, priority: &str| {
+        let program = ["xdp", "load", place, &members, "--prog", name];
+        succeeds(&[&program[..], &["--tappable", "--prio", priority]].concat());
+    };
+    load(&near, "passes", "40");
+    load(&near, "drops", "60");
+    let interface = station.interface.as_str();
+    let moving = ["-n", &station.name, "link", "set", interface, "netns"];
+    run("ip", &[&moving[..], &[&elsewhere.0]].concat());
+    let moved = format!("{}:{interface}", elsewhere.0);
+    load(&moved, "passes", "20");
+    let ids: Vec<u64> = programs_on(&moved)
+        .iter()
+        .map(|one| one["id"].as_u64().expect("a number"))
+        .collect();
+    assert_eq!(ids.len(), 3);
+    run("ip", &["-n", &elsewhere.0, "link", "del", interface]);
+    succeeds(&["xdp", "status", "--netns", &station.name]);
+    ids.into_iter()
+        .for_each(trawl_tests::witness::wait_unloaded);
     let left = trawl_tests::xdp::pins_of(station);
     assert!(!std::path::Path::new(&left).exists(), "{left}");
 }
