@@ -34,30 +34,46 @@ pub fn rate(text: &str) -> Result<u64, String> {
     }
 }
 
-/// How long a rule holds: a number with a unit.
+/// How long a rule holds: a number with a unit, or several, as in 1h30m.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let (number, unit) = split(text);
-    let seconds = match unit {
-        "" | "s" | "sec" => 1.0,
-        "ms" => 1e-3,
-        "m" | "min" => 60.0,
-        "h" => 3_600.0,
-        "d" => 86_400.0,
-        _ => {
-            return Err(format!(
-                "'{unit}' is not a unit of time; use ms, s, m, h or d"
-            ));
+    let wrong = || format!("'{text}' is not a time; write for example 10m or 1h30m");
+    let mut sum = 0.0;
+    let mut rest = text;
+    loop {
+        let (number, behind) = split(rest);
+        let end = behind
+            .find(|c: char| c.is_ascii_digit())
+            .unwrap_or(behind.len());
+        let (unit, others) = (behind[..end].trim(), &behind[end..]);
+        let seconds = match unit {
+            // One number alone is in seconds.
+            "" if rest.len() == text.len() => 1.0,
+            "" => return Err(wrong()),
+            "s" | "sec" => 1.0,
+            "ms" => 1e-3,
+            "m" | "min" => 60.0,
+            "h" => 3_600.0,
+            "d" => 86_400.0,
+            "w" => 7.0 * 86_400.0,
+            _ => {
+                return Err(format!(
+                    "'{unit}' is not a unit of time; use ms, s, m, h, d or w"
+                ));
+            }
+        };
+        let number: f64 = number.parse().map_err(|_| wrong())?;
+        sum += number * seconds;
+        if others.is_empty() {
+            break;
         }
-    };
-    let number: f64 = number
-        .parse()
-        .map_err(|_| format!("'{text}' is not a time; write for example 10m"))?;
-    if number * seconds > LONGEST as f64 {
+        rest = others;
+    }
+    if sum > LONGEST as f64 {
         return Err(format!(
             "'{text}' is too long: a rule without --for has no end"
         ));
     }
-    match Duration::try_from_secs_f64(number * seconds) {
+    match Duration::try_from_secs_f64(sum) {
         Ok(time) if !time.is_zero() => Ok(time),
         _ => Err(format!("'{text}' is not a time above zero")),
     }
@@ -112,6 +128,10 @@ mod tests {
             ("250ms", 0.25),
             ("90", 90.0),
             ("2d", 172_800.0),
+            ("1w", 604_800.0),
+            ("1h30m", 5_400.0),
+            ("1d 12h", 129_600.0),
+            ("59m59s", 3_599.0),
         ] {
             assert_eq!(
                 duration(text),
@@ -129,6 +149,10 @@ mod tests {
             "inf",
             "0.0000000001ms",
             "9999999999d",
+            "1h30",
+            "1h-30m",
+            "h30m",
+            "1hm",
         ] {
             assert!(duration(text).is_err(), "{text}");
         }
