@@ -1,8 +1,9 @@
 //! The guard's program is put on an interface.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
-use trawl_kernel::Result;
+use trawl_kernel::bpf::map;
+use trawl_kernel::{Error, Result};
 
 use super::rule::{Action, On};
 use super::state::{
@@ -34,7 +35,10 @@ impl Guard {
             index: site.index(),
             name: site.name().to_owned(),
         };
-        let present = standing_on(site)?;
+        let present = match standing_on(site)? {
+            Some(standing) if self.is_asked_by(&standing)? => Some(standing),
+            _ => None,
+        };
         let before = self.rules()?;
         let mut set = before.clone();
         let had = before.defaults.iter().find(|one| one.on.index == on.index);
@@ -54,6 +58,17 @@ impl Guard {
             self.store.publish(&before)?;
         }
         attached
+    }
+
+    /// Whether a program of the guard's looks into these rules. One that came along with its interface from another
+    /// namespace looks into that one's, and knows the interface by the number that it had there.
+    fn is_asked_by(&self, standing: &Standing) -> Result<bool> {
+        let id = |fd: BorrowedFd<'_>| {
+            map::info(fd)
+                .map(|about| about.id)
+                .map_err(|e| Error::os("cannot look at the rules", e))
+        };
+        Ok(id(standing.map(SET)?.as_fd())? == id(self.store.as_fd())?)
     }
 
     fn attach(&self, site: &Site, wish: &Wish, tappable: bool) -> Result<Standing> {

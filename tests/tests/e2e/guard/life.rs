@@ -308,3 +308,31 @@ fn a_guard_is_taken_off_as_any_program_is() {
         let _ = trawl(&["xdp", "unload", &place]);
     }
 }
+
+/// Its program looks into the rules of the namespace that it came from.
+#[test]
+fn an_interface_that_moved_is_guarded_by_the_rules_of_where_it_is() {
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded::load(&lab, &[]);
+    let (from, to) = (&lab.pair.b, &lab.pair.a);
+    let words = ["-n", &from.name, "link", "set", &from.interface];
+    run(
+        "ip",
+        &[&words[..], &["netns", &to.name, "name", "moved"]].concat(),
+    );
+    run("ip", &["-n", &to.name, "link", "set", "moved", "up"]);
+    let there = |arguments: &[&str]| {
+        let output = trawl(&[&["guard"], arguments, &["--netns", &to.name]].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {said}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    there(&["load", "moved", "--default", "deny"]);
+    lab.send(&[udp_from(STRANGER, 9)], 100);
+    wait_until("all are denied", || {
+        let stats: Value = serde_json::from_str(&there(&["stats", "--json"])).expect("JSON");
+        stats["interfaces"][0]["default_denied"] == 100
+    });
+    there(&["unload", "moved"]);
+    assert_eq!(guarded.list()["defaults"].as_array().map(Vec::len), Some(0));
+}
