@@ -144,6 +144,8 @@ pub fn load(sites: &[Site], wish: &Wish, extras: Extras) -> Result<Loaded> {
         return Err(Error::usage("cannot route", "no interface is named"));
     };
     let namespace = first.namespace();
+    // Of two commands at once, neither would see the other's ports, and those would never share their maps.
+    let _turn = first.lock_namespace()?;
     let links = Netlink::open(namespace)?.links()?;
     let mut all = ports(namespace)?;
     let is_port =
@@ -221,6 +223,7 @@ pub fn load(sites: &[Site], wish: &Wish, extras: Extras) -> Result<Loaded> {
 /// Takes ports off the router; all others go on without them.
 pub fn unload(sites: &[Site]) -> Result<()> {
     for site in sites {
+        let _turn = site.lock_namespace()?;
         let Port { standing, .. } = Port::at(site.clone())?;
         // The others stop sending there before what the port needs for that is put back.
         let table = open(&standing, PORTS)?;

@@ -154,6 +154,13 @@ impl Site {
     pub fn lock(&self) -> Result<Lock> {
         make_locked(&self.below(&bpffs::lasting_or_mounted()?))
     }
+
+    /// As [`Self::lock`], for what several interfaces of the namespace have in common. No interface has the number 0: the
+    /// directory is always empty, and one that a killed command left is cleared away as those of interfaces are.
+    pub(crate) fn lock_namespace(&self) -> Result<Lock> {
+        let name = format!("{}-0", self.mark);
+        make_locked(&bpffs::lasting_or_mounted()?.join(DIRECTORY).join(name))
+    }
 }
 
 /// Makes a directory in trawl's own, if it is missing, and locks it.

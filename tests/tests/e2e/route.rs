@@ -254,6 +254,32 @@ fn ports_come_and_go() {
     assert!(none.contains("no router is loaded"), "{none}");
 }
 
+/// As when a system starts each of them by itself.
+#[test]
+fn ports_that_are_loaded_at_once_make_one_router() {
+    let Some(lab) = LineLab::open() else { return };
+    let line = &lab.line;
+    let ports = [place(&line.left), place(&line.right)];
+    for _ in 0..3 {
+        std::thread::scope(|scope| {
+            for port in &ports {
+                scope.spawn(move || done(&["route", "load", port]));
+            }
+        });
+        lab.send_packets(&vec![forwardable(line); 10]);
+        let counts = Counts::wait(|| Counts::of_port(&ports[0]), 10);
+        let elsewhere = counts.outcome("to the stack: leaves by another interface");
+        assert_eq!(elsewhere, 0, "{counts:?}");
+        assert!(counts.outcome("forwarded, IPv4") > 0, "{counts:?}");
+        std::thread::scope(|scope| {
+            for port in &ports {
+                scope.spawn(move || done(&["route", "unload", port]));
+            }
+        });
+        nothing_attached(&line.left);
+    }
+}
+
 fn forwardable(line: &Line) -> Vec<u8> {
     let frame = Template::new().ethernet(line.a.mac, line.left.mac);
     frame
