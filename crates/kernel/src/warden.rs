@@ -58,12 +58,17 @@ pub enum Task {
     },
     /// Cut a file behind its last whole block.
     CutFile { file: OwnedFd, whole: WholeBytes },
-    /// What those who ask for it know how to undo. It finds what it needs by itself: no descriptor is kept open for it.
+    /// What those who ask for it know how to undo. It finds what it needs by itself.
     Other(Box<dyn Undo>),
 }
 
 pub trait Undo: fmt::Debug + Send {
     fn undo(&self);
+
+    /// What stays open until it is done: a lock, for one.
+    fn descriptors(&self) -> Vec<RawFd> {
+        Vec::new()
+    }
 }
 
 /// How many bytes of a file are whole blocks: told to the warden through memory that both processes see.
@@ -120,7 +125,7 @@ impl Task {
                 interface: _,
             } => all.extend(namespace.as_ref().map(AsFd::as_fd)),
             Self::CutFile { file, whole: _ } => all.push(file.as_fd()),
-            Self::Other(_) => {}
+            Self::Other(other) => return other.descriptors(),
         }
         all.iter().map(AsRawFd::as_raw_fd).collect()
     }

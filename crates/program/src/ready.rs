@@ -5,8 +5,9 @@
 //! lost when XDP sends the packet on. Cards can keep tags from XDP, too.
 
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,7 @@ use trawl_kernel::netns::{Look, Mark, Namespace, run_maybe_in};
 use trawl_kernel::warden::{Task, Undo, Warden};
 use trawl_kernel::{Error, Result, bpffs};
 
-use crate::site::Site;
+use crate::site::{DIRECTORY, Lock, Site, make_locked, try_lock};
 use crate::standing::{Standing, all_changes};
 
 const GRO: &str = "rx-gro";
@@ -82,14 +83,24 @@ pub struct Readiness {
     /// Puts things back if trawl is killed before somebody keeps the changes.
     warden: Warden,
     look: Look,
+    /// Until it is noted whose need it is, what was switched here would be taken by other commands for how it was.
+    alone: Option<Arc<Lock>>,
 }
 
 #[derive(Debug)]
-struct PutBack(Change);
+struct PutBack {
+    change: Change,
+    alone: Option<Arc<Lock>>,
+}
 
 impl Undo for PutBack {
     fn undo(&self) {
-        undo(&Turn::take(), std::slice::from_ref(&self.0), None);
+        undo(&Turn::take(), std::slice::from_ref(&self.change), None);
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        let lock = self.alone.iter();
+        lock.map(|lock| lock.as_fd().as_raw_fd()).collect()
     }
 }
 
@@ -106,7 +117,7 @@ impl Readiness {
         let link = site.link()?;
         let peer = other_end(&mut self.look, site, &link)?;
         if let Some(peer) = &peer {
-            let turn = Turn::take();
+            let turn = self.turn()?;
             self.switch(&turn, peer, &[GRO], true, Some((site, &link)))?;
             if !takes_frames(site)? {
                 // The driver looks at its peer only when that changes, and may have looked too early.
@@ -178,13 +189,15 @@ impl Readiness {
         let link = site.link()?;
         if let Some(peer) = other_end(&mut self.look, site, &link)? {
             let end_of = Some((site, &link));
-            return self.switch(&Turn::take(), &peer, &NOT_WHOLE, false, end_of);
+            let turn = self.turn()?;
+            return self.switch(&turn, &peer, &NOT_WHOLE, false, end_of);
         }
         let own = Peer {
             link,
             namespace: site.namespace().cloned(),
         };
-        self.switch(&Turn::take(), &own, &TAGS_TAKEN_OFF, false, None)
+        let turn = self.turn()?;
+        self.switch(&turn, &own, &TAGS_TAKEN_OFF, false, None)
     }
 
     /// What was switched, for a person.
@@ -237,6 +250,16 @@ impl Readiness {
         set_all(&noted, true);
     }
 
+    /// The right to switch, of one command that makes ready at a time.
+    fn turn(&mut self) -> Result<Turn> {
+        if self.alone.is_none()
+            && let Some(directory) = directory()
+        {
+            self.alone = Some(Arc::new(make_locked(&directory)?));
+        }
+        Ok(Turn::take())
+    }
+
     /// Features that the driver has not, or does not let be changed, are left as they are.
     fn switch(
         &mut self,
@@ -274,7 +297,12 @@ impl Readiness {
             }
             new.push((change, found.on != on));
         }
-        let put_back = |change: &Change| Task::Other(Box::new(PutBack(change.clone())));
+        let put_back = |change: &Change| {
+            Task::Other(Box::new(PutBack {
+                change: change.clone(),
+                alone: self.alone.clone(),
+            }))
+        };
         let switched = new.iter().filter(|(_, is_switched)| *is_switched);
         let tasks: Vec<Task> = switched.map(|(change, _)| put_back(change)).collect();
         if !tasks.is_empty() {
@@ -315,6 +343,16 @@ impl Turn {
         }
         Self { _locked }
     }
+}
+
+/// What a command has locked that makes interfaces ready.
+fn directory() -> Option<PathBuf> {
+    Some(bpffs::lasting()?.join(DIRECTORY).join("ready"))
+}
+
+/// Removes the directory that a command left which was killed.
+pub(crate) fn sweep() {
+    drop(directory().and_then(|directory| try_lock(&directory)));
 }
 
 /// Puts features back as they were, but for those that programs still need, other than the one with this directory.

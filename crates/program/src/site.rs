@@ -1,6 +1,7 @@
 //! Where a program is: an interface in a network namespace, and the directory of pins that belongs to it.
 
 use std::fs::{self, File};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -189,7 +190,7 @@ pub(crate) fn lock_existing(directory: &Path) -> Result<Option<Lock>> {
     flock(&file, FlockOperation::LockExclusive).map_err(|e| Error::os(what(), e.into()))?;
     Ok(is_at(&file, directory).then(|| Lock {
         path: directory.to_owned(),
-        _file: file,
+        file,
     }))
 }
 
@@ -199,7 +200,7 @@ pub(crate) fn try_lock(directory: &Path) -> Option<Lock> {
     flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
     is_at(&file, directory).then(|| Lock {
         path: directory.to_owned(),
-        _file: file,
+        file,
     })
 }
 
@@ -247,12 +248,18 @@ pub(crate) fn make_directory(path: &Path) -> Result<()> {
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
-    _file: File,
+    file: File,
 }
 
 impl Lock {
     pub fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+impl AsFd for Lock {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

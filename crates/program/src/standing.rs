@@ -473,6 +473,7 @@ fn sweep_here(lock: &Lock, site: &Site) -> Result<()> {
 
 /// Of all interfaces that no other command is working on.
 pub(crate) fn sweep_everywhere() {
+    ready::sweep();
     let directories = site::all_directories();
     let mut look = Look::default();
     let mut behind_ended = Vec::new();

@@ -1,6 +1,6 @@
 //! The bundled programs that redirect: what arrives at the other end, what is counted, and what is put back.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use trawl_kernel::probe;
@@ -415,6 +415,48 @@ fn programs_that_need_the_same_come_and_go_at_once() {
         scope.spawn(|| come_and_go(&lab.line.right));
     });
     assert_eq!(features(&lab), before);
+}
+
+/// Of two commands at once, the second may find what the first has switched and has not noted yet.
+#[test]
+fn what_another_command_has_just_switched_is_needed_all_the_same() {
+    let Some(lab) = unready() else { return };
+    let before = features(&lab);
+    let gro = || feature(&lab.line.b, "rx-gro");
+    let (left, right) = (place(&lab.line.left), place(&lab.line.right));
+    let load = |at| ["xdp", "load", at, "redirect", "--to", "right"];
+    // The first one waits for it when it has switched.
+    let pins = pins_of(&lab.line.left);
+    std::fs::create_dir_all(&pins).expect("a directory");
+    let held = std::fs::File::open(&pins).expect("the directory");
+    held.lock().expect("a lock");
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| done(&load(&left)));
+        wait_until("the first one has switched", || gro() == Some(true));
+        let mut second = Command::new(binary::path())
+            .args(load(&right))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("trawl");
+        wait_until("the second one is done, or waits", || {
+            second.try_wait().expect("a child").is_some() || waits_for_a_lock(second.id())
+        });
+        drop(held);
+        first.join().expect("the first one");
+        assert!(second.wait().expect("a child").success());
+    });
+    done(&["xdp", "unload", &left]);
+    assert_eq!(gro(), Some(true), "the second one needs it");
+    done(&["xdp", "unload", &right]);
+    assert_eq!(features(&lab), before);
+}
+
+fn waits_for_a_lock(process: u32) -> bool {
+    let locks = std::fs::read_to_string("/proc/locks").expect("a list");
+    let process = format!(" {process} ");
+    let mut waiting = locks.lines().filter(|line| line.contains("->"));
+    waiting.any(|line| line.contains(&process))
 }
 
 #[test]

@@ -34,7 +34,7 @@ impl Mark {
         Ok(Self { inode, cookie })
     }
 
-    pub fn is_of(&self, namespace: &Namespace) -> bool {
+    fn is_of(&self, namespace: &Namespace) -> bool {
         namespace.identity().1 == self.inode
             && cookie(Some(namespace)).is_ok_and(|cookie| cookie == self.cookie)
     }
