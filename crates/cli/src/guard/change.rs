@@ -116,7 +116,7 @@ pub fn preset(args: &PresetRule) -> Result<()> {
     for draft in &mut drafts {
         draft.what.on.clone_from(&on);
     }
-    add_drafts(namespace.as_ref(), drafts, args.consent.care(), false)
+    add_drafts(namespace.as_ref(), drafts, args.consent.care(), args.json)
 }
 
 fn add_drafts(

@@ -193,6 +193,9 @@ struct PresetRule {
     /// On this interface only
     #[arg(long, value_name = "IF")]
     on: Option<String>,
+    /// The rules' numbers as JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     place: Place,
     #[command(flatten)]

@@ -47,7 +47,9 @@ fn floods_are_dropped_while_a_connection_holds() {
     let guarded = Guarded::load(&lab, &[]);
     guarded.well(&["deny", "--proto", "udp", "--port", "9"]);
     guarded.well(&["preset", "syn-flood", "--rate", "50"]);
-    guarded.well(&["preset", "ping-flood"]);
+    let added = guarded.well(&["preset", "ping-flood", "--json"]);
+    let added: Value = serde_json::from_str(&added).expect("JSON");
+    assert_eq!(added["id"], 3);
     const FLOOD: u64 = 150_000;
     let start = Instant::now();
     transfer_during(&lab, || {
