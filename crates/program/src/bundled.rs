@@ -1,33 +1,31 @@
 //! The bundled programs with a fixed verdict and those that redirect: from what a person asks for to a program that
 //! stands on an interface.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-
 use trawl_kernel::bpf::object;
-use trawl_kernel::bpf::table::{self, Table};
 use trawl_kernel::layout::Shared;
 use trawl_kernel::layout::bundled::{
-    REDIRECT_MAX_CPUS, REDIRECT_MAX_TARGETS, RedirectConfig, TOUCH_NONE, TOUCH_PARSE, TOUCH_READ,
-    TOUCH_SWAP, VerdictConfig,
+    REDIRECT_MAX_CPUS, RedirectConfig, TOUCH_NONE, TOUCH_PARSE, TOUCH_READ, TOUCH_SWAP,
+    VerdictConfig,
 };
-use trawl_kernel::netlink::{XdpMode, xdp_abilities};
-use trawl_kernel::netns::run_maybe_in;
-use trawl_kernel::{Error, Result, probe};
+use trawl_kernel::netlink::XdpMode;
+use trawl_kernel::{Error, Result};
 
 use crate::attach::Wish;
 use crate::load::{Program, Source};
 use crate::place::{self, Put};
-use crate::ready::{self, Readiness};
+use crate::ready::Readiness;
 use crate::site::Site;
 use crate::standing::Standing;
 
+mod target;
+
+pub use target::{By, Target, Then};
+use target::{CPUS, check_cpus, far_function, is_in_stack, possible_cpus};
+pub(crate) use target::{open_table, put_interfaces};
+
 /// `BPF_F_EXCLUDE_INGRESS`.
 const EXCLUDE_INGRESS: u32 = 1 << 4;
-/// Packets of an MTU up to this one are in one buffer with every driver.
-const ONE_BUFFER: u32 = 1500;
 const CONFIG: &str = "config";
-const TARGETS: &str = "targets";
-const CPUS: &str = "cpus";
 
 /// What is done with each packet before the verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,43 +69,6 @@ pub enum Verdict {
     Aborted,
     /// Back out of the interface, with the addresses swapped.
     Tx,
-}
-
-/// By which of the kernel's ways one interface is redirected to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum By {
-    #[default]
-    Helper,
-    Devmap,
-}
-
-/// What becomes of packets on the other CPU.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Then {
-    Drop,
-    #[default]
-    Pass,
-    /// To this interface.
-    Redirect(String),
-}
-
-/// Where packets are redirected to. Interfaces are those of the namespace that the packets come in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
-    One(String, By),
-    /// A copy to each.
-    All {
-        interfaces: Vec<String>,
-        /// Not to the one that the packet came in by.
-        exclude_ingress: bool,
-    },
-    /// To these CPUs, all packets of a flow to the same.
-    Cpus {
-        cpus: Vec<u32>,
-        /// How many packets wait for each at most.
-        queue: u32,
-        then: Then,
-    },
 }
 
 /// A bundled program and its settings.
@@ -291,217 +252,4 @@ impl Bundled {
         }
         Ok(source)
     }
-}
-
-impl Target {
-    /// The interfaces that packets leave by.
-    fn interfaces(&self, site: &Site) -> Result<Vec<Site>> {
-        let names: Vec<&String> = match self {
-            Self::One(name, _) => vec![name],
-            Self::All { interfaces, .. } => interfaces.iter().collect(),
-            Self::Cpus {
-                then: Then::Redirect(name),
-                ..
-            } => vec![name],
-            Self::Cpus { .. } => Vec::new(),
-        };
-        if names.len() > REDIRECT_MAX_TARGETS {
-            return Err(Error::usage(
-                format!("cannot redirect to {} interfaces", names.len()),
-                format!("there is room for {REDIRECT_MAX_TARGETS}"),
-            ));
-        }
-        names.into_iter().map(|name| site.beside(name)).collect()
-    }
-
-    /// The interfaces that a packet may leave by which came in by this one.
-    fn others(&self, site: &Site) -> Result<Vec<Site>> {
-        let mut targets = self.interfaces(site)?;
-        if let Self::All {
-            exclude_ingress: true,
-            ..
-        } = self
-        {
-            targets.retain(|one| one.index() != site.index());
-        }
-        Ok(targets)
-    }
-
-    fn makes_copies(&self, site: &Site) -> Result<bool> {
-        Ok(self.others(site)?.len() > 1)
-    }
-
-    /// Whether packets of several buffers would be lost. No kernel copies them for XDP, and newer ones then send none
-    /// at all. Natively it takes a driver that sends them; in skb mode the stack does.
-    fn sends_whole_only(&self, site: &Site, wish: &Wish, priority: Option<u32>) -> Result<bool> {
-        let copies = self.makes_copies(site)?;
-        if is_in_stack(site, wish)? {
-            // In a chain, it is the chain's to say whether there are such packets.
-            return Ok(copies && priority.is_some());
-        }
-        Ok(copies || !ready::all_send_several_buffers(&self.others(site)?)?)
-    }
-
-    /// What a person may not expect of the kernel that this runs under.
-    fn caveats(
-        &self,
-        site: &Site,
-        mode: Option<XdpMode>,
-        priority: Option<u32>,
-    ) -> Result<Vec<String>> {
-        let mut caveats = Vec::new();
-        let mtu = site.link()?.mtu;
-        let wish = Wish {
-            mode,
-            ..Wish::default()
-        };
-        if mtu > ONE_BUFFER && self.sends_whole_only(site, &wish, priority)? {
-            let why = match xdp_abilities(site.namespace(), site.index())? {
-                None => "Linux before 6.3 sends none on",
-                Some(_) if self.makes_copies(site)? => "the kernel makes no copies of them",
-                Some(_) => "the target's driver sends none on",
-            };
-            let instead = match priority {
-                Some(_) => "--mode skb without --prio does",
-                None => "--mode skb does",
-            };
-            caveats.push(format!(
-                "packets of several buffers, which an MTU of {mtu} allows, are dropped: {why}; {instead}"
-            ));
-        }
-        for target in self.others(site)? {
-            if !target.link()?.is_up() {
-                let others = match mode == Some(XdpMode::Skb) && self.makes_copies(site)? {
-                    // The kernel gives up at the first that it cannot send to.
-                    true => ", and in skb mode the others may not get it either",
-                    false => "",
-                };
-                caveats.push(format!(
-                    "{} is down: what is sent there is lost until it is up{others}",
-                    target.label()
-                ));
-            }
-        }
-        if let Self::Cpus { then, .. } = self
-            && *then != Then::Pass
-            && mode == Some(XdpMode::Skb)
-            && !probe::kernel_is_at_least(6, 15)
-        {
-            caveats.push(
-                "in skb mode Linux before 6.15 may give packets to the stack that should be dropped or redirected on the other CPU: all but the first of each eight at most; --mode native does not".to_owned(),
-            );
-        }
-        Ok(caveats)
-    }
-
-    /// Puts into a loaded program's maps where its packets go.
-    fn fill(&self, program: &Program, site: &Site) -> Result<()> {
-        match self {
-            Self::Cpus { cpus, queue, then } => fill_cpus(program, cpus, *queue, then),
-            Self::One(..) | Self::All { .. } => {
-                fill_targets(program, site, &self.interfaces(site)?)
-            }
-        }
-    }
-}
-
-/// Whether the program is to run behind the driver, where it is not the driver that sends.
-fn is_in_stack(site: &Site, wish: &Wish) -> Result<bool> {
-    let able = xdp_abilities(site.namespace(), site.index())?;
-    Ok(wish.mode == Some(XdpMode::Skb) || able.is_some_and(|able| !able.native()))
-}
-
-fn far_function(then: &Then) -> &'static str {
-    match then {
-        Then::Drop => "trawl_far_drop",
-        Then::Pass => "trawl_far_pass",
-        Then::Redirect(_) => "trawl_far_redir",
-    }
-}
-
-fn possible_cpus() -> Result<u32> {
-    table::possible_cpus()
-        .map(|count| count as u32)
-        .map_err(|e| Error::os("cannot count the CPUs", e))
-}
-
-fn check_cpus(cpus: &[u32]) -> Result<()> {
-    let there_are = possible_cpus()?;
-    let what = || {
-        let list: Vec<_> = cpus.iter().map(u32::to_string).collect();
-        format!("cannot redirect to the CPUs {}", list.join(","))
-    };
-    if cpus.is_empty() || cpus.len() > REDIRECT_MAX_CPUS {
-        let why = format!("it takes 1 to {REDIRECT_MAX_CPUS} of them");
-        return Err(Error::usage(what(), why));
-    }
-    match cpus.iter().find(|cpu| **cpu >= there_are) {
-        Some(_) => Err(Error::usage(
-            what(),
-            format!("there are those from 0 to {}", there_are - 1),
-        )),
-        None => Ok(()),
-    }
-}
-
-fn map<'a>(program: &'a Program, name: &str) -> Result<BorrowedFd<'a>> {
-    program.map(name).ok_or_else(|| {
-        Error::failed(
-            format!("cannot fill the map {name}"),
-            "it is not in the object",
-        )
-    })
-}
-
-pub(crate) fn open_table(fd: BorrowedFd<'_>, name: &str) -> Result<Table> {
-    let open = || Table::new(fd.try_clone_to_owned()?);
-    open().map_err(|e| Error::os(format!("cannot open the map {name}"), e))
-}
-
-/// A device map takes interfaces of the namespace that it is filled in.
-pub(crate) fn put_interfaces(
-    devices: &Table,
-    site: &Site,
-    entries: impl Iterator<Item = (u32, u32)> + Send,
-) -> Result<()> {
-    let put = || {
-        for (key, index) in entries {
-            // struct bpf_devmap_val: the interface, and no program.
-            let value = [index.to_ne_bytes(), 0i32.to_ne_bytes()].concat();
-            devices.update(&key.to_ne_bytes(), &value, table::ANY)?;
-        }
-        Ok(())
-    };
-    run_maybe_in(site.namespace(), put)?
-        .map_err(|e: std::io::Error| Error::os("cannot put an interface into the device map", e))
-}
-
-fn fill_targets(program: &Program, site: &Site, interfaces: &[Site]) -> Result<()> {
-    let devices = open_table(map(program, TARGETS)?, TARGETS)?;
-    let entries = (0u32..).zip(interfaces.iter().map(Site::index));
-    put_interfaces(&devices, site, entries)
-}
-
-fn fill_cpus(program: &Program, cpus: &[u32], queue: u32, then: &Then) -> Result<()> {
-    let function = far_function(then);
-    let what = || format!("cannot put {function} on the other CPUs");
-    let far = program
-        .other(function)
-        .ok_or_else(|| Error::failed(what(), "it was not loaded"))?;
-    let table = open_table(map(program, CPUS)?, CPUS)?;
-    for cpu in cpus {
-        // struct bpf_cpumap_val: the length of the queue, and the program.
-        let value = [queue.to_ne_bytes(), far.as_fd().as_raw_fd().to_ne_bytes()].concat();
-        table
-            .update(&cpu.to_ne_bytes(), &value, table::ANY)
-            .map_err(|e| {
-                let refused = e.raw_os_error();
-                let error = Error::os(format!("cannot redirect to CPU {cpu}"), e);
-                match refused == Some(rustix::io::Errno::NODEV.raw_os_error()) {
-                    true => error.mend("is the CPU on line?"),
-                    false => error,
-                }
-            })?;
-    }
-    Ok(())
 }
