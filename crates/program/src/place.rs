@@ -21,6 +21,9 @@ use crate::load::{Program, Source};
 use crate::site::Site;
 use crate::standing::{Pinned, Standing, clear_away, helped_by, on, sweep, sweep_everywhere};
 
+/// How often others may come in between.
+const MOST_ROUNDS: u32 = 20;
+
 /// Loads a program and puts it on the interface: into the chain that is there, at the head of a new one, or, where the
 /// kernel knows no chains, by itself. The priority is the source's own if none is given.
 pub fn put(site: &Site, source: Source, wish: &Wish, priority: Option<u32>) -> Result<Put> {
@@ -275,12 +278,7 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
     clear_away(site);
     let present = site.link()?.xdp;
     let everything = on(site)?;
-    // A dispatcher is no program of anyone's.
-    let programs: Vec<u32> = everything
-        .iter()
-        .map(|one| one.program_id)
-        .filter(|id| Dispatcher::read(*id).is_none())
-        .collect();
+    let programs = programs_on(site)?;
     let list = |ids: &[u32]| {
         let ids: Vec<_> = ids.iter().map(u32::to_string).collect();
         ids.join(", ")
@@ -292,17 +290,7 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
     let own = Standing::all(site)?;
     let was_guarded = own.iter().any(guard::is_guard);
     let gone = match which {
-        Which::All => {
-            for head in present {
-                take_off(site, head)?;
-            }
-            events::wait_for_running_programs();
-            let _lock = site.lock()?;
-            for one in own {
-                one.forget();
-            }
-            programs
-        }
+        Which::All => take_all_off(site)?,
         Which::One(id) => {
             let Some(found) = everything.iter().find(|one| one.program_id == id) else {
                 return Err(Error::failed(what(), format!("program {id} is not on it"))
@@ -310,7 +298,7 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
             };
             match own.into_iter().find(|one| one.id() == id) {
                 Some(own) => own.detach(site)?,
-                None => take_off(site, *found)?,
+                None => drop(take_off(site, *found)?),
             }
             vec![id]
         }
@@ -360,15 +348,56 @@ fn there_for_another(site: &Site, present: &[XdpAttachment], what: String) -> Op
     })
 }
 
-fn take_off(site: &Site, attachment: XdpAttachment) -> Result<()> {
+/// Another command may put a program there, or in front of the others, until it is this one's turn.
+fn take_all_off(site: &Site) -> Result<Vec<u32>> {
+    let mut gone = Vec::new();
+    for _ in 0..MOST_ROUNDS {
+        let heads = site.link()?.xdp;
+        if heads.is_empty() {
+            return Ok(gone);
+        }
+        let programs = programs_on(site)?;
+        let own = Standing::all(site)?;
+        let mut are_off = true;
+        for head in heads {
+            are_off &= take_off(site, head)?;
+        }
+        if are_off {
+            events::wait_for_running_programs();
+            let _lock = site.lock()?;
+            own.iter().for_each(Standing::forget);
+            gone.extend(programs);
+        }
+    }
+    let what = format!("cannot unload from {}", site.label());
+    Err(Error::failed(what, "other commands go on loading programs there").mend("try again"))
+}
+
+/// Whether it was still there when it was this command's turn.
+fn take_off(site: &Site, attachment: XdpAttachment) -> Result<bool> {
     let id = attachment.program_id;
     if let Some(dispatcher) = dispatcher_of(site, id)? {
-        return dispatcher.without(site, id);
+        dispatcher.without(site, id)?;
+        return Ok(true);
     }
     let _site_lock = site.lock()?;
-    if Dispatcher::read(id).is_some() {
-        return build::remove(site, attachment, &pins::Lock::take()?);
+    if !site.link()?.xdp.contains(&attachment) {
+        return Ok(false);
     }
-    attach::remove(site, attachment)
-        .map_err(|refusal| refusal.about(format!("cannot take program {id} off {}", site.label())))
+    if Dispatcher::read(id).is_some() {
+        build::remove(site, attachment, &pins::Lock::take()?)?;
+        return Ok(true);
+    }
+    match attach::remove(site, attachment) {
+        Ok(()) => Ok(true),
+        Err(refusal) => {
+            Err(refusal.about(format!("cannot take program {id} off {}", site.label())))
+        }
+    }
+}
+
+/// The numbers of the programs on the interface. A dispatcher is no program of anyone's.
+fn programs_on(site: &Site) -> Result<Vec<u32>> {
+    let all = on(site)?.into_iter().map(|one| one.program_id);
+    Ok(all.filter(|id| Dispatcher::read(*id).is_none()).collect())
 }

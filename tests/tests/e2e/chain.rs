@@ -3,6 +3,7 @@
 mod killed;
 
 use std::fs;
+use std::process::Output;
 
 use serde_json::Value;
 use trawl_kernel::bpf::{program, test_run};
@@ -18,6 +19,20 @@ const TX: u8 = 3;
 const ANSWERS: usize = 14;
 const COUNT: usize = 20;
 const NOTES: usize = 21;
+
+/// Of the program that was loaded.
+#[track_caller]
+fn number_in(output: &Output) -> u64 {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let told = String::from_utf8_lossy(&output.stdout);
+    let id = told
+        .split("(id ")
+        .nth(1)
+        .and_then(|rest| rest.split(',').next());
+    id.and_then(|id| id.parse().ok())
+        .unwrap_or_else(|| panic!("no number: {told}"))
+}
 
 /// A lab whose chains are trawl's own, whatever the kernel could do besides.
 struct Chained(Lab);
@@ -35,16 +50,17 @@ impl Chained {
     /// Tappable programs never go behind a dispatcher, so that this is the same on all kernels.
     #[track_caller]
     fn load(&self, number: u32, arguments: &[&str]) -> u64 {
-        let output = self.try_load(number, arguments);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{said}");
-        let told = String::from_utf8_lossy(&output.stdout).into_owned();
-        let id = told
-            .split("(id ")
-            .nth(1)
-            .and_then(|rest| rest.split(',').next());
-        id.and_then(|id| id.parse().ok())
-            .unwrap_or_else(|| panic!("no number: {told}"))
+        number_in(&self.try_load(number, arguments))
+    }
+
+    /// As often as the chain is another one when it is about to be joined.
+    fn load_at_last(&self, number: u32, arguments: &[&str]) -> u64 {
+        loop {
+            let output = self.try_load(number, arguments);
+            if !String::from_utf8_lossy(&output.stderr).contains("try again") {
+                return number_in(&output);
+            }
+        }
     }
 
     fn try_load(&self, number: u32, arguments: &[&str]) -> std::process::Output {
@@ -156,6 +172,35 @@ fn many_commands_come_and_go_at_once() {
             }
         });
         all_gone(&lab.0, &ids, &[]);
+    }
+}
+
+/// What one finds first on the interface may be behind another one's program when it is its turn.
+#[test]
+fn all_are_taken_off_while_others_come() {
+    let Some(lab) = Chained::open() else { return };
+    let lab = &lab;
+    let place = lab.0.receiver();
+    for _ in 0..6 {
+        let ids: Vec<u64> = [2, 3, 2].map(|number| lab.load(number, &[])).into();
+        let in_front: Vec<u64> = std::thread::scope(|scope| {
+            let loads = [1, 2].map(|number| {
+                let load = move || lab.load_at_last(number, &["--prio", &number.to_string()]);
+                scope.spawn(load)
+            });
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let output = trawl(&["xdp", "unload", &place, "--all"]);
+                    let said = String::from_utf8_lossy(&output.stderr);
+                    // The other one was quicker.
+                    let is_late = said.contains("no XDP program is on it");
+                    assert!(output.status.success() || is_late, "{said}");
+                });
+            }
+            loads.map(|one| one.join().expect("it is loaded")).into()
+        });
+        trawl(&["xdp", "unload", &place, "--all"]);
+        all_gone(&lab.0, &[ids, in_front].concat(), &[]);
     }
 }
 
