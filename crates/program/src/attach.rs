@@ -12,9 +12,10 @@ use trawl_kernel::{Result, events};
 use crate::chain;
 use crate::dispatcher::{Dispatcher, pins};
 use crate::explain;
+use crate::leftovers::sweep;
 use crate::load::Program;
 use crate::site::Site;
-use crate::standing::{Pinned, Standing, sweep};
+use crate::standing::{Pinned, Standing};
 
 /// How a program is to be attached.
 #[derive(Clone, Copy, Debug, Default)]

@@ -17,9 +17,10 @@ use crate::dispatcher::config::Slot;
 use crate::dispatcher::{Dispatcher, pins};
 use crate::explain;
 use crate::guard::state as guard;
+use crate::leftovers::{clear_away_at, sweep, sweep_everywhere};
 use crate::load::{Program, Source};
 use crate::site::Site;
-use crate::standing::{Pinned, Standing, clear_away, helped_by, on, sweep, sweep_everywhere};
+use crate::standing::{Pinned, Standing, helped_by, on};
 
 /// How often others may come in between.
 const MOST_ROUNDS: u32 = 20;
@@ -275,7 +276,7 @@ pub enum Which {
 /// those that went.
 pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
     let what = || format!("cannot unload from {}", site.label());
-    clear_away(site);
+    clear_away_at(site);
     let present = site.link()?.xdp;
     let everything = on(site)?;
     let programs = programs_on(site)?;
@@ -324,7 +325,7 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
         },
     };
     // Leaves nothing of programs that others took off.
-    clear_away(site);
+    clear_away_at(site);
     sweep_everywhere();
     if was_guarded && !guard::is_on(site)? {
         guard::was_taken_off(site)?;

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use trawl_kernel::bpf::{info, link, program};
 use trawl_kernel::errno::EPERM;
 use trawl_kernel::netlink::{Netlink, XdpAttachment, XdpExpected, XdpMode};
-use trawl_kernel::netns::Look;
 use trawl_kernel::{Error, Result, bpffs, events};
 
 use crate::chain::{self, Seat};
@@ -86,9 +85,18 @@ impl Standing {
         self.record.seat
     }
 
+    pub(crate) fn is_attached(&self) -> bool {
+        self.attachment.is_some()
+    }
+
+    /// The link that was pinned for it, which may have ended.
+    pub(crate) fn pinned_link(&self) -> Option<BorrowedFd<'_>> {
+        self.link.as_ref().map(AsFd::as_fd)
+    }
+
     /// What attaches it, unless that is netlink or a chain.
     pub(crate) fn link(&self) -> Option<BorrowedFd<'_>> {
-        let link = self.link.as_ref()?.as_fd();
+        let link = self.pinned_link()?;
         let about = info::link(link).ok()?;
         (about.ifindex != 0 && about.program == self.id).then_some(link)
     }
@@ -417,7 +425,7 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
     paths
 }
 
-fn read_all(directory: &Path, attached: &[XdpAttachment]) -> Vec<Standing> {
+pub(crate) fn read_all(directory: &Path, attached: &[XdpAttachment]) -> Vec<Standing> {
     entries(directory)
         .into_iter()
         .filter_map(|path| read_one(path, attached))
@@ -434,85 +442,4 @@ fn read_one(directory: PathBuf, attached: &[XdpAttachment]) -> Option<Standing> 
         link,
         directory,
     })
-}
-
-/// As [`sweep`], on this interface alone, if there is anything to look through and this process may do so.
-///
-/// Whoever looks whether all is gone is to find it so: no directory is made for that, unless programs that came with the
-/// interface from another namespace have theirs there.
-pub(crate) fn clear_away(site: &Site) {
-    let lock = match site.directory() {
-        Some(directory) if directory.exists() => site::lock_existing(&directory),
-        Some(_) if Standing::all(site).is_ok_and(|all| !all.is_empty()) => site.lock().map(Some),
-        _ => return,
-    };
-    if let Ok(Some(lock)) = lock {
-        let _ = sweep_here(&lock, site);
-    }
-}
-
-/// Removes pins of programs that are attached nowhere any more: their interface is gone, somebody else took them off,
-/// or the command that loaded them was killed half-way.
-pub(crate) fn sweep(lock: &Lock, site: &Site) -> Result<()> {
-    sweep_here(lock, site)?;
-    sweep_everywhere();
-    Ok(())
-}
-
-fn sweep_here(lock: &Lock, site: &Site) -> Result<()> {
-    // Before it is asked who is there: in a chain that is changed in part some are found by some ways only.
-    chain::settle(site);
-    for one in read_all(lock.path(), &on(site)?) {
-        // One whose link still attaches it went with its interface to another namespace.
-        if one.attachment.is_none() && one.link().is_none() {
-            one.forget();
-        }
-    }
-    Ok(())
-}
-
-/// Of all interfaces that no other command is working on.
-pub(crate) fn sweep_everywhere() {
-    ready::sweep();
-    let directories = site::all_directories();
-    let mut look = Look::default();
-    let mut behind_ended = Vec::new();
-    for directory in directories {
-        // Of one that another command is working on, what looks like leftovers may be about to be attached.
-        let Some(lock) = site::try_lock(&directory) else {
-            continue;
-        };
-        let left = read_all(lock.path(), &[]);
-        let mut has_ended = |one: &Standing| match &one.link {
-            Some(link) => info::link(link.as_fd()).is_ok_and(|about| about.ifindex == 0),
-            // Attached by netlink, or behind a dispatcher: there for as long as its namespace is.
-            None => site::namespace_of(&directory).is_some_and(|mark| mark.is_gone(&mut look)),
-        };
-        let (ended, others): (Vec<_>, Vec<_>) = left.iter().partition(|one| has_ended(one));
-        // A chain goes with its first program, which alone has a link.
-        let chained = ended.iter().any(|one| one.seat().is_some());
-        let heads = others.iter().filter(|one| chained && one.link.is_some());
-        let alive: Vec<u32> = heads.flat_map(|head| chain::behind(head.id)).collect();
-        let orphaned = |one: &&&Standing| {
-            chained && one.seat().is_some() && one.link.is_none() && !alive.contains(&one.id)
-        };
-        let heads = ended.iter().filter(|one| one.link.is_some());
-        behind_ended.extend(heads.flat_map(|head| chain::behind(head.id)));
-        for one in ended.iter().chain(others.iter().filter(orphaned)) {
-            one.forget();
-        }
-    }
-    forget_orphans(&behind_ended);
-}
-
-/// A chain may have got its first program in another namespace than the others, where the interface was before.
-fn forget_orphans(behind_ended: &[u32]) {
-    let ids: Vec<String> = behind_ended.iter().map(u32::to_string).collect();
-    let mut directories = site::all_directories();
-    directories.retain(|one| ids.iter().any(|id| one.join(id).exists()));
-    for lock in directories.iter().filter_map(|one| site::try_lock(one)) {
-        let left = read_all(lock.path(), &[]);
-        let orphaned = |one: &&Standing| one.link.is_none() && behind_ended.contains(&one.id);
-        left.iter().filter(orphaned).for_each(Standing::forget);
-    }
 }

@@ -120,7 +120,7 @@ impl Runs {
 /// away on the way.
 pub fn of(sites: &[Site], measure: Option<Duration>) -> Result<Vec<Status>> {
     for site in sites {
-        standing::clear_away(site);
+        leftovers::clear_away_at(site);
     }
     leftovers::clear_away();
     let look = Look {
