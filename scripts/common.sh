@@ -5,7 +5,7 @@
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # Edition 2024 with `if let … && …`: older compilers stop with a syntax error.
-readonly RUST_NEEDED=1.88
+readonly RUST_NEEDED=1.91
 
 # What Debian 12 calls the things that are used. The tests run other tools as judges, and name ports and protocols in
 # filters, which libpcap looks up in files of netbase.

@@ -1,0 +1,193 @@
+//! Interfaces made ready for what a program sends: by several commands at once, where it cannot be, and put back.
+
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use trawl_tests::binary;
+use trawl_tests::bundled::refused;
+use trawl_tests::witness::output;
+use trawl_tests::xdp::pins_of;
+
+use super::*;
+
+#[test]
+fn two_programs_that_need_the_same_leave_it_to_the_last() {
+    let Some(lab) = unready() else { return };
+    let before = features(&lab);
+    let (left, right) = (place(&lab.line.left), place(&lab.line.right));
+    let gro = || feature(&lab.line.b, "rx-gro");
+    done(&["xdp", "load", &left, "redirect", "--to", "right"]);
+    done(&["xdp", "load", &right, "redirect", "--to", "right"]);
+    done(&["xdp", "unload", &left]);
+    assert_eq!(gro(), Some(true), "the other one still needs it");
+    done(&["xdp", "unload", &right]);
+    assert_eq!(features(&lab), before);
+}
+
+/// Whoever unloads the last program that needs a thing may do so while another command loads one that needs it too.
+#[test]
+fn programs_that_need_the_same_come_and_go_at_once() {
+    let Some(lab) = unready() else { return };
+    let before = features(&lab);
+    let come_and_go = |station: &Station| {
+        let at = place(station);
+        for _ in 0..6 {
+            done(&["xdp", "load", &at, "redirect", "--to", "right"]);
+            let gro = feature(&lab.line.b, "rx-gro");
+            assert_eq!(gro, Some(true), "{at} is loaded and needs it");
+            done(&["xdp", "unload", &at]);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| come_and_go(&lab.line.left));
+        scope.spawn(|| come_and_go(&lab.line.right));
+    });
+    assert_eq!(features(&lab), before);
+}
+
+/// Of two commands at once, the second may find what the first has switched and has not noted yet.
+#[test]
+fn what_another_command_has_just_switched_is_needed_all_the_same() {
+    let Some(lab) = unready() else { return };
+    let before = features(&lab);
+    let gro = || feature(&lab.line.b, "rx-gro");
+    let (left, right) = (place(&lab.line.left), place(&lab.line.right));
+    let load = |at| ["xdp", "load", at, "redirect", "--to", "right"];
+    // The first one waits for it when it has switched.
+    let pins = pins_of(&lab.line.left);
+    std::fs::create_dir_all(&pins).expect("a directory");
+    let held = std::fs::File::open(&pins).expect("the directory");
+    held.lock().expect("a lock");
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| done(&load(&left)));
+        wait_until("the first one has switched", || gro() == Some(true));
+        let mut second = Command::new(binary::path())
+            .args(load(&right))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("trawl");
+        wait_until("the second one is done, or waits", || {
+            second.try_wait().expect("a child").is_some() || waits_for_a_lock(second.id())
+        });
+        drop(held);
+        first.join().expect("the first one");
+        assert!(second.wait().expect("a child").success());
+    });
+    done(&["xdp", "unload", &left]);
+    assert_eq!(gro(), Some(true), "the second one needs it");
+    done(&["xdp", "unload", &right]);
+    assert_eq!(features(&lab), before);
+}
+
+fn waits_for_a_lock(process: u32) -> bool {
+    let locks = std::fs::read_to_string("/proc/locks").expect("a list");
+    let process = format!(" {process} ");
+    let mut waiting = locks.lines().filter(|line| line.contains("->"));
+    waiting.any(|line| line.contains(&process))
+}
+
+#[test]
+fn an_interface_that_takes_no_frames_is_refused_and_nothing_stays() {
+    let Some(lab) = unready() else { return };
+    let before = features(&lab);
+    let from = place(&lab.line.left);
+    let said = refused(&["xdp", "load", &from, "redirect", "--to", "right,lo"], 1);
+    assert!(
+        said.contains("takes none") && said.contains("--mode skb"),
+        "{said}"
+    );
+    assert_eq!(features(&lab), before);
+    nothing_attached(&lab.line.left);
+    let pins = output("ls", &["/sys/fs/bpf/trawl"]);
+    let left = format!("-{}", lab.line.left.index);
+    let listed = String::from_utf8_lossy(&pins.stdout).into_owned();
+    let own = std::fs::metadata(format!("/run/netns/{}", lab.line.left.name)).expect("a namespace");
+    let own = format!("{}{left}", std::os::unix::fs::MetadataExt::ino(&own));
+    assert!(!listed.lines().any(|line| line == own), "{listed}");
+}
+
+/// A veth's driver says only that it takes no frames; what helps is known all the same.
+#[test]
+fn a_target_whose_other_end_is_down_is_told_with_what_helps() {
+    if !probe::kernel_is_at_least(6, 3) {
+        return;
+    }
+    let Some(lab) = unready() else { return };
+    let before = features(&lab);
+    let (left, b) = (place(&lab.line.left), &lab.line.b);
+    run("ip", &["-n", &b.name, "link", "set", &b.interface, "down"]);
+    let mend = format!("ip netns exec {} ip link set {} up", b.name, b.interface);
+    let right = place(&lab.line.right);
+    for load in [
+        &["xdp", "load", &left, "redirect", "--to", "right"][..],
+        &["route", "load", &left, &right],
+    ] {
+        let said = refused(load, 1);
+        assert!(said.contains("is down") && said.contains(&mend), "{said}");
+        assert_eq!(features(&lab), before);
+    }
+    let words: Vec<&str> = mend.split(' ').collect();
+    run(words[0], &words[1..]);
+    done(&["xdp", "load", &left, "redirect", "--to", "right"]);
+    done(&["xdp", "unload", &left]);
+    assert_eq!(features(&lab), before);
+}
+
+#[test]
+fn a_target_that_is_down_is_told() {
+    let Some(lab) = LineLab::open() else { return };
+    let (left, right) = (place(&lab.line.left), &lab.line.right);
+    let turn = |state| run("ip", &["-n", &right.name, "link", "set", "right", state]);
+    let load = ["xdp", "load", &left, "redirect", "--replace", "--mode"];
+    turn("down");
+    for (mode, targets, others) in [
+        ("native", "right", false),
+        ("native", "left,right", false),
+        ("skb", "right", false),
+        ("skb", "left,right", true),
+    ] {
+        let said = done(&[&load[..], &[mode, "--to", targets]].concat());
+        let told = format!("{} is down", place(right));
+        assert!(said.contains(&told), "{mode} {targets}: {said}");
+        assert_eq!(said.contains("the others"), others, "{said}");
+        done(&["xdp", "unload", &left]);
+    }
+    turn("up");
+    let said = done(&[&load[..], &["skb", "--to", "right"]].concat());
+    assert!(!said.contains("is down"), "{said}");
+    done(&["xdp", "unload", &left]);
+    nothing_attached(&lab.line.left);
+}
+
+/// Killed when it has made the other interfaces ready and waits for its turn to attach.
+#[test]
+fn a_load_that_is_killed_half_way_puts_all_back() {
+    // Not SIGINT, which a shell has what it runs in the background ignore.
+    for signal in [Signal::KILL, Signal::TERM] {
+        let Some(lab) = unready() else { return };
+        let before = features(&lab);
+        let from = place(&lab.line.left);
+        let pins = pins_of(&lab.line.left);
+        std::fs::create_dir_all(&pins).expect("a directory in the BPF file system");
+        let held = std::fs::File::open(&pins).expect("the directory");
+        held.lock().expect("the lock");
+        let mut load = Command::new(binary::path())
+            .args(["xdp", "load", &from, "redirect", "--to", "right"])
+            .spawn()
+            .expect("trawl");
+        wait_until("the other end is made ready", || {
+            feature(&lab.line.b, "rx-gro") == Some(true)
+        });
+        let process = Pid::from_child(&load);
+        kill_process(process, signal).expect("it waits");
+        load.wait().expect("a child");
+        wait_until("all is put back", || features(&lab) == before);
+        drop(held);
+        nothing_attached(&lab.line.left);
+        // The next one finds nothing in its way.
+        done(&["xdp", "load", &from, "redirect", "--to", "right"]);
+        done(&["xdp", "unload", &from]);
+        assert_eq!(features(&lab), before);
+    }
+}
