@@ -31,13 +31,13 @@ impl From<TaskName> for Task {
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Frames to send in each run
-    #[arg(long, value_name = "N", default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1_500_000, value_parser = clap::value_parser!(u64).range(1..))]
     frames: u64,
     /// Length of each frame
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u16).range(42..=1514))]
     size: u16,
     /// How often each has its turn
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
     /// Only these
     #[arg(long, value_enum, value_delimiter = ',', value_name = "TASK")]
