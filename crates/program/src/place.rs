@@ -389,12 +389,10 @@ fn take_off(site: &Site, attachment: XdpAttachment) -> Result<bool> {
         build::remove(site, attachment, &pins::Lock::take()?)?;
         return Ok(true);
     }
-    match attach::remove(site, attachment) {
-        Ok(()) => Ok(true),
-        Err(refusal) => {
-            Err(refusal.about(format!("cannot take program {id} off {}", site.label())))
-        }
-    }
+    attach::remove(site, attachment).map_err(|refusal| {
+        refusal.about(format!("cannot take program {id} off {}", site.label()))
+    })?;
+    Ok(true)
 }
 
 /// The numbers of the programs on the interface. A dispatcher is no program of anyone's.
