@@ -7,9 +7,11 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
+use trawl_lab::Station;
 
 use crate::binary;
-use crate::lab::Files;
+use crate::lab::{Files, place};
+use crate::pcapng::Contents;
 use crate::summary::Summary;
 use crate::wait::{patience, wait_until};
 
@@ -111,6 +113,24 @@ pub struct Finished {
 }
 
 impl Capture {
+    /// The first packets, so many, that the stack of a station gets while they are sent, recorded to this file.
+    pub fn received(
+        lab: &impl Files,
+        at: &Station,
+        file: &str,
+        count: usize,
+        send: impl FnOnce(),
+    ) -> Contents {
+        let (place, count) = (place(at), count.to_string());
+        let what = [
+            "-i", &place, "--tap", "packet", "-Q", "in", "-c", &count, "-w", file,
+        ];
+        let capture = Self::start(lab, &what);
+        send();
+        capture.wait().summary_of_success();
+        Contents::read(file)
+    }
+
     /// Starts `trawl capture` with these arguments (and `--summary`); returns once it says that it is capturing.
     pub fn start(lab: &impl Files, arguments: &[&str]) -> Self {
         Self::start_without("", lab, arguments)

@@ -147,6 +147,14 @@ impl LineLab {
         Self::with(&LineOptions::default())
     }
 
+    /// With packets of several buffers.
+    pub fn jumbo() -> Option<Self> {
+        Self::with(&LineOptions {
+            mtu: 9000,
+            ..LineOptions::default()
+        })
+    }
+
     /// Sends frames from a, in turn until there were `count`, and returns when the interface took the last.
     pub fn send(&self, frames: &[Vec<u8>], count: u64) {
         send_from(&self.line.a, frames, count, Engine::Live, None, None);

@@ -8,7 +8,7 @@ use trawl_kernel::bpf::object::Plain;
 use trawl_kernel::netns::run_in;
 use trawl_lab::Station;
 
-use crate::Lab;
+use crate::{Lab, frames};
 
 const NATIVE: u32 = 1 << 2;
 const SKB: u32 = 1 << 1;
@@ -32,6 +32,26 @@ pub fn object_file(lab: &Lab, name: &str) -> String {
     let path = lab.file(&format!("{name}.o"));
     std::fs::write(&path, object(name)).expect("a file for the test");
     path
+}
+
+/// What the program `tail_calls` asks of these frames leads to each of its exits, those of the programs it jumps to
+/// included: with the verdicts.
+pub fn tail_call_exits() -> [(Vec<u8>, u64); 6] {
+    let frame = |first: u8, second: u8, third: u8| {
+        let mut frame = frames::silent(64);
+        frame[14] = first;
+        frame[20] = second;
+        frame[21] = third;
+        frame
+    };
+    [
+        (frame(1, 0, 0), 1),
+        (frame(41, 0, 0), 2),
+        (frame(42, 250, 0), 1),
+        (frame(42, 50, 0), 2),
+        (frame(42, 150, 200), 3),
+        (frame(43, 0, 0), 0),
+    ]
 }
 
 /// One of them on an interface; gone when dropped.

@@ -279,7 +279,7 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
     clear_away_at(site);
     let present = site.link()?.xdp;
     let everything = on(site)?;
-    let programs = programs_on(site)?;
+    let programs = programs_of(&everything);
     let list = |ids: &[u32]| {
         let ids: Vec<_> = ids.iter().map(u32::to_string).collect();
         ids.join(", ")
@@ -357,7 +357,7 @@ fn take_all_off(site: &Site) -> Result<Vec<u32>> {
         if heads.is_empty() {
             return Ok(gone);
         }
-        let programs = programs_on(site)?;
+        let programs = programs_of(&on(site)?);
         let own = Standing::all(site)?;
         let mut are_off = true;
         for head in heads {
@@ -395,8 +395,8 @@ fn take_off(site: &Site, attachment: XdpAttachment) -> Result<bool> {
     Ok(true)
 }
 
-/// The numbers of the programs on the interface. A dispatcher is no program of anyone's.
-fn programs_on(site: &Site) -> Result<Vec<u32>> {
-    let all = on(site)?.into_iter().map(|one| one.program_id);
-    Ok(all.filter(|id| Dispatcher::read(*id).is_none()).collect())
+/// The programs' numbers. A dispatcher is no program of anyone's.
+fn programs_of(attached: &[XdpAttachment]) -> Vec<u32> {
+    let all = attached.iter().map(|one| one.program_id);
+    all.filter(|id| Dispatcher::read(*id).is_none()).collect()
 }

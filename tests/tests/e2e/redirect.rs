@@ -5,7 +5,6 @@ use trawl_lab::sender::Engine;
 use trawl_lab::{LineOptions, Station};
 use trawl_tests::bundled::{Counts, done};
 use trawl_tests::lab::{Files, place, send_from};
-use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{nothing_attached, run, xdp_on};
 use trawl_tests::{Capture, LineLab, frames, wait_until};
 
@@ -22,14 +21,8 @@ fn unready() -> Option<LineLab> {
 /// Records what the stack of a host gets while frames are sent from a; they have to be these, in any order.
 fn arrive(lab: &LineLab, at: &Station, sent: &[Vec<u8>], expected: usize, send: impl FnOnce()) {
     let file = lab.file(&format!("{}.pcapng", at.name));
-    let (place, count) = (place(at), expected.to_string());
-    let what = [
-        "-i", &place, "--tap", "packet", "-Q", "in", "-c", &count, "-w", &file,
-    ];
-    let capture = Capture::start(lab, &what);
-    send();
-    capture.wait().summary_of_success();
-    frames::assert_same(&Contents::read(&file).frames(), sent);
+    let arrived = Capture::received(lab, at, &file, expected, send);
+    frames::assert_same(&arrived.frames(), sent);
 }
 
 fn feature(station: &Station, name: &str) -> Option<bool> {
@@ -107,13 +100,7 @@ fn by_a_device_map_skb() {
 }
 
 fn jumbo_frames(mode: &str) {
-    let options = LineOptions {
-        mtu: 9000,
-        ..LineOptions::default()
-    };
-    let Some(lab) = LineLab::with(&options) else {
-        return;
-    };
+    let Some(lab) = LineLab::jumbo() else { return };
     let from = place(&lab.line.left);
     let ways: [&[&str]; 4] = [
         &["--to", "right", "--by", "helper"],
@@ -180,13 +167,7 @@ fn jumbo_frames_are_redirected_whole_skb() {
 /// The kernel copies no packets of several buffers. In skb mode there are none, as the program takes none; natively they
 /// are dropped and counted, unless there is nothing to copy.
 fn jumbo_frames_to_several(mode: &str, targets: &str, more: &[&str], arrives: bool) {
-    let options = LineOptions {
-        mtu: 9000,
-        ..LineOptions::default()
-    };
-    let Some(lab) = LineLab::with(&options) else {
-        return;
-    };
+    let Some(lab) = LineLab::jumbo() else { return };
     let from = place(&lab.line.left);
     let load = [
         "xdp", "load", &from, "redirect", "--mode", mode, "--to", targets,

@@ -5,7 +5,6 @@ use trawl_lab::{Line, LineOptions, Station};
 use trawl_packet::build::{Ipv4, Ipv6, Layer, Tcp, Template};
 use trawl_tests::bundled::{Counts, done, refused};
 use trawl_tests::lab::{Files, place};
-use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{nothing_attached, run, tshark, xdp_on};
 use trawl_tests::{Capture, LineLab};
 
@@ -90,16 +89,8 @@ fn arrives(mode: &str) {
         Some(mode)
     );
     let sent = to_b(line);
-    let (file, count) = (lab.file("file.pcapng"), sent.len().to_string());
-    let b = place(&line.b);
-    let what = [
-        "-i", &b, "--tap", "packet", "-Q", "in", "-c", &count, "-w", &file,
-    ];
-    let capture = Capture::start(&lab, &what);
-    lab.send_packets(&sent);
-    capture.wait().summary_of_success();
-
-    let contents = Contents::read(&file);
+    let file = lab.file("file.pcapng");
+    let contents = Capture::received(&lab, &line.b, &file, sent.len(), || lab.send_packets(&sent));
     // What went through the stack has lost its padding.
     let trim = |frame: &[u8]| match (frame[12], frame.len()) {
         (0x08, 60) => frame[..42].to_vec(),
@@ -346,13 +337,7 @@ fn what_programs_before_it_pass_is_routed() {
 #[test]
 fn jumbo_frames_get_through() {
     for mode in ["native", "skb"] {
-        let options = LineOptions {
-            mtu: 9000,
-            ..LineOptions::default()
-        };
-        let Some(lab) = LineLab::with(&options) else {
-            return;
-        };
+        let Some(lab) = LineLab::jumbo() else { return };
         let (left, right) = (place(&lab.line.left), place(&lab.line.right));
         done(&["route", "load", &left, &right, "--mode", mode]);
         let namespace = format!("--net=/run/netns/{}", lab.line.a.name);

@@ -7,7 +7,6 @@ use trawl_lab::{Line, Station};
 use trawl_packet::build::Template;
 use trawl_tests::bundled::{Counts, done};
 use trawl_tests::lab::{Files, place};
-use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{nothing_attached, run};
 use trawl_tests::{Capture, LineLab};
 
@@ -137,17 +136,11 @@ fn over_two_hops(to: IpAddr, hops: [IpAddr; 2]) {
     let sent: Vec<Vec<u8>> = flows
         .flat_map(|port| vec![udp(line, to, (port, 9)); EACH])
         .collect();
-    let (file, count) = (lab.file("file.pcapng"), sent.len().to_string());
-    let b = place(&line.b);
-    let what = [
-        "-i", &b, "--tap", "packet", "-Q", "in", "-c", &count, "-w", &file,
-    ];
-    let capture = Capture::start(&lab, &what);
-    lab.send_packets(&sent);
-    capture.wait().summary_of_success();
+    let file = lab.file("file.pcapng");
+    let contents = Capture::received(&lab, &line.b, &file, sent.len(), || lab.send_packets(&sent));
     let source_port_at = if to.is_ipv4() { 34 } else { 54 };
     let mut by_flow: BTreeMap<[u8; 2], Vec<[u8; 6]>> = BTreeMap::new();
-    for frame in Contents::read(&file).frames() {
+    for frame in contents.frames() {
         let port = [frame[source_port_at], frame[source_port_at + 1]];
         let mac: [u8; 6] = frame[..6].try_into().expect("a whole frame");
         by_flow.entry(port).or_default().push(mac);
@@ -219,15 +212,8 @@ fn ipv4_goes_on_by_way_of_an_ipv6_next_hop() {
         out
     });
     let mut expected: Vec<Vec<u8>> = expected.collect();
-    let (file, count) = (lab.file("file.pcapng"), sent.len().to_string());
-    let b = place(&line.b);
-    let what = [
-        "-i", &b, "--tap", "packet", "-Q", "in", "-c", &count, "-w", &file,
-    ];
-    let capture = Capture::start(&lab, &what);
-    lab.send_packets(&sent);
-    capture.wait().summary_of_success();
-    let contents = Contents::read(&file);
+    let file = lab.file("file.pcapng");
+    let contents = Capture::received(&lab, &line.b, &file, sent.len(), || lab.send_packets(&sent));
     let mut arrived = contents.frames();
     arrived.sort();
     expected.sort();

@@ -238,22 +238,7 @@ fn a_program_that_jumps_on_is_seen_at_its_end() {
         return;
     };
     let (capture, file) = capture(&lab, &["--at", "both"]);
-    // What the program asks of these bytes leads to each of its exits, those of the programs it jumps to included.
-    let frame = |first: u8, second: u8, third: u8| {
-        let mut frame = frames::silent(64);
-        frame[14] = first;
-        frame[20] = second;
-        frame[21] = third;
-        frame
-    };
-    let sent = [
-        (frame(1, 0, 0), "1"),
-        (frame(41, 0, 0), "2"),
-        (frame(42, 250, 0), "1"),
-        (frame(42, 50, 0), "2"),
-        (frame(42, 150, 200), "3"),
-        (frame(43, 0, 0), "0"),
-    ];
+    let sent = programs::tail_call_exits();
     let frames: Vec<Vec<u8>> = sent.iter().map(|(frame, _)| frame.clone()).collect();
     lab.send(&frames, sent.len() as u64);
     capture.wait_recorded(2 * sent.len() as u64);
@@ -261,7 +246,11 @@ fn a_program_that_jumps_on_is_seen_at_its_end() {
     let rows = tshark(&file, &["frame.packet_id", "frame.verdict.ebpf_xdp"]);
     for (ends, (_, verdict)) in rows.chunks(2).zip(&sent) {
         assert_eq!(ends[0][0], ends[1][0], "{rows:?}");
-        assert_eq!([&ends[0][1], &ends[1][1]], ["", *verdict], "{rows:?}");
+        assert_eq!(
+            [&ends[0][1], &ends[1][1]],
+            ["", &verdict.to_string()],
+            "{rows:?}"
+        );
     }
     unload(&lab);
 }

@@ -1,7 +1,7 @@
 //! Programs that jump on to others: a jump passes by the place where tracing programs are called.
 
 use trawl_tests::pcapng::Contents;
-use trawl_tests::programs::object_file;
+use trawl_tests::programs::{object_file, tail_call_exits};
 use trawl_tests::witness::nothing_attached;
 use trawl_tests::xdp::{CleanUp, fails, programs_on, succeeds};
 use trawl_tests::{Capture, frames};
@@ -13,22 +13,7 @@ fn a_program_that_jumps_is_seen_with_the_verdict_of_those_it_jumps_to() {
     let Some(lab) = lab() else { return };
     let _clean = CleanUp::of(&lab);
     let (place, object) = (lab.receiver(), object_file(&lab, "tail_calls"));
-    // What the program asks of these bytes leads to each of its exits, those of the programs it jumps to included.
-    let frame = |first: u8, second: u8, third: u8| {
-        let mut frame = frames::silent(64);
-        frame[14] = first;
-        frame[20] = second;
-        frame[21] = third;
-        frame
-    };
-    let sent = [
-        (frame(1, 0, 0), 1),
-        (frame(41, 0, 0), 2),
-        (frame(42, 250, 0), 1),
-        (frame(42, 50, 0), 2),
-        (frame(42, 150, 200), 3),
-        (frame(43, 0, 0), 0),
-    ];
+    let sent = tail_call_exits();
     let frames: Vec<Vec<u8>> = sent.iter().map(|(frame, _)| frame.clone()).collect();
     let file = lab.file("file.pcapng");
     let load = ["xdp", "load", &place, &object, "--prog", "tail_calls"];
