@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use trawl_kernel::{Error, Result};
-use trawl_lab::bench::{
+use trawl_bench::{
     Conditions, Group, Outcome, Plan, Run, Spread, capture_bandwidth, capture_filtered,
 };
+use trawl_kernel::{Error, Result};
 
 use crate::cleaner::Cleaner;
 use crate::terminal;

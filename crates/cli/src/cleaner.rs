@@ -107,6 +107,6 @@ pub fn stand_by(args: &Args) {
         let _ = trawl_lab::remove(lab);
     }
     if let (Some(directory), Some(process)) = (&args.bench, args.process) {
-        trawl_lab::bench::clean_up(process, directory);
+        trawl_bench::clean_up(process, directory);
     }
 }

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use trawl_kernel::{Error, Result};
 use trawl_packet::build::Template;
 
-use crate::pair::Plan;
+use crate::pair::Addresses;
 
 const BROADCAST: [u8; 6] = [0xff; 6];
 const SOURCE_PORT: u16 = 40_000;
@@ -24,7 +24,7 @@ pub fn udp_from(mac: [u8; 6], size: usize) -> Result<Vec<u8>> {
             format!("it takes {HEADERS} to {LONGEST}"),
         ));
     }
-    let sides = [Plan::new(0), Plan::new(1)];
+    let sides = [Addresses::new(0), Addresses::new(1)];
     let (to, from, other) = match sides.iter().position(|plan| plan.mac == mac) {
         Some(side) => (sides[1 - side].mac, sides[side].ipv4, sides[1 - side].ipv4),
         // Addresses that are kept for documentation: nobody's.
@@ -58,7 +58,7 @@ mod tests {
         for size in [42, 60, 64, 1514, 9014] {
             assert_eq!(udp_from([2, 0, 0, 0, 0, 9], size).unwrap().len(), size);
         }
-        let [first, second] = [Plan::new(0), Plan::new(1)];
+        let [first, second] = [Addresses::new(0), Addresses::new(1)];
         assert_eq!(udp_from(first.mac, 64).unwrap()[..6], second.mac);
         assert_eq!(udp_from(second.mac, 64).unwrap()[..6], first.mac);
         assert_eq!(udp_from([2, 0, 0, 0, 0, 9], 64).unwrap()[..6], BROADCAST);

@@ -1,7 +1,6 @@
 //! Networks made for trying things out: namespaces and veth pairs with the queues, offloads and
 //! addresses that the fast path needs, made and removed as one thing; and a sender to fill them.
 
-pub mod bench;
 pub mod frame;
 mod line;
 mod pair;
@@ -10,7 +9,7 @@ mod record;
 pub mod sender;
 
 pub use line::{Line, LineOptions};
-pub use pair::{Pair, PairOptions, Station};
+pub use pair::{Addresses, Pair, PairOptions, Station};
 pub use record::{Cleaned, Record, clean, list, remove};
 
 pub use trawl_kernel::{Error, Result};

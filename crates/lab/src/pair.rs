@@ -61,7 +61,7 @@ pub struct Station {
 impl Station {
     /// Opens what is there of an end; `side` is 0 or 1.
     fn find(id: &str, side: usize, interface: &str) -> Result<Self> {
-        let plan = Plan::new(side);
+        let plan = Addresses::new(side);
         let name = namespace_name(id, side);
         let namespace = Namespace::by_name(&name)?;
         let index = Netlink::inside(&namespace)?.link(interface)?.index;
@@ -90,7 +90,8 @@ impl Station {
 }
 
 /// The addresses of one side, the same in each lab: labs do not see each other.
-pub(crate) struct Plan {
+#[derive(Debug)]
+pub struct Addresses {
     pub mac: [u8; 6],
     pub ipv4: Ipv4Addr,
     pub ipv6: Ipv6Addr,
@@ -99,7 +100,7 @@ pub(crate) struct Plan {
 const IPV4_PREFIX: u8 = 24;
 const IPV6_PREFIX: u8 = 64;
 
-impl Plan {
+impl Addresses {
     pub fn new(side: usize) -> Self {
         let host = side as u8 + 1;
         Self {
@@ -142,7 +143,7 @@ impl Pair {
         let end = |side: usize| VethEnd {
             name: &options.interfaces[side],
             namespace: Some(&namespaces[side]),
-            mac: Some(Plan::new(side).mac),
+            mac: Some(Addresses::new(side).mac),
             mtu: Some(options.mtu),
             queues: options.queues,
             no_link_local: options.quiet,

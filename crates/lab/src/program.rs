@@ -28,7 +28,7 @@ pub enum Does {
 }
 
 impl Does {
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Drop => "lab_drop",
             Self::DropWithHook => "lab_drop_hook",

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use trawl_bench::Spread;
+use trawl_bench::generate::{Outcome, Plan, run as run_experiment};
 use trawl_kernel::{Error, Result};
-use trawl_lab::bench::Spread;
-use trawl_lab::bench::generate::{Outcome, Plan, run as run_experiment};
 
 use crate::{terminal, units};
 

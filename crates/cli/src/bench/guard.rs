@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
+use trawl_bench::Spread;
+use trawl_bench::guard_rules::{self, Outcome, Plan};
 use trawl_kernel::Result;
-use trawl_lab::bench::Spread;
-use trawl_lab::bench::guard_rules::{self, Outcome, Plan};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {

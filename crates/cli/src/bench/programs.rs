@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use clap::ValueEnum;
+use trawl_bench::Spread;
+use trawl_bench::xdp_programs::{self, Outcome, Plan, Task};
 use trawl_kernel::Result;
-use trawl_lab::bench::Spread;
-use trawl_lab::bench::xdp_programs::{self, Outcome, Plan, Task};
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum TaskName {

@@ -14,9 +14,9 @@ use trawl_program::guard::{Action, Care, Draft, Guard, Match, Prefix};
 use trawl_program::{Site, Standing};
 
 use super::Spread;
-use crate::program::{Does, Loaded};
-use crate::sender::{Engine, Job, send};
-use crate::{Pair, PairOptions, frame};
+use trawl_lab::program::{Does, Loaded};
+use trawl_lab::sender::{Engine, Job, send};
+use trawl_lab::{Pair, PairOptions, frame};
 
 /// Test runs of the program alone, in each turn.
 const REPEAT: u32 = 200_000;

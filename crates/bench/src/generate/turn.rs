@@ -17,9 +17,9 @@ use trawl_kernel::{Error, Result};
 
 use super::theirs::Theirs;
 use super::{PORTS, Plan, Sender, Shape};
-use crate::pair::Plan as Addresses;
-use crate::program::{Does, Loaded};
-use crate::{Pair, PairOptions, Station};
+use trawl_lab::Addresses;
+use trawl_lab::program::{Does, Loaded};
+use trawl_lab::{Pair, PairOptions, Station};
 
 /// Time to get going, before the frames are counted.
 const WARM_UP: Duration = Duration::from_millis(300);

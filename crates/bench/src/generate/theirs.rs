@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use trawl_kernel::{Error, Result};
 
 use super::{PORTS, Plan, Sender};
-use crate::Pair;
+use trawl_lab::Pair;
 
 const TRAFFICGEN: &str = "xdp-trafficgen";
 

@@ -7,13 +7,13 @@ use std::time::Instant;
 use serde::Serialize;
 use trawl_kernel::{Error, Result};
 
-use crate::sender::Variation;
+use trawl_lab::sender::Variation;
 
 use super::mechanism::{Mechanism, Setting, trawl_capture};
 use super::peer::Peer;
 use super::{Conditions, Outcome, Plan, Spread, take_turns};
-use crate::program::{Does, Loaded};
-use crate::{Pair, PairOptions};
+use trawl_lab::program::{Does, Loaded};
+use trawl_lab::{Pair, PairOptions};
 
 /// One frame in so many matches.
 const EVERY: u32 = 1000;
@@ -151,8 +151,8 @@ fn time_to_attach(plan: &Plan, expression: &str) -> Result<Spread> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame;
     use trawl_filter::{Options, compile};
+    use trawl_lab::frame;
 
     #[test]
     fn one_frame_matches_and_the_others_do_not() {

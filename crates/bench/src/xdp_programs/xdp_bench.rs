@@ -13,7 +13,7 @@ use trawl_program::attach::{self, Wish};
 use trawl_program::load::{Program, Source};
 
 use super::contender::{Task, site};
-use crate::line::Line;
+use trawl_lab::Line;
 
 const NAME: &str = "xdp-bench";
 const MAGIC: &[u8] = b"\x7fELF";

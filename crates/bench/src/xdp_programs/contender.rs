@@ -10,10 +10,10 @@ use trawl_program::bundled::{Bundled, By, Extras, Target, Touch, Verdict};
 use trawl_program::route::{self, Extras as RouteExtras};
 
 use super::{Plan, Run, xdp_bench};
-use crate::line::{Line, LineOptions};
-use crate::pair::Station;
-use crate::program::{Does, Loaded};
-use crate::sender::{Engine, Job, Variation, send};
+use trawl_lab::Station;
+use trawl_lab::program::{Does, Loaded};
+use trawl_lab::sender::{Engine, Job, Variation, send};
+use trawl_lab::{Line, LineOptions};
 
 const PORT: u16 = 9;
 /// Where a UDP frame has its destination port.

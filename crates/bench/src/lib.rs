@@ -26,8 +26,8 @@ pub use leftovers::clean_up;
 pub use mechanism::Run;
 pub use peer::Memory;
 
-use crate::PairOptions;
 use mechanism::{Mechanism, Setting};
+use trawl_lab::PairOptions;
 
 /// A run whose sender stayed further below the rate that was asked for says nothing about that rate.
 const RATE_REACHED: f64 = 0.95;

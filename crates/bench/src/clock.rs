@@ -5,7 +5,7 @@ use trawl_kernel::bpf::object::{self, Plain};
 use trawl_kernel::bpf::test_run;
 use trawl_kernel::{Error, Result};
 
-use crate::program::Does;
+use trawl_lab::program::Does;
 
 const TURNS: usize = 9;
 const REPEAT: u32 = 1_000_000;

@@ -17,9 +17,9 @@ pub fn clean_up(process: u32, directory: &Path) {
     for peer in marked(process) {
         let _ = process::interrupt(peer);
     }
-    for lab in crate::list() {
+    for lab in trawl_lab::list() {
         if lab.owner.is_some_and(|owner| owner.pid == process) {
-            let _ = crate::remove(&lab.id);
+            let _ = trawl_lab::remove(&lab.id);
         }
     }
     let prefix = file_prefix(process);

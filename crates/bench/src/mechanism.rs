@@ -17,9 +17,9 @@ use trawl_kernel::{Error, Result};
 use super::Plan;
 use super::count::{self, Scratch};
 use super::peer::{Memory, Peer};
-use crate::program::{Does, Loaded};
-use crate::sender::{Engine, Job, Sent, Variation, send};
-use crate::{Pair, PairOptions, frame};
+use trawl_lab::program::{Does, Loaded};
+use trawl_lab::sender::{Engine, Job, Sent, Variation, send};
+use trawl_lab::{Pair, PairOptions, frame};
 
 const XDP_DROP: u32 = 1;
 
