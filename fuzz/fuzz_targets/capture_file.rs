@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| trawl_packet::exercise::capture_file(bytes));
+fuzz_target!(|bytes: &[u8]| trawl_view::exercise::capture_file(bytes));

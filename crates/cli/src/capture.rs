@@ -4,6 +4,7 @@ mod args;
 mod output;
 mod program;
 mod progress;
+mod shown;
 
 use std::io::Write as _;
 use std::os::fd::AsFd;
@@ -12,7 +13,6 @@ use std::process::ExitCode;
 
 use trawl_kernel::warden::{self, Task};
 use trawl_kernel::{Error, Result, errno, host};
-use trawl_packet::pcapng;
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::Host;
 use trawl_tap::session::{Ended, Observer, Session};
@@ -23,8 +23,11 @@ pub use args::Args;
 use args::Format;
 use output::{Output, is_stdout};
 use progress::Terminal;
+use shown::Shown;
+use trawl_view::json::JsonLines;
+use trawl_view::print::Printer;
+use trawl_view::record::Place;
 
-use crate::print::{JsonLines, Lines, Place};
 use crate::terminal;
 
 pub fn run(args: Args) -> Result<ExitCode> {
@@ -88,22 +91,17 @@ fn record(
 }
 
 fn show(session: Session<'_>, args: &Args, observer: &mut Terminal) -> Result<(Summary, Ended)> {
-    let place = |(interface, hook): (&pcapng::Interface, String)| Place {
-        interface: interface.name.clone().unwrap_or_default(),
-        hook,
-        link_type: interface.link_type,
-    };
     let places = session
         .interfaces()
         .iter()
         .zip(session.hook_names())
-        .map(place)
+        .map(|(interface, hook)| Place::new(interface, hook))
         .collect();
     if args.json {
-        return session.run(&mut JsonLines::new(places), observer);
+        return session.run(&mut Shown::new(JsonLines, places), observer);
     }
-    let mut lines = Lines::new(args.lines.options(), places);
-    session.run(&mut lines, observer)
+    let printer = Printer::new(args.lines.options());
+    session.run(&mut Shown::new(printer, places), observer)
 }
 
 fn check_format(args: &Args, sites: &[Site]) -> Result<()> {

@@ -14,11 +14,12 @@ use trawl_lab::sender::{Engine, Job, send};
 use trawl_lab::{Pair, PairOptions};
 use trawl_packet::build::{Icmp, Tcp, Template, flags};
 use trawl_packet::pcapng::Verdict;
-use trawl_packet::print::{PacketView, PrintOptions, Printer};
 use trawl_packet::read::{CaptureReader, ReadError};
+use trawl_view::print::{PrintOptions, Printer};
+use trawl_view::record::PacketView;
 
 use crate::cleaner::Cleaner;
-use crate::doctor::write_out;
+use crate::terminal::write_out;
 use watchers::Watcher;
 
 /// Shows in a lab of its own that trawl records what an XDP program drops and tcpdump misses
@@ -209,6 +210,7 @@ fn count_and_print(file: File) -> Result<Recorded, ReadError> {
                 direction: packet.options.direction(),
                 hook: Some("xdp exit"),
                 verdict,
+                ..PacketView::default()
             };
             recorded.first.push_str("  ");
             printer.line(&mut recorded.first, &view);

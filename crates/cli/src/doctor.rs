@@ -1,13 +1,14 @@
 //! `trawl doctor`: what this machine can do, what it cannot, and the mend.
 
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal, Write as _};
 use std::process::ExitCode;
 
 use serde_json::json;
+use trawl_kernel::Result;
 use trawl_kernel::netns::Namespace;
-use trawl_kernel::{Error, Result};
 use trawl_tap::doctor::{self, Finding, State};
+
+use crate::terminal::{colours_wanted, write_out};
 
 /// Tells what this machine and its interfaces can do for a capture, and what mends the rest
 #[derive(Debug, clap::Args)]
@@ -53,26 +54,6 @@ pub fn run(args: Args) -> Result<ExitCode> {
     } else {
         ExitCode::SUCCESS
     })
-}
-
-/// Writes to standard output. A reader that has seen enough is no failure.
-pub fn write_out(text: &str) -> Result<()> {
-    write_to_reader(text).map(drop)
-}
-
-/// As [`write_out`], for what is written again and again: false when nobody reads any more.
-pub fn write_to_reader(text: &str) -> Result<bool> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Ok(()) => Ok(true),
-        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(e) => Err(Error::os("cannot write to standard output", e)),
-    }
-}
-
-/// Only on a terminal, and not where NO_COLOR asks for none (see no-color.org).
-fn colours_wanted() -> bool {
-    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 fn for_people(findings: &[Finding], colours: bool) -> String {

@@ -16,8 +16,8 @@ use trawl_kernel::probe::{Answer, Feature};
 use trawl_kernel::{Error, Result};
 use trawl_tap::filter::Filter;
 
-use crate::doctor::write_out;
 use crate::terminal;
+use crate::terminal::write_out;
 
 /// Shows what a filter becomes, whether the kernel takes it, and which packets of a file match
 #[derive(Debug, clap::Args)]

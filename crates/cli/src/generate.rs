@@ -9,7 +9,7 @@ use clap_complete::Shell;
 use trawl_kernel::{Error, Result};
 
 use crate::Cli;
-use crate::doctor::write_out;
+use crate::terminal::write_out;
 
 /// Prints the completions for a shell
 #[derive(Debug, clap::Args)]

@@ -11,7 +11,7 @@ use trawl_kernel::{Error, Result};
 use trawl_lab::sender::{Engine, Job, send};
 use trawl_lab::{Pair, PairOptions, Record, frame};
 
-use crate::doctor::write_out;
+use crate::terminal::write_out;
 
 /// Makes and removes networks of namespaces for trying things out
 #[derive(Debug, clap::Args)]

@@ -10,7 +10,6 @@ mod r#gen;
 mod generate;
 mod guard;
 mod lab;
-mod print;
 mod route;
 mod terminal;
 mod units;

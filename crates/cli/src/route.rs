@@ -11,8 +11,8 @@ use trawl_program::Site;
 use trawl_program::attach::Wish;
 use trawl_program::route::{self, Extras, Port};
 
-use crate::doctor::write_out;
 use crate::terminal;
+use crate::terminal::write_out;
 use crate::xdp::stats::{Counted, How};
 
 /// Forwards packets between interfaces by the kernel's own routes, before the stack

@@ -1,6 +1,28 @@
-//! Words to the person at the terminal: on standard error, so that output can go through a pipe.
+//! The terminal: output on standard output, words to the person on standard error, so that output can go through a pipe.
 
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
+
+use trawl_kernel::{Error, Result};
+
+/// Writes to standard output. A reader that has seen enough is no failure.
+pub fn write_out(text: &str) -> Result<()> {
+    write_to_reader(text).map(drop)
+}
+
+/// As [`write_out`], for what is written again and again: false when nobody reads any more.
+pub fn write_to_reader(text: &str) -> Result<bool> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(e) => Err(Error::os("cannot write to standard output", e)),
+    }
+}
+
+/// Only on a terminal, and not where NO_COLOR asks for none (see no-color.org).
+pub fn colours_wanted() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
 
 /// One line with trawl's name in front. A closed standard error is no reason to stop.
 pub fn say(text: &str) {

@@ -4,9 +4,13 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// A running sum of big-endian 16-bit words. Parts other than the last must be of even length.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Sum(u64);
+pub struct Sum(u64);
 
 impl Sum {
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "it takes bytes, not another sum"
+    )]
     pub fn add(mut self, bytes: &[u8]) -> Self {
         let (words, odd) = bytes.as_chunks::<2>();
         self.0 += words
@@ -41,7 +45,7 @@ impl Sum {
 
 /// The addresses transport checksums cover.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Addresses {
+pub enum Addresses {
     V4(Ipv4Addr, Ipv4Addr),
     V6(Ipv6Addr, Ipv6Addr),
 }

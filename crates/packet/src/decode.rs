@@ -204,7 +204,7 @@ fn transport(packet: &LaxSlicedPacket<'_>) -> Option<Transport> {
             dst_port: tcp.destination_port(),
             seq: tcp.sequence_number(),
             ack: tcp.acknowledgment_number(),
-            flags: crate::print::tcp_flags(tcp.slice().get(13).copied().unwrap_or(0)),
+            flags: crate::build::flags::text(tcp.slice().get(13).copied().unwrap_or(0)),
             window: tcp.window_size(),
             payload_len: tcp.payload().len(),
         }),

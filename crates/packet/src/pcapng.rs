@@ -52,6 +52,17 @@ impl Default for Interface {
     }
 }
 
+impl Interface {
+    /// The hook that a capture of trawl's saw packets at, such as `xdp exit`, which begins its description.
+    pub fn hook(&self) -> Option<&str> {
+        let (seen_at, _) = self
+            .description
+            .as_deref()?
+            .split_once(", time stamps from the ")?;
+        Some(seen_at.split_once(" (").map_or(seen_at, |(hook, _)| hook))
+    }
+}
+
 /// What became of a packet: an `epb_verdict` option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict<'a> {

@@ -84,6 +84,7 @@ pub struct Packet<'a> {
 }
 
 /// Where the next packet is in the input's buffer; its borrow begins when it is handed out.
+#[derive(Clone)]
 pub(crate) struct Found {
     pub timestamp_ns: u64,
     pub interface: usize,
@@ -93,6 +94,7 @@ pub(crate) struct Found {
 }
 
 /// A packet's options, as far as its block type has them.
+#[derive(Clone)]
 pub(crate) enum OptionsAt {
     None,
     List {
@@ -117,6 +119,8 @@ pub struct CaptureReader<R> {
     input: Input<R>,
     format: Format,
     interfaces: Vec<Interface>,
+    /// The packet that [`CaptureReader::advance`] came to.
+    found: Option<Found>,
     failed: bool,
 }
 
@@ -154,21 +158,38 @@ impl<R: Read> CaptureReader<R> {
             input,
             format,
             interfaces,
+            found: None,
             failed: false,
         })
     }
 
     /// The next packet; `None` at the end.
     pub fn next_packet(&mut self) -> Result<Option<Packet<'_>>, ReadError> {
+        Ok(if self.advance()? {
+            self.current()
+        } else {
+            None
+        })
+    }
+
+    /// Goes to the next packet; false at the end.
+    pub fn advance(&mut self) -> Result<bool, ReadError> {
+        self.found = None;
         if self.failed {
-            return Ok(None);
+            return Ok(false);
         }
         let found = match &mut self.format {
             Format::Pcap(records) => records.next(&mut self.input),
             Format::Pcapng(sections) => sections.next(&mut self.input, &mut self.interfaces),
         };
         self.failed = found.is_err();
-        Ok(found?.and_then(|found| self.packet(found)))
+        self.found = found?;
+        Ok(self.found.is_some())
+    }
+
+    /// The packet that the reader has come to.
+    pub fn current(&self) -> Option<Packet<'_>> {
+        self.packet(self.found.as_ref()?)
     }
 
     /// The interfaces described so far; in pcapng more may follow with later packets.
@@ -184,14 +205,14 @@ impl<R: Read> CaptureReader<R> {
         }
     }
 
-    fn packet(&self, found: Found) -> Option<Packet<'_>> {
+    fn packet(&self, found: &Found) -> Option<Packet<'_>> {
         let Found {
             timestamp_ns,
             interface,
             original_len,
             captured,
             options,
-        } = found;
+        } = found.clone();
         let bytes = self.input.buffered();
         let list = |at, order| {
             Some(pcapng::options::Options::new(

@@ -126,7 +126,8 @@ impl Filter {
             .map_err(|error| self.explain(&error))
     }
 
-    fn explain(&self, error: &FilterError) -> Error {
+    /// The error in words, with a mark below the place of the expression that it is about.
+    pub fn explain(&self, error: &FilterError) -> Error {
         let caret = match self {
             Self::Expression(text) | Self::Inner(text) => error.caret(text),
             Self::Classic(_) => None,

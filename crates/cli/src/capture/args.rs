@@ -7,11 +7,11 @@ use clap::{ArgAction, ValueEnum};
 use trawl_kernel::layout::RECORD_MAX_CAPTURED;
 use trawl_kernel::ring::Geometry;
 use trawl_kernel::{Error, Result, clock, events, host};
-use trawl_packet::print::{Dump, DumpForm, PrintOptions, Timestamp};
 use trawl_packet::verdict;
 use trawl_tap::Choice;
 use trawl_tap::filter::Filter;
 use trawl_tap::site::{At, Direction, Mode, Options, Programs, TimeSource};
+use trawl_view::print::{Dump, DumpForm, PrintOptions, Timestamp};
 
 use super::program;
 use crate::units;

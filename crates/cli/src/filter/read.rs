@@ -1,16 +1,15 @@
 //! Which packets of a capture file match a filter.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 
 use serde::Serialize;
-use trawl_filter::classic::{ancillary, op};
-use trawl_filter::{Classic, Inner, LinkType, Options};
+use trawl_filter::Options;
 use trawl_kernel::{Error, Result};
-use trawl_packet::pcapng::block::{ByteOrder, LINKTYPE_ETHERNET};
+use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::read::{CaptureReader, ReadError};
 use trawl_tap::filter::Filter;
+use trawl_view::select::{Question, SelectError, Selector};
 
 /// What was found in a file.
 #[derive(Debug, Serialize)]
@@ -36,7 +35,7 @@ pub fn matches(path: &Path, filter: &Filter, options: &Options) -> Result<Matche
     let file = File::open(source).map_err(|e| Error::os(format!("cannot read {name}"), e))?;
     let unreadable = |e: ReadError| Error::failed(format!("cannot read {name}"), e);
     let mut reader = CaptureReader::new(file).map_err(unreadable)?;
-    let mut programs = HashMap::new();
+    let mut selector = Selector::new(question(filter), *options);
     let (mut packets, mut matched, mut error) = (0usize, Vec::new(), None);
     loop {
         let packet = match reader.next_packet() {
@@ -49,21 +48,17 @@ pub fn matches(path: &Path, filter: &Filter, options: &Options) -> Result<Matche
         };
         packets += 1;
         let kind = (packet.link_type, packet.byte_order);
-        let program = match programs.entry(kind) {
-            std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
-            std::collections::hash_map::Entry::Vacant(new) => {
-                new.insert(program(filter, options, kind)?)
-            }
-        };
-        if program.run(packet.captured, packet.original_len) != 0 {
+        let matches = selector.matches(kind, packet.captured, packet.original_len);
+        if matches.map_err(|error| explain(filter, error))? {
             matched.push(packets as u64);
         }
     }
     // A mistake in the filter is said even if there is no packet to ask about.
-    if programs.is_empty() {
+    if packets == 0 {
         let first = reader.interfaces().first();
         let link_type = first.map_or(LINKTYPE_ETHERNET, |interface| interface.link_type);
-        program(filter, options, (link_type, reader.byte_order()))?;
+        let prepared = selector.prepare((link_type, reader.byte_order()));
+        prepared.map_err(|error| explain(filter, error))?;
     }
     Ok(Matches {
         file: name,
@@ -74,68 +69,20 @@ pub fn matches(path: &Path, filter: &Filter, options: &Options) -> Result<Matche
     })
 }
 
-/// What each packet is put to.
-enum Program {
-    Whole(Classic),
-    Inside(Box<Inner>),
-}
-
-impl Program {
-    fn run(&self, bytes: &[u8], length: u32) -> u32 {
-        match self {
-            Self::Whole(classic) => classic.run(bytes, length),
-            Self::Inside(inner) => inner.run(bytes, length),
-        }
-    }
-
-    fn parts(&self) -> Vec<&Classic> {
-        match self {
-            Self::Whole(classic) => vec![classic],
-            Self::Inside(inner) => vec![&inner.ethernet, &inner.raw],
-        }
+/// The filter as files are asked.
+pub fn question(filter: &Filter) -> Question {
+    match filter {
+        Filter::Expression(text) => Question::Expression(text.clone()),
+        Filter::Inner(text) => Question::Inner(text.clone()),
+        Filter::Classic(text) => Question::Classic(text.clone()),
     }
 }
 
-/// For packets that begin like this, in a file whose writer had this order of bytes.
-fn program(
-    filter: &Filter,
-    options: &Options,
-    (link_type, order): (u16, ByteOrder),
-) -> Result<Program> {
-    let options = Options {
-        link: dlt(link_type),
-        file: Some(match order {
-            ByteOrder::Little => trawl_filter::expression::ByteOrder::Little,
-            ByteOrder::Big => trawl_filter::expression::ByteOrder::Big,
-        }),
-        ..*options
-    };
-    let program = match filter.inner(&options)? {
-        Some(inner) => Program::Inside(Box::new(inner)),
-        None => Program::Whole(filter.classic(&options)?),
-    };
-    let asks_for_facts = program
-        .parts()
-        .into_iter()
-        .flat_map(Classic::instructions)
-        .any(|i| i.class() == op::LD && i.code & 0xe0 == op::ABS && i.k >= ancillary::AD_OFF);
-    if asks_for_facts {
-        return Err(Error::usage(
-            "cannot ask this of a file",
-            "the filter wants to know the packet's direction, its interface or something else that is \
-             not among its bytes",
-        ));
+/// Why the filter cannot be used, in words.
+pub fn explain(filter: &Filter, error: SelectError) -> Error {
+    match error {
+        SelectError::Filter(error) => filter.explain(&error),
+        SelectError::NotInFiles => Error::usage("cannot ask this of a file", error),
+        SelectError::NotEthernet => Error::failed("cannot look inside tunnels", error),
     }
-    Ok(program)
-}
-
-/// libpcap's number for a file's link type. They are the same but for the oldest, which systems
-/// number differently; these are Linux's.
-fn dlt(link_type: u16) -> LinkType {
-    LinkType(match link_type {
-        100 => 11,
-        101 => LinkType::RAW_IP.0,
-        106 => 19,
-        other => other.into(),
-    })
 }

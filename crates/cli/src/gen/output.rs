@@ -10,8 +10,8 @@ use trawl_gen::run::{End, Figures, Report};
 use trawl_kernel::Result;
 use trawl_kernel::events::{Signal, Signals};
 
-use crate::doctor::write_out;
 use crate::terminal;
+use crate::terminal::write_out;
 
 const SHOW_EVERY: Duration = Duration::from_millis(500);
 

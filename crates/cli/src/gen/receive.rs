@@ -14,7 +14,7 @@ use trawl_kernel::{Error, Result};
 use trawl_tap::site::Site;
 
 use super::output::{rate, time};
-use crate::doctor::write_out;
+use crate::terminal::write_out;
 use crate::{terminal, units};
 
 /// How often it is looked whether the end has come.

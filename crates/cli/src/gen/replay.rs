@@ -20,7 +20,7 @@ use trawl_tap::site::Site;
 use super::output::{self, Watch};
 use super::pacing::Pacing;
 use super::send::EngineChoice;
-use crate::doctor::write_out;
+use crate::terminal::write_out;
 
 /// Sends recorded frames again: in their own time, at a multiple of its speed, at a rate, or as fast as they go
 ///

@@ -20,7 +20,7 @@ use trawl_tap::site::Site;
 use super::output::{rate, time};
 use super::receive::latency_in_json;
 use super::send::EngineChoice;
-use crate::doctor::write_out;
+use crate::terminal::write_out;
 use crate::{terminal, units};
 
 const SHOW_EVERY: Duration = Duration::from_millis(500);

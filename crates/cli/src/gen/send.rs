@@ -14,14 +14,15 @@ use trawl_gen::traffic::{Limits, Spec, pattern};
 use trawl_gen::{Source, stamp, target};
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
-use trawl_packet::print::{Dump, DumpForm, PacketView, PrintOptions, Printer, Timestamp};
 use trawl_tap::site::Site;
+use trawl_view::print::{Dump, DumpForm, PrintOptions, Printer, Timestamp};
+use trawl_view::record::PacketView;
 
 use super::output::Watch;
 use super::pacing::Pacing;
 use super::traffic::Traffic;
-use crate::doctor::write_out;
 use crate::terminal;
+use crate::terminal::write_out;
 
 /// What a physical interface is sent unless more is asked for.
 const MODEST: Rate = Rate::Frames(1000.0);

@@ -10,7 +10,7 @@ use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
 
 use super::output::{Watch, rate, time};
-use crate::doctor::write_out;
+use crate::terminal::write_out;
 use crate::units;
 
 /// Opens real TCP connections to a listener, and keeps data going

@@ -17,8 +17,8 @@ use trawl_program::guard::rule::{On, TcpState};
 use trawl_program::guard::{Action, Care, Draft, Guard, Match, state};
 
 use super::{Apply, Load, PresetRule, Remove, Rule, Unload};
-use crate::doctor::write_out;
 use crate::terminal;
+use crate::terminal::write_out;
 
 pub fn load(args: &Load) -> Result<()> {
     let sites = find(&args.interfaces, args.place.netns.as_deref())?;

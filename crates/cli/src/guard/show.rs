@@ -15,7 +15,7 @@ use trawl_program::guard::rule::{Rule, TcpState};
 use trawl_program::guard::{Guard, Post, RuleSet, names, state, text};
 
 use super::{List, Stats};
-use crate::doctor::write_out;
+use crate::terminal::write_out;
 
 pub fn list(args: &List) -> Result<()> {
     let namespace = args.place.namespace()?;

@@ -14,8 +14,8 @@ use trawl_program::{Site, Standing};
 
 use super::ModeName;
 use super::bundled::{Options, what_was_meant};
-use crate::doctor::write_out;
 use crate::terminal;
+use crate::terminal::write_out;
 
 /// Puts an XDP program on an interface, where it stays until it is unloaded
 #[derive(Debug, clap::Args)]

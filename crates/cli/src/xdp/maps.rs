@@ -8,7 +8,7 @@ use trawl_kernel::Result;
 use trawl_program::maps::{self, Map};
 
 use super::sites::SiteArgs;
-use crate::doctor::write_out;
+use crate::terminal::write_out;
 
 /// Lists the maps of the XDP programs on interfaces
 #[derive(Debug, clap::Args)]

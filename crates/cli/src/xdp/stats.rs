@@ -10,7 +10,7 @@ use trawl_kernel::{Error, Result};
 use trawl_program::stats::{Account, Outcome, Rate};
 use trawl_program::{Site, Standing};
 
-use crate::doctor::write_to_reader;
+use crate::terminal::write_to_reader;
 use crate::{terminal, units};
 
 /// Shows what the bundled programs counted: packets and bytes by outcome

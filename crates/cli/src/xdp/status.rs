@@ -9,7 +9,7 @@ use trawl_kernel::Result;
 use trawl_program::status::{self, About, Attached, Kind, Runs, Status};
 
 use super::sites::SiteArgs;
-use crate::doctor::write_out;
+use crate::terminal::write_out;
 use crate::units;
 
 /// Shows the XDP programs on interfaces, and the chains behind them

@@ -7,7 +7,7 @@ use trawl_kernel::Result;
 use trawl_program::Site;
 use trawl_program::place::{self, Which};
 
-use crate::doctor::write_out;
+use crate::terminal::write_out;
 
 /// Takes XDP programs off an interface
 #[derive(Debug, clap::Args)]

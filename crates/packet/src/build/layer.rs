@@ -14,6 +14,26 @@ pub mod flags {
     pub const URG: u8 = 0x20;
     pub const ECE: u8 = 0x40;
     pub const CWR: u8 = 0x80;
+
+    const LETTERS: [(u8, char); 8] = [
+        (FIN, 'F'),
+        (SYN, 'S'),
+        (RST, 'R'),
+        (PSH, 'P'),
+        (ACK, '.'),
+        (URG, 'U'),
+        (ECE, 'E'),
+        (CWR, 'W'),
+    ];
+
+    /// The flags as tcpdump writes them: `S.` is SYN and ACK; `none` without any.
+    pub fn text(set: u8) -> String {
+        if set == 0 {
+            return "none".to_owned();
+        }
+        let named = LETTERS.iter().filter(|(bit, _)| set & bit != 0);
+        named.map(|(_, letter)| letter).collect()
+    }
 }
 
 /// One layer of a packet.

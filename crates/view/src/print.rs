@@ -38,11 +38,12 @@ mod udp;
 
 use std::fmt::Write;
 
-use crate::pcapng::{Direction, Verdict};
-use crate::verdict;
 use flows::Flows;
 use line::{Data, Line};
-pub(crate) use tcp::flag_text as tcp_flags;
+use trawl_packet::pcapng::Direction;
+use trawl_packet::verdict;
+
+use crate::record::PacketView;
 
 /// How packets are shown; the letters are tcpdump's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -92,21 +93,6 @@ pub enum DumpForm {
     HexAscii,
     /// `-A`
     Ascii,
-}
-
-/// A packet to show, and what is known of where it was seen.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PacketView<'a> {
-    pub timestamp_ns: u64,
-    /// LINKTYPE_ value.
-    pub link_type: u16,
-    pub captured: &'a [u8],
-    pub original_len: u32,
-    pub interface: Option<&'a str>,
-    pub direction: Option<Direction>,
-    /// For example `xdp entry`.
-    pub hook: Option<&'a str>,
-    pub verdict: Option<Verdict<'a>>,
 }
 
 /// Shows packets one after the other; times and TCP sequence numbers relate to earlier ones.
@@ -189,8 +175,10 @@ fn place(out: &mut String, packet: &PacketView<'_>) {
 
 #[cfg(test)]
 mod tests {
+    use trawl_packet::build::Template;
+    use trawl_packet::pcapng::Verdict;
+
     use super::*;
-    use crate::build::Template;
 
     fn line(view: PacketView<'_>) -> String {
         let mut out = String::new();

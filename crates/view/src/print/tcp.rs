@@ -1,28 +1,12 @@
 //! TCP segments.
 
 use super::flows::Base;
-use super::line::{Data, Line, Printed, flag_names, put};
+use super::line::{Data, Line, Printed, put};
 use super::protocol::Ip;
 use super::{names, tcp_options};
-use crate::build::flags;
+use trawl_packet::build::flags;
 
 const HEADER_LEN: usize = 20;
-const FLAGS: [(u32, &str); 8] = [
-    (flags::FIN as u32, "F"),
-    (flags::SYN as u32, "S"),
-    (flags::RST as u32, "R"),
-    (flags::PSH as u32, "P"),
-    (flags::ACK as u32, "."),
-    (flags::URG as u32, "U"),
-    (flags::ECE as u32, "E"),
-    (flags::CWR as u32, "W"),
-];
-
-/// The flags as letters: `S.` is SYN and ACK.
-pub(crate) fn flag_text(set: u8) -> String {
-    flag_names(set.into(), &FLAGS, "")
-}
-
 pub(super) fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     line.protocol = "tcp";
     let (src, dst) = ip.put_ports(line, names::TCP, data)?;
@@ -39,7 +23,7 @@ pub(super) fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     let (seq, ack) = (data.u32(4)?, data.u32(8)?);
     let set = data.u8(13)?;
     let has = |flag| set & flag != 0;
-    put!(line, "Flags [{}]", flag_text(set));
+    put!(line, "Flags [{}]", flags::text(set));
     let base = if has(flags::ACK) {
         line.flows
             .base((ip.src, src), (ip.dst, dst), seq, ack, has(flags::SYN))

@@ -1,12 +1,15 @@
 //! tcpdump is the judge of the printer: crafted packets of each kind, the same text from both.
 
+#[path = "../../packet/tests/common/mod.rs"]
 mod common;
+#[path = "../../packet/tests/packets/mod.rs"]
 mod packets;
 
 use common::{Scratch, have, run};
 use packets::Case;
 use trawl_packet::pcap;
-use trawl_packet::print::{Dump, DumpForm, PacketView, PrintOptions, Printer, Timestamp};
+use trawl_view::print::{Dump, DumpForm, PrintOptions, Printer, Timestamp};
+use trawl_view::record::PacketView;
 
 const START: u64 = 1_700_000_000_000_000_000;
 const STEP: u64 = 1_000_000_001;

@@ -2,7 +2,7 @@
 
 use super::line::{Data, Line, Mac, Printed, Stop, put};
 use super::{DumpForm, arp, carrier, dump, ipv4, ipv6, llc, names};
-use crate::pcapng::block;
+use trawl_packet::pcapng::block;
 
 const ETHERNET_LEN: usize = 14;
 const VLAN_LEN: usize = 4;

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use super::line::{Data, Line, Printed, put};
-use crate::checksum::Sum;
+use trawl_packet::checksum::Sum;
 
 const QUERY: u8 = 0x11;
 const REPORT_V1: u8 = 0x12;

@@ -1,10 +1,12 @@
 //! The printer and the summary take any bytes: random ones, cut ones, changed ones.
 
+#[path = "../../packet/tests/packets/mod.rs"]
 mod packets;
 
 use proptest::prelude::*;
 use trawl_packet::decode;
-use trawl_packet::print::{Dump, DumpForm, PacketView, PrintOptions, Printer, Timestamp};
+use trawl_view::print::{Dump, DumpForm, PrintOptions, Printer, Timestamp};
+use trawl_view::record::PacketView;
 
 const LINK_TYPES: [u16; 7] = [0, 1, 101, 113, 276, 2, 65_535];
 

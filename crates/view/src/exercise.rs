@@ -1,12 +1,13 @@
 //! Drives the parsers over any bytes: the body of the fuzz targets, shared with the test that
 //! replays their seeds so that both mean the same.
 
-use crate::decode;
-use crate::pcap;
-use crate::pcapng::block;
-use crate::pcapng::options::PacketOptions;
-use crate::print::{Dump, DumpForm, PacketView, PrintOptions, Printer};
-use crate::read::CaptureReader;
+use crate::print::{Dump, DumpForm, PrintOptions, Printer};
+use crate::record::PacketView;
+use trawl_packet::decode;
+use trawl_packet::pcap;
+use trawl_packet::pcapng::block;
+use trawl_packet::pcapng::options::PacketOptions;
+use trawl_packet::read::CaptureReader;
 
 /// Reads a whole file and prints its packets.
 pub fn capture_file(bytes: &[u8]) {

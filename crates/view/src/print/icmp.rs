@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use super::line::{Data, Line, Printed, Stop, put};
 use super::protocol::Ip;
 use super::{ipv4, names};
-use crate::checksum::Sum;
+use trawl_packet::checksum::Sum;
 
 const HEADER_LEN: usize = 8;
 const ECHO_REPLY: u8 = 0;

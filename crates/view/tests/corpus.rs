@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use trawl_packet::exercise;
+use trawl_view::exercise;
 
 fn replay(target: &str, run: fn(&[u8])) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use super::line::{Data, Line, Printed, Stop, flag_names, put};
 use super::{names, protocol};
-use crate::checksum::Sum;
+use trawl_packet::checksum::Sum;
 
 const HEADER_LEN: usize = 20;
 const FRAGMENT_FLAGS: [(u32, &str); 3] = [(0x2000, "+"), (0x4000, "DF"), (0x8000, "rsvd")];

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::line::{Data, Line, Printed, Stop, put};
 use super::{icmp, icmpv6, igmp, ipv4, ipv6, link, names, sctp, tcp, tunnel, udp};
-use crate::checksum::Addresses;
+use trawl_packet::checksum::Addresses;
 
 /// What transport headers need of the IP header they are in.
 #[derive(Debug, Clone, Copy)]

@@ -1,0 +1,72 @@
+//! Packets for machines: a JSON object a line.
+
+use serde::Serialize;
+use trawl_packet::decode::{Summary, summary};
+use trawl_packet::pcapng::Direction;
+use trawl_packet::verdict;
+
+use crate::Show;
+use crate::record::PacketView;
+
+/// What a machine wants to know of a packet.
+#[derive(Debug, Serialize)]
+pub struct PacketJson<'a> {
+    /// Seconds since 1970, with nanoseconds; a text, since a JSON number would lose the last digits.
+    time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interface: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hook: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    direction: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verdict: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    packet_id: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dropped_before: Option<u64>,
+    length: u32,
+    captured: usize,
+    decoded: Summary,
+}
+
+impl<'a> PacketJson<'a> {
+    pub fn new(packet: &PacketView<'a>) -> Self {
+        Self {
+            time: format!(
+                "{}.{:09}",
+                packet.timestamp_ns / 1_000_000_000,
+                packet.timestamp_ns % 1_000_000_000
+            ),
+            interface: packet.interface,
+            hook: packet.hook,
+            direction: packet.direction.map(|way| match way {
+                Direction::In => "in",
+                Direction::Out => "out",
+            }),
+            verdict: packet.verdict.map(verdict::text),
+            queue: packet.queue,
+            packet_id: packet.packet_id,
+            dropped_before: packet.dropped_before,
+            length: packet.original_len,
+            captured: packet.captured.len(),
+            decoded: summary(packet.link_type, packet.captured),
+        }
+    }
+}
+
+/// One JSON object a line for each packet.
+#[derive(Debug, Default)]
+pub struct JsonLines;
+
+impl Show for JsonLines {
+    fn show(&mut self, out: &mut String, packet: &PacketView<'_>) {
+        // Only maps with keys that are no texts can fail, and there are none.
+        if let Ok(line) = serde_json::to_string(&PacketJson::new(packet)) {
+            out.push_str(&line);
+            out.push('\n');
+        }
+    }
+}

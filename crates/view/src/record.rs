@@ -1,0 +1,123 @@
+//! The one view of a packet that lines, JSON, statistics and live views are made from, and where such views come from.
+
+use trawl_packet::pcapng::block::{Blocks, EnhancedPacket, blocks};
+use trawl_packet::pcapng::options::PacketOptions;
+use trawl_packet::pcapng::{Direction, Interface, Verdict};
+use trawl_packet::read::{CaptureReader, ReadError};
+
+/// A packet, and what is known of where it was seen and what became of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PacketView<'a> {
+    pub timestamp_ns: u64,
+    /// LINKTYPE_ value.
+    pub link_type: u16,
+    pub captured: &'a [u8],
+    pub original_len: u32,
+    pub interface: Option<&'a str>,
+    pub direction: Option<Direction>,
+    /// For example `xdp entry`.
+    pub hook: Option<&'a str>,
+    pub verdict: Option<Verdict<'a>>,
+    pub queue: Option<u32>,
+    pub packet_id: Option<u64>,
+    /// Packets lost between the one before and this one.
+    pub dropped_before: Option<u64>,
+}
+
+/// Packets one after the other: a file, a socket or pipe, or the blocks of a capture's rings.
+pub trait Source {
+    /// Goes to the next packet; false at the end.
+    fn advance(&mut self) -> Result<bool, ReadError>;
+
+    /// The packet that the source has come to.
+    fn current(&self) -> Option<PacketView<'_>>;
+}
+
+impl<R: std::io::Read> Source for CaptureReader<R> {
+    fn advance(&mut self) -> Result<bool, ReadError> {
+        Self::advance(self)
+    }
+
+    fn current(&self) -> Option<PacketView<'_>> {
+        let packet = Self::current(self)?;
+        let interface = self.interfaces().get(packet.interface)?;
+        Some(PacketView {
+            timestamp_ns: packet.timestamp_ns,
+            link_type: packet.link_type,
+            captured: packet.captured,
+            original_len: packet.original_len,
+            interface: interface.name.as_deref(),
+            direction: packet.options.direction(),
+            hook: interface.hook(),
+            verdict: packet.options.verdict,
+            queue: packet.options.queue,
+            packet_id: packet.options.packet_id,
+            dropped_before: packet.options.drop_count,
+        })
+    }
+}
+
+/// What an interface block of a running capture stands for.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub interface: String,
+    pub hook: String,
+    pub link_type: u16,
+}
+
+impl Place {
+    pub fn new(interface: &Interface, hook: String) -> Self {
+        Self {
+            interface: interface.name.clone().unwrap_or_default(),
+            hook,
+            link_type: interface.link_type,
+        }
+    }
+}
+
+/// The packets among finished blocks, as they lie in a ring.
+#[derive(Debug)]
+pub struct RingBlocks<'a> {
+    blocks: Blocks<'a>,
+    places: &'a [Place],
+    current: Option<(EnhancedPacket<'a>, &'a Place)>,
+}
+
+impl<'a> RingBlocks<'a> {
+    pub fn new(bytes: &'a [u8], places: &'a [Place]) -> Self {
+        Self {
+            blocks: blocks(bytes),
+            places,
+            current: None,
+        }
+    }
+}
+
+impl Source for RingBlocks<'_> {
+    fn advance(&mut self) -> Result<bool, ReadError> {
+        let places = self.places;
+        self.current = self.blocks.find_map(|block| {
+            let packet = block.enhanced_packet()?;
+            Some((packet, places.get(packet.interface_id as usize)?))
+        });
+        Ok(self.current.is_some())
+    }
+
+    fn current(&self) -> Option<PacketView<'_>> {
+        let (packet, place) = self.current.as_ref()?;
+        let options = PacketOptions::parse(packet.options());
+        Some(PacketView {
+            timestamp_ns: packet.timestamp,
+            link_type: place.link_type,
+            captured: packet.captured,
+            original_len: packet.original_len,
+            interface: Some(&place.interface),
+            direction: options.direction(),
+            hook: Some(&place.hook),
+            verdict: options.verdict,
+            queue: options.queue,
+            packet_id: options.packet_id,
+            dropped_before: options.drop_count,
+        })
+    }
+}

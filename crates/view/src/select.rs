@@ -1,0 +1,150 @@
+//! Which packets of a file are wanted, by what is in them: a filter run in user space, on the same classic program that
+//! a capture's filter is made from.
+
+use std::collections::HashMap;
+
+use trawl_filter::classic::{ancillary, op};
+use trawl_filter::error::FilterError;
+use trawl_filter::{Classic, Inner, LinkType, Options, compile};
+use trawl_packet::pcapng::block::{ByteOrder, LINKTYPE_ETHERNET};
+
+/// A filter as a person gave it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// An expression as tcpdump takes it.
+    Expression(String),
+    /// The same, about the packet inside a tunnel.
+    Inner(String),
+    /// A classic program as `tcpdump -ddd` prints it.
+    Classic(String),
+}
+
+/// Why a filter cannot be put to the packets of a file.
+#[derive(Debug, thiserror::Error)]
+pub enum SelectError {
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+    /// The kernel knows the packet's direction, interface, mark and the like; a file's bytes do not hold them.
+    #[error(
+        "the filter asks for the packet's direction, its interface or something else that is not among its bytes"
+    )]
+    NotInFiles,
+    #[error("only Ethernet frames are looked into")]
+    NotEthernet,
+}
+
+/// How a file's packets begin, and the order of bytes of who wrote them.
+pub type Kind = (u16, ByteOrder);
+
+/// The programs of one filter, one for each kind of packet that was met.
+#[derive(Debug)]
+pub struct Selector {
+    question: Question,
+    options: Options,
+    programs: HashMap<Kind, Program>,
+    /// The kind of the packet before: most files have one only.
+    last: Option<(Kind, Program)>,
+}
+
+impl Selector {
+    pub fn new(question: Question, options: Options) -> Self {
+        Self {
+            question,
+            options,
+            programs: HashMap::new(),
+            last: None,
+        }
+    }
+
+    /// Whether the packet matches. It is asked about as far as it was captured, and by its true length, as tcpdump does.
+    pub fn matches(
+        &mut self,
+        kind: Kind,
+        captured: &[u8],
+        length: u32,
+    ) -> Result<bool, SelectError> {
+        if self.last.as_ref().is_none_or(|(last, _)| *last != kind) {
+            self.prepare(kind)?;
+        }
+        let program = self.last.as_ref().map(|(_, program)| program);
+        Ok(program.is_none_or(|program| program.run(captured, length) != 0))
+    }
+
+    /// Makes the program for packets of a kind: a mistake in the filter is told although no packet was met.
+    pub fn prepare(&mut self, kind: Kind) -> Result<(), SelectError> {
+        let program = match self.programs.remove(&kind) {
+            Some(program) => program,
+            None => program(&self.question, &self.options, kind)?,
+        };
+        if let Some((kind, program)) = self.last.replace((kind, program)) {
+            self.programs.insert(kind, program);
+        }
+        Ok(())
+    }
+}
+
+/// What each packet is put to.
+#[derive(Debug)]
+enum Program {
+    Whole(Classic),
+    Inside(Box<Inner>),
+}
+
+impl Program {
+    fn run(&self, bytes: &[u8], length: u32) -> u32 {
+        match self {
+            Self::Whole(classic) => classic.run(bytes, length),
+            Self::Inside(inner) => inner.run(bytes, length),
+        }
+    }
+
+    fn parts(&self) -> Vec<&Classic> {
+        match self {
+            Self::Whole(classic) => vec![classic],
+            Self::Inside(inner) => vec![&inner.ethernet, &inner.raw],
+        }
+    }
+}
+
+fn program(
+    question: &Question,
+    options: &Options,
+    (link_type, order): Kind,
+) -> Result<Program, SelectError> {
+    if matches!(question, Question::Inner(_)) && link_type != LINKTYPE_ETHERNET {
+        return Err(SelectError::NotEthernet);
+    }
+    let options = Options {
+        link: dlt(link_type),
+        file: Some(match order {
+            ByteOrder::Little => trawl_filter::expression::ByteOrder::Little,
+            ByteOrder::Big => trawl_filter::expression::ByteOrder::Big,
+        }),
+        ..*options
+    };
+    let program = match question {
+        Question::Expression(text) => Program::Whole(compile(text, &options)?),
+        Question::Inner(text) => Program::Inside(Box::new(Inner::compile(text, &options)?)),
+        Question::Classic(text) => Program::Whole(Classic::parse(text)?),
+    };
+    let asks_for_facts = program
+        .parts()
+        .into_iter()
+        .flat_map(Classic::instructions)
+        .any(|i| i.class() == op::LD && i.code & 0xe0 == op::ABS && i.k >= ancillary::AD_OFF);
+    if asks_for_facts {
+        return Err(SelectError::NotInFiles);
+    }
+    Ok(program)
+}
+
+/// libpcap's number for a file's link type. They are the same but for the oldest, which systems
+/// number differently; these are Linux's.
+fn dlt(link_type: u16) -> LinkType {
+    LinkType(match link_type {
+        100 => 11,
+        101 => LinkType::RAW_IP.0,
+        106 => 19,
+        other => other.into(),
+    })
+}
