@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| trawl_program::guard::exercise::rule_file(bytes));
+fuzz_target!(|bytes: &[u8]| trawl_guard::exercise::rule_file(bytes));

@@ -6,11 +6,11 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use serde::Serialize;
+use trawl_guard::rule::Ports;
+use trawl_guard::{Action, Care, Draft, Guard, Match, Prefix};
 use trawl_kernel::bpf::test_run;
 use trawl_kernel::{Error, Result, host, process};
 use trawl_program::attach::Wish;
-use trawl_program::guard::rule::Ports;
-use trawl_program::guard::{Action, Care, Draft, Guard, Match, Prefix};
 use trawl_program::{Site, Standing};
 
 use super::Spread;

@@ -153,6 +153,7 @@ fn make(up: &Up) -> Result<String> {
 fn clean(all: bool) -> Result<String> {
     let cleaned = trawl_lab::clean(all)?;
     trawl_program::leftovers::clear_away();
+    trawl_guard::state::sweep();
     if cleaned.removed.is_empty() && cleaned.kept.is_empty() {
         return Ok("nothing to remove\n".to_owned());
     }

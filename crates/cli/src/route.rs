@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Subcommand, ValueEnum};
 use serde_json::{Value, json};
+use trawl_guard::state as guard;
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
@@ -131,14 +132,13 @@ fn load(args: &Load) -> Result<ExitCode> {
         mode,
         replace: args.replace,
     };
-    let loaded = route::load(
-        &sites,
-        &wish,
-        Extras {
+    let loaded = guard::around(&sites, || {
+        let extras = Extras {
             priority: args.prio,
             tappable: args.tappable,
-        },
-    )?;
+        };
+        route::load(&sites, &wish, extras)
+    })?;
     if args.json {
         let ports: Vec<Value> = loaded.ports.iter().map(to_json).collect();
         let done = json!({

@@ -4,10 +4,9 @@ use std::path::Path;
 
 use trawl_kernel::netlink::XdpMode;
 
-use crate::bundled::NAMES;
+use crate::bundled::{GUARD, NAMES};
 use crate::chain;
 use crate::dispatcher::Dispatcher;
-use crate::guard;
 use crate::route;
 use crate::site::Site;
 use crate::standing::Standing;
@@ -24,7 +23,7 @@ pub fn with_hooks(site: &Site, program: u32) -> String {
     };
     let source = found.source();
     match source {
-        guard::NAME => return format!("trawl guard load {place} --tappable"),
+        GUARD => return format!("trawl guard load {place} --tappable"),
         route::NAME => return format!("trawl route load {place} --tappable"),
         _ => {}
     }

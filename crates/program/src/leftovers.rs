@@ -1,10 +1,9 @@
-//! What is left of programs, rules and settings: their interface or namespace is no more, or a command was killed.
+//! What is left of programs and settings: their interface or namespace is no more, or a command was killed.
 
 use trawl_kernel::Result;
 use trawl_kernel::bpf::info;
 use trawl_kernel::netns::Look;
 
-use crate::guard::state;
 use crate::site::{self, Lock, Site};
 use crate::standing::{Standing, on, read_all};
 use crate::{chain, ready};
@@ -12,7 +11,6 @@ use crate::{chain, ready};
 /// Clears it away, as far as nobody is working on it at this moment.
 pub fn clear_away() {
     sweep_everywhere();
-    state::sweep();
 }
 
 /// As [`sweep`], at this interface alone, if there is anything to look through and this process may do so.

@@ -32,7 +32,6 @@ pub mod captures;
 pub mod chain;
 pub mod dispatcher;
 mod explain;
-pub mod guard;
 pub mod jumps;
 pub mod leftovers;
 pub mod load;

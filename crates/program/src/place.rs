@@ -16,7 +16,6 @@ use crate::dispatcher::build::{self, Before, Part, build, parts_of};
 use crate::dispatcher::config::Slot;
 use crate::dispatcher::{Dispatcher, pins};
 use crate::explain;
-use crate::guard::state as guard;
 use crate::leftovers::{clear_away_at, sweep, sweep_everywhere};
 use crate::load::{Program, Source};
 use crate::site::Site;
@@ -68,7 +67,7 @@ pub(crate) fn put_filled(
         },
         source: Box::new(source),
     };
-    with_rules(site, wish, || join(site, new, wish, fill))
+    join(site, new, wish, fill)
 }
 
 /// As [`put_filled`], on the interface by itself, or where its seat in a chain of jumps is.
@@ -81,25 +80,13 @@ pub(crate) fn put_alone(
     let mut program = source.load(site)?;
     fill(&mut program)?;
     let notices = program.notices().to_vec();
-    with_rules(site, wish, || {
-        let standing = attach::attach(site, program, wish)?;
-        Ok(Put { standing, notices })
-    })
-}
-
-/// Where the guard is replaced by another program, its rules go as with [`unload`].
-fn with_rules(site: &Site, wish: &Wish, put: impl FnOnce() -> Result<Put>) -> Result<Put> {
-    let was_guarded = wish.replace && guard::is_on(site)?;
-    let put = put()?;
-    if was_guarded && !guard::is_guard(&put.standing) {
-        guard::was_taken_off(site)?;
-    }
-    Ok(put)
+    let standing = attach::attach(site, program, wish)?;
+    Ok(Put { standing, notices })
 }
 
 /// As [`put_filled`], in the place of one of the same kind that trawl put there before. That one goes when the new one
 /// is there: packets meet one of them at every moment, and where the new one is refused, the old one stays.
-pub(crate) fn put_instead(
+pub fn put_instead(
     site: &Site,
     source: Source,
     wish: &Wish,
@@ -289,7 +276,6 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
         return Err(Error::failed(what(), "no XDP program is on it"));
     }
     let own = Standing::all(site)?;
-    let was_guarded = own.iter().any(guard::is_guard);
     let gone = match which {
         Which::All => take_all_off(site)?,
         Which::One(id) => {
@@ -327,9 +313,6 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
     // Leaves nothing of programs that others took off.
     clear_away_at(site);
     sweep_everywhere();
-    if was_guarded && !guard::is_on(site)? {
-        guard::was_taken_off(site)?;
-    }
     Ok(gone)
 }
 

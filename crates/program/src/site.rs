@@ -11,7 +11,7 @@ use trawl_kernel::netns::{Look, Mark, Namespace};
 use trawl_kernel::{Error, Result, bpffs};
 
 /// Trawl's own directory in the BPF file system.
-pub(crate) const DIRECTORY: &str = "trawl";
+pub const DIRECTORY: &str = "trawl";
 const ARPHRD_ETHER: u16 = 1;
 const ARPHRD_LOOPBACK: u16 = 772;
 
@@ -127,7 +127,7 @@ impl Site {
 
     /// Whether packets begin with an Ethernet header there: on the loopback interface they do, in a tunnel of IP they
     /// do not.
-    pub(crate) fn has_ethernet(&self) -> Result<bool> {
+    pub fn has_ethernet(&self) -> Result<bool> {
         let kind = self.link()?.hardware_type;
         Ok([ARPHRD_ETHER, ARPHRD_LOOPBACK].contains(&kind))
     }
@@ -165,7 +165,7 @@ impl Site {
 }
 
 /// Makes a directory in trawl's own, if it is missing, and locks it.
-pub(crate) fn make_locked(path: &Path) -> Result<Lock> {
+pub fn make_locked(path: &Path) -> Result<Lock> {
     // Whoever leaves removes the empty directory: one that vanished before it was locked is made again.
     loop {
         path.parent().map_or(Ok(()), make_directory)?;
@@ -180,7 +180,7 @@ pub(crate) fn make_locked(path: &Path) -> Result<Lock> {
 }
 
 /// The lock of a directory, waited for. `None`: there is no such directory, or not any more.
-pub(crate) fn lock_existing(directory: &Path) -> Result<Option<Lock>> {
+pub fn lock_existing(directory: &Path) -> Result<Option<Lock>> {
     let what = || format!("cannot lock {}", directory.display());
     let file = match File::open(directory) {
         Ok(file) => file,
@@ -195,7 +195,7 @@ pub(crate) fn lock_existing(directory: &Path) -> Result<Option<Lock>> {
 }
 
 /// The lock of a directory, if nobody has it now.
-pub(crate) fn try_lock(directory: &Path) -> Option<Lock> {
+pub fn try_lock(directory: &Path) -> Option<Lock> {
     let file = File::open(directory).ok()?;
     flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
     is_at(&file, directory).then(|| Lock {

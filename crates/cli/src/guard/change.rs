@@ -7,14 +7,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
+use trawl_guard::file::RuleFile;
+use trawl_guard::rule::{On, TcpState};
+use trawl_guard::{Action, Care, Draft, Guard, Match, state};
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result, clock};
 use trawl_program::Site;
 use trawl_program::attach::Wish;
-use trawl_program::guard::file::RuleFile;
-use trawl_program::guard::rule::{On, TcpState};
-use trawl_program::guard::{Action, Care, Draft, Guard, Match, state};
 
 use super::{Apply, Load, PresetRule, Remove, Rule, Unload};
 use crate::terminal;

@@ -8,12 +8,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{ArgAction, Subcommand, ValueEnum};
+use trawl_guard::preset::Preset;
+use trawl_guard::rule::{Action, IcmpType, Ports};
+use trawl_guard::{Care, Prefix, names, state, text};
 use trawl_kernel::Result;
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::netns::Namespace;
-use trawl_program::guard::preset::Preset;
-use trawl_program::guard::rule::{Action, IcmpType, Ports};
-use trawl_program::guard::{Care, Prefix, names, text};
 use trawl_program::leftovers;
 
 /// Drops packets by rules before the stack sees them: by address, protocol, port and rate
@@ -273,7 +273,11 @@ struct Unload {
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
-    leftovers::clear_away();
+    // Commands that only look change nothing.
+    if !matches!(args.command, Command::List(_) | Command::Stats(_)) {
+        leftovers::clear_away();
+        state::sweep();
+    }
     match args.command {
         Command::Load(args) => change::load(&args),
         Command::Deny(args) => change::add(Action::Deny, &args),

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use trawl_guard::rule::{Rule, TcpState};
+use trawl_guard::{Guard, Post, RuleSet, names, state, text};
 use trawl_kernel::layout::guard::{
     GUARD_DEFAULT_ALLOWED, GUARD_DEFAULT_DENIED, GUARD_DISCOVERY, GUARD_MALFORMED, GUARD_NOT_IP,
     GUARD_OVER_RATE, GUARD_RULE_ALLOWED, GUARD_RULE_DENIED,
@@ -11,8 +13,6 @@ use trawl_kernel::layout::guard::{
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::{Error, Result, clock};
 use trawl_program::Site;
-use trawl_program::guard::rule::{Rule, TcpState};
-use trawl_program::guard::{Guard, Post, RuleSet, names, state, text};
 
 use super::{List, Stats};
 use crate::terminal::write_out;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde_json::json;
+use trawl_guard::state as guard;
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::{Error, Result};
 use trawl_program::attach::Wish;
@@ -75,7 +76,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         mode,
         replace: args.replace,
     };
-    let Put { standing, notices } = place::put(&site, source, &wish, args.prio)?;
+    let Put { standing, notices } = guard::around(std::slice::from_ref(&site), || {
+        place::put(&site, source, &wish, args.prio)
+    })?;
     tell(args, &site, &standing, &notices)
 }
 
@@ -100,7 +103,9 @@ fn load_bundled(args: &Args, site: &Site, bundled: &Bundled, touch: Touch) -> Re
         tappable: args.tappable,
         priority: args.prio,
     };
-    let loaded = bundled.load(extras, site, &wish)?;
+    let loaded = guard::around(std::slice::from_ref(site), || {
+        bundled.load(extras, site, &wish)
+    })?;
     tell(args, site, &loaded.standing, &loaded.told)
 }
 

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use serde_json::json;
+use trawl_guard::state as guard;
 use trawl_kernel::Result;
 use trawl_program::Site;
 use trawl_program::place::{self, Which};
@@ -36,7 +37,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         None if args.all => Which::All,
         None => Which::Own,
     };
-    let gone = place::unload(&site, which)?;
+    let gone = guard::around(std::slice::from_ref(&site), || place::unload(&site, which))?;
     let text = match args.json {
         true => {
             let done = json!({ "interface": site.label(), "unloaded": gone });

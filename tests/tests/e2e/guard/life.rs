@@ -71,8 +71,7 @@ fn a_namespace_that_vanishes_takes_its_guard_along() {
     let Some(lab) = Lab::open() else { return };
     let here = lab.pair.b.name.as_str();
     for command in [
-        &["xdp", "status", "--netns", here][..],
-        &["guard", "list", "--netns", here],
+        &["guard", "preset", "ping-flood", "--netns", here][..],
         &["guard", "deny", "--icmp", "echo-request", "--netns", here],
     ] {
         let other = format!("{here}-other");
@@ -140,14 +139,14 @@ fn a_command_with_few_descriptors_takes_no_namespace_for_gone() {
     let rules = PathBuf::from(format!("/sys/fs/bpf/trawl/guard-{mark}"));
     let id = last.0.id().to_string();
     succeeds(&["guard", "deny", "--src", "192.0.2.1", "--netns", &id]);
-    let script = "ulimit -n 24; exec \"$0\" xdp status";
+    let script = "ulimit -n 24; exec \"$0\" guard remove --all";
     let mut few = Command::new("bash");
     few.args(["-c", script]).arg(binary::path());
     few.output().expect("bash");
     assert!(rules.exists(), "its namespace is there");
     drop(many);
     wait_until("its namespace is gone, and they are, too", || {
-        succeeds(&["xdp", "status"]);
+        trawl(&["guard", "remove", "--all"]);
         !rules.exists()
     });
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
 
-use crate::guard::names;
-use crate::guard::prefix::Prefix;
-use crate::guard::preset::Preset;
-use crate::guard::rule::{Action, IcmpType, Ports};
-use crate::guard::text;
+use crate::names;
+use crate::prefix::Prefix;
+use crate::preset::Preset;
+use crate::rule::{Action, IcmpType, Ports};
+use crate::text;
 
 #[derive(Debug, serde::Deserialize)]
 #[serde(

@@ -265,9 +265,9 @@ fn write_hits(memory: &mut Mapping, definitions: usize, set: &RuleSet) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::rule::{Action, Match};
-    use crate::guard::set::Draft;
-    use crate::guard::tests::{Bench, udp_from};
+    use crate::rule::{Action, Match};
+    use crate::set::Draft;
+    use crate::tests::{Bench, udp_from};
 
     fn deny(sources: u32) -> RuleSet {
         let draft = |number: u32| Draft {

@@ -4,16 +4,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use trawl_kernel::bpf::map;
 use trawl_kernel::{Error, Result};
+use trawl_program::attach::Wish;
+use trawl_program::bundled::GUARD;
+use trawl_program::load::Source;
+use trawl_program::{Site, Standing, place};
 
 use super::rule::{Action, On};
-use super::state::{
-    Care, FUNCTION, FUNCTION_WITHOUT_ETHERNET, Guard, NAME, RATES, SET, standing_on,
-};
-use crate::attach::Wish;
-use crate::load::Source;
-use crate::place;
-use crate::site::Site;
-use crate::standing::Standing;
+use super::state::{Care, FUNCTION, FUNCTION_WITHOUT_ETHERNET, Guard, RATES, SET, standing_on};
 
 /// The program's constant for the number of its interface.
 const INTERFACE: &str = "guard_ifindex";
@@ -76,7 +73,7 @@ impl Guard {
             true => FUNCTION,
             false => FUNCTION_WITHOUT_ETHERNET,
         };
-        let mut source = Source::embedded(NAME, self.store.object())?;
+        let mut source = Source::embedded(GUARD, self.store.object())?;
         source.choose(Some(function))?;
         source.reuse(SET, self.store.as_fd())?;
         source.reuse(RATES, self.rates.as_fd())?;

@@ -13,15 +13,14 @@ use trawl_kernel::layout::guard::{GUARD_FATES, GuardTotals};
 use trawl_kernel::netlink::Netlink;
 use trawl_kernel::netns::{self, Look, Mark, Namespace};
 use trawl_kernel::{Error, Result, bpffs, clock};
+use trawl_program::site::{self, DIRECTORY, Lock};
+use trawl_program::{Site, Standing};
 
 use super::live::{self, Store};
 use super::rule::On;
 use super::session;
 use super::set::RuleSet;
-use crate::site::{self, DIRECTORY, Lock, Site};
-use crate::standing::Standing;
 
-pub(crate) const NAME: &str = "guard";
 pub(super) const FUNCTION: &str = "trawl_guard";
 pub(super) const FUNCTION_WITHOUT_ETHERNET: &str = "trawl_guard_ip";
 pub(super) const SET: &str = "guard_set";
@@ -160,6 +159,26 @@ impl Guard {
     }
 }
 
+/// Makes a change that may take the guard off interfaces as it does any other program. The rules are removed with the
+/// last guarded interface, as by `trawl guard unload`.
+pub fn around<R>(sites: &[Site], change: impl FnOnce() -> Result<R>) -> Result<R> {
+    let mut guarded = Vec::new();
+    for site in sites {
+        if is_on(site)? {
+            guarded.push(site);
+        }
+    }
+    let result = change()?;
+    for site in guarded {
+        if !is_on(site)?
+            && let Some(guard) = Guard::find(site.namespace())?
+        {
+            guard.let_go()?;
+        }
+    }
+    Ok(result)
+}
+
 /// Whether the guard is on an interface.
 pub(crate) fn is_on(site: &Site) -> Result<bool> {
     Ok(standing_on(site)?.is_some())
@@ -170,16 +189,8 @@ pub(crate) fn is_guard(standing: &Standing) -> bool {
     [FUNCTION, FUNCTION_WITHOUT_ETHERNET].contains(&standing.name())
 }
 
-/// The guard was taken off an interface as any other program is: its rules go with the last interface all the same.
-pub(crate) fn was_taken_off(site: &Site) -> Result<()> {
-    match Guard::find(site.namespace())? {
-        Some(guard) => guard.let_go(),
-        None => Ok(()),
-    }
-}
-
 /// Removes the rules of namespaces that are no more: no program looks at them.
-pub(crate) fn sweep() {
+pub fn sweep() {
     let Some(mount) = bpffs::lasting() else {
         return;
     };

@@ -26,5 +26,4 @@ pub mod text;
 pub use prefix::Prefix;
 pub use rule::{Action, Match, Rule};
 pub use set::{Draft, RuleSet};
-pub(crate) use state::NAME;
 pub use state::{Care, Guard, Post, Totals};

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::guard::names::{self, ICMP, ICMPV6, TCP, UDP, WITH_PORTS};
-use crate::guard::prefix::Prefix;
+use crate::names::{self, ICMP, ICMPV6, TCP, UDP, WITH_PORTS};
+use crate::prefix::Prefix;
 
 /// A TCP packet's part in a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -78,7 +78,7 @@ pub struct Match {
 
 /// A service: protocol and port or ICMP type, as one number that the program compares (see bpf/include/guard.h).
 pub type Services = (u32, u32);
-pub(in crate::guard) const PROTOCOL_SHIFT: u32 = 16;
+pub(crate) const PROTOCOL_SHIFT: u32 = 16;
 const ANY_SERVICE: Services = (0, 0xff_ffff);
 
 impl Match {
@@ -170,7 +170,7 @@ impl Match {
     }
 
     /// Whether it names something that later fragments do not tell.
-    pub(in crate::guard) fn looks_at_transport(&self) -> bool {
+    pub(crate) fn looks_at_transport(&self) -> bool {
         self.ports.is_some() || self.icmp.is_some() || self.tcp.is_some()
     }
 

@@ -177,7 +177,7 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::rule::On;
+    use crate::rule::On;
 
     fn session() -> Session {
         Session {
