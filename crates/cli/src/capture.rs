@@ -13,10 +13,11 @@ use std::process::ExitCode;
 
 use trawl_kernel::warden::{self, Task};
 use trawl_kernel::{Error, Result, errno, host};
+use trawl_sink::{PcapFile, PcapngFile};
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::Host;
 use trawl_tap::session::{Ended, Observer, Session};
-use trawl_tap::sink::{PcapFile, PcapngFile, Sink};
+use trawl_tap::sink::Sink;
 use trawl_tap::site::Site;
 
 pub use args::Args;
