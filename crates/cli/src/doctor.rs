@@ -1,4 +1,4 @@
-//! `trawl doctor`: what this machine can do, what it cannot, and the mend.
+//! `trawl doctor`: what this machine can do, what it cannot, and the fix.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use trawl_tap::doctor::{self, Finding, State};
 
 use crate::terminal::{colours_wanted, write_out};
 
-/// Tells what this machine and its interfaces can do for a capture, and what mends the rest
+/// Tells what this machine and its interfaces can do for a capture, and how to fix the rest
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Look at this interface too (IF, or NAMESPACE:IF); may be given several times
@@ -82,7 +82,7 @@ fn for_people(findings: &[Finding], colours: bool) -> String {
             "  {mark} {:width$}  {}",
             finding.subject, finding.text
         );
-        for (word, more) in [("why", &finding.why), ("mend", &finding.mend)] {
+        for (word, more) in [("why", &finding.why), ("fix", &finding.fix)] {
             if let Some(more) = more {
                 let _ = writeln!(text, "     {:width$}  {word}: {more}", "");
             }
@@ -116,14 +116,14 @@ fn paint(text: &str, colour: &str, colours: bool) -> String {
 mod tests {
     use super::*;
 
-    fn finding(state: State, mend: Option<&str>) -> Finding {
+    fn finding(state: State, fix: Option<&str>) -> Finding {
         Finding {
             area: "kernel".to_owned(),
             subject: "thing".to_owned(),
             state,
             text: "words".to_owned(),
             why: None,
-            mend: mend.map(str::to_owned),
+            fix: fix.map(str::to_owned),
         }
     }
 
@@ -136,7 +136,7 @@ mod tests {
         let text = for_people(&findings, false);
         assert_eq!(
             text,
-            "kernel\n  ok thing  words\n  x  thing  words\n            mend: do it\n\n1 problem, 0 warnings\n"
+            "kernel\n  ok thing  words\n  x  thing  words\n            fix: do it\n\n1 problem, 0 warnings\n"
         );
     }
 

@@ -7,7 +7,7 @@ use trawl_lab::program::{Does, Loaded};
 use trawl_lab::sender::Engine;
 use trawl_tests::lab::send_from;
 use trawl_tests::witness::{ip_link, output, run};
-use trawl_tests::{Capture, Lab, frames, root_or_skip, trawl};
+use trawl_tests::{Capture, Lab, binary, frames, root_or_skip, trawl};
 
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -85,6 +85,54 @@ fn the_doctor_refuses_what_is_not_there() {
             .code(),
         Some(1)
     );
+}
+
+/// Issue 12 item 10: the switch of the JIT is hidden in namespaces other than the first.
+#[test]
+fn doctor_finds_the_jit_in_any_namespace() {
+    let Some(lab) = Lab::open() else { return };
+    let path = binary::path().display().to_string();
+    let inside = ["netns", "exec", &lab.pair.b.name, &path, "doctor", "--json"];
+    let report: Value = serde_json::from_slice(&output("ip", &inside).stdout).expect("JSON");
+    let of_host: Value =
+        serde_json::from_slice(&trawl(&["doctor", "--json"]).stdout).expect("JSON");
+    let jit = |report: &Value| {
+        let findings = report["findings"].as_array().expect("findings");
+        let finding = findings.iter().find(|one| one["subject"] == "BPF JIT");
+        finding.expect("a finding about the JIT")["state"].clone()
+    };
+    assert_eq!(jit(&report), jit(&of_host));
+}
+
+/// Issue 12 item 10: what requires root is reported as unknown, and the rest is still reported.
+#[test]
+fn doctor_without_root_reports_what_it_can() {
+    let Some(lab) = Lab::open() else { return };
+    let directory = tempfile_for_everybody();
+    let copy = directory.join("trawl");
+    std::fs::copy(binary::path(), &copy).expect("a copy that others may run");
+    let result = std::process::Command::new("ip")
+        .args(["netns", "exec", &lab.pair.b.name])
+        .args(["setpriv", "--reuid", "65534", "--clear-groups"])
+        .args(["--inh-caps=-all", "--bounding-set=-all"])
+        .arg(&copy)
+        .args(["doctor", "-i", "veth0"])
+        .output()
+        .expect("ip runs");
+    std::fs::remove_dir_all(&directory).expect("the copy is removed");
+    let report = text(&result);
+    assert!(
+        report.contains("link") && report.contains("tap packet"),
+        "{report}"
+    );
+    assert!(report.contains("CAP_SYS_ADMIN"), "{report}");
+}
+
+fn tempfile_for_everybody() -> std::path::PathBuf {
+    let path = std::env::temp_dir().join(format!("trawl-tests-{}-all", std::process::id()));
+    std::fs::create_dir(&path).expect("a directory of the test's own");
+    std::os::unix::fs::chown(&path, Some(65534), None).expect("root gives it away");
+    path
 }
 
 /// A lab made by the command, taken down at the end whatever happens.

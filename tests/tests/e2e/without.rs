@@ -48,7 +48,7 @@ fn the_doctor_tells_that_no_bpf_file_system_is_mounted() {
         .iter()
         .find(of_bpffs)
         .unwrap_or_else(|| panic!("nothing of bpffs: {report:#}"));
-    assert_eq!(one["mend"], MEND, "{one}");
+    assert_eq!(one["fix"], MEND, "{one}");
 }
 
 #[test]

@@ -35,6 +35,8 @@ pub struct ProgramInfo {
     pub run_time_ns: u64,
     /// Instructions that the verifier looked at; 0 on kernels before 5.16.
     pub verified: u32,
+    /// Bytes of machine code; 0 where the kernel interprets the program.
+    pub jited_bytes: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -104,6 +106,7 @@ pub fn program(fd: BorrowedFd<'_>) -> io::Result<ProgramInfo> {
         run_count: raw.run_cnt,
         run_time_ns: raw.run_time_ns,
         verified: raw.verified_insns,
+        jited_bytes: raw.jited_prog_len,
     })
 }
 

@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use super::Answer;
 use super::btf::{self, TARGET_FUNCTION, Target};
 use super::insn::{Insn, Program, owned, returning};
-use crate::bpf::arena;
 use crate::bpf::link::{TcxPlace, attach_tcx, attach_xdp};
+use crate::bpf::{arena, info};
 use crate::netns;
 use crate::socket_option;
 
@@ -61,15 +61,15 @@ pub fn btf_in_kernel() -> Answer {
     }
 }
 
+/// The switch is not shown in network namespaces other than the first: there a program of ours tells.
 pub fn jit() -> Answer {
-    match fs::read_to_string("/proc/sys/net/core/bpf_jit_enable") {
-        Ok(text) if text.trim() == "0" => {
-            Answer::lacking("it is off (net.core.bpf_jit_enable is 0)")
-        }
+    if fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").is_ok_and(|text| text.trim() == "0")
+    {
+        return Answer::lacking("it is off (net.core.bpf_jit_enable is 0)");
+    }
+    match xdp(&returning(XDP_PASS), 0).and_then(|program| info::program(program.as_fd())) {
+        Ok(about) if about.jited_bytes == 0 => Answer::lacking("the kernel interprets programs"),
         Ok(_) => Answer::Supported,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            Answer::lacking("the kernel has no JIT compiler")
-        }
         Err(e) => Answer::from_error(&e),
     }
 }

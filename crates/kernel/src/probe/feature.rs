@@ -43,7 +43,7 @@ macro_rules! features {
 
 features! {
     Bpf, "bpf()", "everything but the packet tap", bpf;
-    Btf, "kernel BTF", "tracing of programs that are already attached", btf_in_kernel;
+    Btf, "kernel BTF", "tracing of attached programs", btf_in_kernel;
     Jit, "BPF JIT", "full speed", jit;
     MmapableArray, "mmapable array map", "the ring that packets are recorded in", mmapable_array;
     LargeMap, "memory for rings", "a ring of 16 MiB", large_map;
@@ -51,18 +51,18 @@ features! {
     XdpFrags, "XDP multi-buffer", "jumbo frames recorded whole", xdp_frags;
     XdpLoadBytes, "bpf_xdp_load_bytes", "bytes beyond a packet's first buffer", xdp_load_bytes;
     FarJumps, "32-bit jumps", "filters of tens of thousands of instructions", far_jumps;
-    Arena, "BPF arenas", "the guard's rules read without a call", arena;
-    XdpLink, "XDP links", "taps that are gone when trawl is gone", xdp_link;
+    Arena, "BPF arenas", "guard rules read without a helper call", arena;
+    XdpLink, "XDP links", "taps that the kernel removes when trawl ends", xdp_link;
     Tcx, "tcx links", "the tc tap without a qdisc (clsact otherwise)", tcx_link;
-    Fentry, "fentry", "packets as they come to a program that is already attached", fentry;
-    Fexit, "fexit", "packets and verdicts of a program that is already attached", fexit;
-    Freplace, "freplace", "chains of XDP programs", freplace;
-    RawTracepoint, "raw tracepoints", "packets that a driver failed to redirect or send", raw_tracepoint;
+    Fentry, "fentry", "packets at the entry of an attached program", fentry;
+    Fexit, "fexit", "packets and verdicts at the exit of an attached program", fexit;
+    Freplace, "freplace", "chains of XDP programs by libxdp's dispatcher", freplace;
+    RawTracepoint, "raw tracepoints", "counts of failed redirects and sends", raw_tracepoint;
     RingBuffer, "BPF ring buffer", "notices from programs", ring_buffer;
     TaiClock, "bpf_ktime_get_tai_ns", "wall-clock stamps that follow a clock step", tai_clock;
     XdpMetadata, "XDP metadata", "hardware time stamps (--time hw)", xdp_metadata;
     LiveFrames, "live XDP frames", "sending at full speed", live_frames;
-    XdpSocket, "AF_XDP sockets", "capture from a port given over to trawl", xdp_socket;
+    XdpSocket, "AF_XDP sockets", "the xsk engine of trawl gen", xdp_socket;
     PacketV3, "AF_PACKET TPACKET_V3", "the packet tap", packet_v3;
 }
 

@@ -3,7 +3,6 @@
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-use trawl_kernel::Result;
 use trawl_kernel::bpf::{info, link, map, program};
 use trawl_kernel::bpffs::{self, Object, Pinned};
 use trawl_kernel::netlink::tc::Direction;
@@ -42,7 +41,7 @@ pub struct Attached {
     pub with_hooks: Option<String>,
 }
 
-pub fn look(area: &str, namespace: Option<&Namespace>, interface: &Link) -> Result<Attached> {
+pub fn look(area: &str, namespace: Option<&Namespace>, interface: &Link) -> Attached {
     let (owners, pins) = (Owners::look(), bpffs::pinned());
     let mut attached = Attached {
         findings: Vec::new(),
@@ -68,7 +67,10 @@ pub fn look(area: &str, namespace: Option<&Namespace>, interface: &Link) -> Resu
     }
     attached.hook_findings(area, &pins);
     for (ingress, name) in [(true, "tcx ingress"), (false, "tcx egress")] {
-        let found = run_maybe_in(namespace, || tcx(interface.index, ingress))?.unwrap_or_default();
+        let found = run_maybe_in(namespace, || tcx(interface.index, ingress))
+            .ok()
+            .and_then(Result::ok)
+            .unwrap_or_default();
         for one in found {
             let mut text = describe_program(one.program_id, &owners, &pins);
             if let Some(id) = one.link_id {
@@ -79,7 +81,9 @@ pub fn look(area: &str, namespace: Option<&Namespace>, interface: &Link) -> Resu
                 .push(Finding::new(area, name, State::Info, text));
         }
     }
-    let mut netlink = Netlink::open(namespace)?;
+    let Ok(mut netlink) = Netlink::open(namespace) else {
+        return attached;
+    };
     for direction in [Direction::Ingress, Direction::Egress] {
         for filter in netlink
             .filters(interface.index, direction)
@@ -100,7 +104,7 @@ pub fn look(area: &str, namespace: Option<&Namespace>, interface: &Link) -> Resu
                 .push(Finding::new(area, &subject, State::Info, text));
         }
     }
-    Ok(attached)
+    attached
 }
 
 impl Attached {
@@ -130,7 +134,7 @@ impl Attached {
             }
             None => {
                 text.push_str(", by netlink");
-                finding = finding.why("it stays until it is taken off").mend(format!(
+                finding = finding.why("it stays until it is taken off").fix(format!(
                     "to take it off: {prefix}ip link set dev {} {} off",
                     interface.name,
                     match present.mode {
@@ -181,7 +185,7 @@ impl Attached {
                 pin.path.display()
             );
             self.findings.push(
-                Finding::new(area, "hook map", State::Info, text).mend(format!(
+                Finding::new(area, "hook map", State::Info, text).fix(format!(
                     "if a program here jumps through it: --hook {}",
                     pin.path.display()
                 )),

@@ -1,12 +1,12 @@
 //! One interface: its driver, what is attached, what changes packets before they are seen, and which taps
 //! work there.
 
-use trawl_kernel::Result;
 use trawl_kernel::ethtool::{Channels, Ethtool};
 use trawl_kernel::interface::Interface;
 use trawl_kernel::netlink::{Link, Netlink, XdpAbilities, xdp_abilities};
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::probe::Feature;
+use trawl_kernel::{Error, Result};
 
 use super::attached::{self, Attached};
 use super::{Finding, State, offload, veth};
@@ -19,7 +19,7 @@ pub fn examine(namespace: Option<&Namespace>, name: &str) -> Result<Vec<Finding>
     let interface = Interface::find(namespace, name)?;
     let link = Netlink::open(namespace)?.link(name)?;
     let ethtool = Ethtool::open(namespace, name)?;
-    let abilities = xdp_abilities(namespace, link.index)?;
+    let abilities = xdp_abilities(namespace, link.index).unwrap_or_default();
     let subject = Subject {
         area: match namespace.and_then(Namespace::name) {
             Some(namespace) => format!("{namespace}:{name}"),
@@ -30,7 +30,7 @@ pub fn examine(namespace: Option<&Namespace>, name: &str) -> Result<Vec<Finding>
         interface,
         abilities,
     };
-    let attached = attached::look(&subject.area, namespace, &link)?;
+    let attached = attached::look(&subject.area, namespace, &link);
     let mut findings = vec![subject.link(), subject.hardware()];
     findings.extend(subject.native());
     findings.extend(subject.mtu());
@@ -41,7 +41,11 @@ pub fn examine(namespace: Option<&Namespace>, name: &str) -> Result<Vec<Finding>
             .and_then(|channels| subject.queues(channels)),
     );
     if link.kind.as_deref() == Some("veth") {
-        findings.extend(veth::examine(&subject.area, namespace, &link, abilities)?);
+        // Looking into the peer's namespace requires root; the rest of the findings does not.
+        findings.extend(
+            veth::examine(&subject.area, namespace, &link, abilities)
+                .unwrap_or_else(|error| vec![subject.unknown("peer", &error)]),
+        );
     }
     let features = ethtool.features().unwrap_or_default();
     findings.extend(offload::examine(
@@ -72,12 +76,18 @@ impl Subject {
         Finding::new(&self.area, subject, state, text)
     }
 
+    fn unknown(&self, subject: &str, error: &Error) -> Finding {
+        self.finding(subject, State::Warn, "unknown")
+            .why(error.to_string())
+            .fix("run trawl as root")
+    }
+
     fn link(&self) -> Finding {
         let about = &self.interface;
         if !about.up {
             return self
                 .finding("link", State::Warn, "down: no packet goes by")
-                .mend(format!("{}ip link set {} up", self.prefix, about.name));
+                .fix(format!("{}ip link set {} up", self.prefix, about.name));
         }
         let mac = about.mac.map(|mac| {
             let bytes: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -153,7 +163,7 @@ impl Subject {
                 format!("{mtu} is more than native XDP takes with this driver"),
             )
             .why("a packet has to fit into a page")
-            .mend(format!(
+            .fix(format!(
                 "{}ip link set {} mtu {LINEAR_MTU}, or --mode skb",
                 self.prefix, self.interface.name
             ))
@@ -185,7 +195,7 @@ impl Subject {
                 .why(format!(
                     "one queue is served by one CPU of the {cpus} at a time"
                 ))
-                .mend(format!(
+                .fix(format!(
                     "{}ethtool -L {} {kind} {wanted}",
                     self.prefix, self.interface.name
                 )),
@@ -218,6 +228,9 @@ impl Subject {
         if let Some(why) = Feature::Xdp.probe().why() {
             return self.finding(subject, State::Warn, "no").why(why);
         }
+        let tracing = [Feature::Fentry, Feature::Fexit]
+            .iter()
+            .all(|feature| feature.probe().is_supported());
         match (&attached.xdp, self.abilities) {
             (Some(name), _) if attached.xdp_is_trawl => {
                 let mode = link.xdp.first().map_or("", |present| present.mode.name());
@@ -227,12 +240,20 @@ impl Subject {
                     format!("yes: a second capture joins the first ({name}, {mode} mode)"),
                 )
             }
+            (Some(name), _) if tracing => self.finding(
+                subject,
+                State::Ok,
+                format!("yes: traces the attached program {name} at entry and exit"),
+            ),
             (Some(name), _) => self
                 .finding(subject, State::Warn, "no")
                 .why(format!(
-                    "the program {name} is on the interface, and only one can be"
+                    "the program {name} is attached, and this host refuses tracing programs"
                 ))
-                .mend("use --tap hook if it has a hook map, else --tap tc or --tap packet"),
+                .fix(match attached.hooks.is_empty() {
+                    false => "--tap hook",
+                    true => "--tap tc or --tap packet, which see what the program passes",
+                }),
             (None, Some(abilities)) if !abilities.native() => {
                 self.finding(subject, State::Ok, "yes, in skb mode")
             }
@@ -263,7 +284,7 @@ impl Subject {
                     .why(format!(
                         "{name} has no program array with an entry for each of the 5 XDP actions"
                     ))
-                    .mend(format!(
+                    .fix(format!(
                         "load it with hooks: {command}; or name its map with --hook"
                     ))
             }
@@ -288,7 +309,7 @@ impl Subject {
             Some(why) => self
                 .finding(subject, State::Problem, "no")
                 .why(why)
-                .mend("run trawl as root"),
+                .fix("run trawl as root"),
         }
     }
 }

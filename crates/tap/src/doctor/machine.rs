@@ -45,9 +45,9 @@ fn capability(capability: Capability) -> Finding {
             new(State::Info, text).why("not needed here: memory for rings is there without it")
         }
         Capability::SysResource | Capability::SysAdmin => {
-            new(State::Warn, text).mend("run trawl as root")
+            new(State::Warn, text).fix("run trawl as root")
         }
-        _ => new(State::Problem, text).mend("run trawl as root"),
+        _ => new(State::Problem, text).fix("run trawl as root"),
     }
 }
 
@@ -66,22 +66,23 @@ fn judge(feature: Feature, answer: &Answer) -> Finding {
         _ => "not there",
     };
     let finding = new(state, format!("{verb}: {}", feature.purpose())).why(why);
-    match mend(feature, answer) {
-        Some(mend) => finding.mend(mend),
+    match fix(feature, answer) {
+        Some(fix) => finding.fix(fix),
         None => finding,
     }
 }
 
-fn mend(feature: Feature, answer: &Answer) -> Option<&'static str> {
+fn fix(feature: Feature, answer: &Answer) -> Option<&'static str> {
     match (feature, answer) {
         (Feature::Jit, _) => Some("sysctl -w net.core.bpf_jit_enable=1"),
         (Feature::LargeMap, Answer::Refused { .. }) => Some("ulimit -l unlimited"),
         (Feature::Fentry | Feature::Fexit, _) => Some(
-            "use --tap hook where the program has a hook map (trawl xdp load --tappable gives it one), else --tap packet or tc",
+            "trawl xdp load --replace --keep-maps --tappable gives an attached program hooks for --tap hook; --tap tc and --tap packet need none",
         ),
-        (Feature::Tcx, _) => Some("nothing to do: clsact serves instead"),
+        (Feature::Freplace, _) => Some("nothing to do: chains by tail calls are used instead"),
+        (Feature::Tcx, _) => Some("nothing to do: clsact is used instead"),
         (Feature::TaiClock, _) => {
-            Some("nothing to do: the monotonic clock and its offset serve instead")
+            Some("nothing to do: the monotonic clock and its offset are used instead")
         }
         (_, Answer::Refused { .. })
             if !probe::missing_capabilities(&Capability::FOR_BPF).is_empty() =>
@@ -97,7 +98,7 @@ fn file_system() -> Finding {
     let Some(first) = mounts.first() else {
         return Finding::new("bpffs", "mount", State::Warn, "no BPF file system is mounted here")
             .why("pinned hook maps cannot be found; inside `ip netns exec` it is hidden: use --netns instead")
-            .mend(format!("mount -t bpf bpf {}", bpffs::USUAL));
+            .fix(format!("mount -t bpf bpf {}", bpffs::USUAL));
     };
     let pins = bpffs::pinned().len();
     let things = if pins == 1 { "object" } else { "objects" };
@@ -132,7 +133,7 @@ mod tests {
         let finding = judge(Feature::Fentry, &refused);
         assert!(finding.text.starts_with("refused"), "{finding:?}");
         assert_eq!(finding.why.as_deref(), Some("a policy"));
-        assert!(finding.mend.is_some_and(|mend| mend.contains("--tap hook")));
+        assert!(finding.fix.is_some_and(|fix| fix.contains("--tap hook")));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What this machine, and an interface of it, can do for a capture, what it cannot, and what mends it.
+//! What this machine, and an interface of it, can do for a capture, what it cannot, and what fixes it.
 
 mod attached;
 mod interface;
@@ -34,9 +34,9 @@ pub struct Finding {
     pub text: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// The command, or else the advice, that mends it.
+    /// The command, or else the advice, that fixes it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub mend: Option<String>,
+    pub fix: Option<String>,
 }
 
 impl Finding {
@@ -47,7 +47,7 @@ impl Finding {
             state,
             text: text.into(),
             why: None,
-            mend: None,
+            fix: None,
         }
     }
 
@@ -56,8 +56,8 @@ impl Finding {
         self
     }
 
-    fn mend(mut self, mend: impl Into<String>) -> Self {
-        self.mend = Some(mend.into());
+    fn fix(mut self, fix: impl Into<String>) -> Self {
+        self.fix = Some(fix.into());
         self
     }
 }

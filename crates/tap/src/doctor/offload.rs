@@ -83,7 +83,7 @@ pub fn examine(
             }
             // A veth without GRO takes no redirected XDP frames: turning it off would be no mend.
             if feature.changeable && !(driver == "veth" && offload.name == "rx-gro") {
-                finding = finding.mend(format!(
+                finding = finding.fix(format!(
                     "to see them as they are on the wire: {prefix}ethtool -K {interface} {} off",
                     offload.ethtool
                 ));
@@ -114,7 +114,7 @@ mod tests {
         let findings = examine("eth0", "ip netns exec red ", "eth0", "ixgbe", &features);
         assert_eq!(findings.len(), 1);
         assert_eq!(findings[0].state, State::Warn);
-        let mend = findings[0].mend.as_deref().unwrap();
+        let fix = findings[0].mend.as_deref().unwrap();
         assert!(
             mend.ends_with("ip netns exec red ethtool -K eth0 lro off"),
             "{mend}"
@@ -129,7 +129,7 @@ mod tests {
         ];
         let findings = examine("veth0", "", "veth0", "veth", &features);
         assert!(
-            findings.iter().all(|finding| finding.mend.is_none()),
+            findings.iter().all(|finding| finding.fix.is_none()),
             "{findings:?}"
         );
     }

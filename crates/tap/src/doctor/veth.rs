@@ -58,7 +58,7 @@ fn link_of(area: &str, peer: &Peer) -> Finding {
         State::Warn,
         format!("{label} is down: no packet goes either way"),
     )
-    .mend(format!(
+    .fix(format!(
         "{}ip link set {} up",
         prefix_of(peer),
         peer.link.name
@@ -95,7 +95,7 @@ fn native(
         theirs.tx,
         label_of(peer)
     );
-    let mend = if theirs.tx <= own.max_rx {
+    let fix = if theirs.tx <= own.max_rx {
         format!("{prefix}ethtool -L {} rx {}", interface.name, theirs.tx)
     } else {
         format!(
@@ -105,7 +105,7 @@ fn native(
             own.rx
         )
     };
-    Ok(Some(finding.why(why).mend(mend)))
+    Ok(Some(finding.why(why).fix(fix)))
 }
 
 /// XDP frames that the peer redirects or sends here.
@@ -136,7 +136,7 @@ fn frames_in(
             "{} drops them unless this end has GRO or an XDP program in native mode",
             label_of(peer)
         ))
-        .mend(format!("{prefix}ethtool -K {} gro on", interface.name))
+        .fix(format!("{prefix}ethtool -K {} gro on", interface.name))
 }
 
 /// XDP frames that a program here sends back, or that others redirect to go out here.
@@ -155,7 +155,7 @@ fn frames_out(
                 "{label} has neither GRO nor a native XDP program, and only with one of them takes XDP frames from {}",
                 interface.name
             ))
-            .mend(format!("{prefix}ethtool -K {name} gro on"));
+            .fix(format!("{prefix}ethtool -K {name} gro on"));
     }
     // The driver looks at its peer's GRO only at certain moments, and can have missed that it is on.
     if abilities.is_some_and(|a| a.native() && !a.redirect_target()) {
@@ -164,7 +164,7 @@ fn frames_out(
                 "{} went up before {label} had GRO, and did not notice since",
                 interface.name
             ))
-            .mend(format!(
+            .fix(format!(
                 "{prefix}ethtool -K {name} gro off; {prefix}ethtool -K {name} gro on"
             ));
     }
@@ -182,7 +182,7 @@ fn tags(area: &str, peer: &Peer) -> Option<Finding> {
             "those that the peer's stack puts on come beside the packet",
         )
         .why("XDP does not see them; tc and packet taps do")
-        .mend(format!(
+        .fix(format!(
             "to see them in the packet: {}ethtool -K {} txvlan off",
             prefix_of(peer),
             peer.link.name
