@@ -40,7 +40,7 @@ fn mends(station: &Station, subject: &str) {
     let before = examine(station);
     let finding = find(&before, subject);
     assert_eq!(finding.state, State::Warn, "{finding:?}");
-    let command = finding.mend.as_deref().unwrap();
+    let command = finding.fix.as_deref().unwrap();
     let status = Command::new("sh").args(["-c", command]).status().unwrap();
     assert!(status.success(), "{command}");
     let after = examine(station);
@@ -84,12 +84,12 @@ fn gro_that_is_off_is_found_on_both_ends_and_mended() {
     let findings = examine(&pair.a);
     let expected = format!("ip netns exec {} ethtool -K veth0 gro on", pair.a.name);
     assert_eq!(
-        find(&findings, "GRO").mend.as_deref(),
+        find(&findings, "GRO").fix.as_deref(),
         Some(expected.as_str())
     );
     let expected = format!("ip netns exec {} ethtool -K veth0 gro on", pair.b.name);
     assert_eq!(
-        find(&findings, "XDP_TX").mend.as_deref(),
+        find(&findings, "XDP_TX").fix.as_deref(),
         Some(expected.as_str())
     );
     mends(&pair.a, "GRO");
@@ -138,7 +138,7 @@ fn too_few_receive_queues_are_found_and_mended() {
     let finding = find(&findings, "native XDP");
     let expected = format!("ip netns exec {} ethtool -L veth0 rx 2", pair.a.name);
     assert_eq!(
-        (finding.state, finding.mend.as_deref()),
+        (finding.state, finding.fix.as_deref()),
         (State::Warn, Some(expected.as_str()))
     );
     assert!(
