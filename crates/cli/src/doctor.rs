@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use serde_json::json;
+use serde::Serialize;
 use trawl_kernel::Result;
 use trawl_kernel::netns::Namespace;
 use trawl_tap::doctor::{self, Finding, State};
 
+use crate::json;
 use crate::terminal::{colours_wanted, write_out};
 
 /// Tells what this machine and its interfaces can do for a capture, and how to fix the rest
@@ -22,6 +23,13 @@ pub struct Args {
     /// As JSON
     #[arg(long)]
     json: bool,
+}
+
+/// The JSON document.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    findings: &'a [Finding],
+    problem: bool,
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
@@ -40,15 +48,14 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
     findings.splice(0..0, doctor::machine());
     let problem = doctor::has_problem(&findings);
-    let text = if args.json {
-        format!(
-            "{:#}\n",
-            json!({ "findings": findings, "problem": problem })
-        )
+    if args.json {
+        json::print(&Report {
+            findings: &findings,
+            problem,
+        })?;
     } else {
-        for_people(&findings, colours_wanted())
-    };
-    write_out(&text)?;
+        write_out(&for_people(&findings, colours_wanted()))?;
+    }
     Ok(if problem {
         ExitCode::FAILURE
     } else {

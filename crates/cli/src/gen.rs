@@ -1,5 +1,6 @@
 //! `trawl gen`: makes traffic.
 
+mod json;
 mod output;
 mod pacing;
 mod receive;
@@ -57,32 +58,6 @@ enum Command {
     Receive(receive::Args),
     Replay(Box<replay::Args>),
     Rfc2544(Box<rfc2544::Args>),
-}
-
-/// What every kind of traffic is told.
-#[derive(Debug, clap::Args)]
-struct Common {
-    /// Interface that the frames leave by, NAME or NAMESPACE:NAME
-    #[arg(short, long, value_name = "IF")]
-    interface: String,
-    /// Network namespace of an interface that names none: a name, a path or a process id
-    #[arg(long, value_name = "NAME")]
-    netns: Option<String>,
-    #[command(flatten)]
-    pacing: Pacing,
-    /// Print the summary as JSON
-    #[arg(long)]
-    json: bool,
-}
-
-/// UDP datagrams
-#[derive(Debug, clap::Args)]
-struct Udp {
-    #[command(flatten)]
-    common: Common,
-    /// Length of each frame, without the checksum at its end
-    #[arg(long, value_name = "BYTES", default_value_t = 60)]
-    size: usize,
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {

@@ -9,6 +9,7 @@ mod filter;
 mod r#gen;
 mod generate;
 mod guard;
+mod json;
 mod lab;
 mod route;
 mod terminal;
@@ -47,7 +48,15 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let in_json = json::is_wanted();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if in_json && error.use_stderr() => {
+            json::report_usage(error.render().to_string().trim_end());
+            return ExitCode::from(2);
+        }
+        Err(error) => error.exit(),
+    };
     let result = match cli.command {
         Command::Capture(args) => capture::run(*args),
         Command::Filter(args) => filter::run(args),
@@ -67,7 +76,11 @@ fn main() -> ExitCode {
         Command::Man(args) => generate::man(args),
     };
     result.unwrap_or_else(|error| {
-        terminal::say(&error.to_string());
+        if in_json {
+            json::report(&error);
+        } else {
+            terminal::say(&error.to_string());
+        }
         match error.kind() {
             Kind::Usage => ExitCode::from(2),
             Kind::Failed => ExitCode::from(1),

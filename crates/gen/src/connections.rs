@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use trawl_kernel::netns::{Namespace, run_maybe_in};
-use trawl_kernel::send::tcp::{Readiness, begin, wait};
+use trawl_kernel::send::tcp::{Readiness, begin, unacknowledged, wait};
 use trawl_kernel::{Error, Result};
 
 use crate::pace::{Pacer, Rate};
@@ -16,6 +16,8 @@ const CHUNK: usize = 64 * 1024;
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Nobody waits longer without looking whether the run is over.
 const LONGEST_WAIT: Duration = Duration::from_millis(50);
+/// The kernel reports no acknowledgement: what waits for one asks this often.
+const ACKNOWLEDGEMENT: Duration = Duration::from_micros(200);
 const WATCH_EVERY: Duration = Duration::from_millis(100);
 /// So many failures in a row, without one connection in between, are no accident.
 const HOPELESS: u64 = 100;
@@ -50,6 +52,7 @@ pub struct Account {
     /// Connections that the other side ended.
     pub ended: u64,
     pub open: u64,
+    /// Bytes that the other side acknowledged.
     pub sent: u64,
     pub received: u64,
     pub elapsed: Duration,
@@ -63,7 +66,21 @@ struct Connection {
     stream: TcpStream,
     since: Instant,
     connected: bool,
-    sent: u64,
+    /// Bytes that were handed to the kernel.
+    written: u64,
+    /// All is written; the connection is closed when the other side has acknowledged it.
+    closing: bool,
+}
+
+impl Connection {
+    fn waits_for_acknowledgement(&self) -> bool {
+        self.closing && unacknowledged(&self.stream).is_ok_and(|bytes| bytes > 0)
+    }
+
+    fn acknowledged(&self) -> u64 {
+        let left = unacknowledged(&self.stream).unwrap_or(0);
+        self.written.saturating_sub(left)
+    }
 }
 
 /// What became of a connection in a round.
@@ -93,6 +110,7 @@ struct Run<'a> {
     opened: u64,
     in_a_row: u64,
     connections: Vec<Connection>,
+    /// What it holds of bytes is of connections that are over.
     account: Account,
     chunk: Vec<u8>,
 }
@@ -158,16 +176,22 @@ impl<'a> Run<'a> {
             self.round()?;
             if watched.elapsed() >= WATCH_EVERY {
                 watched = Instant::now();
-                self.account.elapsed = self.start.elapsed();
-                self.account.open = self.open_now();
-                if !watch(&self.account) {
+                if !watch(&self.account_now()) {
                     break;
                 }
             }
         }
-        self.account.elapsed = self.start.elapsed();
-        self.account.open = self.open_now();
-        Ok(self.account)
+        Ok(self.account_now())
+    }
+
+    fn account_now(&self) -> Account {
+        let under_way = self.connections.iter().map(Connection::acknowledged);
+        Account {
+            elapsed: self.start.elapsed(),
+            open: self.open_now(),
+            sent: self.account.sent + under_way.sum::<u64>(),
+            ..self.account.clone()
+        }
     }
 
     fn open_now(&self) -> u64 {
@@ -189,7 +213,8 @@ impl<'a> Run<'a> {
                     stream,
                     since: Instant::now(),
                     connected: false,
-                    sent: 0,
+                    written: 0,
+                    closing: false,
                 }),
                 Err(e) => {
                     self.fail(&e)?;
@@ -229,7 +254,7 @@ impl<'a> Run<'a> {
         let streams: Vec<&TcpStream> = self.connections.iter().map(|one| &one.stream).collect();
         let wants = |one: &Connection| Readiness {
             read: one.connected,
-            write: !one.connected || may_write,
+            write: !one.connected || (may_write && !one.closing),
         };
         let mut ready: Vec<Readiness> = self.connections.iter().map(wants).collect();
         let until = |due: Option<u64>| Duration::from_nanos(due.unwrap_or(now).saturating_sub(now));
@@ -240,6 +265,9 @@ impl<'a> Run<'a> {
         if self.connections.len() < self.plan.connections {
             patience = patience.min(until(self.openings.next_due()));
         }
+        if self.connections.iter().any(|one| one.closing) {
+            patience = patience.min(ACKNOWLEDGEMENT);
+        }
         wait(
             &streams,
             &mut ready,
@@ -248,20 +276,17 @@ impl<'a> Run<'a> {
         .map_err(|e| Error::os("cannot wait for connections", e))?;
         let mut at = 0;
         for ready in ready {
-            match self.serve(at, ready, &mut due) {
-                Fate::Goes => at += 1,
-                Fate::Done => {
-                    self.account.closed += 1;
-                    self.connections.remove(at);
-                }
-                Fate::Ended => {
-                    self.account.ended += 1;
-                    self.connections.remove(at);
-                }
-                Fate::Failed(error) => {
-                    self.connections.remove(at);
-                    self.fail(&error)?;
-                }
+            let fate = self.serve(at, ready, &mut due);
+            if matches!(fate, Fate::Goes) {
+                at += 1;
+                continue;
+            }
+            self.account.sent += self.connections.remove(at).acknowledged();
+            match fate {
+                Fate::Goes => {}
+                Fate::Done => self.account.closed += 1,
+                Fate::Ended => self.account.ended += 1,
+                Fate::Failed(error) => self.fail(&error)?,
             }
         }
         // Whoever was served last is served first the next time: a bandwidth is shared by all.
@@ -296,23 +321,30 @@ impl<'a> Run<'a> {
                 Err(_) => return Fate::Ended,
             }
         }
+        if one.closing {
+            return if one.waits_for_acknowledgement() {
+                Fate::Goes
+            } else {
+                Fate::Done
+            };
+        }
         if ready.write && *due > 0 {
-            let left = self.plan.bytes.map_or(u64::MAX, |bytes| bytes - one.sent);
+            let left = self
+                .plan
+                .bytes
+                .map_or(u64::MAX, |bytes| bytes - one.written);
             let most = left.min(*due).min(CHUNK as u64) as usize;
             self.chunk[..most].fill(0);
             match one.stream.write(&self.chunk[..most]) {
                 Ok(sent) => {
-                    one.sent += sent as u64;
-                    self.account.sent += sent as u64;
+                    one.written += sent as u64;
                     self.data.took(1, sent as u64);
                     *due = due.saturating_sub(sent as u64);
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {}
                 Err(_) => return Fate::Ended,
             }
-            if self.plan.bytes.is_some_and(|bytes| one.sent >= bytes) {
-                return Fate::Done;
-            }
+            one.closing = self.plan.bytes.is_some_and(|bytes| one.written >= bytes);
         }
         Fate::Goes
     }
@@ -370,6 +402,35 @@ mod tests {
         );
         assert_eq!((account.sent, server.join().unwrap()), (200_000, 200_000));
         assert_eq!(account.handshakes.len(), 20);
+    }
+
+    /// Issue 12 item 27: what waits in a socket's buffer was not sent.
+    #[test]
+    fn bytes_that_nobody_acknowledged_do_not_count() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap();
+        let silent = std::thread::spawn(move || listener.accept().unwrap());
+        let account = run(
+            &Plan {
+                connections: 1,
+                bytes: None,
+                count: None,
+                duration: Some(Duration::from_millis(300)),
+                ..plan(to)
+            },
+            &mut |_| true,
+        )
+        .unwrap();
+        let (mut stream, _) = silent.join().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let (mut arrived, mut room) = (0, vec![0; 1 << 20]);
+        while let Ok(read @ 1..) = stream.read(&mut room) {
+            arrived += read as u64;
+            if arrived >= account.sent {
+                break;
+            }
+        }
+        assert!(account.sent > 0 && account.sent <= arrived, "{account:?}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 mod gaps;
 mod lane;
 
-pub use gaps::Gaps;
+pub use gaps::{Gaps, Percentiles};
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -74,6 +74,8 @@ pub struct Report {
     pub figures: Figures,
     pub engine: &'static str,
     pub end: End,
+    /// How many frames the rate and the time asked for; `None` where one of the two was not given.
+    pub asked: Option<u64>,
     /// How far the gaps between frames were from those asked for; `None` without a rate.
     pub gaps: Option<Gaps>,
     /// What ended the run early, where something did: what was sent until then is counted.
@@ -163,6 +165,7 @@ pub fn run(
             figures: shared.figures(elapsed.unwrap_or_default()),
             engine: outcomes.first().map_or("", |one| one.engine),
             end: if stopped { End::Stopped } else { End::Done },
+            asked: lane::asked(plan),
             gaps,
             failure: outcomes.into_iter().find_map(|one| one.failure),
         })
@@ -292,6 +295,22 @@ mod tests {
         assert_eq!(report.figures.frames, 3000);
         assert!(report.figures.elapsed >= Duration::from_millis(300));
         assert!(report.gaps.is_some());
+    }
+
+    /// Issue 12 item 27: a rate beyond what is possible does not prolong the run.
+    #[test]
+    fn a_time_ends_a_run_whose_rate_is_not_reached() {
+        let plan = Plan {
+            rate: Rate::Frames(1e12),
+            duration: Some(Duration::from_millis(100)),
+            ..plan(&[None])
+        };
+        let report = run(&plan, &|_| half(60), &mut |_| true).unwrap();
+        assert_eq!(
+            (report.end, report.asked),
+            (End::Done, Some(100_000_000_000))
+        );
+        assert!(report.figures.frames < 100_000_000_000);
     }
 
     #[test]

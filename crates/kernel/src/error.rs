@@ -64,6 +64,20 @@ impl Error {
         self
     }
 
+    /// What was tried.
+    pub fn what(&self) -> &str {
+        &self.what
+    }
+
+    pub fn why(&self) -> &str {
+        &self.why
+    }
+
+    /// What the person can do about it.
+    pub fn fix(&self) -> Option<&str> {
+        self.mend.as_deref()
+    }
+
     pub fn kind(&self) -> Kind {
         self.kind
     }

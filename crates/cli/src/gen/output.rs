@@ -3,15 +3,15 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
 use trawl_gen::engine::Notes;
 use trawl_gen::pace::WIRE_OVERHEAD;
 use trawl_gen::run::{End, Figures, Report};
 use trawl_kernel::Result;
 use trawl_kernel::events::{Signal, Signals};
 
-use crate::terminal;
+use super::json::Sent;
 use crate::terminal::write_out;
+use crate::{json, terminal};
 
 const SHOW_EVERY: Duration = Duration::from_millis(500);
 
@@ -95,12 +95,11 @@ impl Watch {
     /// Tells what was sent; the exit status says whether all went well.
     pub fn end(&mut self, place: &str, report: &Report, notes: &Notes) -> Result<ExitCode> {
         self.end_line();
-        let text = if self.json {
-            format!("{}\n", in_json(place, report, notes))
+        if self.json {
+            json::print(&Sent::new(place, report, notes))?;
         } else {
-            in_words(place, report, "the rate's")
-        };
-        write_out(&text)?;
+            write_out(&in_words(place, report))?;
+        }
         match &report.failure {
             Some(error) => Err(error.clone()),
             None => Ok(ExitCode::SUCCESS),
@@ -120,8 +119,7 @@ fn line(all: &Figures, of_late: &Figures) -> String {
     )
 }
 
-/// `wanted` says whose gaps those between frames are compared with.
-pub fn in_words(place: &str, report: &Report, wanted: &str) -> String {
+pub fn in_words(place: &str, report: &Report) -> String {
     let figures = &report.figures;
     let mut text = format!(
         "{place}: {} frames, {} bytes in {:.3} s by the {} engine: {}, {} ({} on a wire)\n",
@@ -135,40 +133,30 @@ pub fn in_words(place: &str, report: &Report, wanted: &str) -> String {
     );
     if figures.refused > 0 {
         text.push_str(&format!(
-            "the device had no room {} times, and was offered those frames, or others in their stead, again\n",
+            "device full: {} times; each time the frame was offered again\n",
             figures.refused
         ));
     }
     if let Some(gaps) = &report.gaps {
         let p = gaps.percentiles();
         text.push_str(&format!(
-            "gaps between frames differ from {wanted} by {} (half of them), {} (90 %), {} (99 %), {} (99.9 %), {} at most\n",
-            time(p.p50), time(p.p90), time(p.p99), time(p.p99_9), time(p.max),
+            "inter-frame gap error: p50 {}, p90 {}, p99 {}, p99.9 {}, max {}\n",
+            time(p.p50),
+            time(p.p90),
+            time(p.p99),
+            time(p.p99_9),
+            time(p.max),
         ));
     }
-    if report.end == End::Stopped {
-        text.push_str("stopped before its end\n");
+    match report.asked {
+        _ if report.end == End::Stopped => text.push_str("stopped before its end\n"),
+        Some(asked) if figures.frames < asked => text.push_str(&format!(
+            "rate not reached: {} of {asked} frames were sent in the time\n",
+            figures.frames
+        )),
+        _ => {}
     }
     text
-}
-
-pub fn in_json(place: &str, report: &Report, notes: &Notes) -> serde_json::Value {
-    let figures = &report.figures;
-    json!({
-        "interface": place,
-        "engine": report.engine,
-        "notes": notes.all(),
-        "frames": figures.frames,
-        "bytes": figures.bytes,
-        "refused": figures.refused,
-        "seconds": figures.elapsed.as_secs_f64(),
-        "frames_per_second": figures.frames_per_second(),
-        "bits_per_second": figures.bits_per_second(0),
-        "wire_bits_per_second": figures.bits_per_second(WIRE_OVERHEAD),
-        "gap_error_ns": report.gaps.as_ref().map(|gaps| gaps.percentiles()),
-        "stopped": report.end == End::Stopped,
-        "failure": report.failure.as_ref().map(ToString::to_string),
-    })
 }
 
 /// A figure with three digits or more before its unit.

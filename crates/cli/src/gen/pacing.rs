@@ -17,7 +17,7 @@ pub struct Pacing {
     #[arg(long, value_name = "BITS", value_parser = units::bandwidth, conflicts_with = "rate", allow_hyphen_values = true)]
     bandwidth: Option<f64>,
     /// Count in --bandwidth what a frame takes on the wire beside its own bytes: checksum, preamble and gap, 24 bytes
-    #[arg(long, requires = "bandwidth")]
+    #[arg(long, hide_short_help = true, requires = "bandwidth")]
     wire: bool,
     /// End after this many frames
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -29,10 +29,10 @@ pub struct Pacing {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// The CPUs to send from, for example 0,2-3 [default: wherever the kernel puts a single thread, else from CPU 0 on]
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, hide_short_help = true, value_name = "LIST")]
     cpus: Option<String>,
     /// Send this many frames in one go, then wait until as many are due
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     burst: Option<u64>,
 }
 

@@ -5,7 +5,6 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
 use trawl_gen::receive::{
     Count, FlowReport, Latency, Options, PARTS, Progress, Receiver, Report, Verdict,
 };
@@ -13,9 +12,10 @@ use trawl_kernel::events::{self, Signal, Signals};
 use trawl_kernel::{Error, Result};
 use trawl_tap::site::Site;
 
+use super::json::Received;
 use super::output::{rate, time};
 use crate::terminal::write_out;
-use crate::{terminal, units};
+use crate::{json, terminal, units};
 
 /// How often it is looked whether the end has come.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -77,12 +77,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let gone = watch(args, &signals, &receiver)?;
     let took = start.elapsed();
     let report = receiver.finish()?;
-    let text = if args.json {
-        format!("{}\n", in_json(&site.label, mode, took, &report))
+    if args.json {
+        json::print(&Received::new(&site.label, mode, took, &report))?;
     } else {
-        in_words(&site.label, took, &report, args)
-    };
-    write_out(&text)?;
+        write_out(&in_words(&site.label, took, &report, args))?;
+    }
     if gone {
         let what = format!("stopped receiving on {}", site.label);
         return Err(Error::failed(what, "the interface is gone"));
@@ -138,7 +137,7 @@ fn line(start: Instant, progress: &Progress, before: &(Instant, Progress)) -> St
     let seconds = before.0.elapsed().as_secs_f64().max(f64::EPSILON);
     let (now, then) = (progress.stamped, before.1.stamped);
     format!(
-        "{:.1} s: {} received, {}, {}, lost {}, without a stamp {}",
+        "{:.1} s: {} received, {}, {}, lost {}, without stamp {}",
         start.elapsed().as_secs_f64(),
         now.packets,
         rate((now.packets - then.packets) as f64 / seconds, "pps"),
@@ -157,9 +156,9 @@ fn in_words(place: &str, took: Duration, report: &Report, args: &Args) -> String
     if let Some(speed) = report.packets_per_second() {
         let _ = write!(text, "; {} from the first to the last", rate(speed, "pps"));
     }
-    let _ = writeln!(text, "\nwithout a stamp: {}", report.unstamped.packets);
+    let _ = writeln!(text, "\nwithout stamp: {}", report.unstamped.packets);
     if packets == 0 {
-        text.push_str("no stamped packet came: they are sent by `trawl gen … --stamp`\n");
+        text.push_str("no stamped packet arrived; `trawl gen … --stamp` sends them\n");
         return text;
     }
     let share = report.lost as f64 / report.expected.max(1) as f64 * 100.0;
@@ -182,31 +181,31 @@ fn remarks(report: &Report, args: &Args) -> String {
     if report.too_old > 0 {
         let _ = writeln!(
             text,
-            "{} came so late that they may be duplicates too: those that are not are among the lost",
+            "{} arrived too late to tell them from duplicates; late ones are counted as lost",
             report.too_old
         );
     }
     if report.restarts > 0 {
-        let _ = writeln!(text, "senders began anew {} times", report.restarts);
+        let _ = writeln!(text, "senders restarted {} times", report.restarts);
     }
     if report.before_first > 0 {
         let _ = writeln!(
             text,
-            "{} packets were sent before the first ones that came: before the receiver was there, or they were lost",
+            "{} packets were sent before the first that arrived: before the receiver started, or they were lost",
             report.before_first
         );
     }
     if report.untracked > 0 {
         let _ = writeln!(
             text,
-            "{} packets belong to more flows than are followed; their order is not known (more: --max-flows, now {})",
+            "{} packets belong to flows beyond --max-flows {}; their order is not checked",
             report.untracked, args.max_flows
         );
     }
     if report.latency.negative > 0 {
         let _ = writeln!(
             text,
-            "{} packets came before they were stamped, by up to {}: the clocks differ, and latencies mean little",
+            "{} packets arrived before their stamp, by up to {}: the clocks differ, latencies are not reliable",
             report.latency.negative,
             time(report.latency.most_negative)
         );
@@ -216,14 +215,14 @@ fn remarks(report: &Report, args: &Args) -> String {
 
 fn latency_in_words(latency: &Latency) -> String {
     let mut text = format!(
-        "{} at least, {} in the mean, ",
+        "min {}, mean {}, ",
         time(latency.least),
         time(latency.mean as u64)
     );
     for (part, value) in PARTS.iter().zip(latency.percentiles) {
-        let _ = write!(text, "{} ({} %), ", time(value), per_cent(*part));
+        let _ = write!(text, "p{} {}, ", per_cent(*part), time(value));
     }
-    let _ = write!(text, "{} at most", time(latency.most));
+    let _ = write!(text, "max {}", time(latency.most));
     text
 }
 
@@ -235,14 +234,14 @@ fn flows_in_words(report: &Report, most: usize) -> String {
     let _ = writeln!(
         text,
         "{:>10} {:>12} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}",
-        "flow", "received", "lost", "reordered", "duplicate", "50 %", "99 %", "most"
+        "flow", "received", "lost", "reordered", "duplicate", "p50", "p99", "max"
     );
     for flow in report.flows.iter().take(most) {
         let latency = &flow.latency;
         let _ = writeln!(
             text,
             "{:>10} {:>12} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}",
-            name(flow),
+            flow_name(flow),
             flow.received.packets,
             flow.lost,
             flow.reordered,
@@ -253,13 +252,13 @@ fn flows_in_words(report: &Report, most: usize) -> String {
         );
     }
     if let Some(more) = report.flows.len().checked_sub(most).filter(|n| *n > 0) {
-        let _ = writeln!(text, "and {more} flows more (--flows, --json)");
+        let _ = writeln!(text, "{more} more flows: --flows N or --json shows them");
     }
     text
 }
 
 /// Stream and flow.
-fn name(flow: &FlowReport) -> String {
+pub fn flow_name(flow: &FlowReport) -> String {
     format!("{:04x}.{}", flow.key.stream, flow.key.flow)
 }
 
@@ -267,64 +266,6 @@ fn name(flow: &FlowReport) -> String {
 fn per_cent(part: f64) -> String {
     let text = format!("{:.2}", part * 100.0);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-fn in_json(place: &str, mode: &str, took: Duration, report: &Report) -> Value {
-    let flows: Vec<Value> = report.flows.iter().map(flow_in_json).collect();
-    json!({
-        "interface": place,
-        "mode": mode,
-        "seconds": took.as_secs_f64(),
-        "received": report.stamped.packets,
-        "received_bytes": report.stamped.bytes,
-        "packets_per_second": report.packets_per_second(),
-        "unstamped": report.unstamped.packets,
-        "unstamped_bytes": report.unstamped.bytes,
-        "untracked": report.untracked,
-        "expected": report.expected,
-        "lost": report.lost,
-        "reordered": report.reordered,
-        "duplicates": report.duplicates,
-        "too_old": report.too_old,
-        "restarts": report.restarts,
-        "before_first": report.before_first,
-        "latency_ns": latency_in_json(&report.latency),
-        "flows": flows,
-    })
-}
-
-fn flow_in_json(flow: &FlowReport) -> Value {
-    json!({
-        "flow": name(flow),
-        "received": flow.received.packets,
-        "received_bytes": flow.received.bytes,
-        "expected": flow.expected,
-        "lost": flow.lost,
-        "reordered": flow.reordered,
-        "duplicates": flow.duplicates,
-        "too_old": flow.too_old,
-        "restarts": flow.restarts,
-        "before_first": flow.before_first,
-        "latency_ns": latency_in_json(&flow.latency),
-    })
-}
-
-/// Nothing is known of the latency of nothing.
-pub fn latency_in_json(latency: &Latency) -> Value {
-    if latency.count == 0 {
-        return Value::Null;
-    }
-    let mut object = json!({
-        "count": latency.count,
-        "negative": latency.negative,
-        "min": latency.least,
-        "mean": latency.mean,
-        "max": latency.most,
-    });
-    for (part, value) in PARTS.iter().zip(latency.percentiles) {
-        object[format!("p{}", per_cent(*part).replace('.', "_"))] = json!(value);
-    }
-    object
 }
 
 #[cfg(test)]

@@ -8,18 +8,19 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Mutex;
 
-use serde_json::json;
 use trawl_gen::engine::{Notes, open as open_engine};
 use trawl_gen::pace::Rate;
 use trawl_gen::replay::{Options, Outcome, Replay, Speed};
-use trawl_gen::run::{Plan, Report, run as run_generator};
+use trawl_gen::run::{Plan, run as run_generator};
 use trawl_gen::{Source, target};
 use trawl_kernel::{Error, Result};
 use trawl_tap::site::Site;
 
+use super::json::Sent;
 use super::output::{self, Watch};
 use super::pacing::Pacing;
 use super::send::EngineChoice;
+use crate::json;
 use crate::terminal::write_out;
 
 /// Sends recorded frames again: in their own time, at a multiple of its speed, at a rate, or as fast as they go
@@ -152,15 +153,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let outcome = account.outcome();
     report.gaps = report.gaps.or_else(|| outcome.gaps.clone());
     watch.end_line();
-    write_out(&if args.json {
-        format!("{}\n", in_json(&site.label, &report, &outcome, &notes))
+    if args.json {
+        json::print(&Sent::new(&site.label, &report, &notes).of_replay(&outcome))?;
     } else {
-        let wanted = match args.speed() {
-            Speed::Times(_) => "the recorded ones",
-            Speed::Unpaced => "the rate's",
-        };
-        output::in_words(&site.label, &report, wanted) + &remarks(&outcome, site.interface.mtu)
-    })?;
+        let words = output::in_words(&site.label, &report);
+        write_out(&(words + &remarks(&outcome, site.interface.mtu)))?;
+    }
     match report.failure {
         Some(error) => Err(error),
         None if outcome.problems.is_empty() => Ok(ExitCode::SUCCESS),
@@ -193,17 +191,6 @@ fn remarks(outcome: &Outcome, mtu: u32) -> String {
         "frames were recorded with an earlier time than the one before them, and sent at once",
     );
     text
-}
-
-fn in_json(place: &str, report: &Report, outcome: &Outcome, notes: &Notes) -> serde_json::Value {
-    let mut object = output::in_json(place, report, notes);
-    object["rounds"] = json!(outcome.rounds);
-    object["too_long"] = json!(outcome.too_long);
-    object["too_short"] = json!(outcome.too_short);
-    object["cut"] = json!(outcome.cut);
-    object["backwards"] = json!(outcome.backwards);
-    object["problems"] = json!(outcome.problems);
-    object
 }
 
 #[cfg(test)]

@@ -4,11 +4,10 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
 use trawl_gen::engine::Notes;
 use trawl_gen::pace::WIRE_OVERHEAD;
 use trawl_gen::receive::PARTS;
-use trawl_gen::rfc2544::{CHECKSUM, Measurement, Options, Outcome, Progress, SIZES, Side, Trial};
+use trawl_gen::rfc2544::{CHECKSUM, Measurement, Options, Outcome, Progress, SIZES, Side};
 use trawl_gen::target;
 use trawl_gen::traffic::{Protocol, Spec};
 use trawl_kernel::events::Signals;
@@ -17,11 +16,11 @@ use trawl_kernel::probe::kernel_release;
 use trawl_kernel::{Error, Result, host};
 use trawl_tap::site::Site;
 
+use super::json::{Conditions, Rfc2544};
 use super::output::{rate, time};
-use super::receive::latency_in_json;
 use super::send::EngineChoice;
 use crate::terminal::write_out;
-use crate::{terminal, units};
+use crate::{json, terminal, units};
 
 const SHOW_EVERY: Duration = Duration::from_millis(500);
 
@@ -145,12 +144,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     screen.end();
-    write_out(&if args.json {
+    if args.json {
         let conditions = conditions(args, &tx, &rx, &measurement);
-        format!("{}\n", in_json(&conditions, &outcomes))
+        json::print(&Rfc2544::new(&conditions, &outcomes))?;
     } else {
-        in_words(args, &measurement, &outcomes)
-    })?;
+        write_out(&in_words(args, &measurement, &outcomes))?;
+    }
     failure.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
@@ -278,7 +277,7 @@ fn seconds(time: Duration) -> String {
 }
 
 /// Bits a second on the wire: with checksum, preamble and gap.
-fn wire_bits(frames: f64, size: usize) -> f64 {
+pub fn wire_bits(frames: f64, size: usize) -> f64 {
     frames * ((size - CHECKSUM) as f64 + f64::from(WIRE_OVERHEAD)) * 8.0
 }
 
@@ -295,7 +294,7 @@ fn in_words(args: &Args, measurement: &Measurement<'_>, outcomes: &[Outcome]) ->
     let _ = writeln!(
         text,
         "{:>6} {:>14} {:>16} {:>10} {:>10} {:>10} {:>10} {:>10}  limit",
-        "bytes", "throughput", "on the wire", "least", "50 %", "99 %", "99.9 %", "most"
+        "bytes", "throughput", "on the wire", "min", "p50", "p99", "p99.9", "max"
     );
     for outcome in outcomes {
         text.push_str(&row(outcome));
@@ -311,7 +310,7 @@ fn row(outcome: &Outcome) -> String {
     let Some(best) = &outcome.throughput else {
         let tried = outcome.trials.last().and_then(|trial| trial.offered);
         let lowest = rate(tried.unwrap_or(0.0), "pps");
-        return format!("{size:>6} none: frames were lost at {lowest} still\n");
+        return format!("{size:>6} none: frames were still lost at {lowest}\n");
     };
     let latency = &best.latency;
     let limit = if outcome.trials.len() == 1 {
@@ -348,58 +347,28 @@ fn further(outcome: &Outcome) -> String {
     text
 }
 
-fn conditions(args: &Args, tx: &Site, rx: &Site, measurement: &Measurement<'_>) -> Value {
-    json!({
-        "tx": tx.label,
-        "rx": rx.label,
-        "tx_driver": tx.interface.driver,
-        "rx_driver": rx.interface.driver,
-        "engine": measurement.engine(),
-        "receive_mode": measurement.receiver().mode(),
-        "trial_seconds": args.duration.as_secs_f64(),
-        "accepted_loss_percent": args.loss,
-        "resolution_percent": args.resolution,
-        "max_rate": args.max_rate,
-        "latency_clock": "CLOCK_TAI, from the stamp in the sender to the XDP hook of the receiver",
-        "kernel": kernel_release(),
-        "cpus": host::cpus(),
-        "trawl": env!("CARGO_PKG_VERSION"),
-    })
-}
-
-fn in_json(conditions: &Value, outcomes: &[Outcome]) -> Value {
-    let results: Vec<Value> = outcomes.iter().map(outcome_in_json).collect();
-    json!({ "conditions": conditions, "results": results })
-}
-
-fn outcome_in_json(outcome: &Outcome) -> Value {
-    let of = |trials: &[Trial]| trials.iter().map(trial_in_json).collect::<Vec<Value>>();
-    let best = outcome.throughput.as_ref();
-    json!({
-        "size": outcome.size,
-        "sender_frames_per_second": outcome.fastest,
-        "throughput_frames_per_second": best.map(Trial::rate),
-        "throughput_wire_bits_per_second": best.map(|best| wire_bits(best.rate(), outcome.size)),
-        "latency_ns": best.map(|best| latency_in_json(&best.latency)),
-        "trials": of(&outcome.trials),
-        "frame_loss": outcome.frame_loss.as_deref().map(of),
-        "back_to_back_frames": outcome.back_to_back,
-    })
-}
-
-fn trial_in_json(trial: &Trial) -> Value {
-    json!({
-        "offered_frames_per_second": trial.offered,
-        "sent": trial.sent,
-        "refused": trial.refused,
-        "seconds": trial.took.as_secs_f64(),
-        "received": trial.received,
-        "lost": trial.lost(),
-        "loss_percent": trial.loss() * 100.0,
-        "duplicates": trial.duplicates,
-        "reordered": trial.reordered,
-        "latency_ns": latency_in_json(&trial.latency),
-    })
+fn conditions<'a>(
+    args: &Args,
+    tx: &'a Site,
+    rx: &'a Site,
+    measurement: &'a Measurement<'_>,
+) -> Conditions<'a> {
+    Conditions {
+        tx: &tx.label,
+        rx: &rx.label,
+        tx_driver: tx.interface.driver.as_deref(),
+        rx_driver: rx.interface.driver.as_deref(),
+        engine: measurement.engine(),
+        receive_mode: measurement.receiver().mode(),
+        trial_seconds: args.duration.as_secs_f64(),
+        accepted_loss_percent: args.loss,
+        resolution_percent: args.resolution,
+        max_rate: args.max_rate,
+        latency_clock: "CLOCK_TAI",
+        kernel: kernel_release(),
+        cpus: host::cpus(),
+        trawl: env!("CARGO_PKG_VERSION"),
+    }
 }
 
 /// The columns of [`row`] are these.

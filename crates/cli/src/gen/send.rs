@@ -18,11 +18,12 @@ use trawl_tap::site::Site;
 use trawl_view::print::{Dump, DumpForm, PrintOptions, Printer, Timestamp};
 use trawl_view::record::PacketView;
 
+use super::json::Frame;
 use super::output::Watch;
 use super::pacing::Pacing;
 use super::traffic::Traffic;
-use crate::terminal;
 use crate::terminal::write_out;
+use crate::{json, terminal};
 
 /// What a physical interface is sent unless more is asked for.
 const MODEST: Rate = Rate::Frames(1000.0);
@@ -55,10 +56,10 @@ pub struct Way {
     /// Send even where the default route or a remote session would suffer
     #[arg(long)]
     pub yes: bool,
-    /// Show the first frames, decoded, instead of sending any
+    /// Show the first N frames, decoded, and send none
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "10", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub print: Option<u64>,
-    /// Print the summary as JSON
+    /// Print JSON: the summary, or with --print one line for each frame
     #[arg(long)]
     pub json: bool,
 }
@@ -69,10 +70,10 @@ pub struct EngineChoice {
     #[arg(long, value_enum, default_value_t = EngineName::Auto)]
     engine: EngineName,
     /// Frames that the live engine makes before it hands them over [default: 64]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     batch: Option<u32>,
     /// The queue of the device that the xsk engine takes; each further thread takes the next
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, hide_short_help = true, value_name = "N", default_value_t = 0)]
     queue: u32,
 }
 
@@ -212,7 +213,7 @@ fn show_or_send(
     pacing: &Pacing,
 ) -> Result<ExitCode> {
     if let Some(count) = way.print {
-        return print(&pattern, count);
+        return print(&pattern, count, way.json);
     }
     way.check(site)?;
     let rate = match profile {
@@ -249,12 +250,12 @@ fn show_or_send(
 }
 
 /// The first frames as `trawl capture -e -v -x` prints them, with their numbers for the time.
-fn print(pattern: &Pattern, count: u64) -> Result<ExitCode> {
+fn print(pattern: &Pattern, count: u64, in_json: bool) -> Result<ExitCode> {
     let mut printer = Printer::new(PrintOptions {
         link_header: true,
         timestamp: Timestamp::None,
         verbosity: 1,
-        dump: Some(Dump {
+        dump: (!in_json).then_some(Dump {
             form: DumpForm::Hex,
             link_header: true,
         }),
@@ -263,6 +264,7 @@ fn print(pattern: &Pattern, count: u64) -> Result<ExitCode> {
     let mut text = String::new();
     for number in 0..count {
         let frame = pattern.frame(number);
+        let begin = text.len();
         printer.line(
             &mut text,
             &PacketView {
@@ -273,6 +275,15 @@ fn print(pattern: &Pattern, count: u64) -> Result<ExitCode> {
                 ..PacketView::default()
             },
         );
+        if in_json {
+            let decoded = text.split_off(begin);
+            text += &json::line(&Frame {
+                number,
+                length: frame.len(),
+                hex: frame.iter().map(|byte| format!("{byte:02x}")).collect(),
+                text: decoded.trim_end(),
+            })?;
+        }
     }
     write_out(&text)?;
     Ok(ExitCode::SUCCESS)

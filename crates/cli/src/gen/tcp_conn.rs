@@ -4,14 +4,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use serde_json::json;
 use trawl_gen::connections::{Account, Plan, run as run_connections};
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
 
+use super::json::Connections;
 use super::output::{Watch, rate, time};
 use crate::terminal::write_out;
-use crate::units;
+use crate::{json, units};
 
 /// Opens real TCP connections to a listener, and keeps data going
 ///
@@ -71,11 +71,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let account = run_connections(&plan, &mut |account| watch.look_at(&line(account)));
     watch.end_line();
     let account = account?;
-    write_out(&if args.json {
-        format!("{}\n", in_json(args, &account))
+    if args.json {
+        json::print(&Connections::new(args.to.to_string(), &account))?;
     } else {
-        in_words(args, &account)
-    })?;
+        write_out(&in_words(args, &account))?;
+    }
     match &account.why {
         Some(why) if account.connected == 0 => Err(Error::failed("no connection was made", why)),
         _ => Ok(ExitCode::SUCCESS),
@@ -107,7 +107,7 @@ fn in_words(args: &Args, account: &Account) -> String {
         account.failed,
     );
     text += &format!(
-        "{} bytes sent ({}), {} received\n",
+        "{} bytes sent and acknowledged ({}), {} received\n",
         account.sent,
         rate(account.sent as f64 * 8.0 / seconds, "bit/s"),
         account.received
@@ -115,31 +115,14 @@ fn in_words(args: &Args, account: &Account) -> String {
     if !account.handshakes.is_empty() {
         let at = |share| time(account.handshakes.value_at_quantile(share));
         text += &format!(
-            "handshakes took {} (half of them), {} (99 %), {} at most\n",
+            "handshake time: p50 {}, p99 {}, max {}\n",
             at(0.5),
             at(0.99),
             at(1.0)
         );
     }
     if let Some(why) = &account.why {
-        text += &format!("the last that failed: {why}\n");
+        text += &format!("last failure: {why}\n");
     }
     text
-}
-
-fn in_json(args: &Args, account: &Account) -> serde_json::Value {
-    let at = |share| account.handshakes.value_at_quantile(share);
-    json!({
-        "to": args.to.to_string(),
-        "connected": account.connected,
-        "failed": account.failed,
-        "closed": account.closed,
-        "ended_by_peer": account.ended,
-        "open": account.open,
-        "bytes_sent": account.sent,
-        "bytes_received": account.received,
-        "seconds": account.elapsed.as_secs_f64(),
-        "handshake_ns": { "p50": at(0.5), "p99": at(0.99), "max": at(1.0) },
-        "last_failure": account.why,
-    })
 }

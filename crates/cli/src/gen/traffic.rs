@@ -12,31 +12,31 @@ type Values = Vec<(&'static str, Option<String>)>;
 #[command(next_help_heading = "Ethernet")]
 pub struct Link {
     /// Source MAC address [default: the interface's own]
-    #[arg(long, value_name = "MAC")]
+    #[arg(long, hide_short_help = true, value_name = "MAC")]
     src_mac: Option<String>,
     /// Destination MAC address [default: that of the next hop]
-    #[arg(long, value_name = "MAC")]
+    #[arg(long, hide_short_help = true, value_name = "MAC")]
     dst_mac: Option<String>,
     /// VLAN tags ID or ID:PRIORITY, outermost first; the outer one of two is a service tag (QinQ)
-    #[arg(long, value_name = "ID[,ID]")]
+    #[arg(long, hide_short_help = true, value_name = "ID[,ID]")]
     vlan: Option<String>,
     /// The Ethernet type that the frames say, whatever they hold
-    #[arg(long, value_name = "TYPE")]
+    #[arg(long, hide_short_help = true, value_name = "TYPE")]
     ethertype: Option<String>,
     /// Put the frames into a VXLAN tunnel with this network identifier
-    #[arg(long, value_name = "VNI")]
+    #[arg(long, hide_short_help = true, value_name = "VNI")]
     vxlan: Option<String>,
     /// Source address of the tunnel
-    #[arg(long, value_name = "ADDR", requires = "vxlan")]
+    #[arg(long, hide_short_help = true, value_name = "ADDR", requires = "vxlan")]
     outer_src: Option<String>,
     /// Destination address of the tunnel
-    #[arg(long, value_name = "ADDR", requires = "vxlan")]
+    #[arg(long, hide_short_help = true, value_name = "ADDR", requires = "vxlan")]
     outer_dst: Option<String>,
     /// Source MAC address of the tunnel
-    #[arg(long, value_name = "MAC", requires = "vxlan")]
+    #[arg(long, hide_short_help = true, value_name = "MAC", requires = "vxlan")]
     outer_src_mac: Option<String>,
     /// Destination MAC address of the tunnel
-    #[arg(long, value_name = "MAC", requires = "vxlan")]
+    #[arg(long, hide_short_help = true, value_name = "MAC", requires = "vxlan")]
     outer_dst_mac: Option<String>,
 }
 
@@ -54,17 +54,18 @@ pub struct Network {
     #[arg(short = '6', long)]
     pub ipv6: bool,
     /// Differentiated services code point: a number or a name such as ef
-    #[arg(long, value_name = "DSCP")]
+    #[arg(long, hide_short_help = true, value_name = "DSCP")]
     dscp: Option<String>,
     /// Time to live, hop limit [default: 64]
-    #[arg(long, value_name = "N")]
+    #[arg(long, hide_short_help = true, value_name = "N")]
     ttl: Option<String>,
     /// MPLS labels, outermost first
-    #[arg(long, value_name = "LABEL[,LABEL]")]
+    #[arg(long, hide_short_help = true, value_name = "LABEL[,LABEL]")]
     mpls: Option<String>,
 }
 
 #[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Ports")]
 pub struct Ports {
     /// Source port [default: 40000]
     #[arg(long, value_name = "PORT")]
@@ -76,6 +77,7 @@ pub struct Ports {
 
 /// What all frames have.
 #[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Frames")]
 pub struct Shape {
     /// Length of each frame without the checksum at its end: N, FIRST-LAST[/STEP], random:FIRST-LAST, N,N, N:WEIGHT,N:WEIGHT, imix [default: 60, or as short as it can be]
     #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
@@ -84,10 +86,10 @@ pub struct Shape {
     #[arg(long, value_name = "N")]
     flows: Option<String>,
     /// Every Nth frame is different, for example 1000:ethertype=0x1111; several fields with ';' between them
-    #[arg(long, value_name = "N:FIELD=VALUE")]
+    #[arg(long, hide_short_help = true, value_name = "N:FIELD=VALUE")]
     every: Option<String>,
     /// What random values and sizes follow from: the same seed makes the same frames
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, hide_short_help = true, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// Put a sequence number and the time of sending into the last 18 bytes of each frame, for trawl gen receive
     #[arg(long)]
@@ -95,9 +97,10 @@ pub struct Shape {
 }
 
 #[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Frames")]
 pub struct Carried {
     /// What the frames carry: zeros, text:…, hex:…, fill:0xNN, random, number; several with '|' between them take turns
-    #[arg(long, value_name = "WHAT")]
+    #[arg(long, hide_short_help = true, value_name = "WHAT")]
     payload: Option<String>,
 }
 
@@ -121,9 +124,8 @@ pub type Tcp = OverIp<TcpHeader>;
 pub type Icmp = OverIp<IcmpHeader>;
 
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "TCP")]
 pub struct TcpHeader {
-    #[command(flatten)]
-    ports: Ports,
     /// Flags: fin, syn, rst, psh, ack, urg, ece, cwr with commas between them, or none [default: syn]
     #[arg(long, value_name = "FLAGS")]
     flags: Option<String>,
@@ -136,9 +138,12 @@ pub struct TcpHeader {
     /// Window [default: 65535]
     #[arg(long, value_name = "N")]
     window: Option<String>,
+    #[command(flatten)]
+    ports: Ports,
 }
 
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "ICMP")]
 pub struct IcmpHeader {
     /// Type [default: echo request]
     #[arg(long = "type", value_name = "N")]
@@ -155,6 +160,7 @@ pub struct IcmpHeader {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "ARP")]
 pub struct Arp {
     /// The sender's address [default: that of the route to the target]
     #[arg(long, value_name = "ADDR")]

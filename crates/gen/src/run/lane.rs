@@ -14,6 +14,8 @@ use crate::source::Source;
 
 /// So long without one frame taken, and the other side is taken to be stuck.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// With a rate and a time, the last frames that are due may be this much late.
+const LATENESS: Duration = Duration::from_millis(200);
 /// A sleep may end this much late; the rest of a wait is spent looking at the clock.
 const SLEEP_MARGIN: u64 = 80_000;
 /// Nobody waits longer than this without looking whether the run is over.
@@ -134,11 +136,11 @@ impl<'a> Lane<'a> {
         while self.frames < self.count && !self.shared.stop.load(Ordering::Relaxed) {
             let now = self.now();
             // With a rate the number of frames is the measure, and the last ones may be a little late.
-            let over = deadline.is_some_and(|deadline| now >= deadline);
-            if over
-                && (self.count == u64::MAX
-                    || now - deadline.unwrap_or(0) > PATIENCE.as_nanos() as u64)
-            {
+            let grace = match self.count {
+                u64::MAX => 0,
+                _ => LATENESS.as_nanos() as u64,
+            };
+            if deadline.is_some_and(|deadline| now >= deadline + grace) {
                 break;
             }
             let due = self.pacer.due(now, self.mean());
@@ -239,6 +241,11 @@ fn total(plan: &Plan<'_>) -> u64 {
         _ => u64::MAX,
     };
     plan.count.unwrap_or(u64::MAX).min(by_time)
+}
+
+/// The frames of a run with a rate and a time.
+pub(super) fn asked(plan: &Plan<'_>) -> Option<u64> {
+    Some(total(plan)).filter(|&frames| frames != u64::MAX)
 }
 
 /// One thread's part. The parts differ by one at most, and a total without an end is one for each.

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -31,6 +31,17 @@ pub fn begin(to: SocketAddr, from: Option<IpAddr>) -> io::Result<TcpStream> {
         Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(TcpStream::from(socket)),
         Err(e) => Err(e.into()),
     }
+}
+
+/// Bytes that were written to the stream and that its other end has not acknowledged yet.
+pub fn unacknowledged(stream: &TcpStream) -> io::Result<u64> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the descriptor is open, and the kernel writes one int, which outlives the call.
+    let result = unsafe { libc::ioctl(stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(u64::try_from(bytes).unwrap_or(0))
 }
 
 /// Waits until one of the streams is ready for what it waits for, or the time is up; `wanted` then says what it is

@@ -1,0 +1,121 @@
+//! JSON for machines: one document on one line, and errors in the same form. `docs/json.md` describes the documents.
+
+use std::io::Write as _;
+
+use serde::{Serialize, Serializer};
+use trawl_kernel::error::Kind;
+use trawl_kernel::{Error, Result};
+
+use crate::terminal::write_out;
+
+/// Finer than any clock that is read here.
+const DECIMALS: f64 = 1e9;
+
+/// Writes one document to standard output.
+pub fn print(document: &impl Serialize) -> Result<()> {
+    write_out(&line(document)?)
+}
+
+/// One document as a line.
+pub fn line(document: &impl Serialize) -> Result<String> {
+    let text = serde_json::to_string(document);
+    text.map(|text| text + "\n")
+        .map_err(|e| Error::failed("cannot write JSON", e))
+}
+
+/// A computed number without the digits that the computation made up: 2.927498895, not 2.9274988950000003.
+pub fn rounded<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64((value * DECIMALS).round() / DECIMALS)
+}
+
+/// [`rounded`], for what may be absent.
+pub fn rounded_option<S: Serializer>(
+    value: &Option<f64>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => rounded(value, serializer),
+        None => serializer.serialize_none(),
+    }
+}
+
+/// How a command failed.
+#[derive(Debug, Serialize)]
+struct Failure<'a> {
+    error: Details<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct Details<'a> {
+    /// `usage` (exit status 2) or `failed` (exit status 1).
+    kind: &'static str,
+    what: &'a str,
+    why: &'a str,
+    fix: Option<&'a str>,
+    errno: Option<i32>,
+}
+
+/// Whether the command line asks for JSON, before it is known whether the rest of it is right.
+pub fn is_wanted() -> bool {
+    let mut arguments = std::env::args_os().take_while(|argument| argument != "--");
+    arguments.any(|argument| argument == "--json")
+}
+
+/// Writes an error to standard error: standard output holds results only.
+pub fn report(error: &Error) {
+    let kind = match error.kind() {
+        Kind::Usage => "usage",
+        Kind::Failed => "failed",
+    };
+    write_failure(Details {
+        kind,
+        what: error.what(),
+        why: error.why(),
+        fix: error.fix(),
+        errno: error.errno(),
+    });
+}
+
+/// Writes what is wrong with the command line to standard error.
+pub fn report_usage(why: &str) {
+    write_failure(Details {
+        kind: "usage",
+        what: "the command line is wrong",
+        why,
+        fix: Some("trawl --help"),
+        errno: None,
+    });
+}
+
+fn write_failure(error: Details<'_>) {
+    if let Ok(text) = serde_json::to_string(&Failure { error }) {
+        // A closed standard error is no reason to fail in another way.
+        let _ = writeln!(std::io::stderr().lock(), "{text}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Serialize)]
+    struct Document {
+        #[serde(serialize_with = "rounded")]
+        seconds: f64,
+        #[serde(serialize_with = "rounded_option")]
+        rate: Option<f64>,
+    }
+
+    /// Issue 12 item 19.
+    #[test]
+    fn numbers_have_no_digits_of_the_computation() {
+        let document = Document {
+            seconds: 2.927_498_895_000_000_3,
+            rate: None,
+        };
+        assert_eq!(
+            line(&document).unwrap(),
+            "{\"seconds\":2.927498895,\"rate\":null}\n"
+        );
+    }
+}
