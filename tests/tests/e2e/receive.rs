@@ -413,7 +413,7 @@ fn what_words_say_is_what_json_says() {
     for words in [
         "5 stamped packets, 300 bytes",
         "lost 0 of 4 (0.0000 %), reordered 1, duplicates 1",
-        "4 packets were sent before the first ones",
+        "4 packets were sent before the first that arrived",
         "5a21.1            4          0          1          1",
         "5a21.2            1          0          0          0",
         "latency: ",
