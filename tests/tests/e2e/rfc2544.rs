@@ -178,7 +178,10 @@ fn a_way_that_leads_nowhere_is_told_as_such() {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    assert!(printed.contains("none: frames were still lost"), "{printed}");
+    assert!(
+        printed.contains("none: frames were still lost"),
+        "{printed}"
+    );
 }
 
 #[test]
