@@ -114,10 +114,10 @@ mod tests {
         let findings = examine("eth0", "ip netns exec red ", "eth0", "ixgbe", &features);
         assert_eq!(findings.len(), 1);
         assert_eq!(findings[0].state, State::Warn);
-        let fix = findings[0].mend.as_deref().unwrap();
+        let fix = findings[0].fix.as_deref().unwrap();
         assert!(
-            mend.ends_with("ip netns exec red ethtool -K eth0 lro off"),
-            "{mend}"
+            fix.ends_with("ip netns exec red ethtool -K eth0 lro off"),
+            "{fix}"
         );
     }
 
