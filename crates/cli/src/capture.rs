@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 use trawl_kernel::warden::{self, Task};
 use trawl_kernel::{Error, Result, errno, host};
-use trawl_sink::{PcapFile, PcapngFile};
+use trawl_sink::{PcapFile, PcapStream, PcapngFile, PcapngStream};
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::Host;
 use trawl_tap::session::{Ended, Observer, Session};
@@ -78,11 +78,16 @@ fn record(
         }])?;
     }
     let first = session.interfaces().first().cloned().unwrap_or_default();
-    let mut sink: Box<dyn Sink> = match args.format {
-        Format::Pcapng => Box::new(PcapngFile::new(output.file, output.name, whole)),
-        Format::Pcap => Box::new(PcapFile::new(
-            output.file,
-            output.name,
+    let Output { file, name, .. } = output;
+    let mut sink: Box<dyn Sink> = match (args.format, whole) {
+        (Format::Pcapng, None) => Box::new(PcapngStream::new(file, name)),
+        (Format::Pcapng, whole) => Box::new(PcapngFile::new(file, name, whole)),
+        (Format::Pcap, None) => {
+            Box::new(PcapStream::new(file, name, first.link_type, first.snaplen))
+        }
+        (Format::Pcap, whole) => Box::new(PcapFile::new(
+            file,
+            name,
             whole,
             first.link_type,
             first.snaplen,
@@ -99,10 +104,10 @@ fn show(session: Session<'_>, args: &Args, observer: &mut Terminal) -> Result<(S
         .map(|(interface, hook)| Place::new(interface, hook))
         .collect();
     if args.json {
-        return session.run(&mut Shown::new(JsonLines, places), observer);
+        return session.run(&mut Shown::new(JsonLines, places)?, observer);
     }
     let printer = Printer::new(args.lines.options());
-    session.run(&mut Shown::new(printer, places), observer)
+    session.run(&mut Shown::new(printer, places)?, observer)
 }
 
 fn check_format(args: &Args, sites: &[Site]) -> Result<()> {

@@ -17,6 +17,12 @@ pub enum Signal {
     Report,
 }
 
+impl Signal {
+    pub fn ends(self) -> bool {
+        self != Self::Report
+    }
+}
+
 const WATCHED: [(i32, Signal); 4] = [
     (libc::SIGINT, Signal::Interrupt),
     (libc::SIGTERM, Signal::Terminate),
@@ -86,9 +92,20 @@ fn is_ignored(signal: i32) -> bool {
 
 /// Sleeps until the time is over or one of the descriptors has something to say.
 pub fn wait(descriptors: &[BorrowedFd<'_>], at_most: Duration) -> Result<()> {
-    let mut set: Vec<PollFd<'_>> = descriptors
-        .iter()
-        .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
+    wait_also(descriptors, None, at_most)
+}
+
+/// As [`wait`], and no longer than until `outlet` takes more.
+pub fn wait_also(
+    descriptors: &[BorrowedFd<'_>],
+    outlet: Option<BorrowedFd<'_>>,
+    at_most: Duration,
+) -> Result<()> {
+    let read = descriptors.iter().map(|fd| (*fd, PollFlags::IN));
+    let written = outlet.into_iter().map(|fd| (fd, PollFlags::OUT));
+    let mut set: Vec<PollFd<'_>> = read
+        .chain(written)
+        .map(|(fd, what)| PollFd::from_borrowed_fd(fd, what))
         .collect();
     let timeout = Timespec {
         tv_sec: at_most.as_secs() as i64,

@@ -14,6 +14,7 @@ pub mod memory;
 pub mod mounts;
 pub mod netlink;
 pub mod netns;
+pub mod outlet;
 pub mod owners;
 pub mod packet_socket;
 pub mod probe;

@@ -16,6 +16,7 @@ pub mod select;
 pub mod session;
 pub mod sink;
 pub mod site;
+pub mod stream;
 pub mod tc;
 pub mod trace;
 pub mod xdp;

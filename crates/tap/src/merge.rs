@@ -9,7 +9,7 @@ use trawl_kernel::Result;
 use trawl_kernel::clock::{self, StepDetector};
 use trawl_kernel::ring::{Consumer, Observation};
 
-use crate::sink::Sink;
+use crate::sink::{Sink, is_behind};
 
 /// A mark set by another CPU is seen by ours after this time at the latest.
 const STORE_VISIBLE_NS: u64 = 2_000;
@@ -65,6 +65,9 @@ impl Merge {
 
     /// Moves what can go out now.
     pub fn round(&mut self, sink: &mut dyn Sink) -> Result<Moved> {
+        if is_behind(sink) {
+            return Ok(Moved::default());
+        }
         for stream in &mut self.streams {
             stream.until = stream.consumer.observe();
         }
@@ -89,8 +92,11 @@ impl Merge {
         self.move_merged(horizon, sink)
     }
 
-    /// Moves everything there is. To be called when nothing is recorded any more.
+    /// Moves everything there is, as far as the sink's reader takes it. To be called when nothing is recorded any more.
     pub fn finish(&mut self, sink: &mut dyn Sink) -> Result<Moved> {
+        if is_behind(sink) {
+            return Ok(Moved::default());
+        }
         for stream in &mut self.streams {
             stream.until = stream.consumer.observe();
         }
@@ -131,7 +137,7 @@ impl Merge {
     fn move_whole(&mut self, sink: &mut dyn Sink) -> Result<Moved> {
         let mut moved = Moved::default();
         for stream in &mut self.streams {
-            loop {
+            while !is_behind(sink) {
                 let chunk = stream.consumer.chunk(&stream.until);
                 if chunk.is_empty() {
                     break;
@@ -158,6 +164,9 @@ impl Merge {
                 break;
             }
             moved.bytes += self.move_run(first, limit.min(horizon), sink)?;
+            if is_behind(sink) {
+                break;
+            }
         }
         self.flush(sink)?;
         if patient && !held_back {

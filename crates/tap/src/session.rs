@@ -22,6 +22,7 @@ use crate::merge::Merge;
 use crate::select::select;
 use crate::sink::{Counting, Sink};
 use crate::site::{Options, Site, TimeSource};
+use crate::stream::Stream;
 
 /// The longest sleep while nothing comes: live output is never later than this.
 const IDLE_SLEEP: Duration = Duration::from_millis(5);
@@ -30,6 +31,12 @@ const BUSY_SLEEP: Duration = Duration::from_micros(200);
 const BUSY_BYTES: usize = 256 << 10;
 /// How often it is looked whether interfaces and attachments are still there.
 const TEND_EVERY: Duration = Duration::from_millis(200);
+
+/// The longest sleep while the reader of a pipe takes nothing, and how long it may take less than `READS_AT_LEAST`
+/// when the capture is over.
+const READER_SLEEP: Duration = Duration::from_millis(50);
+const READER_PATIENCE: Duration = Duration::from_millis(500);
+const READS_AT_LEAST: u64 = 64 << 10;
 
 /// Why a capture ended.
 #[derive(Clone, Debug)]
@@ -217,22 +224,30 @@ impl<'a> Session<'a> {
         let mut ended = ended.unwrap_or(Ended::Signal);
         self.stop(observer);
         let mut written = match ended {
-            Ended::Output(_) => Ok(()),
-            _ => self.merge.finish(sink).map(drop),
+            Ended::Output(_) => Ok(Handed::Over),
+            _ => self.hand_over(sink),
         };
         let mut unwritten = Counting::default();
-        if written.is_err() || matches!(ended, Ended::Output(_)) {
+        let failed = matches!(ended, Ended::Output(_));
+        let complete = !failed && matches!(written, Ok(Handed::Over));
+        if !complete {
             unwritten.write(&sink.take_unwritten())?;
             self.merge.finish(&mut unwritten)?;
         }
-        let mut summary = self.summary(
-            &unwritten,
-            lost_output_reason(&ended, written.as_ref().err()),
-        );
-        if written.is_ok() && !matches!(ended, Ended::Output(_)) {
+        let reason = lost_output_reason(&ended, &written);
+        let mut summary = self.summary(&unwritten, reason);
+        if complete {
             written = sink
                 .write(&self.file_trailer(&summary))
-                .and_then(|()| sink.rest());
+                .and_then(|()| sink.rest())
+                .and_then(|()| self.hand_over(sink));
+        }
+        if let (Ok(Handed::NotRead), Some(stream)) = (&written, sink.stream()) {
+            observer.notice(&format!(
+                "{}: its reader does not read; {} recorded packets did not reach it",
+                stream.name(),
+                unwritten.packets.iter().sum::<u64>()
+            ));
         }
         if let Err(error) = written {
             ended = Ended::Output(error);
@@ -250,6 +265,9 @@ impl<'a> Session<'a> {
         let mut tended = Instant::now();
         let mut reported = Instant::now();
         loop {
+            if let Some(Err(error)) = sink.stream().map(Stream::push) {
+                return Ok(Ended::Output(error));
+            }
             let moved = match self.merge.round(sink) {
                 Ok(moved) => moved.bytes,
                 Err(error) => return Ok(Ended::Output(error)),
@@ -281,11 +299,43 @@ impl<'a> Session<'a> {
                 BUSY_BYTES.. => continue,
                 _ => BUSY_SLEEP,
             };
-            self.wait(sleep, reported, observer.interval())?;
+            let stream: Option<&Stream> = sink.stream().filter(|s| s.is_behind()).map(|s| &*s);
+            if stream.is_some() {
+                // Woken by the reader.
+                sleep = READER_SLEEP;
+            }
+            let outlet = stream.map(Stream::as_fd);
+            self.wait(sleep, outlet, reported, observer.interval())?;
         }
     }
 
-    fn wait(&self, sleep: Duration, reported: Instant, interval: Option<Duration>) -> Result<()> {
+    /// Moves all that is left, as long as the sink's reader takes it.
+    fn hand_over(&mut self, sink: &mut dyn Sink) -> Result<Handed> {
+        let mut since = (Instant::now(), 0);
+        loop {
+            self.merge.finish(sink)?;
+            let Some(stream) = sink.stream().filter(|stream| stream.is_behind()) else {
+                return Ok(Handed::Over);
+            };
+            let told = std::iter::from_fn(|| self.signals.next()).any(|signal| signal.ends());
+            if stream.taken() - since.1 >= READS_AT_LEAST {
+                since = (Instant::now(), stream.taken());
+            } else if told || since.0.elapsed() >= READER_PATIENCE {
+                return Ok(Handed::NotRead);
+            }
+            let outlet = Some(stream.as_fd());
+            events::wait_also(&[self.signals.as_fd()], outlet, READER_SLEEP)?;
+            stream.push()?;
+        }
+    }
+
+    fn wait(
+        &self,
+        sleep: Duration,
+        outlet: Option<BorrowedFd<'_>>,
+        reported: Instant,
+        interval: Option<Duration>,
+    ) -> Result<()> {
         let mut sleep = sleep;
         if let Some(duration) = self.options.duration {
             sleep = sleep.min(duration.saturating_sub(self.started.elapsed()));
@@ -295,7 +345,7 @@ impl<'a> Session<'a> {
         }
         let mut descriptors: Vec<BorrowedFd<'_>> = vec![self.signals.as_fd()];
         descriptors.extend(self.monitors.iter().map(|(_, monitor)| monitor.as_fd()));
-        events::wait(&descriptors, sleep)
+        events::wait_also(&descriptors, outlet, sleep)
     }
 
     /// What has to be noticed in every round.
@@ -437,12 +487,20 @@ impl<'a> Session<'a> {
     }
 }
 
-fn lost_output_reason(ended: &Ended, error: Option<&Error>) -> &'static str {
-    let error = match ended {
-        Ended::Output(error) => Some(error),
-        _ => error,
+/// What became of the last packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Handed {
+    Over,
+    /// The reader at the other end of the pipe stopped reading.
+    NotRead,
+}
+
+fn lost_output_reason(ended: &Ended, handed: &Result<Handed>) -> &'static str {
+    let error = match (ended, handed) {
+        (Ended::Output(error), _) | (_, Err(error)) => error,
+        (_, Ok(_)) => return "not_read",
     };
-    match error.and_then(Error::errno) {
+    match error.errno() {
         Some(errno::ENOSPC) => "disk_full",
         Some(errno::EPIPE) => "pipe_closed",
         _ => "write_error",

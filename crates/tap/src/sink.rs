@@ -3,6 +3,8 @@
 use trawl_kernel::Result;
 use trawl_packet::pcapng::block::blocks;
 
+use crate::stream::Stream;
+
 /// Takes whole blocks, many at a time.
 pub trait Sink {
     fn write(&mut self, blocks: &[u8]) -> Result<()>;
@@ -12,10 +14,20 @@ pub trait Sink {
         Ok(())
     }
 
-    /// The blocks that an error kept from being written.
+    /// The blocks that an error, or a reader that does not read, kept from being written.
     fn take_unwritten(&mut self) -> Vec<u8> {
         Vec::new()
     }
+
+    /// Where the blocks go to a reader that may take its time.
+    fn stream(&mut self) -> Option<&mut Stream> {
+        None
+    }
+}
+
+/// Whether the sink's reader has not taken all that it was given: more should wait.
+pub fn is_behind(sink: &mut dyn Sink) -> bool {
+    sink.stream().is_some_and(|stream| stream.is_behind())
 }
 
 /// Counts packets by interface block instead of keeping them: the fate of what came after a full disk.

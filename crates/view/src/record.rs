@@ -80,6 +80,7 @@ impl Place {
 pub struct RingBlocks<'a> {
     blocks: Blocks<'a>,
     places: &'a [Place],
+    passed: usize,
     current: Option<(EnhancedPacket<'a>, &'a Place)>,
 }
 
@@ -88,15 +89,22 @@ impl<'a> RingBlocks<'a> {
         Self {
             blocks: blocks(bytes),
             places,
+            passed: 0,
             current: None,
         }
+    }
+
+    /// How many bytes of blocks the source has come past.
+    pub fn passed(&self) -> usize {
+        self.passed
     }
 }
 
 impl Source for RingBlocks<'_> {
     fn advance(&mut self) -> Result<bool, ReadError> {
-        let places = self.places;
+        let (places, passed) = (self.places, &mut self.passed);
         self.current = self.blocks.find_map(|block| {
+            *passed += block.bytes.len();
             let packet = block.enhanced_packet()?;
             Some((packet, places.get(packet.interface_id as usize)?))
         });

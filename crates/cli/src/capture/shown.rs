@@ -1,9 +1,12 @@
 //! The sink that shows packets on standard output, in whichever form.
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
 
 use trawl_kernel::{Error, Result};
 use trawl_tap::sink::Sink;
+use trawl_tap::stream::{End, Stream};
 use trawl_view::Show;
 use trawl_view::record::{Place, RingBlocks, Source};
 
@@ -11,33 +14,43 @@ pub(super) struct Shown<S> {
     form: S,
     places: Vec<Place>,
     text: String,
+    stream: Stream,
 }
 
 impl<S: Show> Shown<S> {
-    pub(super) fn new(form: S, places: Vec<Place>) -> Self {
-        Self {
+    pub(super) fn new(form: S, places: Vec<Place>) -> Result<Self> {
+        let name = "standard output";
+        let output = io::stdout().as_fd().try_clone_to_owned();
+        let output = output.map_err(|e| Error::os(format!("cannot write to {name}"), e))?;
+        Ok(Self {
             form,
             places,
             text: String::new(),
-        }
+            stream: Stream::new(File::from(output), name.to_owned()),
+        })
     }
 }
 
 impl<S: Show> Sink for Shown<S> {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut ends: Vec<End> = Vec::new();
         let mut source = RingBlocks::new(bytes, &self.places);
         while let Ok(true) = source.advance() {
             if let Some(packet) = source.current() {
                 self.form.show(&mut self.text, &packet);
             }
+            ends.push((self.text.len(), source.passed()));
         }
-        let written = io::stdout().lock().write_all(self.text.as_bytes());
+        let result = self.stream.put(self.text.as_bytes(), bytes, || ends);
         self.text.clear();
-        written.map_err(|e| Error::os("cannot write to standard output", e))
+        result
     }
 
-    fn rest(&mut self) -> Result<()> {
-        let flushed = io::stdout().lock().flush();
-        flushed.map_err(|e| Error::os("cannot write to standard output", e))
+    fn take_unwritten(&mut self) -> Vec<u8> {
+        self.stream.take_unwritten()
+    }
+
+    fn stream(&mut self) -> Option<&mut Stream> {
+        Some(&mut self.stream)
     }
 }

@@ -1,0 +1,118 @@
+//! A pipe, terminal or socket that is written to without waiting for its reader.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// A pipe that poll(2) calls writable takes as much without blocking (PIPE_BUF).
+const TAKEN_AT_ONCE: usize = 4096;
+
+#[derive(Debug)]
+pub struct Outlet {
+    file: File,
+    /// Set where a write may block, for other processes share the descriptor's flags: readiness is asked first.
+    may_block: bool,
+}
+
+impl Outlet {
+    pub fn new(file: File) -> Self {
+        let kind = file.metadata().map(|about| about.file_type());
+        if kind.as_ref().is_ok_and(|kind| kind.is_file()) {
+            return Self {
+                file,
+                may_block: false,
+            };
+        }
+        // Opened once more, it is non-blocking for us alone. Sockets cannot be, and foreign pipes need not.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let again = kind
+            .is_ok_and(|kind| kind.is_fifo() || kind.is_char_device())
+            .then(|| {
+                OpenOptions::new()
+                    .write(true)
+                    .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+                    .open(path)
+                    .ok()
+            })
+            .flatten();
+        match again {
+            Some(file) => Self {
+                file,
+                may_block: false,
+            },
+            None => Self {
+                file,
+                may_block: true,
+            },
+        }
+    }
+
+    /// Writes as much as is taken at once, and returns how much that was. An error is of what follows.
+    pub fn write(&mut self, bytes: &[u8]) -> (usize, io::Result<()>) {
+        let mut done = 0;
+        while done < bytes.len() {
+            if self.may_block && !self.is_ready() {
+                break;
+            }
+            let most = if self.may_block {
+                TAKEN_AT_ONCE
+            } else {
+                usize::MAX
+            };
+            let end = bytes.len().min(done.saturating_add(most));
+            match self.file.write(&bytes[done..end]) {
+                Ok(0) => return (done, Err(io::ErrorKind::WriteZero.into())),
+                Ok(count) => done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return (done, Err(error)),
+            }
+        }
+        (done, Ok(()))
+    }
+
+    /// Whether a write would be taken now, or fail now.
+    fn is_ready(&self) -> bool {
+        let mut set = [PollFd::new(&self.file, PollFlags::OUT)];
+        poll(&mut set, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+}
+
+impl AsFd for Outlet {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_pipe_takes_what_it_can_and_no_more() {
+        for shared_flags in [false, true] {
+            let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+            let mut outlet = Outlet::new(File::from(writer));
+            outlet.may_block = shared_flags;
+            let much = vec![7; 1 << 20];
+            let (done, result) = outlet.write(&much);
+            assert!(result.is_ok() && done > 0 && done < much.len(), "{done}");
+            assert_eq!(outlet.write(&much).0, 0);
+            let mut taken = vec![0; done];
+            io::Read::read_exact(&mut File::from(reader), &mut taken).expect("what was written");
+        }
+    }
+
+    #[test]
+    fn a_reader_that_is_gone_is_an_error() {
+        let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+        let mut outlet = Outlet::new(File::from(writer));
+        drop(reader);
+        let (done, result) = outlet.write(b"x");
+        let error = result.expect_err("nobody reads");
+        assert_eq!((done, error.raw_os_error()), (0, Some(libc::EPIPE)));
+    }
+}
