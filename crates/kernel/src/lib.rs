@@ -3,6 +3,7 @@
 pub mod bpf;
 pub mod bpffs;
 pub mod clock;
+pub mod confirm;
 pub mod errno;
 pub mod error;
 pub mod ethtool;
@@ -10,6 +11,7 @@ pub mod events;
 pub mod host;
 pub mod interface;
 pub mod layout;
+pub mod lock;
 pub mod memory;
 pub mod mounts;
 pub mod netlink;
@@ -22,6 +24,7 @@ pub mod process;
 pub mod producer;
 pub mod receive;
 pub mod ring;
+pub mod run;
 pub mod send;
 mod socket_option;
 #[cfg(test)]

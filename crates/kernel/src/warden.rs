@@ -1,6 +1,7 @@
 //! The warden: a child process that outlives a killed trawl for a moment, to undo what the kernel would keep: slots
 //! of other people's hook maps, clsact filters, chains of captures, and a block that was cut in the middle of a write.
 
+use std::ffi::CStr;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -224,14 +225,12 @@ impl Warden {
         let (watched, lifeline) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let mut keep: Vec<RawFd> = self.tasks.iter().flat_map(Task::descriptors).collect();
         keep.push(watched.as_raw_fd());
-        keep.sort_unstable();
-        keep.dedup();
         // SAFETY: the child runs only the code below and never returns into the caller. trawl forks before it starts
         // threads of its own, so no lock is held by a thread that the child does not have.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
-                stand_by(&watched, &keep, &self.tasks);
+                stand_by(&watched, &mut keep, &self.tasks);
                 // SAFETY: ends the child at once, without running the parent's exit handlers.
                 unsafe { libc::_exit(0) }
             }
@@ -257,25 +256,9 @@ impl Child {
     }
 }
 
-/// The child's whole life: away from the terminal and from all descriptors it has no business with, until trawl
-/// either says that all is well or is gone.
-fn stand_by(watched: &OwnedFd, keep: &[RawFd], tasks: &[Task]) {
-    // SAFETY: plain calls on this process alone. Descriptors that are closed here are never used by the child again.
-    unsafe {
-        libc::setsid();
-        libc::prctl(libc::PR_SET_NAME, c"trawl-warden".as_ptr());
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE] {
-            libc::signal(signal, libc::SIG_IGN);
-        }
-        let mut first = 0;
-        for fd in keep.iter().map(|fd| *fd as u32) {
-            if fd > first {
-                libc::syscall(libc::SYS_close_range, first, fd - 1, 0);
-            }
-            first = fd + 1;
-        }
-        libc::syscall(libc::SYS_close_range, first, u32::MAX, 0);
-    }
+/// The child's whole life: until trawl either says that all is well or is gone.
+fn stand_by(watched: &OwnedFd, keep: &mut [RawFd], tasks: &[Task]) {
+    leave_terminal(c"trawl-warden", keep);
     let mut byte = [0u8];
     let told = loop {
         match rustix::io::read(watched, &mut byte) {
@@ -286,6 +269,27 @@ fn stand_by(watched: &OwnedFd, keep: &[RawFd], tasks: &[Task]) {
     if told == Ok(0) {
         // What was done last is undone first.
         tasks.iter().rev().for_each(Task::carry_out);
+    }
+}
+
+/// Takes a child process away from the terminal and from all descriptors but these.
+pub(crate) fn leave_terminal(name: &CStr, keep: &mut [RawFd]) {
+    keep.sort_unstable();
+    // SAFETY: plain calls on this process alone. Descriptors that are closed here are never used by the child again.
+    unsafe {
+        libc::setsid();
+        libc::prctl(libc::PR_SET_NAME, name.as_ptr());
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+        let mut first = 0;
+        for fd in keep.iter().map(|fd| *fd as u32) {
+            if fd > first {
+                libc::syscall(libc::SYS_close_range, first, fd - 1, 0);
+            }
+            first = first.max(fd + 1);
+        }
+        libc::syscall(libc::SYS_close_range, first, u32::MAX, 0);
     }
 }
 

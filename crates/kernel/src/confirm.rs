@@ -1,0 +1,280 @@
+//! Changes that are taken back unless they are confirmed in time: a process of their own waits, which needs neither the
+//! terminal nor the command that made the change.
+//!
+//! A change has a file under /run/trawl/pending for as long as it may still be taken back. Whoever removes it first
+//! decides: the person who confirms, or the process that waited long enough.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::warden::{Undo, leave_terminal};
+use crate::{Error, Result, clock, run};
+
+const PAUSE: Duration = Duration::from_millis(100);
+const APPLIED: u8 = b'a';
+const DROPPED: u8 = b'.';
+
+/// What is told of a change that is neither confirmed nor taken back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct About {
+    /// The command that made it.
+    pub command: String,
+    /// Until it is taken back.
+    pub left: Duration,
+}
+
+/// A change that is being made. If the command dies before it says [`Pending::applied`], the change is taken back at
+/// once; if it drops this, nothing is: the change was refused, and what was done of it is undone by the command itself.
+#[derive(Debug)]
+pub struct Pending {
+    path: PathBuf,
+    lifeline: Option<OwnedFd>,
+}
+
+/// Begins a change, before anything of it is done. There is one at a time in a `scope`, such as the guard of a
+/// namespace or the programs of an interface; it names a file. Call it before threads are started, as
+/// [`crate::warden::Warden::watch`].
+pub fn begin(scope: &str, command: &str, time: Duration, undo: &dyn Undo) -> Result<Pending> {
+    let what = "cannot make a change that is to be confirmed";
+    let path = path_of(scope)?.ok_or_else(|| {
+        Error::failed(what, "the process that takes it back requires root").mend("run it as root")
+    })?;
+    refuse_if_pending(scope)?;
+    let fail = |e: std::io::Error| Error::os(what, e);
+    let deadline = clock::monotonic().saturating_add(time.as_nanos() as u64);
+    let _ = fs::remove_file(&path);
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&path)
+        .map_err(fail)?;
+    writeln!(file, "{deadline}\n{command}").map_err(fail)?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|e| fail(e.into()))?;
+    let (watched, lifeline) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| fail(e.into()))?;
+    let mut keep = undo.descriptors();
+    keep.extend([watched.as_raw_fd(), file.as_raw_fd()]);
+    // SAFETY: the child runs only the code below and never returns into the caller. No other thread holds a lock that
+    // the child needs: trawl makes such changes before it starts threads.
+    match unsafe { libc::fork() } {
+        -1 => {
+            let error = std::io::Error::last_os_error();
+            let _ = fs::remove_file(&path);
+            Err(fail(error))
+        }
+        0 => {
+            stand_by(&path, watched.as_fd(), keep, time, undo);
+            // SAFETY: ends the child at once, without running the parent's exit handlers.
+            unsafe { libc::_exit(0) }
+        }
+        _ => Ok(Pending {
+            path,
+            lifeline: Some(lifeline),
+        }),
+    }
+}
+
+impl Pending {
+    /// The change is made: its time begins.
+    pub fn applied(mut self) -> Result<()> {
+        self.tell(APPLIED)
+            .map_err(|e| Error::os("cannot reach the process that takes the change back", e))
+    }
+
+    fn tell(&mut self, word: u8) -> std::io::Result<()> {
+        match self.lifeline.take() {
+            Some(lifeline) => Ok(rustix::io::write(&lifeline, &[word]).map(drop)?),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if self.lifeline.is_some() {
+            let _ = fs::remove_file(&self.path);
+            let _ = self.tell(DROPPED);
+        }
+    }
+}
+
+/// The process that waits.
+fn stand_by(
+    path: &Path,
+    watched: BorrowedFd<'_>,
+    mut keep: Vec<RawFd>,
+    time: Duration,
+    undo: &dyn Undo,
+) {
+    leave_terminal(c"trawl-confirm", &mut keep);
+    let mut word = [0u8];
+    let told = loop {
+        match rustix::io::read(watched, &mut word) {
+            Err(rustix::io::Errno::INTR) => {}
+            result => break result,
+        }
+    };
+    match (told, word[0]) {
+        (Ok(1), DROPPED) => return,
+        (Ok(1), _) => {
+            let deadline = clock::monotonic().saturating_add(time.as_nanos() as u64);
+            while clock::monotonic() < deadline {
+                if !path.exists() {
+                    return;
+                }
+                std::thread::sleep(PAUSE);
+            }
+        }
+        // The command is dead, in the middle of it perhaps.
+        _ => {}
+    }
+    if fs::remove_file(path).is_ok() {
+        undo.undo();
+    }
+}
+
+/// What waits to be confirmed in a scope.
+pub fn pending(scope: &str) -> Result<Option<About>> {
+    Ok(look(scope)?
+        .filter(|(_, is_watched)| *is_watched)
+        .map(|(about, _)| about))
+}
+
+/// Every scope in which something waits.
+pub fn all() -> Result<Vec<(String, About)>> {
+    let Some(directory) = run::directory("pending")? else {
+        return Ok(Vec::new());
+    };
+    let entries = fs::read_dir(&directory)
+        .map_err(|e| Error::os(format!("cannot read {}", directory.display()), e))?;
+    let mut found = Vec::new();
+    for entry in entries.flatten() {
+        let scope = entry.file_name().to_string_lossy().into_owned();
+        if let Some(about) = pending(&scope)? {
+            found.push((scope, about));
+        }
+    }
+    found.sort_by(|one, other| one.0.cmp(&other.0));
+    Ok(found)
+}
+
+/// Refuses another change while one waits: when that is taken back, the other one would go with it.
+pub fn refuse_if_pending(scope: &str) -> Result<()> {
+    match pending(scope)? {
+        Some(about) => Err(Error::failed(
+            "cannot make another change",
+            format!(
+                "'{}' is not confirmed; it is taken back in {} s",
+                about.command,
+                about.left.as_secs()
+            ),
+        )
+        .mend("confirm it first, or wait")),
+        None => Ok(()),
+    }
+}
+
+/// Keeps the change that waits in a scope.
+pub fn confirm(scope: &str) -> Result<About> {
+    let none = || Error::failed("cannot confirm", "no change waits for it");
+    let (about, is_watched) = look(scope)?.ok_or_else(none)?;
+    let path = path_of(scope)?.ok_or_else(none)?;
+    // Removed by somebody else: it was taken back at this very moment.
+    fs::remove_file(&path).map_err(|_| none())?;
+    match is_watched {
+        true => Ok(about),
+        false => Err(Error::failed(
+            format!("'{}' stays", about.command),
+            "the process that would have taken it back is gone, so there was nothing to confirm",
+        )),
+    }
+}
+
+fn path_of(scope: &str) -> Result<Option<PathBuf>> {
+    Ok(run::directory("pending")?.map(|directory| directory.join(scope)))
+}
+
+/// The change, and whether the process that would take it back is there: it holds the file's lock.
+fn look(scope: &str) -> Result<Option<(About, bool)>> {
+    let Some(path) = path_of(scope)? else {
+        return Ok(None);
+    };
+    let (Ok(text), Ok(file)) = (fs::read_to_string(&path), File::open(&path)) else {
+        return Ok(None);
+    };
+    let is_watched = flock(&file, FlockOperation::NonBlockingLockShared).is_err();
+    let (deadline, command) = text.split_once('\n').unwrap_or_default();
+    let deadline: u64 = deadline.parse().unwrap_or_default();
+    let left = Duration::from_nanos(deadline.saturating_sub(clock::monotonic()));
+    let command = command.trim_end().to_owned();
+    Ok(Some((About { command, left }, is_watched)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::root_or_skip;
+
+    #[derive(Debug)]
+    struct Touch(PathBuf);
+
+    impl Undo for Touch {
+        fn undo(&self) {
+            let _ = fs::write(&self.0, "");
+        }
+    }
+
+    fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+        let end = clock::monotonic() + 60_000_000_000;
+        while !is_so() {
+            assert!(clock::monotonic() < end, "{what}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn a_change_is_taken_back_unless_it_is_confirmed() {
+        if !root_or_skip() {
+            return;
+        }
+        let mark = std::env::temp_dir().join(format!("trawl-confirm-{}", std::process::id()));
+        let touch = Touch(mark.clone());
+        let scope = |name: &str| format!("test-{name}-{}", std::process::id());
+        let short = Duration::from_millis(1);
+        let long = Duration::from_secs(3600);
+
+        let kept = scope("kept");
+        begin(&kept, "kept", long, &touch)
+            .unwrap()
+            .applied()
+            .unwrap();
+        assert_eq!(pending(&kept).unwrap().unwrap().command, "kept");
+        let error = begin(&kept, "other", long, &touch).unwrap_err().to_string();
+        assert!(error.contains("'kept' is not confirmed"), "{error}");
+        assert!(all().unwrap().iter().any(|(scope, _)| *scope == kept));
+        confirm(&kept).unwrap();
+        assert_eq!(pending(&kept).unwrap(), None);
+        assert!(confirm(&kept).is_err(), "once is enough");
+
+        let refused = scope("refused");
+        drop(begin(&refused, "refused", short, &touch).unwrap());
+        assert_eq!(pending(&refused).unwrap(), None);
+        assert!(!mark.exists());
+
+        let late = scope("late");
+        begin(&late, "late", short, &touch)
+            .unwrap()
+            .applied()
+            .unwrap();
+        wait_until("it is taken back", || mark.exists());
+        assert_eq!(pending(&late).unwrap(), None);
+        fs::remove_file(&mark).unwrap();
+    }
+}

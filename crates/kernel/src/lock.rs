@@ -1,0 +1,293 @@
+//! Locks between trawl's commands, on files that only root can open, and the one order in which they are taken.
+
+use std::cell::RefCell;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::{Error, Result, run};
+
+/// What a lock protects, in the order of locking: a thread that holds one of these waits only for later ones. All
+/// commands keep to it, so that no two wait for each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    /// The places of captures at the programs of a namespace.
+    Captures,
+    /// The ports of a namespace's router.
+    Router,
+    /// The rules of a namespace's guard.
+    Guard,
+    /// What a program needs on interfaces other than its own: one command at a time prepares it.
+    Readiness,
+    /// The programs of an interface, and their pins. Several are held by nobody.
+    Interface,
+    /// libxdp's dispatchers, which libxdp's tools lock too.
+    Dispatchers,
+    /// The features of drivers.
+    Features,
+    /// The names of network namespaces, which iproute2 locks too.
+    Names,
+}
+
+/// After this time the person is told who is waited for.
+const SILENCE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(20);
+
+thread_local! {
+    /// What this thread holds. Locks may be dropped in any order.
+    static HELD: RefCell<Vec<Weak<Rank>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A lock that is held until it is dropped, or until the last process that inherited its descriptor ends.
+#[derive(Debug)]
+pub struct Lock {
+    /// `None`: the user may make no files under /run, and so coordinates with nobody.
+    file: Option<File>,
+    /// Removed with the lock, where the file is trawl's own.
+    path: Option<PathBuf>,
+    _rank: Arc<Rank>,
+}
+
+impl Lock {
+    /// Waits for the lock of this name. What it is about is for the message about a long wait.
+    pub fn take(rank: Rank, name: &str) -> Result<Self> {
+        assert_order(rank);
+        let Some(path) = path_of(name)? else {
+            return Ok(Self::new(rank, None, None));
+        };
+        loop {
+            let file = open(&path)?;
+            wait_for(&file, &path)?;
+            if is_at(&file, &path) {
+                return Ok(Self::new(rank, Some(file), Some(path)));
+            }
+        }
+    }
+
+    /// The lock of this name, if nobody has it now.
+    pub fn try_take(rank: Rank, name: &str) -> Option<Self> {
+        let Some(path) = path_of(name).ok()? else {
+            return Some(Self::new(rank, None, None));
+        };
+        let file = open(&path).ok()?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+        is_at(&file, &path).then(|| Self::new(rank, Some(file), Some(path)))
+    }
+
+    /// Waits for a lock that other tools take as well, on a file or directory of theirs, which stays.
+    pub fn shared_with_others(rank: Rank, path: &Path) -> Result<Self> {
+        assert_order(rank);
+        let file = File::open(path).map_err(|e| cannot_lock(path, e))?;
+        wait_for(&file, path)?;
+        Ok(Self::new(rank, Some(file), None))
+    }
+
+    fn new(rank: Rank, mut file: Option<File>, path: Option<PathBuf>) -> Self {
+        if let (Some(file), Some(_)) = (&mut file, &path) {
+            // For those who wait and for people. The lock is the kernel's and holds without it.
+            let _ = file.set_len(0);
+            let _ = writeln!(file, "{}", std::process::id());
+        }
+        let rank = Arc::new(rank);
+        HELD.with_borrow_mut(|all| {
+            all.retain(|one| one.strong_count() > 0);
+            all.push(Arc::downgrade(&rank));
+        });
+        Self {
+            file,
+            path,
+            _rank: rank,
+        }
+    }
+
+    /// What a process has to keep open to hold the lock on.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // While it is still held: those who wait see that the file is another one by then.
+        if let Some(path) = &self.path {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn assert_order(rank: Rank) {
+    let held: Vec<Rank> = HELD.with_borrow(|all| {
+        let alive = all.iter().filter_map(Weak::upgrade);
+        alive.map(|one| *one).collect()
+    });
+    debug_assert!(
+        held.iter().all(|one| *one < rank),
+        "the order of locks: {rank:?} is taken while {held:?} are held"
+    );
+}
+
+fn path_of(name: &str) -> Result<Option<PathBuf>> {
+    Ok(run::directory("lock")?.map(|directory| directory.join(name)))
+}
+
+fn open(path: &Path) -> Result<File> {
+    fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+        .open(path)
+        .map_err(|e| cannot_lock(path, e))
+}
+
+fn cannot_lock(path: &Path, error: io::Error) -> Error {
+    let is_refused = error.kind() == io::ErrorKind::PermissionDenied;
+    let error = Error::os(format!("cannot lock {}", path.display()), error);
+    match is_refused {
+        true => error.mend("this requires root"),
+        false => error,
+    }
+}
+
+/// Waits until the lock of an opened file is free, says after a while who has it, and ends when a signal asks for it.
+fn wait_for(file: &File, path: &Path) -> Result<()> {
+    let began = Instant::now();
+    let mut is_told = false;
+    loop {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(cannot_lock(path, errno.into())),
+        }
+        if asked_to_end() {
+            return Err(Error::failed(
+                format!("cannot lock {}", path.display()),
+                format!("interrupted while {}", holder(file)),
+            ));
+        }
+        if !is_told && began.elapsed() >= SILENCE {
+            is_told = true;
+            let _ = writeln!(
+                io::stderr().lock(),
+                "trawl: waiting for the lock {}: {}",
+                path.display(),
+                holder(file)
+            );
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Whether a signal to end is held back: commands that read their signals from a descriptor block them. In others it
+/// ends the process at once.
+fn asked_to_end() -> bool {
+    // SAFETY: sigpending fills the set that it is given, and sigismember reads it.
+    unsafe {
+        let mut set = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigpending(&mut set) == 0
+            && [libc::SIGINT, libc::SIGTERM, libc::SIGHUP]
+                .iter()
+                .any(|signal| libc::sigismember(&set, *signal) == 1)
+    }
+}
+
+/// The process that has the lock, in words.
+fn holder(file: &File) -> String {
+    let found = file.metadata().ok().and_then(|about| {
+        let locks = fs::read_to_string("/proc/locks").ok()?;
+        holder_in(&locks, about.dev(), about.ino())
+    });
+    let Some(process) = found else {
+        return "another process has it".to_owned();
+    };
+    let command = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+    let words: Vec<String> = command
+        .split(|byte| *byte == 0)
+        .filter(|word| !word.is_empty())
+        .map(|word| String::from_utf8_lossy(word).escape_debug().to_string())
+        .collect();
+    match words.is_empty() {
+        // A process that ended, whose child holds the lock on.
+        true => format!("process {process}, or a child of it, has it"),
+        false => format!("process {process} ({}) has it", words.join(" ")),
+    }
+}
+
+/// `1: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF`: the process that holds a lock of this file, not one that waits.
+fn holder_in(locks: &str, device: u64, inode: u64) -> Option<u32> {
+    locks.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [_, "FLOCK", _, _, process, place, ..] = fields.as_slice() else {
+            return None;
+        };
+        let mut parts = place.split(':');
+        let major = u64::from_str_radix(parts.next()?, 16).ok()?;
+        let minor = u64::from_str_radix(parts.next()?, 16).ok()?;
+        let is_it = (major, minor)
+            == (
+                u64::from(libc::major(device)),
+                u64::from(libc::minor(device)),
+            )
+            && parts.next()?.parse() == Ok(inode);
+        is_it.then(|| process.parse().ok()).flatten()
+    })
+}
+
+/// Whether the file that was opened is the one that is there now: the one who had the lock removed it, and another may
+/// have made it anew.
+fn is_at(file: &File, path: &Path) -> bool {
+    let identity = |about: fs::Metadata| (about.dev(), about.ino());
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(opened), Ok(there)) => identity(opened) == identity(there),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::root_or_skip;
+
+    #[test]
+    fn one_at_a_time_and_nothing_stays() {
+        if !root_or_skip() {
+            return;
+        }
+        let name = format!("test-{}", std::process::id());
+        let path = path_of(&name).unwrap().expect("root has one");
+        let held = Lock::take(Rank::Guard, &name).unwrap();
+        assert!(Lock::try_take(Rank::Guard, &name).is_none());
+        let words = holder(held.file.as_ref().unwrap());
+        assert!(
+            words.starts_with(&format!("process {} (", std::process::id())),
+            "{words}"
+        );
+        drop(held);
+        assert!(!path.exists());
+        assert!(Lock::try_take(Rank::Guard, &name).is_some());
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "the order of locks")]
+    fn the_order_is_asserted() {
+        let _late = Lock::new(Rank::Features, None, None);
+        let _ = Lock::take(Rank::Guard, "never");
+    }
+
+    #[test]
+    fn the_holder_is_found_among_those_who_wait() {
+        let locks = "1: POSIX  ADVISORY  WRITE 7 00:1a:9 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 42 00:1a:9 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 43 00:1a:9 0 EOF\n";
+        assert_eq!(holder_in(locks, libc::makedev(0, 0x1a), 9), Some(42));
+        assert_eq!(holder_in(locks, libc::makedev(0, 0x1b), 9), None);
+    }
+}

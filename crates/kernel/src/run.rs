@@ -1,0 +1,89 @@
+//! Trawl's own directory under /run: locks and changes that wait to be confirmed. Only root can reach it, so that nobody
+//! else can block a command or confirm a change.
+
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::{Error, Result};
+
+const DIRECTORY: &str = "/run/trawl";
+const OTHERS_WRITE: u32 = 0o022;
+const STICKY: u32 = 0o1000;
+
+/// A directory below trawl's own, made if it is missing. `None`: this process is not root, and may make none.
+pub fn directory(name: &str) -> Result<Option<PathBuf>> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let below = Path::new(DIRECTORY).join(name);
+    for path in [Path::new(DIRECTORY), &below] {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .map_err(|e| Error::os(format!("cannot make {}", path.display()), e))?;
+        check_owner(path)?;
+    }
+    Ok(Some(below))
+}
+
+/// Refuses a directory that another user owns or may write: what is in it could be moved away or replaced.
+pub fn check_owner(path: &Path) -> Result<()> {
+    let what = || format!("cannot use {}", path.display());
+    let about = fs::symlink_metadata(path).map_err(|e| Error::os(what(), e))?;
+    if !about.is_dir() {
+        return Err(
+            Error::failed(what(), "it is not a directory").mend(format!("rm {}", path.display()))
+        );
+    }
+    if about.uid() != 0 && about.uid() != rustix::process::geteuid().as_raw() {
+        return Err(Error::failed(
+            what(),
+            format!(
+                "it belongs to user {}, who could take away what trawl keeps there",
+                about.uid()
+            ),
+        )
+        .mend(format!("mv {0} {0}.old, as root", path.display())));
+    }
+    if about.mode() & OTHERS_WRITE != 0 && about.mode() & STICKY == 0 {
+        return Err(Error::failed(
+            what(),
+            format!(
+                "other users may write it (mode {:04o}), and could take away what trawl keeps there",
+                about.mode() & 0o7777
+            ),
+        )
+        .mend(format!("chmod go-w {}", path.display())));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, chown};
+
+    use super::*;
+
+    #[test]
+    fn directories_of_others_are_refused() {
+        let path = std::env::temp_dir().join(format!("trawl-run-{}", std::process::id()));
+        let mode = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        fs::create_dir(&path).unwrap();
+        mode(0o755);
+        assert!(check_owner(&path).is_ok());
+        mode(0o777);
+        let error = check_owner(&path).unwrap_err().to_string();
+        assert!(error.contains("chmod go-w"), "{error}");
+        mode(0o1777);
+        assert!(check_owner(&path).is_ok(), "only owners move things there");
+        mode(0o700);
+        if crate::testing::root_or_skip() {
+            chown(&path, Some(65534), None).unwrap();
+            let error = check_owner(&path).unwrap_err().to_string();
+            assert!(error.contains("belongs to user 65534"), "{error}");
+        }
+        fs::remove_dir(&path).unwrap();
+    }
+}
