@@ -1,6 +1,7 @@
 //! `trawl capture`: from the arguments to the account at the end.
 
 mod args;
+mod loans;
 mod output;
 mod program;
 mod progress;
@@ -41,6 +42,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
     check_format(&args, &sites)?;
     let output = args.write.as_deref().map(Output::open).transpose()?;
     let mut observer = Terminal::new(&args);
+    let loans = match &args.tappable {
+        Some(file) => loans::take(&args, file, &mut observer)?,
+        None => Vec::new(),
+    };
     let session = Session::attach(&sites, &options, this_host(), &mut observer);
     let (session, output) = match (session, output) {
         (Ok(session), output) => (session, output),
@@ -59,6 +64,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Some(output) => record(session, output, &args, &mut observer)?,
         None => show(session, &args, &mut observer)?,
     };
+    loans::give_back(loans, &mut observer);
     observer.finish();
     report(&args, &summary, &ended)
 }

@@ -131,6 +131,7 @@ fn load(args: &Load) -> Result<ExitCode> {
     let wish = Wish {
         mode,
         replace: args.replace,
+        ..Wish::default()
     };
     let loaded = guard::around(&sites, || {
         let extras = Extras {

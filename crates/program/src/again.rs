@@ -19,7 +19,7 @@ pub fn with_hooks(site: &Site, program: u32) -> String {
     let wanted = |one: &Standing| one.id() == program || members.contains(&one.id());
     let all = Standing::all(site).unwrap_or_default();
     let Some(found) = all.iter().find(|one| wanted(one)) else {
-        return format!("trawl xdp load {place} FILE.o --replace --tappable");
+        return format!("trawl xdp load {place} FILE.o --replace --keep-maps --tappable");
     };
     let source = found.source();
     match source {
@@ -38,11 +38,15 @@ pub fn with_hooks(site: &Site, program: u32) -> String {
         _ => "",
     };
     match chain::behind(program).is_empty() && members.len() <= 1 {
-        true => format!("trawl xdp load {place} {what} --replace --tappable{mode}"),
+        true => format!("trawl xdp load {place} {what} --replace --keep-maps --tappable{mode}"),
+        // Of two programs with the same maps the one without hooks goes when the other one is there.
         false => {
             let id = found.id();
+            let priority = found
+                .seat()
+                .map_or_else(String::new, |seat| format!(" --prio {}", seat.priority));
             format!(
-                "trawl xdp unload {place} {id} && trawl xdp load {place} {what} --tappable{mode}"
+                "trawl xdp load {place} {what} --keep-maps --tappable{priority}{mode} && trawl xdp unload {place} {id}"
             )
         }
     }

@@ -24,6 +24,20 @@ pub struct Wish {
     pub mode: Option<XdpMode>,
     /// Take the place of what is there.
     pub replace: bool,
+    /// What becomes of the maps of the program whose place is taken.
+    pub maps: OldMaps,
+}
+
+/// What becomes of the maps of a program whose place is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OldMaps {
+    /// They go with it.
+    #[default]
+    Drop,
+    /// They go with it if nothing is in them; otherwise it stays.
+    Ask,
+    /// The new program uses them.
+    Keep,
 }
 
 /// Attaches a program that was loaded; it stays until it is detached.

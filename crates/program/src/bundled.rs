@@ -11,6 +11,7 @@ use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::{Error, Result};
 
 use crate::attach::Wish;
+use crate::keep::Inherited;
 use crate::load::{Program, Source};
 use crate::place::{self, Put};
 use crate::ready::Readiness;
@@ -84,6 +85,7 @@ pub struct Loaded {
     pub standing: Standing,
     /// What was switched on other interfaces for it, and what else is good to know.
     pub told: Vec<String>,
+    pub inherited: Option<Inherited>,
 }
 
 /// Names that stand for a bundled program where a file could be named.
@@ -150,7 +152,11 @@ impl Bundled {
             }
             program.remember(&ready)
         };
-        let Put { standing, notices } = match extras.priority {
+        let Put {
+            standing,
+            notices,
+            inherited,
+        } = match extras.priority {
             Some(_) => place::put_filled(site, source, wish, extras.priority, fill)?,
             None => place::put_alone(site, source, wish, fill)?,
         };
@@ -159,7 +165,11 @@ impl Bundled {
             told.extend(target.caveats(site, standing.mode(), extras.priority)?);
         }
         ready.keep();
-        Ok(Loaded { standing, told })
+        Ok(Loaded {
+            standing,
+            told,
+            inherited,
+        })
     }
 
     /// What looks at Ethernet headers, or sends packets on with them, would take a tunnel's packets for what they are

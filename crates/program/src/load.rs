@@ -4,7 +4,9 @@ use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use trawl_kernel::bpf::loader::{LoadFailure, LoadedFile, MapEntry, ObjectFile, ProgramEntry};
+use trawl_kernel::bpf::loader::{
+    LoadFailure, LoadedFile, MapEntry, ObjectFile, ProgramEntry, Variable,
+};
 use trawl_kernel::bpf::{info, map, program};
 use trawl_kernel::{Error, Result};
 
@@ -46,6 +48,10 @@ pub struct Source {
     hooks: Hooks,
     seat: Option<Seat>,
     linear: bool,
+    /// Its tag as it stands in the file is wanted.
+    compared: bool,
+    /// Variables were set: those of the file are not what is to be loaded.
+    is_configured: bool,
 }
 
 impl Source {
@@ -94,6 +100,8 @@ impl Source {
             hooks: Hooks::default(),
             seat: None,
             linear: false,
+            compared: false,
+            is_configured: false,
         })
     }
 
@@ -172,12 +180,36 @@ impl Source {
 
     /// Gives a global variable or constant its first value.
     pub fn set_variable(&mut self, name: &str, value: &[u8]) -> Result<()> {
+        self.is_configured = true;
         self.object.set_variable(name, value)
     }
 
     /// Uses a map that exists instead of making the file's own.
     pub fn reuse(&mut self, map: &str, existing: BorrowedFd<'_>) -> Result<()> {
         self.object.reuse(map, existing)
+    }
+
+    /// Asks for the tag that the program has without hooks.
+    pub(crate) fn compare(&mut self) {
+        self.compared = true;
+    }
+
+    /// Whether somebody said what is to be in a map: options of a bundled program, or a pinned map.
+    pub(crate) fn is_set_otherwise(&self, entry: &MapEntry) -> bool {
+        let is_constant = entry.is_data && entry.name.contains(".rodata");
+        let pinned = || match &self.pin_maps {
+            Some(directory) => Some(directory.join(entry.name.replace('.', "_"))),
+            None => self.object.pin_path(&entry.name),
+        };
+        (is_constant && self.is_configured) || pinned().is_some_and(|path| path.exists())
+    }
+
+    pub(crate) fn variables(&self, section: &str) -> Option<Vec<Variable>> {
+        self.object.variables(section)
+    }
+
+    pub(crate) fn is_filled_by_source(&self, map: &str) -> bool {
+        self.object.is_filled_by_source(map)
     }
 
     /// Pins the program's maps in this directory too, by their names, or uses those that are there already.
@@ -300,7 +332,7 @@ impl Source {
             }
         }
         let mut pins = Pins::place(&mut self.object, self.pin_maps.as_deref())?;
-        let mut fitted = self.fit_hooks(&name, &targets)?;
+        let (mut fitted, plain_tag) = self.fit_hooks(&name, &targets)?;
         // Those of a chain are tried before, and put in only where they fit.
         let with_hooks = self.hooks.tappable;
         let label = self.label;
@@ -335,13 +367,18 @@ impl Source {
             seat: self.seat,
             changes: Vec::new(),
             peer_link: None,
+            plain_tag,
         })
     }
 
     /// Puts in what was asked for. A program that only might be followed by others is loaded without, if need be.
-    fn fit_hooks(&mut self, name: &str, targets: &[String]) -> Result<Fitted> {
-        if !self.hooks.any() {
-            return Ok(Fitted::default());
+    /// Besides, the program's tag before.
+    fn fit_hooks(&mut self, name: &str, targets: &[String]) -> Result<(Fitted, Option<String>)> {
+        if !self.hooks.any() && !self.compared {
+            return Ok((Fitted::default(), None));
+        }
+        if self.offload && !self.hooks.any() {
+            return Ok((Fitted::default(), None));
         }
         if self.offload {
             return Err(Error::usage(
@@ -354,6 +391,11 @@ impl Source {
             .object
             .prepare()
             .map_err(|e| explain::cannot_load(&self.label, name, &e))?;
+        // With hooks it cannot be asked of the kernel later.
+        let tag = prepared.tag(name);
+        if !self.hooks.any() {
+            return Ok((Fitted::default(), tag));
+        }
         let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
         let fitted = tappable::fit(&mut prepared, name, &targets, &self.hooks);
         if !self.hooks.tappable
@@ -361,10 +403,10 @@ impl Source {
             && let Some(seat) = &mut self.seat
         {
             seat.close();
-            return Ok(Fitted::default());
+            return Ok((Fitted::default(), tag));
         }
         match fitted {
-            Ok(fitted) => Ok(fitted),
+            Ok(fitted) => Ok((fitted, tag)),
             Err(Problem::Unfit(which, failure)) => {
                 Err(explain::cannot_fit(&self.label, &which, &failure))
             }
@@ -401,6 +443,7 @@ pub struct Program {
     changes: Vec<Change>,
     /// Keeps a program on the other end of a veth.
     peer_link: Option<OwnedFd>,
+    plain_tag: Option<String>,
 }
 
 impl Program {
@@ -411,6 +454,11 @@ impl Program {
 
     pub fn id(&self) -> u32 {
         self.id
+    }
+
+    /// The tag that it has without hooks, where that was asked for and can be told.
+    pub(crate) fn plain_tag(&self) -> Option<&str> {
+        self.plain_tag.as_deref()
     }
 
     /// One of the file's maps, by its name in the source, or one of those that came with its hooks.
@@ -480,6 +528,7 @@ impl Program {
             source: self.source.clone(),
             pins: self.pins.keep(),
             changes: self.changes.clone(),
+            plain_tag: self.plain_tag.clone(),
             seat: self.seat,
         }
     }

@@ -16,6 +16,7 @@ use crate::dispatcher::build::{self, Before, Part, build, parts_of};
 use crate::dispatcher::config::Slot;
 use crate::dispatcher::{Dispatcher, pins};
 use crate::explain;
+use crate::keep::{Inherited, Succession};
 use crate::leftovers::{clear_away_at, sweep, sweep_everywhere};
 use crate::load::{Program, Source};
 use crate::site::Site;
@@ -54,6 +55,7 @@ pub(crate) fn put_filled(
         }
         return put_alone(site, source, wish, fill);
     }
+    let succession = Succession::plan(site, wish, &mut source)?;
     let config = source.run_config()?;
     let new = Part::New {
         name: source.name()?,
@@ -67,21 +69,31 @@ pub(crate) fn put_filled(
         },
         source: Box::new(source),
     };
-    join(site, new, wish, fill)
+    join(site, new, wish, succession, fill)
 }
 
 /// As [`put_filled`], on the interface by itself, or where its seat in a chain of jumps is.
 pub(crate) fn put_alone(
     site: &Site,
-    source: Source,
+    mut source: Source,
     wish: &Wish,
     fill: impl FnOnce(&mut Program) -> Result<()>,
 ) -> Result<Put> {
+    let succession = Succession::plan(site, wish, &mut source)?;
     let mut program = source.load(site)?;
+    let inherited = settle(succession, &program)?;
     fill(&mut program)?;
     let notices = program.notices().to_vec();
     let standing = attach::attach(site, program, wish)?;
-    Ok(Put { standing, notices })
+    Ok(Put {
+        standing,
+        notices,
+        inherited,
+    })
+}
+
+fn settle(succession: Option<Succession>, program: &Program) -> Result<Option<Inherited>> {
+    succession.map_or(Ok(None), |one| one.settle(program))
 }
 
 /// As [`put_filled`], in the place of one of the same kind that trawl put there before. That one goes when the new one
@@ -101,6 +113,7 @@ pub fn put_instead(
     let wish = Wish {
         mode: wish.mode.or(old.mode()),
         replace: wish.replace || is_alone,
+        maps: wish.maps,
     };
     let priority = priority.or(old.seat().map(|seat| seat.priority));
     let put = match priority {
@@ -119,12 +132,15 @@ pub struct Put {
     pub standing: Standing,
     /// What the person should know.
     pub notices: Vec<String>,
+    /// What became of the maps of the program whose place it took, if they were to be kept.
+    pub inherited: Option<Inherited>,
 }
 
 fn join(
     site: &Site,
     new: Part,
     wish: &Wish,
+    succession: Option<Succession>,
     fill: impl FnOnce(&mut Program) -> Result<()>,
 ) -> Result<Put> {
     let site_lock = site.lock()?;
@@ -174,6 +190,7 @@ fn join(
             "nothing new is in it",
         ));
     };
+    let inherited = settle(succession, program)?;
     fill(program)?;
     let (name, id) = (program.name().to_owned(), program.id());
     let notices = program.notices().to_vec();
@@ -198,7 +215,11 @@ fn join(
         mode,
         program_id: id,
     });
-    Ok(Put { standing, notices })
+    Ok(Put {
+        standing,
+        notices,
+        inherited,
+    })
 }
 
 /// A dispatcher on an interface.

@@ -21,6 +21,9 @@ pub struct Record {
     /// Features of interfaces that were switched for it.
     #[serde(default)]
     pub changes: Vec<Change>,
+    /// The kernel's tag of the program without the hooks that were put into it; `None` where it has none.
+    #[serde(default)]
+    pub plain_tag: Option<String>,
     /// Its place among programs that jump to one another.
     #[serde(default)]
     pub seat: Option<Seat>,

@@ -26,6 +26,8 @@ const PROGRAM: &str = "program";
 const LINK: &str = "link";
 /// Of a program on the other end of a veth, without which this one would send in vain.
 const PEER_LINK: &str = "peer_link";
+/// The program with hooks that a capture has put in its place for as long as it looks.
+pub(crate) const STAND_IN: &str = "stand_in";
 const RECORD: &str = "record";
 const MAPS: &str = "maps";
 
@@ -76,6 +78,11 @@ impl Standing {
         &self.record.source
     }
 
+    /// The tag that it had before hooks were put in.
+    pub(crate) fn plain_tag(&self) -> Option<&str> {
+        self.record.plain_tag.as_deref()
+    }
+
     pub fn mode(&self) -> Option<XdpMode> {
         self.attachment.map(|found| found.mode)
     }
@@ -98,7 +105,12 @@ impl Standing {
     pub(crate) fn link(&self) -> Option<BorrowedFd<'_>> {
         let link = self.pinned_link()?;
         let about = info::link(link).ok()?;
-        (about.ifindex != 0 && about.program == self.id).then_some(link)
+        let is_its = |id: u32| id == self.id || self.stand_in() == Some(id);
+        (about.ifindex != 0 && is_its(about.program)).then_some(link)
+    }
+
+    fn stand_in(&self) -> Option<u32> {
+        stand_in_of(&self.directory)
     }
 
     /// A descriptor of the program.
@@ -160,7 +172,8 @@ impl Standing {
         if let Some(link) = &self.link {
             link::detach(link.as_fd()).map_err(|e| Error::os(what(), e))?;
         } else if let Some(attachment) = self.attachment {
-            let program = self.program()?;
+            let program =
+                program::open_by_id(attachment.program_id).map_err(|e| Error::os(what(), e))?;
             Netlink::open(site.namespace())?
                 .set_xdp(
                     site.index(),
@@ -194,7 +207,7 @@ impl Standing {
         }
         let _ = fs::remove_dir(self.directory.join(MAPS));
         self.drop_peer_link();
-        for name in [LINK, RECORD, PROGRAM] {
+        for name in [STAND_IN, LINK, RECORD, PROGRAM] {
             let _ = fs::remove_file(self.directory.join(name));
         }
         let _ = fs::remove_dir(&self.directory);
@@ -432,12 +445,21 @@ pub(crate) fn read_all(directory: &Path, attached: &[XdpAttachment]) -> Vec<Stan
         .collect()
 }
 
+fn stand_in_of(directory: &Path) -> Option<u32> {
+    let program = bpffs::open_program(&directory.join(STAND_IN)).ok()?;
+    info::program(program.as_fd()).map(|about| about.id).ok()
+}
+
 fn read_one(directory: PathBuf, attached: &[XdpAttachment]) -> Option<Standing> {
     let id: u32 = directory.file_name()?.to_str()?.parse().ok()?;
     let link = bpffs::open_link(&directory.join(LINK)).ok();
+    let stand_in = stand_in_of(&directory);
     Some(Standing {
         id,
-        attachment: attached.iter().copied().find(|one| one.program_id == id),
+        attachment: attached
+            .iter()
+            .copied()
+            .find(|one| one.program_id == id || Some(one.program_id) == stand_in),
         record: Record::read(&directory.join(RECORD)).unwrap_or_default(),
         link,
         directory,

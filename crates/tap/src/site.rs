@@ -51,7 +51,10 @@ impl Site {
     pub(crate) fn with_hooks(&self, program: u32) -> String {
         match trawl_program::Site::named(self.namespace.clone(), &self.interface.name) {
             Ok(site) => again::with_hooks(&site, program),
-            Err(_) => format!("trawl xdp load {} FILE.o --replace --tappable", self.label),
+            Err(_) => format!(
+                "trawl xdp load {} FILE.o --replace --keep-maps --tappable",
+                self.label
+            ),
         }
     }
 

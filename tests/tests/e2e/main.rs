@@ -12,6 +12,7 @@ mod gen_frames;
 mod gen_runs;
 mod gen_together;
 mod guard;
+mod keep_maps;
 mod length;
 mod machine;
 mod merge;

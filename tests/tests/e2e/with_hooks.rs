@@ -52,15 +52,15 @@ fn each_kind_of_program_has_a_command_of_its_own() {
         ),
         (
             format!("xdp load {place} drop"),
-            format!("trawl xdp load {place} drop --replace --tappable"),
+            format!("trawl xdp load {place} drop --replace --keep-maps --tappable"),
         ),
         (
             format!("xdp load {place} pass --mode skb"),
-            format!("trawl xdp load {place} pass --replace --tappable --mode skb"),
+            format!("trawl xdp load {place} pass --replace --keep-maps --tappable --mode skb"),
         ),
         (
             format!("xdp load {place} {with_prog}"),
-            format!("trawl xdp load {place} {with_prog} --replace --tappable"),
+            format!("trawl xdp load {place} {with_prog} --replace --keep-maps --tappable"),
         ),
     ] {
         succeeds(&load.split(' ').collect::<Vec<_>>());
@@ -78,7 +78,7 @@ fn each_kind_of_program_has_a_command_of_its_own() {
     // One of somebody else's, whose file only the person knows.
     let _by_others = Attached::native("chosen", "chosen", &lab.pair.b);
     let told = advice(&["-i", &place, "--tap", "hook"]);
-    let expected = format!("trawl xdp load {place} FILE.o --replace --tappable");
+    let expected = format!("trawl xdp load {place} FILE.o --replace --keep-maps --tappable");
     assert_eq!(told, expected);
     follow(&lab, &told.replace("FILE.o", &chosen));
 }
@@ -93,7 +93,7 @@ fn the_first_of_a_chain_is_loaded_once_more() {
     succeeds(&["xdp", "load", &place, "pass", "--prio", "90"]);
     let told = advice(&["-i", &place, "--tap", "hook"]);
     assert!(
-        told.starts_with(&format!("trawl xdp unload {place} ")),
+        told.contains(&format!("&& trawl xdp unload {place} ")),
         "{told}"
     );
     // Behind a dispatcher there are no programs with hooks; there, captures need none.

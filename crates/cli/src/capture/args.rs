@@ -43,6 +43,10 @@ pub struct Args {
     /// The pinned program array that the XDP program jumps through (found by itself where it can be)
     #[arg(long, value_name = "PATH")]
     hook: Option<PathBuf>,
+    /// For the time of the capture, put hooks into the XDP program that runs, which was loaded from this file: the same
+    /// program with the same maps; the program without hooks is put back at the end
+    #[arg(long, value_name = "FILE.o", conflicts_with = "hook")]
+    pub(super) tappable: Option<PathBuf>,
     /// Write the packets to this file, or to standard output with '-'
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     pub(super) write: Option<PathBuf>,
@@ -247,6 +251,7 @@ impl Args {
             .transpose();
         Ok(Options {
             tap: match self.tap {
+                TapName::Auto if self.tappable.is_some() => Choice::Hook,
                 TapName::Auto => Choice::Auto,
                 TapName::Xdp => Choice::Xdp,
                 TapName::Hook => Choice::Hook,

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use serde_json::json;
+use serde::Serialize;
 use trawl_guard::state as guard;
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::{Error, Result};
-use trawl_program::attach::Wish;
+use trawl_program::attach::{OldMaps, Wish};
 use trawl_program::bundled::{Bundled, Extras, Touch};
+use trawl_program::keep::Inherited;
 use trawl_program::load::Source;
 use trawl_program::place::{self, Put};
 use trawl_program::{Site, Standing};
@@ -39,6 +40,13 @@ pub struct Args {
     /// Take the place of all that is on the interface, a whole chain included
     #[arg(long)]
     replace: bool,
+    /// Give the program the maps of the one that runs, by name, type and size: the one that --replace replaces, or else
+    /// the one of the same name
+    #[arg(long)]
+    keep_maps: bool,
+    /// With --replace: also if the contents of the replaced program's maps are lost
+    #[arg(long, conflicts_with = "keep_maps")]
+    yes: bool,
     /// Pin the program's maps in this directory, or use those that are pinned there
     #[arg(long, value_name = "DIR")]
     pin_maps: Option<PathBuf>,
@@ -72,14 +80,26 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.tappable {
         source.make_tappable();
     }
-    let wish = Wish {
-        mode,
-        replace: args.replace,
-    };
-    let Put { standing, notices } = guard::around(std::slice::from_ref(&site), || {
-        place::put(&site, source, &wish, args.prio)
+    let Put {
+        standing,
+        notices,
+        inherited,
+    } = guard::around(std::slice::from_ref(&site), || {
+        place::put(&site, source, &wish(args), args.prio)
     })?;
-    tell(args, &site, &standing, &notices)
+    tell(args, &site, &standing, &notices, inherited.as_ref())
+}
+
+fn wish(args: &Args) -> Wish {
+    Wish {
+        mode: args.mode.map(XdpMode::from),
+        replace: args.replace,
+        maps: match (args.keep_maps, args.yes) {
+            (true, _) => OldMaps::Keep,
+            (false, false) => OldMaps::Ask,
+            (false, true) => OldMaps::Drop,
+        },
+    }
 }
 
 fn load_bundled(args: &Args, site: &Site, bundled: &Bundled, touch: Touch) -> Result<ExitCode> {
@@ -94,34 +114,65 @@ fn load_bundled(args: &Args, site: &Site, bundled: &Bundled, touch: Touch) -> Re
             ));
         }
     }
-    let wish = Wish {
-        mode: args.mode.map(XdpMode::from),
-        replace: args.replace,
-    };
     let extras = Extras {
         touch,
         tappable: args.tappable,
         priority: args.prio,
     };
+    let wish = wish(args);
     let loaded = guard::around(std::slice::from_ref(site), || {
         bundled.load(extras, site, &wish)
     })?;
-    tell(args, site, &loaded.standing, &loaded.told)
+    tell(
+        args,
+        site,
+        &loaded.standing,
+        &loaded.told,
+        loaded.inherited.as_ref(),
+    )
 }
 
-fn tell(args: &Args, site: &Site, standing: &Standing, notices: &[String]) -> Result<ExitCode> {
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    interface: &'a str,
+    id: u32,
+    name: &'a str,
+    mode: &'a str,
+    source: &'a str,
+    notices: &'a [String],
+    /// `null` without `--keep-maps`, or where no program ran.
+    maps: Option<&'a Inherited>,
+}
+
+fn tell(
+    args: &Args,
+    site: &Site,
+    standing: &Standing,
+    notices: &[String],
+    inherited: Option<&Inherited>,
+) -> Result<ExitCode> {
     let mode = standing.mode().map_or("", XdpMode::name);
     if args.json {
-        let done = json!({
-            "interface": site.label(),
-            "id": standing.id(),
-            "name": standing.name(),
-            "mode": mode,
-            "source": standing.source(),
-            "notices": notices,
-        });
-        write_out(&format!("{done:#}\n"))?;
+        let report = Report {
+            interface: site.label(),
+            id: standing.id(),
+            name: standing.name(),
+            mode,
+            source: standing.source(),
+            notices,
+            maps: inherited,
+        };
+        let text = serde_json::to_string_pretty(&report)
+            .map_err(|e| Error::failed("cannot write JSON", e))?;
+        write_out(&format!("{text}\n"))?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(inherited) = inherited {
+        let file = args.file.display().to_string();
+        for line in about_maps(&file, inherited) {
+            terminal::say(&line);
+        }
     }
     notices.iter().for_each(|text| terminal::say(text));
     write_out(&format!(
@@ -131,4 +182,25 @@ fn tell(args: &Args, site: &Site, standing: &Standing, notices: &[String]) -> Re
         standing.id()
     ))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What became of the maps, for people.
+pub(crate) fn about_maps(file: &str, inherited: &Inherited) -> Vec<String> {
+    let old = format!("{} (id {})", inherited.from_name, inherited.from_id);
+    let mut lines = Vec::new();
+    lines.push(match inherited.same_program {
+        Some(true) => format!("{file} is the program that ran: {old} has the same tag"),
+        Some(false) => format!("{file} is not the program that ran: {old} has another tag"),
+        None => format!("{old} has hooks in it: its tag does not tell whether {file} is the same"),
+    });
+    for (maps, what) in [
+        (&inherited.kept, "maps kept"),
+        (&inherited.new, "maps that nothing fits, new"),
+        (&inherited.without_match, "maps without a match, not kept"),
+    ] {
+        if !maps.is_empty() {
+            lines.push(format!("{what}: {}", maps.join(", ")));
+        }
+    }
+    lines
 }

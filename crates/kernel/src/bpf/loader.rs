@@ -63,10 +63,15 @@ impl ProgramEntry {
 pub struct MapEntry {
     pub name: String,
     pub kind: u32,
+    pub key_size: u32,
+    pub value_size: u32,
     pub max_entries: u32,
     /// Holds the program's variables and constants.
     pub is_data: bool,
 }
+
+/// A variable in a section of an object: its name, its offset and its size.
+pub type Variable = (String, u64, usize);
 
 /// An object file before it is loaded.
 #[derive(Debug)]
@@ -155,6 +160,8 @@ impl ObjectFile {
         let entry = |one: libbpf_rs::OpenMap<'_>| MapEntry {
             name: one.name().to_string_lossy().into_owned(),
             kind: one.map_type() as u32,
+            key_size: one.key_size(),
+            value_size: one.value_size(),
             max_entries: one.max_entries(),
             is_data: one.initial_value().is_some(),
         };
@@ -351,6 +358,38 @@ impl ObjectFile {
         numbers.iter().filter_map(number).collect()
     }
 
+    /// The variables of a section, by the file's type information; `None` where it has none of the section.
+    pub fn variables(&self, section: &str) -> Option<Vec<Variable>> {
+        // SAFETY: the object is alive for as long as the reference is used.
+        let object = unsafe { self.open.as_libbpf_object().as_ref() };
+        variables_in(&Btf::from_bpf_object(object).ok()??, section)
+    }
+
+    /// Whether the source says what is in a map from the beginning (`.values = …`): libbpf fills it when it is loaded.
+    pub fn is_filled_by_source(&self, map: &str) -> bool {
+        const MAPS: &str = ".maps";
+        // SAFETY: the object is alive for as long as the reference is used.
+        let object = unsafe { self.open.as_libbpf_object().as_ref() };
+        let Ok(Some(types)) = Btf::from_bpf_object(object) else {
+            return false;
+        };
+        let sections: Vec<DataSec<'_>> = types.type_by_kind().collect();
+        let mut places = sections
+            .iter()
+            .filter(|one| one.name().is_some_and(|name| name == MAPS))
+            .flat_map(|one| one.iter());
+        places.any(|place| {
+            let variable: Option<Var<'_>> = types.type_by_id(place.ty);
+            variable
+                .filter(|found| found.name().is_some_and(|name| name == map))
+                .and_then(|found| Struct::try_from(found.referenced_type()).ok())
+                .is_some_and(|definition| {
+                    let mut members = definition.iter();
+                    members.any(|member| member.name.is_some_and(|name| name == "values"))
+                })
+        })
+    }
+
     /// Section, offset and size, by the file's type information.
     fn find_variable(&self, name: &str) -> Option<(String, usize, usize)> {
         // SAFETY: the object is alive for as long as the reference is used.
@@ -409,6 +448,23 @@ impl ObjectFile {
             }
         }
     }
+}
+
+/// The variables of a section of a program that the kernel runs; `None` where it has no types of it.
+pub fn variables_of(program: u32, section: &str) -> Option<Vec<Variable>> {
+    variables_in(&Btf::from_prog_id(program).ok()?, section)
+}
+
+fn variables_in(types: &Btf<'_>, section: &str) -> Option<Vec<Variable>> {
+    let mut sections = types.type_by_kind();
+    let found =
+        sections.find(|one: &DataSec<'_>| one.name().is_some_and(|name| name == section))?;
+    let places = found.iter().filter_map(|place| {
+        let variable: Var<'_> = types.type_by_id(place.ty)?;
+        let name = variable.name()?.to_string_lossy().into_owned();
+        Some((name, u64::from(place.offset), place.size))
+    });
+    Some(places.collect())
 }
 
 fn without_attach_type(program: &OpenProgramMut<'_>) -> io::Result<()> {

@@ -8,6 +8,28 @@ use crate::{Error, Result};
 
 pub const PROG_ARRAY: u32 = libbpf_sys::BPF_MAP_TYPE_PROG_ARRAY;
 
+/// Whether every key of such a map has a value from the beginning, which is zero then.
+pub fn is_array(kind: u32) -> bool {
+    matches!(
+        kind,
+        libbpf_sys::BPF_MAP_TYPE_ARRAY | libbpf_sys::BPF_MAP_TYPE_PERCPU_ARRAY
+    )
+}
+
+/// Whether the keys of such a map can be listed.
+pub fn has_keys(kind: u32) -> bool {
+    !matches!(
+        kind,
+        libbpf_sys::BPF_MAP_TYPE_RINGBUF
+            | libbpf_sys::BPF_MAP_TYPE_USER_RINGBUF
+            | libbpf_sys::BPF_MAP_TYPE_PERF_EVENT_ARRAY
+            | libbpf_sys::BPF_MAP_TYPE_QUEUE
+            | libbpf_sys::BPF_MAP_TYPE_STACK
+            | libbpf_sys::BPF_MAP_TYPE_BLOOM_FILTER
+            | libbpf_sys::BPF_MAP_TYPE_ARENA
+    )
+}
+
 fn create(name: &str, kind: u32, value_size: u32, entries: u32, flags: u32) -> io::Result<OwnedFd> {
     let mut opts = opts!(libbpf_sys::bpf_map_create_opts);
     opts.map_flags = flags;

@@ -106,6 +106,14 @@ impl Prepared<'_> {
         self.open.maps().any(|map| map.name() == name)
     }
 
+    /// The kernel's tag of the program as it stands; `None` where only libbpf can load it.
+    pub fn tag(&self, name: &str) -> Option<String> {
+        use std::os::fd::AsFd;
+        // A tag is made of the instructions alone, whatever the licence.
+        let loaded = self.twin_of(name).ok()?.try_load(GPL, None).ok()?;
+        Some(super::info::program(loaded.as_fd()).ok()?.tag)
+    }
+
     /// How deep the stack of each of the program's functions is, the main one first: what the verifier found. `None`
     /// where it does not say; an error where it refuses the program.
     pub fn stack_depths(&self, name: &str) -> Result<Option<Vec<u32>>, LoadFailure> {

@@ -138,6 +138,24 @@ impl Table {
         }
     }
 
+    /// Whether there is any entry; arrays have all of theirs.
+    pub fn has_entries(&self) -> io::Result<bool> {
+        let mut first = vec![0u8; self.about.key_size as usize];
+        // SAFETY: without a key the kernel gives the first one, for which there is room.
+        let result = unsafe {
+            libbpf_sys::bpf_map_get_next_key(
+                self.fd.as_raw_fd(),
+                std::ptr::null(),
+                first.as_mut_ptr().cast(),
+            )
+        };
+        match check(result) {
+            Ok(_) => Ok(true),
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
     fn check_key(&self, key: &[u8]) -> io::Result<()> {
         match key.len() == self.about.key_size as usize {
             true => Ok(()),

@@ -1,0 +1,49 @@
+//! `trawl capture --tappable FILE.o`: hooks in the XDP programs that run, for the time of a capture.
+
+use std::path::Path;
+
+use trawl_kernel::Result;
+use trawl_program::Site;
+use trawl_program::loan::Loan;
+use trawl_tap::session::Observer;
+
+use super::Args;
+
+/// Puts hooks into the program on each interface. What was put in goes again if one of them has to do without.
+pub(super) fn take(args: &Args, file: &Path, observer: &mut dyn Observer) -> Result<Vec<Loan>> {
+    let mut loans = Vec::new();
+    for text in &args.interfaces {
+        let site = Site::find(text, args.netns.as_deref())?;
+        match Loan::take(&site, file)? {
+            Some(loan) => {
+                let inherited = loan.inherited();
+                observer.notice(&format!(
+                    "{}: {} is the program that runs ({}, id {}); with hooks and the same maps it is in its place until \
+                     the capture ends",
+                    site.label(),
+                    file.display(),
+                    inherited.from_name,
+                    inherited.from_id
+                ));
+                loans.push(loan);
+            }
+            None => observer.notice(&format!(
+                "{}: the program that runs has hooks already; it stays as it is",
+                site.label()
+            )),
+        }
+    }
+    Ok(loans)
+}
+
+/// Puts the programs without hooks back.
+pub(super) fn give_back(loans: Vec<Loan>, observer: &mut dyn Observer) {
+    for loan in loans {
+        let label = loan.label().to_owned();
+        if !loan.give_back() {
+            observer.notice(&format!(
+                "{label}: the program with hooks was replaced or removed meanwhile, so the one before was not put back"
+            ));
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! A program with hooks in the place of the one that runs, for the time of a capture: swapped in without a gap, with the
+//! same maps, and swapped back at the end, by the warden if trawl is killed.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+
+use trawl_kernel::bpf::{functions, info, link, map, program};
+use trawl_kernel::netlink::{Refusal, XdpAttachment, XdpExpected, XdpMode};
+use trawl_kernel::warden::{Task, Undo, Warden, hold};
+use trawl_kernel::{Error, Result, bpffs};
+
+use crate::attach::{OldMaps, Wish, links_of, open_netlink};
+use crate::chain;
+use crate::dispatcher::Dispatcher;
+use crate::keep::{Inherited, Succession};
+use crate::load::Source;
+use crate::site::Site;
+use crate::standing::{STAND_IN, Standing};
+use crate::tappable::HOOK;
+
+/// The program with hooks is on the interface until this ends.
+#[derive(Debug)]
+pub struct Loan {
+    swap: Option<Swap>,
+    inherited: Inherited,
+    label: String,
+    warden: Warden,
+}
+
+/// What it takes to put the old program back.
+#[derive(Debug)]
+struct Swap {
+    site: Site,
+    mode: XdpMode,
+    /// What attaches it, unless that is netlink.
+    link: Option<OwnedFd>,
+    old: OwnedFd,
+    new: OwnedFd,
+    /// The kernel empties an array of programs that nobody holds: they are held until the old program is back.
+    maps: Vec<OwnedFd>,
+    /// Where the program is pinned that stands in for one that trawl loaded.
+    pin: Option<PathBuf>,
+}
+
+impl Loan {
+    /// Loads the object once more, with hooks, and puts it in the place of the program that runs. `None` where that has
+    /// hooks already. Refused where the object is not that program, or where a map of it fits nothing.
+    pub fn take(site: &Site, file: &Path) -> Result<Option<Self>> {
+        let what = || format!("cannot put hooks into the program on {}", site.label());
+        let lock = site.lock()?;
+        let present = match site.link()?.xdp.as_slice() {
+            [] => {
+                return Err(Error::failed(what(), "no XDP program is on it")
+                    .mend("leave out --tappable to capture what arrives"));
+            }
+            [only] => *only,
+            several => {
+                let why = format!("{} programs are on it, in several modes", several.len());
+                return Err(Error::failed(what(), why));
+            }
+        };
+        let id = present.program_id;
+        if Dispatcher::read(id).is_some() || !chain::behind(id).is_empty() {
+            return Err(Error::failed(what(), "a chain of several programs is on it").mend(
+                "load the program with hooks: trawl xdp load IF FILE.o --keep-maps --tappable --prio N, then unload the \
+                 one without",
+            ));
+        }
+        let old = program::open_by_id(id).map_err(|e| Error::os(what(), e))?;
+        if has_hooks(&old).map_err(|e| Error::os(what(), e))? {
+            return Ok(None);
+        }
+        let mut source = Source::read(file)?;
+        let name = functions::name_of(old.as_fd()).unwrap_or_default();
+        if source.programs().iter().any(|one| one.name == name) {
+            source.choose(Some(&name))?;
+        }
+        source.make_tappable();
+        let wish = Wish {
+            mode: Some(present.mode),
+            replace: true,
+            maps: OldMaps::Keep,
+        };
+        let succession = Succession::plan(site, &wish, &mut source)?;
+        let program = source.load(site)?;
+        let inherited = match succession {
+            Some(succession) => succession.settle(&program)?.unwrap_or_default(),
+            None => Inherited::default(),
+        };
+        check(site, file, &inherited)?;
+        let own_maps = program.own_maps();
+        let new = hold(program.as_fd())?;
+        let standing = Standing::all(site)?.into_iter().find(|one| one.id() == id);
+        let swap = || -> Result<Swap> {
+            Ok(Swap {
+                site: site.clone(),
+                mode: present.mode,
+                link: link_of(site, present, standing.as_ref())?,
+                old: hold(old.as_fd())?,
+                new: hold(new.as_fd())?,
+                maps: own_maps
+                    .iter()
+                    .map(|(_, fd)| hold(*fd))
+                    .collect::<Result<_>>()?,
+                pin: standing
+                    .as_ref()
+                    .map(|_| lock.path().join(id.to_string()).join(STAND_IN)),
+            })
+        };
+        let mut warden = Warden::default();
+        warden.watch([Task::Other(Box::new(swap()?))])?;
+        let swap = swap()?;
+        if let Some(pin) = &swap.pin {
+            let _ = std::fs::remove_file(pin);
+            bpffs::pin(new.as_fd(), pin)?;
+        }
+        let loan = Self {
+            swap: Some(swap),
+            inherited,
+            label: site.label().to_owned(),
+            warden,
+        };
+        if let Some(swap) = &loan.swap {
+            let exchanged = swap.exchange(&swap.old, &swap.new);
+            exchanged.map_err(|refusal| refusal.about(what()))?;
+        }
+        Ok(Some(loan))
+    }
+
+    pub fn inherited(&self) -> &Inherited {
+        &self.inherited
+    }
+
+    /// As `-i` takes it.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// Puts the old program back. False where another command has taken the program with hooks off, or replaced it.
+    pub fn give_back(mut self) -> bool {
+        self.end()
+    }
+
+    fn end(&mut self) -> bool {
+        let is_back = match self.swap.take() {
+            Some(swap) => swap.put_back(),
+            None => true,
+        };
+        self.warden = Warden::default();
+        is_back
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Swap {
+    fn exchange(&self, from: &OwnedFd, to: &OwnedFd) -> Result<(), Refusal> {
+        if let Some(link) = &self.link {
+            link::replace_program(link.as_fd(), to.as_fd(), from.as_fd())?;
+            return Ok(());
+        }
+        let expected = XdpExpected::Program(from.as_fd());
+        open_netlink(&self.site)?.set_xdp(self.site.index(), Some(to.as_fd()), self.mode, expected)
+    }
+
+    /// The kernel exchanges it only for the program with hooks.
+    fn put_back(&self) -> bool {
+        let is_back = self.exchange(&self.new, &self.old).is_ok();
+        if let Some(pin) = &self.pin {
+            let _ = std::fs::remove_file(pin);
+        }
+        is_back
+    }
+}
+
+impl Undo for Swap {
+    fn undo(&self) {
+        self.put_back();
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        let namespace = self.site.namespace().map(AsFd::as_fd);
+        let link = self.link.as_ref().map(AsFd::as_fd);
+        let maps = self.maps.iter().map(AsFd::as_fd);
+        let all = [self.old.as_fd(), self.new.as_fd()].into_iter();
+        let all = all.chain(namespace).chain(link).chain(maps);
+        all.map(|fd| fd.as_raw_fd()).collect()
+    }
+}
+
+fn has_hooks(program: &OwnedFd) -> std::io::Result<bool> {
+    for id in info::program(program.as_fd())?.map_ids {
+        if map::info(map::open_by_id(id)?)?.name == HOOK {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn link_of(
+    site: &Site,
+    present: XdpAttachment,
+    standing: Option<&Standing>,
+) -> Result<Option<OwnedFd>> {
+    if let Some(link) = standing.and_then(Standing::link) {
+        return hold(link).map(Some);
+    }
+    let mut links = links_of(site, present);
+    match links.len() {
+        0 => Ok(None),
+        1 => Ok(links.pop()),
+        several => Err(Error::failed(
+            format!("cannot put hooks into the program on {}", site.label()),
+            format!(
+                "{several} links attach it to interfaces with this number, in several namespaces"
+            ),
+        )),
+    }
+}
+
+/// A capture changes nothing of what a program does.
+fn check(site: &Site, file: &Path, inherited: &Inherited) -> Result<()> {
+    let what = || {
+        format!(
+            "cannot put hooks into {} (id {}) on {}",
+            inherited.from_name,
+            inherited.from_id,
+            site.label()
+        )
+    };
+    let replace = || {
+        format!(
+            "name the file that it was loaded from; trawl xdp load {} {} --replace --keep-maps --tappable replaces it",
+            site.label(),
+            file.display()
+        )
+    };
+    if inherited.same_program != Some(true) {
+        let why = match inherited.same_program {
+            Some(_) => format!("{} is another program: the tags differ", file.display()),
+            None => format!(
+                "the tag does not tell whether {} is the program that runs",
+                file.display()
+            ),
+        };
+        return Err(Error::failed(what(), why).mend(replace()));
+    }
+    if !inherited.without_match.is_empty() {
+        let lost = inherited.without_match.join(", ");
+        let why = format!(
+            "no map of {} fits these of its maps: {lost}",
+            file.display()
+        );
+        return Err(Error::failed(what(), why).mend(replace()));
+    }
+    Ok(())
+}
