@@ -6,6 +6,8 @@ mod netmask;
 mod operands;
 mod split;
 
+pub(crate) use split::LONG;
+
 use std::net::Ipv4Addr;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -76,6 +78,10 @@ pub fn compile(expression: &str, options: &Options) -> Result<Classic, FilterErr
             Err(refused) => Err(refused_piece(refused, options)),
         };
     }
+    let options = &Options {
+        optimise: options.optimise && operands::operators(&text) < LONG,
+        ..*options
+    };
     match run_libpcap(&text, options) {
         Ok(instructions) => Classic::from_compiler(instructions),
         Err(message) => {
@@ -88,7 +94,26 @@ pub fn compile(expression: &str, options: &Options) -> Result<Classic, FilterErr
     }
 }
 
+/// Whether libpcap takes an expression that is not taken apart.
+pub(crate) fn compiles_whole(expression: &str) -> bool {
+    let options = Options {
+        optimise: false,
+        ..Options::default()
+    };
+    run_libpcap(expression, &options).is_ok()
+}
+
+/// Finding a place asks libpcap some hundred times, each of which takes time with the expression's length.
+const LONGEST_WITH_PLACE: usize = 8 << 10;
+
 fn place(expression: &str, message: &str, options: &Options) -> Option<Range<usize>> {
+    if expression.len() > LONGEST_WITH_PLACE {
+        return None;
+    }
+    let options = &Options {
+        optimise: false,
+        ..*options
+    };
     locate::locate(expression, message, |text| {
         match run_libpcap(text, options) {
             Ok(_) => true,
@@ -176,6 +201,8 @@ mod tests {
         for (expression, message, place) in [
             ("ip &&& tcp", "syntax error", Some("&")),
             ("tcp port", "syntax error", Some("")),
+            // Issue 12 item 6: this had no end.
+            ("port 53]", "syntax error", Some("]")),
             ("host 1.2.3.4 zz", "syntax error", Some("zz")),
             ("tcp and and udp", "syntax error", Some("and")),
             ("(tcp or udp", "syntax error", Some("")),

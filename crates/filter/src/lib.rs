@@ -12,6 +12,7 @@
 pub mod classic;
 pub mod ebpf;
 pub mod error;
+pub mod exercise;
 pub mod expression;
 pub mod lower;
 

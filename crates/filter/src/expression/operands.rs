@@ -45,6 +45,14 @@ pub(super) fn parse(expression: &str, least_operators: usize) -> Option<Node> {
     (parser.at == words.len()).then_some(node)
 }
 
+/// How many operators an expression has, or nearly: in words as libpcap cuts them at most these.
+pub(super) fn operators(expression: &str) -> usize {
+    let words = expression.split(|c: char| !c.is_ascii_alphanumeric());
+    let spelled = words.filter(|word| ["and", "or"].contains(word)).count();
+    let signs = ["&&", "||"].map(|sign| expression.matches(sign).count());
+    spelled + signs.iter().sum::<usize>()
+}
+
 /// Words, brackets and operators; nothing if the expression has what cannot be cut.
 fn words(expression: &str) -> Option<Vec<(Word, Range<usize>)>> {
     let mut words = Vec::new();
@@ -63,10 +71,12 @@ fn words(expression: &str) -> Option<Vec<(Word, Range<usize>)>> {
             b'|' if bytes.get(at + 1) == Some(&b'|') => Word::Or,
             b'!' if bytes.get(at + 1) != Some(&b'=') => Word::Not,
             // Arithmetic has brackets and signs of its own.
-            b'&' | b'|' | b'!' | b'<' | b'>' | b'=' | b'+' | b'*' | b'%' | b'^' | b'[' => {
+            b'&' | b'|' | b'!' | b'<' | b'>' | b'=' | b'+' | b'*' | b'%' | b'^' | b'[' | b']' => {
                 return None;
             }
             _ => {
+                // The first byte always belongs to the word, so each turn of this loop goes on.
+                at += 1;
                 while at < bytes.len()
                     && !bytes[at].is_ascii_whitespace()
                     && !b"()!<>=[]&|".contains(&bytes[at])
@@ -128,6 +138,9 @@ const QUALIFIERS: [&str; 27] = [
 /// Qualifiers with which a list of names or numbers can go on after `or` and `and`.
 const INHERITABLE: [&str; 6] = ["host", "net", "port", "portrange", "src", "dst"];
 
+/// Nesting that the stack of a thread carries.
+const DEEPEST: usize = 2048;
+
 struct Parser<'a> {
     expression: &'a str,
     words: &'a [(Word, Range<usize>)],
@@ -143,11 +156,22 @@ impl Parser<'_> {
     }
 
     fn chain(&mut self) -> Option<Node> {
-        let first = self.operand()?;
-        let mut rest = Vec::new();
+        // A group at the beginning goes on as a chain; one of the same operator only adds its operands. So what is
+        // nested in text alone is not nested here.
+        let (first, mut rest) = match self.operand()? {
+            Node::Chain(first, rest) => (*first, rest),
+            other => (other, Vec::new()),
+        };
         while let Some(word @ (Word::And | Word::Or)) = self.peek() {
             self.at += 1;
-            rest.push((word == Word::Or, self.operand()?));
+            let is_or = word == Word::Or;
+            match self.operand()? {
+                Node::Chain(one, others) if others.iter().all(|(or, _)| *or == is_or) => {
+                    rest.push((is_or, *one));
+                    rest.extend(others);
+                }
+                other => rest.push((is_or, other)),
+            }
         }
         Some(if rest.is_empty() {
             first
@@ -158,8 +182,8 @@ impl Parser<'_> {
 
     fn operand(&mut self) -> Option<Node> {
         match self.peek()? {
-            // Deeper nesting than people write is libpcap's to judge.
-            _ if self.depth > 64 => None,
+            // Deeper nesting is libpcap's to judge.
+            _ if self.depth > DEEPEST => None,
             Word::Not => {
                 self.at += 1;
                 self.depth += 1;
@@ -190,14 +214,16 @@ impl Parser<'_> {
         while self.peek() == Some(Word::Other) {
             self.at += 1;
         }
-        // `src or dst port 80` and `src and dst …` are one operand with a qualifier in the middle.
+        // `src or dst port 80` and `dst and src …` are one operand with a qualifier in the middle.
         let word = |at: usize| {
             let (kind, range) = self.words.get(at)?;
             (*kind == Word::Other).then(|| &self.expression[range.clone()])
         };
         if matches!(self.peek(), Some(Word::And | Word::Or))
-            && word(self.at - 1) == Some("src")
-            && word(self.at + 1) == Some("dst")
+            && matches!(
+                (word(self.at - 1), word(self.at + 1)),
+                (Some("src"), Some("dst")) | (Some("dst"), Some("src"))
+            )
         {
             self.at += 1;
             while self.peek() == Some(Word::Other) {

@@ -1,0 +1,136 @@
+//! Expressions made of any bytes: the body of the fuzz target `expression`, shared with the test that replays its seeds.
+
+use crate::expression::{self, Options};
+use crate::lower::{Target, lower};
+
+/// What expressions are made of. There are no names, which libpcap would ask the network for.
+const WORDS: [&str; 64] = [
+    "and",
+    "or",
+    "not",
+    "(",
+    ")",
+    "[",
+    "]",
+    "&&",
+    "||",
+    "!",
+    "&",
+    "|",
+    "=",
+    "!=",
+    "<",
+    ">",
+    "<=",
+    ">=",
+    "<<",
+    ">>",
+    "+",
+    "-",
+    "*",
+    "/",
+    "%",
+    "^",
+    ":",
+    ",",
+    "\\",
+    ".",
+    "host",
+    "net",
+    "mask",
+    "port",
+    "portrange",
+    "proto",
+    "protochain",
+    "gateway",
+    "broadcast",
+    "multicast",
+    "src",
+    "dst",
+    "ether",
+    "ip",
+    "ip6",
+    "arp",
+    "tcp",
+    "udp",
+    "icmp",
+    "vlan",
+    "mpls",
+    "geneve",
+    "pppoes",
+    "atalk",
+    "less",
+    "len",
+    "10.0.0.1",
+    "10.0.0.0/8",
+    "2001:db8::1",
+    "1:2:3:4:5:6",
+    "80",
+    "0x806",
+    "1-9",
+    "\u{e9}\0",
+];
+
+/// The text that some bytes stand for: the lower six bits pick a word, and the highest one says that a space follows.
+pub fn expression_of(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for byte in bytes {
+        text.push_str(WORDS[usize::from(byte & 0x3f)]);
+        if byte & 0x80 == 0 {
+            text.push(' ');
+        }
+    }
+    text
+}
+
+/// Compiles and lowers what the bytes stand for, alone and in an expression that is long enough to be taken apart.
+pub fn expression(bytes: &[u8]) {
+    let text = expression_of(&bytes[..bytes.len().min(64)]);
+    let alone = try_out(&text);
+    let long = format!("{}{text}", "ip proto 7 or ".repeat(expression::LONG));
+    let in_long = try_out(&long);
+    // A bare number after an operator inherits what stands before it, which alone it does not.
+    assert!(
+        !alone || in_long || !expression::compiles_whole(&long),
+        "`{text}` is taken alone but not after many others"
+    );
+}
+
+fn try_out(text: &str) -> bool {
+    let options = Options::default();
+    match expression::compile(text, &options) {
+        Ok(program) => {
+            let _ = lower(&program, &Target::xdp());
+            true
+        }
+        Err(error) => {
+            let _ = error.caret(text);
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn seeds_are_replayed() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/expression");
+        let mut seeds = 0;
+        for entry in std::fs::read_dir(root).unwrap() {
+            expression(&std::fs::read(entry.unwrap().path()).unwrap());
+            seeds += 1;
+        }
+        assert!(seeds >= 4, "{seeds} seeds");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn any_words_are_compiled_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..12)) {
+            expression(&bytes);
+        }
+    }
+}

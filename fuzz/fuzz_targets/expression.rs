@@ -1,0 +1,6 @@
+//! Filter expressions, valid and not.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| trawl_filter::exercise::expression(bytes));
