@@ -176,12 +176,16 @@ static __always_inline bool rewrite(struct xdp_md *context, const struct frame *
 {
 	int tags = !!frame->leaving.outer + !!frame->leaving.inner;
 	int shorter = ((int)frame->tags - tags) * TAG_SIZE;
+	int padding = frame->length - ETH_HLEN - (int)frame->tags * TAG_SIZE - frame->packet_length;
 	struct link_header *link;
 	struct ipv6hdr *ip6;
 	struct iphdr *ip;
 	__be16 *type;
 	void *end;
 
+	/* The kernel forwards the packet without the padding of the frame that brought it. */
+	if (padding && bpf_xdp_adjust_tail(context, -padding))
+		return false;
 	if (shorter && bpf_xdp_adjust_head(context, shorter))
 		return false;
 	link = (void *)(long)context->data;

@@ -91,7 +91,7 @@ impl Counts {
             .into_iter()
             .filter_map(Value::as_array)
             .flatten()
-            .find(|one| one["name"] == name)
+            .find(|one| one["text"] == name)
     }
 
     /// Those that went to another CPU and have not got there.
@@ -102,7 +102,7 @@ impl Counts {
     /// The names of the outcomes that there were any of.
     pub fn names(&self) -> Vec<String> {
         let outcomes = self.0["outcomes"].as_array().expect("a list");
-        let name = |one: &Value| one["name"].as_str().expect("a name").to_owned();
+        let name = |one: &Value| one["text"].as_str().expect("a text").to_owned();
         outcomes.iter().map(name).collect()
     }
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Subcommand, ValueEnum};
-use serde_json::{Value, json};
+use serde::Serialize;
 use trawl_guard::state as guard;
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::netns::Namespace;
@@ -12,9 +12,9 @@ use trawl_program::Site;
 use trawl_program::attach::Wish;
 use trawl_program::route::{self, Extras, Port};
 
-use crate::terminal;
 use crate::terminal::write_out;
 use crate::xdp::stats::{Counted, How};
+use crate::{json, terminal};
 
 /// Forwards packets between interfaces by the kernel's own routes, before the stack
 #[derive(Debug, clap::Args)]
@@ -141,14 +141,12 @@ fn load(args: &Load) -> Result<ExitCode> {
         route::load(&sites, &wish, extras)
     })?;
     if args.json {
-        let ports: Vec<Value> = loaded.ports.iter().map(to_json).collect();
-        let done = json!({
-            "ports": ports,
-            "vlans": loaded.vlans,
-            "notices": loaded.told,
-            "warnings": loaded.warnings,
-        });
-        write_out(&format!("{done:#}\n"))?;
+        json::print(&LoadDocument {
+            ports: loaded.ports.iter().map(PortDocument::new).collect(),
+            vlans: &loaded.vlans,
+            notices: &loaded.told,
+            warnings: &loaded.warnings,
+        })?;
         return Ok(ExitCode::SUCCESS);
     }
     let told = loaded.told.iter().chain(&loaded.warnings);
@@ -169,12 +167,36 @@ fn describe(port: &Port) -> String {
     format!("{} (id {}, {mode})", port.site.label(), port.standing.id())
 }
 
-fn to_json(port: &Port) -> Value {
-    json!({
-        "interface": port.site.label(),
-        "id": port.standing.id(),
-        "mode": port.standing.mode().map(XdpMode::name),
-    })
+/// What `route load --json` prints.
+#[derive(Debug, Serialize)]
+struct LoadDocument<'a> {
+    ports: Vec<PortDocument<'a>>,
+    vlans: &'a [String],
+    notices: &'a [String],
+    warnings: &'a [String],
+}
+
+#[derive(Debug, Serialize)]
+struct PortDocument<'a> {
+    interface: &'a str,
+    id: u32,
+    mode: Option<&'static str>,
+}
+
+impl<'a> PortDocument<'a> {
+    fn new(port: &'a Port) -> Self {
+        Self {
+            interface: port.site.label(),
+            id: port.standing.id(),
+            mode: port.standing.mode().map(XdpMode::name),
+        }
+    }
+}
+
+/// What `route unload --json` prints.
+#[derive(Debug, Serialize)]
+struct UnloadDocument<'a> {
+    unloaded: Vec<&'a str>,
 }
 
 fn all_ports(netns: Option<&str>) -> Result<Vec<Port>> {
@@ -217,10 +239,10 @@ fn unload(args: &Unload) -> Result<ExitCode> {
     }
     route::unload(&sites)?;
     let names: Vec<&str> = sites.iter().map(Site::label).collect();
-    let text = match args.json {
-        true => format!("{:#}\n", json!({ "unloaded": names })),
-        false => format!("no router on {} any more\n", names.join(", ")),
-    };
-    write_out(&text)?;
+    if args.json {
+        json::print(&UnloadDocument { unloaded: names })?;
+    } else {
+        write_out(&format!("unloaded the router from {}\n", names.join(", ")))?;
+    }
     Ok(ExitCode::SUCCESS)
 }

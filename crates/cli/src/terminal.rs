@@ -1,8 +1,9 @@
 //! The terminal: output on standard output, words to the person on standard error, so that output can go through a pipe.
 
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
-use trawl_kernel::{Error, Result};
+use trawl_kernel::{Error, Result, clock};
 
 /// Writes to standard output. A reader that has seen enough is no failure.
 pub fn write_out(text: &str) -> Result<()> {
@@ -45,4 +46,21 @@ pub fn stderr_is_terminal() -> bool {
 
 pub fn stdout_is_terminal() -> bool {
     std::io::stdout().is_terminal()
+}
+
+/// One look of a command that looks again and again: on a terminal it takes the place of the one before, elsewhere it
+/// follows it. The time of day is above it.
+pub fn frame(every: Duration, text: &str) -> String {
+    let clear = if stdout_is_terminal() {
+        "\x1b[H\x1b[J"
+    } else {
+        ""
+    };
+    let seconds = clock::wall() / 1_000_000_000;
+    let local = seconds.saturating_add_signed(clock::utc_offset().into()) % 86_400;
+    let (hour, minute, second) = (local / 3600, local / 60 % 60, local % 60);
+    format!(
+        "{clear}{hour:02}:{minute:02}:{second:02}  every {:.1} s\n{text}",
+        every.as_secs_f64()
+    )
 }

@@ -15,8 +15,8 @@ use crate::standing::Standing;
 
 const COUNTERS: &str = "counters";
 
-/// One of a program's counters: where it stands, and what it is called.
-pub(crate) type Named = (usize, &'static str);
+/// One of a program's counters: its index, its name for machines, and what people read.
+pub(crate) type Named = (usize, &'static str, &'static str);
 
 /// The counters of a program, each packet under one; and those that packets are counted under once more.
 #[derive(Clone, Copy, Debug)]
@@ -25,36 +25,44 @@ pub(crate) struct Layout {
     pub again: &'static [Named],
 }
 
-const TARGET_GONE: &str = "dropped, the target is gone";
-const IN_PIECES: &str = "dropped, in several buffers, which are not sent on";
+const TARGET_GONE: &str = "dropped_target_gone";
+const IN_PIECES: &str = "dropped_several_buffers";
 
 const VERDICT: Layout = Layout {
     outcomes: &[
-        (COUNT_UNPARSED, "any"),
-        (COUNT_IPV4, "IPv4"),
-        (COUNT_IPV6, "IPv6"),
-        (COUNT_OTHER, "other"),
+        (COUNT_UNPARSED, "any", "any"),
+        (COUNT_IPV4, "ipv4", "IPv4"),
+        (COUNT_IPV6, "ipv6", "IPv6"),
+        (COUNT_OTHER, "other", "other"),
     ],
     again: &[],
 };
 
 const REDIRECT: Layout = Layout {
     outcomes: &[
-        (COUNT_UNPARSED, "any"),
-        (COUNT_IPV4, "IPv4"),
-        (COUNT_IPV6, "IPv6"),
-        (COUNT_OTHER, "other"),
-        (COUNT_TARGET_GONE, TARGET_GONE),
-        (COUNT_IN_PIECES, IN_PIECES),
+        (COUNT_UNPARSED, "any", "any"),
+        (COUNT_IPV4, "ipv4", "IPv4"),
+        (COUNT_IPV6, "ipv6", "IPv6"),
+        (COUNT_OTHER, "other", "other"),
+        (
+            COUNT_TARGET_GONE,
+            TARGET_GONE,
+            "dropped: the target is gone",
+        ),
+        (
+            COUNT_IN_PIECES,
+            IN_PIECES,
+            "dropped: packets in several buffers cannot be sent on",
+        ),
     ],
     again: &[],
 };
 
 const TO_CPU: Layout = Layout {
     again: &[
-        (COUNT_FAR_DROP, "dropped there"),
-        (COUNT_FAR_PASS, "passed there"),
-        (COUNT_FAR_REDIRECT, "redirected there"),
+        (COUNT_FAR_DROP, "dropped", "dropped there"),
+        (COUNT_FAR_PASS, "passed", "passed there"),
+        (COUNT_FAR_REDIRECT, "redirected", "redirected there"),
     ],
     ..REDIRECT
 };
@@ -71,7 +79,18 @@ fn layout_of(function: &str) -> Option<Layout> {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Outcome {
+    /// For machines: stable.
     pub name: &'static str,
+    /// For people.
+    pub text: &'static str,
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+/// What the program counted on one CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct CpuCount {
+    pub cpu: usize,
     pub packets: u64,
     pub bytes: u64,
 }
@@ -87,6 +106,8 @@ pub struct Account {
     pub bytes: u64,
     /// The same by what they were or what became of them; those that there were none of are left out.
     pub outcomes: Vec<Outcome>,
+    /// The same by the CPU that counted them.
+    pub cpus: Vec<CpuCount>,
     /// Of those redirected to another CPU, what became of them there.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub far: Vec<Outcome>,
@@ -108,10 +129,11 @@ impl Account {
         let what = || format!("cannot read the counters of {}", standing.name());
         let table = Table::new(standing.map(COUNTERS)?).map_err(|e| Error::os(what(), e))?;
         let read = |named: &[Named]| -> Result<Vec<Outcome>> {
-            let one = |(index, name): &Named| {
+            let one = |(index, name, text): &Named| {
                 let counter = sum(&table, *index).map_err(|e| Error::os(what(), e))?;
                 Ok(Outcome {
                     name,
+                    text,
                     packets: counter.packets,
                     bytes: counter.bytes,
                 })
@@ -130,6 +152,7 @@ impl Account {
             let there: u64 = far.iter().map(|one| one.packets).sum();
             (sent - here).saturating_sub(there)
         });
+        let cpus = by_cpu(&table, layout.outcomes).map_err(|e| Error::os(what(), e))?;
         outcomes.retain(|one| one.packets > 0);
         far.retain(|one| one.packets > 0);
         Ok(Self {
@@ -139,6 +162,7 @@ impl Account {
             packets,
             bytes,
             outcomes,
+            cpus,
             far,
             not_there,
         })
@@ -166,21 +190,44 @@ pub struct Rate {
 
 /// A counter over all CPUs.
 fn sum(table: &Table, index: usize) -> std::io::Result<Counter> {
-    let key = (index as u32).to_ne_bytes();
-    let values = table.lookup(&key)?.unwrap_or_default();
-    let each = values
-        .chunks(size_of::<Counter>())
-        .filter_map(Counter::from_bytes);
-    Ok(each.fold(
-        Counter {
-            packets: 0,
-            bytes: 0,
-        },
-        |sum, one| Counter {
+    let none = Counter {
+        packets: 0,
+        bytes: 0,
+    };
+    Ok(each_cpu(table, index)?
+        .into_iter()
+        .fold(none, |sum, one| Counter {
             packets: sum.packets + one.packets,
             bytes: sum.bytes + one.bytes,
-        },
-    ))
+        }))
+}
+
+/// A counter of each CPU.
+fn each_cpu(table: &Table, index: usize) -> std::io::Result<Vec<Counter>> {
+    let key = (index as u32).to_ne_bytes();
+    let values = table.lookup(&key)?.unwrap_or_default();
+    let each = values.chunks(size_of::<Counter>());
+    Ok(each.filter_map(Counter::from_bytes).collect())
+}
+
+/// All outcomes together, for each CPU that counted any.
+fn by_cpu(table: &Table, outcomes: &[Named]) -> std::io::Result<Vec<CpuCount>> {
+    let mut cpus: Vec<CpuCount> = Vec::new();
+    for (index, ..) in outcomes {
+        for (cpu, counter) in each_cpu(table, *index)?.into_iter().enumerate() {
+            if cpus.len() <= cpu {
+                cpus.push(CpuCount {
+                    cpu,
+                    packets: 0,
+                    bytes: 0,
+                });
+            }
+            cpus[cpu].packets += counter.packets;
+            cpus[cpu].bytes += counter.bytes;
+        }
+    }
+    cpus.retain(|one| one.packets > 0);
+    Ok(cpus)
 }
 
 #[cfg(test)]
@@ -195,6 +242,7 @@ mod tests {
             packets,
             bytes: packets * 64,
             outcomes: Vec::new(),
+            cpus: Vec::new(),
             far: Vec::new(),
             not_there: None,
         }

@@ -121,7 +121,7 @@ fn jumbo_frames(mode: &str) {
         if lost {
             lab.send_packets(&sent);
             let counts = Counts::wait(|| Counts::of(&from), 3);
-            let dropped = "dropped, in several buffers, which are not sent on";
+            let dropped = "dropped: packets in several buffers cannot be sent on";
             assert_eq!(counts.outcome(dropped), 3, "{way:?}: {counts:?}");
             assert_eq!(counts.not_there(), 0, "{way:?}: {counts:?}");
             done(&["xdp", "unload", &from]);
@@ -181,7 +181,7 @@ fn jumbo_frames_to_several(mode: &str, targets: &str, more: &[&str], arrives: bo
         lab.send_packets(&sent);
     }
     let counts = Counts::wait(|| Counts::of(&from), 2);
-    let dropped = "dropped, in several buffers, which are not sent on";
+    let dropped = "dropped: packets in several buffers cannot be sent on";
     let lost = if arrives { 0 } else { 2 };
     assert_eq!(counts.outcome(dropped), lost, "{counts:?}");
     // What is in one piece gets there in any case.
@@ -354,7 +354,7 @@ fn a_target_that_went_away_is_counted() {
     lab.send(&[frames::silent(64)], 100);
     let counts = Counts::wait(|| Counts::of(&from), 100);
     assert_eq!(
-        counts.outcome("dropped, the target is gone"),
+        counts.outcome("dropped: the target is gone"),
         100,
         "{counts:?}"
     );

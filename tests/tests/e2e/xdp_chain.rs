@@ -397,7 +397,7 @@ fn bundled_programs_join_it_by_their_priority() {
     chain.way_of_a_packet(12);
     let counts = Counts::wait(|| Counts::of(place), 1);
     assert_eq!(
-        counts.outcome("dropped, the target is gone"),
+        counts.outcome("dropped: the target is gone"),
         0,
         "{counts:?}"
     );

@@ -4,12 +4,13 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde::Serialize;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
 use trawl_program::stats::{Account, Outcome, Rate};
 use trawl_program::{Site, Standing};
 
+use crate::json::{self, rounded_option};
 use crate::terminal::write_to_reader;
 use crate::{terminal, units};
 
@@ -29,10 +30,13 @@ pub struct Args {
 /// How counts are shown.
 #[derive(Debug, clap::Args)]
 pub struct How {
-    /// As JSON; with --watch one line each time
+    /// Print JSON; with --watch one line each time
     #[arg(long)]
     json: bool,
-    /// Again and again, every second or so often, with rates
+    /// Show the packets of each CPU
+    #[arg(long)]
+    cpus: bool,
+    /// Show the counts and their rates every second, or every TIME, until interrupted
     #[arg(long, short, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s", value_parser = units::duration)]
     watch: Option<Duration>,
 }
@@ -122,29 +126,55 @@ impl How {
             one.account.since(&same.account, took)
         };
         let rates: Vec<Option<Rate>> = now.iter().map(rate).collect();
-        let text = match (self.json, self.watch) {
-            (true, None) => format!("{:#}\n", to_json(now, &rates)),
-            (true, Some(_)) => format!("{}\n", to_json(now, &rates)),
-            (false, _) => for_people(now, &rates),
-        };
-        write_to_reader(&text)
+        if self.json {
+            return write_to_reader(&json::line(&Document::new(now, &rates))?);
+        }
+        let text = for_people(now, &rates, self.cpus);
+        write_to_reader(&match self.watch {
+            Some(every) => terminal::frame(every, &text),
+            None => text,
+        })
     }
 }
 
-fn to_json(counted: &[Counted], rates: &[Option<Rate>]) -> Value {
-    let one = |(counted, rate): (&Counted, &Option<Rate>)| {
-        let mut value = json!(counted.account);
-        value["interface"] = json!(counted.interface);
-        if let Some(rate) = rate {
-            value["packets_per_second"] = json!(rate.packets);
-            value["bits_per_second"] = json!(rate.bytes * 8.0);
-        }
-        value
-    };
-    json!({ "interfaces": counted.iter().zip(rates).map(one).collect::<Vec<_>>() })
+/// The JSON document.
+#[derive(Debug, Serialize)]
+struct Document<'a> {
+    interfaces: Vec<OnInterface<'a>>,
 }
 
-fn for_people(counted: &[Counted], rates: &[Option<Rate>]) -> String {
+#[derive(Debug, Serialize)]
+struct OnInterface<'a> {
+    interface: &'a str,
+    #[serde(flatten)]
+    account: &'a Account,
+    #[serde(
+        serialize_with = "rounded_option",
+        skip_serializing_if = "Option::is_none"
+    )]
+    packets_per_second: Option<f64>,
+    #[serde(
+        serialize_with = "rounded_option",
+        skip_serializing_if = "Option::is_none"
+    )]
+    bits_per_second: Option<f64>,
+}
+
+impl<'a> Document<'a> {
+    fn new(counted: &'a [Counted], rates: &[Option<Rate>]) -> Self {
+        let one = |(counted, rate): (&'a Counted, &Option<Rate>)| OnInterface {
+            interface: &counted.interface,
+            account: &counted.account,
+            packets_per_second: rate.map(|rate| rate.packets),
+            bits_per_second: rate.map(|rate| rate.bytes * 8.0),
+        };
+        Self {
+            interfaces: counted.iter().zip(rates).map(one).collect(),
+        }
+    }
+}
+
+fn for_people(counted: &[Counted], rates: &[Option<Rate>], by_cpu: bool) -> String {
     if counted.is_empty() {
         return "no bundled program is loaded\n".to_owned();
     }
@@ -171,14 +201,23 @@ fn for_people(counted: &[Counted], rates: &[Option<Rate>]) -> String {
             let _ = writeln!(
                 text,
                 "    {:<52} {:>14} packets {:>16} bytes",
-                outcome.name, outcome.packets, outcome.bytes
+                outcome.text, outcome.packets, outcome.bytes
             );
         }
         if let Some(not_there) = account.not_there.filter(|count| *count > 0) {
             let _ = writeln!(
                 text,
                 "    {:<52} {not_there:>14} packets",
-                "waiting for the other CPU, or lost there for want of room"
+                "waiting for the other CPU, or lost there for lack of room"
+            );
+        }
+        for cpu in account.cpus.iter().filter(|_| by_cpu) {
+            let _ = writeln!(
+                text,
+                "    {:<52} {:>14} packets {:>16} bytes",
+                format!("on CPU {}", cpu.cpu),
+                cpu.packets,
+                cpu.bytes
             );
         }
     }
