@@ -26,6 +26,8 @@ pub struct Wish {
     pub replace: bool,
     /// What becomes of the maps of the program whose place is taken.
     pub maps: OldMaps,
+    /// Refuse what would cut the session that the command is typed in, or replace a guard.
+    pub careful: bool,
 }
 
 /// What becomes of the maps of a program whose place is taken.

@@ -46,6 +46,7 @@ mod record;
 pub mod rewrite;
 pub mod route;
 pub mod run_config;
+pub mod safety;
 pub mod site;
 mod standing;
 pub mod stats;

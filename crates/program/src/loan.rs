@@ -80,6 +80,7 @@ impl Loan {
             mode: Some(present.mode),
             replace: true,
             maps: OldMaps::Keep,
+            careful: false,
         };
         let succession = Succession::plan(site, &wish, &mut source)?;
         let program = source.load(site)?;

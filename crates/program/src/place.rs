@@ -19,6 +19,7 @@ use crate::explain;
 use crate::keep::{Inherited, Succession};
 use crate::leftovers::{clear_away_at, sweep, sweep_everywhere};
 use crate::load::{Program, Source};
+use crate::safety;
 use crate::site::Site;
 use crate::standing::{Pinned, Standing, helped_by, on};
 
@@ -55,6 +56,7 @@ pub(crate) fn put_filled(
         }
         return put_alone(site, source, wish, fill);
     }
+    safety::check_guard(site, wish)?;
     let succession = Succession::plan(site, wish, &mut source)?;
     let config = source.run_config()?;
     let new = Part::New {
@@ -79,10 +81,12 @@ pub(crate) fn put_alone(
     wish: &Wish,
     fill: impl FnOnce(&mut Program) -> Result<()>,
 ) -> Result<Put> {
+    safety::check_guard(site, wish)?;
     let succession = Succession::plan(site, wish, &mut source)?;
     let mut program = source.load(site)?;
     let inherited = settle(succession, &program)?;
     fill(&mut program)?;
+    safety::check_session(site, wish, &program)?;
     let notices = program.notices().to_vec();
     let standing = attach::attach(site, program, wish)?;
     Ok(Put {
@@ -114,6 +118,7 @@ pub fn put_instead(
         mode: wish.mode.or(old.mode()),
         replace: wish.replace || is_alone,
         maps: wish.maps,
+        careful: wish.careful,
     };
     let priority = priority.or(old.seat().map(|seat| seat.priority));
     let put = match priority {
@@ -192,6 +197,7 @@ fn join(
     };
     let inherited = settle(succession, program)?;
     fill(program)?;
+    safety::check_session(site, wish, program)?;
     let (name, id) = (program.name().to_owned(), program.id());
     let notices = program.notices().to_vec();
     let pinned = Pinned::new(&site_lock, program, true)?;

@@ -197,6 +197,45 @@ fn an_interface_with_a_default_route_is_not_flooded_unless_that_is_meant() {
     generate(&lab, "udp", &["--count", "5", "--yes"]);
 }
 
+/// Issue 12 item 9: next hops, halves of all addresses, bridge ports and macvlan parents.
+#[test]
+fn what_carries_a_default_route_is_not_flooded() {
+    let Some(lab) = Lab::open() else { return };
+    let (name, sender) = (&lab.pair.a.name, lab.sender());
+    let interface = lab.pair.a.interface.as_str();
+    let ip = |words: &str| {
+        let words: Vec<&str> = words.split(' ').collect();
+        run("ip", &[&["-n", name.as_str()][..], &words].concat());
+    };
+    let is_refused = || {
+        let (code, said) = refused(&["udp", "-i", &sender, "--count", "5"]);
+        assert_eq!(code, 1, "{said}");
+        assert!(said.contains("default route"), "{said}");
+    };
+    ip("link add spare type veth peer name other");
+    ip("link set other up");
+    ip("link set spare up");
+    ip("address add 10.78.0.1/24 dev spare");
+    let hops = format!("nexthop via 10.78.0.2 nexthop via 10.77.0.2 dev {interface}");
+    ip(&format!("route add default {hops}"));
+    is_refused();
+    ip("route del default");
+    ip("route add 128.0.0.0/1 via 10.77.0.2");
+    is_refused();
+    ip("route del 128.0.0.0/1");
+    ip(&format!("link add over link {interface} type macvlan"));
+    ip("link set over up");
+    ip("route add default dev over");
+    is_refused();
+    ip("link del over");
+    generate(&lab, "udp", &["--count", "5"]);
+    ip("link add bridge0 type bridge");
+    ip("link set bridge0 up");
+    ip(&format!("link set {interface} master bridge0"));
+    ip("route add default dev bridge0");
+    is_refused();
+}
+
 /// A generator that goes on until something ends it, once it has sent.
 fn endless(lab: &Lab, engine: &str) -> Child {
     let before = received(lab);

@@ -183,19 +183,6 @@ fn programs_without_contents_are_replaced_without_a_question() {
     let first = only_program(&place);
     succeeds(&["xdp", "load", &place, &file, "--replace"]);
     assert_ne!(only_program(&place), first);
-    fails(
-        &[
-            "xdp",
-            "load",
-            &place,
-            &file,
-            "--keep-maps",
-            "--yes",
-            "--replace",
-        ],
-        2,
-        &["--keep-maps"],
-    );
 }
 
 /// `capture --tappable`: swapped in, recorded, swapped back; also when trawl is killed.

@@ -27,6 +27,7 @@ mod route_choices;
 mod route_reasons;
 mod route_tcp;
 mod route_vlan;
+mod safety;
 mod sharing;
 mod stamp;
 mod tappable;

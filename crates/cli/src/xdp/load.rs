@@ -44,8 +44,9 @@ pub struct Args {
     /// the one of the same name
     #[arg(long)]
     keep_maps: bool,
-    /// With --replace: also if the contents of the replaced program's maps are lost
-    #[arg(long, conflicts_with = "keep_maps")]
+    /// Also if that cuts the SSH session that this is typed in, replaces a guard, or loses the contents of the replaced
+    /// program's maps
+    #[arg(long)]
     yes: bool,
     /// Pin the program's maps in this directory, or use those that are pinned there
     #[arg(long, value_name = "DIR")]
@@ -99,6 +100,7 @@ fn wish(args: &Args) -> Wish {
             (false, false) => OldMaps::Ask,
             (false, true) => OldMaps::Drop,
         },
+        careful: !args.yes,
     }
 }
 

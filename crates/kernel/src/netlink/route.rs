@@ -1,11 +1,12 @@
 //! What the kernel knows of the way to an address: route, source, neighbour.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
-use super::Netlink;
 use super::address::{family, octets};
 use super::socket::Refusal;
 use super::wire::{Request, attributes, read_u16, read_u32};
+use super::{Link, Netlink};
 use crate::error::{Error, Result};
 
 const NDA_DST: u16 = 1;
@@ -15,7 +16,12 @@ const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const RTA_PREFSRC: u16 = 7;
 const RTA_VIA: u16 = 18;
+const RTA_MULTIPATH: u16 = 9;
+const RTN_UNICAST: u8 = 1;
 const RTN_LOCAL: u8 = 2;
+/// Two such routes stand for a default route, as VPNs set them.
+const LONGEST_DEFAULT: u8 = 1;
+const NEXT_HOP_HEADER: usize = 8;
 const ROUTE_HEADER: usize = 12;
 const NEIGHBOUR_HEADER: usize = 12;
 const ADDRESS_HEADER: usize = 8;
@@ -51,6 +57,40 @@ fn read_address(value: &[u8]) -> Option<IpAddr> {
         4 => <[u8; 4]>::try_from(value).ok().map(IpAddr::from),
         16 => <[u8; 16]>::try_from(value).ok().map(IpAddr::from),
         _ => None,
+    }
+}
+
+/// The interfaces of a route with several next hops: `struct rtnexthop`, each with attributes of its own.
+fn next_hops(mut value: &[u8]) -> Vec<u32> {
+    let mut found = Vec::new();
+    while let (Some(length), Some(interface)) = (read_u16(value, 0), read_u32(value, 4)) {
+        found.push(interface);
+        let length = usize::from(length).next_multiple_of(4);
+        match value.get(length..) {
+            Some(rest) if length >= NEXT_HOP_HEADER => value = rest,
+            _ => break,
+        }
+    }
+    found
+}
+
+/// These interfaces, and all that carry their packets: ports of a bridge or a bond, and lower devices. A veth names its
+/// peer where others name their lower device.
+pub fn carriers(mut found: HashSet<u32>, links: &[Link]) -> HashSet<u32> {
+    loop {
+        let before = found.len();
+        for link in links {
+            if link.master.is_some_and(|master| found.contains(&master)) {
+                found.insert(link.index);
+            }
+            let is_lower = link.kind.as_deref() != Some("veth") && link.peer_namespace_id.is_none();
+            if is_lower && found.contains(&link.index) {
+                found.extend(link.peer_index);
+            }
+        }
+        if found.len() == before {
+            return found;
+        }
     }
 }
 
@@ -124,9 +164,11 @@ impl Netlink {
         Ok(all.filter(|one| one.interface == interface).collect())
     }
 
-    /// The interfaces that default routes lead to.
+    /// The interfaces that default routes lead to, by each of their next hops, and those that carry these: ports of a
+    /// bridge or a bond, the parent of a VLAN or a macvlan. Two routes that halve all addresses (0/1 and 128/1) count
+    /// as a default route.
     pub fn default_route_interfaces(&mut self) -> Result<Vec<u32>> {
-        let mut found = Vec::new();
+        let mut found = HashSet::new();
         for family in [libc::AF_INET, libc::AF_INET6] {
             let mut header = [0; ROUTE_HEADER];
             header[0] = family as u8;
@@ -140,16 +182,22 @@ impl Netlink {
                 Err(refusal) => return Err(refusal.about("cannot list the routes")),
             };
             for reply in &replies {
-                let is_default =
-                    reply.payload.get(1) == Some(&0) && reply.payload.get(7) == Some(&1);
-                let attributes = attributes(reply.payload.get(ROUTE_HEADER..).unwrap_or(&[]));
-                let interface = attributes
-                    .filter(|(kind, _)| *kind == RTA_OIF)
-                    .find_map(|(_, value)| read_u32(value, 0));
-                found.extend(interface.filter(|_| is_default));
+                let is_unicast = reply.payload.get(7) == Some(&RTN_UNICAST);
+                let prefix = reply.payload.get(1).copied();
+                if !is_unicast || prefix.is_none_or(|length| length > LONGEST_DEFAULT) {
+                    continue;
+                }
+                for (kind, value) in attributes(reply.payload.get(ROUTE_HEADER..).unwrap_or(&[])) {
+                    match kind {
+                        RTA_OIF => found.extend(read_u32(value, 0)),
+                        RTA_MULTIPATH => found.extend(next_hops(value)),
+                        _ => {}
+                    }
+                }
             }
         }
-        Ok(found)
+        let links = self.links()?;
+        Ok(carriers(found, &links).into_iter().collect())
     }
 
     /// The addresses of an interface.
@@ -196,5 +244,47 @@ impl Netlink {
             "the kernel does not know it, and nobody answered when it asked",
         )
         .mend("give --dst-mac"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_next_hop_is_read() {
+        let mut bytes = Vec::new();
+        for interface in [7u32, 9] {
+            // Length 16: the header and a gateway's attribute.
+            bytes.extend(16u16.to_ne_bytes());
+            bytes.extend([0, 0]);
+            bytes.extend(interface.to_ne_bytes());
+            bytes.extend([8, 0, 5, 0, 10, 0, 0, 1]);
+        }
+        assert_eq!(next_hops(&bytes), [7, 9]);
+        assert_eq!(next_hops(&bytes[..20]), [7]);
+        assert_eq!(next_hops(&[0; 16]), [0]);
+        assert_eq!(next_hops(&[]), []);
+    }
+
+    #[test]
+    fn what_carries_an_interface_is_found() {
+        let link = |index, kind: &str, master, peer_index| Link {
+            index,
+            kind: Some(kind.to_owned()),
+            master,
+            peer_index,
+            ..Link::default()
+        };
+        let links = [
+            link(1, "veth", Some(3), Some(9)),
+            link(2, "dummy", None, None),
+            link(3, "bridge", None, None),
+            link(4, "macvlan", None, Some(3)),
+            link(9, "veth", None, Some(1)),
+        ];
+        let mut found: Vec<u32> = carriers([4].into(), &links).into_iter().collect();
+        found.sort_unstable();
+        assert_eq!(found, [1, 3, 4]);
     }
 }

@@ -289,8 +289,17 @@ fn a_guard_is_taken_off_as_any_program_is() {
     for way in [
         &["xdp", "unload", &place][..],
         &["xdp", "unload", &place, "--all"],
-        &["xdp", "load", &place, "pass", "--replace"],
-        &["xdp", "load", &place, "pass", "--replace", "--prio", "7"],
+        &["xdp", "load", &place, "pass", "--replace", "--yes"],
+        &[
+            "xdp",
+            "load",
+            &place,
+            "pass",
+            "--replace",
+            "--yes",
+            "--prio",
+            "7",
+        ],
     ] {
         guarded.well(&["load", "veth0", "lo"]);
         guarded.well(&["deny", "--src", &STRANGER.to_string()]);

@@ -1,0 +1,86 @@
+//! What would cut the session that a command is typed in, or replace a guard, is refused (issue 12 item 2).
+
+use std::process::{Command, Output};
+
+use trawl_tests::programs::object_file;
+use trawl_tests::witness::{nothing_attached, xdp_on};
+use trawl_tests::xdp::{CleanUp, fails, only_program, succeeds};
+use trawl_tests::{Lab, binary};
+
+/// As typed in a session that comes in by the lab's receiving end.
+fn in_session(arguments: &[&str]) -> Output {
+    Command::new(binary::path())
+        .args(arguments)
+        .env("SSH_CONNECTION", "10.77.0.1 50000 10.77.0.2 22")
+        .output()
+        .expect("trawl runs")
+}
+
+#[track_caller]
+fn is_refused(arguments: &[&str], verdict: &str) {
+    let output = in_session(arguments);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for word in ["would cut the SSH session from 10.77.0.1", verdict, "--yes"] {
+        assert!(said.contains(word), "{word:?} is missing in: {said}");
+    }
+}
+
+#[test]
+fn what_cuts_the_session_is_refused() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (place, elsewhere) = (lab.receiver(), lab.sender());
+    let load = ["xdp", "load", &place];
+    let with = |more: &[&'static str]| [&["drop"][..], more].concat();
+    for more in [with(&[]), with(&["--mode", "skb"]), with(&["--prio", "7"])] {
+        is_refused(&[&load[..], &more].concat(), "drop");
+    }
+    is_refused(&[&load[..], &["tx"]].concat(), "tx");
+    nothing_attached(&lab.pair.b);
+    // What lets it through is not asked about, nor is what is elsewhere.
+    assert!(
+        in_session(&[&load[..], &["pass"]].concat())
+            .status
+            .success()
+    );
+    let before = only_program(&place);
+    is_refused(&[&load[..], &["drop", "--replace"]].concat(), "drop");
+    assert_eq!(only_program(&place), before);
+    assert!(
+        in_session(&["xdp", "load", &elsewhere, "drop"])
+            .status
+            .success()
+    );
+    succeeds(&["xdp", "unload", &elsewhere]);
+    let output = in_session(&[&load[..], &["drop", "--replace", "--yes"]].concat());
+    assert!(output.status.success());
+    succeeds(&["xdp", "unload", &place]);
+    // A program of one's own is asked what it does with a packet of the session.
+    let ports = object_file(&lab, "drop_ports");
+    assert!(
+        in_session(&[&load[..], &[&ports]].concat())
+            .status
+            .success()
+    );
+}
+
+#[test]
+fn a_guard_is_not_replaced_unasked() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let place = lab.receiver();
+    succeeds(&["guard", "load", &place]);
+    let before = xdp_on(&lab.pair.b).expect("a guard");
+    let load = ["xdp", "load", &place, "pass", "--replace"];
+    for more in [&[][..], &["--prio", "7"]] {
+        fails(
+            &[&load[..], more].concat(),
+            1,
+            &["it is a guard", "--prio N", "--yes"],
+        );
+        assert_eq!(xdp_on(&lab.pair.b).expect("a guard"), before);
+    }
+    succeeds(&[&load[..], &["--yes"]].concat());
+    assert_ne!(xdp_on(&lab.pair.b).expect("a program"), before);
+}
