@@ -8,11 +8,13 @@ use crate::pcapng::block::{Block, EnhancedPacket};
 pub const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 /// The magic of a file with microseconds.
 pub const MAGIC_MICROSECONDS: u32 = 0xa1b2_c3d4;
-/// Alexey Kuznetzov's variant with longer record headers; not read.
+/// Alexey Kuznetzov's variant, which old Linux distributions' tcpdump wrote: longer record headers, microseconds.
 pub const MAGIC_MODIFIED: u32 = 0xa1b2_cd34;
 
 pub const FILE_HEADER_LEN: usize = 24;
 pub const RECORD_HEADER_LEN: usize = 16;
+/// With the interface's index, the protocol and the packet's type after the usual fields.
+pub const MODIFIED_RECORD_HEADER_LEN: usize = 24;
 
 const NANOSECONDS: u64 = 1_000_000_000;
 

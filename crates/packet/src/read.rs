@@ -15,6 +15,7 @@
 //! # assert_eq!(count(&empty_pcap[..]).unwrap(), 0);
 //! ```
 
+pub mod compressed;
 mod input;
 
 use std::io::Read;
@@ -31,13 +32,10 @@ pub enum ReadError {
     Io { offset: u64, source: std::io::Error },
     #[error("the capture file is empty")]
     Empty,
-    #[error("not a capture file: it begins with {0:02x?}; pcapng and pcap files are read")]
-    UnknownFormat([u8; 4]),
     #[error(
-        "a modified pcap file (magic a1b2cd34, Kuznetzov's patch): not supported; \
-         'editcap -F pcapng IN OUT' converts it"
+        "not a capture file: it begins with {0:02x?}; pcapng and pcap files are read, also compressed by gzip, zstd or lz4"
     )]
-    ModifiedPcap,
+    UnknownFormat([u8; 4]),
     #[error(
         "the capture file is cut at byte {offset}: {what} should have {expected} bytes, {found} \
          are there; the packets before it are whole"
@@ -65,6 +63,13 @@ pub enum ReadError {
          is no description"
     )]
     UnknownInterface { offset: u64, id: u32 },
+}
+
+impl ReadError {
+    /// Whether the source only has nothing for now.
+    pub fn would_block(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == std::io::ErrorKind::WouldBlock)
+    }
 }
 
 /// One packet of a file.
@@ -109,6 +114,15 @@ pub(crate) enum OptionsAt {
     },
 }
 
+/// What a reader has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// See [`CaptureReader::current`].
+    Packet,
+    /// A block without a packet, see [`CaptureReader::raw`].
+    Block { kind: u32 },
+}
+
 enum Format {
     Pcap(pcap::read::Records),
     Pcapng(pcapng::read::Sections),
@@ -145,13 +159,11 @@ impl<R: Read> CaptureReader<R> {
             _ if magic == pcapng::block::SECTION_HEADER.to_le_bytes() => {
                 Format::Pcapng(pcapng::read::Sections::default())
             }
-            Some(pcap::read::Magic::Known { order, resolution }) => {
-                let (records, interface) =
-                    pcap::read::Records::open(&mut input, order, resolution)?;
+            Some(magic) => {
+                let (records, interface) = pcap::read::Records::open(&mut input, magic)?;
                 interfaces.push(interface);
                 Format::Pcap(records)
             }
-            Some(pcap::read::Magic::Modified) => return Err(ReadError::ModifiedPcap),
             None => return Err(ReadError::UnknownFormat(magic)),
         };
         Ok(Self {
@@ -174,22 +186,82 @@ impl<R: Read> CaptureReader<R> {
 
     /// Goes to the next packet; false at the end.
     pub fn advance(&mut self) -> Result<bool, ReadError> {
+        loop {
+            match self.step()? {
+                Some(Step::Packet) => return Ok(true),
+                Some(Step::Block { .. }) => {}
+                None => return Ok(false),
+            }
+        }
+    }
+
+    /// Goes to the next packet, or to the next block of another type; `None` at the end.
+    ///
+    /// A source that would have to wait says so by [`std::io::ErrorKind::WouldBlock`], and is asked again by the next
+    /// call. Any other error is the last.
+    pub fn step(&mut self) -> Result<Option<Step>, ReadError> {
         self.found = None;
         if self.failed {
-            return Ok(false);
+            return Ok(None);
         }
-        let found = match &mut self.format {
-            Format::Pcap(records) => records.next(&mut self.input),
-            Format::Pcapng(sections) => sections.next(&mut self.input, &mut self.interfaces),
+        let step = match &mut self.format {
+            Format::Pcap(records) => records
+                .advance(&mut self.input)
+                .map(|found| found.map(pcapng::read::Step::Packet)),
+            Format::Pcapng(sections) => sections.advance(&mut self.input, &mut self.interfaces),
         };
-        self.failed = found.is_err();
-        self.found = found?;
-        Ok(self.found.is_some())
+        self.failed = step.as_ref().is_err_and(|error| !error.would_block());
+        Ok(match step? {
+            Some(pcapng::read::Step::Packet(found)) => {
+                self.found = Some(found);
+                Some(Step::Packet)
+            }
+            Some(pcapng::read::Step::Other { kind }) => Some(Step::Block { kind }),
+            None => None,
+        })
     }
 
     /// The packet that the reader has come to.
     pub fn current(&self) -> Option<Packet<'_>> {
         self.packet(self.found.as_ref()?)
+    }
+
+    /// The packet's bytes and true length alone, for those who ask for nothing else.
+    pub fn captured(&self) -> Option<(&[u8], u32)> {
+        let found = self.found.as_ref()?;
+        let bytes = self.input.buffered().get(found.captured.clone())?;
+        Some((bytes, found.original_len))
+    }
+
+    /// Time and interface of the packet that the reader has come to.
+    pub fn time_and_interface(&self) -> Option<(u64, usize)> {
+        let found = self.found.as_ref()?;
+        Some((found.timestamp_ns, found.interface))
+    }
+
+    /// The record or block that the reader has come to, as it is stored.
+    pub fn raw(&self) -> &[u8] {
+        let len = match &self.format {
+            Format::Pcap(records) => records.pending(),
+            Format::Pcapng(sections) => sections.pending(),
+        };
+        self.input.buffered().get(..len).unwrap_or_default()
+    }
+
+    /// The header of a pcap file as it is stored; `None` for pcapng, where headers are blocks.
+    pub fn pcap_header(&self) -> Option<&[u8]> {
+        match &self.format {
+            Format::Pcap(records) => Some(records.header()),
+            Format::Pcapng(_) => None,
+        }
+    }
+
+    /// Index of the current section's first interface among [`CaptureReader::interfaces`].
+    pub fn first_interface(&self) -> usize {
+        match &self.format {
+            Format::Pcap(_) => 0,
+            Format::Pcapng(sections) => sections.first_interface(),
+        }
     }
 
     /// The interfaces described so far; in pcapng more may follow with later packets.

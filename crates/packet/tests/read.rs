@@ -349,9 +349,6 @@ fn errors_say_what_and_where() {
     let error = |bytes: &[u8]| read(bytes).1.expect("an error").to_string();
     assert!(error(b"").contains("empty"));
     assert!(error(b"PK\x03\x04 and more").contains("[50, 4b, 03, 04]"));
-    for modified in [0xa1b2_cd34u32.to_le_bytes(), 0xa1b2_cd34u32.to_be_bytes()] {
-        assert!(error(&modified).contains("modified"));
-    }
     let file = write_file(&[], &[]);
     let mut unknown = file.clone();
     let packet = write::EnhancedPacket {
@@ -445,10 +442,6 @@ fn files_of_wireshark() {
             .expect("run editcap");
         assert!(status.success());
         let (packets, error, _) = read(&std::fs::read(&out).expect("read what editcap wrote"));
-        if format == "modpcap" {
-            assert!(matches!(error, Some(ReadError::ModifiedPcap)), "{error:?}");
-            continue;
-        }
         assert!(error.is_none(), "{error:?}");
         assert_eq!(packets.len(), cases.len());
         for (index, (packet, case)) in packets.iter().zip(&cases).enumerate() {

@@ -3,7 +3,8 @@
 use std::io::Read;
 
 use super::{
-    FILE_HEADER_LEN, MAGIC_MICROSECONDS, MAGIC_MODIFIED, MAGIC_NANOSECONDS, RECORD_HEADER_LEN,
+    FILE_HEADER_LEN, MAGIC_MICROSECONDS, MAGIC_MODIFIED, MAGIC_NANOSECONDS,
+    MODIFIED_RECORD_HEADER_LEN, RECORD_HEADER_LEN,
 };
 use crate::pcapng::Interface;
 use crate::pcapng::block::{ByteOrder, TSRESOL_NANOSECONDS};
@@ -17,86 +18,117 @@ const MICROSECONDS: u8 = 6;
 const RECORD: &str = "a packet record";
 
 /// What the first four bytes of a pcap file say.
-pub(crate) enum Magic {
-    /// `resolution` is a negative power of ten.
-    Known {
-        order: ByteOrder,
-        resolution: u8,
-    },
-    Modified,
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Magic {
+    order: ByteOrder,
+    /// A negative power of ten.
+    resolution: u8,
+    record_header_len: usize,
 }
 
 impl Magic {
     pub fn parse(bytes: [u8; 4]) -> Option<Self> {
         [ByteOrder::Little, ByteOrder::Big]
             .into_iter()
-            .find_map(|order| match order.u32(bytes) {
-                MAGIC_NANOSECONDS => Some(Self::Known {
+            .find_map(|order| {
+                let (resolution, record_header_len) = match order.u32(bytes) {
+                    MAGIC_NANOSECONDS => (TSRESOL_NANOSECONDS, RECORD_HEADER_LEN),
+                    MAGIC_MICROSECONDS => (MICROSECONDS, RECORD_HEADER_LEN),
+                    MAGIC_MODIFIED => (MICROSECONDS, MODIFIED_RECORD_HEADER_LEN),
+                    _ => return None,
+                };
+                Some(Self {
                     order,
-                    resolution: TSRESOL_NANOSECONDS,
-                }),
-                MAGIC_MICROSECONDS => Some(Self::Known {
-                    order,
-                    resolution: MICROSECONDS,
-                }),
-                MAGIC_MODIFIED => Some(Self::Modified),
-                _ => None,
+                    resolution,
+                    record_header_len,
+                })
             })
     }
 }
 
-/// The records behind a file header.
+/// Which of a record's two lengths comes first. Before version 2.3 it was the original one; writers of 2.3 did either.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lengths {
+    CapturedFirst,
+    OriginalFirst,
+    LesserIsCaptured,
+}
+
+/// The records after a file header.
 pub(crate) struct Records {
-    order: ByteOrder,
+    magic: Magic,
+    lengths: Lengths,
     nanoseconds_a_tick: u64,
+    header: [u8; FILE_HEADER_LEN],
     /// Length of the record that was handed out last.
     pending: usize,
 }
 
 impl Records {
     pub fn byte_order(&self) -> ByteOrder {
-        self.order
+        self.magic.order
+    }
+
+    /// The file's header as it is stored.
+    pub fn header(&self) -> &[u8] {
+        &self.header
+    }
+
+    pub fn pending(&self) -> usize {
+        self.pending
     }
 
     /// Reads the file header: where to go on, and the one interface of the file.
     pub fn open<R: Read>(
         input: &mut Input<R>,
-        order: ByteOrder,
-        resolution: u8,
+        magic: Magic,
     ) -> Result<(Self, Interface), ReadError> {
         let header: [u8; FILE_HEADER_LEN] = input.array("the file's header")?;
         input.consume(FILE_HEADER_LEN);
-        let [.., a, b, c, d, e, f, g, h] = header;
+        let Magic {
+            order, resolution, ..
+        } = magic;
+        let word = |at: usize| order.u32_at(&header, at).unwrap_or_default();
+        let half = |at: usize| order.u16_at(&header, at).unwrap_or_default();
         let interface = Interface {
             // The upper half tells of a frame check sequence at the end of packets.
-            link_type: order.u32([e, f, g, h]) as u16,
-            snaplen: order.u32([a, b, c, d]),
+            link_type: word(20) as u16,
+            snaplen: word(16),
             tsresol: resolution,
             ..Interface::default()
+        };
+        let lengths = match (half(4), half(6)) {
+            (2, 0..3) | (543, 0) => Lengths::OriginalFirst,
+            (2, 3) => Lengths::LesserIsCaptured,
+            _ => Lengths::CapturedFirst,
         };
         let nanoseconds_a_tick = if resolution == MICROSECONDS { 1000 } else { 1 };
         Ok((
             Self {
-                order,
+                magic,
+                lengths,
                 nanoseconds_a_tick,
+                header,
                 pending: 0,
             },
             interface,
         ))
     }
 
-    pub fn next<R: Read>(&mut self, input: &mut Input<R>) -> Result<Option<Found>, ReadError> {
+    pub fn advance<R: Read>(&mut self, input: &mut Input<R>) -> Result<Option<Found>, ReadError> {
         input.consume(std::mem::take(&mut self.pending));
         if input.fill(1)?.is_empty() {
             return Ok(None);
         }
         let header: [u8; RECORD_HEADER_LEN] = input.array(RECORD)?;
-        let field = |at: usize| {
-            self.order
-                .u32([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        let order = self.magic.order;
+        let field = |at: usize| order.u32_at(&header, at).unwrap_or_default();
+        let (seconds, fraction, first, second) = (field(0), field(4), field(8), field(12));
+        let (captured_len, original_len) = match self.lengths {
+            Lengths::CapturedFirst => (first, second),
+            Lengths::OriginalFirst => (second, first),
+            Lengths::LesserIsCaptured => (first.min(second), first.max(second)),
         };
-        let (seconds, fraction, captured_len, original_len) =
-            (field(0), field(4), field(8), field(12));
         if captured_len > MAX_PACKET_LEN {
             return Err(ReadError::TooLong {
                 offset: input.offset(),
@@ -105,7 +137,8 @@ impl Records {
                 limit: MAX_PACKET_LEN,
             });
         }
-        let end = RECORD_HEADER_LEN + captured_len as usize;
+        let start = self.magic.record_header_len;
+        let end = start + captured_len as usize;
         input.whole(RECORD, end)?;
         self.pending = end;
         let fraction = u64::from(fraction) * self.nanoseconds_a_tick;
@@ -113,7 +146,7 @@ impl Records {
             timestamp_ns: u64::from(seconds) * 1_000_000_000 + fraction,
             interface: 0,
             original_len,
-            captured: RECORD_HEADER_LEN..end,
+            captured: start..end,
             options: OptionsAt::None,
         }))
     }

@@ -31,53 +31,68 @@ impl Default for Sections {
     }
 }
 
+/// A block that was read whole.
+pub(crate) enum Step {
+    Packet(Found),
+    /// A block of another type: sections, interfaces, names, secrets, statistics, and what is not known yet.
+    Other {
+        kind: u32,
+    },
+}
+
 impl Sections {
+    pub fn pending(&self) -> usize {
+        self.pending
+    }
+
+    /// Index of the section's interface 0 among the interfaces of the whole file.
+    pub fn first_interface(&self) -> usize {
+        self.first_interface
+    }
+
     pub fn byte_order(&self) -> ByteOrder {
         self.order
     }
 
-    pub fn next<R: Read>(
+    pub fn advance<R: Read>(
         &mut self,
         input: &mut Input<R>,
         interfaces: &mut Vec<Interface>,
-    ) -> Result<Option<Found>, ReadError> {
-        loop {
-            input.consume(std::mem::take(&mut self.pending));
-            if input.fill(1)?.is_empty() {
-                return Ok(None);
-            }
-            let offset = input.offset();
-            let (kind, len) = self.header(input, interfaces.len())?;
-            let bytes = input.whole(BLOCK, len)?;
-            if self.order.u32_at(bytes, len - TRAILER_LEN) != Some(len as u32) {
-                let what = "a block whose two lengths differ";
-                return Err(ReadError::Malformed { offset, what });
-            }
-            self.pending = len;
-            let body = &bytes[HEADER_LEN..len - TRAILER_LEN];
-            let known = interfaces.get(self.first_interface..).unwrap_or_default();
-            let packet = Body {
-                bytes: body,
-                order: self.order,
-                offset,
-            };
-            let found = match kind {
-                block::INTERFACE_DESCRIPTION => {
-                    let interface = packet.interface()?;
-                    interfaces.push(interface);
-                    continue;
-                }
-                block::ENHANCED_PACKET => packet.enhanced(known)?,
-                block::SIMPLE_PACKET => packet.simple(known)?,
-                block::OBSOLETE_PACKET => packet.obsolete(known)?,
-                // Names, secrets, statistics, custom blocks, and what is not known yet.
-                _ => continue,
-            };
-            return Ok(Some(Found {
-                interface: self.first_interface + found.interface,
-                ..found
-            }));
+    ) -> Result<Option<Step>, ReadError> {
+        input.consume(std::mem::take(&mut self.pending));
+        if input.fill(1)?.is_empty() {
+            return Ok(None);
         }
+        let offset = input.offset();
+        let (kind, len) = self.header(input, interfaces.len())?;
+        let bytes = input.whole(BLOCK, len)?;
+        if self.order.u32_at(bytes, len - TRAILER_LEN) != Some(len as u32) {
+            let what = "a block whose two lengths differ";
+            return Err(ReadError::Malformed { offset, what });
+        }
+        self.pending = len;
+        let body = &bytes[HEADER_LEN..len - TRAILER_LEN];
+        let known = interfaces.get(self.first_interface..).unwrap_or_default();
+        let packet = Body {
+            bytes: body,
+            order: self.order,
+            offset,
+        };
+        let found = match kind {
+            block::INTERFACE_DESCRIPTION => {
+                let interface = packet.interface()?;
+                interfaces.push(interface);
+                return Ok(Some(Step::Other { kind }));
+            }
+            block::ENHANCED_PACKET => packet.enhanced(known)?,
+            block::SIMPLE_PACKET => packet.simple(known)?,
+            block::OBSOLETE_PACKET => packet.obsolete(known)?,
+            _ => return Ok(Some(Step::Other { kind })),
+        };
+        Ok(Some(Step::Packet(Found {
+            interface: self.first_interface + found.interface,
+            ..found
+        })))
     }
 
     /// A block's type and length. A section header is the one that says in which order they are.

@@ -1,0 +1,173 @@
+//! Capture files that gzip, zstd or lz4 compressed, told by their first bytes. Several members or frames one after the
+//! other are one file, and frames that hold no data, such as the table of a seekable file, are passed over.
+
+use std::io::{self, BufRead, BufReader, Cursor, Read};
+
+use flate2::read::MultiGzDecoder;
+use lz4_flex::frame::{Error as Lz4Error, FrameDecoder};
+
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+const ZSTD: u32 = 0xfd2f_b528;
+const LZ4: u32 = 0x184d_2204;
+/// Sixteen magics begin frames for others' use, in zstd and lz4 alike.
+const SKIPPABLE: u32 = 0x184d_2a50;
+const SKIPPABLE_MASK: u32 = 0xffff_fff0;
+const MAX_WINDOW_LOG: u32 = 27;
+
+/// How a file is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    None,
+    Gzip,
+    Zstd,
+    Lz4,
+}
+
+impl Compression {
+    fn of(start: &[u8]) -> Self {
+        let magic = start.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+        match magic {
+            _ if start.starts_with(&GZIP) => Self::Gzip,
+            Some(ZSTD) => Self::Zstd,
+            Some(LZ4) => Self::Lz4,
+            // Both may begin with a frame that holds no data; only zstd's tools write that.
+            Some(magic) if magic & SKIPPABLE_MASK == SKIPPABLE => Self::Zstd,
+            _ => Self::None,
+        }
+    }
+}
+
+/// The bytes that a file holds once it is decompressed, and how it was compressed.
+pub fn open<'a>(mut source: impl Read + 'a) -> io::Result<(Box<dyn Read + 'a>, Compression)> {
+    let mut start = Vec::with_capacity(4);
+    loop {
+        match (&mut source)
+            .take(4 - start.len() as u64)
+            .read_to_end(&mut start)
+        {
+            Ok(_) => break,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let compression = Compression::of(&start);
+    let source = Patient(Cursor::new(start).chain(source));
+    let reader: Box<dyn Read + 'a> = match compression {
+        Compression::None => Box::new(source.0),
+        Compression::Gzip => Box::new(MultiGzDecoder::new(source)),
+        Compression::Zstd => {
+            let mut decoder = zstd::stream::read::Decoder::new(source)?;
+            // A frame that claims a larger window would have that much memory allocated.
+            decoder.window_log_max(MAX_WINDOW_LOG)?;
+            Box::new(decoder)
+        }
+        Compression::Lz4 => Box::new(Lz4(FrameDecoder::new(BufReader::new(source)))),
+    };
+    Ok((reader, compression))
+}
+
+/// A source that is asked again where it would have to wait: decoders lose their place at an error.
+struct Patient<R>(R);
+
+impl<R: Read> Read for Patient<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.0.read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return result,
+            }
+        }
+    }
+}
+
+struct Lz4<R: Read>(FrameDecoder<BufReader<R>>);
+
+impl<R: Read> Read for Lz4<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let error = match self.0.read(buffer) {
+                // A frame has ended, and another may follow.
+                Ok(0) if !buffer.is_empty() && !self.0.get_mut().fill_buf()?.is_empty() => continue,
+                Ok(count) => return Ok(count),
+                Err(error) => error,
+            };
+            let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+            let Some(Lz4Error::SkippableFrame(len)) = inner else {
+                return Err(error);
+            };
+            io::copy(&mut self.0.get_mut().take((*len).into()), &mut io::sink())?;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn text() -> Vec<u8> {
+        (0..100_000u32)
+            .flat_map(|n| (n / 7).to_le_bytes())
+            .collect()
+    }
+
+    fn read(bytes: &[u8]) -> io::Result<(Vec<u8>, Compression)> {
+        let (mut reader, compression) = open(bytes)?;
+        let mut out = Vec::new();
+        reader.read_to_end(&mut out)?;
+        Ok((out, compression))
+    }
+
+    /// Two parts, with a frame without data between and after them where the format has such.
+    fn parts(compress: impl Fn(&[u8]) -> Vec<u8>, skippable: bool) -> Vec<u8> {
+        let text = text();
+        let (first, second) = text.split_at(1234);
+        let none = if skippable {
+            [&SKIPPABLE.to_le_bytes()[..], &3u32.to_le_bytes(), b"abc"].concat()
+        } else {
+            Vec::new()
+        };
+        [compress(first), none.clone(), compress(second), none].concat()
+    }
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn lz4(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = lz4_flex::frame::FrameEncoder::new(Vec::new());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn each_format_in_several_parts() {
+        let zstd = |bytes: &[u8]| zstd::encode_all(bytes, 1).unwrap();
+        for (file, expected) in [
+            (text(), Compression::None),
+            (parts(gzip, false), Compression::Gzip),
+            (parts(zstd, true), Compression::Zstd),
+            (parts(lz4, true), Compression::Lz4),
+        ] {
+            let (out, compression) = read(&file).unwrap();
+            assert_eq!(compression, expected);
+            assert!(out == text(), "{expected:?}");
+        }
+    }
+
+    #[test]
+    fn a_cut_file_is_an_error_and_a_short_one_is_not() {
+        for file in [
+            gzip(&text()),
+            zstd::encode_all(&text()[..], 1).unwrap(),
+            lz4(&text()),
+        ] {
+            assert!(read(&file[..file.len() / 2]).is_err());
+        }
+        assert_eq!(read(b"ab").unwrap().0, b"ab");
+        assert_eq!(read(b"").unwrap().0, b"");
+    }
+}
