@@ -112,7 +112,7 @@ fn show(session: Session<'_>, args: &Args, observer: &mut Terminal) -> Result<(S
     if args.json {
         return session.run(&mut Shown::new(JsonLines, places)?, observer);
     }
-    let printer = Printer::new(args.lines.options());
+    let printer = Printer::new(args.lines.options(false));
     session.run(&mut Shown::new(printer, places)?, observer)
 }
 

@@ -1,7 +1,7 @@
 //! `trawl filter`: what an expression becomes, what the verifier says of it, and what it finds in a file.
 
 mod check;
-mod read;
+pub mod read;
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;

@@ -11,6 +11,8 @@ mod generate;
 mod guard;
 mod json;
 mod lab;
+mod lines;
+mod read;
 mod route;
 mod terminal;
 mod units;
@@ -32,6 +34,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Capture(Box<capture::Args>),
+    Read(Box<read::Args>),
     Filter(filter::Args),
     Gen(Box<r#gen::Args>),
     Doctor(doctor::Args),
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
     };
     let result = match cli.command {
         Command::Capture(args) => capture::run(*args),
+        Command::Read(args) => read::run(*args),
         Command::Filter(args) => filter::run(args),
         Command::Gen(args) => r#gen::run(*args),
         Command::Doctor(args) => doctor::run(args),

@@ -53,6 +53,19 @@ impl Default for Interface {
 }
 
 impl Interface {
+    /// A time since 1970 in the interface's own units, rounded down.
+    pub fn ticks(&self, timestamp_ns: u64) -> u64 {
+        const NANOSECONDS: i128 = 1_000_000_000;
+        let ns = i128::from(timestamp_ns) - i128::from(self.tsoffset) * NANOSECONDS;
+        let ns = ns.clamp(0, u64::MAX.into()) as u128;
+        let exponent = u32::from(self.tsresol & 0x7f);
+        let base: u128 = if self.tsresol & 0x80 == 0 { 10 } else { 2 };
+        let scale = base
+            .checked_pow(exponent)
+            .and_then(|scale| ns.checked_mul(scale));
+        scale.map_or(u64::MAX, |scaled| (scaled / NANOSECONDS as u128) as u64)
+    }
+
     /// The hook that a capture of trawl's saw packets at, such as `xdp exit`, which begins its description.
     pub fn hook(&self) -> Option<&str> {
         let (seen_at, _) = self

@@ -4,8 +4,10 @@
 #[doc(hidden)]
 pub mod exercise;
 pub mod json;
+pub mod merge;
 pub mod print;
 pub mod record;
+pub mod rewrite;
 pub mod select;
 
 use record::PacketView;

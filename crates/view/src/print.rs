@@ -57,6 +57,23 @@ pub struct PrintOptions {
     /// `-v` and its repetitions.
     pub verbosity: u8,
     pub dump: Option<Dump>,
+    /// `--number`: a number in front of each packet.
+    pub number: bool,
+    /// `-q`: less of each protocol.
+    pub quick: bool,
+    /// `-S`: TCP sequence numbers as they are, not from the start of a conversation.
+    pub absolute_sequence: bool,
+    /// `-K`: checksums are not verified.
+    pub trust_checksums: bool,
+    pub precision: Precision,
+}
+
+/// Digits after the second.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Precision {
+    #[default]
+    Nano,
+    Micro,
 }
 
 /// The time in front of a line.
@@ -99,6 +116,7 @@ pub enum DumpForm {
 #[derive(Debug, Default)]
 pub struct Printer {
     options: PrintOptions,
+    count: u64,
     first_ns: Option<u64>,
     previous_ns: Option<u64>,
     flows: Flows,
@@ -112,8 +130,17 @@ impl Printer {
         }
     }
 
+    /// From the next packet on, times have so many digits.
+    pub fn set_precision(&mut self, precision: Precision) {
+        self.options.precision = precision;
+    }
+
     /// Appends the packet's line, and the dump that was asked for, with the line ends.
     pub fn line(&mut self, out: &mut String, packet: &PacketView<'_>) {
+        self.count += 1;
+        if self.options.number {
+            let _ = write!(out, "{:5}  ", self.count);
+        }
         self.timestamp(out, packet.timestamp_ns);
         if let Some(interface) = packet.interface {
             // The widths are those of `tcpdump -i any`; writing to a String cannot fail.
@@ -146,13 +173,14 @@ impl Printer {
         let first = *self.first_ns.get_or_insert(now);
         let previous = self.previous_ns.replace(now).unwrap_or(now);
         let offset = self.options.utc_offset;
+        let digits = self.options.precision;
         match self.options.timestamp {
-            Timestamp::Default => time::time_of_day(out, now, offset),
+            Timestamp::Default => time::time_of_day(out, now, offset, digits),
             Timestamp::None => {}
-            Timestamp::Epoch => time::epoch(out, now),
-            Timestamp::DeltaPrevious => time::delta(out, now, previous),
-            Timestamp::Date => time::date(out, now, offset),
-            Timestamp::DeltaFirst => time::delta(out, now, first),
+            Timestamp::Epoch => time::epoch(out, now, digits),
+            Timestamp::DeltaPrevious => time::delta(out, now, previous, digits),
+            Timestamp::Date => time::date(out, now, offset, digits),
+            Timestamp::DeltaFirst => time::delta(out, now, first, digits),
         }
     }
 }

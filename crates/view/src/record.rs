@@ -3,7 +3,7 @@
 use trawl_packet::pcapng::block::{Blocks, EnhancedPacket, blocks};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::{Direction, Interface, Verdict};
-use trawl_packet::read::{CaptureReader, ReadError};
+use trawl_packet::read::{CaptureReader, ReadError, Step};
 
 /// A packet, and what is known of where it was seen and what became of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -31,6 +31,16 @@ pub trait Source {
 
     /// The packet that the source has come to.
     fn current(&self) -> Option<PacketView<'_>>;
+
+    /// The time of that packet.
+    fn time_ns(&self) -> u64 {
+        self.current().map_or(0, |packet| packet.timestamp_ns)
+    }
+
+    /// Goes to the next packet, or to the next block of another type where the source has such.
+    fn step(&mut self) -> Result<Option<Step>, ReadError> {
+        Ok(self.advance()?.then_some(Step::Packet))
+    }
 }
 
 impl<R: std::io::Read> Source for CaptureReader<R> {
@@ -54,6 +64,14 @@ impl<R: std::io::Read> Source for CaptureReader<R> {
             packet_id: packet.options.packet_id,
             dropped_before: packet.options.drop_count,
         })
+    }
+
+    fn time_ns(&self) -> u64 {
+        self.time_and_interface().map_or(0, |(time, _)| time)
+    }
+
+    fn step(&mut self) -> Result<Option<Step>, ReadError> {
+        Self::step(self)
     }
 }
 

@@ -8,7 +8,7 @@ mod packets;
 use common::{Scratch, have, run};
 use packets::Case;
 use trawl_packet::pcap;
-use trawl_view::print::{Dump, DumpForm, PrintOptions, Printer, Timestamp};
+use trawl_view::print::{Dump, DumpForm, Precision, PrintOptions, Printer, Timestamp};
 use trawl_view::record::PacketView;
 
 const START: u64 = 1_700_000_000_000_000_000;
@@ -111,6 +111,11 @@ const EPOCH: PrintOptions = PrintOptions {
     utc_offset: 0,
     verbosity: 0,
     dump: None,
+    number: false,
+    quick: false,
+    absolute_sequence: false,
+    trust_checksums: false,
+    precision: Precision::Nano,
 };
 
 /// Differences on purpose, whatever the options:

@@ -3,17 +3,17 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, ValueEnum};
+use clap::ValueEnum;
 use trawl_kernel::layout::RECORD_MAX_CAPTURED;
 use trawl_kernel::ring::Geometry;
-use trawl_kernel::{Error, Result, clock, events, host};
+use trawl_kernel::{Error, Result, events, host};
 use trawl_packet::verdict;
 use trawl_tap::Choice;
 use trawl_tap::filter::Filter;
 use trawl_tap::site::{At, Direction, Mode, Options, Programs, TimeSource};
-use trawl_view::print::{Dump, DumpForm, PrintOptions, Timestamp};
 
 use super::program;
+use crate::lines::LineArgs;
 use crate::units;
 
 /// Records every packet that a hook sees, into a file that Wireshark opens, or as lines on the terminal
@@ -133,33 +133,6 @@ struct ChoiceArgs {
 enum FilterEnd {
     Entry,
     Exit,
-}
-
-/// How packets are shown where they are not written.
-#[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Printing")]
-pub(super) struct LineArgs {
-    /// Show the link layer's header
-    #[arg(short = 'e')]
-    link_header: bool,
-    /// Show numbers for names; trawl always does
-    #[arg(short = 'n', action = ArgAction::Count)]
-    numeric: u8,
-    /// -t no time, -tt seconds since 1970, -ttt since the last packet, -tttt with the date, -ttttt since the first
-    #[arg(short = 't', action = ArgAction::Count)]
-    time: u8,
-    /// Show the packet's bytes in hex; -xx with the link layer's header
-    #[arg(short = 'x', action = ArgAction::Count)]
-    hex: u8,
-    /// Show the packet's bytes in hex and ASCII; -XX with the link layer's header
-    #[arg(short = 'X', action = ArgAction::Count)]
-    hex_ascii: u8,
-    /// Show the packet's bytes in ASCII
-    #[arg(short = 'A', action = ArgAction::Count)]
-    ascii: u8,
-    /// Show more of each header; more with -vv
-    #[arg(short = 'v', action = ArgAction::Count)]
-    verbosity: u8,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -311,41 +284,5 @@ fn snaplen(asked: u64) -> Result<u32> {
             format!("{RECORD_MAX_CAPTURED} is the limit"),
         )
         .mend("leave out -s to keep all of it")),
-    }
-}
-
-impl LineArgs {
-    pub(super) fn options(&self) -> PrintOptions {
-        let Self {
-            link_header,
-            numeric: _,
-            time,
-            hex,
-            hex_ascii,
-            ascii,
-            verbosity,
-        } = *self;
-        let dump = |count: u8, form| {
-            (count > 0).then_some(Dump {
-                form,
-                link_header: count > 1,
-            })
-        };
-        PrintOptions {
-            link_header,
-            timestamp: match time {
-                0 => Timestamp::Default,
-                1 => Timestamp::None,
-                2 => Timestamp::Epoch,
-                3 => Timestamp::DeltaPrevious,
-                4 => Timestamp::Date,
-                _ => Timestamp::DeltaFirst,
-            },
-            utc_offset: clock::utc_offset(),
-            verbosity,
-            dump: dump(hex_ascii, DumpForm::HexAscii)
-                .or_else(|| dump(hex, DumpForm::Hex))
-                .or_else(|| dump(ascii, DumpForm::Ascii)),
-        }
     }
 }

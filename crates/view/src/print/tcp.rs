@@ -20,11 +20,22 @@ pub(super) fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
         );
         return Ok(());
     }
+    if line.options.quick {
+        put!(line, "tcp {}", data.len.saturating_sub(header_len));
+        if header_len > data.len {
+            put!(
+                line,
+                " [bad hdr length {header_len} - too long, > {}]",
+                data.len
+            );
+        }
+        return Ok(());
+    }
     let (seq, ack) = (data.u32(4)?, data.u32(8)?);
     let set = data.u8(13)?;
     let has = |flag| set & flag != 0;
     put!(line, "Flags [{}]", flags::text(set));
-    let base = if has(flags::ACK) {
+    let base = if has(flags::ACK) && !line.options.absolute_sequence {
         line.flows
             .base((ip.src, src), (ip.dst, dst), seq, ack, has(flags::SYN))
     } else {
@@ -38,7 +49,7 @@ pub(super) fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
         );
         return Ok(());
     }
-    if line.verbose() && !ip.fragmented {
+    if line.verbose() && !line.options.trust_checksums && !ip.fragmented {
         checksum(line, ip, data)?;
     }
     let len = data.len - header_len;

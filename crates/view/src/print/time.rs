@@ -1,43 +1,75 @@
-//! The forms of time in front of a line. Nanoseconds always: that is what is recorded.
+//! The forms of time in front of a line, digit by digit: each packet has one.
 
-use std::fmt::Write;
+use super::Precision;
 
 const SECOND: u64 = 1_000_000_000;
 const DAY: i64 = 86_400;
 
-pub(super) fn time_of_day(out: &mut String, ns: u64, utc_offset: i32) {
+pub(super) fn time_of_day(out: &mut String, ns: u64, utc_offset: i32, precision: Precision) {
     let (seconds, fraction) = local(ns, utc_offset);
-    clock(out, seconds.rem_euclid(DAY) as u64, fraction);
+    clock(out, seconds.rem_euclid(DAY) as u64, fraction, precision);
 }
 
-pub(super) fn epoch(out: &mut String, ns: u64) {
-    let _ = write!(out, "{}.{:09} ", ns / SECOND, ns % SECOND);
+pub(super) fn epoch(out: &mut String, ns: u64, precision: Precision) {
+    decimal(out, ns / SECOND, 1);
+    fraction_of(out, ns % SECOND, precision);
 }
 
-pub(super) fn delta(out: &mut String, ns: u64, since: u64) {
+pub(super) fn delta(out: &mut String, ns: u64, since: u64, precision: Precision) {
     out.push(if ns < since { '-' } else { ' ' });
-    let delta = ns.abs_diff(since);
-    clock(out, delta / SECOND, delta % SECOND);
+    let delta = match precision {
+        Precision::Nano => ns.abs_diff(since),
+        // As if the stamps had no more digits.
+        Precision::Micro => (ns / 1000).abs_diff(since / 1000) * 1000,
+    };
+    clock(out, delta / SECOND, delta % SECOND, precision);
 }
 
-pub(super) fn date(out: &mut String, ns: u64, utc_offset: i32) {
+pub(super) fn date(out: &mut String, ns: u64, utc_offset: i32, precision: Precision) {
     let (seconds, fraction) = local(ns, utc_offset);
     let (year, month, day) = civil(seconds.div_euclid(DAY));
-    let _ = write!(out, "{year:04}-{month:02}-{day:02} ");
-    clock(out, seconds.rem_euclid(DAY) as u64, fraction);
+    decimal(out, year as u64, 4);
+    out.push('-');
+    decimal(out, month.into(), 2);
+    out.push('-');
+    decimal(out, day.into(), 2);
+    out.push(' ');
+    clock(out, seconds.rem_euclid(DAY) as u64, fraction, precision);
 }
 
 fn local(ns: u64, utc_offset: i32) -> (i64, u64) {
     ((ns / SECOND) as i64 + i64::from(utc_offset), ns % SECOND)
 }
 
-fn clock(out: &mut String, seconds: u64, fraction: u64) {
-    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
-    let _ = write!(
-        out,
-        "{hours:02}:{minutes:02}:{:02}.{fraction:09} ",
-        seconds % 60
-    );
+fn clock(out: &mut String, seconds: u64, fraction: u64, precision: Precision) {
+    decimal(out, seconds / 3600, 2);
+    out.push(':');
+    decimal(out, seconds / 60 % 60, 2);
+    out.push(':');
+    decimal(out, seconds % 60, 2);
+    fraction_of(out, fraction, precision);
+}
+
+fn fraction_of(out: &mut String, ns: u64, precision: Precision) {
+    out.push('.');
+    match precision {
+        Precision::Nano => decimal(out, ns, 9),
+        Precision::Micro => decimal(out, ns / 1000, 6),
+    }
+    out.push(' ');
+}
+
+/// A number with at least so many digits.
+pub(super) fn decimal(out: &mut String, mut number: u64, least: usize) {
+    let mut digits = [b'0'; 20];
+    let mut at = digits.len();
+    while number > 0 {
+        at -= 1;
+        digits[at] += (number % 10) as u8;
+        number /= 10;
+    }
+    let at = at.min(digits.len() - least.min(digits.len()));
+    out.extend(digits[at..].iter().map(|digit| char::from(*digit)));
 }
 
 /// Year, month and day of the days since 1970 (Howard Hinnant's `civil_from_days`).
@@ -72,24 +104,33 @@ mod tests {
     #[test]
     fn dates_over_leap_days_and_offsets() {
         let leap = 1_709_164_799_000_000_001; // 2024-02-28 23:59:59 UTC
-        assert_eq!(text(|o| date(o, leap, 0)), "2024-02-28 23:59:59.000000001 ");
         assert_eq!(
-            text(|o| date(o, leap, 3600)),
+            text(|o| date(o, leap, 0, Precision::Nano)),
+            "2024-02-28 23:59:59.000000001 "
+        );
+        assert_eq!(
+            text(|o| date(o, leap, 3600, Precision::Nano)),
             "2024-02-29 00:59:59.000000001 "
         );
         assert_eq!(
-            text(|o| date(o, 0, -3600)),
+            text(|o| date(o, 0, -3600, Precision::Nano)),
             "1969-12-31 23:00:00.000000000 "
         );
         assert_eq!(
-            text(|o| time_of_day(o, leap, -86_400)),
+            text(|o| time_of_day(o, leap, -86_400, Precision::Nano)),
             "23:59:59.000000001 "
         );
     }
 
     #[test]
     fn a_time_before_the_last_is_negative() {
-        assert_eq!(text(|o| delta(o, 5, 1_500_000_005)), "-00:00:01.500000000 ");
-        assert_eq!(text(|o| delta(o, 5, 5)), " 00:00:00.000000000 ");
+        assert_eq!(
+            text(|o| delta(o, 5, 1_500_000_005, Precision::Nano)),
+            "-00:00:01.500000000 "
+        );
+        assert_eq!(
+            text(|o| delta(o, 5, 5, Precision::Nano)),
+            " 00:00:00.000000000 "
+        );
     }
 }

@@ -32,7 +32,10 @@ pub(super) fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
         .claimed(data.len.min(len + HEADER_LEN))
         .skip(HEADER_LEN);
     // tcpdump spares IPv4, where the checksum is optional, until the second `-v`.
-    if line.options.verbosity > u8::from(ip.is_v4()) && !ip.fragmented {
+    if line.options.verbosity > u8::from(ip.is_v4())
+        && !line.options.trust_checksums
+        && !ip.fragmented
+    {
         checksum(line, ip, data.claimed(payload.len + HEADER_LEN))?;
     }
     let either = |port| src == port || dst == port;

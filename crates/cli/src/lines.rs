@@ -1,0 +1,101 @@
+//! tcpdump's flags for how packets are shown, as commands that print packets take them.
+
+use clap::ArgAction;
+use trawl_kernel::clock;
+use trawl_view::print::{Dump, DumpForm, Precision, PrintOptions, Timestamp};
+
+/// How packets are shown where they are not written.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Printing")]
+pub struct LineArgs {
+    /// Show the link layer's header
+    #[arg(short = 'e')]
+    link_header: bool,
+    /// Show numbers for names; trawl always does, and never looks a name up
+    #[arg(short = 'n', action = ArgAction::Count)]
+    numeric: u8,
+    /// Show names without their domain; trawl shows numbers
+    #[arg(short = 'N')]
+    without_domain: bool,
+    /// -t no time, -tt seconds since 1970, -ttt since the last packet, -tttt with the date, -ttttt since the first
+    #[arg(short = 't', action = ArgAction::Count)]
+    time: u8,
+    /// Show the packet's bytes in hex; -xx with the link layer's header
+    #[arg(short = 'x', action = ArgAction::Count)]
+    hex: u8,
+    /// Show the packet's bytes in hex and ASCII; -XX with the link layer's header
+    #[arg(short = 'X', action = ArgAction::Count)]
+    hex_ascii: u8,
+    /// Show the packet's bytes in ASCII
+    #[arg(short = 'A', action = ArgAction::Count)]
+    ascii: u8,
+    /// Show more of each header; more with -vv
+    #[arg(short = 'v', action = ArgAction::Count)]
+    verbosity: u8,
+    /// Show TCP sequence numbers as they are, not from the start of the conversation
+    #[arg(short = 'S', long = "absolute-tcp-sequence-numbers")]
+    absolute_sequence: bool,
+    /// Do not verify checksums: for packets whose checksums the sending card makes
+    #[arg(short = 'K', long = "dont-verify-checksums")]
+    trust_checksums: bool,
+    /// Show a number in front of each packet
+    #[arg(short = '#', long)]
+    number: bool,
+    /// Show times with six digits after the second
+    #[arg(long, conflicts_with = "nano")]
+    pub micro: bool,
+    /// Show times with nine digits after the second
+    #[arg(long)]
+    pub nano: bool,
+}
+
+impl LineArgs {
+    pub fn options(&self, quick: bool) -> PrintOptions {
+        let Self {
+            link_header,
+            numeric: _,
+            without_domain: _,
+            time,
+            hex,
+            hex_ascii,
+            ascii,
+            verbosity,
+            absolute_sequence,
+            trust_checksums,
+            number,
+            micro,
+            nano: _,
+        } = *self;
+        let dump = |count: u8, form| {
+            (count > 0).then_some(Dump {
+                form,
+                link_header: count > 1,
+            })
+        };
+        PrintOptions {
+            link_header,
+            timestamp: match time {
+                0 => Timestamp::Default,
+                1 => Timestamp::None,
+                2 => Timestamp::Epoch,
+                3 => Timestamp::DeltaPrevious,
+                4 => Timestamp::Date,
+                _ => Timestamp::DeltaFirst,
+            },
+            utc_offset: clock::utc_offset(),
+            verbosity,
+            dump: dump(hex_ascii, DumpForm::HexAscii)
+                .or_else(|| dump(hex, DumpForm::Hex))
+                .or_else(|| dump(ascii, DumpForm::Ascii)),
+            number,
+            quick,
+            absolute_sequence,
+            trust_checksums,
+            precision: if micro {
+                Precision::Micro
+            } else {
+                Precision::Nano
+            },
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! `trawl read`: what capture files hold, as lines, as JSON, or as another file.
+
+mod args;
+mod input;
+mod output;
+mod selection;
+mod time;
+
+use std::process::ExitCode;
+
+use trawl_filter::LinkType;
+use trawl_kernel::events::Signals;
+use trawl_kernel::{Error, Result};
+use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
+use trawl_packet::read::Step;
+use trawl_tap::filter::Filter;
+use trawl_view::merge::Merge;
+use trawl_view::record::Source;
+use trawl_view::select::Selector;
+
+pub use args::Args;
+use input::Input;
+use output::{Output, Written};
+use selection::Selection;
+
+use crate::filter::read::{explain, question};
+use crate::terminal;
+
+pub fn run(args: Args) -> Result<ExitCode> {
+    let request = args.resolve()?;
+    let signals = request.follow.then(Signals::watch).transpose()?;
+    let inputs = request
+        .files
+        .iter()
+        .map(|path| Input::open(path, signals.as_ref()))
+        .collect::<Result<Vec<_>>>()?;
+    let output = Output::new(&request, &inputs)?;
+    let selector = request
+        .filter
+        .as_ref()
+        .map(|filter| (filter, Selector::new(question(filter), filter_options())));
+    Reading {
+        sources: Merge::new(inputs),
+        output,
+        selector,
+        selection: request.selection,
+        remaining: request.count,
+        failed: false,
+    }
+    .run(signals.as_ref())
+}
+
+fn filter_options() -> trawl_filter::Options {
+    trawl_filter::Options {
+        link: LinkType::ETHERNET,
+        snaplen: 262_144,
+        netmask: None,
+        optimise: true,
+        file: None,
+    }
+}
+
+/// Files on their way to where they are shown.
+struct Reading<'a> {
+    sources: Merge<Input>,
+    output: Output,
+    selector: Option<(&'a Filter, Selector)>,
+    selection: Selection,
+    /// Packets still wanted, if there is a limit.
+    remaining: Option<u64>,
+    failed: bool,
+}
+
+impl Reading<'_> {
+    fn run(mut self, signals: Option<&Signals>) -> Result<ExitCode> {
+        self.check_filter()?;
+        let mut written = Written::Taken;
+        while self.remaining != Some(0) && written == Written::Taken {
+            let step = self.sources.step();
+            written = match step {
+                Ok(Some(Step::Packet)) => self.packet()?,
+                Ok(Some(Step::Block { kind })) => self.block(kind)?,
+                Ok(None) => break,
+                Err(error) if error.would_block() => {
+                    let flushed = self.output.flush()?;
+                    let input = self.sources.source_mut();
+                    if input.is_some_and(|input| !input.wait(signals)) {
+                        break;
+                    }
+                    flushed
+                }
+                Err(error) => {
+                    let name = self.sources.source().map_or("", |input| &input.name);
+                    terminal::say(&format!("cannot read {name}: {error}"));
+                    self.failed = true;
+                    Written::Taken
+                }
+            };
+        }
+        self.output.finish(self.sources.source())?;
+        Ok(if self.failed {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::SUCCESS
+        })
+    }
+
+    /// A mistake in the filter is told although there is no packet to ask about.
+    fn check_filter(&mut self) -> Result<()> {
+        let Some((filter, selector)) = &mut self.selector else {
+            return Ok(());
+        };
+        let kind = self.sources.source().map_or(
+            (
+                LINKTYPE_ETHERNET,
+                trawl_packet::pcapng::block::ByteOrder::Little,
+            ),
+            |input| {
+                let first = input.reader.interfaces().first();
+                let link_type = first.map_or(LINKTYPE_ETHERNET, |interface| interface.link_type);
+                (link_type, input.reader.byte_order())
+            },
+        );
+        selector
+            .prepare(kind)
+            .map_err(|error| explain(filter, error))
+    }
+
+    fn packet(&mut self) -> Result<Written> {
+        let index = self.sources.index();
+        let Some(input) = self.sources.source() else {
+            return Ok(Written::Taken);
+        };
+        if self.selection.wants_more_than_bytes() {
+            let Some(packet) = Source::current(&input.reader) else {
+                return Ok(Written::Taken);
+            };
+            if !self.selection.takes(&packet) {
+                return Ok(Written::Taken);
+            }
+        }
+        if let Some((filter, selector)) = &mut self.selector {
+            let (Some((bytes, length)), Some(kind)) = (input.reader.captured(), input.kind())
+            else {
+                return Ok(Written::Taken);
+            };
+            let matches = selector.matches(kind, bytes, length);
+            if !matches.map_err(|error| explain(filter, error))? {
+                return Ok(Written::Taken);
+            }
+        }
+        self.remaining = self.remaining.map(|count| count - 1);
+        self.output.packet(index, input)
+    }
+
+    fn block(&mut self, kind: u32) -> Result<Written> {
+        let index = self.sources.index();
+        match self.sources.source() {
+            Some(input) => self.output.block(index, input, kind),
+            None => Ok(Written::Taken),
+        }
+    }
+}
+
+/// What a file could not be used for, and why.
+fn unreadable(name: &str, why: impl std::fmt::Display) -> Error {
+    Error::failed(format!("cannot read {name}"), why)
+}

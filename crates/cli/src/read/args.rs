@@ -1,0 +1,222 @@
+//! The arguments of `trawl read`, and what they mean in plain values.
+
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use trawl_kernel::{Error, Result, clock};
+use trawl_tap::filter::Filter;
+use trawl_view::print::PrintOptions;
+use trawl_view::rewrite;
+
+use super::selection::{End, Selection, Verdicts};
+use super::time::{Bound, parse as time};
+use crate::lines::LineArgs;
+
+/// Shows the packets of capture files, or writes those that match into another file
+///
+/// pcapng and pcap files are read, compressed by gzip, zstd or lz4 or not; '-' is standard input. Packets of several
+/// files are merged by time.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Files, and after them which packets, as tcpdump takes it: a.pcap b.pcapng 'tcp port 80'
+    #[arg(value_name = "FILE… [EXPRESSION]", required_unless_present = "read")]
+    words: Vec<String>,
+    /// Read this file, as tcpdump has it; all other words are the expression
+    #[arg(short = 'r', long, value_name = "FILE")]
+    read: Vec<PathBuf>,
+    /// Write the packets to this file, or to standard output with '-'
+    #[arg(short = 'w', long = "write", value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// Format of the file written [default: by its ending .pcap or .pcapng, or else that of the file read]
+    #[arg(long, value_enum, requires = "write")]
+    format: Option<FormatName>,
+    /// Show the packets as well as write them
+    #[arg(long, requires = "write")]
+    print: bool,
+    /// End after this many packets
+    #[arg(short = 'c', long = "count", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Go on as the file grows, or as files are added to a ring of files; Ctrl-C ends it
+    #[arg(short = 'f', long)]
+    follow: bool,
+    /// Read the expression from this file
+    #[arg(short = 'F', value_name = "FILE")]
+    expression_file: Option<PathBuf>,
+    #[command(flatten)]
+    choice: ChoiceArgs,
+    /// Show packets as one JSON document, an array
+    #[arg(long, conflicts_with = "jsonl")]
+    json: bool,
+    /// Show packets as JSON, one object a line
+    #[arg(long)]
+    jsonl: bool,
+    /// Show less of each protocol
+    #[arg(short = 'q')]
+    quick: bool,
+    /// Write each line as soon as it is made
+    #[arg(short = 'l')]
+    line_buffered: bool,
+    /// Write each packet to the file as soon as it is read
+    #[arg(short = 'U', requires = "write")]
+    packet_buffered: bool,
+    /// Change to this user once the files are open, if trawl runs as root
+    #[arg(short = 'Z', long = "relinquish-privileges", value_name = "USER")]
+    user: Option<String>,
+    #[command(flatten)]
+    lines: LineArgs,
+}
+
+/// Which packets, apart from an expression.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Filtering")]
+struct ChoiceArgs {
+    /// A filter as a classic program, as `tcpdump -ddd` prints it, instead of an expression
+    #[arg(long, value_name = "PROGRAM")]
+    cbpf: Option<String>,
+    /// Ask the expression of the packet inside a tunnel: VXLAN, GENEVE, GRE or IP-in-IP
+    #[arg(long, conflicts_with = "cbpf")]
+    inner: bool,
+    /// Only packets with these verdicts: aborted, drop, pass, tx, redirect; or tc's: ok, shot, stolen, …
+    #[arg(long, value_name = "LIST")]
+    verdict: Option<String>,
+    /// Only packets recorded at this end of a hook
+    #[arg(long, value_enum)]
+    at: Option<End>,
+    /// Only packets of this interface; may be given several times
+    #[arg(short = 'i', long = "interface", value_name = "IF")]
+    interface: Vec<String>,
+    /// Only packets from this time on: 14:30, '2026-01-31 14:30:00', seconds since 1970, +10s (after the first packet), -1h (before now)
+    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    from: Option<Bound>,
+    /// Only packets before this time
+    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    to: Option<Bound>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FormatName {
+    Pcapng,
+    Pcap,
+}
+
+/// How packets are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    Lines,
+    /// One document.
+    Json,
+    JsonLines,
+}
+
+/// What is asked for.
+pub(super) struct Request {
+    pub files: Vec<PathBuf>,
+    pub filter: Option<Filter>,
+    pub selection: Selection,
+    pub count: Option<u64>,
+    pub follow: bool,
+    pub write: Option<PathBuf>,
+    pub format: Option<rewrite::Format>,
+    /// Nothing is shown where packets are only written.
+    pub form: Option<Form>,
+    pub print: PrintOptions,
+    /// Digits as the file has them, unless some are asked for.
+    pub precision_of_file: bool,
+    pub flush_each: bool,
+    pub user: Option<String>,
+}
+
+impl Args {
+    pub(super) fn resolve(&self) -> Result<Request> {
+        let (files, words) = self.files_and_words()?;
+        let filter = self.filter(&words)?;
+        let verdicts = self.choice.verdict.as_deref().map(Verdicts::parse);
+        let form = match (self.json, self.jsonl) {
+            (true, _) => Form::Json,
+            (_, true) => Form::JsonLines,
+            _ => Form::Lines,
+        };
+        Ok(Request {
+            files,
+            filter,
+            selection: Selection::new(
+                verdicts.transpose()?,
+                self.choice.at,
+                self.choice.interface.clone(),
+                (self.choice.from, self.choice.to),
+                clock::utc_offset(),
+            ),
+            count: self.count,
+            follow: self.follow,
+            write: self.write.clone(),
+            format: self.format.map(|format| match format {
+                FormatName::Pcapng => rewrite::Format::Pcapng,
+                FormatName::Pcap => rewrite::Format::Pcap,
+            }),
+            form: (self.write.is_none() || self.print).then_some(form),
+            print: self.lines.options(self.quick),
+            precision_of_file: !self.lines.micro && !self.lines.nano,
+            flush_each: self.line_buffered || self.packet_buffered,
+            user: self.user.clone(),
+        })
+    }
+
+    /// The words that name files come first; the first that does not begins the expression.
+    fn files_and_words(&self) -> Result<(Vec<PathBuf>, Vec<String>)> {
+        if !self.read.is_empty() {
+            return Ok((self.read.clone(), self.words.clone()));
+        }
+        let is_file = |word: &&String| *word == "-" || Path::new(word).exists();
+        let count = self.words.iter().take_while(is_file).count();
+        let (files, words) = self.words.split_at(count.max(1).min(self.words.len()));
+        // An expression has no such word, so a file is meant that is not there.
+        if let Some(missing) = words.first().filter(|word| looks_like_a_file(word)) {
+            let missing = missing.clone();
+            return Err(Error::failed(
+                format!("cannot read {missing}"),
+                "no such file or directory",
+            ));
+        }
+        Ok((files.iter().map(PathBuf::from).collect(), words.to_vec()))
+    }
+
+    fn filter(&self, words: &[String]) -> Result<Option<Filter>> {
+        let mut text = words.join(" ");
+        if let Some(path) = &self.expression_file {
+            if !text.is_empty() {
+                return Err(Error::usage(
+                    "cannot use -F",
+                    "there is an expression on the command line as well",
+                ));
+            }
+            text = std::fs::read_to_string(path)
+                .map_err(|e| Error::os(format!("cannot read {}", path.display()), e))?;
+        }
+        match &self.choice.cbpf {
+            Some(_) if !text.is_empty() => Err(Error::usage(
+                "cannot use --cbpf",
+                "there is an expression as well",
+            )),
+            Some(program) => Ok(Some(Filter::Classic(program.clone()))),
+            None if text.trim().is_empty() => Ok(None),
+            None if self.choice.inner => Ok(Some(Filter::Inner(text))),
+            None => Ok(Some(Filter::Expression(text))),
+        }
+    }
+}
+
+fn looks_like_a_file(word: &str) -> bool {
+    const ENDINGS: [&str; 9] = [
+        ".pcap", ".pcapng", ".cap", ".ntar", ".dump", ".dmp", ".gz", ".zst", ".lz4",
+    ];
+    !word.contains(' ') && ENDINGS.iter().any(|ending| word.ends_with(ending))
+}
+
+/// The format that a file's name asks for.
+pub(super) fn format_by_name(path: &Path) -> Option<rewrite::Format> {
+    match path.extension()?.to_str()? {
+        "pcapng" | "ntar" => Some(rewrite::Format::Pcapng),
+        "pcap" | "cap" | "dmp" => Some(rewrite::Format::Pcap),
+        _ => None,
+    }
+}

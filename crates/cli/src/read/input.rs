@@ -1,0 +1,283 @@
+//! A file that is read: opened, decompressed where it is compressed, and followed while it grows.
+
+use std::cell::Cell;
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use trawl_kernel::events::{self, Signal, Signals};
+use trawl_kernel::{Error, Result};
+use trawl_packet::read::compressed::{self, Compression};
+use trawl_packet::read::{CaptureReader, ReadError, Step};
+use trawl_view::record::{PacketView, Source};
+use trawl_view::select::Kind;
+
+use super::unreadable;
+
+/// How often a file is looked at that does not grow.
+const PAUSE: Duration = Duration::from_millis(50);
+
+type Reader = CaptureReader<Box<dyn Read>>;
+
+pub(super) struct Input {
+    pub reader: Reader,
+    pub name: String,
+    /// The file or pipe itself, to be told from the one that is written.
+    pub identity: Option<(u64, u64)>,
+    following: Option<Following>,
+}
+
+/// What is known of a file that is followed.
+struct Following {
+    path: PathBuf,
+    /// A compressed file cannot be read on from its end: only whole files of a ring are.
+    compressed: bool,
+    /// Files of a ring are those of this directory whose names differ from the first one's by digits only, or all.
+    directory: PathBuf,
+    name_without_digits: Option<String>,
+}
+
+impl Input {
+    pub fn open(path: &Path, signals: Option<&Signals>) -> Result<Self> {
+        let name = if path == Path::new("-") {
+            "standard input".to_owned()
+        } else {
+            path.display().to_string()
+        };
+        let os = |e| Error::os(format!("cannot read {name}"), e);
+        let Some(signals) = signals else {
+            let file = open(path).map_err(os)?;
+            let metadata = file.metadata().map_err(os)?;
+            if metadata.is_dir() {
+                return Err(
+                    unreadable(&name, "it is a directory").mend("-f reads a ring of files in one")
+                );
+            }
+            let opened = Rc::new(Cell::new(false));
+            let source: Box<dyn Read> = if metadata.is_file() {
+                Box::new(file)
+            } else {
+                let tells = Rc::clone(&opened);
+                Box::new(Pipe {
+                    file,
+                    tells,
+                    told: false,
+                })
+            };
+            let (reader, _) = reader(source).map_err(|e| unreadable(&name, e))?;
+            opened.set(true);
+            return Ok(Self {
+                reader,
+                name,
+                identity: Some(identity(&metadata)),
+                following: None,
+            });
+        };
+        let metadata = std::fs::metadata(path).map_err(os)?;
+        let mut following = Following {
+            path: path.to_owned(),
+            compressed: false,
+            directory: match path.parent() {
+                _ if metadata.is_dir() => path.to_owned(),
+                Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+                _ => PathBuf::from("."),
+            },
+            name_without_digits: (!metadata.is_dir()).then(|| without_digits(path)),
+        };
+        loop {
+            if metadata.is_dir() {
+                match following.oldest() {
+                    Some(oldest) => following.path = oldest,
+                    None if pause(signals) => continue,
+                    None => return Err(unreadable(&name, "it holds no files")),
+                }
+            }
+            match following.open() {
+                Ok((reader, identity)) => {
+                    return Ok(Self {
+                        reader,
+                        name,
+                        identity: Some(identity),
+                        following: Some(following),
+                    });
+                }
+                // Whoever writes it has not come to the header.
+                Err(error) if is_begun_only(&error) && pause(signals) => {}
+                Err(error) => return Err(unreadable(&name, error)),
+            }
+        }
+    }
+
+    /// How the current packet begins, and in which order of bytes its file was written.
+    pub fn kind(&self) -> Option<Kind> {
+        let (_, interface) = self.reader.time_and_interface()?;
+        let link_type = self.reader.interfaces().get(interface)?.link_type;
+        Some((link_type, self.reader.byte_order()))
+    }
+
+    /// Waits where there is nothing to read for now; false if a signal says that nothing more is wanted.
+    pub fn wait(&mut self, signals: Option<&Signals>) -> bool {
+        let (Some(following), Some(signals)) = (&mut self.following, signals) else {
+            return true;
+        };
+        if let Some(next) = following.successor() {
+            let before = std::mem::replace(&mut following.path, next);
+            match following.open() {
+                Ok((reader, identity)) => {
+                    self.reader = reader;
+                    self.identity = Some(identity);
+                    return true;
+                }
+                // It is tried again when more of it is there.
+                Err(_) => following.path = before,
+            }
+        }
+        pause(signals)
+    }
+}
+
+impl Source for Input {
+    fn advance(&mut self) -> Result<bool, ReadError> {
+        self.reader.advance()
+    }
+
+    fn current(&self) -> Option<PacketView<'_>> {
+        Source::current(&self.reader)
+    }
+
+    fn time_ns(&self) -> u64 {
+        Source::time_ns(&self.reader)
+    }
+
+    fn step(&mut self) -> Result<Option<Step>, ReadError> {
+        match self.reader.step()? {
+            None if self.following.is_some() => Err(ReadError::Io {
+                offset: 0,
+                source: io::ErrorKind::WouldBlock.into(),
+            }),
+            step => Ok(step),
+        }
+    }
+}
+
+impl Following {
+    fn open(&mut self) -> Result<(Reader, (u64, u64)), ReadError> {
+        let unread = |source| ReadError::Io { offset: 0, source };
+        let file = open(&self.path).map_err(unread)?;
+        let identity = identity(&file.metadata().map_err(unread)?);
+        let (reader, compression) = reader(Box::new(file))?;
+        self.compressed = compression != Compression::None;
+        if self.compressed {
+            return Ok((reader, identity));
+        }
+        let file = open(&self.path).map_err(unread)?;
+        Ok((
+            CaptureReader::new(Box::new(Growing(file)) as Box<dyn Read>)?,
+            identity,
+        ))
+    }
+
+    /// The files of the ring, from the one that was written first on.
+    fn files(&self) -> Vec<(i64, i64, PathBuf)> {
+        let entries = std::fs::read_dir(&self.directory).into_iter().flatten();
+        let mut files: Vec<_> = entries
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| {
+                self.name_without_digits
+                    .as_ref()
+                    .is_none_or(|name| *name == without_digits(path))
+            })
+            .filter_map(|path| {
+                let metadata = std::fs::metadata(&path).ok()?;
+                let is_begun = metadata.is_file() && metadata.len() > 0;
+                is_begun.then(|| (metadata.mtime(), metadata.mtime_nsec(), path))
+            })
+            .collect();
+        files.sort();
+        files
+    }
+
+    fn oldest(&self) -> Option<PathBuf> {
+        self.files().into_iter().next().map(|(.., path)| path)
+    }
+
+    /// The file that was written to next after this one.
+    fn successor(&self) -> Option<PathBuf> {
+        let files = self.files();
+        let at = files.iter().position(|(.., path)| same(path, &self.path))?;
+        files.into_iter().nth(at + 1).map(|(.., path)| path)
+    }
+}
+
+/// Whether a file ends before its header does.
+fn is_begun_only(error: &ReadError) -> bool {
+    matches!(error, ReadError::Empty | ReadError::Truncated { .. }) || error.would_block()
+}
+
+fn same(one: &Path, other: &Path) -> bool {
+    one == other || one.file_name() == other.file_name()
+}
+
+fn without_digits(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.chars().filter(|c| !c.is_ascii_digit()).collect()
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    if path == Path::new("-") {
+        return Ok(File::from(io::stdin().as_fd().try_clone_to_owned()?));
+    }
+    File::open(path)
+}
+
+pub(super) fn identity(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+fn reader(source: Box<dyn Read>) -> Result<(Reader, Compression), ReadError> {
+    let unread = |source| ReadError::Io { offset: 0, source };
+    let (source, compression) = compressed::open(source).map_err(unread)?;
+    Ok((CaptureReader::new(source)?, compression))
+}
+
+/// Pauses; false if a signal asks to end.
+fn pause(signals: &Signals) -> bool {
+    let waited = events::wait(&[signals.as_fd()], PAUSE);
+    let ends = |signal| signal != Signal::Report;
+    waited.is_ok() && !signals.next().is_some_and(ends)
+}
+
+/// A pipe, where each read may wait: what was made of the bytes before is to be shown first.
+struct Pipe {
+    file: File,
+    /// Not while the file's header is read.
+    tells: Rc<Cell<bool>>,
+    told: bool,
+}
+
+impl Read for Pipe {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.told = !self.told && self.tells.get();
+        if self.told {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.file.read(buffer)
+    }
+}
+
+/// A file whose end is only the end for now.
+struct Growing(File);
+
+impl Read for Growing {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self.0.read(buffer)? {
+            0 if !buffer.is_empty() => Err(io::ErrorKind::WouldBlock.into()),
+            count => Ok(count),
+        }
+    }
+}

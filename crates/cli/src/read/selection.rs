@@ -1,0 +1,131 @@
+//! Which packets are wanted by what is not among their bytes: time, interface, hook and verdict.
+
+use clap::ValueEnum;
+use trawl_kernel::{Error, Result, clock};
+use trawl_packet::pcapng::Verdict;
+use trawl_packet::verdict::{Kind, Set};
+use trawl_view::record::PacketView;
+
+use super::time::Bound;
+
+/// At which end of an XDP program, or on which side of the stack, a packet was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum End {
+    Entry,
+    Exit,
+    Ingress,
+    Egress,
+}
+
+impl End {
+    fn is_of(self, hook: &str) -> bool {
+        let word = match self {
+            Self::Entry => "entry",
+            Self::Exit => "exit",
+            Self::Ingress => "ingress",
+            Self::Egress => "egress",
+        };
+        hook.split_whitespace().any(|part| part == word)
+    }
+}
+
+/// The verdicts of a list, as XDP programs and tc programs name them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Verdicts {
+    xdp: Option<Set>,
+    tc: Option<Set>,
+}
+
+impl Verdicts {
+    pub fn parse(list: &str) -> Result<Self> {
+        let mut named: [Vec<&str>; 2] = [Vec::new(), Vec::new()];
+        for name in list.split(',').map(str::trim) {
+            let kinds = [Kind::Xdp, Kind::Tc];
+            let known = kinds.map(|kind| kind.action(name).is_some());
+            if known == [false, false] {
+                let error = Set::parse(Kind::Xdp, name).err();
+                let why = error.map_or_else(String::new, |error| error.to_string());
+                return Err(Error::usage("cannot understand --verdict", why));
+            }
+            for (names, known) in named.iter_mut().zip(known) {
+                names.extend(known.then_some(name));
+            }
+        }
+        let [xdp, tc] = named;
+        Ok(Self {
+            xdp: Set::parse(Kind::Xdp, &xdp.join(",")).ok(),
+            tc: Set::parse(Kind::Tc, &tc.join(",")).ok(),
+        })
+    }
+
+    fn contain(&self, verdict: Verdict<'_>) -> bool {
+        match verdict {
+            Verdict::Xdp(action) => self.xdp.is_some_and(|set| set.contains(action)),
+            Verdict::Tc(action) => self.tc.is_some_and(|set| set.contains(action)),
+            Verdict::Other { .. } => false,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Selection {
+    verdicts: Option<Verdicts>,
+    at: Option<End>,
+    interfaces: Vec<String>,
+    bounds: (Option<Bound>, Option<Bound>),
+    utc_offset: i32,
+    /// The bounds in nanoseconds since 1970, known once there is a packet that they may relate to.
+    times: Option<(u64, u64)>,
+}
+
+impl Selection {
+    pub fn new(
+        verdicts: Option<Verdicts>,
+        at: Option<End>,
+        interfaces: Vec<String>,
+        bounds: (Option<Bound>, Option<Bound>),
+        utc_offset: i32,
+    ) -> Self {
+        Self {
+            verdicts,
+            at,
+            interfaces,
+            bounds,
+            utc_offset,
+            times: None,
+        }
+    }
+
+    /// Whether anything is asked that needs a look at more than the packet's bytes.
+    pub fn wants_more_than_bytes(&self) -> bool {
+        let (from, to) = &self.bounds;
+        self.verdicts.is_some()
+            || self.at.is_some()
+            || !self.interfaces.is_empty()
+            || from.is_some()
+            || to.is_some()
+    }
+
+    pub fn takes(&mut self, packet: &PacketView<'_>) -> bool {
+        let first = packet.timestamp_ns;
+        let (from, to) = self.bounds;
+        let offset = self.utc_offset;
+        let absolute = |bound: Bound| bound.absolute(first, clock::wall(), offset);
+        let (earliest, end) = *self
+            .times
+            .get_or_insert_with(|| (from.map_or(0, absolute), to.map_or(u64::MAX, absolute)));
+        let in_time = (earliest..end).contains(&packet.timestamp_ns)
+            || (to.is_none() && packet.timestamp_ns >= earliest);
+        let wanted_interface = |name: &str| self.interfaces.iter().any(|wanted| wanted == name);
+        in_time
+            && (self.interfaces.is_empty() || packet.interface.is_some_and(wanted_interface))
+            && self
+                .at
+                .is_none_or(|end| packet.hook.is_some_and(|hook| end.is_of(hook)))
+            && self.verdicts.is_none_or(|verdicts| {
+                packet
+                    .verdict
+                    .is_some_and(|verdict| verdicts.contain(verdict))
+            })
+    }
+}

@@ -1,0 +1,96 @@
+//! Several sources as one, in the order of their packets' times.
+
+use trawl_packet::read::{ReadError, Step};
+
+use crate::record::Source;
+
+/// Sources of which the one with the earliest packet is always the next.
+#[derive(Debug)]
+pub struct Merge<S> {
+    streams: Vec<Stream<S>>,
+    current: usize,
+}
+
+#[derive(Debug)]
+struct Stream<S> {
+    source: S,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// To be asked for what comes next.
+    Due,
+    /// Has come to a packet of this time, which has not been handed out.
+    At(u64),
+    Ended,
+}
+
+/// What came next, or why a source has no more; its number is [`Merge::index`].
+pub type Next = Result<Option<Step>, ReadError>;
+
+impl<S: Source> Merge<S> {
+    pub fn new(sources: Vec<S>) -> Self {
+        let stream = |source| Stream {
+            source,
+            state: State::Due,
+        };
+        Self {
+            streams: sources.into_iter().map(stream).collect(),
+            current: 0,
+        }
+    }
+
+    /// The next packet, or the next block of another type, of whichever source. After an error the other sources go on.
+    pub fn step(&mut self) -> Next {
+        if let [only] = &mut self.streams[..] {
+            return only.source.step();
+        }
+        let due = |stream: &Stream<S>| stream.state == State::Due;
+        while let Some(index) = self.streams.iter().position(due) {
+            self.current = index;
+            let stream = &mut self.streams[index];
+            match stream.source.step() {
+                Ok(Some(Step::Packet)) => stream.state = State::At(stream.source.time_ns()),
+                Ok(Some(block)) => return Ok(Some(block)),
+                Ok(None) => stream.state = State::Ended,
+                Err(error) => {
+                    if !error.would_block() {
+                        stream.state = State::Ended;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        let times = self.streams.iter().enumerate();
+        let earliest = times
+            .filter_map(|(index, stream)| match stream.state {
+                State::At(time) => Some((time, index)),
+                _ => None,
+            })
+            .min();
+        let Some((_, index)) = earliest else {
+            return Ok(None);
+        };
+        self.current = index;
+        self.streams[index].state = State::Due;
+        Ok(Some(Step::Packet))
+    }
+
+    /// Which source the last step was of.
+    pub fn index(&self) -> usize {
+        self.current
+    }
+
+    /// The source that the last step was of.
+    pub fn source(&self) -> Option<&S> {
+        self.streams.get(self.current).map(|stream| &stream.source)
+    }
+
+    /// The source that the last step was of, to be put in the place of by one that goes on after it.
+    pub fn source_mut(&mut self) -> Option<&mut S> {
+        let stream = self.streams.get_mut(self.current)?;
+        stream.state = State::Due;
+        Some(&mut stream.source)
+    }
+}

@@ -1,0 +1,241 @@
+//! What was read, as a file again. Of one file that keeps its format every record and block is carried over as it is
+//! stored, those of unknown types too. Several files, or one in another format, become one section whose interfaces are
+//! those of all files.
+
+use std::collections::{HashMap, HashSet};
+use std::io::Read;
+
+use trawl_packet::pcap;
+use trawl_packet::pcapng::Interface;
+use trawl_packet::pcapng::block::{self, ByteOrder, HEADER_LEN};
+use trawl_packet::pcapng::write::{
+    EnhancedPacket, SectionHeader, enhanced_packet, interface_description, section_header,
+};
+use trawl_packet::read::CaptureReader;
+
+/// The format of a file that is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    Pcapng,
+    Pcap,
+}
+
+/// Why a packet cannot be written.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum RewriteError {
+    #[error(
+        "a pcap file holds packets of one link type, and there are packets of types {first} and {other}"
+    )]
+    LinkTypes { first: u16, other: u16 },
+}
+
+/// Appends records or blocks to a buffer, whole ones always.
+#[derive(Debug)]
+pub struct Rewriter {
+    format: Format,
+    verbatim: bool,
+    application: String,
+    started: bool,
+    link_type: Option<u16>,
+    /// Numbers of the interfaces in the new file, by file and by number there.
+    interfaces: HashMap<(usize, usize), u32>,
+    written_interfaces: u32,
+    /// Those whose descriptions are as they were stored.
+    carried: HashSet<u32>,
+    left_out: u64,
+}
+
+impl Rewriter {
+    /// `verbatim`: there is one file, and it is of that format.
+    pub fn new(format: Format, verbatim: bool, application: String) -> Self {
+        Self {
+            format,
+            verbatim,
+            application,
+            started: false,
+            link_type: None,
+            interfaces: HashMap::new(),
+            written_interfaces: 0,
+            carried: HashSet::new(),
+            left_out: 0,
+        }
+    }
+
+    /// Blocks that could not be carried over: those of sections in big-endian order, of which only packets and
+    /// interfaces can be written in another order.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// A file of no packets is one all the same.
+    pub fn start<R: Read>(&mut self, out: &mut Vec<u8>, reader: &CaptureReader<R>) {
+        if std::mem::replace(&mut self.started, true) {
+            return;
+        }
+        match (self.format, self.verbatim) {
+            (Format::Pcap, true) => out.extend_from_slice(reader.pcap_header().unwrap_or_default()),
+            (Format::Pcapng, true) => {}
+            (Format::Pcap, false) => {
+                let first = reader.interfaces().first().cloned().unwrap_or_default();
+                self.link_type = Some(first.link_type);
+                pcap::file_header(out, first.link_type, 0);
+            }
+            (Format::Pcapng, false) => section_header(
+                out,
+                &SectionHeader {
+                    userappl: Some(&self.application),
+                    ..SectionHeader::default()
+                },
+            ),
+        }
+    }
+
+    /// The block without a packet that the reader of this file has come to.
+    pub fn block<R: Read>(
+        &mut self,
+        out: &mut Vec<u8>,
+        file: usize,
+        reader: &CaptureReader<R>,
+        kind: u32,
+    ) {
+        if self.format == Format::Pcap {
+            return;
+        }
+        if self.verbatim {
+            self.started = true;
+            out.extend_from_slice(reader.raw());
+            return;
+        }
+        self.start(out, reader);
+        match kind {
+            block::SECTION_HEADER => {}
+            block::INTERFACE_DESCRIPTION => {
+                self.interface(
+                    out,
+                    file,
+                    reader.interfaces().len().saturating_sub(1),
+                    reader,
+                );
+            }
+            _ if reader.byte_order() == ByteOrder::Big => self.left_out += 1,
+            block::INTERFACE_STATISTICS => {
+                let id = reader
+                    .raw()
+                    .get(HEADER_LEN..)
+                    .and_then(|body| body.first_chunk());
+                let id = id.map_or(0, |bytes| u32::from_le_bytes(*bytes) as usize);
+                if let Some(new) = self.interfaces.get(&(file, reader.first_interface() + id)) {
+                    let new = *new;
+                    copy_with_interface(out, reader.raw(), new);
+                }
+            }
+            _ => out.extend_from_slice(reader.raw()),
+        }
+    }
+
+    /// The packet that the reader of this file has come to.
+    pub fn packet<R: Read>(
+        &mut self,
+        out: &mut Vec<u8>,
+        file: usize,
+        reader: &CaptureReader<R>,
+    ) -> Result<(), RewriteError> {
+        self.start(out, reader);
+        if self.verbatim {
+            out.extend_from_slice(reader.raw());
+            return Ok(());
+        }
+        let Some(packet) = reader.current() else {
+            return Ok(());
+        };
+        if self.format == Format::Pcap {
+            let first = *self.link_type.get_or_insert(packet.link_type);
+            if first != packet.link_type {
+                let other = packet.link_type;
+                return Err(RewriteError::LinkTypes { first, other });
+            }
+            pcap::record(
+                out,
+                packet.timestamp_ns,
+                packet.captured,
+                packet.original_len,
+            );
+            return Ok(());
+        }
+        let id = self.interface(out, file, packet.interface, reader);
+        let raw = reader.raw();
+        let is_enhanced = reader.pcap_header().is_none()
+            && packet.byte_order == ByteOrder::Little
+            && raw.starts_with(&block::ENHANCED_PACKET.to_le_bytes());
+        if is_enhanced {
+            copy_with_interface(out, raw, id);
+            return Ok(());
+        }
+        // In the units of the description that was carried over.
+        let described = reader.interfaces().get(packet.interface);
+        let ticks = match described {
+            Some(interface) if self.carried.contains(&id) => interface.ticks(packet.timestamp_ns),
+            _ => packet.timestamp_ns,
+        };
+        let comment = packet.options.comments.first();
+        enhanced_packet(
+            out,
+            &EnhancedPacket {
+                interface_id: id,
+                timestamp_ns: ticks,
+                captured: packet.captured,
+                original_len: packet.original_len,
+                flags: packet.options.flags,
+                queue: packet.options.queue,
+                packet_id: packet.options.packet_id,
+                drop_count: packet.options.drop_count,
+                verdict: packet.options.verdict,
+                comment: comment.map(AsRef::as_ref),
+            },
+        );
+        Ok(())
+    }
+
+    /// The number of an interface in the new file; its description is appended when it is first met.
+    fn interface<R: Read>(
+        &mut self,
+        out: &mut Vec<u8>,
+        file: usize,
+        index: usize,
+        reader: &CaptureReader<R>,
+    ) -> u32 {
+        if let Some(known) = self.interfaces.get(&(file, index)) {
+            return *known;
+        }
+        let stays_as_stored = reader.pcap_header().is_none()
+            && reader.byte_order() == ByteOrder::Little
+            && reader
+                .raw()
+                .starts_with(&block::INTERFACE_DESCRIPTION.to_le_bytes());
+        let id = self.written_interfaces;
+        if stays_as_stored {
+            self.carried.insert(id);
+            out.extend_from_slice(reader.raw());
+        } else {
+            let described = reader.interfaces().get(index).cloned().unwrap_or_default();
+            let nanoseconds = Interface {
+                tsresol: block::TSRESOL_NANOSECONDS,
+                tsoffset: 0,
+                ..described
+            };
+            interface_description(out, &nanoseconds);
+        }
+        self.written_interfaces += 1;
+        self.interfaces.insert((file, index), id);
+        id
+    }
+}
+
+/// A little-endian block whose body begins with the number of an interface, with another number.
+fn copy_with_interface(out: &mut Vec<u8>, raw: &[u8], id: u32) {
+    let start = out.len();
+    out.extend_from_slice(raw);
+    if let Some(field) = out.get_mut(start + HEADER_LEN..start + HEADER_LEN + 4) {
+        field.copy_from_slice(&id.to_le_bytes());
+    }
+}
