@@ -12,6 +12,7 @@ mod guard;
 mod json;
 mod lab;
 mod lines;
+mod outfile;
 mod read;
 mod route;
 mod terminal;

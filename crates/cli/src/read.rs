@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use trawl_filter::LinkType;
 use trawl_kernel::events::Signals;
+use trawl_kernel::privilege::{self, User};
 use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::read::Step;
@@ -39,15 +40,31 @@ pub fn run(args: Args) -> Result<ExitCode> {
         .filter
         .as_ref()
         .map(|filter| (filter, Selector::new(question(filter), filter_options())));
-    Reading {
+    let mut reading = Reading {
         sources: Merge::new(inputs),
         output,
         selector,
         selection: request.selection,
         remaining: request.count,
         failed: false,
+    };
+    // Names of hosts are looked up while that is still allowed.
+    reading.check_filter()?;
+    give_up_privileges(request.user.as_deref(), request.follow)?;
+    reading.run(signals.as_ref())
+}
+
+/// All files are open: the bytes of strangers are parsed with no more rights than that takes.
+fn give_up_privileges(user: Option<&str>, follow: bool) -> Result<()> {
+    if let Some(user) = user {
+        User::find(user)?.become_it()?;
     }
-    .run(signals.as_ref())
+    // The next file of a ring may be one that only root can read.
+    if !follow {
+        privilege::keep_none()?;
+    }
+    privilege::forbid_all_but_files();
+    Ok(())
 }
 
 fn filter_options() -> trawl_filter::Options {
@@ -73,7 +90,6 @@ struct Reading<'a> {
 
 impl Reading<'_> {
     fn run(mut self, signals: Option<&Signals>) -> Result<ExitCode> {
-        self.check_filter()?;
         let mut written = Written::Taken;
         while self.remaining != Some(0) && written == Written::Taken {
             let step = self.sources.step();

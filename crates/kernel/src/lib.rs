@@ -19,6 +19,7 @@ pub mod netns;
 pub mod outlet;
 pub mod owners;
 pub mod packet_socket;
+pub mod privilege;
 pub mod probe;
 pub mod process;
 pub mod producer;

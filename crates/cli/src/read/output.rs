@@ -15,7 +15,7 @@ use trawl_view::rewrite::{Format, Rewriter};
 
 use super::args::{Form, Request, format_by_name};
 use super::input::{Input, identity};
-use crate::terminal;
+use crate::{outfile, terminal};
 
 /// Text and records are gathered up to this many bytes.
 const GATHER: usize = 256 << 10;
@@ -289,6 +289,7 @@ fn open(path: &Path, inputs: &[Input]) -> Result<(File, String)> {
     }
     let name = path.display().to_string();
     let fail = |e| Error::os(format!("cannot write to {name}"), e);
+    outfile::refuse_planted_link(path)?;
     let file = OpenOptions::new()
         .write(true)
         .create(true)

@@ -1,0 +1,406 @@
+//! `trawl read` on files that this test writes, beside tcpdump, tshark and capinfos.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use trawl_packet::build::Template;
+use trawl_packet::pcapng::write::{
+    EnhancedPacket, SectionHeader, enhanced_packet, interface_description, section_header,
+};
+use trawl_packet::pcapng::{Direction, Interface, Verdict};
+use trawl_packet::{pcap, pcapng::block};
+
+const START: u64 = 1_700_000_000_000_000_000;
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("trawl-read-{}-{test}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a scratch directory");
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> String {
+        std::fs::write(self.0.join(name), bytes).expect("a scratch file");
+        self.path(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_trawl"))
+        .arg("read")
+        .args(arguments)
+        .env("TZ", "UTC")
+        .output()
+        .expect("trawl runs")
+}
+
+/// Standard output of a run that succeeds.
+fn read(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {stderr}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn tool(name: &str, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(name)
+        .args(arguments)
+        .env("TZ", "UTC")
+        .stderr(Stdio::null())
+        .output();
+    match output {
+        Ok(output) => Some(String::from_utf8_lossy(&output.stdout).into_owned()),
+        Err(_) => {
+            eprintln!("SKIPPED: {name} is not installed");
+            None
+        }
+    }
+}
+
+fn frame(port: u16) -> Vec<u8> {
+    Template::new()
+        .ethernet([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
+        .ipv4([10, 0, 0, 1], [10, 0, 0, 2])
+        .udp(40_000, port)
+        .payload([7; 30])
+        .build()
+}
+
+/// Packets to ports 9000 and up, a second apart.
+fn a_pcap(ports: impl Iterator<Item = u16>) -> Vec<u8> {
+    let mut out = Vec::new();
+    pcap::file_header(&mut out, 1, 0);
+    for port in ports {
+        let frame = frame(port);
+        let time = START + u64::from(port - 9000) * 1_000_000_000;
+        pcap::record(&mut out, time, &frame, frame.len() as u32);
+    }
+    out
+}
+
+/// As a capture at both ends of an XDP program leaves it, with a block of a type that nobody knows.
+fn a_pcapng() -> Vec<u8> {
+    let mut out = Vec::new();
+    section_header(&mut out, &SectionHeader::default());
+    for hook in ["xdp entry", "xdp exit"] {
+        interface_description(
+            &mut out,
+            &Interface {
+                name: Some("eth7".to_owned()),
+                description: Some(format!(
+                    "{hook} (native), time stamps from the system clock"
+                )),
+                ..Interface::default()
+            },
+        );
+    }
+    out.extend_from_slice(&0x0000_0bae_u32.to_le_bytes());
+    out.extend_from_slice(&16u32.to_le_bytes());
+    out.extend_from_slice(b"abcd");
+    out.extend_from_slice(&16u32.to_le_bytes());
+    for index in 0..10u16 {
+        let frame = frame(9000 + index);
+        for interface_id in 0..2 {
+            enhanced_packet(
+                &mut out,
+                &EnhancedPacket {
+                    interface_id,
+                    timestamp_ns: START
+                        + u64::from(index) * 1_000_000_000
+                        + u64::from(interface_id),
+                    captured: &frame,
+                    original_len: frame.len() as u32,
+                    flags: Some(Direction::In.flags()),
+                    queue: Some(3),
+                    packet_id: Some(index.into()),
+                    verdict: (interface_id == 1).then_some(Verdict::Xdp(u64::from(index % 2) + 1)),
+                    ..EnhancedPacket::default()
+                },
+            );
+        }
+    }
+    out
+}
+
+#[test]
+fn lines_as_tcpdump_has_them_with_each_flag() {
+    let scratch = Scratch::new("flags");
+    let file = scratch.write("a.pcap", &a_pcap(9000..9020));
+    for flags in [
+        &[][..],
+        &["-tttt"],
+        &["-tt", "-e"],
+        &["-v"],
+        &["-vv", "-K"],
+        &["-#"],
+        &["--number", "-q"],
+        &["-x"],
+        &["-XX"],
+        &["-A"],
+        &["-S", "-N"],
+        &["-c", "3"],
+    ] {
+        let theirs = [
+            &["-n", "--nano"],
+            flags,
+            &["-r", &file, "udp and greater 10"],
+        ]
+        .concat();
+        let ours = [flags, &["-n", &file, "udp and greater 10"]].concat();
+        let Some(expected) = tool("tcpdump", &theirs) else {
+            return;
+        };
+        assert_eq!(read(&ours), expected, "{flags:?}");
+        assert_eq!(read(&theirs), expected, "{flags:?}");
+    }
+}
+
+#[test]
+fn what_only_pcapng_has_is_shown_and_asked_for() {
+    let scratch = Scratch::new("verdicts");
+    let file = scratch.write("a.pcapng", &a_pcapng());
+    let all = read(&[&file, "-t"]);
+    assert_eq!(all.lines().count(), 20);
+    assert!(
+        all.lines().any(|line| line
+            == "eth7  In  IP 10.0.0.1.40000 > 10.0.0.2.9000: UDP, length 30 [xdp exit: DROP]"),
+        "{all}"
+    );
+    let count = |arguments: &[&str]| read(&[&[&file[..]], arguments].concat()).lines().count();
+    assert_eq!(count(&["--verdict", "drop"]), 5);
+    assert_eq!(count(&["--verdict", "drop,pass"]), 10);
+    assert_eq!(count(&["--at", "entry"]), 10);
+    assert_eq!(count(&["--at", "entry", "--verdict", "drop"]), 0);
+    assert_eq!(count(&["-i", "eth7"]), 20);
+    assert_eq!(count(&["--interface", "eth8"]), 0);
+    assert_eq!(count(&["--from", "+3s"]), 14);
+    assert_eq!(count(&["--from", "1700000003", "--to", "1700000004.5"]), 4);
+    assert_eq!(count(&["--to", "1700000000.000000001"]), 1);
+    assert_eq!(count(&["udp port 9003 or udp port 9004"]), 4);
+    assert_eq!(count(&["-c", "7"]), 7);
+    assert_eq!(run(&[&file, "--verdict", "bananas"]).status.code(), Some(2));
+    assert_eq!(run(&[&file, "tcp port"]).status.code(), Some(2));
+    assert_eq!(run(&[&file, "missing.pcap"]).status.code(), Some(1));
+}
+
+#[test]
+fn json_is_an_array_or_lines() {
+    let scratch = Scratch::new("json");
+    let file = scratch.write("a.pcapng", &a_pcapng());
+    let array: serde_json::Value = serde_json::from_str(&read(&[&file, "--json"])).expect("JSON");
+    let lines: Vec<serde_json::Value> = read(&[&file, "--jsonl"])
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(array.as_array(), Some(&lines));
+    assert_eq!(lines[1]["verdict"], "DROP");
+    assert_eq!(lines[1]["hook"], "xdp exit");
+    assert_eq!(lines[1]["time"], "1700000000.000000001");
+    let none = read(&[&file, "--json", "tcp"]);
+    assert_eq!(none.split_whitespace().collect::<String>(), "[]");
+}
+
+#[test]
+fn several_files_are_merged_by_time() {
+    let scratch = Scratch::new("merge");
+    let even = scratch.write("even.pcap", &a_pcap((9000..9040).step_by(2)));
+    let odd = scratch.write("odd.pcap", &a_pcap((9001..9040).step_by(2)));
+    let whole = scratch.write("whole.pcap", &a_pcap(9000..9040));
+    assert_eq!(read(&[&even, &odd]), read(&[&whole]));
+    let merged = scratch.path("merged.pcap");
+    read(&[&even, &odd, "-w", &merged]);
+    assert_eq!(
+        std::fs::read(&merged).unwrap(),
+        std::fs::read(&whole).unwrap()
+    );
+    let both = scratch.write("a.pcapng", &a_pcapng());
+    let merged = scratch.path("merged.pcapng");
+    read(&[&even, &both, &odd, "-w", &merged]);
+    assert_eq!(read(&[&merged]).lines().count(), 60);
+    assert_eq!(read(&[&merged, "--verdict", "drop"]).lines().count(), 5);
+    let Some(text) = tool(
+        "tshark",
+        &["-r", &merged, "-T", "fields", "-e", "frame.time_epoch"],
+    ) else {
+        return;
+    };
+    let times: Vec<&str> = text.lines().collect();
+    assert_eq!(times.len(), 60);
+    assert!(times.is_sorted(), "{text}");
+}
+
+#[test]
+fn a_file_that_keeps_its_format_is_carried_over_as_it_is() {
+    let scratch = Scratch::new("verbatim");
+    // Two sections, the second after blocks that nobody knows.
+    let bytes = [a_pcapng(), a_pcapng()].concat();
+    let file = scratch.write("a.pcapng", &bytes);
+    let out = scratch.path("out.pcapng");
+    read(&[&file, "-w", &out]);
+    assert_eq!(std::fs::read(&out).unwrap(), bytes);
+    read(&[&file, "-w", &out, "--verdict", "drop"]);
+    let kinds: Vec<u32> = block::blocks(&std::fs::read(&out).unwrap())
+        .map(|block| block.kind)
+        .collect();
+    let count = |kind| kinds.iter().filter(|k| **k == kind).count();
+    assert_eq!(
+        (
+            count(block::SECTION_HEADER),
+            count(0xbae),
+            count(block::ENHANCED_PACKET)
+        ),
+        (2, 2, 10)
+    );
+    let pcap = scratch.path("out.pcap");
+    read(&[&file, "-w", &pcap]);
+    assert_eq!(read(&[&pcap]).lines().count(), 40);
+    assert_eq!(run(&[&file, "-w", &file]).status.code(), Some(2));
+    assert_eq!(
+        std::fs::read(&file).unwrap(),
+        bytes,
+        "the file that is read stays"
+    );
+}
+
+#[test]
+fn compressed_files_and_standard_input() {
+    let scratch = Scratch::new("compressed");
+    let plain = scratch.write("a.pcap", &a_pcap(9000..9500));
+    let expected = read(&[&plain]);
+    for (name, ending) in [("gzip", "gz"), ("zstd", "zst"), ("lz4", "lz4")] {
+        let Some(_) = tool(name, &["--version"]) else {
+            continue;
+        };
+        let compressed = Command::new(name)
+            .args(["-c", &plain])
+            .output()
+            .expect("it runs");
+        let file = scratch.write(&format!("a.pcap.{ending}"), &compressed.stdout);
+        assert_eq!(read(&[&file]), expected, "{name}");
+        let cut = scratch.write("cut", &compressed.stdout[..compressed.stdout.len() / 2]);
+        assert_eq!(run(&[&cut]).status.code(), Some(1), "{name}");
+    }
+    let mut child = Command::new(env!("CARGO_BIN_EXE_trawl"))
+        .args(["read", "-", "-l"])
+        .env("TZ", "UTC")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("trawl runs");
+    let bytes = std::fs::read(&plain).unwrap();
+    let mut stdin = child.stdin.take().expect("a pipe");
+    let feeder = std::thread::spawn(move || stdin.write_all(&bytes));
+    let output = child.wait_with_output().expect("trawl ends");
+    feeder.join().expect("no panic").expect("all was read");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+}
+
+/// Lines that a following reader has shown so far.
+fn wait_for_lines(path: &Path, count: usize) {
+    let patience = std::time::Instant::now();
+    loop {
+        let lines = std::fs::read_to_string(path)
+            .unwrap_or_default()
+            .lines()
+            .count();
+        if lines == count {
+            return;
+        }
+        assert!(
+            patience.elapsed().as_secs() < 30,
+            "{lines} of {count} lines"
+        );
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_file_and_then_a_ring_of_files_are_followed() {
+    let scratch = Scratch::new("follow");
+    let whole = a_pcap(9000..9010);
+    let first = scratch.write("ring_1.pcap", &whole[..whole.len() / 2]);
+    let shown = scratch.0.join("shown");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_trawl"))
+        .args(["read", "-f", &first])
+        .stdout(std::fs::File::create(&shown).unwrap())
+        .spawn()
+        .expect("trawl runs");
+    wait_for_lines(&shown, 4);
+    let mut file = std::fs::OpenOptions::new()
+        .append(true)
+        .open(&first)
+        .unwrap();
+    file.write_all(&whole[whole.len() / 2..]).unwrap();
+    wait_for_lines(&shown, 10);
+    scratch.write("ring_2.pcap", &whole);
+    wait_for_lines(&shown, 20);
+    let pid = child.id().to_string();
+    let killed = Command::new("kill").args(["-INT", &pid]).status();
+    assert!(killed.expect("kill runs").success());
+    assert!(child.wait().expect("trawl ends").success());
+}
+
+#[test]
+fn damage_ends_reading_and_what_came_before_is_shown() {
+    let scratch = Scratch::new("damage");
+    let bytes = a_pcap(9000..9010);
+    let file = scratch.write("cut.pcap", &bytes[..bytes.len() - 5]);
+    let output = run(&[&file]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 9);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        stderr.contains("cut.pcap") && stderr.contains("cut at byte"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn privileges_are_given_up() {
+    let scratch = Scratch::new("privileges");
+    let file = scratch.write("a.pcap", &a_pcap(9000..9010));
+    assert_eq!(
+        run(&[&file, "-Z", "no-such-user-here"]).status.code(),
+        Some(2)
+    );
+    let mut child = Command::new(env!("CARGO_BIN_EXE_trawl"))
+        .args(["read", "-", "-l"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("trawl runs");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    stdin.write_all(&std::fs::read(&file).unwrap()).unwrap();
+    let mut first = [0];
+    std::io::Read::read_exact(child.stdout.as_mut().expect("a pipe"), &mut first).unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    for line in [
+        "CapEff:\t0000000000000000",
+        "CapPrm:\t0000000000000000",
+        "NoNewPrivs:\t1",
+        "Seccomp:\t2",
+    ] {
+        assert!(status.contains(line), "{line} in {status}");
+    }
+    drop(stdin);
+    assert!(
+        child
+            .wait_with_output()
+            .expect("trawl ends")
+            .status
+            .success()
+    );
+}
