@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
+use clap_complete::env::Shells;
 use trawl_kernel::{Error, Result};
 
 use crate::Cli;
@@ -27,10 +28,20 @@ pub struct Man {
 }
 
 pub fn completions(args: Completions) -> Result<ExitCode> {
-    let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "trawl", &mut script);
-    write_out(&String::from_utf8_lossy(&script))?;
+    let script = registration(&args.shell.to_string())
+        .map_err(|e| Error::os(format!("cannot complete for {}", args.shell), e))?;
+    write_out(&script)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The script that has the shell ask trawl for candidates.
+fn registration(shell: &str) -> io::Result<String> {
+    let shells = Shells::builtins();
+    let unknown = || io::Error::other("trawl has no completions for it");
+    let completer = shells.completer(shell).ok_or_else(unknown)?;
+    let mut script = Vec::new();
+    completer.write_registration("COMPLETE", "trawl", "trawl", "trawl", &mut script)?;
+    Ok(String::from_utf8_lossy(&script).into_owned())
 }
 
 pub fn man(args: Man) -> Result<ExitCode> {
@@ -69,6 +80,8 @@ fn add_pages(command: &Command, pages: &mut Vec<(String, Vec<u8>)>) -> io::Resul
 mod tests {
     use std::collections::BTreeMap;
     use std::path::Path;
+
+    use clap::ValueEnum;
 
     use super::*;
 
@@ -110,12 +123,13 @@ mod tests {
     }
 
     #[test]
-    fn completions_name_the_subcommands() {
-        let mut script = Vec::new();
-        clap_complete::generate(Shell::Bash, &mut Cli::command(), "trawl", &mut script);
-        let script = String::from_utf8(script).expect("text");
-        for word in ["capture", "doctor", "--ring-size"] {
-            assert!(script.contains(word), "{word}");
+    fn each_shell_asks_trawl_for_candidates() {
+        for shell in Shell::value_variants() {
+            let script = registration(&shell.to_string()).expect("a script");
+            assert!(
+                script.contains("COMPLETE") && script.contains("trawl"),
+                "{shell}"
+            );
         }
     }
 }

@@ -3,6 +3,7 @@
 mod bench;
 mod capture;
 mod cleaner;
+mod completion;
 mod demo;
 mod doctor;
 mod filter;
@@ -21,7 +22,8 @@ mod xdp;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::env::CompleteEnv;
 use trawl_kernel::error::Kind;
 
 /// Captures, filters, makes, forwards and measures packets on the fast path
@@ -52,6 +54,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    CompleteEnv::with_factory(|| completion::with_candidates(Cli::command())).complete();
     let in_json = json::is_wanted();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

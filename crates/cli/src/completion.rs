@@ -1,0 +1,167 @@
+//! Completions that know what is on this machine: interfaces, namespaces, labs, bundled programs.
+//!
+//! The shell calls trawl with `COMPLETE=SHELL` in its environment for the candidates of a word. Which candidates an
+//! argument has follows from the name of its value, so that a new argument has them without being listed here.
+
+use std::ffi::OsStr;
+
+use clap::{Arg, Command};
+use clap_complete::engine::{
+    ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter,
+};
+use trawl_kernel::netlink::Netlink;
+use trawl_kernel::netns::{self, Namespace};
+
+const VERDICTS: [&str; 5] = ["aborted", "drop", "pass", "tx", "redirect"];
+const PROTOCOLS: [&str; 7] = ["tcp", "udp", "icmp", "icmpv6", "sctp", "gre", "esp"];
+const BUNDLED: [&str; 5] = ["drop", "pass", "aborted", "tx", "redirect"];
+const PRESETS: [&str; 3] = ["ping-flood", "udp-flood", "syn-flood"];
+
+/// Gives each argument of the command, and of those below it, its candidates.
+pub fn with_candidates(command: Command) -> Command {
+    let path = command.get_name().to_owned();
+    add(command, &path)
+}
+
+fn add(command: Command, path: &str) -> Command {
+    let own = path.to_owned();
+    let command = command.mut_args(|argument| match completer(&own, &argument) {
+        Some(completer) => argument.add(completer),
+        None => argument,
+    });
+    let names: Vec<String> = command
+        .get_subcommands()
+        .map(|below| below.get_name().to_owned())
+        .collect();
+    names.into_iter().fold(command, |command, name| {
+        let path = format!("{path} {name}");
+        command.mut_subcommand(name, |below| add(below, &path))
+    })
+}
+
+fn completer(path: &str, argument: &Arg) -> Option<ArgValueCompleter> {
+    let value = argument.get_value_names()?.first()?.as_str();
+    let id = argument.get_id().as_str();
+    Some(match (path, id, value) {
+        (_, "netns", _) => ArgValueCompleter::new(|word: &OsStr| matching(word, netns::list())),
+        (_, "verdict" | "on_verdict", _) => of_list(&VERDICTS),
+        (_, "proto", _) => of_list(&PROTOCOLS),
+        (_, _, "FILE.o|NAME") => ArgValueCompleter::new(program),
+        ("trawl guard preset", "name", _) => of_list(&PRESETS),
+        ("trawl lab down" | "trawl lab show" | "trawl lab exec", "name", _) => {
+            ArgValueCompleter::new(|word: &OsStr| matching(word, labs()))
+        }
+        (_, _, "IF") => ArgValueCompleter::new(interface),
+        _ => return None,
+    })
+}
+
+/// One of the words; after a comma, the next one of a list.
+fn of_list(words: &'static [&'static str]) -> ArgValueCompleter {
+    ArgValueCompleter::new(move |word: &OsStr| {
+        let word = word.to_string_lossy();
+        let begun = word.rfind(',').map_or("", |comma| &word[..=comma]);
+        let full = words.iter().map(|one| format!("{begun}{one}"));
+        matching(OsStr::new(word.as_ref()), full)
+    })
+}
+
+fn matching(
+    word: &OsStr,
+    candidates: impl IntoIterator<Item = String>,
+) -> Vec<CompletionCandidate> {
+    let word = word.to_string_lossy();
+    let fits = candidates
+        .into_iter()
+        .filter(|candidate| candidate.starts_with(word.as_ref()));
+    fits.map(CompletionCandidate::new).collect()
+}
+
+/// The interfaces here and the namespaces by name; after a colon, the interfaces of that namespace.
+fn interface(word: &OsStr) -> Vec<CompletionCandidate> {
+    let text = word.to_string_lossy();
+    let candidates = match text.split_once(':') {
+        Some((name, _)) => {
+            let namespace = Namespace::open(name).ok();
+            let links = namespace.map(|namespace| interfaces(Some(&namespace)));
+            let full = links.unwrap_or_default().into_iter();
+            full.map(|link| format!("{name}:{link}")).collect()
+        }
+        None => {
+            let mut all = interfaces(None);
+            all.extend(netns::list().into_iter().map(|name| name + ":"));
+            all
+        }
+    };
+    matching(word, candidates)
+}
+
+fn interfaces(namespace: Option<&Namespace>) -> Vec<String> {
+    let links = Netlink::open(namespace).and_then(|mut netlink| netlink.links());
+    links
+        .unwrap_or_default()
+        .into_iter()
+        .map(|link| link.name)
+        .collect()
+}
+
+fn labs() -> Vec<String> {
+    trawl_lab::list().into_iter().map(|lab| lab.id).collect()
+}
+
+/// Bundled programs by name, others by file.
+fn program(word: &OsStr) -> Vec<CompletionCandidate> {
+    let bundled = BUNDLED.iter().map(ToString::to_string);
+    let mut candidates = matching(word, bundled);
+    candidates.extend(PathCompleter::file().complete(word));
+    candidates
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::Cli;
+
+    fn complete(words: &[&str]) -> Vec<String> {
+        let mut command = with_candidates(Cli::command());
+        let arguments = words.iter().map(Into::into).collect();
+        let found = clap_complete::engine::complete(&mut command, arguments, words.len() - 1, None);
+        let text = |one: &CompletionCandidate| one.get_value().to_string_lossy().into_owned();
+        found.expect("candidates").iter().map(text).collect()
+    }
+
+    /// Issue 12 item 18.
+    #[test]
+    fn interfaces_verdicts_and_programs_are_completed() {
+        for words in [
+            &["trawl", "capture", "-i", "l"][..],
+            &["trawl", "capture", "--interface", "l"],
+            &["trawl", "xdp", "load", "l"],
+            &["trawl", "doctor", "-i", "l"],
+            &["trawl", "guard", "load", "l"],
+        ] {
+            assert!(complete(words).contains(&"lo".to_owned()), "{words:?}");
+        }
+        let verdicts = ["trawl", "capture", "--verdict", "drop,ab"];
+        assert_eq!(complete(&verdicts), ["drop,aborted"]);
+        assert_eq!(
+            complete(&["trawl", "guard", "deny", "--proto", "u"]),
+            ["udp"]
+        );
+        assert_eq!(complete(&["trawl", "guard", "preset", "s"]), ["syn-flood"]);
+        let programs = complete(&["trawl", "xdp", "load", "lo", "re"]);
+        assert!(programs.contains(&"redirect".to_owned()), "{programs:?}");
+    }
+
+    /// Issue 12 item 18: commands of trawl's own processes are not for people.
+    #[test]
+    fn internal_commands_are_not_offered() {
+        let commands = complete(&["trawl", ""]);
+        assert!(commands.contains(&"capture".to_owned()));
+        for internal in ["stand-by", "man"] {
+            assert!(!commands.contains(&internal.to_owned()), "{internal}");
+        }
+    }
+}
