@@ -13,6 +13,9 @@ pub struct Summary {
     pub seconds: f64,
     pub ended: String,
     pub interfaces: Vec<Interface>,
+    /// When packets went by unseen.
+    #[serde(default)]
+    pub unseen: Vec<serde_json::Value>,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -6,6 +6,7 @@ mod output;
 mod program;
 mod progress;
 mod shown;
+mod words;
 
 use std::io::Write as _;
 use std::os::fd::AsFd;
@@ -56,9 +57,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
     };
     let snaplen = options.snaplen.min(options.geometry.max_captured());
     if snaplen < options.snaplen && args.snaplen != 0 {
-        observer.notice(&format!(
-            "keeping {snaplen} bytes of each packet: a ring of this size holds no more"
-        ));
+        observer.notice(
+            &format!("keeping {snaplen} bytes of each packet: a ring of this size holds no more")
+                .into(),
+        );
     }
     let (summary, ended) = match output {
         Some(output) => record(session, output, &args, &mut observer)?,
@@ -150,7 +152,9 @@ fn this_host() -> Host {
 }
 
 fn report(args: &Args, summary: &Summary, ended: &Ended) -> Result<ExitCode> {
+    let blind = summary.unseen.iter().any(|gap| gap.to_ns.is_none());
     let code = match ended {
+        Ended::Blind => ExitCode::FAILURE,
         Ended::Signal | Ended::Duration | Ended::Count => ExitCode::SUCCESS,
         // The reader has seen enough: no failure of ours.
         Ended::Output(error) if error.errno() == Some(errno::EPIPE) => ExitCode::SUCCESS,
@@ -166,6 +170,7 @@ fn report(args: &Args, summary: &Summary, ended: &Ended) -> Result<ExitCode> {
             ExitCode::FAILURE
         }
     };
+    let code = if blind { ExitCode::FAILURE } else { code };
     if let Some(path) = &args.summary {
         write_summary(path, summary)?;
     }
@@ -179,6 +184,9 @@ fn report(args: &Args, summary: &Summary, ended: &Ended) -> Result<ExitCode> {
         terminal::say(&format!(
             "{stamped} of {all} recorded packets carry the hardware's time"
         ));
+    }
+    for gap in &summary.unseen {
+        terminal::say(&words::unseen(gap));
     }
     terminal::say(&summary.total.to_string());
     Ok(code)

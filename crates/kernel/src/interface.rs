@@ -110,6 +110,12 @@ impl Interface {
         text
     }
 
+    /// Whether it is still in this namespace.
+    pub fn is_there(&self, namespace: Option<&Namespace>) -> bool {
+        let found = Netlink::open(namespace).and_then(|mut n| n.find_link_by_index(self.index));
+        found.is_ok_and(|link| link.is_some())
+    }
+
     /// The XDP program that is on the interface now: the one in the driver, if there are two.
     pub fn xdp_attached(&self, namespace: Option<&Namespace>) -> Result<Option<Attachment>> {
         let link = Netlink::open(namespace)?.find_link_by_index(self.index)?;

@@ -221,12 +221,22 @@ impl Warden {
         Ok(())
     }
 
+    /// Starts another process where the one that stood by is gone: somebody killed it. Says whether that was so.
+    pub fn renew(&mut self) -> Result<bool> {
+        if self.child.as_ref().is_none_or(Child::is_alive) {
+            return Ok(false);
+        }
+        self.child = None;
+        self.watch([]).map(|()| true)
+    }
+
     fn start(&self) -> io::Result<Child> {
         let (watched, lifeline) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let mut keep: Vec<RawFd> = self.tasks.iter().flat_map(Task::descriptors).collect();
         keep.push(watched.as_raw_fd());
         // SAFETY: the child runs only the code below and never returns into the caller. trawl forks before it starts
-        // threads of its own, so no lock is held by a thread that the child does not have.
+        // threads of its own, except where it replaces a child that was killed: what the code below calls takes no lock
+        // but the allocator's, which fork(3) leaves usable in the child.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
@@ -248,6 +258,11 @@ impl Drop for Warden {
 }
 
 impl Child {
+    fn is_alive(&self) -> bool {
+        // SAFETY: asks for our own child without waiting, and takes no result. A child that ended is reaped by it.
+        unsafe { libc::waitpid(self.process, std::ptr::null_mut(), libc::WNOHANG) == 0 }
+    }
+
     fn dismiss(self) {
         let _ = rustix::io::write(&self.lifeline, b".");
         drop(self.lifeline);

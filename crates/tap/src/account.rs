@@ -6,6 +6,8 @@ use std::fmt;
 use serde::Serialize;
 use trawl_kernel::ring;
 
+use crate::notice::Gap;
+
 /// The fates of packets at one place, or at all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Account {
@@ -137,6 +139,9 @@ pub struct Summary {
     /// Why the capture ended.
     pub ended: String,
     pub interfaces: Vec<PointSummary>,
+    /// When packets went by unseen.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unseen: Vec<Gap>,
 }
 
 #[cfg(test)]

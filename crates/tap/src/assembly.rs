@@ -15,6 +15,7 @@ use trawl_kernel::warden::Warden;
 use trawl_kernel::{Error, Result, events};
 use trawl_packet::pcapng;
 
+use crate::notice::Notice;
 use crate::site::{Options, Site, TimeSource};
 
 /// A place where packets are seen, with an account of its own.
@@ -96,7 +97,7 @@ impl PointIds {
 #[derive(Debug)]
 pub struct Assembly<'a> {
     pub options: &'a Options,
-    pub notices: Vec<String>,
+    pub notices: Vec<Notice>,
     /// Undoes what a killed trawl would leave behind.
     pub warden: Warden,
     pub(crate) points: Vec<Point>,
@@ -305,8 +306,8 @@ impl<'a> Assembly<'a> {
         }
     }
 
-    pub fn notice(&mut self, text: impl Into<String>) {
-        self.notices.push(text.into());
+    pub fn notice(&mut self, notice: impl Into<Notice>) {
+        self.notices.push(notice.into());
     }
 }
 

@@ -156,6 +156,18 @@ impl Seat {
             .collect()
     }
 
+    /// Whether a program sits in this chain.
+    pub fn holds(&self, id: u32) -> bool {
+        matches!(row_of(self.map.as_fd(), self.stride, id), Ok(Some(_)))
+    }
+
+    /// The program that packets are to come to first.
+    pub fn head(&self) -> Option<OwnedFd> {
+        let first = (0..SEATS * self.stride)
+            .find_map(|slot| map::program_in(self.map.as_fd(), slot).ok().flatten())?;
+        program::open_by_id(first).ok()
+    }
+
     /// Gives the seat up to whoever sits behind.
     pub fn leave(&mut self) {
         for (offset, own) in (0u32..).zip(std::mem::take(&mut self.seated)) {

@@ -9,13 +9,18 @@ mod stand;
 pub use find::is_there;
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
-use trawl_kernel::warden;
+use trawl_kernel::layout::TapConfig;
+use trawl_kernel::ring::Rings;
+use trawl_kernel::warden::{self, Warden};
 use trawl_kernel::{Error, Result};
 use trawl_program::jumps;
 
 use crate::assembly::{Assembly, PointIds};
-use crate::site::{Site, TimeSource};
+use crate::filter::XdpBlocks;
+use crate::site::{Options, Site, TimeSource};
+use crate::watch::{Cause, Sight, attached_now};
 use crate::{Attached, Gives, Tap};
 use ends::Ends;
 use find::{Found, Looked};
@@ -60,47 +65,96 @@ impl Tap for Hook {
             Some(filter) => Some(filter.xdp_blocks(site, config.snaplen)?),
             None => None,
         };
-        let (mut exits, mut entries) = (Vec::new(), Vec::new());
+        let mut points = Vec::new();
         for (place, hook) in looked.hooks.iter().enumerate() {
+            let mut add = |end| add_point(index, site, assembly, end, hook, &looked);
+            let has_entry = hook.entry.is_some() && ends.looks_at_entry_of(place);
+            let entry = (has_entry && ends.entry).then(|| add("xdp entry"));
+            let entry = entry.transpose()?;
+            let exit = ends.exit.then(|| add("xdp exit")).transpose()?;
+            points.push(Points { entry, exit });
+        }
+        let maps = looked.map_ids();
+        let plan = Plan {
+            site: site.clone(),
+            options: assembly.options.clone(),
+            ends,
+            config,
+            blocks,
+            rings,
+            points,
+        };
+        let stands = plan.occupy(&looked, &mut assembly.warden)?;
+        let now = find::maps_now(site);
+        Ok(Box::new(AttachedHook {
+            // Where nobody knows which program jumps through the map, the slots alone are watched.
+            watches_program: maps.iter().all(|id| now.contains(id)),
+            program: site
+                .interface
+                .xdp_attached(site.namespace.as_ref())?
+                .map(|present| present.program_id),
+            maps,
+            plan,
+            stands,
+        }))
+    }
+}
+
+/// The points of one program's ends.
+#[derive(Debug)]
+struct Points {
+    entry: Option<PointIds>,
+    exit: Option<PointIds>,
+}
+
+/// What is put into hooks, now and when the program is another one.
+#[derive(Debug)]
+struct Plan {
+    site: Site,
+    options: Options,
+    ends: Ends,
+    config: TapConfig,
+    blocks: Option<XdpBlocks>,
+    rings: Arc<Rings>,
+    points: Vec<Points>,
+}
+
+impl Plan {
+    fn occupy(&self, looked: &Looked, warden: &mut Warden) -> Result<Vec<Occupied>> {
+        let (mut exits, mut entries) = (Vec::new(), Vec::new());
+        for (place, (hook, points)) in looked.hooks.iter().zip(&self.points).enumerate() {
             if let Some(map) = &hook.entry
-                && ends.looks_at_entry_of(place)
+                && self.ends.looks_at_entry_of(place)
             {
-                let ids = match ends.entry {
-                    true => Some(add_point(
-                        index,
-                        site,
-                        assembly,
-                        "xdp entry",
-                        hook,
-                        &looked,
-                    )?),
-                    false => None,
-                };
                 entries.push(Stand {
                     what: format!("the entry of {}", hook.describe()),
                     map: warden::hold(map.as_fd())?,
                     onward: Some(warden::hold(map.as_fd())?),
-                    occupants: vec![ends.at_entry(&config, ids, place)],
+                    occupants: vec![self.ends.at_entry(&self.config, points.entry, place)],
                 });
             }
-            if ends.exit {
-                let ids = add_point(index, site, assembly, "xdp exit", hook, &looked)?;
+            if let Some(ids) = points.exit {
                 let onward = hook.next.as_ref().map(|map| warden::hold(map.as_fd()));
                 exits.push(Stand {
                     what: hook.describe(),
                     map: warden::hold(hook.map.as_fd())?,
                     onward: onward.transpose()?,
-                    occupants: ends.at_exit(&config, ids, hook, assembly.options),
+                    occupants: self.ends.at_exit(&self.config, ids, hook, &self.options),
                 });
             }
         }
         // The first entry comes last: a packet that is let in there finds everything else in place.
-        let mut attached = AttachedHook { stands: Vec::new() };
+        let mut stands = Vec::new();
         for stand in exits.into_iter().chain(entries.into_iter().rev()) {
-            let occupied = occupy(stand, blocks.as_ref(), &rings, site, &mut assembly.warden)?;
-            attached.stands.push(occupied);
+            stands.push(occupy(
+                stand,
+                self.blocks.as_ref(),
+                &self.rings,
+                &self.site,
+                warden,
+            )?);
         }
-        Ok(Box::new(attached))
+        Ok(stands)
     }
 }
 
@@ -156,12 +210,19 @@ fn check_jumps(looked: &Looked, ends: &Ends, site: &Site) -> Result<()> {
 
 #[derive(Debug)]
 struct AttachedHook {
+    plan: Plan,
     /// In the order in which they were taken.
     stands: Vec<Occupied>,
+    /// The hook maps, by their ids.
+    maps: Vec<u32>,
+    /// The attached program when it was last looked at.
+    program: Option<u32>,
+    /// Whether that is known to jump through the maps.
+    watches_program: bool,
 }
 
-impl Attached for AttachedHook {
-    fn detach(&mut self) -> Vec<String> {
+impl AttachedHook {
+    fn give_up(&mut self) -> Vec<String> {
         let leave = |mut stand: Occupied| stand.leave();
         std::mem::take(&mut self.stands)
             .into_iter()
@@ -169,10 +230,71 @@ impl Attached for AttachedHook {
             .flat_map(leave)
             .collect()
     }
+
+    /// Whether the attached program still jumps through the maps; if another one does through others, goes there.
+    fn follow(&mut self, warden: &mut Warden) -> Sight {
+        let Some(present) = attached_now(&self.plan.site) else {
+            return Sight::Clear;
+        };
+        let id = present.as_ref().map(|present| present.program_id);
+        if id == self.program {
+            return Sight::Clear;
+        }
+        let cause = present
+            .as_ref()
+            .map_or(Cause::ProgramRemoved, Cause::replaced_by);
+        let now = find::maps_now(&self.plan.site);
+        if self.maps.iter().all(|id| now.contains(id)) {
+            self.program = id;
+            return Sight::Clear;
+        }
+        if present.is_none() {
+            return Sight::Lost(cause, None);
+        }
+        let again = find::find(&self.plan.site, None).and_then(|looked| {
+            let (has, had) = (looked.hooks.len(), self.plan.points.len());
+            if has != had {
+                let why = format!("{has} programs with hooks are on it, and {had} were before");
+                return Err(Error::failed("cannot capture at the hooks", why));
+            }
+            // What was in the old ones is put back as far as they are still there.
+            self.give_up();
+            self.stands = self.plan.occupy(&looked, warden)?;
+            Ok(looked.map_ids())
+        });
+        match again {
+            Ok(maps) => {
+                self.maps = maps;
+                self.program = id;
+                Sight::Restored(cause)
+            }
+            Err(error) => Sight::Lost(cause, Some(error.to_string())),
+        }
+    }
+}
+
+impl Attached for AttachedHook {
+    fn detach(&mut self) -> Vec<String> {
+        self.give_up()
+    }
+
+    fn watch(&mut self, warden: &mut Warden) -> Sight {
+        if self.watches_program {
+            let sight = self.follow(warden);
+            if sight != Sight::Clear {
+                return sight;
+            }
+        }
+        let sights = self.stands.iter_mut().map(Occupied::watch);
+        sights.fold(Sight::Clear, |worst, sight| match (&worst, &sight) {
+            (Sight::Lost(..), _) | (_, Sight::Clear) => worst,
+            _ => sight,
+        })
+    }
 }
 
 impl Drop for AttachedHook {
     fn drop(&mut self) {
-        self.detach();
+        self.give_up();
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use trawl_kernel::Result;
+use trawl_kernel::warden::Warden;
 
 pub mod account;
 pub mod assembly;
@@ -11,6 +12,7 @@ pub mod doctor;
 pub mod filter;
 pub mod hook;
 pub mod merge;
+pub mod notice;
 pub mod packet;
 pub mod select;
 pub mod session;
@@ -19,10 +21,12 @@ pub mod site;
 pub mod stream;
 pub mod tc;
 pub mod trace;
+pub mod watch;
 pub mod xdp;
 
 use assembly::Assembly;
 use site::Site;
+use watch::Sight;
 
 /// The taps by name, as `--tap` takes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +98,11 @@ pub trait Attached: fmt::Debug {
 
     /// Stops seeing packets, and leaves things as they were. What could not be put right is said.
     fn detach(&mut self) -> Vec<String>;
+
+    /// Looks whether packets still come by here, and attaches again where that can be.
+    fn watch(&mut self, _warden: &mut Warden) -> Sight {
+        Sight::Clear
+    }
 
     /// What changed there since the last time, in words for a person.
     fn news(&mut self) -> Vec<String> {

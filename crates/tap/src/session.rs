@@ -19,10 +19,12 @@ use crate::Attached;
 use crate::account::{Account, PointSummary, Summary};
 use crate::assembly::{Assembly, Host, Point};
 use crate::merge::Merge;
+use crate::notice::{Gap, Notice};
 use crate::select::select;
 use crate::sink::{Counting, Sink};
 use crate::site::{Options, Site, TimeSource};
 use crate::stream::Stream;
+use crate::watch::Sight;
 
 /// The longest sleep while nothing comes: live output is never later than this.
 const IDLE_SLEEP: Duration = Duration::from_millis(5);
@@ -32,6 +34,8 @@ const BUSY_BYTES: usize = 256 << 10;
 /// How often it is looked whether interfaces and attachments are still there.
 const TEND_EVERY: Duration = Duration::from_millis(200);
 
+/// How long a tap that sees nothing may take until it can be attached again: a firewall that is restarted is back.
+const BLIND_PATIENCE: Duration = Duration::from_secs(5);
 /// The longest sleep while the reader of a pipe takes nothing, and how long it may take less than `READS_AT_LEAST`
 /// when the capture is over.
 const READER_SLEEP: Duration = Duration::from_millis(50);
@@ -46,6 +50,8 @@ pub enum Ended {
     Count,
     /// All interfaces are gone; the last one's end.
     NoInterface(String),
+    /// No tap sees packets any more, and none could be attached again.
+    Blind,
     Output(Error),
 }
 
@@ -56,6 +62,7 @@ impl fmt::Display for Ended {
             Self::Duration => f.write_str("duration"),
             Self::Count => f.write_str("count"),
             Self::NoInterface(what) => f.write_str(what),
+            Self::Blind => f.write_str("blind"),
             Self::Output(error) => write!(f, "{error}"),
         }
     }
@@ -63,7 +70,7 @@ impl fmt::Display for Ended {
 
 /// Is told of what happens on the way.
 pub trait Observer {
-    fn notice(&mut self, text: &str);
+    fn notice(&mut self, notice: &Notice);
 
     /// Everything is attached and packets are being recorded.
     fn started(&mut self, points: &[Point]);
@@ -92,6 +99,8 @@ pub struct Session<'a> {
     signals: Signals,
     started: Instant,
     started_wall: u64,
+    /// Times in which packets went by unseen and that are over.
+    unseen: Vec<Gap>,
     /// Keep the interfaces promiscuous while they are open.
     _promiscuous: Vec<OwnedFd>,
     // After the taps: it may only be dismissed when they have been detached.
@@ -101,7 +110,20 @@ pub struct Session<'a> {
 #[derive(Debug)]
 struct AtSite {
     site: usize,
+    name: &'static str,
     tap: Box<dyn Attached>,
+    sight: Eyes,
+}
+
+/// What is known of whether a tap sees packets.
+#[derive(Debug)]
+struct Eyes {
+    /// When it was last found to see, in nanoseconds since 1970.
+    saw: u64,
+    /// Since when it has been found not to.
+    blind: Option<(Gap, Instant)>,
+    /// It waits for a program to look at, for as long as that takes.
+    waits: bool,
 }
 
 impl<'a> Session<'a> {
@@ -123,7 +145,13 @@ impl<'a> Session<'a> {
             for tap in &selection.taps {
                 taps.push(AtSite {
                     site: index,
+                    name: tap.name(),
                     tap: tap.attach(index, site, &mut assembly)?,
+                    sight: Eyes {
+                        saw: clock::wall(),
+                        blind: None,
+                        waits: false,
+                    },
                 });
             }
             let sees_beside_socket = selection.taps.iter().any(|tap| tap.name() != "packet");
@@ -153,7 +181,7 @@ impl<'a> Session<'a> {
         assembly
             .notices
             .drain(..)
-            .for_each(|text| observer.notice(&text));
+            .for_each(|notice| observer.notice(&notice));
         let interfaces = assembly.interface_blocks(sites);
         let Assembly {
             points,
@@ -177,6 +205,7 @@ impl<'a> Session<'a> {
             signals,
             started: Instant::now(),
             started_wall: clock::wall(),
+            unseen: Vec::new(),
             _promiscuous: promiscuous,
             warden,
         })
@@ -243,11 +272,11 @@ impl<'a> Session<'a> {
                 .and_then(|()| self.hand_over(sink));
         }
         if let (Ok(Handed::NotRead), Some(stream)) = (&written, sink.stream()) {
-            observer.notice(&format!(
+            observer.notice(&Notice::from(format!(
                 "{}: its reader does not read; {} recorded packets did not reach it",
                 stream.name(),
                 unwritten.packets.iter().sum::<u64>()
-            ));
+            )));
         }
         if let Err(error) = written {
             ended = Ended::Output(error);
@@ -395,32 +424,41 @@ impl<'a> Session<'a> {
                         gone.push((*index, "was moved to another namespace".to_owned()))
                     }
                     LinkEvent::Down => {
-                        observer.notice(&format!("{}: went down", self.sites[*index].label))
+                        observer.notice(&format!("{}: went down", self.sites[*index].label).into())
                     }
                     LinkEvent::Up => {
-                        observer.notice(&format!("{}: is up", self.sites[*index].label))
+                        observer.notice(&format!("{}: is up", self.sites[*index].label).into())
                     }
                     LinkEvent::Renamed(name) => {
-                        observer.notice(&format!(
+                        observer.notice(&Notice::from(format!(
                             "{}: is now called {name}",
                             self.sites[*index].label
-                        ));
+                        )));
                     }
                 }
             }
         }
         for at in &mut self.taps {
-            at.tap.news().iter().for_each(|text| observer.notice(text));
+            at.tap
+                .news()
+                .into_iter()
+                .for_each(|text| observer.notice(&text.into()));
             if let Some(why) = at.tap.ended() {
                 gone.push((at.site, why));
             }
+        }
+        if self.warden.renew()? {
+            observer.notice(&Notice::WardenReplaced);
+        }
+        if let Some(ended) = self.watch(observer) {
+            return Ok(Some(ended));
         }
         for (site, why) in gone {
             if !self.monitors.iter().any(|(index, _)| *index == site) {
                 continue;
             }
             let text = format!("the interface {} {why}", self.sites[site].label);
-            observer.notice(&text);
+            observer.notice(&text.as_str().into());
             self.monitors.retain(|(index, _)| *index != site);
             if self.monitors.is_empty() {
                 return Ok(Some(Ended::NoInterface(text)));
@@ -429,13 +467,68 @@ impl<'a> Session<'a> {
         Ok(None)
     }
 
+    /// Looks whether the taps still see packets; those that do not, and cannot be attached again in a while, end the
+    /// capture when no other is left.
+    fn watch(&mut self, observer: &mut dyn Observer) -> Option<Ended> {
+        for at in &mut self.taps {
+            let now = clock::wall();
+            let sight = at.tap.watch(&mut self.warden);
+            let gap = |cause, why, to_ns| Gap {
+                interface: self.sites[at.site].label.clone(),
+                tap: at.name,
+                from_ns: at.sight.saw,
+                to_ns,
+                cause,
+                why,
+            };
+            let (cause, why) = match sight {
+                Sight::Lost(cause, why) => (Some(cause), why),
+                Sight::Waiting(cause) => {
+                    at.sight.waits = true;
+                    (Some(cause), None)
+                }
+                Sight::Restored(cause) if at.sight.blind.is_none() => {
+                    let gap = gap(cause, None, Some(now));
+                    observer.notice(&Notice::SeesAgain(gap.clone()));
+                    self.unseen.push(gap);
+                    (None, None)
+                }
+                Sight::Clear | Sight::Restored(_) => (None, None),
+            };
+            match cause {
+                Some(cause) if at.sight.blind.is_none() => {
+                    let gap = gap(cause, why, None);
+                    observer.notice(&Notice::Blind(gap.clone()));
+                    at.sight.blind = Some((gap, Instant::now()));
+                }
+                Some(_) => {}
+                None => {
+                    at.sight.saw = now;
+                    at.sight.waits = false;
+                    if let Some((mut gap, _)) = at.sight.blind.take() {
+                        gap.to_ns = Some(now);
+                        observer.notice(&Notice::SeesAgain(gap.clone()));
+                        self.unseen.push(gap);
+                    }
+                }
+            }
+        }
+        let is_over = |at: &AtSite| {
+            let since = at.sight.blind.as_ref().map(|(_, since)| since);
+            !at.sight.waits && since.is_some_and(|since| since.elapsed() >= BLIND_PATIENCE)
+        };
+        self.taps.iter().all(is_over).then_some(Ended::Blind)
+    }
+
     fn stop(&mut self, observer: &mut dyn Observer) {
+        // What happened since the last look. Its end is at hand in any case.
+        self.watch(observer);
         self.points.iter().for_each(|point| point.rings.stop());
         for at in &mut self.taps {
             at.tap
                 .detach()
-                .iter()
-                .for_each(|text| observer.notice(text));
+                .into_iter()
+                .for_each(|text| observer.notice(&text.into()));
         }
         events::wait_for_running_programs();
     }
@@ -483,6 +576,11 @@ impl<'a> Session<'a> {
             seconds: self.started.elapsed().as_secs_f64(),
             ended: String::new(),
             interfaces: points,
+            unseen: {
+                let blind = self.taps.iter().filter_map(|at| at.sight.blind.as_ref());
+                let open = blind.map(|(gap, _)| gap.clone());
+                self.unseen.iter().cloned().chain(open).collect()
+            },
         }
     }
 }

@@ -3,17 +3,19 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use trawl_filter::lower::Target;
+use trawl_kernel::bpf::info;
 use trawl_kernel::bpf::link::{self, TcxPlace};
 use trawl_kernel::bpf::object::{self, TapProgram};
 use trawl_kernel::bpf::program::{self, LoadOptions};
 use trawl_kernel::netlink::Netlink;
 use trawl_kernel::netlink::tc::{Direction as Side, Place};
 use trawl_kernel::netns::{Namespace, run_maybe_in};
-use trawl_kernel::warden::{Task, Warden};
+use trawl_kernel::warden::{self, Task, Warden};
 use trawl_kernel::{Error, Result, errno, probe};
 
 use crate::assembly::{Assembly, Carries, program_maps};
 use crate::site::{At, Direction, Site, TimeSource};
+use crate::watch::{Cause, Sight};
 use crate::{Attached, Gives, Tap};
 
 /// The verdict of trawl's own program: carry on with whatever comes next.
@@ -59,6 +61,7 @@ impl Tap for Tc {
         }
         let direction = assembly.options.direction.unwrap_or(Direction::Both);
         let mut tap = AttachedTc {
+            site: site.clone(),
             sides: Vec::new(),
             clsact: Vec::new(),
         };
@@ -96,6 +99,7 @@ impl Tap for TcEgress {
         assembly: &mut Assembly<'_>,
     ) -> Result<Box<dyn Attached>> {
         let mut tap = AttachedTc {
+            site: site.clone(),
             sides: Vec::new(),
             clsact: Vec::new(),
         };
@@ -120,8 +124,38 @@ fn block(site: &Site, assembly: &Assembly<'_>) -> Result<Option<Vec<u64>>> {
 
 #[derive(Debug)]
 struct AttachedTc {
-    sides: Vec<OwnedFd>,
+    site: Site,
+    sides: Vec<TcxSide>,
     clsact: Vec<ClsactFilter>,
+}
+
+/// A program on one of the tcx hooks.
+#[derive(Debug)]
+struct TcxSide {
+    link: OwnedFd,
+    program: OwnedFd,
+    attach_type: u32,
+    place: TcxPlace,
+}
+
+impl TcxSide {
+    fn is_attached(&self) -> bool {
+        let own = program::id(&self.program);
+        info::link(self.link.as_fd()).is_ok_and(|about| {
+            about.ifindex != 0 && own.as_ref().is_ok_and(|own| *own == about.program)
+        })
+    }
+}
+
+fn attach_tcx(
+    site: &Site,
+    program: &OwnedFd,
+    attach_type: u32,
+    place: TcxPlace,
+) -> Result<std::io::Result<OwnedFd>> {
+    run_maybe_in(site.namespace.as_ref(), || {
+        link::attach_tcx(program.as_fd(), site.interface.index, attach_type, place)
+    })
 }
 
 impl AttachedTc {
@@ -196,16 +230,20 @@ impl AttachedTc {
                 .load(&options(attach_type))
                 .map_err(|e| (e.errno(), e))
                 .and_then(|program| {
-                    run_maybe_in(site.namespace.as_ref(), || {
-                        link::attach_tcx(program.as_fd(), site.interface.index, attach_type, place)
+                    let link = attach_tcx(site, &program, attach_type, place)
+                        .map_err(|e| (None, e))?
+                        .map_err(|e| (e.raw_os_error(), Error::os(what(), e)))?;
+                    Ok(TcxSide {
+                        link,
+                        program,
+                        attach_type,
+                        place,
                     })
-                    .map_err(|e| (None, e))?
-                    .map_err(|e| (e.raw_os_error(), Error::os(what(), e)))
                 }),
         };
         match tcx {
-            Ok(link) => {
-                self.sides.push(link);
+            Ok(side) => {
+                self.sides.push(side);
                 assembly.set_mode(ids.point, "tcx");
                 Ok(())
             }
@@ -235,6 +273,32 @@ impl Attached for AttachedTc {
             .filter_map(|filter| filter.remove().err().map(|e| e.to_string()))
             .collect()
     }
+
+    fn watch(&mut self, warden: &mut Warden) -> Sight {
+        if !self.site.interface.is_there(self.site.namespace.as_ref()) {
+            return Sight::Clear;
+        }
+        let mut sight = Sight::Clear;
+        for side in self.sides.iter_mut().filter(|side| !side.is_attached()) {
+            let cause = Cause::LinkDetached;
+            sight = match attach_tcx(&self.site, &side.program, side.attach_type, side.place) {
+                Ok(Ok(link)) => {
+                    side.link = link;
+                    Sight::Restored(cause)
+                }
+                Ok(Err(error)) => return Sight::Lost(cause, Some(error.to_string())),
+                Err(error) => return Sight::Lost(cause, Some(error.to_string())),
+            };
+        }
+        for filter in &mut self.clsact {
+            match filter.put_back(warden) {
+                Ok(false) => {}
+                Ok(true) => sight = Sight::Restored(Cause::FilterRemoved),
+                Err(error) => return Sight::Lost(Cause::FilterRemoved, Some(error.to_string())),
+            }
+        }
+        sight
+    }
 }
 
 impl Drop for AttachedTc {
@@ -248,6 +312,8 @@ impl Drop for AttachedTc {
 struct ClsactFilter {
     namespace: Option<Namespace>,
     place: Place,
+    program: OwnedFd,
+    name: String,
     made_qdisc: bool,
 }
 
@@ -281,12 +347,46 @@ impl ClsactFilter {
         warden.watch(qdisc.into_iter().chain([filter]))?;
         netlink.add_clsact(interface)?;
         let mark = if made_qdisc { QDISC_MARK } else { "" };
-        netlink.add_filter(place, program.as_fd(), &format!("{name}{mark}"))?;
+        let name = format!("{name}{mark}");
+        netlink.add_filter(place, program.as_fd(), &name)?;
         Ok(Self {
             namespace,
             place,
+            program: warden::hold(program.as_fd())?,
+            name,
             made_qdisc,
         })
+    }
+
+    /// Adds the filter again where somebody deleted it, with the qdisc or alone; says whether it did.
+    fn put_back(&mut self, warden: &mut Warden) -> Result<bool> {
+        let interface = self.place.interface;
+        let own = program::id(&self.program).ok();
+        let mut netlink = Netlink::open(self.namespace.as_ref())?;
+        let has_qdisc = netlink.has_clsact(interface)?;
+        if has_qdisc {
+            let filters = netlink.filters(interface, self.place.direction)?;
+            let taken = filters.iter().find(|one| one.place == self.place);
+            if taken.is_some_and(|one| one.program_id == own) {
+                return Ok(false);
+            }
+            if taken.is_some() {
+                self.place.priority = free_priority(&mut netlink, interface, self.place.direction)?;
+                warden.watch([Task::RemoveFilter {
+                    namespace: self.namespace.clone(),
+                    place: self.place,
+                }])?;
+            }
+        } else if !self.made_qdisc {
+            self.made_qdisc = true;
+            warden.watch([Task::RemoveClsact {
+                namespace: self.namespace.clone(),
+                interface,
+            }])?;
+        }
+        netlink.add_clsact(interface)?;
+        netlink.add_filter(self.place, self.program.as_fd(), &self.name)?;
+        Ok(true)
     }
 
     fn remove(self) -> Result<()> {

@@ -9,10 +9,12 @@ use std::os::fd::AsFd;
 use trawl_kernel::bpf::{functions, program};
 use trawl_kernel::interface::Attachment;
 use trawl_kernel::probe::{Answer, Feature};
+use trawl_kernel::warden::Warden;
 use trawl_kernel::{Error, Result, errno};
 
 use crate::assembly::Assembly;
 use crate::site::{Programs, Site, TimeSource};
+use crate::watch::{Cause, Sight};
 use crate::{Attached, Gives, Tap};
 use choose::Present;
 use plan::Plan;
@@ -115,6 +117,7 @@ impl Tap for Trace {
             head: Some(present.head),
             slots,
             ended: None,
+            moved: None,
         }))
     }
 }
@@ -126,12 +129,23 @@ struct AttachedTrace {
     head: Option<u32>,
     slots: Slots,
     ended: Option<String>,
+    /// The programs that are looked at are others since the last look.
+    moved: Option<Cause>,
 }
 
 impl Attached for AttachedTrace {
     fn detach(&mut self) -> Vec<String> {
         self.slots.clear();
         Vec::new()
+    }
+
+    fn watch(&mut self, _warden: &mut Warden) -> Sight {
+        match (self.slots.all_found(), self.moved.take()) {
+            (true, Some(cause)) => Sight::Restored(cause),
+            (true, None) => Sight::Clear,
+            // As soon as there is one, it is looked at.
+            (false, _) => Sight::Waiting(Cause::ProgramRemoved),
+        }
     }
 
     fn news(&mut self) -> Vec<String> {
@@ -158,6 +172,8 @@ impl Attached for AttachedTrace {
         };
         match self.slots.attach(present.as_ref()) {
             Ok(news) => {
+                let moved = now.as_ref().filter(|_| !news.is_empty());
+                self.moved = moved.map(Cause::replaced_by);
                 if self.slots.are_over() {
                     self.ended =
                         Some("does not run any of the chosen XDP programs any more".into());

@@ -12,12 +12,13 @@ use trawl_kernel::interface::Attachment;
 use trawl_kernel::layout::TapConfig;
 use trawl_kernel::netns::{self, run_maybe_in};
 use trawl_kernel::ring::Rings;
-use trawl_kernel::warden::{self, Task};
+use trawl_kernel::warden::{self, Task, Warden};
 use trawl_kernel::{Error, Result, errno};
 
 use crate::assembly::{Assembly, Carries, program_maps};
 use crate::chain::{self, Seat};
 use crate::site::{At, Mode, Options, Site, TimeSource};
+use crate::watch::{Cause, Sight, attached_now};
 use crate::{Attached, Gives, Tap};
 
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
@@ -107,9 +108,12 @@ impl Tap for Xdp {
             .warden
             .watch([hand_over].into_iter().chain(leave))?;
         let mut tap = AttachedXdp {
+            site: site.clone(),
+            mode,
             seat,
             program,
             link: Some(link),
+            known: None,
         };
         // A program that is bound to its device cannot stand in a chain, only at its head.
         if assembly.options.time == TimeSource::System {
@@ -345,9 +349,13 @@ fn why_not(site: &Site, error: &io::Error) -> String {
 
 #[derive(Debug)]
 struct AttachedXdp {
+    site: Site,
+    mode: &'static str,
     seat: Seat,
     program: OwnedFd,
     link: Option<OwnedFd>,
+    /// Another capture's program at the head of the chain, when it was last looked at.
+    known: Option<u32>,
 }
 
 impl Attached for AttachedXdp {
@@ -375,10 +383,65 @@ impl Attached for AttachedXdp {
         }
     }
 
-    fn ended(&mut self) -> Option<String> {
-        // The link outlives its interface, but then names none.
-        let about = info::link(self.link.as_ref()?.as_fd()).ok()?;
-        (about.ifindex == 0).then(|| "is gone".to_owned())
+    fn watch(&mut self, warden: &mut Warden) -> Sight {
+        let Some(link) = &self.link else {
+            return Sight::Clear;
+        };
+        let about = info::link(link.as_fd());
+        match about {
+            Ok(about) if about.ifindex != 0 && self.is_ours(about.program) => Sight::Clear,
+            _ => self.attach_again(warden),
+        }
+    }
+}
+
+impl AttachedXdp {
+    fn is_ours(&mut self, id: u32) -> bool {
+        if program::id(&self.program).is_ok_and(|own| own == id) || self.known == Some(id) {
+            return true;
+        }
+        self.known = self.seat.holds(id).then_some(id);
+        self.known.is_some()
+    }
+
+    /// The link has another program, or it is detached: the one that all captures here share is made anew by the first
+    /// that notices.
+    fn attach_again(&mut self, warden: &mut Warden) -> Sight {
+        let cause = Cause::LinkDetached;
+        let _lock = match netns::lock(self.site.namespace.as_ref()) {
+            Ok(lock) => lock,
+            Err(error) => return Sight::Lost(cause, Some(error.to_string())),
+        };
+        let Some(present) = attached_now(&self.site) else {
+            return Sight::Clear;
+        };
+        let link = match present {
+            Some(present) if self.is_ours(present.program_id) => {
+                link_of(&present, &self.site).ok_or_else(|| "its link is gone".to_owned())
+            }
+            Some(present) => return Sight::Lost(Cause::replaced_by(&present), None),
+            None => {
+                let head = self.seat.head();
+                let head = head.as_ref().unwrap_or(&self.program);
+                create_link(&self.site, head, self.mode).map_err(|e| e.to_string())
+            }
+        };
+        let mut watched = |link: OwnedFd| {
+            let hand_over = Task::HandOver {
+                link: warden::hold(link.as_fd())?,
+                own: warden::hold(self.program.as_fd())?,
+                successor: self.seat.successor(0)?,
+            };
+            warden.watch([hand_over])?;
+            Ok::<_, Error>(link)
+        };
+        match link.and_then(|link| watched(link).map_err(|e| e.to_string())) {
+            Ok(link) => {
+                self.link = Some(link);
+                Sight::Restored(cause)
+            }
+            Err(why) => Sight::Lost(cause, Some(why)),
+        }
     }
 }
 

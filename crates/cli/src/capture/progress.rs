@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::Point;
+use trawl_tap::notice::Notice;
 use trawl_tap::session::Observer;
 
 use super::args::Args;
+use super::words;
 use crate::terminal;
 
 /// What is said on standard error while the capture runs.
@@ -35,10 +37,11 @@ impl Terminal {
 }
 
 impl Observer for Terminal {
-    fn notice(&mut self, text: &str) {
-        if !self.quiet {
+    fn notice(&mut self, notice: &Notice) {
+        // What a capture does not see is no chatter.
+        if !self.quiet || matches!(notice, Notice::Blind(_) | Notice::SeesAgain(_)) {
             self.finish();
-            terminal::say(text);
+            terminal::say(&words::notice(notice));
         }
     }
 
@@ -52,7 +55,7 @@ impl Observer for Terminal {
             } else {
                 format!(" ({mode})")
             };
-            self.notice(&format!("capturing on {label} at {hook}{how}"));
+            self.notice(&format!("capturing on {label} at {hook}{how}").into());
         }
     }
 

@@ -53,6 +53,11 @@ pub struct Looked {
 }
 
 impl Looked {
+    pub fn map_ids(&self) -> Vec<u32> {
+        let id = |hook: &Found| map::info(&hook.map).map_or(0, |about| about.id);
+        self.hooks.iter().map(id).collect()
+    }
+
     /// How often a packet jumps from program to program at most, with one more capture at these ends.
     pub fn jumps(&self, ends: &Ends) -> Result<u32> {
         // Those without a hook first: their order does not matter.
@@ -79,6 +84,11 @@ pub fn find(site: &Site, path: Option<&Path>) -> Result<Looked> {
         Some(path) => by_path(site, path),
         None => by_program(site),
     }
+}
+
+/// The hook maps that the attached program jumps through now, by their ids.
+pub fn maps_now(site: &Site) -> Vec<u32> {
+    by_program(site).map_or_else(|_| Vec::new(), |looked| looked.map_ids())
 }
 
 /// If the attached program is the one that jumps through the map, all of its maps are known.

@@ -16,6 +16,7 @@ use crate::assembly::program_maps;
 use crate::chain::{self, Seat};
 use crate::filter::XdpBlocks;
 use crate::site::Site;
+use crate::watch::{Cause, Sight};
 
 /// What the map of the programs behind all captures is called in the BPF source.
 const ONWARD: &str = "trawl_onward";
@@ -89,6 +90,8 @@ pub fn occupy(
             seat,
             programs,
             before: Vec::new(),
+            retaken: Vec::new(),
+            known: Vec::new(),
         };
         let before = match is_joining {
             true => None,
@@ -193,6 +196,10 @@ pub struct Occupied {
     programs: Vec<OwnedFd>,
     /// What to put back, by slot.
     before: Vec<Option<OwnedFd>>,
+    /// Slots that somebody else took, and this capture took again.
+    retaken: Vec<u32>,
+    /// Programs of other captures that jump on to this one.
+    known: Vec<u32>,
 }
 
 impl Occupied {
@@ -244,6 +251,55 @@ impl Occupied {
             Some(program) => map::set_program(self.map.as_fd(), slot, program.as_fd()),
             None => map::clear_program(self.map.as_fd(), slot),
         }
+    }
+
+    /// Looks whether the slots are still this capture's, or another capture's that jumps on to it. A slot that was
+    /// emptied or taken is taken again, and what was in it then is put back in the end; one that is taken a second time
+    /// is left to whoever wants it so much.
+    pub fn watch(&mut self) -> Sight {
+        let mut sight = Sight::Clear;
+        for slot in 0..self.programs.len() as u32 {
+            // The map is open: reading it does not fail.
+            let Ok(present) = map::program_in(self.map.as_fd(), slot) else {
+                continue;
+            };
+            let cause = match present {
+                Some(id) if self.is_ours(slot, id) => continue,
+                Some(id) => Cause::SlotTaken { slot, id },
+                None => Cause::SlotEmptied { slot },
+            };
+            if present.is_some() && self.retaken.contains(&slot) {
+                return Sight::Lost(cause, None);
+            }
+            sight = match self.take_again(slot, present) {
+                Ok(()) => Sight::Restored(cause),
+                Err(error) => return Sight::Lost(cause, Some(error.to_string())),
+            };
+        }
+        sight
+    }
+
+    /// One of this capture's programs, or of one that jumps on to it.
+    fn is_ours(&mut self, slot: u32, id: u32) -> bool {
+        let own = program::id(&self.programs[slot as usize]);
+        if own.is_ok_and(|own| own == id) || self.known.contains(&id) {
+            return true;
+        }
+        let holds = self.seat.holds(id);
+        if holds {
+            self.known.push(id);
+        }
+        holds
+    }
+
+    fn take_again(&mut self, slot: u32, present: Option<u32>) -> io::Result<()> {
+        if let Some(id) = present {
+            let program = program::open_by_id(id)?;
+            self.seat.keep_before(slot, program.as_fd())?;
+            self.before[slot as usize] = Some(program);
+            self.retaken.push(slot);
+        }
+        map::set_program(self.map.as_fd(), slot, self.programs[slot as usize].as_fd())
     }
 
     /// Puts back what was there; what could not be put back is said.

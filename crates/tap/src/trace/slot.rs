@@ -236,6 +236,11 @@ impl Slots {
         self.slots.iter().all(is_over)
     }
 
+    /// Whether each of the chosen programs is run.
+    pub fn all_found(&self) -> bool {
+        self.slots.iter().all(|slot| slot.id.is_some())
+    }
+
     pub fn clear(&mut self) {
         self.leader = None;
         self.slots.iter_mut().for_each(|slot| slot.links.clear());

@@ -39,7 +39,7 @@ impl Sink for Collector {
 struct Traffic<'a>(&'a Station, &'a [Vec<u8>]);
 
 impl Observer for Traffic<'_> {
-    fn notice(&mut self, _text: &str) {}
+    fn notice(&mut self, _text: &trawl_tap::notice::Notice) {}
 
     fn started(&mut self, _points: &[Point]) {
         let Self(station, frames) = self;

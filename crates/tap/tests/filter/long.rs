@@ -19,7 +19,7 @@ use crate::support::classic;
 struct Quiet;
 
 impl Observer for Quiet {
-    fn notice(&mut self, _text: &str) {}
+    fn notice(&mut self, _text: &trawl_tap::notice::Notice) {}
     fn started(&mut self, _points: &[Point]) {}
     fn figures(&mut self, _summary: &Summary) {}
 }

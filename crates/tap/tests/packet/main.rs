@@ -366,7 +366,7 @@ fn a_session_that_never_runs_leaves_nothing() {
     }
     struct Silent;
     impl trawl_tap::session::Observer for Silent {
-        fn notice(&mut self, _: &str) {}
+        fn notice(&mut self, _: &trawl_tap::notice::Notice) {}
         fn started(&mut self, _: &[trawl_tap::assembly::Point]) {}
         fn figures(&mut self, _: &trawl_tap::account::Summary) {}
     }

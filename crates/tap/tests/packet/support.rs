@@ -138,8 +138,8 @@ struct Traffic<F> {
 }
 
 impl<F: FnOnce()> Observer for Traffic<F> {
-    fn notice(&mut self, text: &str) {
-        self.notices.push(text.to_owned());
+    fn notice(&mut self, text: &trawl_tap::notice::Notice) {
+        self.notices.push(format!("{text:?}"));
     }
 
     fn started(&mut self, _points: &[Point]) {
@@ -163,7 +163,7 @@ pub fn host() -> Host {
 pub struct Silent;
 
 impl Observer for Silent {
-    fn notice(&mut self, _: &str) {}
+    fn notice(&mut self, _: &trawl_tap::notice::Notice) {}
     fn started(&mut self, _: &[Point]) {}
     fn figures(&mut self, _: &Summary) {}
 }

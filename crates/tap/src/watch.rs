@@ -1,0 +1,55 @@
+//! What a tap finds when it looks at what it hangs on: whether packets still come by there.
+
+use serde::Serialize;
+use trawl_kernel::bpf::{info, program};
+use trawl_kernel::interface::Attachment;
+
+use crate::site::Site;
+
+/// What took a tap's sight.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Cause {
+    /// Somebody detached trawl's own link.
+    LinkDetached,
+    /// Another XDP program is in the place of the one that was captured at.
+    ProgramReplaced { id: u32, name: String },
+    /// The XDP program that was captured at is not attached any more.
+    ProgramRemoved,
+    /// A slot of the hook map was emptied.
+    SlotEmptied { slot: u32 },
+    /// A slot of the hook map holds somebody else's program.
+    SlotTaken { slot: u32, id: u32 },
+    /// A filter on clsact was deleted, perhaps with its qdisc.
+    FilterRemoved,
+}
+
+impl Cause {
+    pub fn replaced_by(present: &Attachment) -> Self {
+        let id = present.program_id;
+        let about = program::open_by_id(id)
+            .and_then(|fd| info::program(std::os::fd::AsFd::as_fd(&fd)))
+            .map_or_else(|_| String::new(), |about| about.name);
+        Self::ProgramReplaced { id, name: about }
+    }
+}
+
+/// What a look found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sight {
+    Clear,
+    /// It was attached again just now.
+    Restored(Cause),
+    /// It cannot see, and could not be attached again either: the reason, where there is one to tell.
+    Lost(Cause, Option<String>),
+    /// It cannot see, and waits for a program to look at.
+    Waiting(Cause),
+}
+
+/// The attached XDP program; nothing if the interface is gone, which others tell of.
+pub(crate) fn attached_now(site: &Site) -> Option<Option<Attachment>> {
+    let namespace = site.namespace.as_ref();
+    let present = site.interface.xdp_attached(namespace).ok()?;
+    let there = present.is_some() || site.interface.is_there(namespace);
+    there.then_some(present)
+}
