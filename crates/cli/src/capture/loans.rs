@@ -5,6 +5,7 @@ use std::path::Path;
 use trawl_kernel::Result;
 use trawl_program::Site;
 use trawl_program::loan::Loan;
+use trawl_tap::notice::Notice;
 use trawl_tap::session::Observer;
 
 use super::Args;
@@ -17,20 +18,20 @@ pub(super) fn take(args: &Args, file: &Path, observer: &mut dyn Observer) -> Res
         match Loan::take(&site, file)? {
             Some(loan) => {
                 let inherited = loan.inherited();
-                observer.notice(&format!(
+                observer.notice(&Notice::from(format!(
                     "{}: {} is the program that runs ({}, id {}); with hooks and the same maps it is in its place until \
                      the capture ends",
                     site.label(),
                     file.display(),
                     inherited.from_name,
                     inherited.from_id
-                ));
+                )));
                 loans.push(loan);
             }
-            None => observer.notice(&format!(
+            None => observer.notice(&Notice::from(format!(
                 "{}: the program that runs has hooks already; it stays as it is",
                 site.label()
-            )),
+            ))),
         }
     }
     Ok(loans)
@@ -41,9 +42,9 @@ pub(super) fn give_back(loans: Vec<Loan>, observer: &mut dyn Observer) {
     for loan in loans {
         let label = loan.label().to_owned();
         if !loan.give_back() {
-            observer.notice(&format!(
+            observer.notice(&Notice::from(format!(
                 "{label}: the program with hooks was replaced or removed meanwhile, so the one before was not put back"
-            ));
+            )));
         }
     }
 }
