@@ -315,9 +315,15 @@ impl Source {
         if self.offload {
             self.object.offload_to(&name, site.index());
         }
+        // The kernel lets a program jump only to those that take packets in pieces as it does.
+        let jumps_there = |other: &str| {
+            let found = others.iter().find(|one| one.name == other);
+            found.is_some_and(|one| one.section.contains(".frags") == section.contains(".frags"))
+        };
         let targets: Vec<String> = wanted
             .iter()
             .filter(|one| **one != name && !self.also.iter().any(|also| also == *one))
+            .filter(|one| jumps_there(one))
             .map(|one| (*one).to_owned())
             .collect();
         if self.linear {
@@ -537,5 +543,54 @@ impl Program {
 impl AsFd for Program {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trawl_kernel::bpf::object;
+
+    /// Issue 12 item 24: whatever is in an object file, it is opened or refused.
+    #[test]
+    fn changed_object_files_are_refused_or_opened() {
+        let look = |bytes: &[u8]| {
+            let Ok(mut source) = Source::embedded("changed", bytes) else {
+                return false;
+            };
+            source.maps();
+            let _ = source.choose(None).and_then(|()| source.run_config());
+            true
+        };
+        // Names that are not UTF-8, as in: sed 's/\.text/\xfftext/g'
+        for name in [&b".text"[..], b".maps", b".BTF", b"license", b"xdp"] {
+            let mut bytes = object::VERDICT.to_vec();
+            for at in 0..bytes.len().saturating_sub(name.len()) {
+                if bytes[at..].starts_with(name) {
+                    bytes[at] = 0xff;
+                }
+            }
+            look(&bytes);
+        }
+        let mut state = 1u64;
+        let mut random = move || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) as usize
+        };
+        let mut opened = 0;
+        for _ in 0..4000 {
+            let mut bytes = object::VERDICT.to_vec();
+            for _ in 0..1 + random() % 4 {
+                let at = random() % bytes.len();
+                bytes[at] = random() as u8;
+            }
+            if random() % 8 == 0 {
+                bytes.truncate(random() % bytes.len());
+            }
+            opened += usize::from(look(&bytes));
+        }
+        assert!(opened > 0 && opened < 4000, "{opened} of 4000");
     }
 }

@@ -326,3 +326,21 @@ fn what_makes_no_sense_is_refused() {
     }
     unload(&lab);
 }
+
+/// Issue 12 item 24: the hooks of one are not those of the other, which takes packets in pieces.
+#[test]
+fn programs_of_both_kinds_in_one_file() {
+    for (program, drops) in [("jumping", [50u8, 200]), ("in_pieces", [200, 0])] {
+        let Some(lab) = lab_with("both_kinds", &["--prog", program]) else {
+            return;
+        };
+        let (capture, _) = capture(&lab, &["--at", "both", "--verdict", "drop", "-c", "2"]);
+        let mut frame = frames::silent(64);
+        frame[14..16].copy_from_slice(&drops);
+        lab.send(&[frame], 1);
+        let summary = capture.wait().summary_of_success();
+        let exits = summary.interfaces.iter().find(|one| one.hook == "xdp exit");
+        assert_eq!(exits.map(|one| one.recorded), Some(1), "{program}");
+        unload(&lab);
+    }
+}
