@@ -43,7 +43,12 @@ impl Guard {
             set.set_default(on, action);
         }
         self.put(&before, set, care)?;
+        let is_there = |standing: &Standing| {
+            let seat = standing.seat().map(|seat| seat.priority);
+            wish.priority.is_none_or(|wanted| seat == Some(wanted))
+        };
         if let Some(standing) = present
+            && is_there(&standing)
             && wish.mode.is_none_or(|mode| standing.mode() == Some(mode))
             && !tappable
         {
@@ -82,8 +87,12 @@ impl Guard {
             source.make_tappable();
         }
         let put = match standing_on(site)? {
-            Some(old) => place::put_instead(site, source, wish, Some(PRIORITY), old, |_| Ok(())),
-            None => place::put(site, source, wish, Some(PRIORITY)),
+            Some(old) => {
+                let before = old.seat().map(|seat| seat.priority);
+                let priority = wish.priority.or(before).unwrap_or(PRIORITY);
+                place::put_instead(site, source, wish, Some(priority), old, |_| Ok(()))
+            }
+            None => place::put(site, source, wish, wish.priority.or(Some(PRIORITY))),
         };
         put.map(|put| put.standing)
     }

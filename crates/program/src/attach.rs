@@ -26,6 +26,8 @@ pub struct Wish {
     pub replace: bool,
     /// What becomes of the maps of the program whose place is taken.
     pub maps: OldMaps,
+    /// Its place in a chain of programs, where what loads it has one of its own.
+    pub priority: Option<u32>,
     /// Refuse what would cut the session that the command is typed in, or replace a guard.
     pub careful: bool,
 }

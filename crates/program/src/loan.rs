@@ -80,7 +80,7 @@ impl Loan {
             mode: Some(present.mode),
             replace: true,
             maps: OldMaps::Keep,
-            careful: false,
+            ..Wish::default()
         };
         let succession = Succession::plan(site, &wish, &mut source)?;
         let program = source.load(site)?;

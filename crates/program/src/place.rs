@@ -117,8 +117,7 @@ pub fn put_instead(
     let wish = Wish {
         mode: wish.mode.or(old.mode()),
         replace: wish.replace || is_alone,
-        maps: wish.maps,
-        careful: wish.careful,
+        ..*wish
     };
     let priority = priority.or(old.seat().map(|seat| seat.priority));
     let put = match priority {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use trawl_kernel::events;
 use trawl_kernel::interface::Interface;
 use trawl_kernel::netns::Namespace;
+use trawl_kernel::probe::{Capability, lack_of};
 use trawl_kernel::ring::Geometry;
 use trawl_kernel::{Error, Result};
 use trawl_packet::verdict;
@@ -56,6 +57,13 @@ impl Site {
                 self.label
             ),
         }
+    }
+
+    /// Why nothing can be said of the program on it, where this process may not open programs of others.
+    pub(crate) fn may_not_look(&self) -> Option<Error> {
+        let (why, how) = lack_of(&[Capability::SysAdmin])?;
+        let what = format!("cannot look at the XDP program on {}", self.label);
+        Some(Error::failed(what, why).mend(how))
     }
 
     /// It need not be asked which queue a packet came or goes by.

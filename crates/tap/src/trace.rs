@@ -33,6 +33,9 @@ pub fn refusal() -> Option<&'static Answer> {
 
 /// A program is on the interface that cannot be looked at, and there is no hook either.
 pub fn refused(site: &Site, present: &Attachment, answer: &Answer) -> Error {
+    if let Some(error) = site.may_not_look() {
+        return error;
+    }
     let name = program::open_by_id(present.program_id)
         .and_then(|fd| functions::name_of(fd.as_fd()))
         .unwrap_or_else(|_| "a program of unknown name".to_owned());

@@ -164,6 +164,9 @@ fn moved_on(site: &Site) -> Error {
 
 /// A program of somebody else's is in the way.
 pub fn occupied(site: &Site, present: &Attachment) -> Error {
+    if let Some(error) = site.may_not_look() {
+        return error;
+    }
     let name = name_of(present).unwrap_or_else(|| "of unknown name".to_owned());
     Error::failed(
         format!("cannot attach to {}", site.label),

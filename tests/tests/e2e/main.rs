@@ -3,6 +3,7 @@
 mod account;
 mod blind;
 mod bundled;
+mod capabilities;
 mod chain;
 mod clock;
 mod clsact;

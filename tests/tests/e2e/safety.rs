@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use trawl_tests::programs::object_file;
 use trawl_tests::witness::{nothing_attached, xdp_on};
-use trawl_tests::xdp::{CleanUp, fails, only_program, succeeds};
+use trawl_tests::xdp::{CleanUp, fails, only_program, programs_on, succeeds};
 use trawl_tests::{Lab, binary};
 
 /// As typed in a session that comes in by the lab's receiving end.
@@ -83,4 +83,25 @@ fn a_guard_is_not_replaced_unasked() {
     }
     succeeds(&[&load[..], &["--yes"]].concat());
     assert_ne!(xdp_on(&lab.pair.b).expect("a program"), before);
+}
+
+/// Issue 12 item 16.
+#[test]
+fn a_guard_has_the_place_in_a_chain_that_is_asked_for() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let place = lab.receiver();
+    let order = || -> Vec<String> {
+        let programs = programs_on(&place);
+        let names = programs.iter().filter_map(|one| one["name"].as_str());
+        names.map(str::to_owned).collect()
+    };
+    succeeds(&["xdp", "load", &place, "pass", "--prio", "20"]);
+    succeeds(&["guard", "load", &place]);
+    assert_eq!(order(), ["trawl_guard", "trawl_pass"]);
+    succeeds(&["guard", "load", &place, "--prio", "30"]);
+    assert_eq!(order(), ["trawl_pass", "trawl_guard"]);
+    // What is not asked for stays.
+    succeeds(&["guard", "load", &place, "--default", "allow"]);
+    assert_eq!(order(), ["trawl_pass", "trawl_guard"]);
 }

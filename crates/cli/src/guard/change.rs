@@ -25,6 +25,7 @@ pub fn load(args: &Load) -> Result<()> {
     let wish = Wish {
         mode: args.mode(),
         replace: args.replace,
+        priority: args.prio,
         ..Wish::default()
     };
     let default = args.default.map(Action::from);

@@ -118,6 +118,9 @@ struct Load {
     /// Take the place of what is on the interface
     #[arg(long)]
     replace: bool,
+    /// Its place in a chain: programs with lower numbers run first [default: 10]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    prio: Option<u32>,
     /// Let captures look in at entry and exit (`trawl capture --tap hook`) where the kernel takes no tracing programs
     #[arg(long)]
     tappable: bool,

@@ -101,6 +101,7 @@ fn wish(args: &Args) -> Wish {
             (false, true) => OldMaps::Drop,
         },
         careful: !args.yes,
+        ..Wish::default()
     }
 }
 

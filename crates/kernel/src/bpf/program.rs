@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::{c_name, check, opts};
+use crate::probe::{Capability, lack_of};
 use crate::{Error, Result};
 
 pub const XDP: u32 = libbpf_sys::BPF_PROG_TYPE_XDP;
@@ -127,6 +128,9 @@ fn reason_in(log: &[u8]) -> Option<String> {
 }
 
 fn explain(name: &str, error: io::Error, log: &[u8]) -> Error {
+    if let Some((why, how)) = lack_of(&Capability::FOR_BPF) {
+        return Error::failed(format!("cannot load the program {name}"), why).mend(how);
+    }
     let reason = reason_in(log);
     let os = Error::os(format!("cannot load the program {name}"), error);
     match (os.errno(), reason) {

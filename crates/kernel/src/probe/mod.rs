@@ -12,7 +12,7 @@ mod privilege;
 
 pub use btf::kernel_function;
 pub use feature::Feature;
-pub use privilege::{Capability, has_capability, missing_capabilities};
+pub use privilege::{Capability, has_capability, lack_of, missing_capabilities};
 
 use std::io;
 

@@ -70,6 +70,22 @@ pub fn missing_capabilities(of: &[Capability]) -> Vec<Capability> {
     of.iter().copied().filter(|c| !has_capability(*c)).collect()
 }
 
+/// What is missing of these, as a reason and what to do; `None` where nothing is.
+pub fn lack_of(capabilities: &[Capability]) -> Option<(String, String)> {
+    let missing = missing_capabilities(capabilities);
+    let purposes: Vec<String> = missing
+        .iter()
+        .map(|one| format!("{} ({})", one.name(), one.purpose()))
+        .collect();
+    let names: Vec<&str> = missing.iter().map(|one| one.name()).collect();
+    (!missing.is_empty()).then(|| {
+        (
+            format!("this process lacks {}", purposes.join(", ")),
+            format!("run it as root, or with {}", names.join(", ")),
+        )
+    })
+}
+
 fn effective() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     parse_effective(&status).unwrap_or(0)

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use trawl_kernel::bpf::info;
 use trawl_kernel::bpf::loader::{LoadFailure, ProgramEntry};
-use trawl_kernel::errno::{ENOSPC, EPERM};
-use trawl_kernel::probe::{Capability, missing_capabilities};
+use trawl_kernel::errno::ENOSPC;
+use trawl_kernel::probe::{Capability, lack_of};
 use trawl_kernel::{Error, bpffs};
 
 use super::{advice, verifier};
@@ -131,8 +131,12 @@ pub fn elsewhere(what: &str, program: &ProgramEntry) -> Error {
 /// A program or one of its maps was refused.
 pub fn cannot_load(label: &str, program: &str, failure: &LoadFailure) -> Error {
     let what = format!("cannot load {program} of {label}");
+    // The verifier is stricter without them, and its words are about that then.
+    if let Some((why, how)) = lack_of(&Capability::FOR_BPF) {
+        return Error::failed(what, why).mend(how);
+    }
     if failure.error.raw_os_error() == Some(ENOSPC) && !failure.log.is_empty() {
-        let why = "the verifier refuses it, with so many words that their end is lost: of a loop, most likely";
+        let why = "the verifier refuses it, and its log overflowed (a loop, probably)";
         return mended(
             Error::failed(what, why),
             advice::on_verifier("infinite loop"),
@@ -141,12 +145,6 @@ pub fn cannot_load(label: &str, program: &str, failure: &LoadFailure) -> Error {
     if let Some(found) = verifier::condense(&failure.log) {
         let error = Error::failed(what, format!("the verifier refuses it: {found}"));
         return mended(error, advice::on_verifier(&found.reason));
-    }
-    let missing = missing_capabilities(&Capability::FOR_BPF);
-    if failure.error.raw_os_error() == Some(EPERM) && !missing.is_empty() {
-        let names: Vec<_> = missing.into_iter().map(Capability::name).collect();
-        return Error::os(what, again(&failure.error))
-            .mend(format!("run it as root, or with {}", names.join(", ")));
     }
     match libbpf_says(failure) {
         Some(says) => says_libbpf(what, &says),
@@ -209,6 +207,9 @@ fn mended(error: Error, advice: Option<&str>) -> Error {
 /// The program is fine as it is, but not with hooks in it.
 pub fn cannot_fit(label: &str, program: &str, failure: &LoadFailure) -> Error {
     let what = format!("cannot make {program} of {label} tappable");
+    if let Some((why, how)) = lack_of(&Capability::FOR_BPF) {
+        return Error::failed(what, why).mend(how);
+    }
     let found = verifier::condense(&failure.log).map(|found| found.to_string());
     let why = match found.or_else(|| libbpf_says(failure)) {
         Some(reason) => format!("with hooks put in, the verifier refuses it: {reason}"),

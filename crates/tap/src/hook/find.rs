@@ -146,6 +146,9 @@ fn by_program(site: &Site) -> Result<Looked> {
     let Some(present) = site.interface.xdp_attached(site.namespace.as_ref())? else {
         return Err(Error::failed(what(), "no XDP program is on it").mend("use --tap xdp"));
     };
+    if let Some(error) = site.may_not_look() {
+        return Err(error);
+    }
     let chain = chain_of(present.program_id)?;
     if !chain.hooks.is_empty() {
         return Ok(chain);

@@ -1,0 +1,71 @@
+//! Without a capability that is needed, that is what is said (issue 12 item 17).
+
+use std::process::{Command, Stdio};
+
+use trawl_tests::programs::object_file;
+use trawl_tests::witness::nothing_attached;
+use trawl_tests::xdp::{CleanUp, succeeds};
+use trawl_tests::{Lab, binary};
+
+/// In the namespace of the receiving end, without these capabilities.
+fn refused(lab: &Lab, without: &str, arguments: &[&str]) -> String {
+    let without: Vec<String> = without.split(',').map(|one| format!("-{one}")).collect();
+    let without = without.join(",");
+    let output = Command::new("nsenter")
+        .arg(format!("--net=/run/netns/{}", lab.pair.b.name))
+        .arg("setpriv")
+        .args([
+            format!("--bounding-set={without}"),
+            format!("--inh-caps={without}"),
+        ])
+        .arg(binary::path())
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .expect("setpriv and nsenter are part of every Debian system");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(!said.contains("panicked"), "{said}");
+    said
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let interface = lab.pair.b.interface.as_str();
+    let file = object_file(&lab, "loops");
+    for (without, missing) in [
+        ("perfmon,sys_admin", "lacks CAP_PERFMON"),
+        ("bpf,sys_admin", "lacks CAP_BPF"),
+        ("perfmon,bpf,sys_admin", "CAP_BPF, CAP_PERFMON"),
+        ("net_admin", "CAP_NET_ADMIN"),
+    ] {
+        for more in [&[][..], &["--tappable"]] {
+            let load = ["xdp", "load", interface, &file];
+            let said = refused(&lab, without, &[&load[..], more].concat());
+            assert!(said.contains(missing), "{missing}: {said}");
+            assert!(!said.contains("verifier"), "{said}");
+        }
+        let said = refused(&lab, without, &["capture", "-i", interface, "--tap", "xdp"]);
+        assert!(said.contains(missing), "{missing}: {said}");
+    }
+    nothing_attached(&lab.pair.b);
+    // Of a program that it may not open a capture knows nothing, and so advises nothing about it.
+    succeeds(&["guard", "load", &lab.receiver()]);
+    for tap in ["xdp", "hook"] {
+        let said = refused(
+            &lab,
+            "sys_admin",
+            &["capture", "-i", interface, "--tap", tap],
+        );
+        assert!(
+            said.contains("lacks CAP_SYS_ADMIN") && said.contains("as root"),
+            "{said}"
+        );
+        assert!(
+            !said.contains("--replace") && !said.contains("guard load"),
+            "{said}"
+        );
+    }
+}
