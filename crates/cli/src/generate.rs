@@ -4,12 +4,14 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Command, CommandFactory};
+use clap::{ArgAction, Command, CommandFactory};
 use clap_complete::Shell;
 use clap_complete::env::Shells;
+use clap_mangen::roff::{Roff, bold, italic, roman};
 use trawl_kernel::{Error, Result};
 
 use crate::Cli;
+use crate::examples::with_examples;
 use crate::terminal::write_out;
 
 /// Prints the completions for a shell
@@ -57,7 +59,7 @@ pub fn man(args: Man) -> Result<ExitCode> {
 
 /// File names and what stands in the files: a page for `trawl`, and one for each subcommand that is not hidden.
 fn pages() -> io::Result<Vec<(String, Vec<u8>)>> {
-    let mut command = Cli::command().disable_help_subcommand(true);
+    let mut command = with_examples(Cli::command()).disable_help_subcommand(true);
     command.build();
     let mut pages = Vec::new();
     add_pages(&command, &mut pages)?;
@@ -67,13 +69,68 @@ fn pages() -> io::Result<Vec<(String, Vec<u8>)>> {
 fn add_pages(command: &Command, pages: &mut Vec<(String, Vec<u8>)>) -> io::Result<()> {
     let page = clap_mangen::Man::new(command.clone());
     let mut text = Vec::new();
-    page.render(&mut text)?;
+    page.render_title(&mut text)?;
+    page.render_name_section(&mut text)?;
+    text.extend_from_slice(synopsis(command).to_roff().as_bytes());
+    page.render_description_section(&mut text)?;
+    if command
+        .get_arguments()
+        .any(|argument| !argument.is_hide_set())
+    {
+        page.render_options_section(&mut text)?;
+    }
+    if command.has_subcommands() {
+        page.render_subcommands_section(&mut text)?;
+    }
+    if command.get_after_help().is_some() {
+        let mut examples = Vec::new();
+        page.render_extra_section(&mut examples)?;
+        let examples = String::from_utf8_lossy(&examples);
+        let named = examples.replacen(".SH EXTRA\nExamples:\n", ".SH EXAMPLES\n", 1);
+        text.extend_from_slice(named.as_bytes());
+    }
     pages.push((page.get_filename(), text));
     let shown = |command: &&Command| !command.is_hide_set();
     command
         .get_subcommands()
         .filter(shown)
         .try_for_each(|command| add_pages(command, pages))
+}
+
+/// The command with each of its arguments and the name of its value.
+fn synopsis(command: &Command) -> Roff {
+    let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
+    let mut line = vec![bold(name)];
+    let arguments = command.get_arguments().filter(|one| !one.is_hide_set());
+    let (positionals, options): (Vec<_>, Vec<_>) = arguments.partition(|one| one.is_positional());
+    for argument in options.into_iter().chain(positionals) {
+        let (open, close) = match argument.is_required_set() {
+            true => (" ", ""),
+            false => (" [", "]"),
+        };
+        line.push(roman(open));
+        let short = argument.get_short().map(|short| format!("-{short}"));
+        let long = argument.get_long().map(|long| format!("--{long}"));
+        let names: Vec<String> = short.into_iter().chain(long).collect();
+        line.push(bold(names.join("|")));
+        if argument.get_action().takes_values() {
+            let values = argument.get_value_names().unwrap_or_default();
+            let blank = if names.is_empty() { "" } else { " " };
+            let values: Vec<&str> = values.iter().map(|value| value.as_str()).collect();
+            line.extend([roman(blank), italic(values.join(" "))]);
+        }
+        line.push(roman(close));
+        if matches!(argument.get_action(), ArgAction::Append | ArgAction::Count) {
+            line.push(roman("..."));
+        }
+    }
+    if command.has_subcommands() {
+        line.extend([roman(" "), italic("COMMAND")]);
+    }
+    let mut roff = Roff::default();
+    roff.control("SH", ["SYNOPSIS"]);
+    roff.text(line);
+    roff
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ mod cleaner;
 mod completion;
 mod demo;
 mod doctor;
+mod examples;
 mod filter;
 mod r#gen;
 mod generate;
@@ -22,7 +23,7 @@ mod xdp;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::env::CompleteEnv;
 use trawl_kernel::error::Kind;
 
@@ -56,7 +57,10 @@ enum Command {
 fn main() -> ExitCode {
     CompleteEnv::with_factory(|| completion::with_candidates(Cli::command())).complete();
     let in_json = json::is_wanted();
-    let cli = match Cli::try_parse() {
+    let parsed = examples::with_examples(Cli::command())
+        .try_get_matches()
+        .and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) if in_json && error.use_stderr() => {
             json::report_usage(error.render().to_string().trim_end());
