@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* The kernel's own structures, as far as the tracing tap reads them. Only names count: the loader puts in where each
+/* The kernel's own structures, as far as the tracing taps read them. Only names count: the loader puts in where each
  * field lies in the running kernel (CO-RE). */
 #ifndef TRAWL_KERNEL_TYPES_H
 #define TRAWL_KERNEL_TYPES_H
@@ -20,9 +20,74 @@ typedef struct {
 	struct net *net;
 } possible_net_t;
 
+/* A device's name, which leads back to the device. */
+struct netdev_name_node {
+	struct net_device *dev;
+};
+
 struct net_device {
 	int ifindex;
 	possible_net_t nd_net;
+	unsigned short type;
+	struct netdev_name_node *name_node;
+	char name[16];
+};
+
+struct inode {
+	unsigned long i_ino;
+};
+
+struct file {
+	struct inode *f_inode;
+};
+
+struct socket {
+	struct file *file;
+};
+
+struct in6_addr {
+	__u32 words[4];
+};
+
+struct sock_common {
+	__be32 skc_rcv_saddr;
+	__u16 skc_num;
+	unsigned short skc_family;
+	volatile unsigned char skc_state;
+	possible_net_t skc_net;
+	struct in6_addr skc_v6_rcv_saddr;
+};
+
+struct sock {
+	struct sock_common __sk_common;
+	__u16 sk_protocol;
+	struct socket *sk_socket;
+};
+
+struct dst_entry {
+	struct net_device *dev;
+};
+
+struct sk_buff {
+	struct sk_buff *next;
+	struct net_device *dev;
+	struct sock *sk;
+	unsigned long _skb_refdst;
+	unsigned int len;
+	unsigned int data_len;
+	__u8 pkt_type : 3;
+	__u8 vlan_present : 1;
+	int skb_iif;
+	__u32 vlan_all;
+	__be16 vlan_proto;
+	__u16 vlan_tci;
+	__be16 protocol;
+	__u16 network_header;
+	__u16 mac_header;
+	__u32 tail;
+	__u32 end;
+	unsigned char *head;
+	unsigned char *data;
 };
 
 struct xdp_rxq_info {
@@ -46,6 +111,8 @@ struct skb_frag_any {
 
 struct skb_shared_info {
 	__u8 nr_frags;
+	unsigned short gso_segs;
+	struct sk_buff *frag_list;
 	unsigned int xdp_frags_size;
 	struct skb_frag_any frags[1];
 };

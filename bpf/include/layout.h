@@ -22,7 +22,7 @@
 /* The largest number of captured bytes; tcpdump's own limit. */
 #define RECORD_MAX_CAPTURED 262144
 /* Everything in a block that is not packet bytes, at most. */
-#define RECORD_OVERHEAD 192
+#define RECORD_OVERHEAD 384
 
 /* The accounts of one hook point on one CPU. Each packet adds one to just one of the first five, or to `rejections`:
  * what was seen is the sum of these. */
@@ -176,6 +176,10 @@ struct tap_config {
 	__u32 first_address_high;
 	__u32 first_page_low;
 	__u32 first_page_high;
+	/* For the tap at drops: the tracepoint names the socket that was to receive the packet (6.11 on), and the
+	 * functions that led to the drop are recorded. */
+	__u32 names_receiver;
+	__u32 with_stack;
 };
 
 /* What there is to know of the kernel's own memory, to find a fragment's bytes. */

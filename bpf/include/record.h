@@ -53,7 +53,15 @@ struct sighting {
 	__u32 verdict;
 	/* Words about the packet, if the tap has any. */
 	const struct comment *comment;
+	/* What user space is to put into words: NOTE_LENGTH bytes. */
+	const __u64 *note;
 };
+
+/* A tap that leaves notes defines how long they are, in whole pairs of words. */
+#ifndef NOTE_LENGTH
+#define NOTE_LENGTH 0
+#define NOTE_CODE 0
+#endif
 
 /* Which of a program's two records is meant; known at compile time. */
 enum which { FIRST, SECOND };
@@ -83,6 +91,8 @@ static __always_inline __u32 record_size(const struct sighting *sight, enum whic
 		fixed += QUEUE_LENGTH;
 	if (comment)
 		fixed += OPTION_HEADER_LENGTH + padded(comment);
+	if (NOTE_LENGTH)
+		fixed += OPTION_HEADER_LENGTH + NOTE_LENGTH;
 	if (CONFIG_OF(which, verdict_kind) != VERDICT_NONE)
 		fixed += VERDICT_LENGTH;
 	return fixed + padded(sight->captured);
@@ -126,6 +136,16 @@ static __always_inline char *write_comment(char *at, const struct sighting *sigh
 	return at;
 }
 
+/* Returns where the note ends. */
+static __always_inline char *write_note(char *at, const struct sighting *sight)
+{
+	*(__u32 *)at = OPTION(NOTE_CODE, NOTE_LENGTH);
+	at += OPTION_HEADER_LENGTH;
+	for (__u32 i = 0; i < NOTE_LENGTH / 8; i++)
+		put(at + i * 8, sight->note[i]);
+	return at + NOTE_LENGTH;
+}
+
 /* The options behind the packet's bytes and the closing length. */
 static __always_inline void write_options(char *block, const struct sighting *sight, __u32 size,
 					  struct point_counters *account, enum which which)
@@ -159,6 +179,8 @@ static __always_inline void write_options(char *block, const struct sighting *si
 		at += VERDICT_LENGTH;
 	}
 	at = write_comment(at, sight);
+	if (NOTE_LENGTH)
+		at = write_note(at, sight);
 	put(at, (__u64)size << 32);
 }
 

@@ -25,6 +25,8 @@ struct tap_context {
 	/* The bytes in fragments, and where the list of those is; 0 if there are none. */
 	__u32 in_fragments;
 	__u64 fragments;
+	/* Bytes behind the first buffer that cannot be copied. */
+	__u32 out_of_reach;
 	/* Room to work in. */
 	struct scratch *scratch;
 };
@@ -38,6 +40,7 @@ static __always_inline void find_packet(struct xdp_buff *buffer, struct tap_cont
 	packet->linear = end - packet->data;
 	packet->in_fragments = 0;
 	packet->fragments = 0;
+	packet->out_of_reach = 0;
 	if (!bpf_core_field_exists(struct skb_shared_info, xdp_frags_size) ||
 	    !(BPF_CORE_READ(buffer, flags) & XDP_BUFF_HAS_FRAGS))
 		return;

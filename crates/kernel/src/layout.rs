@@ -7,6 +7,11 @@ pub mod bundled {
     include!(concat!(env!("OUT_DIR"), "/bundled.rs"));
 }
 
+/// Of the tap at drops: bpf/include/drop.h.
+pub mod drop {
+    include!(concat!(env!("OUT_DIR"), "/drop.rs"));
+}
+
 /// Of the guard: bpf/include/guard.h.
 pub mod guard {
     include!(concat!(env!("OUT_DIR"), "/guard.rs"));

@@ -10,6 +10,7 @@ pub mod ethtool;
 pub mod events;
 pub mod host;
 pub mod interface;
+pub mod kallsyms;
 pub mod layout;
 pub mod lock;
 pub mod memory;
@@ -27,6 +28,7 @@ pub mod receive;
 pub mod ring;
 pub mod run;
 pub mod send;
+pub mod socket_owners;
 mod socket_option;
 #[cfg(test)]
 mod testing;

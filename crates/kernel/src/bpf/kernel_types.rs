@@ -15,7 +15,7 @@ mod list {
     include!(concat!(env!("OUT_DIR"), "/kernel_types.rs"));
 }
 
-pub(crate) const PATH: &str = "/sys/kernel/btf/vmlinux";
+pub const PATH: &str = "/sys/kernel/btf/vmlinux";
 
 const MAGIC: u16 = 0xeb9f;
 const VERSION: u8 = 1;
@@ -66,6 +66,24 @@ pub(crate) fn for_programs() -> io::Result<&'static ForPrograms> {
 /// The number of what has this kind and this name in the kernel.
 pub(crate) fn find(kind: u8, name: &str) -> io::Result<Option<u32>> {
     Ok(of_kernel()?.find(kind, name))
+}
+
+/// The names and values of one of the kernel's enumerations; empty if it has none of that name.
+pub fn enumeration(name: &str) -> io::Result<Vec<(String, i64)>> {
+    Ok(of_kernel()?.enumeration(name))
+}
+
+/// What a tracepoint is called with, as far as programs need to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tracepoint {
+    /// Its number in the kernel's type information.
+    pub type_id: u32,
+    pub arguments: usize,
+}
+
+/// `None` if the kernel has no tracepoint of this name.
+pub fn tracepoint(name: &str) -> io::Result<Option<Tracepoint>> {
+    Ok(of_kernel()?.tracepoint(name))
 }
 
 /// Read once, for everyone in this process.
@@ -149,6 +167,40 @@ impl KernelTypes {
         self.places()
             .find(|place| self.kind(*place) == kind && self.is_called(*place, name))
             .map(|place| place.id)
+    }
+
+    fn enumeration(&self, name: &str) -> Vec<(String, i64)> {
+        let Some(place) = self
+            .places()
+            .find(|place| self.kind(*place) == ENUM && self.is_called(*place, name))
+        else {
+            return Vec::new();
+        };
+        let value = |number: usize| {
+            let at = place.at + TYPE_LENGTH + number * 2 * WORD;
+            let name = String::from_utf8_lossy(self.string(self.word(at))?).into_owned();
+            Some((name, i64::from(self.word(at + WORD) as i32)))
+        };
+        (0..self.count(place)).filter_map(value).collect()
+    }
+
+    /// A tracepoint is a type by the name of its callback: a pointer to a prototype, whose first argument is the
+    /// callback's own.
+    fn tracepoint(&self, name: &str) -> Option<Tracepoint> {
+        let name = format!("btf_trace_{name}");
+        let all: Vec<Place> = self.places().collect();
+        let leads_to = |place: &Place| {
+            let id = self.word(place.at + 2 * WORD);
+            all.get((id as usize).checked_sub(1)?).copied()
+        };
+        let found = all
+            .iter()
+            .find(|place| self.kind(**place) == TYPEDEF && self.is_called(**place, &name))?;
+        let prototype = leads_to(&leads_to(found)?)?;
+        Some(Tracepoint {
+            type_id: found.id,
+            arguments: self.count(prototype).checked_sub(1)?,
+        })
     }
 
     /// These structures, as far as they are there, with all that lies in them, as type information of its own. What

@@ -51,10 +51,19 @@ pub fn replace_function(
     Ok(unsafe { OwnedFd::from_raw_fd(check(fd)?) })
 }
 
-/// Attaches a tracing program to the function that it was loaded for.
+/// Attaches a tracing program to the function or tracepoint that it was loaded for.
 pub fn attach_tracing(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: no name is given, and the program is open.
     let fd = unsafe { libbpf_sys::bpf_raw_tracepoint_open(std::ptr::null(), program.as_raw_fd()) };
+    // SAFETY: a non-negative result is a descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(check(fd)?) })
+}
+
+/// Attaches a raw tracepoint program to a tracepoint by its name.
+pub fn attach_raw_tracepoint(program: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+    let name = std::ffi::CString::new(name)?;
+    // SAFETY: the name ends with a zero, and the program is open.
+    let fd = unsafe { libbpf_sys::bpf_raw_tracepoint_open(name.as_ptr(), program.as_raw_fd()) };
     // SAFETY: a non-negative result is a descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(check(fd)?) })
 }

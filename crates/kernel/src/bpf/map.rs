@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::{c_name, check, opts};
+use crate::layout::Shared;
 use crate::{Error, Result};
 
 pub const PROG_ARRAY: u32 = libbpf_sys::BPF_MAP_TYPE_PROG_ARRAY;
@@ -123,6 +124,39 @@ pub fn replace_program(
         }
     }
     Ok(())
+}
+
+/// Writes an entry of an array.
+pub fn write<T: Shared>(map: BorrowedFd<'_>, slot: u32, value: &T) -> io::Result<()> {
+    let size = info(map)?.value_size as usize;
+    if size != size_of::<T>() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: the key is four bytes, and the value as long as the map's, as was just checked.
+    let result = unsafe {
+        libbpf_sys::bpf_map_update_elem(
+            map.as_raw_fd(),
+            (&raw const slot).cast(),
+            std::ptr::from_ref(value).cast(),
+            0,
+        )
+    };
+    check(result).map(drop)
+}
+
+/// The bytes of an array's entry.
+pub fn read(map: BorrowedFd<'_>, slot: u32) -> io::Result<Vec<u8>> {
+    // The kernel rounds values of arrays up to eight bytes, and copies as many as the map was made with.
+    let mut value = vec![0; (info(map)?.value_size as usize).next_multiple_of(8)];
+    // SAFETY: the key is four bytes, and there is room for a whole value.
+    let result = unsafe {
+        libbpf_sys::bpf_map_lookup_elem(
+            map.as_raw_fd(),
+            (&raw const slot).cast(),
+            value.as_mut_ptr().cast(),
+        )
+    };
+    check(result).map(|_| value)
 }
 
 /// Opens a map that exists in the kernel.

@@ -6,7 +6,7 @@ pub mod classic_check;
 mod code;
 pub mod functions;
 pub mod info;
-pub(crate) mod kernel_types;
+pub mod kernel_types;
 pub mod link;
 pub mod loader;
 pub mod map;

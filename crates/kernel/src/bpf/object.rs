@@ -37,6 +37,11 @@ pub const TRACE: Taps = Taps {
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_trace.bpf.o")),
     read_kernel: true,
 };
+/// The tap at drops.
+pub const DROP: Taps = Taps {
+    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_drop.bpf.o")),
+    read_kernel: true,
+};
 /// The head of a chain of XDP programs, by libxdp's protocol.
 pub const DISPATCHER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_dispatcher.bpf.o"));
 

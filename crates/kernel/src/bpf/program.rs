@@ -17,6 +17,8 @@ pub const TRACING: u32 = libbpf_sys::BPF_PROG_TYPE_TRACING;
 pub const EXTENSION: u32 = libbpf_sys::BPF_PROG_TYPE_EXT;
 pub const ATTACH_FENTRY: u32 = libbpf_sys::BPF_TRACE_FENTRY;
 pub const ATTACH_FEXIT: u32 = libbpf_sys::BPF_TRACE_FEXIT;
+/// At a tracepoint of the kernel, with the types of its arguments.
+pub const ATTACH_TYPED_TRACEPOINT: u32 = libbpf_sys::BPF_TRACE_RAW_TP;
 pub const ATTACH_XDP: u32 = libbpf_sys::BPF_XDP;
 pub const ATTACH_TCX_INGRESS: u32 = libbpf_sys::BPF_TCX_INGRESS;
 pub const ATTACH_TCX_EGRESS: u32 = libbpf_sys::BPF_TCX_EGRESS;
@@ -42,8 +44,9 @@ pub struct LoadOptions<'a> {
 /// What a tracing program looks at.
 #[derive(Clone, Copy, Debug)]
 pub struct Traced<'a> {
-    pub program: BorrowedFd<'a>,
-    /// The number of one of its functions in its type information.
+    /// `None`: the kernel itself.
+    pub program: Option<BorrowedFd<'a>>,
+    /// The number of one of its functions in its type information, or of a tracepoint in the kernel's.
     pub function: u32,
 }
 
@@ -84,7 +87,7 @@ fn try_load(
     opts.prog_flags = flags;
     opts.prog_ifindex = ifindex;
     if let Some(Traced { program, function }) = traced {
-        opts.attach_prog_fd = program.as_raw_fd() as u32;
+        opts.attach_prog_fd = program.map_or(0, |program| program.as_raw_fd() as u32);
         opts.attach_btf_id = function;
     }
     if let Some(log) = log {

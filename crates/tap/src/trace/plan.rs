@@ -144,7 +144,7 @@ impl Plan {
             flags: 0,
             ifindex: 0,
             traced: Some(Traced {
-                program: at.fd.as_fd(),
+                program: Some(at.fd.as_fd()),
                 function,
             }),
         })?;

@@ -1,0 +1,137 @@
+//! The kernel's functions by their addresses.
+
+use std::fmt;
+use std::fs;
+
+const PATH: &str = "/proc/kallsyms";
+/// What compilers add to the name of a function that they made a variant of.
+const VARIANT: char = '.';
+/// Marks in front of functions that are no functions themselves.
+const PREFIX: &str = "__pfx_";
+
+/// The functions of the kernel and its modules, in the order of their addresses.
+#[derive(Debug, Default)]
+pub struct Symbols {
+    addresses: Vec<u64>,
+    /// Where each one's name begins among the names, which end with a line's end.
+    names: Vec<u32>,
+    text: String,
+}
+
+/// A place in the kernel's code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct At<'s> {
+    pub function: &'s str,
+    pub offset: u64,
+}
+
+impl fmt::Display for At<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}+{:#x}", self.function, self.offset)
+    }
+}
+
+impl Symbols {
+    /// As they are now; empty where the kernel does not tell addresses.
+    pub fn read() -> Self {
+        fs::read(PATH).map_or_else(
+            |_| Self::default(),
+            |text| Self::parse(&String::from_utf8_lossy(&text)),
+        )
+    }
+
+    fn parse(text: &str) -> Self {
+        let symbol = |line| {
+            let mut words = str::split_ascii_whitespace(line);
+            let address = u64::from_str_radix(words.next()?, 16).ok()?;
+            let kind = words.next()?;
+            let name = words.next()?;
+            let is_code = matches!(kind, "t" | "T" | "w" | "W") && !name.starts_with(PREFIX);
+            (is_code && address > 0).then_some((address, name))
+        };
+        let mut all: Vec<(u64, &str)> = text.lines().filter_map(symbol).collect();
+        // Of several names for one address the first in the kernel's order stays.
+        all.sort_by_key(|(address, _)| *address);
+        all.dedup_by_key(|(address, _)| *address);
+        let mut symbols = Self::default();
+        for (address, name) in all {
+            symbols.addresses.push(address);
+            symbols.names.push(symbols.text.len() as u32);
+            symbols.text.push_str(name);
+            symbols.text.push('\n');
+        }
+        symbols
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.addresses.is_empty()
+    }
+
+    /// The function that an address lies in.
+    pub fn find(&self, address: u64) -> Option<At<'_>> {
+        let behind = self.addresses.partition_point(|one| *one <= address);
+        let at = behind.checked_sub(1)?;
+        Some(At {
+            function: self.name(at)?,
+            offset: address - self.addresses[at],
+        })
+    }
+
+    /// The addresses of all functions of this name and their variants, from the first to before the next function.
+    pub fn ranges(&self, name: &str) -> Vec<(u64, u64)> {
+        let is_meant = |at: &usize| {
+            self.name(*at)
+                .is_some_and(|one| one.split(VARIANT).next() == Some(name))
+        };
+        let range = |at: usize| Some((self.addresses[at], *self.addresses.get(at + 1)?));
+        (0..self.addresses.len())
+            .filter(is_meant)
+            .filter_map(range)
+            .collect()
+    }
+
+    fn name(&self, at: usize) -> Option<&str> {
+        self.text
+            .get(*self.names.get(at)? as usize..)?
+            .lines()
+            .next()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+ffffffff81000000 T _text
+ffffffff81000100 t __pfx_veth_poll
+ffffffff81000110 t veth_poll
+ffffffff81000200 t veth_poll.cold
+ffffffff81000300 D data
+ffffffff81000400 T last\t[module]
+0000000000000000 t hidden
+";
+
+    #[test]
+    fn an_address_lies_in_the_function_before_it() {
+        let symbols = Symbols::parse(TEXT);
+        let at = |address| symbols.find(address).map(|at| at.to_string());
+        assert_eq!(at(0xffffffff81000150).as_deref(), Some("veth_poll+0x40"));
+        assert_eq!(at(0xffffffff81000110).as_deref(), Some("veth_poll+0x0"));
+        assert_eq!(at(0xffffffff81000410).as_deref(), Some("last+0x10"));
+        assert_eq!(at(0x1000), None);
+    }
+
+    #[test]
+    fn a_name_stands_for_its_variants() {
+        let symbols = Symbols::parse(TEXT);
+        assert_eq!(
+            symbols.ranges("veth_poll"),
+            [
+                (0xffffffff81000110, 0xffffffff81000200),
+                (0xffffffff81000200, 0xffffffff81000400)
+            ]
+        );
+        assert_eq!(symbols.ranges("veth"), []);
+    }
+}
