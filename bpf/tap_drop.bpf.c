@@ -44,12 +44,14 @@ char LICENSE[] SEC("license") = "GPL";
 
 /* What a program finds on its CPU to work with. */
 struct scratch {
+	struct drop_state state;
 	/* The packet's beginning, and room for the last piece of it to be copied. */
 	char copy[TRACE_COPY * 2];
 	struct drop_note note;
 	struct drop_stack stack;
 	struct copying copying;
-	struct drop_state state;
+	char padding[DROP_SCRATCH_SIZE - sizeof(struct drop_state) - TRACE_COPY * 2 - sizeof(struct drop_note) -
+		     sizeof(struct drop_stack) - sizeof(struct copying)];
 };
 
 struct {

@@ -62,14 +62,13 @@ struct drop_settings {
 	/* The reasons that are no loss if the packet went to a group. */
 	__u64 no_loss_in_group[DROP_REASON_WORDS];
 	__u32 wanted_of_subsystems;
-	/* Buffers without bytes are recorded as well. */
-	__u32 empty_too;
 	/* The number of the reason XDP; 0 if the kernel has none. */
 	__u32 reason_xdp;
 	/* How many places and functions there are. */
 	__u32 places;
 	__u32 xdp_places;
 	__u32 functions;
+	__u32 padding0;
 	/* Only what happens there. */
 	struct drop_place only[DROP_PLACES];
 	/* There another tap sees what XDP programs drop. */
@@ -78,7 +77,8 @@ struct drop_settings {
 	struct drop_function runs_xdp[DROP_FUNCTIONS];
 };
 
-/* On each CPU. */
+/* What stands at the beginning of the room that a program finds on its CPU to work in, and how much there is. */
+#define DROP_SCRATCH_SIZE 4608
 struct drop_state {
 	/* A program is at work there: another one that interrupts it counts its packet as lost. */
 	__u64 busy;

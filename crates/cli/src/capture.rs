@@ -1,6 +1,7 @@
 //! `trawl capture`: from the arguments to the account at the end.
 
 mod args;
+mod drops;
 mod loans;
 mod output;
 mod program;
@@ -34,6 +35,9 @@ use trawl_view::record::Place;
 use crate::terminal;
 
 pub fn run(args: Args) -> Result<ExitCode> {
+    if args.drops.asks_for_help() {
+        return drops::list_reasons();
+    }
     let options = args.options()?;
     let sites = args
         .interfaces

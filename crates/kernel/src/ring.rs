@@ -114,17 +114,29 @@ pub struct RingMaps {
 impl Rings {
     /// Rings in BPF maps, one for each of `cpus` CPUs.
     pub fn in_maps(geometry: Geometry, cpus: usize) -> Result<Arc<Self>> {
+        let shared =
+            map::create_mmapable_array("trawl_shared", size_of::<CaptureShared>() as u32, 1)?;
+        Self::sharing(geometry, cpus, shared)
+    }
+
+    /// Rings like these for programs that these are not for, under the same limits of records and rate.
+    pub fn beside(&self) -> Result<Arc<Self>> {
+        let maps = self.maps().ok_or_else(|| {
+            Error::failed("cannot make rings for more programs", "the others have none")
+        })?;
+        let shared = maps.shared.try_clone();
+        let shared = shared.map_err(|e| Error::os("cannot hold a map", e))?;
+        Self::sharing(self.geometry, self.count, shared)
+    }
+
+    fn sharing(geometry: Geometry, cpus: usize, shared: OwnedFd) -> Result<Arc<Self>> {
         let count = cpus as u32;
         // Any CPU may reject packets, one without a ring too.
         let possible = events::possible_cpus().max(cpus).next_power_of_two();
         let maps = RingMaps {
             rings: map::create_mmapable_array("trawl_rings", geometry.stride() as u32, count)
                 .map_err(|e| mend_refused_rings(e, geometry, cpus))?,
-            shared: map::create_mmapable_array(
-                "trawl_shared",
-                size_of::<CaptureShared>() as u32,
-                1,
-            )?,
+            shared,
             rejections: map::create_mmapable_array(
                 "trawl_rejected",
                 (size_of::<Rejections>() * possible) as u32,

@@ -14,6 +14,7 @@ use trawl_kernel::ring::{Account, Consumer, Geometry, Rings, account_offset, rej
 use trawl_kernel::warden::Warden;
 use trawl_kernel::{Error, Result, events};
 use trawl_packet::pcapng;
+use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 
 use crate::notice::Notice;
 use crate::site::{Options, Site, TimeSource};
@@ -23,9 +24,11 @@ use crate::site::{Options, Site, TimeSource};
 pub struct Point {
     /// Under which its accounts stand in the rings.
     number: u32,
-    /// Which of the sites, by its place in the list.
-    pub site: usize,
+    /// Which of the sites, by its place in the list; `None` if it stands for no single one.
+    pub site: Option<usize>,
     pub label: String,
+    /// What its interface blocks are called, if not by the label.
+    block_name: Option<String>,
     /// `xdp exit`, `tc egress`: what people call it.
     pub hook: String,
     pub tap: &'static str,
@@ -147,11 +150,20 @@ impl<'a> Assembly<'a> {
         if let Some(rings) = &self.rings {
             return Ok(Arc::clone(rings));
         }
-        let rings = Rings::in_maps(self.options.geometry, events::cpu_count())?;
+        let rings = self.rings_apart()?;
+        self.rings = Some(Arc::clone(&rings));
+        Ok(rings)
+    }
+
+    /// Rings for programs that may interrupt those that write to the others, and be interrupted by them.
+    pub fn rings_apart(&mut self) -> Result<Arc<Rings>> {
+        let rings = match &self.rings {
+            Some(rings) => rings.beside()?,
+            None => Rings::in_maps(self.options.geometry, events::cpu_count())?,
+        };
         rings.set_clock_offset(self.clock.offset_to_wall());
         self.streams.extend(Consumer::all(&rings));
         self.tickets.share_with(&rings);
-        self.rings = Some(Arc::clone(&rings));
         Ok(rings)
     }
 
@@ -177,12 +189,7 @@ impl<'a> Assembly<'a> {
         tap: &'static str,
         hook: &str,
     ) -> Result<PointIds> {
-        let point = self.points.len();
-        if point >= RING_MAX_POINTS {
-            let why = format!("{RING_MAX_POINTS} is the limit");
-            return Err(Error::failed("cannot capture at so many places", why)
-                .mend("split the capture in two"));
-        }
+        let point = self.next_point()?;
         let interface = self.interfaces.len() as u32;
         let mut hardware_interface = interface;
         self.interfaces.push(InterfaceSeed {
@@ -198,8 +205,9 @@ impl<'a> Assembly<'a> {
         }
         self.points.push(Point {
             number: point as u32,
-            site: index,
+            site: Some(index),
             label: site.label.clone(),
+            block_name: None,
             hook: hook.to_owned(),
             tap,
             mode: "",
@@ -211,6 +219,50 @@ impl<'a> Assembly<'a> {
             interface,
             hardware_interface,
         })
+    }
+
+    /// Adds a hook point that stands for no single site, with an interface block of this name for packets of which
+    /// no interface is known.
+    pub fn add_point_apart(
+        &mut self,
+        label: String,
+        name: String,
+        rings: &Arc<Rings>,
+        tap: &'static str,
+        hook: &str,
+    ) -> Result<PointIds> {
+        let point = self.next_point()?;
+        let interface = self.interfaces.len() as u32;
+        self.interfaces.push(InterfaceSeed {
+            point,
+            clock: "system",
+        });
+        self.points.push(Point {
+            number: point as u32,
+            site: None,
+            label,
+            block_name: Some(name),
+            hook: hook.to_owned(),
+            tap,
+            mode: "",
+            interfaces: vec![interface],
+            rings: Arc::clone(rings),
+        });
+        Ok(PointIds {
+            point: point as u32,
+            interface,
+            hardware_interface: interface,
+        })
+    }
+
+    fn next_point(&self) -> Result<usize> {
+        let point = self.points.len();
+        if point >= RING_MAX_POINTS {
+            let why = format!("{RING_MAX_POINTS} is the limit");
+            return Err(Error::failed("cannot capture at so many places", why)
+                .mend("split the capture in two"));
+        }
+        Ok(point)
     }
 
     /// Says how a tap ended up attached.
@@ -230,23 +282,23 @@ impl<'a> Assembly<'a> {
 
     fn interface_block(&self, sites: &[Site], seed: InterfaceSeed) -> pcapng::Interface {
         let point = &self.points[seed.point];
-        let interface = &sites[point.site].interface;
+        let interface = point.site.map(|site| &sites[site].interface);
         let how = if point.mode.is_empty() {
             String::new()
         } else {
             format!(" ({})", point.mode)
         };
         pcapng::Interface {
-            link_type: interface.link_type,
+            link_type: interface.map_or(LINKTYPE_ETHERNET, |interface| interface.link_type),
             snaplen: self.snaplen(),
-            name: Some(point.label.clone()),
+            name: Some(point.block_name.as_ref().unwrap_or(&point.label).clone()),
             description: Some(format!(
                 "{}{how}, time stamps from the {} clock",
                 point.hook, seed.clock
             )),
-            speed: interface.speed_bits,
-            mac: interface.mac,
-            hardware: Some(interface.hardware_text()),
+            speed: interface.and_then(|interface| interface.speed_bits),
+            mac: interface.and_then(|interface| interface.mac),
+            hardware: interface.map(|interface| interface.hardware_text()),
             os: Some(self.host.os.clone()),
             filter: self.options.filter.as_ref().map(|filter| filter.text()),
             ..pcapng::Interface::default()
@@ -303,6 +355,8 @@ impl<'a> Assembly<'a> {
             first_address_high: 0,
             first_page_low: 0,
             first_page_high: 0,
+            names_receiver: 0,
+            with_stack: 0,
         }
     }
 

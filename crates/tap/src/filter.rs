@@ -83,6 +83,19 @@ impl Filter {
         Ok(words(&lowered.insns))
     }
 
+    /// The instructions for a program that has a copy of a frame's first bytes, whichever device it is of.
+    pub fn copy_block(&self, snaplen: u32, buffer: u16) -> Result<Vec<u64>> {
+        let options = expression::Options {
+            link: LinkType::ETHERNET,
+            snaplen,
+            netmask: None,
+            optimise: true,
+            file: None,
+        };
+        let lowered = self.lower(&options, &for_this_kernel(&Target::copy(buffer)))?;
+        Ok(words(&lowered.insns))
+    }
+
     /// The same for XDP, where most packets can be judged at once.
     pub fn xdp_blocks(&self, site: &Site, snaplen: u32) -> Result<XdpBlocks> {
         let options = compiler_options(site, snaplen)?;

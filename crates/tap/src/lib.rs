@@ -9,6 +9,7 @@ pub mod account;
 pub mod assembly;
 pub mod chain;
 pub mod doctor;
+pub mod drop;
 pub mod filter;
 pub mod hook;
 pub mod merge;
@@ -36,6 +37,8 @@ pub enum Choice {
     Hook,
     Tc,
     Packet,
+    /// Nothing but what the kernel drops.
+    Drop,
 }
 
 impl fmt::Display for Choice {
@@ -46,6 +49,7 @@ impl fmt::Display for Choice {
             Self::Hook => "hook",
             Self::Tc => "tc",
             Self::Packet => "packet",
+            Self::Drop => "drop",
         })
     }
 }

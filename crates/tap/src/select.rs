@@ -28,6 +28,11 @@ pub fn select(site: &Site, options: &Options) -> Result<Selection> {
         Choice::Tc => Ok(chosen(Box::new(Tc))),
         Choice::Packet => Ok(chosen(Box::new(Packet))),
         Choice::Auto => automatic(site, options),
+        // It is attached once for the whole capture.
+        Choice::Drop => Ok(Selection {
+            taps: Vec::new(),
+            why: None,
+        }),
     }?;
     let others = selection
         .taps

@@ -18,6 +18,7 @@ use trawl_packet::pcapng;
 use crate::Attached;
 use crate::account::{Account, PointSummary, Summary};
 use crate::assembly::{Assembly, Host, Point};
+use crate::drop;
 use crate::merge::Merge;
 use crate::notice::{Gap, Notice};
 use crate::select::select;
@@ -93,6 +94,8 @@ pub struct Session<'a> {
     interfaces: Vec<pcapng::Interface>,
     taps: Vec<AtSite>,
     merge: Merge,
+    /// Puts what was noted of drops into words.
+    words: Option<drop::Words>,
     monitors: Vec<(usize, LinkMonitor)>,
     clock: ProgramClock,
     clock_offset: u64,
@@ -139,6 +142,7 @@ impl<'a> Session<'a> {
         let mut assembly = Assembly::new(options, host, sites.len());
         let mut taps = Vec::new();
         let mut promiscuous = Vec::new();
+        let mut at_xdp = Vec::new();
         for (index, site) in sites.iter().enumerate() {
             site.check_queue(options)?;
             let selection = select(site, options)?;
@@ -153,6 +157,9 @@ impl<'a> Session<'a> {
                         waits: false,
                     },
                 });
+            }
+            if selection.taps.iter().any(|tap| tap.gives().verdict) {
+                at_xdp.push(site);
             }
             let sees_beside_socket = selection.taps.iter().any(|tap| tap.name() != "packet");
             // The packet tap's own sockets see to it themselves.
@@ -169,6 +176,12 @@ impl<'a> Session<'a> {
                 ));
             }
         }
+        let mut words = None;
+        if let Some(wish) = &options.drops {
+            let (tap, point, found) = drop::attach(sites, &at_xdp, wish, &mut assembly)?;
+            taps.push(AtSite { site: 0, tap });
+            words = Some((point, found));
+        }
         let monitors = (0..sites.len())
             .map(|index| {
                 let site = &sites[index];
@@ -183,6 +196,10 @@ impl<'a> Session<'a> {
             .drain(..)
             .for_each(|notice| observer.notice(&notice));
         let interfaces = assembly.interface_blocks(sites);
+        let words = words.map(|(point, mut words)| {
+            words.begin(point, &interfaces);
+            words
+        });
         let Assembly {
             points,
             streams,
@@ -199,6 +216,7 @@ impl<'a> Session<'a> {
             interfaces,
             taps,
             merge: Merge::new(streams, options.time == TimeSource::Hardware),
+            words,
             monitors,
             clock,
             clock_offset: clock.offset_to_wall(),
@@ -237,6 +255,20 @@ impl<'a> Session<'a> {
         sink: &mut dyn Sink,
         observer: &mut dyn Observer,
     ) -> Result<(Summary, Ended)> {
+        match self.words.take() {
+            Some(mut words) => {
+                let mut sink = words.over(sink);
+                self.run_into(&mut sink, observer)
+            }
+            None => self.run_into(sink, observer),
+        }
+    }
+
+    fn run_into(
+        mut self,
+        sink: &mut dyn Sink,
+        observer: &mut dyn Observer,
+    ) -> Result<(Summary, Ended)> {
         events::precise_sleeps();
         for at in &mut self.taps {
             at.tap.start()?;
@@ -264,10 +296,14 @@ impl<'a> Session<'a> {
             self.merge.finish(&mut unwritten)?;
         }
         let reason = lost_output_reason(&ended, &written);
+        let added = sink.added_interfaces();
+        if let Some(point) = self.points.iter_mut().find(|point| point.site.is_none()) {
+            point.interfaces.extend(added.iter().map(|(id, _)| *id));
+        }
         let mut summary = self.summary(&unwritten, reason);
         if complete {
             written = sink
-                .write(&self.file_trailer(&summary))
+                .write(&self.file_trailer(&summary, &added))
                 .and_then(|()| sink.rest())
                 .and_then(|()| self.hand_over(sink));
         }

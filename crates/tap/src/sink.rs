@@ -14,6 +14,11 @@ pub trait Sink {
         Ok(())
     }
 
+    /// The interface blocks that came after those that the file begins with, each with its number and its packets.
+    fn added_interfaces(&self) -> Vec<(u32, u64)> {
+        Vec::new()
+    }
+
     /// The blocks that an error, or a reader that does not read, kept from being written.
     fn take_unwritten(&mut self) -> Vec<u8> {
         Vec::new()

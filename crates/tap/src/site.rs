@@ -188,6 +188,8 @@ pub enum TimeSource {
 #[derive(Clone, Debug)]
 pub struct Options {
     pub tap: super::Choice,
+    /// What the kernel drops, beside what the tap sees or alone.
+    pub drops: Option<super::drop::Wish>,
     /// `None`: whatever the tap sees by nature.
     pub direction: Option<Direction>,
     /// `None`: nothing was said, so that other taps may serve.

@@ -9,9 +9,11 @@ use trawl_kernel::ring::Geometry;
 use trawl_kernel::{Error, Result, events, host};
 use trawl_packet::verdict;
 use trawl_tap::Choice;
+use trawl_tap::drop::Wish;
 use trawl_tap::filter::Filter;
 use trawl_tap::site::{At, Direction, Mode, Options, Programs, TimeSource};
 
+use super::drops::DropArgs;
 use super::program;
 use crate::lines::LineArgs;
 use crate::units;
@@ -19,15 +21,15 @@ use crate::units;
 /// Records every packet that a hook sees, into a file that Wireshark opens, or as lines on the terminal
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Interface to capture on, NAME or NAMESPACE:NAME; may be given several times
-    #[arg(short = 'i', long = "interface", value_name = "IF", required = true)]
+    /// Interface to capture on, NAME or NAMESPACE:NAME; may be given several times; all with --tap drop alone
+    #[arg(short = 'i', long = "interface", value_name = "IF")]
     pub(super) interfaces: Vec<String>,
     /// Network namespace of interfaces that name none: a name, a path or a process id
     #[arg(long, value_name = "NAME")]
     pub(super) netns: Option<String>,
-    /// Where to see the packets
-    #[arg(long, value_enum, default_value_t = TapName::Auto)]
-    tap: TapName,
+    /// Where to see the packets; drop may stand beside another one: xdp,drop
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
+    tap: Vec<TapName>,
     /// Which way the packets go [default: in for the xdp and hook taps, inout for tc and packet]
     #[arg(short = 'Q', long, value_enum, value_name = "WAY")]
     direction: Option<Way>,
@@ -96,6 +98,8 @@ pub struct Args {
     #[command(flatten)]
     choice: ChoiceArgs,
     #[command(flatten)]
+    pub(super) drops: DropArgs,
+    #[command(flatten)]
     pub(super) lines: LineArgs,
     /// Which packets, as tcpdump takes it: 'tcp port 80 and host 10.0.0.1'
     #[arg(value_name = "EXPRESSION", trailing_var_arg = true)]
@@ -135,13 +139,14 @@ enum FilterEnd {
     Exit,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum TapName {
     Auto,
     Xdp,
     Hook,
     Tc,
     Packet,
+    Drop,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -215,7 +220,38 @@ impl Args {
         }
     }
 
+    /// The tap for packets that come by, and what is asked of the one at drops.
+    fn taps(&self) -> Result<(Choice, Option<Wish>)> {
+        let wants_drops = self.tap.contains(&TapName::Drop);
+        let mut others = self.tap.iter().filter(|tap| **tap != TapName::Drop);
+        let tap = match others.next() {
+            None => Choice::Drop,
+            Some(TapName::Auto) if self.tappable.is_some() => Choice::Hook,
+            Some(TapName::Auto) => Choice::Auto,
+            Some(TapName::Xdp) => Choice::Xdp,
+            Some(TapName::Hook) => Choice::Hook,
+            Some(TapName::Tc) => Choice::Tc,
+            Some(TapName::Packet) => Choice::Packet,
+            Some(TapName::Drop) => Choice::Drop,
+        };
+        if others.next().is_some() {
+            return Err(
+                Error::usage("cannot use these taps together", "only drop goes with another one")
+                    .mend("name one tap, or one and drop: --tap xdp,drop"),
+            );
+        }
+        if self.interfaces.is_empty() && tap != Choice::Drop {
+            return Err(Error::usage("cannot capture", "no interface is named")
+                .mend("name one with -i; ip link lists them"));
+        }
+        match wants_drops {
+            true => Ok((tap, Some(self.drops.wish(self.netns.as_deref())?))),
+            false => self.drops.refuse().map(|()| (tap, None)),
+        }
+    }
+
     pub(super) fn options(&self) -> Result<Options> {
+        let (tap, drops) = self.taps()?;
         let kind = verdict::Kind::Xdp;
         let verdicts = self
             .verdict
@@ -223,14 +259,8 @@ impl Args {
             .map(|list| verdict::Set::parse(kind, list))
             .transpose();
         Ok(Options {
-            tap: match self.tap {
-                TapName::Auto if self.tappable.is_some() => Choice::Hook,
-                TapName::Auto => Choice::Auto,
-                TapName::Xdp => Choice::Xdp,
-                TapName::Hook => Choice::Hook,
-                TapName::Tc => Choice::Tc,
-                TapName::Packet => Choice::Packet,
-            },
+            tap,
+            drops,
             direction: self.direction.map(|way| match way {
                 Way::In => Direction::In,
                 Way::Out => Direction::Out,

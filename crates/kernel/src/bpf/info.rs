@@ -33,6 +33,8 @@ pub struct ProgramInfo {
     pub gpl_compatible: bool,
     pub run_count: u64,
     pub run_time_ns: u64,
+    /// Times that it was not run, because it was at work on that CPU already.
+    pub recursion_misses: u64,
     /// Instructions that the verifier looked at; 0 on kernels before 5.16.
     pub verified: u32,
     /// Bytes of machine code; 0 where the kernel interprets the program.
@@ -105,6 +107,7 @@ pub fn program(fd: BorrowedFd<'_>) -> io::Result<ProgramInfo> {
         gpl_compatible: raw.gpl_compatible() != 0,
         run_count: raw.run_cnt,
         run_time_ns: raw.run_time_ns,
+        recursion_misses: raw.recursion_misses,
         verified: raw.verified_insns,
         jited_bytes: raw.jited_prog_len,
     })

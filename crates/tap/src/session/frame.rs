@@ -31,8 +31,8 @@ impl Session<'_> {
         header
     }
 
-    /// What a file ends with: the account of each hook point.
-    pub(super) fn file_trailer(&self, summary: &Summary) -> Vec<u8> {
+    /// What a file ends with: the account of each hook point, and the packets of interface blocks that were added.
+    pub(super) fn file_trailer(&self, summary: &Summary, added: &[(u32, u64)]) -> Vec<u8> {
         let mut trailer = Vec::new();
         let end = clock::wall();
         for (
@@ -44,7 +44,12 @@ impl Session<'_> {
             },
         ) in self.points.iter().zip(&summary.interfaces)
         {
+            let mut elsewhere = *hardware_stamped;
             let (system, hardware) = match point.interfaces.as_slice() {
+                [system, ..] if point.site.is_none() => {
+                    elsewhere = added.iter().map(|(_, packets)| packets).sum();
+                    (*system, None)
+                }
                 [system, rest @ ..] => (*system, rest.first().copied()),
                 [] => continue,
             };
@@ -61,7 +66,7 @@ impl Session<'_> {
                     if_received: Some(account.seen),
                     if_dropped: Some(account.lost_total()),
                     filter_accepted: Some(account.seen - account.filtered_out),
-                    user_delivered: Some(account.recorded.saturating_sub(*hardware_stamped)),
+                    user_delivered: Some(account.recorded.saturating_sub(elsewhere)),
                     ..times
                 },
             );
@@ -75,6 +80,17 @@ impl Session<'_> {
                     },
                 );
             }
+        }
+        for (interface_id, packets) in added {
+            let statistics = write::InterfaceStatistics {
+                interface_id: *interface_id,
+                timestamp_ns: end,
+                start_ns: Some(self.started_wall),
+                end_ns: Some(end),
+                user_delivered: Some(*packets),
+                ..Default::default()
+            };
+            write::interface_statistics(&mut trailer, &statistics);
         }
         trailer
     }

@@ -207,6 +207,7 @@ mod tests {
     fn options(filter: Option<&str>) -> Options {
         Options {
             tap: Choice::Xdp,
+            drops: None,
             direction: None,
             programs: None,
             at: Some(At::Both),

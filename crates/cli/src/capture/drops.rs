@@ -1,0 +1,72 @@
+//! What is asked of the tap at drops, and the list of the kernel's reasons.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use trawl_kernel::netns::Namespace;
+use trawl_kernel::{Error, Result};
+use trawl_tap::drop::Wish;
+use trawl_tap::drop::reasons::Reasons;
+
+const ALL: &str = "all";
+const HELP: &str = "help";
+
+/// Which of the packets that the kernel drops are recorded (--tap drop).
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Drops")]
+pub(super) struct DropArgs {
+    /// Only drops for these reasons, as the kernel names them; all: what is no loss as well; help: list them
+    #[arg(long, value_name = "LIST|all", value_delimiter = ',')]
+    reason: Vec<String>,
+    /// What is no loss as well: queues of closing sockets, and groups that nobody has joined
+    #[arg(long)]
+    all: bool,
+    /// The functions that led to each drop
+    #[arg(long)]
+    stack: bool,
+}
+
+impl DropArgs {
+    pub(super) fn asks_for_help(&self) -> bool {
+        self.reason.iter().any(|one| one == HELP)
+    }
+
+    pub(super) fn wish(&self, netns: Option<&str>) -> Result<Wish> {
+        let everything = self.all || self.reason.iter().any(|one| one.eq_ignore_ascii_case(ALL));
+        let chosen = !self.reason.is_empty() && !everything;
+        Ok(Wish {
+            reasons: chosen.then(|| self.reason.clone()),
+            no_losses: everything,
+            stack: self.stack,
+            namespace: netns.map(Namespace::open).transpose()?,
+        })
+    }
+
+    /// Where the tap is not asked for, neither is anything of it.
+    pub(super) fn refuse(&self) -> Result<()> {
+        let given = [
+            ("--reason", !self.reason.is_empty()),
+            ("--all", self.all),
+            ("--stack", self.stack),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            Some((name, _)) => Err(Error::usage(
+                format!("cannot use {name} without the drop tap"),
+                "only drops have a reason and a place",
+            )
+            .mend("add --tap drop")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The reasons that the running kernel has, one a line.
+pub(super) fn list_reasons() -> Result<ExitCode> {
+    let reasons = Reasons::of_kernel()?;
+    let text: String = reasons.all().map(|name| format!("{name}\n")).collect();
+    std::io::stdout()
+        .lock()
+        .write_all(text.as_bytes())
+        .map_err(|e| Error::os("cannot write to standard output", e))?;
+    Ok(ExitCode::SUCCESS)
+}

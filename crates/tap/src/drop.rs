@@ -1,0 +1,302 @@
+//! The `drop` tap: every socket buffer that the kernel frees because its packet was dropped, on all interfaces or some,
+//! by a program at the tracepoint skb:kfree_skb. It looks at no single interface, so it is attached once for a capture.
+
+mod names;
+pub mod reasons;
+mod words;
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use trawl_kernel::bpf::addresses::kernel_addresses;
+use trawl_kernel::bpf::kernel_types::{self, Tracepoint};
+use trawl_kernel::bpf::object::{self, TapProgram};
+use trawl_kernel::bpf::program::{self, LoadOptions, Traced};
+use trawl_kernel::bpf::{info, link, map};
+use trawl_kernel::kallsyms::Symbols;
+use trawl_kernel::layout::drop::{
+    DROP_FUNCTIONS, DROP_PLACES, DROP_REASON_WORDS, DROP_SCRATCH_SIZE, DropFunction, DropPlace,
+    DropSettings, DropState,
+};
+use trawl_kernel::layout::{Shared, TRACE_COPY};
+use trawl_kernel::netns::Namespace;
+use trawl_kernel::{Error, Result, events, probe};
+
+use crate::Attached;
+use crate::assembly::{Assembly, Carries, program_maps};
+use crate::site::Site;
+use reasons::Reasons;
+pub use words::{HOOK, Words};
+
+const TRACEPOINT: &str = "kfree_skb";
+/// Buffer, place and reason: since 5.17. The socket that was to receive the packet is the fourth, since 6.11.
+const ARGUMENTS_WITH_REASON: usize = 3;
+const ARGUMENTS_WITH_RECEIVER: usize = 4;
+/// The functions that run XDP programs on socket buffers, and free what is dropped there.
+const RUN_XDP: [&str; 2] = ["veth_xdp_rcv_skb", "do_xdp_generic"];
+const EVERYWHERE: &str = "all interfaces";
+
+/// What is asked of the tap beside what all taps are asked.
+#[derive(Clone, Debug, Default)]
+pub struct Wish {
+    /// Only these reasons, by name.
+    pub reasons: Option<Vec<String>>,
+    /// What is no loss as well.
+    pub no_losses: bool,
+    /// The functions that led to each drop.
+    pub stack: bool,
+    /// Where no interface is named: only what is dropped in this namespace.
+    pub namespace: Option<Namespace>,
+}
+
+/// Attaches the tap. With sites it looks only at what is dropped there; `at_xdp` are the sites where another tap sees
+/// what XDP programs drop.
+pub fn attach(
+    sites: &[Site],
+    at_xdp: &[&Site],
+    wish: &Wish,
+    assembly: &mut Assembly<'_>,
+) -> Result<(Box<dyn Attached>, u32, Words)> {
+    refuse(assembly)?;
+    let reasons = Reasons::of_kernel()?;
+    let tracepoint = tracepoint(&reasons)?;
+    let symbols = Symbols::read();
+    let settings = settings(sites, at_xdp, wish, &reasons, &symbols)?;
+    let rings = assembly.rings_apart()?;
+    let label = match (sites, &wish.namespace) {
+        ([], None) => EVERYWHERE.to_owned(),
+        ([], Some(namespace)) => format!("{EVERYWHERE} of {}", namespace.label()),
+        (sites, _) => {
+            let labels: Vec<&str> = sites.iter().map(|site| site.label.as_str()).collect();
+            labels.join(", ")
+        }
+    };
+    let ids = assembly.add_point_apart(label, format!("unknown ({HOOK})"), &rings, HOOK, HOOK)?;
+    let mut config = assembly.config(&rings);
+    config.first = ids.record(0, Carries::Nothing);
+    config.queue_unknown = 1;
+    config.names_receiver = u32::from(tracepoint.arguments >= ARGUMENTS_WITH_RECEIVER);
+    config.with_stack = u32::from(wish.stack);
+    if let Some(found) = kernel_addresses() {
+        let halves = |address: u64| (address as u32, (address >> 32) as u32);
+        (config.first_address_low, config.first_address_high) = halves(found.first_address);
+        (config.first_page_low, config.first_page_high) = halves(found.first_page);
+    }
+    let scratch = map::create_mmapable_array(
+        "trawl_scratch",
+        DROP_SCRATCH_SIZE as u32,
+        events::cpu_count() as u32,
+    )?;
+    let told = map::create_mmapable_array("trawl_drop", size_of::<DropSettings>() as u32, 1)?;
+    map::write(told.as_fd(), 0, &settings)
+        .map_err(|e| Error::os("cannot tell the program what to record", e))?;
+    let block = match &assembly.options.filter {
+        Some(filter) => Some(filter.copy_block(config.snaplen, TRACE_COPY as u16)?),
+        None => None,
+    };
+    let mut maps = program_maps(&rings, None);
+    maps.push(("drop_scratch", scratch.as_fd()));
+    maps.push(("drop_settings", told.as_fd()));
+    let load = |typed: bool| -> Result<(OwnedFd, OwnedFd)> {
+        let name = match (typed, block.is_some()) {
+            (true, false) => "trawl_drop",
+            (true, true) => "trawl_drop_f",
+            (false, false) => "trawl_drop_raw",
+            (false, true) => "trawl_drop_raw_f",
+        };
+        let mut ready = TapProgram::prepare(object::DROP, name, &config, &maps)?;
+        if let Some(block) = &block {
+            ready.filter(block)?;
+        }
+        let loaded = ready.load(&LoadOptions {
+            name,
+            kind: if typed {
+                program::TRACING
+            } else {
+                program::RAW_TRACEPOINT
+            },
+            license: "GPL",
+            expected_attach_type: if typed {
+                program::ATTACH_TYPED_TRACEPOINT
+            } else {
+                0
+            },
+            flags: 0,
+            ifindex: 0,
+            traced: typed.then_some(Traced {
+                program: None,
+                function: tracepoint.type_id,
+            }),
+        })?;
+        let link = match typed {
+            true => link::attach_tracing(loaded.as_fd()),
+            false => link::attach_raw_tracepoint(loaded.as_fd(), TRACEPOINT),
+        };
+        let link = link.map_err(|e| {
+            Error::os("cannot look at the packets that the kernel drops", e)
+                .mend("run as root, or with CAP_BPF and CAP_PERFMON")
+        })?;
+        Ok((loaded, link))
+    };
+    let typed = match probe::is_unwanted("tp_btf") {
+        true => None,
+        false => load(true).ok(),
+    };
+    let (mode, (program, link)) = match typed {
+        Some(attached) => ("tp_btf", attached),
+        None => ("raw_tp", load(false)?),
+    };
+    assembly.set_mode(ids.point, mode);
+    let attached = AttachedDrop {
+        point: ids.point,
+        program,
+        link: Some(link),
+        scratch,
+    };
+    Ok((Box::new(attached), ids.interface, Words::new(reasons, symbols)))
+}
+
+/// What the tap cannot give.
+fn refuse(assembly: &Assembly<'_>) -> Result<()> {
+    let options = assembly.options;
+    let what = |what: &str| format!("cannot choose packets by {what} with the drop tap");
+    if options.queue.is_some() {
+        return Err(Error::usage(
+            what("queue"),
+            "the kernel does not keep it with a buffer that it frees",
+        )
+        .mend("leave out --queue"));
+    }
+    Ok(())
+}
+
+fn tracepoint(reasons: &Reasons) -> Result<Tracepoint> {
+    let what = "cannot look at the packets that the kernel drops";
+    let found = kernel_types::tracepoint(TRACEPOINT)
+        .map_err(|e| Error::os("cannot read the kernel's type information", e))?;
+    found
+        .filter(|found| found.arguments >= ARGUMENTS_WITH_REASON && !reasons.is_empty())
+        .ok_or_else(|| {
+            Error::failed(what, "it does not tell for what reason it drops them")
+                .mend("use Linux 5.17 or newer")
+        })
+}
+
+fn settings(
+    sites: &[Site],
+    at_xdp: &[&Site],
+    wish: &Wish,
+    reasons: &Reasons,
+    symbols: &Symbols,
+) -> Result<DropSettings> {
+    let mut settings = DropSettings {
+        wanted: reasons.losses(),
+        no_loss_in_group: reasons.no_loss_in_group(),
+        wanted_of_subsystems: 1,
+        reason_xdp: reasons.xdp(),
+        places: 0,
+        xdp_places: 0,
+        functions: 0,
+        padding0: 0,
+        only: [DropPlace {
+            netns: 0,
+            ifindex: 0,
+        }; DROP_PLACES],
+        xdp: [DropPlace {
+            netns: 0,
+            ifindex: 0,
+        }; DROP_PLACES],
+        runs_xdp: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
+    };
+    if wish.no_losses {
+        settings.wanted = [u64::MAX; DROP_REASON_WORDS];
+        settings.no_loss_in_group = [0; DROP_REASON_WORDS];
+    }
+    if let Some(list) = &wish.reasons {
+        let wanted = reasons.parse(list)?;
+        settings.wanted = reasons::bits(&wanted);
+        settings.no_loss_in_group = [0; DROP_REASON_WORDS];
+        settings.wanted_of_subsystems =
+            u32::from(wanted.iter().any(|one| reasons::is_of_subsystem(*one)));
+    }
+    let mut only = sites
+        .iter()
+        .map(|site| place(site.namespace.as_ref(), site.interface.index))
+        .collect::<Result<Vec<_>>>()?;
+    if only.is_empty()
+        && let Some(namespace) = &wish.namespace
+    {
+        only.push(place(Some(namespace), 0)?);
+    }
+    let at_xdp = at_xdp
+        .iter()
+        .map(|site| place(site.namespace.as_ref(), site.interface.index))
+        .collect::<Result<Vec<_>>>()?;
+    let functions: Vec<(u64, u64)> = RUN_XDP
+        .iter()
+        .flat_map(|name| symbols.ranges(name))
+        .collect();
+    settings.places = fill(&mut settings.only, &only)?;
+    settings.xdp_places = fill(&mut settings.xdp, &at_xdp)?;
+    for (to, (from, end)) in settings.runs_xdp.iter_mut().zip(&functions) {
+        *to = DropFunction {
+            from: *from,
+            to: *end,
+        };
+    }
+    settings.functions = functions.len().min(DROP_FUNCTIONS) as u32;
+    Ok(settings)
+}
+
+fn fill(places: &mut [DropPlace], found: &[DropPlace]) -> Result<u32> {
+    let Some(room) = places.get_mut(..found.len()) else {
+        let why = format!("{DROP_PLACES} is the limit");
+        return Err(
+            Error::failed("cannot look for drops at so many interfaces", why)
+                .mend("leave out -i to look at all"),
+        );
+    };
+    room.copy_from_slice(found);
+    Ok(found.len() as u32)
+}
+
+fn place(namespace: Option<&Namespace>, ifindex: u32) -> Result<DropPlace> {
+    let (_, inode) = match namespace {
+        Some(namespace) => namespace.identity(),
+        None => Namespace::current()?.identity(),
+    };
+    Ok(DropPlace {
+        netns: inode as u32,
+        ifindex,
+    })
+}
+
+#[derive(Debug)]
+struct AttachedDrop {
+    point: u32,
+    program: OwnedFd,
+    link: Option<OwnedFd>,
+    scratch: OwnedFd,
+}
+
+impl Attached for AttachedDrop {
+    fn detach(&mut self) -> Vec<String> {
+        self.link = None;
+        Vec::new()
+    }
+
+    /// Buffers that were freed while the program was at work on that CPU: the kernel does not run it once more, or it
+    /// ends at once.
+    fn losses(&mut self) -> Vec<(u32, &'static str, u64)> {
+        let missed = info::program(self.program.as_fd()).map_or(0, |about| about.recursion_misses);
+        let interrupted: u64 = (0..events::cpu_count() as u32)
+            .filter_map(|cpu| {
+                let bytes = map::read(self.scratch.as_fd(), cpu).ok()?;
+                Some(DropState::from_bytes(&bytes)?.interrupted)
+            })
+            .sum();
+        match missed + interrupted {
+            0 => Vec::new(),
+            count => vec![(self.point, "interrupted", count)],
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The reasons that the kernel gives for dropping a packet: its own names for them, and which are no losses.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use trawl_kernel::bpf::kernel_types::enumeration;
+use trawl_kernel::layout::drop::{DROP_REASON_WORDS, DROP_REASONS};
+use trawl_kernel::{Error, Result};
+
+/// What all names begin with, in the enumeration of the kernel's core and in those of subsystems.
+const PREFIXES: [&str; 3] = ["SKB_DROP_REASON_", "SKB_", "OVS_DROP_"];
+/// Buffers that are thrown away with the socket or the queue they waited in: nobody wanted them any more.
+const NO_LOSS: [&str; 3] = ["NOT_DROPPED_YET", "CONSUMED", "QUEUE_PURGE"];
+/// What the kernel says of a packet to a group that nobody on this machine has joined.
+const NO_LOSS_IN_GROUP: [&str; 6] = [
+    "NOT_SPECIFIED",
+    "NO_SOCKET",
+    "UNHANDLED_PROTO",
+    "IP_INVALID_DEST",
+    "IP_INADDRERRORS",
+    "UNICAST_IN_L2_MULTICAST",
+];
+const REASON_XDP: &str = "XDP";
+
+/// A bit for each reason.
+pub type Bits = [u64; DROP_REASON_WORDS];
+
+/// The running kernel's reasons.
+#[derive(Debug)]
+pub struct Reasons {
+    names: BTreeMap<u32, String>,
+}
+
+impl Reasons {
+    pub fn of_kernel() -> Result<Self> {
+        let fail = |e| Error::os("cannot read the kernel's type information", e);
+        let mut names = BTreeMap::new();
+        for list in ["skb_drop_reason", "ovs_drop_reason", "mac80211_drop_reason"] {
+            for (name, value) in enumeration(list).map_err(fail)? {
+                let is_reason = !name.ends_with("_MAX") && !name.ends_with("_MASK");
+                if is_reason && let Ok(number) = u32::try_from(value & i64::from(u32::MAX)) {
+                    names.entry(number).or_insert_with(|| short(&name).to_owned());
+                }
+            }
+        }
+        Ok(Self { names })
+    }
+
+    /// Whether the kernel has reasons at all: since 5.17.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// The kernel's name for it, or the number where it has none.
+    pub fn name(&self, reason: u32) -> Cow<'_, str> {
+        self.names.get(&reason).map_or_else(
+            || Cow::Owned(reason.to_string()),
+            |name| Cow::Borrowed(name.as_str()),
+        )
+    }
+
+    pub fn number(&self, name: &str) -> Option<u32> {
+        self.names
+            .iter()
+            .find(|(_, one)| one.eq_ignore_ascii_case(name))
+            .map(|(number, _)| *number)
+    }
+
+    pub fn xdp(&self) -> u32 {
+        self.number(REASON_XDP).unwrap_or(0)
+    }
+
+    /// All names, in the order of their numbers.
+    pub fn all(&self) -> impl Iterator<Item = &str> {
+        self.names.values().map(String::as_str)
+    }
+
+    /// The numbers in a list of names; numbers stand for themselves.
+    pub fn parse(&self, list: &[String]) -> Result<Vec<u32>> {
+        let one = |name: &String| {
+            let plain = short(name);
+            self.number(plain)
+                .or_else(|| plain.parse().ok())
+                .ok_or_else(|| {
+                    Error::usage(
+                        format!("cannot choose drops by the reason {name}"),
+                        "the running kernel has no reason of that name",
+                    )
+                    .mend("--reason help lists those it has")
+                })
+        };
+        list.iter().map(one).collect()
+    }
+
+    /// Every reason that stands for a loss.
+    pub fn losses(&self) -> Bits {
+        let mut bits = [u64::MAX; DROP_REASON_WORDS];
+        for reason in self.numbers(&NO_LOSS) {
+            clear(&mut bits, reason);
+        }
+        bits
+    }
+
+    /// The reasons that stand for a loss unless the packet went to a group.
+    pub fn no_loss_in_group(&self) -> Bits {
+        bits(&self.numbers(&NO_LOSS_IN_GROUP))
+    }
+
+    fn numbers(&self, names: &[&str]) -> Vec<u32> {
+        names.iter().filter_map(|name| self.number(name)).collect()
+    }
+}
+
+/// A bit for each of these.
+pub fn bits(reasons: &[u32]) -> Bits {
+    let mut bits = [0; DROP_REASON_WORDS];
+    for reason in reasons {
+        if let Some(word) = bits.get_mut(*reason as usize / 64) {
+            *word |= 1 << (reason % 64);
+        }
+    }
+    bits
+}
+
+/// Whether it belongs to a subsystem rather than to the kernel's core.
+pub fn is_of_subsystem(reason: u32) -> bool {
+    reason as usize >= DROP_REASONS
+}
+
+fn clear(bits: &mut Bits, reason: u32) {
+    if let Some(word) = bits.get_mut(reason as usize / 64) {
+        *word &= !(1 << (reason % 64));
+    }
+}
+
+fn short(name: &str) -> &str {
+    PREFIXES
+        .iter()
+        .find_map(|prefix| name.strip_prefix(prefix))
+        .unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reasons() -> Reasons {
+        let names = [(0, "NOT_DROPPED_YET"), (2, "NOT_SPECIFIED"), (104, "QUEUE_PURGE")];
+        Reasons {
+            names: names
+                .into_iter()
+                .map(|(number, name)| (number, name.to_owned()))
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn names_go_with_and_without_their_prefix() {
+        let list = ["queue_purge", "SKB_DROP_REASON_NOT_SPECIFIED", "131074"].map(str::to_owned);
+        assert_eq!(reasons().parse(&list).unwrap(), [104, 2, 131_074]);
+        assert!(reasons().parse(&["NO_SUCH".to_owned()]).is_err());
+        assert_eq!(reasons().name(2), "NOT_SPECIFIED");
+        assert_eq!(reasons().name(3), "3");
+    }
+
+    #[test]
+    fn a_purge_is_no_loss_and_an_unknown_reason_is_one() {
+        let losses = reasons().losses();
+        let has = |reason: usize| losses[reason / 64] >> (reason % 64) & 1 == 1;
+        assert!(!has(104) && !has(0) && has(2) && has(300));
+    }
+}

@@ -1,0 +1,324 @@
+//! From the note that the kernel's side leaves with a record to what the file holds: an interface block for each device
+//! and link type, and a comment in words. It stands between the merge and the sink.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use trawl_kernel::Result;
+use trawl_kernel::kallsyms::Symbols;
+use trawl_kernel::layout::Shared;
+use trawl_kernel::layout::drop::{DROP_NOTE_CODE, DropNote, DropStack};
+use trawl_packet::pcapng::block::{Block, EnhancedPacket, blocks};
+use trawl_packet::pcapng::options::PacketOptions;
+use trawl_packet::pcapng::{Direction, Interface, Verdict, write};
+
+use super::names::Names;
+use super::reasons::Reasons;
+use crate::sink::Sink;
+use crate::stream::Stream;
+
+const FAMILY_IPV4: u32 = 2;
+const FAMILY_IPV6: u32 = 10;
+const TC_ACT_SHOT: u64 = 2;
+const XDP_DROP: u64 = 1;
+/// The tap's name, as interface blocks and accounts have it.
+pub const HOOK: &str = "drop";
+
+/// What tells one interface block from another.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Place {
+    netns: u32,
+    ifindex: u32,
+    name: [u32; 4],
+    link: u32,
+}
+
+#[derive(Debug)]
+struct Numbered {
+    id: u32,
+    records: u64,
+}
+
+/// Puts notes into words.
+#[derive(Debug)]
+pub struct Words {
+    /// The interface block that the kernel's side writes, which stands for packets of no known device.
+    point: u32,
+    /// The next new interface block's number.
+    next: u32,
+    places: HashMap<Place, Numbered>,
+    /// What all new interface blocks have in common.
+    like: Interface,
+    reasons: Reasons,
+    symbols: Symbols,
+    names: Names,
+    /// Where packets were dropped, in words.
+    locations: HashMap<u64, String>,
+    out: Vec<u8>,
+    comment: String,
+}
+
+impl Words {
+    pub fn new(reasons: Reasons, symbols: Symbols) -> Self {
+        Self {
+            point: 0,
+            next: 0,
+            places: HashMap::new(),
+            like: Interface::default(),
+            reasons,
+            symbols,
+            names: Names::default(),
+            locations: HashMap::new(),
+            out: Vec::new(),
+            comment: String::new(),
+        }
+    }
+
+    /// Says which interface block is the kernel's side's, among those that the file begins with.
+    pub fn begin(&mut self, point: u32, interfaces: &[Interface]) {
+        self.point = point;
+        self.next = interfaces.len() as u32;
+        if let Some(like) = interfaces.get(point as usize) {
+            self.like = like.clone();
+        }
+    }
+
+    /// The interface blocks that were added, with the number of records in each.
+    fn added(&self) -> Vec<(u32, u64)> {
+        let mut added: Vec<_> = self
+            .places
+            .values()
+            .map(|place| (place.id, place.records))
+            .filter(|(id, _)| *id != self.point)
+            .collect();
+        added.sort_unstable();
+        added
+    }
+
+    /// This sink, with words for notes.
+    pub fn over<'w>(&'w mut self, sink: &'w mut dyn Sink) -> InWords<'w> {
+        InWords { words: self, sink }
+    }
+
+    fn put_into_words(&mut self, block: &Block<'_>) {
+        let Some(packet) = block
+            .enhanced_packet()
+            .filter(|packet| packet.interface_id == self.point)
+        else {
+            self.out.extend_from_slice(block.bytes);
+            return;
+        };
+        let raw = packet
+            .options()
+            .find(|option| usize::from(option.code) == DROP_NOTE_CODE);
+        let Some((note, rest)) = raw.and_then(|option| {
+            let note = DropNote::from_bytes(option.value)?;
+            Some((note, option.value.get(size_of::<DropNote>()..)?))
+        }) else {
+            self.out.extend_from_slice(block.bytes);
+            return;
+        };
+        let stack = DropStack::from_bytes(rest);
+        self.record(&packet, &note, stack.as_ref());
+    }
+
+    fn record(&mut self, packet: &EnhancedPacket<'_>, note: &DropNote, stack: Option<&DropStack>) {
+        let device = self.device(note);
+        let interface_id = self.interface(note, device.as_deref());
+        let reason = self.reasons.name(note.reason).into_owned();
+        self.describe(note, stack, &reason);
+        let verdict = match reason.as_str() {
+            "TC_INGRESS" | "TC_EGRESS" => Some(Verdict::Tc(TC_ACT_SHOT)),
+            "XDP" => Some(Verdict::Xdp(XDP_DROP)),
+            _ => None,
+        };
+        let options = PacketOptions::parse(packet.options());
+        let direction = direction(note);
+        write::enhanced_packet(
+            &mut self.out,
+            &write::EnhancedPacket {
+                interface_id,
+                timestamp_ns: packet.timestamp,
+                captured: packet.captured,
+                original_len: packet.original_len,
+                flags: Some(direction.map_or(0, Direction::flags)),
+                queue: None,
+                packet_id: options.packet_id,
+                drop_count: options.drop_count,
+                verdict,
+                comment: Some(&self.comment),
+            },
+        );
+    }
+
+    fn device(&mut self, note: &DropNote) -> Option<String> {
+        if note.ifindex == 0 {
+            return None;
+        }
+        let bytes: Vec<u8> = note
+            .name
+            .iter()
+            .flat_map(|word| word.to_ne_bytes())
+            .take_while(|byte| *byte != 0)
+            .collect();
+        match bytes.is_empty() {
+            false => Some(String::from_utf8_lossy(&bytes).into_owned()),
+            true => self
+                .names
+                .device(note.netns, note.ifindex)
+                .map(str::to_owned),
+        }
+    }
+
+    /// The interface block of a device and link type; it is written where it is used first.
+    fn interface(&mut self, note: &DropNote, device: Option<&str>) -> u32 {
+        let mut name = [0; 4];
+        for (at, byte) in device.unwrap_or_default().bytes().take(16).enumerate() {
+            name[at / 4] |= u32::from(byte) << (at % 4 * 8);
+        }
+        let place = Place {
+            netns: if device.is_some() { note.netns } else { 0 },
+            ifindex: if device.is_some() { note.ifindex } else { 0 },
+            name,
+            link: note.link,
+        };
+        if let Some(block) = self.places.get_mut(&place) {
+            block.records += 1;
+            return block.id;
+        }
+        let is_point = device.is_none() && note.link == u32::from(self.like.link_type);
+        let id = if is_point { self.point } else { self.next };
+        if !is_point {
+            self.next += 1;
+            let interface = Interface {
+                link_type: note.link as u16,
+                name: Some(match device {
+                    Some(device) => format!("{device} ({HOOK})"),
+                    None => self.like.name.clone().unwrap_or_default(),
+                }),
+                ..self.like.clone()
+            };
+            write::interface_description(&mut self.out, &interface);
+        }
+        self.places.insert(place, Numbered { id, records: 1 });
+        id
+    }
+
+    /// The comment: words of the form key=value with a space between, in a fixed order.
+    fn describe(&mut self, note: &DropNote, stack: Option<&DropStack>, reason: &str) {
+        self.comment.clear();
+        let at = location(&mut self.locations, &self.symbols, note.location);
+        // Writing to a String cannot fail.
+        let _ = write!(self.comment, "drop={reason} at={at}");
+        if note.netns != 0 {
+            let _ = write!(self.comment, " netns={}", self.names.namespace(note.netns));
+        }
+        if note.segments > 1 {
+            let _ = write!(self.comment, " segs={}", note.segments);
+        }
+        if note.family != 0 {
+            let protocol = protocol(note.protocol);
+            let _ = write!(self.comment, " sock={protocol}:{}", note.port);
+            match note.family {
+                FAMILY_IPV4 => {
+                    let address = Ipv4Addr::from(note.address[0].to_ne_bytes());
+                    let _ = write!(self.comment, " addr={address}");
+                }
+                FAMILY_IPV6 => {
+                    let mut bytes = [0; 16];
+                    for (to, word) in bytes.chunks_exact_mut(4).zip(note.address) {
+                        to.copy_from_slice(&word.to_ne_bytes());
+                    }
+                    let _ = write!(self.comment, " addr={}", Ipv6Addr::from(bytes));
+                }
+                _ => {}
+            }
+            if note.inode != 0
+                && let Some(process) = self.names.process(note.inode)
+            {
+                let name = process.name.replace(char::is_whitespace, "_");
+                let _ = write!(self.comment, " pid={} comm={name}", process.id);
+            }
+        }
+        if let Some(stack) = stack {
+            self.comment.push_str(" stack=");
+            let mut is_first = true;
+            for address in stack.addresses.iter().take_while(|address| **address != 0) {
+                if !std::mem::take(&mut is_first) {
+                    self.comment.push(',');
+                }
+                self.comment
+                    .push_str(location(&mut self.locations, &self.symbols, *address));
+            }
+        }
+    }
+}
+
+fn location<'l>(
+    known: &'l mut HashMap<u64, String>,
+    symbols: &Symbols,
+    address: u64,
+) -> &'l str {
+    known
+        .entry(address)
+        .or_insert_with(|| match symbols.find(address) {
+            Some(at) => at.to_string(),
+            None => format!("{address:#x}"),
+        })
+}
+
+/// What came in was received on an interface; what a socket sent was not.
+fn direction(note: &DropNote) -> Option<Direction> {
+    match (note.received_on, note.family) {
+        (0, 0) => None,
+        (0, _) => Some(Direction::Out),
+        _ => Some(Direction::In),
+    }
+}
+
+fn protocol(number: u32) -> String {
+    match number {
+        1 => "icmp".to_owned(),
+        6 => "tcp".to_owned(),
+        17 => "udp".to_owned(),
+        58 => "icmp6".to_owned(),
+        132 => "sctp".to_owned(),
+        136 => "udplite".to_owned(),
+        255 => "raw".to_owned(),
+        262 => "mptcp".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// A sink that is handed notes and hands on words.
+pub struct InWords<'w> {
+    words: &'w mut Words,
+    sink: &'w mut dyn Sink,
+}
+
+impl Sink for InWords<'_> {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.words.out.clear();
+        for block in blocks(bytes) {
+            self.words.put_into_words(&block);
+        }
+        self.sink.write(&self.words.out)
+    }
+
+    fn rest(&mut self) -> Result<()> {
+        self.sink.rest()
+    }
+
+    fn added_interfaces(&self) -> Vec<(u32, u64)> {
+        self.words.added()
+    }
+
+    fn take_unwritten(&mut self) -> Vec<u8> {
+        self.sink.take_unwritten()
+    }
+
+    fn stream(&mut self) -> Option<&mut Stream> {
+        self.sink.stream()
+    }
+}
