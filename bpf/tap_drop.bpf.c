@@ -42,6 +42,9 @@ char LICENSE[] SEC("license") = "GPL";
 /* A route without a count of its own has this bit set in the buffer's pointer to it. */
 #define NO_REFERENCE 1ul
 
+/* The innermost functions are those that run this program. */
+#define STACK_OWN 3
+
 /* What a program finds on its CPU to work with. */
 struct scratch {
 	struct drop_state state;
@@ -168,7 +171,7 @@ static __always_inline void note_socket(struct sock *socket, bool typed, struct 
 	if (family == FAMILY_IPV6) {
 #pragma unroll
 		for (int i = 0; i < 4; i++)
-			note->address[i] = GET(typed, socket, __sk_common.skc_v6_rcv_saddr.words[i]);
+			note->address[i] = GET(typed, socket, __sk_common.skc_v6_rcv_saddr.in6_u.u6_addr32[i]);
 	} else {
 		note->address[0] = GET(typed, socket, __sk_common.skc_rcv_saddr);
 	}
@@ -402,7 +405,7 @@ static __always_inline void capture(__u64 *arguments, struct scratch *scratch, c
 	}
 	if (CONFIG(with_stack)) {
 		__builtin_memset(&scratch->stack, 0, sizeof(scratch->stack));
-		bpf_get_stack(arguments, &scratch->stack, sizeof(scratch->stack), 0);
+		bpf_get_stack(arguments, &scratch->stack, sizeof(scratch->stack), STACK_OWN);
 	}
 	sight.note = (const __u64 *)note;
 	record_points(&packet, control, &sight, false, false);

@@ -46,7 +46,9 @@ struct socket {
 };
 
 struct in6_addr {
-	__u32 words[4];
+	union {
+		__be32 u6_addr32[4];
+	} in6_u;
 };
 
 struct sock_common {

@@ -3,7 +3,14 @@
 use std::{env, fmt::Write as _, fs, path::Path, process::Command};
 
 /// The headers of /bpf/include that user space shares.
-const SHARED: [&str; 6] = ["layout", "bundled", "guard", "receive_layout", "send", "drop"];
+const SHARED: [&str; 6] = [
+    "layout",
+    "bundled",
+    "guard",
+    "receive_layout",
+    "send",
+    "drop",
+];
 /// The kernel's structures that programs read.
 const KERNEL_TYPES: &str = "include/kernel_types.h";
 

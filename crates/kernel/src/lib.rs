@@ -28,8 +28,8 @@ pub mod receive;
 pub mod ring;
 pub mod run;
 pub mod send;
-pub mod socket_owners;
 mod socket_option;
+pub mod socket_owners;
 #[cfg(test)]
 mod testing;
 pub mod warden;

@@ -122,7 +122,10 @@ impl Rings {
     /// Rings like these for programs that these are not for, under the same limits of records and rate.
     pub fn beside(&self) -> Result<Arc<Self>> {
         let maps = self.maps().ok_or_else(|| {
-            Error::failed("cannot make rings for more programs", "the others have none")
+            Error::failed(
+                "cannot make rings for more programs",
+                "the others have none",
+            )
         })?;
         let shared = maps.shared.try_clone();
         let shared = shared.map_err(|e| Error::os("cannot hold a map", e))?;

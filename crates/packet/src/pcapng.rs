@@ -66,6 +66,11 @@ impl Interface {
         scale.map_or(u64::MAX, |scaled| (scaled / NANOSECONDS as u128) as u64)
     }
 
+    /// What a finished Interface Description Block says; `None` for any other block.
+    pub fn from_block(block: &block::Block<'_>) -> Option<Self> {
+        read::interface_of(block)
+    }
+
     /// The hook that a capture of trawl's saw packets at, such as `xdp exit`, which begins its description.
     pub fn hook(&self) -> Option<&str> {
         let (seen_at, _) = self

@@ -137,13 +137,12 @@ pub fn attach(
         })?;
         Ok((loaded, link))
     };
-    let typed = match probe::is_unwanted("tp_btf") {
-        true => None,
-        false => load(true).ok(),
-    };
-    let (mode, (program, link)) = match typed {
-        Some(attached) => ("tp_btf", attached),
-        None => ("raw_tp", load(false)?),
+    let (mode, (program, link)) = match probe::is_unwanted("tp_btf") {
+        true => ("raw_tp", load(false)?),
+        false => match load(true) {
+            Ok(attached) => ("tp_btf", attached),
+            Err(error) => ("raw_tp", load(false).map_err(|_| error)?),
+        },
     };
     assembly.set_mode(ids.point, mode);
     let attached = AttachedDrop {
@@ -152,7 +151,11 @@ pub fn attach(
         link: Some(link),
         scratch,
     };
-    Ok((Box::new(attached), ids.interface, Words::new(reasons, symbols)))
+    Ok((
+        Box::new(attached),
+        ids.interface,
+        Words::new(reasons, symbols),
+    ))
 }
 
 /// What the tap cannot give.

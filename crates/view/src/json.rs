@@ -6,6 +6,7 @@ use trawl_packet::pcapng::Direction;
 use trawl_packet::verdict;
 
 use crate::Show;
+use crate::drop::Drop;
 use crate::record::PacketView;
 
 /// What a machine wants to know of a packet.
@@ -27,6 +28,9 @@ pub struct PacketJson<'a> {
     packet_id: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     dropped_before: Option<u64>,
+    /// Why the kernel dropped the packet, and where.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drop: Option<Drop<'a>>,
     length: u32,
     captured: usize,
     decoded: Summary,
@@ -50,6 +54,7 @@ impl<'a> PacketJson<'a> {
             queue: packet.queue,
             packet_id: packet.packet_id,
             dropped_before: packet.dropped_before,
+            drop: packet.comment.and_then(Drop::parse),
             length: packet.original_len,
             captured: packet.captured.len(),
             decoded: summary(packet.link_type, packet.captured),

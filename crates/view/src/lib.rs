@@ -1,6 +1,7 @@
 //! What people and machines see of packets: lines in tcpdump's manner, JSON, statistics and live views, all made from
 //! one record view. No root, no system calls.
 
+pub mod drop;
 #[doc(hidden)]
 pub mod exercise;
 pub mod json;

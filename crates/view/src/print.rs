@@ -43,6 +43,7 @@ use line::{Data, Line};
 use trawl_packet::pcapng::Direction;
 use trawl_packet::verdict;
 
+use crate::drop::Drop;
 use crate::record::PacketView;
 
 /// How packets are shown; the letters are tcpdump's.
@@ -192,6 +193,15 @@ fn printable(name: &str) -> String {
 
 /// The bracket at a line's end with the hook, the verdict, or both.
 fn place(out: &mut String, packet: &PacketView<'_>) {
+    let drop = packet.comment.and_then(Drop::parse);
+    if let Some(drop) = &drop {
+        // The reason says all that a verdict would.
+        let _ = write!(out, " [drop: {}]", printable(&drop.to_string()));
+        for function in &drop.stack {
+            let _ = write!(out, "\n    {}", printable(function));
+        }
+        return;
+    }
     let verdict = packet.verdict.map(verdict::text);
     let _ = match (packet.hook.map(printable), verdict) {
         (Some(hook), Some(verdict)) => write!(out, " [{hook}: {verdict}]"),

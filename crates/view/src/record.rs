@@ -1,5 +1,7 @@
 //! The one view of a packet that lines, JSON, statistics and live views are made from, and where such views come from.
 
+use std::borrow::Cow;
+
 use trawl_packet::pcapng::block::{Blocks, EnhancedPacket, blocks};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::{Direction, Interface, Verdict};
@@ -22,6 +24,21 @@ pub struct PacketView<'a> {
     pub packet_id: Option<u64>,
     /// Packets lost between the one before and this one.
     pub dropped_before: Option<u64>,
+    /// Words about the packet.
+    pub comment: Option<&'a str>,
+}
+
+/// The device of an interface block: those of drops have more behind the name.
+fn device(name: &str) -> &str {
+    name.strip_suffix(" (drop)").unwrap_or(name)
+}
+
+/// The first comment, if it is text.
+fn first_comment<'a>(options: &PacketOptions<'a>) -> Option<&'a str> {
+    match options.comments.first()? {
+        Cow::Borrowed(text) => Some(text),
+        Cow::Owned(_) => None,
+    }
 }
 
 /// Packets one after the other: a file, a socket or pipe, or the blocks of a capture's rings.
@@ -56,13 +73,14 @@ impl<R: std::io::Read> Source for CaptureReader<R> {
             link_type: packet.link_type,
             captured: packet.captured,
             original_len: packet.original_len,
-            interface: interface.name.as_deref(),
+            interface: interface.name.as_deref().map(device),
             direction: packet.options.direction(),
             hook: interface.hook(),
             verdict: packet.options.verdict,
             queue: packet.options.queue,
             packet_id: packet.options.packet_id,
             dropped_before: packet.options.drop_count,
+            comment: first_comment(&packet.options),
         })
     }
 
@@ -86,10 +104,21 @@ pub struct Place {
 impl Place {
     pub fn new(interface: &Interface, hook: String) -> Self {
         Self {
-            interface: interface.name.clone().unwrap_or_default(),
+            interface: device(interface.name.as_deref().unwrap_or_default()).to_owned(),
             hook,
             link_type: interface.link_type,
         }
+    }
+}
+
+/// Takes up the interface blocks among finished blocks, of which some came `before` and stand among the places already.
+pub fn add_places(places: &mut Vec<Place>, before: &mut usize, bytes: &[u8]) {
+    for interface in blocks(bytes).filter_map(|block| Interface::from_block(&block)) {
+        if *before >= places.len() {
+            let hook = interface.hook().unwrap_or_default().to_owned();
+            places.push(Place::new(&interface, hook));
+        }
+        *before += 1;
     }
 }
 
@@ -144,6 +173,7 @@ impl Source for RingBlocks<'_> {
             queue: options.queue,
             packet_id: options.packet_id,
             dropped_before: options.drop_count,
+            comment: first_comment(&options),
         })
     }
 }

@@ -235,10 +235,11 @@ impl Args {
             Some(TapName::Drop) => Choice::Drop,
         };
         if others.next().is_some() {
-            return Err(
-                Error::usage("cannot use these taps together", "only drop goes with another one")
-                    .mend("name one tap, or one and drop: --tap xdp,drop"),
-            );
+            return Err(Error::usage(
+                "cannot use these taps together",
+                "only drop goes with another one",
+            )
+            .mend("name one tap, or one and drop: --tap xdp,drop"));
         }
         if self.interfaces.is_empty() && tap != Choice::Drop {
             return Err(Error::usage("cannot capture", "no interface is named")

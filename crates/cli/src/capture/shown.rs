@@ -8,11 +8,12 @@ use trawl_kernel::{Error, Result};
 use trawl_tap::sink::Sink;
 use trawl_tap::stream::{End, Stream};
 use trawl_view::Show;
-use trawl_view::record::{Place, RingBlocks, Source};
+use trawl_view::record::{Place, RingBlocks, Source, add_places};
 
 pub(super) struct Shown<S> {
     form: S,
     places: Vec<Place>,
+    described: usize,
     text: String,
     stream: Stream,
 }
@@ -25,6 +26,7 @@ impl<S: Show> Shown<S> {
         Ok(Self {
             form,
             places,
+            described: 0,
             text: String::new(),
             stream: Stream::new(File::from(output), name.to_owned()),
         })
@@ -34,6 +36,7 @@ impl<S: Show> Shown<S> {
 impl<S: Show> Sink for Shown<S> {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let mut ends: Vec<End> = Vec::new();
+        add_places(&mut self.places, &mut self.described, bytes);
         let mut source = RingBlocks::new(bytes, &self.places);
         while let Ok(true) = source.advance() {
             if let Some(packet) = source.current() {

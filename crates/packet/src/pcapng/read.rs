@@ -291,6 +291,18 @@ impl Body<'_> {
     }
 }
 
+/// What a finished Interface Description Block says; `None` for any other block.
+pub(super) fn interface_of(block: &block::Block<'_>) -> Option<Interface> {
+    let body = Body {
+        bytes: block.body,
+        order: ByteOrder::Little,
+        offset: 0,
+    };
+    (block.kind == block::INTERFACE_DESCRIPTION)
+        .then(|| body.interface().ok())
+        .flatten()
+}
+
 /// Ticks of an interface as nanoseconds since 1970, at the ends of the range where they are beyond.
 fn nanoseconds(ticks: u64, interface: &Interface) -> u64 {
     const IS_BINARY: u8 = 0x80;

@@ -25,8 +25,7 @@ impl Names {
         if !self.namespaces.contains_key(&number) && is_due(&mut self.namespaces_read) {
             for name in netns::list() {
                 if let Ok(namespace) = Namespace::by_name(&name) {
-                    self.namespaces
-                        .insert(namespace.identity().1 as u32, name);
+                    self.namespaces.insert(namespace.identity().1 as u32, name);
                 }
             }
         }

@@ -39,7 +39,9 @@ impl Reasons {
             for (name, value) in enumeration(list).map_err(fail)? {
                 let is_reason = !name.ends_with("_MAX") && !name.ends_with("_MASK");
                 if is_reason && let Ok(number) = u32::try_from(value & i64::from(u32::MAX)) {
-                    names.entry(number).or_insert_with(|| short(&name).to_owned());
+                    names
+                        .entry(number)
+                        .or_insert_with(|| short(&name).to_owned());
                 }
             }
         }
@@ -145,7 +147,11 @@ mod tests {
     use super::*;
 
     fn reasons() -> Reasons {
-        let names = [(0, "NOT_DROPPED_YET"), (2, "NOT_SPECIFIED"), (104, "QUEUE_PURGE")];
+        let names = [
+            (0, "NOT_DROPPED_YET"),
+            (2, "NOT_SPECIFIED"),
+            (104, "QUEUE_PURGE"),
+        ];
         Reasons {
             names: names
                 .into_iter()

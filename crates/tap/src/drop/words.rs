@@ -244,7 +244,11 @@ impl Words {
         if let Some(stack) = stack {
             self.comment.push_str(" stack=");
             let mut is_first = true;
-            for address in stack.addresses.iter().take_while(|address| **address != 0) {
+            // What lies before the place of the drop frees the buffer and runs the tap.
+            let all = &stack.addresses;
+            let begin = all.iter().position(|address| *address == note.location);
+            let addresses = all[begin.unwrap_or(0)..].iter();
+            for address in addresses.take_while(|address| **address != 0) {
                 if !std::mem::take(&mut is_first) {
                     self.comment.push(',');
                 }
@@ -255,11 +259,7 @@ impl Words {
     }
 }
 
-fn location<'l>(
-    known: &'l mut HashMap<u64, String>,
-    symbols: &Symbols,
-    address: u64,
-) -> &'l str {
+fn location<'l>(known: &'l mut HashMap<u64, String>, symbols: &Symbols, address: u64) -> &'l str {
     known
         .entry(address)
         .or_insert_with(|| match symbols.find(address) {
@@ -292,6 +292,7 @@ fn protocol(number: u32) -> String {
 }
 
 /// A sink that is handed notes and hands on words.
+#[allow(missing_debug_implementations, reason = "a sink need not have one")]
 pub struct InWords<'w> {
     words: &'w mut Words,
     sink: &'w mut dyn Sink,

@@ -1,0 +1,110 @@
+//! What the comment of a dropped packet says: words of the form key=value, which begin with the reason.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// A packet's end, as the tap at drops tells it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Drop<'a> {
+    /// The kernel's own name for the reason, or its number.
+    pub reason: &'a str,
+    /// The function that dropped the packet, and how far in.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub at: &'a str,
+    /// The network namespace: its name, or its number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub netns: Option<&'a str>,
+    /// Packets that one of several segments stands for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub segments: Option<u32>,
+    /// The socket's protocol and local port: `udp:53`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// The name of the process that has the socket open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<&'a str>,
+    /// The functions that led there, the innermost first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stack: Vec<&'a str>,
+}
+
+impl<'a> Drop<'a> {
+    /// `None` for any other comment. Words that nobody knows are passed over.
+    pub fn parse(comment: &'a str) -> Option<Self> {
+        let reason = comment.strip_prefix("drop=")?;
+        let reason = reason.split(' ').next()?;
+        let mut drop = Self {
+            reason,
+            ..Self::default()
+        };
+        let words = comment.split(' ').filter_map(|word| word.split_once('='));
+        for (key, value) in words.skip(1) {
+            match key {
+                "at" => drop.at = value,
+                "netns" => drop.netns = Some(value),
+                "segs" => drop.segments = value.parse().ok(),
+                "sock" => drop.socket = Some(value),
+                "addr" => drop.address = Some(value),
+                "pid" => drop.pid = value.parse().ok(),
+                "comm" => drop.command = Some(value),
+                "stack" => drop.stack = value.split(',').filter(|one| !one.is_empty()).collect(),
+                _ => {}
+            }
+        }
+        Some(drop)
+    }
+
+    /// The function without how far in.
+    pub fn function(&self) -> &'a str {
+        self.at.split('+').next().unwrap_or(self.at)
+    }
+}
+
+/// In words for a line's end: `NETFILTER_DROP at nft_do_chain+0x3e8 in pb`.
+impl fmt::Display for Drop<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.reason)?;
+        if !self.at.is_empty() {
+            write!(f, " at {}", self.at)?;
+        }
+        if let Some(netns) = self.netns {
+            write!(f, " in {netns}")?;
+        }
+        if let Some(segments) = self.segments {
+            write!(f, ", {segments} segments")?;
+        }
+        if let Some(socket) = self.socket {
+            write!(f, ", socket {socket}")?;
+            if let (Some(command), Some(pid)) = (self.command, self.pid) {
+                write!(f, " of {command}[{pid}]")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comment_is_read_back() {
+        let comment = "drop=SOCKET_RCVBUFF at=__udp_enqueue+0x1 netns=pb segs=3 sock=udp:53 addr=10.9.2.2 pid=4711 comm=dnsd stack=a+0x1,b+0x2";
+        let drop = Drop::parse(comment).unwrap();
+        assert_eq!(drop.reason, "SOCKET_RCVBUFF");
+        assert_eq!(drop.function(), "__udp_enqueue");
+        assert_eq!((drop.pid, drop.segments), (Some(4711), Some(3)));
+        assert_eq!(drop.stack, ["a+0x1", "b+0x2"]);
+        assert_eq!(
+            drop.to_string(),
+            "SOCKET_RCVBUFF at __udp_enqueue+0x1 in pb, 3 segments, socket udp:53 of dnsd[4711]"
+        );
+        assert_eq!(Drop::parse("redirect to interface 3"), None);
+        assert_eq!(Drop::parse("drop=7").unwrap().to_string(), "7");
+    }
+}
