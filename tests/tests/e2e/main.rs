@@ -8,6 +8,7 @@ mod chain;
 mod clock;
 mod clsact;
 mod content;
+mod drop;
 mod ends;
 mod formats;
 mod gen_frames;

@@ -1,0 +1,183 @@
+//! The drop tap: what the kernel drops, with its reason, place, interface, namespace and bytes.
+
+use trawl_lab::Station;
+use trawl_packet::build::Template;
+use trawl_tests::pcapng::{Contents, Packet};
+use trawl_tests::witness::{run, tshark};
+use trawl_tests::{Capture, Lab};
+
+mod reasons;
+
+/// Runs a command in a station's namespace.
+#[track_caller]
+fn inside(station: &Station, command: &[&str]) -> String {
+    run("ip", &[&["netns", "exec", &station.name], command].concat())
+}
+
+fn nft(station: &Station, hook: &str, rule: &str) {
+    let chain = format!("add chain inet t {hook} {{ type filter hook {hook} priority 0; }}");
+    inside(station, &["nft", "add table inet t"]);
+    inside(station, &["nft", &chain]);
+    inside(station, &["nft", &format!("add rule inet t {hook} {rule}")]);
+}
+
+/// What is dropped in a station's namespace while something is done there, as a file and its packets.
+fn dropped_at(
+    lab: &Lab,
+    station: &Station,
+    more: &[&str],
+    count: usize,
+    act: impl FnOnce(),
+) -> Contents {
+    let file = lab.file("drops.pcapng");
+    let number = count.to_string();
+    let arguments = [
+        "--tap",
+        "drop",
+        "--netns",
+        &station.name,
+        "-w",
+        &file,
+        "-c",
+        &number,
+    ];
+    let capture = Capture::start(lab, &[&arguments[..], more].concat());
+    act();
+    capture.wait().summary_of_success();
+    Contents::read(&file)
+}
+
+fn comment(packet: &Packet) -> String {
+    packet.options.text(1).expect("a comment")
+}
+
+/// The value of a word in a packet's comment.
+fn word(packet: &Packet, key: &str) -> Option<String> {
+    let comment = comment(packet);
+    let mut words = comment.split(' ').filter_map(|word| word.split_once('='));
+    words
+        .find(|(one, _)| *one == key)
+        .map(|(_, value)| value.to_owned())
+}
+
+fn udp_frame(lab: &Lab, port: u16) -> Vec<u8> {
+    Template::new()
+        .ethernet(lab.pair.a.mac, lab.pair.b.mac)
+        .ipv4(lab.pair.a.ipv4.octets(), lab.pair.b.ipv4.octets())
+        .udp(40000, port)
+        .payload(*b"where did my packet go")
+        .build()
+}
+
+/// Issue 18: the comment, the interface block and the bytes, as tshark sees them.
+#[test]
+fn a_rules_drop_has_its_place_and_its_bytes() {
+    let Some(lab) = Lab::open() else { return };
+    nft(&lab.pair.b, "input", "udp dport 5555 counter drop");
+    let frame = udp_frame(&lab, 5555);
+    let contents = dropped_at(&lab, &lab.pair.b, &[], 1, || {
+        lab.send_long(&[frame.clone()])
+    });
+    let packet = &contents.packets[0];
+    assert_eq!(packet.bytes, frame);
+    let interface = &contents.interfaces[packet.interface as usize];
+    assert_eq!(
+        (interface.name(), interface.link_type),
+        ("veth0 (drop)".to_owned(), 1)
+    );
+    let place = word(packet, "at").unwrap();
+    assert!(place.starts_with("nft_do_chain+0x"), "{place}");
+    let words = format!("drop=NETFILTER_DROP at={place} netns={}", lab.pair.b.name);
+    assert_eq!(comment(packet), words);
+    assert_eq!(packet.verdict(), None);
+    let rows = tshark(
+        &lab.file("drops.pcapng"),
+        &["frame.interface_name", "frame.comment", "udp.dstport"],
+    );
+    assert_eq!(
+        rows,
+        [["veth0 (drop)".to_owned(), words, "5555".to_owned()]]
+    );
+}
+
+/// Issue 18: what is dropped before it has an Ethernet header is raw IP, on an interface block of its own.
+#[test]
+fn an_output_drop_is_raw_ip() {
+    let Some(lab) = Lab::open() else { return };
+    nft(&lab.pair.b, "output", "udp dport 9 counter drop");
+    let to = format!("/dev/udp/{}/9", lab.pair.a.ipv4);
+    let send = format!("echo hello > {to}");
+    let contents = dropped_at(&lab, &lab.pair.b, &["udp", "dst", "port", "9"], 1, || {
+        // The shell is told that the packet was not permitted.
+        let _ = std::process::Command::new("ip")
+            .args(["netns", "exec", &lab.pair.b.name, "bash", "-c", &send])
+            .output();
+    });
+    let packet = &contents.packets[0];
+    let interface = &contents.interfaces[packet.interface as usize];
+    assert_eq!(
+        (interface.name(), interface.link_type),
+        ("veth0 (drop)".to_owned(), 101)
+    );
+    assert_eq!(packet.bytes[0] >> 4, 4);
+    assert_eq!(packet.bytes[20 + 8..], *b"hello\n");
+    assert_eq!(word(packet, "drop").as_deref(), Some("NETFILTER_DROP"));
+    assert_eq!(packet.flags(), Some(2), "it was on its way out");
+}
+
+/// Where the kernel refuses tracing programs at tracepoints, a raw tracepoint shows the same.
+#[test]
+fn a_raw_tracepoint_shows_the_same() {
+    let Some(lab) = Lab::open() else { return };
+    nft(&lab.pair.b, "input", "udp dport 5555 drop");
+    let file = lab.file("raw.pcapng");
+    let capture = Capture::start_without(
+        "tp_btf",
+        &lab,
+        &[
+            "--tap",
+            "drop",
+            "-i",
+            &lab.receiver(),
+            "-w",
+            &file,
+            "-c",
+            "1",
+            "udp port 5555",
+        ],
+    );
+    assert!(capture.said().contains("raw_tp"), "{}", capture.said());
+    let frame = udp_frame(&lab, 5555);
+    lab.send_long(&[frame.clone()]);
+    capture.wait().summary_of_success();
+    let contents = Contents::read(&file);
+    assert_eq!(contents.packets[0].bytes, frame);
+    assert_eq!(
+        word(&contents.packets[0], "drop").as_deref(),
+        Some("NETFILTER_DROP")
+    );
+    assert_eq!(
+        word(&contents.packets[0], "netns"),
+        Some(lab.pair.b.name.clone())
+    );
+}
+
+/// A filter, a list of reasons and a choice of interfaces leave out the others; what is left out counts.
+#[test]
+fn what_is_not_asked_for_is_filtered_out() {
+    let Some(lab) = Lab::open() else { return };
+    let frames: Vec<Vec<u8>> = (0..10).map(|n| udp_frame(&lab, 7000 + n)).collect();
+    let receiver = lab.receiver();
+    let arguments = ["--tap", "drop", "-i", &receiver];
+    let by_filter = Capture::start(&lab, &[&arguments[..], &["udp dst port 7003"]].concat());
+    let by_reason = Capture::start(&lab, &[&arguments[..], &["--reason", "IP_CSUM"]].concat());
+    let elsewhere = Capture::start(&lab, &["--tap", "drop", "-i", &lab.sender(), "udp"]);
+    lab.send_long(&frames);
+    by_filter.wait_seen(10);
+    by_reason.wait_seen(10);
+    let one = by_filter.stop_well();
+    assert_eq!((one.recorded, one.filtered_out), (1, 9));
+    let none = by_reason.stop_well();
+    assert_eq!((none.recorded, none.filtered_out), (0, 10));
+    assert_eq!(elsewhere.stop_well().recorded, 0);
+}

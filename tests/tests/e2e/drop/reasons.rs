@@ -1,0 +1,1 @@
+//! Reasons made on purpose: name, place, interface, namespace and bytes.
