@@ -118,6 +118,21 @@ struct AtSite {
     sight: Eyes,
 }
 
+impl AtSite {
+    fn new(site: usize, name: &'static str, tap: Box<dyn Attached>) -> Self {
+        Self {
+            site,
+            name,
+            tap,
+            sight: Eyes {
+                saw: clock::wall(),
+                blind: None,
+                waits: false,
+            },
+        }
+    }
+}
+
 /// What is known of whether a tap sees packets.
 #[derive(Debug)]
 struct Eyes {
@@ -147,16 +162,8 @@ impl<'a> Session<'a> {
             site.check_queue(options)?;
             let selection = select(site, options)?;
             for tap in &selection.taps {
-                taps.push(AtSite {
-                    site: index,
-                    name: tap.name(),
-                    tap: tap.attach(index, site, &mut assembly)?,
-                    sight: Eyes {
-                        saw: clock::wall(),
-                        blind: None,
-                        waits: false,
-                    },
-                });
+                let attached = tap.attach(index, site, &mut assembly)?;
+                taps.push(AtSite::new(index, tap.name(), attached));
             }
             if selection.taps.iter().any(|tap| tap.gives().verdict) {
                 at_xdp.push(site);
@@ -179,7 +186,7 @@ impl<'a> Session<'a> {
         let mut words = None;
         if let Some(wish) = &options.drops {
             let (tap, point, found) = drop::attach(sites, &at_xdp, wish, &mut assembly)?;
-            taps.push(AtSite { site: 0, tap });
+            taps.push(AtSite::new(0, drop::HOOK, tap));
             words = Some((point, found));
         }
         let monitors = (0..sites.len())
