@@ -76,7 +76,7 @@ fn a_rules_drop_has_its_place_and_its_bytes() {
     nft(&lab.pair.b, "input", "udp dport 5555 counter drop");
     let frame = udp_frame(&lab, 5555);
     let contents = dropped_at(&lab, &lab.pair.b, &[], 1, || {
-        lab.send_long(&[frame.clone()])
+        lab.send_long(std::slice::from_ref(&frame))
     });
     let packet = &contents.packets[0];
     assert_eq!(packet.bytes, frame);
@@ -148,7 +148,7 @@ fn a_raw_tracepoint_shows_the_same() {
     );
     assert!(capture.said().contains("raw_tp"), "{}", capture.said());
     let frame = udp_frame(&lab, 5555);
-    lab.send_long(&[frame.clone()]);
+    lab.send_long(std::slice::from_ref(&frame));
     capture.wait().summary_of_success();
     let contents = Contents::read(&file);
     assert_eq!(contents.packets[0].bytes, frame);
