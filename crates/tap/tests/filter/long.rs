@@ -34,6 +34,7 @@ pub fn options(tap: Choice, filter: Filter) -> Options {
         verdicts: None,
         mode: Mode::NativeFirst,
         hook: None,
+        drops: None,
         time: TimeSource::System,
         filter: Some(filter),
         filter_at: None,

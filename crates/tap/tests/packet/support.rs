@@ -48,6 +48,7 @@ pub fn options() -> Options {
         verdicts: None,
         mode: Mode::NativeFirst,
         hook: None,
+        drops: None,
         time: TimeSource::System,
         filter: None,
         filter_at: None,
