@@ -231,16 +231,17 @@ fn block(
     wants_check: bool,
 ) -> Result<BlockReport> {
     let target = hook.target();
-    let Lowered { insns, stats } = filter.lower(options, &target)?;
+    let lowered = filter.lower(options, &target)?;
+    let Lowered { insns, stats, .. } = &lowered;
     let check = wants_check
-        .then(|| check::check(&insns, &target))
+        .then(|| check::check(&lowered, &target))
         .transpose()?;
     Ok(BlockReport {
         hook,
         instructions: stats.ebpf,
         fast: stats.fast,
         bounds_checks: stats.checks,
-        listing: lines(&trawl_filter::disassemble(&insns)),
+        listing: lines(&trawl_filter::disassemble(insns)),
         check,
     })
 }

@@ -78,6 +78,11 @@ pub mod op {
     pub const JMP32: u8 = 0x06;
     pub const ALU64: u8 = 0x07;
 
+    /// Loads 64 bits that stand in this instruction and the next.
+    pub const LOAD_IMMEDIATE: u8 = 0x18;
+    /// As its source register: the bits are the address of a map's value.
+    pub const MAP_VALUE: u8 = 2;
+
     pub const MEM: u8 = 0x60;
     pub const W: u8 = 0x00;
     pub const H: u8 = 0x08;

@@ -1,6 +1,7 @@
 //! Expressions: libpcap's compiler, and the place in the text that an error is about.
 
 mod file;
+mod lists;
 mod locate;
 mod netmask;
 mod operands;
@@ -69,12 +70,21 @@ static COMPILER: Mutex<()> = Mutex::new(());
 pub fn compile(expression: &str, options: &Options) -> Result<Classic, FilterError> {
     let _one_at_a_time = COMPILER.lock().unwrap_or_else(PoisonError::into_inner);
     let text = netmask::apply(expression, options.netmask);
-    let run = |piece: &str| run_libpcap(piece, options);
+    let run = |piece: &str, is_plain: bool| {
+        let optimise = options.optimise && !is_plain;
+        run_libpcap(
+            piece,
+            &Options {
+                optimise,
+                ..*options
+            },
+        )
+    };
     if text == expression
         && let Some(result) = split::compile(expression, options.snaplen.max(1), run)
     {
         return match result {
-            Ok(instructions) => Classic::from_compiler(instructions),
+            Ok(program) => Classic::with_tables(program.code, program.finds, program.tables),
             Err(refused) => Err(refused_piece(refused, options)),
         };
     }

@@ -15,11 +15,14 @@ pub mod error;
 pub mod exercise;
 pub mod expression;
 pub mod lower;
+mod table;
 
 pub use classic::{Classic, Instruction};
 pub use ebpf::{Insn, disassemble};
 pub use error::FilterError;
 pub use expression::{LinkType, Options, compile};
+
+pub use table::Table;
 
 pub use lower::inner::{Inner, lower_inner};
 pub use lower::quick::{Quick, lower_quick};

@@ -1,11 +1,15 @@
 //! The filter as a person gave it, made ready for each tap's hook.
 
+use std::os::fd::{AsFd, AsRawFd};
+
 use trawl_filter::classic::Classic;
+use trawl_filter::ebpf::op;
 use trawl_filter::error::FilterError;
 use trawl_filter::expression::{self, LinkType};
 use trawl_filter::lower::{Lowered, Target, lower};
 use trawl_filter::{Inner, Insn, lower_inner, lower_quick};
 use trawl_kernel::bpf::object::TapProgram;
+use trawl_kernel::bpf::table::Table;
 use trawl_kernel::interface::ipv4_netmask;
 use trawl_kernel::{Error, Result, probe};
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
@@ -26,9 +30,47 @@ pub enum Filter {
 /// A filter's instructions for an XDP program.
 #[derive(Debug)]
 pub struct XdpBlocks {
-    whole: Vec<u64>,
+    whole: Block,
     /// The version that judges most packets, if the filter has one.
     quick: Option<Vec<u64>>,
+}
+
+/// Instructions to splice into a program, and the maps whose descriptors stand in them: these must last until the
+/// program is loaded.
+#[derive(Debug, Default)]
+pub struct Block {
+    words: Vec<u64>,
+    _tables: Vec<Table>,
+}
+
+impl Block {
+    /// Makes the maps that long lists are looked up in.
+    pub fn new(lowered: &Lowered) -> Result<Self> {
+        let tables = (lowered.tables.iter())
+            .map(|table| Table::holding("trawl_list", &table.bytes()))
+            .collect::<std::io::Result<Vec<_>>>()
+            .map_err(|e| Error::os("cannot put the filter's lists into the kernel", e))?;
+        let mut insns = lowered.insns.clone();
+        let addresses = insns
+            .iter_mut()
+            .filter(|insn| insn.code == op::LOAD_IMMEDIATE && insn.src() == op::MAP_VALUE);
+        for insn in addresses {
+            let table = usize::try_from(insn.imm).ok().and_then(|at| tables.get(at));
+            insn.imm = table.map_or(-1, |table| table.as_fd().as_raw_fd());
+        }
+        Ok(Self {
+            words: words(&insns),
+            _tables: tables,
+        })
+    }
+}
+
+impl std::ops::Deref for Block {
+    type Target = [u64];
+
+    fn deref(&self) -> &[u64] {
+        &self.words
+    }
 }
 
 impl XdpBlocks {
@@ -77,10 +119,10 @@ impl Filter {
     }
 
     /// The instructions to splice into a program at a site's hook.
-    pub fn block(&self, site: &Site, snaplen: u32, target: &Target) -> Result<Vec<u64>> {
+    pub fn block(&self, site: &Site, snaplen: u32, target: &Target) -> Result<Block> {
         let options = compiler_options(site, snaplen)?;
         let lowered = self.lower(&options, &for_this_kernel(target))?;
-        Ok(words(&lowered.insns))
+        Block::new(&lowered)
     }
 
     /// The instructions for a program that has a copy of a frame's first bytes, whichever device it is of.
@@ -109,7 +151,7 @@ impl Filter {
         };
         let lowered = lowered.map_err(|error| self.explain(&error))?;
         Ok(XdpBlocks {
-            whole: words(&lowered.insns),
+            whole: Block::new(&lowered)?,
             quick: quick
                 .filter(|_| !probe::is_unwanted("quick-filter"))
                 .map(|block| words(&block)),

@@ -14,6 +14,7 @@ use trawl_kernel::warden::{self, Task, Warden};
 use trawl_kernel::{Error, Result, errno, probe};
 
 use crate::assembly::{Assembly, Carries, program_maps};
+use crate::filter::Block;
 use crate::site::{At, Direction, Site, TimeSource};
 use crate::watch::{Cause, Sight};
 use crate::{Attached, Gives, Tap};
@@ -115,7 +116,7 @@ fn queue_is_chosen_later(site: &Site) -> bool {
 }
 
 /// The filter's instructions, the same for both sides.
-fn block(site: &Site, assembly: &Assembly<'_>) -> Result<Option<Vec<u64>>> {
+fn block(site: &Site, assembly: &Assembly<'_>) -> Result<Option<Block>> {
     let filter = assembly.options.filter.as_ref();
     filter
         .map(|filter| filter.block(site, assembly.snaplen(), &Target::tc()))

@@ -4,10 +4,12 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use serde::Serialize;
+use trawl_filter::lower::Lowered;
 use trawl_filter::{Hook, Insn, Target, standalone};
 use trawl_kernel::bpf::program::{self, HAS_FRAGS, LoadOptions};
 use trawl_kernel::bpf::{info, splice};
 use trawl_kernel::{Error, Result, errno};
+use trawl_tap::filter::Block;
 
 /// How it went.
 #[derive(Debug, Serialize)]
@@ -23,6 +25,16 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    fn not_asked(error: &Error) -> Self {
+        Self {
+            accepted: None,
+            instructions: 0,
+            seconds: 0.0,
+            processed: None,
+            reason: Some(error.to_string()),
+        }
+    }
+
     pub fn words(&self) -> String {
         let reason = self.reason.as_deref().unwrap_or_default();
         let milliseconds = self.seconds * 1e3;
@@ -43,8 +55,13 @@ impl Outcome {
 }
 
 /// Loads the block as a program of its own and lets it go again.
-pub fn check(block: &[Insn], target: &Target) -> Result<Outcome> {
-    let whole = standalone(block, target, None)
+pub fn check(lowered: &Lowered, target: &Target) -> Result<Outcome> {
+    let block = match Block::new(lowered) {
+        Ok(block) => block,
+        Err(error) => return Ok(Outcome::not_asked(&error)),
+    };
+    let insns: Vec<Insn> = block.iter().map(|word| Insn::from_u64(*word)).collect();
+    let whole = standalone(&insns, target, None)
         .ok_or_else(|| Error::failed("cannot check this filter", "it needs a buffer"))?;
     let words: Vec<u64> = whole.iter().map(|insn| insn.to_u64()).collect();
     let instructions = splice::from_words(&words);

@@ -5,7 +5,11 @@ mod display;
 mod parse;
 mod run;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use crate::error::FilterError;
+use crate::table::Table;
 pub use run::Outcome;
 
 /// Most instructions of a raw program, as the kernel's `BPF_MAXINSNS`.
@@ -122,19 +126,62 @@ impl Instruction {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Classic {
     instructions: Vec<Instruction>,
+    /// Comparisons that are look-ups, by their numbers, and in which of the tables.
+    finds: BTreeMap<usize, usize>,
+    tables: Arc<[Table]>,
 }
 
 impl Classic {
+    fn plain(instructions: Vec<Instruction>) -> Self {
+        Self {
+            instructions,
+            finds: BTreeMap::new(),
+            tables: Arc::new([]),
+        }
+    }
+
+    /// A program of libpcap's compiler in which some comparisons look a value up in a table.
+    pub(crate) fn with_tables(
+        instructions: Vec<Instruction>,
+        finds: Vec<(usize, usize)>,
+        tables: Vec<Table>,
+    ) -> Result<Self, FilterError> {
+        let program = Self::from_compiler(instructions)?;
+        Ok(Self {
+            finds: finds.into_iter().collect(),
+            tables: tables.into(),
+            ..program
+        })
+    }
+
+    /// Whether long lists in it are looked up in tables, which a classic program as such cannot say.
+    pub fn has_tables(&self) -> bool {
+        !self.tables.is_empty()
+    }
+
+    pub(crate) fn tables(&self) -> &[Table] {
+        &self.tables
+    }
+
+    pub(crate) fn shared_tables(&self) -> Arc<[Table]> {
+        Arc::clone(&self.tables)
+    }
+
+    /// The table that an instruction looks A up in.
+    pub(crate) fn find_at(&self, index: usize) -> Option<usize> {
+        self.finds.get(&index).copied()
+    }
+
     /// Takes a raw program if the kernel's classic checker (`bpf_check_classic`) would.
     pub fn new(instructions: Vec<Instruction>) -> Result<Self, FilterError> {
         check::check(&instructions, check::Source::Raw)?;
-        Ok(Self { instructions })
+        Ok(Self::plain(instructions))
     }
 
     /// Takes a program of libpcap's compiler: longer, and with the backward jumps of `protochain`.
     pub(crate) fn from_compiler(instructions: Vec<Instruction>) -> Result<Self, FilterError> {
         check::check(&instructions, check::Source::Compiler)?;
-        Ok(Self { instructions })
+        Ok(Self::plain(instructions))
     }
 
     /// Reads a program as `tcpdump -ddd` prints it, with newlines or with commas.
@@ -156,7 +203,7 @@ impl Classic {
 
     /// Whether a Linux socket takes the program: no loop, and no longer than the kernel allows.
     pub fn fits_socket(&self) -> bool {
-        self.instructions.len() <= MAX_RAW && !self.has_backward_jumps()
+        self.instructions.len() <= MAX_RAW && !self.has_backward_jumps() && !self.has_tables()
     }
 
     /// The program as `tcpdump -ddd` prints it, on one line with commas.
@@ -174,6 +221,6 @@ impl Classic {
     /// The same, and whether the program had to be stopped. Older libpcap does not stop such a
     /// program at all: `protochain` can go round for ever there on a packet made for it.
     pub fn evaluate(&self, bytes: &[u8], length: u32) -> Outcome {
-        run::run(&self.instructions, bytes, length)
+        run::run(self, bytes, length)
     }
 }

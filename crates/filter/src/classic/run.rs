@@ -1,6 +1,6 @@
 //! A plain interpreter with libpcap's semantics, as a second opinion and for files.
 
-use super::{Instruction, MAX_BACKWARD_JUMPS, MEMORY_CELLS, ancillary, op};
+use super::{Classic, MAX_BACKWARD_JUMPS, MEMORY_CELLS, ancillary, op};
 
 /// Big-endian value of the `size` bytes at `offset`, if they are all there.
 fn load(bytes: &[u8], offset: u64, size: u16) -> Option<u32> {
@@ -29,7 +29,7 @@ pub struct Outcome {
 }
 
 /// Runs the program.
-pub(super) fn run(program: &[Instruction], bytes: &[u8], length: u32) -> Outcome {
+pub(super) fn run(program: &Classic, bytes: &[u8], length: u32) -> Outcome {
     let mut backward = 0;
     let value = step_through(program, bytes, length, &mut backward).unwrap_or(0);
     Outcome {
@@ -38,14 +38,11 @@ pub(super) fn run(program: &[Instruction], bytes: &[u8], length: u32) -> Outcome
     }
 }
 
-fn step_through(
-    program: &[Instruction],
-    bytes: &[u8],
-    length: u32,
-    backward: &mut u32,
-) -> Option<u32> {
+fn step_through(classic: &Classic, bytes: &[u8], length: u32, backward: &mut u32) -> Option<u32> {
     use op::*;
+    let program = classic.instructions();
     let (mut a, mut x) = (0u32, 0u32);
+    let mut state = 0;
     let mut memory = [0u32; MEMORY_CELLS];
     let mut pc = 0usize;
     loop {
@@ -97,6 +94,12 @@ fn step_through(
                         }
                     }
                     pc = pc.checked_add_signed(distance as isize)?;
+                    continue;
+                }
+                if let Some(table) = classic.find_at(pc - 1) {
+                    let table = &classic.tables()[table];
+                    state = table.look_up(if table.is_first { 0 } else { state }, a);
+                    pc += usize::from(if state != 0 { i.jt } else { i.jf });
                     continue;
                 }
                 let holds = match i.code & 0xf0 {

@@ -21,6 +21,8 @@ pub(super) enum Node {
         text: Range<usize>,
     },
     Not(Box<Node>),
+    /// Operands that are looked up together.
+    List(super::lists::List),
     /// The first operand, then each with whether `or` joins it.
     Chain(Box<Node>, Vec<(bool, Node)>),
 }

@@ -12,8 +12,10 @@
 
 use std::ops::Range;
 
+use super::lists::{self, Compiled};
 use super::operands::{self, Node};
 use crate::classic::{Instruction, op};
+use crate::table::Table;
 
 /// Expressions with fewer operators are compiled whole: the program is the one that tcpdump shows, and frames cut short
 /// are judged as libpcap does, whose optimiser may ask in another order. It takes 0.1 s for this many.
@@ -34,14 +36,16 @@ pub(super) struct Refused {
 pub(super) fn compile(
     expression: &str,
     snaplen: u32,
-    run: impl Fn(&str) -> Result<Vec<Instruction>, String>,
-) -> Option<Result<Vec<Instruction>, Refused>> {
-    let node = operands::parse(expression, LONG)?;
+    run: impl Fn(&str, bool) -> Result<Vec<Instruction>, String>,
+) -> Option<Result<Compiled, Refused>> {
+    let node = lists::gather(operands::parse(expression, LONG)?, expression);
     let mut joiner = Joiner {
         expression,
         run,
         code: Vec::new(),
         places: Vec::new(),
+        finds: Vec::new(),
+        tables: Vec::new(),
     };
     let (yes, no) = (joiner.label(), joiner.label());
     if let Err(refused) = joiner.node(&node, yes, no) {
@@ -78,7 +82,7 @@ fn leaf(node: &Node) -> Option<(bool, &str, Range<usize>)> {
     match node {
         Node::Leaf { inherited, text } => Some((false, inherited, text.clone())),
         Node::Not(inner) => leaf(inner).map(|(not, inherited, text)| (!not, inherited, text)),
-        Node::Chain(..) => None,
+        Node::Chain(..) | Node::List(_) => None,
     }
 }
 
@@ -117,9 +121,11 @@ struct Joiner<'a, F> {
     run: F,
     code: Vec<Item>,
     places: Vec<usize>,
+    finds: Vec<(usize, usize)>,
+    tables: Vec<Table>,
 }
 
-impl<F: Fn(&str) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
+impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
     fn label(&mut self) -> Label {
         self.places.push(0);
         Label(self.places.len() - 1)
@@ -133,6 +139,7 @@ impl<F: Fn(&str) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
         match node {
             Node::Not(inner) => self.node(inner, no, yes),
             Node::Leaf { .. } => self.leaves(&[node], true, yes, no),
+            Node::List(list) => self.list(list, yes, no),
             Node::Chain(first, rest) => {
                 let groups = groups(first, rest);
                 // Where the fold's value so far leads: to the next group, or past all those that
@@ -163,7 +170,7 @@ impl<F: Fn(&str) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
     /// Compiles leaves that `or` or `and` joins, all in one piece.
     fn leaves(&mut self, leaves: &[&Node], or: bool, yes: Label, no: Label) -> Result<(), Refused> {
         let texts: Vec<String> = leaves.iter().map(|leaf| self.text(leaf)).collect();
-        match (self.run)(&texts.join(if or { " or " } else { " and " })) {
+        match (self.run)(&texts.join(if or { " or " } else { " and " }), false) {
             Ok(program) => self.append(&program, yes, no),
             // In the whole expression such a piece only adds nothing.
             Err(message) if message.contains("rejects all packets") => {
@@ -171,6 +178,24 @@ impl<F: Fn(&str) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
             }
             Err(message) => return Err(self.refusal(message, leaves, texts)),
         }
+        Ok(())
+    }
+
+    fn list(&mut self, list: &lists::List, yes: Label, no: Label) -> Result<(), Refused> {
+        let compiled = list
+            .compile(|text| (self.run)(text, true))
+            .map_err(|message| Refused {
+                message,
+                piece: String::new(),
+                start: 0,
+                inherited: 0,
+            })?;
+        let (start, first_table) = (self.code.len(), self.tables.len());
+        let finds = compiled.finds.into_iter();
+        self.finds
+            .extend(finds.map(|(at, table)| (start + at, first_table + table)));
+        self.tables.extend(compiled.tables);
+        self.append(&compiled.code, yes, no);
         Ok(())
     }
 
@@ -184,7 +209,7 @@ impl<F: Fn(&str) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
     /// Finds the one leaf that is to blame.
     fn refusal(&self, message: String, leaves: &[&Node], texts: Vec<String>) -> Refused {
         for (node, piece) in leaves.iter().zip(texts) {
-            if let Err(message) = (self.run)(&piece)
+            if let Err(message) = (self.run)(&piece, false)
                 && !message.contains("rejects all packets")
                 && let Some((not, inherited, text)) = leaf(node)
             {
@@ -216,16 +241,17 @@ impl<F: Fn(&str) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
         }
     }
 
-    fn link(self) -> Vec<Instruction> {
+    fn link(self) -> Compiled {
         let distance = |from: usize, to: Label| (self.places[to.0] - from - 1) as u32;
-        self.code
-            .iter()
-            .enumerate()
-            .map(|(at, item)| match *item {
-                Item::Plain(instruction) => instruction,
-                Item::Goto(to) => Instruction::new(op::JMP | op::JA, 0, 0, distance(at, to)),
-            })
-            .collect()
+        let code = self.code.iter().enumerate().map(|(at, item)| match *item {
+            Item::Plain(instruction) => instruction,
+            Item::Goto(to) => Instruction::new(op::JMP | op::JA, 0, 0, distance(at, to)),
+        });
+        Compiled {
+            code: code.collect(),
+            finds: self.finds,
+            tables: self.tables,
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! From blocks of operations to instructions: both versions of a program, and what joins them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::assembler::{Assembler, Label};
 use super::decide;
@@ -14,6 +15,7 @@ use super::{Hook, Lowered, Stats, Target};
 use crate::classic::{Classic, MAX_BACKWARD_JUMPS};
 use crate::ebpf::{Insn, op};
 use crate::error::FilterError;
+use crate::table::Table;
 
 /// Offsets in `__sk_buff`.
 pub(super) mod skb {
@@ -70,6 +72,8 @@ pub(super) struct Version {
     x_bounds: Vec<Vec<u32>>,
     start: LiveAtStart,
     pub(super) view: View,
+    /// The number of its program's first table among those of all.
+    pub(super) first_table: usize,
     /// Greatest offset at which the packet that the program sees can begin in the real one.
     pub(super) greatest_base: Option<u32>,
     returns: Returns,
@@ -89,6 +93,8 @@ pub(super) struct Emitter<'a> {
     pub(super) versions: Vec<Version>,
     pub(super) stubs: Vec<slow::Stub>,
     checks: usize,
+    /// Those of all versions.
+    pub(super) tables: Vec<Table>,
     /// Whether the fast versions have the packet's length in a register.
     pub(super) keeps_length: bool,
     /// Where a quick version goes with packets that it cannot judge.
@@ -130,6 +136,7 @@ impl<'a> Emitter<'a> {
             versions: Vec::new(),
             stubs: Vec::new(),
             checks: 0,
+            tables: Vec::new(),
             keeps_length: matches!(target.hook, Hook::Copy { .. }),
             undecided: None,
         }
@@ -156,6 +163,12 @@ impl<'a> Emitter<'a> {
         returns: Returns,
     ) -> Result<usize, FilterError> {
         let mut graph = graph.clone();
+        // Versions of one program share its tables.
+        let known = (self.versions.iter()).find(|v| Arc::ptr_eq(&v.graph.tables, &graph.tables));
+        let first_table = known.map_or(self.tables.len(), |version| version.first_table);
+        if known.is_none() {
+            self.tables.extend(graph.tables.iter().cloned());
+        }
         flow::cut_hopeless(&mut graph);
         let start = values::remove_dead(&mut graph);
         values::settle_loads(&mut graph, self.target)?;
@@ -178,6 +191,7 @@ impl<'a> Emitter<'a> {
             plan,
             start,
             view,
+            first_table,
             greatest_base,
             returns,
             fast,
@@ -403,8 +417,10 @@ impl<'a> Emitter<'a> {
         self.emit_tails();
         self.asm.place(self.end);
         let (checks, gotol) = (self.checks, self.target.gotol);
+        let tables = std::mem::take(&mut self.tables);
         let insns = self.asm.link(gotol)?;
         Ok(Lowered {
+            tables,
             stats: Stats {
                 classic,
                 ebpf: insns.len(),

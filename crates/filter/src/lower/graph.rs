@@ -1,10 +1,13 @@
 //! A classic program as blocks of operations, each classic instruction taken apart once.
 
+use std::sync::Arc;
+
 use super::ancillary::{Ancillary, Answer};
 use super::decide::ranges::Ranges;
 use super::{Hook, Target};
 use crate::classic::{Classic, Instruction, ancillary, op};
 use crate::error::FilterError;
+use crate::table::Table;
 
 /// A classic register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +59,8 @@ pub(super) enum Op {
     Neg,
     Tax,
     Txa,
+    /// Looks A up in a table; A becomes the state it leads to, or 0.
+    Find(usize),
     /// A division by X whose result nobody reads: X must still not be zero.
     NonZeroX,
 }
@@ -114,6 +119,8 @@ pub(super) struct Graph {
     pub(super) blocks: Vec<Block>,
     /// Each belongs to the end of one block.
     pub(super) sets: Vec<Ranges>,
+    /// Those of [`Op::Find`].
+    pub(super) tables: Arc<[Table]>,
 }
 
 /// No packet is that long, so a load there never succeeds.
@@ -136,12 +143,13 @@ impl Decoder<'_> {
             while end < program.len() && index_of[end].is_none() {
                 end += 1;
             }
-            blocks.push(self.block(program, start, end, &index_of)?);
+            blocks.push(self.block(classic, start, end, &index_of)?);
             start = end;
         }
         let mut graph = Graph {
             blocks,
             sets: Vec::new(),
+            tables: classic.shared_tables(),
         };
         graph.thread_jumps();
         Ok(graph)
@@ -149,15 +157,22 @@ impl Decoder<'_> {
 
     fn block(
         &self,
-        program: &[Instruction],
+        classic: &Classic,
         start: usize,
         end: usize,
         index_of: &[Option<usize>],
     ) -> Result<Block, FilterError> {
+        let program = classic.instructions();
         let mut ops = Vec::new();
         for (index, &i) in program.iter().enumerate().take(end).skip(start) {
             if i.class() == op::JMP || i.class() == op::RET {
-                let end = control(i, index, index_of);
+                let mut end = control(i, index, index_of);
+                if let Some(table) = classic.find_at(index) {
+                    ops.push(Op::Find(table));
+                    if let End::Branch { test, value, .. } = &mut end {
+                        (*test, *value) = (crate::ebpf::op::JGT, Value::K(0));
+                    }
+                }
                 return Ok(Block { ops, end });
             }
             match self.operation(i)? {

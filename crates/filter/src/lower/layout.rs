@@ -35,6 +35,8 @@ pub(super) mod slot {
     pub const TAG: i16 = IMAGE + 12;
     /// Registers kept over a helper call; the first also holds an offset in the slow version.
     pub const KEPT: i16 = 184;
+    /// The state that the search of a table ended in, in the upper half.
+    pub const STATE: i16 = KEPT + 5 * 8;
 }
 
-const _: () = assert!(slot::KEPT + 5 * 8 <= super::SCRATCH_SIZE);
+const _: () = assert!(slot::STATE + 8 <= super::SCRATCH_SIZE);

@@ -57,6 +57,7 @@ mod layout;
 mod load;
 mod operations;
 pub mod quick;
+mod search;
 mod slow;
 pub mod standalone;
 mod tree;
@@ -65,6 +66,7 @@ mod values;
 use crate::classic::Classic;
 use crate::ebpf::{Insn, helper};
 use crate::error::FilterError;
+use crate::table::Table;
 
 /// Bytes of stack behind r5 that a block may use.
 pub const SCRATCH_SIZE: i16 = 256;
@@ -187,6 +189,9 @@ pub struct Stats {
 pub struct Lowered {
     /// The block to splice in.
     pub insns: Vec<Insn>,
+    /// What it looks values up in. An instruction that loads the address of a map's value names the table by its
+    /// number, and needs the descriptor of an array map that holds the table's bytes in its place.
+    pub tables: Vec<Table>,
     /// Its sizes.
     pub stats: Stats,
 }

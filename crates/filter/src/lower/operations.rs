@@ -40,6 +40,7 @@ impl Emitter<'_> {
                 self.emit(op::store(op::DW, scratch, memory(cell), register(r)));
             }
             Op::Alu(operation, value) => self.alu(operation, value),
+            Op::Find(table) => self.find(place.version, mode, table),
             Op::Neg => self.emit(Insn::new(op::ALU | op::NEG, reg::A, 0, 0, 0)),
             Op::Tax => self.emit(op::mov32(reg::X, reg::A)),
             Op::Txa => self.emit(op::mov32(reg::A, reg::X)),

@@ -51,7 +51,7 @@ fn effects(operation: &Op) -> (Cells, Cells) {
         Op::Recall(reg, cell) => (memory(cell), register(reg)),
         Op::Store(reg, cell) => (register(reg), memory(cell)),
         Op::Alu(_, value) => (A | operand(value), A),
-        Op::Neg => (A, A),
+        Op::Neg | Op::Find(_) => (A, A),
         Op::Tax => (A, X),
         Op::Txa => (X, A),
         Op::NonZeroX => (X, 0),
@@ -387,7 +387,7 @@ impl Bounds {
                     _ => UNKNOWN,
                 };
             }
-            Op::Neg => self.a = UNKNOWN,
+            Op::Neg | Op::Find(_) => self.a = UNKNOWN,
             Op::Tax => self.x = self.a,
             Op::Txa => self.a = self.x,
             Op::Touch { .. } | Op::NonZeroX => {}

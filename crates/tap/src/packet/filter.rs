@@ -7,6 +7,7 @@ use trawl_kernel::packet_socket::{Filter, Instruction, Queue};
 use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 
+use crate::filter::Block;
 use crate::site::{Options, Site};
 
 #[derive(Debug)]
@@ -14,7 +15,7 @@ pub struct Prepared {
     queue: Option<Queue>,
     cpu: Option<u32>,
     /// Nothing where it asks what a socket's program cannot answer.
-    block: Option<Vec<u64>>,
+    block: Option<Block>,
     /// Nothing where it has loops, which the kernel's classic programs cannot have.
     classic: Option<Vec<Instruction>>,
     /// Why there is no block.
@@ -32,7 +33,7 @@ impl Prepared {
         let mut prepared = Self {
             queue,
             cpu: options.cpu,
-            block: Some(Vec::new()),
+            block: Some(Block::default()),
             // Wants every packet; 0 would reject them.
             classic: Some(vec![Instruction {
                 code: 0x06,

@@ -16,6 +16,7 @@ use trawl_kernel::{Error, Result, events};
 use super::choose::Program;
 use super::explain_attach;
 use crate::assembly::{Assembly, Carries, PointIds, program_maps};
+use crate::filter::Block;
 use crate::site::{At, Options, Site};
 
 const DIRECTION_INBOUND: u32 = 1;
@@ -61,7 +62,7 @@ impl Role {
 pub struct Plan {
     site: Site,
     config: TapConfig,
-    block: Option<Vec<u64>>,
+    block: Option<Block>,
     rings: Arc<Rings>,
     scratch: OwnedFd,
     pub entry: bool,

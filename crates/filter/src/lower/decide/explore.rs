@@ -118,8 +118,8 @@ impl Cells {
             Op::Neg => self.a = self.a.map(|a| terms.neg(a)),
             Op::Tax => self.x = self.a,
             Op::Txa => self.a = self.x,
-            // Made later than this.
-            Op::NonZeroX => {}
+            // Made later than this, and not here.
+            Op::NonZeroX | Op::Find(_) => {}
         }
         Ok(asked)
     }

@@ -19,6 +19,10 @@ use super::graph::Graph;
 /// The same program with fewer questions, or the program as it is where none can be saved, or where
 /// it would become much longer.
 pub(super) fn ask_less(graph: Graph) -> Graph {
+    // What is not in a table cannot be said in questions.
+    if !graph.tables.is_empty() {
+        return graph;
+    }
     match rebuilt(&graph) {
         Some(better) if size(&better) <= MOST_GROWTH * size(&graph) => better,
         _ => graph,

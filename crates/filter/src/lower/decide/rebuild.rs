@@ -26,6 +26,7 @@ pub(super) fn rebuild(root: NodeId, terms: &Terms, nodes: &Nodes) -> Option<Grap
     let mut graph = Graph {
         blocks: Vec::with_capacity(order.len()),
         sets: Vec::new(),
+        tables: Default::default(),
     };
     for (index, &id) in order.iter().enumerate() {
         let mut writer = Writer {
