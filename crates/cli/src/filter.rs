@@ -16,6 +16,7 @@ use trawl_kernel::probe::{Answer, Feature};
 use trawl_kernel::{Error, Result};
 use trawl_tap::filter::Filter;
 
+use crate::filter_file;
 use crate::terminal;
 use crate::terminal::write_out;
 
@@ -23,8 +24,11 @@ use crate::terminal::write_out;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Which packets, as tcpdump takes it: 'tcp port 80 and host 10.0.0.1'
-    #[arg(value_name = "EXPRESSION", required_unless_present = "cbpf")]
+    #[arg(value_name = "EXPRESSION", required_unless_present_any = ["cbpf", "filter_file"])]
     expression: Vec<String>,
+    /// Read the expression from a file, as tcpdump's -F; `#` begins a comment
+    #[arg(short = 'F', long, value_name = "FILE", conflicts_with_all = ["expression", "cbpf"])]
+    filter_file: Option<PathBuf>,
     /// A classic program, as `tcpdump -ddd` prints it, instead of an expression
     #[arg(long, value_name = "PROGRAM", conflicts_with = "expression")]
     cbpf: Option<String>,
@@ -104,12 +108,16 @@ enum Link {
 }
 
 impl Args {
-    fn filter(&self) -> Filter {
-        match &self.cbpf {
+    fn filter(&self) -> Result<Filter> {
+        let expression = match &self.filter_file {
+            Some(path) => filter_file::read(path)?,
+            None => self.expression.join(" "),
+        };
+        Ok(match &self.cbpf {
             Some(program) => Filter::Classic(program.clone()),
-            None if self.inner => Filter::Inner(self.expression.join(" ")),
-            None => Filter::Expression(self.expression.join(" ")),
-        }
+            None if self.inner => Filter::Inner(expression),
+            None => Filter::Expression(expression),
+        })
     }
 
     fn options(&self) -> Options {
@@ -166,7 +174,7 @@ struct BlockReport {
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
-    let (filter, options) = (args.filter(), args.options());
+    let (filter, options) = (args.filter()?, args.options());
     if args.dump > 0 {
         write_out(&dump(&filter.classic(&options)?, args.dump))?;
         return Ok(ExitCode::SUCCESS);

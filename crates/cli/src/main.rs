@@ -8,6 +8,7 @@ mod demo;
 mod doctor;
 mod examples;
 mod filter;
+mod filter_file;
 mod r#gen;
 mod generate;
 mod guard;

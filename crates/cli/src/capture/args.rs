@@ -15,6 +15,7 @@ use trawl_tap::site::{At, Direction, Mode, Options, Programs, TimeSource};
 
 use super::drops::DropArgs;
 use super::program;
+use crate::filter_file;
 use crate::lines::LineArgs;
 use crate::units;
 
@@ -110,11 +111,14 @@ pub struct Args {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Filtering")]
 struct ChoiceArgs {
+    /// Read the expression from a file, as tcpdump's -F; `#` begins a comment
+    #[arg(short = 'F', long, value_name = "FILE", conflicts_with_all = ["expression", "cbpf"])]
+    filter_file: Option<PathBuf>,
     /// A filter as a classic program, as `tcpdump -ddd` prints it, instead of an expression
     #[arg(long, value_name = "PROGRAM", conflicts_with = "expression")]
     cbpf: Option<String>,
     /// Ask the expression of the packet inside a tunnel: VXLAN, GENEVE, GRE or IP-in-IP
-    #[arg(long, requires = "expression", conflicts_with = "cbpf")]
+    #[arg(long, conflicts_with = "cbpf")]
     inner: bool,
     /// Where the XDP program stands when the filter looks: the packet as it came or as it left it
     #[arg(long, value_enum, value_name = "END")]
@@ -210,14 +214,17 @@ impl Args {
         words.collect::<Vec<_>>().join(" ")
     }
 
-    fn filter(&self) -> Option<Filter> {
-        let expression = self.expression();
-        match &self.choice.cbpf {
+    fn filter(&self) -> Result<Option<Filter>> {
+        let expression = match &self.choice.filter_file {
+            Some(path) => filter_file::read(path)?,
+            None => self.expression(),
+        };
+        Ok(match &self.choice.cbpf {
             Some(program) => Some(Filter::Classic(program.clone())),
             None if expression.is_empty() => None,
             None if self.choice.inner => Some(Filter::Inner(expression)),
             None => Some(Filter::Expression(expression)),
-        }
+        })
     }
 
     /// The tap for packets that come by, and what is asked of the one at drops.
@@ -284,7 +291,7 @@ impl Args {
                 TimeName::System => TimeSource::System,
                 TimeName::Hw => TimeSource::Hardware,
             },
-            filter: self.filter(),
+            filter: self.filter()?,
             filter_at: self.choice.filter_at.map(|end| match end {
                 FilterEnd::Entry => At::Entry,
                 FilterEnd::Exit => At::Exit,

@@ -9,6 +9,7 @@ use trawl_kernel::bpf::program::{self, HAS_FRAGS, LoadOptions};
 use trawl_kernel::bpf::splice::from_words;
 use trawl_kernel::bpf::{map, test_run};
 use trawl_kernel::{Error, Result};
+use trawl_tap::filter::Block;
 
 /// How much of a frame the copy-reading variant gets to see.
 pub const BUFFER: u16 = 512;
@@ -30,12 +31,15 @@ pub struct Loaded {
     matched: u32,
     /// The copy-reading variant's buffer lives as long as its program.
     _buffer: Option<OwnedFd>,
+    /// Its tables, too.
+    _tables: Block,
 }
 
 impl Loaded {
     pub fn new(classic: &Classic, target: Target) -> Result<Self> {
         let failed = |why: &dyn std::fmt::Display| Error::failed("cannot lower", why);
-        let block = lower(classic, &target).map_err(|e| failed(&e))?.insns;
+        let tables = Block::new(&lower(classic, &target).map_err(|e| failed(&e))?)?;
+        let block: Vec<Insn> = tables.iter().map(|word| Insn::from_u64(*word)).collect();
         let buffer = match target.hook {
             Hook::Copy { buffer } => Some(map::create_mmapable_array("buffer", buffer.into(), 1)?),
             _ => None,
@@ -62,6 +66,7 @@ impl Loaded {
             target,
             matched: verdicts(&target).matched,
             _buffer: buffer,
+            _tables: tables,
         })
     }
 

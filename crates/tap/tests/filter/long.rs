@@ -13,8 +13,10 @@ use trawl_tap::filter::Filter;
 use trawl_tap::session::{Observer, Session};
 use trawl_tap::site::{Mode, Options, Site, TimeSource};
 
-use crate::kernel::{Loaded, root_or_skip};
+use crate::agreement::{Readers, oracle};
+use crate::kernel::{BUFFER, Loaded, root_or_skip};
 use crate::support::classic;
+use crate::support::packets::frames;
 
 struct Quiet;
 
@@ -82,6 +84,100 @@ fn a_thousand_terms_are_loaded() {
                 target.hook,
                 start.elapsed()
             );
+        }
+    }
+}
+
+/// Lists that are tables, of members that are in the frames and others.
+fn tables() -> Vec<String> {
+    let some = |from: u32, each: &dyn Fn(u32) -> String, word: &str| {
+        let list: Vec<String> = (from..from + 300).map(each).collect();
+        list.join(word)
+    };
+    let host = |n| format!("10.0.{}.{}", n / 200, n % 200);
+    let host6 = |n| format!("2001:db8::{n:x}");
+    let net = |n| format!("{}.{}.0.0/16", n % 200 + 9, n / 200);
+    let net6 = |n| format!("2001:db{:x}::/{}", n % 20, 32 + n / 20 * 4);
+    let port = |n: u32| (n + 20).to_string();
+    vec![
+        format!("host {}", some(0, &host, " or ")),
+        format!("not dst host {}", some(1, &host, " and not dst host ")),
+        format!("ip6 host {}", some(0, &host6, " or ")),
+        format!(
+            "src host {} or dst port 80",
+            some(0, &host6, " or src host ")
+        ),
+        format!("tcp and (net {})", some(0, &net, " or net ")),
+        format!("net {} or arp", some(0, &net6, " or net ")),
+        format!(
+            "port {} and not (src net {})",
+            some(0, &port, " or "),
+            some(0, &net, " or src net ")
+        ),
+        format!(
+            "udp dst portrange 4000-5000 or udp dst port {}",
+            some(0, &port, " or udp dst port ")
+        ),
+    ]
+}
+
+/// Issue 12 item 33.
+#[test]
+fn tables_say_what_libpcap_says() {
+    if !root_or_skip() {
+        return;
+    }
+    for expression in tables() {
+        let classic = classic(&expression);
+        assert!(classic.has_tables(), "{expression:.60}");
+        let oracle = oracle(&expression, false);
+        let readers =
+            Readers::new(classic, true).unwrap_or_else(|e| panic!("{expression:.60}: {e}"));
+        let mut matched = 0;
+        // Where a frame ends between two fields, the order of questions decides.
+        let frames = frames(33, 3000)
+            .into_iter()
+            .filter(|frame| frame.len() >= 74);
+        for frame in frames {
+            let expected = oracle.filter(&frame);
+            assert_eq!(
+                readers.interpret(&frame, frame.len()),
+                expected,
+                "{expression:.60}: {frame:02x?}"
+            );
+            readers.compare(&expression[..60], &frame, None);
+            matched += usize::from(expected);
+        }
+        assert!(matched > 0, "{expression:.60} matches nothing");
+    }
+}
+
+/// Issue 12 item 33.
+#[test]
+fn a_hundred_thousand_are_loaded() {
+    if !root_or_skip() {
+        return;
+    }
+    let list =
+        |each: &dyn Fn(u32) -> String| (0..100_000).map(each).collect::<Vec<_>>().join(" or ");
+    let (high, low) = (|n: u32| n >> 8, |n: u32| n & 255);
+    for expression in [
+        list(&|n| format!("host 10.{}.{}.{}", n >> 16, high(n) & 255, low(n))),
+        list(&|n| {
+            format!(
+                "src net {}.{}.{}.0/24",
+                10 + (n >> 16),
+                high(n) & 255,
+                low(n)
+            )
+        }),
+        list(&|n| format!("host 2001:db8:{:x}::{:x}", high(n), low(n))),
+        list(&|n| format!("dst net 2001:{:x}:{:x}::/48", high(n), low(n))),
+    ] {
+        let classic = classic(&expression);
+        for target in [Target::xdp(), Target::tc(), Target::copy(BUFFER)] {
+            Loaded::new(&classic, target)
+                .unwrap_or_else(|e| panic!("{expression:.20} at {target:?}: {e}"));
         }
     }
 }
