@@ -51,13 +51,20 @@ pub fn tracing_or_skip() -> bool {
     if !root_or_skip() {
         return false;
     }
-    for feature in [Feature::Fentry, Feature::Fexit, Feature::Freplace] {
-        if let Some(why) = feature.probe().why() {
-            skip(&format!("{}: {why}", feature.name()));
-            return false;
+    [Feature::Fentry, Feature::Fexit, Feature::Freplace]
+        .into_iter()
+        .all(feature_or_skip)
+}
+
+/// Whether the kernel has the feature; says that the test is skipped where it is too old or a policy forbids it.
+pub fn feature_or_skip(feature: Feature) -> bool {
+    match feature.reason_to_skip() {
+        None => true,
+        Some(reason) => {
+            skip(&reason);
+            false
         }
     }
-    true
 }
 
 /// Whether other people's programs are installed that the test needs; says that it is skipped where one is missing.

@@ -62,8 +62,8 @@ mod tests {
         if !root_or_skip() {
             return;
         }
-        if !Feature::Arena.probe().is_supported() {
-            return eprintln!("SKIPPED: this kernel has no arenas");
+        if let Some(reason) = Feature::Arena.reason_to_skip() {
+            return eprintln!("SKIPPED: {reason}");
         }
         let arena = create("trawl_test", 4 * page_size() as u64, address_of(7)).unwrap();
         let mut memory = map(arena.as_fd()).unwrap();

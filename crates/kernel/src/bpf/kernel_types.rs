@@ -388,11 +388,16 @@ impl<'a> Excerpt<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::probe::Feature;
 
     fn of_kernel() -> Option<KernelTypes> {
         let types = KernelTypes::read().ok();
         if types.is_none() {
-            eprintln!("SKIPPED: the kernel has no type information of its own");
+            let reason = Feature::Btf.reason_to_skip();
+            eprintln!(
+                "SKIPPED: {}",
+                reason.expect("the kernel's types, which are there")
+            );
         }
         types
     }

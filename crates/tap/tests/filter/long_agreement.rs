@@ -3,7 +3,7 @@
 use crate::agreement::{Readers, oracle};
 use crate::kernel::root_or_skip;
 use crate::support::classic;
-use trawl_kernel::probe::has_far_jumps;
+use trawl_kernel::probe::Feature;
 
 const TERMS: u32 = 1000;
 
@@ -180,8 +180,8 @@ fn each_of_a_thousand_hosts_of_both_versions_is_hit_and_missed_as_by_libpcap() {
     if !root_or_skip() {
         return;
     }
-    if !has_far_jumps() {
-        eprintln!("SKIPPED: this kernel has no far jumps");
+    if let Some(reason) = Feature::FarJumps.reason_to_skip() {
+        eprintln!("SKIPPED: {reason}");
         return;
     }
     compare(true, true);
