@@ -25,9 +25,40 @@ pub fn colours_wanted() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
+/// As [`write_out`], for text that holds names from outside: what could steer a terminal is shown instead.
+pub fn write_printable(text: &str) -> Result<()> {
+    write_out(&printable(text))
+}
+
+/// Control characters other than the ends of lines as `\\u{1b}`: names of interfaces and words of files may hold any.
+pub fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter.is_control() && !matches!(letter, '\n' | '\t') {
+            true => shown.extend(letter.escape_default()),
+            false => shown.push(letter),
+        }
+    }
+    shown
+}
+
+/// One JSON object on a line of its own.
+pub fn json_line(value: &impl serde::Serialize) -> Result<String> {
+    let text = serde_json::to_string(value);
+    let text = text.map_err(|e| Error::failed("cannot write JSON", e))?;
+    Ok(text + "\n")
+}
+
+/// A JSON object for people to read too.
+pub fn write_json(value: &impl serde::Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value);
+    let text = text.map_err(|e| Error::failed("cannot write JSON", e))?;
+    write_out(&(text + "\n"))
+}
+
 /// One line with trawl's name in front. A closed standard error is no reason to stop.
 pub fn say(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "trawl: {text}");
+    let _ = writeln!(std::io::stderr().lock(), "trawl: {}", printable(text));
 }
 
 /// A line that the next one overwrites, for figures that change; only on a terminal.

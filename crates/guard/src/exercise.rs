@@ -20,10 +20,8 @@ pub fn rule_file(bytes: &[u8]) {
     };
     let (rules, list) = text.split_once('\0').unwrap_or((text, ""));
     rules.lines().for_each(values);
-    for name in ["a.toml", "a.yaml"] {
-        if let Ok(file) = RuleFile::parse(rules, name, |_| Ok(list.to_owned())) {
-            compiled(file);
-        }
+    if let Ok(file) = RuleFile::parse(rules, "rules", |_| Ok(list.to_owned())) {
+        compiled(file);
     }
 }
 

@@ -15,6 +15,7 @@ pub mod names;
 mod pool;
 pub mod prefix;
 pub mod preset;
+pub mod revert;
 pub mod rule;
 pub mod session;
 pub mod set;

@@ -6,15 +6,16 @@ use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use trawl_kernel::bpf::map;
 use trawl_kernel::bpf::table::Table;
+use trawl_kernel::bpf::{info, map, program};
 use trawl_kernel::layout::Shared;
 use trawl_kernel::layout::guard::{GUARD_FATES, GuardTotals};
+use trawl_kernel::lock::Rank;
 use trawl_kernel::netlink::Netlink;
 use trawl_kernel::netns::{self, Look, Mark, Namespace};
 use trawl_kernel::{Error, Result, bpffs, clock};
 use trawl_program::site::{self, DIRECTORY, Lock};
-use trawl_program::{Site, Standing};
+use trawl_program::{Site, Standing, standing};
 
 use super::live::{self, Store};
 use super::rule::On;
@@ -28,7 +29,7 @@ pub(super) const RATES: &str = "guard_rates";
 const TOTALS: &str = ".bss.totals";
 const PREFIX: &str = "guard-";
 
-/// Whether a change may cut the session that it was asked for in.
+/// Whether a change may cut off the client that SSH_CONNECTION names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Care {
     /// It is refused then.
@@ -63,7 +64,7 @@ impl Guard {
             return Ok(None);
         };
         let directory = directory(&mount, namespace)?;
-        match site::lock_existing(&directory)? {
+        match site::lock_existing(&directory, Rank::Guard)? {
             Some(lock) => Self::open(namespace, lock).map(Some),
             None => Ok(None),
         }
@@ -72,7 +73,7 @@ impl Guard {
     /// The guard of a namespace, an empty one if there is none.
     pub fn find_or_make(namespace: Option<&Namespace>) -> Result<Self> {
         let directory = directory(&bpffs::lasting_or_mounted()?, namespace)?;
-        Self::open(namespace, site::make_locked(&directory)?)
+        Self::open(namespace, site::make_locked(&directory, Rank::Guard)?)
     }
 
     fn open(namespace: Option<&Namespace>, lock: Lock) -> Result<Self> {
@@ -126,6 +127,7 @@ impl Guard {
         care: Care,
         change: impl FnOnce(&mut RuleSet) -> Result<R>,
     ) -> Result<R> {
+        self.check_programs()?;
         let before = self.rules()?;
         let mut set = before.clone();
         let result = change(&mut set)?;
@@ -133,11 +135,51 @@ impl Guard {
         Ok(result)
     }
 
+    /// Refuses to say that rules hold where the attached program, by the kernel's account, uses others: its pins were
+    /// moved away or removed, and the rules found by their path are not in force.
+    fn check_programs(&self) -> Result<()> {
+        let look = |e| Error::os("cannot look at the guard's programs", e);
+        let own = map::info(self.store.as_fd()).map_err(look)?.id;
+        for site in Site::all_in(self.namespace())? {
+            for attached in standing::on(&site)? {
+                // One that ended meanwhile guards nothing.
+                let Ok(opened) = program::open_by_id(attached.program_id) else {
+                    continue;
+                };
+                let about = info::program(opened.as_fd()).map_err(look)?;
+                let is_guard = [FUNCTION, FUNCTION_WITHOUT_ETHERNET].contains(&about.name.as_str());
+                if is_guard && !about.map_ids.contains(&own) {
+                    return Err(Error::failed(
+                        "the rules stay as they are",
+                        format!(
+                            "the guard on {} (program {}) uses rules that are not where trawl keeps them: \
+                             its directory under /sys/fs/bpf was moved or removed",
+                            site.label(),
+                            about.id
+                        ),
+                    )
+                    .mend(format!("trawl guard load {} --replace", site.label())));
+                }
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn put(&self, before: &RuleSet, set: RuleSet, care: Care) -> Result<()> {
         if care == Care::ForTheSession {
             session::check(self.namespace(), before, &set)?;
         }
         self.store.publish(&set)
+    }
+
+    /// Puts these rules in the place of those there are, whatever they cut.
+    pub(crate) fn replace(&self, set: &RuleSet) -> Result<()> {
+        self.store.publish(set)
+    }
+
+    /// Whether it is on an interface.
+    pub(crate) fn is_on(&self, site: &Site) -> Result<bool> {
+        is_on(site)
     }
 
     /// Takes the guard off an interface. With the last one go the rules.
@@ -222,7 +264,7 @@ pub fn sweep() {
         })
         .collect();
     for (_, path) in left {
-        let Some(_lock) = site::try_lock(&path) else {
+        let Some(_lock) = site::try_lock(&path, Rank::Guard) else {
             continue;
         };
         let slot = bpffs::open_map(&path.join(SET))

@@ -55,15 +55,15 @@ pub fn mounts() -> Vec<PathBuf> {
     found
 }
 
-/// Mounts a BPF file system at the usual place.
+/// Mounts a BPF file system at the usual place, for root alone.
 pub fn mount_usual() -> Result<()> {
-    mount("bpf", USUAL, "bpf", MountFlags::empty(), None).map_err(|e| {
+    mount("bpf", USUAL, "bpf", MountFlags::empty(), Some(c"mode=0700")).map_err(|e| {
         Error::os(
             format!("cannot mount a BPF file system on {USUAL}"),
             e.into(),
         )
         .mend(format!(
-            "it takes root (CAP_SYS_ADMIN): mount -t bpf bpf {USUAL}"
+            "this requires root (CAP_SYS_ADMIN): mount -t bpf -o mode=0700 bpf {USUAL}"
         ))
     })
 }

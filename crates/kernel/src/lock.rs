@@ -37,7 +37,9 @@ pub enum Rank {
 
 /// After this time the person is told who is waited for.
 const SILENCE: Duration = Duration::from_secs(2);
-const PAUSE: Duration = Duration::from_millis(20);
+/// Short, so that those who wait have their turns where commands follow each other closely.
+const PAUSE: Duration = Duration::from_millis(1);
+const LONG_PAUSE: Duration = Duration::from_millis(20);
 
 thread_local! {
     /// What this thread holds. Locks may be dropped in any order.
@@ -121,6 +123,11 @@ impl Drop for Lock {
     }
 }
 
+/// In a child process: what the parent holds is the parent's.
+pub(crate) fn forget_inherited() {
+    HELD.with_borrow_mut(Vec::clear);
+}
+
 fn assert_order(rank: Rank) {
     let held: Vec<Rank> = HELD.with_borrow(|all| {
         let alive = all.iter().filter_map(Weak::upgrade);
@@ -181,7 +188,7 @@ fn wait_for(file: &File, path: &Path) -> Result<()> {
                 holder(file)
             );
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(if is_told { LONG_PAUSE } else { PAUSE });
     }
 }
 

@@ -13,13 +13,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use rustix::fs::{FlockOperation, flock, fstatfs};
+use rustix::fs::fstatfs;
 use rustix::mount::{
     MountPropagationFlags, UnmountFlags, mount_bind, mount_bind_recursive, mount_change, unmount,
 };
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 use crate::error::{Error, Result};
+use crate::lock::{Lock, Rank};
 
 mod look;
 mod mark;
@@ -327,26 +328,19 @@ fn enter_error(namespace: &Namespace, errno: rustix::io::Errno) -> Error {
     error
 }
 
-/// Keeps other trawls from changing what is attached in a namespace, until the file is closed.
-pub fn lock(namespace: Option<&Namespace>) -> Result<File> {
-    let path = match namespace {
-        // Opened anew: a lock belongs to the opening, which clones share.
-        Some(namespace) => format!("/proc/self/fd/{}", namespace.as_fd().as_raw_fd()),
-        None => "/proc/self/ns/net".to_owned(),
-    };
-    let fail = |e| Error::os("cannot lock the network namespace", e);
-    let file = File::open(path).map_err(fail)?;
-    flock(&file, FlockOperation::LockExclusive).map_err(|e| fail(e.into()))?;
-    Ok(file)
+/// Keeps other trawls from changing what is attached in a namespace, until it is dropped.
+pub fn lock(namespace: Option<&Namespace>) -> Result<Lock> {
+    let mark = Mark::of(namespace)?;
+    Lock::take(Rank::Captures, &format!("captures-{mark}"))
 }
 
 /// A mount made in /run/netns has to be seen in every mount namespace, and a deletion as well, or a
 /// namespace would live on in some service's private copy: the directory is a shared mount of itself.
 fn share_directory() -> std::io::Result<()> {
     fs::create_dir_all(NAMED)?;
-    let directory = File::open(NAMED)?;
     // Two at once would mount it twice; iproute2 takes the same lock.
-    flock(&directory, FlockOperation::LockExclusive)?;
+    let _lock = Lock::shared_with_others(Rank::Names, Path::new(NAMED))
+        .map_err(|e| std::io::Error::other(e.to_string()))?;
     let shared = || {
         mount_change(
             NAMED,

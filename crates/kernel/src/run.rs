@@ -2,7 +2,7 @@
 //! else can block a command or confirm a change.
 
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::{Error, Result};
@@ -18,12 +18,16 @@ pub fn directory(name: &str) -> Result<Option<PathBuf>> {
     }
     let below = Path::new(DIRECTORY).join(name);
     for path in [Path::new(DIRECTORY), &below] {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(path)
-            .map_err(|e| Error::os(format!("cannot make {}", path.display()), e))?;
+        if path.symlink_metadata().is_err() {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(path)
+                .map_err(|e| Error::os(format!("cannot make {}", path.display()), e))?;
+        }
         check_owner(path)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o700))
+            .map_err(|e| Error::os(format!("cannot make {} private", path.display()), e))?;
     }
     Ok(Some(below))
 }
@@ -62,7 +66,7 @@ pub fn check_owner(path: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt, chown};
+    use std::os::unix::fs::chown;
 
     use super::*;
 

@@ -289,6 +289,7 @@ fn stand_by(watched: &OwnedFd, keep: &mut [RawFd], tasks: &[Task]) {
 
 /// Takes a child process away from the terminal and from all descriptors but these.
 pub(crate) fn leave_terminal(name: &CStr, keep: &mut [RawFd]) {
+    crate::lock::forget_inherited();
     keep.sort_unstable();
     // SAFETY: plain calls on this process alone. Descriptors that are closed here are never used by the child again.
     unsafe {

@@ -2,6 +2,7 @@
 
 use trawl_kernel::Result;
 use trawl_kernel::bpf::info;
+use trawl_kernel::lock::Rank;
 use trawl_kernel::netns::Look;
 
 use crate::site::{self, Lock, Site};
@@ -19,7 +20,7 @@ pub fn clear_away() {
 /// interface from another namespace have theirs there.
 pub(crate) fn clear_away_at(site: &Site) {
     let lock = match site.directory() {
-        Some(directory) if directory.exists() => site::lock_existing(&directory),
+        Some(directory) if directory.exists() => site::lock_existing(&directory, Rank::Interface),
         Some(_) if Standing::all(site).is_ok_and(|all| !all.is_empty()) => site.lock().map(Some),
         _ => return,
     };
@@ -56,7 +57,7 @@ pub(crate) fn sweep_everywhere() {
     let mut behind_ended = Vec::new();
     for directory in directories {
         // Of one that another command is working on, what looks like leftovers may be about to be attached.
-        let Some(lock) = site::try_lock(&directory) else {
+        let Some(lock) = site::try_lock(&directory, Rank::Interface) else {
             continue;
         };
         let left = read_all(lock.path(), &[]);
@@ -92,7 +93,10 @@ fn forget_orphans(behind_ended: &[u32]) {
     let ids: Vec<String> = behind_ended.iter().map(u32::to_string).collect();
     let mut directories = site::all_directories();
     directories.retain(|one| ids.iter().any(|id| one.join(id).exists()));
-    for lock in directories.iter().filter_map(|one| site::try_lock(one)) {
+    for lock in directories
+        .iter()
+        .filter_map(|one| site::try_lock(one, Rank::Interface))
+    {
         let left = read_all(lock.path(), &[]);
         let orphaned =
             |one: &&Standing| one.pinned_link().is_none() && behind_ended.contains(&one.id());

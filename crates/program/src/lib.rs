@@ -48,7 +48,7 @@ pub mod route;
 pub mod run_config;
 pub mod safety;
 pub mod site;
-mod standing;
+pub mod standing;
 pub mod stats;
 pub mod status;
 pub mod tappable;

@@ -19,6 +19,7 @@ use crate::explain;
 use crate::keep::{Inherited, Succession};
 use crate::leftovers::{clear_away_at, sweep, sweep_everywhere};
 use crate::load::{Program, Source};
+use crate::ready;
 use crate::safety;
 use crate::site::Site;
 use crate::standing::{Pinned, Standing, helped_by, on};
@@ -147,6 +148,7 @@ fn join(
     succession: Option<Succession>,
     fill: impl FnOnce(&mut Program) -> Result<()>,
 ) -> Result<Put> {
+    let _alone = ready::alone()?;
     let site_lock = site.lock()?;
     let lock = pins::Lock::take()?;
     sweep(&site_lock, site)?;

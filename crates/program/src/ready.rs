@@ -4,16 +4,16 @@
 //! packets from the stack there with their checksums yet to be made and their VLAN tags beside them, both of which are
 //! lost when XDP sends the packet on. Cards can keep tags from XDP, too.
 
-use std::fs::File;
+use std::cell::RefCell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use trawl_kernel::bpf::link;
 use trawl_kernel::bpf::object::{self, Plain};
 use trawl_kernel::ethtool::{Ethtool, Feature};
+use trawl_kernel::lock::{self, Rank};
 use trawl_kernel::netlink::{Link, Netlink, Peer, XdpMode, veth_peer_in, xdp_abilities};
 use trawl_kernel::netns::{Look, Mark, Namespace, run_maybe_in};
 use trawl_kernel::warden::{Task, Undo, Warden};
@@ -100,7 +100,8 @@ impl Undo for PutBack {
 
     fn descriptors(&self) -> Vec<RawFd> {
         let lock = self.alone.iter();
-        lock.map(|lock| lock.as_fd().as_raw_fd()).collect()
+        lock.filter_map(|lock| Some(lock.descriptor()?.as_raw_fd()))
+            .collect()
     }
 }
 
@@ -252,10 +253,8 @@ impl Readiness {
 
     /// The right to switch, of one command that makes ready at a time.
     fn turn(&mut self) -> Result<Turn> {
-        if self.alone.is_none()
-            && let Some(directory) = directory()
-        {
-            self.alone = Some(Arc::new(make_locked(&directory)?));
+        if self.alone.is_none() {
+            self.alone = alone()?;
         }
         Ok(Turn::take())
     }
@@ -331,18 +330,34 @@ impl Drop for Readiness {
 /// at once, each would leave it to the other.
 #[derive(Debug)]
 pub(crate) struct Turn {
-    _locked: Option<File>,
+    _lock: Option<lock::Lock>,
 }
 
 impl Turn {
     pub fn take() -> Self {
-        // Where there are no pins, there are no programs of trawl's to agree with.
-        let _locked = bpffs::lasting().and_then(|mount| File::open(mount).ok());
-        if let Some(file) = &_locked {
-            let _ = flock(file, FlockOperation::LockExclusive);
+        // What is put back is put back without the lock too.
+        Self {
+            _lock: lock::Lock::take(Rank::Features, "features").ok(),
         }
-        Self { _locked }
     }
+}
+
+thread_local! {
+    /// The lock of the command that makes ready, for all that it loads.
+    static ALONE: RefCell<Weak<Lock>> = const { RefCell::new(Weak::new()) };
+}
+
+/// The right of one command at a time to make interfaces ready. It is taken before the lock of an interface.
+pub(crate) fn alone() -> Result<Option<Arc<Lock>>> {
+    if let Some(held) = ALONE.with_borrow(Weak::upgrade) {
+        return Ok(Some(held));
+    }
+    let Some(directory) = directory() else {
+        return Ok(None);
+    };
+    let lock = Arc::new(make_locked(&directory, Rank::Readiness)?);
+    ALONE.set(Arc::downgrade(&lock));
+    Ok(Some(lock))
 }
 
 /// What a command has locked that makes interfaces ready.
@@ -352,7 +367,7 @@ fn directory() -> Option<PathBuf> {
 
 /// Removes the directory that a command left which was killed.
 pub(crate) fn sweep() {
-    drop(directory().and_then(|directory| try_lock(&directory)));
+    drop(directory().and_then(|directory| try_lock(&directory, Rank::Readiness)));
 }
 
 /// Puts features back as they were, but for those that programs still need, other than the one with this directory.

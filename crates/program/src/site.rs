@@ -1,14 +1,14 @@
 //! Where a program is: an interface in a network namespace, and the directory of pins that belongs to it.
 
-use std::fs::{self, File};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::fs;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use trawl_kernel::lock::{self, Rank};
 use trawl_kernel::netlink::{Link, Netlink};
 use trawl_kernel::netns::{Look, Mark, Namespace};
-use trawl_kernel::{Error, Result, bpffs};
+use trawl_kernel::{Error, Result, bpffs, run};
 
 /// Trawl's own directory in the BPF file system.
 pub const DIRECTORY: &str = "trawl";
@@ -153,64 +153,73 @@ impl Site {
     /// The directory of pins, made if it is missing, and locked against other commands that load or unload. It is
     /// removed with the lock if nothing is in it then.
     pub fn lock(&self) -> Result<Lock> {
-        make_locked(&self.below(&bpffs::lasting_or_mounted()?))
+        make_locked(&self.below(&bpffs::lasting_or_mounted()?), Rank::Interface)
     }
 
     /// As [`Self::lock`], for what several interfaces of the namespace have in common. No interface has the number 0: the
     /// directory is always empty, and one that a killed command left is cleared away as those of interfaces are.
     pub(crate) fn lock_namespace(&self) -> Result<Lock> {
         let name = format!("{}-0", self.mark);
-        make_locked(&bpffs::lasting_or_mounted()?.join(DIRECTORY).join(name))
+        let path = bpffs::lasting_or_mounted()?.join(DIRECTORY).join(name);
+        make_locked(&path, Rank::Router)
     }
 }
 
 /// Makes a directory in trawl's own, if it is missing, and locks it.
-pub fn make_locked(path: &Path) -> Result<Lock> {
-    // Whoever leaves removes the empty directory: one that vanished before it was locked is made again.
-    loop {
-        path.parent().map_or(Ok(()), make_directory)?;
-        match make_directory(path) {
-            Err(e) if e.errno() != Some(rustix::io::Errno::NOENT.raw_os_error()) => return Err(e),
-            _ => {}
-        }
-        if let Some(lock) = lock_existing(path)? {
-            return Ok(lock);
-        }
-    }
-}
-
-/// The lock of a directory, waited for. `None`: there is no such directory, or not any more.
-pub fn lock_existing(directory: &Path) -> Result<Option<Lock>> {
-    let what = || format!("cannot lock {}", directory.display());
-    let file = match File::open(directory) {
-        Ok(file) => file,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(Error::os(what(), e).mend("it takes root")),
-    };
-    flock(&file, FlockOperation::LockExclusive).map_err(|e| Error::os(what(), e.into()))?;
-    Ok(is_at(&file, directory).then(|| Lock {
-        path: directory.to_owned(),
-        file,
-    }))
-}
-
-/// The lock of a directory, if nobody has it now.
-pub fn try_lock(directory: &Path) -> Option<Lock> {
-    let file = File::open(directory).ok()?;
-    flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
-    is_at(&file, directory).then(|| Lock {
-        path: directory.to_owned(),
-        file,
+pub fn make_locked(path: &Path, rank: Rank) -> Result<Lock> {
+    let lock = lock::Lock::take(rank, name_of(path))?;
+    path.parent().map_or(Ok(()), make_directory)?;
+    make_directory(path)?;
+    Ok(Lock {
+        path: path.to_owned(),
+        lock,
     })
 }
 
-/// Whether the directory that was opened is the one that stands there now: another command may have removed it, and
-/// made it anew, while this one waited for the lock.
-fn is_at(file: &File, path: &Path) -> bool {
-    let identity = |about: fs::Metadata| (about.dev(), about.ino());
-    match (file.metadata(), fs::metadata(path)) {
-        (Ok(opened), Ok(there)) => identity(opened) == identity(there),
-        _ => false,
+/// The lock of a directory, waited for. `None`: there is no such directory, or not any more.
+pub fn lock_existing(directory: &Path, rank: Rank) -> Result<Option<Lock>> {
+    if !is_trusted(directory)? {
+        return Ok(None);
+    }
+    let lock = lock::Lock::take(rank, name_of(directory))?;
+    Ok(directory.exists().then(|| Lock {
+        path: directory.to_owned(),
+        lock,
+    }))
+}
+
+/// The lock of a directory, if it exists and nobody has it now.
+pub fn try_lock(directory: &Path, rank: Rank) -> Option<Lock> {
+    if !is_trusted(directory).ok()? {
+        return None;
+    }
+    let lock = lock::Lock::try_take(rank, name_of(directory))?;
+    directory.exists().then(|| Lock {
+        path: directory.to_owned(),
+        lock,
+    })
+}
+
+/// Locks are named after directories, but are kept where only root can open them.
+fn name_of(directory: &Path) -> &str {
+    let name = directory.file_name().and_then(|name| name.to_str());
+    name.unwrap_or_default()
+}
+
+/// Whether a directory is there. It and trawl's own above it have to be root's: who can move it away decides which rules
+/// and programs trawl takes for those in force.
+pub fn is_trusted(directory: &Path) -> Result<bool> {
+    let parents = directory.ancestors().take(2);
+    for path in parents.filter(|path| path.symlink_metadata().is_ok()) {
+        run::check_owner(path)?;
+    }
+    match directory.symlink_metadata() {
+        Ok(_) => Ok(true),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(
+            Error::os(format!("cannot look at {}", directory.display()), e)
+                .mend("this requires root"),
+        ),
     }
 }
 
@@ -236,11 +245,11 @@ pub(crate) fn make_directory(path: &Path) -> Result<()> {
             let privileges = e.kind() == std::io::ErrorKind::PermissionDenied;
             let error = Error::os(format!("cannot make {}", path.display()), e);
             Err(match privileges {
-                true => error.mend("it takes root"),
+                true => error.mend("this requires root"),
                 false => error,
             })
         }
-        _ => Ok(()),
+        _ => run::check_owner(path),
     }
 }
 
@@ -248,18 +257,17 @@ pub(crate) fn make_directory(path: &Path) -> Result<()> {
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
-    file: File,
+    lock: lock::Lock,
 }
 
 impl Lock {
     pub fn path(&self) -> &Path {
         &self.path
     }
-}
 
-impl AsFd for Lock {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+    /// What a process has to keep open to hold the lock on.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.lock.descriptor()
     }
 }
 
@@ -279,19 +287,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_was_made_anew_is_another_one() {
+    fn one_at_a_time_and_an_empty_directory_goes_with_the_lock() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED: locks require root");
+            return;
+        }
         let parent = std::env::temp_dir().join(format!("trawl-site-{}", std::process::id()));
-        let path = parent.join("1-1");
+        let path = parent.join(format!("test-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
-        let opened = File::open(&path).unwrap();
-        assert!(is_at(&opened, &path));
-        let held = try_lock(&path).expect("nobody has it");
-        assert!(try_lock(&path).is_none(), "one at a time");
+        let held = try_lock(&path, Rank::Interface).expect("nobody has it");
+        assert!(try_lock(&path, Rank::Interface).is_none(), "one at a time");
         drop(held);
         assert!(!path.exists(), "it was empty");
-        assert!(!is_at(&opened, &path));
-        fs::create_dir_all(&path).unwrap();
-        assert!(!is_at(&opened, &path), "waiting for it was in vain");
-        fs::remove_dir_all(&parent).unwrap();
+        assert!(lock_existing(&path, Rank::Interface).unwrap().is_none());
     }
 }

@@ -408,7 +408,7 @@ fn may_look(site: &Site, attached: &[XdpAttachment]) -> Result<()> {
 }
 
 /// All programs on the interface: those attached to it, and those in a chain with them.
-pub(crate) fn on(site: &Site) -> Result<Vec<XdpAttachment>> {
+pub fn on(site: &Site) -> Result<Vec<XdpAttachment>> {
     let mut all = site.link()?.xdp;
     for head in all.clone() {
         let dispatcher = Dispatcher::read(head.program_id);

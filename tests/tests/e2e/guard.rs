@@ -1,10 +1,12 @@
 //! `trawl guard`: floods dropped and counted beside real traffic, rules that come and go, and nothing left behind.
 
+mod confirm;
 mod killed;
 mod life;
 mod packets;
 mod rules;
 mod session;
+mod trust;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use serde_json::Value;
+use trawl_kernel::lock::{Lock, Rank};
 use trawl_tests::programs::object_file;
 use trawl_tests::witness::{is_loaded, number_in, output, run, xdp_on};
 use trawl_tests::xdp::{
@@ -403,8 +404,9 @@ fn what_another_command_is_working_on_is_not_cleared_away() {
     let link = status_of(&place)["programs"][0]["link"].to_string();
     let pins = pins_of(&lab.pair.b);
     // As a command that changes the mode has it for a moment: detached, and pinned still.
-    let held = std::fs::File::open(&pins).expect("its directory");
-    held.lock().expect("a lock");
+    let name = Path::new(&pins).file_name().expect("a name");
+    let name = name.to_str().expect("plain");
+    let held = Lock::take(Rank::Interface, name).expect("a lock");
     run("bpftool", &["link", "detach", "id", &link]);
     succeeds(&["xdp", "status", "-i", &other.receiver()]);
     let program = || std::fs::read_dir(&pins).map_or(0, Iterator::count);

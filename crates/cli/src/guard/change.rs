@@ -2,26 +2,54 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::json;
+use serde::Serialize;
 use trawl_guard::file::RuleFile;
 use trawl_guard::rule::{On, TcpState};
-use trawl_guard::{Action, Care, Draft, Guard, Match, state};
+use trawl_guard::{Action, Draft, Guard, Match, revert, state};
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result, clock};
 use trawl_program::Site;
 use trawl_program::attach::Wish;
 
-use super::{Apply, Load, PresetRule, Remove, Rule, Unload};
-use crate::terminal;
-use crate::terminal::write_out;
+use super::{Apply, Confirm, Consent, Load, PresetRule, Remove, Rule, Unload};
+use crate::terminal::{self, write_json, write_printable};
+
+/// What `guard load` did on an interface, in JSON.
+#[derive(Serialize)]
+struct Guarded<'a> {
+    interface: &'a str,
+    program_id: u32,
+    mode: &'static str,
+    rules: usize,
+    default: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct Loaded<'a> {
+    interfaces: Vec<Guarded<'a>>,
+}
 
 pub fn load(args: &Load) -> Result<()> {
     let sites = find(&args.interfaces, args.place.netns.as_deref())?;
+    let Some((first, others)) = sites.split_first() else {
+        return Ok(());
+    };
+    if args.consent.confirm.is_some() && others.iter().any(|other| !other.is_beside(first)) {
+        return Err(Error::usage(
+            "cannot take back a change of several network namespaces",
+            "--confirm is for one",
+        )
+        .mend("one command for each namespace"));
+    }
+    args.consent
+        .change(first.namespace(), || load_on(args, &sites))
+}
+
+fn load_on(args: &Load, sites: &[Site]) -> Result<()> {
     let wish = Wish {
         mode: args.mode(),
         replace: args.replace,
@@ -29,33 +57,79 @@ pub fn load(args: &Load) -> Result<()> {
         ..Wish::default()
     };
     let default = args.default.map(Action::from);
-    for site in &sites {
+    let mut done = Vec::new();
+    for site in sites {
         let guard = Guard::find_or_make(site.namespace())?;
         let standing = guard.load(site, default, &wish, args.tappable, args.consent.care())?;
         let set = guard.rules()?;
         let holds = set.defaults.iter().find(|one| one.on.index == site.index());
-        write_out(&format!(
-            "guarding {} (id {}, {}): {} rule{}, default {}\n",
-            site.label(),
-            standing.id(),
-            standing.mode().map_or("", XdpMode::name),
-            set.rules.len(),
-            if set.rules.len() == 1 { "" } else { "s" },
-            holds.map_or("", |one| one.action.name()),
-        ))?;
+        let one = Guarded {
+            interface: site.label(),
+            program_id: standing.id(),
+            mode: standing.mode().map_or("", XdpMode::name),
+            rules: set.rules.len(),
+            default: holds.map(|one| one.action.name()),
+        };
+        if !args.json {
+            write_printable(&format!(
+                "guarding {} (id {}, {}): {} rule{}, default {}\n",
+                one.interface,
+                one.program_id,
+                one.mode,
+                one.rules,
+                if one.rules == 1 { "" } else { "s" },
+                one.default.unwrap_or_default(),
+            ))?;
+        }
+        done.push(one);
+    }
+    if args.json {
+        write_json(&Loaded { interfaces: done })?;
     }
     Ok(())
 }
 
+#[derive(Serialize)]
+struct Unguarded<'a> {
+    interfaces: Vec<&'a str>,
+}
+
 pub fn unload(args: &Unload) -> Result<()> {
-    for site in find(&args.interfaces, args.place.netns.as_deref())? {
+    let sites = find(&args.interfaces, args.place.netns.as_deref())?;
+    for site in &sites {
+        revert::refuse_if_pending(site.namespace())?;
         let Some(guard) = Guard::find(site.namespace())? else {
-            return Err(state::not_guarded(&site));
+            return Err(state::not_guarded(site));
         };
-        guard.unload(&site)?;
-        write_out(&format!("{} is not guarded any more\n", site.label()))?;
+        guard.unload(site)?;
+        if !args.json {
+            write_printable(&format!("removed the guard from {}\n", site.label()))?;
+        }
     }
-    Ok(())
+    match args.json {
+        true => write_json(&Unguarded {
+            interfaces: sites.iter().map(Site::label).collect(),
+        }),
+        false => Ok(()),
+    }
+}
+
+#[derive(Serialize)]
+struct Confirmed {
+    command: String,
+    seconds_left: f64,
+}
+
+pub fn confirm(args: &Confirm) -> Result<()> {
+    let namespace = args.place.namespace()?;
+    let about = revert::confirm(namespace.as_ref())?;
+    match args.json {
+        true => write_json(&Confirmed {
+            command: about.command,
+            seconds_left: about.left.as_secs_f64(),
+        }),
+        false => write_printable(&format!("confirmed: {}\n", about.command)),
+    }
 }
 
 fn find(interfaces: &[String], netns: Option<&str>) -> Result<Vec<Site>> {
@@ -88,6 +162,18 @@ pub fn add(action: Action, args: &Rule) -> Result<()> {
         },
         on: on(namespace.as_ref(), args.on.as_deref())?,
     };
+    if action == Action::Deny
+        && args.rate.is_none()
+        && args.src.is_empty()
+        && whole.is_about_everything()
+        && !args.all
+    {
+        return Err(Error::usage(
+            "the rule would deny every packet",
+            "it names no address, protocol or port",
+        )
+        .mend("name what to deny, or --all"));
+    }
     let sources: Vec<_> = match args.src.as_slice() {
         [] => vec![None],
         all => all.iter().copied().map(Some).collect(),
@@ -108,7 +194,7 @@ pub fn add(action: Action, args: &Rule) -> Result<()> {
         })
     };
     let drafts = sources.into_iter().map(draft).collect::<Result<Vec<_>>>()?;
-    add_drafts(namespace.as_ref(), drafts, args.consent.care(), args.json)
+    add_drafts(namespace.as_ref(), drafts, &args.consent, args.json)
 }
 
 pub fn preset(args: &PresetRule) -> Result<()> {
@@ -118,66 +204,91 @@ pub fn preset(args: &PresetRule) -> Result<()> {
     for draft in &mut drafts {
         draft.what.on.clone_from(&on);
     }
-    add_drafts(namespace.as_ref(), drafts, args.consent.care(), args.json)
+    add_drafts(namespace.as_ref(), drafts, &args.consent, args.json)
+}
+
+/// A rule that was added, in JSON.
+#[derive(Serialize)]
+struct Added {
+    id: u32,
+    replaced: bool,
+    rule: String,
 }
 
 fn add_drafts(
     namespace: Option<&Namespace>,
     drafts: Vec<Draft>,
-    care: Care,
+    consent: &Consent,
     as_json: bool,
 ) -> Result<()> {
-    let guard = Guard::find_or_make(namespace)?;
-    let added: Vec<_> = guard.change(care, |set| {
-        let add = |draft: Draft| (set.add(draft.clone()), draft);
-        Ok(drafts.into_iter().map(add).collect())
+    let (added, is_guarded) = consent.change(namespace, || {
+        let guard = Guard::find_or_make(namespace)?;
+        let added: Vec<_> = guard.change(consent.care(), |set| {
+            let add = |draft: Draft| (set.add(draft.clone()), draft);
+            Ok(drafts.into_iter().map(add).collect())
+        })?;
+        Ok((added, !guard.posts()?.is_empty()))
     })?;
-    let is_guarded = !guard.posts()?.is_empty();
     let mut text = String::new();
     for (added, draft) in &added {
         let rule = draft.clone().numbered(added.id);
         if as_json {
-            let line =
-                json!({ "id": added.id, "replaced": added.replaced, "rule": rule.to_string() });
-            let _ = writeln!(text, "{line}");
+            let line = Added {
+                id: added.id,
+                replaced: added.replaced,
+                rule: rule.to_string(),
+            };
+            text.push_str(&terminal::json_line(&line)?);
         } else {
             let replaced = if added.replaced {
-                " (in the place of the one about the same packets)"
+                " (replaces the rule for the same packets)"
             } else {
                 ""
             };
             let _ = writeln!(text, "rule {}: {rule}{replaced}", added.id);
         }
     }
-    write_out(&text)?;
+    match as_json {
+        true => terminal::write_out(&text)?,
+        false => write_printable(&text)?,
+    }
     if !is_guarded {
         terminal::say("no interface is guarded yet: trawl guard load IF");
     }
     Ok(())
 }
 
+#[derive(Serialize)]
+struct Removed {
+    removed: usize,
+}
+
 pub fn remove(args: &Remove) -> Result<()> {
     let namespace = args.place.namespace()?;
     let none = || Error::failed("cannot remove rules", "there are none");
-    let Some(guard) = Guard::find(namespace.as_ref())? else {
-        return Err(none());
-    };
-    let count = guard.change(args.consent.care(), |set| {
-        if args.all {
-            return Ok(set.remove(|_| true));
-        }
-        for id in &args.ids {
-            if set.rules.iter().all(|rule| rule.id != *id) {
-                return Err(Error::failed(
-                    format!("cannot remove rule {id}"),
-                    "there is none of that number",
-                )
-                .mend("trawl guard list shows them"));
+    let consent = &args.consent;
+    let count = consent.change(namespace.as_ref(), || {
+        let guard = Guard::find(namespace.as_ref())?.ok_or_else(none)?;
+        guard.change(consent.care(), |set| {
+            if args.all {
+                return Ok(set.remove(|_| true));
             }
-        }
-        Ok(set.remove(|rule| args.ids.contains(&rule.id)))
+            for id in &args.ids {
+                if set.rules.iter().all(|rule| rule.id != *id) {
+                    return Err(Error::failed(
+                        format!("cannot remove rule {id}"),
+                        "there is none of that number",
+                    )
+                    .mend("trawl guard list shows them"));
+                }
+            }
+            Ok(set.remove(|rule| args.ids.contains(&rule.id)))
+        })
     })?;
-    write_out(&format!(
+    if args.json {
+        return write_json(&Removed { removed: count });
+    }
+    write_printable(&format!(
         "removed {count} rule{}\n",
         if count == 1 { "" } else { "s" }
     ))
@@ -209,37 +320,61 @@ fn drafts(file: &RuleFile, path: &Path, namespace: Option<&Namespace>) -> Result
     Ok(all)
 }
 
+#[derive(Serialize)]
+struct Applied {
+    rules: usize,
+    /// Only looked at, with --check.
+    checked_only: bool,
+    default: Option<&'static str>,
+}
+
 pub fn apply(args: &Apply) -> Result<()> {
     let namespace = args.place.namespace()?;
     let file = match args.file == Path::new("-") {
-        true => {
-            let mut text = String::new();
-            std::io::stdin()
-                .read_to_string(&mut text)
-                .map_err(|e| Error::os("cannot read the rules from standard input", e))?;
-            RuleFile::parse_in(&text, "standard input", Path::new(""))?
-        }
+        true => RuleFile::parse_in(&RuleFile::text_of_stdin()?, "standard input", Path::new(""))?,
         false => RuleFile::read(&args.file)?,
     };
+    if !args.all {
+        file.refuse_rules_about_everything()?;
+    }
     let drafts = drafts(&file, &args.file, namespace.as_ref())?;
     let count = drafts.len();
     let plural = if count == 1 { "" } else { "s" };
+    let done = Applied {
+        rules: count,
+        checked_only: args.check,
+        default: file.default.map(Action::name),
+    };
     if args.check {
-        return write_out(&format!(
-            "{}: {count} rule{plural}, all right\n",
-            args.file.display()
-        ));
+        return match args.json {
+            true => write_json(&done),
+            false => write_printable(&format!(
+                "{}: {count} rule{plural}, no errors\n",
+                args.file.display()
+            )),
+        };
     }
-    let guard = Guard::find_or_make(namespace.as_ref())?;
-    guard.change(args.consent.care(), |set| {
-        set.replace_all(drafts);
-        if let Some(default) = file.default {
-            set.defaults.iter_mut().for_each(|one| one.action = default);
-        }
-        Ok(())
+    let is_guarded = args.consent.change(namespace.as_ref(), || {
+        let guard = Guard::find_or_make(namespace.as_ref())?;
+        guard.change(args.consent.care(), |set| {
+            set.replace_all(drafts);
+            for one in &mut set.defaults {
+                let named = file
+                    .interfaces
+                    .iter()
+                    .find(|(name, _)| *name == one.on.name);
+                let action = named.map(|(_, action)| *action).or(file.default);
+                one.action = action.unwrap_or(one.action);
+            }
+            Ok(())
+        })?;
+        Ok(!guard.posts()?.is_empty())
     })?;
-    write_out(&format!("{count} rule{plural} in force\n"))?;
-    if guard.posts()?.is_empty() {
+    match args.json {
+        true => write_json(&done)?,
+        false => write_printable(&format!("{count} rule{plural} in force\n"))?,
+    }
+    if !is_guarded {
         let default = file.default.map_or(String::new(), |action| {
             format!(" --default {}", action.name())
         });

@@ -10,11 +10,13 @@ use std::time::Duration;
 use clap::{ArgAction, Subcommand, ValueEnum};
 use trawl_guard::preset::Preset;
 use trawl_guard::rule::{Action, IcmpType, Ports};
-use trawl_guard::{Care, Prefix, names, state, text};
+use trawl_guard::{Care, Prefix, names, revert, state, text};
 use trawl_kernel::Result;
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::netns::Namespace;
 use trawl_program::leftovers;
+
+use crate::terminal;
 
 /// Drops packets by rules before the stack sees them: by address, protocol, port and rate
 ///
@@ -47,6 +49,8 @@ enum Command {
     List(List),
     Stats(Stats),
     Unload(Unload),
+    Save(Save),
+    Confirm(Confirm),
 }
 
 #[derive(Debug, clap::Args)]
@@ -64,17 +68,43 @@ impl Place {
 
 #[derive(Debug, clap::Args)]
 struct Consent {
-    /// Do it even if it cuts the SSH session that this command is typed in
+    /// Apply even if it cuts off the client that SSH_CONNECTION names
     #[arg(long)]
     yes: bool,
+    /// Take the change back after this time, for example 60s, unless `trawl guard confirm` is given before
+    #[arg(long, value_name = "TIME", value_parser = text::duration, conflicts_with = "yes")]
+    confirm: Option<Duration>,
 }
 
 impl Consent {
     fn care(&self) -> Care {
-        match self.yes {
+        match self.yes || self.confirm.is_some() {
             true => Care::Without,
             false => Care::ForTheSession,
         }
+    }
+
+    /// Makes a change of a namespace's guard, which is taken back if that was asked for.
+    fn change<R>(
+        &self,
+        namespace: Option<&Namespace>,
+        change: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        let Some(time) = self.confirm else {
+            revert::refuse_if_pending(namespace)?;
+            return change();
+        };
+        let words: Vec<String> = std::env::args().skip(1).collect();
+        let command = format!("trawl {}", words.join(" ").escape_debug());
+        let pending = revert::begin(namespace, &command, time)?;
+        let result = change()?;
+        pending.applied()?;
+        let place = namespace.map_or(String::new(), |one| format!(" --netns {}", one.label()));
+        terminal::say(&format!(
+            "the change is taken back in {} unless it is confirmed: trawl guard confirm{place}",
+            text::short_duration(time)
+        ));
+        Ok(result)
     }
 }
 
@@ -116,7 +146,7 @@ struct Load {
     #[arg(long, value_enum)]
     mode: Option<ModeName>,
     /// Take the place of what is on the interface
-    #[arg(long)]
+    #[arg(long, conflicts_with = "confirm")]
     replace: bool,
     /// Its place in a chain: programs with lower numbers run first [default: 10]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
@@ -124,6 +154,9 @@ struct Load {
     /// Let captures look in at entry and exit (`trawl capture --tap hook`) where the kernel takes no tracing programs
     #[arg(long)]
     tappable: bool,
+    /// Say what was done as JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     place: Place,
     #[command(flatten)]
@@ -175,7 +208,10 @@ struct Rule {
     /// On this interface only
     #[arg(long, value_name = "IF")]
     on: Option<String>,
-    /// The rules' numbers as JSON
+    /// Every packet: required by a rule that denies and names nothing else
+    #[arg(long)]
+    all: bool,
+    /// Say what was done as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -196,7 +232,7 @@ struct PresetRule {
     /// On this interface only
     #[arg(long, value_name = "IF")]
     on: Option<String>,
-    /// The rules' numbers as JSON
+    /// Say what was done as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -218,6 +254,9 @@ struct Remove {
     /// All rules; defaults stay
     #[arg(long)]
     all: bool,
+    /// Say what was done as JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     place: Place,
     #[command(flatten)]
@@ -230,12 +269,18 @@ struct Remove {
 /// hits.
 #[derive(Debug, clap::Args)]
 struct Apply {
-    /// Rules in TOML or YAML; `-` for standard input
+    /// Rules in TOML; `-` for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Only look whether the file is right
     #[arg(long)]
     check: bool,
+    /// Take a rule that denies every packet, although it has no `all = true`
+    #[arg(long)]
+    all: bool,
+    /// Say what was done as JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     place: Place,
     #[command(flatten)]
@@ -247,6 +292,9 @@ struct Apply {
 struct List {
     #[command(flatten)]
     place: Place,
+    /// Again and again [default: every second]
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s", value_parser = text::duration)]
+    watch: Option<Duration>,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -265,19 +313,42 @@ struct Stats {
     json: bool,
 }
 
+/// Prints the rules and defaults as a file that `trawl guard apply` takes
+#[derive(Debug, clap::Args)]
+struct Save {
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Keeps a change that was made with --confirm
+#[derive(Debug, clap::Args)]
+struct Confirm {
+    #[command(flatten)]
+    place: Place,
+    /// Say what was confirmed as JSON
+    #[arg(long)]
+    json: bool,
+}
+
 /// Takes the guard off an interface; with the last one of a namespace go the rules
 #[derive(Debug, clap::Args)]
 struct Unload {
     /// The interfaces, NAME or NAMESPACE:NAME
     #[arg(value_name = "IF", required = true)]
     interfaces: Vec<String>,
+    /// Say what was done as JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     place: Place,
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
     // Commands that only look change nothing.
-    if !matches!(args.command, Command::List(_) | Command::Stats(_)) {
+    if !matches!(
+        args.command,
+        Command::List(_) | Command::Stats(_) | Command::Save(_)
+    ) {
         leftovers::clear_away();
         state::sweep();
     }
@@ -291,6 +362,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Unload(args) => change::unload(&args),
         Command::List(args) => show::list(&args),
         Command::Stats(args) => show::stats(&args),
+        Command::Save(args) => show::save(&args),
+        Command::Confirm(args) => change::confirm(&args),
     }?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,32 +1,59 @@
 //! What the guard shows of itself: its rules, and what became of packets.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde::Serialize;
 use trawl_guard::rule::{Rule, TcpState};
-use trawl_guard::{Guard, Post, RuleSet, names, state, text};
+use trawl_guard::{Guard, Post, RuleSet, file, names, state, text};
 use trawl_kernel::layout::guard::{
     GUARD_DEFAULT_ALLOWED, GUARD_DEFAULT_DENIED, GUARD_DISCOVERY, GUARD_MALFORMED, GUARD_NOT_IP,
     GUARD_OVER_RATE, GUARD_RULE_ALLOWED, GUARD_RULE_DENIED,
 };
 use trawl_kernel::netlink::XdpMode;
+use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result, clock};
 use trawl_program::Site;
 
-use super::{List, Stats};
-use crate::terminal::write_out;
+use super::{List, Save, Stats};
+use crate::terminal::{self, write_json, write_out, write_printable};
 
 pub fn list(args: &List) -> Result<()> {
     let namespace = args.place.namespace()?;
-    let set = match Guard::find(namespace.as_ref())? {
-        Some(guard) => guard.rules()?,
-        None => RuleSet::default(),
-    };
-    write_out(&match args.json {
-        true => format!("{:#}\n", as_json(&set)),
-        false => for_people(&set),
-    })
+    loop {
+        let set = rules_of(namespace.as_ref())?;
+        let text = match (args.json, args.watch) {
+            (true, None) => return write_json(&Listed::of(&set)),
+            (true, Some(_)) => terminal::json_line(&Listed::of(&set))?,
+            (false, None) => return write_printable(&for_people(&set)),
+            (false, Some(_)) => {
+                let text = terminal::printable(&for_people(&set));
+                // On a terminal the new table replaces the old one.
+                match terminal::stdout_is_terminal() {
+                    true => format!("\x1b[H\x1b[2J{text}"),
+                    false => text + "\n",
+                }
+            }
+        };
+        if !terminal::write_to_reader(&text)? {
+            return Ok(());
+        }
+        std::thread::sleep(args.watch.unwrap_or_default());
+    }
+}
+
+fn rules_of(namespace: Option<&Namespace>) -> Result<RuleSet> {
+    match Guard::find(namespace)? {
+        Some(guard) => guard.rules(),
+        None => Ok(RuleSet::default()),
+    }
+}
+
+pub fn save(args: &Save) -> Result<()> {
+    let namespace = args.place.namespace()?;
+    let set = rules_of(namespace.as_ref())?;
+    write_out(&file::text_of(&set))
 }
 
 fn left(rule: &Rule) -> Option<Duration> {
@@ -64,40 +91,73 @@ fn for_people(set: &RuleSet) -> String {
     text
 }
 
-fn as_json(set: &RuleSet) -> Value {
-    let rule = |rule: &Rule| {
-        let hits = set.hits_of(rule.id);
-        let what = &rule.what;
-        json!({
-            "id": rule.id,
-            "action": rule.action.name(),
-            "src": what.source.map(|prefix| prefix.to_string()),
-            "dst": what.destination.map(|prefix| prefix.to_string()),
-            "proto": what.protocol.map(names::protocol_name),
-            "port": what.ports.map(|ports| ports.to_string()),
-            "icmp": what.icmp.map(|icmp| names::icmp_type_name(icmp.v4, icmp.v6)),
-            "tcp": what.tcp.map(|state| match state {
-                TcpState::Syn => "syn",
-                TcpState::Established => "established",
-            }),
-            "on": what.on.as_ref().map(|on| &on.name),
-            "rate": rule.rate,
-            "expires_in": left(rule).map(|left| left.as_secs_f64()),
-            "hits": hits.decided,
-            "limited": hits.limited,
-        })
-    };
-    let defaults = set.defaults.iter().map(|default| {
-        json!({
-            "interface": default.on.name,
-            "action": default.action.name(),
-            "hits": default.hits,
-        })
-    });
-    json!({
-        "rules": set.rules.iter().map(rule).collect::<Vec<_>>(),
-        "defaults": defaults.collect::<Vec<_>>(),
-    })
+/// What `guard list --json` prints.
+#[derive(Serialize)]
+struct Listed<'a> {
+    rules: Vec<ListedRule<'a>>,
+    defaults: Vec<ListedDefault<'a>>,
+}
+
+#[derive(Serialize)]
+struct ListedRule<'a> {
+    id: u32,
+    action: &'static str,
+    src: Option<String>,
+    dst: Option<String>,
+    proto: Option<String>,
+    port: Option<String>,
+    icmp: Option<String>,
+    tcp: Option<&'static str>,
+    on: Option<&'a str>,
+    rate: Option<u64>,
+    expires_in: Option<f64>,
+    hits: u64,
+    limited: u64,
+}
+
+#[derive(Serialize)]
+struct ListedDefault<'a> {
+    interface: &'a str,
+    action: &'static str,
+    hits: u64,
+}
+
+impl<'a> Listed<'a> {
+    fn of(set: &'a RuleSet) -> Self {
+        let rule = |rule: &'a Rule| {
+            let hits = set.hits_of(rule.id);
+            let what = &rule.what;
+            ListedRule {
+                id: rule.id,
+                action: rule.action.name(),
+                src: what.source.map(|prefix| prefix.to_string()),
+                dst: what.destination.map(|prefix| prefix.to_string()),
+                proto: what.protocol.map(names::protocol_name),
+                port: what.ports.map(|ports| ports.to_string()),
+                icmp: what
+                    .icmp
+                    .map(|icmp| names::icmp_type_name(icmp.v4, icmp.v6)),
+                tcp: what.tcp.map(|state| match state {
+                    TcpState::Syn => "syn",
+                    TcpState::Established => "established",
+                }),
+                on: what.on.as_ref().map(|on| on.name.as_str()),
+                rate: rule.rate,
+                expires_in: left(rule).map(|left| left.as_secs_f64()),
+                hits: hits.decided,
+                limited: hits.limited,
+            }
+        };
+        let defaults = set.defaults.iter().map(|default| ListedDefault {
+            interface: &default.on.name,
+            action: default.action.name(),
+            hits: default.hits,
+        });
+        Self {
+            rules: set.rules.iter().map(rule).collect(),
+            defaults: defaults.collect(),
+        }
+    }
 }
 
 /// What can become of a packet: its place among the totals, its name in JSON, how it is told, and whether it passed.
@@ -132,6 +192,24 @@ const FATES: [(usize, &str, &str, bool); 8] = [
     (GUARD_MALFORMED, "malformed", "malformed", false),
 ];
 
+/// What `guard stats --json` prints.
+#[derive(Serialize)]
+struct Counts<'a> {
+    interfaces: Vec<Counted<'a>>,
+}
+
+#[derive(Serialize)]
+struct Counted<'a> {
+    interface: &'a str,
+    mode: &'static str,
+    program_id: u32,
+    seen: u64,
+    passed: u64,
+    dropped: u64,
+    #[serde(flatten)]
+    fates: BTreeMap<&'static str, u64>,
+}
+
 pub fn stats(args: &Stats) -> Result<()> {
     let posts = posts(args)?;
     let mut text = String::new();
@@ -145,18 +223,18 @@ pub fn stats(args: &Stats) -> Result<()> {
         let (passed, dropped) = (sum(true), sum(false));
         let mode = post.standing.mode().map_or("", XdpMode::name);
         if args.json {
-            let mut one = json!({
-                "interface": post.site.label(),
-                "mode": mode,
-                "program_id": post.standing.id(),
-                "seen": passed + dropped,
-                "passed": passed,
-                "dropped": dropped,
+            all.push(Counted {
+                interface: post.site.label(),
+                mode,
+                program_id: post.standing.id(),
+                seen: passed + dropped,
+                passed,
+                dropped,
+                fates: FATES
+                    .iter()
+                    .map(|(at, name, ..)| (*name, totals.0[*at]))
+                    .collect(),
             });
-            for (at, name, ..) in FATES {
-                one[name] = totals.0[at].into();
-            }
-            all.push(one);
             continue;
         }
         let _ = writeln!(
@@ -173,9 +251,9 @@ pub fn stats(args: &Stats) -> Result<()> {
         }
     }
     if args.json {
-        text = format!("{:#}\n", json!({ "interfaces": all }));
+        return write_json(&Counts { interfaces: all });
     }
-    write_out(&text)
+    write_printable(&text)
 }
 
 fn posts(args: &Stats) -> Result<Vec<Post>> {

@@ -1,27 +1,36 @@
-//! Rule files: TOML or YAML, read as a whole before anything is changed; what is wrong is told with its place.
+//! Rule files in TOML, read as a whole before anything is changed; what is wrong is told with its place.
 
 mod form;
 mod notation;
+mod save;
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::Duration;
 
 use trawl_kernel::{Error, Result};
 
-use self::form::{Content, Form};
+use self::form::Content;
 use self::notation::{Entry, PresetEntry, Text};
+pub use self::save::text_of;
 use super::prefix::Prefix;
 use super::rule::{Action, Match, TcpState};
 use super::set::Draft;
 
 /// Lists of prefixes are longer than anything else that is read.
-const LARGEST: u64 = 256 << 20;
+const LARGEST: u64 = 64 << 20;
+/// Each combination of prefixes and ports is a rule.
+const MOST_RULES: usize = 1_000_000;
 
 /// A rule file, read and found sound. Interfaces are still names, and times begin when it is applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleFile {
     pub default: Option<Action>,
+    /// Defaults of single interfaces, where they are guarded.
+    pub interfaces: Vec<(String, Action)>,
     pub rules: Vec<FileRule>,
 }
 
@@ -30,6 +39,8 @@ pub struct FileRule {
     pub draft: Draft,
     pub on: Option<String>,
     pub lasts: Option<Duration>,
+    /// It is meant to be about every packet.
+    pub all: bool,
     /// Where it stands in the file, for messages.
     pub place: String,
 }
@@ -38,6 +49,31 @@ impl RuleFile {
     pub fn read(path: &Path) -> Result<Self> {
         let directory = path.parent().unwrap_or(Path::new(""));
         Self::parse_in(&read(path)?, &path.display().to_string(), directory)
+    }
+
+    pub fn text_of_stdin() -> Result<String> {
+        read_bounded(
+            std::io::stdin().lock(),
+            "cannot read the rules from standard input",
+        )
+    }
+
+    /// Refuses rules that deny every packet and do not say that they are meant to.
+    pub fn refuse_rules_about_everything(&self) -> Result<()> {
+        let is_one = |rule: &&FileRule| {
+            rule.draft.action == Action::Deny
+                && rule.draft.rate.is_none()
+                && rule.draft.what.is_about_everything()
+                && !rule.all
+        };
+        match self.rules.iter().find(is_one) {
+            Some(rule) => Err(Error::failed(
+                format!("the rule at {} would deny every packet", rule.place),
+                "it names no address, protocol or port",
+            )
+            .mend("name what to deny, write all = true in it, or --all")),
+            None => Ok(()),
+        }
     }
 
     /// Files that are named in the text are looked for in this directory.
@@ -53,17 +89,18 @@ impl RuleFile {
     ) -> Result<Self> {
         let what = || format!("cannot read the rules in {name}");
         let text = without_mark(text);
-        let content =
-            Content::read(text, Form::of(name, text)).map_err(|why| Error::failed(what(), why))?;
+        let content = Content::read(text).map_err(|why| Error::failed(what(), why))?;
         let mut file = Self {
             default: content.default.map(Action::from),
+            interfaces: content.interfaces,
             rules: Vec::new(),
         };
         for (place, entry) in content.presets {
             file.rules.extend(entry.rules(&place));
         }
         for (place, entry) in content.rules {
-            let rules = entry.rules(&place, &read_list);
+            let room = MOST_RULES - file.rules.len().min(MOST_RULES);
+            let rules = entry.rules(&place, &read_list, room);
             file.rules
                 .extend(rules.map_err(|why| Error::failed(what(), format!("{place}: {why}")))?);
         }
@@ -83,15 +120,30 @@ impl RuleFile {
 }
 
 fn read(path: &Path) -> Result<String> {
-    let what = || format!("cannot read {}", path.display());
-    let about = std::fs::metadata(path).map_err(|e| Error::os(what(), e))?;
-    if about.len() > LARGEST {
-        return Err(Error::failed(what(), "it is far too large"));
+    let what = format!("cannot read {}", path.display());
+    let about = std::fs::metadata(path).map_err(|e| Error::os(&what, e))?;
+    // A pipe is as good as a file: a shell makes one of `<(command)`.
+    if !about.is_file() && !about.file_type().is_fifo() {
+        return Err(Error::failed(what, "it is not a file"));
     }
-    std::fs::read_to_string(path).map_err(|e| match e.kind() {
-        std::io::ErrorKind::InvalidData => Error::failed(what(), "it is not text"),
-        _ => Error::os(what(), e),
-    })
+    let file = File::open(path).map_err(|e| Error::os(&what, e))?;
+    read_bounded(file, &what)
+}
+
+fn read_bounded(source: impl Read, what: &str) -> Result<String> {
+    let mut text = String::new();
+    let mut source = source.take(LARGEST + 1);
+    source
+        .read_to_string(&mut text)
+        .map_err(|e| match e.kind() {
+            std::io::ErrorKind::InvalidData => Error::failed(what, "it is not text"),
+            _ => Error::os(what, e),
+        })?;
+    if text.len() as u64 > LARGEST {
+        let most = format!("it is larger than {} MiB", LARGEST >> 20);
+        return Err(Error::failed(what, most));
+    }
+    Ok(text)
 }
 
 impl PresetEntry {
@@ -101,6 +153,7 @@ impl PresetEntry {
             draft,
             on: self.on.as_ref().map(|on| on.0.clone()),
             lasts: None,
+            all: false,
             place: place.to_owned(),
         };
         drafts.into_iter().map(rule).collect()
@@ -113,6 +166,7 @@ impl Entry {
         self,
         place: &str,
         read_list: impl Fn(&str) -> Result<String>,
+        room: usize,
     ) -> Result<Vec<FileRule>, String> {
         let tcp = match (self.syn, self.established) {
             (true, true) => return Err("a packet is not both syn and established".to_owned()),
@@ -135,7 +189,19 @@ impl Entry {
             ..Match::default()
         };
         let (destinations, ports) = (choices(destinations), choices(ports));
-        for source in choices(sources.into_iter()) {
+        let sources = choices(sources.into_iter());
+        let count = [sources.len(), destinations.len(), ports.len()]
+            .into_iter()
+            .try_fold(1usize, usize::checked_mul);
+        if count.is_none_or(|count| count > room) {
+            return Err(format!(
+                "{} sources, {} destinations and {} ports make more than the {MOST_RULES} rules that a file may have",
+                sources.len(),
+                destinations.len(),
+                ports.len()
+            ));
+        }
+        for source in sources {
             for destination in &destinations {
                 for ports in &ports {
                     let what = Match {
@@ -154,6 +220,7 @@ impl Entry {
                         draft,
                         on: self.on.as_ref().map(|on| on.0.clone()),
                         lasts: self.lasts.as_ref().map(|lasts| lasts.0),
+                        all: self.all,
                         place: place.to_owned(),
                     });
                 }

@@ -23,47 +23,49 @@ pub struct Entry {
     #[serde(default)]
     pub src: Many<Text<Prefix>>,
     /// A file with one prefix on each line.
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default)]
     pub src_file: Option<Text<String>>,
     #[serde(default)]
     pub dst: Many<Text<Prefix>>,
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default)]
     pub proto: Option<Protocol>,
     #[serde(default)]
     pub port: Many<Text<Ports>>,
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default)]
     pub icmp: Option<Icmp>,
     #[serde(default)]
     pub syn: bool,
     #[serde(default)]
     pub established: bool,
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default)]
+    pub all: bool,
+    #[serde(default)]
     pub on: Option<Text<String>>,
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default)]
     pub rate: Option<Rate>,
-    #[serde(default, rename = "for", deserialize_with = "given")]
+    #[serde(default, rename = "for")]
     pub lasts: Option<Lasts>,
 }
 
 #[derive(Debug, serde::Deserialize)]
 #[serde(
     deny_unknown_fields,
-    expecting = "the preset's name, as in `name: syn-flood`"
+    expecting = "the preset's name, as in `name = \"syn-flood\"`"
 )]
 pub struct PresetEntry {
     pub name: Text<Preset>,
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default)]
     pub rate: Option<Rate>,
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default)]
     pub on: Option<Text<String>>,
 }
 
-/// A name that stands there has a value. YAML takes nothing for one, and a rule that lost one to a slip would be about
-/// more than was meant, or for longer.
-pub fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
-    deserializer: D,
-) -> Result<Option<T>, D::Error> {
-    T::deserialize(deserializer).map(Some)
+/// The default of an interface.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields, expecting = "the names name and default")]
+pub struct InterfaceEntry {
+    pub name: String,
+    pub default: ActionName,
 }
 
 #[derive(Clone, Copy, Debug, serde::Deserialize)]

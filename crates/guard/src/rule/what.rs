@@ -82,6 +82,25 @@ pub(crate) const PROTOCOL_SHIFT: u32 = 16;
 const ANY_SERVICE: Services = (0, 0xff_ffff);
 
 impl Match {
+    /// Whether it names nothing but an interface, if that.
+    pub fn is_about_everything(&self) -> bool {
+        let Self {
+            source,
+            destination,
+            protocol,
+            ports,
+            icmp,
+            tcp,
+            on: _,
+        } = self;
+        source.is_none()
+            && destination.is_none()
+            && protocol.is_none()
+            && ports.is_none()
+            && icmp.is_none()
+            && tcp.is_none()
+    }
+
     /// Says why no packet could ever match, or completes what is implied: flags are TCP's, and a type is that of one
     /// protocol where the prefixes say which.
     pub fn complete(mut self) -> Result<Self, String> {

@@ -9,22 +9,15 @@ use trawl_kernel::netns::{Namespace, run_maybe_in};
 
 use super::Session;
 
-/// Whether the session may come through a namespace: its server's address is there, or it is nowhere to be found.
+/// Whether the session may come through a namespace: its server's address is there, or not in the present one either.
 pub fn is_of(session: &Session, namespace: Option<&Namespace>) -> Result<bool> {
     let guarded = match namespace {
         Some(namespace) => namespace.clone(),
         None => Namespace::current()?,
     };
-    let Some(server) = session.server else {
-        return Ok(true);
-    };
-    let is_here = |namespace| run_maybe_in(namespace, || UdpSocket::bind((server, 0)).is_ok());
-    if session.seen_in == Some(guarded.identity()) || is_here(namespace)? {
-        return Ok(true);
-    }
-    let is_elsewhere =
-        session.seen_in.is_some() || (Namespace::current()? != guarded && is_here(None)?);
-    Ok(!is_elsewhere)
+    let is_here =
+        |namespace| run_maybe_in(namespace, || UdpSocket::bind((session.server, 0)).is_ok());
+    Ok(is_here(namespace)? || Namespace::current()? == guarded || !is_here(None)?)
 }
 
 /// The interfaces that the session may come in by: those that its answers leave by or that have the server's address,
@@ -32,9 +25,7 @@ pub fn is_of(session: &Session, namespace: Option<&Namespace>) -> Result<bool> {
 pub fn of(session: &Session, namespace: Option<&Namespace>) -> Result<Option<HashSet<u32>>> {
     let mut netlink = Netlink::open(namespace)?;
     let mut ways: HashSet<u32> = HashSet::new();
-    if let Some(server) = session.server {
-        ways.extend(netlink.interface_with(server)?);
-    }
+    ways.extend(netlink.interface_with(session.server)?);
     ways.extend(netlink.interface_towards(session.client)?);
     if ways.is_empty() {
         return Ok(None);

@@ -1,12 +1,12 @@
 //! The pins that keep the programs behind a dispatcher in their places, where libxdp looks for them, and the lock that
 //! all who change them take.
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
-use trawl_kernel::{Error, Result, bpffs};
+use trawl_kernel::lock::{self, Rank};
+use trawl_kernel::{Result, bpffs};
 
 use super::config::SLOTS;
 use crate::site::{Site, make_directory};
@@ -19,7 +19,7 @@ const DIRECTORY: &str = "xdp";
 #[derive(Debug)]
 pub struct Lock {
     directory: PathBuf,
-    _file: File,
+    _lock: lock::Lock,
 }
 
 impl Lock {
@@ -30,12 +30,9 @@ impl Lock {
         };
         let directory = mount.join(DIRECTORY);
         make_directory(&directory)?;
-        let fail = |e| Error::os(format!("cannot lock {}", directory.display()), e);
-        let file = File::open(&directory).map_err(fail)?;
-        flock(&file, FlockOperation::LockExclusive).map_err(|e| fail(e.into()))?;
         Ok(Self {
+            _lock: lock::Lock::shared_with_others(Rank::Dispatchers, &directory)?,
             directory,
-            _file: file,
         })
     }
 

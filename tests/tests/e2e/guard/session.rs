@@ -66,7 +66,7 @@ fn the_session_that_it_is_typed_in_is_not_cut() {
     ] {
         let (status, said) = guard(&cuts);
         assert_eq!(status, Some(1), "{cuts:?}: {said}");
-        assert!(said.contains("session from 10.77.0.1"), "{said}");
+        assert!(said.contains("SSH session from 10.77.0.1"), "{said}");
         assert_eq!(Guarded { lab: &lab }.list(), before, "{cuts:?}");
     }
     // Rules that leave it alone are taken, and sessions elsewhere do not matter.

@@ -1,9 +1,8 @@
-//! The remote session that a command is typed in, and whether new rules would cut it.
+//! Whether new rules would cut off the client that SSH_CONNECTION names.
 
-mod origin;
 mod ways;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result, clock};
@@ -17,36 +16,61 @@ use super::set::{Draft, RuleSet};
 /// What a person at work needs: a session held below that is as good as cut.
 const ENOUGH_PACKETS: u64 = 100;
 
+const VARIABLE: &str = "SSH_CONNECTION";
+
 /// A connection from a client to the server that the command runs under.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
     pub client: IpAddr,
-    pub server: Option<IpAddr>,
+    pub server: IpAddr,
     pub port: u16,
-    /// The namespace that the server's socket is in, where it was seen.
-    seen_in: Option<(u64, u64)>,
+}
+
+impl std::str::FromStr for Session {
+    type Err = ();
+
+    /// `client port server port`
+    fn from_str(text: &str) -> std::result::Result<Self, ()> {
+        let fields: Vec<&str> = text.split_whitespace().collect();
+        let address = |text: &str| -> Option<IpAddr> {
+            let plain = text.split('%').next()?;
+            plain.parse().ok().map(|one: IpAddr| one.to_canonical())
+        };
+        let [client, _, server, port] = fields.as_slice() else {
+            return Err(());
+        };
+        Ok(Self {
+            client: address(client).ok_or(())?,
+            server: address(server).ok_or(())?,
+            port: port.parse().map_err(|_| ())?,
+        })
+    }
 }
 
 /// Refuses rules that would cut a session which those before let through.
 pub fn check(namespace: Option<&Namespace>, before: &RuleSet, after: &RuleSet) -> Result<()> {
-    for session in origin::sessions() {
-        if !ways::is_of(&session, namespace)? {
+    let Ok(text) = std::env::var(VARIABLE) else {
+        return Ok(());
+    };
+    let Ok(session) = text.parse::<Session>() else {
+        return Ok(());
+    };
+    if !ways::is_of(&session, namespace)? {
+        return Ok(());
+    }
+    let ways = ways::of(&session, namespace)?;
+    for default in &after.defaults {
+        let on = default.on.index;
+        if ways.as_ref().is_some_and(|ways| !ways.contains(&on)) {
             continue;
         }
-        let ways = ways::of(&session, namespace)?;
-        for default in &after.defaults {
-            let on = default.on.index;
-            if ways.as_ref().is_some_and(|ways| !ways.contains(&on)) {
-                continue;
-            }
-            let packet = session.packet(on);
-            let was_guarded = before.defaults.iter().any(|old| old.on.index == on);
-            let was_cut = was_guarded && end_of(before, &packet).is_some();
-            if let Some(end) = end_of(after, &packet)
-                && !was_cut
-            {
-                return Err(refusal(&session, namespace, after, &packet, &end));
-            }
+        let packet = session.packet(on);
+        let was_guarded = before.defaults.iter().any(|old| old.on.index == on);
+        let was_cut = was_guarded && end_of(before, &packet).is_some();
+        if let Some(end) = end_of(after, &packet)
+            && !was_cut
+        {
+            return Err(refusal(&session, namespace, after, &packet, &end));
         }
     }
     Ok(())
@@ -114,36 +138,27 @@ fn refusal(
     let why = match end {
         End::Rule(rule) => format!("{rule} would cut"),
         End::Default(interface) => format!("a default of deny on {interface} would cut"),
-        End::LaterThan(rule) => format!("when {rule} ends, nothing lets in any more"),
+        End::LaterThan(rule) => format!("the end of {rule} would cut"),
     };
     let error = Error::failed(
         "the rules stay as they are",
         format!(
-            "{why} the session from {} that this command was typed in",
+            "{why} the SSH session from {} in which this command was typed",
             session.client
         ),
     );
     let place = namespace.map_or(String::new(), |one| format!(" --netns {}", one.label()));
     match session.remedy(set, packet) {
         Some(what) => error.mend(format!(
-            "trawl guard allow{what}{place} lets it in; --yes does without"
+            "keep it: trawl guard allow{what}{place}; or apply anyway: --yes; or take it back unless confirmed: --confirm 60s"
         )),
-        None => error.mend("--yes does it all the same"),
+        None => error.mend("apply anyway: --yes; or take it back unless confirmed: --confirm 60s"),
     }
 }
 
 impl Session {
     fn packet(&self, on: u32) -> Packet {
-        let unspecified: IpAddr = match self.client {
-            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        model::of_connection(
-            self.client,
-            self.server.unwrap_or(unspecified),
-            self.port,
-            on,
-        )
+        model::of_connection(self.client, self.server, self.port, on)
     }
 
     /// The widest rule that would let it in.
@@ -158,7 +173,7 @@ impl Session {
             ..Match::default()
         };
         let exact = Match {
-            destination: self.server.map(Prefix::host),
+            destination: Some(Prefix::host(self.server)),
             ..port.clone()
         };
         [port, exact].into_iter().find(|what| {
@@ -182,9 +197,8 @@ mod tests {
     fn session() -> Session {
         Session {
             client: "192.0.2.9".parse().unwrap(),
-            server: Some("198.51.100.1".parse().unwrap()),
+            server: "198.51.100.1".parse().unwrap(),
             port: 22,
-            seen_in: None,
         }
     }
 

@@ -1,0 +1,86 @@
+//! A change of the guard that is taken back unless it is confirmed.
+
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::time::Duration;
+
+use trawl_kernel::Result;
+use trawl_kernel::confirm::{self, About, Pending};
+use trawl_kernel::netns::{Mark, Namespace};
+use trawl_kernel::warden::Undo;
+use trawl_program::Site;
+
+use crate::set::RuleSet;
+use crate::state::Guard;
+
+/// One change at a time waits in the guard of a namespace.
+fn scope(namespace: Option<&Namespace>) -> Result<String> {
+    Ok(format!("guard-{}", Mark::of(namespace)?))
+}
+
+/// Begins a change that is to be confirmed in time: what holds now is noted.
+pub fn begin(namespace: Option<&Namespace>, command: &str, time: Duration) -> Result<Pending> {
+    let guard = Guard::find(namespace)?;
+    let (rules, guarded) = match &guard {
+        Some(guard) => {
+            let posts = guard.posts()?;
+            let indices = posts.iter().map(|post| post.site.index()).collect();
+            (guard.rules()?, indices)
+        }
+        None => (RuleSet::default(), Vec::new()),
+    };
+    // The process that takes it back waits for the lock like any other command.
+    drop(guard);
+    let back = Back {
+        namespace: namespace.cloned(),
+        rules,
+        guarded,
+    };
+    confirm::begin(&scope(namespace)?, command, time, &back)
+}
+
+/// Keeps the change that waits.
+pub fn confirm(namespace: Option<&Namespace>) -> Result<About> {
+    confirm::confirm(&scope(namespace)?)
+}
+
+/// Refuses another change while one waits to be confirmed.
+pub fn refuse_if_pending(namespace: Option<&Namespace>) -> Result<()> {
+    confirm::refuse_if_pending(&scope(namespace)?)
+}
+
+/// The guard as it was.
+#[derive(Debug)]
+struct Back {
+    namespace: Option<Namespace>,
+    rules: RuleSet,
+    /// The indices of the interfaces that it was on.
+    guarded: Vec<u32>,
+}
+
+impl Back {
+    fn put_back(&self) -> Result<()> {
+        let namespace = self.namespace.as_ref();
+        let guard = Guard::find_or_make(namespace)?;
+        // The rules first: at no moment may the interfaces that stay guarded have neither these nor those.
+        guard.replace(&self.rules)?;
+        for site in Site::all_in(namespace)? {
+            if !self.guarded.contains(&site.index()) && guard.is_on(&site)? {
+                guard.unload(&site)?;
+            }
+        }
+        // With the last interface go rules, but there may have been some before the first.
+        guard.replace(&self.rules)
+    }
+}
+
+impl Undo for Back {
+    fn undo(&self) {
+        // Nobody is there to be told of a failure.
+        let _ = self.put_back();
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        let namespace = self.namespace.iter();
+        namespace.map(|one| one.as_fd().as_raw_fd()).collect()
+    }
+}

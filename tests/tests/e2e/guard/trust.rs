@@ -1,0 +1,104 @@
+//! What other users of the machine could do to the guard and to those who wait for it (issue 12, items 4 and 5).
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{PermissionsExt, chown};
+
+use trawl_kernel::lock::{Lock, Rank};
+
+use super::*;
+
+#[test]
+fn rules_in_a_directory_of_another_user_are_refused() {
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded { lab: &lab };
+    let directory = guarded.directory();
+    std::fs::create_dir_all(&directory).expect("a directory");
+    chown(&directory, Some(65534), Some(65534)).expect("root may");
+    for command in [&["deny", "--src", "192.0.2.1"][..], &["load", "veth0"]] {
+        let said = guarded.refused(1, command);
+        assert!(said.contains("belongs to user 65534"), "{said}");
+    }
+    assert_eq!(xdp_on(&lab.pair.b), None);
+    chown(&directory, Some(0), Some(0)).expect("root may");
+    let mode = |mode| {
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&directory, permissions).expect("root may");
+    };
+    mode(0o777);
+    let said = guarded.refused(1, &["deny", "--src", "192.0.2.1"]);
+    assert!(said.contains("chmod go-w"), "{said}");
+    mode(0o700);
+    guarded.well(&["deny", "--src", "192.0.2.1"]);
+    guarded.well(&["remove", "--all"]);
+    assert!(!directory.exists());
+}
+
+#[test]
+fn rules_that_the_attached_program_does_not_use_are_not_said_to_hold() {
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded::load(&lab, &[]);
+    let directory = guarded.directory();
+    // Whoever could do so takes the rules out of the way.
+    let moved = directory.with_file_name(format!("moved-{}", std::process::id()));
+    std::fs::rename(&directory, &moved).expect("it is there");
+    let said = guarded.refused(1, &["deny", "--src", &STRANGER.to_string()]);
+    let remedy = format!("trawl guard load {}:veth0 --replace", lab.pair.b.name);
+    assert!(said.contains(&remedy), "{said}");
+    guarded.well(&["load", "veth0", "--replace"]);
+    guarded.well(&["deny", "--src", &STRANGER.to_string()]);
+    guarded.send(&[udp_from(STRANGER, 9)], 3);
+    assert_eq!(guarded.hits(1), 3);
+    std::fs::remove_dir_all(&moved).expect("it is a test's");
+}
+
+/// The command as it waits for a lock that this test holds.
+fn waiting(lab: &Lab) -> (Lock, std::process::Child, String) {
+    let mark = netns::Mark::of(Some(&lab.pair.b.namespace)).expect("a mark");
+    let held = Lock::take(Rank::Guard, &format!("guard-{mark}")).expect("a lock");
+    let mut command = Command::new(binary::path());
+    command
+        .args(["guard", "deny", "--src", "192.0.2.1", "--netns"])
+        .arg(&lab.pair.b.name)
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().expect("trawl runs");
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().expect("a pipe"))
+        .read_line(&mut line)
+        .expect("a line");
+    (held, child, line)
+}
+
+#[test]
+fn who_waits_for_a_lock_says_for_whom_and_ends_on_a_signal() {
+    let Some(lab) = Lab::open() else { return };
+    let (held, mut child, line) = waiting(&lab);
+    let own = format!("process {} (", std::process::id());
+    assert!(
+        line.contains("waiting for the lock") && line.contains(&own),
+        "{line}"
+    );
+    run("kill", &["-TERM", &child.id().to_string()]);
+    assert!(!child.wait().expect("it ends").success());
+    drop(held);
+    let (held, mut child, _) = waiting(&lab);
+    drop(held);
+    assert!(child.wait().expect("it ends").success());
+}
+
+#[test]
+fn other_users_cannot_block_root() {
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded::load(&lab, &[]);
+    let about = std::fs::metadata("/run/trawl").expect("trawl's own directory");
+    assert_eq!(about.permissions().mode() & 0o777, 0o700);
+    // What was locked before this was fixed: anybody may lock these.
+    let usual = std::fs::File::open("/sys/fs/bpf").expect("the BPF file system");
+    usual.lock().expect("a lock");
+    let namespace = format!("/run/netns/{}", lab.pair.b.name);
+    let namespace = std::fs::File::open(namespace).expect("a namespace");
+    namespace.lock().expect("a lock");
+    guarded.well(&["deny", "--src", "192.0.2.1"]);
+    let name = format!("{}:veth0", lab.pair.b.name);
+    trawl_tests::xdp::succeeds(&["xdp", "load", &name, "pass", "--replace", "--yes"]);
+    trawl_tests::xdp::succeeds(&["xdp", "unload", &name]);
+}
