@@ -175,13 +175,11 @@ proptest::proptest! {
     #[test]
     fn any_text_is_read_or_refused(text in ".{0,200}", at in 0..400usize, cut in 0..8usize) {
         let _ = parse(&text);
-        for sound in [SAMPLE] {
-            let mut damaged: Vec<char> = sound.chars().collect();
-            let at = at.min(damaged.len());
-            let end = (at + cut).min(damaged.len());
-            damaged.splice(at..end, text.chars().take(cut));
-            let _ = parse(&damaged.into_iter().collect::<String>());
-        }
+        let mut damaged: Vec<char> = SAMPLE.chars().collect();
+        let at = at.min(damaged.len());
+        let end = (at + cut).min(damaged.len());
+        damaged.splice(at..end, text.chars().take(cut));
+        let _ = parse(&damaged.into_iter().collect::<String>());
     }
 }
 
