@@ -14,6 +14,7 @@ use crate::layout::{
     RING_MAX_SEGMENTS, RING_SLACK, Rejections, RingControl,
 };
 use crate::memory::Mapping;
+use crate::probe::{Capability, lack_of};
 use crate::{Error, Result};
 
 pub use consumer::{Consumer, Observation};
@@ -288,7 +289,10 @@ impl Rings {
 
 fn mend_refused_rings(error: Error, geometry: Geometry, cpus: usize) -> Error {
     match error.errno() {
-        Some(libc::EPERM) => error.mend("run as root, or with CAP_BPF and CAP_NET_ADMIN"),
+        Some(libc::EPERM) => match lack_of(&Capability::FOR_BPF) {
+            Some((why, how)) => Error::failed("cannot create the rings for packets", why).mend(how),
+            None => error,
+        },
         _ => error.mend(format!(
             "{} KiB for each of {cpus} CPUs may be too much here: choose a smaller --ring-size",
             geometry.ring_size >> 10

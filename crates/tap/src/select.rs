@@ -106,6 +106,9 @@ fn automatic(site: &Site, options: &Options) -> Result<Selection> {
             "no XDP program is on it",
         );
     };
+    if let Some(error) = site.may_not_look() {
+        return Err(error);
+    }
     if xdp::is_trawls(&present) {
         return because(
             with_sent(Box::new(Xdp), options)?,
@@ -130,6 +133,11 @@ fn automatic(site: &Site, options: &Options) -> Result<Selection> {
 /// trawl's own program where there is none, else one that looks at what is there.
 fn xdp_tap(site: &Site, options: &Options) -> Result<Box<dyn Tap>> {
     let present = site.interface.xdp_attached(site.namespace.as_ref())?;
+    if present.is_some()
+        && let Some(error) = site.may_not_look()
+    {
+        return Err(error);
+    }
     let is_others = present.is_some_and(|present| !xdp::is_trawls(&present));
     if is_others || options.programs.is_some() {
         Ok(Box::new(Trace))

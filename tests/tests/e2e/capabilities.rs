@@ -39,7 +39,7 @@ fn what_is_missing_is_said() {
         ("perfmon,sys_admin", "lacks CAP_PERFMON"),
         ("bpf,sys_admin", "lacks CAP_BPF"),
         ("perfmon,bpf,sys_admin", "CAP_BPF, CAP_PERFMON"),
-        ("net_admin", "CAP_NET_ADMIN"),
+        ("net_admin,sys_admin", "CAP_NET_ADMIN"),
     ] {
         for more in [&[][..], &["--tappable"]] {
             let load = ["xdp", "load", interface, &file];
