@@ -67,6 +67,16 @@ pub struct Profile {
 impl Profile {
     /// All phases, so many times.
     pub fn new(phases: &[Phase], repeat: u32, overhead: Option<u32>) -> Result<Self> {
+        let too_many = || {
+            Error::usage(
+                "the phases",
+                format!("they are more than {MOST}, steps and repetitions counted"),
+            )
+        };
+        // Before they are made: their number is the file's.
+        if phases.iter().any(|phase| phase.steps as usize > MOST) {
+            return Err(too_many());
+        }
         let mut pieces: Vec<Piece> = Vec::new();
         let (mut begin, mut before) = (0.0, 0.0);
         for phase in (0..repeat).flat_map(|_| phases.iter().flat_map(straight)) {
@@ -79,10 +89,7 @@ impl Profile {
             before += piece.units();
             pieces.push(piece);
             if pieces.len() > MOST {
-                return Err(Error::usage(
-                    "the phases",
-                    format!("they are more than {MOST}, steps and repetitions counted"),
-                ));
+                return Err(too_many());
             }
         }
         if before <= 0.0 {
@@ -185,6 +192,13 @@ mod tests {
             steps,
             burst: 0,
         }
+    }
+
+    /// Issue 12, item 24: no memory is taken for them.
+    #[test]
+    fn four_thousand_million_steps_are_refused() {
+        let error = Profile::new(&[phase(1.0, 1.0, 2.0, 4_000_000_000)], 1, None).unwrap_err();
+        assert!(error.to_string().contains("more than 100000"), "{error}");
     }
 
     #[test]
