@@ -2,9 +2,9 @@
 
 mod args;
 mod drops;
+mod interfaces;
 mod loans;
 mod output;
-mod program;
 mod progress;
 mod shown;
 mod words;
@@ -39,11 +39,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
         return drops::list_reasons();
     }
     let options = args.options()?;
-    let sites = args
-        .interfaces
-        .iter()
-        .map(|text| Site::find(text, args.netns.as_deref()))
-        .collect::<Result<Vec<_>>>()?;
+    if args.list_interfaces {
+        return interfaces::list(&args, &options);
+    }
+    let sites = interfaces::find(&args)?;
     check_format(&args, &sites)?;
     let output = args.write.as_deref().map(Output::open).transpose()?;
     let mut observer = Terminal::new(&args);
@@ -91,7 +90,7 @@ fn record(
     }
     let first = session.interfaces().first().cloned().unwrap_or_default();
     let Output { file, name, .. } = output;
-    let mut sink: Box<dyn Sink> = match (args.format, whole) {
+    let mut sink: Box<dyn Sink> = match (args.format(), whole) {
         (Format::Pcapng, None) => Box::new(PcapngStream::new(file, name)),
         (Format::Pcapng, whole) => Box::new(PcapngFile::new(file, name, whole)),
         (Format::Pcap, None) => {
@@ -126,7 +125,7 @@ fn check_format(args: &Args, sites: &[Site]) -> Result<()> {
     let what = "cannot write the pcap format";
     let mend = "use --format pcapng";
     let first = sites.first().map(|site| site.interface.link_type);
-    if args.format == Format::Pcap
+    if args.format() == Format::Pcap
         && sites
             .iter()
             .any(|site| Some(site.interface.link_type) != first)

@@ -126,6 +126,13 @@ fn automatic(site: &Site, options: &Options) -> Result<Selection> {
             with_sent(Box::new(Trace), options)?,
             "an XDP program is on it, which can be traced",
         ),
+        Some(_) if site.one_of_any => because(
+            Selection {
+                taps: vec![Box::new(Packet)],
+                why: None,
+            },
+            "the XDP program on it cannot be looked at",
+        ),
         Some(answer) => Err(trace::refused(site, &present, answer)),
     }
 }

@@ -21,6 +21,8 @@ pub struct Site {
     pub label: String,
     pub namespace: Option<Namespace>,
     pub interface: Interface,
+    /// Nobody named it: it is one of all, where the packet tap will do if no other can.
+    pub one_of_any: bool,
 }
 
 impl Site {
@@ -43,6 +45,7 @@ impl Site {
             label: text.to_owned(),
             namespace,
             interface,
+            one_of_any: false,
         })
     }
 }

@@ -34,6 +34,7 @@ mod safety;
 mod sharing;
 mod stamp;
 mod tappable;
+mod tcpdump_options;
 mod tools;
 mod tracing;
 mod unchanged;

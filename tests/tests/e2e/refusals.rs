@@ -136,7 +136,7 @@ fn what_a_tap_cannot_do() {
         ["--tap", "hook"],
         ["-Q", "out"],
     ] {
-        for program in ["--program", "-p"] {
+        for program in ["--program", "--prog"] {
             let asked = ["-i", &place, program, "all"];
             refused(&[&asked[..], &others].concat(), 2, &["--program"]);
         }

@@ -366,7 +366,12 @@ fn bundled_programs_join_it_by_their_priority() {
     // Without one they want the interface for themselves.
     let said = ["libxdp's protocol", "--prio N", "--replace"];
     fails(&["xdp", "load", place, "drop"], 1, &said);
-    let hooks = ["hooks cannot join", "without hooks", "-p NAME", "--replace"];
+    let hooks = [
+        "hooks cannot join",
+        "without hooks",
+        "--program NAME",
+        "--replace",
+    ];
     let tappable = ["xdp", "load", place, "drop", "--prio", "90", "--tappable"];
     fails(&tappable, 1, &hooks);
     succeeds(&[

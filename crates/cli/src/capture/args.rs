@@ -14,7 +14,6 @@ use trawl_tap::filter::Filter;
 use trawl_tap::site::{At, Direction, Mode, Options, Programs, TimeSource};
 
 use super::drops::DropArgs;
-use super::program;
 use crate::filter_file;
 use crate::lines::LineArgs;
 use crate::units;
@@ -22,7 +21,8 @@ use crate::units;
 /// Records every packet that a hook sees, into a file that Wireshark opens, or as lines on the terminal
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Interface to capture on, NAME or NAMESPACE:NAME; may be given several times; all with --tap drop alone
+    /// Interface to capture on, NAME or NAMESPACE:NAME; may be given several times. any: all interfaces that are up. None
+    /// with --tap drop alone
     #[arg(short = 'i', long = "interface", value_name = "IF")]
     pub(super) interfaces: Vec<String>,
     /// Network namespace of interfaces that name none: a name, a path or a process id
@@ -34,8 +34,8 @@ pub struct Args {
     /// Which way the packets go [default: in for the xdp and hook taps, inout for tc and packet]
     #[arg(short = 'Q', long, value_enum, value_name = "WAY")]
     direction: Option<Way>,
-    /// Which of the attached XDP programs to look at: a name, an id, or all; also -p
-    #[arg(long, value_name = "NAME|ID|all")]
+    /// Which of the attached XDP programs to look at: a name, an id, or all
+    #[arg(long, visible_alias = "prog", value_name = "NAME|ID|all")]
     program: Option<String>,
     /// At which end of the XDP program to record [default: exit]
     #[arg(long, value_enum)]
@@ -53,12 +53,14 @@ pub struct Args {
     /// Write the packets to this file, or to standard output with '-'
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     pub(super) write: Option<PathBuf>,
-    #[arg(long, value_enum, default_value_t = Format::Pcapng)]
-    pub(super) format: Format,
+    /// Format of the file [default: pcap for a FILE that ends in .pcap, else pcapng]
+    #[arg(long, value_enum)]
+    format: Option<Format>,
     /// Bytes to keep of each packet; 0 for all
     #[arg(
         short = 's',
         long = "snapshot-length",
+        visible_alias = "snaplen",
         value_name = "SNAPLEN",
         default_value_t = 0
     )]
@@ -72,12 +74,12 @@ pub struct Args {
     /// Memory for packets on their way, for each CPU, rounded down to a power of two [default: 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     ring_size: Option<u64>,
-    /// Leave the interface's promiscuous mode as it is; also -p with no program behind it
-    #[arg(long = "no-promiscuous-mode")]
+    /// Leave the interface's promiscuous mode as it is
+    #[arg(short = 'p', long = "no-promiscuous-mode")]
     no_promiscuous: bool,
-    /// Alone, or before an expression: as tcpdump's, --no-promiscuous-mode. With a program behind it: --program
-    #[arg(short = 'p', value_name = "NAME|ID|all", num_args = 0..=1, conflicts_with = "program")]
-    p: Option<Option<String>>,
+    /// List the interfaces, and the tap that a capture on each would use
+    #[arg(short = 'D', long)]
+    pub(super) list_interfaces: bool,
     /// Show figures on standard error this often
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub(super) stats: Option<Duration>,
@@ -102,9 +104,55 @@ pub struct Args {
     pub(super) drops: DropArgs,
     #[command(flatten)]
     pub(super) lines: LineArgs,
-    /// Which packets, as tcpdump takes it: 'tcp port 80 and host 10.0.0.1'
-    #[arg(value_name = "EXPRESSION", trailing_var_arg = true)]
+    #[command(flatten)]
+    tcpdump: TcpdumpArgs,
+    /// Which packets, as tcpdump takes it: 'tcp port 80 and host 10.0.0.1'. Options may follow it
+    #[arg(value_name = "EXPRESSION", allow_negative_numbers = true)]
     expression: Vec<String>,
+}
+
+/// tcpdump's options that need no doing here, or have another name.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Accepted from tcpdump")]
+struct TcpdumpArgs {
+    /// Show each packet as it comes; trawl always does
+    #[arg(short = 'l')]
+    line_buffered: bool,
+    /// Write each packet as it comes; trawl always does
+    #[arg(short = 'U', long)]
+    packet_buffered: bool,
+    /// Deliver packets as they come; trawl always does
+    #[arg(long)]
+    immediate_mode: bool,
+    /// Do not optimise the filter; trawl's compiler has one way
+    #[arg(short = 'O', long)]
+    no_optimize: bool,
+    /// Show numbers for foreign addresses; trawl always does
+    #[arg(short = 'f')]
+    foreign_numeric: bool,
+    /// Memory for packets on their way, in KiB, for each CPU: as --ring-size
+    #[arg(short = 'B', long, value_name = "KIB", conflicts_with = "ring_size")]
+    buffer_size: Option<u64>,
+    /// Whose clock stamps the packets: host is --time system, adapter and adapter_unsynced are --time hw
+    #[arg(
+        short = 'j',
+        long = "time-stamp-type",
+        value_enum,
+        value_name = "TYPE",
+        conflicts_with = "clock"
+    )]
+    time_stamp_type: Option<StampType>,
+    /// Read packets from a file: trawl read FILE
+    #[arg(short = 'r', value_name = "FILE")]
+    read: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum StampType {
+    #[value(name = "host", alias = "host_lowprec", alias = "host_hiprec")]
+    Host,
+    #[value(name = "adapter", alias = "adapter_unsynced")]
+    Adapter,
 }
 
 /// Which packets are recorded.
@@ -187,44 +235,10 @@ enum TimeName {
 
 impl Args {
     pub(super) fn wants_hardware_time(&self) -> bool {
-        matches!(self.clock, TimeName::Hw)
-    }
-
-    /// The word behind -p, if there is one.
-    fn behind_p(&self) -> Option<&str> {
-        self.p.as_ref()?.as_deref()
-    }
-
-    fn program(&self) -> Option<&str> {
-        let behind_p = self.behind_p().filter(|word| program::is_program(word));
-        self.program.as_deref().or(behind_p)
-    }
-
-    /// -p without a program is tcpdump's, and what follows belongs to the expression.
-    fn leaves_promiscuity(&self) -> bool {
-        self.no_promiscuous
-            || (self.p.is_some() && !self.behind_p().is_some_and(program::is_program))
-    }
-
-    fn expression(&self) -> String {
-        let begun = self.behind_p().filter(|word| !program::is_program(word));
-        let words = begun
-            .into_iter()
-            .chain(self.expression.iter().map(String::as_str));
-        words.collect::<Vec<_>>().join(" ")
-    }
-
-    fn filter(&self) -> Result<Option<Filter>> {
-        let expression = match &self.choice.filter_file {
-            Some(path) => filter_file::read(path)?,
-            None => self.expression(),
-        };
-        Ok(match &self.choice.cbpf {
-            Some(program) => Some(Filter::Classic(program.clone())),
-            None if expression.is_empty() => None,
-            None if self.choice.inner => Some(Filter::Inner(expression)),
-            None => Some(Filter::Expression(expression)),
-        })
+        match self.tcpdump.time_stamp_type {
+            Some(stamps) => matches!(stamps, StampType::Adapter),
+            None => matches!(self.clock, TimeName::Hw),
+        }
     }
 
     /// The tap for packets that come by, and what is asked of the one at drops.
@@ -248,9 +262,9 @@ impl Args {
             )
             .mend("name one tap, or one and drop: --tap xdp,drop"));
         }
-        if self.interfaces.is_empty() && tap != Choice::Drop {
+        if self.interfaces.is_empty() && tap != Choice::Drop && !self.list_interfaces {
             return Err(Error::usage("cannot capture", "no interface is named")
-                .mend("name one with -i; ip link lists them"));
+                .mend("name one with -i (--interface); trawl capture -D lists them"));
         }
         match wants_drops {
             true => Ok((tap, Some(self.drops.wish(self.netns.as_deref())?))),
@@ -258,7 +272,41 @@ impl Args {
         }
     }
 
+    /// What packets are written as.
+    pub(super) fn format(&self) -> Format {
+        let is_pcap = |path: &PathBuf| path.extension().is_some_and(|end| end == "pcap");
+        let by_name = match self.write.as_ref().is_some_and(is_pcap) {
+            true => Format::Pcap,
+            false => Format::Pcapng,
+        };
+        self.format.unwrap_or(by_name)
+    }
+
+    fn filter(&self) -> Result<Option<Filter>> {
+        let expression = match &self.choice.filter_file {
+            Some(path) => filter_file::read(path)?,
+            None => self.expression.join(" "),
+        };
+        Ok(match &self.choice.cbpf {
+            Some(program) => Some(Filter::Classic(program.clone())),
+            None if expression.is_empty() && self.choice.inner => {
+                return Err(Error::usage(
+                    "cannot look inside tunnels",
+                    "--inner needs an expression to ask there",
+                ));
+            }
+            None if expression.is_empty() => None,
+            None if self.choice.inner => Some(Filter::Inner(expression)),
+            None => Some(Filter::Expression(expression)),
+        })
+    }
+
     pub(super) fn options(&self) -> Result<Options> {
+        if let Some(file) = &self.tcpdump.read {
+            let what = format!("cannot read {} with trawl capture", file.display());
+            return Err(Error::usage(what, "it captures from interfaces")
+                .mend(format!("trawl read {}", file.display())));
+        }
         let (tap, drops) = self.taps()?;
         let kind = verdict::Kind::Xdp;
         let verdicts = self
@@ -274,7 +322,7 @@ impl Args {
                 Way::Out => Direction::Out,
                 Way::Inout => Direction::Both,
             }),
-            programs: self.program().map(Programs::parse),
+            programs: self.program.as_deref().map(Programs::parse),
             at: self.at.map(|at| match at {
                 AtName::Entry => At::Entry,
                 AtName::Exit => At::Exit,
@@ -287,9 +335,9 @@ impl Args {
                 Some(ModeName::Skb) => Mode::Skb,
             },
             hook: self.hook.clone(),
-            time: match self.clock {
-                TimeName::System => TimeSource::System,
-                TimeName::Hw => TimeSource::Hardware,
+            time: match self.wants_hardware_time() {
+                false => TimeSource::System,
+                true => TimeSource::Hardware,
             },
             filter: self.filter()?,
             filter_at: self.choice.filter_at.map(|end| match end {
@@ -303,12 +351,18 @@ impl Args {
             snaplen: snaplen(self.snaplen)?,
             count: self.count,
             duration: self.duration,
-            geometry: match self.ring_size {
+            geometry: match self.ring_size.or(self.tcpdump.buffer()) {
                 Some(bytes) => Geometry::for_size(bytes)?,
                 None => Geometry::by_default(events::cpu_count(), host::available_memory())?,
             },
-            promiscuous: !self.leaves_promiscuity(),
+            promiscuous: !self.no_promiscuous,
         })
+    }
+}
+
+impl TcpdumpArgs {
+    fn buffer(&self) -> Option<u64> {
+        self.buffer_size.map(|kib| kib.saturating_mul(1024))
     }
 }
 

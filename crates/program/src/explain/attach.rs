@@ -41,7 +41,7 @@ pub fn occupied(
                 format!("{there}, and programs with hooks cannot join such a chain"),
             )
             .mend(format!(
-                "leave out --tappable, for a bundled program with --prio N: trawl capture -i {} -p NAME sees the programs \
+                "leave out --tappable, for a bundled program with --prio N: trawl capture -i {} --program NAME sees the programs \
                  of this chain without hooks; {otherwise}",
                 site.label()
             )),

@@ -57,7 +57,7 @@ fn every_program_of_a_chain_is_seen_under_one_identifier() {
         &[
             "-i",
             &lab.receiver(),
-            "-p",
+            "--program",
             "all",
             "--at",
             "both",
@@ -139,7 +139,13 @@ fn one_program_of_a_chain_is_chosen_by_its_name() {
 fn a_name_that_is_not_there_is_told_with_those_that_are() {
     let Some(lab) = chained_lab() else { return };
     let chain = Chain::load(&lab);
-    let output = trawl(&["capture", "-i", &lab.receiver(), "-p", "nobody_has_it"]);
+    let output = trawl(&[
+        "capture",
+        "-i",
+        &lab.receiver(),
+        "--program",
+        "nobody_has_it",
+    ]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
     for word in [
@@ -160,7 +166,10 @@ fn a_program_that_joins_the_chain_does_not_end_the_capture() {
     let Some(lab) = chained_lab() else { return };
     let chain = Chain::load(&lab);
     let file = lab.file("file.pcapng");
-    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "-p", "all", "-w", &file]);
+    let capture = Capture::start(
+        &lab,
+        &["-i", &lab.receiver(), "--program", "all", "-w", &file],
+    );
     lab.send(&[frames::silent(64)], 4);
     capture.wait_recorded(12);
     let object = programs::object_file(&lab, "traced");

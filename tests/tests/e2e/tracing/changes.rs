@@ -63,7 +63,10 @@ fn a_capture_of_one_program_by_number_ends_with_it() {
     let program = Attached::native(FILE, DROPS, &lab.pair.b);
     let file = lab.file("file.pcapng");
     let id = program.id().to_string();
-    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "-p", &id, "-w", &file]);
+    let capture = Capture::start(
+        &lab,
+        &["-i", &lab.receiver(), "--program", &id, "-w", &file],
+    );
     lab.send(&[frames::silent(64)], 3);
     capture.wait_recorded(3);
     drop(program);

@@ -24,7 +24,16 @@ fn all_programs_on_interfaces_of_several_namespaces() {
     let file = one.file("file.pcapng");
     let (first, second) = (one.receiver(), other.receiver());
     let what = [
-        "-i", &first, "-i", &second, "-p", "all", "--at", "both", "-w", &file,
+        "-i",
+        &first,
+        "-i",
+        &second,
+        "--program",
+        "all",
+        "--at",
+        "both",
+        "-w",
+        &file,
     ];
     let capture = Capture::start(&one, &what);
     one.send(&[frames::numbered(1, 64)], 3);
@@ -71,7 +80,7 @@ fn programs_of_one_name_are_told_apart_and_each_is_seen_once() {
         .collect();
     assert_eq!(ids.len(), 2);
     let file = lab.file("file.pcapng");
-    let capture = Capture::start(&lab, &["-i", &place, "-p", "passes", "-w", &file]);
+    let capture = Capture::start(&lab, &["-i", &place, "--program", "passes", "-w", &file]);
     lab.send(&[frames::silent(64)], 3);
     capture.wait_recorded(6);
     // Those who look are no members of the chain.
@@ -98,14 +107,14 @@ fn a_number_that_is_not_there_is_told_with_those_that_are() {
     let program = Attached::native(FILE, DROPS, &lab.pair.b);
     let id = program.id().to_string();
     fails(
-        &["capture", "-i", &lab.receiver(), "-p", "4294967295"],
+        &["capture", "-i", &lab.receiver(), "--program", "4294967295"],
         1,
         &["4294967295", DROPS, &id, "--program all"],
     );
     // What is there on another interface is not there.
     let Some(other) = Lab::open() else { return };
     fails(
-        &["capture", "-i", &other.receiver(), "-p", &id],
+        &["capture", "-i", &other.receiver(), "--program", &id],
         1,
         &["none is on it"],
     );
@@ -137,8 +146,8 @@ fn a_program_without_type_information_is_refused_with_what_works() {
     for arguments in [
         &[][..],
         &["--tap", "xdp"],
-        &["-p", "all"],
-        &["-p", "nameless"],
+        &["--program", "all"],
+        &["--program", "nameless"],
     ] {
         let what = [&["capture", "-i", &place][..], arguments].concat();
         let output = trawl(&what);
@@ -185,7 +194,7 @@ fn the_only_program_behind_a_dispatcher_is_what_runs() {
     assert_eq!(verdicts_at(&file, 1), [2, 2, 2, 1, 1, 2]);
     // The number that the interface shows means it, too.
     let head = xdp_on(&lab.pair.b).expect("a dispatcher").0.to_string();
-    let one = ["-i", &place, "-p", &head, "-c", "1", "-w", &file];
+    let one = ["-i", &place, "--program", &head, "-c", "1", "-w", &file];
     let capture = Capture::start(&lab, &one);
     lab.send(&[frames::silent(64)], 1);
     capture.wait().summary_of_success().assert_all_recorded(1);
@@ -203,7 +212,16 @@ fn a_chain_behind_the_driver_is_seen_while_it_shrinks_to_one() {
         succeeds(&[&what[..], &["--prio", priority]].concat());
     }
     let file = lab.file("file.pcapng");
-    let all = ["-i", &place, "-p", "all", "--at", "both", "-w", &file];
+    let all = [
+        "-i",
+        &place,
+        "--program",
+        "all",
+        "--at",
+        "both",
+        "-w",
+        &file,
+    ];
     let capture = Capture::start(&lab, &all);
     lab.send(&[frames::silent(64)], 3);
     capture.wait_recorded(18);

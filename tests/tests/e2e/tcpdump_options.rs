@@ -1,0 +1,103 @@
+//! Issue 12 items 12 and 20: tcpdump's letters, options behind the expression, and names that mean one thing.
+
+use serde_json::Value;
+use trawl_tests::witness::{nothing_attached, xdp_on};
+use trawl_tests::{Capture, Lab, frames, trawl};
+
+#[test]
+fn options_may_follow_the_expression() {
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("file.pcapng");
+    let place = lab.receiver();
+    let arguments = [
+        "-i", &place, "udp", "dst", "port", "9", "-c", "2", "-w", &file,
+    ];
+    let capture = Capture::start(&lab, &arguments);
+    lab.send(&[frames::udp(b"hello")], 5);
+    assert_eq!(capture.wait().summary_of_success().recorded, 2);
+    assert_eq!(trawl_tests::pcapng::Contents::read(&file).packets.len(), 2);
+}
+
+#[test]
+fn letters_that_need_no_doing() {
+    let Some(lab) = Lab::open() else { return };
+    let place = lab.receiver();
+    let all = "-l -U -O -f -K -S -p -n -nn -e -v -tttt -B 4096 -j host --immediate-mode --snaplen 96 -c 1";
+    let arguments: Vec<&str> = ["-i", &place].into_iter().chain(all.split(' ')).collect();
+    let capture = Capture::start(&lab, &arguments);
+    lab.send(&[frames::udp(b"hello")], 1);
+    let finished = capture.wait();
+    finished.summary_of_success().assert_all_recorded(1);
+    assert!(
+        finished.printed().contains("ethertype IPv4"),
+        "{}",
+        finished.printed()
+    );
+}
+
+#[test]
+fn the_name_of_the_file_decides_the_format() {
+    let Some(lab) = Lab::open() else { return };
+    for (name, format, magic) in [
+        ("a.pcap", &[][..], 0xa1b2_3c4d_u32),
+        ("b.pcapng", &[][..], 0x0a0d_0d0a),
+        ("c.pcap", &["--format", "pcapng"][..], 0x0a0d_0d0a),
+        ("d", &["--format", "pcap"][..], 0xa1b2_3c4d),
+    ] {
+        let file = lab.file(name);
+        let fixed = ["-i", &lab.receiver(), "-c", "1", "-w", &file];
+        let capture = Capture::start(&lab, &[&fixed[..], format].concat());
+        lab.send(&[frames::udp(b"hello")], 1);
+        capture.wait().summary_of_success();
+        let bytes = std::fs::read(&file).expect("the file");
+        assert_eq!(bytes[..4], magic.to_le_bytes(), "{name}");
+    }
+}
+
+#[test]
+fn an_expression_in_a_file() {
+    let Some(lab) = Lab::open() else { return };
+    let place = lab.receiver();
+    let (expression, file) = (lab.file("expression"), lab.file("file.pcapng"));
+    std::fs::write(&expression, "udp and\n dst port 9\n").expect("a file");
+    let capture = Capture::start(
+        &lab,
+        &["-i", &place, "-F", &expression, "-c", "1", "-w", &file],
+    );
+    lab.send(&[frames::silent(64), frames::udp(b"hello")], 2);
+    let summary = capture.wait().summary_of_success();
+    assert_eq!((summary.recorded, summary.filtered_out), (1, 1));
+    let missing = trawl(&["capture", "-i", &place, "-F", &lab.file("nowhere")]);
+    assert_eq!(missing.status.code(), Some(1));
+}
+
+#[test]
+fn all_interfaces_are_listed_and_captured_on() {
+    let Some(lab) = Lab::open() else { return };
+    let station = &lab.pair.b;
+    let listed = trawl(&["capture", "-D", "--netns", &station.name, "--json"]);
+    let rows: Value = serde_json::from_slice(&listed.stdout).expect("JSON");
+    let row = rows
+        .as_array()
+        .and_then(|rows| rows.iter().find(|row| row["name"] == *station.interface));
+    assert_eq!(
+        row.expect("the interface")["taps"],
+        serde_json::json!(["xdp"])
+    );
+    nothing_attached(station);
+    let any = format!("{}:any", station.name);
+    let capture = Capture::start(&lab, &["-i", &any]);
+    assert!(xdp_on(station).is_some());
+    lab.send(&[frames::silent(64)], 5);
+    capture.wait_seen(5);
+    capture.stop_well();
+    nothing_attached(station);
+}
+
+#[test]
+fn reading_has_a_command_of_its_own() {
+    let output = trawl(&["capture", "-r", "file.pcap"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("trawl read file.pcap"), "{said}");
+}
