@@ -420,3 +420,23 @@ fn what_another_command_is_working_on_is_not_cleared_away() {
         },
     );
 }
+
+/// Issue 12 item 20: `-i` on each of these commands.
+#[test]
+fn interfaces_are_named_by_i_too() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let place = lab.receiver();
+    succeeds(&["xdp", "load", "-i", &place, "drop"]);
+    for command in ["status", "maps", "stats"] {
+        let by_option = succeeds(&["xdp", command, "-i", &place]);
+        assert!(by_option.contains(&place), "{command}: {by_option}");
+        assert_eq!(succeeds(&["xdp", command, &place]), by_option, "{command}");
+    }
+    fails(
+        &["xdp", "load", "-i", &place, &place, "drop"],
+        2,
+        &["given twice"],
+    );
+    fails(&["xdp", "load", &place], 2, &["missing"]);
+}

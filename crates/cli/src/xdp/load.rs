@@ -1,6 +1,6 @@
 //! `trawl xdp load`: a program out of an object file, put on an interface for good.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -22,12 +22,13 @@ use crate::terminal::write_out;
 /// Puts an XDP program on an interface, where it stays until it is unloaded
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The interface, NAME or NAMESPACE:NAME
-    #[arg(value_name = "IF")]
-    interface: String,
-    /// The object file that a BPF compiler wrote, or a bundled program: drop, pass, aborted, tx or redirect
-    #[arg(value_name = "FILE.o|NAME")]
-    file: PathBuf,
+    /// The interface, NAME or NAMESPACE:NAME, unless -i names it; then the object file that a BPF compiler wrote, or a
+    /// bundled program: drop, pass, aborted, tx or redirect
+    #[arg(value_names = ["IF", "FILE.o|NAME"], num_args = 1..=2, required = true)]
+    words: Vec<PathBuf>,
+    /// The interface, as trawl capture takes it
+    #[arg(short = 'i', long = "interface", value_name = "IF")]
+    interface: Option<String>,
     /// Which of several programs in the file, by the name of its function or section
     #[arg(long, value_name = "NAME")]
     prog: Option<String>,
@@ -64,12 +65,33 @@ pub struct Args {
     bundled: Options,
 }
 
+impl Args {
+    /// The interface, and the file or the bundled program's name.
+    fn place_and_file(&self) -> Result<(String, &Path)> {
+        match (&self.interface, self.words.as_slice()) {
+            (Some(interface), [file]) => Ok((interface.clone(), file)),
+            (None, [interface, file]) => Ok((interface.display().to_string(), file)),
+            (None, _) => Err(Error::usage(
+                "cannot load a program",
+                "the interface or the file is missing",
+            )
+            .mend("trawl xdp load IF FILE.o")),
+            (Some(_), _) => Err(Error::usage(
+                "cannot load a program",
+                "the interface is given twice",
+            )
+            .mend("trawl xdp load -i IF FILE.o")),
+        }
+    }
+}
+
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let site = Site::find(&args.interface, args.netns.as_deref())?;
-    if let Some((bundled, touch)) = args.bundled.bundled(&args.file)? {
+    let (interface, file) = args.place_and_file()?;
+    let site = Site::find(&interface, args.netns.as_deref())?;
+    if let Some((bundled, touch)) = args.bundled.bundled(file)? {
         return load_bundled(args, &site, &bundled, touch);
     }
-    let mut source = Source::read(&args.file).map_err(|why| what_was_meant(&args.file, why))?;
+    let mut source = Source::read(file).map_err(|why| what_was_meant(file, why))?;
     source.choose(args.prog.as_deref())?;
     if let Some(directory) = &args.pin_maps {
         source.pin_maps(directory);
@@ -172,7 +194,8 @@ fn tell(
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(inherited) = inherited {
-        let file = args.file.display().to_string();
+        let (_, file) = args.place_and_file()?;
+        let file = file.display().to_string();
         for line in about_maps(&file, inherited) {
             terminal::say(&line);
         }

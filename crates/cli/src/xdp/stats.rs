@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use clap::ArgAction;
 use serde::Serialize;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
@@ -20,6 +21,9 @@ pub struct Args {
     /// These interfaces, NAME or NAMESPACE:NAME [default: all that have a bundled program]
     #[arg(value_name = "IF")]
     interfaces: Vec<String>,
+    /// The same, as trawl capture takes them
+    #[arg(short = 'i', long = "interface", value_name = "IF", action = ArgAction::Append)]
+    more_interfaces: Vec<String>,
     /// Network namespace of interfaces that name none: a name, a path or a process id
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
@@ -64,13 +68,20 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
+impl Args {
+    fn are_named(&self) -> bool {
+        !self.interfaces.is_empty() || !self.more_interfaces.is_empty()
+    }
+}
+
 fn sites(args: &Args) -> Result<Vec<Site>> {
-    if args.interfaces.is_empty() {
+    if !args.are_named() {
         let namespace = args.netns.as_deref().map(Namespace::open).transpose()?;
         Site::all_in(namespace.as_ref())
     } else {
         let find = |text: &String| Site::find(text, args.netns.as_deref());
-        args.interfaces.iter().map(find).collect()
+        let named = args.interfaces.iter().chain(&args.more_interfaces);
+        named.map(find).collect()
     }
 }
 
@@ -87,7 +98,7 @@ fn read(args: &Args, look: impl Fn(&Site, &Standing)) -> Result<Vec<Counted>> {
                 });
             }
         }
-        if !args.interfaces.is_empty() && found.len() == before {
+        if args.are_named() && found.len() == before {
             return Err(Error::failed(
                 format!("cannot count on {}", site.label()),
                 "no bundled program is on it",
