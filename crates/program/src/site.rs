@@ -168,8 +168,14 @@ impl Site {
 /// Makes a directory in trawl's own, if it is missing, and locks it.
 pub fn make_locked(path: &Path, rank: Rank) -> Result<Lock> {
     let lock = lock::Lock::take(rank, name_of(path))?;
-    path.parent().map_or(Ok(()), make_directory)?;
-    make_directory(path)?;
+    // A command that leaves removes the directory above when it is empty, perhaps at this moment: it is made again.
+    loop {
+        path.parent().map_or(Ok(()), make_directory)?;
+        match make_directory(path) {
+            Err(e) if e.errno() == Some(rustix::io::Errno::NOENT.raw_os_error()) => {}
+            result => break result?,
+        }
+    }
     Ok(Lock {
         path: path.to_owned(),
         lock,
