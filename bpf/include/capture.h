@@ -41,12 +41,13 @@ static __always_inline bool record(struct tap_context *context, struct ring_cont
 				   struct sighting *sight, enum which which, bool use_hardware_time)
 {
 	struct point_counters *account = account_of(control, which);
-	__u64 position, time, stamp;
+	__u64 position, time, stamp, untold;
 	__u32 size, interface;
 	char *block;
 
 	sight->captured = bounded(REACHABLE(context, sight->original));
-	size = record_size(sight, which);
+	untold = READ_ONCE(account->losses_untold);
+	size = record_size(sight, untold, which);
 	block = reserve(control, size, &position);
 	if (unlikely(!block)) {
 		if (limit_reached())
@@ -67,12 +68,14 @@ static __always_inline bool record(struct tap_context *context, struct ring_cont
 		return true;
 	}
 	write_header(block, sight, size);
-	write_options(block, sight, size, account, which);
+	write_options(block, sight, size, untold, which);
+	if (unlikely(untold))
+		account->losses_untold = 0;
 	if (sight->captured < sight->original)
 		account->truncated++;
 	account->recorded++;
 	/* The clock last: while it is read, the stores above find their way. */
-	time = wall_clock(control);
+	time = time_of_record(control);
 	stamp = time;
 	interface = CONFIG_OF(which, interface);
 	if (use_hardware_time && hardware_time(context, &stamp)) {

@@ -1,24 +1,30 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
 /* What the BPF side and user space share, written once: Rust's copy is generated from this header at build time.
  *
- * Each CPU has a ring of its own: one producer (the tap programs, which run there with bottom halves off and so
- * never interrupt each other) and one consumer (the reader in user space). A ring is cut into segments. The
- * producer fills one segment at a time with finished pcapng blocks; a block never crosses a segment's end.
+ * The memory for records is one pool, cut into segments that all CPUs draw from. A CPU fills one segment at a time with
+ * finished pcapng blocks; a block never crosses a segment's end. The chain of segments that a CPU has filled and not
+ * been given back yet is its ring: one producer (the tap programs, which run there with bottom halves off and so never
+ * interrupt each other) and one consumer (the reader in user space).
  *
- * Full segments are handed over in order by their ordinal. The consumer hands emptied ones back through `freed`,
- * and the producer keeps them on a stack: the segment it takes next is the one emptied last, which is still in the
- * cache. So a ring of any size runs at the speed of a small one as long as the reader keeps up, and all of it is
- * there when the reader stalls.
+ * Only a change of segment touches what CPUs share: the stack of free segments. The one that is taken next is the one
+ * emptied last, which is still in the cache. So a pool of any size runs at the speed of a small one as long as the
+ * reader keeps up, and all of it is there for whichever CPU is busy when the reader stalls. A CPU that has seen nothing
+ * holds no segment.
  */
 #ifndef TRAWL_LAYOUT_H
 #define TRAWL_LAYOUT_H
 
-#define RING_MAX_SEGMENTS 1024
+#define POOL_MAX_SEGMENTS 8192
 #define RING_MAX_POINTS 64
-/* A ring's bytes begin this far behind its control block: whole pages. */
-#define RING_CONTROL_SIZE 24576
-/* Room behind the last segment, so that the verifier can prove that any bounded offset plus the largest block fits. */
-#define RING_SLACK (288 * 1024)
+/* A CPU's control block, with room to keep those of two CPUs on different pages. */
+#define RING_CONTROL_SIZE 8192
+/* Room behind the last segment of a bank, so that the verifier can prove that any bounded offset plus the largest block
+ * fits. Whole pages. */
+#define POOL_SLACK (288 * 1024)
+/* At the end of a segment, for a block that fills it up to what a disk takes. */
+#define SEGMENT_RESERVE 64
+/* No segment. */
+#define SEGMENT_NONE 0xffffffff
 /* The largest number of captured bytes; tcpdump's own limit. */
 #define RECORD_MAX_CAPTURED 262144
 /* Everything in a block that is not packet bytes, at most. */
@@ -40,25 +46,28 @@ struct point_counters {
 	__u64 truncated;
 };
 
+/* What is known of a segment that a CPU has filled: how many bytes, and the segment that it went on with. */
 struct closed_segment {
-	__u32 segment;
 	__u32 used;
+	__u32 next;
 };
 
 struct ring_control {
 	/* Written by the producer for every record: the open segment's ordinal in the upper half, the bytes finished
-	 * in it in the lower; bit 0 is set while a record is being written. */
+	 * in it in the lower; bit 0 is set while a record is being written. Ordinal 0 stands for no segment at all, and
+	 * is full from the beginning. */
 	__u64 position;
 	/* The time stamp of the last finished record. */
 	__u64 last_time;
 	/* The last identifier given to a packet: counted up from one that no other CPU reaches. */
 	__u64 last_packet_id;
-	/* Where the open segment begins among the ring's bytes. */
+	/* The open segment, the bank that it lies in, and where in that it begins. */
+	__u32 open_segment;
+	__u32 open_bank;
 	__u32 open_base;
-	/* How many of the `freed` entries the producer has put on its stack, and how deep the stack is. */
-	__u32 freed_taken;
-	__u32 stack_depth;
-	__u32 padding0;
+	/* Records since the end of the last poll, where the clock is not read for each: as long as there are any, the
+	 * next one may be stamped earlier than now. */
+	__u32 since_poll;
 	/* Added to the clock the programs read so that a record's time is the wall clock's. Kept up by the reader. */
 	__u64 clock_offset;
 	/* Non-zero once the capture is over: the programs then neither count nor record. */
@@ -66,19 +75,33 @@ struct ring_control {
 	/* Packets that passed the filter, for sampling one in so many. */
 	__u64 matched;
 
-	/* Written by the consumer, on a line of its own. */
-	__u64 freed_given;
-	__u64 padding2[7];
+	/* When the clock was read last, in its own time and in the kernel's ticks, and the longest time between two
+	 * readings with records in between: how wrong a stamp can be. */
+	__u64 read_time;
+	__u64 read_tick;
+	__u64 largest_gap;
+	/* The first segment that was opened. */
+	__u32 first_segment;
+	__u32 padding0;
+	__u64 padding1[4];
 
 	/* Written by the producer where a packet is seen at several points in turn, at the first of them: its identifier,
 	 * or PACKET_… for why it is not wanted at the others either. */
 	__u64 current_packet;
-	__u64 padding3[7];
+	__u64 padding2[7];
 
 	struct point_counters points[RING_MAX_POINTS];
-	struct closed_segment order[RING_MAX_SEGMENTS];
-	__u32 freed[RING_MAX_SEGMENTS];
-	__u32 stack[RING_MAX_SEGMENTS];
+};
+
+/* What the CPUs share of the pool. */
+struct pool_state {
+	/* The segment on top of the stack of free ones in the lower half, or SEGMENT_NONE; how often the stack has changed
+	 * in the upper. */
+	__u64 free;
+	__u64 padding[7];
+	struct closed_segment closed[POOL_MAX_SEGMENTS];
+	/* Of a free segment: the one below it on the stack. */
+	__u32 below[POOL_MAX_SEGMENTS];
 };
 
 #define REJECTIONS_BEFORE 192
@@ -132,8 +155,21 @@ struct tap_config {
 	__u32 record_limit_low;
 	__u32 record_limit_high;
 	__u32 snaplen;
+	/* A segment, and how much of it takes records. */
 	__u32 segment_size;
-	__u32 ring_mask;
+	__u32 segment_room;
+	/* A bank's size less one, and the exponent of the number of segments in one. */
+	__u32 bank_mask;
+	__u32 bank_shift;
+	/* How many records the clock is read for behind the end of a poll, and then for which ones: those whose number
+	 * has none of these bits. 0 readings: for each record. */
+	__u32 clock_first;
+	__u32 clock_mask;
+	/* What is written of each packet beside its bytes: 1 or 0. */
+	__u32 write_flags;
+	__u32 write_queue;
+	__u32 write_id;
+	__u32 write_comment;
 	/* The number of CPUs there can be, rounded up to a power of two, less one. */
 	__u32 cpu_mask;
 	/* What this program returns. */
@@ -147,8 +183,6 @@ struct tap_config {
 	__u32 only_cpu;
 	/* What the kernel adds to the queue that it notes on a packet: 1 on received ones, mostly. */
 	__u32 queue_offset;
-	/* It is not known which queue a packet goes by. */
-	__u32 queue_unknown;
 	/* One packet in so many; 0 for all. */
 	__u32 sample;
 	/* --limit-rate: the time between records and how far they may run ahead of it, in 1/64 ns; 0 for no limit. */
@@ -215,7 +249,7 @@ struct kernel_addresses {
 _Static_assert(sizeof(struct ring_control) <= RING_CONTROL_SIZE, "the control block fits in front of the bytes");
 _Static_assert(sizeof(struct rejections) == 4096, "the rejections of a CPU fill a page");
 _Static_assert(sizeof(struct point_counters) == 64, "an account fills one cache line");
-_Static_assert(__builtin_offsetof(struct ring_control, freed_given) % 64 == 0,
-	       "the consumer's words are on a line of their own");
+_Static_assert(__builtin_offsetof(struct ring_control, current_packet) % 64 == 0,
+	       "what is known of the packet under way is on a line of its own");
 
 #endif

@@ -3,7 +3,7 @@
 #ifndef TRAWL_RECORD_H
 #define TRAWL_RECORD_H
 
-#include "ring.h"
+#include "clock.h"
 
 #define BLOCK_ENHANCED_PACKET 6
 #define OPTION(code, length) ((__u32)(code) | (__u32)(length) << 16)
@@ -17,15 +17,17 @@
 /* The lengths of a block's parts. All are multiples of four bytes and no more aligned than that: the writing below
  * goes in pairs of 32-bit words all the same, since the machines that trawl runs on take unaligned stores. */
 #define HEADER_LENGTH 28
-#define OPTIONS_LENGTH 32
+#define FLAGS_LENGTH 8
 #define QUEUE_LENGTH 8
+#define COUNT_LENGTH 12
 /* One byte of kind, eight of value, three of padding. */
 #define VERDICT_LENGTH 16
 /* Code and length of an option, and the most words in a comment. */
 #define OPTION_HEADER_LENGTH 4
 #define COMMENT_MAX 64
-/* The end of the options and the block's length once more. */
-#define END_LENGTH 8
+/* The end of the options, if there are any, and the block's length once more. */
+#define END_OF_OPTIONS_LENGTH 4
+#define END_LENGTH 4
 
 #define PAIR(low, high) ((__u64)(__u32)(low) | (__u64)(high) << 32)
 
@@ -77,32 +79,51 @@ static __always_inline __u64 padded(__u64 bytes)
 /* Never more than the room for it: the length is read from memory. */
 static __always_inline __u64 comment_length(const struct sighting *sight)
 {
-	__u64 length = sight->comment ? READ_ONCE(sight->comment->length) : 0;
+	__u64 length = sight->comment && CONFIG(write_comment) ? READ_ONCE(sight->comment->length) : 0;
 
 	return length > COMMENT_MAX ? COMMENT_MAX : length;
 }
 
-static __always_inline __u32 record_size(const struct sighting *sight, enum which which)
+/* The options that each packet of this program has. */
+static __always_inline __u32 constant_options(enum which which)
 {
-	__u32 fixed = HEADER_LENGTH + OPTIONS_LENGTH + END_LENGTH;
-	__u64 comment = comment_length(sight);
+	__u32 length = 0;
 
-	if (!CONFIG(queue_unknown))
-		fixed += QUEUE_LENGTH;
-	if (comment)
-		fixed += OPTION_HEADER_LENGTH + padded(comment);
+	if (CONFIG(write_flags))
+		length += FLAGS_LENGTH;
+	if (CONFIG(write_id))
+		length += COUNT_LENGTH;
+	if (CONFIG(write_queue))
+		length += QUEUE_LENGTH;
 	if (NOTE_LENGTH)
-		fixed += OPTION_HEADER_LENGTH + NOTE_LENGTH;
+		length += OPTION_HEADER_LENGTH + NOTE_LENGTH;
 	if (CONFIG_OF(which, verdict_kind) != VERDICT_NONE)
-		fixed += VERDICT_LENGTH;
-	return fixed + padded(sight->captured);
+		length += VERDICT_LENGTH;
+	return length;
 }
 
-static __always_inline __u64 wall_clock(const struct ring_control *control)
+/* 1 for any number but 0, without a branch: the verifier would look at all that follows for each of its ways. */
+static __always_inline __u32 is_any(__u64 number)
 {
-	__u64 now = CONFIG(clock_is_tai) ? bpf_ktime_get_tai_ns() : bpf_ktime_get_ns();
+	barrier_var(number);
+	number = (number | -number) >> 63;
+	barrier_var(number);
+	return number;
+}
 
-	return now + control->clock_offset;
+/* The drop count is written where there is something to tell. */
+static __always_inline __u32 record_size(const struct sighting *sight, __u64 untold, enum which which)
+{
+	__u32 options = constant_options(which);
+	__u32 some = is_any(untold);
+	__u64 comment = comment_length(sight);
+	__u32 size = HEADER_LENGTH + END_LENGTH + padded(sight->captured) + some * COUNT_LENGTH;
+
+	if (options)
+		return size + options + END_OF_OPTIONS_LENGTH + (comment ? OPTION_HEADER_LENGTH + padded(comment) : 0);
+	if (comment)
+		return size + END_OF_OPTIONS_LENGTH + OPTION_HEADER_LENGTH + padded(comment);
+	return size + some * END_OF_OPTIONS_LENGTH;
 }
 
 /* All but the interface and the time, which is taken last. */
@@ -146,25 +167,27 @@ static __always_inline char *write_note(char *at, const struct sighting *sight)
 	return at + NOTE_LENGTH;
 }
 
+static __always_inline char *put_count(char *at, __u32 option, __u64 count)
+{
+	put(at, PAIR(option, count));
+	*(__u32 *)(at + 8) = count >> 32;
+	return at + COUNT_LENGTH;
+}
+
 /* The options behind the packet's bytes and the closing length. */
-static __always_inline void write_options(char *block, const struct sighting *sight, __u32 size,
-					  struct point_counters *account, enum which which)
+static __always_inline void write_options(char *block, const struct sighting *sight, __u32 size, __u64 untold,
+					  enum which which)
 {
 	char *at = block + HEADER_LENGTH + padded(sight->captured);
-	__u64 untold = account->losses_untold;
+	bool any = constant_options(which) || comment_length(sight);
 
-	put(at, CONFIG_PAIR_OF(which, OPTION_FLAGS, direction));
-	if (unlikely(untold)) {
-		account->losses_untold = 0;
-		put(at + 8, PAIR(OPTION_DROPCOUNT, untold));
-		put(at + 16, PAIR(untold >> 32, OPTION_PACKETID));
-	} else {
-		put(at + 8, OPTION_DROPCOUNT);
-		put(at + 16, PAIR(0, OPTION_PACKETID));
+	if (CONFIG(write_flags)) {
+		put(at, CONFIG_PAIR_OF(which, OPTION_FLAGS, direction));
+		at += FLAGS_LENGTH;
 	}
-	put(at + 24, sight->packet_id);
-	at += OPTIONS_LENGTH;
-	if (!CONFIG(queue_unknown)) {
+	if (CONFIG(write_id))
+		at = put_count(at, OPTION_PACKETID, sight->packet_id);
+	if (CONFIG(write_queue)) {
 		put(at, PAIR(OPTION_QUEUE, sight->queue));
 		at += QUEUE_LENGTH;
 	}
@@ -181,7 +204,14 @@ static __always_inline void write_options(char *block, const struct sighting *si
 	at = write_comment(at, sight);
 	if (NOTE_LENGTH)
 		at = write_note(at, sight);
-	put(at, (__u64)size << 32);
+	if (unlikely(untold)) {
+		at = put_count(at, OPTION_DROPCOUNT, untold);
+		any = true;
+	}
+	if (any)
+		put(at, (__u64)size << 32);
+	else
+		*(__u32 *)at = size;
 }
 
 /* Zeroes the last, partly filled word of the packet's bytes; to be called before they are copied. */

@@ -12,8 +12,7 @@
 
 #define RECORD_IN_FLIGHT 1ull
 
-/* One value for each CPU: the control block and, behind it, the ring's bytes. Sizes are set by the loader, from
- * --ring-size and the number of CPUs. */
+/* A control block for each CPU. Numbers and sizes of these maps' values are set by the loader. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -21,6 +20,23 @@ struct {
 	__uint(key_size, 4);
 	__uint(value_size, RING_CONTROL_SIZE);
 } rings SEC(".maps");
+
+/* The bytes of the segments, in banks that the verifier can oversee. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__uint(key_size, 4);
+	__uint(value_size, POOL_SLACK);
+} pool SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct pool_state);
+} pool_state SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -60,49 +76,58 @@ static __always_inline void publish(__u64 *where, __u64 value)
 #endif
 }
 
-/* Moves what the consumer has given back onto the stack. A few at a time: it happens at every change of segment. Numbers
- * are read anew each time: of those in registers the verifier would know what round it is, and follow each one on. */
-static __always_inline void take_back_freed(struct ring_control *control)
+/* How often a CPU tries to take the top of the stack before it gives up: others take it at the same moment at worst. */
+#define TAKE_ATTEMPTS 16
+
+/* Takes the free segment that was emptied last, or SEGMENT_NONE. The numbers on the stack are the consumer's as well, and
+ * so bounded each time. */
+static __always_inline __u32 take_segment(struct pool_state *state)
 {
-	__u64 given = READ_ONCE(control->freed_given);
+	for (int attempt = 0; attempt < TAKE_ATTEMPTS; attempt++) {
+		__u64 free = READ_ONCE(state->free);
+		__u32 segment = free;
+		__u64 rest;
 
-	for (int i = 0; i < 16; i++) {
-		__u32 taken = READ_ONCE(control->freed_taken);
-		__u32 depth = READ_ONCE(control->stack_depth);
-
-		if (taken == (__u32)given || depth >= RING_MAX_SEGMENTS)
+		if (segment >= POOL_MAX_SEGMENTS)
 			break;
-		/* Clang must not turn the index into a running pointer: the verifier could not bound that. */
-		barrier_var(depth);
-		control->stack[depth & (RING_MAX_SEGMENTS - 1)] = control->freed[taken & (RING_MAX_SEGMENTS - 1)];
-		control->stack_depth = depth + 1;
-		control->freed_taken = taken + 1;
+		barrier_var(segment);
+		rest = READ_ONCE(state->below[segment & (POOL_MAX_SEGMENTS - 1)]);
+		rest |= (free & ~0xffffffffull) + (1ull << 32);
+		if (__sync_val_compare_and_swap(&state->free, free, rest) == free)
+			return segment;
 	}
+	return SEGMENT_NONE;
 }
 
 /* Closes the open segment and opens another. False where no segment is free. Kept out of the hot path, whose
  * registers it would take. */
-static __noinline int open_next_segment(struct ring_control *control, __u32 segment_size)
+static __noinline int open_next_segment(struct ring_control *control)
 {
+	struct pool_state *state;
+	__u32 ordinal, segment, before, zero = 0;
 	__u64 position;
-	__u32 ordinal, depth, segment;
 
 	if (!control)
 		return 0;
+	state = bpf_map_lookup_elem(&pool_state, &zero);
+	if (!state)
+		return 0;
+	segment = take_segment(state);
+	if (segment == SEGMENT_NONE)
+		return 0;
 	position = control->position;
 	ordinal = position >> 32;
-	take_back_freed(control);
-	depth = READ_ONCE(control->stack_depth) - 1;
-	if (depth >= RING_MAX_SEGMENTS)
-		return 0;
-	control->stack_depth = depth;
-	segment = control->stack[depth];
-
-	control->order[ordinal & (RING_MAX_SEGMENTS - 1)].used = (__u32)position;
-	ordinal++;
-	control->order[ordinal & (RING_MAX_SEGMENTS - 1)].segment = segment;
-	control->open_base = segment * segment_size;
-	position = (__u64)ordinal << 32;
+	before = control->open_segment;
+	if (ordinal == 0 && before == SEGMENT_NONE) {
+		control->first_segment = segment;
+	} else {
+		state->closed[before & (POOL_MAX_SEGMENTS - 1)].used = (__u32)position;
+		state->closed[before & (POOL_MAX_SEGMENTS - 1)].next = segment;
+	}
+	control->open_segment = segment;
+	control->open_bank = segment >> CONFIG(bank_shift);
+	control->open_base = (segment * CONFIG(segment_size)) & CONFIG(bank_mask);
+	position = (__u64)(ordinal + 1) << 32;
 	publish(&control->position, position);
 	return 1;
 }
@@ -113,16 +138,20 @@ static __always_inline char *reserve(struct ring_control *control, __u32 size, _
 {
 	__u64 at = control->position;
 	__u32 offset;
+	char *bank;
 
-	if (unlikely((__u32)at + size > CONFIG(segment_size))) {
-		if (!open_next_segment(control, CONFIG(segment_size)))
+	if (unlikely((__u32)at + size > CONFIG(segment_room))) {
+		if (!open_next_segment(control))
 			return NULL;
 		at = control->position;
 	}
+	bank = bpf_map_lookup_elem(&pool, &control->open_bank);
+	if (unlikely(!bank))
+		return NULL;
 	WRITE_ONCE(control->position, at | RECORD_IN_FLIGHT);
 	*position = at;
-	offset = (control->open_base + (__u32)at) & CONFIG(ring_mask);
-	return (char *)control + RING_CONTROL_SIZE + offset;
+	offset = (control->open_base + (__u32)at) & CONFIG(bank_mask);
+	return bank + offset;
 }
 
 /* Takes the mark off again without a record. */

@@ -27,7 +27,9 @@ pub fn trawl(arguments: &[&str]) -> Output {
 
 /// Where memory is slow to come by, TRAWL_TESTS_RING tells how large rings are of which a test does not say it.
 fn ring_size(arguments: &[&str]) -> Vec<String> {
-    let says = arguments.iter().any(|one| one.starts_with("--ring-size"));
+    let says = arguments
+        .iter()
+        .any(|one| one.starts_with("--ring-size") || one.starts_with("--memory"));
     let told = std::env::var("TRAWL_TESTS_RING").ok().filter(|_| !says);
     told.map_or_else(Vec::new, |size| vec!["--ring-size".to_owned(), size])
 }
@@ -138,7 +140,12 @@ impl Capture {
 
     /// As [`Self::start`], where the kernel's features that are named are to be done without.
     pub fn start_without(features: &str, lab: &impl Files, arguments: &[&str]) -> Self {
-        let mut capture = Self::launch(features, lab, arguments);
+        Self::start_with(("TRAWL_WITHOUT", features), lab, arguments)
+    }
+
+    /// As [`Self::start`], with a variable in its environment.
+    pub fn start_with(variable: (&str, &str), lab: &impl Files, arguments: &[&str]) -> Self {
+        let mut capture = Self::launch(variable, lab, arguments);
         let stdout = capture.child.stdout.take().expect("a pipe");
         capture.stdout = Some(Stream::follow(stdout));
         capture.wait_ready();
@@ -147,13 +154,13 @@ impl Capture {
 
     /// As [`Self::start`], with standard output as a pipe that the test reads itself.
     pub fn start_piped(lab: &impl Files, arguments: &[&str]) -> (Self, ChildStdout) {
-        let mut capture = Self::launch("", lab, arguments);
+        let mut capture = Self::launch(("TRAWL_WITHOUT", ""), lab, arguments);
         let stdout = capture.child.stdout.take().expect("a pipe");
         capture.wait_ready();
         (capture, stdout)
     }
 
-    fn launch(without: &str, lab: &impl Files, arguments: &[&str]) -> Self {
+    fn launch(variable: (&str, &str), lab: &impl Files, arguments: &[&str]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let mark = format!("{}-{number}", std::process::id());
@@ -165,7 +172,7 @@ impl Capture {
             .args(ring_size(arguments))
             .args(arguments)
             .env(MARK, &mark)
-            .env("TRAWL_WITHOUT", without)
+            .env(variable.0, variable.1)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

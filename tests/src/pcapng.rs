@@ -6,6 +6,7 @@ const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;
 const INTERFACE_STATISTICS: u32 = 5;
 const ENHANCED_PACKET: u32 = 6;
+const FILLING: u32 = 0x8054_524c;
 
 /// The options of a block: code and value, without padding.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -108,6 +109,7 @@ pub struct Contents {
     pub interfaces: Vec<Interface>,
     pub packets: Vec<Packet>,
     pub statistics: Vec<Statistics>,
+    pub fillings: usize,
 }
 
 impl Contents {
@@ -179,6 +181,8 @@ impl Contents {
                 time: high_low(word(body, 4), word(body, 8)),
                 options: options(&body[12..]),
             }),
+            // Local use: fills a piece of the file up to what the disk takes.
+            FILLING => self.fillings += 1,
             other => panic!("a block of type {other}"),
         }
     }

@@ -33,6 +33,10 @@ pub struct Interface {
     pub truncated: u64,
     #[serde(default)]
     pub hardware_stamped: u64,
+    #[serde(default)]
+    pub time: String,
+    #[serde(default)]
+    pub time_error_max_ns: Option<u64>,
 }
 
 impl Summary {

@@ -6,6 +6,7 @@ mod interfaces;
 mod loans;
 mod output;
 mod progress;
+mod recording;
 mod shown;
 mod words;
 

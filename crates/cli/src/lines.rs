@@ -50,6 +50,11 @@ pub struct LineArgs {
 }
 
 impl LineArgs {
+    /// Whether more is to be told.
+    pub(crate) fn is_verbose(&self) -> bool {
+        self.verbosity > 0
+    }
+
     pub fn options(&self, quick: bool) -> PrintOptions {
         let Self {
             link_header,

@@ -9,7 +9,7 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::layout::{PointCounters, RING_MAX_SEGMENTS};
+use crate::layout::PointCounters;
 use crate::ring::{Control, IN_FLIGHT, Rings, store32};
 
 const BLOCK_ENHANCED_PACKET: u32 = 6;
@@ -19,11 +19,14 @@ const OPTION_PACKETID: u32 = option(5, 8);
 const OPTION_QUEUE: u32 = option(6, 4);
 const END_OF_OPTIONS: u32 = 0;
 
-/// Bytes of a block beside the packet's: before it, and behind it without and with a queue.
+/// Bytes of a block beside the packet's: before it, and behind it.
 const HEADER: usize = 28;
-const OPTIONS: usize = 32;
+const FLAGS: usize = 8;
+const COUNT: usize = 12;
 const QUEUE: usize = 8;
-const END: usize = 8;
+/// The end of the options, if there are any, and the block's length once more.
+const OPTIONS_END: usize = 4;
+const END: usize = 4;
 
 const fn option(code: u32, length: u32) -> u32 {
     code | length << 16
@@ -38,9 +41,11 @@ pub struct Sighting<'a> {
     pub time: u64,
     /// The time is the network card's own.
     pub hardware_stamped: bool,
-    /// The pcapng flags: direction and kind of reception.
-    pub flags: u32,
+    /// The pcapng flags: direction and kind of reception, where they are wanted.
+    pub flags: Option<u32>,
     pub queue: Option<u32>,
+    /// The packet's identifier is wanted.
+    pub identified: bool,
     /// The packet's true length.
     pub original: u32,
     /// The most bytes to record.
@@ -109,7 +114,8 @@ pub struct Producer {
     tickets: Arc<Tickets>,
     /// The open segment's ordinal in the upper half, the bytes finished in it in the lower.
     position: u64,
-    segment: u32,
+    /// `None` before there was a record.
+    segment: Option<u32>,
     /// No record will be earlier than this.
     horizon: u64,
     /// Losses outside the ring that the next record's drop count has to tell.
@@ -125,8 +131,8 @@ impl Producer {
                 rings: Arc::clone(rings),
                 ring,
                 tickets: Arc::clone(tickets),
-                position: 0,
-                segment: 0,
+                position: rings.geometry().segment_room() as u64,
+                segment: None,
                 horizon: now,
                 untold: 0,
             };
@@ -198,9 +204,10 @@ impl Producer {
         let captured = at_hand
             .min(sight.snaplen as usize)
             .min(self.rings.geometry().max_captured() as usize);
-        let queue = if sight.queue.is_some() { QUEUE } else { 0 };
-        let size = HEADER + captured.next_multiple_of(4) + OPTIONS + queue + END;
         let account = Counters::of(self.rings.control(self.ring), sight.point);
+        let drop_count = account.losses_untold.get() + self.untold;
+        let options = options_length(sight, drop_count);
+        let size = HEADER + captured.next_multiple_of(4) + options + END;
         if !self.make_room(size) {
             if self.tickets.exhausted() {
                 return Outcome::LimitReached;
@@ -212,8 +219,10 @@ impl Producer {
         if !self.tickets.take() {
             return Outcome::LimitReached;
         }
+        account.tell_losses();
+        self.untold = 0;
         let words = Words {
-            drop_count: account.take_untold() + std::mem::take(&mut self.untold),
+            drop_count,
             packet_id: self.next_packet_id(),
             captured,
             size: size as u32,
@@ -240,20 +249,23 @@ impl Producer {
 
     /// Makes sure that the open segment has room for a block, if need be by opening another.
     fn make_room(&mut self, size: usize) -> bool {
-        if self.used() + size <= self.rings.geometry().segment_size {
+        if self.used() + size <= self.rings.geometry().segment_room() {
             return true;
         }
-        let control = self.rings.control(self.ring);
-        take_back_freed(control);
-        let depth = control.stack_depth().load(Ordering::Relaxed);
-        if depth == 0 {
+        let Some(next) = self.rings.take_segment() else {
             return false;
+        };
+        let control = self.rings.control(self.ring);
+        match self.segment {
+            Some(segment) => {
+                let state = self.rings.state();
+                store32(state.used(segment), self.used() as u32);
+                store32(state.next(segment), next);
+            }
+            None => store32(control.first_segment(), next),
         }
-        store32(control.stack_depth(), depth - 1);
-        self.segment = control.stack(depth as usize - 1).load(Ordering::Relaxed);
+        self.segment = Some(next);
         let ordinal = (self.position >> 32) as u32;
-        store32(control.order_used(ordinal), self.used() as u32);
-        store32(control.order_segment(ordinal.wrapping_add(1)), self.segment);
         self.position = u64::from(ordinal.wrapping_add(1)) << 32;
         self.publish(control);
         true
@@ -272,8 +284,9 @@ impl Producer {
     /// The next `size` bytes of the open segment, which `make_room` has found to be there.
     fn free_bytes(&mut self, size: usize) -> &mut [u8] {
         let used = self.used();
-        assert!(used + size <= self.rings.geometry().segment_size);
-        let start = self.rings.bytes(self.ring, self.segment, used);
+        assert!(used + size <= self.rings.geometry().segment_room());
+        let segment = self.segment.expect("make_room opened one");
+        let start = self.rings.bytes(segment, used);
         // SAFETY: the range lies within the open segment (just checked), which the consumer does not read beyond the
         // published position, and which no other producer writes to. The memory is mapped, and zero or written.
         unsafe { std::slice::from_raw_parts_mut(start, size) }
@@ -294,20 +307,6 @@ fn next_identity() -> u64 {
     static PRODUCERS: AtomicU32 = AtomicU32::new(0);
     let number = PRODUCERS.fetch_add(1, Ordering::Relaxed);
     (0xffff - u64::from(number & 0x7fff)) << 48
-}
-
-fn take_back_freed(control: Control) {
-    let given = control.freed_given().load(Ordering::Acquire) as u32;
-    let mut taken = control.freed_taken().load(Ordering::Relaxed);
-    let mut depth = control.stack_depth().load(Ordering::Relaxed);
-    while taken != given && (depth as usize) < RING_MAX_SEGMENTS {
-        let segment = control.freed(taken as usize).load(Ordering::Relaxed);
-        store32(control.stack(depth as usize), segment);
-        depth += 1;
-        taken = taken.wrapping_add(1);
-    }
-    store32(control.stack_depth(), depth);
-    store32(control.freed_taken(), taken);
 }
 
 /// The numbers of a block that the ring supplies.
@@ -342,24 +341,41 @@ fn fill(block: &mut [u8], sight: &Sighting<'_>, words: &Words) {
         to = later;
     }
     padding.fill(0);
-    let rest = put(
-        options,
-        [
-            OPTION_FLAGS,
-            sight.flags,
-            OPTION_DROPCOUNT,
-            words.drop_count as u32,
-            (words.drop_count >> 32) as u32,
-            OPTION_PACKETID,
-            words.packet_id as u32,
-            (words.packet_id >> 32) as u32,
-        ],
-    );
-    let rest = match sight.queue {
-        Some(queue) => put(rest, [OPTION_QUEUE, queue]),
-        None => rest,
-    };
-    put(rest, [END_OF_OPTIONS, words.size]);
+    let mut rest = options;
+    if let Some(flags) = sight.flags {
+        rest = put(rest, [OPTION_FLAGS, flags]);
+    }
+    if sight.identified {
+        rest = put_count(rest, OPTION_PACKETID, words.packet_id);
+    }
+    if let Some(queue) = sight.queue {
+        rest = put(rest, [OPTION_QUEUE, queue]);
+    }
+    if words.drop_count > 0 {
+        rest = put_count(rest, OPTION_DROPCOUNT, words.drop_count);
+    }
+    if rest.len() > END {
+        rest = put(rest, [END_OF_OPTIONS]);
+    }
+    put(rest, [words.size]);
+}
+
+/// The options of a record with all that belongs to them.
+fn options_length(sight: &Sighting<'_>, drop_count: u64) -> usize {
+    let length: usize = [
+        (sight.flags.is_some(), FLAGS),
+        (sight.identified, COUNT),
+        (sight.queue.is_some(), QUEUE),
+        (drop_count > 0, COUNT),
+    ]
+    .iter()
+    .map(|(there, length)| if *there { *length } else { 0 })
+    .sum();
+    if length > 0 { length + OPTIONS_END } else { 0 }
+}
+
+fn put_count(to: &mut [u8], option: u32, count: u64) -> &mut [u8] {
+    put(to, [option, count as u32, (count >> 32) as u32])
 }
 
 /// Writes words in the file's byte order, and returns what lies behind them.
@@ -418,13 +434,11 @@ impl Counters<'_> {
         }
     }
 
-    /// The losses that no record has told of yet; from now on they are told.
-    fn take_untold(&self) -> u64 {
-        let untold = self.losses_untold.get();
-        if untold > 0 {
+    /// The losses that no record has told of yet are told from now on.
+    fn tell_losses(&self) {
+        if self.losses_untold.get() > 0 {
             self.losses_untold.0.store(0, Ordering::Relaxed);
         }
-        untold
     }
 }
 

@@ -2,6 +2,7 @@
 //! The protocol is told in bpf/include/layout.h.
 
 mod consumer;
+mod lease;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -10,87 +11,126 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::bpf::{map, object};
 use crate::events;
 use crate::layout::{
-    CaptureShared, PointCounters, RECORD_OVERHEAD, RING_CONTROL_SIZE, RING_MAX_POINTS,
-    RING_MAX_SEGMENTS, RING_SLACK, Rejections, RingControl,
+    CaptureShared, ClosedSegment, POOL_MAX_SEGMENTS, POOL_SLACK, PointCounters, PoolState,
+    RECORD_OVERHEAD, RING_CONTROL_SIZE, RING_MAX_POINTS, Rejections, RingControl, SEGMENT_NONE,
+    SEGMENT_RESERVE,
 };
 use crate::memory::Mapping;
 use crate::probe::{Capability, lack_of};
 use crate::{Error, Result};
 
 pub use consumer::{Consumer, Observation};
+pub use lease::Lease;
 
 const PAGE: usize = 4096;
 pub(crate) const IN_FLIGHT: u64 = 1;
+const NO_SEGMENT: u32 = SEGMENT_NONE as u32;
 
-/// The smallest and the largest ring that can be asked for.
-pub const RING_SIZE_MIN: u64 = 64 << 10;
-pub const RING_SIZE_MAX: u64 = 256 << 20;
-/// A share of the memory at hand that all rings together take if nobody says how large they are to be.
+/// The least memory for each CPU, and the most for all.
+pub const SHARE_MIN: u64 = 64 << 10;
+pub const MEMORY_MAX: u64 = 4 << 30;
+/// A share of the memory at hand that is taken if nobody says how much.
 const DEFAULT_SHARE: u64 = 8;
-const DEFAULT_SIZE: u64 = 64 << 20;
-const SEGMENT_MAX: usize = 512 << 10;
+const DEFAULT_SIZE: u64 = 256 << 20;
+const SEGMENT_MAX: u64 = 512 << 10;
+/// The segments that all CPUs have open are at most the pool divided by this.
+const OPEN_SHARE: u64 = 4;
+/// The verifier takes no number that may be too large; so the pool is a number of pieces.
+const BANK_MAX: u64 = 32 << 20;
 
-/// How a ring is cut up.
+/// How the memory for records is cut up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    pub ring_size: usize,
+    /// Of all rings together.
+    pub pool_size: usize,
     pub segment_size: usize,
 }
 
 impl Geometry {
-    /// A ring of `bytes`, rounded down to a power of two: memory is promised not to be more than asked for.
-    pub fn for_size(bytes: u64) -> Result<Self> {
-        let what = || format!("cannot make a ring of {bytes} bytes");
+    /// At most `bytes` for the rings of so many CPUs, rounded down: memory is promised not to be more than asked for.
+    pub fn for_total(bytes: u64, cpus: usize) -> Result<Self> {
+        let cpus = cpus.max(1) as u64;
+        let least = SHARE_MIN * cpus;
+        let what = || format!("cannot record with {bytes} bytes of memory");
         let mend = format!(
-            "choose --ring-size between {} KiB and {} MiB",
-            RING_SIZE_MIN >> 10,
-            RING_SIZE_MAX >> 20
+            "choose --memory between {} KiB and {} GiB",
+            least >> 10,
+            MEMORY_MAX >> 30
         );
-        if bytes < RING_SIZE_MIN {
-            return Err(Error::usage(what(), "it could not hold a full-sized packet").mend(mend));
+        if bytes < least {
+            let why = format!("each of {cpus} CPUs needs {} KiB", SHARE_MIN >> 10);
+            return Err(Error::usage(what(), why).mend(mend));
         }
-        if bytes > RING_SIZE_MAX {
-            return Err(Error::usage(what(), "the verifier takes no larger one").mend(mend));
+        if bytes > MEMORY_MAX {
+            return Err(Error::usage(what(), "programs can address no more").mend(mend));
         }
-        let ring_size = 1usize << bytes.ilog2();
-        // Large enough for the largest packet where the ring allows it; small enough that a handful stay cached.
-        let segment_size = (ring_size / 4)
-            .min(SEGMENT_MAX)
-            .max(ring_size / RING_MAX_SEGMENTS);
+        // Large enough for the largest packet where the memory allows it; small enough that a handful stay cached, and
+        // that what all CPUs have opened is a quarter of the pool.
+        let share = 1 << (bytes / cpus / OPEN_SHARE).ilog2();
+        let segment_size = share.clamp(SHARE_MIN / OPEN_SHARE, SEGMENT_MAX);
+        let pool_size = match bytes >= BANK_MAX {
+            true => bytes / BANK_MAX * BANK_MAX,
+            false => 1 << bytes.ilog2(),
+        };
         Ok(Self {
-            ring_size,
-            segment_size,
+            pool_size: pool_size as usize,
+            segment_size: segment_size as usize,
         })
     }
 
-    /// What is taken where nobody says: 64 MiB for each CPU, less on machines with many CPUs and little memory.
+    /// What is taken where nobody says: 256 MiB however many CPUs there are, less on machines with little memory.
     pub fn by_default(cpus: usize, available: u64) -> Result<Self> {
-        let share = available / DEFAULT_SHARE / cpus.max(1) as u64;
-        Self::for_size(share.clamp(RING_SIZE_MIN, DEFAULT_SIZE))
+        let least = SHARE_MIN * cpus.max(1) as u64;
+        Self::for_total(
+            (available / DEFAULT_SHARE).clamp(least, DEFAULT_SIZE.max(least)),
+            cpus,
+        )
+    }
+
+    /// As much for each CPU.
+    pub fn for_share(bytes: u64, cpus: usize) -> Result<Self> {
+        Self::for_total(bytes.saturating_mul(cpus.max(1) as u64), cpus)
     }
 
     pub fn segments(&self) -> usize {
-        self.ring_size / self.segment_size
+        self.pool_size / self.segment_size
+    }
+
+    /// How many bytes of a segment records take at most; what is behind them is for the one who writes them to a disk.
+    pub fn segment_room(&self) -> usize {
+        self.segment_size - SEGMENT_RESERVE
     }
 
     /// The largest number of bytes of one packet that a record can hold.
     pub fn max_captured(&self) -> u32 {
-        ((self.segment_size - RECORD_OVERHEAD) as u32)
+        ((self.segment_room() - RECORD_OVERHEAD) as u32)
             .min(crate::layout::RECORD_MAX_CAPTURED as u32)
     }
 
-    /// One ring's memory: its control block, its bytes, and the room behind them.
+    /// The pool lies in banks of so many bytes each.
+    pub fn bank_size(&self) -> usize {
+        self.pool_size.min(BANK_MAX as usize)
+    }
+
+    fn banks(&self) -> usize {
+        self.pool_size / self.bank_size()
+    }
+
+    /// From one bank's beginning to that of the next.
     fn stride(&self) -> usize {
-        RING_CONTROL_SIZE + self.ring_size + RING_SLACK
+        self.bank_size() + POOL_SLACK
     }
 }
 
-/// One ring for each CPU (or each producing thread), with the accounts of all hook points.
+/// One ring for each CPU (or each producing thread), with the accounts of all hook points, and the pool of segments that
+/// they draw from.
 #[derive(Debug)]
 pub struct Rings {
     geometry: Geometry,
     count: usize,
-    memory: Mapping,
+    controls: Mapping,
+    pool: Mapping,
+    state: Mapping,
     programs: Option<Programs>,
 }
 
@@ -108,6 +148,8 @@ struct Programs {
 #[derive(Debug)]
 pub struct RingMaps {
     pub rings: OwnedFd,
+    pub pool: OwnedFd,
+    pub state: OwnedFd,
     pub shared: OwnedFd,
     pub rejections: OwnedFd,
 }
@@ -117,10 +159,19 @@ impl Rings {
     pub fn in_maps(geometry: Geometry, cpus: usize) -> Result<Arc<Self>> {
         let shared =
             map::create_mmapable_array("trawl_shared", size_of::<CaptureShared>() as u32, 1)?;
-        Self::sharing(geometry, cpus, shared)
+        let pool = map::create_mmapable_array(
+            "trawl_pool",
+            geometry.stride() as u32,
+            geometry.banks() as u32,
+        )
+        .map_err(|e| mend_refused_pool(e, geometry))?;
+        let state = map::create_mmapable_array("trawl_state", size_of::<PoolState>() as u32, 1)?;
+        let rings = Self::over(geometry, cpus, (pool, state, shared))?;
+        rings.free_all();
+        Ok(rings)
     }
 
-    /// Rings like these for programs that these are not for, under the same limits of records and rate.
+    /// Rings like these for programs that these are not for, out of the same pool and under the same limits of records and rate.
     pub fn beside(&self) -> Result<Arc<Self>> {
         let maps = self.maps().ok_or_else(|| {
             Error::failed(
@@ -128,18 +179,27 @@ impl Rings {
                 "the others have none",
             )
         })?;
-        let shared = maps.shared.try_clone();
-        let shared = shared.map_err(|e| Error::os("cannot hold a map", e))?;
-        Self::sharing(self.geometry, self.count, shared)
+        let hold = |map: &OwnedFd| {
+            map.try_clone()
+                .map_err(|e| Error::os("cannot hold a map", e))
+        };
+        let pool = (hold(&maps.pool)?, hold(&maps.state)?, hold(&maps.shared)?);
+        Self::over(self.geometry, self.count, pool)
     }
 
-    fn sharing(geometry: Geometry, cpus: usize, shared: OwnedFd) -> Result<Arc<Self>> {
+    /// Rings over a pool, its state, and what is common to all programs of a capture.
+    fn over(
+        geometry: Geometry,
+        cpus: usize,
+        (pool, state, shared): (OwnedFd, OwnedFd, OwnedFd),
+    ) -> Result<Arc<Self>> {
         let count = cpus as u32;
         // Any CPU may reject packets, one without a ring too.
         let possible = events::possible_cpus().max(cpus).next_power_of_two();
         let maps = RingMaps {
-            rings: map::create_mmapable_array("trawl_rings", geometry.stride() as u32, count)
-                .map_err(|e| mend_refused_rings(e, geometry, cpus))?,
+            rings: map::create_mmapable_array("trawl_rings", RING_CONTROL_SIZE as u32, count)?,
+            pool,
+            state,
             shared,
             rejections: map::create_mmapable_array(
                 "trawl_rejected",
@@ -147,26 +207,23 @@ impl Rings {
                 1,
             )?,
         };
-        let whole_pages = |bytes: usize| bytes.div_ceil(PAGE) * PAGE;
+        let map = |map: &OwnedFd, bytes: usize| {
+            Mapping::of_map(map.as_fd(), bytes.div_ceil(PAGE) * PAGE).map(Mapping::not_for_children)
+        };
         let rings = Self {
             geometry,
             count: cpus,
-            memory: Mapping::of_map(maps.rings.as_fd(), whole_pages(geometry.stride() * cpus))?
-                .not_for_children(),
+            controls: map(&maps.rings, RING_CONTROL_SIZE * cpus)?,
+            pool: map(&maps.pool, geometry.stride() * geometry.banks())?,
+            state: map(&maps.state, size_of::<PoolState>())?,
             programs: Some(Programs {
-                shared: Mapping::of_map(
-                    maps.shared.as_fd(),
-                    whole_pages(size_of::<CaptureShared>()),
-                )?,
-                rejections: Mapping::of_map(
-                    maps.rejections.as_fd(),
-                    whole_pages(size_of::<Rejections>() * possible),
-                )?,
+                shared: map(&maps.shared, size_of::<CaptureShared>())?,
+                rejections: map(&maps.rejections, size_of::<Rejections>() * possible)?,
                 cpus: possible,
                 maps,
             }),
         };
-        rings.open_first_segments();
+        rings.begin();
         Ok(Arc::new(rings))
     }
 
@@ -175,26 +232,87 @@ impl Rings {
         let rings = Self {
             geometry,
             count: producers,
-            memory: Mapping::anonymous(geometry.stride() * producers)?,
+            controls: Mapping::anonymous(RING_CONTROL_SIZE * producers)?,
+            pool: Mapping::anonymous(geometry.stride() * geometry.banks())?,
+            state: Mapping::anonymous(size_of::<PoolState>())?,
             programs: None,
         };
-        rings.open_first_segments();
+        rings.free_all();
+        rings.begin();
         Ok(Arc::new(rings))
     }
 
-    fn open_first_segments(&self) {
+    /// All segments are free.
+    fn free_all(&self) {
+        let state = self.state();
+        let last = self.geometry.segments() as u32 - 1;
+        for segment in 0..=last {
+            let below = if segment == last {
+                NO_SEGMENT
+            } else {
+                segment + 1
+            };
+            store32(state.below(segment), below);
+        }
+        state.free().store(0, Ordering::Relaxed);
+    }
+
+    /// No ring has a segment.
+    fn begin(&self) {
         for ring in 0..self.count {
             let control = self.control(ring);
-            let spare = self.geometry.segments() - 1;
-            for depth in 0..spare {
-                // The lowest segments lie on top of the stack, so that they are used first.
-                store32(control.stack(depth), (spare - depth) as u32);
-            }
-            store32(control.stack_depth(), spare as u32);
+            store32(control.open_segment(), NO_SEGMENT);
+            control
+                .position()
+                .store(self.geometry.segment_room() as u64, Ordering::Relaxed);
             control
                 .last_packet_id()
                 .store((ring as u64) << 48, Ordering::Relaxed);
         }
+    }
+
+    /// Takes the free segment that was emptied last.
+    pub(crate) fn take_segment(&self) -> Option<u32> {
+        let state = self.state();
+        let mut free = state.free().load(Ordering::Acquire);
+        loop {
+            let segment = free as u32;
+            if segment == NO_SEGMENT {
+                return None;
+            }
+            let below = state.below(segment).load(Ordering::Relaxed);
+            let rest = next_turn(free) | u64::from(below);
+            match state
+                .free()
+                .compare_exchange(free, rest, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return Some(segment),
+                Err(now) => free = now,
+            }
+        }
+    }
+
+    /// Gives a segment back that nobody reads any more.
+    pub(crate) fn free_segment(&self, segment: u32) {
+        let state = self.state();
+        let mut free = state.free().load(Ordering::Acquire);
+        loop {
+            store32(state.below(segment), free as u32);
+            let with = next_turn(free) | u64::from(segment);
+            match state
+                .free()
+                .compare_exchange(free, with, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return,
+                Err(now) => free = now,
+            }
+        }
+    }
+
+    /// The longest time between two readings of the clock with records in between: how wrong a stamp can be.
+    pub fn largest_gap(&self) -> u64 {
+        let gap = |ring| self.control(ring).largest_gap().load(Ordering::Relaxed);
+        (0..self.count).map(gap).max().unwrap_or(0)
     }
 
     pub fn count(&self) -> usize {
@@ -273,29 +391,40 @@ impl Rings {
 
     pub(crate) fn control(&self, ring: usize) -> Control {
         assert!(ring < self.count, "ring {ring} of {}", self.count);
-        Control(self.memory.at(ring * self.geometry.stride()))
+        Control(self.controls.at(ring * RING_CONTROL_SIZE))
     }
 
-    pub(crate) fn bytes(&self, ring: usize, segment: u32, offset: usize) -> *mut u8 {
+    pub(crate) fn state(&self) -> State {
+        State(self.state.at(0))
+    }
+
+    pub(crate) fn bytes(&self, segment: u32, offset: usize) -> *mut u8 {
         let segment = segment as usize % self.geometry.segments();
         assert!(
             offset <= self.geometry.segment_size,
             "offset {offset} lies behind a segment's end"
         );
-        let within = RING_CONTROL_SIZE + segment * self.geometry.segment_size + offset;
-        self.memory.at(ring * self.geometry.stride() + within)
+        let per_bank = self.geometry.bank_size() / self.geometry.segment_size;
+        let (bank, within) = (segment / per_bank, segment % per_bank);
+        let at = bank * self.geometry.stride() + within * self.geometry.segment_size + offset;
+        self.pool.at(at)
     }
 }
 
-fn mend_refused_rings(error: Error, geometry: Geometry, cpus: usize) -> Error {
+/// The upper half of the word that tells the top of the stack, one further.
+fn next_turn(free: u64) -> u64 {
+    (free & !0xffff_ffff).wrapping_add(1 << 32)
+}
+
+fn mend_refused_pool(error: Error, geometry: Geometry) -> Error {
     match error.errno() {
         Some(libc::EPERM) => match lack_of(&Capability::FOR_BPF) {
             Some((why, how)) => Error::failed("cannot create the rings for packets", why).mend(how),
             None => error,
         },
         _ => error.mend(format!(
-            "{} KiB for each of {cpus} CPUs may be too much here: choose a smaller --ring-size",
-            geometry.ring_size >> 10
+            "{} KiB may be too much here: choose less with --memory",
+            geometry.pool_size >> 10
         )),
     }
 }
@@ -329,9 +458,11 @@ pub struct Account {
 
 impl RingMaps {
     /// The maps by the names that the BPF objects give them.
-    pub fn by_name(&self) -> [(&'static str, BorrowedFd<'_>); 3] {
+    pub fn by_name(&self) -> [(&'static str, BorrowedFd<'_>); 5] {
         [
             ("rings", self.rings.as_fd()),
+            ("pool", self.pool.as_fd()),
+            ("pool_state", self.state.as_fd()),
             ("capture_shared", self.shared.as_fd()),
             (object::REJECTIONS, self.rejections.as_fd()),
         ]
@@ -359,12 +490,6 @@ macro_rules! word {
             )
         }
     };
-    ($name:ident, [u32]) => {
-        pub(crate) fn $name<'a>(self, index: usize) -> &'a AtomicU32 {
-            let at = std::mem::offset_of!(RingControl, $name) + 4 * (index % RING_MAX_SEGMENTS);
-            atomic32(self.0.wrapping_add(at))
-        }
-    };
 }
 
 impl Control {
@@ -373,25 +498,10 @@ impl Control {
     word!(last_packet_id, u64);
     word!(clock_offset, u64);
     word!(stopped, u64);
-    word!(freed_given, u64);
-    word!(freed_taken, u32);
-    word!(stack_depth, u32);
-    word!(freed, [u32]);
-    word!(stack, [u32]);
-
-    pub(crate) fn order_segment<'a>(self, ordinal: u32) -> &'a AtomicU32 {
-        atomic32(self.order(ordinal))
-    }
-
-    pub(crate) fn order_used<'a>(self, ordinal: u32) -> &'a AtomicU32 {
-        atomic32(self.order(ordinal).wrapping_add(4))
-    }
-
-    fn order(self, ordinal: u32) -> *mut u8 {
-        let at =
-            std::mem::offset_of!(RingControl, order) + 8 * (ordinal as usize % RING_MAX_SEGMENTS);
-        self.0.wrapping_add(at)
-    }
+    word!(largest_gap, u64);
+    word!(open_segment, u32);
+    word!(first_segment, u32);
+    word!(since_poll, u32);
 
     pub(crate) fn point(self, point: usize) -> *mut PointCounters {
         let at = std::mem::offset_of!(RingControl, points)
@@ -402,6 +512,40 @@ impl Control {
     fn counters(self, point: usize) -> PointCounters {
         // SAFETY: the pointer lies within the control block, is aligned, and any bit pattern is a valid count.
         unsafe { self.point(point).read_volatile() }
+    }
+}
+
+/// The words about the pool, which are handed out in the same way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct State(*mut u8);
+
+impl State {
+    pub(crate) fn free<'a>(self) -> &'a AtomicU64 {
+        atomic64(self.0.wrapping_add(std::mem::offset_of!(PoolState, free)))
+    }
+
+    pub(crate) fn below<'a>(self, segment: u32) -> &'a AtomicU32 {
+        let within = 4 * (segment as usize % POOL_MAX_SEGMENTS);
+        atomic32(
+            self.0
+                .wrapping_add(std::mem::offset_of!(PoolState, below) + within),
+        )
+    }
+
+    pub(crate) fn used<'a>(self, segment: u32) -> &'a AtomicU32 {
+        let within = std::mem::offset_of!(ClosedSegment, used);
+        atomic32(self.closed(segment).wrapping_add(within))
+    }
+
+    pub(crate) fn next<'a>(self, segment: u32) -> &'a AtomicU32 {
+        let within = std::mem::offset_of!(ClosedSegment, next);
+        atomic32(self.closed(segment).wrapping_add(within))
+    }
+
+    fn closed(self, segment: u32) -> *mut u8 {
+        let within = size_of::<ClosedSegment>() * (segment as usize % POOL_MAX_SEGMENTS);
+        self.0
+            .wrapping_add(std::mem::offset_of!(PoolState, closed) + within)
     }
 }
 
@@ -429,44 +573,61 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_outside_the_bounds_are_refused() {
-        for bytes in [
-            0,
-            1,
-            RING_SIZE_MIN - 1,
-            RING_SIZE_MAX + 1,
-            1 << 40,
-            u64::MAX,
+    fn memory_outside_the_bounds_is_refused() {
+        for (bytes, cpus) in [
+            (0, 1),
+            (SHARE_MIN - 1, 1),
+            (SHARE_MIN * 8 - 1, 8),
+            (MEMORY_MAX + 1, 1),
+            (u64::MAX, 2),
         ] {
-            let error = Geometry::for_size(bytes).expect_err("refused");
+            let error = Geometry::for_total(bytes, cpus).expect_err("refused");
             assert_eq!(error.kind(), crate::error::Kind::Usage);
         }
     }
 
     #[test]
-    fn the_default_leaves_most_of_the_memory_alone() {
+    fn the_default_is_the_same_for_any_number_of_cpus() {
         let gib = 1 << 30;
-        let size = |cpus, available| {
-            Geometry::by_default(cpus, available)
-                .expect("in bounds")
-                .ring_size
-        };
-        assert_eq!(size(2, 16 * gib), 64 << 20);
-        assert_eq!(size(128, 64 * gib), 64 << 20);
-        assert_eq!(size(128, 8 * gib), 8 << 20);
-        assert_eq!(size(512, 0), RING_SIZE_MIN as usize);
+        for cpus in [1, 2, 8, 128, 256] {
+            let geometry = Geometry::by_default(cpus, 64 * gib).expect("in bounds");
+            assert_eq!(geometry.pool_size, 256 << 20);
+            assert!(geometry.segment_size * cpus <= 64 << 20, "{geometry:?}");
+        }
+        let small = Geometry::by_default(2, gib).expect("in bounds");
+        assert_eq!(small.pool_size, 128 << 20);
+        assert!(Geometry::by_default(256, 0).is_ok());
     }
 
     #[test]
-    fn segments_fill_the_ring() {
-        for bytes in [RING_SIZE_MIN, 100_000, 4 << 20, 64 << 20, RING_SIZE_MAX] {
-            let geometry = Geometry::for_size(bytes).expect("accepted");
-            assert!(geometry.ring_size as u64 <= bytes && geometry.ring_size as u64 > bytes / 2);
-            assert_eq!(
-                geometry.segments() * geometry.segment_size,
-                geometry.ring_size
-            );
-            assert!(geometry.segments() <= RING_MAX_SEGMENTS);
+    fn no_more_memory_than_asked_for_and_no_less_than_half() {
+        for cpus in [1, 2, 3, 16, 256] {
+            for bytes in (16..=32).map(|exponent| (1u64 << exponent) + 12_345) {
+                let Ok(geometry) = Geometry::for_total(bytes, cpus) else {
+                    continue;
+                };
+                let pool = geometry.pool_size as u64;
+                assert!(pool <= bytes && pool > bytes / 2, "{bytes} {geometry:?}");
+                assert_eq!(geometry.pool_size % geometry.segment_size, 0);
+                assert!(geometry.segments() <= POOL_MAX_SEGMENTS, "{geometry:?}");
+                assert!(geometry.segments() >= cpus, "{geometry:?}");
+            }
         }
+    }
+
+    #[test]
+    fn segments_are_taken_in_the_order_in_which_they_were_emptied_last() {
+        let geometry = Geometry::for_total(1 << 20, 1).expect("in bounds");
+        let rings = Rings::in_memory(geometry, 1).expect("memory");
+        let taken: Vec<u32> = std::iter::from_fn(|| rings.take_segment()).collect();
+        assert_eq!(taken.len(), geometry.segments());
+        rings.free_segment(taken[2]);
+        rings.free_segment(taken[0]);
+        let again = [
+            rings.take_segment(),
+            rings.take_segment(),
+            rings.take_segment(),
+        ];
+        assert_eq!(again, [Some(taken[0]), Some(taken[2]), None]);
     }
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 use trawl_kernel::ring;
 
 use crate::notice::Gap;
+use crate::site::Stamps;
 
 /// The fates of packets at one place, or at all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -124,6 +125,11 @@ pub struct PointSummary {
     /// Recorded with the network card's time stamp.
     #[serde(skip_serializing_if = "is_zero")]
     pub hardware_stamped: u64,
+    /// How often the clock was read for time stamps.
+    pub time: Stamps,
+    /// How wrong a time stamp is at most where it was not read for each: the longest time between two readings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_error_max_ns: Option<u64>,
 }
 
 fn is_zero(value: &u64) -> bool {

@@ -1,6 +1,6 @@
 //! A capture while it is put together: taps add their hook points and the rings their records come through.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use trawl_kernel::clock::{self, ProgramClock};
@@ -17,7 +17,8 @@ use trawl_packet::pcapng;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 
 use crate::notice::Notice;
-use crate::site::{Options, Site, TimeSource};
+use crate::polls;
+use crate::site::{Options, Site, Stamps, TimeSource};
 
 /// A place where packets are seen, with an account of its own.
 #[derive(Clone, Debug)]
@@ -36,6 +37,8 @@ pub struct Point {
     pub mode: &'static str,
     /// The interface blocks whose packets count here.
     pub interfaces: Vec<u32>,
+    /// How its records get their time, if not by a reading of the clock for each.
+    pub stamps: Stamps,
     pub(crate) rings: Arc<Rings>,
 }
 
@@ -60,6 +63,8 @@ pub struct PointIds {
     pub interface: u32,
     /// The interface block for packets stamped by the hardware, where those were asked for.
     pub hardware_interface: u32,
+    /// Whether the verdict is written.
+    verdict: bool,
 }
 
 /// The verdict that a program's records carry.
@@ -76,6 +81,7 @@ impl PointIds {
     /// What a program needs to know to make records here.
     pub fn record(&self, direction: u32, carries: Carries) -> RecordConfig {
         let (kind, value) = match carries {
+            _ if !self.verdict => (VERDICT_NONE, 0),
             Carries::Nothing => (VERDICT_NONE, 0),
             Carries::Xdp(action) => (VERDICT_XDP, u64::from(action)),
             Carries::XdpAsSeen => (VERDICT_XDP_SEEN, 0),
@@ -110,6 +116,10 @@ pub struct Assembly<'a> {
     rings: Option<Arc<Rings>>,
     /// Shared by all who record, so that -c is exact over all of them.
     tickets: Arc<Tickets>,
+    /// Tells the programs where polls end, once one of them asks for it; or nothing can.
+    polls: Option<Option<OwnedFd>>,
+    /// Said only to those who want to know more.
+    pub details: Vec<String>,
     /// How many sites there are; those whose rings lie in this process's memory share what may be used of it.
     pub(crate) sites: usize,
     pub(crate) host: Host,
@@ -140,6 +150,8 @@ impl<'a> Assembly<'a> {
             clock,
             rings: None,
             tickets: Arc::new(Tickets::new(options.count)),
+            polls: None,
+            details: Vec::new(),
             sites,
             host,
         }
@@ -212,12 +224,14 @@ impl<'a> Assembly<'a> {
             tap,
             mode: "",
             interfaces: (interface..=hardware_interface).collect(),
+            stamps: Stamps::Precise,
             rings: Arc::clone(rings),
         });
         Ok(PointIds {
             point: point as u32,
             interface,
             hardware_interface,
+            verdict: self.options.recording.meta.verdict,
         })
     }
 
@@ -246,12 +260,14 @@ impl<'a> Assembly<'a> {
             tap,
             mode: "",
             interfaces: vec![interface],
+            stamps: Stamps::Precise,
             rings: Arc::clone(rings),
         });
         Ok(PointIds {
             point: point as u32,
             interface,
             hardware_interface: interface,
+            verdict: self.options.recording.meta.verdict,
         })
     }
 
@@ -263,6 +279,57 @@ impl<'a> Assembly<'a> {
                 .mend("split the capture in two"));
         }
         Ok(point)
+    }
+
+    /// Has a program read the clock once for many packets, as far as that was asked for and can be. It must see packets in
+    /// the polls of devices only.
+    pub fn stamp_by_polls(
+        &mut self,
+        config: &mut TapConfig,
+        site: &Site,
+        points: &[u32],
+    ) -> Result<()> {
+        let stamps = self.options.recording.stamps;
+        let Some((first, mask)) = stamps.readings() else {
+            return Ok(());
+        };
+        if self.options.time == TimeSource::Hardware {
+            return Ok(());
+        }
+        if site.interface.driver.as_deref() == Some("tun") {
+            self.details.push(format!(
+                "{}: the clock is read for each packet: the driver (tun) has no polls",
+                site.label
+            ));
+            return Ok(());
+        }
+        if self.polls.is_none() {
+            let rings = self.program_rings()?;
+            let polls = polls::watch(&self.config(&rings), &rings, (first, mask));
+            if let Err(error) = &polls {
+                self.details.push(format!(
+                    "the clock is read for each packet: the end of polls cannot be seen: {error}"
+                ));
+            }
+            self.polls = Some(polls.ok());
+        }
+        if let Some(Some(_)) = &self.polls {
+            config.clock_first = first;
+            config.clock_mask = mask;
+            points
+                .iter()
+                .for_each(|point| self.set_stamped_by_polls(*point));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn set_stamped_by_polls(&mut self, point: u32) {
+        self.points[point as usize].stamps = self.options.recording.stamps;
+    }
+
+    /// What tells the programs where polls end, for as long as it is held.
+    pub(crate) fn take_polls(&mut self) -> Option<OwnedFd> {
+        self.polls.take().flatten()
     }
 
     /// Says how a tap ended up attached.
@@ -293,8 +360,10 @@ impl<'a> Assembly<'a> {
             snaplen: self.snaplen(),
             name: Some(point.block_name.as_ref().unwrap_or(&point.label).clone()),
             description: Some(format!(
-                "{}{how}, time stamps from the {} clock",
-                point.hook, seed.clock
+                "{}{how}, time stamps from the {} clock{}",
+                point.hook,
+                seed.clock,
+                point.stamps.in_words()
             )),
             speed: interface.and_then(|interface| interface.speed_bits),
             mac: interface.and_then(|interface| interface.mac),
@@ -321,7 +390,9 @@ impl<'a> Assembly<'a> {
             point: 0,
             interface: 0,
             hardware_interface: 0,
+            verdict: false,
         };
+        let meta = self.options.recording.meta;
         let record = nowhere.record(0, Carries::Nothing);
         TapConfig {
             first: record,
@@ -330,14 +401,21 @@ impl<'a> Assembly<'a> {
             record_limit_high: (limit >> 32) as u32,
             snaplen: self.snaplen(),
             segment_size: geometry.segment_size as u32,
-            ring_mask: geometry.ring_size as u32 - 1,
+            segment_room: geometry.segment_room() as u32,
+            bank_mask: geometry.bank_size() as u32 - 1,
+            bank_shift: (geometry.bank_size() / geometry.segment_size).ilog2(),
+            clock_first: 0,
+            clock_mask: 0,
+            write_flags: u32::from(meta.flags),
+            write_queue: u32::from(meta.queue),
+            write_id: u32::from(meta.id),
+            write_comment: u32::from(meta.verdict),
             cpu_mask: rings.cpu_mask(),
             verdict: 0,
             unwanted: 0,
             only_ifindex: 0,
             only_queue: self.options.queue.unwrap_or(ALL as u32),
             queue_offset: 0,
-            queue_unknown: 0,
             only_cpu: self.options.cpu.unwrap_or(ALL as u32),
             sample: self.options.sample.unwrap_or(0),
             rate_interval_low: interval as u32,

@@ -73,7 +73,7 @@ pub fn attach(
     let ids = assembly.add_point_apart(label, format!("unknown ({HOOK})"), &rings, HOOK, HOOK)?;
     let mut config = assembly.config(&rings);
     config.first = ids.record(0, Carries::Nothing);
-    config.queue_unknown = 1;
+    config.write_queue = 0;
     config.names_receiver = u32::from(tracepoint.arguments >= ARGUMENTS_WITH_RECEIVER);
     config.with_stack = u32::from(wish.stack);
     if let Some(found) = kernel_addresses() {

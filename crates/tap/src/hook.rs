@@ -61,13 +61,15 @@ impl Tap for Hook {
         let rings = assembly.program_rings()?;
         let mut config = assembly.config(&rings);
         config.only_ifindex = site.interface.index;
+        assembly.stamp_by_polls(&mut config, site, &[])?;
         let blocks = match &assembly.options.filter {
             Some(filter) => Some(filter.xdp_blocks(site, config.snaplen)?),
             None => None,
         };
         let mut points = Vec::new();
         for (place, hook) in looked.hooks.iter().enumerate() {
-            let mut add = |end| add_point(index, site, assembly, end, hook, &looked);
+            let clock = config.clock_first;
+            let mut add = |end| add_point(index, site, assembly, end, hook, &looked, clock);
             let has_entry = hook.entry.is_some() && ends.looks_at_entry_of(place);
             let entry = (has_entry && ends.entry).then(|| add("xdp entry"));
             let entry = entry.transpose()?;
@@ -165,6 +167,7 @@ fn add_point(
     end: &str,
     hook: &Found,
     looked: &Looked,
+    clock_first: u32,
 ) -> Result<PointIds> {
     let rings = assembly.program_rings()?;
     // Of several programs in a chain each point says which one it is at.
@@ -174,6 +177,9 @@ fn add_point(
     };
     let ids = assembly.add_point(index, site, &rings, "hook", &name)?;
     assembly.set_mode(ids.point, "hook map");
+    if clock_first > 0 {
+        assembly.set_stamped_by_polls(ids.point);
+    }
     Ok(ids)
 }
 

@@ -15,6 +15,7 @@ pub mod hook;
 pub mod merge;
 pub mod notice;
 pub mod packet;
+mod polls;
 pub mod select;
 pub mod session;
 pub mod sink;

@@ -2,7 +2,8 @@
 //! only one CPU has any, whole chunks go out as they are and nothing is looked at.
 //!
 //! What is known of a CPU that has nothing to show? Records it will still make are stamped later than now, unless one
-//! is being written at this moment, which its ring says. So a round looks at all rings twice: what was there at the
+//! is being written at this moment, or it is in the middle of a poll and stamps without a reading of the clock, both of which
+//! its ring says. So a round looks at all rings twice: what was there at the
 //! first look may go out up to the time between the looks, or up to the last record of a ring in the middle of one.
 
 use trawl_kernel::Result;
@@ -15,6 +16,8 @@ use crate::sink::{Sink, is_behind};
 const STORE_VISIBLE_NS: u64 = 2_000;
 /// How long records may wait for a ring that does not move: its CPU may have been taken away in the middle of one.
 const PATIENCE_NS: u64 = 100_000_000;
+/// A stamp that continues an earlier one is not older than a tick of the kernel's, and two at the slowest.
+const TICK_NS: u64 = 20_000_000;
 /// Runs shorter than this are gathered before they are written.
 const SHORT_RUN: usize = 16 << 10;
 const GATHER: usize = 256 << 10;
@@ -113,8 +116,16 @@ impl Merge {
         let mut horizon = between;
         for stream in &mut self.streams {
             stream.later = stream.consumer.observe();
-            if stream.later.in_flight {
-                horizon = horizon.min(stream.later.last_time);
+            let Observation {
+                in_flight,
+                counts_on,
+                last_time,
+                ..
+            } = stream.later;
+            if in_flight {
+                horizon = horizon.min(last_time);
+            } else if counts_on {
+                horizon = horizon.min(last_time.max(between.saturating_sub(TICK_NS)));
             }
         }
         // After a step of the wall clock the times before it say nothing about those after it.
@@ -129,7 +140,14 @@ impl Merge {
     fn others_idle(&self) -> bool {
         self.streams
             .iter()
-            .filter(|stream| stream.later.in_flight || !stream.consumer.is_drained(&stream.later))
+            .filter(|stream| {
+                let Observation {
+                    in_flight,
+                    counts_on,
+                    ..
+                } = stream.later;
+                in_flight || counts_on || !stream.consumer.is_drained(&stream.later)
+            })
             .count()
             == 1
     }

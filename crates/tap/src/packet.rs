@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use trawl_kernel::ethtool::Ethtool;
 use trawl_kernel::packet_socket::{self, Opened, PacketSocket, Rejected, Request};
 use trawl_kernel::producer::Producer;
-use trawl_kernel::ring::{Geometry, RING_SIZE_MAX, Rings};
+use trawl_kernel::ring::{Geometry, Rings};
 use trawl_kernel::{Error, Result, events};
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 
@@ -25,7 +25,7 @@ use worker::{Plan, Shared, Worker};
 
 /// The link type for private use, which stands for a kind of interface that has none.
 const LINKTYPE_USER0: u16 = 147;
-/// A ring below this is not split between the kernel's side and ours: it could not hold a packet of 64 KiB.
+/// A socket's share that is not split.
 const UNSPLIT: usize = 512 << 10;
 
 #[derive(Debug)]
@@ -99,8 +99,9 @@ impl Tap for Packet {
         let plan = Plan {
             ids,
             snaplen,
-            queue,
+            queue: queue.filter(|_| options.recording.meta.queue),
             ethernet,
+            meta: options.recording.meta,
         };
         Ok(Box::new(AttachedPacket {
             plan,
@@ -165,24 +166,23 @@ fn wanted(direction: Option<Direction>, loopback: bool) -> (bool, bool) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sharing {
     sockets: usize,
-    /// Of each socket: the kernel's ring, and ours behind it.
+    /// Of each socket: the kernel's ring.
     kernel: usize,
+    /// Of all sockets together: the rings behind those.
     own: Geometry,
 }
 
 impl Sharing {
     fn new(asked_for: Geometry, cpus: usize, sites: usize) -> Self {
         let sockets = cpus.clamp(1, packet_socket::SOCKETS_MAX);
-        let half = asked_for.ring_size * cpus / (sockets * sites.max(1)) / 2;
-        let own = half
-            .max(asked_for.ring_size.min(UNSPLIT))
-            .min(RING_SIZE_MAX as usize);
-        // Downwards, so that what was promised is kept.
-        let own = 1u64 << own.ilog2();
+        let site = asked_for.pool_size / sites.max(1);
+        let kernel = site / sockets / 2;
+        // A share below this is not split between the kernel's side and ours: it could not hold a packet of 64 KiB.
+        let own = (site / 2).max(site.min(UNSPLIT * sockets)) as u64;
         Self {
             sockets,
-            kernel: half,
-            own: Geometry::for_size(own).unwrap_or(asked_for),
+            kernel,
+            own: Geometry::for_total(own, sockets).unwrap_or(asked_for),
         }
     }
 }
@@ -257,21 +257,23 @@ impl Drop for AttachedPacket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trawl_kernel::ring::RING_SIZE_MIN;
+    use trawl_kernel::ring::{MEMORY_MAX, SHARE_MIN};
 
     const SLACK: usize = 32 << 20;
 
     #[test]
     fn all_memory_together_is_what_was_promised() {
-        for ring in [RING_SIZE_MIN, 1 << 20, 4 << 20, 64 << 20, RING_SIZE_MAX] {
+        for share in [SHARE_MIN, 1 << 20, 4 << 20, 64 << 20, MEMORY_MAX] {
             for cpus in [1, 2, 7, 16, 17, 64, 256] {
                 for sites in 1..=4 {
-                    let asked_for = Geometry::for_size(ring).unwrap();
+                    let Ok(asked_for) = Geometry::for_share(share, cpus) else {
+                        continue;
+                    };
                     let sharing = Sharing::new(asked_for, cpus, sites);
-                    let each = sharing.own.ring_size + sharing.kernel.max(1 << 20);
-                    let promised = asked_for.ring_size * cpus + SLACK * sites;
+                    let sockets = sharing.kernel.max(1 << 20) * sharing.sockets;
+                    let promised = asked_for.pool_size + SLACK * sites;
                     assert!(
-                        each * sharing.sockets * sites <= promised,
+                        (sharing.own.pool_size + sockets) * sites <= promised,
                         "{sharing:?} for {cpus} CPUs and {sites} sites"
                     );
                 }
@@ -281,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_default_ring_holds_the_largest_segments() {
-        let sharing = Sharing::new(Geometry::for_size(4 << 20).unwrap(), 2, 1);
+        let sharing = Sharing::new(Geometry::for_total(8 << 20, 2).unwrap(), 2, 1);
         assert_eq!((sharing.sockets, sharing.kernel), (2, 2 << 20));
         assert!(sharing.own.max_captured() > 200_000);
     }

@@ -23,7 +23,7 @@ use crate::merge::Merge;
 use crate::notice::{Gap, Notice};
 use crate::select::select;
 use crate::sink::{Counting, Sink};
-use crate::site::{Options, Site, TimeSource};
+use crate::site::{Options, Site, Stamps, TimeSource};
 use crate::stream::Stream;
 use crate::watch::Sight;
 
@@ -73,6 +73,9 @@ impl fmt::Display for Ended {
 pub trait Observer {
     fn notice(&mut self, notice: &Notice);
 
+    /// Something that only those want to know who ask for more.
+    fn detail(&mut self, _text: &str) {}
+
     /// Everything is attached and packets are being recorded.
     fn started(&mut self, points: &[Point]);
 
@@ -104,6 +107,8 @@ pub struct Session<'a> {
     started_wall: u64,
     /// Times in which packets went by unseen and that are over.
     unseen: Vec<Gap>,
+    /// Tells programs where polls end.
+    _polls: Option<OwnedFd>,
     /// Keep the interfaces promiscuous while they are open.
     _promiscuous: Vec<OwnedFd>,
     // After the taps: it may only be dismissed when they have been detached.
@@ -202,11 +207,16 @@ impl<'a> Session<'a> {
             .notices
             .drain(..)
             .for_each(|notice| observer.notice(&notice));
+        assembly
+            .details
+            .drain(..)
+            .for_each(|text| observer.detail(&text));
         let interfaces = assembly.interface_blocks(sites);
         let words = words.map(|(point, mut words)| {
             words.begin(point, &interfaces);
             words
         });
+        let polls = assembly.take_polls();
         let Assembly {
             points,
             streams,
@@ -231,6 +241,7 @@ impl<'a> Session<'a> {
             started: Instant::now(),
             started_wall: clock::wall(),
             unseen: Vec::new(),
+            _polls: polls,
             _promiscuous: promiscuous,
             warden,
         })
@@ -599,6 +610,9 @@ impl<'a> Session<'a> {
                     account,
                     truncated: ring.truncated,
                     hardware_stamped: ring.hardware_stamped,
+                    time: point.stamps,
+                    time_error_max_ns: (point.stamps != Stamps::Precise)
+                        .then(|| point.rings.largest_gap()),
                 }
             })
             .collect();

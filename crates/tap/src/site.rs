@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::Serialize;
 use trawl_kernel::events;
 use trawl_kernel::interface::Interface;
 use trawl_kernel::netns::Namespace;
@@ -187,6 +188,82 @@ pub enum TimeSource {
     Hardware,
 }
 
+/// How often the system's clock is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stamps {
+    /// For the first packets of each poll, and then for one in a few.
+    #[default]
+    Auto,
+    /// For each packet.
+    Precise,
+    /// Once a poll.
+    Poll,
+}
+
+/// Of the packets of a poll, the first ones get their own reading, and then each of so many.
+const AUTO_FIRST: u32 = 4;
+const AUTO_EVERY: u32 = 8;
+
+impl Stamps {
+    /// How many records have a reading behind the end of a poll, and which bits the number of one has not that has one
+    /// later; `None` for all.
+    pub(crate) fn readings(self) -> Option<(u32, u32)> {
+        match self {
+            Self::Auto => Some((AUTO_FIRST, AUTO_EVERY - 1)),
+            Self::Precise => None,
+            Self::Poll => Some((1, u32::MAX >> 1)),
+        }
+    }
+
+    pub(crate) fn in_words(self) -> String {
+        match self {
+            Self::Auto => format!(
+                ", read for the first {AUTO_FIRST} packets of each poll and every {AUTO_EVERY}th after them"
+            ),
+            Self::Precise => String::new(),
+            Self::Poll => ", read once a poll".to_owned(),
+        }
+    }
+}
+
+/// What is written of each packet beside its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meta {
+    pub flags: bool,
+    pub queue: bool,
+    pub id: bool,
+    pub verdict: bool,
+}
+
+impl Meta {
+    pub const FULL: Self = Self {
+        flags: true,
+        queue: true,
+        id: true,
+        verdict: true,
+    };
+    pub const NONE: Self = Self {
+        flags: false,
+        queue: false,
+        id: false,
+        verdict: false,
+    };
+}
+
+impl Default for Meta {
+    fn default() -> Self {
+        Self::FULL
+    }
+}
+
+/// What a record looks like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recording {
+    pub meta: Meta,
+    pub stamps: Stamps,
+}
+
 /// What was asked for, resolved to plain values.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -217,6 +294,7 @@ pub struct Options {
     pub count: Option<u64>,
     pub duration: Option<Duration>,
     pub geometry: Geometry,
+    pub recording: Recording,
     pub promiscuous: bool,
 }
 

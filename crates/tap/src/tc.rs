@@ -197,8 +197,13 @@ impl AttachedTc {
         config.first = ids.record(flags, Carries::Tc(TC_ACT_UNSPEC));
         config.verdict = TC_ACT_UNSPEC as u32;
         match side {
-            Side::Ingress => config.queue_offset = site.interface.received_queue_offset(),
-            Side::Egress => config.queue_unknown = u32::from(queue_is_chosen_later(site)),
+            Side::Ingress => {
+                config.queue_offset = site.interface.received_queue_offset();
+                assembly.stamp_by_polls(&mut config, site, &[ids.point])?;
+            }
+            // Packets are sent by whoever has them, outside of polls.
+            Side::Egress if queue_is_chosen_later(site) => config.write_queue = 0,
+            Side::Egress => {}
         }
         let hardware = assembly.options.time == TimeSource::Hardware;
         let name = match (hardware, assembly.options.filter.is_some()) {

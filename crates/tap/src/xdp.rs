@@ -84,6 +84,9 @@ impl Tap for Xdp {
         config.unwanted = u32::from(unwanted);
         config.chain_next = seat.next(0);
         let points = add_points(&mut config, index, site, assembly, &rings)?;
+        if assembly.options.mode != Mode::Skb {
+            assembly.stamp_by_polls(&mut config, site, &points)?;
+        }
         let program = load(&config, site, &rings, &seat, assembly.options)?;
         let (link, mode) = match joined {
             Some(joined) => {

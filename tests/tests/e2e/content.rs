@@ -49,7 +49,7 @@ fn tshark_shows_each_packets_place_queue_id_and_verdict() {
             row[1].parse::<u32>().is_ok_and(|queue| queue < 2),
             "{row:?}"
         );
-        assert_eq!(row[3..], ["2", "0x00000001", "0", "64"], "{row:?}");
+        assert_eq!(row[3..], ["2", "0x00000001", "", "64"], "{row:?}");
     }
 }
 

@@ -21,6 +21,7 @@ mod machine;
 mod merge;
 mod printing;
 mod receive;
+mod records;
 mod redirect;
 mod refusals;
 mod replay;

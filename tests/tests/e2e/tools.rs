@@ -286,7 +286,7 @@ fn a_capture_takes_no_more_memory_than_was_said() {
 }
 
 /// Memory that a process and its children are the cause of: theirs alone, and the maps and sockets they hold.
-fn memory_of(process: u32) -> u64 {
+pub(crate) fn memory_of(process: u32) -> u64 {
     let children = output("pgrep", &["-P", &process.to_string()]);
     let text = String::from_utf8_lossy(&children.stdout).into_owned();
     let family = text

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use trawl_kernel::layout::RECORD_MAX_CAPTURED;
-use trawl_kernel::ring::Geometry;
-use trawl_kernel::{Error, Result, events, host};
+use trawl_kernel::{Error, Result};
 use trawl_packet::verdict;
 use trawl_tap::Choice;
 use trawl_tap::drop::Wish;
 use trawl_tap::filter::Filter;
-use trawl_tap::site::{At, Direction, Mode, Options, Programs, TimeSource};
+use trawl_tap::site::{At, Direction, Mode, Options, Programs, Recording, Stamps, TimeSource};
 
 use super::drops::DropArgs;
+use super::recording::RecordingArgs;
 use crate::filter_file;
 use crate::lines::LineArgs;
 use crate::units;
@@ -71,9 +71,8 @@ pub struct Args {
     /// End after this time, for example 10s
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
-    /// Memory for packets on their way, for each CPU, rounded down to a power of two [default: 64MiB]
-    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
-    ring_size: Option<u64>,
+    #[command(flatten)]
+    recording: RecordingArgs,
     /// Leave the interface's promiscuous mode as it is
     #[arg(short = 'p', long = "no-promiscuous-mode")]
     no_promiscuous: bool,
@@ -89,8 +88,8 @@ pub struct Args {
     /// How to attach trawl's own XDP program [default: native, and skb where the driver cannot]
     #[arg(long, value_enum)]
     mode: Option<ModeName>,
-    /// Whose clock stamps the packets
-    #[arg(long = "time", value_enum, default_value_t = TimeName::System)]
+    /// Whose clock stamps the packets, and how often it is read
+    #[arg(long = "time", value_enum, default_value_t = TimeName::Auto)]
     clock: TimeName,
     /// Show packets as JSON, one object a line
     #[arg(long, conflicts_with = "write")]
@@ -229,7 +228,14 @@ enum ModeName {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum TimeName {
-    System,
+    /// The system's, for the first packets of each poll of the device and every 8th after them, where that can be
+    Auto,
+    /// The system's, for each packet
+    #[value(alias = "system")]
+    Precise,
+    /// The system's, once a poll
+    Poll,
+    /// The network card's, where it stamped the packet
     Hw,
 }
 
@@ -351,9 +357,14 @@ impl Args {
             snaplen: snaplen(self.snaplen)?,
             count: self.count,
             duration: self.duration,
-            geometry: match self.ring_size.or(self.tcpdump.buffer()) {
-                Some(bytes) => Geometry::for_size(bytes)?,
-                None => Geometry::by_default(events::cpu_count(), host::available_memory())?,
+            geometry: self.recording.geometry(self.tcpdump.buffer())?,
+            recording: Recording {
+                meta: self.recording.meta()?,
+                stamps: match self.clock {
+                    TimeName::Auto => Stamps::Auto,
+                    TimeName::Poll => Stamps::Poll,
+                    TimeName::Precise | TimeName::Hw => Stamps::Precise,
+                },
             },
             promiscuous: !self.no_promiscuous,
         })

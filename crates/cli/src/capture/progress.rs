@@ -14,6 +14,7 @@ use crate::terminal;
 /// What is said on standard error while the capture runs.
 pub(super) struct Terminal {
     quiet: bool,
+    verbose: bool,
     stats: Option<Duration>,
     live_line: bool,
     previous: Option<(f64, u64)>,
@@ -23,6 +24,7 @@ impl Terminal {
     pub(super) fn new(args: &Args) -> Self {
         Self {
             quiet: args.quiet,
+            verbose: args.lines.is_verbose(),
             stats: args.stats,
             live_line: false,
             previous: None,
@@ -42,6 +44,12 @@ impl Observer for Terminal {
         if !self.quiet || matches!(notice, Notice::Blind(_) | Notice::SeesAgain(_)) {
             self.finish();
             terminal::say(&words::notice(notice));
+        }
+    }
+
+    fn detail(&mut self, text: &str) {
+        if self.verbose {
+            self.notice(&text.into());
         }
     }
 

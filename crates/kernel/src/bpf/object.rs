@@ -32,6 +32,11 @@ pub const TC: Taps = Taps {
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_tc.bpf.o")),
     read_kernel: false,
 };
+/// The end of polls.
+pub const POLL: Taps = Taps {
+    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_poll.bpf.o")),
+    read_kernel: false,
+};
 /// The taps at programs that are attached already.
 pub const TRACE: Taps = Taps {
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_trace.bpf.o")),

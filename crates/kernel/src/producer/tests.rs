@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::ring::{Consumer, Geometry, RING_SIZE_MIN};
+use crate::ring::{Consumer, Geometry, SHARE_MIN};
 use crate::testing::root_or_skip;
 
 const POINT: u32 = 3;
@@ -13,7 +13,7 @@ const POINT: u32 = 3;
 const STUCK: Duration = Duration::from_secs(60);
 
 fn tiny_ring() -> Arc<Rings> {
-    let geometry = Geometry::for_size(RING_SIZE_MIN).unwrap();
+    let geometry = Geometry::for_total(SHARE_MIN, 1).unwrap();
     Rings::in_memory(geometry, 1).unwrap()
 }
 
@@ -40,7 +40,8 @@ fn record(producer: &mut Producer, number: u64) -> Outcome {
         interface: 7,
         time: 1000 + number,
         hardware_stamped: false,
-        flags: 1,
+        flags: Some(1),
+        identified: true,
         queue: number.is_multiple_of(2).then_some(5),
         original: bytes.len() as u32,
         snaplen: u32::MAX,
@@ -57,6 +58,20 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 struct Seen {
     number: u64,
     drop_count: u64,
+}
+
+/// What is told in a record's options of packets lost before it; nothing is told of none.
+fn drop_count(mut options: &[u8]) -> u64 {
+    while options.len() >= 4 {
+        let length = (word(options, 0) >> 16) as usize;
+        if word(options, 0) == OPTION_DROPCOUNT {
+            let count = u64::from(word(options, 4)) | u64::from(word(options, 8)) << 32;
+            assert_ne!(count, 0, "a drop count without drops");
+            return count;
+        }
+        options = &options[4 + length.next_multiple_of(4)..];
+    }
+    0
 }
 
 /// Takes the whole blocks of a chunk apart, and checks all that can be checked.
@@ -78,8 +93,7 @@ fn read_blocks(mut chunk: &[u8], seen: &mut Vec<Seen>) {
         );
         let options = HEADER + captured.next_multiple_of(4);
         assert!(block[HEADER + captured..options].iter().all(|b| *b == 0));
-        let drop_count =
-            u64::from(word(block, options + 12)) | u64::from(word(block, options + 16)) << 32;
+        let drop_count = drop_count(&block[options..size - END]);
         seen.push(Seen { number, drop_count });
         chunk = rest;
     }
@@ -217,7 +231,7 @@ fn a_full_ring_takes_no_tickets() {
 #[test]
 fn a_limit_is_exact_for_several_producers() {
     const LIMIT: u64 = 1000;
-    let geometry = Geometry::for_size(4 << 20).unwrap();
+    let geometry = Geometry::for_total(4 << 20, 4).unwrap();
     let rings = Rings::in_memory(geometry, 4).unwrap();
     let tickets = Arc::new(Tickets::new(Some(LIMIT)));
     let producers = Producer::all(&rings, &tickets, 1);
@@ -235,7 +249,7 @@ fn tickets_come_from_where_the_programs_take_theirs() {
     if !root_or_skip() {
         return;
     }
-    let geometry = Geometry::for_size(RING_SIZE_MIN).unwrap();
+    let geometry = Geometry::for_total(SHARE_MIN, 1).unwrap();
     let programs = Rings::in_maps(geometry, 1).unwrap();
     let rings = tiny_ring();
     let tickets = Arc::new(Tickets::new(Some(10)));
@@ -280,7 +294,8 @@ fn long_packets_are_cut_and_counted_as_such() {
             interface: 0,
             time: 1,
             hardware_stamped: true,
-            flags: 0,
+            flags: None,
+            identified: false,
             queue: None,
             original: 70_000,
             snaplen,

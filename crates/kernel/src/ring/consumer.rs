@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Control, IN_FLIGHT, Rings, store32};
+use super::lease::{Held, Lease};
+use super::{IN_FLIGHT, Rings};
 
 /// How far a ring's producer had come at one moment.
 #[derive(Clone, Copy, Debug, Default)]
@@ -12,6 +13,8 @@ pub struct Observation {
     offset: u32,
     /// A record is being written whose time is not known yet, but is not before `last_time`.
     pub in_flight: bool,
+    /// In the middle of a poll: the next record may be stamped without a reading of the clock, just behind `last_time`.
+    pub counts_on: bool,
     /// The time stamp of the last finished record.
     pub last_time: u64,
 }
@@ -23,7 +26,8 @@ pub struct Consumer {
     ring: usize,
     ordinal: u32,
     offset: u32,
-    segment: u32,
+    /// The segment that is read at present; none before the producer has opened one.
+    held: Option<Arc<Held>>,
 }
 
 impl Consumer {
@@ -33,8 +37,8 @@ impl Consumer {
             rings: Arc::clone(rings),
             ring,
             ordinal: 0,
-            offset: 0,
-            segment: 0,
+            offset: rings.geometry.segment_room() as u32,
+            held: None,
         };
         (0..rings.count()).map(of).collect()
     }
@@ -44,39 +48,63 @@ impl Consumer {
         // The time first: were the position read first, the time could be that of a later record than it covers.
         let last_time = control.last_time().load(Ordering::Acquire);
         let position = control.position().load(Ordering::Acquire);
+        let since_poll = control.since_poll().load(Ordering::Acquire);
         Observation {
             ordinal: (position >> 32) as u32,
             offset: (position as u32) & !(IN_FLIGHT as u32),
             in_flight: position & IN_FLIGHT != 0,
+            counts_on: since_poll != 0,
             last_time,
         }
     }
 
     /// The finished blocks that lie in one piece from here on, no further than `until`. Empty where there are none.
     pub fn chunk(&mut self, until: &Observation) -> &[u8] {
-        let control = self.rings.control(self.ring);
-        let end = loop {
-            if self.ordinal == until.ordinal {
-                break until.offset;
-            }
-            let used = control.order_used(self.ordinal).load(Ordering::Relaxed);
-            if self.offset < used {
-                break used;
-            }
-            self.leave_segment(control);
+        let end = self.find(until);
+        let Some(held) = &self.held else {
+            return &[];
         };
         let length = end.saturating_sub(self.offset) as usize;
-        let start = self
-            .rings
-            .bytes(self.ring, self.segment, self.offset as usize);
+        let start = self.rings.bytes(held.segment, self.offset as usize);
         assert!(
             self.offset as usize + length <= self.rings.geometry.segment_size,
             "a ring's position is broken"
         );
         // SAFETY: the range lies within the segment (just checked), was finished before `until` was observed with
-        // acquire ordering, and the producer does not write to it again before it is handed back by `consume`,
-        // which needs the borrow to have ended.
+        // acquire ordering, and the producer does not write to it again before it is free, which it is not while it is
+        // held; what is behind it is let go by `consume`, which needs the borrow to have ended.
         unsafe { std::slice::from_raw_parts(start, length) }
+    }
+
+    /// A whole segment that is full and of which nothing has been read, if that comes next.
+    pub fn lease(&mut self, until: &Observation) -> Option<Lease> {
+        let used = self.find(until);
+        if self.ordinal == until.ordinal || self.offset != 0 || used == 0 {
+            return None;
+        }
+        self.offset = used;
+        let held = self.held.as_ref()?;
+        Some(Lease::whole(Arc::clone(held), used as usize))
+    }
+
+    /// Whether what comes next is the segment that is being filled, and still begins with its first block.
+    pub fn is_at_open_segment(&mut self, until: &Observation) -> bool {
+        let end = self.find(until);
+        self.ordinal == until.ordinal && self.offset == 0 && end > 0
+    }
+
+    /// Goes on to the segment that has the next blocks, and says where they end.
+    fn find(&mut self, until: &Observation) -> u32 {
+        loop {
+            if self.ordinal == until.ordinal {
+                return until.offset;
+            }
+            let used = self.used();
+            if self.offset < used {
+                return used;
+            }
+            self.leave_segment();
+        }
     }
 
     /// Marks bytes at the front as done with.
@@ -89,20 +117,30 @@ impl Consumer {
         if self.ordinal == until.ordinal {
             return self.offset >= until.offset;
         }
-        let used = self
-            .rings
-            .control(self.ring)
-            .order_used(self.ordinal)
-            .load(Ordering::Relaxed);
-        until.offset == 0 && self.ordinal.wrapping_add(1) == until.ordinal && self.offset >= used
+        until.offset == 0
+            && self.ordinal.wrapping_add(1) == until.ordinal
+            && self.offset >= self.used()
     }
 
-    fn leave_segment(&mut self, control: Control) {
-        let given = control.freed_given().load(Ordering::Relaxed);
-        store32(control.freed(given as usize), self.segment);
-        control.freed_given().store(given + 1, Ordering::Release);
+    /// How much there is in the segment at hand, which the producer has left.
+    fn used(&self) -> u32 {
+        match &self.held {
+            Some(held) => {
+                let used = self.rings.state().used(held.segment);
+                used.load(Ordering::Relaxed)
+            }
+            None => 0,
+        }
+    }
+
+    fn leave_segment(&mut self) {
+        let next = match &self.held {
+            Some(held) => self.rings.state().next(held.segment),
+            None => self.rings.control(self.ring).first_segment(),
+        };
+        let next = next.load(Ordering::Relaxed);
         self.ordinal = self.ordinal.wrapping_add(1);
         self.offset = 0;
-        self.segment = control.order_segment(self.ordinal).load(Ordering::Relaxed);
+        self.held = Some(Held::new(Arc::clone(&self.rings), next));
     }
 }

@@ -11,6 +11,7 @@ use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
 
 use super::choice::{Choice, Sampling};
 use crate::assembly::PointIds;
+use crate::site::Meta;
 
 /// The longest sleep. The records of other CPUs wait for this ring until it has said that it has nothing earlier.
 const NAP: Duration = Duration::from_millis(2);
@@ -34,6 +35,7 @@ pub struct Plan {
     pub queue: Option<u32>,
     /// The bytes begin with an Ethernet header, which a VLAN tag belongs into.
     pub ethernet: bool,
+    pub meta: Meta,
 }
 
 /// What the threads of one tap tell the session.
@@ -196,6 +198,7 @@ impl Recorder {
             snaplen,
             queue,
             ethernet,
+            meta,
         } = self.plan;
         // Where the bytes were cut before it, the tag still counts to the length.
         let tag: &[u8] = match &frame.tag {
@@ -214,7 +217,8 @@ impl Recorder {
             },
             time: frame.time,
             hardware_stamped: frame.hardware_time,
-            flags: flags(frame.way),
+            flags: meta.flags.then(|| flags(frame.way)),
+            identified: meta.id,
             queue,
             original: frame.original + tag.len() as u32,
             snaplen,

@@ -40,6 +40,7 @@ impl Session<'_> {
             PointSummary {
                 account,
                 hardware_stamped,
+                time_error_max_ns,
                 ..
             },
         ) in self.points.iter().zip(&summary.interfaces)
@@ -59,9 +60,13 @@ impl Session<'_> {
                 end_ns: Some(end),
                 ..Default::default()
             };
+            let error = time_error_max_ns.map(|most| {
+                format!("time stamps are wrong by at most {most} ns: the longest time between two readings of the clock")
+            });
             write::interface_statistics(
                 &mut trailer,
                 &write::InterfaceStatistics {
+                    comment: error.as_deref(),
                     interface_id: system,
                     if_received: Some(account.seen),
                     if_dropped: Some(account.lost_total()),

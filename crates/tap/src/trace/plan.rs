@@ -225,7 +225,9 @@ mod tests {
             snaplen: 262_144,
             count: None,
             duration: None,
-            geometry: Geometry::for_size(1 << 20).expect("a size that is allowed"),
+            geometry: Geometry::for_share(1 << 20, trawl_kernel::events::cpu_count())
+                .expect("a size that is allowed"),
+            recording: crate::site::Recording::default(),
             promiscuous: false,
         }
     }

@@ -47,7 +47,9 @@ pub fn options(tap: Choice, filter: Filter) -> Options {
         snaplen: 262_144,
         count: None,
         duration: None,
-        geometry: Geometry::for_size(1 << 20).expect("a good size"),
+        geometry: Geometry::for_share(1 << 20, trawl_kernel::events::cpu_count())
+            .expect("a good size"),
+        recording: trawl_tap::site::Recording::default(),
         promiscuous: true,
     }
 }

@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 
 use support::*;
 use trawl_kernel::netns::run_in;
-use trawl_kernel::ring::{Geometry, RING_SIZE_MIN};
+use trawl_kernel::ring::{Geometry, SHARE_MIN};
 use trawl_lab::Station;
 use trawl_packet::pcapng::Direction as Way;
 use trawl_tap::session::{Ended, Session};
@@ -247,7 +247,8 @@ fn losses_are_counted_and_told() {
     }
     let pair = pair(1500);
     let options = Options {
-        geometry: Geometry::for_size(RING_SIZE_MIN).unwrap(),
+        geometry: Geometry::for_share(SHARE_MIN, trawl_kernel::events::cpu_count()).unwrap(),
+        recording: trawl_tap::site::Recording::default(),
         ..at_once()
     };
     // The session moves nothing before the traffic is over, so that the rings must overflow.

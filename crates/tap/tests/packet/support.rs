@@ -59,7 +59,9 @@ pub fn options() -> Options {
         snaplen: 262_144,
         count: None,
         duration: Some(STUCK),
-        geometry: Geometry::for_size(16 << 20).expect("a good size"),
+        geometry: Geometry::for_share(16 << 20, trawl_kernel::events::cpu_count())
+            .expect("a good size"),
+        recording: trawl_tap::site::Recording::default(),
         promiscuous: true,
     }
 }
@@ -189,7 +191,7 @@ pub fn capture(sites: &[Site], options: &Options, traffic: impl FnOnce()) -> Cap
                 flags: options.flags.expect("flags"),
                 packet_id: options.packet_id.expect("a packet id"),
                 queue: options.queue,
-                drop_count: options.drop_count.expect("a drop count"),
+                drop_count: options.drop_count.unwrap_or(0),
             }
         })
         .collect();

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
+/* The time of a record. Reading the clock is most of what a record costs, so it need not be done for each. */
+#ifndef TRAWL_CLOCK_H
+#define TRAWL_CLOCK_H
+
+#include "ring.h"
+
+static __always_inline __u64 wall_clock(const struct ring_control *control)
+{
+	__u64 now = CONFIG(clock_is_tai) ? bpf_ktime_get_tai_ns() : bpf_ktime_get_ns();
+
+	return now + control->clock_offset;
+}
+
+/* A clock that is this far back was set by somebody: stamps follow it. */
+#define CLOCK_STEP 1000000000ull
+
+static __noinline __u64 read_clock(struct ring_control *control, __u32 place)
+{
+	__u64 now, last;
+
+	if (!control)
+		return 0;
+	now = wall_clock(control);
+	if (place && now - control->read_time > control->largest_gap && now > control->read_time)
+		control->largest_gap = now - control->read_time;
+	control->read_time = now;
+	control->read_tick = bpf_jiffies64();
+	last = control->last_time;
+	return now > last || last - now > CLOCK_STEP ? now : last + 1;
+}
+
+/* The time of the record under way. Within a poll the clock need not be read for each packet: a stamp is then one more than
+ * the last. Where packets come outside of polls, the kernel's tick tells that the last reading is old. */
+static __always_inline __u64 time_of_record(struct ring_control *control)
+{
+	__u32 place;
+
+	if (!CONFIG(clock_first))
+		return wall_clock(control);
+	place = control->since_poll;
+	control->since_poll = place + 1;
+	if (place < CONFIG(clock_first) || !(place & CONFIG(clock_mask)) || control->read_tick != bpf_jiffies64())
+		return read_clock(control, place);
+	return control->last_time + 1;
+}
+
+#endif

@@ -1,0 +1,35 @@
+//! The ends of polls: a program at the kernel's tracepoint behind each poll of a device, so that the taps need not read
+//! the clock for each packet.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use trawl_kernel::bpf::link;
+use trawl_kernel::bpf::object::{self, TapProgram};
+use trawl_kernel::bpf::program::{self, LoadOptions};
+use trawl_kernel::layout::TapConfig;
+use trawl_kernel::ring::Rings;
+use trawl_kernel::{Error, Result, probe};
+
+use crate::assembly::program_maps;
+
+/// Tells the programs that write into these rings, as long as the returned link is open.
+pub(crate) fn watch(config: &TapConfig, rings: &Rings, readings: (u32, u32)) -> Result<OwnedFd> {
+    let what = "cannot see the end of polls";
+    if probe::is_unwanted("napi_poll") {
+        return Err(Error::failed(what, "TRAWL_WITHOUT says so"));
+    }
+    let mut config = *config;
+    (config.clock_first, config.clock_mask) = readings;
+    let name = "trawl_poll_end";
+    let ready = TapProgram::prepare(object::POLL, name, &config, &program_maps(rings, None))?;
+    let loaded = ready.load(&LoadOptions {
+        name,
+        kind: program::RAW_TRACEPOINT,
+        license: "GPL",
+        expected_attach_type: 0,
+        flags: 0,
+        ifindex: 0,
+        traced: None,
+    })?;
+    link::attach_raw_tracepoint(loaded.as_fd(), "napi_poll").map_err(|e| Error::os(what, e))
+}

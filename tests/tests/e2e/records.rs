@@ -1,0 +1,191 @@
+//! What a record holds, what its time is worth, and how much memory records take (issue 16).
+
+use trawl_lab::sender::Engine;
+use trawl_tests::lab::send_from;
+use trawl_tests::pcapng::Contents;
+use trawl_tests::witness::{capinfos, nothing_attached, size_of, tshark};
+use trawl_tests::{Capture, Lab, frames, trawl};
+
+/// The length of the first packet's block.
+fn first_block(file: &str) -> usize {
+    let bytes = std::fs::read(file).expect("a file");
+    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+    let mut at = 0;
+    while word(at) != 6 {
+        at += word(at + 4) as usize;
+    }
+    word(at + 4) as usize
+}
+
+#[test]
+fn meta_chooses_what_is_written_of_each_packet() {
+    let Some(lab) = Lab::open() else { return };
+    for (tap, meta, most, there) in [
+        ("xdp", "full", 144, [true; 4]),
+        ("xdp", "none", 100, [false; 4]),
+        ("xdp", "id,verdict", 128, [false, false, true, true]),
+        ("tc", "flags", 108, [true, false, false, false]),
+        ("packet", "none", 100, [false; 4]),
+        ("packet", "flags,queue,id", 128, [true, false, true, false]),
+    ] {
+        let file = lab.file("file.pcapng");
+        let capture = Capture::start(
+            &lab,
+            &[
+                "-i",
+                &lab.receiver(),
+                "--tap",
+                tap,
+                "-Q",
+                "in",
+                "--meta",
+                meta,
+                "-w",
+                &file,
+            ],
+        );
+        lab.send(&[frames::silent(64)], 20);
+        capture.wait_recorded(20);
+        capture.stop_well().assert_all_recorded(20);
+        let length = first_block(&file);
+        assert!(length <= most, "{tap} {meta}: {length} bytes");
+        for packet in &Contents::read(&file).packets {
+            let has = [
+                packet.flags().is_some(),
+                // A packet socket does not tell it.
+                packet.queue().is_some() && tap != "packet",
+                packet.packet_id().is_some(),
+                packet.verdict().is_some(),
+            ];
+            assert_eq!(has, there, "{tap} {meta}");
+        }
+        assert_eq!(tshark(&file, &["frame.len"]).len(), 20);
+    }
+}
+
+#[test]
+fn a_word_that_meta_does_not_know_is_refused() {
+    let finished = trawl(&["capture", "-i", "lo", "--meta", "flags,colour"]);
+    assert_eq!(finished.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&finished.stderr).into_owned();
+    assert!(said.contains("colour"), "{said}");
+}
+
+#[test]
+fn each_way_to_read_the_clock_keeps_the_order_and_tells_its_error() {
+    let Some(lab) = Lab::open() else { return };
+    for tap in ["xdp", "tc"] {
+        for way in ["auto", "precise", "poll"] {
+            let file = lab.file("file.pcapng");
+            let receiver = lab.receiver();
+            let arguments = ["-i", &receiver, "--tap", tap, "-Q", "in", "--time", way];
+            let capture = Capture::start(&lab, &[&arguments[..], &["-w", &file]].concat());
+            lab.send_from_two_cpus(&[frames::silent(64)], 30_000);
+            capture.wait_recorded(60_000);
+            let summary = capture.stop_well();
+            summary.assert_all_recorded(60_000);
+            Contents::read(&file).assert_in_time_order();
+            assert_eq!(capinfos(&file, "Strict time order"), "True");
+            let point = &summary.interfaces[0];
+            assert_eq!(point.time, way);
+            let contents = Contents::read(&file);
+            let described = contents.interfaces[0].description();
+            let comment = contents.statistics[0].options.text(1);
+            match way {
+                "precise" => {
+                    assert_eq!((point.time_error_max_ns, comment), (None, None));
+                    assert!(!described.contains("poll"), "{described}");
+                }
+                _ => {
+                    let error = point.time_error_max_ns.expect("an error").to_string();
+                    assert!(comment.expect("words").contains(&error));
+                    assert!(described.contains("poll"), "{described}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn slow_traffic_is_stamped_exactly() {
+    let Some(lab) = Lab::open() else { return };
+    for way in ["auto", "poll"] {
+        let file = lab.file("file.pcapng");
+        let receiver = lab.receiver();
+        let arguments = ["-i", &receiver, "--tap", "xdp", "--time", way, "-w", &file];
+        let capture = Capture::start(&lab, &arguments);
+        let mut bounds = Vec::new();
+        for sent in 1..=10 {
+            let before = trawl_kernel::clock::wall();
+            lab.send(&[frames::silent(64)], 1);
+            capture.wait_recorded(sent);
+            bounds.push(before..=trawl_kernel::clock::wall());
+        }
+        capture.stop_well().assert_all_recorded(10);
+        for (packet, bounds) in Contents::read(&file).packets.iter().zip(&bounds) {
+            assert!(bounds.contains(&packet.time), "{} {bounds:?}", packet.time);
+        }
+    }
+}
+
+#[test]
+fn without_the_tracepoint_the_clock_is_read_for_each() {
+    let Some(lab) = Lab::open() else { return };
+    let receiver = lab.receiver();
+    let arguments = ["-i", &receiver, "--tap", "xdp", "-v"];
+    let capture = Capture::start_without("napi_poll", &lab, &arguments);
+    let said = capture.said();
+    assert!(said.contains("the clock is read for each packet"), "{said}");
+    let summary = capture.stop_well();
+    assert_eq!(summary.interfaces[0].time, "precise");
+}
+
+#[test]
+fn memory_does_not_grow_with_the_number_of_cpus() {
+    const MIB: u64 = 1 << 20;
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("file.pcapng");
+    let receiver = lab.receiver();
+    let arguments = ["-i", &receiver, "--tap", "xdp", "-w", &file];
+    let capture = Capture::start_with(("TRAWL_CPUS", "256"), &lab, &arguments);
+    send_from(
+        &lab.pair.a,
+        &[frames::patterned(1500)],
+        100_000,
+        Engine::Live,
+        None,
+        None,
+    );
+    capture.wait_recorded(100_000);
+    let used = super::tools::memory_of(capture.id());
+    assert!(used < 300 * MIB, "{} MiB", used / MIB);
+    capture.stop_well().assert_all_recorded(100_000);
+    assert!(size_of(file.as_ref()) > 100_000 * 1500);
+    nothing_attached(&lab.pair.b);
+}
+
+/// One CPU's traffic may fill the whole pool while nobody reads.
+#[test]
+fn a_busy_cpu_has_all_memory_while_the_reader_stalls() {
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("file.pcapng");
+    let receiver = lab.receiver();
+    let arguments = [
+        "-i", &receiver, "--tap", "xdp", "--memory", "64MiB", "-w", &file,
+    ];
+    let capture = Capture::start(&lab, &arguments);
+    capture.freeze();
+    // More than half of it, from one CPU.
+    let count = (40 << 20) / 1_600;
+    send_from(
+        &lab.pair.a,
+        &[frames::patterned(1500)],
+        count,
+        Engine::Live,
+        Some(0),
+        None,
+    );
+    capture.thaw();
+    capture.wait_recorded(count);
+    capture.stop_well().assert_all_recorded(count);
+}
