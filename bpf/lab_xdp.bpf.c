@@ -77,6 +77,19 @@ int lab_drop_linear(struct xdp_md *context)
 	return exit_by_hook(context, XDP_DROP);
 }
 
+/* Loaded without an expected attach type, as programs for xdpcap are: an array of programs holds one kind only. */
+SEC("?xdp")
+int lab_drop_old(struct xdp_md *context)
+{
+	return exit_by_hook(context, XDP_DROP);
+}
+
+SEC("?xdp")
+int lab_pass_old(struct xdp_md *context)
+{
+	return exit_by_hook(context, XDP_PASS);
+}
+
 /* What reading the clock costs is the difference from lab_drop. */
 SEC("?xdp.frags")
 int lab_clock(struct xdp_md *context)

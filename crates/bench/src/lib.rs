@@ -13,6 +13,7 @@ pub mod guard_rules;
 mod leftovers;
 mod mechanism;
 mod peer;
+pub mod study;
 pub mod xdp_programs;
 
 use std::path::PathBuf;

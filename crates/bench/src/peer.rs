@@ -38,7 +38,7 @@ impl Peer {
     /// Starts it and waits until it says on standard error that it is ready.
     pub fn start(name: &str, command: &mut Command, cpu: usize, ready: &str) -> Result<Self> {
         let fail = |e| Error::os(format!("cannot start {name}"), e);
-        let mut child = command
+        let mut child = process::with_signals(command)
             .env(leftovers::MARK, std::process::id().to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null())

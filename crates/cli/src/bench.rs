@@ -3,6 +3,7 @@
 mod generate;
 mod guard;
 mod programs;
+pub mod run;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -25,6 +26,14 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Experiment {
+    /// Runs experiments of the published studies, beside the peers that are installed
+    Run(Box<run::Run>),
+    /// Goes on with a run that was interrupted
+    Resume(run::Resume),
+    /// Lists the experiments of the published studies
+    List(run::List),
+    /// Lists the programs that trawl is measured beside, their versions, and how to get those that are missing
+    Peers(run::ListPeers),
     /// Records packets that XDP drops to a file, beside the bare drop and beside tcpdump
     CaptureBandwidth(Capture),
     /// Records one packet in a thousand by a filter, beside the bare drop, a filter program reached by a tail call and
@@ -77,6 +86,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let (experiment, args): (Experimenter, _) = match args.experiment {
         Experiment::CaptureBandwidth(args) => (capture_bandwidth::run, args),
         Experiment::CaptureFiltered(args) => (capture_filtered::run, args),
+        Experiment::Run(args) => return run::run(&args),
+        Experiment::Resume(args) => return run::resume(&args),
+        Experiment::List(args) => return run::list(&args),
+        Experiment::Peers(args) => return run::peers(&args),
         Experiment::XdpPrograms(args) => {
             // It writes no captures, so any directory will do.
             let cleaner = Cleaner::of_bench(&std::env::temp_dir())?;

@@ -53,3 +53,25 @@ pub fn cpu_seconds(process: u32) -> f64 {
     };
     (ticks(11) + ticks(12)) / rustix::param::clock_ticks_per_second() as f64
 }
+
+/// Lets the program that a command starts receive every signal, whatever this thread has blocked for itself: a blocked
+/// signal stays blocked in all that is started, and a program that knows nothing of that cannot be interrupted.
+pub fn with_signals(command: &mut std::process::Command) -> &mut std::process::Command {
+    use std::os::unix::process::CommandExt;
+    let unblock = || {
+        // SAFETY: the set is plain memory that sigemptyset fills before it is read; both calls are safe between fork
+        // and exec.
+        let result = unsafe {
+            let mut none: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut none);
+            libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut())
+        };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(std::io::Error::last_os_error())
+        }
+    };
+    // SAFETY: the closure only makes the two calls above, which are async-signal-safe, and allocates nothing.
+    unsafe { command.pre_exec(unblock) }
+}

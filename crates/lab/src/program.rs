@@ -23,6 +23,9 @@ pub enum Does {
     ChosenWithHook,
     /// A program that takes packets in one piece only, with a hook map.
     DropLinearWithHook,
+    /// With a hook map for programs that are loaded as xdpcap loads its own.
+    DropForXdpcap,
+    PassForXdpcap,
     /// Reads the clock, then drops.
     ReadClock,
 }
@@ -35,6 +38,8 @@ impl Does {
             Self::PassWithHook => "lab_pass_hook",
             Self::ChosenWithHook => "lab_chosen_hook",
             Self::DropLinearWithHook => "lab_drop_linear",
+            Self::DropForXdpcap => "lab_drop_old",
+            Self::PassForXdpcap => "lab_pass_old",
             Self::ReadClock => "lab_clock",
         }
     }

@@ -4,6 +4,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
+use libbpf_rs::AsRawLibbpf as _;
 use libbpf_rs::{MapCore, ObjectBuilder, OpenObject};
 
 use super::code;
@@ -284,6 +285,9 @@ pub(crate) fn quiet_libbpf() {
     libbpf_rs::set_print(None);
 }
 
+/// Programs whose names end so are loaded without an expected attach type, as older loaders do.
+const WITHOUT_ATTACH_TYPE: &str = "_old";
+
 /// A program that needs no configuration, loaded by libbpf as it is.
 pub struct Plain {
     object: libbpf_rs::Object,
@@ -300,6 +304,15 @@ impl Plain {
         for mut one in open.progs_mut() {
             let wanted = one.name().to_string_lossy() == program;
             one.set_autoload(wanted);
+            if wanted && program.ends_with(WITHOUT_ATTACH_TYPE) {
+                // SAFETY: the program belongs to `open`, which is alive and not loaded yet.
+                unsafe {
+                    libbpf_sys::bpf_program__set_expected_attach_type(
+                        one.as_libbpf_object().as_ptr(),
+                        0,
+                    );
+                }
+            }
         }
         let object = open.load().map_err(fail)?;
         let program = object

@@ -1,0 +1,235 @@
+//! An experiment's declarative half: what it asks, which parameters it has, and what the study published.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use trawl_kernel::{Error, Result};
+
+use super::model::Profile;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Definition {
+    pub name: String,
+    /// The letter of the study in docs/STUDIES.md.
+    pub study: String,
+    pub reference: String,
+    pub title: String,
+    pub question: String,
+    /// The stations of a packet's way, drawn from left to right.
+    pub setup: Vec<String>,
+    /// What the study found, in a sentence.
+    pub found: String,
+    pub x: Axis,
+    pub metrics: Vec<Axis>,
+    #[serde(default)]
+    pub quick: BTreeMap<String, Value>,
+    #[serde(default)]
+    pub full: BTreeMap<String, Value>,
+    #[serde(default)]
+    pub published: Vec<Published>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Axis {
+    pub name: String,
+    pub label: String,
+    #[serde(default)]
+    pub unit: String,
+    #[serde(default)]
+    pub log: bool,
+}
+
+/// Values of the study, shown in marks of their own. They are never a pass mark.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Published {
+    pub series: String,
+    pub metric: String,
+    pub points: Vec<[f64; 2]>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Value {
+    Number(f64),
+    Word(String),
+    Numbers(Vec<f64>),
+    Words(Vec<String>),
+}
+
+impl std::fmt::Display for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Number(one) => write!(f, "{one}"),
+            Self::Word(one) => f.write_str(one),
+            Self::Numbers(all) => {
+                let all: Vec<String> = all.iter().map(f64::to_string).collect();
+                f.write_str(&all.join(","))
+            }
+            Self::Words(all) => f.write_str(&all.join(",")),
+        }
+    }
+}
+
+/// The parameters of one experiment in one run.
+#[derive(Clone, Debug)]
+pub struct Space {
+    experiment: String,
+    values: BTreeMap<String, Value>,
+}
+
+impl Definition {
+    pub fn parse(text: &str) -> std::result::Result<Self, String> {
+        toml::from_str(text).map_err(|e| e.to_string())
+    }
+
+    /// The parameters of a profile, with those that `--set` names replaced. A KEY of the form EXPERIMENT.KEY is for
+    /// that experiment alone.
+    pub fn space(&self, profile: Profile, set: &BTreeMap<String, String>) -> Result<Space> {
+        let mut values = self.quick.clone();
+        if profile == Profile::Full {
+            values.extend(self.full.clone());
+        }
+        for (key, text) in set {
+            let key = match key.split_once('.') {
+                Some((experiment, key)) if experiment == self.name => key,
+                Some(_) => continue,
+                None => key,
+            };
+            let Some(old) = values.get(key) else {
+                continue;
+            };
+            let new = read(old, text).ok_or_else(|| {
+                Error::usage(
+                    format!("--set {key}={text}"),
+                    format!("{} needs a value like {old} there", self.name),
+                )
+            })?;
+            values.insert(key.to_owned(), new);
+        }
+        Ok(Space {
+            experiment: self.name.clone(),
+            values,
+        })
+    }
+
+    pub fn has(&self, key: &str) -> bool {
+        self.quick.contains_key(key) || self.full.contains_key(key)
+    }
+}
+
+/// The text as a value of the same kind.
+fn read(old: &Value, text: &str) -> Option<Value> {
+    let number = |text: &str| text.trim().parse().ok().filter(|n: &f64| n.is_finite());
+    let parts = || {
+        text.split(',')
+            .map(str::trim)
+            .filter(|part| !part.is_empty())
+    };
+    let value = match old {
+        Value::Number(_) => Value::Number(number(text)?),
+        Value::Word(_) => Value::Word(text.to_owned()),
+        Value::Numbers(_) => Value::Numbers(parts().map(number).collect::<Option<_>>()?),
+        Value::Words(_) => Value::Words(parts().map(str::to_owned).collect()),
+    };
+    let is_empty = match &value {
+        Value::Numbers(all) => all.is_empty(),
+        Value::Words(all) => all.is_empty(),
+        _ => false,
+    };
+    (!is_empty).then_some(value)
+}
+
+impl Space {
+    pub fn number(&self, key: &str) -> Result<f64> {
+        match self.values.get(key) {
+            Some(Value::Number(one)) => Ok(*one),
+            _ => Err(self.lacks(key)),
+        }
+    }
+
+    pub fn numbers(&self, key: &str) -> Result<Vec<f64>> {
+        match self.values.get(key) {
+            Some(Value::Numbers(all)) => Ok(all.clone()),
+            Some(Value::Number(one)) => Ok(vec![*one]),
+            _ => Err(self.lacks(key)),
+        }
+    }
+
+    pub fn words(&self, key: &str) -> Result<Vec<String>> {
+        match self.values.get(key) {
+            Some(Value::Words(all)) => Ok(all.clone()),
+            Some(Value::Word(one)) => Ok(vec![one.clone()]),
+            _ => Err(self.lacks(key)),
+        }
+    }
+
+    pub fn as_text(&self) -> BTreeMap<String, String> {
+        let text = |(key, value): (&String, &Value)| (key.clone(), value.to_string());
+        self.values.iter().map(text).collect()
+    }
+
+    fn lacks(&self, key: &str) -> Error {
+        Error::failed(
+            format!("experiment {}", self.experiment),
+            format!("its definition has no parameter {key} of this kind"),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn definition() -> Definition {
+        let mut one = Definition {
+            name: "one".to_owned(),
+            ..Definition::default()
+        };
+        let quick = [
+            ("rates", Value::Numbers(vec![1.0, 2.0])),
+            ("seconds", Value::Number(0.5)),
+            ("series", Value::Words(vec!["a".to_owned()])),
+        ];
+        one.quick = quick.map(|(key, value)| (key.to_owned(), value)).into();
+        one.full = [("seconds".to_owned(), Value::Number(40.0))].into();
+        one
+    }
+
+    #[test]
+    fn full_replaces_what_it_names_and_set_replaces_both() {
+        let set = |key: &str, value: &str| [(key.to_owned(), value.to_owned())].into();
+        let none = BTreeMap::new();
+        let seconds = |profile, set: &BTreeMap<_, _>| {
+            definition()
+                .space(profile, set)
+                .expect("valid")
+                .number("seconds")
+                .expect("a number")
+        };
+        assert_eq!(seconds(Profile::Quick, &none), 0.5);
+        assert_eq!(seconds(Profile::Full, &none), 40.0);
+        assert_eq!(seconds(Profile::Full, &set("seconds", "2")), 2.0);
+        assert_eq!(seconds(Profile::Full, &set("one.seconds", "3")), 3.0);
+        assert_eq!(seconds(Profile::Full, &set("other.seconds", "3")), 40.0);
+        let rates = definition()
+            .space(Profile::Quick, &set("rates", "5, 6"))
+            .expect("valid");
+        assert_eq!(rates.numbers("rates").expect("numbers"), [5.0, 6.0]);
+        for (key, value) in [
+            ("seconds", "soon"),
+            ("rates", "1,x"),
+            ("rates", ""),
+            ("seconds", "nan"),
+        ] {
+            assert!(
+                definition()
+                    .space(Profile::Quick, &set(key, value))
+                    .is_err(),
+                "{key}={value}"
+            );
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! Every way to capture to a file, trawl's and the peers', driven alike: started on a CPU of its own, sent to, ended,
+//! and counted by reading its file back.
+
+use std::path::Path;
+use std::process::Command;
+
+use trawl_kernel::{Error, bpffs};
+use trawl_lab::program::{Does, Loaded};
+use trawl_lab::{Pair, PairOptions, Station};
+
+use super::process;
+use super::traffic::{RATE_REACHED, Sent, Traffic};
+use crate::count::{self, Scratch};
+use crate::peer::Peer;
+use crate::study::model::Claim;
+use crate::study::{Bench, Measured, Stop};
+
+/// What records, and where the packets are when it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// At the hook map of an XDP program that drops, or passes, all packets.
+    TrawlHook(Fate),
+    /// trawl's own XDP program, which passes them to the stack.
+    TrawlXdp,
+    TrawlTc,
+    TrawlPacket,
+    Xdpcap(Fate),
+    Tcpdump,
+    Dumpcap,
+    Tshark,
+    NetsniffNg,
+    Xdpdump,
+    /// One of trawl's plain receivers, `trawl bench receive`.
+    Plain(Receiver),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Drop,
+    Pass,
+}
+
+/// Mechanisms of the kernel without any capture program around them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Receiver {
+    Recv,
+    TpacketV2,
+    TpacketV3,
+    AfXdp,
+    Libpcap,
+}
+
+impl Receiver {
+    pub const ALL: [Self; 5] = [
+        Self::Recv,
+        Self::TpacketV2,
+        Self::TpacketV3,
+        Self::AfXdp,
+        Self::Libpcap,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Recv => "recv",
+            Self::TpacketV2 => "tpacket-v2",
+            Self::TpacketV3 => "tpacket-v3",
+            Self::AfXdp => "af-xdp",
+            Self::Libpcap => "libpcap",
+        }
+    }
+}
+
+const WAYS: &[(&str, Way)] = &[
+    ("trawl hook, drop", Way::TrawlHook(Fate::Drop)),
+    ("trawl hook, pass", Way::TrawlHook(Fate::Pass)),
+    ("trawl xdp", Way::TrawlXdp),
+    ("trawl tc", Way::TrawlTc),
+    ("trawl packet", Way::TrawlPacket),
+    ("xdpcap, drop", Way::Xdpcap(Fate::Drop)),
+    ("xdpcap, pass", Way::Xdpcap(Fate::Pass)),
+    ("tcpdump", Way::Tcpdump),
+    ("dumpcap", Way::Dumpcap),
+    ("tshark", Way::Tshark),
+    ("netsniff-ng", Way::NetsniffNg),
+    ("xdpdump", Way::Xdpdump),
+    ("AF_PACKET recv", Way::Plain(Receiver::Recv)),
+    ("AF_PACKET TPACKET_V2", Way::Plain(Receiver::TpacketV2)),
+    ("AF_PACKET TPACKET_V3", Way::Plain(Receiver::TpacketV3)),
+    ("AF_XDP", Way::Plain(Receiver::AfXdp)),
+    ("libpcap", Way::Plain(Receiver::Libpcap)),
+];
+
+/// How a capture is set up.
+#[derive(Clone, Debug, Default)]
+pub struct Setting {
+    pub filter: Option<String>,
+    /// xdpcap's buffer, and the bytes in it that wake it.
+    pub buffer: Option<(usize, usize)>,
+    /// trawl's ring for each CPU.
+    pub ring: Option<String>,
+    /// Only one sent frame in this many passes the filter.
+    pub one_in: Option<u64>,
+}
+
+impl Way {
+    pub fn find(series: &str) -> Result<Self, Error> {
+        WAYS.iter()
+            .find(|(name, _)| *name == series)
+            .map(|(_, way)| *way)
+            .ok_or_else(|| {
+                let names: Vec<&str> = WAYS.iter().map(|(name, _)| *name).collect();
+                Error::usage(
+                    format!("series {series:?}"),
+                    format!("there are {}", names.join("; ")),
+                )
+            })
+    }
+
+    fn program(self, station: &Station) -> Result<Option<Loaded>, Error> {
+        let does = match self {
+            Self::TrawlHook(Fate::Drop) => Does::DropWithHook,
+            Self::TrawlHook(Fate::Pass) => Does::PassWithHook,
+            Self::Xdpcap(Fate::Drop) => Does::DropForXdpcap,
+            Self::Xdpcap(Fate::Pass) => Does::PassForXdpcap,
+            Self::Xdpdump => Does::Drop,
+            _ => return Ok(None),
+        };
+        Loaded::native(does, station).map(Some)
+    }
+
+    /// trawl writes whole blocks as they come; the others have packets in the kernel that they must be left time for.
+    fn needs_rest(self) -> bool {
+        !matches!(
+            self,
+            Self::TrawlHook(_) | Self::TrawlXdp | Self::TrawlTc | Self::TrawlPacket
+        )
+    }
+}
+
+/// A pinned map that is gone when dropped.
+struct Pin(std::path::PathBuf);
+
+impl Pin {
+    fn of(program: &Loaded) -> Result<Self, Error> {
+        let what = "cannot pin the hook map";
+        let hook = program
+            .hook()
+            .ok_or_else(|| Error::failed(what, "there is none"))?;
+        let name = format!("trawl-bench-{}-hook", std::process::id());
+        let path = bpffs::lasting_or_mounted()?.join(name);
+        let _ = std::fs::remove_file(&path);
+        bpffs::pin(hook, &path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// One capture of one burst of traffic, in a lab of its own.
+pub fn capture(
+    bench: &Bench,
+    way: Way,
+    setting: &Setting,
+    traffic: &Traffic,
+) -> Result<Measured, Stop> {
+    let lab = Pair::new(&PairOptions::default())?;
+    let file = Scratch::new(&bench.scratch, "capture")?;
+    let program = way.program(&lab.b)?;
+    let pin = match (way, &program) {
+        (Way::Xdpcap(_), Some(program)) => Some(Pin::of(program)?),
+        _ => None,
+    };
+    let (mut command, ready) = way.command(bench, setting, &lab.b, file.path(), pin.as_ref())?;
+    let peer = Peer::start(&way.name(), &mut command, bench.capture_cpu, ready)?;
+    let sent: Sent = traffic.send(bench, &lab.a, &lab.b)?;
+    if way.needs_rest() {
+        peer.wait_until_idle();
+    }
+    let memory = peer.memory().map(|memory| memory.peak);
+    let said = peer.finish()?;
+    let recorded = count::addressed_to(file.path(), lab.b.mac)?;
+    let expected = setting
+        .one_in
+        .map_or(sent.frames, |every| sent.frames / every);
+    let claim = way.claim(&said);
+    // Where the receiving path holds the sender up, what was not offered in time was not recorded either.
+    let reached = traffic.rate.map_or(1.0, |rate| sent.per_second() / rate);
+    let reached = if reached > RATE_REACHED { 1.0 } else { reached };
+    let share = recorded as f64 / expected.max(1) as f64 * reached;
+    Ok(Measured {
+        values: [
+            ("recorded_percent", share.min(1.0) * 100.0),
+            ("offered_percent", reached.min(1.0) * 100.0),
+            (
+                "recorded_mpps",
+                recorded as f64 / sent.seconds.max(f64::EPSILON) / 1e6,
+            ),
+        ]
+        .into(),
+        sent: Some(sent.frames),
+        expected: Some(expected),
+        recorded: Some(recorded),
+        claim,
+        seconds: sent.seconds,
+        memory_bytes: memory,
+        cpus: Some((sent.cpus, sent.disturbed)),
+    })
+}
+
+impl Way {
+    pub fn name(self) -> String {
+        let found = WAYS.iter().find(|(_, way)| *way == self);
+        found.map_or("a capture", |(name, _)| name).to_owned()
+    }
+
+    /// The command, and the words on standard error by which it is ready.
+    fn command(
+        self,
+        bench: &Bench,
+        setting: &Setting,
+        at: &Station,
+        file: &Path,
+        hook: Option<&Pin>,
+    ) -> Result<(Command, &'static str), Stop> {
+        let inside = |peer: &str| -> Result<Command, Stop> {
+            Ok(process::command_in(&at.name, bench.peers.path(peer)?))
+        };
+        // Some say on standard output that they are ready.
+        let loud = |peer: &str| -> Result<Command, Stop> {
+            let mut shell = process::command_in(&at.name, "sh");
+            shell
+                .args(["-c", "exec \"$0\" \"$@\" 1>&2"])
+                .arg(bench.peers.path(peer)?);
+            Ok(shell)
+        };
+        let trawl = |tap: &str| {
+            let mut trawl = process::command(&bench.trawl);
+            trawl.args(["capture", "--tap", tap, "-Q", "in", "-i"]);
+            trawl.arg(format!("{}:{}", at.name, at.interface));
+            if let Some(ring) = &setting.ring {
+                trawl.args(["--ring-size", ring]);
+            }
+            trawl.arg("-w").arg(file).args(&setting.filter);
+            (trawl, "capturing on")
+        };
+        let filter = &setting.filter;
+        Ok(match self {
+            Self::TrawlHook(_) => trawl("hook"),
+            Self::TrawlXdp => trawl("xdp"),
+            Self::TrawlTc => trawl("tc"),
+            Self::TrawlPacket => trawl("packet"),
+            Self::Plain(receiver) => {
+                let mut trawl = process::command_in(&at.name, &bench.trawl);
+                trawl.args([
+                    "bench",
+                    "receive",
+                    receiver.name(),
+                    "-i",
+                    &at.interface,
+                    "-w",
+                ]);
+                trawl.arg(file);
+                (trawl, "receiving")
+            }
+            Self::Tcpdump => {
+                let mut tcpdump = inside("tcpdump")?;
+                // As root, since it would not be allowed to write to most directories.
+                tcpdump
+                    .args(["-n", "-Z", "root", "-i", &at.interface, "-w"])
+                    .arg(file)
+                    .args(filter);
+                (tcpdump, "listening on")
+            }
+            Self::Dumpcap => {
+                let mut dumpcap = inside("dumpcap")?;
+                dumpcap
+                    .args(["-q", "-P", "-i", &at.interface, "-w"])
+                    .arg(file);
+                if let Some(filter) = filter {
+                    dumpcap.args(["-f", filter]);
+                }
+                (dumpcap, "File:")
+            }
+            Self::Tshark => {
+                let mut tshark = inside("tshark")?;
+                tshark
+                    .args(["-q", "-n", "-F", "pcap", "-i", &at.interface, "-w"])
+                    .arg(file);
+                if let Some(filter) = filter {
+                    tshark.args(["-f", filter]);
+                }
+                (tshark, "Capture started")
+            }
+            Self::NetsniffNg => {
+                let mut netsniff = loud("netsniff-ng")?;
+                netsniff
+                    .args(["--silent", "-Q", "--in", &at.interface, "--out"])
+                    .arg(file);
+                if let Some(filter) = filter {
+                    netsniff.args(["-f", filter]);
+                }
+                (netsniff, "Running!")
+            }
+            Self::Xdpcap(_) => {
+                let mut xdpcap = process::command(bench.peers.path("xdpcap")?);
+                if let Some((buffer, watermark)) = setting.buffer {
+                    xdpcap.args([
+                        "-buffer",
+                        &buffer.to_string(),
+                        "-watermark",
+                        &watermark.to_string(),
+                    ]);
+                }
+                let hook = hook.ok_or_else(|| Stop::Failed("xdpcap has no hook map".to_owned()))?;
+                xdpcap.arg(&hook.0).arg(file).args(filter);
+                (xdpcap, "received/matched")
+            }
+            Self::Xdpdump => {
+                let mut xdpdump = loud("xdpdump")?;
+                xdpdump.args(["-i", &at.interface, "-w"]).arg(file);
+                (xdpdump, "listening on")
+            }
+        })
+    }
+
+    /// What it says of itself at its end.
+    fn claim(self, said: &str) -> Option<Claim> {
+        let (recorded, lost) = match self {
+            Self::Tcpdump => (
+                number_before(said, "packets captured")
+                    .or_else(|| number_before(said, "packet captured")),
+                number_before(said, "packets dropped by kernel"),
+            ),
+            Self::Dumpcap => {
+                let line = said
+                    .lines()
+                    .find(|line| line.contains("received/dropped"))?;
+                let counts = line.rsplit(": ").next()?;
+                let mut counts = counts.split(['/', ' ']).map(|text| text.parse().ok());
+                (counts.next()?, counts.next()?)
+            }
+            Self::Tshark => (number_before(said, "packets captured"), None),
+            Self::NetsniffNg => (
+                number_before(said, "packets passed filter"),
+                number_before(said, "packets failed filter"),
+            ),
+            Self::Xdpcap(_) => {
+                let last = said
+                    .lines()
+                    .rev()
+                    .find(|line| line.contains("received/matched"))?;
+                let matched = last.split('\t').filter_map(|part| {
+                    part.split_once(": ")?
+                        .1
+                        .split_once('/')?
+                        .1
+                        .trim()
+                        .parse::<u64>()
+                        .ok()
+                });
+                (Some(matched.sum()), None)
+            }
+            Self::Xdpdump => (number_before(said, "packets captured"), None),
+            Self::Plain(_) => (number_before(said, "recorded"), number_before(said, "lost")),
+            _ => (number_before(said, "recorded"), number_before(said, "lost")),
+        };
+        (recorded.is_some() || lost.is_some()).then_some(Claim {
+            recorded,
+            lost,
+            wrong: false,
+        })
+    }
+}
+
+/// The number that stands before these words.
+fn number_before(text: &str, words: &str) -> Option<u64> {
+    text.lines().rev().find_map(|line| {
+        let at = line.find(words)?;
+        let before = line[..at].trim_end();
+        let digits = before.rsplit(|c: char| !c.is_ascii_digit()).next()?;
+        digits.parse().ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_are_read_from_what_each_says() {
+        let claim =
+            |way: Way, said: &str| way.claim(said).map(|claim| (claim.recorded, claim.lost));
+        assert_eq!(
+            claim(
+                Way::Tcpdump,
+                "120 packets captured\n130 packets received by filter\n10 packets dropped by kernel"
+            ),
+            Some((Some(120), Some(10)))
+        );
+        assert_eq!(
+            claim(
+                Way::Dumpcap,
+                "Packets: 7\nPackets received/dropped on interface 'veth0': 7/3 (pcap:3/dumpcap:0)"
+            ),
+            Some((Some(7), Some(3)))
+        );
+        assert_eq!(
+            claim(
+                Way::Xdpcap(Fate::Drop),
+                "XDPDrop: 9/8\tXDPPass: 1/1\t(received/matched packets)\n"
+            ),
+            Some((Some(9), None))
+        );
+        assert_eq!(
+            claim(
+                Way::TrawlXdp,
+                "trawl: 9 seen, 0 filtered out, 7 recorded, 2 lost"
+            ),
+            Some((Some(7), Some(2)))
+        );
+        assert_eq!(
+            claim(
+                Way::NetsniffNg,
+                "   9 packets incoming (0 unread on exit)\n   8 packets passed filter\n   1 packets failed filter (out of space)"
+            ),
+            Some((Some(8), Some(1)))
+        );
+        assert_eq!(claim(Way::Tcpdump, "nothing"), None);
+    }
+
+    #[test]
+    fn every_way_is_found_by_its_name() {
+        for (name, way) in WAYS {
+            assert_eq!(Way::find(name).ok(), Some(*way));
+            assert_eq!(way.name(), *name);
+        }
+        assert!(Way::find("tcpdumb").is_err());
+    }
+}

@@ -1,0 +1,5 @@
+//! What measuring code drives: traffic at a lab's end, captures at the other, and the processes in between.
+
+pub mod capture;
+pub mod process;
+pub mod traffic;

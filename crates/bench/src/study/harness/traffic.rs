@@ -1,0 +1,189 @@
+//! Traffic out of a lab's end by `trawl gen`, counted by the device that sends it.
+
+use std::time::Duration;
+
+use trawl_kernel::{Error, Result};
+use trawl_lab::Station;
+
+use super::process;
+use crate::study::Bench;
+use crate::study::machine::Sample;
+use crate::study::model::CpuUse;
+
+/// A sender that stays further below the rate that was asked for says nothing about that rate.
+pub const RATE_REACHED: f64 = 0.93;
+/// Bytes of the checksum at a frame's end, which the studies count and Linux does not show.
+pub const CHECKSUM: usize = 4;
+
+#[derive(Clone, Debug)]
+pub struct Traffic {
+    /// Length of each frame with its checksum, as the studies count.
+    pub size: usize,
+    /// Frames a second; `None`: as fast as they go.
+    pub rate: Option<f64>,
+    pub amount: Amount,
+    /// The CPU of each sending thread.
+    pub cpus: Vec<usize>,
+    /// More of `trawl gen udp`.
+    pub more: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Amount {
+    Frames(u64),
+    Time(Duration),
+}
+
+#[derive(Clone, Debug)]
+pub struct Sent {
+    /// By the counter of the device.
+    pub frames: u64,
+    pub seconds: f64,
+    pub cpus: Vec<CpuUse>,
+    pub disturbed: Option<String>,
+}
+
+impl Sent {
+    pub fn per_second(&self) -> f64 {
+        self.frames as f64 / self.seconds.max(f64::EPSILON)
+    }
+}
+
+/// Frames a second that fill so many Mbit/s with frames of this length, checksum included.
+pub fn frames_per_second(megabits: f64, size: usize) -> f64 {
+    megabits * 1e6 / 8.0 / size as f64
+}
+
+impl Traffic {
+    /// At a rate, for a time, from one CPU.
+    pub fn at(size: usize, rate: f64, seconds: f64, cpu: usize) -> Self {
+        Self {
+            size,
+            rate: Some(rate),
+            amount: Amount::Frames(((rate * seconds) as u64).max(100)),
+            cpus: vec![cpu],
+            more: Vec::new(),
+        }
+    }
+
+    /// As fast as it goes, for a time, from these CPUs.
+    pub fn flood(size: usize, seconds: f64, cpus: &[usize]) -> Self {
+        Self {
+            size,
+            rate: None,
+            amount: Amount::Time(Duration::from_secs_f64(seconds)),
+            cpus: cpus.to_vec(),
+            more: Vec::new(),
+        }
+    }
+
+    pub fn with(mut self, more: &[&str]) -> Self {
+        self.more.extend(more.iter().map(|word| (*word).to_owned()));
+        self
+    }
+
+    /// The arguments of `trawl` that send it.
+    pub fn arguments(&self, interface: &str, destination: &str) -> Vec<String> {
+        let mut words: Vec<String> = [
+            "gen",
+            "udp",
+            "--json",
+            "--yes",
+            "-i",
+            interface,
+            "--dst",
+            destination,
+        ]
+        .map(str::to_owned)
+        .into();
+        let mut add = |name: &str, value: String| words.extend([name.to_owned(), value]);
+        add("--size", (self.size - CHECKSUM).to_string());
+        if let Some(rate) = self.rate {
+            add("--rate", format!("{rate:.0}"));
+        }
+        match self.amount {
+            Amount::Frames(count) => add("--count", count.to_string()),
+            Amount::Time(time) => add("--duration", format!("{}ms", time.as_millis().max(1))),
+        }
+        let cpus: Vec<String> = self.cpus.iter().map(usize::to_string).collect();
+        add("--threads", cpus.len().to_string());
+        add("--cpus", cpus.join(","));
+        words.extend(self.more.iter().cloned());
+        words
+    }
+
+    pub fn send(&self, bench: &Bench, from: &Station, to: &Station) -> Result<Sent> {
+        self.send_to(bench, from, &to.ipv4.to_string())
+    }
+
+    pub fn send_to(&self, bench: &Bench, from: &Station, destination: &str) -> Result<Sent> {
+        let interface = format!("{}:{}", from.name, from.interface);
+        let before = transmitted(from)?;
+        let sample = Sample::now();
+        let said = process::json(&bench.trawl, &self.arguments(&interface, destination))?;
+        let (cpus, disturbed) = sample.until_now();
+        let frames = transmitted(from)? - before;
+        let seconds = said["seconds"].as_f64().unwrap_or(0.0);
+        if let Some(why) = said["failure"].as_str() {
+            return Err(Error::failed("the sender stopped", why));
+        }
+        Ok(Sent {
+            frames,
+            seconds,
+            cpus,
+            disturbed,
+        })
+    }
+
+    /// A sender that stayed below its rate is a failure where the rate is what the figure is about.
+    pub fn reached(&self, sent: &Sent) -> Result<()> {
+        match self.rate {
+            Some(rate) if sent.per_second() < rate * RATE_REACHED => Err(Error::failed(
+                "the sender is too slow for this rate",
+                format!("it reached {:.0} of {rate:.0} frames/s", sent.per_second()),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+pub fn transmitted(station: &Station) -> Result<u64> {
+    Ok(station
+        .netlink()?
+        .link(&station.interface)?
+        .statistics
+        .tx_packets)
+}
+
+pub fn received(station: &Station) -> Result<u64> {
+    Ok(station
+        .netlink()?
+        .link(&station.interface)?
+        .statistics
+        .rx_packets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_count_the_checksum_and_rates_the_frame() {
+        assert_eq!(frames_per_second(512.0, 64), 1e6);
+        let words = Traffic::at(64, 1000.0, 0.5, 1)
+            .arguments("n:v", "10.0.0.1")
+            .join(" ");
+        assert!(
+            words.contains("--size 60 --rate 1000 --count 500 --threads 1 --cpus 1"),
+            "{words}"
+        );
+        let words = Traffic::flood(128, 0.25, &[0, 1])
+            .with(&["--stamp"])
+            .arguments("n:v", "x")
+            .join(" ");
+        assert!(
+            words.ends_with("--size 124 --duration 250ms --threads 2 --cpus 0,1 --stamp"),
+            "{words}"
+        );
+    }
+}

@@ -1,0 +1,336 @@
+//! Captures to a file, over rates, sizes, buffers, filters and amounts (studies A and C).
+
+use trawl_kernel::Result;
+
+use crate::study::definition::Space;
+use crate::study::harness::capture::{Setting, Way, capture};
+use crate::study::harness::traffic::{Traffic, frames_per_second};
+use crate::study::model::{Agreement, Experiment, Finding};
+use crate::study::{Bench, Case, Measure, Stop};
+
+/// What counts as complete: all but one in a thousand. Studies give whole per cents.
+const COMPLETE: f64 = 99.9;
+const ONE_IN: u64 = 1000;
+
+/// What the x axis is.
+#[derive(Clone, Copy, Debug)]
+pub enum Capture {
+    Bandwidth,
+    /// Packets a second at several sizes.
+    Size,
+    /// Rates over several buffers and watermarks.
+    Buffers,
+    Filtered,
+    /// A fixed time at each rate.
+    Efficiency,
+    /// Time for a number of packets.
+    Elapsed,
+}
+
+impl Measure for Capture {
+    fn cases(&self, space: &Space, bench: &Bench) -> Result<Vec<Case>> {
+        let cpu = bench.sender_cpu;
+        let seconds = space.number("seconds").unwrap_or(0.0);
+        let mut cases = Vec::new();
+        match self {
+            Self::Bandwidth | Self::Filtered => {
+                let size = space.number("size")? as usize;
+                for series in space.words("series")? {
+                    for megabits in space.numbers("rates")? {
+                        let rate = frames_per_second(megabits, size);
+                        let (setting, more) = self.setting();
+                        let traffic = Traffic::at(size, rate, seconds, cpu).with(more);
+                        cases.push(case(&series, &series, megabits, setting, traffic)?);
+                    }
+                }
+            }
+            Self::Size => {
+                for series in space.words("series")? {
+                    for size in space.numbers("sizes")? {
+                        for millions in space.numbers("mpps")? {
+                            let name = format!("{series}, {size} B");
+                            let traffic = Traffic::at(size as usize, millions * 1e6, seconds, cpu);
+                            let setting = Setting::default();
+                            cases.push(case(&name, &series, millions, setting, traffic)?);
+                        }
+                    }
+                }
+            }
+            Self::Buffers => cases = buffers(space, seconds, cpu)?,
+            Self::Efficiency => {
+                for series in space.words("series")? {
+                    for rate in space.numbers("rates")? {
+                        let traffic = Traffic::at(64, rate, seconds, cpu);
+                        cases.push(case(&series, &series, rate, Setting::default(), traffic)?);
+                    }
+                }
+            }
+            Self::Elapsed => cases = elapsed(space, cpu)?,
+        }
+        Ok(cases)
+    }
+
+    fn judge(&self, experiment: &Experiment) -> Finding {
+        match self {
+            Self::Bandwidth | Self::Size | Self::Filtered | Self::Efficiency => {
+                judge_complete(experiment)
+            }
+            Self::Buffers => judge_buffers(experiment),
+            Self::Elapsed => judge_elapsed(experiment),
+        }
+    }
+}
+
+impl Capture {
+    fn setting(self) -> (Setting, &'static [&'static str]) {
+        match self {
+            Self::Filtered => (
+                Setting {
+                    filter: Some("ether proto 0x1111".to_owned()),
+                    one_in: Some(ONE_IN),
+                    ..Setting::default()
+                },
+                &["--ethertype", "0x1234", "--every", "1000:ethertype=0x1111"],
+            ),
+            _ => (Setting::default(), &[]),
+        }
+    }
+}
+
+fn case(name: &str, way: &str, x: f64, setting: Setting, traffic: Traffic) -> Result<Case> {
+    let way = Way::find(way)?;
+    Ok(Case {
+        series: name.to_owned(),
+        x,
+        run: Box::new(move |bench| capture(bench, way, &setting, &traffic)),
+    })
+}
+
+fn buffers(space: &Space, seconds: f64, cpu: usize) -> Result<Vec<Case>> {
+    let mut cases = Vec::new();
+    for megabits in space.numbers("rates")? {
+        let traffic = Traffic::at(64, frames_per_second(megabits, 64), seconds, cpu);
+        for buffer in space.numbers("buffers")? {
+            for percent in space.numbers("watermarks")? {
+                let buffer = buffer as usize;
+                // 0 stands for the watermark of one byte: every packet wakes the reader.
+                let (watermark, label) = match percent {
+                    0.0 => (1, "watermark 1".to_owned()),
+                    percent => (
+                        (buffer as f64 * percent / 100.0) as usize,
+                        format!("watermark {percent} %"),
+                    ),
+                };
+                let name = format!("xdpcap, {buffer} B, {label}");
+                let setting = Setting {
+                    buffer: Some((buffer, watermark)),
+                    ..Setting::default()
+                };
+                cases.push(case(
+                    &name,
+                    "xdpcap, drop",
+                    megabits,
+                    setting,
+                    traffic.clone(),
+                )?);
+            }
+        }
+        for ring in space.words("rings")? {
+            let name = format!("trawl hook, ring {ring}");
+            let setting = Setting {
+                ring: Some(ring),
+                ..Setting::default()
+            };
+            cases.push(case(
+                &name,
+                "trawl hook, drop",
+                megabits,
+                setting,
+                traffic.clone(),
+            )?);
+        }
+    }
+    Ok(cases)
+}
+
+fn elapsed(space: &Space, cpu: usize) -> Result<Vec<Case>> {
+    let rate = space.number("rate")?;
+    let mut cases = Vec::new();
+    for series in space.words("series")? {
+        let way = Way::find(&series)?;
+        for count in space.numbers("packets")? {
+            // Mechanisms that lose packets need more of them.
+            let traffic = Traffic::at(64, rate, count * 1.5 / rate, cpu);
+            cases.push(Case {
+                series: series.clone(),
+                x: count,
+                run: Box::new(move |bench| {
+                    let mut measured = capture(bench, way, &Setting::default(), &traffic)?;
+                    let recorded = measured.recorded.unwrap_or(0) as f64;
+                    if recorded < count {
+                        return Err(Stop::Failed(format!(
+                            "it recorded {recorded} packets of {}, fewer than the {count} to be timed",
+                            measured.sent.unwrap_or(0)
+                        )));
+                    }
+                    // The rate at which it recorded, over the time that was sent.
+                    let milliseconds = count / recorded * measured.seconds * 1e3;
+                    measured.values.insert("elapsed_ms", milliseconds);
+                    Ok(measured)
+                }),
+            });
+        }
+    }
+    Ok(cases)
+}
+
+/// The highest place up to which a series recorded everything; `None` where it lost some at the lowest.
+pub fn complete_up_to(experiment: &Experiment, series: &str) -> Option<f64> {
+    let line = experiment.line(series, "recorded_percent");
+    let whole = line
+        .iter()
+        .take_while(|point| point.value.median >= COMPLETE);
+    whole.last().map(|point| point.x)
+}
+
+fn judge_complete(experiment: &Experiment) -> Finding {
+    let unit = &experiment.definition.x.unit;
+    let mut limits: Vec<(String, f64)> = experiment
+        .series()
+        .into_iter()
+        .map(|series| {
+            let limit = complete_up_to(experiment, &series).unwrap_or(0.0);
+            (series, limit)
+        })
+        .collect();
+    limits.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let shows: Vec<String> = limits
+        .iter()
+        .map(|(series, limit)| match *limit {
+            0.0 => format!("{series} at no rate"),
+            limit => format!("{series} to {limit} {unit}"),
+        })
+        .collect();
+    let best = |is: &dyn Fn(&str) -> bool| {
+        let own = limits.iter().filter(|(series, _)| is(series));
+        own.map(|(_, limit)| *limit).reduce(f64::max)
+    };
+    let ours = best(&|series| series.starts_with("trawl"));
+    let theirs = best(&|series| !series.starts_with("trawl"));
+    let tcpdump = best(&|series| series.starts_with("tcpdump"));
+    let xdpcap = best(&|series| series.starts_with("xdpcap"));
+    let agrees = match (tcpdump, xdpcap) {
+        (Some(tcpdump), Some(xdpcap)) if tcpdump > xdpcap => Agreement::Yes,
+        (Some(tcpdump), Some(xdpcap)) if tcpdump == xdpcap => Agreement::Partly,
+        (Some(_), Some(_)) => Agreement::No,
+        _ if theirs.is_some() => Agreement::Partly,
+        _ => Agreement::NotMeasured,
+    };
+    let order = match (agrees, tcpdump.zip(xdpcap)) {
+        (Agreement::Yes, _) => "tcpdump stays complete longer than xdpcap, as published".to_owned(),
+        (Agreement::No, Some((tcpdump, xdpcap))) => format!(
+            "here xdpcap (to {xdpcap} {unit}) is ahead of tcpdump (to {tcpdump} {unit}), other than published: both ends share two CPUs, \
+             and every packet of tcpdump's goes up the stack on the sender's"
+        ),
+        (_, Some(_)) => "tcpdump and xdpcap stop being complete at the same place".to_owned(),
+        _ => "the study's peers are not all measured here".to_owned(),
+    };
+    let ahead = match ours.zip(theirs) {
+        Some((ours, theirs)) if theirs > 0.0 => format!(
+            "; trawl is complete to {ours} {unit}, {:.1} times the best peer's {theirs} {unit}",
+            ours / theirs
+        ),
+        Some((ours, _)) => format!("; trawl is complete to {ours} {unit}, no peer at any rate"),
+        None => String::new(),
+    };
+    Finding {
+        agrees,
+        shows: format!("complete: {}", shows.join(", ")),
+        sentence: format!("{order}{ahead}."),
+    }
+}
+
+fn judge_buffers(experiment: &Experiment) -> Finding {
+    let mut rates: Vec<f64> = experiment.points.iter().map(|point| point.x).collect();
+    rates.sort_by(f64::total_cmp);
+    let (Some(&low), Some(&high)) = (rates.first(), rates.last()) else {
+        return Finding::default();
+    };
+    let best_at = |x: f64, is: &dyn Fn(&str) -> bool| {
+        let own = experiment.points.iter().filter(|point| {
+            point.metric == "recorded_percent" && point.x == x && is(&point.series)
+        });
+        own.max_by(|a, b| a.value.median.total_cmp(&b.value.median))
+    };
+    let xdpcap = |series: &str| series.starts_with("xdpcap");
+    let share =
+        |x: f64, is: &dyn Fn(&str) -> bool| best_at(x, is).map_or(0.0, |point| point.value.median);
+    let Some((at_low, at_high)) = best_at(low, &xdpcap).zip(best_at(high, &xdpcap)) else {
+        return Finding {
+            shows: "xdpcap was not measured".to_owned(),
+            sentence:
+                "The study compares xdpcap's buffers; without xdpcap there is nothing to compare."
+                    .to_owned(),
+            ..Finding::default()
+        };
+    };
+    let large = |series: &str| xdpcap(series) && series.contains("65536");
+    let small = |series: &str| xdpcap(series) && series.contains(" 8192");
+    let gain = share(high, &large) - share(high, &small);
+    let eager_wins = at_high.series.ends_with("watermark 1");
+    let agrees = match (eager_wins, gain > 0.0) {
+        (true, true) => Agreement::Yes,
+        (false, false) => Agreement::No,
+        _ => Agreement::Partly,
+    };
+    Finding {
+        agrees,
+        shows: format!(
+            "at {low} Mbit/s {} is best ({:.1} %), at {high} Mbit/s {} ({:.1} %)",
+            at_low.series, at_low.value.median, at_high.series, at_high.value.median
+        ),
+        sentence: format!(
+            "The larger buffer changes the recorded share by {gain:+.1} points at {high} Mbit/s (published: about +10); \
+             trawl records {:.1} % there.",
+            share(high, &|series| series.starts_with("trawl"))
+        ),
+    }
+}
+
+fn judge_elapsed(experiment: &Experiment) -> Finding {
+    let largest = experiment
+        .points
+        .iter()
+        .map(|point| point.x)
+        .fold(0.0, f64::max);
+    let mut times: Vec<(String, f64)> = experiment
+        .series()
+        .into_iter()
+        .filter_map(|series| {
+            let line = experiment.line(&series, "elapsed_ms");
+            let point = line.iter().find(|point| point.x == largest)?;
+            Some((series, point.value.median))
+        })
+        .collect();
+    times.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let Some((first, least)) = times.first().cloned() else {
+        return Finding::default();
+    };
+    let shows: Vec<String> = times
+        .iter()
+        .map(|(series, ms)| format!("{series} {ms:.1} ms"))
+        .collect();
+    let spread = times.last().map_or(1.0, |(_, most)| most / least);
+    Finding {
+        agrees: if spread > 1.5 {
+            Agreement::Yes
+        } else {
+            Agreement::Partly
+        },
+        shows: format!("{largest} packets: {}", shows.join(", ")),
+        sentence: format!(
+            "{first} is first; the slowest takes {spread:.1} times as long. A mechanism that loses nothing takes what the \
+             sender takes, so times differ only where packets are lost."
+        ),
+    }
+}

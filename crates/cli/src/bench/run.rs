@@ -1,0 +1,443 @@
+//! `trawl bench run`, `resume`, `list` and `peers`: the published studies' experiments.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde::Serialize;
+use trawl_bench::study::model::{Agreement, PeerState, Profile, Report, Request};
+use trawl_bench::study::peers::Peers;
+use trawl_bench::study::run::{Progress, run as run_experiments};
+use trawl_bench::study::{Bench, catalogue, store};
+use trawl_kernel::events::Signals;
+use trawl_kernel::{Error, Result};
+
+use crate::cleaner::Cleaner;
+use crate::terminal;
+
+const SCRATCH: &str = "/var/tmp";
+
+#[derive(Debug, clap::Args)]
+pub struct Run {
+    /// The experiments, by name (trawl bench list)
+    #[arg(value_name = "NAME", required_unless_present_any = ["study", "all"])]
+    names: Vec<String>,
+    /// All experiments of this study: A to E
+    #[arg(long, value_name = "LETTER", value_delimiter = ',')]
+    study: Vec<String>,
+    /// All experiments
+    #[arg(long, conflicts_with_all = ["names", "study"])]
+    all: bool,
+    /// A few points, each a fraction of a second: all experiments take less than 15 minutes
+    #[arg(long, conflicts_with = "full")]
+    quick: bool,
+    /// The study's own rates, sizes, times and repetitions
+    #[arg(long)]
+    full: bool,
+    /// Repetitions, interleaved over all series [default: 3 with --quick, the study's with --full]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeat: Option<u32>,
+    /// Only these of trawl's own series, by tap: hook, xdp, tc, packet
+    #[arg(long, value_name = "TAP", value_delimiter = ',')]
+    taps: Vec<String>,
+    /// Only these peers (trawl bench peers); none: no peer
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    peers: Vec<String>,
+    /// A peer's binary, where another one than the installed is to be measured
+    #[arg(long, value_name = "NAME=PATH", value_parser = pair)]
+    peer: Vec<(String, String)>,
+    /// Another value for a parameter of the experiments, or with EXPERIMENT.KEY=VALUE of one of them
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    set: Vec<(String, String)>,
+    /// Where results.json and results.csv go [default: trawl-bench-TIME]
+    #[arg(short, long, value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// Where captures are written while they are measured
+    #[arg(long, value_name = "DIR", default_value = SCRATCH)]
+    scratch: PathBuf,
+    /// Print the results as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Resume {
+    /// The directory of the run that did not end
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// Print the results as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct List {
+    /// As JSON, with every parameter
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ListPeers {
+    /// A peer's binary, where another one than the installed is meant
+    #[arg(long, value_name = "NAME=PATH", value_parser = pair)]
+    peer: Vec<(String, String)>,
+    #[arg(long)]
+    json: bool,
+}
+
+fn pair(text: &str) -> std::result::Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() && !value.is_empty() => {
+            Ok((key.to_owned(), value.to_owned()))
+        }
+        _ => Err("it takes KEY=VALUE".to_owned()),
+    }
+}
+
+impl Run {
+    fn request(&self) -> Result<Request> {
+        let names = || catalogue::ALL.iter().map(|entry| entry.name);
+        let mut experiments: Vec<String> = Vec::new();
+        let mut add = |name: &str| {
+            if !experiments.iter().any(|one| one == name) {
+                experiments.push(name.to_owned());
+            }
+        };
+        if self.all {
+            names().for_each(&mut add);
+        }
+        for letter in &self.study {
+            catalogue::of_study(letter)?.into_iter().for_each(&mut add);
+        }
+        for name in &self.names {
+            add(catalogue::find(name)?.name);
+        }
+        let set: BTreeMap<String, String> = self.set.iter().cloned().collect();
+        check_keys(&set, &experiments)?;
+        let no_peers = self.peers.iter().any(|peer| peer == "none");
+        for peer in self.peers.iter().filter(|peer| *peer != "none") {
+            if !Peers::names().contains(&peer.as_str()) {
+                return Err(Error::usage(
+                    format!("--peers {peer}"),
+                    format!("known are {}", Peers::names().join(", ")),
+                ));
+            }
+        }
+        Ok(Request {
+            experiments,
+            profile: if self.full {
+                Profile::Full
+            } else {
+                Profile::Quick
+            },
+            repeat: self.repeat,
+            set,
+            taps: self.taps.clone(),
+            peers: self.peers.clone(),
+            no_peers,
+            peer_paths: self.peer.iter().cloned().collect(),
+            scratch: self.scratch.display().to_string(),
+        })
+    }
+}
+
+/// A key that none of the experiments has is a mistake.
+fn check_keys(set: &BTreeMap<String, String>, experiments: &[String]) -> Result<()> {
+    let definitions = experiments
+        .iter()
+        .map(|name| catalogue::find(name)?.definition())
+        .collect::<Result<Vec<_>>>()?;
+    for key in set.keys() {
+        let (only, plain) = match key.split_once('.') {
+            Some((experiment, plain)) => (Some(experiment), plain),
+            None => (None, key.as_str()),
+        };
+        let meant = definitions
+            .iter()
+            .filter(|one| only.is_none_or(|name| name == one.name));
+        if !meant.clone().any(|one| one.has(plain)) {
+            let mut known: Vec<&str> = definitions
+                .iter()
+                .flat_map(|one| one.quick.keys().chain(one.full.keys()))
+                .map(String::as_str)
+                .collect();
+            known.sort_unstable();
+            known.dedup();
+            return Err(Error::usage(
+                format!("--set {key}"),
+                format!(
+                    "none of these experiments has that parameter; there are {}",
+                    known.join(", ")
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+pub fn run(args: &Run) -> Result<ExitCode> {
+    let request = args.request()?;
+    let directory = match &args.output {
+        Some(directory) => directory.clone(),
+        None => free_directory(),
+    };
+    if store::json_path(&directory).exists() {
+        return Err(Error::failed(
+            format!("{} holds results already", directory.display()),
+            "they would be overwritten",
+        )
+        .mend(format!(
+            "trawl bench resume {} goes on with them, -o names another directory",
+            directory.display()
+        )));
+    }
+    carry_out(&request, &directory, None, args.json)
+}
+
+pub fn resume(args: &Resume) -> Result<ExitCode> {
+    let before = store::load(&args.directory)?;
+    let request = before.request.clone();
+    let directory = match args.directory.is_dir() {
+        true => args.directory.clone(),
+        false => args
+            .directory
+            .parent()
+            .map(Path::to_owned)
+            .unwrap_or_default(),
+    };
+    carry_out(&request, &directory, Some(before), args.json)
+}
+
+fn free_directory() -> PathBuf {
+    let seconds = std::time::SystemTime::UNIX_EPOCH
+        .elapsed()
+        .map_or(0, |since| since.as_secs());
+    format!("trawl-bench-{seconds}").into()
+}
+
+fn carry_out(
+    request: &Request,
+    directory: &Path,
+    before: Option<Report>,
+    json: bool,
+) -> Result<ExitCode> {
+    let trawl = std::env::current_exe().map_err(|e| Error::os("cannot find trawl itself", e))?;
+    let scratch = PathBuf::from(&request.scratch);
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let bench = Bench {
+        trawl,
+        scratch: scratch.clone(),
+        peers: Peers::find(&request.peer_paths)?,
+        sender_cpu: 0,
+        capture_cpu: usize::from(cpus > 1),
+    };
+    let cleaner = Cleaner::of_bench(&scratch)?;
+    let signals = Signals::watch()?;
+    let mut screen = Screen::default();
+    let mut stopped = false;
+    let mut watch = |progress: &Progress| {
+        stopped |= signals.next().is_some();
+        screen.look(progress);
+        !stopped
+    };
+    let result = run_experiments(request, &bench, directory, before, &mut watch);
+    screen.end();
+    let report = result?;
+    cleaner.dismiss();
+    if json {
+        crate::terminal::write_out(&format!("{}\n", to_json(&report)?))?;
+    } else {
+        crate::terminal::write_out(&show(&report, directory))?;
+    }
+    if !report.complete {
+        terminal::say(&format!(
+            "interrupted: what was measured is in {0}; trawl bench resume {0} goes on",
+            directory.display()
+        ));
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(exit_code(&report))
+}
+
+/// A failure that this host explains is none.
+fn exit_code(report: &Report) -> ExitCode {
+    let failed = report
+        .experiments
+        .iter()
+        .any(|one| one.runs.is_empty() && one.failures.iter().any(|failure| !failure.expected));
+    if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
+}
+
+fn to_json<T: Serialize>(what: &T) -> Result<String> {
+    serde_json::to_string_pretty(what)
+        .map_err(|e| Error::failed("cannot put the results into JSON", e))
+}
+
+/// A line of progress: on a terminal it is overwritten, elsewhere there is one for each experiment.
+#[derive(Default)]
+struct Screen {
+    experiment: String,
+    shown: bool,
+}
+
+impl Screen {
+    fn look(&mut self, progress: &Progress) {
+        let left = progress
+            .left
+            .map_or(String::new(), |left| format!(", {} left", minutes(left)));
+        if terminal::stderr_is_terminal() {
+            self.shown = true;
+            terminal::show_over(&format!(
+                "[{}/{}{left}] {}: {} at {}, repetition {}",
+                progress.done + 1,
+                progress.total,
+                progress.experiment,
+                progress.series,
+                progress.x,
+                progress.repetition
+            ));
+        } else if self.experiment != progress.experiment {
+            self.experiment.clone_from(&progress.experiment);
+            terminal::say(&format!(
+                "[{}/{}{left}] {}",
+                progress.done + 1,
+                progress.total,
+                progress.experiment
+            ));
+        }
+    }
+
+    fn end(&self) {
+        if self.shown {
+            terminal::end_line();
+        }
+    }
+}
+
+fn minutes(time: Duration) -> String {
+    let seconds = time.as_secs();
+    format!("{}:{:02} min", seconds / 60, seconds % 60)
+}
+
+fn show(report: &Report, directory: &Path) -> String {
+    let mut lines = Vec::new();
+    for experiment in &report.experiments {
+        let definition = &experiment.definition;
+        lines.push(format!("{}: {}", definition.name, definition.title));
+        for metric in &definition.metrics {
+            let points = experiment
+                .points
+                .iter()
+                .filter(|point| point.metric == metric.name);
+            for point in points {
+                let value = &point.value;
+                let mark = if point.disturbed > 0 {
+                    "  (disturbed)"
+                } else {
+                    ""
+                };
+                lines.push(format!(
+                    "  {:<34} {:>12} {:<7} {:>10.3} {} ({:.3} to {:.3}, {} repetitions){mark}",
+                    point.series,
+                    point.x,
+                    definition.x.unit,
+                    value.median,
+                    metric.unit,
+                    value.low,
+                    value.high,
+                    value.repetitions
+                ));
+            }
+        }
+        for claim in wrong_claims(experiment) {
+            lines.push(format!("  wrong claim: {claim}"));
+        }
+        for failure in &experiment.failures {
+            lines.push(format!("  {}: {}", failure.series, failure.message));
+        }
+        lines.push(format!(
+            "  shape agrees: {}",
+            agreement(experiment.finding.agrees)
+        ));
+        if !experiment.finding.sentence.is_empty() {
+            lines.push(format!("  {}", experiment.finding.sentence));
+        }
+    }
+    lines.push(format!(
+        "results: {0}; trawl report {0} makes a page of them\n",
+        directory.display()
+    ));
+    lines.join("\n")
+}
+
+fn wrong_claims(experiment: &trawl_bench::study::model::Experiment) -> Vec<String> {
+    let mut said: BTreeMap<&str, usize> = BTreeMap::new();
+    for run in &experiment.runs {
+        if run.claim.as_ref().is_some_and(|claim| claim.wrong) {
+            *said.entry(&run.series).or_default() += 1;
+        }
+    }
+    said.into_iter()
+        .map(|(series, runs)| {
+            format!("{series} in {runs} runs says other than its file and the device")
+        })
+        .collect()
+}
+
+pub fn agreement(agrees: Agreement) -> &'static str {
+    match agrees {
+        Agreement::Yes => "yes",
+        Agreement::Partly => "partly",
+        Agreement::No => "no",
+        Agreement::NotMeasured => "not measured",
+    }
+}
+
+pub fn list(args: &List) -> Result<ExitCode> {
+    let definitions = catalogue::ALL
+        .iter()
+        .map(catalogue::Entry::definition)
+        .collect::<Result<Vec<_>>>()?;
+    let text = if args.json {
+        format!("{}\n", to_json(&definitions)?)
+    } else {
+        let line = |one: &trawl_bench::study::definition::Definition| {
+            format!("{:<22} {}  {}\n", one.name, one.study, one.title)
+        };
+        definitions.iter().map(line).collect()
+    };
+    crate::terminal::write_out(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn peers(args: &ListPeers) -> Result<ExitCode> {
+    let peers = Peers::find(&args.peer.iter().cloned().collect())?;
+    let text = if args.json {
+        format!("{}\n", to_json(&peers.records())?)
+    } else {
+        let line = |one: &trawl_bench::study::model::PeerRecord| {
+            let state = match one.state {
+                PeerState::Installed => one
+                    .version
+                    .clone()
+                    .unwrap_or_else(|| "installed".to_owned()),
+                PeerState::Missing => format!(
+                    "{}: {}",
+                    one.message.as_deref().unwrap_or("missing"),
+                    one.how_to_get
+                ),
+                PeerState::Unusable => one.message.clone().unwrap_or_default(),
+            };
+            format!("{:<15} {state}\n", one.name)
+        };
+        peers.records().iter().map(line).collect()
+    };
+    crate::terminal::write_out(&text)?;
+    Ok(ExitCode::SUCCESS)
+}

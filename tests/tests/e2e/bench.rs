@@ -1,0 +1,245 @@
+//! `trawl bench run`, `resume`, `list`, `peers` (issue 15): figures hang on the machine; that they are whole does not.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use trawl_tests::{root_or_skip, trawl};
+
+/// A directory of its own that is gone at the end.
+pub struct Directory(pub PathBuf);
+
+impl Directory {
+    pub fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("trawl-bench-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir(&path).expect("it can be made");
+        Self(path)
+    }
+
+    pub fn text(&self) -> &str {
+        self.0.to_str().expect("UTF-8")
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub fn results(directory: &Path) -> Value {
+    let text = std::fs::read(directory.join("results.json")).expect("results.json");
+    serde_json::from_slice(&text).expect("JSON")
+}
+
+#[test]
+fn a_tiny_run_has_a_figure_for_every_point_and_is_resumed_without_running_again() {
+    if !root_or_skip() {
+        return;
+    }
+    let directory = Directory::new("tiny");
+    let output = trawl(&[
+        "bench",
+        "run",
+        "capture-bandwidth",
+        "xdp-offload",
+        "--repeat",
+        "2",
+        "--peers",
+        "tcpdump",
+        "--taps",
+        "hook",
+        "--set",
+        "rates=5",
+        "--set",
+        "seconds=0.05",
+        "-o",
+        directory.text(),
+    ]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let report = results(&directory.0);
+    assert_eq!(report["schema"], "trawl-bench/1");
+    assert_eq!(report["complete"], true);
+    assert!(
+        report["conditions"]["kernel"]
+            .as_str()
+            .is_some_and(|kernel| kernel.starts_with("Linux"))
+    );
+    let bandwidth = &report["experiments"][0];
+    let runs = bandwidth["runs"].as_array().expect("runs");
+    let of = |series: &str| runs.iter().filter(|run| run["series"] == series).count();
+    assert_eq!(of("trawl hook, drop"), 2, "{bandwidth}");
+    for run in runs
+        .iter()
+        .filter(|run| run["series"] == "trawl hook, drop")
+    {
+        assert_eq!(
+            run["sent"], run["recorded"],
+            "nothing is lost at so low a rate: {run}"
+        );
+        assert_eq!(run["claim"]["wrong"], false, "{run}");
+        assert_eq!(run["claim"]["recorded"], run["recorded"], "{run}");
+        assert!(!run["cpus"].as_array().expect("CPUs").is_empty());
+    }
+    let offload = &report["experiments"][1];
+    assert_eq!(offload["finding"]["agrees"], "not_measured");
+    let why = offload["failures"][0]["message"]
+        .as_str()
+        .expect("a reason");
+    assert!(why.contains("no device of this host can offload"), "{why}");
+    let csv = std::fs::read_to_string(directory.0.join("results.csv")).expect("results.csv");
+    assert_eq!(
+        csv.lines().count(),
+        1 + 3 * runs.len(),
+        "a line for each metric of each run"
+    );
+
+    let again = trawl(&["bench", "resume", directory.text()]);
+    assert_eq!(again.status.code(), Some(0));
+    assert_eq!(
+        results(&directory.0)["experiments"][0]["runs"],
+        bandwidth["runs"]
+    );
+    let onto = trawl(&["bench", "run", "xdp-offload", "-o", directory.text()]);
+    assert_eq!(onto.status.code(), Some(1), "results are never overwritten");
+}
+
+#[test]
+fn what_a_run_lacks_is_measured_when_it_is_resumed() {
+    if !root_or_skip() {
+        return;
+    }
+    let directory = Directory::new("resumed");
+    let output = trawl(&[
+        "bench",
+        "run",
+        "drop-cores",
+        "--repeat",
+        "2",
+        "--peers",
+        "none",
+        "--set",
+        "series=DROP native",
+        "--set",
+        "cores=1",
+        "--set",
+        "seconds=0.02",
+        "-o",
+        directory.text(),
+    ]);
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let mut report = results(&directory.0);
+    assert_eq!(
+        report["experiments"][0]["runs"]
+            .as_array()
+            .expect("runs")
+            .len(),
+        2
+    );
+    report["complete"] = false.into();
+    report["experiments"][0]["runs"]
+        .as_array_mut()
+        .expect("runs")
+        .pop();
+    std::fs::write(directory.0.join("results.json"), report.to_string())
+        .expect("it can be written");
+    let again = trawl(&["bench", "resume", directory.text()]);
+    assert_eq!(again.status.code(), Some(0));
+    let report = results(&directory.0);
+    assert_eq!(report["complete"], true);
+    assert_eq!(
+        report["experiments"][0]["runs"]
+            .as_array()
+            .expect("runs")
+            .len(),
+        2
+    );
+}
+
+#[test]
+fn a_missing_peer_is_shown_as_that_and_not_as_a_figure() {
+    if !root_or_skip() {
+        return;
+    }
+    let directory = Directory::new("missing");
+    let broken = directory.0.join("broken-peer");
+    std::fs::write(
+        &broken,
+        "#!/bin/sh\necho it does not work here >&2\nexit 3\n",
+    )
+    .expect("it can be written");
+    std::fs::set_permissions(&broken, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("a mode");
+    let peer = format!("tcpdump={}", broken.display());
+    let out = directory.0.join("out");
+    let output = trawl(&[
+        "bench",
+        "run",
+        "capture-bandwidth",
+        "--repeat",
+        "3",
+        "--peers",
+        "tcpdump",
+        "--taps",
+        "none",
+        "--peer",
+        &peer,
+        "--set",
+        "rates=5",
+        "--set",
+        "seconds=0.02",
+        "-o",
+        out.to_str().expect("UTF-8"),
+    ]);
+    assert_eq!(output.status.code(), Some(1), "nothing at all was measured");
+    let report = results(&out);
+    let failures = report["experiments"][0]["failures"]
+        .as_array()
+        .expect("failures");
+    let own = failures
+        .iter()
+        .find(|one| one["series"] == "tcpdump")
+        .expect("tcpdump's");
+    assert!(
+        own["message"]
+            .as_str()
+            .is_some_and(|why| why.contains("it does not work here")),
+        "{own}"
+    );
+    assert_eq!(own["runs"], 1, "it is not tried again for each repetition");
+}
+
+#[test]
+fn names_keys_and_peers_that_do_not_exist_are_wrong_usage() {
+    for arguments in [
+        &["run", "capture-bandwith"][..],
+        &["run"],
+        &["run", "drop-cores", "--set", "speed=1"],
+        &["run", "drop-cores", "--set", "cores=many"],
+        &["run", "drop-cores", "--peers", "tcpdumb"],
+        &["run", "drop-cores", "--peer", "tcpdump=/no/such/file"],
+        &["run", "--study", "Z"],
+        &["run", "drop-cores", "--set", "series=XDP"],
+    ] {
+        let output = trawl(&[&["bench"], arguments].concat());
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    }
+    let list = trawl(&["bench", "list", "--json"]);
+    let list: Value = serde_json::from_slice(&list.stdout).expect("JSON");
+    assert!(list.as_array().is_some_and(|all| all.len() >= 13));
+    let peers = trawl(&["bench", "peers", "--json"]);
+    let peers: Value = serde_json::from_slice(&peers.stdout).expect("JSON");
+    assert!(
+        peers
+            .as_array()
+            .expect("peers")
+            .iter()
+            .all(|one| one["how_to_get"].is_string())
+    );
+}
