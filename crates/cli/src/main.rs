@@ -17,6 +17,7 @@ mod lab;
 mod lines;
 mod outfile;
 mod read;
+mod report;
 mod route;
 mod terminal;
 mod units;
@@ -47,6 +48,7 @@ enum Command {
     Route(route::Args),
     Guard(Box<guard::Args>),
     Bench(bench::Args),
+    Report(report::Args),
     Lab(lab::Args),
     Demo(demo::Args),
     #[command(hide = true)]
@@ -79,6 +81,7 @@ fn main() -> ExitCode {
         Command::Route(args) => route::run(args),
         Command::Guard(args) => guard::run(*args),
         Command::Bench(args) => bench::run(args),
+        Command::Report(args) => report::run(&args),
         Command::Lab(args) => lab::run(args),
         Command::Demo(args) => demo::run(args),
         Command::StandBy(args) => {

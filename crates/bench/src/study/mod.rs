@@ -10,6 +10,7 @@ pub mod machine;
 mod measure;
 pub mod model;
 pub mod peers;
+pub mod report;
 pub mod run;
 pub mod store;
 
