@@ -15,10 +15,12 @@ mod guard;
 mod json;
 mod lab;
 mod lines;
+mod live;
 mod outfile;
 mod read;
 mod report;
 mod route;
+mod stat;
 mod terminal;
 mod units;
 mod xdp;
@@ -41,6 +43,7 @@ struct Cli {
 enum Command {
     Capture(Box<capture::Args>),
     Read(Box<read::Args>),
+    Stat(stat::Args),
     Filter(filter::Args),
     Gen(Box<r#gen::Args>),
     Doctor(doctor::Args),
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Capture(args) => capture::run(*args),
         Command::Read(args) => read::run(*args),
+        Command::Stat(args) => stat::run(args),
         Command::Filter(args) => filter::run(args),
         Command::Gen(args) => r#gen::run(*args),
         Command::Doctor(args) => doctor::run(args),

@@ -8,3 +8,4 @@ pub mod pcap;
 pub mod pcapng;
 pub mod read;
 pub mod verdict;
+pub mod walk;

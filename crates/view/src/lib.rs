@@ -10,6 +10,7 @@ pub mod print;
 pub mod record;
 pub mod rewrite;
 pub mod select;
+pub mod stat;
 
 use record::PacketView;
 

@@ -170,6 +170,14 @@ impl Printer {
         out.push('\n');
     }
 
+    /// A time alone, in the form of the packets' times.
+    pub fn time(&mut self, ns: u64) -> String {
+        let mut out = String::new();
+        self.timestamp(&mut out, ns);
+        out.truncate(out.trim_end().len());
+        out
+    }
+
     fn timestamp(&mut self, out: &mut String, now: u64) {
         let first = *self.first_ns.get_or_insert(now);
         let previous = self.previous_ns.replace(now).unwrap_or(now);

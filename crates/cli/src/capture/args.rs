@@ -307,7 +307,7 @@ impl Args {
         })
     }
 
-    pub(super) fn options(&self) -> Result<Options> {
+    pub fn options(&self) -> Result<Options> {
         if let Some(file) = &self.tcpdump.read {
             let what = format!("cannot read {} with trawl capture", file.display());
             return Err(Error::usage(what, "it captures from interfaces")

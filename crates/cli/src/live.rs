@@ -1,0 +1,166 @@
+//! Packets of running interfaces for commands that show figures: a capture whose records go to a view.
+
+use std::time::Duration;
+
+use clap::Parser;
+use trawl_kernel::{Error, Result, host};
+use trawl_tap::account::Summary;
+use trawl_tap::assembly::{Host, Point};
+use trawl_tap::session::{Ended, Observer, Session};
+use trawl_tap::sink::Sink;
+use trawl_tap::site::Site;
+use trawl_view::record::{PacketView, Place, RingBlocks, Source};
+
+use crate::capture;
+use crate::terminal;
+
+/// Bytes of each packet that headers lie in.
+const HEADERS: u32 = 128;
+
+/// The arguments that `trawl capture` would be given for this.
+#[derive(Debug, Parser)]
+struct CaptureArguments {
+    #[command(flatten)]
+    args: capture::Args,
+}
+
+/// Which interfaces, and how their packets are seen.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    pub interfaces: Vec<String>,
+    pub netns: Option<String>,
+    pub duration: Option<Duration>,
+    pub count: Option<u64>,
+    pub filter: Vec<String>,
+    /// All bytes of each packet, not the headers only.
+    pub whole: bool,
+}
+
+/// What is done with the packets, and between them.
+pub trait Viewer {
+    fn packet(&mut self, packet: &PacketView<'_>);
+
+    /// Nothing more is at hand for now; false ends it.
+    fn rest(&mut self) -> bool;
+
+    /// The account so far, as often as `interval` says.
+    fn figures(&mut self, _summary: &Summary) {}
+
+    fn interval(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// Shows packets until the time is over, a signal comes or the viewer has seen enough; the account at the end.
+pub fn run(wanted: &Wanted, viewer: &mut dyn Viewer) -> Result<Summary> {
+    let mut words = vec!["capture".to_owned()];
+    for interface in &wanted.interfaces {
+        words.extend(["-i".to_owned(), interface.clone()]);
+    }
+    if let Some(netns) = &wanted.netns {
+        words.extend(["--netns".to_owned(), netns.clone()]);
+    }
+    if !wanted.whole {
+        words.extend(["-s".to_owned(), HEADERS.to_string()]);
+    }
+    if let Some(count) = wanted.count {
+        words.extend(["-c".to_owned(), count.to_string()]);
+    }
+    if let Some(duration) = wanted.duration {
+        words.extend([
+            "--duration".to_owned(),
+            format!("{}ms", duration.as_millis().max(1)),
+        ]);
+    }
+    words.extend(["--".to_owned()]);
+    words.extend(wanted.filter.iter().cloned());
+    let arguments =
+        CaptureArguments::try_parse_from(words).map_err(|e| Error::usage("cannot capture", e))?;
+    let options = arguments.args.options()?;
+    let sites = wanted
+        .interfaces
+        .iter()
+        .map(|text| Site::find(text, wanted.netns.as_deref()))
+        .collect::<Result<Vec<_>>>()?;
+    let described = host::describe();
+    let host = Host {
+        os: described.os,
+        hardware: described.hardware,
+        application: format!("trawl {}", env!("CARGO_PKG_VERSION")),
+    };
+    let ended_by_viewer = std::cell::Cell::new(false);
+    let shared = std::cell::RefCell::new(viewer);
+    let mut observer = Figures { viewer: &shared };
+    let session = Session::attach(&sites, &options, host, &mut observer)?;
+    let places = session
+        .interfaces()
+        .iter()
+        .zip(session.hook_names())
+        .map(|(interface, hook)| Place::new(interface, hook))
+        .collect();
+    let mut sink = Viewed {
+        viewer: &shared,
+        places,
+        ended: &ended_by_viewer,
+    };
+    let (summary, ended) = session.run(&mut sink, &mut observer)?;
+    match ended {
+        Ended::Output(error) if !ended_by_viewer.get() => Err(error),
+        Ended::NoInterface(what) => Err(Error::failed("the capture ended", what)),
+        _ => Ok(summary),
+    }
+}
+
+type Shared<'a, 'v> = std::cell::RefCell<&'a mut (dyn Viewer + 'v)>;
+
+struct Viewed<'a, 'b, 'v> {
+    viewer: &'b Shared<'a, 'v>,
+    places: Vec<Place>,
+    ended: &'b std::cell::Cell<bool>,
+}
+
+impl Sink for Viewed<'_, '_, '_> {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut viewer = self.viewer.borrow_mut();
+        let mut source = RingBlocks::new(bytes, &self.places);
+        while let Ok(true) = source.advance() {
+            if let Some(packet) = source.current() {
+                viewer.packet(&packet);
+            }
+        }
+        Ok(())
+    }
+
+    fn rest(&mut self) -> Result<()> {
+        if self.viewer.borrow_mut().rest() {
+            return Ok(());
+        }
+        self.ended.set(true);
+        Err(Error::failed(
+            "the view ended",
+            "its reader has seen enough",
+        ))
+    }
+}
+
+struct Figures<'a, 'b, 'v> {
+    viewer: &'b Shared<'a, 'v>,
+}
+
+impl Observer for Figures<'_, '_, '_> {
+    fn notice(&mut self, text: &str) {
+        if !terminal::stdout_is_terminal() {
+            terminal::say(text);
+        }
+    }
+
+    fn started(&mut self, _points: &[Point]) {}
+
+    fn interval(&self) -> Option<Duration> {
+        self.viewer.borrow().interval()
+    }
+
+    fn figures(&mut self, summary: &Summary) {
+        self.viewer.borrow_mut().figures(summary);
+    }
+}

@@ -1,0 +1,230 @@
+//! Statistics of packets: what capinfos tells, and protocols, talkers, flows, verdicts, sizes, the rate over time, gaps
+//! and retransmissions.
+
+mod field;
+mod rate;
+mod report;
+mod text;
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::IpAddr;
+
+use trawl_packet::build::flags;
+use trawl_packet::verdict;
+use trawl_packet::walk::{Headers, walk};
+
+use crate::record::PacketView;
+pub use field::{Field, UnknownField};
+pub use rate::Rate;
+pub use report::{Counted, Flow, Gap, Group, Interface, Report, Size};
+
+/// Different talkers, flows or groups that are told apart, at most: beyond, they are counted as one.
+const MOST: usize = 1 << 20;
+/// The longest gaps that are kept.
+const GAPS: usize = 5;
+/// Upper ends of the classes of packet lengths, as RMON has them.
+const SIZES: [u32; 7] = [64, 127, 255, 511, 1023, 1518, u32::MAX];
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Count {
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+impl Count {
+    fn add(&mut self, bytes: u32) {
+        self.packets += 1;
+        self.bytes += u64::from(bytes);
+    }
+}
+
+/// One direction of a conversation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FlowKey {
+    pub protocol: u8,
+    pub src: IpAddr,
+    pub dst: IpAddr,
+    pub src_port: u16,
+    pub dst_port: u16,
+}
+
+impl FlowKey {
+    pub fn of(headers: &Headers<'_>) -> Option<Self> {
+        let ip = headers.ip?;
+        let (src_port, dst_port) = headers.ports.unwrap_or_default();
+        Some(Self {
+            protocol: ip.protocol,
+            src: ip.src,
+            dst: ip.dst,
+            src_port,
+            dst_port,
+        })
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct FlowState {
+    count: Count,
+    first_ns: u64,
+    last_ns: u64,
+    /// The sequence number after the last byte that was sent, once there is one.
+    next_seq: Option<u32>,
+    retransmissions: u64,
+}
+
+/// Counts packets as they come.
+#[derive(Debug, Default)]
+pub struct Statistics {
+    by: Vec<Field>,
+    total: Count,
+    captured_bytes: u64,
+    cut: u64,
+    first_ns: Option<u64>,
+    last_ns: u64,
+    previous_ns: u64,
+    in_order: bool,
+    dropped: u64,
+    sizes: [Count; SIZES.len()],
+    smallest: u32,
+    largest: u32,
+    link_types: HashMap<u16, Count>,
+    protocols: HashMap<&'static str, Count>,
+    talkers: HashMap<IpAddr, (Count, Count)>,
+    flows: HashMap<FlowKey, FlowState>,
+    others: Count,
+    verdicts: HashMap<(String, String), Count>,
+    interfaces: HashMap<(String, String), Count>,
+    groups: HashMap<Vec<String>, Count>,
+    rate: Rate,
+    gaps: Vec<(u64, u64)>,
+}
+
+impl Statistics {
+    /// `by` are the fields that packets are grouped by besides.
+    pub fn new(by: Vec<Field>) -> Self {
+        Self {
+            by,
+            in_order: true,
+            smallest: u32::MAX,
+            ..Self::default()
+        }
+    }
+
+    pub fn packets(&self) -> u64 {
+        self.total.packets
+    }
+
+    pub fn add(&mut self, packet: &PacketView<'_>) {
+        let length = packet.original_len;
+        self.time(packet);
+        self.total.add(length);
+        self.captured_bytes += packet.captured.len() as u64;
+        self.cut += u64::from(packet.captured.len() < length as usize);
+        self.dropped += packet.dropped_before.unwrap_or(0);
+        self.smallest = self.smallest.min(length);
+        self.largest = self.largest.max(length);
+        let class = SIZES.iter().position(|end| length <= *end).unwrap_or(0);
+        self.sizes[class].add(length);
+        self.link_types
+            .entry(packet.link_type)
+            .or_default()
+            .add(length);
+        if packet.interface.is_some() || packet.hook.is_some() {
+            let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
+            let place = (text(packet.interface), text(packet.hook));
+            self.interfaces.entry(place).or_default().add(length);
+        }
+        if let Some(verdict) = packet.verdict {
+            let hook = packet.hook.unwrap_or_default().to_owned();
+            let key = (hook, verdict::text(verdict));
+            self.verdicts.entry(key).or_default().add(length);
+        }
+        let headers = walk(packet.link_type, packet.captured);
+        for name in field::protocols(&headers) {
+            self.protocols.entry(name).or_default().add(length);
+        }
+        self.conversation(packet, &headers);
+        if !self.by.is_empty() {
+            let key: Vec<String> = self
+                .by
+                .iter()
+                .map(|field| field.of(packet, &headers))
+                .collect();
+            if let Some(count) = within(&mut self.groups, key) {
+                count.add(length);
+            }
+        }
+    }
+
+    fn time(&mut self, packet: &PacketView<'_>) {
+        let now = packet.timestamp_ns;
+        match self.first_ns {
+            None => self.first_ns = Some(now),
+            Some(first) => {
+                self.in_order &= now >= self.previous_ns;
+                self.first_ns = Some(first.min(now));
+                let gap = now.saturating_sub(self.previous_ns);
+                if self.gaps.len() < GAPS || self.gaps.last().is_some_and(|(least, _)| gap > *least)
+                {
+                    let at = self.gaps.partition_point(|(longer, _)| *longer >= gap);
+                    self.gaps.insert(at, (gap, self.previous_ns));
+                    self.gaps.truncate(GAPS);
+                }
+            }
+        }
+        self.last_ns = self.last_ns.max(now);
+        self.previous_ns = now;
+        self.rate.add(now, packet.original_len);
+    }
+
+    fn conversation(&mut self, packet: &PacketView<'_>, headers: &Headers<'_>) {
+        let length = packet.original_len;
+        let Some(key) = FlowKey::of(headers) else {
+            return;
+        };
+        for (address, sends) in [(key.src, true), (key.dst, false)] {
+            if let Some((sent, received)) = within(&mut self.talkers, address) {
+                if sends { sent } else { received }.add(length);
+            }
+        }
+        let Some(flow) = within(&mut self.flows, key) else {
+            self.others.add(length);
+            return;
+        };
+        if flow.count.packets == 0 {
+            flow.first_ns = packet.timestamp_ns;
+        }
+        flow.last_ns = packet.timestamp_ns;
+        flow.count.add(length);
+        let Some(tcp) = headers.tcp else { return };
+        let takes_one = tcp.flags & (flags::SYN | flags::FIN) != 0;
+        let len = headers.payload_len as u32 + u32::from(takes_one);
+        if len == 0 || tcp.flags & flags::RST != 0 {
+            return;
+        }
+        let end = tcp.seq.wrapping_add(len);
+        // What is before or at the end of what was sent, by less than half of all numbers, was sent again.
+        let is_before = |a: u32, b: u32| (b.wrapping_sub(a) as i32) >= 0;
+        match flow.next_seq {
+            Some(next) if is_before(end, next) && !is_keep_alive(headers, tcp.seq, next) => {
+                flow.retransmissions += 1;
+            }
+            Some(next) if is_before(end, next) => {}
+            _ => flow.next_seq = Some(end),
+        }
+    }
+}
+
+/// One byte, or none, just before what comes next.
+fn is_keep_alive(headers: &Headers<'_>, seq: u32, next: u32) -> bool {
+    headers.payload_len <= 1 && seq == next.wrapping_sub(1)
+}
+
+/// The entry of a key, unless it is a new one and there are too many.
+fn within<K: Hash + Eq, V: Default>(map: &mut HashMap<K, V>, key: K) -> Option<&mut V> {
+    if map.len() >= MOST && !map.contains_key(&key) {
+        return None;
+    }
+    Some(map.entry(key).or_default())
+}

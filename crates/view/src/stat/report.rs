@@ -1,0 +1,293 @@
+//! The figures of a run of packets, for machines as they are and for people as text.
+
+use serde::Serialize;
+use trawl_packet::link_type;
+
+use super::{Count, SIZES, Statistics};
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Report {
+    pub files: Vec<String>,
+    pub packets: u64,
+    /// As long as they were on the wire.
+    pub bytes: u64,
+    pub captured_bytes: u64,
+    /// Packets of which not all bytes were captured.
+    pub cut: u64,
+    /// Packets that were lost between those that are there, as far as the file says.
+    pub dropped: u64,
+    /// Seconds since 1970, as text: a JSON number would lose the last digits.
+    pub first_time: Option<String>,
+    pub last_time: Option<String>,
+    pub duration_seconds: f64,
+    pub packets_per_second: f64,
+    pub bits_per_second: f64,
+    pub average_length: f64,
+    pub smallest: u32,
+    pub largest: u32,
+    /// Whether no packet is earlier than the one before it.
+    pub in_time_order: bool,
+    pub encapsulations: Vec<Counted>,
+    pub interfaces: Vec<Interface>,
+    pub verdicts: Vec<Interface>,
+    pub protocols: Vec<Counted>,
+    pub talkers: Vec<Talker>,
+    pub flows: Vec<Flow>,
+    /// Different flows there are.
+    pub flow_count: usize,
+    pub tcp_retransmissions: u64,
+    pub sizes: Vec<Size>,
+    pub gaps: Vec<Gap>,
+    pub rate: RateReport,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub by: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<Group>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Counted {
+    pub name: String,
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Interface {
+    pub interface: Option<String>,
+    pub hook: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<String>,
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Talker {
+    pub address: String,
+    pub sent_packets: u64,
+    pub sent_bytes: u64,
+    pub received_packets: u64,
+    pub received_bytes: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Flow {
+    pub protocol: u8,
+    pub src: String,
+    pub src_port: u16,
+    pub dst: String,
+    pub dst_port: u16,
+    pub packets: u64,
+    pub bytes: u64,
+    pub seconds: f64,
+    pub retransmissions: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Size {
+    pub from: u32,
+    /// Absent for the last class.
+    pub to: Option<u32>,
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Gap {
+    pub seconds: f64,
+    /// When the packet before it was seen.
+    pub after: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct RateReport {
+    pub slot_seconds: f64,
+    pub packets: Vec<u64>,
+    pub bytes: Vec<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Group {
+    /// Values of the fields, in their order.
+    pub values: Vec<String>,
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+fn epoch(ns: u64) -> String {
+    format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
+}
+
+impl Statistics {
+    /// The figures so far, with at most so many talkers, flows and groups.
+    pub fn report(&self, files: Vec<String>, top: usize) -> Report {
+        let first = self.first_ns.unwrap_or(0);
+        let seconds = self.last_ns.saturating_sub(first) as f64 / 1e9;
+        let per_second = |value: f64| if seconds > 0.0 { value / seconds } else { 0.0 };
+        let Count { packets, bytes } = self.total;
+        let seen = packets > 0;
+        Report {
+            files,
+            packets,
+            bytes,
+            captured_bytes: self.captured_bytes,
+            cut: self.cut,
+            dropped: self.dropped,
+            first_time: seen.then(|| epoch(first)),
+            last_time: seen.then(|| epoch(self.last_ns)),
+            duration_seconds: seconds,
+            packets_per_second: per_second(packets as f64),
+            bits_per_second: per_second(bytes as f64 * 8.0),
+            average_length: bytes as f64 / packets.max(1) as f64,
+            smallest: if seen { self.smallest } else { 0 },
+            largest: self.largest,
+            in_time_order: self.in_order,
+            encapsulations: counted(
+                self.link_types
+                    .iter()
+                    .map(|(kind, count)| (link_type::described(*kind), *count)),
+            ),
+            interfaces: most(
+                self.interfaces
+                    .iter()
+                    .map(|((interface, hook), count)| (place(interface, hook, None), *count)),
+            ),
+            verdicts: most(
+                self.verdicts
+                    .iter()
+                    .map(|((hook, verdict), count)| (place("", hook, Some(verdict)), *count)),
+            ),
+            protocols: counted(
+                self.protocols
+                    .iter()
+                    .map(|(name, count)| ((*name).to_owned(), *count)),
+            ),
+            talkers: self.talkers(top),
+            flows: self.flows(top),
+            flow_count: self.flows.len(),
+            tcp_retransmissions: self.flows.values().map(|flow| flow.retransmissions).sum(),
+            sizes: self.sizes(),
+            gaps: self
+                .gaps
+                .iter()
+                .map(|(gap, after)| Gap {
+                    seconds: *gap as f64 / 1e9,
+                    after: epoch(*after),
+                })
+                .collect(),
+            rate: RateReport {
+                slot_seconds: self.rate.width_seconds(),
+                packets: self.rate.packets(),
+                bytes: self.rate.bytes(),
+            },
+            by: self.by.iter().map(ToString::to_string).collect(),
+            groups: self.groups(top),
+        }
+    }
+
+    fn talkers(&self, top: usize) -> Vec<Talker> {
+        let mut all: Vec<_> = self.talkers.iter().collect();
+        all.sort_by_key(|(address, (sent, received))| {
+            (std::cmp::Reverse(sent.bytes + received.bytes), **address)
+        });
+        let talker = |(address, (sent, received)): (&std::net::IpAddr, &(Count, Count))| Talker {
+            address: address.to_string(),
+            sent_packets: sent.packets,
+            sent_bytes: sent.bytes,
+            received_packets: received.packets,
+            received_bytes: received.bytes,
+        };
+        all.into_iter().take(top).map(talker).collect()
+    }
+
+    fn flows(&self, top: usize) -> Vec<Flow> {
+        let mut all: Vec<_> = self.flows.iter().collect();
+        all.sort_by_key(|(key, flow)| (std::cmp::Reverse(flow.count.bytes), **key));
+        all.into_iter()
+            .take(top)
+            .map(|(key, flow)| Flow {
+                protocol: key.protocol,
+                src: key.src.to_string(),
+                src_port: key.src_port,
+                dst: key.dst.to_string(),
+                dst_port: key.dst_port,
+                packets: flow.count.packets,
+                bytes: flow.count.bytes,
+                seconds: flow.last_ns.saturating_sub(flow.first_ns) as f64 / 1e9,
+                retransmissions: flow.retransmissions,
+            })
+            .collect()
+    }
+
+    fn sizes(&self) -> Vec<Size> {
+        let mut from = 0;
+        let classes = SIZES.iter().zip(&self.sizes).map(|(end, count)| {
+            let start = std::mem::replace(&mut from, end.saturating_add(1));
+            Size {
+                from: start,
+                to: (*end != u32::MAX).then_some(*end),
+                packets: count.packets,
+                bytes: count.bytes,
+            }
+        });
+        classes.collect()
+    }
+
+    fn groups(&self, top: usize) -> Vec<Group> {
+        let mut all: Vec<_> = self.groups.iter().collect();
+        all.sort_by(|(a, x), (b, y)| y.packets.cmp(&x.packets).then_with(|| a.cmp(b)));
+        let group = |(values, count): (&Vec<String>, &Count)| Group {
+            values: values.clone(),
+            packets: count.packets,
+            bytes: count.bytes,
+        };
+        all.into_iter().take(top).map(group).collect()
+    }
+}
+
+fn place(interface: &str, hook: &str, verdict: Option<&str>) -> Interface {
+    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    Interface {
+        interface: text(interface),
+        hook: text(hook),
+        verdict: verdict.map(str::to_owned),
+        packets: 0,
+        bytes: 0,
+    }
+}
+
+fn counted(entries: impl Iterator<Item = (String, Count)>) -> Vec<Counted> {
+    let mut all: Vec<Counted> = entries
+        .map(|(name, count)| Counted {
+            name,
+            packets: count.packets,
+            bytes: count.bytes,
+        })
+        .collect();
+    all.sort_by(|a, b| b.packets.cmp(&a.packets).then_with(|| a.name.cmp(&b.name)));
+    all
+}
+
+fn most(entries: impl Iterator<Item = (Interface, Count)>) -> Vec<Interface> {
+    let mut all: Vec<Interface> = entries
+        .map(|(place, count)| Interface {
+            packets: count.packets,
+            bytes: count.bytes,
+            ..place
+        })
+        .collect();
+    all.sort_by(|a, b| {
+        let name = |place: &Interface| {
+            (
+                place.interface.clone(),
+                place.hook.clone(),
+                place.verdict.clone(),
+            )
+        };
+        b.packets
+            .cmp(&a.packets)
+            .then_with(|| name(a).cmp(&name(b)))
+    });
+    all
+}
