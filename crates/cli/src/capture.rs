@@ -2,7 +2,7 @@
 
 mod args;
 mod drops;
-mod interfaces;
+pub(crate) mod interfaces;
 mod loans;
 mod output;
 mod progress;

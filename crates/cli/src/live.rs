@@ -8,7 +8,7 @@ use trawl_tap::account::Summary;
 use trawl_tap::assembly::{Host, Point};
 use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::Sink;
-use trawl_tap::site::Site;
+use trawl_tap::site::{Options, Site};
 use trawl_view::record::{PacketView, Place, RingBlocks, Source};
 
 use crate::capture;
@@ -53,7 +53,7 @@ pub trait Viewer {
 
 /// Shows packets until the time is over, a signal comes or the viewer has seen enough; the account at the end.
 pub fn run(wanted: &Wanted, viewer: &mut dyn Viewer) -> Result<Summary> {
-    let mut words = vec!["capture".to_owned()];
+    let mut words = Vec::new();
     for interface in &wanted.interfaces {
         words.extend(["-i".to_owned(), interface.clone()]);
     }
@@ -72,26 +72,13 @@ pub fn run(wanted: &Wanted, viewer: &mut dyn Viewer) -> Result<Summary> {
             format!("{}ms", duration.as_millis().max(1)),
         ]);
     }
-    words.extend(["--".to_owned()]);
+    words.push("--".to_owned());
     words.extend(wanted.filter.iter().cloned());
-    let arguments =
-        CaptureArguments::try_parse_from(words).map_err(|e| Error::usage("cannot capture", e))?;
-    let options = arguments.args.options()?;
-    let sites = wanted
-        .interfaces
-        .iter()
-        .map(|text| Site::find(text, wanted.netns.as_deref()))
-        .collect::<Result<Vec<_>>>()?;
-    let described = host::describe();
-    let host = Host {
-        os: described.os,
-        hardware: described.hardware,
-        application: format!("trawl {}", env!("CARGO_PKG_VERSION")),
-    };
+    let prepared = Prepared::new(words)?;
     let ended_by_viewer = std::cell::Cell::new(false);
     let shared = std::cell::RefCell::new(viewer);
     let mut observer = Figures { viewer: &shared };
-    let session = Session::attach(&sites, &options, host, &mut observer)?;
+    let session = prepared.attach(&mut observer)?;
     let places = session
         .interfaces()
         .iter()
@@ -105,10 +92,63 @@ pub fn run(wanted: &Wanted, viewer: &mut dyn Viewer) -> Result<Summary> {
     };
     let (summary, ended) = session.run(&mut sink, &mut observer)?;
     match ended {
-        Ended::Output(error) if !ended_by_viewer.get() => Err(error),
-        Ended::NoInterface(what) => Err(Error::failed("the capture ended", what)),
-        _ => Ok(summary),
+        Ended::Output(_) if ended_by_viewer.get() => Ok(summary),
+        ended => fine(ended).map(|()| summary),
     }
+}
+
+/// Captures into a sink, with the arguments that `trawl capture` takes, until it ends by itself or by a signal.
+pub fn run_into(words: &[String], sink: &mut dyn Sink) -> Result<()> {
+    let prepared = Prepared::new(words.to_vec())?;
+    let mut observer = Silent;
+    let (_, ended) = prepared.attach(&mut observer)?.run(sink, &mut observer)?;
+    fine(ended)
+}
+
+fn fine(ended: Ended) -> Result<()> {
+    match ended {
+        Ended::Output(error) => Err(error),
+        Ended::NoInterface(what) => Err(Error::failed("the capture ended", what)),
+        _ => Ok(()),
+    }
+}
+
+/// What a session is made from.
+struct Prepared {
+    options: Options,
+    sites: Vec<Site>,
+}
+
+impl Prepared {
+    fn new(mut words: Vec<String>) -> Result<Self> {
+        words.insert(0, "capture".to_owned());
+        let arguments = CaptureArguments::try_parse_from(words)
+            .map_err(|e| Error::usage("cannot capture", e))?;
+        Ok(Self {
+            options: arguments.args.options()?,
+            sites: capture::interfaces::find(&arguments.args)?,
+        })
+    }
+
+    fn attach(&self, observer: &mut dyn Observer) -> Result<Session<'_>> {
+        let described = host::describe();
+        let host = Host {
+            os: described.os,
+            hardware: described.hardware,
+            application: format!("trawl {}", env!("CARGO_PKG_VERSION")),
+        };
+        Session::attach(&self.sites, &self.options, host, observer)
+    }
+}
+
+struct Silent;
+
+impl Observer for Silent {
+    fn notice(&mut self, _text: &str) {}
+
+    fn started(&mut self, _points: &[Point]) {}
+
+    fn figures(&mut self, _summary: &Summary) {}
 }
 
 type Shared<'a, 'v> = std::cell::RefCell<&'a mut (dyn Viewer + 'v)>;
@@ -154,7 +194,11 @@ impl Observer for Figures<'_, '_, '_> {
         }
     }
 
-    fn started(&mut self, _points: &[Point]) {}
+    fn started(&mut self, points: &[Point]) {
+        for point in points {
+            self.notice(&format!("capturing on {} at {}", point.label, point.hook));
+        }
+    }
 
     fn interval(&self) -> Option<Duration> {
         self.viewer.borrow().interval()

@@ -7,6 +7,7 @@ mod completion;
 mod demo;
 mod doctor;
 mod examples;
+mod extcap;
 mod filter;
 mod filter_file;
 mod r#gen;
@@ -46,6 +47,7 @@ enum Command {
     Stat(stat::Args),
     Filter(filter::Args),
     Gen(Box<r#gen::Args>),
+    Extcap(Box<extcap::Args>),
     Doctor(doctor::Args),
     Xdp(xdp::Args),
     Route(route::Args),
@@ -80,6 +82,7 @@ fn main() -> ExitCode {
         Command::Stat(args) => stat::run(args),
         Command::Filter(args) => filter::run(args),
         Command::Gen(args) => r#gen::run(*args),
+        Command::Extcap(args) => extcap::run(*args),
         Command::Doctor(args) => doctor::run(args),
         Command::Xdp(args) => xdp::run(args),
         Command::Route(args) => route::run(args),

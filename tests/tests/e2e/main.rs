@@ -11,6 +11,7 @@ mod clsact;
 mod content;
 mod drop;
 mod ends;
+mod extcap;
 mod formats;
 mod gen_frames;
 mod gen_runs;

@@ -17,7 +17,7 @@ use crate::terminal::write_out;
 const ANY: &str = "any";
 const IFF_UP: u32 = 1;
 
-pub(super) fn find(args: &Args) -> Result<Vec<Site>> {
+pub(crate) fn find(args: &Args) -> Result<Vec<Site>> {
     let mut sites = Vec::new();
     for text in &args.interfaces {
         let (namespace, name) = match text.split_once(':') {

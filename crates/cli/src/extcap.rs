@@ -1,0 +1,294 @@
+//! `trawl extcap`: what Wireshark and tshark ask of a program that captures for them.
+
+mod capture;
+mod install;
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Subcommand, ValueEnum};
+use trawl_filter::{LinkType, Options, compile};
+use trawl_kernel::netlink::{Link, Netlink};
+use trawl_kernel::netns::{self, Namespace};
+use trawl_kernel::{Error, Result};
+
+use crate::terminal::write_out;
+
+/// Captures for Wireshark and tshark, which call this themselves; `trawl extcap install` makes it known to them
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// List interfaces
+    #[arg(long)]
+    extcap_interfaces: bool,
+    /// Wireshark's version
+    #[arg(long, value_name = "VERSION", num_args = 0..=1)]
+    extcap_version: Option<Option<String>>,
+    /// List an interface's link type
+    #[arg(long)]
+    extcap_dlts: bool,
+    /// List an interface's options
+    #[arg(long)]
+    extcap_config: bool,
+    /// Ask anew for the values of one option
+    #[arg(long, value_name = "OPTION")]
+    extcap_reload_option: Option<String>,
+    /// The interface that is meant
+    #[arg(long, value_name = "IF")]
+    extcap_interface: Option<String>,
+    /// A capture filter: to be checked, or to be used with --capture
+    #[arg(long, value_name = "FILTER")]
+    extcap_capture_filter: Option<String>,
+    /// Capture
+    #[arg(long)]
+    capture: bool,
+    /// Where packets are written
+    #[arg(long, value_name = "PATH")]
+    fifo: Option<PathBuf>,
+    /// Where the toolbar's messages come from
+    #[arg(long, value_name = "PATH")]
+    extcap_control_in: Option<PathBuf>,
+    /// Where messages to the toolbar go
+    #[arg(long, value_name = "PATH")]
+    extcap_control_out: Option<PathBuf>,
+    /// Where to see the packets
+    #[arg(long, value_enum, default_value_t = TapName::Auto)]
+    tap: TapName,
+    /// At which end of an XDP program
+    #[arg(long, value_enum)]
+    at: Option<AtName>,
+    /// Which way the packets go
+    #[arg(long, value_enum)]
+    direction: Option<Way>,
+    /// Only packets with these verdicts
+    #[arg(long, value_name = "LIST")]
+    verdict: Option<String>,
+    /// Which of the attached XDP programs
+    #[arg(long, value_name = "NAME|ID|all")]
+    program: Option<String>,
+    /// Bytes to keep of each packet; 0 for all
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    snaplen: u32,
+    /// Apply the filter to the packet inside a tunnel
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", default_value = "false")]
+    inner: String,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Install(install::Args),
+    Remove(install::Args),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum TapName {
+    Auto,
+    Xdp,
+    Hook,
+    Tc,
+    Packet,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum AtName {
+    Entry,
+    Exit,
+    Both,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Way {
+    In,
+    Out,
+    Inout,
+}
+
+/// What this program's interfaces begin with in Wireshark's list.
+const PREFIX: &str = "trawl:";
+/// The toolbar's field for the filter.
+const FILTER_CONTROL: u8 = 0;
+
+pub fn run(args: Args) -> Result<ExitCode> {
+    if let Some(command) = args.command {
+        match command {
+            Command::Install(args) => install::install(&args)?,
+            Command::Remove(args) => install::remove(&args)?,
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.extcap_interfaces {
+        write_out(&interfaces())?;
+    } else if args.extcap_dlts {
+        known(&args)?;
+        write_out("dlt {number=1}{name=EN10MB}{display=Ethernet}\n")?;
+    } else if args.extcap_config {
+        write_out(&config(known(&args)?))?;
+    } else if args.extcap_reload_option.is_some() {
+        return Err(Error::usage(
+            "cannot list the values of an option again",
+            "no option of trawl's has values that change",
+        ));
+    } else if args.capture {
+        return capture::run(known(&args)?, &args);
+    } else if let Some(filter) = &args.extcap_capture_filter {
+        // Anything on standard output tells Wireshark that the filter is wrong.
+        write_out(&complaint(filter))?;
+    } else {
+        return Err(Error::usage(
+            "nothing to do",
+            "this command is called by Wireshark, with --extcap-interfaces and the like",
+        )
+        .mend("trawl extcap install makes it known to Wireshark"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The interface that is meant, NAME or NAMESPACE:NAME.
+fn known(args: &Args) -> Result<&str> {
+    let name = args
+        .extcap_interface
+        .as_deref()
+        .ok_or_else(|| Error::usage("no interface is named", "--extcap-interface is missing"))?;
+    Ok(name.strip_prefix(PREFIX).unwrap_or(name))
+}
+
+fn complaint(filter: &str) -> String {
+    let options = Options {
+        link: LinkType::ETHERNET,
+        snaplen: 262_144,
+        netmask: None,
+        optimise: true,
+        file: None,
+    };
+    match compile(filter, &options) {
+        Ok(_) => String::new(),
+        Err(error) => format!("{error}\n"),
+    }
+}
+
+fn interfaces() -> String {
+    let mut text = format!(
+        "extcap {{version={}}}{{help=https://www.wireshark.org/docs/man-pages/extcap.html}}{{display=trawl}}\n",
+        env!("CARGO_PKG_VERSION")
+    );
+    let mut namespaces: Vec<Option<Namespace>> = vec![None];
+    let named = netns::list();
+    namespaces.extend(
+        named
+            .iter()
+            .filter_map(|name| Namespace::by_name(name).ok())
+            .map(Some),
+    );
+    for namespace in &namespaces {
+        let links = Netlink::open(namespace.as_ref()).and_then(|mut netlink| netlink.links());
+        // A namespace that cannot be looked into is left out: Wireshark shows the others.
+        for link in links.unwrap_or_default() {
+            let name = match namespace.as_ref().and_then(Namespace::name) {
+                Some(namespace) => format!("{namespace}:{}", link.name),
+                None => link.name.clone(),
+            };
+            let _ = writeln!(
+                text,
+                "interface {{value={PREFIX}{name}}}{{display=trawl: {}}}",
+                describe(&name, &link)
+            );
+        }
+    }
+    let _ = writeln!(
+        text,
+        "control {{number={FILTER_CONTROL}}}{{type=string}}{{display=Filter}}{{tooltip=Which packets, as tcpdump takes \
+         it; takes effect at once}}{{placeholder=tcp port 80}}"
+    );
+    text
+}
+
+fn describe(name: &str, link: &Link) -> String {
+    let what = match (link.is_up(), link.xdp.is_empty()) {
+        (false, _) => " (down)",
+        (true, true) => "",
+        (true, false) => " (XDP program attached)",
+    };
+    format!("{name}{what}")
+}
+
+fn config(interface: &str) -> String {
+    let mut text = String::new();
+    let taps = [
+        ("auto", "the one that shows most", true),
+        (
+            "xdp",
+            "XDP: received packets before the stack, with verdicts",
+            false,
+        ),
+        ("hook", "the hook map of an attached XDP program", false),
+        (
+            "tc",
+            "tc: received and sent, between driver and stack",
+            false,
+        ),
+        ("packet", "packet socket: what tcpdump sees", false),
+    ];
+    let ends = [
+        ("exit", "at its exit, with the verdict", true),
+        ("entry", "at its entry", false),
+        ("both", "at both ends", false),
+    ];
+    let ways = [
+        ("in", "received", false),
+        ("out", "sent", false),
+        ("inout", "both", false),
+    ];
+    let verdicts = [
+        ("aborted", "ABORTED", false),
+        ("drop", "DROP", false),
+        ("pass", "PASS", false),
+        ("tx", "TX", false),
+        ("redirect", "REDIRECT", false),
+    ];
+    let mut number = 0;
+    let mut option = |rest: &str, values: &[(&str, &str, bool)]| {
+        let _ = writeln!(text, "arg {{number={number}}}{rest}");
+        for (value, display, default) in values {
+            let _ = writeln!(
+                text,
+                "value {{arg={number}}}{{value={value}}}{{display={display}}}{{default={default}}}"
+            );
+        }
+        number += 1;
+    };
+    option(
+        &format!(
+            "{{call=--tap}}{{display=Tap}}{{tooltip=Where the packets of {interface} are seen}}{{type=selector}}"
+        ),
+        &taps,
+    );
+    option(
+        "{call=--at}{display=Recorded}{tooltip=At which end of the XDP program}{type=selector}",
+        &ends,
+    );
+    option(
+        "{call=--direction}{display=Direction}{tooltip=Which way the packets go, where the tap sees both}{type=selector}",
+        &ways,
+    );
+    option(
+        "{call=--verdict}{display=Only these verdicts}{tooltip=Of an XDP program; all if none is chosen}{type=multicheck}",
+        &verdicts,
+    );
+    option(
+        "{call=--program}{display=XDP program}{tooltip=A name, an id, or all; where several are attached}{type=string}",
+        &[],
+    );
+    option(
+        "{call=--snaplen}{display=Bytes of each packet}{tooltip=0 for all}{type=unsigned}{range=0,262144}{default=0}",
+        &[],
+    );
+    option(
+        "{call=--inner}{display=Filter inside tunnels}{tooltip=Apply the capture filter to the packet inside VXLAN, \
+         GENEVE, GRE or IP-in-IP}{type=boolean}{default=false}",
+        &[],
+    );
+    text
+}

@@ -1,0 +1,219 @@
+//! A capture into Wireshark's pipe, whose filter can be changed in the toolbar while it runs.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, channel};
+
+use clap::ValueEnum;
+use trawl_filter::{LinkType, Options};
+use trawl_kernel::{Error, Result, errno};
+use trawl_packet::pcapng::block::{ByteOrder, blocks};
+use trawl_tap::sink::Sink;
+use trawl_view::select::{Question, Selector};
+
+use super::{Args, AtName, FILTER_CONTROL, TapName};
+use crate::live;
+
+/// Commands of the toolbar's protocol, and what its messages begin with.
+const SYNC: u8 = b'T';
+const SET: u8 = 1;
+const STATUS_BAR: u8 = 6;
+/// Number, command, and the length before them in three bytes.
+const HEADER_LEN: usize = 6;
+/// Longer messages are damage.
+const MOST: usize = 65_536;
+
+pub(super) fn run(interface: &str, args: &Args) -> Result<ExitCode> {
+    let path = args
+        .fifo
+        .as_deref()
+        .ok_or_else(|| Error::usage("cannot capture", "--fifo is missing"))?;
+    let fail = |path: &Path, e| Error::os(format!("cannot open {}", path.display()), e);
+    let fifo = OpenOptions::new()
+        .write(true)
+        .open(path)
+        .map_err(|e| fail(path, e))?;
+    let (sender, filters) = channel();
+    if let Some(path) = &args.extcap_control_in {
+        let source = File::open(path).map_err(|e| fail(path, e))?;
+        std::thread::spawn(move || {
+            let mut source = source;
+            while let Some(filter) = next_filter(&mut source) {
+                if sender.send(filter).is_err() {
+                    break;
+                }
+            }
+        });
+    }
+    let toolbar = args
+        .extcap_control_out
+        .as_ref()
+        .map(|path| {
+            OpenOptions::new()
+                .write(true)
+                .open(path)
+                .map_err(|e| fail(path, e))
+        })
+        .transpose()?;
+    let mut sink = Fifo {
+        fifo,
+        filters,
+        toolbar,
+        selector: None,
+        kept: Vec::new(),
+    };
+    match live::run_into(&words(interface, args), &mut sink) {
+        // Wireshark has stopped the capture.
+        Err(error) if error.errno() == Some(errno::EPIPE) => Ok(ExitCode::SUCCESS),
+        result => result.map(|()| ExitCode::SUCCESS),
+    }
+}
+
+/// The arguments of `trawl capture` that mean the same.
+fn words(interface: &str, args: &Args) -> Vec<String> {
+    let mut words = vec!["-i".to_owned(), interface.to_owned(), "-q".to_owned()];
+    let mut add = |name: &str, value: String| words.extend([name.to_owned(), value]);
+    let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
+        value().map_or_else(String::new, |value| value.get_name().to_owned())
+    };
+    add("--tap", name(&|| args.tap.to_possible_value()));
+    let has_ends = matches!(args.tap, TapName::Xdp | TapName::Hook);
+    if let Some(at) = args.at.filter(|at| has_ends || *at != AtName::Exit) {
+        add("--at", name(&|| at.to_possible_value()));
+    }
+    if let Some(way) = args.direction {
+        let has_both = matches!(args.tap, TapName::Tc | TapName::Packet);
+        if has_both || way != super::Way::In {
+            add("-Q", name(&|| way.to_possible_value()));
+        }
+    }
+    if let Some(list) = args.verdict.as_ref().filter(|list| !list.is_empty()) {
+        add("--verdict", list.clone());
+    }
+    if let Some(program) = args.program.as_ref().filter(|program| !program.is_empty()) {
+        add("--program", program.clone());
+    }
+    if args.snaplen > 0 {
+        add("-s", args.snaplen.to_string());
+    }
+    let filter = args.extcap_capture_filter.as_deref().unwrap_or_default();
+    if args.inner == "true" && !filter.is_empty() {
+        words.push("--inner".to_owned());
+    }
+    words.push("--".to_owned());
+    words.extend((!filter.is_empty()).then(|| filter.to_owned()));
+    words
+}
+
+/// The next filter that the toolbar sends; nothing when it is closed.
+fn next_filter(source: &mut impl Read) -> Option<String> {
+    loop {
+        let mut header = [0; HEADER_LEN];
+        source.read_exact(&mut header).ok()?;
+        let [sync, a, b, c, control, command] = header;
+        let len = u32::from_be_bytes([0, a, b, c]) as usize;
+        if sync != SYNC || !(2..=MOST).contains(&len) {
+            return None;
+        }
+        let mut payload = vec![0; len - 2];
+        source.read_exact(&mut payload).ok()?;
+        if control == FILTER_CONTROL && command == SET {
+            return Some(String::from_utf8_lossy(&payload).trim().to_owned());
+        }
+    }
+}
+
+/// Wireshark's end of the pipe, with the toolbar's filter in front of it.
+struct Fifo {
+    fifo: File,
+    filters: Receiver<String>,
+    toolbar: Option<File>,
+    selector: Option<Selector>,
+    kept: Vec<u8>,
+}
+
+impl Fifo {
+    /// Takes the toolbar's last filter, if it can be used; Wireshark's status bar tells why not.
+    fn renew(&mut self) {
+        let Some(filter) = self.filters.try_iter().last() else {
+            return;
+        };
+        if filter.is_empty() {
+            self.selector = None;
+            self.tell("trawl: no filter");
+            return;
+        }
+        let options = Options {
+            link: LinkType::ETHERNET,
+            snaplen: 262_144,
+            netmask: None,
+            optimise: true,
+            file: None,
+        };
+        let mut selector = Selector::new(Question::Expression(filter.clone()), options);
+        match selector.prepare((1, ByteOrder::Little)) {
+            Ok(()) => {
+                self.selector = Some(selector);
+                self.tell(&format!("trawl: filter {filter}"));
+            }
+            Err(error) => self.tell(&format!("trawl: {error}")),
+        }
+    }
+
+    fn tell(&mut self, text: &str) {
+        let Some(toolbar) = &mut self.toolbar else {
+            return;
+        };
+        let len = (text.len() + 2) as u32;
+        let mut message = len.to_be_bytes();
+        message[0] = SYNC;
+        let parts = [&message[..], &[FILTER_CONTROL, STATUS_BAR], text.as_bytes()].concat();
+        // A closed toolbar is no reason to end.
+        let _ = toolbar.write_all(&parts);
+    }
+}
+
+impl Sink for Fifo {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.renew();
+        let fail = |e| Error::os("cannot write to Wireshark", e);
+        let Some(selector) = &mut self.selector else {
+            return self.fifo.write_all(bytes).map_err(fail);
+        };
+        self.kept.clear();
+        for block in blocks(bytes) {
+            let wanted = block.enhanced_packet().is_none_or(|packet| {
+                let kind = (1, ByteOrder::Little);
+                selector
+                    .matches(kind, packet.captured, packet.original_len)
+                    .unwrap_or(true)
+            });
+            if wanted {
+                self.kept.extend_from_slice(block.bytes);
+            }
+        }
+        self.fifo.write_all(&self.kept).map_err(fail)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_toolbars_messages() {
+        let message = |control: u8, command: u8, text: &str| {
+            let mut len = (text.len() as u32 + 2).to_be_bytes();
+            len[0] = SYNC;
+            [&len[..], &[control, command], text.as_bytes()].concat()
+        };
+        let bytes = [message(3, SET, "x"), message(FILTER_CONTROL, SET, " udp ")].concat();
+        let mut source = &bytes[..];
+        assert_eq!(next_filter(&mut source), Some("udp".to_owned()));
+        assert_eq!(next_filter(&mut source), None);
+        assert_eq!(next_filter(&mut &b"T\xff\xff\xff\x00\x01"[..]), None);
+        assert_eq!(next_filter(&mut &b"X\x00\x00\x02\x00\x01"[..]), None);
+    }
+}

@@ -1,0 +1,164 @@
+//! Wireshark's way of capturing through trawl, as tshark goes it; and figures of a running interface.
+
+use std::process::{Child, Command, Stdio};
+
+use trawl_lab::program::{Does, Loaded};
+use trawl_tests::{Lab, frames, skip, trawl, wait_until};
+
+struct Capturing(Child);
+
+impl Drop for Capturing {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// tshark with trawl installed in a folder of the lab's.
+fn tshark(lab: &Lab, arguments: &[&str]) -> Option<Command> {
+    if Command::new("tshark").arg("--version").output().is_err() {
+        skip("tshark is not installed");
+        return None;
+    }
+    let (extcap, profiles) = (lab.file("extcap"), lab.file("profiles"));
+    let installed = trawl(&[
+        "extcap",
+        "install",
+        "--dir",
+        &extcap,
+        "--profiles",
+        &profiles,
+    ]);
+    assert!(installed.status.success(), "{installed:?}");
+    // For root tshark looks into the machine's folder only: here the lab's is in its place.
+    let folders = Command::new("tshark").args(["-G", "folders"]).output();
+    let folders = String::from_utf8_lossy(&folders.expect("tshark runs").stdout).into_owned();
+    let named = folders
+        .lines()
+        .find_map(|line| line.strip_prefix("Extcap path:"));
+    let shared = named.expect("tshark names it").trim().to_owned();
+    let mut command = Command::new("unshare");
+    command
+        .args([
+            "--mount",
+            "sh",
+            "-c",
+            "mount --bind \"$0\" \"$1\" && shift && exec tshark \"$@\"",
+        ])
+        .args([&extcap, &shared])
+        .args(arguments)
+        .stderr(Stdio::null());
+    Some(command)
+}
+
+#[test]
+fn tshark_lists_interfaces_and_captures_dropped_packets() {
+    let Some(lab) = Lab::open() else { return };
+    let name = format!("trawl:{}", lab.receiver());
+    let Some(mut list) = tshark(&lab, &["-D"]) else {
+        return;
+    };
+    let listed = list.output().expect("tshark runs").stdout;
+    let listed = String::from_utf8_lossy(&listed).into_owned();
+    assert!(listed.contains(&name), "{name} in {listed}");
+
+    let _program = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
+    let file = lab.file("seen.pcapng");
+    let Some(mut command) = tshark(&lab, &["-i", &name, "-f", "udp", "-w", &file, "-c", "3"])
+    else {
+        return;
+    };
+    let mut tshark = Capturing(
+        command
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("tshark starts"),
+    );
+    wait_until("tshark has its three packets", || {
+        lab.send(&[frames::udp(b"hello"), frames::echo_request(1)], 2);
+        tshark.0.try_wait().expect("a child of ours").is_some()
+    });
+    let read = trawl(&["read", "-t", &file]);
+    let text = String::from_utf8_lossy(&read.stdout).into_owned();
+    assert_eq!(text.lines().count(), 3, "{text}");
+    assert!(
+        text.lines()
+            .all(|line| line.contains("UDP") && line.ends_with("DROP]")),
+        "{text}"
+    );
+}
+
+#[test]
+fn filters_are_checked_and_options_offered() {
+    let check = |filter: &str| {
+        let arguments = [
+            "extcap",
+            "--extcap-interface",
+            "trawl:lo",
+            "--extcap-capture-filter",
+            filter,
+        ];
+        String::from_utf8_lossy(&trawl(&arguments).stdout).into_owned()
+    };
+    assert_eq!(check("tcp port 80"), "");
+    assert!(check("tcp prot 80").contains("syntax error"));
+    let config = trawl(&[
+        "extcap",
+        "--extcap-interface",
+        "trawl:lo",
+        "--extcap-config",
+    ]);
+    let config = String::from_utf8_lossy(&config.stdout).into_owned();
+    for part in [
+        "{call=--tap}",
+        "{value=hook}",
+        "{call=--verdict}",
+        "{type=multicheck}",
+    ] {
+        assert!(config.contains(part), "{part} in {config}");
+    }
+    assert_eq!(trawl(&["extcap"]).status.code(), Some(2));
+}
+
+#[test]
+fn what_is_installed_is_removed_and_other_files_stay() {
+    let Some(lab) = Lab::open() else { return };
+    let (extcap, profiles) = (lab.file("extcap"), lab.file("profiles"));
+    let places = ["--dir", &extcap, "--profiles", &profiles];
+    let run = |command| trawl(&[&["extcap", command][..], &places].concat());
+    assert!(run("install").status.success());
+    let columns =
+        std::fs::read_to_string(lab.path("profiles/trawl/preferences")).expect("it is there");
+    assert!(columns.contains("frame.packet_id"));
+    assert!(run("remove").status.success());
+    assert!(!lab.path("extcap/trawl").exists() && !lab.path("profiles/trawl").exists());
+    std::fs::write(lab.path("extcap/trawl"), "#!/bin/sh\n").expect("the folder is there");
+    assert_eq!(run("install").status.code(), Some(1));
+    assert_eq!(run("remove").status.code(), Some(1));
+}
+
+#[test]
+fn stat_counts_what_an_interface_sees() {
+    let Some(lab) = Lab::open() else { return };
+    let receiver = lab.receiver();
+    let running = trawl_tests::Running::start(
+        &[
+            "stat",
+            "-i",
+            &receiver,
+            "-c",
+            "10",
+            "--duration",
+            "30s",
+            "--json",
+            "--by",
+            "verdict",
+        ],
+        "capturing on",
+    );
+    lab.send(&[frames::udp(b"hello")], 10);
+    let report = running.wait().json();
+    assert_eq!(report["packets"], 10);
+    assert_eq!(report["groups"][0]["values"][0], "PASS");
+    assert_eq!(report["flows"][0]["dst_port"], 9);
+}
