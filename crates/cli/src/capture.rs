@@ -8,7 +8,7 @@ mod output;
 mod progress;
 mod recording;
 mod shown;
-mod words;
+pub(crate) mod words;
 
 use std::io::Write as _;
 use std::os::fd::AsFd;

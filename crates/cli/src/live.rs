@@ -6,6 +6,7 @@ use clap::Parser;
 use trawl_kernel::{Error, Result, host};
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::{Host, Point};
+use trawl_tap::notice::Notice;
 use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::Sink;
 use trawl_tap::site::{Options, Site};
@@ -144,7 +145,7 @@ impl Prepared {
 struct Silent;
 
 impl Observer for Silent {
-    fn notice(&mut self, _text: &str) {}
+    fn notice(&mut self, _notice: &Notice) {}
 
     fn started(&mut self, _points: &[Point]) {}
 
@@ -188,15 +189,15 @@ struct Figures<'a, 'b, 'v> {
 }
 
 impl Observer for Figures<'_, '_, '_> {
-    fn notice(&mut self, text: &str) {
+    fn notice(&mut self, notice: &Notice) {
         if !terminal::stdout_is_terminal() {
-            terminal::say(text);
+            terminal::say(&capture::words::notice(notice));
         }
     }
 
     fn started(&mut self, points: &[Point]) {
         for point in points {
-            self.notice(&format!("capturing on {} at {}", point.label, point.hook));
+            self.notice(&format!("capturing on {} at {}", point.label, point.hook).into());
         }
     }
 

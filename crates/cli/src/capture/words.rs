@@ -7,7 +7,7 @@ use trawl_tap::watch::Cause;
 /// The actions of an XDP program, as the slots of a hook map are numbered.
 const SLOTS: [&str; 5] = ["ABORTED", "DROP", "PASS", "TX", "REDIRECT"];
 
-pub(super) fn notice(notice: &Notice) -> String {
+pub(crate) fn notice(notice: &Notice) -> String {
     match notice {
         Notice::Text { text } => text.clone(),
         Notice::WardenReplaced => {
