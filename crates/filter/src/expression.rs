@@ -69,20 +69,25 @@ static COMPILER: Mutex<()> = Mutex::new(());
 /// Compiles an expression as tcpdump would.
 pub fn compile(expression: &str, options: &Options) -> Result<Classic, FilterError> {
     let _one_at_a_time = COMPILER.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(at) = netmask::unknown(expression, options.netmask) {
+        return Err(FilterError::Expression {
+            message: "netmask not known, so 'ip broadcast' not supported".to_owned(),
+            at: Some(at),
+        });
+    }
     let text = netmask::apply(expression, options.netmask);
     let run = |piece: &str, is_plain: bool| {
         let optimise = options.optimise && !is_plain;
+        let piece = netmask::apply(piece, options.netmask);
         run_libpcap(
-            piece,
+            &piece,
             &Options {
                 optimise,
                 ..*options
             },
         )
     };
-    if text == expression
-        && let Some(result) = split::compile(expression, options.snaplen.max(1), run)
-    {
+    if let Some(result) = split::compile(expression, options.snaplen.max(1), run) {
         return match result {
             Ok(program) => Classic::with_tables(program.code, program.finds, program.tables),
             Err(refused) => Err(refused_piece(refused, options)),
@@ -281,6 +286,39 @@ mod tests {
             let narrow = compile(text, &with).unwrap().run(&packet, 60) != 0;
             let wide = compile(text, &Options::default()).unwrap().run(&packet, 60) != 0;
             assert_ne!(narrow, wide, "{text}");
+        }
+    }
+
+    /// Issue 12 item 31: 255.255.255.255 is libpcap's word for a netmask that is not known.
+    #[test]
+    fn a_netmask_of_all_ones_is_none() {
+        let options = Options {
+            netmask: Some(Ipv4Addr::BROADCAST),
+            ..Options::default()
+        };
+        let error = compile("tcp or ip broadcast", &options).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "netmask not known, so 'ip broadcast' not supported"
+        );
+        assert!(compile("tcp or ether broadcast", &options).is_ok());
+    }
+
+    /// Issue 12 item 34: libpcap takes them, and no packet has such bytes.
+    #[test]
+    fn constant_negative_offsets_match_nothing() {
+        for text in [
+            "ether[-31:2] = 0",
+            "ip[-2000000:1] = 0",
+            "ether[-1048576:1] >= 0",
+            "ether[-2000000:1] >= 0",
+        ] {
+            let program =
+                compile(text, &Options::default()).unwrap_or_else(|e| panic!("{text}: {e}"));
+            assert_eq!(program.run(&[0; 100], 100), 0, "{text}");
+            crate::lower(&program, &crate::Target::xdp()).unwrap_or_else(|e| panic!("{text}: {e}"));
+            let or_else = compile(&format!("len > 5 or {text}"), &Options::default()).unwrap();
+            assert_ne!(or_else.run(&[0; 100], 100), 0, "{text}");
         }
     }
 

@@ -11,7 +11,7 @@
 //!     }
 //!     Ok(packets)
 //! }
-//! # let empty_pcap = [&0xa1b2c3d4u32.to_le_bytes()[..], &[0; 20]].concat();
+//! # let empty_pcap = [&0xa1b2c3d4u32.to_le_bytes()[..], &[2, 0, 4, 0], &[0; 16]].concat();
 //! # assert_eq!(count(&empty_pcap[..]).unwrap(), 0);
 //! ```
 

@@ -299,6 +299,35 @@ fn sections_of_both_orders_with_every_kind_of_packet() {
     );
 }
 
+/// Issue 12 item 34: what libpcap refuses.
+#[test]
+fn versions_and_link_types_that_are_not_known_are_refused() {
+    let pcap = |major: u16, minor: u16, link_type: u32| {
+        let mut file = 0xa1b2_c3d4u32.to_le_bytes().to_vec();
+        file.extend([major.to_le_bytes(), minor.to_le_bytes()].concat());
+        file.extend([0; 12]);
+        file.extend(link_type.to_le_bytes());
+        read(&file).1
+    };
+    for (major, minor) in [(1, 4), (2, 5), (3, 0)] {
+        assert!(pcap(major, minor, 1).is_some(), "{major}.{minor}");
+    }
+    assert!(pcap(2, 4, 0x30_0000).is_some());
+    for (major, minor, link_type) in [(2, 4, 1), (2, 0, 1), (543, 0, 1), (2, 4, 0x2400_0001)] {
+        let error = pcap(major, minor, link_type);
+        assert!(error.is_none(), "{major}.{minor} {link_type:#x}: {error:?}");
+    }
+    for (minor, known) in [(0, true), (1, false), (2, true)] {
+        let mut file = 0x0a0d_0d0au32.to_le_bytes().to_vec();
+        file.extend(28u32.to_le_bytes());
+        file.extend(0x1a2b_3c4du32.to_le_bytes());
+        file.extend([1u16.to_le_bytes(), u16::to_le_bytes(minor)].concat());
+        file.extend([0xff; 8]);
+        file.extend(28u32.to_le_bytes());
+        assert_eq!(read(&file).1.is_none(), known, "pcapng 1.{minor}");
+    }
+}
+
 #[test]
 fn pcap_of_all_four_magics() {
     for (magic, ns) in [
@@ -314,7 +343,15 @@ fn pcap_of_all_four_magics() {
                 }
             };
             let mut file = number(magic).to_vec();
-            file.extend([0; 16]);
+            let half = |value: u16| {
+                if swap {
+                    value.to_be_bytes()
+                } else {
+                    value.to_le_bytes()
+                }
+            };
+            file.extend([half(2), half(4)].concat());
+            file.extend([0; 12]);
             for value in [101, 5, 6, 4, 60] {
                 file.extend(number(value));
             }

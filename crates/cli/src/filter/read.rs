@@ -7,7 +7,7 @@ use serde::Serialize;
 use trawl_filter::Options;
 use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
-use trawl_packet::read::{CaptureReader, ReadError};
+use trawl_packet::read::{CaptureReader, Packet, ReadError, Step};
 use trawl_tap::filter::Filter;
 use trawl_view::select::{Question, SelectError, Selector};
 
@@ -37,20 +37,29 @@ pub fn matches(path: &Path, filter: &Filter, options: &Options) -> Result<Matche
     let mut reader = CaptureReader::new(file).map_err(unreadable)?;
     let mut selector = Selector::new(question(filter), *options);
     let (mut packets, mut matched, mut error) = (0usize, Vec::new(), None);
+    let mut numbers = 0u64;
     loop {
-        let packet = match reader.next_packet() {
-            Ok(Some(packet)) => packet,
+        match reader.step() {
+            Ok(Some(Step::Packet)) => {}
+            Ok(Some(Step::Block { kind })) => {
+                numbers += u64::from(WITH_NUMBERS.contains(&kind));
+                continue;
+            }
             Ok(None) => break,
             Err(e) => {
                 error = Some(unreadable(e).to_string());
                 break;
             }
+        }
+        let Some(packet) = reader.current() else {
+            continue;
         };
         packets += 1;
+        numbers += 1;
         let kind = (packet.link_type, packet.byte_order);
-        let matches = selector.matches(kind, packet.captured, packet.original_len);
+        let matches = selector.matches(kind, cut(&packet, &reader), packet.original_len);
         if matches.map_err(|error| explain(filter, error))? {
-            matched.push(packets as u64);
+            matched.push(numbers);
         }
     }
     // A mistake in the filter is said even if there is no packet to ask about.
@@ -69,6 +78,21 @@ pub fn matches(path: &Path, filter: &Filter, options: &Options) -> Result<Matche
     })
 }
 
+/// Blocks that are no packets and that Wireshark counts as it counts these: journal entries and custom blocks.
+const WITH_NUMBERS: [u32; 3] = [0x9, 0xbad, 0x4000_0bad];
+
+/// As much of a packet as libpcap hands on: no more of a pcap file's record than the file's header announces.
+fn cut<'p, R: std::io::Read>(packet: &Packet<'p>, reader: &CaptureReader<R>) -> &'p [u8] {
+    let limit = match (
+        reader.pcap_header(),
+        reader.interfaces().get(packet.interface),
+    ) {
+        (Some(_), Some(interface)) if interface.snaplen > 0 => interface.snaplen as usize,
+        _ => usize::MAX,
+    };
+    &packet.captured[..packet.captured.len().min(limit)]
+}
+
 /// The filter as files are asked.
 pub fn question(filter: &Filter) -> Question {
     match filter {
@@ -84,5 +108,57 @@ pub fn explain(filter: &Filter, error: SelectError) -> Error {
         SelectError::Filter(error) => filter.explain(&error),
         SelectError::NotInFiles => Error::usage("cannot ask this of a file", error),
         SelectError::NotEthernet => Error::failed("cannot look inside tunnels", error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(kind: u32, body: &[u8]) -> Vec<u8> {
+        let length = (12 + body.len() as u32).to_le_bytes();
+        [&kind.to_le_bytes()[..], &length, body, &length].concat()
+    }
+
+    fn asked(name: &str, file: &[u8], expression: &str) -> Matches {
+        let path = std::env::temp_dir().join(format!("trawl-{}-{name}", std::process::id()));
+        std::fs::write(&path, file).expect("the temporary directory can be written");
+        let filter = Filter::Expression(expression.to_owned());
+        let found = matches(&path, &filter, &Options::default());
+        std::fs::remove_file(&path).expect("it was there");
+        found.expect("the file is sound")
+    }
+
+    fn frame() -> Vec<u8> {
+        [&[0; 12][..], &[8, 0, 0x45], &[0; 45]].concat()
+    }
+
+    /// Issue 12 item 27: tshark numbers these two packets 2 and 5.
+    #[test]
+    fn custom_and_journal_blocks_are_numbered() {
+        let words =
+            |list: &[u32]| -> Vec<u8> { list.iter().flat_map(|w| w.to_le_bytes()).collect() };
+        let packet = block(6, &[words(&[0, 0, 0, 60, 60]), frame()].concat());
+        let file = [
+            block(0x0a0d_0d0a, &words(&[0x1a2b_3c4d, 1, u32::MAX, u32::MAX])),
+            block(1, &words(&[1, 0])),
+            block(0xbad, &words(&[32473, 0])),
+            packet.clone(),
+            block(9, b"MESSAGE=hello\n\0\0"),
+            block(0x4000_0bad, &words(&[32473, 0])),
+            packet,
+        ];
+        let found = asked("numbers.pcapng", &file.concat(), "ip");
+        assert_eq!((found.packets, found.matched), (2, vec![2, 5]));
+    }
+
+    /// Issue 12 item 34: tcpdump finds no ninth byte of the IP header here.
+    #[test]
+    fn records_are_cut_to_the_files_snaplen() {
+        let words = [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 20, 1, 1, 0, 60, 60];
+        let header: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        let file = [header, frame()].concat();
+        assert_eq!(asked("cut.pcap", &file, "ip[8] = 0").count, 0);
+        assert_eq!(asked("whole.pcap", &file, "ip").count, 1);
     }
 }

@@ -29,7 +29,7 @@ pub(super) fn check(program: &[Instruction], source: Source) -> Result<(), Filte
             text: super::display::text(index, instruction),
             reason,
         };
-        check_one(instruction).map_err(|reason| fail(reason.to_owned()))?;
+        check_one(instruction, source).map_err(|reason| fail(reason.to_owned()))?;
         for target in targets(index, instruction) {
             if target < 0 || target >= program.len() as i64 {
                 return Err(fail(format!(
@@ -71,14 +71,17 @@ fn targets(index: usize, instruction: Instruction) -> Vec<i64> {
     ]
 }
 
-fn check_one(i: Instruction) -> Result<(), &'static str> {
+fn check_one(i: Instruction, source: Source) -> Result<(), &'static str> {
     use op::*;
     const UNKNOWN: &str = "no such instruction";
     let k_or_x = |operation: u16| i.code == i.class() | operation | (i.code & X);
     match i.class() {
         LD => match i.code & !0x07 {
             x if [W | ABS, H | ABS, B | ABS].contains(&x) => {
-                if i.k >= ancillary::AD_OFF && crate::lower::ancillary::Ancillary::at(i.k).is_none()
+                // libpcap takes any number for an offset, and finds no byte there.
+                if source == Source::Raw
+                    && i.k >= ancillary::AD_OFF
+                    && crate::lower::ancillary::Ancillary::at(i.k).is_none()
                 {
                     return Err("it reads an ancillary field that the kernel does not have");
                 }

@@ -126,6 +126,8 @@ impl Instruction {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Classic {
     instructions: Vec<Instruction>,
+    /// Offsets below zero count from the packet's headers, as in the kernel's programs.
+    counts_from_headers: bool,
     /// Comparisons that are look-ups, by their numbers, and in which of the tables.
     finds: BTreeMap<usize, usize>,
     tables: Arc<[Table]>,
@@ -135,6 +137,7 @@ impl Classic {
     fn plain(instructions: Vec<Instruction>) -> Self {
         Self {
             instructions,
+            counts_from_headers: true,
             finds: BTreeMap::new(),
             tables: Arc::new([]),
         }
@@ -167,6 +170,14 @@ impl Classic {
         Arc::clone(&self.tables)
     }
 
+    /// The offset in the packet that a load's constant means, if any.
+    pub(crate) fn offset(&self, k: u32) -> Option<u32> {
+        match k {
+            ancillary::LL_OFF.. if !self.counts_from_headers => None,
+            _ => ancillary::offset(k),
+        }
+    }
+
     /// The table that an instruction looks A up in.
     pub(crate) fn find_at(&self, index: usize) -> Option<usize> {
         self.finds.get(&index).copied()
@@ -181,7 +192,10 @@ impl Classic {
     /// Takes a program of libpcap's compiler: longer, and with the backward jumps of `protochain`.
     pub(crate) fn from_compiler(instructions: Vec<Instruction>) -> Result<Self, FilterError> {
         check::check(&instructions, check::Source::Compiler)?;
-        Ok(Self::plain(instructions))
+        Ok(Self {
+            counts_from_headers: false,
+            ..Self::plain(instructions)
+        })
     }
 
     /// Reads a program as `tcpdump -ddd` prints it, with newlines or with commas.

@@ -1,6 +1,6 @@
 //! A plain interpreter with libpcap's semantics, as a second opinion and for files.
 
-use super::{Classic, MAX_BACKWARD_JUMPS, MEMORY_CELLS, ancillary, op};
+use super::{Classic, MAX_BACKWARD_JUMPS, MEMORY_CELLS, op};
 
 /// Big-endian value of the `size` bytes at `offset`, if they are all there.
 fn load(bytes: &[u8], offset: u64, size: u16) -> Option<u32> {
@@ -14,11 +14,6 @@ fn load(bytes: &[u8], offset: u64, size: u16) -> Option<u32> {
     Some(field.iter().fold(0, |value, &b| value << 8 | u32::from(b)))
 }
 
-/// The offset in an Ethernet frame; ancillary fields are not known in a file.
-fn fixed(k: u32) -> Option<u64> {
-    ancillary::offset(k).map(u64::from)
-}
-
 /// What a program said of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
@@ -30,16 +25,26 @@ pub struct Outcome {
 
 /// Runs the program.
 pub(super) fn run(program: &Classic, bytes: &[u8], length: u32) -> Outcome {
+    // Each turn of libpcap's loops goes on to a header at least eight bytes after the one before; there are few loops.
+    let most = MAX_BACKWARD_JUMPS.max(bytes.len() as u32);
     let mut backward = 0;
-    let value = step_through(program, bytes, length, &mut backward).unwrap_or(0);
+    let value = step_through(program, bytes, length, most, &mut backward).unwrap_or(0);
     Outcome {
         value,
-        gave_up: backward > MAX_BACKWARD_JUMPS,
+        gave_up: backward > most,
     }
 }
 
-fn step_through(classic: &Classic, bytes: &[u8], length: u32, backward: &mut u32) -> Option<u32> {
+fn step_through(
+    classic: &Classic,
+    bytes: &[u8],
+    length: u32,
+    most: u32,
+    backward: &mut u32,
+) -> Option<u32> {
     use op::*;
+    // Ancillary fields are not known in a file.
+    let fixed = |k: u32| classic.offset(k).map(u64::from);
     let program = classic.instructions();
     let (mut a, mut x) = (0u32, 0u32);
     let mut state = 0;
@@ -89,7 +94,7 @@ fn step_through(classic: &Classic, bytes: &[u8], length: u32, backward: &mut u32
                     let distance = i.k as i32;
                     if distance < 0 {
                         *backward += 1;
-                        if *backward > MAX_BACKWARD_JUMPS {
+                        if *backward > most {
                             return None;
                         }
                     }

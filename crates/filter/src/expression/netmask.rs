@@ -24,6 +24,16 @@ pub(super) fn apply(expression: &str, netmask: Option<Ipv4Addr>) -> String {
     text
 }
 
+/// The place of an `ip broadcast`, if the netmask is the number by which libpcap means that none is known.
+pub(super) fn unknown(
+    expression: &str,
+    netmask: Option<Ipv4Addr>,
+) -> Option<std::ops::Range<usize>> {
+    (netmask == Some(Ipv4Addr::BROADCAST))
+        .then(|| find(expression))
+        .flatten()
+}
+
 /// The next `ip broadcast` that stands as two whole words.
 fn find(text: &str) -> Option<std::ops::Range<usize>> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || ".-_:\\/".contains(c);

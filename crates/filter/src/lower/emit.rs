@@ -227,7 +227,12 @@ impl<'a> Emitter<'a> {
             let left = MAX_BACKWARD_JUMPS as i32 + 1;
             self.emit(op::store_imm(op::DW, mode.scratch(), slot::LOOPS, left));
         }
-        let LiveAtStart { a, x } = self.versions[version].start;
+        let LiveAtStart { a, x, memory } = self.versions[version].start;
+        // libpcap's programs may read what they have not stored; newer versions of it begin with zeroes as well.
+        for cell in (0..16).filter(|cell| memory & 1 << cell != 0) {
+            let at = slot::MEMORY + 8 * cell;
+            self.emit(op::store_imm(op::DW, mode.scratch(), at, 0));
+        }
         if a {
             self.emit(op::mov32_imm(reg::A, 0));
         }

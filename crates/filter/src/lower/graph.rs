@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::ancillary::{Ancillary, Answer};
 use super::decide::ranges::Ranges;
 use super::{Hook, Target};
-use crate::classic::{Classic, Instruction, ancillary, op};
+use crate::classic::{Classic, Instruction, op};
 use crate::error::FilterError;
 use crate::table::Table;
 
@@ -175,7 +175,7 @@ impl Decoder<'_> {
                 }
                 return Ok(Block { ops, end });
             }
-            match self.operation(i)? {
+            match self.operation(classic, i)? {
                 Some(op) => ops.push(op),
                 None => return Ok(Block { ops, end: NO_MATCH }),
             }
@@ -189,7 +189,7 @@ impl Decoder<'_> {
     }
 
     /// The operation, or nothing if it is a load that can never succeed.
-    fn operation(&self, i: Instruction) -> Result<Option<Op>, FilterError> {
+    fn operation(&self, classic: &Classic, i: Instruction) -> Result<Option<Op>, FilterError> {
         use op::*;
         let width = match i.code & 0x18 {
             W => 4,
@@ -204,7 +204,7 @@ impl Decoder<'_> {
         Ok(Some(match (i.class(), i.code & 0xe0) {
             (LD, ABS) => match Ancillary::at(i.k) {
                 Some(fact) => return self.fact(fact).map(Some),
-                None => match self.offset(i.k) {
+                None => match offset(classic, i.k) {
                     Some(k) => Op::Load {
                         width,
                         at: At::Abs(k),
@@ -219,7 +219,7 @@ impl Decoder<'_> {
                 at: At::Ind(i.k),
                 raw: false,
             },
-            (LDX, MSH) => match self.offset(i.k) {
+            (LDX, MSH) => match offset(classic, i.k) {
                 Some(k) => Op::HeaderLength(k),
                 None => return Ok(None),
             },
@@ -238,12 +238,6 @@ impl Decoder<'_> {
         }))
     }
 
-    /// The offset in the packet; offsets below zero count from one of its headers, as on a socket.
-    fn offset(&self, k: u32) -> Option<u32> {
-        let k = ancillary::offset(k)?;
-        (k < BEYOND_ANY_PACKET).then_some(k)
-    }
-
     fn fact(&self, fact: Ancillary) -> Result<Op, FilterError> {
         Ok(match fact.answer(self.target)? {
             Answer::Constant(k) => Op::Imm(Reg::A, k),
@@ -256,6 +250,12 @@ impl Decoder<'_> {
             other => Op::Field(other),
         })
     }
+}
+
+/// The offset in the packet; offsets below zero count from one of its headers, as on a socket.
+fn offset(classic: &Classic, k: u32) -> Option<u32> {
+    let k = classic.offset(k)?;
+    (k < BEYOND_ANY_PACKET).then_some(k)
 }
 
 /// Whether the program was written for frames whose tags were taken off them.

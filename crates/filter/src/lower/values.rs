@@ -134,6 +134,8 @@ fn walk_back(block: &Block, live: &[Cells], mut see: impl FnMut(usize, Cells)) -
 pub(super) struct LiveAtStart {
     pub(super) a: bool,
     pub(super) x: bool,
+    /// Cells of scratch memory, a bit each.
+    pub(super) memory: u16,
 }
 
 /// Removes operations whose results nobody reads; says which registers must start as zero.
@@ -165,6 +167,7 @@ pub(super) fn remove_dead(graph: &mut Graph) -> LiveAtStart {
             return LiveAtStart {
                 a: live[0] & A != 0,
                 x: live[0] & X != 0,
+                memory: (live[0] >> 2) as u16,
             };
         }
     }

@@ -14,6 +14,9 @@ use crate::read::{Found, OptionsAt, ReadError};
 /// Longest packet that is taken for possible: far above any snapshot length in use.
 const MAX_PACKET_LEN: u32 = 16 << 20;
 
+/// Bits between the link type and what is said of a frame check sequence.
+const RESERVED_OF_LINK_TYPE: u32 = 0x03ff_0000;
+
 const MICROSECONDS: u8 = 6;
 const RECORD: &str = "a packet record";
 
@@ -90,8 +93,15 @@ impl Records {
         } = magic;
         let word = |at: usize| order.u32_at(&header, at).unwrap_or_default();
         let half = |at: usize| order.u16_at(&header, at).unwrap_or_default();
+        let malformed = |offset, what| Err(ReadError::Malformed { offset, what });
+        if word(20) & RESERVED_OF_LINK_TYPE != 0 {
+            return malformed(20, "a link type of more than 16 bits");
+        }
+        if !matches!((half(4), half(6)), (2, 0..=4) | (543, 0)) {
+            return malformed(4, "a version of pcap that is not known (2.0 to 2.4 are)");
+        }
         let interface = Interface {
-            // The upper half tells of a frame check sequence at the end of packets.
+            // The upper half, as far as it is not reserved, tells of a frame check sequence at the end of packets.
             link_type: word(20) as u16,
             snaplen: word(16),
             tsresol: resolution,

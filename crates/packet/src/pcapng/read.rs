@@ -9,7 +9,8 @@ use super::options::{Options, RawOption};
 use crate::read::{Found, Input, OptionsAt, ReadError};
 
 const SECTION_HEADER_MIN_LEN: usize = MIN_BLOCK_LEN + 16;
-const MAJOR_VERSION: u16 = 1;
+/// Major and minor: some writers called 1.0 by the name of 1.2.
+const VERSIONS: [[u16; 2]; 2] = [[1, 0], [1, 2]];
 const BLOCK: &str = "a block";
 
 /// The section being read.
@@ -109,14 +110,15 @@ impl Sections {
         };
         let is_section = kind == block::SECTION_HEADER.to_le_bytes();
         if is_section {
-            let start: [u8; HEADER_LEN + 6] = input.array("a section header")?;
-            let [.., a, b, c, d, e, f] = start;
+            let start: [u8; HEADER_LEN + 8] = input.array("a section header")?;
+            let [.., a, b, c, d, e, f, g, h] = start;
             self.order = match u32::from_le_bytes([a, b, c, d]) {
                 block::BYTE_ORDER_MAGIC => ByteOrder::Little,
                 magic if magic.swap_bytes() == block::BYTE_ORDER_MAGIC => ByteOrder::Big,
                 _ => return malformed("a section header without a byte-order magic"),
             };
-            if self.order.u16([e, f]) != MAJOR_VERSION {
+            let version = [[e, f], [g, h]].map(|half| self.order.u16(half));
+            if !VERSIONS.contains(&version) {
                 return malformed("a section of a version of pcapng that is not known");
             }
             self.first_interface = interfaces;

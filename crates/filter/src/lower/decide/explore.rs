@@ -36,7 +36,7 @@ impl Cells {
         Cells {
             a: zero,
             x: zero,
-            ..Cells::default()
+            memory: [zero; 16],
         }
     }
 
