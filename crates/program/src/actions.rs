@@ -23,6 +23,17 @@ impl Actions {
         self.0
     }
 
+    /// Names with commas between them; the first word that is none is the error.
+    pub fn parse(list: &str) -> Result<Self, String> {
+        let number = |name: &str| {
+            let found = NAMES.iter().position(|known| *known == name);
+            found
+                .map(|number| number as u32)
+                .ok_or_else(|| format!("{name} is no verdict; there are {}", NAMES.join(", ")))
+        };
+        list.split(',').map(number).collect()
+    }
+
     /// The numbers of the verdicts in it.
     pub fn verdicts(self) -> Vec<u32> {
         (0..31)
@@ -69,6 +80,8 @@ mod tests {
         let both: Actions = [2, 1].into_iter().collect();
         assert_eq!(both.to_string(), "drop,pass");
         assert_eq!(both.bits(), 1 << 31 | 6);
+        assert_eq!(Actions::parse("pass,drop"), Ok(both));
+        assert!(Actions::parse("pass,").is_err() && Actions::parse("PASS").is_err());
         assert_eq!(verdict_by_name("XDP_TX"), Some(3));
         assert_eq!(verdict_by_name("priority"), None);
     }

@@ -10,6 +10,7 @@ use trawl_kernel::bpf::loader::{
 use trawl_kernel::bpf::{info, map, program};
 use trawl_kernel::{Error, Result};
 
+use crate::actions::Actions;
 use crate::chain::Seat;
 use crate::explain;
 use crate::map_pins::Pins;
@@ -47,6 +48,7 @@ pub struct Source {
     offload: bool,
     hooks: Hooks,
     seat: Option<Seat>,
+    actions: Option<Actions>,
     linear: bool,
     /// Its tag as it stands in the file is wanted.
     compared: bool,
@@ -99,6 +101,7 @@ impl Source {
             offload: false,
             hooks: Hooks::default(),
             seat: None,
+            actions: None,
             linear: false,
             compared: false,
             is_configured: false,
@@ -189,6 +192,11 @@ impl Source {
         self.object.reuse(map, existing)
     }
 
+    /// The verdicts after which the next program of a chain runs, whatever the file says.
+    pub fn set_actions(&mut self, actions: Actions) {
+        self.actions = Some(actions);
+    }
+
     /// Asks for the tag that the program has without hooks.
     pub(crate) fn compare(&mut self) {
         self.compared = true;
@@ -269,7 +277,9 @@ impl Source {
     pub fn run_config(&mut self) -> Result<RunConfig> {
         let name = self.name()?;
         let numbers = self.object.numbers_beside(&name, RunConfig::SECTION);
-        Ok(RunConfig::from_numbers(&numbers))
+        let mut config = RunConfig::from_numbers(&numbers);
+        config.actions = self.actions.unwrap_or(config.actions);
+        Ok(config)
     }
 
     /// Loads it, for this interface. Maps that were pinned for it are unpinned again if it is dropped before it is

@@ -440,3 +440,20 @@ fn interfaces_are_named_by_i_too() {
     );
     fails(&["xdp", "load", &place], 2, &["missing"]);
 }
+
+#[test]
+fn chain_actions_are_chosen_when_it_is_loaded() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (place, file) = (lab.receiver(), object_file(&lab, "chosen"));
+    let load = ["xdp", "load", &place, &file, "--prio", "10", "--on"];
+    fails(
+        &[&load[..], &["pass,none"]].concat(),
+        2,
+        &["none is no verdict"],
+    );
+    succeeds(&[&load[..], &["pass,drop"]].concat());
+    succeeds(&["xdp", "load", &place, "pass", "--prio", "90"]);
+    let said = succeeds(&["xdp", "status", &place]);
+    assert!(said.contains("goes on after drop, pass"), "{said}");
+}

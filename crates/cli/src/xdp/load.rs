@@ -7,6 +7,7 @@ use serde::Serialize;
 use trawl_guard::state as guard;
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::{Error, Result};
+use trawl_program::actions::Actions;
 use trawl_program::attach::{OldMaps, Wish};
 use trawl_program::bundled::{Bundled, Extras, Touch};
 use trawl_program::keep::Inherited;
@@ -38,6 +39,9 @@ pub struct Args {
     /// Its place in a chain: programs with lower numbers run first [default: what the file says, else 50]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     prio: Option<u32>,
+    /// In a chain: the next program runs after these verdicts, as in pass,drop [default: what the file says, else pass]
+    #[arg(long, value_name = "LIST", value_parser = Actions::parse)]
+    on: Option<Actions>,
     /// Take the place of all that is on the interface, a whole chain included
     #[arg(long)]
     replace: bool,
@@ -103,6 +107,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.tappable {
         source.make_tappable();
     }
+    if let Some(actions) = args.on {
+        source.set_actions(actions);
+    }
     let Put {
         standing,
         notices,
@@ -131,6 +138,7 @@ fn load_bundled(args: &Args, site: &Site, bundled: &Bundled, touch: Touch) -> Re
     for (given, option) in [
         (args.prog.is_some(), "--prog"),
         (args.pin_maps.is_some(), "--pin-maps"),
+        (args.on.is_some(), "--on"),
     ] {
         if given {
             return Err(Error::usage(
