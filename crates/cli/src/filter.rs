@@ -156,8 +156,9 @@ struct Report {
 struct ClassicReport {
     instructions: usize,
     listing: Vec<String>,
-    /// As `--cbpf` takes it.
-    program: String,
+    /// As `--cbpf` takes it; nothing where lists are looked up in tables.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    program: Option<String>,
 }
 
 /// A filter at one hook.
@@ -176,7 +177,15 @@ struct BlockReport {
 pub fn run(args: Args) -> Result<ExitCode> {
     let (filter, options) = (args.filter()?, args.options());
     if args.dump > 0 {
-        write_out(&dump(&filter.classic(&options)?, args.dump))?;
+        let classic = filter.classic(&options)?;
+        if classic.has_tables() {
+            return Err(Error::usage(
+                "cannot show this filter as a classic program",
+                "its lists of 256 and more members are looked up in tables, which classic programs do not have",
+            )
+            .mend("leave out -d"));
+        }
+        write_out(&dump(&classic, args.dump))?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut report = Report {
@@ -197,7 +206,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         report.classic = Some(ClassicReport {
             instructions: classic.instructions().len(),
             listing: lines(&classic.to_string()),
-            program: classic.to_ddd(),
+            program: (!classic.has_tables()).then(|| classic.to_ddd()),
         });
     }
     if let Some(path) = &args.read {
