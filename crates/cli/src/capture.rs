@@ -30,7 +30,7 @@ use output::{Output, is_stdout};
 use progress::Terminal;
 use shown::Shown;
 use trawl_view::json::JsonLines;
-use trawl_view::print::Printer;
+use trawl_view::print::{PrintOptions, Printer};
 use trawl_view::record::Place;
 
 use crate::terminal;
@@ -45,7 +45,15 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
     let sites = interfaces::find(&args)?;
     check_format(&args, &sites)?;
-    let output = args.write.as_deref().map(Output::open).transpose()?;
+    let open = |path: &Path| Output::open(path, args.file_mode);
+    let account = args.summary.as_deref().map(open).transpose()?;
+    let output = match args.write.as_deref().map(open).transpose() {
+        Ok(output) => output,
+        Err(error) => {
+            account.iter().for_each(Output::discard);
+            return Err(error);
+        }
+    };
     let mut observer = Terminal::new(&args);
     let loans = match &args.tappable {
         Some(file) => loans::take(&args, file, &mut observer)?,
@@ -55,7 +63,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let (session, output) = match (session, output) {
         (Ok(session), output) => (session, output),
         (Err(error), output) => {
-            output.iter().for_each(Output::discard);
+            output.iter().chain(&account).for_each(Output::discard);
             return Err(error);
         }
     };
@@ -72,7 +80,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     };
     loans::give_back(loans, &mut observer);
     observer.finish();
-    report(&args, &summary, &ended)
+    report(&args, &summary, &ended, account)
 }
 
 fn record(
@@ -118,7 +126,12 @@ fn show(session: Session<'_>, args: &Args, observer: &mut Terminal) -> Result<(S
     if args.json {
         return session.run(&mut Shown::new(JsonLines, places)?, observer);
     }
-    let printer = Printer::new(args.lines.options(false));
+    let options = PrintOptions {
+        id: args.id,
+        colour: terminal::colours_wanted(),
+        ..args.lines.options(false)
+    };
+    let printer = Printer::new(options);
     session.run(&mut Shown::new(printer, places)?, observer)
 }
 
@@ -133,6 +146,15 @@ fn check_format(args: &Args, sites: &[Site]) -> Result<()> {
     {
         let why = "it holds one link type, and the interfaces have different ones";
         return Err(Error::usage(what, why).mend(mend));
+    }
+    if let (Some(file), Some(account)) = (&args.write, &args.summary)
+        && file == account
+    {
+        let what = format!("cannot write packets and the account to {}", file.display());
+        return Err(
+            Error::usage(what, "the one would be in the middle of the other")
+                .mend("name another file for --summary"),
+        );
     }
     let to_terminal =
         args.write.as_deref().is_some_and(is_stdout) && terminal::stdout_is_terminal();
@@ -155,7 +177,12 @@ fn this_host() -> Host {
     }
 }
 
-fn report(args: &Args, summary: &Summary, ended: &Ended) -> Result<ExitCode> {
+fn report(
+    args: &Args,
+    summary: &Summary,
+    ended: &Ended,
+    account: Option<Output>,
+) -> Result<ExitCode> {
     let blind = summary.unseen.iter().any(|gap| gap.to_ns.is_none());
     let code = match ended {
         Ended::Blind => ExitCode::FAILURE,
@@ -175,9 +202,7 @@ fn report(args: &Args, summary: &Summary, ended: &Ended) -> Result<ExitCode> {
         }
     };
     let code = if blind { ExitCode::FAILURE } else { code };
-    if let Some(path) = &args.summary {
-        write_summary(path, summary)?;
-    }
+    let written = account.map_or(Ok(()), |account| write_summary(account, summary));
     if args.wants_hardware_time() {
         let stamped: u64 = summary
             .interfaces
@@ -193,20 +218,15 @@ fn report(args: &Args, summary: &Summary, ended: &Ended) -> Result<ExitCode> {
         terminal::say(&words::unseen(gap));
     }
     terminal::say(&summary.total.to_string());
-    Ok(code)
+    written.map(|()| code)
 }
 
-fn write_summary(path: &Path, summary: &Summary) -> Result<()> {
-    let fail = |e| Error::os(format!("cannot write the summary to {}", path.display()), e);
+fn write_summary(mut account: Output, summary: &Summary) -> Result<()> {
+    let name = account.name.clone();
+    let fail = |e| Error::os(format!("cannot write the summary to {name}"), e);
     let mut text = serde_json::to_string_pretty(summary)
         .map_err(|e| Error::failed("cannot put the summary into JSON", e))?;
     text.push('\n');
-    if is_stdout(path) {
-        std::io::stdout()
-            .lock()
-            .write_all(text.as_bytes())
-            .map_err(fail)
-    } else {
-        std::fs::write(path, text).map_err(fail)
-    }
+    account.start()?;
+    account.file.write_all(text.as_bytes()).map_err(fail)
 }

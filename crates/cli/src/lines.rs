@@ -96,6 +96,8 @@ impl LineArgs {
             quick,
             absolute_sequence,
             trust_checksums,
+            id: false,
+            colour: false,
             precision: if micro {
                 Precision::Micro
             } else {

@@ -1,11 +1,25 @@
 //! Files that are written: what a stranger may have put in their place.
 
+use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use trawl_kernel::{Error, Result};
+use trawl_kernel::{Error, Result, create};
 
 const WRITABLE_BY_OTHERS: u32 = 0o002;
+
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+fn is_everybodys(path: &Path) -> bool {
+    let about = directory_of(path).metadata();
+    about.is_ok_and(|directory| directory.mode() & WRITABLE_BY_OTHERS != 0)
+}
 
 /// In a directory that anybody may write to, such as /tmp, a symbolic link of that name may lead to a file that only
 /// this user may write.
@@ -13,14 +27,8 @@ pub fn refuse_planted_link(path: &Path) -> Result<()> {
     let Ok(link) = path.symlink_metadata() else {
         return Ok(());
     };
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let everybodys = directory
-        .metadata()
-        .is_ok_and(|directory| directory.mode() & WRITABLE_BY_OTHERS != 0);
-    if link.file_type().is_symlink() && everybodys {
+    let directory = directory_of(path);
+    if link.file_type().is_symlink() && is_everybodys(path) {
         let what = format!("cannot write to {}", path.display());
         let why = format!(
             "it is a symbolic link in {}, where anybody can put one",
@@ -29,6 +37,38 @@ pub fn refuse_planted_link(path: &Path) -> Result<()> {
         return Err(Error::failed(what, why).mend("name the file that it leads to"));
     }
     Ok(())
+}
+
+/// What captured packets are written with, if nobody says otherwise: they are nobody else's business.
+pub const PRIVATE: u32 = 0o600;
+
+/// A file for writing, and whether it was made now. One that is there is left as it is. Where anybody can put files, one
+/// that is there must be this user's own.
+pub fn open(path: &Path, mode: Option<u32>) -> Result<(File, bool)> {
+    let fail = |e| Error::os(format!("cannot write to {}", path.display()), e);
+    refuse_planted_link(path)?;
+    match create::new_file(path, mode.unwrap_or(PRIVATE)) {
+        Ok(file) => {
+            if let Some(mode) = mode {
+                create::set_mode(&file, mode).map_err(fail)?;
+            }
+            return Ok((file, true));
+        }
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(fail(error)),
+    }
+    if !is_everybodys(path) {
+        let file = File::options().write(true).open(path).map_err(fail)?;
+        return Ok((file, false));
+    }
+    let file = create::existing_file(path).map_err(fail)?;
+    let about = file.metadata().map_err(fail)?;
+    if about.uid() != create::own_user() || (about.is_file() && about.nlink() > 1) {
+        let what = format!("cannot write to {}", path.display());
+        let why = "it is there already, is not this user's own, and anybody can put files there";
+        return Err(Error::failed(what, why).mend("remove it, or write to another directory"));
+    }
+    Ok((file, false))
 }
 
 #[cfg(test)]

@@ -40,6 +40,16 @@ pub fn one_in(text: &str) -> Result<u32, String> {
     }
 }
 
+/// Permissions in octal, as chmod takes them.
+pub fn file_mode(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o777 => Ok(mode),
+        _ => Err(format!(
+            "'{text}' is not a file's mode; write for example 640"
+        )),
+    }
+}
+
 /// Packets a second: a number with an optional k, M or G (powers of 1000), with or without `pps` behind it.
 pub fn rate(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);

@@ -39,6 +39,8 @@ pub struct Signals {
 impl Signals {
     pub fn watch() -> Result<Self> {
         let fail = |e| Error::os("cannot watch for signals", e);
+        // SAFETY: a limit of the file's size is then an error of the write, which is told, and not a death without a word.
+        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
         // SAFETY: the set is plain memory that sigemptyset fills before it is read.
         let descriptor = unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();

@@ -40,6 +40,19 @@ impl Output {
 
     /// Writes bytes of which `boundary` tells how many of the first N form whole units. Returns how many went out.
     fn write(&mut self, bytes: &[u8], boundary: impl Fn(usize) -> usize) -> (usize, Result<()>) {
+        // Where it was cut, a hole would be left.
+        if self.whole.is_some()
+            && let Ok(about) = self.file.metadata()
+            && about.len() < self.written
+        {
+            let what = format!("cannot go on writing to {}", self.name);
+            let why = format!(
+                "another process cut it to {} of {} bytes: packets that were recorded are lost",
+                about.len(),
+                self.written
+            );
+            return (0, Err(Error::failed(what, why)));
+        }
         let mut done = 0;
         let error = loop {
             if done == bytes.len() {
@@ -77,6 +90,10 @@ impl Output {
         match errno {
             Some(errno::ENOSPC) => error.mend(format!(
                 "it ends behind the last whole packet ({} bytes); free some space or write elsewhere",
+                self.written
+            )),
+            Some(errno::EFBIG) => error.mend(format!(
+                "it ends after the last whole packet ({} bytes); ulimit -f tells the limit",
                 self.written
             )),
             _ => error,

@@ -658,6 +658,7 @@ fn lost_output_reason(ended: &Ended, handed: &Result<Handed>) -> &'static str {
     match error.errno() {
         Some(errno::ENOSPC) => "disk_full",
         Some(errno::EPIPE) => "pipe_closed",
+        Some(errno::EFBIG) => "file_too_large",
         _ => "write_error",
     }
 }

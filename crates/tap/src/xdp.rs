@@ -80,6 +80,12 @@ impl Tap for Xdp {
             .verdicts
             .as_ref()
             .is_some_and(|set| !set.contains(u64::from(XDP_PASS)));
+        if unwanted {
+            assembly.notice(format!(
+                "{}: no XDP program is on it, so every packet passes and --verdict records none of them; attach the program first, or leave out --verdict",
+                site.label
+            ));
+        }
         config.verdict = XDP_PASS;
         config.unwanted = u32::from(unwanted);
         config.chain_next = seat.next(0);

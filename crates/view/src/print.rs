@@ -67,6 +67,10 @@ pub struct PrintOptions {
     /// `-K`: checksums are not verified.
     pub trust_checksums: bool,
     pub precision: Precision,
+    /// `--id`: the packet identifier, as CPU and number.
+    pub id: bool,
+    /// Verdicts in colour, for a terminal.
+    pub colour: bool,
 }
 
 /// Digits after the second.
@@ -158,7 +162,11 @@ impl Printer {
             len: packet.captured.len().max(packet.original_len as usize),
         };
         let link_header_len = link::print(&mut line, packet.link_type, data);
-        place(out, packet);
+        place(out, packet, self.options.colour);
+        if let Some(id) = packet.packet_id.filter(|_| self.options.id) {
+            // The CPU is in the upper 16 bits (layout.h).
+            let _ = write!(out, " id {}.{}", id >> 48, id & ((1 << 48) - 1));
+        }
         if let Some(dump) = self.options.dump {
             let skip = if dump.link_header { 0 } else { link_header_len };
             dump::print(
@@ -200,7 +208,7 @@ fn printable(name: &str) -> String {
 }
 
 /// The bracket at a line's end with the hook, the verdict, or both.
-fn place(out: &mut String, packet: &PacketView<'_>) {
+fn place(out: &mut String, packet: &PacketView<'_>, colour: bool) {
     let drop = packet.comment.and_then(Drop::parse);
     if let Some(drop) = &drop {
         // The reason says all that a verdict would.
@@ -210,13 +218,29 @@ fn place(out: &mut String, packet: &PacketView<'_>) {
         }
         return;
     }
-    let verdict = packet.verdict.map(verdict::text);
+    let verdict = packet.verdict.map(|verdict| {
+        let text = verdict::text(verdict);
+        match colour {
+            true => coloured(&text),
+            false => text,
+        }
+    });
     let _ = match (packet.hook.map(printable), verdict) {
         (Some(hook), Some(verdict)) => write!(out, " [{hook}: {verdict}]"),
         (Some(hook), None) => write!(out, " [{hook}]"),
         (None, Some(verdict)) => write!(out, " [{verdict}]"),
         (None, None) => Ok(()),
     };
+}
+
+/// What stops a packet is red, what sends it elsewhere yellow, and what lets it go on green.
+fn coloured(verdict: &str) -> String {
+    let colour = match verdict.split([' ', ',']).next() {
+        Some("PASS" | "OK" | "UNSPEC" | "NEXT") => 32,
+        Some("DROP" | "ABORTED" | "SHOT" | "STOLEN") => 31,
+        _ => 33,
+    };
+    format!("\x1b[{colour}m{verdict}\x1b[0m")
 }
 
 #[cfg(test)]
@@ -234,6 +258,25 @@ mod tests {
         };
         Printer::new(options).line(&mut out, &view);
         out
+    }
+
+    #[test]
+    fn ids_are_short_and_verdicts_coloured() {
+        let view = PacketView {
+            link_type: 1,
+            verdict: Some(Verdict::Xdp(1)),
+            packet_id: Some(3 << 48 | 17),
+            ..PacketView::default()
+        };
+        let mut out = String::new();
+        let options = PrintOptions {
+            timestamp: Timestamp::None,
+            id: true,
+            colour: true,
+            ..PrintOptions::default()
+        };
+        Printer::new(options).line(&mut out, &view);
+        assert!(out.ends_with("[\x1b[31mDROP\x1b[0m] id 3.17\n"), "{out:?}");
     }
 
     #[test]

@@ -56,6 +56,9 @@ pub struct Args {
     /// Format of the file [default: pcap for a FILE that ends in .pcap, else pcapng]
     #[arg(long, value_enum)]
     format: Option<Format>,
+    /// Permissions of the files that are made, in octal [default: 600, less what the umask takes away]
+    #[arg(long, value_name = "MODE", value_parser = units::file_mode)]
+    pub(super) file_mode: Option<u32>,
     /// Bytes to keep of each packet; 0 for all
     #[arg(
         short = 's',
@@ -94,6 +97,9 @@ pub struct Args {
     /// Show packets as JSON, one object a line
     #[arg(long, conflicts_with = "write")]
     pub(super) json: bool,
+    /// Show each packet's identifier as CPU and number: the same for all sightings of one packet at an XDP program
+    #[arg(long, conflicts_with = "write")]
+    pub(super) id: bool,
     /// Say nothing but errors and the account
     #[arg(short = 'q', long)]
     pub(super) quiet: bool,

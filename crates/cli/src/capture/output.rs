@@ -1,11 +1,13 @@
 //! The file or pipe that a capture goes to.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use trawl_kernel::warden::WholeBytes;
 use trawl_kernel::{Error, Result};
+
+use crate::outfile;
 
 /// Whether the name stands for standard output.
 pub(super) fn is_stdout(path: &Path) -> bool {
@@ -23,7 +25,7 @@ pub(super) struct Output {
 
 impl Output {
     /// Opens without touching what may be there: the capture may still fail to start.
-    pub(super) fn open(path: &Path) -> Result<Self> {
+    pub(super) fn open(path: &Path, mode: Option<u32>) -> Result<Self> {
         let name = if is_stdout(path) {
             "standard output".to_owned()
         } else {
@@ -44,13 +46,8 @@ impl Output {
                 created: None,
             });
         }
-        let created = (!path.exists()).then(|| path.to_owned());
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .map_err(fail)?;
+        let (file, is_new) = outfile::open(path, mode)?;
+        let created = is_new.then(|| path.to_owned());
         let regular = file.metadata().map_err(fail)?.is_file();
         Ok(Self {
             file,

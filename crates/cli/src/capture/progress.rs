@@ -1,5 +1,6 @@
 //! What is said on standard error while a capture runs.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use trawl_tap::account::Summary;
@@ -11,11 +12,16 @@ use super::args::Args;
 use super::words;
 use crate::terminal;
 
+/// How often the live line is shown anew.
+const LIVE: Duration = Duration::from_secs(1);
+
 /// What is said on standard error while the capture runs.
 pub(super) struct Terminal {
     quiet: bool,
     verbose: bool,
     stats: Option<Duration>,
+    /// The file that is written.
+    file: Option<PathBuf>,
     live_line: bool,
     previous: Option<(f64, u64)>,
 }
@@ -25,7 +31,12 @@ impl Terminal {
         Self {
             quiet: args.quiet,
             verbose: args.lines.is_verbose(),
-            stats: args.stats,
+            // Somebody looks on, and packets are not shown.
+            stats: args.stats.or_else(|| {
+                let looks_on = args.write.is_some() && terminal::stderr_is_terminal();
+                (looks_on && !args.quiet).then_some(LIVE)
+            }),
+            file: args.write.clone(),
             live_line: false,
             previous: None,
         }
@@ -75,10 +86,14 @@ impl Observer for Terminal {
         let (then, recorded) = self.previous.unwrap_or_default();
         let rate = (summary.total.recorded - recorded) as f64 / (summary.seconds - then).max(1e-9);
         self.previous = Some((summary.seconds, summary.total.recorded));
-        let text = format!(
+        let mut text = format!(
             "{:.1} s: {}, {rate:.0} a second",
             summary.seconds, summary.total
         );
+        let about = self.file.as_ref().and_then(|path| path.metadata().ok());
+        if let Some(about) = about.filter(|about| about.is_file()) {
+            text.push_str(&format!(", file {:.1} MiB", about.len() as f64 / 1048576.0));
+        }
         if terminal::stderr_is_terminal() {
             terminal::show_over(&text);
             self.live_line = true;
