@@ -116,6 +116,8 @@ const EPOCH: PrintOptions = PrintOptions {
     absolute_sequence: false,
     trust_checksums: false,
     precision: Precision::Nano,
+    id: false,
+    colour: false,
 };
 
 /// Differences on purpose, whatever the options:
