@@ -91,9 +91,11 @@ static __always_inline void reject(bool twice)
 	((CONFIG(only_queue) == ALL || (queue) == CONFIG(only_queue)) &&              \
 	 (CONFIG(only_cpu) == ALL || bpf_get_smp_processor_id() == CONFIG(only_cpu)))
 
-/* --sample: the first of every so many on each CPU. */
+/* --sample: by chance. --sample-every: the first of every so many on each CPU. */
 static __always_inline bool in_sample(struct ring_control *control)
 {
+	if (CONFIG(sample_below))
+		return bpf_get_prandom_u32() < CONFIG(sample_below);
 	return !CONFIG(sample) || control->matched++ % CONFIG(sample) == 0;
 }
 

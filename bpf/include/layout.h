@@ -183,8 +183,10 @@ struct tap_config {
 	__u32 only_cpu;
 	/* What the kernel adds to the queue that it notes on a packet: 1 on received ones, mostly. */
 	__u32 queue_offset;
-	/* One packet in so many; 0 for all. */
+	/* --sample-every: one packet in so many; 0 for all. */
 	__u32 sample;
+	/* --sample: a packet whose random number is below this; 0 for all. */
+	__u32 sample_below;
 	/* --limit-rate: the time between records and how far they may run ahead of it, in 1/64 ns; 0 for no limit. */
 	__u32 rate_interval_low;
 	__u32 rate_interval_high;

@@ -18,7 +18,7 @@ use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 
 use crate::notice::Notice;
 use crate::polls;
-use crate::site::{Options, Site, Stamps, TimeSource};
+use crate::site::{Options, Sample, Site, Stamps, TimeSource};
 
 /// A place where packets are seen, with an account of its own.
 #[derive(Clone, Debug)]
@@ -417,7 +417,15 @@ impl<'a> Assembly<'a> {
             only_queue: self.options.queue.unwrap_or(ALL as u32),
             queue_offset: 0,
             only_cpu: self.options.cpu.unwrap_or(ALL as u32),
-            sample: self.options.sample.unwrap_or(0),
+            sample: match self.options.sample {
+                Some(Sample::Every(number)) => number,
+                _ => 0,
+            },
+            sample_below: match self.options.sample {
+                // One in one is all.
+                Some(Sample::Random(number @ 2..)) => ((1u64 << 32) / u64::from(number)) as u32,
+                _ => 0,
+            },
             rate_interval_low: interval as u32,
             rate_interval_high: (interval >> 32) as u32,
             rate_tolerance_low: tolerance as u32,

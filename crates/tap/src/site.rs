@@ -264,6 +264,15 @@ pub struct Recording {
     pub stamps: Stamps,
 }
 
+/// A share of the packets that match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sample {
+    /// Each with a chance of one in so many: no pattern of the traffic decides.
+    Random(u32),
+    /// The first of every so many, on each CPU by itself.
+    Every(u32),
+}
+
 /// What was asked for, resolved to plain values.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -286,8 +295,8 @@ pub struct Options {
     pub queue: Option<u32>,
     /// Only packets that are handled on this CPU.
     pub cpu: Option<u32>,
-    /// One packet in so many of those that match.
-    pub sample: Option<u32>,
+    /// Which of those that match.
+    pub sample: Option<Sample>,
     /// Records a second, at most.
     pub rate_limit: Option<u64>,
     pub snaplen: u32,

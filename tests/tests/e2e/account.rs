@@ -294,3 +294,24 @@ fn figures_are_shown_on_the_way() {
     capture.wait_said(" s: 3 seen, 0 filtered out, 3 recorded, 0 lost");
     capture.stop_well().assert_all_recorded(3);
 }
+
+/// Issue 12 item 27: of sizes that alternate, a sample has all.
+#[test]
+fn a_sample_of_alternating_sizes() {
+    let Some(lab) = Lab::open() else { return };
+    for tap in ["xdp", "tc", "packet"] {
+        let file = lab.file(&format!("{tap}.pcapng"));
+        let place = lab.receiver();
+        let fixed = ["-i", &place, "--tap", tap, "-Q", "in", "-w", &file];
+        let capture = Capture::start(&lab, &[&fixed[..], &["--sample", "1/2"]].concat());
+        let sizes = [100, 200, 300, 400].map(frames::patterned);
+        lab.send(&sizes, 400);
+        capture.wait_seen(400);
+        let summary = capture.stop_well();
+        assert!((100..300).contains(&summary.recorded), "{summary:?}");
+        let lengths = trawl_tests::witness::tshark(&file, &["frame.len"]);
+        for size in ["100", "200", "300", "400"] {
+            assert!(lengths.iter().any(|row| row[0] == size), "{tap}: {size}");
+        }
+    }
+}

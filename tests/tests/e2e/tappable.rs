@@ -164,7 +164,11 @@ fn what_a_sample_or_a_rate_leaves_out_it_leaves_out_at_both_ends() {
     let Some(lab) = lab_with("chosen", &[]) else {
         return;
     };
-    for arguments in [["--sample", "1/4"], ["--limit-rate", "100"]] {
+    for arguments in [
+        ["--sample", "1/4"],
+        ["--sample-every", "4"],
+        ["--limit-rate", "100"],
+    ] {
         let (capture, file) = capture(&lab, &[&["--at", "both"], &arguments[..]].concat());
         lab.send(&[frames::choosing(1)], 400);
         capture.wait_seen(800);

@@ -10,7 +10,9 @@ use trawl_packet::verdict;
 use trawl_tap::Choice;
 use trawl_tap::drop::Wish;
 use trawl_tap::filter::Filter;
-use trawl_tap::site::{At, Direction, Mode, Options, Programs, Recording, Stamps, TimeSource};
+use trawl_tap::site::{
+    At, Direction, Mode, Options, Programs, Recording, Sample, Stamps, TimeSource,
+};
 
 use super::drops::DropArgs;
 use super::recording::RecordingArgs;
@@ -182,9 +184,12 @@ struct ChoiceArgs {
     /// Only packets that are handled on this CPU
     #[arg(long, value_name = "N")]
     cpu: Option<u32>,
-    /// One packet in N of those that match
-    #[arg(long, value_name = "1/N", value_parser = units::one_in)]
+    /// One packet in N of those that match, chosen by chance
+    #[arg(long, value_name = "1/N", value_parser = units::one_in, conflicts_with = "sample_every")]
     sample: Option<u32>,
+    /// Every Nth packet of those that match, counted on each CPU by itself
+    #[arg(long, value_name = "N", value_parser = units::one_in)]
+    sample_every: Option<u32>,
     /// Record at most this many packets a second, and count the others
     #[arg(long, value_name = "PPS", value_parser = units::rate)]
     limit_rate: Option<u64>,
@@ -358,7 +363,10 @@ impl Args {
             }),
             queue: self.choice.queue,
             cpu: self.choice.cpu,
-            sample: self.choice.sample,
+            sample: match (self.choice.sample, self.choice.sample_every) {
+                (Some(number), _) => Some(Sample::Random(number)),
+                (None, every) => every.map(Sample::Every),
+            },
             rate_limit: self.choice.limit_rate,
             snaplen: snaplen(self.snaplen)?,
             count: self.count,

@@ -7,7 +7,7 @@ use trawl_kernel::clock;
 use trawl_kernel::packet_socket::Frame;
 
 use crate::assembly::rate_times;
-use crate::site::Options;
+use crate::site::{Options, Sample};
 
 /// Threads that look at a rate's state at the same time get in each other's way at most so often before the limit
 /// counts as reached: bpf/include/filter.h does the same.
@@ -25,8 +25,10 @@ pub enum Choice {
 /// One thread's choice.
 #[derive(Clone, Debug)]
 pub struct Sampling {
-    one_in: u64,
+    sample: Option<Sample>,
     matched: u64,
+    /// The state of a xorshift generator.
+    random: u64,
     rate: Option<Arc<Rate>>,
 }
 
@@ -34,16 +36,32 @@ impl Sampling {
     /// To be cloned for each thread: the sample is the thread's, the rate is common.
     pub fn new(options: &Options) -> Self {
         Self {
-            one_in: options.sample.unwrap_or(1).max(1).into(),
+            sample: options.sample,
             matched: 0,
+            random: clock::monotonic() | 1,
             rate: options.rate_limit.map(|rate| Arc::new(Rate::new(rate))),
         }
     }
 
+    fn in_sample(&mut self) -> bool {
+        match self.sample {
+            None => true,
+            Some(Sample::Every(number)) => {
+                let before = self.matched;
+                self.matched += 1;
+                before.is_multiple_of(number.max(1).into())
+            }
+            Some(Sample::Random(number)) => {
+                self.random ^= self.random << 13;
+                self.random ^= self.random >> 7;
+                self.random ^= self.random << 17;
+                (self.random >> 32).is_multiple_of(number.max(1).into())
+            }
+        }
+    }
+
     pub fn choose(&mut self, frame: &Frame<'_>) -> Choice {
-        let turn = self.matched;
-        self.matched += 1;
-        if !turn.is_multiple_of(self.one_in) {
+        if !self.in_sample() {
             return Choice::NotInSample;
         }
         let Some(rate) = &self.rate else {

@@ -273,7 +273,7 @@ fn sampling_takes_both_ends_of_a_packet() {
     let _program = Loaded::native(Does::Drop, &lab.pair.b).expect("the program");
     let file = lab.file("file.pcapng");
     let fixed = ["-i", &lab.receiver(), "--at", "both", "-w", &file];
-    let capture = Capture::start(&lab, &[&fixed[..], &["--sample", "1/10"]].concat());
+    let capture = Capture::start(&lab, &[&fixed[..], &["--sample-every", "10"]].concat());
     lab.send(&numbered(100), 100);
     capture.wait_seen(200);
     let summary = capture.stop_well();
