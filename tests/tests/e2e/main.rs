@@ -9,6 +9,7 @@ mod chain;
 mod clock;
 mod clsact;
 mod content;
+mod documentation;
 mod drop;
 mod ends;
 mod extcap;

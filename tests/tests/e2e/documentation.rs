@@ -1,0 +1,199 @@
+//! Every command in README and guide is run as it stands there (issue 12 item 11).
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use trawl_tests::{binary, programs, root_or_skip, skip};
+
+/// Commands that need what is not on a test's machine, with the reason.
+const NOT_RUN: [(&str, &str); 6] = [
+    ("-p all", "it requires tracing programs"),
+    ("-p filter", "it requires tracing programs"),
+    ("wireshark", "it opens a window"),
+    ("make ", "it runs these tests"),
+    ("trawl demo", "a test of its own runs it"),
+    (
+        "trawl bench",
+        "it measures for minutes; tests of their own run experiments",
+    ),
+];
+
+/// The lines of each fenced block that call trawl.
+fn blocks(text: &str) -> Vec<Vec<String>> {
+    let mut blocks = Vec::new();
+    let mut block: Option<Vec<String>> = None;
+    for line in text.lines() {
+        if line.starts_with("```") {
+            match block.take() {
+                Some(lines) => blocks.push(lines),
+                None => block = Some(Vec::new()),
+            }
+        } else if let Some(lines) = &mut block {
+            lines.push(line.to_owned());
+        }
+    }
+    let commands = |lines: Vec<String>| -> Vec<String> {
+        // Where a prompt stands before commands, all other lines are output.
+        let prompted = lines.iter().any(|line| line.starts_with("# trawl"));
+        let command = |line: &String| match prompted {
+            true => line.strip_prefix("# ").map(str::to_owned),
+            false => (line.starts_with("trawl ") && !line.ends_with(':')).then(|| line.clone()),
+        };
+        lines.iter().filter_map(command).collect()
+    };
+    blocks.into_iter().map(commands).collect()
+}
+
+/// The TOML blocks of the guide, by the name that their first line gives them: `# mix.toml`.
+fn files(text: &str) -> Vec<(String, String)> {
+    let parts = text.split("```toml\n").skip(1);
+    let block = |part: &str| {
+        let body = part.split("```").next().unwrap_or_default();
+        let name = body.lines().next()?.strip_prefix("# ")?;
+        let name = name.split_whitespace().next()?;
+        Some((name.to_owned(), body.to_owned()))
+    };
+    parts.filter_map(block).collect()
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(repository().join(path)).expect("a part of the source")
+}
+
+/// A pcap file with four ARP requests, a millisecond apart.
+fn recording() -> Vec<u8> {
+    let mut file = Vec::new();
+    for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1] {
+        file.extend(word.to_le_bytes());
+    }
+    let mut frame = vec![0xff; 6];
+    frame.extend([2, 0, 0, 0, 0, 1, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+    frame.resize(60, 0);
+    for number in 0..4u32 {
+        let length = frame.len() as u32;
+        for word in [1_700_000_000, number * 1000, length, length] {
+            file.extend(word.to_le_bytes());
+        }
+        file.extend(&frame);
+    }
+    file
+}
+
+/// A directory with what the commands name.
+struct Desk(PathBuf);
+
+impl Desk {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("trawl-docs-{}-{name}", std::process::id()));
+        std::fs::create_dir(&path).expect("a directory of the test's own");
+        for (file, object) in [
+            ("filter.o", "filter"),
+            ("first.o", "state"),
+            ("second.o", "filter"),
+        ] {
+            std::fs::write(path.join(file), programs::object(object)).expect("an object file");
+        }
+        for (file, body) in files(&read("docs/GUIDE.md")) {
+            std::fs::write(path.join(file), body).expect("a file of the guide");
+        }
+        std::fs::write(path.join("blocklist.txt"), "203.0.113.0/24\n").expect("a list");
+        for file in [
+            "yesterday.pcapng",
+            "small.pcap",
+            "a.pcap",
+            "b.pcap",
+            "left.pcap",
+            "right.pcap",
+            "out.pcapng",
+            "a.pcapng",
+            "b.pcapng",
+        ] {
+            std::fs::write(path.join(file), recording()).expect("a recording");
+        }
+        std::os::unix::fs::symlink(binary::path(), path.join("trawl")).expect("the binary");
+        Self(path)
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn run(document: &str, part: usize, parts: usize) {
+    if !root_or_skip() {
+        return;
+    }
+    let all = blocks(&read(document));
+    assert!(
+        all.iter().any(|block| !block.is_empty()),
+        "{document} has no commands"
+    );
+    let mut failures = String::new();
+    for (number, block) in all.into_iter().enumerate() {
+        if number % parts != part || block.is_empty() {
+            continue;
+        }
+        let (left_out, run): (Vec<String>, Vec<String>) = block
+            .into_iter()
+            .partition(|line| NOT_RUN.iter().any(|(words, _)| line.contains(words)));
+        for line in left_out {
+            let reason = NOT_RUN.iter().find(|(words, _)| line.contains(words));
+            skip(&format!("{line}: {}", reason.map_or("", |(_, why)| why)));
+        }
+        failures += &run_block(&format!("{part}-{number}"), &run);
+    }
+    assert!(failures.is_empty(), "{document}:\n{failures}");
+}
+
+fn run_block(name: &str, lines: &[String]) -> String {
+    let desk = Desk::new(name);
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut shell = Command::new("unshare")
+        .args(["--mount", "--net", "--propagation", "private", "bash"])
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/documentation.sh"))
+        .current_dir(&desk.0)
+        .env("PATH", format!("{}:{path}", desk.0.display()))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("unshare runs");
+    let mut commands = lines.join("\n");
+    commands.push('\n');
+    let mut pipe = shell.stdin.take().expect("a pipe");
+    pipe.write_all(commands.as_bytes()).expect("the commands");
+    drop(pipe);
+    let output = shell.wait_with_output().expect("the shell ends");
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    match output.status.success() {
+        true => told,
+        false => told + &String::from_utf8_lossy(&output.stderr),
+    }
+}
+
+#[test]
+fn commands_of_the_readme_run() {
+    run("README.md", 0, 1);
+}
+
+#[test]
+fn commands_of_the_guide_run_1() {
+    run("docs/GUIDE.md", 0, 3);
+}
+
+#[test]
+fn commands_of_the_guide_run_2() {
+    run("docs/GUIDE.md", 1, 3);
+}
+
+#[test]
+fn commands_of_the_guide_run_3() {
+    run("docs/GUIDE.md", 2, 3);
+}
