@@ -51,6 +51,13 @@ fn completer(path: &str, argument: &Arg) -> Option<ArgValueCompleter> {
         ("trawl lab down" | "trawl lab show" | "trawl lab exec", "name", _) => {
             ArgValueCompleter::new(|word: &OsStr| matching(word, labs()))
         }
+        ("trawl xdp load", _, "IF") if argument.is_positional() => {
+            ArgValueCompleter::new(|word: &OsStr| {
+                let mut candidates = interface(word);
+                candidates.extend(program(word));
+                candidates
+            })
+        }
         (_, _, "IF") => ArgValueCompleter::new(interface),
         _ => return None,
     })
