@@ -294,13 +294,17 @@ static __always_inline bool is_seen_at_xdp(const struct drop_settings *settings,
 	return by_xdp && is_among(settings->xdp, settings->xdp_places, note);
 }
 
-static __always_inline bool reason_wanted(const struct drop_settings *settings, __u32 reason, bool to_group)
+static __always_inline bool is_no_loss(const struct drop_settings *settings, __u32 reason, bool to_group)
 {
-	if (reason >= DROP_REASONS)
-		return settings->wanted_of_subsystems;
-	if (!has_bit(settings->wanted, reason))
+	return reason < DROP_REASONS && (has_bit(settings->no_loss, reason) ||
+					 (to_group && has_bit(settings->no_loss_in_group, reason)));
+}
+
+static __always_inline bool reason_wanted(const struct drop_settings *settings, const struct drop_note *note)
+{
+	if (note->no_loss && !settings->no_losses_too)
 		return false;
-	return !to_group || !has_bit(settings->no_loss_in_group, reason);
+	return note->reason < DROP_REASONS ? has_bit(settings->wanted, note->reason) : settings->wanted_of_subsystems;
 }
 
 /* A filter sees an Ethernet frame in any case: in front of bare IP goes a header without addresses. */
@@ -386,7 +390,8 @@ static __always_inline void capture(__u64 *arguments, struct scratch *scratch, c
 			sight.original += TAG_LENGTH;
 	}
 	packet.scratch = scratch;
-	if (!is_packet || !reason_wanted(settings, note->reason, to_group) || is_seen_at_xdp(settings, note) ||
+	note->no_loss = is_no_loss(settings, note->reason, to_group);
+	if (!is_packet || !reason_wanted(settings, note) || is_seen_at_xdp(settings, note) ||
 	    !PLACE_WANTED(0) ||
 	    (filtered && !matches_packet(&packet, scratch, &sight, GET(typed, buffer, protocol)))) {
 		reject(false);

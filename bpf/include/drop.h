@@ -37,7 +37,8 @@ struct drop_note {
 	__u64 inode;
 	/* Interface on which it was first received; 0: none. */
 	__u32 received_on;
-	__u32 padding0;
+	/* Nobody wanted the packet any more. */
+	__u32 no_loss;
 };
 
 struct drop_stack {
@@ -59,16 +60,18 @@ struct drop_function {
 struct drop_settings {
 	/* The reasons that are recorded, a bit for each. */
 	__u64 wanted[DROP_REASON_WORDS];
-	/* The reasons that are no loss if the packet went to a group. */
+	/* The reasons that are no loss, and those that are none if the packet went to a group. */
+	__u64 no_loss[DROP_REASON_WORDS];
 	__u64 no_loss_in_group[DROP_REASON_WORDS];
 	__u32 wanted_of_subsystems;
+	/* What is no loss is recorded as well. */
+	__u32 no_losses_too;
 	/* The number of the reason XDP; 0 if the kernel has none. */
 	__u32 reason_xdp;
 	/* How many places and functions there are. */
 	__u32 places;
 	__u32 xdp_places;
 	__u32 functions;
-	__u32 padding0;
 	/* Only what happens there. */
 	struct drop_place only[DROP_PLACES];
 	/* There another tap sees what XDP programs drop. */

@@ -24,6 +24,7 @@ mod route;
 mod stat;
 mod terminal;
 mod units;
+mod why;
 mod xdp;
 
 use std::process::ExitCode;
@@ -45,6 +46,7 @@ enum Command {
     Capture(Box<capture::Args>),
     Read(Box<read::Args>),
     Stat(stat::Args),
+    Why(why::Args),
     Filter(filter::Args),
     Gen(Box<r#gen::Args>),
     Extcap(Box<extcap::Args>),
@@ -80,6 +82,7 @@ fn main() -> ExitCode {
         Command::Capture(args) => capture::run(*args),
         Command::Read(args) => read::run(*args),
         Command::Stat(args) => stat::run(args),
+        Command::Why(args) => why::run(args),
         Command::Filter(args) => filter::run(args),
         Command::Gen(args) => r#gen::run(*args),
         Command::Extcap(args) => extcap::run(*args),

@@ -4,6 +4,7 @@ pub mod bpf;
 pub mod bpffs;
 pub mod clock;
 pub mod confirm;
+pub mod counters;
 pub mod create;
 pub mod disk;
 pub mod errno;

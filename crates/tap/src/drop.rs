@@ -192,14 +192,15 @@ fn settings(
     symbols: &Symbols,
 ) -> Result<DropSettings> {
     let mut settings = DropSettings {
-        wanted: reasons.losses(),
+        wanted: [u64::MAX; DROP_REASON_WORDS],
+        no_loss: reasons.no_losses(),
         no_loss_in_group: reasons.no_loss_in_group(),
         wanted_of_subsystems: 1,
+        no_losses_too: u32::from(wish.no_losses || wish.reasons.is_some()),
         reason_xdp: reasons.xdp(),
         places: 0,
         xdp_places: 0,
         functions: 0,
-        padding0: 0,
         only: [DropPlace {
             netns: 0,
             ifindex: 0,
@@ -210,14 +211,9 @@ fn settings(
         }; DROP_PLACES],
         runs_xdp: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
     };
-    if wish.no_losses {
-        settings.wanted = [u64::MAX; DROP_REASON_WORDS];
-        settings.no_loss_in_group = [0; DROP_REASON_WORDS];
-    }
     if let Some(list) = &wish.reasons {
         let wanted = reasons.parse(list)?;
         settings.wanted = reasons::bits(&wanted);
-        settings.no_loss_in_group = [0; DROP_REASON_WORDS];
         settings.wanted_of_subsystems =
             u32::from(wanted.iter().any(|one| reasons::is_of_subsystem(*one)));
     }

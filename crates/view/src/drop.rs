@@ -28,6 +28,9 @@ pub struct Drop<'a> {
     /// The name of the process that has the socket open.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<&'a str>,
+    /// Nobody wanted the packet any more: a queue of a closing socket, a group that nobody has joined.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub no_loss: bool,
     /// The functions that led there, the innermost first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stack: Vec<&'a str>,
@@ -51,6 +54,7 @@ impl<'a> Drop<'a> {
                 "sock" => drop.socket = Some(value),
                 "addr" => drop.address = Some(value),
                 "pid" => drop.pid = value.parse().ok(),
+                "loss" => drop.no_loss = value == "no",
                 "comm" => drop.command = Some(value),
                 "stack" => drop.stack = value.split(',').filter(|one| !one.is_empty()).collect(),
                 _ => {}

@@ -11,6 +11,7 @@ pub mod record;
 pub mod rewrite;
 pub mod select;
 pub mod stat;
+pub mod why;
 
 use record::PacketView;
 

@@ -6,6 +6,7 @@ use trawl_tests::pcapng::{Contents, Packet};
 use trawl_tests::witness::{run, tshark};
 use trawl_tests::{Capture, Lab};
 
+mod account;
 mod reasons;
 
 /// Runs a command in a station's namespace.

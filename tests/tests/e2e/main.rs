@@ -42,6 +42,7 @@ mod tcpdump_options;
 mod tools;
 mod tracing;
 mod unchanged;
+mod why;
 mod with_hooks;
 mod without;
 mod xdp_advice;

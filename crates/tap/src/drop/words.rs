@@ -241,6 +241,9 @@ impl Words {
                 let _ = write!(self.comment, " pid={} comm={name}", process.id);
             }
         }
+        if note.no_loss != 0 {
+            self.comment.push_str(" loss=no");
+        }
         if let Some(stack) = stack {
             self.comment.push_str(" stack=");
             let mut is_first = true;

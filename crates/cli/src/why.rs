@@ -1,0 +1,244 @@
+//! `trawl why`: where packets went. It sums up what the tap at drops sees, and what only counters tell.
+
+mod advice;
+mod report;
+
+use std::cell::RefCell;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use trawl_kernel::counters::{self, Counters};
+use trawl_kernel::netns::Namespace;
+use trawl_kernel::ring::Geometry;
+use trawl_kernel::{Error, Result, events, host};
+use trawl_tap::Choice;
+use trawl_tap::account::Summary;
+use trawl_tap::assembly::{Host, Point};
+use trawl_tap::drop::Wish;
+use trawl_tap::filter::Filter;
+use trawl_tap::notice::Notice;
+use trawl_tap::session::{Ended, Observer, Session};
+use trawl_tap::sink::Sink;
+use trawl_tap::site::{Mode, Options, Recording, Site, TimeSource};
+use trawl_view::record::{Place, RingBlocks, Source, add_places};
+use trawl_view::why::Tally;
+
+use crate::{json, terminal, units};
+use report::Report;
+
+/// Enough of a packet for its addresses and ports, through tunnels too.
+const SNAPLEN: u32 = 256;
+const RING_SIZE: u64 = 4 << 20;
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Tells where packets went: what the kernel dropped, why, where, of which flows, and what to do about it
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Only what happens in this network namespace: a name, a path or a process id
+    #[arg(long, value_name = "NAME")]
+    netns: Option<String>,
+    /// Only what happens at this interface, NAME or NAMESPACE:NAME; may be given several times
+    #[arg(short = 'i', long = "interface", value_name = "IF")]
+    interfaces: Vec<String>,
+    /// End after this time, for example 10s [default: at the first interrupt]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    duration: Option<Duration>,
+    /// Show what is no loss as well: queues of closing sockets, and groups that nobody has joined
+    #[arg(long)]
+    all: bool,
+    /// Show the result as JSON, one document at the end
+    #[arg(long)]
+    json: bool,
+    /// Which packets, as tcpdump takes it; counters, which know no packets, are then left out
+    #[arg(value_name = "FILTER", trailing_var_arg = true)]
+    expression: Vec<String>,
+}
+
+pub fn run(args: Args) -> Result<ExitCode> {
+    let sites = args
+        .interfaces
+        .iter()
+        .map(|text| Site::find(text, args.netns.as_deref()))
+        .collect::<Result<Vec<_>>>()?;
+    let namespace = args.netns.as_deref().map(Namespace::open).transpose()?;
+    let options = options(&args, namespace.clone())?;
+    let about = host::describe();
+    let host = Host {
+        os: about.os,
+        hardware: about.hardware,
+        application: format!("trawl {}", env!("CARGO_PKG_VERSION")),
+    };
+    let mut observer = Watcher;
+    let session = Session::attach(&sites, &options, host, &mut observer)?;
+    let counted = Counted::new(namespace, args.expression.is_empty());
+    let tally = Rc::new(RefCell::new(Tally::default()));
+    let mut sink = Tallying {
+        tally: Rc::clone(&tally),
+        no_losses_too: args.all,
+        places: session
+            .interfaces()
+            .iter()
+            .zip(session.hook_names())
+            .map(|(interface, hook)| Place::new(interface, hook))
+            .collect(),
+        described: 0,
+        shown: Instant::now(),
+        lines: 0,
+        live: !args.json && terminal::stdout_is_terminal(),
+    };
+    let (summary, ended) = session.run(&mut sink, &mut observer)?;
+    sink.clear();
+    drop(sink);
+    let tally = tally.take();
+    let report = Report::new(&tally, &counted.differences()?, &summary.total, args.all);
+    match args.json {
+        true => json::print(&report)?,
+        false => terminal::write_out(&report.to_string())?,
+    }
+    if !args.json {
+        terminal::say(&report.account());
+    }
+    match ended {
+        Ended::Signal | Ended::Duration | Ended::Count => Ok(ExitCode::SUCCESS),
+        Ended::Output(error) => Err(error),
+        other => Err(Error::failed("cannot go on looking for drops", other)),
+    }
+}
+
+fn options(args: &Args, namespace: Option<Namespace>) -> Result<Options> {
+    let expression = args.expression.join(" ");
+    Ok(Options {
+        tap: Choice::Drop,
+        drops: Some(Wish {
+            reasons: None,
+            no_losses: true,
+            stack: true,
+            namespace,
+        }),
+        direction: None,
+        programs: None,
+        at: None,
+        verdicts: None,
+        mode: Mode::NativeFirst,
+        hook: None,
+        time: TimeSource::System,
+        filter: (!expression.is_empty()).then_some(Filter::Expression(expression)),
+        filter_at: None,
+        queue: None,
+        cpu: None,
+        sample: None,
+        rate_limit: None,
+        snaplen: SNAPLEN,
+        count: None,
+        duration: args.duration,
+        geometry: Geometry::for_share(RING_SIZE, events::cpu_count())?,
+        recording: Recording::default(),
+        promiscuous: false,
+    })
+}
+
+/// Counters from before, to be compared with those after.
+struct Counted {
+    namespace: Option<Namespace>,
+    before: Option<Counters>,
+}
+
+impl Counted {
+    fn new(namespace: Option<Namespace>, wanted: bool) -> Self {
+        let before = wanted.then(|| Self::look(namespace.as_ref()).unwrap_or_default());
+        Self { namespace, before }
+    }
+
+    fn look(namespace: Option<&Namespace>) -> Result<Counters> {
+        let mut all = counters::of_protocols(namespace)?;
+        all.extend(counters::of_cpus());
+        all.extend(counters::of_devices(namespace)?);
+        Ok(all)
+    }
+
+    fn differences(&self) -> Result<Counters> {
+        let Some(before) = &self.before else {
+            return Ok(Counters::new());
+        };
+        Ok(counters::differences(
+            before,
+            &Self::look(self.namespace.as_ref())?,
+        ))
+    }
+}
+
+/// What is said on standard error meanwhile.
+struct Watcher;
+
+impl Observer for Watcher {
+    fn notice(&mut self, notice: &Notice) {
+        if let Notice::Text { text } = notice {
+            terminal::say(text);
+        }
+    }
+
+    fn started(&mut self, points: &[Point]) {
+        for point in points {
+            terminal::say(&format!("looking for drops on {}", point.label));
+        }
+    }
+
+    fn figures(&mut self, summary: &Summary) {
+        terminal::say(&summary.total.to_string());
+    }
+}
+
+/// A sink that counts, and on a terminal shows what it has counted so far.
+struct Tallying {
+    tally: Rc<RefCell<Tally>>,
+    no_losses_too: bool,
+    places: Vec<Place>,
+    described: usize,
+    shown: Instant,
+    lines: usize,
+    live: bool,
+}
+
+impl Tallying {
+    fn show(&mut self) {
+        if !self.live || self.shown.elapsed() < LOOK_EVERY {
+            return;
+        }
+        self.clear();
+        self.shown = Instant::now();
+        let text = report::rows(&self.tally.borrow());
+        self.lines = text.lines().count();
+        // A closed terminal ends the command by a signal.
+        let _ = terminal::write_out(&text);
+    }
+
+    /// Takes what was shown off the terminal again.
+    fn clear(&mut self) {
+        let lines = std::mem::take(&mut self.lines);
+        if lines > 0 {
+            let _ = terminal::write_out(&format!("\x1b[{lines}A\x1b[J"));
+        }
+    }
+}
+
+impl Sink for Tallying {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        add_places(&mut self.places, &mut self.described, bytes);
+        let mut tally = self.tally.borrow_mut();
+        let mut source = RingBlocks::new(bytes, &self.places);
+        while let Ok(true) = source.advance() {
+            if let Some(packet) = source.current() {
+                tally.count(&packet, self.no_losses_too);
+            }
+        }
+        drop(tally);
+        self.show();
+        Ok(())
+    }
+
+    fn rest(&mut self) -> Result<()> {
+        self.show();
+        Ok(())
+    }
+}

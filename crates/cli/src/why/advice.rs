@@ -1,0 +1,170 @@
+//! One line of advice for the reasons where there is one: the command that shows or fixes what dropped the packets.
+
+use std::process::Command;
+
+use serde::Deserialize;
+use trawl_kernel::bpf::{functions, program};
+use trawl_kernel::interface::Interface;
+use trawl_kernel::netns::{Namespace, run_maybe_in};
+use trawl_view::why::Place;
+
+use std::os::fd::AsFd;
+
+pub fn of(place: &Place, destination: Option<&str>) -> Option<String> {
+    let interface = place.interface.as_deref().unwrap_or("IF");
+    let prefix = match &place.netns {
+        Some(name) if !name.bytes().all(|byte| byte.is_ascii_digit()) => {
+            format!("ip netns exec {name} ")
+        }
+        _ => String::new(),
+    };
+    let destination = destination.unwrap_or("ADDRESS");
+    Some(match place.reason.as_str() {
+        "SOCKET_RCVBUFF" => "raise SO_RCVBUF or net.core.rmem_max, or read faster".to_owned(),
+        "PROTO_MEM" => "raise net.ipv4.udp_mem or net.ipv4.tcp_mem".to_owned(),
+        "SOCKET_BACKLOG" => {
+            "raise SO_RCVBUF: the socket was busy while its queue filled up".to_owned()
+        }
+        "TCP_LISTEN_OVERFLOW" => {
+            "raise the backlog of listen() and net.core.somaxconn, or accept faster".to_owned()
+        }
+        "IP_RPFILTER" => format!(
+            "no route back by {interface}: {prefix}sysctl -w net.ipv4.conf.{interface}.rp_filter=2 (or add the route)"
+        ),
+        "NETFILTER_DROP" => netfilter(place, &prefix),
+        "NEIGH_FAILED" | "NEIGH_QUEUEFULL" => {
+            format!("nobody answers for the next hop: {prefix}ip neigh show dev {interface}")
+        }
+        "IP_INNOROUTES" | "IP_OUTNOROUTES" => {
+            format!("no route: {prefix}ip route get {destination}")
+        }
+        "TC_INGRESS" => tc(&prefix, interface, "ingress"),
+        "TC_EGRESS" => tc(&prefix, interface, "egress"),
+        "QDISC_DROP" | "QDISC_OVERLIMIT" => {
+            format!("the queue is full: {prefix}tc -s qdisc show dev {interface}")
+        }
+        "XDP" => xdp(place, interface),
+        "NO_SOCKET" => format!("nobody listens there: {prefix}ss -lntu"),
+        "PKT_TOO_BIG" => {
+            format!("larger than the MTU of the next link: {prefix}ip route get {destination}")
+        }
+        "OTHERHOST" => format!(
+            "addressed to another MAC: {prefix}ip neigh on the sender, ip link show {interface} here"
+        ),
+        "IP_CSUM" | "UDP_CSUM" | "TCP_CSUM" | "ICMP_CSUM" => format!(
+            "wrong checksum: {prefix}ethtool -K {interface} rx off tells whether the card is wrong"
+        ),
+        "CPU_BACKLOG" => {
+            "raise net.core.netdev_max_backlog, or spread packets over CPUs (RPS)".to_owned()
+        }
+        "BPF_CGROUP_EGRESS" | "SOCKET_FILTER" => "a BPF program: bpftool cgroup tree".to_owned(),
+        _ => return None,
+    })
+}
+
+fn tc(prefix: &str, interface: &str, side: &str) -> String {
+    format!(
+        "{prefix}tc -s filter show dev {interface} {side}; {prefix}bpftool net show dev {interface}"
+    )
+}
+
+fn namespace(place: &Place) -> Option<Option<Namespace>> {
+    match &place.netns {
+        None => Some(None),
+        Some(name) => match Namespace::by_name(name) {
+            Ok(namespace) => Some(Some(namespace)),
+            // A number: this one, or none that can be found by it.
+            Err(_) => {
+                let own = Namespace::current().ok()?;
+                (own.identity().1.to_string() == *name).then_some(None)
+            }
+        },
+    }
+}
+
+/// Which program, and the command that looks into it.
+fn xdp(place: &Place, interface: &str) -> String {
+    let label = match &place.netns {
+        Some(name) if !name.bytes().all(|byte| byte.is_ascii_digit()) => {
+            format!("{name}:{interface}")
+        }
+        _ => interface.to_owned(),
+    };
+    let look = format!("trawl capture -i {label} --verdict drop,aborted");
+    let found = namespace(place).and_then(|namespace| {
+        let found = Interface::find(namespace.as_ref(), interface).ok()?;
+        let present = found.xdp_attached(namespace.as_ref()).ok()??;
+        let name = program::open_by_id(present.program_id)
+            .and_then(|fd| functions::name_of(fd.as_fd()))
+            .ok()?;
+        Some((present.program_id, name))
+    });
+    match found {
+        Some((id, name)) => format!("the XDP program {name} (id {id}): {look}"),
+        None => format!("an XDP program: {look}"),
+    }
+}
+
+/// `nft -j list chains`, as far as it is asked.
+#[derive(Deserialize)]
+struct Chains {
+    nftables: Vec<Item>,
+}
+
+#[derive(Deserialize)]
+struct Item {
+    chain: Option<Chain>,
+}
+
+#[derive(Deserialize)]
+struct Chain {
+    family: String,
+    table: String,
+    name: String,
+    hook: Option<String>,
+}
+
+/// The chains at the hook, by the commands that list them.
+fn netfilter(place: &Place, prefix: &str) -> String {
+    let hook = place.hook.unwrap_or("input");
+    let found: Vec<String> = namespace(place)
+        .and_then(|namespace| run_maybe_in(namespace.as_ref(), chains).ok())
+        .flatten()
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|chain| {
+            chain.hook.as_deref() == Some(hook) || place.hook.is_none() && chain.hook.is_some()
+        })
+        .map(|chain| {
+            format!(
+                "nft list chain {} {} {}",
+                chain.family, chain.table, chain.name
+            )
+        })
+        .collect();
+    if !found.is_empty() {
+        return format!("{prefix}{}", found.join(&format!("; {prefix}")));
+    }
+    if place.function.starts_with("ip6t") {
+        return format!("{prefix}ip6tables -vnL");
+    }
+    if place.function.starts_with("ipt") {
+        return format!("{prefix}iptables -vnL");
+    }
+    format!("{prefix}nft list ruleset")
+}
+
+fn chains() -> Option<Vec<Chain>> {
+    let output = Command::new("nft")
+        .args(["-j", "list", "chains"])
+        .output()
+        .ok()?;
+    let chains: Chains = serde_json::from_slice(&output.stdout).ok()?;
+    Some(
+        chains
+            .nftables
+            .into_iter()
+            .filter_map(|item| item.chain)
+            .collect(),
+    )
+}

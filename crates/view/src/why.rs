@@ -1,0 +1,233 @@
+//! Why packets were dropped, summed up: one row for each reason, place, interface and namespace.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Serialize;
+use trawl_packet::decode::{Summary, Transport, summary};
+
+use crate::drop::Drop;
+use crate::record::PacketView;
+
+/// Flows that are kept of one row; further ones count for the row alone.
+const FLOWS: usize = 4096;
+/// The functions that call a netfilter hook, and the hook's name.
+const HOOKS: [(&str, &str); 12] = [
+    ("ip_local_deliver", "input"),
+    ("ip6_input", "input"),
+    ("ip_forward", "forward"),
+    ("ip6_forward", "forward"),
+    ("__ip_local_out", "output"),
+    ("__ip6_local_out", "output"),
+    ("ip_rcv", "prerouting"),
+    ("ipv6_rcv", "prerouting"),
+    ("ip_output", "postrouting"),
+    ("ip6_output", "postrouting"),
+    ("__netif_receive_skb_core", "ingress"),
+    ("br_handle_frame", "bridge"),
+];
+const NETFILTER: &str = "NETFILTER_DROP";
+/// The functions that run XDP programs on socket buffers give no reason.
+const RUN_XDP: [&str; 2] = ["veth_xdp_rcv_skb", "do_xdp_generic"];
+pub const REASON_XDP: &str = "XDP";
+
+/// What makes packets one row.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct Place {
+    pub reason: String,
+    /// The function that dropped them.
+    pub function: String,
+    /// The netfilter hook, where one is concerned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hook: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub netns: Option<String>,
+    /// The socket that they were for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket: Option<String>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Row {
+    pub packets: u64,
+    pub process: Option<(String, u32)>,
+    pub flows: HashMap<String, u64>,
+    /// Where the last of them was bound to.
+    pub destination: Option<String>,
+}
+
+impl Row {
+    /// The flows with the most packets.
+    pub fn most_concerned(&self, count: usize) -> Vec<(&str, u64)> {
+        let mut flows: Vec<(&str, u64)> = self
+            .flows
+            .iter()
+            .map(|(flow, packets)| (flow.as_str(), *packets))
+            .collect();
+        flows.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
+        flows.truncate(count);
+        flows
+    }
+}
+
+/// The rows, and what was no loss.
+#[derive(Debug, Clone, Default)]
+pub struct Tally {
+    pub rows: HashMap<Place, Row>,
+    pub no_losses: BTreeMap<String, u64>,
+    /// Packets that did not come from the tap at drops, or were not dropped.
+    pub others: u64,
+}
+
+impl Tally {
+    pub fn count(&mut self, packet: &PacketView<'_>, no_losses_too: bool) {
+        let Some(drop) = packet.comment.and_then(Drop::parse) else {
+            self.others += 1;
+            return;
+        };
+        if drop.no_loss && !no_losses_too {
+            *self.no_losses.entry(drop.reason.to_owned()).or_default() += 1;
+            return;
+        }
+        let function = drop.function();
+        let by_xdp = RUN_XDP.contains(&function);
+        let reason = if by_xdp { REASON_XDP } else { drop.reason };
+        let place = Place {
+            reason: reason.to_owned(),
+            function: function.to_owned(),
+            hook: hook(&drop),
+            interface: packet
+                .interface
+                .filter(|name| *name != "unknown")
+                .map(str::to_owned),
+            netns: drop.netns.map(str::to_owned),
+            socket: drop.socket.map(|socket| match drop.address {
+                Some(address) if address.contains(':') => {
+                    socket.replacen(':', &format!(" [{address}]:"), 1)
+                }
+                Some(address) => socket.replacen(':', &format!(" {address}:"), 1),
+                None => socket.to_owned(),
+            }),
+        };
+        let row = self.rows.entry(place).or_default();
+        row.packets += 1;
+        if let (Some(command), Some(pid)) = (drop.command, drop.pid) {
+            row.process.get_or_insert_with(|| (command.to_owned(), pid));
+        }
+        let decoded = summary(packet.link_type, packet.captured);
+        row.destination = decoded.ip.as_ref().map(|ip| ip.dst.to_string());
+        let flow = flow(&decoded);
+        if row.flows.len() < FLOWS || row.flows.contains_key(&flow) {
+            *row.flows.entry(flow).or_default() += 1;
+        }
+    }
+
+    /// All packets of all rows.
+    pub fn packets(&self) -> u64 {
+        self.rows.values().map(|row| row.packets).sum()
+    }
+
+    /// The rows, those with the most packets first.
+    pub fn sorted(&self) -> Vec<(&Place, &Row)> {
+        let mut rows: Vec<_> = self.rows.iter().collect();
+        rows.sort_by(|a, b| b.1.packets.cmp(&a.1.packets).then(a.0.cmp(b.0)));
+        rows
+    }
+
+    /// Packets dropped for one of these reasons, of this protocol if one is named.
+    pub fn of_reasons(&self, reasons: &[&str], protocol: Option<&str>) -> u64 {
+        let rows = self
+            .rows
+            .iter()
+            .filter(|(place, _)| reasons.contains(&place.reason.as_str()));
+        rows.map(|(_, row)| match protocol {
+            None => row.packets,
+            Some(protocol) => row
+                .flows
+                .iter()
+                .filter(|(flow, _)| flow.split(' ').next() == Some(protocol))
+                .map(|(_, packets)| packets)
+                .sum(),
+        })
+        .sum()
+    }
+}
+
+fn hook(drop: &Drop<'_>) -> Option<&'static str> {
+    if drop.reason != NETFILTER {
+        return None;
+    }
+    drop.stack.iter().find_map(|at| {
+        let function = at.split(['+', '.']).next()?;
+        HOOKS
+            .iter()
+            .find(|(name, _)| *name == function)
+            .map(|(_, hook)| *hook)
+    })
+}
+
+/// Protocol and destination: `udp to 53`.
+fn flow(decoded: &Summary) -> String {
+    let version = decoded.ip.as_ref().map_or(4, |ip| ip.version);
+    let six = if version == 6 { "6" } else { "" };
+    match (&decoded.transport, &decoded.ip, &decoded.arp) {
+        (Some(Transport::Tcp { dst_port, .. }), ..) => format!("tcp{six} to {dst_port}"),
+        (Some(Transport::Udp { dst_port, .. }), ..) => format!("udp{six} to {dst_port}"),
+        (Some(Transport::Icmp { .. }), Some(ip), _) => format!("icmp{six} to {}", ip.dst),
+        (_, Some(ip), _) => match ip.protocol {
+            1 | 58 => format!("icmp{six} to {}", ip.dst),
+            6 => format!("tcp{six} to {}", ip.dst),
+            17 => format!("udp{six} to {}", ip.dst),
+            number => format!("protocol {number} to {}", ip.dst),
+        },
+        (_, None, Some(arp)) => format!("arp for {}", arp.target_ip),
+        _ => match &decoded.ethernet {
+            Some(ethernet) => format!("ethertype {:#06x}", ethernet.ethertype),
+            None => "unknown".to_owned(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trawl_packet::build::Template;
+
+    #[test]
+    fn rows_add_up_and_a_hook_is_told_by_its_caller() {
+        let frame = |port| {
+            Template::new()
+                .ethernet([2; 6], [4; 6])
+                .ipv4([10, 0, 0, 1], [10, 0, 0, 2])
+                .udp(1234, port)
+                .build()
+        };
+        let mut tally = Tally::default();
+        let mut count = |port, comment| {
+            let frame = frame(port);
+            let view = PacketView {
+                link_type: 1,
+                captured: &frame,
+                original_len: frame.len() as u32,
+                interface: Some("b0"),
+                comment,
+                ..PacketView::default()
+            };
+            tally.count(&view, false);
+        };
+        let dropped = "drop=NETFILTER_DROP at=nft_do_chain+0x1 netns=pb stack=nft_do_chain+0x1,nf_hook_slow+0x2,ip_local_deliver+0x3";
+        count(53, Some(dropped));
+        count(53, Some(dropped));
+        count(54, Some(dropped));
+        count(1, Some("drop=QUEUE_PURGE at=x+0x1 loss=no"));
+        count(1, None);
+        assert_eq!((tally.packets(), tally.others), (3, 1));
+        assert_eq!(tally.no_losses["QUEUE_PURGE"], 1);
+        let rows = tally.sorted();
+        assert_eq!(rows[0].0.hook, Some("input"));
+        assert_eq!(rows[0].1.most_concerned(1), [("udp to 53", 2)]);
+        assert_eq!(tally.of_reasons(&["NETFILTER_DROP"], Some("udp")), 3);
+        assert_eq!(tally.of_reasons(&["NETFILTER_DROP"], Some("tcp")), 0);
+    }
+}
