@@ -10,14 +10,15 @@ mod recording;
 mod shown;
 pub(crate) mod words;
 
+use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 
-use trawl_kernel::warden::{self, Task};
+use trawl_kernel::warden::{self, Task, WholeBytes};
 use trawl_kernel::{Error, Result, errno, host};
-use trawl_sink::{PcapFile, PcapStream, PcapngFile, PcapngStream};
+use trawl_sink::{DirectFile, PcapFile, PcapStream, PcapngFile, PcapngStream};
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::Host;
 use trawl_tap::session::{Ended, Observer, Session};
@@ -28,6 +29,7 @@ pub use args::Args;
 use args::Format;
 use output::{Output, is_stdout};
 use progress::Terminal;
+use recording::Io;
 use shown::Shown;
 use trawl_view::json::JsonLines;
 use trawl_view::print::{PrintOptions, Printer};
@@ -101,7 +103,7 @@ fn record(
     let Output { file, name, .. } = output;
     let mut sink: Box<dyn Sink> = match (args.format(), whole) {
         (Format::Pcapng, None) => Box::new(PcapngStream::new(file, name)),
-        (Format::Pcapng, whole) => Box::new(PcapngFile::new(file, name, whole)),
+        (Format::Pcapng, whole) => pcapng_file(file, name, whole, args.recording.io, observer)?,
         (Format::Pcap, None) => {
             Box::new(PcapStream::new(file, name, first.link_type, first.snaplen))
         }
@@ -114,6 +116,32 @@ fn record(
         )),
     };
     session.run(sink.as_mut(), observer)
+}
+
+/// A file that is written as was asked for, or as its file system can.
+fn pcapng_file(
+    file: File,
+    name: String,
+    whole: Option<WholeBytes>,
+    io: Io,
+    observer: &mut Terminal,
+) -> Result<Box<dyn Sink>> {
+    if io != Io::Buffered {
+        let again = file
+            .try_clone()
+            .map_err(|e| Error::os(format!("cannot write to {name}"), e))?;
+        match DirectFile::new(again, name.clone(), whole.clone()) {
+            Ok(direct) => return Ok(Box::new(direct)),
+            Err(error) if io == Io::Direct => {
+                let what = format!("cannot write directly to {name}");
+                return Err(Error::os(what, error).mend("use --io auto or --io buffered"));
+            }
+            Err(error) => observer.detail(&format!(
+                "{name}: written through the page cache: its file system takes no direct writes ({error})"
+            )),
+        }
+    }
+    Ok(Box::new(PcapngFile::new(file, name, whole)))
 }
 
 fn show(session: Session<'_>, args: &Args, observer: &mut Terminal) -> Result<(Summary, Ended)> {

@@ -59,6 +59,7 @@ impl Drop for Writeback {
 
 fn work(file: &OwnedFd, ends: &Receiver<u64>) {
     let mut begin = 0;
+    let mut before = 0;
     while let Ok(mut end) = ends.recv() {
         // What has come meanwhile goes along.
         while let Ok(later) = ends.try_recv() {
@@ -74,7 +75,26 @@ fn work(file: &OwnedFd, ends: &Receiver<u64>) {
                 libc::SYNC_FILE_RANGE_WRITE,
             )
         };
+        // A length of zero would mean all of the file.
+        if begin > before {
+            drop_pages(file, before, begin - before);
+        }
+        before = begin;
         begin = end;
+    }
+}
+
+/// What was begun the last time is waited for, and leaves the page cache: nobody reads it soon, and others have pages
+/// there that they need.
+fn drop_pages(file: &OwnedFd, from: u64, length: u64) {
+    let (from, length) = (from as i64, length as i64);
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: plain numbers about an open file; both calls change what is cached of it, and nothing in it.
+    unsafe {
+        libc::sync_file_range(file.as_raw_fd(), from, length, flags);
+        libc::posix_fadvise(file.as_raw_fd(), from, length, libc::POSIX_FADV_DONTNEED);
     }
 }
 

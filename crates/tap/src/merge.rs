@@ -18,6 +18,8 @@ const STORE_VISIBLE_NS: u64 = 2_000;
 const PATIENCE_NS: u64 = 100_000_000;
 /// A stamp that continues an earlier one is not older than a tick of the kernel's, and two at the slowest.
 const TICK_NS: u64 = 20_000_000;
+/// How long a segment that is being filled may wait for a sink that takes whole ones.
+const HOLD_NS: u64 = 4_000_000;
 /// Runs shorter than this are gathered before they are written.
 const SHORT_RUN: usize = 16 << 10;
 const GATHER: usize = 256 << 10;
@@ -29,6 +31,8 @@ pub struct Merge {
     steps: StepDetector,
     /// The time that records are waiting for to pass, and since when, on the steady clock, it has not.
     waiting: Option<(u64, u64)>,
+    /// Since when the segment that is being filled has been held back.
+    held_since: Option<u64>,
     /// Records carry times of different clocks: the order can only be that in which they were seen.
     in_order_seen: bool,
 }
@@ -62,6 +66,7 @@ impl Merge {
             gathered: Vec::with_capacity(GATHER),
             steps: StepDetector::new(),
             waiting: None,
+            held_since: None,
             in_order_seen,
         }
     }
@@ -154,12 +159,28 @@ impl Merge {
 
     fn move_whole(&mut self, sink: &mut dyn Sink) -> Result<Moved> {
         let mut moved = Moved::default();
+        let by_segments = sink.takes_segments();
         for stream in &mut self.streams {
             while !is_behind(sink) {
+                if by_segments {
+                    if let Some(segment) = stream.consumer.lease(&stream.until) {
+                        stream.front = None;
+                        self.held_since = None;
+                        moved.bytes += segment.bytes().len();
+                        sink.take(segment)?;
+                        continue;
+                    }
+                    if stream.consumer.is_at_open_segment(&stream.until)
+                        && holds_back(&mut self.held_since)
+                    {
+                        break;
+                    }
+                }
                 let chunk = stream.consumer.chunk(&stream.until);
                 if chunk.is_empty() {
                     break;
                 }
+                self.held_since = None;
                 let length = chunk.len();
                 let written = sink.write(chunk);
                 stream.pass(length);
@@ -237,7 +258,8 @@ impl Merge {
             length += record_length(&chunk[length..]);
         }
         let run = &chunk[..length];
-        let written = if length >= SHORT_RUN {
+        // Who takes whole segments gathers what is less by itself.
+        let written = if length >= SHORT_RUN || sink.takes_segments() {
             match write_gathered(gathered, sink) {
                 Ok(()) => sink.write(run),
                 Err(error) => {
@@ -263,6 +285,12 @@ impl Merge {
     fn flush(&mut self, sink: &mut dyn Sink) -> Result<()> {
         write_gathered(&mut self.gathered, sink)
     }
+}
+
+/// Whether the open segment is still to wait, in case that it is full soon.
+fn holds_back(since: &mut Option<u64>) -> bool {
+    let now = clock::monotonic();
+    now - *since.get_or_insert(now) < HOLD_NS
 }
 
 fn write_gathered(gathered: &mut Vec<u8>, sink: &mut dyn Sink) -> Result<()> {

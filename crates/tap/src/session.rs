@@ -304,7 +304,10 @@ impl<'a> Session<'a> {
         self.stop(observer);
         let mut written = match ended {
             Ended::Output(_) => Ok(Handed::Over),
-            _ => self.hand_over(sink),
+            _ => self.hand_over(sink).and_then(|handed| {
+                sink.settle()?;
+                Ok(handed)
+            }),
         };
         let mut unwritten = Counting::default();
         let failed = matches!(ended, Ended::Output(_));
@@ -322,7 +325,7 @@ impl<'a> Session<'a> {
         if complete {
             written = sink
                 .write(&self.file_trailer(&summary, &added))
-                .and_then(|()| sink.rest())
+                .and_then(|()| sink.settle())
                 .and_then(|()| self.hand_over(sink));
         }
         if let (Ok(Handed::NotRead), Some(stream)) = (&written, sink.stream()) {
@@ -355,8 +358,7 @@ impl<'a> Session<'a> {
                 Ok(moved) => moved.bytes,
                 Err(error) => return Ok(Ended::Output(error)),
             };
-            if moved > 0
-                && moved < BUSY_BYTES
+            if moved < BUSY_BYTES
                 && let Err(error) = sink.rest()
             {
                 return Ok(Ended::Output(error));

@@ -1,6 +1,7 @@
 //! What a capture hands its finished blocks to. Files and their like are in the crate `sink`.
 
 use trawl_kernel::Result;
+use trawl_kernel::ring::Lease;
 use trawl_packet::pcapng::block::blocks;
 
 use crate::stream::Stream;
@@ -12,6 +13,21 @@ pub trait Sink {
     /// Nothing more is at hand for now: whoever looks on should see all there is.
     fn rest(&mut self) -> Result<()> {
         Ok(())
+    }
+
+    /// Whether whole segments of a ring are wanted as they are. The open one is then held back for a moment.
+    fn takes_segments(&self) -> bool {
+        false
+    }
+
+    /// Takes a whole segment, which is given back when it is dropped.
+    fn take(&mut self, segment: Lease) -> Result<()> {
+        self.write(segment.bytes())
+    }
+
+    /// Returns when all that came is where it belongs.
+    fn settle(&mut self) -> Result<()> {
+        self.rest()
     }
 
     /// The interface blocks that came after those that the file begins with, each with its number and its packets.

@@ -9,6 +9,7 @@ mod chain;
 mod clock;
 mod clsact;
 mod content;
+mod direct;
 mod documentation;
 mod drop;
 mod ends;

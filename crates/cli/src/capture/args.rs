@@ -77,7 +77,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
     #[command(flatten)]
-    recording: RecordingArgs,
+    pub(super) recording: RecordingArgs,
     /// Leave the interface's promiscuous mode as it is
     #[arg(short = 'p', long = "no-promiscuous-mode")]
     no_promiscuous: bool,

@@ -6,6 +6,17 @@ use trawl_tap::site::Meta;
 
 use crate::units;
 
+/// How files are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Io {
+    /// Directly where the file system can
+    Auto,
+    /// Past the page cache
+    Direct,
+    /// Through the page cache
+    Buffered,
+}
+
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Recording")]
 pub(super) struct RecordingArgs {
@@ -18,6 +29,9 @@ pub(super) struct RecordingArgs {
     /// What is written of each packet beside its bytes: full, none, or a list of flags, queue, id, verdict
     #[arg(long, value_name = "full|none|LIST", default_value = "full")]
     meta: String,
+    /// How a pcapng file is written: straight out of the ring to the disk, or through the page cache
+    #[arg(long, value_enum, default_value_t = Io::Auto)]
+    pub(super) io: Io,
 }
 
 impl RecordingArgs {

@@ -11,6 +11,8 @@ pub const NAME_RESOLUTION: u32 = 4;
 pub const INTERFACE_STATISTICS: u32 = 5;
 pub const ENHANCED_PACKET: u32 = 6;
 pub const DECRYPTION_SECRETS: u32 = 0x0a;
+/// Of trawl's own, for local use: nothing but room, so that what follows begins where a disk wants it.
+pub const FILLING: u32 = 0x8054_524c;
 pub const CUSTOM: u32 = 0x0bad;
 pub const CUSTOM_NO_COPY: u32 = 0x4000_0bad;
 

@@ -176,6 +176,21 @@ pub fn interface_statistics(out: &mut Vec<u8>, statistics: &InterfaceStatistics<
     block.finish();
 }
 
+/// Makes all of `room` one block that readers pass over, of a type for local use; `room` is empty or holds at least 12
+/// bytes, a multiple of four.
+pub fn filling(room: &mut [u8]) {
+    let length = (room.len() as u32).to_le_bytes();
+    room.fill(0);
+    if let [kind @ .., _, _, _, _] = room
+        && kind.len() >= block::HEADER_LEN
+    {
+        kind[..4].copy_from_slice(&block::FILLING.to_le_bytes());
+        kind[4..8].copy_from_slice(&length);
+        let end = room.len() - block::TRAILER_LEN;
+        room[end..].copy_from_slice(&length);
+    }
+}
+
 const MAX_OPTION_LEN: usize = u16::MAX as usize;
 
 /// The longest prefix of `text` that fits `limit` bytes and is still whole characters.

@@ -1,0 +1,383 @@
+//! A pcapng file that is written past the page cache: whole segments of the ring as they are, and all else gathered in
+//! aligned buffers. What comes slowly is written plainly and soon, and once more with the rest of its buffer.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use trawl_kernel::disk::{Aligned, Disk, Done, Piece, UNIT, Write, first_hole};
+use trawl_kernel::ring::Lease;
+use trawl_kernel::warden::WholeBytes;
+use trawl_kernel::{Error, Result, errno};
+use trawl_packet::pcapng::block::blocks;
+use trawl_packet::pcapng::write::filling;
+use trawl_tap::sink::Sink;
+
+const BUFFER: usize = 1 << 20;
+/// Buffers that are gathered in or on their way.
+const BUFFERS: usize = 8;
+/// Pieces that are begun together.
+const BATCH: usize = 32;
+/// Room is asked for in portions of this size.
+const RESERVE: u64 = 64 << 20;
+/// What comes slowly is written this often.
+const FLUSH_EVERY: Duration = Duration::from_millis(5);
+/// How often it is looked whether somebody has cut the file.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+#[derive(Debug)]
+pub struct DirectFile {
+    plain: File,
+    name: String,
+    disk: Disk,
+    whole_bytes: Option<WholeBytes>,
+    /// What has come and is not on its way to the disk, and where in the file it belongs.
+    tail: Aligned,
+    tail_at: u64,
+    spare: Vec<Aligned>,
+    buffers: usize,
+    queue: VecDeque<Write>,
+    /// Pieces that are written and end with the beginning of a block.
+    kept: VecDeque<(u64, Piece)>,
+    /// Ends of blocks that are not in the file yet, and the last one that is.
+    boundaries: VecDeque<u64>,
+    whole: u64,
+    /// The file is whole up to here, as far as bytes go.
+    done_to: u64,
+    length: u64,
+    reserved: u64,
+    flushed: Instant,
+    looked: Instant,
+    unwritten: Vec<u8>,
+}
+
+impl DirectFile {
+    /// For an empty file. An error means that its file system cannot.
+    pub fn new(plain: File, name: String, whole_bytes: Option<WholeBytes>) -> io::Result<Self> {
+        let disk = Disk::open(plain.as_fd())?;
+        let buffer = || Aligned::new(BUFFER).map_err(|e| io::Error::other(e.to_string()));
+        Ok(Self {
+            plain,
+            name,
+            disk,
+            whole_bytes,
+            tail: buffer()?,
+            tail_at: 0,
+            spare: vec![buffer()?],
+            buffers: 2,
+            queue: VecDeque::new(),
+            kept: VecDeque::new(),
+            boundaries: VecDeque::new(),
+            whole: 0,
+            done_to: 0,
+            length: 0,
+            reserved: 0,
+            flushed: Instant::now(),
+            looked: Instant::now(),
+            unwritten: Vec::new(),
+        })
+    }
+
+    /// Takes in what was finished, and begins what is to be written next.
+    fn pump(&mut self, wait: bool) -> Result<()> {
+        if let Some(done) = self.disk.finished(wait) {
+            self.take_in(done)?;
+        }
+        if self.disk.is_idle() && !self.queue.is_empty() {
+            let count = self.queue.len().min(BATCH);
+            let batch: Vec<Write> = self.queue.drain(..count).collect();
+            if let Some(last) = batch.last() {
+                self.reserve(last.offset + last.piece.bytes().len() as u64);
+            }
+            self.disk.start(batch);
+        }
+        Ok(())
+    }
+
+    /// Sees to it that there is room up to here. Without it the file may be in more pieces, no more.
+    fn reserve(&mut self, end: u64) {
+        if end <= self.reserved {
+            return;
+        }
+        let from = self.length.max(self.reserved);
+        match self.disk.reserve(from, RESERVE) {
+            Ok(()) => self.reserved = from + RESERVE,
+            Err(_) => self.reserved = u64::MAX,
+        }
+    }
+
+    fn take_in(&mut self, done: Vec<Done>) -> Result<()> {
+        let mut failure = None;
+        for Done { write, written } in done {
+            let bytes = write.piece.bytes();
+            if failure.is_none() {
+                let (count, error) = match written == bytes.len() {
+                    true => (written, None),
+                    // Again in the plain way, which also tells why not.
+                    false => {
+                        let at = write.offset + written as u64;
+                        let (more, error) = write_at(&self.plain, &bytes[written..], at);
+                        (written + more, error)
+                    }
+                };
+                self.done_to = self.done_to.max(write.offset + count as u64);
+                failure = error;
+            }
+            self.kept.push_back((write.offset, write.piece));
+        }
+        self.advance();
+        failure.map_or(Ok(()), |error| Err(self.fail(error)))
+    }
+
+    /// Moves the last boundary on, and lets go what is behind it.
+    fn advance(&mut self) {
+        while let Some(boundary) = self.boundaries.front().filter(|end| **end <= self.done_to) {
+            self.whole = *boundary;
+            self.boundaries.pop_front();
+        }
+        if let Some(bytes) = &self.whole_bytes {
+            bytes.set(self.whole);
+        }
+        while let Some((at, piece)) = self.kept.front()
+            && at + piece.bytes().len() as u64 <= self.whole
+        {
+            if let Some((_, Piece::Buffer(mut buffer))) = self.kept.pop_front() {
+                buffer.clear();
+                self.spare.push(buffer);
+            }
+        }
+    }
+
+    /// Cuts the file behind its last whole block, and keeps what is not in it.
+    fn fail(&mut self, error: io::Error) -> Error {
+        let mut rest = Vec::new();
+        let mut start = None;
+        let queued = self
+            .queue
+            .drain(..)
+            .map(|write| (write.offset, write.piece));
+        for (at, piece) in self.kept.drain(..).chain(queued) {
+            start.get_or_insert(at);
+            rest.extend_from_slice(piece.bytes());
+        }
+        let start = start.unwrap_or(self.tail_at);
+        rest.extend_from_slice(self.tail.bytes());
+        rest.drain(..(self.whole - start) as usize);
+        let in_file = (self.done_to - self.whole) as usize;
+        let mut more = 0;
+        for block in blocks(&rest) {
+            if more + block.bytes.len() > in_file {
+                break;
+            }
+            more += block.bytes.len();
+        }
+        self.whole += more as u64;
+        self.unwritten.extend_from_slice(&rest[more..]);
+        self.forget(self.whole);
+        let errno = error.raw_os_error();
+        let error = Error::os(format!("cannot write to {}", self.name), error);
+        match errno {
+            Some(errno::ENOSPC) => error.mend(format!(
+                "it ends after the last whole packet ({} bytes); free some space or write elsewhere",
+                self.whole
+            )),
+            _ => error,
+        }
+    }
+
+    /// The file ends here, and nothing is on its way.
+    fn forget(&mut self, end: u64) {
+        if let Some(bytes) = &self.whole_bytes {
+            bytes.set(end);
+        }
+        // A failure here would be about the same disk.
+        let _ = self.plain.set_len(end);
+        self.tail.clear();
+        self.boundaries.clear();
+        (self.tail_at, self.whole, self.done_to, self.length) = (end, end, end, end);
+    }
+
+    /// Hands the tail over, as far as it goes.
+    fn push_tail(&mut self) -> Result<()> {
+        while self.spare.is_empty() {
+            if self.buffers < BUFFERS || (self.disk.is_idle() && self.queue.is_empty()) {
+                self.spare.push(Aligned::new(BUFFER)?);
+                self.buffers += 1;
+                break;
+            }
+            self.pump(true)?;
+        }
+        let next = self
+            .spare
+            .pop()
+            .ok_or_else(|| Error::failed("cannot write", "no buffer"))?;
+        let full = std::mem::replace(&mut self.tail, next);
+        let offset = self.tail_at;
+        self.tail_at += full.bytes().len() as u64;
+        self.queue.push_back(Write {
+            offset,
+            piece: Piece::Buffer(full),
+        });
+        Ok(())
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            if self.tail.room() == 0
+                && let Err(error) = self.push_tail()
+            {
+                self.unwritten.extend_from_slice(rest);
+                return Err(error);
+            }
+            let count = self.tail.extend(rest);
+            rest = &rest[count..];
+        }
+        self.length += bytes.len() as u64;
+        self.boundaries.push_back(self.length);
+        Ok(())
+    }
+
+    /// Writes what has come slowly.
+    fn flush(&mut self) -> Result<()> {
+        if !self.disk.is_idle() || !self.queue.is_empty() || self.done_to >= self.length {
+            return Ok(());
+        }
+        let from = (self.done_to - self.tail_at) as usize;
+        let (count, error) = write_at(&self.plain, &self.tail.bytes()[from..], self.done_to);
+        self.done_to += count as u64;
+        self.flushed = Instant::now();
+        self.advance();
+        error.map_or(Ok(()), |error| Err(self.fail(error)))
+    }
+
+    /// Ends the file behind its last whole block if somebody has cut it.
+    fn look(&mut self) -> Result<()> {
+        self.looked = Instant::now();
+        let length = self
+            .plain
+            .metadata()
+            .map_or(self.done_to, |about| about.len());
+        let end = match length >= self.done_to {
+            true => first_hole(&self.plain).unwrap_or(self.done_to),
+            false => length,
+        };
+        if end >= self.done_to {
+            return Ok(());
+        }
+        while self.disk.finished(true).is_some() {}
+        self.queue.clear();
+        self.kept.clear();
+        let whole = crate::walk::last_boundary(&self.name, end).unwrap_or(0);
+        self.forget(whole);
+        Err(Error::failed(
+            format!("cannot write to {}", self.name),
+            format!("somebody has cut it; it ends after the last whole packet ({whole} bytes)"),
+        ))
+    }
+}
+
+/// How many bytes got into the file, and why not all.
+fn write_at(file: &File, bytes: &[u8], at: u64) -> (usize, Option<io::Error>) {
+    let mut done = 0;
+    while done < bytes.len() {
+        match file.write_at(&bytes[done..], at + done as u64) {
+            Ok(0) => return (done, Some(io::ErrorKind::WriteZero.into())),
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return (done, Some(error)),
+        }
+    }
+    (done, None)
+}
+
+/// How far the next multiple of a unit is, with room for a block or nothing in between.
+fn to_next_unit(length: u64) -> usize {
+    const SMALLEST: u64 = 32;
+    let room = length.next_multiple_of(UNIT as u64) - length;
+    match room {
+        0 => 0,
+        1..SMALLEST => (room + UNIT as u64) as usize,
+        _ => room as usize,
+    }
+}
+
+impl Sink for DirectFile {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        if let Err(error) = self.pump(false) {
+            self.unwritten.extend_from_slice(bytes);
+            return Err(error);
+        }
+        self.append(bytes)
+    }
+
+    fn takes_segments(&self) -> bool {
+        true
+    }
+
+    fn take(&mut self, mut segment: Lease) -> Result<()> {
+        let gap = to_next_unit(self.length);
+        let mut pad = vec![0; gap];
+        filling(&mut pad);
+        let ready = self.pump(false).and_then(|()| self.append_if_any(&pad));
+        let ready = ready.and_then(|()| match self.tail.bytes().is_empty() {
+            true => Ok(()),
+            false => self.push_tail(),
+        });
+        if let Err(error) = ready {
+            self.unwritten.extend_from_slice(segment.bytes());
+            return Err(error);
+        }
+        segment.fill_up(UNIT, filling);
+        let offset = self.tail_at;
+        self.tail_at += segment.bytes().len() as u64;
+        self.length = self.tail_at;
+        self.boundaries.push_back(self.length);
+        self.queue.push_back(Write {
+            offset,
+            piece: Piece::Segment(segment),
+        });
+        self.pump(false)
+    }
+
+    fn rest(&mut self) -> Result<()> {
+        self.pump(false)?;
+        if self.looked.elapsed() >= LOOK_EVERY {
+            self.look()?;
+        }
+        match self.done_to == 0 || self.flushed.elapsed() >= FLUSH_EVERY {
+            true => self.flush(),
+            false => Ok(()),
+        }
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        while !self.disk.is_idle() || !self.queue.is_empty() {
+            self.pump(true)?;
+        }
+        self.flush()?;
+        self.look()?;
+        if self.reserved > self.length {
+            // What is left of the room is given back. The length stays as it is.
+            let _ = self.plain.set_len(self.length);
+            self.reserved = 0;
+        }
+        Ok(())
+    }
+
+    fn take_unwritten(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.unwritten)
+    }
+}
+
+impl DirectFile {
+    fn append_if_any(&mut self, bytes: &[u8]) -> Result<()> {
+        match bytes.is_empty() {
+            true => Ok(()),
+            false => self.append(bytes),
+        }
+    }
+}

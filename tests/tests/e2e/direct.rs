@@ -1,0 +1,142 @@
+//! Files written past the page cache (issue 16, direct to disk).
+
+use trawl_lab::sender::Engine;
+use trawl_tests::lab::send_from;
+use trawl_tests::pcapng::Contents;
+use trawl_tests::turn::heavy;
+use trawl_tests::witness::{capinfos, output, size_of, tshark};
+use trawl_tests::{Capture, Lab, frames, skip, wait_until};
+
+/// Bytes of a file that are in the page cache.
+fn cached(file: &str) -> Option<u64> {
+    let told = output(
+        "fincore",
+        &["--bytes", "--noheadings", "--output", "RES", file],
+    );
+    String::from_utf8_lossy(&told.stdout).trim().parse().ok()
+}
+
+/// Enough for some segments of the ring, in numbered frames.
+fn record(io: &str, variable: (&str, &str), two_cpus: bool) -> Option<(Lab, String)> {
+    const PACKETS: u64 = 60_000;
+    let lab = Lab::open()?;
+    let file = lab.file("file.pcapng");
+    let receiver = lab.receiver();
+    let arguments = ["-i", &receiver, "--tap", "xdp", "--io", io, "-w", &file];
+    let capture = Capture::start_with(variable, &lab, &arguments);
+    let frame = [frames::patterned(200)];
+    let count = if two_cpus {
+        lab.send_from_two_cpus(&frame, PACKETS / 2);
+        PACKETS
+    } else {
+        send_from(&lab.pair.a, &frame, PACKETS, Engine::Live, Some(0), None);
+        PACKETS
+    };
+    capture.wait_recorded(count);
+    // A few more that come slowly: they are in the file at once.
+    let before = size_of(file.as_ref());
+    lab.send(&frame, 3);
+    wait_until("slow packets are written", || {
+        size_of(file.as_ref()) > before
+    });
+    capture.stop_well().assert_all_recorded(count + 3);
+    let contents = Contents::read(&file);
+    assert_eq!(contents.packets.len() as u64, count + 3);
+    assert!(
+        contents
+            .packets
+            .iter()
+            .all(|packet| packet.bytes == frame[0])
+    );
+    contents.assert_in_time_order();
+    Some((lab, file))
+}
+
+#[test]
+fn each_way_to_write_gives_a_file_that_all_tools_read_in_silence() {
+    let _heavy = heavy();
+    for (io, variable) in [
+        ("direct", ("TRAWL_WITHOUT", "")),
+        ("direct", ("TRAWL_WITHOUT", "io_uring")),
+        ("buffered", ("TRAWL_WITHOUT", "")),
+    ] {
+        for two_cpus in [false, true] {
+            let Some((_lab, file)) = record(io, variable, two_cpus) else {
+                return;
+            };
+            assert_eq!(tshark(&file, &["frame.len"]).len(), 60_003);
+            assert_eq!(capinfos(&file, "Strict time order"), "True");
+            for (tool, arguments) in [
+                ("tshark", &["-r", &file, "-q"][..]),
+                ("capinfos", &["-c", &file]),
+                ("tcpdump", &["-r", &file, "-w", "/dev/null"]),
+            ] {
+                let said = output(tool, arguments).stderr;
+                let said = String::from_utf8_lossy(&said).into_owned();
+                let odd = said.lines().find(|line| {
+                    !line.starts_with("Running as user") && !line.starts_with("reading from file")
+                });
+                assert_eq!(odd, None, "{tool}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_page_cache_stays_as_it_was() {
+    let Some((_lab, file)) = record("direct", ("TRAWL_WITHOUT", ""), false) else {
+        return;
+    };
+    // It was read just now: forgotten, and recorded again.
+    drop(file);
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("file.pcapng");
+    let receiver = lab.receiver();
+    let arguments = [
+        "-i", &receiver, "--tap", "xdp", "--io", "direct", "-w", &file,
+    ];
+    let capture = Capture::start(&lab, &arguments);
+    let frame = [frames::patterned(1500)];
+    send_from(&lab.pair.a, &frame, 100_000, Engine::Live, Some(0), None);
+    capture.wait_recorded(100_000);
+    capture.stop_well().assert_all_recorded(100_000);
+    let Some(cached) = cached(&file) else {
+        return skip("fincore is not there");
+    };
+    let size = size_of(file.as_ref());
+    assert!(size > 150_000_000, "{size}");
+    assert!(
+        cached < 8 << 20,
+        "{cached} bytes of {size} are in the page cache"
+    );
+}
+
+#[test]
+fn a_file_that_somebody_cuts_ends_with_a_whole_packet() {
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("file.pcapng");
+    let receiver = lab.receiver();
+    let arguments = [
+        "-i", &receiver, "--tap", "xdp", "--io", "direct", "-w", &file,
+    ];
+    let mut capture = Capture::start(&lab, &arguments);
+    let frame = [frames::patterned(200)];
+    send_from(&lab.pair.a, &frame, 20_000, Engine::Live, Some(0), None);
+    capture.wait_recorded(20_000);
+    wait_until("a megabyte is written", || size_of(file.as_ref()) > 1 << 20);
+    let handle = std::fs::File::options()
+        .write(true)
+        .open(&file)
+        .expect("the file");
+    handle.set_len(1_000_001).expect("cut");
+    wait_until("the capture notices", || {
+        lab.send(&frame, 10);
+        capture.has_ended()
+    });
+    let finished = capture.wait();
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    assert!(finished.stderr.contains("cut"), "{}", finished.stderr);
+    let rows = tshark(&file, &["frame.len"]);
+    assert!(rows.len() > 1_000, "{}", rows.len());
+    assert_eq!(Contents::read(&file).packets.len(), rows.len());
+}
