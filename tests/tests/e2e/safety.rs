@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use trawl_tests::programs::object_file;
 use trawl_tests::witness::{nothing_attached, xdp_on};
 use trawl_tests::xdp::{CleanUp, fails, only_program, programs_on, succeeds};
-use trawl_tests::{Lab, binary};
+use trawl_tests::{Lab, binary, wait_until};
 
 /// As typed in a session that comes in by the lab's receiving end.
 fn in_session(arguments: &[&str]) -> Output {
@@ -104,4 +104,53 @@ fn a_guard_has_the_place_in_a_chain_that_is_asked_for() {
     // What is not asked for stays.
     succeeds(&["guard", "load", &place, "--default", "allow"]);
     assert_eq!(order(), ["trawl_pass", "trawl_guard"]);
+}
+
+/// Issue 12 item 2: a program that is not confirmed is taken off again, and what it replaced is put back.
+#[test]
+fn a_program_that_is_not_confirmed_is_taken_back() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let place = lab.receiver();
+    let output = in_session(&["xdp", "load", &place, "drop", "--confirm", "1s"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && said.contains("trawl xdp confirm"),
+        "{said}"
+    );
+    wait_until("the program is taken off", || xdp_on(&lab.pair.b).is_none());
+
+    succeeds(&["xdp", "load", &place, "pass"]);
+    let before = xdp_on(&lab.pair.b);
+    succeeds(&[
+        "xdp",
+        "load",
+        &place,
+        "drop",
+        "--replace",
+        "--confirm",
+        "1s",
+    ]);
+    wait_until("the program before is put back", || {
+        xdp_on(&lab.pair.b) == before
+    });
+
+    succeeds(&[
+        "xdp",
+        "load",
+        &place,
+        "drop",
+        "--replace",
+        "--confirm",
+        "1h",
+    ]);
+    let after = xdp_on(&lab.pair.b);
+    fails(
+        &["xdp", "load", &place, "tx", "--replace", "--yes"],
+        1,
+        &["is not confirmed"],
+    );
+    succeeds(&["xdp", "confirm", &place]);
+    assert_eq!(xdp_on(&lab.pair.b), after);
+    fails(&["xdp", "confirm", &place], 1, &["no change waits"]);
 }

@@ -94,9 +94,7 @@ impl Consent {
             revert::refuse_if_pending(namespace)?;
             return change();
         };
-        let words: Vec<String> = std::env::args().skip(1).collect();
-        let command = format!("trawl {}", words.join(" ").escape_debug());
-        let pending = revert::begin(namespace, &command, time)?;
+        let pending = revert::begin(namespace, &crate::xdp::confirm_command(), time)?;
         let result = change()?;
         pending.applied()?;
         let place = namespace.map_or(String::new(), |one| format!(" --netns {}", one.label()));

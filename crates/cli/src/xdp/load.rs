@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde::Serialize;
-use trawl_guard::state as guard;
+use trawl_guard::{state as guard, text};
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::{Error, Result};
 use trawl_program::actions::Actions;
@@ -13,12 +14,13 @@ use trawl_program::bundled::{Bundled, Extras, Touch};
 use trawl_program::keep::Inherited;
 use trawl_program::load::Source;
 use trawl_program::place::{self, Put};
+use trawl_program::revert;
 use trawl_program::{Site, Standing};
 
 use super::ModeName;
 use super::bundled::{Options, what_was_meant};
-use crate::terminal;
 use crate::terminal::write_out;
+use crate::{json, terminal, units};
 
 /// Puts an XDP program on an interface, where it stays until it is unloaded
 #[derive(Debug, clap::Args)]
@@ -53,6 +55,10 @@ pub struct Args {
     /// program's maps
     #[arg(long)]
     yes: bool,
+    /// Take the program off again after this time, and put back what it replaced, unless `trawl xdp confirm` is given
+    /// before
+    #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "yes")]
+    confirm: Option<Duration>,
     /// Pin the program's maps in this directory, or use those that are pinned there
     #[arg(long, value_name = "DIR")]
     pin_maps: Option<PathBuf>,
@@ -92,8 +98,24 @@ impl Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let (interface, file) = args.place_and_file()?;
     let site = Site::find(&interface, args.netns.as_deref())?;
+    let Some(time) = args.confirm else {
+        revert::refuse_if_pending(&site)?;
+        return load(args, &site, file);
+    };
+    let pending = revert::begin(&site, &super::confirm::command(), time)?;
+    let done = load(args, &site, file)?;
+    pending.applied()?;
+    terminal::say(&format!(
+        "the change is taken back in {} unless it is confirmed: trawl xdp confirm {}",
+        text::short_duration(time),
+        site.label()
+    ));
+    Ok(done)
+}
+
+fn load(args: &Args, site: &Site, file: &Path) -> Result<ExitCode> {
     if let Some((bundled, touch)) = args.bundled.bundled(file)? {
-        return load_bundled(args, &site, &bundled, touch);
+        return load_bundled(args, site, &bundled, touch);
     }
     let mut source = Source::read(file).map_err(|why| what_was_meant(file, why))?;
     source.choose(args.prog.as_deref())?;
@@ -114,22 +136,22 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         standing,
         notices,
         inherited,
-    } = guard::around(std::slice::from_ref(&site), || {
-        place::put(&site, source, &wish(args), args.prio)
+    } = guard::around(std::slice::from_ref(site), || {
+        place::put(site, source, &wish(args), args.prio)
     })?;
-    tell(args, &site, &standing, &notices, inherited.as_ref())
+    tell(args, site, &standing, &notices, inherited.as_ref())
 }
 
 fn wish(args: &Args) -> Wish {
     Wish {
         mode: args.mode.map(XdpMode::from),
         replace: args.replace,
-        maps: match (args.keep_maps, args.yes) {
+        maps: match (args.keep_maps, args.yes || args.confirm.is_some()) {
             (true, _) => OldMaps::Keep,
             (false, false) => OldMaps::Ask,
             (false, true) => OldMaps::Drop,
         },
-        careful: !args.yes,
+        careful: !args.yes && args.confirm.is_none(),
         ..Wish::default()
     }
 }
@@ -196,9 +218,7 @@ fn tell(
             notices,
             maps: inherited,
         };
-        let text = serde_json::to_string_pretty(&report)
-            .map_err(|e| Error::failed("cannot write JSON", e))?;
-        write_out(&format!("{text}\n"))?;
+        json::print(&report)?;
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(inherited) = inherited {

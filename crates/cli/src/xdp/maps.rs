@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use serde_json::json;
+use serde::Serialize;
 use trawl_kernel::Result;
 use trawl_program::maps::{self, Map};
 
 use super::sites::SiteArgs;
+use crate::json;
 use crate::terminal::write_out;
 
 /// Lists the maps of the XDP programs on interfaces
@@ -20,13 +21,19 @@ pub struct Args {
     json: bool,
 }
 
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Document<'a> {
+    maps: &'a [Map],
+}
+
 pub fn run(args: &Args) -> Result<ExitCode> {
     let maps = maps::of(&args.sites.find()?)?;
-    let text = match args.json {
-        true => format!("{:#}\n", json!({ "maps": maps })),
-        false => for_people(&maps),
-    };
-    write_out(&text)?;
+    if args.json {
+        json::print(&Document { maps: &maps })?;
+    } else {
+        write_out(&for_people(&maps))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,6 +1,7 @@
 //! `trawl xdp`: XDP programs on interfaces shown, loaded and taken off.
 
 mod bundled;
+mod confirm;
 mod load;
 mod maps;
 mod sites;
@@ -28,7 +29,10 @@ enum Command {
     Unload(unload::Args),
     Maps(maps::Args),
     Stats(stats::Args),
+    Confirm(confirm::Args),
 }
+
+pub use confirm::command as confirm_command;
 
 pub fn run(args: Args) -> Result<ExitCode> {
     match args.command {
@@ -37,6 +41,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Unload(args) => unload::run(&args),
         Command::Maps(args) => maps::run(&args),
         Command::Stats(args) => stats::run(&args),
+        Command::Confirm(args) => confirm::run(&args),
     }
 }
 

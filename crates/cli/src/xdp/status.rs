@@ -4,11 +4,12 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use serde_json::json;
+use serde::Serialize;
 use trawl_kernel::Result;
 use trawl_program::status::{self, About, Attached, Kind, Runs, Status};
 
 use super::sites::SiteArgs;
+use crate::json;
 use crate::terminal::write_out;
 use crate::units;
 
@@ -25,16 +26,22 @@ pub struct Args {
     json: bool,
 }
 
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Document<'a> {
+    interfaces: &'a [Status],
+}
+
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut all = status::of(&args.sites.find()?, args.measure)?;
     if !args.sites.are_named() {
         all.retain(|one| !one.programs.is_empty());
     }
-    let text = match args.json {
-        true => format!("{:#}\n", json!({ "interfaces": all })),
-        false => for_people(&all),
-    };
-    write_out(&text)?;
+    if args.json {
+        json::print(&Document { interfaces: &all })?;
+    } else {
+        write_out(&for_people(&all))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -2,12 +2,13 @@
 
 use std::process::ExitCode;
 
-use serde_json::json;
+use serde::Serialize;
 use trawl_guard::state as guard;
 use trawl_kernel::Result;
 use trawl_program::Site;
 use trawl_program::place::{self, Which};
 
+use crate::json;
 use crate::terminal::write_out;
 
 /// Takes XDP programs off an interface
@@ -30,6 +31,13 @@ pub struct Args {
     json: bool,
 }
 
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Unloaded<'a> {
+    interface: &'a str,
+    unloaded: &'a [u32],
+}
+
 pub fn run(args: &Args) -> Result<ExitCode> {
     let site = Site::find(&args.interface, args.netns.as_deref())?;
     let which = match args.id {
@@ -38,16 +46,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         None => Which::Own,
     };
     let gone = guard::around(std::slice::from_ref(&site), || place::unload(&site, which))?;
-    let text = match args.json {
-        true => {
-            let done = json!({ "interface": site.label(), "unloaded": gone });
-            format!("{done:#}\n")
-        }
-        false => gone
+    if args.json {
+        json::print(&Unloaded {
+            interface: site.label(),
+            unloaded: &gone,
+        })?;
+    } else {
+        let lines = gone
             .iter()
-            .map(|id| format!("unloaded {id} from {}\n", site.label()))
-            .collect(),
-    };
-    write_out(&text)?;
+            .map(|id| format!("unloaded {id} from {}\n", site.label()));
+        write_out(&lines.collect::<String>())?;
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,131 @@
+//! A change of an interface's programs that is taken back unless it is confirmed.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use trawl_kernel::bpf::{info, map, program};
+use trawl_kernel::confirm::{self, About, Pending};
+use trawl_kernel::netlink::{Refusal, XdpExpected, XdpMode};
+use trawl_kernel::netns::Mark;
+use trawl_kernel::warden::Undo;
+use trawl_kernel::{Error, Result};
+
+use crate::attach::open_netlink;
+use crate::place::{self, Which};
+use crate::site::Site;
+use crate::standing::{self, Standing};
+
+/// One change at a time waits on an interface.
+fn scope(site: &Site) -> Result<String> {
+    Ok(format!(
+        "xdp-{}-{}",
+        Mark::of(site.namespace())?,
+        site.index()
+    ))
+}
+
+/// Begins a change that is to be confirmed in time: what is attached now is noted, and held.
+pub fn begin(site: &Site, command: &str, time: Duration) -> Result<Pending> {
+    let what = || format!("cannot change the programs on {} for a time", site.label());
+    let fail = |e| Error::os(what(), e);
+    let all = standing::on(site)?;
+    let attached = site.link()?.xdp;
+    if all.len() > attached.len() {
+        return Err(Error::failed(
+            what(),
+            "a chain of several programs is on it, which cannot be put back as a whole",
+        )
+        .mend("leave out --confirm"));
+    }
+    let mut before = Vec::new();
+    for present in attached {
+        let program = program::open_by_id(present.program_id).map_err(fail)?;
+        let maps = info::program(program.as_fd()).map_err(fail)?.map_ids;
+        let maps = maps.into_iter().filter_map(|id| map::open_by_id(id).ok());
+        before.push(Before {
+            id: present.program_id,
+            mode: present.mode,
+            program,
+            maps: maps.collect(),
+        });
+    }
+    let back = Back {
+        site: site.clone(),
+        before,
+    };
+    confirm::begin(&scope(site)?, command, time, &back)
+}
+
+/// Keeps the change that waits.
+pub fn confirm(site: &Site) -> Result<About> {
+    confirm::confirm(&scope(site)?)
+}
+
+/// Refuses another change while one waits to be confirmed.
+pub fn refuse_if_pending(site: &Site) -> Result<()> {
+    confirm::refuse_if_pending(&scope(site)?)
+}
+
+/// A program that was attached.
+#[derive(Debug)]
+struct Before {
+    id: u32,
+    mode: XdpMode,
+    program: OwnedFd,
+    /// The kernel empties an array of programs that nobody holds.
+    maps: Vec<OwnedFd>,
+}
+
+#[derive(Debug)]
+struct Back {
+    site: Site,
+    before: Vec<Before>,
+}
+
+impl Back {
+    fn put_back(&self) -> Result<()> {
+        let is_old = |id: u32| self.before.iter().any(|old| old.id == id);
+        for new in Standing::all(&self.site)? {
+            if !is_old(new.id()) {
+                place::unload(&self.site, Which::One(new.id()))?;
+            }
+        }
+        let attached = self.site.link()?.xdp;
+        for old in &self.before {
+            if attached.iter().any(|present| present.program_id == old.id) {
+                continue;
+            }
+            let refused =
+                |refusal: Refusal| refusal.about(format!("cannot put back the program {}", old.id));
+            let mut netlink = open_netlink(&self.site).map_err(refused)?;
+            netlink
+                .set_xdp(
+                    self.site.index(),
+                    Some(old.program.as_fd()),
+                    old.mode,
+                    XdpExpected::Nothing,
+                )
+                .map_err(refused)?;
+        }
+        Ok(())
+    }
+}
+
+impl Undo for Back {
+    fn undo(&self) {
+        // Nobody is there to be told of a failure.
+        let _ = self.put_back();
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        let namespace = self.site.namespace().map(AsFd::as_fd).into_iter();
+        let programs = self.before.iter().map(|old| old.program.as_fd());
+        let maps = self
+            .before
+            .iter()
+            .flat_map(|old| &old.maps)
+            .map(AsFd::as_fd);
+        let all = namespace.chain(programs).chain(maps);
+        all.map(|fd| fd.as_raw_fd()).collect()
+    }
+}
