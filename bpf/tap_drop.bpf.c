@@ -143,13 +143,38 @@ static __always_inline bool note_device(struct net_device *device, bool typed, s
 	note->ifindex = GET(typed, device, ifindex);
 	note->netns = GET(typed, net, ns.inum);
 	*kind = GET(typed, device, type);
+	return true;
+}
+
+static __always_inline void note_name(struct net_device *device, bool typed, struct drop_note *note)
+{
 	if (typed) {
 		((__u64 *)note->name)[0] = *(__u64 *)&device->name[0];
 		((__u64 *)note->name)[1] = *(__u64 *)&device->name[8];
 	} else {
 		BPF_CORE_READ_INTO(&note->name, device, name);
 	}
-	return true;
+}
+
+static __always_inline void note_segments(const struct tap_context *packet, struct drop_note *note)
+{
+	__u16 segments;
+
+	if (!bpf_probe_read_kernel(&segments, sizeof(segments),
+				   (char *)packet->fragments + bpf_core_field_offset(struct skb_shared_info, gso_segs)))
+		note->segments = segments;
+}
+
+/* The namespace that the packet is in, by its socket. */
+static __always_inline void note_socket_space(struct sock *socket, bool typed, struct drop_note *note)
+{
+	struct net *net;
+
+	if (!socket || note->netns)
+		return;
+	net = GET(typed, socket, __sk_common.skc_net.net);
+	if (net)
+		note->netns = GET(typed, net, ns.inum);
 }
 
 static __always_inline void note_socket(struct sock *socket, bool typed, struct drop_note *note)
@@ -157,7 +182,6 @@ static __always_inline void note_socket(struct sock *socket, bool typed, struct 
 	struct socket *owner;
 	struct inode *inode;
 	struct file *file;
-	struct net *net;
 	__u32 family, state;
 
 	if (!socket)
@@ -174,11 +198,6 @@ static __always_inline void note_socket(struct sock *socket, bool typed, struct 
 			note->address[i] = GET(typed, socket, __sk_common.skc_v6_rcv_saddr.in6_u.u6_addr32[i]);
 	} else {
 		note->address[0] = GET(typed, socket, __sk_common.skc_rcv_saddr);
-	}
-	if (!note->netns) {
-		net = GET(typed, socket, __sk_common.skc_net.net);
-		if (net)
-			note->netns = GET(typed, net, ns.inum);
 	}
 	if (state == STATE_TIME_WAIT || state == STATE_NEW_SYN_RECV) {
 		note->protocol = PROTOCOL_TCP;
@@ -205,7 +224,10 @@ static __always_inline bool note_route(struct sk_buff *buffer, bool typed, struc
 	if (!route || bpf_probe_read_kernel(&device, sizeof(device),
 					    (char *)route + bpf_core_field_offset(struct dst_entry, dev)))
 		return false;
-	return note_device(device, false, note, kind);
+	if (!note_device(device, false, note, kind))
+		return false;
+	note_name(device, false, note);
+	return true;
 }
 
 /* Where the packet's bytes begin, and with what. False where there is no packet. */
@@ -223,7 +245,6 @@ static __always_inline bool find_bytes(struct sk_buff *buffer, bool typed, __u32
 	__u32 at = data - head, begin;
 	struct skb_shared_info *shared = (void *)(head + GET(typed, buffer, end));
 	bool is_ethernet = kind == DEVICE_ETHERNET || kind == DEVICE_LOOPBACK;
-	__u16 segments;
 
 	note->link = DROP_LINK_ETHERNET;
 	if (is_ethernet && at + ETHERNET_LENGTH == network)
@@ -247,9 +268,6 @@ static __always_inline bool find_bytes(struct sk_buff *buffer, bool typed, __u32
 		else
 			packet->in_fragments = outside;
 	}
-	if (!bpf_probe_read_kernel(&segments, sizeof(segments),
-				   (char *)shared + bpf_core_field_offset(struct skb_shared_info, gso_segs)))
-		note->segments = segments;
 	return true;
 }
 
@@ -350,33 +368,43 @@ static __always_inline void capture(__u64 *arguments, struct scratch *scratch, c
 	struct sighting sight = {};
 	struct ring_control *control;
 	struct tap_context packet = {};
+	struct net_device *device;
 	__u32 kind = DEVICE_ETHERNET, received_on;
 	bool to_group, is_packet;
 
-	__builtin_memset(note, 0, sizeof(*note));
 	note->location = arguments[1];
 	note->reason = arguments[2];
+	note->ifindex = 0;
+	note->netns = 0;
+	note->segments = 0;
+	note->protocol = 0;
+	note->family = 0;
+	note->port = 0;
+	note->inode = 0;
+	((__u64 *)note->name)[0] = 0;
+	((__u64 *)note->name)[1] = 0;
 	received_on = GET(typed, buffer, skb_iif);
 	note->received_on = received_on;
 	if (CONFIG(names_receiver))
 		socket = (void *)arguments[3];
 	if (!socket)
 		socket = GET(typed, buffer, sk);
-	if (!note_device(GET(typed, buffer, dev), typed, note, &kind)) {
-		note_socket(socket, typed, note);
+	device = GET(typed, buffer, dev);
+	if (!note_device(device, typed, note, &kind)) {
+		device = NULL;
+		note_socket_space(socket, typed, note);
 		if (received_on) {
 			/* Its name is for user space to find, by the number and the namespace. */
 			if (!note->netns) {
 				note_route(buffer, typed, note, &kind);
-				note->name[0] = 0;
+				((__u64 *)note->name)[0] = 0;
+				((__u64 *)note->name)[1] = 0;
 			}
 			note->ifindex = note->netns ? received_on : 0;
 			kind = DEVICE_ETHERNET;
 		} else {
 			note_route(buffer, typed, note, &kind);
 		}
-	} else {
-		note_socket(socket, typed, note);
 	}
 	if (settings->places && !is_among(settings->only, settings->places, note))
 		return;
@@ -408,6 +436,10 @@ static __always_inline void capture(__u64 *arguments, struct scratch *scratch, c
 		rate_limited(control, false);
 		return;
 	}
+	if (device)
+		note_name(device, typed, note);
+	note_socket(socket, typed, note);
+	note_segments(&packet, note);
 	if (CONFIG(with_stack)) {
 		__builtin_memset(&scratch->stack, 0, sizeof(scratch->stack));
 		bpf_get_stack(arguments, &scratch->stack, sizeof(scratch->stack), STACK_OWN);

@@ -7,6 +7,7 @@ pub mod capture_bandwidth;
 pub mod capture_filtered;
 mod clock;
 mod count;
+pub mod drop_reasons;
 mod figures;
 pub mod generate;
 pub mod guard_rules;

@@ -1,5 +1,6 @@
 //! `trawl bench`: the experiments by name.
 
+mod drops;
 mod generate;
 mod guard;
 mod programs;
@@ -43,6 +44,8 @@ enum Experiment {
     XdpPrograms(programs::Args),
     /// Runs the guard with few and with many rules beside the bare drop
     GuardRules(guard::Args),
+    /// What the tap at drops costs: a rule's drops, bare, rejected by a filter and recorded
+    DropReasons(drops::Args),
     /// Sends as fast as each engine can from one core, beside xdp-trafficgen and a plain loop of sendmmsg; and from two
     Generate(generate::Args),
 }
@@ -100,6 +103,12 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Experiment::GuardRules(args) => {
             let cleaner = Cleaner::of_bench(&std::env::temp_dir())?;
             let code = guard::run(&args, &mut progress)?;
+            cleaner.dismiss();
+            return Ok(code);
+        }
+        Experiment::DropReasons(args) => {
+            let cleaner = Cleaner::of_bench(args.directory())?;
+            let code = drops::run(&args, &mut progress)?;
             cleaner.dismiss();
             return Ok(code);
         }
