@@ -29,6 +29,14 @@ pub fn pin(process: u32, cpu: usize) -> Result<()> {
     })
 }
 
+/// Keeps the calling thread on one CPU.
+pub fn pin_thread(cpu: usize) -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set)
+        .map_err(|e| Error::os(format!("cannot keep a thread on CPU {cpu}"), e.into()))
+}
+
 /// Asks a process to end, as the interrupt key does.
 pub fn interrupt(process: u32) -> Result<()> {
     kill_process(pid(process)?, Signal::INT)

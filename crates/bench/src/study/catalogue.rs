@@ -6,7 +6,11 @@ use trawl_kernel::{Error, Result};
 use super::Measure;
 use super::definition::Definition;
 use super::measure::capture::Capture;
+use super::measure::ddos::Ddos;
+use super::measure::demands::Demand;
+use super::measure::pdump::Pdump;
 use super::measure::programs::Programs;
+use super::measure::rfc2544::Rfc2544;
 
 pub struct Entry {
     pub name: &'static str,
@@ -40,11 +44,18 @@ pub static ALL: &[Entry] = &[
     entry!("drop-cpu", Programs::CpuUse),
     entry!("forward", Programs::Cores),
     entry!("route", Programs::Route),
+    entry!("ddos", Ddos),
+    entry!("rfc2544", Rfc2544),
     entry!("mechanism-efficiency", Capture::Efficiency),
     entry!("mechanism-elapsed", Capture::Elapsed),
     entry!("xdp-actions", Programs::Threads),
     entry!("xdp-offload", Programs::Offload),
     entry!("drop-iptables", Programs::Threads),
+    entry!("dpdk-pdump", Pdump),
+    entry!("timestamp-accuracy", Demand::Timestamps),
+    entry!("order", Demand::Order),
+    entry!("merge", Demand::Merge),
+    entry!("loss", Demand::Loss),
 ];
 
 impl Entry {

@@ -30,44 +30,15 @@ pub enum Way {
     Tshark,
     NetsniffNg,
     Xdpdump,
-    /// One of trawl's plain receivers, `trawl bench receive`.
-    Plain(Receiver),
+    /// libpcap as netmap and PF_RING build it: through tcpdump, where the host has their modules.
+    Netmap,
+    PfRing,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Drop,
     Pass,
-}
-
-/// Mechanisms of the kernel without any capture program around them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Receiver {
-    Recv,
-    TpacketV2,
-    TpacketV3,
-    AfXdp,
-    Libpcap,
-}
-
-impl Receiver {
-    pub const ALL: [Self; 5] = [
-        Self::Recv,
-        Self::TpacketV2,
-        Self::TpacketV3,
-        Self::AfXdp,
-        Self::Libpcap,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Recv => "recv",
-            Self::TpacketV2 => "tpacket-v2",
-            Self::TpacketV3 => "tpacket-v3",
-            Self::AfXdp => "af-xdp",
-            Self::Libpcap => "libpcap",
-        }
-    }
 }
 
 const WAYS: &[(&str, Way)] = &[
@@ -83,11 +54,8 @@ const WAYS: &[(&str, Way)] = &[
     ("tshark", Way::Tshark),
     ("netsniff-ng", Way::NetsniffNg),
     ("xdpdump", Way::Xdpdump),
-    ("AF_PACKET recv", Way::Plain(Receiver::Recv)),
-    ("AF_PACKET TPACKET_V2", Way::Plain(Receiver::TpacketV2)),
-    ("AF_PACKET TPACKET_V3", Way::Plain(Receiver::TpacketV3)),
-    ("AF_XDP", Way::Plain(Receiver::AfXdp)),
-    ("libpcap", Way::Plain(Receiver::Libpcap)),
+    ("netmap", Way::Netmap),
+    ("pf_ring", Way::PfRing),
 ];
 
 /// How a capture is set up.
@@ -167,6 +135,17 @@ pub fn capture(
     setting: &Setting,
     traffic: &Traffic,
 ) -> Result<Measured, Stop> {
+    capture_and(bench, way, setting, traffic, |_, _| Ok(()))
+}
+
+/// The same, with a look at the file before it is removed.
+pub fn capture_and(
+    bench: &Bench,
+    way: Way,
+    setting: &Setting,
+    traffic: &Traffic,
+    look: impl FnOnce(&Path, &mut Measured) -> Result<(), Error>,
+) -> Result<Measured, Stop> {
     let lab = Pair::new(&PairOptions::default())?;
     let file = Scratch::new(&bench.scratch, "capture")?;
     let program = way.program(&lab.b)?;
@@ -191,7 +170,7 @@ pub fn capture(
     let reached = traffic.rate.map_or(1.0, |rate| sent.per_second() / rate);
     let reached = if reached > RATE_REACHED { 1.0 } else { reached };
     let share = recorded as f64 / expected.max(1) as f64 * reached;
-    Ok(Measured {
+    let mut measured = Measured {
         values: [
             ("recorded_percent", share.min(1.0) * 100.0),
             ("offered_percent", reached.min(1.0) * 100.0),
@@ -208,7 +187,9 @@ pub fn capture(
         seconds: sent.seconds,
         memory_bytes: memory,
         cpus: Some((sent.cpus, sent.disturbed)),
-    })
+    };
+    look(file.path(), &mut measured)?;
+    Ok(measured)
 }
 
 impl Way {
@@ -253,20 +234,12 @@ impl Way {
             Self::TrawlXdp => trawl("xdp"),
             Self::TrawlTc => trawl("tc"),
             Self::TrawlPacket => trawl("packet"),
-            Self::Plain(receiver) => {
-                let mut trawl = process::command_in(&at.name, &bench.trawl);
-                trawl.args([
-                    "bench",
-                    "receive",
-                    receiver.name(),
-                    "-i",
-                    &at.interface,
-                    "-w",
-                ]);
-                trawl.arg(file);
-                (trawl, "receiving")
-            }
-            Self::Tcpdump => {
+            Self::Netmap | Self::PfRing | Self::Tcpdump => {
+                match self {
+                    Self::Netmap => drop(bench.peers.path("netmap")?),
+                    Self::PfRing => drop(bench.peers.path("pf_ring")?),
+                    _ => {}
+                }
                 let mut tcpdump = inside("tcpdump")?;
                 // As root, since it would not be allowed to write to most directories.
                 tcpdump
@@ -330,7 +303,7 @@ impl Way {
     /// What it says of itself at its end.
     fn claim(self, said: &str) -> Option<Claim> {
         let (recorded, lost) = match self {
-            Self::Tcpdump => (
+            Self::Tcpdump | Self::Netmap | Self::PfRing => (
                 number_before(said, "packets captured")
                     .or_else(|| number_before(said, "packet captured")),
                 number_before(said, "packets dropped by kernel"),
@@ -365,7 +338,6 @@ impl Way {
                 (Some(matched.sum()), None)
             }
             Self::Xdpdump => (number_before(said, "packets captured"), None),
-            Self::Plain(_) => (number_before(said, "recorded"), number_before(said, "lost")),
             _ => (number_before(said, "recorded"), number_before(said, "lost")),
         };
         (recorded.is_some() || lost.is_some()).then_some(Claim {

@@ -26,9 +26,18 @@ pub fn command_in(namespace: &str, program: impl AsRef<OsStr>) -> Command {
     inside
 }
 
+/// The command as one types it.
+fn words(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words
+        .map(|word| word.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
 /// Runs it to its end; what it says is the error where it fails.
 pub fn run(command: &mut Command) -> Result<String> {
-    let what = format!("{command:?}").replace('"', "");
+    let what = words(command);
     let output = command
         .output()
         .map_err(|e| Error::os(format!("cannot start {what}"), e))?;
@@ -50,7 +59,8 @@ pub fn json<A: AsRef<OsStr>>(trawl: &Path, arguments: &[A]) -> Result<Value> {
     let mut trawl = command(trawl);
     trawl.args(arguments);
     let text = run(&mut trawl)?;
-    serde_json::from_str(&text).map_err(|e| Error::failed(format!("{trawl:?} printed no JSON"), e))
+    serde_json::from_str(&text)
+        .map_err(|e| Error::failed(format!("{} printed no JSON", words(&trawl)), e))
 }
 
 /// Runs in the background until it is dropped.
@@ -60,7 +70,7 @@ pub struct Background(std::process::Child);
 impl Background {
     /// Starts it, and waits until it prints `ready` on standard output.
     pub fn start(command: &mut Command, ready: &str) -> Result<Self> {
-        let what = format!("{command:?}").replace('"', "");
+        let what = words(command);
         let child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())

@@ -1,4 +1,8 @@
 //! The measuring code of the experiments, one file for each kind of measurement.
 
 pub mod capture;
+pub mod ddos;
+pub mod demands;
+pub mod pdump;
 pub mod programs;
+pub mod rfc2544;

@@ -416,7 +416,7 @@ fn cards() -> Vec<String> {
 
 /// What the receiving core does at an offered load: the packets are handed to a kernel thread on a core of its own.
 fn cpu_use(bench: &Bench, who: Who, traffic: Traffic) -> Result<Measured, Stop> {
-    let interface = format!("tn{}", std::process::id() % 10_000_000);
+    let interface = napi_name();
     let lab = Pair::new(&PairOptions {
         interfaces: ["veth0".to_owned(), interface],
         ..PairOptions::default()
@@ -445,8 +445,13 @@ fn cpu_use(bench: &Bench, who: Who, traffic: Traffic) -> Result<Measured, Stop> 
     Ok(measured)
 }
 
+/// A name by which the kernel's threads of an interface are found among all others.
+pub(super) fn napi_name() -> String {
+    format!("tn{}", std::process::id() % 10_000_000)
+}
+
 /// Gives each queue a kernel thread (threaded NAPI), and puts these on one CPU.
-fn pin_napi(station: &Station, cpu: usize) -> Result<(), Stop> {
+pub(super) fn pin_napi(station: &Station, cpu: usize) -> Result<(), Stop> {
     let setting = format!("/sys/class/net/{}/threaded", station.interface);
     let mut shell = process::command_in(&station.name, "sh");
     shell.args(["-c", &format!("echo 1 > {setting}")]);

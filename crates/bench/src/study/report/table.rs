@@ -115,6 +115,7 @@ fn cpus(runs: &[&Run]) -> String {
 pub fn figure(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
+        size if size >= 1.0 && value.fract() == 0.0 => format!("{value:.0}"),
         size if size >= 1000.0 => format!("{value:.0}"),
         size if size >= 10.0 => format!("{value:.1}"),
         size if size >= 0.01 => format!("{value:.3}"),
