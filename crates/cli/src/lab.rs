@@ -1,6 +1,7 @@
 //! `trawl lab`: networks of namespaces for trying things out.
 
 use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Subcommand, ValueEnum};
@@ -9,6 +10,7 @@ use trawl_kernel::interface::Interface;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
 use trawl_lab::sender::{Engine, Job, send};
+use trawl_lab::topology::{PRESETS, Topology, namespace};
 use trawl_lab::{Pair, PairOptions, Record, frame};
 
 use crate::terminal::write_out;
@@ -22,8 +24,31 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Makes two namespaces joined by a veth that is ready for native XDP
+    /// Makes namespaces joined by veths that are ready for native XDP: two, a preset, or what a file says
     Up(Up),
+    /// Runs a command in a node of a lab
+    Exec {
+        /// The lab's name
+        name: String,
+        /// The node, for example a
+        node: String,
+        #[arg(
+            required = true,
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            value_name = "COMMAND"
+        )]
+        command: Vec<String>,
+    },
+    /// Draws a lab: its nodes, links and addresses
+    Show {
+        /// Its name
+        #[arg(default_value = DEFAULT_NAME)]
+        name: String,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Takes a lab down
     Down {
         /// Its name
@@ -51,9 +76,19 @@ const DEFAULT_NAME: &str = "lab";
 
 #[derive(Debug, clap::Args)]
 struct Up {
-    /// What to call it: the namespaces are trawl-NAME-a and trawl-NAME-b
+    /// What to call it (the namespaces are trawl-NAME-NODE), or a file FILE.toml that says what to make, called as the
+    /// file is
     #[arg(default_value = DEFAULT_NAME)]
     name: String,
+    /// A file that says what to make
+    #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["preset", "queues", "mtu", "no_gro", "chatty"])]
+    file: Option<PathBuf>,
+    /// A network that is known by name
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(PRESETS))]
+    preset: Option<String>,
+    /// The lab as JSON
+    #[arg(long)]
+    json: bool,
     /// Receive and transmit queues of each interface [default: one for each CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     queues: Option<u32>,
@@ -100,7 +135,19 @@ struct Send {
 
 pub fn run(args: Args) -> Result<ExitCode> {
     let text = match args.command {
-        Command::Up(up) => make(&up)?,
+        Command::Up(up) => up_by_plan(&up)?.map_or_else(|| make(&up), Ok)?,
+        Command::Exec {
+            name,
+            node,
+            command,
+        } => {
+            let status = trawl_lab::inside(&name, &node, &command)?
+                .status()
+                .map_err(|e| Error::os("cannot run ip netns exec", e))?;
+            let code = status.code().and_then(|code| u8::try_from(code).ok());
+            return Ok(code.map_or(ExitCode::FAILURE, ExitCode::from));
+        }
+        Command::Show { name, json } => show(&name, json)?,
         Command::Down { name } => {
             let lab = trawl_lab::remove(&name)?;
             format!("removed {}: {}\n", lab.id, lab.namespaces.join(", "))
@@ -111,6 +158,69 @@ pub fn run(args: Args) -> Result<ExitCode> {
     };
     write_out(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A lab of a file or a preset; `None`: the plain pair.
+fn up_by_plan(up: &Up) -> Result<Option<String>> {
+    let as_file = up.name.ends_with(".toml").then(|| PathBuf::from(&up.name));
+    let file = up.file.as_ref().or(as_file.as_ref());
+    let (id, topology) = match (file, up.preset.as_deref()) {
+        (Some(_), Some(_)) => {
+            return Err(Error::usage("--preset", "a file says itself what to make"));
+        }
+        (Some(path), None) => {
+            let text = std::fs::read_to_string(path)
+                .map_err(|e| Error::os(format!("cannot read {}", path.display()), e))?;
+            let id = match as_file.as_deref().and_then(Path::file_stem) {
+                Some(stem) => stem.to_string_lossy().into_owned(),
+                None => up.name.clone(),
+            };
+            (id, Topology::parse(&text)?)
+        }
+        (None, None | Some("pair")) => return Ok(None),
+        (None, Some(preset)) => {
+            let mut topology = Topology::preset(preset)?;
+            for link in &mut topology.links {
+                link.mtu = up.mtu;
+                link.queues = up.queues.unwrap_or(0);
+                link.gro = !up.no_gro;
+                link.neighbours = !up.chatty;
+            }
+            (up.name.clone(), topology)
+        }
+    };
+    let made = trawl_lab::raise(&id, &topology)?;
+    if up.json {
+        return Ok(Some(format!("{}\n", json!(trawl_lab::find(&id)?))));
+    }
+    let mut text = topology.draw(&id);
+    let first = topology
+        .nodes
+        .first()
+        .map_or("a", |node| node.name.as_str());
+    if !made {
+        let _ = writeln!(text, "{id} was up already");
+    }
+    let _ = writeln!(text, "try it:       trawl lab exec {id} {first} ip addr");
+    let _ = writeln!(text, "take it down: trawl lab down {id}");
+    Ok(Some(text))
+}
+
+fn show(id: &str, as_json: bool) -> Result<String> {
+    let lab = trawl_lab::find(id)?;
+    if as_json {
+        return Ok(format!("{}\n", json!(lab)));
+    }
+    // A plain pair carries no plan: it is drawn by its namespaces.
+    Ok(match &lab.topology {
+        Some(topology) => topology.draw(id),
+        None => {
+            let prefix = namespace(id, "");
+            let node = |name: &String| name.strip_prefix(&prefix).unwrap_or(name).to_owned();
+            let nodes: Vec<String> = lab.namespaces.iter().map(node).collect();
+            format!("{}\n", nodes.join(" ───── "))
+        }
+    })
 }
 
 fn make(up: &Up) -> Result<String> {
@@ -139,6 +249,10 @@ fn make(up: &Up) -> Result<String> {
             station.ipv4,
             station.ipv6
         );
+    }
+    if up.json {
+        pair.keep()?;
+        return Ok(format!("{}\n", json!(trawl_lab::find(&up.name)?)));
     }
     let _ = writeln!(
         text,

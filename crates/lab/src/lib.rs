@@ -1,13 +1,16 @@
 //! Networks made for trying things out: namespaces and veth pairs with the queues, offloads and
 //! addresses that the fast path needs, made and removed as one thing; and a sender to fill them.
 
+mod build;
 pub mod frame;
 mod line;
 mod pair;
 pub mod program;
 mod record;
 pub mod sender;
+pub mod topology;
 
+pub use build::{find, inside, raise};
 pub use line::{Line, LineOptions};
 pub use pair::{Addresses, Pair, PairOptions, Station};
 pub use record::{Cleaned, Record, clean, list, remove};

@@ -224,6 +224,11 @@ impl Guard {
             record: Some(record),
         }
     }
+
+    /// The lab stays.
+    pub fn keep(mut self) {
+        self.record = None;
+    }
 }
 
 impl Drop for Guard {

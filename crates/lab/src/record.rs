@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use trawl_kernel::netns;
 use trawl_kernel::{Error, Result};
 
+use crate::topology::Topology;
+
 const BOOK: &str = "/run/trawl/labs";
 /// All that trawl makes carries it.
 pub(crate) const PREFIX: &str = "trawl-";
@@ -51,6 +53,9 @@ pub struct Record {
     pub namespaces: Vec<String>,
     /// `None`: made to stay until it is taken down.
     pub owner: Option<Owner>,
+    /// What it was made from, where that was a file or a preset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology: Option<Topology>,
 }
 
 impl Record {
@@ -59,6 +64,7 @@ impl Record {
             id: id.to_owned(),
             namespaces,
             owner: Some(Owner::this_process()),
+            topology: None,
         }
     }
 
@@ -164,6 +170,7 @@ fn unreadable(id: String) -> Record {
         id,
         namespaces: Vec::new(),
         owner: Some(nobody),
+        topology: None,
     }
 }
 

@@ -1,0 +1,297 @@
+//! Makes a lab out of its topology: namespaces, veths with queues and GRO, addresses, neighbours, routes, offloads,
+//! sysctls, rates, and where packets are received. It is there as a whole or not at all.
+
+use std::fs;
+use std::net::IpAddr;
+use std::process::Command;
+use std::time::Duration;
+
+use trawl_kernel::ethtool::Ethtool;
+use trawl_kernel::netlink::{Netlink, Route, VethEnd, create_veth};
+use trawl_kernel::netns::{self, Namespace, run_in};
+use trawl_kernel::{Error, Result, process};
+
+use crate::pair::Guard;
+use crate::record::{Record, check_id, list};
+use crate::topology::{Link, Node, Shaper, Topology, ipv4, ipv6, mac, namespace};
+
+const LOOPBACK: u32 = 1;
+const PATIENCE: Duration = Duration::from_secs(10);
+const IPV4_PREFIX: u8 = 24;
+const IPV6_PREFIX: u8 = 64;
+/// What study C turns off.
+const OFFLOADS: &[&str] = &[
+    "tx-checksum-ip-generic",
+    "tx-generic-segmentation",
+    "tx-tcp-segmentation",
+    "tx-scatter-gather",
+];
+
+/// Makes it stay; what exists already from the same topology is left as it is. Says whether it was made.
+pub fn raise(id: &str, topology: &Topology) -> Result<bool> {
+    check_id(id)?;
+    if let Some(there) = list().into_iter().find(|lab| lab.id == id) {
+        let existing = netns::list();
+        let is_whole = there.namespaces.iter().all(|name| existing.contains(name));
+        if there.topology.as_ref() == Some(topology) && there.owner.is_none() && is_whole {
+            return Ok(false);
+        }
+        return Err(Error::failed(
+            format!("cannot make the lab {id}"),
+            "there is another one of that name",
+        )
+        .mend(format!("trawl lab down {id}")));
+    }
+    let names: Vec<String> = topology
+        .nodes
+        .iter()
+        .map(|node| namespace(id, &node.name))
+        .collect();
+    let mut record = Record::new(id, names.clone());
+    record.topology = Some(topology.clone());
+    record.enter()?;
+    let guard = Guard::of(record.clone());
+    let made = names
+        .iter()
+        .map(|name| netns::create(name))
+        .collect::<Result<Vec<_>>>()?;
+    let place = |node: &str| {
+        let at = topology
+            .nodes
+            .iter()
+            .position(|one| one.name == node)
+            .unwrap_or_default();
+        &made[at]
+    };
+    for (node, inside) in topology.nodes.iter().zip(&made) {
+        Netlink::inside(inside)?.set_up(LOOPBACK)?;
+        sysctls(node, inside)?;
+    }
+    for (at, link) in topology.links.iter().enumerate() {
+        let ends = [place(link.end(0).node), place(link.end(1).node)];
+        connect(at + 1, link, ends)?;
+    }
+    for (at, link) in topology.links.iter().enumerate() {
+        for side in [0, 1] {
+            let inside = place(link.end(side).node);
+            let mut netlink = Netlink::inside(inside)?;
+            let index = netlink.link(link.end(side).interface)?.index;
+            netlink.wait_until_operational(index, PATIENCE)?;
+            netlink.wait_until_local(ipv4(at + 1, side).into(), PATIENCE)?;
+            netlink.wait_until_local(ipv6(at + 1, side).into(), PATIENCE)?;
+        }
+    }
+    for (node, inside) in topology.nodes.iter().zip(&made) {
+        routes(topology, node, inside)?;
+    }
+    record.disown()?;
+    guard.keep();
+    Ok(true)
+}
+
+/// The lab of this name.
+pub fn find(id: &str) -> Result<Record> {
+    let labs = list();
+    if let Some(lab) = labs.iter().find(|lab| lab.id == id) {
+        return Ok(lab.clone());
+    }
+    let names: Vec<&str> = labs.iter().map(|lab| lab.id.as_str()).collect();
+    let error = Error::failed(format!("lab {id}"), "there is none of that name");
+    Err(match names.is_empty() {
+        true => error.mend("trawl lab up makes one"),
+        false => error.mend(format!("those that exist: {}", names.join(", "))),
+    })
+}
+
+/// A command that runs in a node of a lab.
+pub fn inside(id: &str, node: &str, program: &[String]) -> Result<Command> {
+    let lab = find(id)?;
+    let name = namespace(id, node);
+    if !lab.namespaces.contains(&name) {
+        let prefix = namespace(id, "");
+        let nodes: Vec<&str> = lab
+            .namespaces
+            .iter()
+            .filter_map(|one| one.strip_prefix(&prefix))
+            .collect();
+        return Err(Error::usage(
+            format!("node {node}"),
+            format!("{id} has {}", nodes.join(", ")),
+        ));
+    }
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", &name]).args(program);
+    Ok(command)
+}
+
+fn connect(number: usize, link: &Link, ends: [&Namespace; 2]) -> Result<()> {
+    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+    let queues = if link.queues == 0 { cpus } else { link.queues };
+    let end = |side: usize| VethEnd {
+        name: link.end(side).interface,
+        namespace: Some(ends[side]),
+        mac: Some(mac(number, side)),
+        mtu: Some(link.mtu),
+        queues,
+        no_link_local: link.neighbours,
+    };
+    create_veth(&end(0), &end(1))?;
+    // Before they are up: a veth looks at its peer's GRO when it goes up.
+    for (side, inside) in ends.into_iter().enumerate() {
+        let ethtool = Ethtool::open(Some(inside), link.end(side).interface)?;
+        ethtool.set_feature("rx-gro", link.gro)?;
+        if !link.offloads {
+            for feature in OFFLOADS {
+                ethtool.set_feature(feature, false)?;
+            }
+        }
+    }
+    for (side, inside) in ends.into_iter().enumerate() {
+        let mut netlink = Netlink::inside(inside)?;
+        let index = netlink.link(link.end(side).interface)?.index;
+        if link.neighbours {
+            netlink.set_arp(index, false)?;
+        }
+        netlink.set_up(index)?;
+        let families: [(IpAddr, IpAddr, u8); 2] = [
+            (
+                ipv4(number, side).into(),
+                ipv4(number, 1 - side).into(),
+                IPV4_PREFIX,
+            ),
+            (
+                ipv6(number, side).into(),
+                ipv6(number, 1 - side).into(),
+                IPV6_PREFIX,
+            ),
+        ];
+        for (own, other, prefix) in families {
+            netlink.add_address(index, own, prefix)?;
+            if link.neighbours {
+                netlink.add_neighbour(index, other, mac(number, 1 - side))?;
+            }
+        }
+        receive(link, side, inside)?;
+        shape(link, side, inside)?;
+    }
+    Ok(())
+}
+
+/// Where packets are received. The settings are in /sys, of which each namespace has its own.
+fn receive(link: &Link, side: usize, inside: &Namespace) -> Result<()> {
+    let interface = link.end(side).interface;
+    let mut settings = String::new();
+    if link.threaded {
+        settings.push_str(&format!("echo 1 > /sys/class/net/{interface}/threaded;"));
+    }
+    if let Some(mask) = &link.rps {
+        if mask.is_empty() || !mask.chars().all(|c| c.is_ascii_hexdigit() || c == ',') {
+            return Err(Error::usage(
+                format!("rps = {mask:?}"),
+                "it is a mask in hexadecimal, such as 3",
+            ));
+        }
+        settings.push_str(&format!(
+            "for q in /sys/class/net/{interface}/queues/rx-*; do echo {mask} > $q/rps_cpus; done;"
+        ));
+    }
+    if settings.is_empty() {
+        return Ok(());
+    }
+    let script = format!("set -e; {settings}");
+    run(Command::new("ip").args(["netns", "exec", inside.label(), "sh", "-c", &script]))
+}
+
+fn shape(link: &Link, side: usize, inside: &Namespace) -> Result<()> {
+    let Some(rate) = &link.rate else {
+        return Ok(());
+    };
+    let interface = link.end(side).interface;
+    let tc = |words: &[&str]| run(Command::new("tc").args(["-n", inside.label()]).args(words));
+    match link.shaper.unwrap_or_default() {
+        Shaper::Tbf => tc(&[
+            "qdisc", "replace", "dev", interface, "root", "tbf", "rate", rate, "burst", "64kb",
+            "latency", "50ms",
+        ]),
+        Shaper::Htb => {
+            tc(&[
+                "qdisc", "replace", "dev", interface, "root", "handle", "1:", "htb", "default", "1",
+            ])?;
+            tc(&[
+                "class", "replace", "dev", interface, "parent", "1:", "classid", "1:1", "htb",
+                "rate", rate,
+            ])
+        }
+    }
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let what = words
+        .map(|word| word.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" ");
+    let output = process::with_signals(command)
+        .output()
+        .map_err(|e| Error::os(format!("cannot run {what}"), e))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(Error::failed(what, said.trim().to_owned()))
+}
+
+fn sysctls(node: &Node, inside: &Namespace) -> Result<()> {
+    let mut settings: Vec<(String, &str)> = Vec::new();
+    if node.forward {
+        settings.extend(
+            ["ipv4", "ipv6"].map(|family| (format!("net/{family}/conf/all/forwarding"), "1")),
+        );
+    }
+    settings.extend(
+        node.sysctl
+            .iter()
+            .map(|(key, value)| (key.replace('.', "/"), value.as_str())),
+    );
+    run_in(inside, || {
+        settings.iter().try_for_each(|(key, value)| {
+            let path = format!("/proc/sys/{key}");
+            fs::write(&path, value)
+                .map_err(|e| Error::os(format!("cannot set {path} to {value}"), e))
+        })
+    })?
+}
+
+fn routes(topology: &Topology, node: &Node, inside: &Namespace) -> Result<()> {
+    let mut netlink = Netlink::inside(inside)?;
+    for hop in topology.hops(&node.name) {
+        let interface = netlink.link(hop.interface)?.index;
+        let networks: [(IpAddr, u8); 2] = [
+            (network(ipv4(hop.network, 0).into()), IPV4_PREFIX),
+            (network(ipv6(hop.network, 0).into()), IPV6_PREFIX),
+        ];
+        for ((destination, prefix), gateway) in networks.into_iter().zip(hop.gateways) {
+            netlink.add_route(Route {
+                destination,
+                prefix,
+                gateway: Some(gateway),
+                interface,
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// The network of a lab's address: all but the host's number, which is in the last byte.
+fn network(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(v4) => {
+            let [a, b, c, _] = v4.octets();
+            std::net::Ipv4Addr::new(a, b, c, 0).into()
+        }
+        IpAddr::V6(v6) => {
+            let [a, b, c, d, ..] = v6.segments();
+            std::net::Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+    }
+}
