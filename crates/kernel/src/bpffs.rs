@@ -113,7 +113,7 @@ pub fn lasting_or_mounted() -> Result<PathBuf> {
             "there is no BPF file system to pin in",
             format!("{USUAL} is not one, although it could be mounted"),
         )
-        .mend(format!("mount -t bpf bpf {USUAL}"))
+        .mend(format!("mount -t bpf -o mode=0700 bpf {USUAL}"))
     })
 }
 
@@ -167,8 +167,9 @@ fn outer_mounts() -> Option<Mounts> {
 /// Does something where other mounts are seen, on a thread that ends with it.
 fn inside_mounts(outer: &Mounts, work: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     let what = "cannot mount a BPF file system that lasts";
-    let fail =
-        |e: rustix::io::Errno| Error::os(what, e.into()).mend(format!("mount -t bpf bpf {USUAL}"));
+    let fail = |e: rustix::io::Errno| {
+        Error::os(what, e.into()).mend(format!("mount -t bpf -o mode=0700 bpf {USUAL}"))
+    };
     let enter = move || {
         // SAFETY: only this thread's root and working directory become its own; it shares no other state by it.
         unsafe { unshare_unsafe(UnshareFlags::FS) }.map_err(fail)?;
@@ -317,7 +318,7 @@ fn explain(what: String, path: &Path, error: io::Error) -> Error {
             let error = Error::failed(what, "there is no such file");
             match mounts().is_empty() {
                 true => error.mend(format!(
-                    "no BPF file system is mounted: mount -t bpf bpf {USUAL}"
+                    "no BPF file system is mounted: mount -t bpf -o mode=0700 bpf {USUAL}"
                 )),
                 false => error,
             }

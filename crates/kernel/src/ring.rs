@@ -158,7 +158,8 @@ impl Rings {
     /// Rings in BPF maps, one for each of `cpus` CPUs.
     pub fn in_maps(geometry: Geometry, cpus: usize) -> Result<Arc<Self>> {
         let shared =
-            map::create_mmapable_array("trawl_shared", size_of::<CaptureShared>() as u32, 1)?;
+            map::create_mmapable_array("trawl_shared", size_of::<CaptureShared>() as u32, 1)
+                .map_err(|e| mend_refused_pool(e, geometry))?;
         let pool = map::create_mmapable_array(
             "trawl_pool",
             geometry.stride() as u32,

@@ -92,6 +92,7 @@ fn a_detached_tcx_link() {
     let link = std::fs::read_dir(descriptors)
         .expect("its descriptors")
         .filter_map(|entry| std::fs::read_to_string(entry.ok()?.path()).ok())
+        .filter(|text| text.contains("link_type:\ttcx"))
         .find_map(|text| {
             Some(
                 text.split_once("link_id:")?

@@ -8,8 +8,8 @@ use trawl_tests::{binary, programs, root_or_skip, skip};
 
 /// Commands that need what is not on a test's machine, with the reason.
 const NOT_RUN: [(&str, &str); 6] = [
-    ("-p all", "it requires tracing programs"),
-    ("-p filter", "it requires tracing programs"),
+    ("--program all", "it requires tracing programs"),
+    ("--program filter", "it requires tracing programs"),
     ("wireshark", "it opens a window"),
     ("make ", "it runs these tests"),
     ("trawl demo", "a test of its own runs it"),

@@ -76,12 +76,12 @@ fn numbers_out_of_range() {
     refused(
         &to_file(&["--ring-size", "0"]),
         2,
-        &["ring", "--ring-size", "64 KiB"],
+        &["memory", "--memory", "64 KiB"],
     );
     refused(
         &to_file(&["--ring-size", "1TiB"]),
         2,
-        &["ring", "--ring-size", "MiB"],
+        &["memory", "--memory", "KiB"],
     );
     refused(&to_file(&["--ring-size=-1"]), 2, &["ring-size", "-1"]);
     refused(&to_file(&["--ring-size", "many"]), 2, &["many"]);

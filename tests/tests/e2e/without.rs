@@ -32,7 +32,7 @@ fn said(output: &Output) -> String {
     text
 }
 
-const MEND: &str = "mount -t bpf bpf /sys/fs/bpf";
+const MEND: &str = "mount -t bpf -o mode=0700 bpf /sys/fs/bpf";
 
 #[test]
 fn the_doctor_tells_that_no_bpf_file_system_is_mounted() {

@@ -98,7 +98,7 @@ fn file_system() -> Finding {
     let Some(first) = mounts.first() else {
         return Finding::new("bpffs", "mount", State::Warn, "no BPF file system is mounted here")
             .why("pinned hook maps cannot be found; inside `ip netns exec` it is hidden: use --netns instead")
-            .fix(format!("mount -t bpf bpf {}", bpffs::USUAL));
+            .fix(format!("mount -t bpf -o mode=0700 bpf {}", bpffs::USUAL));
     };
     let pins = bpffs::pinned().len();
     let things = if pins == 1 { "object" } else { "objects" };

@@ -3,10 +3,10 @@
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
+use trawl_program::Site;
 use trawl_tests::binary;
 use trawl_tests::bundled::refused;
 use trawl_tests::witness::output;
-use trawl_tests::xdp::pins_of;
 
 use super::*;
 
@@ -54,10 +54,8 @@ fn what_another_command_has_just_switched_is_needed_all_the_same() {
     let (left, right) = (place(&lab.line.left), place(&lab.line.right));
     let load = |at| ["xdp", "load", at, "redirect", "--to", "right"];
     // The first one waits for it when it has switched.
-    let pins = pins_of(&lab.line.left);
-    std::fs::create_dir_all(&pins).expect("a directory");
-    let held = std::fs::File::open(&pins).expect("the directory");
-    held.lock().expect("a lock");
+    let site = Site::find(&left, None).expect("the interface");
+    let held = site.lock().expect("the lock of its programs");
     std::thread::scope(|scope| {
         let first = scope.spawn(|| done(&load(&left)));
         wait_until("the first one has switched", || gro() == Some(true));
@@ -168,10 +166,8 @@ fn a_load_that_is_killed_half_way_puts_all_back() {
         let Some(lab) = unready() else { return };
         let before = features(&lab);
         let from = place(&lab.line.left);
-        let pins = pins_of(&lab.line.left);
-        std::fs::create_dir_all(&pins).expect("a directory in the BPF file system");
-        let held = std::fs::File::open(&pins).expect("the directory");
-        held.lock().expect("the lock");
+        let site = Site::find(&from, None).expect("the interface");
+        let held = site.lock().expect("the lock of its programs");
         let mut load = Command::new(binary::path())
             .args(["xdp", "load", &from, "redirect", "--to", "right"])
             .spawn()
