@@ -18,7 +18,10 @@ use std::process::ExitCode;
 
 use trawl_kernel::warden::{self, Task, WholeBytes};
 use trawl_kernel::{Error, Result, errno, host};
-use trawl_sink::{DirectFile, PcapFile, PcapStream, PcapngFile, PcapngStream};
+use trawl_sink::{
+    Compression, DirectFile, Form, Packed, PcapFile, PcapStream, PcapngFile, PcapngStream, Plan,
+    Series,
+};
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::Host;
 use trawl_tap::session::{Ended, Observer, Session};
@@ -92,6 +95,26 @@ fn record(
     observer: &mut Terminal,
 ) -> Result<(Summary, Ended)> {
     let whole = output.start()?;
+    let path = args.write.clone().unwrap_or_default();
+    let first = session.interfaces().first().cloned().unwrap_or_default();
+    let form = match args.format() {
+        Format::Pcapng => Form::Pcapng,
+        Format::Pcap => Form::Pcap {
+            link_type: first.link_type,
+            snaplen: first.snaplen,
+        },
+    };
+    let how = How {
+        form,
+        io: args.recording.io,
+        compression: args.recording.compression(&path),
+    };
+    let plan = args.recording.series(&path);
+    if plan.is_asked_for() && whole.is_some() {
+        // The files of the series have names of their own.
+        output.discard();
+        return record_series(session, plan, how, args, observer);
+    }
     if let Some(whole) = &whole {
         let file = warden::hold(output.file.as_fd())?;
         session.warden().watch([Task::CutFile {
@@ -99,23 +122,74 @@ fn record(
             whole: whole.clone(),
         }])?;
     }
-    let first = session.interfaces().first().cloned().unwrap_or_default();
     let Output { file, name, .. } = output;
-    let mut sink: Box<dyn Sink> = match (args.format(), whole) {
-        (Format::Pcapng, None) => Box::new(PcapngStream::new(file, name)),
-        (Format::Pcapng, whole) => pcapng_file(file, name, whole, args.recording.io, observer)?,
-        (Format::Pcap, None) => {
-            Box::new(PcapStream::new(file, name, first.link_type, first.snaplen))
+    let mut sink = match whole {
+        None => match form {
+            Form::Pcapng => Box::new(PcapngStream::new(file, name)) as Box<dyn Sink>,
+            Form::Pcap { link_type, snaplen } => {
+                Box::new(PcapStream::new(file, name, link_type, snaplen))
+            }
+        },
+        whole => {
+            let (sink, detail) = how.open(file, name, whole)?;
+            detail.iter().for_each(|text| observer.detail(text));
+            sink
         }
-        (Format::Pcap, whole) => Box::new(PcapFile::new(
-            file,
-            name,
-            whole,
-            first.link_type,
-            first.snaplen,
-        )),
     };
     session.run(sink.as_mut(), observer)
+}
+
+fn record_series(
+    mut session: Session<'_>,
+    plan: Plan,
+    how: How,
+    args: &Args,
+    observer: &mut Terminal,
+) -> Result<(Summary, Ended)> {
+    let whole = WholeBytes::new()?;
+    session.warden().watch([Task::CutNamed {
+        whole: whole.clone(),
+    }])?;
+    let mode = args.file_mode;
+    let open = move |path: &Path| {
+        let output = Output::open(path, mode)?;
+        output.start()?;
+        whole.name(path);
+        let (sink, _) = how.open(output.file, output.name, Some(whole.clone()))?;
+        Ok(sink)
+    };
+    let mut sink = Series::new(plan, Box::new(open), session.accounts());
+    session.run(&mut sink, observer)
+}
+
+/// How files are written.
+#[derive(Clone, Copy, Debug)]
+struct How {
+    form: Form,
+    io: Io,
+    compression: Option<Compression>,
+}
+
+impl How {
+    /// What is written to this empty file, and what there is to say about it.
+    fn open(
+        self,
+        file: File,
+        name: String,
+        whole: Option<WholeBytes>,
+    ) -> Result<(Box<dyn Sink>, Option<String>)> {
+        if let Some(compression) = self.compression {
+            let packed = Packed::new(file, name, whole, compression, self.form)?;
+            return Ok((Box::new(packed), None));
+        }
+        match self.form {
+            Form::Pcapng => pcapng_file(file, name, whole, self.io),
+            Form::Pcap { link_type, snaplen } => {
+                let file = PcapFile::new(file, name, whole, link_type, snaplen);
+                Ok((Box::new(file), None))
+            }
+        }
+    }
 }
 
 /// A file that is written as was asked for, or as its file system can.
@@ -124,24 +198,26 @@ fn pcapng_file(
     name: String,
     whole: Option<WholeBytes>,
     io: Io,
-    observer: &mut Terminal,
-) -> Result<Box<dyn Sink>> {
+) -> Result<(Box<dyn Sink>, Option<String>)> {
+    let mut detail = None;
     if io != Io::Buffered {
         let again = file
             .try_clone()
             .map_err(|e| Error::os(format!("cannot write to {name}"), e))?;
         match DirectFile::new(again, name.clone(), whole.clone()) {
-            Ok(direct) => return Ok(Box::new(direct)),
+            Ok(direct) => return Ok((Box::new(direct), None)),
             Err(error) if io == Io::Direct => {
                 let what = format!("cannot write directly to {name}");
                 return Err(Error::os(what, error).mend("use --io auto or --io buffered"));
             }
-            Err(error) => observer.detail(&format!(
-                "{name}: written through the page cache: its file system takes no direct writes ({error})"
-            )),
+            Err(error) => {
+                detail = Some(format!(
+                    "{name}: written through the page cache: its file system takes no direct writes ({error})"
+                ));
+            }
         }
     }
-    Ok(Box::new(PcapngFile::new(file, name, whole)))
+    Ok((Box::new(PcapngFile::new(file, name, whole)), detail))
 }
 
 fn show(session: Session<'_>, args: &Args, observer: &mut Terminal) -> Result<(Summary, Ended)> {

@@ -101,3 +101,23 @@ pub fn utc_offset() -> i32 {
         time.tm_gmtoff as i32
     }
 }
+
+/// The local time here and now as strftime(3) writes it; the format itself where that makes nothing of it.
+pub fn strftime(format: &str) -> String {
+    let Ok(wanted) = std::ffi::CString::new(format) else {
+        return format.to_owned();
+    };
+    let now = (wall() / 1_000_000_000) as libc::time_t;
+    let mut text = vec![0u8; 4096];
+    // SAFETY: `time` is plain memory that localtime_r fills; the format ends with a zero, and the text is as long as is
+    // said.
+    let length = unsafe {
+        let mut time: libc::tm = std::mem::zeroed();
+        libc::localtime_r(&now, &mut time);
+        libc::strftime(text.as_mut_ptr().cast(), text.len(), wanted.as_ptr(), &time)
+    };
+    match length {
+        0 => format.to_owned(),
+        _ => String::from_utf8_lossy(&text[..length]).into_owned(),
+    }
+}

@@ -120,6 +120,11 @@ impl Mapping {
 
     /// Puts bytes in, where nobody else reads or writes at the time; panics where they do not fit.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
+        self.put(offset, bytes);
+    }
+
+    /// The same where the owner is shared: whoever else reads there knows by other words when it may.
+    pub(crate) fn put(&self, offset: usize, bytes: &[u8]) {
         let _ = self.at(offset + bytes.len());
         // SAFETY: the range was just checked to lie within the mapping, which no reference of Rust's points into.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(offset), bytes.len()) }

@@ -2,9 +2,12 @@
 //! of other people's hook maps, clsact filters, chains of captures, and a block that was cut in the middle of a write.
 
 use std::ffi::CStr;
+use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -59,6 +62,8 @@ pub enum Task {
     },
     /// Cut a file behind its last whole block.
     CutFile { file: OwnedFd, whole: WholeBytes },
+    /// Cut the file that is named there behind its last whole block.
+    CutNamed { whole: WholeBytes },
     /// What those who ask for it know how to undo. It finds what it needs by itself.
     Other(Box<dyn Undo>),
 }
@@ -72,13 +77,37 @@ pub trait Undo: fmt::Debug + Send {
     }
 }
 
+/// Where the name of the file stands, behind the number of its bytes and the name's length; and the longest name.
+const NAME_AT: usize = 16;
+const NAME_MAX: usize = 4096;
+
 /// How many bytes of a file are whole blocks: told to the warden through memory that both processes see.
 #[derive(Clone, Debug)]
 pub struct WholeBytes(Arc<Mapping>);
 
 impl WholeBytes {
     pub fn new() -> Result<Self> {
-        Ok(Self(Arc::new(Mapping::anonymous(size_of::<u64>())?)))
+        Ok(Self(Arc::new(Mapping::anonymous(NAME_AT + NAME_MAX)?)))
+    }
+
+    /// Says which file is meant from now on, of those that follow each other. Nothing of it is written yet.
+    pub fn name(&self, path: &Path) {
+        let name = path.as_os_str().as_bytes();
+        // Until the name is there, none is to be cut.
+        self.set(u64::MAX);
+        if name.len() < NAME_MAX {
+            let length = self.0.short(size_of::<u64>());
+            length.store(0, Ordering::Release);
+            self.0.put(NAME_AT, name);
+            length.store(name.len() as u32, Ordering::Release);
+            self.set(0);
+        }
+    }
+
+    fn path(&self) -> Option<PathBuf> {
+        let length = self.0.short(size_of::<u64>()).load(Ordering::Acquire) as usize;
+        let name = self.0.read(NAME_AT, length)?;
+        (!name.is_empty()).then(|| PathBuf::from(OsString::from_vec(name)))
     }
 
     pub fn set(&self, bytes: u64) {
@@ -126,6 +155,7 @@ impl Task {
                 interface: _,
             } => all.extend(namespace.as_ref().map(AsFd::as_fd)),
             Self::CutFile { file, whole: _ } => all.push(file.as_fd()),
+            Self::CutNamed { whole: _ } => {}
             Self::Other(other) => return other.descriptors(),
         }
         all.iter().map(AsRawFd::as_raw_fd).collect()
@@ -179,6 +209,17 @@ impl Task {
                 other.undo();
                 Ok(())
             }
+            Self::CutNamed { whole } => match whole.path() {
+                Some(path) => {
+                    let file = std::fs::File::options().write(true).open(path)?;
+                    let bytes = whole.get();
+                    match file.metadata()?.len() > bytes {
+                        true => file.set_len(bytes),
+                        false => Ok(()),
+                    }
+                }
+                None => Ok(()),
+            },
             Self::CutFile { file, whole } => {
                 let whole = whole.get();
                 let length = rustix::fs::fstat(file)?.st_size as u64;

@@ -2,9 +2,13 @@
 
 mod direct;
 mod file;
+mod packed;
 mod pipe;
+mod series;
 mod walk;
 
 pub use direct::DirectFile;
 pub use file::{PcapFile, PcapngFile};
+pub use packed::{Compression, Form, Packed};
 pub use pipe::{PcapStream, PcapngStream};
+pub use series::{Plan, Series};

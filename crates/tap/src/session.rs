@@ -322,6 +322,7 @@ impl<'a> Session<'a> {
             point.interfaces.extend(added.iter().map(|(id, _)| *id));
         }
         let mut summary = self.summary(&unwritten, reason);
+        self.take_back(&mut summary, sink.lost());
         if complete {
             written = sink
                 .write(&self.file_trailer(&summary, &added))
@@ -340,6 +341,29 @@ impl<'a> Session<'a> {
         }
         summary.ended = ended.to_string();
         Ok((summary, ended))
+    }
+
+    /// What was recorded and then lost on its way out.
+    fn take_back(&self, summary: &mut Summary, lost: Vec<(u32, &'static str, u64)>) {
+        for (interface, reason, count) in lost {
+            let is_meant = |point: &Point| point.interfaces.contains(&interface);
+            if let Some(at) = self.points.iter().position(is_meant) {
+                summary.interfaces[at].account.take_back(reason, count);
+                summary.total.take_back(reason, count);
+            }
+        }
+    }
+
+    /// Reads the accounts of all interface blocks, as they are by then.
+    pub fn accounts(&self) -> Box<dyn Fn() -> Vec<(u32, Account)>> {
+        let points = self.points.clone();
+        Box::new(move || {
+            let of = |point: &Point| {
+                let first = point.interfaces.first().copied().unwrap_or(0);
+                (first, Account::from_ring(&point.account()))
+            };
+            points.iter().map(of).collect()
+        })
     }
 
     fn move_until_end(

@@ -25,6 +25,11 @@ pub trait Sink {
         self.write(segment.bytes())
     }
 
+    /// Packets that were lost on the way out while others went on, by interface block and reason.
+    fn lost(&self) -> Vec<(u32, &'static str, u64)> {
+        Vec::new()
+    }
+
     /// Returns when all that came is where it belongs.
     fn settle(&mut self) -> Result<()> {
         self.rest()

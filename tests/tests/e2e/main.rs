@@ -38,6 +38,7 @@ mod route_reasons;
 mod route_tcp;
 mod route_vlan;
 mod safety;
+mod series;
 mod sharing;
 mod stamp;
 mod tappable;

@@ -291,7 +291,15 @@ impl Args {
 
     /// What packets are written as.
     pub(super) fn format(&self) -> Format {
-        let is_pcap = |path: &PathBuf| path.extension().is_some_and(|end| end == "pcap");
+        let is_pcap = |path: &PathBuf| {
+            let name = path.to_string_lossy();
+            let packed = [".zst", ".lz4", ".gz"];
+            let name = packed
+                .iter()
+                .find_map(|end| name.strip_suffix(end))
+                .unwrap_or(&name);
+            name.ends_with(".pcap")
+        };
         let by_name = match self.write.as_ref().is_some_and(is_pcap) {
             true => Format::Pcap,
             false => Format::Pcapng,

@@ -1,7 +1,11 @@
 //! The arguments about records: how much memory they have on their way, and what is written of each packet.
 
+use std::path::Path;
+use std::time::Duration;
+
 use trawl_kernel::ring::Geometry;
 use trawl_kernel::{Error, Result, events, host};
+use trawl_sink::{Compression, Plan};
 use trawl_tap::site::Meta;
 
 use crate::units;
@@ -32,9 +36,79 @@ pub(super) struct RecordingArgs {
     /// How a pcapng file is written: straight out of the ring to the disk, or through the page cache
     #[arg(long, value_enum, default_value_t = Io::Auto)]
     pub(super) io: Io,
+    /// Compress files, in frames that can be read one by one [default: by the end of the name: .zst, .lz4 or .gz]
+    #[arg(long, value_enum)]
+    compress: Option<Packing>,
+    /// Begin another file before one grows larger: millions of bytes, or a size such as 64MiB
+    #[arg(short = 'C', value_name = "SIZE", value_parser = file_size)]
+    file_size: Option<u64>,
+    /// Begin another file after so many seconds; -w then takes strftime(3)'s conversions
+    #[arg(short = 'G', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    file_seconds: Option<u64>,
+    /// Keep the latest so many files
+    #[arg(short = 'W', value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..))]
+    files: Option<u64>,
+    /// Keep files of so many bytes together, the latest ones
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
+    max_disk: Option<u64>,
+    /// Run this with the name of each finished file
+    #[arg(short = 'z', value_name = "COMMAND")]
+    command: Option<String>,
+    /// Give a file its name only once it is finished and on the disk
+    #[arg(long)]
+    sealed: bool,
+}
+
+/// Programs that files are compressed for.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Packing {
+    None,
+    Zstd,
+    Lz4,
+    Gzip,
+}
+
+/// As tcpdump takes it, in millions of bytes, or with a unit.
+fn file_size(text: &str) -> std::result::Result<u64, String> {
+    let size = match text.parse::<u64>() {
+        Ok(millions) => millions.saturating_mul(1_000_000),
+        Err(_) => units::bytes(text)?,
+    };
+    match size {
+        0..4096 => Err("a file holds at least 4 KiB".to_owned()),
+        _ => Ok(size),
+    }
 }
 
 impl RecordingArgs {
+    /// When files end, and what becomes of them.
+    pub(super) fn series(&self, path: &Path) -> Plan {
+        Plan {
+            path: path.to_string_lossy().into_owned(),
+            size: self.file_size,
+            time: self.file_seconds.map(Duration::from_secs),
+            files: self.files.map(|files| files as usize),
+            total: self.max_disk,
+            command: self.command.clone(),
+            sealed: self.sealed,
+        }
+    }
+
+    pub(super) fn compression(&self, path: &Path) -> Option<Compression> {
+        match self.compress {
+            Some(Packing::None) => None,
+            Some(Packing::Zstd) => Some(Compression::Zstd),
+            Some(Packing::Lz4) => Some(Compression::Lz4),
+            Some(Packing::Gzip) => Some(Compression::Gzip),
+            None => match path.extension()?.to_str()? {
+                "zst" => Some(Compression::Zstd),
+                "lz4" => Some(Compression::Lz4),
+                "gz" => Some(Compression::Gzip),
+                _ => None,
+            },
+        }
+    }
+
     /// As asked for here, or by tcpdump's word for a CPU's share.
     pub(super) fn geometry(&self, buffer: Option<u64>) -> Result<Geometry> {
         let cpus = events::cpu_count();

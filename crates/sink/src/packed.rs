@@ -1,0 +1,277 @@
+//! Compressed files: independent frames of about 1 MiB, packed by threads that are not the capture's, with a table of
+//! where they are at the end, so that a part can be read without the rest.
+
+mod frame;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use trawl_kernel::warden::WholeBytes;
+use trawl_kernel::{Error, Result};
+use trawl_packet::pcap;
+use trawl_packet::pcapng::block::blocks;
+use trawl_tap::sink::{Counting, Sink};
+
+pub use frame::Compression;
+
+/// So many bytes make a frame.
+const FRAME: usize = 1 << 20;
+/// What may wait to be packed, or be written out of order. What comes on top of it is lost.
+const WAITING_MAX: usize = 64 << 20;
+const THREADS_MAX: usize = 4;
+/// What comes slowly is packed this late at most.
+const FLUSH_AFTER: Duration = Duration::from_secs(1);
+
+/// What the frames hold.
+#[derive(Clone, Copy, Debug)]
+pub enum Form {
+    Pcapng,
+    Pcap { link_type: u16, snaplen: u32 },
+}
+
+#[derive(Debug)]
+pub struct Packed {
+    name: String,
+    raw: Vec<u8>,
+    begun: Instant,
+    number: u64,
+    jobs: Option<Sender<(u64, Vec<u8>)>>,
+    threads: Vec<JoinHandle<()>>,
+    shared: Arc<Shared>,
+    lost: Counting,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    less: Condvar,
+    file: File,
+    whole: Option<WholeBytes>,
+    compression: Compression,
+    form: Form,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Bytes that are not written yet.
+    waiting: usize,
+    /// Frames that are packed before one in front of them is.
+    early: BTreeMap<u64, (Vec<u8>, Vec<u8>, usize)>,
+    next: u64,
+    length: u64,
+    /// Length of each frame, packed and not.
+    table: Vec<(u32, u32)>,
+    failure: Option<io::Error>,
+    failed: bool,
+    unwritten: Vec<u8>,
+}
+
+impl Packed {
+    pub fn new(
+        file: File,
+        name: String,
+        whole: Option<WholeBytes>,
+        compression: Compression,
+        form: Form,
+    ) -> Result<Self> {
+        let shared = Arc::new(Shared {
+            state: Mutex::default(),
+            less: Condvar::new(),
+            file,
+            whole,
+            compression,
+            form,
+        });
+        let (jobs, to_pack) = channel();
+        let to_pack = Arc::new(Mutex::new(to_pack));
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = (0..cpus.min(THREADS_MAX))
+            .map(|number| {
+                let (to_pack, shared) = (Arc::clone(&to_pack), Arc::clone(&shared));
+                std::thread::Builder::new()
+                    .name(format!("trawl-pack-{number}"))
+                    .spawn(move || work(&to_pack, &shared))
+                    .map_err(|e| Error::os("cannot start a thread that compresses", e))
+            })
+            .collect::<Result<_>>()?;
+        Ok(Self {
+            name,
+            raw: Vec::with_capacity(FRAME),
+            begun: Instant::now(),
+            number: 0,
+            jobs: Some(jobs),
+            threads,
+            shared,
+            lost: Counting::default(),
+        })
+    }
+
+    /// Hands the frame at hand over, or loses it.
+    fn push(&mut self) -> Result<()> {
+        if self.raw.is_empty() {
+            return self.check();
+        }
+        let raw = std::mem::replace(&mut self.raw, Vec::with_capacity(FRAME));
+        let too_many = {
+            let mut state = self.shared.lock();
+            // The first frame holds what all others depend on.
+            let too_many = state.waiting + raw.len() > WAITING_MAX && self.number > 0;
+            if !too_many {
+                state.waiting += raw.len();
+            }
+            too_many
+        };
+        if too_many {
+            return self.lost.write(&raw);
+        }
+        if let Some(jobs) = &self.jobs {
+            // Its threads end when we do.
+            let _ = jobs.send((self.number, raw));
+            self.number += 1;
+        }
+        self.check()
+    }
+
+    fn check(&self) -> Result<()> {
+        match self.shared.lock().failure.take() {
+            Some(error) => Err(Error::os(format!("cannot write to {}", self.name), error)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Sink for Packed {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        if self.raw.is_empty() {
+            self.begun = Instant::now();
+        }
+        let full = self.raw.len() + bytes.len() > FRAME;
+        let pushed = if full { self.push() } else { Ok(()) };
+        self.raw.extend_from_slice(bytes);
+        pushed
+    }
+
+    fn rest(&mut self) -> Result<()> {
+        match self.begun.elapsed() >= FLUSH_AFTER {
+            true => self.push(),
+            false => self.check(),
+        }
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        self.push()?;
+        let mut state = self.shared.lock();
+        while state.waiting > 0 {
+            state = self
+                .shared
+                .less
+                .wait(state)
+                .unwrap_or_else(|e| e.into_inner());
+        }
+        drop(state);
+        self.check()
+    }
+
+    fn take_unwritten(&mut self) -> Vec<u8> {
+        let mut unwritten = std::mem::take(&mut self.shared.lock().unwritten);
+        unwritten.append(&mut self.raw);
+        unwritten
+    }
+
+    fn lost(&self) -> Vec<(u32, &'static str, u64)> {
+        let packets = self.lost.packets.iter().enumerate();
+        packets
+            .filter(|(_, count)| **count > 0)
+            .map(|(id, count)| (id as u32, "compression", *count))
+            .collect()
+    }
+}
+
+impl Drop for Packed {
+    /// Ends the file with its table.
+    fn drop(&mut self) {
+        self.jobs = None;
+        for thread in self.threads.drain(..) {
+            // A thread that crashed has left its frames out.
+            let _ = thread.join();
+        }
+        let mut state = self.shared.lock();
+        if !state.failed {
+            let table = self.shared.compression.table(&state.table);
+            self.shared.append(&mut state, &table);
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Puts a frame behind the others, or cuts the file behind those.
+    fn append(&self, state: &mut State, bytes: &[u8]) {
+        match self.file.write_all_at(bytes, state.length) {
+            Ok(()) => state.length += bytes.len() as u64,
+            Err(error) => {
+                state.failed = true;
+                state.failure = Some(error);
+                // A failure here would be about the same disk.
+                let _ = self.file.set_len(state.length);
+            }
+        }
+        if let Some(whole) = &self.whole {
+            whole.set(state.length);
+        }
+    }
+
+    /// Takes a packed frame, and writes those whose turn it is.
+    fn take_in(&self, number: u64, raw: Vec<u8>, packed: Vec<u8>, length: usize) {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        state.early.insert(number, (raw, packed, length));
+        while let Some((raw, packed, length)) = state.early.remove(&state.next) {
+            state.next += 1;
+            state.waiting -= raw.len();
+            if !state.failed {
+                self.append(state, &packed);
+            }
+            match state.failed {
+                true => state.unwritten.extend_from_slice(&raw),
+                false => state.table.push((packed.len() as u32, length as u32)),
+            }
+        }
+        self.less.notify_all();
+    }
+}
+
+fn work(to_pack: &Mutex<Receiver<(u64, Vec<u8>)>>, shared: &Shared) {
+    loop {
+        let job = {
+            let receiver = to_pack.lock().unwrap_or_else(|e| e.into_inner());
+            receiver.recv()
+        };
+        let Ok((number, raw)) = job else {
+            return;
+        };
+        let (packed, length) = match shared.form {
+            Form::Pcapng => (shared.compression.pack(&raw), raw.len()),
+            Form::Pcap { link_type, snaplen } => {
+                let mut records = Vec::with_capacity(raw.len());
+                if number == 0 {
+                    pcap::file_header(&mut records, link_type, snaplen);
+                }
+                for block in blocks(&raw) {
+                    pcap::record_from_block(&mut records, &block);
+                }
+                (shared.compression.pack(&records), records.len())
+            }
+        };
+        shared.take_in(number, raw, packed, length);
+    }
+}

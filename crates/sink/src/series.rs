@@ -1,0 +1,423 @@
+//! A series of files in the place of one: by size, by time, as a ring; each whole by itself.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use trawl_kernel::ring::Lease;
+use trawl_kernel::{Error, Result, clock};
+use trawl_packet::pcapng::block::{self, blocks};
+use trawl_packet::pcapng::write::{InterfaceStatistics, interface_statistics};
+use trawl_tap::account::Account;
+use trawl_tap::sink::Sink;
+
+/// When a file of a series ends, and what becomes of it.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// The name: by strftime(3), and with a number before its extension where there may be several of one name.
+    pub path: String,
+    /// A file grows no larger than this.
+    pub size: Option<u64>,
+    pub time: Option<Duration>,
+    /// So many files stay, the latest ones.
+    pub files: Option<usize>,
+    /// All files together stay below this.
+    pub total: Option<u64>,
+    /// What is run with the name of each finished file.
+    pub command: Option<String>,
+    /// A file has its name only once it is finished and on the disk.
+    pub sealed: bool,
+}
+
+impl Plan {
+    /// Whether there is to be more than one file, or something is done with it.
+    pub fn is_asked_for(&self) -> bool {
+        self.size.is_some()
+            || self.time.is_some()
+            || self.files.is_some()
+            || self.total.is_some()
+            || self.command.is_some()
+            || self.sealed
+            || self.path.contains('%')
+    }
+
+    fn is_numbered(&self) -> bool {
+        self.size.is_some() || (self.time.is_some() && !self.path.contains('%'))
+    }
+
+    fn name(&self, number: u64) -> PathBuf {
+        let text = match self.path.contains('%') {
+            true => clock::strftime(&self.path),
+            false => self.path.clone(),
+        };
+        if !self.is_numbered() {
+            return PathBuf::from(text);
+        }
+        let path = Path::new(&text);
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let name = match path.extension() {
+            Some(extension) => format!("{stem}_{number:05}.{}", extension.to_string_lossy()),
+            None => format!("{stem}_{number:05}"),
+        };
+        path.with_file_name(name)
+    }
+}
+
+/// Opens a file of the series: what is written to a path.
+pub type Open = Box<dyn FnMut(&Path) -> Result<Box<dyn Sink>>>;
+/// The accounts so far, with the interface block that each stands for.
+pub type Accounts = Box<dyn Fn() -> Vec<(u32, Account)>>;
+
+pub struct Series {
+    plan: Plan,
+    open: Open,
+    accounts: Accounts,
+    /// What each file begins with.
+    header: Vec<u8>,
+    current: Option<Current>,
+    number: u64,
+    /// Finished files that are there, and how large they are.
+    past: VecDeque<(PathBuf, u64)>,
+    children: Vec<Child>,
+    told: Vec<(u32, Account)>,
+    unwritten: Vec<u8>,
+    /// What the finished files lost.
+    lost: Vec<(u32, &'static str, u64)>,
+}
+
+impl std::fmt::Debug for Series {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Series")
+            .field("plan", &self.plan)
+            .finish_non_exhaustive()
+    }
+}
+
+struct Current {
+    sink: Box<dyn Sink>,
+    /// Where it is, and where it is to be once it is finished.
+    path: PathBuf,
+    final_path: PathBuf,
+    written: u64,
+    began: Instant,
+    began_wall: u64,
+    packets: Vec<u64>,
+}
+
+/// The statistics of an interface at the end of a file are no longer than this.
+const TRAILER: u64 = 160;
+
+impl Series {
+    pub fn new(plan: Plan, open: Open, accounts: Accounts) -> Self {
+        Self {
+            plan,
+            open,
+            accounts,
+            header: Vec::new(),
+            current: None,
+            number: 0,
+            past: VecDeque::new(),
+            children: Vec::new(),
+            told: Vec::new(),
+            unwritten: Vec::new(),
+            lost: Vec::new(),
+        }
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        self.number += 1;
+        let final_path = self.plan.name(self.number);
+        let path = match self.plan.sealed {
+            true => with_suffix(&final_path, ".part"),
+            false => final_path.clone(),
+        };
+        let mut sink = (self.open)(&path)?;
+        sink.write(&self.header)?;
+        sink.rest()?;
+        self.current = Some(Current {
+            sink,
+            path,
+            final_path,
+            written: self.header.len() as u64,
+            began: Instant::now(),
+            began_wall: clock::wall(),
+            packets: Vec::new(),
+        });
+        Ok(())
+    }
+
+    /// Ends the file at hand with its statistics.
+    fn end(&mut self) -> Result<()> {
+        let Some(mut current) = self.current.take() else {
+            return Ok(());
+        };
+        let trailer = self.trailer(&current);
+        let ended = current
+            .sink
+            .write(&trailer)
+            .and_then(|()| current.sink.settle());
+        if let Err(error) = ended {
+            self.unwritten.extend(current.sink.take_unwritten());
+            return Err(error);
+        }
+        self.lost.extend(current.sink.lost());
+        drop(current.sink);
+        let size = std::fs::metadata(&current.path).map_or(0, |about| about.len());
+        if self.plan.sealed {
+            seal(&current.path, &current.final_path)?;
+        }
+        if let Some(command) = &self.plan.command {
+            // Its name is an argument: no shell looks at it.
+            let started = Command::new(command)
+                .arg(&current.final_path)
+                .stdin(Stdio::null())
+                .spawn();
+            match started {
+                Ok(child) => self.children.push(child),
+                Err(error) => {
+                    return Err(Error::os(format!("cannot run {command} for -z"), error));
+                }
+            }
+        }
+        self.children
+            .retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
+        self.past.push_back((current.final_path, size));
+        Ok(())
+    }
+
+    /// Removes the oldest files that are too many, with room for the one that comes next.
+    fn make_room(&mut self) {
+        let files = self.plan.files.unwrap_or(usize::MAX).max(1);
+        let total = self.plan.total.unwrap_or(u64::MAX);
+        let next = self.plan.size.unwrap_or(0);
+        loop {
+            let sum: u64 = self.past.iter().map(|(_, size)| size).sum();
+            if self.past.len() < files && sum.saturating_add(next) <= total {
+                return;
+            }
+            let Some((path, _)) = self.past.pop_front() else {
+                return;
+            };
+            // Somebody else may have taken it away.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    fn seam(&mut self) -> Result<()> {
+        self.end()?;
+        self.make_room();
+        self.begin()
+    }
+
+    /// What came in while this file was written, for each interface.
+    fn trailer(&mut self, current: &Current) -> Vec<u8> {
+        let mut trailer = Vec::new();
+        let now = clock::wall();
+        let accounts = (self.accounts)();
+        let before = std::mem::replace(&mut self.told, accounts);
+        let interfaces = current.packets.len().max(self.told.len());
+        for id in 0..interfaces as u32 {
+            let find = |list: &[(u32, Account)]| {
+                list.iter()
+                    .find(|(one, _)| *one == id)
+                    .map(|(_, account)| account.clone())
+            };
+            let (then, so_far) = (find(&before).unwrap_or_default(), find(&self.told));
+            let since = |count: fn(&Account) -> u64| {
+                so_far
+                    .as_ref()
+                    .map(|account| count(account).saturating_sub(count(&then)))
+            };
+            interface_statistics(
+                &mut trailer,
+                &InterfaceStatistics {
+                    interface_id: id,
+                    timestamp_ns: now,
+                    start_ns: Some(current.began_wall),
+                    end_ns: Some(now),
+                    if_received: since(|account| account.seen),
+                    if_dropped: since(Account::lost_total),
+                    filter_accepted: since(|account| account.seen - account.filtered_out),
+                    user_delivered: Some(current.packets.get(id as usize).copied().unwrap_or(0)),
+                    ..Default::default()
+                },
+            );
+        }
+        trailer
+    }
+
+    fn is_due(&self) -> bool {
+        match (&self.current, self.plan.time) {
+            (Some(current), Some(time)) => current.began.elapsed() >= time,
+            _ => false,
+        }
+    }
+
+    /// How many bytes still fit into the file at hand.
+    fn room(&self) -> u64 {
+        let Some(current) = &self.current else {
+            return 0;
+        };
+        let trailer = TRAILER * self.told.len().max(current.packets.len()).max(1) as u64;
+        let limit = self.plan.size.unwrap_or(u64::MAX);
+        limit.saturating_sub(current.written + trailer)
+    }
+
+    /// Counts packets as far as there is room, and says how many bytes that are.
+    fn count(&mut self, bytes: &[u8]) -> usize {
+        let room = self.room();
+        let Some(current) = &mut self.current else {
+            return 0;
+        };
+        let mut taken = 0;
+        for block in blocks(bytes) {
+            let end = taken + block.bytes.len();
+            let is_first = current.packets.is_empty();
+            if end as u64 > room && !is_first {
+                break;
+            }
+            if let Some(packet) = block.enhanced_packet() {
+                let index = packet.interface_id as usize;
+                if current.packets.len() <= index {
+                    current.packets.resize(index + 1, 0);
+                }
+                current.packets[index] += 1;
+            } else if block.kind == block::INTERFACE_DESCRIPTION {
+                self.header.extend_from_slice(block.bytes);
+            }
+            taken = end;
+        }
+        current.written += taken as u64;
+        taken
+    }
+
+    fn pass(&mut self, bytes: &[u8]) -> Result<()> {
+        let Some(current) = &mut self.current else {
+            return Ok(());
+        };
+        let written = current.sink.write(bytes);
+        if written.is_err() {
+            self.unwritten.extend(current.sink.take_unwritten());
+        }
+        written
+    }
+
+    fn write_packets(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let done = if self.is_due() { 0 } else { self.count(rest) };
+            let passed = self.pass(&rest[..done]);
+            rest = &rest[done..];
+            let passed = passed.and_then(|()| match rest.is_empty() {
+                true => Ok(()),
+                false => self.seam(),
+            });
+            if let Err(error) = passed {
+                self.unwritten.extend_from_slice(rest);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Sink for Series {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        match blocks(bytes).next().map(|block| block.kind) {
+            None => Ok(()),
+            Some(block::SECTION_HEADER) => {
+                self.header = bytes.to_vec();
+                self.told = (self.accounts)();
+                self.begin()
+            }
+            // Each file has its own.
+            Some(block::INTERFACE_STATISTICS) => self.end(),
+            Some(_) => self.write_packets(bytes),
+        }
+    }
+
+    fn takes_segments(&self) -> bool {
+        self.current
+            .as_ref()
+            .is_some_and(|current| current.sink.takes_segments())
+    }
+
+    fn take(&mut self, segment: Lease) -> Result<()> {
+        let length = segment.bytes().len() as u64;
+        // With what fills it up.
+        if self.is_due() || self.room() < length + 8192 {
+            return self.write_packets(segment.bytes());
+        }
+        self.count(segment.bytes());
+        let Some(current) = &mut self.current else {
+            return Ok(());
+        };
+        let taken = current.sink.take(segment);
+        if taken.is_err() {
+            self.unwritten.extend(current.sink.take_unwritten());
+        }
+        taken
+    }
+
+    fn rest(&mut self) -> Result<()> {
+        let Some(current) = &mut self.current else {
+            return Ok(());
+        };
+        let rested = current.sink.rest();
+        if rested.is_err() {
+            self.unwritten.extend(current.sink.take_unwritten());
+        }
+        rested
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        match &mut self.current {
+            Some(current) => {
+                let settled = current.sink.settle();
+                if settled.is_err() {
+                    self.unwritten.extend(current.sink.take_unwritten());
+                }
+                settled
+            }
+            None => {
+                for mut child in self.children.drain(..) {
+                    // Its own failure is its own affair.
+                    let _ = child.wait();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn take_unwritten(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.unwritten)
+    }
+
+    fn lost(&self) -> Vec<(u32, &'static str, u64)> {
+        let now = self.current.iter().flat_map(|current| current.sink.lost());
+        self.lost.iter().copied().chain(now).collect()
+    }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// Has a file on the disk, and then gives it its name.
+fn seal(from: &Path, to: &Path) -> Result<()> {
+    let fail = |e| Error::os(format!("cannot finish {}", to.display()), e);
+    std::fs::File::open(from)
+        .and_then(|file| file.sync_all())
+        .map_err(fail)?;
+    std::fs::rename(from, to).map_err(fail)?;
+    let directory = match to.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    std::fs::File::open(directory)
+        .and_then(|directory| directory.sync_all())
+        .map_err(fail)
+}

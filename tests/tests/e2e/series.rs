@@ -1,0 +1,234 @@
+//! Series of files, compressed files, and what is done with files that are finished (issue 16, Kept).
+
+use std::path::PathBuf;
+
+use trawl_lab::sender::Engine;
+use trawl_tests::lab::send_from;
+use trawl_tests::pcapng::Contents;
+use trawl_tests::turn::heavy;
+use trawl_tests::witness::{capinfos, nothing_attached, output, tshark};
+use trawl_tests::{Capture, Lab, frames, tools_or_skip, wait_until};
+
+/// The files of a test's directory whose name begins like this, in the order of their names.
+fn files(lab: &Lab, prefix: &str) -> Vec<PathBuf> {
+    let all = std::fs::read_dir(lab.path("")).expect("a directory");
+    let mut files: Vec<PathBuf> = all.flatten().map(|entry| entry.path()).collect();
+    files.retain(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with(prefix)
+    });
+    files.sort();
+    files
+}
+
+/// Frames whose numbers go round.
+const ROUND: u32 = 1000;
+
+fn numbered() -> Vec<Vec<u8>> {
+    (0..ROUND)
+        .map(|number| frames::numbered(number, 64))
+        .collect()
+}
+
+/// Nothing is lost at a seam, and each file is whole by itself.
+fn over_seams(arguments: &[&str], seams: usize) {
+    const PACKETS: u64 = 250_000;
+    let Some(lab) = Lab::open() else { return };
+    let _heavy = heavy();
+    let file = lab.file("part.pcapng");
+    let receiver = lab.receiver();
+    let fixed = ["-i", &receiver, "--tap", "xdp", "-w", &file, "-C", "128KiB"];
+    let capture = Capture::start(&lab, &[&fixed[..], arguments].concat());
+    let rate = Some(1_000_000);
+    send_from(
+        &lab.pair.a,
+        &numbered(),
+        PACKETS,
+        Engine::Live,
+        Some(0),
+        rate,
+    );
+    capture.wait_recorded(PACKETS);
+    capture.stop_well().assert_all_recorded(PACKETS);
+    let files = files(&lab, "part");
+    assert!(files.len() > seams, "{} files", files.len());
+    let mut next = 0;
+    let mut delivered = 0;
+    for path in &files {
+        let contents = Contents::read(path);
+        assert_eq!(
+            (contents.interfaces.len(), contents.statistics.len()),
+            (1, 1)
+        );
+        assert!(std::fs::metadata(path).expect("a file").len() <= 128 << 10);
+        for packet in &contents.packets {
+            assert_eq!(frames::number_of(&packet.bytes), next % ROUND, "{path:?}");
+            next += 1;
+        }
+        let told = contents.statistics[0].options.u64(8).expect("a count");
+        assert_eq!(told, contents.packets.len() as u64);
+        delivered += told;
+    }
+    assert_eq!((u64::from(next), delivered), (PACKETS, PACKETS));
+    let name = files[files.len() / 2].display().to_string();
+    assert_eq!(capinfos(&name, "Strict time order"), "True");
+    nothing_attached(&lab.pair.b);
+}
+
+#[test]
+fn nothing_is_lost_over_two_hundred_seams() {
+    over_seams(&[], 200);
+}
+
+#[test]
+fn nothing_is_lost_over_seams_of_sealed_files() {
+    over_seams(&["--sealed"], 200);
+}
+
+#[test]
+fn a_ring_of_files_keeps_the_latest_and_tells_a_command_of_each() {
+    let Some(lab) = Lab::open() else { return };
+    let script = lab.file("finished.sh");
+    let list = lab.file("list");
+    let text = format!("#!/bin/sh\necho \"$1\" >> {list}\n");
+    std::fs::write(&script, text).expect("a script");
+    output("chmod", &["+x", &script]);
+    let file = lab.file("ring.pcapng");
+    let receiver = lab.receiver();
+    let arguments = [
+        "-i", &receiver, "--tap", "xdp", "-w", &file, "-C", "64KiB", "-W", "3", "-z", &script,
+    ];
+    let capture = Capture::start(&lab, &arguments);
+    send_from(
+        &lab.pair.a,
+        &numbered(),
+        10_000,
+        Engine::Live,
+        Some(0),
+        None,
+    );
+    capture.wait_recorded(10_000);
+    capture.stop_well().assert_all_recorded(10_000);
+    let kept = files(&lab, "ring");
+    assert_eq!(kept.len(), 3, "{kept:?}");
+    let last = Contents::read(&kept[2]);
+    let number = frames::number_of(&last.packets.last().expect("a packet").bytes);
+    assert_eq!(number, ROUND - 1);
+    let told = std::fs::read_to_string(&list).expect("a list");
+    assert!(told.lines().count() > 10, "{told}");
+    assert_eq!(told.lines().last(), kept[2].to_str());
+}
+
+#[test]
+fn all_files_together_stay_below_a_size() {
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("%Y-%m-%d.pcapng");
+    let receiver = lab.receiver();
+    let arguments = [
+        "-i",
+        &receiver,
+        "--tap",
+        "xdp",
+        "-w",
+        &file,
+        "-C",
+        "64KiB",
+        "--max-disk",
+        "300KiB",
+    ];
+    let capture = Capture::start(&lab, &arguments);
+    send_from(
+        &lab.pair.a,
+        &numbered(),
+        10_000,
+        Engine::Live,
+        Some(0),
+        None,
+    );
+    capture.wait_recorded(10_000);
+    capture.stop_well().assert_all_recorded(10_000);
+    let kept = files(&lab, "2");
+    let sum: u64 = kept
+        .iter()
+        .map(|path| std::fs::metadata(path).expect("a file").len())
+        .sum();
+    assert!(
+        kept.len() >= 4 && sum <= 300 << 10,
+        "{kept:?} of {sum} bytes"
+    );
+}
+
+#[test]
+fn a_sealed_file_has_its_name_once_it_is_finished() {
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("file.pcapng");
+    let receiver = lab.receiver();
+    let arguments = ["-i", &receiver, "--tap", "xdp", "-w", &file, "--sealed"];
+    let capture = Capture::start(&lab, &arguments);
+    lab.send(&[frames::silent(64)], 5);
+    capture.wait_recorded(5);
+    assert!(!PathBuf::from(&file).exists());
+    capture.stop_well().assert_all_recorded(5);
+    assert_eq!(Contents::read(&file).packets.len(), 5);
+    assert_eq!(files(&lab, "file").len(), 1);
+}
+
+#[test]
+fn a_killed_series_ends_with_a_whole_packet() {
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("part.pcapng");
+    let receiver = lab.receiver();
+    let arguments = ["-i", &receiver, "--tap", "xdp", "-w", &file, "-C", "1MiB"];
+    let capture = Capture::start(&lab, &arguments);
+    send_from(
+        &lab.pair.a,
+        &numbered(),
+        50_000,
+        Engine::Live,
+        Some(0),
+        None,
+    );
+    wait_until("some files are there", || files(&lab, "part").len() > 3);
+    capture.kill();
+    for path in files(&lab, "part") {
+        let name = path.display().to_string();
+        assert!(!tshark(&name, &["frame.len"]).is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn compressed_files_unpack_to_what_was_recorded() {
+    if !tools_or_skip(&["gzip"]) {
+        return;
+    }
+    let Some(lab) = Lab::open() else { return };
+    for (name, tool) in [
+        ("a.pcapng.gz", "gzip"),
+        ("b.pcapng.zst", "zstd"),
+        ("c.pcapng.lz4", "lz4"),
+        ("d.pcap.gz", "gzip"),
+    ] {
+        let file = lab.file(name);
+        let receiver = lab.receiver();
+        let capture = Capture::start(&lab, &["-i", &receiver, "--tap", "xdp", "-w", &file]);
+        send_from(
+            &lab.pair.a,
+            &numbered(),
+            50_000,
+            Engine::Live,
+            Some(0),
+            None,
+        );
+        capture.wait_recorded(50_000);
+        capture.stop_well().assert_all_recorded(50_000);
+        if !tools_or_skip(&[tool]) {
+            continue;
+        }
+        let unpacked = output(tool, &["-d", "-c", &file]);
+        assert!(unpacked.status.success(), "{name}: {unpacked:?}");
+        let plain = lab.file("plain");
+        std::fs::write(&plain, &unpacked.stdout).expect("a file");
+        assert_eq!(tshark(&plain, &["frame.len"]).len(), 50_000, "{name}");
+        assert!(std::fs::metadata(&file).expect("a file").len() < unpacked.stdout.len() as u64 / 2);
+    }
+}
