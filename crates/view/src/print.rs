@@ -1,21 +1,29 @@
 //! One line a packet, in tcpdump's manner.
 //!
 //! The text is that of `tcpdump -n` for what is decoded here: links, ARP, IPv4, IPv6 and its
-//! extensions, ICMP, TCP, UDP, SCTP and tunnels. It differs on purpose in these points:
+//! extensions, ICMP, TCP, UDP, SCTP, tunnels, and what applications and routers send: DNS, DHCP, NTP, HTTP, SNMP and
+//! others (see `app.rs`). It differs on purpose in these points:
 //! - Nothing is looked up: addresses, ports and protocols are numbers, always.
-//! - What an application sent is not decoded: a DNS query is a UDP packet with a length.
+//! - TLS client and server hellos, QUIC's long headers, WireGuard and GTP-U, which tcpdump does not decode, are
+//!   told after its own text.
 //! - A frame inside VXLAN stays on the same line, behind `: `.
 //! - A time difference of a day or more shows all its hours.
 //! - An IPv4 length of zero is a segment that the card is still to cut up, not damage.
 //! - A packet that ends behind an IPv6 extension header is marked as cut; under a cut packet `-x`
 //!   leaves out the link header as under any other.
 //! - `-vv` does not dump what SCTP chunks and neighbour discovery options hold.
-//! - LLDP, slow protocols and EAPOL show one line with `-v` too; routing protocols only their name.
+//! - LLDP, slow protocols, EAPOL, DHCPv6, RADIUS, OSPF, PIM, EIGRP, CDP and the contents of BGP messages show one line
+//!   with `-v` too.
 //! - The interface and direction of a packet stand where `tcpdump -i any` has them; the hook and
 //!   the verdict stand in brackets at the end of the line: `[xdp exit: DROP]`.
 
+mod app;
 mod arp;
+mod bgp;
 mod carrier;
+mod control;
+mod dhcp;
+mod dns;
 mod dump;
 mod flows;
 mod icmp;
@@ -29,9 +37,13 @@ mod link;
 mod llc;
 mod names;
 mod protocol;
+mod rpc;
 mod sctp;
+mod secure;
+mod snmp;
 mod tcp;
 mod tcp_options;
+mod text;
 mod time;
 mod tunnel;
 mod udp;

@@ -1,6 +1,7 @@
 //! Crafted packets of every kind the printer knows, for comparison with tcpdump and for mutation.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+mod application;
 mod inner;
 mod link;
 mod network;
@@ -30,6 +31,7 @@ pub fn all() -> Vec<Case> {
     network::add(&mut cases);
     transport::add(&mut cases);
     inner::add(&mut cases);
+    application::add(&mut cases);
     cases.0
 }
 

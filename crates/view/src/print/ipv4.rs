@@ -84,6 +84,7 @@ fn packet(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         dst: IpAddr::V4(dst),
         final_dst: IpAddr::V4(dst),
         protocol: number,
+        ttl: data.u8(8)?,
         fragmented: fragment & MORE_FRAGMENTS != 0,
     };
     protocol::print(line, &ip, number, datagram.skip(header_len))

@@ -72,6 +72,7 @@ fn packet(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         dst: IpAddr::V6(dst),
         final_dst: IpAddr::V6(dst),
         protocol: first,
+        ttl: data.u8(7)?,
         fragmented: false,
     };
     extensions(line, ip, data.claimed(total_len).skip(HEADER_LEN))

@@ -1,7 +1,7 @@
 //! 802.2 LLC, the spanning tree it carries, and LLDP.
 
 use super::line::{Data, Line, Mac, Printed, flag_names, put};
-use super::{link, names};
+use super::{control, link, names};
 
 const SAP_STP: u8 = 0x42;
 const SAP_SNAP: u8 = 0xaa;
@@ -81,6 +81,9 @@ fn snap(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     }
     if organization == 0 && link::ethertype(line, kind, payload)? {
         return Ok(());
+    }
+    if (organization, kind) == (0x00_000c, 0x2000) {
+        return control::cdp(line, payload);
     }
     if !line.options.link_header {
         put_snap(line, organization, name, kind, payload.len);

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::line::{Data, Line, Printed, Stop, put};
-use super::{icmp, icmpv6, igmp, ipv4, ipv6, link, names, sctp, tcp, tunnel, udp};
+use super::{control, icmp, icmpv6, igmp, ipv4, ipv6, link, names, sctp, tcp, tunnel, udp};
 use trawl_packet::checksum::Addresses;
 
 /// What transport headers need of the IP header they are in.
@@ -15,6 +15,7 @@ pub(super) struct Ip {
     pub final_dst: IpAddr,
     /// The IP header's own protocol number, whatever extension headers come between.
     pub protocol: u8,
+    pub ttl: u8,
     pub fragmented: bool,
 }
 
@@ -79,6 +80,10 @@ pub(super) fn print(line: &mut Line<'_>, ip: &Ip, number: u8, data: Data<'_>) ->
             Ok(())
         }
         names::ETHERNET_IN_IP if !ip.is_v4() => link::ethernet(line, data),
+        88 => control::eigrp(line, data),
+        89 => control::ospf(line, ip, data),
+        103 => control::pim(line, data),
+        112 => control::vrrp(line, ip, ip.ttl, data),
         names::NO_NEXT_HEADER => {
             put!(line, "no next header");
             Ok(())
@@ -101,12 +106,9 @@ fn wrong_version(line: &mut Line<'_>, number: u8, version: u8) -> Printed {
 
 /// Protocols that are known by name but not decoded.
 fn named_only(number: u8) -> Option<&'static str> {
-    matches!(
-        number,
-        8 | 9 | names::DCCP | 46 | 55 | 88 | 89 | 103 | 108 | 112 | 113 | 135
-    )
-    .then(|| names::protocol(number))
-    .flatten()
+    matches!(number, 8 | 9 | names::DCCP | 46 | 55 | 108 | 113 | 135)
+        .then(|| names::protocol(number))
+        .flatten()
 }
 
 fn authentication(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {

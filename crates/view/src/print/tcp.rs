@@ -1,9 +1,9 @@
 //! TCP segments.
 
 use super::flows::Base;
-use super::line::{Data, Line, Printed, put};
+use super::line::{Data, Line, Printed, Stop, put};
 use super::protocol::Ip;
-use super::{names, tcp_options};
+use super::{app, names, tcp_options};
 use trawl_packet::build::flags;
 
 const HEADER_LEN: usize = 20;
@@ -73,7 +73,25 @@ pub(super) fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
         tcp_options::print(line, list, has(flags::ACK), base.sack)?;
     }
     put!(line, ", length {len}");
-    Ok(())
+    if len == 0 {
+        return Ok(());
+    }
+    if data.bytes.len() < header_len {
+        put!(
+            line,
+            " [remaining caplen({}) < header length({header_len})]",
+            data.bytes.len()
+        );
+        return Err(Stop::Cut);
+    }
+    if has(flags::RST) && line.verbose() {
+        put!(line, " [RST");
+        put!(line, "+ ");
+        super::text::put_chars(line, data.skip(header_len).slice(0, len)?);
+        put!(line, "]");
+        return Ok(());
+    }
+    app::tcp(line, (src, dst), data.skip(header_len))
 }
 
 fn checksum(line: &mut Line<'_>, ip: &Ip, segment: Data<'_>) -> Printed {

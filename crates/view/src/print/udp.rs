@@ -2,7 +2,7 @@
 
 use super::line::{Data, Line, Printed, put};
 use super::protocol::Ip;
-use super::{names, tunnel};
+use super::{app, names, tunnel};
 
 const HEADER_LEN: usize = 8;
 const VXLAN_PORT: u16 = 4789;
@@ -39,10 +39,12 @@ pub(super) fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
         checksum(line, ip, data.claimed(payload.len + HEADER_LEN))?;
     }
     let either = |port| src == port || dst == port;
-    if either(VXLAN_PORT) {
+    if either(VXLAN_PORT) && !line.options.quick {
         tunnel::vxlan(line, payload)
-    } else if either(GENEVE_PORT) {
+    } else if either(GENEVE_PORT) && !line.options.quick {
         tunnel::geneve(line, payload)
+    } else if !line.options.quick && app::udp(line, ip, (src, dst), payload)? {
+        Ok(())
     } else if len > room && !ip.fragmented {
         put!(line, "UDP, bad length {len} > {room}");
         Ok(())

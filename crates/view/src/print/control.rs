@@ -1,0 +1,451 @@
+//! Protocols between routers and servers: NTP, RADIUS, BFD, OSPF, VRRP, PIM, EIGRP, CDP.
+
+use std::net::Ipv4Addr;
+
+use trawl_packet::checksum::Sum;
+
+use super::line::{Data, Line, Printed, Stop, flag_names, put};
+use super::protocol::Ip;
+use super::text::put_chars;
+
+pub(super) fn ntp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
+    const MODES: [&str; 8] = [
+        "unspecified",
+        "symmetric active",
+        "symmetric passive",
+        "Client",
+        "Server",
+        "Broadcast",
+        "Control Message",
+        "Reserved",
+    ];
+    line.protocol = "ntp";
+    let first = data.u8(0)?;
+    let mode = usize::from(first & 7);
+    put!(
+        line,
+        "NTPv{}, {}, length {}",
+        first >> 3 & 7,
+        MODES[mode],
+        data.len
+    );
+    if !line.verbose() {
+        return Ok(());
+    }
+    let leap = first & 0xc0;
+    let leap_name = match leap {
+        0 => "",
+        0x40 => "+1s",
+        0x80 => "-1s",
+        _ => "clock unsynchronized",
+    };
+    put!(line, "\n\tLeap indicator: {leap_name} ({leap})");
+    if mode < 6 {
+        ntp_times(line, data)
+    } else {
+        Ok(())
+    }
+}
+
+fn ntp_times(line: &mut Line<'_>, data: Data<'_>) -> Printed {
+    const LEN: usize = 48;
+    if data.len < LEN {
+        return Err(Stop::Invalid);
+    }
+    let stratum = data.u8(1)?;
+    let name = match stratum {
+        0 => "unspecified",
+        1 => "primary reference",
+        2..=15 => "secondary reference",
+        16 => "unsynchronized",
+        _ => "reserved",
+    };
+    put!(line, ", Stratum {stratum} ({name})");
+    let (poll, precision) = (data.u8(2)? as i8, data.u8(3)? as i8);
+    put!(line, ", poll {poll}");
+    match poll {
+        0..=31 => put!(line, " ({}s)", 1u32 << poll),
+        -31..=-1 => put!(line, " (1/{}s)", 1u32 << -poll),
+        _ => {}
+    }
+    put!(line, ", precision {precision}");
+    for (name, at) in [("\n\tRoot Delay: ", 4), (", Root dispersion: ", 8)] {
+        let fixed = data.u32(at)?;
+        let millionths = (f64::from(fixed & 0xffff) / 65_536.0 * 1e6) as u32;
+        put!(line, "{name}{}.{millionths:06}", fixed >> 16);
+    }
+    put!(line, ", Reference-ID: ");
+    match stratum {
+        0 => put!(line, "(unspec)"),
+        1 => put_chars(line, data.slice(12, 4)?),
+        _ => put!(line, "0x{:08x}", data.u32(12)?),
+    }
+    for (name, at) in [
+        ("\n\t  Reference Timestamp:  ", 16),
+        ("\n\t  Originator Timestamp: ", 24),
+        ("\n\t  Receive Timestamp:    ", 32),
+        ("\n\t  Transmit Timestamp:   ", 40),
+    ] {
+        put!(line, "{name}");
+        put_ntp_time(line, data.u32(at)?, data.u32(at + 4)?);
+    }
+    for (name, at) in [
+        ("\n\t    Originator - Receive Timestamp:  ", 32),
+        ("\n\t    Originator - Transmit Timestamp: ", 40),
+    ] {
+        put!(line, "{name}");
+        let time = |at: usize| Ok((data.u32(at)?, data.u32(at + 4)?));
+        let (before, after) = (time(24)?, time(at)?);
+        if before == (0, 0) {
+            put_ntp_time(line, after.0, after.1);
+            continue;
+        }
+        let whole =
+            |(seconds, fraction): (u32, u32)| i128::from(seconds) << 32 | i128::from(fraction);
+        let apart = whole(after) - whole(before);
+        let sign = if apart > 0 { '+' } else { '-' };
+        let apart = apart.unsigned_abs();
+        let billionths = billionths(apart as u32);
+        put!(line, "{sign}{}.{billionths:09}", (apart >> 32) as u32);
+    }
+    match data.len - LEN {
+        0 => {}
+        4 => put!(line, "\n\tKey id: {}", data.u32(48)?),
+        len @ (20 | 24) => {
+            put!(line, "\n\tKey id: {}\n\tAuthentication: ", data.u32(48)?);
+            for byte in data.slice(52, len - 4)? {
+                put!(line, "{byte:02x}");
+            }
+        }
+        more => put!(line, "\n\t({more} more bytes after the header)"),
+    }
+    Ok(())
+}
+
+fn billionths(fraction: u32) -> u32 {
+    (f64::from(fraction) / 4_294_967_296.0 * 1e9) as u32
+}
+
+fn put_ntp_time(line: &mut Line<'_>, seconds: u32, fraction: u32) {
+    const SINCE_1900: u64 = 2_208_988_800;
+    put!(line, "{seconds}.{:09}", billionths(fraction));
+    if seconds == 0 {
+        return;
+    }
+    // Times before 1970 are those of the next era, from 2036 on.
+    let unix = u64::from(seconds.wrapping_sub(SINCE_1900 as u32));
+    put!(line, " (");
+    let start = line.out.len();
+    super::time::date(line.out, unix * 1_000_000_000, 0, super::Precision::Micro);
+    let date = line.out.split_off(start);
+    let text = date
+        .split('.')
+        .next()
+        .unwrap_or_default()
+        .replacen(' ', "T", 1);
+    put!(line, "{text}Z)");
+}
+
+pub(super) fn radius(line: &mut Line<'_>, data: Data<'_>) -> Printed {
+    const HEADER_LEN: usize = 20;
+    line.protocol = "radius";
+    data.need(HEADER_LEN)?;
+    let (code, id, stored) = (data.u8(0)?, data.u8(1)?, usize::from(data.u16(2)?));
+    if stored < HEADER_LEN {
+        return Err(Stop::Cut);
+    }
+    let len = stored.min(data.len);
+    let name = match code {
+        1 => "Access-Request",
+        2 => "Access-Accept",
+        3 => "Access-Reject",
+        4 => "Accounting-Request",
+        5 => "Accounting-Response",
+        11 => "Access-Challenge",
+        12 => "Status-Server",
+        13 => "Status-Client",
+        40 => "Disconnect-Request",
+        41 => "Disconnect-ACK",
+        42 => "Disconnect-NAK",
+        43 => "CoA-Request",
+        44 => "CoA-ACK",
+        45 => "CoA-NAK",
+        255 => "Reserved",
+        _ => "Unknown Command",
+    };
+    put!(
+        line,
+        "RADIUS, {name} ({code}), id: 0x{id:02x} length: {len}"
+    );
+    Ok(())
+}
+
+const BFD_FLAGS: [(u32, &str); 6] = [
+    (0x20, "Poll"),
+    (0x10, "Final"),
+    (0x08, "Control Plane Independent"),
+    (0x04, "Authentication Present"),
+    (0x02, "Demand"),
+    (0x01, "Multipoint"),
+];
+
+pub(super) fn bfd(line: &mut Line<'_>, port: u16, data: Data<'_>) -> Printed {
+    const ECHO: u16 = 3785;
+    line.protocol = "bfd";
+    if port == ECHO {
+        put!(line, "BFD, Echo, length: {}", data.len);
+        return Ok(());
+    }
+    let (first, flags) = (data.u8(0)?, data.u8(1)?);
+    let version = first >> 5;
+    if version != 1 {
+        put!(line, "BFDv{version}, Control, length: {}", data.len);
+        return Ok(());
+    }
+    let place = match port {
+        4784 => "Multihop",
+        6784 => "Lag",
+        _ => "Control",
+    };
+    let state = ["AdminDown", "Down", "Init", "Up"][usize::from(flags >> 6)];
+    let set = flag_names(u32::from(flags & 0x3f), &BFD_FLAGS, ", ");
+    if !line.verbose() {
+        put!(
+            line,
+            "BFDv1, {place}, State {state}, Flags: [{set}], length: {}",
+            data.len
+        );
+        return Ok(());
+    }
+    let diagnostics = [
+        "No Diagnostic",
+        "Control Detection Time Expired",
+        "Echo Function Failed",
+        "Neighbor Signaled Session Down",
+        "Forwarding Plane Reset",
+        "Path Down",
+        "Concatenated Path Down",
+        "Administratively Down",
+        "Reverse Concatenated Path Down",
+    ];
+    let diagnostic = first & 0x1f;
+    let named = diagnostics
+        .get(usize::from(diagnostic))
+        .unwrap_or(&"unknown");
+    put!(
+        line,
+        "BFDv1, length: {}\n\t{place}, State {state}, Flags: [{set}], Diagnostic: {named} (0x{diagnostic:02x})",
+        data.len
+    );
+    let (times, sends) = (u32::from(data.u8(2)?), data.u32(12)?);
+    put!(
+        line,
+        "\n\tDetection Timer Multiplier: {times} ({} ms Detection time), BFD Length: {}",
+        times.wrapping_mul(sends) / 1000,
+        data.u8(3)?
+    );
+    put!(
+        line,
+        "\n\tMy Discriminator: 0x{:08x}, Your Discriminator: 0x{:08x}",
+        data.u32(4)?,
+        data.u32(8)?
+    );
+    put!(
+        line,
+        "\n\t  Desired min Tx Interval:    {:4} ms",
+        sends / 1000
+    );
+    put!(
+        line,
+        "\n\t  Required min Rx Interval:   {:4} ms",
+        data.u32(16)? / 1000
+    );
+    put!(
+        line,
+        "\n\t  Required min Echo Interval: {:4} ms",
+        data.u32(20)? / 1000
+    );
+    Ok(())
+}
+
+pub(super) fn ospf(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
+    const DIGEST: u16 = 2;
+    const DIGEST_LEN: usize = 16;
+    line.protocol = if ip.is_v4() { "ospf2" } else { "ospf3" };
+    let kind = data.u8(1)?;
+    let name = match kind {
+        1 => "Hello",
+        2 => "Database Description",
+        3 => "LS-Request",
+        4 => "LS-Update",
+        5 => "LS-Ack",
+        _ => "",
+    };
+    let len = match ip.is_v4() && data.u16(14)? == DIGEST {
+        true => data.len.saturating_sub(DIGEST_LEN),
+        false => data.len,
+    };
+    let version = if ip.is_v4() { data.u8(0)? } else { 3 };
+    match name {
+        "" => put!(line, "OSPFv{version}, unknown LS-type {kind}, length {len}"),
+        name => put!(line, "OSPFv{version}, {name}, length {len}"),
+    }
+    Ok(())
+}
+
+pub(super) fn vrrp(line: &mut Line<'_>, ip: &Ip, ttl: u8, data: Data<'_>) -> Printed {
+    line.protocol = "vrrp";
+    let (version, kind) = (data.u8(0)? >> 4, data.u8(0)? & 0xf);
+    match kind {
+        1 => put!(line, "VRRPv{version}, Advertisement"),
+        _ => put!(line, "VRRPv{version}, unknown type ({kind})"),
+    }
+    if ttl != 255 {
+        put!(line, ", (ttl {ttl})");
+    }
+    if !(2..=3).contains(&version) || kind != 1 {
+        return Ok(());
+    }
+    put!(line, ", vrid {}, prio {}", data.u8(1)?, data.u8(2)?);
+    if version == 2 {
+        let authentication = match data.u8(4)? {
+            0 => "none".to_owned(),
+            1 => "simple".to_owned(),
+            2 => "ah".to_owned(),
+            other => format!("#{other}"),
+        };
+        put!(
+            line,
+            ", authtype {authentication}, intvl {}s, length {}",
+            data.u8(5)?,
+            data.len
+        );
+    } else {
+        put!(
+            line,
+            ", intvl {}cs, length {}",
+            data.u16(4)? & 0xfff,
+            data.len
+        );
+    }
+    if !line.verbose() {
+        return Ok(());
+    }
+    if data.bytes.len() == data.len {
+        let sum = match (version, ip.addresses()) {
+            (3, Some(addresses)) => addresses.pseudo_header(112, data.len).add(data.bytes),
+            _ => Sum::default().add(data.bytes),
+        };
+        if sum.finish() != 0 {
+            put!(line, ", (bad vrrp cksum {:x})", data.u16(6)?);
+        }
+    }
+    let count = usize::from(data.u8(3)?);
+    put!(line, ", addrs");
+    if count > 1 {
+        put!(line, "({count})");
+    }
+    put!(line, ":");
+    for index in 0..count {
+        put!(line, "{}", if index == 0 { ' ' } else { ',' });
+        if ip.is_v4() {
+            put!(line, "{}", Ipv4Addr::from(data.u32(8 + index * 4)?));
+        } else {
+            let address = data.array::<16>(8 + index * 16)?;
+            put!(line, "{}", std::net::Ipv6Addr::from(address));
+        }
+    }
+    if version == 2 && data.u8(4)? == 1 {
+        let text = data.slice(8 + count * 4, 8)?;
+        let end = text
+            .iter()
+            .rposition(|byte| *byte != 0)
+            .map_or(0, |at| at + 1);
+        put!(line, " auth \"");
+        put_chars(line, &text[..end]);
+        put!(line, "\"");
+    }
+    Ok(())
+}
+
+/// The head of a message; the version's name and its kind.
+pub(super) fn pim(line: &mut Line<'_>, data: Data<'_>) -> Printed {
+    line.protocol = "pim";
+    let first = data.u8(0)?;
+    let name = match first & 0xf {
+        0 => "Hello",
+        1 => "Register",
+        2 => "Register-Stop",
+        3 => "Join / Prune",
+        4 => "Bootstrap",
+        5 => "Assert",
+        6 => "Graft",
+        7 => "Graft-ACK",
+        8 => "Candidate RP Advertisement",
+        9 => "Prune-Refresh",
+        10 => "DF-Election",
+        11 => "ECMP Redirect",
+        _ => "Unknown Type",
+    };
+    match first >> 4 {
+        2 => put!(line, "PIMv2, {name}, length {}", data.len),
+        version => put!(line, "[pim-version-{version}], length {}", data.len),
+    }
+    Ok(())
+}
+
+pub(super) fn eigrp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
+    line.protocol = "eigrp";
+    let (version, code) = (data.u8(0)?, data.u8(1)?);
+    if version != 2 {
+        put!(line, "EIGRP version {version} packet not supported");
+        return Ok(());
+    }
+    let name = match code {
+        1 => "Update",
+        3 => "Query",
+        4 => "Reply",
+        5 => "Hello",
+        6 => "IPX SAP",
+        8 => "Probe",
+        10 => "SIA-Query",
+        11 => "SIA-Reply",
+        _ => "",
+    };
+    match name {
+        "" => put!(line, "EIGRP unknown ({code}), length: {}", data.len),
+        name => put!(line, "EIGRP {name}, length: {}", data.len),
+    }
+    Ok(())
+}
+
+pub(super) fn cdp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
+    const DEVICE_ID: u16 = 1;
+    line.protocol = "cdp";
+    if data.len < 4 {
+        put!(line, " (packet length {} < 4)", data.len);
+        return Err(Stop::Invalid);
+    }
+    put!(line, "CDPv{}, ttl: {}s", data.u8(0)?, data.u8(1)?);
+    let mut rest = data.skip(4);
+    while rest.len > 0 {
+        if rest.len < 4 {
+            put!(line, " (remaining packet length {} < 4)", rest.len);
+            return Err(Stop::Invalid);
+        }
+        let (kind, len) = (rest.u16(0)?, usize::from(rest.u16(2)?));
+        if len < 4 || len > rest.len {
+            put!(line, " (TLV length {len} > {})", rest.len);
+            return Err(Stop::Invalid);
+        }
+        let value = rest.slice(4, len - 4)?;
+        if kind == DEVICE_ID {
+            put!(line, ", Device-ID '");
+            put_chars(line, value);
+            put!(line, "'");
+        }
+        rest = rest.skip(len);
+    }
+    put!(line, ", length {}", data.len);
+    Ok(())
+}
