@@ -8,6 +8,7 @@ mod demo;
 mod doctor;
 mod examples;
 mod extcap;
+mod figures;
 mod filter;
 mod filter_file;
 mod r#gen;
@@ -21,8 +22,10 @@ mod outfile;
 mod read;
 mod report;
 mod route;
+mod serve;
 mod stat;
 mod terminal;
+mod top;
 mod units;
 mod why;
 mod xdp;
@@ -46,6 +49,8 @@ enum Command {
     Capture(Box<capture::Args>),
     Read(Box<read::Args>),
     Stat(stat::Args),
+    Top(top::Args),
+    Serve(serve::Args),
     Why(why::Args),
     Filter(filter::Args),
     Gen(Box<r#gen::Args>),
@@ -82,6 +87,8 @@ fn main() -> ExitCode {
         Command::Capture(args) => capture::run(*args),
         Command::Read(args) => read::run(*args),
         Command::Stat(args) => stat::run(args),
+        Command::Top(args) => top::run(args),
+        Command::Serve(args) => serve::run(args),
         Command::Why(args) => why::run(args),
         Command::Filter(args) => filter::run(args),
         Command::Gen(args) => r#gen::run(*args),

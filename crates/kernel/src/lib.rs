@@ -14,6 +14,7 @@ pub mod events;
 pub mod host;
 pub mod interface;
 pub mod kallsyms;
+pub mod keyboard;
 pub mod layout;
 pub mod lock;
 pub mod memory;

@@ -10,7 +10,8 @@ use crate::stream::Stream;
 pub trait Sink {
     fn write(&mut self, blocks: &[u8]) -> Result<()>;
 
-    /// Nothing more is at hand for now: whoever looks on should see all there is.
+    /// Nothing more is at hand for now, after records as well as in every round without any: whoever looks on should see
+    /// all there is.
     fn rest(&mut self) -> Result<()> {
         Ok(())
     }

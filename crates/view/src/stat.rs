@@ -16,8 +16,9 @@ use trawl_packet::walk::{Headers, walk};
 
 use crate::record::PacketView;
 pub use field::{Field, UnknownField};
-pub use rate::Rate;
+pub use rate::{Rate, plot};
 pub use report::{Counted, Flow, Gap, Group, Interface, Report, Size};
+pub use text::bits;
 
 /// Different talkers, flows or groups that are told apart, at most: beyond, they are counted as one.
 const MOST: usize = 1 << 20;

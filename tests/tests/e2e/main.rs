@@ -22,6 +22,7 @@ mod guard;
 mod keep_maps;
 mod lab;
 mod length;
+mod live_views;
 mod machine;
 mod merge;
 mod printing;

@@ -1,0 +1,134 @@
+//! Figures of this machine that live views and metrics show: counters of interfaces, softnet, XDP programs and guards.
+
+use std::os::fd::AsFd;
+
+use serde::Serialize;
+use trawl_guard::Guard;
+use trawl_kernel::Result;
+use trawl_kernel::bpf::{info, program};
+use trawl_kernel::netlink::Netlink;
+use trawl_kernel::netns::Namespace;
+
+/// What the kernel counted since it started, or since each thing was made.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Counters {
+    pub interfaces: Vec<InterfaceCounters>,
+    pub softnet: Softnet,
+    pub xdp_programs: Vec<ProgramCounters>,
+    pub guard_rules: Vec<RuleCounters>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct InterfaceCounters {
+    pub interface: String,
+    pub up: bool,
+    pub rx_packets: u64,
+    pub rx_bytes: u64,
+    pub rx_dropped: u64,
+    pub rx_errors: u64,
+    pub tx_packets: u64,
+    pub tx_bytes: u64,
+    pub tx_dropped: u64,
+    pub tx_errors: u64,
+}
+
+/// Sums over all CPUs of what the network stack's receive queues did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Softnet {
+    pub processed: u64,
+    pub dropped: u64,
+    /// Times that work was left because its budget was used up.
+    pub time_squeezed: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ProgramCounters {
+    pub interface: String,
+    pub id: u32,
+    pub name: String,
+    /// Both stay zero unless the kernel's statistics of programs are on.
+    pub runs: u64,
+    pub run_time_ns: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RuleCounters {
+    pub id: u32,
+    pub rule: String,
+    pub packets: u64,
+    /// Packets over the rate of a rule that allows.
+    pub limited: u64,
+}
+
+impl Counters {
+    /// Of all interfaces of the namespace, or of those named.
+    pub fn read(namespace: Option<&Namespace>, only: &[String]) -> Result<Self> {
+        let mut counters = Self {
+            softnet: softnet(),
+            ..Self::default()
+        };
+        for link in Netlink::open(namespace)?.links()? {
+            if !only.is_empty() && !only.contains(&link.name) {
+                continue;
+            }
+            let counted = link.statistics;
+            for attached in &link.xdp {
+                let about = program::open_by_id(attached.program_id)
+                    .and_then(|fd| info::program(fd.as_fd()));
+                // Whoever may not look at programs sees their interfaces all the same.
+                if let Ok(about) = about {
+                    counters.xdp_programs.push(ProgramCounters {
+                        interface: link.name.clone(),
+                        id: about.id,
+                        name: about.name,
+                        runs: about.run_count,
+                        run_time_ns: about.run_time_ns,
+                    });
+                }
+            }
+            counters.interfaces.push(InterfaceCounters {
+                up: link.is_up(),
+                interface: link.name,
+                rx_packets: counted.rx_packets,
+                rx_bytes: counted.rx_bytes,
+                rx_dropped: counted.rx_dropped,
+                rx_errors: counted.rx_errors,
+                tx_packets: counted.tx_packets,
+                tx_bytes: counted.tx_bytes,
+                tx_dropped: counted.tx_dropped,
+                tx_errors: counted.tx_errors,
+            });
+        }
+        let rules = Guard::find(namespace)
+            .ok()
+            .flatten()
+            .and_then(|guard| guard.rules().ok());
+        for rule in rules.iter().flat_map(|set| &set.rules) {
+            let hits = rules
+                .as_ref()
+                .map(|set| set.hits_of(rule.id))
+                .unwrap_or_default();
+            counters.guard_rules.push(RuleCounters {
+                id: rule.id,
+                rule: rule.to_string(),
+                packets: hits.decided,
+                limited: hits.limited,
+            });
+        }
+        Ok(counters)
+    }
+}
+
+fn softnet() -> Softnet {
+    let text = std::fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
+    let mut sum = Softnet::default();
+    for line in text.lines() {
+        let mut fields = line
+            .split_whitespace()
+            .map(|field| u64::from_str_radix(field, 16).unwrap_or(0));
+        sum.processed += fields.next().unwrap_or(0);
+        sum.dropped += fields.next().unwrap_or(0);
+        sum.time_squeezed += fields.next().unwrap_or(0);
+    }
+    sum
+}

@@ -1,0 +1,182 @@
+//! `trawl serve`: figures of this machine over HTTP: for Prometheus, as JSON, and as one small page.
+
+mod http;
+mod metrics;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixDatagram;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+use trawl_kernel::events::Signals;
+use trawl_kernel::netns::Namespace;
+use trawl_kernel::{Error, Result, events};
+use trawl_tap::account::Summary;
+use trawl_view::record::PacketView;
+use trawl_view::stat::{Flow, Interface, Statistics};
+
+use crate::figures::Counters;
+use crate::live::{self, Viewer, Wanted};
+use crate::terminal;
+
+/// Serves Prometheus metrics, the same figures as JSON, and a page with live figures
+///
+/// /metrics is for Prometheus, /figures.json has the same numbers, / is the page. Nothing is asked of who reads them,
+/// so only this machine can connect unless --listen says otherwise.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Address and port to listen on
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9464")]
+    listen: SocketAddr,
+    /// Capture on this interface, for verdicts, flows and the account; may be given several times
+    #[arg(short = 'i', long = "interface", value_name = "IF")]
+    interfaces: Vec<String>,
+    /// Network namespace to look at
+    #[arg(long, value_name = "NAME")]
+    netns: Option<String>,
+}
+
+/// All that is served.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Figures {
+    #[serde(flatten)]
+    pub counters: Counters,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capture: Option<Capture>,
+}
+
+/// The account of this command's own capture.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Capture {
+    pub seen: u64,
+    pub filtered_out: u64,
+    pub recorded: u64,
+    /// By reason.
+    pub lost: BTreeMap<&'static str, u64>,
+    pub verdicts: Vec<Interface>,
+    pub flows: Vec<Flow>,
+}
+
+type Shared = Arc<Mutex<Option<Capture>>>;
+
+/// Flows that are told.
+const FLOWS: usize = 20;
+/// Flows are those of so long a time.
+const RENEW: Duration = Duration::from_secs(60);
+
+pub fn run(args: Args) -> Result<ExitCode> {
+    let namespace = args.netns.as_deref().map(Namespace::open).transpose()?;
+    let listener = TcpListener::bind(args.listen)
+        .map_err(|e| Error::os(format!("cannot listen on {}", args.listen), e))?;
+    let address = listener
+        .local_addr()
+        .map_err(|e| Error::os("cannot find the address", e))?;
+    // Before any thread is started, so that all leave signals to this one.
+    let signals = Signals::watch()?;
+    let shared: Shared = Arc::default();
+    let served = Arc::clone(&shared);
+    std::thread::spawn(move || {
+        let figures = || {
+            Counters::read(namespace.as_ref(), &[]).map(|counters| Figures {
+                counters,
+                capture: served
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .clone(),
+            })
+        };
+        for connection in listener.incoming().flatten() {
+            http::answer(connection, &figures);
+        }
+    });
+    terminal::say(&format!("serving http://{address}/"));
+    notify_systemd();
+    if args.interfaces.is_empty() {
+        while signals.next().is_none() {
+            events::wait(
+                &[std::os::fd::AsFd::as_fd(&signals)],
+                Duration::from_secs(3600),
+            )?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    drop(signals);
+    let wanted = Wanted {
+        interfaces: args.interfaces,
+        netns: args.netns,
+        ..Wanted::default()
+    };
+    let mut viewer = Watching {
+        shared,
+        statistics: Statistics::new(Vec::new()),
+        since: std::time::Instant::now(),
+        verdicts: Vec::new(),
+    };
+    live::run(&wanted, &mut viewer)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Tells the service manager, if there is one, that the port is open.
+fn notify_systemd() {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
+        return;
+    };
+    // A manager that does not listen is no reason to end.
+    let _sent: io::Result<usize> =
+        UnixDatagram::unbound().and_then(|socket| socket.send_to(b"READY=1", path));
+}
+
+struct Watching {
+    shared: Shared,
+    statistics: Statistics,
+    since: std::time::Instant,
+    /// Counts of verdicts before the flows were last renewed.
+    verdicts: Vec<Interface>,
+}
+
+impl Viewer for Watching {
+    fn packet(&mut self, packet: &PacketView<'_>) {
+        self.statistics.add(packet);
+    }
+
+    fn rest(&mut self) -> bool {
+        true
+    }
+
+    fn interval(&self) -> Option<Duration> {
+        Some(Duration::from_secs(1))
+    }
+
+    fn figures(&mut self, summary: &Summary) {
+        let report = self.statistics.report(Vec::new(), FLOWS);
+        let mut verdicts = self.verdicts.clone();
+        for new in report.verdicts {
+            let is_same = |old: &&mut Interface| old.hook == new.hook && old.verdict == new.verdict;
+            match verdicts.iter_mut().find(is_same) {
+                Some(old) => {
+                    old.packets += new.packets;
+                    old.bytes += new.bytes;
+                }
+                None => verdicts.push(new),
+            }
+        }
+        if self.since.elapsed() >= RENEW {
+            self.since = std::time::Instant::now();
+            self.statistics = Statistics::new(Vec::new());
+            self.verdicts.clone_from(&verdicts);
+        }
+        let total = &summary.total;
+        *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(Capture {
+            seen: total.seen,
+            filtered_out: total.filtered_out,
+            recorded: total.recorded,
+            lost: total.lost.clone(),
+            verdicts,
+            flows: report.flows,
+        });
+    }
+}

@@ -1,0 +1,111 @@
+//! As much of HTTP as a scraper and a browser need: GET, one answer a connection.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use trawl_kernel::Result;
+
+use super::{Figures, metrics};
+
+const PAGE: &str = include_str!("page.html");
+/// A request is its first line and headers; what is longer is none.
+const MOST: usize = 16 << 10;
+/// Nobody may keep the one thread that answers for longer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+struct Answer {
+    status: &'static str,
+    kind: &'static str,
+    body: String,
+}
+
+/// Answers one request; a client that goes away is no failure.
+pub(super) fn answer(mut connection: TcpStream, figures: &dyn Fn() -> Result<Figures>) {
+    let patient = connection
+        .set_read_timeout(Some(PATIENCE))
+        .and_then(|()| connection.set_write_timeout(Some(PATIENCE)));
+    let Some(request) = patient.ok().and_then(|()| head(&mut connection)) else {
+        return;
+    };
+    let Answer { status, kind, body } = answer_to(&request, figures);
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}; charset=utf-8\r\nContent-Length: {}\r\n\
+         Content-Security-Policy: default-src 'self' 'unsafe-inline'\r\nX-Content-Type-Options: nosniff\r\n\
+         Cache-Control: no-store\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    let _ = connection
+        .write_all(head.as_bytes())
+        .and_then(|()| connection.write_all(body.as_bytes()));
+}
+
+fn head(connection: &mut TcpStream) -> Option<String> {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 1024];
+    while !bytes.windows(4).any(|end| end == b"\r\n\r\n") {
+        let count = connection.read(&mut buffer).ok()?;
+        if count == 0 || bytes.len() > MOST || std::time::Instant::now() > deadline {
+            return None;
+        }
+        bytes.extend_from_slice(&buffer[..count]);
+    }
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn answer_to(request: &str, figures: &dyn Fn() -> Result<Figures>) -> Answer {
+    let plain = |status, body: &str| Answer {
+        status,
+        kind: "text/plain",
+        body: body.to_owned(),
+    };
+    let mut words = request.split_whitespace();
+    let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+    if method != "GET" {
+        return plain("405 Method Not Allowed", "only GET is answered\n");
+    }
+    // A page of another site may have this machine's name looked up as its own; loopback has no other names.
+    let host = request.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("host").then(|| value.trim())
+    });
+    let is_address = |host: &str| {
+        let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+        name == "localhost"
+            || name
+                .trim_matches(['[', ']'])
+                .parse::<std::net::IpAddr>()
+                .is_ok()
+    };
+    if host.is_some_and(|host| !is_address(host)) {
+        return plain("403 Forbidden", "name this machine by its address\n");
+    }
+    let told = |make: fn(&Figures) -> Option<String>, kind| match figures() {
+        Ok(figures) => match make(&figures) {
+            Some(body) => Answer {
+                status: "200 OK",
+                kind,
+                body,
+            },
+            None => plain("500 Internal Server Error", "the figures cannot be shown\n"),
+        },
+        Err(error) => plain("500 Internal Server Error", &format!("{error}\n")),
+    };
+    match target.split('?').next().unwrap_or("") {
+        "/" => Answer {
+            status: "200 OK",
+            kind: "text/html",
+            body: PAGE.to_owned(),
+        },
+        "/metrics" => told(
+            |figures| Some(metrics::text(figures)),
+            "text/plain; version=0.0.4",
+        ),
+        "/figures.json" => told(
+            |figures| serde_json::to_string(figures).ok(),
+            "application/json",
+        ),
+        _ => plain("404 Not Found", "there are /, /metrics and /figures.json\n"),
+    }
+}

@@ -1,0 +1,337 @@
+//! `trawl top`: rates, drops, verdicts and flows of interfaces as they change.
+
+mod view;
+
+use std::collections::VecDeque;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use trawl_kernel::bpf::statistics;
+use trawl_kernel::events::Signals;
+use trawl_kernel::keyboard::Keyboard;
+use trawl_kernel::netns::Namespace;
+use trawl_kernel::{Error, Result, events};
+use trawl_view::record::PacketView;
+use trawl_view::stat::{Flow, Interface, Statistics};
+
+use crate::figures::{Counters, RuleCounters, Softnet};
+use crate::live::{self, Viewer, Wanted};
+use crate::terminal;
+use crate::units;
+use view::Screen;
+
+/// Shows live rates, drops and where they happen, verdicts, XDP run time and top flows
+///
+/// Without -i the counters of all interfaces are shown; with -i packets are captured as well, for verdicts, protocols
+/// and flows. Keys: s changes the order, p pauses, h shows help, q ends it.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Capture on this interface too, NAME or NAMESPACE:NAME; may be given several times
+    #[arg(short = 'i', long = "interface", value_name = "IF")]
+    interfaces: Vec<String>,
+    /// Network namespace to look at
+    #[arg(long, value_name = "NAME")]
+    netns: Option<String>,
+    /// Time between two looks
+    #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "1s")]
+    interval: Duration,
+    /// Look once, over one interval
+    #[arg(long)]
+    once: bool,
+    /// As JSON, one object a look
+    #[arg(long)]
+    json: bool,
+    /// Flows to show
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    top: usize,
+    /// Which packets are captured, as tcpdump takes it
+    #[arg(
+        value_name = "EXPRESSION",
+        trailing_var_arg = true,
+        requires = "interfaces"
+    )]
+    expression: Vec<String>,
+}
+
+/// One look: what happened in an interval.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Look {
+    pub seconds: f64,
+    pub interfaces: Vec<Rates>,
+    /// In this interval, on all CPUs.
+    pub softnet: Softnet,
+    pub xdp_programs: Vec<ProgramRates>,
+    pub guard_rules: Vec<RuleCounters>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub captured: Option<Captured>,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Rates {
+    pub interface: String,
+    pub rx_packets_per_second: f64,
+    pub rx_bits_per_second: f64,
+    pub rx_dropped: u64,
+    pub rx_errors: u64,
+    pub tx_packets_per_second: f64,
+    pub tx_bits_per_second: f64,
+    pub tx_dropped: u64,
+    pub tx_errors: u64,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ProgramRates {
+    pub interface: String,
+    pub id: u32,
+    pub name: String,
+    pub runs_per_second: f64,
+    pub nanoseconds_per_run: f64,
+    /// Of one CPU, in per cent.
+    pub cpu_percent: f64,
+}
+
+/// What the capture saw in the interval.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Captured {
+    pub packets: u64,
+    pub lost: u64,
+    pub verdicts: Vec<Interface>,
+    pub flows: Vec<Flow>,
+}
+
+pub fn run(args: Args) -> Result<ExitCode> {
+    // Without the right to, run times stay zero.
+    let _run_times = statistics::enable().ok();
+    let (namespace, names) = looked_at(&args)?;
+    let wants_screen = !args.once && !args.json && terminal::stdout_is_terminal();
+    let mut top = Top {
+        namespace,
+        names,
+        before: Counters::default(),
+        since: Instant::now(),
+        statistics: Statistics::new(Vec::new()),
+        lost: (0, 0),
+        looks: 0,
+        screen: wants_screen.then(Screen::open).transpose()?,
+        keyboard: wants_screen.then(Keyboard::open).transpose()?,
+        history: VecDeque::new(),
+        failed: None,
+        args: &args,
+    };
+    top.before = top.read()?;
+    if args.interfaces.is_empty() {
+        let signals = Signals::watch()?;
+        while top.rest() {
+            events::wait(
+                &[std::os::fd::AsFd::as_fd(&signals)],
+                Duration::from_millis(20),
+            )?;
+            if signals.next().is_some() {
+                break;
+            }
+        }
+    } else {
+        let wanted = Wanted {
+            interfaces: args.interfaces.clone(),
+            netns: args.netns.clone(),
+            filter: args.expression.clone(),
+            ..Wanted::default()
+        };
+        live::run(&wanted, &mut top)?;
+    }
+    match top.failed.take() {
+        Some(error) => Err(error),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// The namespace whose counters are shown, and the interfaces if only some are meant.
+fn looked_at(args: &Args) -> Result<(Option<Namespace>, Vec<String>)> {
+    let mut namespace = args.netns.clone();
+    let mut names = Vec::new();
+    for text in &args.interfaces {
+        match text.split_once(':') {
+            Some((inside, name)) => {
+                if namespace.as_ref().is_some_and(|known| known != inside) {
+                    return Err(Error::usage(
+                        "cannot show interfaces of several namespaces at once",
+                        format!("{text} is not in {}", namespace.unwrap_or_default()),
+                    ));
+                }
+                namespace = Some(inside.to_owned());
+                names.push(name.to_owned());
+            }
+            None => names.push(text.clone()),
+        }
+    }
+    Ok((
+        namespace.as_deref().map(Namespace::open).transpose()?,
+        names,
+    ))
+}
+
+/// What is kept between two looks.
+struct Top<'a> {
+    args: &'a Args,
+    namespace: Option<Namespace>,
+    names: Vec<String>,
+    before: Counters,
+    since: Instant,
+    statistics: Statistics,
+    /// Packets that the capture had lost, at the last look and now.
+    lost: (u64, u64),
+    looks: u64,
+    screen: Option<Screen>,
+    keyboard: Option<Keyboard>,
+    /// Received packets a second of all interfaces, at each look.
+    history: VecDeque<u64>,
+    failed: Option<Error>,
+}
+
+/// Looks that the history holds.
+const HISTORY: usize = 240;
+
+impl Viewer for Top<'_> {
+    fn packet(&mut self, packet: &PacketView<'_>) {
+        self.statistics.add(packet);
+    }
+
+    fn rest(&mut self) -> bool {
+        if self.keys() {
+            return false;
+        }
+        if self.since.elapsed() < self.args.interval {
+            return true;
+        }
+        match self.look() {
+            Ok(wanted) => wanted && !self.args.once,
+            Err(error) => {
+                self.failed = Some(error);
+                false
+            }
+        }
+    }
+
+    fn figures(&mut self, summary: &trawl_tap::account::Summary) {
+        self.lost.1 = summary.total.lost.values().sum();
+    }
+
+    fn interval(&self) -> Option<Duration> {
+        Some(self.args.interval)
+    }
+}
+
+impl Top<'_> {
+    fn read(&self) -> Result<Counters> {
+        Counters::read(self.namespace.as_ref(), &self.names)
+    }
+
+    /// Takes what was typed; true if it is to end.
+    fn keys(&mut self) -> bool {
+        let (Some(keyboard), Some(screen)) = (&self.keyboard, &mut self.screen) else {
+            return false;
+        };
+        while let Some(key) = keyboard.key() {
+            if screen.take(key) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Shows what happened since the last look; false if nobody reads any more.
+    fn look(&mut self) -> Result<bool> {
+        let now = self.read()?;
+        let look = self.difference(&now);
+        self.before = now;
+        self.since = Instant::now();
+        self.statistics = Statistics::new(Vec::new());
+        self.lost.0 = self.lost.1;
+        self.looks += 1;
+        let packets: f64 = look
+            .interfaces
+            .iter()
+            .map(|rates| rates.rx_packets_per_second)
+            .sum();
+        self.history.push_back(packets as u64);
+        if self.history.len() > HISTORY {
+            self.history.pop_front();
+        }
+        if self.args.json {
+            return terminal::write_to_reader(&terminal::json_line(&look)?);
+        }
+        let history: Vec<u64> = self.history.iter().copied().collect();
+        match &mut self.screen {
+            Some(screen) => screen.show(look, &history),
+            None => terminal::write_to_reader(&view::text(&look, &history, view::Order::Rate)),
+        }
+    }
+
+    fn difference(&self, now: &Counters) -> Look {
+        let seconds = self.since.elapsed().as_secs_f64().max(1e-9);
+        let rate = |new: u64, old: u64| new.saturating_sub(old) as f64 / seconds;
+        let mut look = Look {
+            seconds,
+            softnet: Softnet {
+                processed: now
+                    .softnet
+                    .processed
+                    .saturating_sub(self.before.softnet.processed),
+                dropped: now
+                    .softnet
+                    .dropped
+                    .saturating_sub(self.before.softnet.dropped),
+                time_squeezed: now
+                    .softnet
+                    .time_squeezed
+                    .saturating_sub(self.before.softnet.time_squeezed),
+            },
+            guard_rules: now.guard_rules.clone(),
+            ..Look::default()
+        };
+        for new in &now.interfaces {
+            let old = self
+                .before
+                .interfaces
+                .iter()
+                .find(|old| old.interface == new.interface);
+            let Some(old) = old else { continue };
+            look.interfaces.push(Rates {
+                interface: new.interface.clone(),
+                rx_packets_per_second: rate(new.rx_packets, old.rx_packets),
+                rx_bits_per_second: rate(new.rx_bytes, old.rx_bytes) * 8.0,
+                rx_dropped: new.rx_dropped.saturating_sub(old.rx_dropped),
+                rx_errors: new.rx_errors.saturating_sub(old.rx_errors),
+                tx_packets_per_second: rate(new.tx_packets, old.tx_packets),
+                tx_bits_per_second: rate(new.tx_bytes, old.tx_bytes) * 8.0,
+                tx_dropped: new.tx_dropped.saturating_sub(old.tx_dropped),
+                tx_errors: new.tx_errors.saturating_sub(old.tx_errors),
+            });
+        }
+        for new in &now.xdp_programs {
+            let old = self.before.xdp_programs.iter().find(|old| old.id == new.id);
+            let (runs, time) = old.map_or((0, 0), |old| (old.runs, old.run_time_ns));
+            let spent = new.run_time_ns.saturating_sub(time) as f64;
+            let count = new.runs.saturating_sub(runs);
+            look.xdp_programs.push(ProgramRates {
+                interface: new.interface.clone(),
+                id: new.id,
+                name: new.name.clone(),
+                runs_per_second: count as f64 / seconds,
+                nanoseconds_per_run: spent / count.max(1) as f64,
+                cpu_percent: spent / seconds / 1e7,
+            });
+        }
+        if !self.args.interfaces.is_empty() {
+            let report = self.statistics.report(Vec::new(), self.args.top);
+            look.captured = Some(Captured {
+                packets: report.packets,
+                lost: self.lost.1.saturating_sub(self.lost.0),
+                verdicts: report.verdicts,
+                flows: report.flows,
+            });
+        }
+        look
+    }
+}

@@ -1,0 +1,51 @@
+//! Keys as they are typed, without waiting for the end of a line.
+
+use std::io;
+
+use rustix::termios::{
+    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr,
+};
+
+use crate::{Error, Result};
+
+/// Standard input with its terminal's line editing off, which comes back when this is dropped.
+#[derive(Debug)]
+pub struct Keyboard {
+    before: Option<Termios>,
+}
+
+impl Keyboard {
+    /// Without a terminal as standard input there are no keys, and that is no failure.
+    pub fn open() -> Result<Self> {
+        let stdin = io::stdin();
+        let Ok(before) = tcgetattr(&stdin) else {
+            return Ok(Self { before: None });
+        };
+        let mut raw = before.clone();
+        raw.local_modes
+            .remove(LocalModes::ICANON | LocalModes::ECHO);
+        raw.special_codes[SpecialCodeIndex::VMIN] = 0;
+        raw.special_codes[SpecialCodeIndex::VTIME] = 0;
+        tcsetattr(&stdin, OptionalActions::Now, &raw)
+            .map_err(|e| Error::os("cannot read single keys", e.into()))?;
+        Ok(Self {
+            before: Some(before),
+        })
+    }
+
+    /// The next key that was typed, without waiting.
+    pub fn key(&self) -> Option<u8> {
+        self.before.as_ref()?;
+        let mut key = [0];
+        let count = rustix::io::read(io::stdin(), &mut key).ok()?;
+        (count == 1).then_some(key[0])
+    }
+}
+
+impl Drop for Keyboard {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            let _ = tcsetattr(io::stdin(), OptionalActions::Now, before);
+        }
+    }
+}
