@@ -24,6 +24,7 @@ mod report;
 mod route;
 mod serve;
 mod stat;
+mod taps;
 mod terminal;
 mod top;
 mod units;
@@ -55,6 +56,7 @@ enum Command {
     Filter(filter::Args),
     Gen(Box<r#gen::Args>),
     Extcap(Box<extcap::Args>),
+    Taps(taps::Args),
     Doctor(doctor::Args),
     Xdp(xdp::Args),
     Route(route::Args),
@@ -93,6 +95,7 @@ fn main() -> ExitCode {
         Command::Filter(args) => filter::run(args),
         Command::Gen(args) => r#gen::run(*args),
         Command::Extcap(args) => extcap::run(*args),
+        Command::Taps(args) => taps::run(&args),
         Command::Doctor(args) => doctor::run(args),
         Command::Xdp(args) => xdp::run(args),
         Command::Route(args) => route::run(args),

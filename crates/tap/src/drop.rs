@@ -21,9 +21,9 @@ use trawl_kernel::layout::{Shared, TRACE_COPY};
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result, events, probe};
 
-use crate::Attached;
 use crate::assembly::{Assembly, Carries, program_maps};
 use crate::site::Site;
+use crate::{Attached, Choice, table};
 use reasons::Reasons;
 pub use words::{HOOK, Words};
 
@@ -56,7 +56,11 @@ pub fn attach(
     wish: &Wish,
     assembly: &mut Assembly<'_>,
 ) -> Result<(Box<dyn Attached>, u32, Words)> {
-    refuse(assembly)?;
+    match assembly.options.tap {
+        Choice::Drop => table::DROP.check(assembly.options)?,
+        // The rest is asked of the tap beside it.
+        _ => table::DROP.check_queue(assembly.options)?,
+    }
     let reasons = Reasons::of_kernel()?;
     let tracepoint = tracepoint(&reasons)?;
     let symbols = Symbols::read();
@@ -156,20 +160,6 @@ pub fn attach(
         ids.interface,
         Words::new(reasons, symbols),
     ))
-}
-
-/// What the tap cannot give.
-fn refuse(assembly: &Assembly<'_>) -> Result<()> {
-    let options = assembly.options;
-    let what = |what: &str| format!("cannot choose packets by {what} with the drop tap");
-    if options.queue.is_some() {
-        return Err(Error::usage(
-            what("queue"),
-            "the kernel does not keep it with a buffer that it frees",
-        )
-        .mend("leave out --queue"));
-    }
-    Ok(())
 }
 
 fn tracepoint(reasons: &Reasons) -> Result<Tracepoint> {

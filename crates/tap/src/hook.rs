@@ -19,9 +19,10 @@ use trawl_program::jumps;
 
 use crate::assembly::{Assembly, PointIds};
 use crate::filter::XdpBlocks;
-use crate::site::{Options, Site, TimeSource};
+use crate::site::{Options, Site};
+use crate::table::{self, Facts};
 use crate::watch::{Cause, Sight, attached_now};
-use crate::{Attached, Gives, Tap};
+use crate::{Attached, Tap};
 use ends::Ends;
 use find::{Found, Looked};
 use stand::{Occupied, Stand, occupy};
@@ -33,12 +34,8 @@ pub const ACTIONS: u32 = 5;
 pub struct Hook;
 
 impl Tap for Hook {
-    fn name(&self) -> &'static str {
-        "hook"
-    }
-
-    fn gives(&self) -> Gives {
-        Gives::AT_ANOTHERS_PROGRAM
+    fn facts(&self) -> &'static Facts {
+        &table::HOOK
     }
 
     fn attach(
@@ -47,13 +44,6 @@ impl Tap for Hook {
         site: &Site,
         assembly: &mut Assembly<'_>,
     ) -> Result<Box<dyn Attached>> {
-        if assembly.options.time == TimeSource::Hardware {
-            return Err(Error::usage(
-                "cannot read hardware time stamps at a hook",
-                "its programs are bound to no device",
-            )
-            .mend("leave out --time hw"));
-        }
         let looked = find::find(site, assembly.options.hook.as_deref())?;
         let ends = Ends::choose(assembly.options, &looked, site)?;
         check_jumps(&looked, &ends, site)?;

@@ -21,6 +21,7 @@ pub mod session;
 pub mod sink;
 pub mod site;
 pub mod stream;
+pub mod table;
 pub mod tc;
 pub mod trace;
 pub mod watch;
@@ -28,6 +29,7 @@ pub mod xdp;
 
 use assembly::Assembly;
 use site::Site;
+use table::Facts;
 use watch::Sight;
 
 /// The taps by name, as `--tap` takes them.
@@ -55,35 +57,14 @@ impl fmt::Display for Choice {
     }
 }
 
-/// What a tap can tell of a packet, and what it does to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gives {
-    pub received: bool,
-    pub sent: bool,
-    /// What the program before it decided, rather than only that the packet came by.
-    pub verdict: bool,
-    pub hardware_time: bool,
-    /// The packet does not go on to where it was bound.
-    pub takes_packets_away: bool,
-}
-
-impl Gives {
-    /// Of whatever looks at somebody else's XDP program: what comes in there, and what becomes of it. It is bound to
-    /// no device, and so cannot ask one for its time.
-    const AT_ANOTHERS_PROGRAM: Self = Self {
-        received: true,
-        sent: false,
-        verdict: true,
-        hardware_time: false,
-        takes_packets_away: false,
-    };
-}
-
 /// A way to see packets.
 pub trait Tap: fmt::Debug {
-    fn name(&self) -> &'static str;
+    /// Its line of the table.
+    fn facts(&self) -> &'static Facts;
 
-    fn gives(&self) -> Gives;
+    fn name(&self) -> &'static str {
+        self.facts().name
+    }
 
     /// Starts seeing packets at this site. What it attached is gone once the returned value is dropped.
     fn attach(

@@ -12,8 +12,9 @@ use trawl_kernel::{Error, Result, events};
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 
 use crate::assembly::Assembly;
-use crate::site::{At, Direction, Site, TimeSource};
-use crate::{Attached, Gives, Tap};
+use crate::site::{Direction, Site, TimeSource};
+use crate::table::{self, Facts};
+use crate::{Attached, Tap};
 
 mod choice;
 mod filter;
@@ -32,18 +33,8 @@ const UNSPLIT: usize = 512 << 10;
 pub struct Packet;
 
 impl Tap for Packet {
-    fn name(&self) -> &'static str {
-        "packet"
-    }
-
-    fn gives(&self) -> Gives {
-        Gives {
-            received: true,
-            sent: true,
-            verdict: false,
-            hardware_time: true,
-            takes_packets_away: false,
-        }
+    fn facts(&self) -> &'static Facts {
+        &table::PACKET
     }
 
     fn attach(
@@ -53,7 +44,6 @@ impl Tap for Packet {
         assembly: &mut Assembly<'_>,
     ) -> Result<Box<dyn Attached>> {
         let options = assembly.options;
-        refuse_what_cannot_be(options.at, options.verdicts.is_some())?;
         give_notice(site, assembly);
         let sharing = Sharing::new(options.geometry, events::cpu_count(), assembly.sites);
         let snaplen = assembly.snaplen().min(sharing.own.max_captured());
@@ -114,19 +104,6 @@ impl Tap for Packet {
             promiscuous,
         }))
     }
-}
-
-fn refuse_what_cannot_be(at: Option<At>, verdicts: bool) -> Result<()> {
-    if at.is_some_and(|at| at != At::Exit) {
-        let what = "cannot record at entry with the packet tap";
-        return Err(Error::usage(what, "it sees a packet once").mend("leave out --at"));
-    }
-    if verdicts {
-        let what = "cannot choose packets by verdict with the packet tap";
-        return Err(Error::usage(what, "it sees no verdicts")
-            .mend("leave out --verdict, or use --tap xdp or --tap hook"));
-    }
-    Ok(())
 }
 
 /// Says what a person may otherwise wonder about when looking at the file.
@@ -295,18 +272,5 @@ mod tests {
         assert_eq!(wanted(Some(Direction::Out), true), (false, true));
         assert_eq!(wanted(None, false), (true, true));
         assert_eq!(wanted(Some(Direction::In), false), (true, false));
-    }
-
-    #[test]
-    fn what_it_cannot_do_is_a_usage_error() {
-        for (at, verdicts) in [
-            (Some(At::Entry), false),
-            (Some(At::Both), false),
-            (None, true),
-        ] {
-            let error = refuse_what_cannot_be(at, verdicts).unwrap_err();
-            assert_eq!(error.kind(), trawl_kernel::error::Kind::Usage);
-        }
-        assert!(refuse_what_cannot_be(Some(At::Exit), false).is_ok());
     }
 }

@@ -1,6 +1,6 @@
 //! Which taps serve what was asked for at a site, and why those.
 
-use trawl_kernel::{Error, Result};
+use trawl_kernel::Result;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 
 use crate::hook::{self, Hook};
@@ -34,21 +34,10 @@ pub fn select(site: &Site, options: &Options) -> Result<Selection> {
             why: None,
         }),
     }?;
-    let others = selection
-        .taps
-        .first()
-        .filter(|tap| tap.name() != Xdp.name());
-    match others {
-        Some(tap) if options.programs.is_some() => Err(Error::usage(
-            format!(
-                "cannot look at a chosen XDP program with the {} tap",
-                tap.name()
-            ),
-            "only the xdp tap can",
-        )
-        .mend("leave out --program, or use --tap xdp")),
-        _ => Ok(selection),
+    if let Some(tap) = selection.taps.first() {
+        tap.facts().check(options)?;
     }
+    Ok(selection)
 }
 
 /// Whether something is wanted that most hook maps cannot give.
@@ -67,11 +56,11 @@ fn with_sent(tap: Box<dyn Tap>, options: &Options) -> Result<Selection> {
             taps: vec![tap, Box::new(TcEgress)],
             why: None,
         }),
-        Some(Direction::Out) => {
-            let what = format!("cannot see sent packets with the {} tap", tap.name());
-            Err(Error::usage(what, "an XDP hook sees received ones only")
-                .mend("use --tap tc or --tap packet"))
-        }
+        // Refused by the table.
+        Some(Direction::Out) => Ok(Selection {
+            taps: vec![tap],
+            why: None,
+        }),
     }
 }
 

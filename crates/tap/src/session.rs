@@ -170,7 +170,7 @@ impl<'a> Session<'a> {
                 let attached = tap.attach(index, site, &mut assembly)?;
                 taps.push(AtSite::new(index, tap.name(), attached));
             }
-            if selection.taps.iter().any(|tap| tap.gives().verdict) {
+            if selection.taps.iter().any(|tap| tap.facts().gives.verdict) {
                 at_xdp.push(site);
             }
             let sees_beside_socket = selection.taps.iter().any(|tap| tap.name() != "packet");

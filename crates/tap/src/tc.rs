@@ -15,9 +15,10 @@ use trawl_kernel::{Error, Result, errno, probe};
 
 use crate::assembly::{Assembly, Carries, program_maps};
 use crate::filter::Block;
-use crate::site::{At, Direction, Site, TimeSource};
+use crate::site::{Direction, Site, TimeSource};
+use crate::table::{self, Facts};
 use crate::watch::{Cause, Sight};
-use crate::{Attached, Gives, Tap};
+use crate::{Attached, Tap};
 
 /// The verdict of trawl's own program: carry on with whatever comes next.
 const TC_ACT_UNSPEC: i32 = -1;
@@ -26,18 +27,8 @@ const TC_ACT_UNSPEC: i32 = -1;
 pub struct Tc;
 
 impl Tap for Tc {
-    fn name(&self) -> &'static str {
-        "tc"
-    }
-
-    fn gives(&self) -> Gives {
-        Gives {
-            received: true,
-            sent: true,
-            verdict: false,
-            hardware_time: true,
-            takes_packets_away: false,
-        }
+    fn facts(&self) -> &'static Facts {
+        &table::TC
     }
 
     fn attach(
@@ -46,20 +37,6 @@ impl Tap for Tc {
         site: &Site,
         assembly: &mut Assembly<'_>,
     ) -> Result<Box<dyn Attached>> {
-        if assembly.options.at.is_some_and(|at| at != At::Exit) {
-            return Err(Error::usage(
-                "cannot record at entry with the tc tap",
-                "it sees a packet once",
-            )
-            .mend("leave out --at"));
-        }
-        if assembly.options.verdicts.is_some() {
-            return Err(Error::usage(
-                "cannot choose packets by verdict with the tc tap",
-                "it does not see verdicts",
-            )
-            .mend("leave out --verdict, or use --tap hook"));
-        }
         let direction = assembly.options.direction.unwrap_or(Direction::Both);
         let mut tap = AttachedTc {
             site: site.clone(),
@@ -82,15 +59,8 @@ impl Tap for Tc {
 pub struct TcEgress;
 
 impl Tap for TcEgress {
-    fn name(&self) -> &'static str {
-        "tc"
-    }
-
-    fn gives(&self) -> Gives {
-        Gives {
-            received: false,
-            ..Tc.gives()
-        }
+    fn facts(&self) -> &'static Facts {
+        &table::TC
     }
 
     fn attach(

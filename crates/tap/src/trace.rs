@@ -13,9 +13,10 @@ use trawl_kernel::warden::Warden;
 use trawl_kernel::{Error, Result, errno};
 
 use crate::assembly::Assembly;
-use crate::site::{Programs, Site, TimeSource};
+use crate::site::{Programs, Site};
+use crate::table::{self, Facts};
 use crate::watch::{Cause, Sight};
-use crate::{Attached, Gives, Tap};
+use crate::{Attached, Tap};
 use choose::Present;
 use plan::Plan;
 use slot::{Follow, Slot, Slots};
@@ -54,12 +55,8 @@ pub fn refused(site: &Site, present: &Attachment, answer: &Answer) -> Error {
 }
 
 impl Tap for Trace {
-    fn name(&self) -> &'static str {
-        "xdp"
-    }
-
-    fn gives(&self) -> Gives {
-        Gives::AT_ANOTHERS_PROGRAM
+    fn facts(&self) -> &'static Facts {
+        &table::TRACE
     }
 
     fn attach(
@@ -68,13 +65,6 @@ impl Tap for Trace {
         site: &Site,
         assembly: &mut Assembly<'_>,
     ) -> Result<Box<dyn Attached>> {
-        if assembly.options.time == TimeSource::Hardware {
-            return Err(Error::usage(
-                format!("cannot read hardware time stamps on {}", site.label),
-                "a program is attached, and whoever looks at it from beside is bound to no device",
-            )
-            .mend("leave out --time hw"));
-        }
         assembly.options.check_ends()?;
         let programs = assembly.options.programs.clone();
         let programs = programs.unwrap_or(Programs::Attached);

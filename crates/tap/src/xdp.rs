@@ -18,8 +18,9 @@ use trawl_kernel::{Error, Result, errno};
 use crate::assembly::{Assembly, Carries, program_maps};
 use crate::chain::{self, Seat};
 use crate::site::{At, Mode, Options, Site, TimeSource};
+use crate::table::{self, Facts};
 use crate::watch::{Cause, Sight, attached_now};
-use crate::{Attached, Gives, Tap};
+use crate::{Attached, Tap};
 
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
@@ -30,15 +31,8 @@ const DIRECTION_INBOUND: u32 = 1;
 pub struct Xdp;
 
 impl Tap for Xdp {
-    fn name(&self) -> &'static str {
-        "xdp"
-    }
-
-    fn gives(&self) -> Gives {
-        Gives {
-            hardware_time: true,
-            ..Gives::AT_ANOTHERS_PROGRAM
-        }
+    fn facts(&self) -> &'static Facts {
+        &table::XDP
     }
 
     fn attach(

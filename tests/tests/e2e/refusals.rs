@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
+use serde_json::Value;
 use trawl_kernel::bpf::map;
 use trawl_kernel::probe::Feature;
 use trawl_lab::program::{Does, Loaded};
@@ -141,6 +142,46 @@ fn what_a_tap_cannot_do() {
             refused(&[&asked[..], &others].concat(), 2, &["--program"]);
         }
     }
+    nothing_attached(&lab.pair.b);
+}
+
+/// Issue 13: `trawl taps` and the refusals come from one table.
+#[test]
+fn taps_refuse_what_their_table_denies() {
+    let Some(lab) = Lab::open() else { return };
+    let place = lab.receiver();
+    let table = trawl(&["taps", "--json"]);
+    assert!(table.status.success(), "{table:?}");
+    let table: Value = serde_json::from_slice(&table.stdout).expect("one document");
+    let taps = table["taps"].as_array().expect("a list");
+    let asked: [(&str, &[&str]); 6] = [
+        ("sent", &["-Q", "out"]),
+        ("entry", &["--at", "entry"]),
+        ("verdict", &["--verdict", "drop"]),
+        ("programs", &["--program", "all"]),
+        ("queue", &["--queue", "0"]),
+        ("hardware_time", &["--time", "hw"]),
+    ];
+    let mut names = Vec::new();
+    for (name, facts) in taps
+        .iter()
+        .filter_map(|tap| Some((tap["name"].as_str()?, tap)))
+    {
+        names.push(name);
+        let missing = facts["missing"].as_array().expect("a list");
+        assert_eq!(facts["available"], Value::Bool(missing.is_empty()));
+        for (what, arguments) in asked {
+            // Two lines are called xdp: refused is what neither gives.
+            let mut lines = taps.iter().filter(|tap| tap["name"] == name);
+            if lines.any(|line| line["gives"][what] == Value::Bool(true)) {
+                continue;
+            }
+            let all = ["-i", &place, "--tap", name, "--duration", "100ms"];
+            let word = if what == "sent" { what } else { arguments[0] };
+            refused(&[&all[..], arguments].concat(), 2, &[word, name]);
+        }
+    }
+    assert_eq!(names, ["xdp", "xdp", "hook", "tc", "packet", "drop"]);
     nothing_attached(&lab.pair.b);
 }
 
