@@ -3,10 +3,11 @@
 use std::{env, fmt::Write as _, fs, path::Path, process::Command};
 
 /// The headers of /bpf/include that user space shares.
-const SHARED: [&str; 6] = [
+const SHARED: [&str; 7] = [
     "layout",
     "bundled",
     "guard",
+    "balance",
     "receive_layout",
     "send",
     "drop",

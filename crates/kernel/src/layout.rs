@@ -12,6 +12,11 @@ pub mod drop {
     include!(concat!(env!("OUT_DIR"), "/drop.rs"));
 }
 
+/// Of the load balancer: bpf/include/balance.h.
+pub mod balance {
+    include!(concat!(env!("OUT_DIR"), "/balance.rs"));
+}
+
 /// Of the guard: bpf/include/guard.h.
 pub mod guard {
     include!(concat!(env!("OUT_DIR"), "/guard.rs"));

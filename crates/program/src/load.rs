@@ -519,7 +519,7 @@ impl Program {
     }
 
     /// What was done to other interfaces for it, to be taken back when it is taken off.
-    pub(crate) fn remember(&mut self, ready: &Readiness) -> Result<()> {
+    pub fn remember(&mut self, ready: &Readiness) -> Result<()> {
         self.changes = ready.changes().to_vec();
         let link = ready.link().map(|link| link.try_clone_to_owned());
         self.peer_link = link

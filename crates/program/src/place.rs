@@ -34,7 +34,7 @@ pub fn put(site: &Site, source: Source, wish: &Wish, priority: Option<u32>) -> R
 }
 
 /// As [`put`], for a program whose maps have to be filled before packets come to it.
-pub(crate) fn put_filled(
+pub fn put_filled(
     site: &Site,
     mut source: Source,
     wish: &Wish,
@@ -76,7 +76,7 @@ pub(crate) fn put_filled(
 }
 
 /// As [`put_filled`], on the interface by itself, or where its seat in a chain of jumps is.
-pub(crate) fn put_alone(
+pub fn put_alone(
     site: &Site,
     mut source: Source,
     wish: &Wish,

@@ -51,7 +51,7 @@ impl Session {
     }
 
     /// Whether its packets come in by this interface, or by one that this one carries.
-    fn comes_by(&self, site: &Site) -> Result<bool> {
+    pub fn comes_by(&self, site: &Site) -> Result<bool> {
         let server = self.server.ip();
         let is_here = || UdpSocket::bind((server, 0)).is_ok();
         if !run_maybe_in(site.namespace(), is_here)? {

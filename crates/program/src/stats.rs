@@ -16,11 +16,11 @@ use crate::standing::Standing;
 const COUNTERS: &str = "counters";
 
 /// One of a program's counters: its index, its name for machines, and what people read.
-pub(crate) type Named = (usize, &'static str, &'static str);
+pub type Named = (usize, &'static str, &'static str);
 
 /// The counters of a program, each packet under one; and those that packets are counted under once more.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Layout {
+pub struct Layout {
     pub outcomes: &'static [Named],
     pub again: &'static [Named],
 }
@@ -125,7 +125,7 @@ impl Account {
         }
     }
 
-    pub(crate) fn with_layout(standing: &Standing, layout: Layout) -> Result<Self> {
+    pub fn with_layout(standing: &Standing, layout: Layout) -> Result<Self> {
         let what = || format!("cannot read the counters of {}", standing.name());
         let table = Table::new(standing.map(COUNTERS)?).map_err(|e| Error::os(what(), e))?;
         let read = |named: &[Named]| -> Result<Vec<Outcome>> {

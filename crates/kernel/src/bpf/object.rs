@@ -51,6 +51,8 @@ pub const DROP: Taps = Taps {
 /// The head of a chain of XDP programs, by libxdp's protocol.
 pub const DISPATCHER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_dispatcher.bpf.o"));
 
+/// The load balancer.
+pub const BALANCE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_balance.bpf.o"));
 /// The guard, for rules in an arena and for rules in an array.
 pub const GUARD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_guard.bpf.o"));
 pub const GUARD_IN_ARRAY: &[u8] =

@@ -13,6 +13,7 @@ const IFA_LOCAL: u16 = 2;
 const IFA_F_NODAD: u8 = 2;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
+const NTF_USE: u8 = 1;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
@@ -78,6 +79,20 @@ impl Netlink {
             .attribute(NDA_DST, &octets(address))
             .attribute(NDA_LLADDR, &mac);
         self.put(request, || format!("cannot add the neighbour {address}"))
+    }
+
+    /// Has the kernel ask for a neighbour's address now, as if a packet were to be sent there (NTF_USE).
+    pub fn ask_for_neighbour(&mut self, index: u32, address: IpAddr) -> Result<()> {
+        let mut header = [0; 12];
+        header[0] = family(address);
+        header[4..8].copy_from_slice(&index.to_ne_bytes());
+        header[10] = NTF_USE;
+        let create = libc::NLM_F_CREATE as u16;
+        let mut request = Request::new(libc::RTM_NEWNEIGH, create).family_header(&header);
+        request.attribute(NDA_DST, &octets(address));
+        self.put(request, || {
+            format!("cannot ask for the neighbour {address}")
+        })
     }
 
     pub fn add_route(&mut self, route: Route) -> Result<()> {

@@ -1,0 +1,397 @@
+//! A balancer: the program on an interface, and its table.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+
+use trawl_kernel::bpf::object;
+use trawl_kernel::netlink::{Netlink, XdpMode};
+use trawl_kernel::netns::{Namespace, run_maybe_in};
+use trawl_kernel::{Error, Result};
+use trawl_program::attach::Wish;
+use trawl_program::load::{Program, Source};
+use trawl_program::place::{self, Put};
+use trawl_program::ready::Readiness;
+use trawl_program::safety::Session;
+use trawl_program::{Site, Standing};
+
+use crate::live::Slot;
+use crate::service::Protocol;
+use crate::stats::{self, BACKEND_COUNTERS, VIP_COUNTERS};
+use crate::table::{Forward, Table, Vip};
+
+const NAME: &str = "balance";
+pub const FUNCTION: &str = "trawl_balance";
+const TABLE: &str = "balance_table";
+const FLOWS: &str = "flows";
+/// Maps that outlive a program whose place another one takes.
+const KEPT: [&str; 4] = [FLOWS, "counters", VIP_COUNTERS, BACKEND_COUNTERS];
+/// In a chain: after the guard.
+const PRIORITY: u32 = 20;
+/// Next hops whose addresses the kernel is asked to find. It keeps about a thousand neighbours by default.
+const MOST_NEIGHBOURS: usize = 512;
+
+/// Whether a change may cut the SSH session that the command is typed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Care {
+    ForTheSession,
+    Without,
+}
+
+/// What can be asked of a program that is loaded.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Extras {
+    pub priority: Option<u32>,
+    /// Captures can look in at its entry and its exits.
+    pub tappable: bool,
+    /// How many flows are remembered.
+    pub flows: Option<u32>,
+}
+
+#[derive(Debug)]
+pub struct Balancer {
+    pub site: Site,
+    pub standing: Standing,
+}
+
+/// What came of loading or of a change.
+#[derive(Debug)]
+pub struct Done {
+    pub balancer: Balancer,
+    pub table: Table,
+    /// What was switched on other interfaces.
+    pub notices: Vec<String>,
+    /// Settings that keep the balancer from doing what one might expect.
+    pub warnings: Vec<String>,
+}
+
+impl Balancer {
+    /// The one on an interface.
+    pub fn at(site: Site) -> Result<Self> {
+        match Standing::named(&site, FUNCTION)? {
+            Some(standing) => Ok(Self { site, standing }),
+            None => Err(Error::failed(
+                format!("no balancer is on {}", site.label()),
+                "the program is not attached there",
+            )
+            .mend(format!("trawl balance load {}", site.label()))),
+        }
+    }
+
+    /// All in a namespace.
+    pub fn all_in(namespace: Option<&Namespace>) -> Result<Vec<Self>> {
+        let mut found = Vec::new();
+        for site in Site::all_in(namespace)? {
+            if let Some(standing) = Standing::named(&site, FUNCTION)? {
+                found.push(Self { site, standing });
+            }
+        }
+        Ok(found)
+    }
+
+    fn slot(&self) -> Result<Slot> {
+        self.standing.map(TABLE).map(Slot::of)
+    }
+
+    pub fn table(&self) -> Result<Table> {
+        self.slot()?.read()
+    }
+
+    /// Puts the program on an interface with this table, or this table in the place of the one that holds there.
+    pub fn load(
+        site: &Site,
+        table: Option<Table>,
+        wish: &Wish,
+        extras: Extras,
+        care: Care,
+    ) -> Result<Done> {
+        let Some(standing) = Standing::named(site, FUNCTION)? else {
+            return load_new(site, table.unwrap_or_default(), wish, extras, None);
+        };
+        let seat = standing.seat().map(|seat| seat.priority);
+        let is_as_wished = wish.mode.is_none_or(|mode| standing.mode() == Some(mode))
+            && extras.priority.is_none_or(|wanted| seat == Some(wanted))
+            && extras.flows.is_none()
+            && !extras.tappable;
+        if !is_as_wished {
+            let before = Slot::of(standing.map(TABLE)?).read()?;
+            let mut table = table.unwrap_or_else(|| before.clone());
+            table.number_after(&before)?;
+            return load_new(site, table, wish, extras, Some(standing));
+        }
+        let balancer = Self {
+            site: site.clone(),
+            standing,
+        };
+        match table {
+            Some(table) => balancer.change(care, |held| {
+                *held = table;
+                Ok(())
+            }),
+            None => balancer.change(care, |_| Ok(())),
+        }
+    }
+
+    /// Changes the table as a whole. If anything about the new one is wrong, the old one stays.
+    pub fn change(self, care: Care, change: impl FnOnce(&mut Table) -> Result<()>) -> Result<Done> {
+        let _lock = self.site.lock()?;
+        let slot = self.slot()?;
+        let before = slot.read()?;
+        let mut table = before.clone();
+        change(&mut table)?;
+        let ways = check(&self.site, &mut table, &before)?;
+        if care == Care::ForTheSession {
+            check_session(&self.site, &before, &table)?;
+        }
+        if table != before {
+            forget_new(&self.standing, &before, &table)?;
+            slot.publish(&table)?;
+        }
+        ask_for_neighbours(&self.site, &ways)?;
+        let warnings = warnings(&self.site, &table)?;
+        Ok(Done {
+            balancer: self,
+            table,
+            notices: Vec::new(),
+            warnings,
+        })
+    }
+
+    pub fn unload(self) -> Result<()> {
+        self.standing.detach(&self.site)
+    }
+
+    pub fn account(&self) -> Result<trawl_program::stats::Account> {
+        stats::account(&self.standing)
+    }
+
+    pub fn by_vip(&self) -> Result<Vec<stats::VipCount>> {
+        stats::by_vip(&self.standing, &self.table()?)
+    }
+}
+
+/// Numbers that something else had count from zero.
+fn forget_new(standing: &Standing, before: &Table, after: &Table) -> Result<()> {
+    let vips =
+        |table: &Table| -> HashSet<u32> { table.vips.iter().map(|vip| vip.number).collect() };
+    let backends = |table: &Table| -> HashSet<(u32, u32)> {
+        let all = table.vips.iter().flat_map(|vip| &vip.backends);
+        all.map(|one| (one.number, one.generation)).collect()
+    };
+    let new_vips: Vec<u32> = vips(after).difference(&vips(before)).copied().collect();
+    let (old, new) = (backends(before), backends(after));
+    let new_backends: Vec<u32> = new.difference(&old).map(|(number, _)| *number).collect();
+    stats::forget(standing, VIP_COUNTERS, &new_vips)?;
+    stats::forget(standing, BACKEND_COUNTERS, &new_backends)
+}
+
+fn load_new(
+    site: &Site,
+    mut table: Table,
+    wish: &Wish,
+    extras: Extras,
+    old: Option<Standing>,
+) -> Result<Done> {
+    if !site.has_ethernet()? {
+        return Err(Error::failed(
+            format!("cannot balance on {}", site.label()),
+            "it is not an Ethernet interface",
+        ));
+    }
+    let before = match &old {
+        Some(old) => Slot::of(old.map(TABLE)?).read()?,
+        None => Table::default(),
+    };
+    let ways = check(site, &mut table, &before)?;
+    let mut ready = Readiness::default();
+    if wish.mode != Some(XdpMode::Skb) {
+        ready.for_sending_on(site)?;
+        ready.for_sending_back(site)?;
+        for other in others(site, &ways)? {
+            ready.for_sending(&other)?;
+        }
+    }
+    let slot = Slot::create()?;
+    slot.publish(&table)?;
+    let mut source = Source::embedded(NAME, object::BALANCE)?;
+    source.choose(Some(FUNCTION))?;
+    source.reuse(TABLE, slot.as_fd())?;
+    let mut kept = Vec::new();
+    if let Some(old) = &old {
+        for name in KEPT {
+            if name != FLOWS || extras.flows.is_none() {
+                kept.push((name, old.map(name)?));
+            }
+        }
+        forget_new(old, &before, &table)?;
+    }
+    for (name, map) in &kept {
+        source.reuse(name, map.as_fd())?;
+    }
+    if let Some(flows) = extras.flows {
+        source.set_entries(FLOWS, flows)?;
+    }
+    if extras.tappable {
+        source.make_tappable();
+    }
+    let fill = |program: &mut Program| program.remember(&ready);
+    let Put {
+        standing, notices, ..
+    } = match old {
+        Some(old) => place::put_instead(site, source, wish, extras.priority, old, fill)?,
+        None => {
+            let priority = extras.priority.unwrap_or(PRIORITY);
+            place::put_filled(site, source, wish, Some(priority), fill)?
+        }
+    };
+    let told = [notices, ready.told()].concat();
+    ready.keep();
+    ask_for_neighbours(site, &ways)?;
+    Ok(Done {
+        balancer: Balancer {
+            site: site.clone(),
+            standing,
+        },
+        warnings: warnings(site, &table)?,
+        table,
+        notices: told,
+    })
+}
+
+/// The way to a backend: by which interface, and who is next on it.
+type Ways = HashMap<IpAddr, (u32, IpAddr)>;
+
+/// Numbers a table and refuses it if it cannot be in force.
+fn check(site: &Site, table: &mut Table, before: &Table) -> Result<Ways> {
+    table.check()?;
+    table.number_after(before)?;
+    let mut netlink = Netlink::open(site.namespace())?;
+    let mut ways = Ways::new();
+    for vip in &table.vips {
+        for one in vip.backends.iter().filter(|one| one.mac.is_none()) {
+            let way = match ways.get(&one.address) {
+                Some(way) => *way,
+                None => {
+                    let way = way_to(&mut netlink, site, vip, one.address)?;
+                    ways.insert(one.address, way);
+                    way
+                }
+            };
+            if vip.forward == Forward::Direct && way.1 != one.address {
+                return Err(refused(
+                    vip,
+                    format!(
+                        "the backend {} is behind {}, not on a link of this host's",
+                        one.address, way.1
+                    ),
+                )
+                .mend("forward by ipip or gue"));
+            }
+        }
+    }
+    Ok(ways)
+}
+
+fn refused(vip: &Vip, why: impl std::fmt::Display) -> Error {
+    Error::failed(
+        "the table stays as it is",
+        format!("{}: {why}", vip.service),
+    )
+}
+
+fn way_to(netlink: &mut Netlink, site: &Site, vip: &Vip, address: IpAddr) -> Result<(u32, IpAddr)> {
+    match netlink.way_to(address, None)? {
+        None => Err(
+            refused(vip, format!("there is no route to the backend {address}")).mend(format!(
+                "{}ip route add {address} via GATEWAY",
+                site.prefix()
+            )),
+        ),
+        Some(way) if way.local => Err(refused(
+            vip,
+            format!("the backend {address} is this host itself"),
+        )),
+        Some(way) => Ok((way.interface, way.gateway.unwrap_or(address))),
+    }
+}
+
+/// Interfaces that backends are reached by, but for the balancer's own.
+fn others(site: &Site, ways: &Ways) -> Result<Vec<Site>> {
+    let indices: HashSet<u32> = ways.values().map(|way| way.0).collect();
+    let all = Site::all_in(site.namespace())?;
+    Ok(all
+        .into_iter()
+        .filter(|one| indices.contains(&one.index()) && one.index() != site.index())
+        .collect())
+}
+
+/// The kernel learns addresses when it sends packets, and XDP's do not count.
+fn ask_for_neighbours(site: &Site, ways: &Ways) -> Result<()> {
+    let hops: HashSet<(u32, IpAddr)> = ways.values().copied().collect();
+    let mut netlink = Netlink::open(site.namespace())?;
+    for (interface, address) in hops.into_iter().take(MOST_NEIGHBOURS) {
+        netlink.ask_for_neighbour(interface, address)?;
+    }
+    Ok(())
+}
+
+/// Refuses a table whose virtual address would take the session's packets, which the one before did not.
+fn check_session(site: &Site, before: &Table, after: &Table) -> Result<()> {
+    let Some(session) = Session::of_this_command() else {
+        return Ok(());
+    };
+    let taken_by = |table: &Table| {
+        let is_its = |vip: &&Vip| {
+            vip.service.protocol == Protocol::Tcp
+                && vip.service.address == session.server.ip()
+                && (vip.service.port == 0 || vip.service.port == session.server.port())
+        };
+        table.vips.iter().find(is_its).map(|vip| vip.service)
+    };
+    match taken_by(after) {
+        Some(service) if taken_by(before).is_none() && session.comes_by(site)? => {
+            Err(Error::failed(
+                "the table stays as it is",
+                format!(
+                    "{service} would take the packets of the SSH session from {} in which this command was typed",
+                    session.client.ip()
+                ),
+            )
+            .mend("--yes applies it anyway"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What keeps the kernel from telling the program ways to backends, and virtual addresses without backends.
+fn warnings(site: &Site, table: &Table) -> Result<Vec<String>> {
+    let mut warnings = Vec::new();
+    let asks_kernel = |is_ipv4: bool| {
+        let mut all = table.vips.iter().flat_map(|vip| &vip.backends);
+        all.any(|one| one.mac.is_none() && one.address.is_ipv4() == is_ipv4)
+    };
+    for (family, shown, is_ipv4) in [("ipv4", "IPv4", true), ("ipv6", "IPv6", false)] {
+        let path = format!("/proc/sys/net/{family}/conf/{}/forwarding", site.name());
+        let read = || std::fs::read_to_string(&path).unwrap_or_default();
+        if asks_kernel(is_ipv4) && run_maybe_in(site.namespace(), read)?.trim() == "0" {
+            warnings.push(format!(
+                "{}: forwarding of {shown} is off, so the kernel names no way to the backends; {}sysctl -w net.{family}.conf.{}.forwarding=1, or give each backend its MAC address",
+                site.label(),
+                site.prefix(),
+                site.name(),
+            ));
+        }
+    }
+    for vip in &table.vips {
+        if !vip.backends.iter().any(|one| one.takes_new_flows()) {
+            warnings.push(format!("{}: no backend takes new flows", vip.service));
+        }
+    }
+    const SHOWN: usize = 10;
+    if warnings.len() > SHOWN {
+        let more = warnings.len() - SHOWN;
+        warnings.truncate(SHOWN);
+        warnings.push(format!("and {more} more"));
+    }
+    Ok(warnings)
+}

@@ -1,0 +1,19 @@
+//! The load balancer: an XDP program that spreads the flows to virtual addresses over backends.
+//!
+//! What is asked for ([`table`]) is compiled ([`compile`]) with a Maglev ring for each virtual address ([`maglev`]) into
+//! one array that the program looks into ([`live`]). A change makes a new array and puts it in the place of the old one
+//! by one store. [`balancer`] holds program and table of an interface together.
+
+pub mod balancer;
+pub mod compile;
+pub mod file;
+pub mod live;
+pub mod maglev;
+pub mod model;
+pub mod service;
+pub mod stats;
+pub mod table;
+
+pub use balancer::Balancer;
+pub use service::{Protocol, Service};
+pub use table::{Backend, Forward, Table, Vip};

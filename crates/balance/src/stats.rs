@@ -1,0 +1,247 @@
+//! What a balancer counted: each packet under one outcome; those for a virtual address under one of its own, too, and
+//! those that went to a backend once more there.
+
+use std::net::IpAddr;
+
+use serde::Serialize;
+use trawl_kernel::bpf::table::Table as Map;
+use trawl_kernel::layout::Shared;
+use trawl_kernel::layout::balance::{
+    BALANCE_BY_FLOW, BALANCE_BY_RING, BALANCE_BY_SERVER_ID, BALANCE_COUNTERS,
+    BALANCE_FORWARDING_OFF, BALANCE_FRAGMENT, BALANCE_ICMP_ERROR, BALANCE_MALFORMED,
+    BALANCE_NO_BACKEND, BALANCE_NO_NEIGHBOUR, BALANCE_NO_ROOM, BALANCE_NO_ROUTE, BALANCE_NOT_IP,
+    BALANCE_NOT_VIRTUAL, BALANCE_TAGGED, BALANCE_TOO_BIG_ANSWERED, BALANCE_TOO_BIG_DROPPED,
+    BALANCE_UNKNOWN_FRAGMENT, BalanceCounter, BalanceVipCounters,
+};
+use trawl_kernel::{Error, Result};
+use trawl_program::Standing;
+use trawl_program::stats::{Account, Layout, Outcome};
+
+use crate::table::{Table, Vip};
+
+pub(crate) const VIP_COUNTERS: &str = "vip_counters";
+pub(crate) const BACKEND_COUNTERS: &str = "backend_counters";
+
+const LAYOUT: Layout = Layout {
+    outcomes: &[
+        (
+            BALANCE_BY_FLOW,
+            "forwarded_known_flow",
+            "forwarded: known flow",
+        ),
+        (
+            BALANCE_BY_RING,
+            "forwarded_new_flow",
+            "forwarded: new flow, by hash",
+        ),
+        (
+            BALANCE_BY_SERVER_ID,
+            "forwarded_server_id",
+            "forwarded: QUIC server id",
+        ),
+        (
+            BALANCE_FRAGMENT,
+            "forwarded_fragment",
+            "forwarded: later fragment",
+        ),
+        (
+            BALANCE_ICMP_ERROR,
+            "forwarded_icmp_error",
+            "forwarded: ICMP error",
+        ),
+        (
+            BALANCE_TOO_BIG_ANSWERED,
+            "answered_too_big",
+            "answered: larger than the path MTU",
+        ),
+        (
+            BALANCE_TOO_BIG_DROPPED,
+            "dropped_too_big",
+            "dropped: larger than the path MTU",
+        ),
+        (
+            BALANCE_NO_BACKEND,
+            "dropped_no_backend",
+            "dropped: no backend takes new flows",
+        ),
+        (
+            BALANCE_UNKNOWN_FRAGMENT,
+            "dropped_unknown_fragment",
+            "dropped: fragment whose first was not seen",
+        ),
+        (
+            BALANCE_NO_ROUTE,
+            "dropped_no_route",
+            "dropped: no route to the backend",
+        ),
+        (
+            BALANCE_NO_NEIGHBOUR,
+            "dropped_no_neighbour",
+            "dropped: the next hop's MAC address is not known",
+        ),
+        (
+            BALANCE_FORWARDING_OFF,
+            "dropped_forwarding_off",
+            "dropped: forwarding is off",
+        ),
+        (
+            BALANCE_NO_ROOM,
+            "dropped_no_room",
+            "dropped: no room for the tunnel's headers",
+        ),
+        (BALANCE_NOT_IP, "to_stack_not_ip", "to the stack: not IP"),
+        (
+            BALANCE_TAGGED,
+            "to_stack_vlan",
+            "to the stack: with a VLAN tag",
+        ),
+        (
+            BALANCE_MALFORMED,
+            "to_stack_malformed",
+            "to the stack: malformed",
+        ),
+        (
+            BALANCE_NOT_VIRTUAL,
+            "to_stack_not_virtual",
+            "to the stack: for no virtual address",
+        ),
+    ],
+    again: &[],
+};
+
+/// What a virtual address or a backend got.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Count {
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+impl Count {
+    fn add(&mut self, other: &BalanceCounter) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BackendCount {
+    pub address: IpAddr,
+    #[serde(flatten)]
+    pub forwarded: Count,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VipCount {
+    pub vip: String,
+    /// All packets for it.
+    #[serde(flatten)]
+    pub seen: Count,
+    /// The same by what became of them.
+    pub outcomes: Vec<Outcome>,
+    pub backends: Vec<BackendCount>,
+    /// Forwarded to backends that are no longer there.
+    pub removed_backends: Count,
+}
+
+fn what() -> &'static str {
+    "cannot read the balancer's counters"
+}
+
+fn open(standing: &Standing, name: &str) -> Result<Map> {
+    Map::new(standing.map(name)?).map_err(|e| Error::os(what(), e))
+}
+
+/// All CPUs' values under a number, summed up.
+fn read<const N: usize>(map: &Map, number: u32) -> Result<[Count; N]> {
+    let bytes = map
+        .lookup(&number.to_ne_bytes())
+        .map_err(|e| Error::os(what(), e))?
+        .unwrap_or_default();
+    let mut counts = [Count::default(); N];
+    for of_cpu in bytes.chunks(N * size_of::<BalanceCounter>()) {
+        for (count, one) in counts
+            .iter_mut()
+            .zip(of_cpu.chunks(size_of::<BalanceCounter>()))
+        {
+            if let Some(counter) = BalanceCounter::from_bytes(one) {
+                count.add(&counter);
+            }
+        }
+    }
+    Ok(counts)
+}
+
+/// Sets what a number counted to zero, for whoever gets it next.
+pub(crate) fn forget(standing: &Standing, name: &str, numbers: &[u32]) -> Result<()> {
+    if numbers.is_empty() {
+        return Ok(());
+    }
+    let map = open(standing, name)?;
+    let fail = |e| Error::os("cannot clear the balancer's counters", e);
+    for number in numbers {
+        let key = number.to_ne_bytes();
+        if let Some(value) = map.lookup(&key).map_err(fail)?
+            && value.iter().any(|byte| *byte != 0)
+        {
+            map.update(&key, &vec![0; value.len()], trawl_kernel::bpf::table::ANY)
+                .map_err(fail)?;
+        }
+    }
+    Ok(())
+}
+
+pub fn account(standing: &Standing) -> Result<Account> {
+    Account::with_layout(standing, LAYOUT)
+}
+
+/// Backends are read before their virtual address: what comes in meanwhile is then counted there at least.
+pub fn by_vip(standing: &Standing, table: &Table) -> Result<Vec<VipCount>> {
+    let vips = open(standing, VIP_COUNTERS)?;
+    let backends = open(standing, BACKEND_COUNTERS)?;
+    let one = |vip: &Vip| {
+        let mut forwarded = Count::default();
+        let mut of_backends = Vec::new();
+        for backend in &vip.backends {
+            let [count] = read(&backends, backend.number)?;
+            forwarded.packets += count.packets;
+            forwarded.bytes += count.bytes;
+            of_backends.push(BackendCount {
+                address: backend.address,
+                forwarded: count,
+            });
+        }
+        let counts: [Count; BALANCE_COUNTERS] = read(&vips, vip.number)?;
+        let sum = |counts: &[Count]| Count {
+            packets: counts.iter().map(|one| one.packets).sum(),
+            bytes: counts.iter().map(|one| one.bytes).sum(),
+        };
+        let all_forwarded = sum(&counts[..=BALANCE_ICMP_ERROR]);
+        let outcome = |(index, name, text): &(usize, &'static str, &'static str)| Outcome {
+            name,
+            text,
+            packets: counts[*index].packets,
+            bytes: counts[*index].bytes,
+        };
+        Ok(VipCount {
+            vip: vip.service.to_string(),
+            seen: sum(&counts),
+            outcomes: LAYOUT
+                .outcomes
+                .iter()
+                .map(outcome)
+                .filter(|one| one.packets != 0)
+                .collect(),
+            backends: of_backends,
+            removed_backends: Count {
+                packets: all_forwarded.packets.saturating_sub(forwarded.packets),
+                bytes: all_forwarded.bytes.saturating_sub(forwarded.bytes),
+            },
+        })
+    };
+    table.vips.iter().map(one).collect()
+}
+
+const _: () = assert!(
+    size_of::<BalanceVipCounters>() == BALANCE_COUNTERS * size_of::<BalanceCounter>(),
+    "counters stand beside each other"
+);
