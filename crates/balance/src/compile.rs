@@ -202,7 +202,7 @@ pub fn compile(table: &Table) -> Result<Vec<u8>> {
             "the table stays as it is",
             format!(
                 "the new one would take {} MiB, more than {} MiB",
-                lines * BALANCE_LINE >> 20,
+                (lines * BALANCE_LINE) >> 20,
                 MOST_BYTES >> 20
             ),
         )

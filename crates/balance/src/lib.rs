@@ -13,6 +13,8 @@ pub mod model;
 pub mod service;
 pub mod stats;
 pub mod table;
+#[cfg(test)]
+mod tests;
 
 pub use balancer::Balancer;
 pub use service::{Protocol, Service};

@@ -100,7 +100,7 @@ impl Model {
             if ring.is_empty() {
                 return None;
             }
-            let place = u64::from(hash(packet, seed)) * ring.len() as u64 >> 32;
+            let place = (u64::from(hash(packet, seed)) * ring.len() as u64) >> 32;
             let number = ring[place as usize];
             vip.backends.iter().find(|one| one.number == number)
         };
