@@ -23,6 +23,7 @@ use serde::Serialize;
 use trawl_kernel::host;
 
 pub use clock::ClockCost;
+pub use count::addressed_to;
 pub use figures::{Findings, Median, Spread};
 pub use leftovers::clean_up;
 pub use mechanism::Run;

@@ -32,6 +32,8 @@ pub struct Peer {
     name: String,
     child: Child,
     stderr: BufReader<ChildStderr>,
+    /// What it said when it was ready.
+    last_line: String,
 }
 
 impl Peer {
@@ -50,20 +52,47 @@ impl Peer {
             .stderr
             .take()
             .ok_or_else(|| Error::failed(format!("cannot read what {name} says"), "no pipe"))?;
-        let mut peer = Self {
+        let peer = Self {
             name: name.to_owned(),
             child,
             stderr: BufReader::new(stderr),
+            last_line: String::new(),
         };
+        peer.wait_for(ready)
+    }
+
+    /// Waits until it says this on standard error.
+    pub fn wait_for(mut self, ready: &str) -> Result<Self> {
         let mut said = String::new();
         loop {
             let start = said.len();
-            match peer.stderr.read_line(&mut said) {
-                Ok(count) if count > 0 && said[start..].contains(ready) => return Ok(peer),
+            match self.stderr.read_line(&mut said) {
+                Ok(count) if count > 0 && said[start..].contains(ready) => {
+                    said[start..].clone_into(&mut self.last_line);
+                    return Ok(self);
+                }
                 Ok(count) if count > 0 => {}
-                _ => return Err(Error::failed(format!("{name} did not start"), said.trim())),
+                _ => {
+                    let what = format!("{} did not start", self.name);
+                    return Err(Error::failed(what, said.trim()));
+                }
             }
         }
+    }
+
+    /// The number at the end of the line that was waited for.
+    pub fn last_number(&self) -> u32 {
+        let digits = self.last_line.split_whitespace().last();
+        digits.and_then(|text| text.parse().ok()).unwrap_or(0)
+    }
+
+    /// What it says until it ends by itself.
+    pub fn read_to_end(mut self) -> Result<String> {
+        let mut said = String::new();
+        let read = self.stderr.read_to_string(&mut said);
+        read.and_then(|_| self.child.wait())
+            .map_err(|e| Error::os(format!("cannot end {}", self.name), e))?;
+        Ok(said)
     }
 
     /// CPU seconds used so far.
@@ -92,13 +121,9 @@ impl Peer {
     }
 
     /// Interrupts it and returns what it said at its end.
-    pub fn finish(mut self) -> Result<String> {
+    pub fn finish(self) -> Result<String> {
         process::interrupt(self.child.id())?;
-        let mut said = String::new();
-        let read = self.stderr.read_to_string(&mut said);
-        read.and_then(|_| self.child.wait())
-            .map_err(|e| Error::os(format!("cannot end {}", self.name), e))?;
-        Ok(said)
+        self.read_to_end()
     }
 }
 

@@ -35,6 +35,8 @@ enum Experiment {
     List(run::List),
     /// Lists the programs that trawl is measured beside, their versions, and how to get those that are missing
     Peers(run::ListPeers),
+    #[command(hide = true)]
+    Count(run::Count),
     /// Records packets that XDP drops to a file, beside the bare drop and beside tcpdump
     CaptureBandwidth(Capture),
     /// Records one packet in a thousand by a filter, beside the bare drop, a filter program reached by a tail call and
@@ -93,6 +95,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Experiment::Resume(args) => return run::resume(&args),
         Experiment::List(args) => return run::list(&args),
         Experiment::Peers(args) => return run::peers(&args),
+        Experiment::Count(args) => return run::count(&args),
         Experiment::XdpPrograms(args) => {
             // It writes no captures, so any directory will do.
             let cleaner = Cleaner::of_bench(&std::env::temp_dir())?;

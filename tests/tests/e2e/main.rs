@@ -19,6 +19,7 @@ mod gen_frames;
 mod gen_runs;
 mod gen_together;
 mod guard;
+mod hosts;
 mod keep_maps;
 mod lab;
 mod length;

@@ -110,6 +110,7 @@ mod tests {
             trawl: "trawl".into(),
             scratch: "/tmp".into(),
             peers: Peers::find(&BTreeMap::new()).expect("nothing is chosen"),
+            hosts: None,
             sender_cpu: 0,
             capture_cpu: 1,
         };

@@ -31,6 +31,8 @@ pub struct Bench {
     /// Where captures are written; each is removed after it was counted.
     pub scratch: PathBuf,
     pub peers: Peers,
+    /// Captures and traffic are on other hosts.
+    pub hosts: Option<harness::hosts::Hosts>,
     pub sender_cpu: usize,
     pub capture_cpu: usize,
 }

@@ -44,6 +44,9 @@ pub struct Request {
     pub no_peers: bool,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub peer_paths: BTreeMap<String, String>,
+    /// The file that names the sending and the receiving host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<String>,
     /// Where captures are written while they are measured.
     #[serde(default)]
     pub scratch: String,

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Serialize;
+use trawl_bench::study::harness::hosts::Hosts;
 use trawl_bench::study::model::{Agreement, PeerState, Profile, Report, Request};
 use trawl_bench::study::peers::Peers;
 use trawl_bench::study::run::{Progress, run as run_experiments};
@@ -53,6 +54,9 @@ pub struct Run {
     /// Where results.json and results.csv go [default: trawl-bench-TIME]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
+    /// A file that names a sending and a receiving host, reached by ssh, for the experiments that capture
+    #[arg(long, value_name = "FILE.toml")]
+    hosts: Option<PathBuf>,
     /// Where captures are written while they are measured
     #[arg(long, value_name = "DIR", default_value = SCRATCH)]
     scratch: PathBuf,
@@ -114,6 +118,23 @@ impl Run {
         for name in &self.names {
             add(catalogue::find(name)?.name);
         }
+        const CAPTURES: [&str; 5] = [
+            "capture-bandwidth",
+            "capture-size",
+            "capture-filtered",
+            "mechanism-efficiency",
+            "mechanism-elapsed",
+        ];
+        if self.hosts.is_some()
+            && let Some(other) = experiments
+                .iter()
+                .find(|name| !CAPTURES.contains(&name.as_str()))
+        {
+            return Err(Error::usage(
+                format!("--hosts with {other}"),
+                format!("those that run on two hosts are {}", CAPTURES.join(", ")),
+            ));
+        }
         let set: BTreeMap<String, String> = self.set.iter().cloned().collect();
         check_keys(&set, &experiments)?;
         let no_peers = self.peers.iter().any(|peer| peer == "none");
@@ -138,6 +159,7 @@ impl Run {
             peers: self.peers.clone(),
             no_peers,
             peer_paths: self.peer.iter().cloned().collect(),
+            hosts: self.hosts.as_ref().map(|path| path.display().to_string()),
             scratch: self.scratch.display().to_string(),
         })
     }
@@ -227,9 +249,14 @@ fn carry_out(
     let scratch = PathBuf::from(&request.scratch);
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let bench = Bench {
-        trawl,
         scratch: scratch.clone(),
         peers: Peers::find(&request.peer_paths)?,
+        hosts: request
+            .hosts
+            .as_ref()
+            .map(|file| Hosts::open(Path::new(file), &trawl))
+            .transpose()?,
+        trawl,
         sender_cpu: 0,
         capture_cpu: usize::from(cpus > 1),
     };
@@ -439,5 +466,29 @@ pub fn peers(args: &ListPeers) -> Result<ExitCode> {
         peers.records().iter().map(line).collect()
     };
     crate::terminal::write_out(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Counts the packets of a file that are addressed to a MAC address: for bench run --hosts
+#[derive(Debug, clap::Args)]
+pub struct Count {
+    file: PathBuf,
+    mac: String,
+}
+
+pub fn count(args: &Count) -> Result<ExitCode> {
+    let parts: Vec<u8> = args
+        .mac
+        .split(':')
+        .map_while(|part| u8::from_str_radix(part, 16).ok())
+        .collect();
+    let Ok(mac) = <[u8; 6]>::try_from(parts) else {
+        return Err(Error::usage(
+            format!("MAC address {}", args.mac),
+            "it is six bytes, such as 02:00:00:00:00:01",
+        ));
+    };
+    let count = trawl_bench::addressed_to(&args.file, mac)?;
+    terminal::write_out(&format!("{count}\n"))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -146,6 +146,9 @@ pub fn capture_and(
     traffic: &Traffic,
     look: impl FnOnce(&Path, &mut Measured) -> Result<(), Error>,
 ) -> Result<Measured, Stop> {
+    if let Some(hosts) = &bench.hosts {
+        return hosts.capture(way, setting, traffic);
+    }
     let lab = Pair::new(&PairOptions::default())?;
     let file = Scratch::new(&bench.scratch, "capture")?;
     let program = way.program(&lab.b)?;
@@ -301,7 +304,7 @@ impl Way {
     }
 
     /// What it says of itself at its end.
-    fn claim(self, said: &str) -> Option<Claim> {
+    pub(super) fn claim(self, said: &str) -> Option<Claim> {
         let (recorded, lost) = match self {
             Self::Tcpdump | Self::Netmap | Self::PfRing => (
                 number_before(said, "packets captured")

@@ -291,7 +291,7 @@ fn judge_buffers(experiment: &Experiment) -> Finding {
         ),
         sentence: format!(
             "The larger buffer changes the recorded share by {gain:+.1} points at {high} Mbit/s (published: about +10); \
-             trawl records {:.1} % there.",
+             trawl records {:.1} % there at its best ring.",
             share(high, &|series| series.starts_with("trawl"))
         ),
     }

@@ -1,0 +1,259 @@
+//! Two hosts: captures at one, traffic from the other, both reached by ssh and run by the same binary.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::Deserialize;
+use trawl_kernel::{Error, Result};
+
+use super::capture::{Fate, Setting, Way};
+use super::process;
+use super::traffic::{RATE_REACHED, Traffic};
+use crate::peer::Peer;
+use crate::study::{Measured, Stop};
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hosts {
+    pub sender: Host,
+    pub receiver: Host,
+    #[serde(skip)]
+    local: PathBuf,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Host {
+    /// As ssh takes it: USER@HOST.
+    pub ssh: String,
+    /// More options of ssh.
+    #[serde(default)]
+    pub options: Vec<String>,
+    /// The interface of the link that is measured; not the one that ssh goes over.
+    pub interface: String,
+    /// Its address; the receiver's is where frames are sent to.
+    #[serde(default)]
+    pub address: String,
+    /// Where the binary goes, and captures while they are measured.
+    #[serde(default = "directory")]
+    pub directory: String,
+}
+
+fn directory() -> String {
+    "/var/tmp".to_owned()
+}
+
+/// A text as one word of a remote shell.
+fn word(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+impl Host {
+    fn ssh(&self, script: &str) -> Command {
+        let mut ssh = process::command("ssh");
+        ssh.args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]);
+        ssh.args(&self.options).arg(&self.ssh).arg(script);
+        ssh
+    }
+
+    fn run(&self, script: &str) -> Result<String> {
+        process::run(&mut self.ssh(script))
+    }
+
+    fn trawl(&self) -> String {
+        format!("{}/trawl-bench-binary", self.directory)
+    }
+
+    /// Puts this very binary there, unless it is there already.
+    fn provide(&self, local: &Path) -> Result<()> {
+        let own = process::run(process::command("sha256sum").arg(local))?;
+        let own = own.split(' ').next().unwrap_or_default();
+        let path = word(&self.trawl());
+        let there = self.run(&format!("sha256sum {path} 2>/dev/null || true"))?;
+        if there.starts_with(own) {
+            return Ok(());
+        }
+        let what = || format!("cannot copy trawl to {}", self.ssh);
+        let fail = |e| Error::os(what(), e);
+        let file = std::fs::File::open(local).map_err(fail)?;
+        let script =
+            format!("cat > {path}.draft && chmod 755 {path}.draft && mv {path}.draft {path}");
+        let output = self
+            .ssh(&script)
+            .stdin(Stdio::from(file))
+            .output()
+            .map_err(fail)?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(Error::failed(
+            what(),
+            String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        ))
+    }
+
+    fn counter(&self, name: &str) -> Result<u64> {
+        let path = format!("/sys/class/net/{}/statistics/{name}", self.interface);
+        let text = self.run(&format!("cat {}", word(&path)))?;
+        text.parse()
+            .map_err(|e| Error::failed(format!("{path} of {}", self.ssh), e))
+    }
+}
+
+impl Hosts {
+    /// Reads the file, and makes sure that both hosts have the binary.
+    pub fn open(file: &Path, local: &Path) -> Result<Self> {
+        let what = || format!("--hosts {}", file.display());
+        let text = std::fs::read_to_string(file).map_err(|e| Error::os(what(), e))?;
+        let mut hosts: Self =
+            toml::from_str(&text).map_err(|e| Error::usage(what(), e.to_string()))?;
+        if hosts.receiver.address.is_empty() {
+            return Err(Error::usage(
+                what(),
+                "[receiver] has no address: frames are sent to it",
+            ));
+        }
+        hosts.local = local.to_owned();
+        for host in [&hosts.sender, &hosts.receiver] {
+            host.provide(local)?;
+        }
+        Ok(hosts)
+    }
+
+    /// One capture of one burst of traffic.
+    pub fn capture(
+        &self,
+        way: Way,
+        setting: &Setting,
+        traffic: &Traffic,
+    ) -> std::result::Result<Measured, Stop> {
+        let there = &self.receiver;
+        let (trawl, interface) = (word(&there.trawl()), word(&there.interface));
+        let file = format!(
+            "{}/trawl-bench-{}-capture",
+            there.directory,
+            std::process::id()
+        );
+        let (path, filter) = (
+            word(&file),
+            setting.filter.as_deref().map(word).unwrap_or_default(),
+        );
+        let tap = |tap: &str| {
+            (
+                format!("{trawl} capture --tap {tap} -Q in -i {interface} -w {path} {filter}"),
+                "capturing on",
+            )
+        };
+        let verdict = match way {
+            Way::TrawlHook(Fate::Drop) => Some("drop"),
+            Way::TrawlHook(Fate::Pass) => Some("pass"),
+            _ => None,
+        };
+        let (command, ready) = match way {
+            Way::TrawlHook(_) => tap("hook"),
+            Way::TrawlXdp => tap("xdp"),
+            Way::TrawlTc => tap("tc"),
+            Way::TrawlPacket => tap("packet"),
+            Way::Tcpdump => (
+                format!("tcpdump -n -Z root -i {interface} -w {path} {filter}"),
+                "listening on",
+            ),
+            Way::Dumpcap => (format!("dumpcap -q -P -i {interface} -w {path}"), "File:"),
+            _ => {
+                return Err(Stop::NotHere(format!(
+                    "{} is not run on other hosts",
+                    way.name()
+                )));
+            }
+        };
+        let _loaded = match verdict {
+            Some(verdict) => {
+                there.run(&format!(
+                    "{trawl} xdp load {interface} {verdict} --tappable"
+                ))?;
+                Some(Undo(there, format!("{trawl} xdp unload {interface}")))
+            }
+            None => None,
+        };
+        let _file = Undo(there, format!("rm -f {path}"));
+        // Its process id comes first, so that it can be interrupted.
+        let mut ssh = there.ssh(&format!("echo pid $$ 1>&2; exec {command}"));
+        let peer = Peer::start(&way.name(), &mut ssh, 0, "pid ")?;
+        let process = peer.last_number();
+        let peer = peer.wait_for(ready)?;
+        let before = self.sender.counter("tx_packets")?;
+        let words = traffic.arguments(&self.sender.interface, &there.address);
+        let words: Vec<String> = words.iter().map(|one| word(one)).collect();
+        let said = self.sender.run(&format!(
+            "{} {}",
+            word(&self.sender.trawl()),
+            words.join(" ")
+        ))?;
+        let said: serde_json::Value = serde_json::from_str(&said)
+            .map_err(|e| Error::failed("the sender printed no JSON", e))?;
+        let sent = self.sender.counter("tx_packets")? - before;
+        let seconds = said["seconds"].as_f64().unwrap_or(0.0);
+        // What lies in the kernel is handed over after a second.
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        there.run(&format!("kill -INT {process}"))?;
+        let account = peer.read_to_end()?;
+        let mac = there.run(&format!(
+            "cat {}",
+            word(&format!("/sys/class/net/{}/address", there.interface))
+        ))?;
+        let counted = there.run(&format!("{trawl} bench count {path} {}", word(&mac)))?;
+        let recorded: u64 = counted
+            .parse()
+            .map_err(|e| Error::failed("the file was not counted", e))?;
+        let expected = setting.one_in.map_or(sent, |every| sent / every);
+        let reached = traffic
+            .rate
+            .map_or(1.0, |rate| sent as f64 / seconds / rate);
+        let reached = if reached > RATE_REACHED { 1.0 } else { reached };
+        let share = recorded as f64 / expected.max(1) as f64 * reached;
+        Ok(Measured {
+            values: [
+                ("recorded_percent", share.min(1.0) * 100.0),
+                ("offered_percent", reached.min(1.0) * 100.0),
+                (
+                    "recorded_mpps",
+                    recorded as f64 / seconds.max(f64::EPSILON) / 1e6,
+                ),
+            ]
+            .into(),
+            sent: Some(sent),
+            expected: Some(expected),
+            recorded: Some(recorded),
+            claim: way.claim(&account),
+            seconds,
+            ..Measured::default()
+        })
+    }
+}
+
+/// A command that undoes something at its host when dropped.
+struct Undo<'a>(&'a Host, String);
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        if let Err(why) = self.0.run(&self.1) {
+            let _ = writeln!(std::io::stderr(), "trawl: {why}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_survive_a_remote_shell() {
+        let text = "it's $HOME; `id`";
+        let output = Command::new("sh")
+            .args(["-c", &format!("printf %s {}", word(text))])
+            .output()
+            .expect("sh");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), text);
+    }
+}
