@@ -1,6 +1,7 @@
 //! `trawl capture`: from the arguments to the account at the end.
 
 mod args;
+mod beside;
 mod drops;
 pub(crate) mod interfaces;
 mod loans;
@@ -19,8 +20,8 @@ use std::process::ExitCode;
 use trawl_kernel::warden::{self, Task, WholeBytes};
 use trawl_kernel::{Error, Result, errno, host};
 use trawl_sink::{
-    Compression, DirectFile, Form, Packed, PcapFile, PcapStream, PcapngFile, PcapngStream, Plan,
-    Series,
+    Compression, DirectFile, Fate, Form, Packed, PcapFile, PcapStream, PcapngFile, PcapngStream,
+    Plan, Series, Several,
 };
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::Host;
@@ -52,7 +53,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     check_format(&args, &sites)?;
     let open = |path: &Path| Output::open(path, args.file_mode);
     let account = args.summary.as_deref().map(open).transpose()?;
-    let output = match args.write.as_deref().map(open).transpose() {
+    let output = match args.write.first().map(|path| open(path)).transpose() {
         Ok(output) => output,
         Err(error) => {
             account.iter().for_each(Output::discard);
@@ -95,7 +96,7 @@ fn record(
     observer: &mut Terminal,
 ) -> Result<(Summary, Ended)> {
     let whole = output.start()?;
-    let path = args.write.clone().unwrap_or_default();
+    let path = args.write.first().cloned().unwrap_or_default();
     let first = session.interfaces().first().cloned().unwrap_or_default();
     let form = match args.format() {
         Format::Pcapng => Form::Pcapng,
@@ -123,7 +124,7 @@ fn record(
         }])?;
     }
     let Output { file, name, .. } = output;
-    let mut sink = match whole {
+    let sink = match whole {
         None => match form {
             Form::Pcapng => Box::new(PcapngStream::new(file, name)) as Box<dyn Sink>,
             Form::Pcap { link_type, snaplen } => {
@@ -133,10 +134,36 @@ fn record(
         whole => {
             let (sink, detail) = how.open(file, name, whole)?;
             detail.iter().for_each(|text| observer.detail(text));
-            sink
+            sink as Box<dyn Sink>
         }
     };
-    session.run(sink.as_mut(), observer)
+    run_beside(session, sink, args, observer)
+}
+
+/// Runs with the outputs that are named beside the first.
+fn run_beside(
+    session: Session<'_>,
+    mut first: Box<dyn Sink>,
+    args: &Args,
+    observer: &mut Terminal,
+) -> Result<(Summary, Ended)> {
+    let beside = beside::start(&session, args)?;
+    if beside.is_empty() {
+        return session.run(first.as_mut(), observer);
+    }
+    let mut sink = Several::new(first, beside);
+    let ran = session.run(&mut sink, observer);
+    for Fate { name, lost, error } in sink.end() {
+        if let Some(error) = error {
+            terminal::say(&error.to_string());
+        }
+        if lost > 0 {
+            terminal::say(&format!(
+                "{name}: {lost} recorded packets lost: it could not keep up"
+            ));
+        }
+    }
+    ran
 }
 
 fn record_series(
@@ -156,10 +183,10 @@ fn record_series(
         output.start()?;
         whole.name(path);
         let (sink, _) = how.open(output.file, output.name, Some(whole.clone()))?;
-        Ok(sink)
+        Ok(sink as Box<dyn Sink>)
     };
-    let mut sink = Series::new(plan, Box::new(open), session.accounts());
-    session.run(&mut sink, observer)
+    let sink = Series::new(plan, Box::new(open), session.accounts());
+    run_beside(session, Box::new(sink), args, observer)
 }
 
 /// How files are written.
@@ -177,7 +204,7 @@ impl How {
         file: File,
         name: String,
         whole: Option<WholeBytes>,
-    ) -> Result<(Box<dyn Sink>, Option<String>)> {
+    ) -> Result<(Box<dyn Sink + Send>, Option<String>)> {
         if let Some(compression) = self.compression {
             let packed = Packed::new(file, name, whole, compression, self.form)?;
             return Ok((Box::new(packed), None));
@@ -198,7 +225,7 @@ fn pcapng_file(
     name: String,
     whole: Option<WholeBytes>,
     io: Io,
-) -> Result<(Box<dyn Sink>, Option<String>)> {
+) -> Result<(Box<dyn Sink + Send>, Option<String>)> {
     let mut detail = None;
     if io != Io::Buffered {
         let again = file
@@ -220,13 +247,17 @@ fn pcapng_file(
     Ok((Box::new(PcapngFile::new(file, name, whole)), detail))
 }
 
-fn show(session: Session<'_>, args: &Args, observer: &mut Terminal) -> Result<(Summary, Ended)> {
-    let places = session
+fn places(session: &Session<'_>) -> Vec<Place> {
+    session
         .interfaces()
         .iter()
         .zip(session.hook_names())
         .map(|(interface, hook)| Place::new(interface, hook))
-        .collect();
+        .collect()
+}
+
+fn show(session: Session<'_>, args: &Args, observer: &mut Terminal) -> Result<(Summary, Ended)> {
+    let places = places(&session);
     if args.json {
         return session.run(&mut Shown::new(JsonLines, places)?, observer);
     }
@@ -251,7 +282,7 @@ fn check_format(args: &Args, sites: &[Site]) -> Result<()> {
         let why = "it holds one link type, and the interfaces have different ones";
         return Err(Error::usage(what, why).mend(mend));
     }
-    if let (Some(file), Some(account)) = (&args.write, &args.summary)
+    if let (Some(file), Some(account)) = (args.write.first(), &args.summary)
         && file == account
     {
         let what = format!("cannot write packets and the account to {}", file.display());
@@ -261,7 +292,7 @@ fn check_format(args: &Args, sites: &[Site]) -> Result<()> {
         );
     }
     let to_terminal =
-        args.write.as_deref().is_some_and(is_stdout) && terminal::stdout_is_terminal();
+        args.write.iter().any(|path| is_stdout(path)) && terminal::stdout_is_terminal();
     if to_terminal {
         return Err(Error::usage(
             "cannot write packets to standard output",

@@ -1,5 +1,6 @@
 //! Sinks: where the finished blocks of a capture go.
 
+mod beside;
 mod direct;
 mod file;
 mod packed;
@@ -7,6 +8,7 @@ mod pipe;
 mod series;
 mod walk;
 
+pub use beside::{Beside, Fate, Several};
 pub use direct::DirectFile;
 pub use file::{PcapFile, PcapngFile};
 pub use packed::{Compression, Form, Packed};

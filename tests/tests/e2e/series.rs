@@ -232,3 +232,38 @@ fn compressed_files_unpack_to_what_was_recorded() {
         assert!(std::fs::metadata(&file).expect("a file").len() < unpacked.stdout.len() as u64 / 2);
     }
 }
+
+#[test]
+fn several_outputs_have_their_own_form_and_length() {
+    let Some(lab) = Lab::open() else { return };
+    let [first, second, third] = ["a.pcapng", "b.pcap", "c.pcapng.gz"].map(|name| lab.file(name));
+    let receiver = lab.receiver();
+    let short = format!("{second},snaplen=60");
+    let arguments = [
+        "-i", &receiver, "--tap", "xdp", "-w", &first, "-w", &short, "-w", &third, "--print",
+    ];
+    let capture = Capture::start(&lab, &arguments);
+    send_from(
+        &lab.pair.a,
+        &[frames::patterned(200)],
+        20_000,
+        Engine::Live,
+        Some(0),
+        None,
+    );
+    capture.wait_recorded(20_000);
+    let finished = capture.stop();
+    finished.summary_of_success().assert_all_recorded(20_000);
+    let printed = finished.printed();
+    let lines = printed.lines().filter(|line| line.contains("xdp exit"));
+    assert_eq!(lines.count(), 20_000);
+    let lengths = |file: &str| {
+        let rows = tshark(file, &["frame.cap_len", "frame.len"]);
+        assert_eq!(rows.len(), 20_000, "{file}");
+        rows[19_999].clone()
+    };
+    assert_eq!(lengths(&first), ["200", "200"]);
+    assert_eq!(lengths(&second), ["60", "200"]);
+    assert!(capinfos(&second, "File type").contains("pcap"));
+    assert_eq!(lengths(&third), ["200", "200"]);
+}

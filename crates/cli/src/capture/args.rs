@@ -1,6 +1,6 @@
 //! The arguments of `trawl capture`, and what they mean in plain values.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -54,7 +54,7 @@ pub struct Args {
     pub(super) tappable: Option<PathBuf>,
     /// Write the packets to this file, or to standard output with '-'
     #[arg(short = 'w', long = "write", value_name = "FILE")]
-    pub(super) write: Option<PathBuf>,
+    pub(super) write: Vec<PathBuf>,
     /// Format of the file [default: pcap for a FILE that ends in .pcap, else pcapng]
     #[arg(long, value_enum)]
     format: Option<Format>,
@@ -289,18 +289,19 @@ impl Args {
         }
     }
 
-    /// What packets are written as.
+    /// What packets are written as to the first output.
     pub(super) fn format(&self) -> Format {
-        let is_pcap = |path: &PathBuf| {
-            let name = path.to_string_lossy();
-            let packed = [".zst", ".lz4", ".gz"];
-            let name = packed
-                .iter()
-                .find_map(|end| name.strip_suffix(end))
-                .unwrap_or(&name);
-            name.ends_with(".pcap")
-        };
-        let by_name = match self.write.as_ref().is_some_and(is_pcap) {
+        self.write
+            .first()
+            .map_or(Format::Pcapng, |path| self.format_of(path))
+    }
+
+    /// As was said, or as the name of a file ends.
+    pub(super) fn format_of(&self, path: &Path) -> Format {
+        let name = path.to_string_lossy();
+        let packed = [".zst", ".lz4", ".gz"];
+        let name = packed.iter().find_map(|end| name.strip_suffix(end));
+        let by_name = match name.unwrap_or(&path.to_string_lossy()).ends_with(".pcap") {
             true => Format::Pcap,
             false => Format::Pcapng,
         };

@@ -33,10 +33,10 @@ impl Terminal {
             verbose: args.lines.is_verbose(),
             // Somebody looks on, and packets are not shown.
             stats: args.stats.or_else(|| {
-                let looks_on = args.write.is_some() && terminal::stderr_is_terminal();
+                let looks_on = !args.write.is_empty() && terminal::stderr_is_terminal();
                 (looks_on && !args.quiet).then_some(LIVE)
             }),
-            file: args.write.clone(),
+            file: args.write.first().cloned(),
             live_line: false,
             previous: None,
         }

@@ -36,6 +36,9 @@ pub(super) struct RecordingArgs {
     /// How a pcapng file is written: straight out of the ring to the disk, or through the page cache
     #[arg(long, value_enum, default_value_t = Io::Auto)]
     pub(super) io: Io,
+    /// Show packets as lines beside writing them
+    #[arg(long)]
+    pub(super) print: bool,
     /// Compress files, in frames that can be read one by one [default: by the end of the name: .zst, .lz4 or .gz]
     #[arg(long, value_enum)]
     compress: Option<Packing>,

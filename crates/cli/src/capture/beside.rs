@@ -1,0 +1,84 @@
+//! The outputs beside the first: further files, each with its own snap length, format and compression, and lines.
+
+use std::path::{Path, PathBuf};
+
+use trawl_kernel::{Error, Result};
+use trawl_sink::{Beside, Form};
+use trawl_tap::session::Session;
+use trawl_view::print::Printer;
+
+use super::args::{Args, Format};
+use super::output::Output;
+use super::shown::Shown;
+use super::{How, places};
+
+/// One `-w`: a path, and behind commas what is particular to it.
+#[derive(Debug, Default)]
+struct Wanted {
+    path: PathBuf,
+    snaplen: Option<u32>,
+    format: Option<Format>,
+}
+
+impl Wanted {
+    /// Only words that are known are taken off the name.
+    fn parse(text: &Path) -> Result<Self> {
+        let mut rest = text.to_string_lossy().into_owned();
+        let mut wanted = Self::default();
+        while let Some((front, word)) = rest.rsplit_once(',') {
+            match word.split_once('=') {
+                Some(("snaplen", value)) => {
+                    let length = value.parse().map_err(|_| {
+                        Error::usage(
+                            format!("cannot write to {}", text.display()),
+                            format!("'{value}' is not a number of bytes"),
+                        )
+                    })?;
+                    wanted.snaplen = Some(length);
+                }
+                Some(("format", "pcap")) => wanted.format = Some(Format::Pcap),
+                Some(("format", "pcapng")) => wanted.format = Some(Format::Pcapng),
+                _ => break,
+            }
+            rest = front.to_owned();
+        }
+        wanted.path = PathBuf::from(rest);
+        Ok(wanted)
+    }
+}
+
+/// Starts all outputs but the first.
+pub(super) fn start(session: &Session<'_>, args: &Args) -> Result<Vec<Beside>> {
+    let mut all = Vec::new();
+    let first = session.interfaces().first().cloned().unwrap_or_default();
+    for text in args.write.iter().skip(1) {
+        let wanted = Wanted::parse(text)?;
+        let output = Output::open(&wanted.path, args.file_mode)?;
+        let whole = output.start()?;
+        let form = match wanted.format.unwrap_or(args.format_of(&wanted.path)) {
+            Format::Pcapng => Form::Pcapng,
+            Format::Pcap => Form::Pcap {
+                link_type: first.link_type,
+                snaplen: wanted.snaplen.unwrap_or(first.snaplen),
+            },
+        };
+        let how = How {
+            form,
+            io: args.recording.io,
+            compression: args.recording.compression(&wanted.path),
+        };
+        let name = output.name.clone();
+        let (sink, _) = how.open(output.file, output.name, whole)?;
+        all.push(Beside::start(name, sink, wanted.snaplen)?);
+    }
+    if args.recording.print && !args.write.is_empty() {
+        let printer = Printer::new(args.lines.options(false));
+        let shown = Shown::new(printer, places(session))?;
+        all.push(Beside::start(
+            "standard output".to_owned(),
+            Box::new(shown),
+            None,
+        )?);
+    }
+    Ok(all)
+}

@@ -1,0 +1,254 @@
+//! Further outputs beside the first: each has a thread and a queue of its own, so that a slow one takes nothing from the
+//! others. What finds its queue full is lost to that output alone.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use trawl_kernel::ring::Lease;
+use trawl_kernel::{Error, Result};
+use trawl_packet::pcapng::block::{EPB_FIXED_LEN, HEADER_LEN, blocks, padded};
+use trawl_tap::sink::{Counting, Sink};
+
+/// What may wait for one output.
+const WAITING_MAX: usize = 32 << 20;
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+#[derive(Debug)]
+pub struct Beside {
+    name: String,
+    jobs: Option<Sender<Arc<[u8]>>>,
+    waiting: Arc<AtomicUsize>,
+    thread: Option<JoinHandle<()>>,
+    error: Arc<Mutex<Option<Error>>>,
+    lost: Counting,
+}
+
+/// What became of an output.
+#[derive(Debug)]
+pub struct Fate {
+    pub name: String,
+    pub lost: u64,
+    pub error: Option<Error>,
+}
+
+impl Beside {
+    /// Starts an output; packets are cut to `snaplen` bytes, if there is one.
+    pub fn start(
+        name: String,
+        mut sink: Box<dyn Sink + Send>,
+        snaplen: Option<u32>,
+    ) -> Result<Self> {
+        let (jobs, to_write) = channel::<Arc<[u8]>>();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let error = Arc::new(Mutex::new(None));
+        let (left, failure) = (Arc::clone(&waiting), Arc::clone(&error));
+        let thread = std::thread::Builder::new()
+            .name("trawl-output".to_owned())
+            .spawn(move || {
+                while let Ok(bytes) = to_write.recv() {
+                    let written = match snaplen {
+                        Some(snaplen) => sink.write(&cut(&bytes, snaplen)),
+                        None => sink.write(&bytes),
+                    };
+                    let written = written.and_then(|()| push_out(sink.as_mut()));
+                    let is_last = left.fetch_sub(bytes.len(), Ordering::AcqRel) == bytes.len();
+                    let written = written.and_then(|()| match is_last {
+                        true => sink.settle(),
+                        false => sink.rest(),
+                    });
+                    if let Err(error) = written {
+                        *failure.lock().unwrap_or_else(|e| e.into_inner()) = Some(error);
+                        return;
+                    }
+                }
+            })
+            .map_err(|e| Error::os("cannot start the thread of an output", e))?;
+        Ok(Self {
+            name,
+            jobs: Some(jobs),
+            waiting,
+            thread: Some(thread),
+            error,
+            lost: Counting::default(),
+        })
+    }
+
+    fn hand(&mut self, bytes: &Arc<[u8]>) -> Result<()> {
+        if self.waiting.load(Ordering::Acquire) + bytes.len() > WAITING_MAX {
+            return self.lost.write(bytes);
+        }
+        self.waiting.fetch_add(bytes.len(), Ordering::AcqRel);
+        match &self.jobs {
+            Some(jobs) if jobs.send(Arc::clone(bytes)).is_ok() => Ok(()),
+            _ => {
+                self.waiting.fetch_sub(bytes.len(), Ordering::AcqRel);
+                self.lost.write(bytes)
+            }
+        }
+    }
+
+    fn is_busy(&self) -> bool {
+        let alive = self
+            .thread
+            .as_ref()
+            .is_some_and(|thread| !thread.is_finished());
+        alive && self.waiting.load(Ordering::Acquire) > 0
+    }
+
+    /// Ends it when all is written.
+    fn end(mut self) -> Fate {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            // Whether it crashed shows in what is left.
+            let _ = thread.join();
+        }
+        let error = self.error.lock().unwrap_or_else(|e| e.into_inner()).take();
+        Fate {
+            name: self.name,
+            lost: self.lost.packets.iter().sum(),
+            error,
+        }
+    }
+}
+
+/// A pipe or terminal takes what it takes.
+fn push_out(sink: &mut dyn Sink) -> Result<()> {
+    while let Some(stream) = sink.stream().filter(|stream| stream.is_behind()) {
+        stream.push()?;
+        if stream.is_behind() {
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+    Ok(())
+}
+
+/// The blocks with at most so many bytes of each packet.
+fn cut(bytes: &[u8], snaplen: u32) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len());
+    for block in blocks(bytes) {
+        let Some(packet) = block.enhanced_packet() else {
+            out.extend_from_slice(block.bytes);
+            continue;
+        };
+        let captured = packet.captured.len();
+        let keep = captured.min(snaplen as usize);
+        let start = out.len();
+        let head = HEADER_LEN + EPB_FIXED_LEN;
+        out.extend_from_slice(&block.bytes[..head]);
+        out.extend_from_slice(&packet.captured[..keep]);
+        out.resize(start + head + padded(keep), 0);
+        out.extend_from_slice(&block.bytes[head + padded(captured)..]);
+        let length = ((out.len() - start) as u32).to_le_bytes();
+        let end = out.len() - 4;
+        out[start + 4..start + 8].copy_from_slice(&length);
+        out[start + 20..start + 24].copy_from_slice(&(keep as u32).to_le_bytes());
+        out[end..].copy_from_slice(&length);
+    }
+    out
+}
+
+/// The first output, and those beside it.
+pub struct Several {
+    first: Box<dyn Sink>,
+    beside: Vec<Beside>,
+}
+
+impl std::fmt::Debug for Several {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Several")
+            .field("beside", &self.beside)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Several {
+    pub fn new(first: Box<dyn Sink>, beside: Vec<Beside>) -> Self {
+        Self { first, beside }
+    }
+
+    /// Ends the others, and tells what became of them.
+    pub fn end(self) -> Vec<Fate> {
+        self.beside.into_iter().map(Beside::end).collect()
+    }
+
+    fn hand(&mut self, bytes: &[u8]) -> Result<()> {
+        let shared: Arc<[u8]> = Arc::from(bytes);
+        self.beside.iter_mut().try_for_each(|one| one.hand(&shared))
+    }
+}
+
+impl Sink for Several {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.hand(bytes)?;
+        self.first.write(bytes)
+    }
+
+    fn takes_segments(&self) -> bool {
+        self.first.takes_segments()
+    }
+
+    fn take(&mut self, segment: Lease) -> Result<()> {
+        self.hand(segment.bytes())?;
+        self.first.take(segment)
+    }
+
+    fn rest(&mut self) -> Result<()> {
+        self.first.rest()
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        while self.beside.iter().any(Beside::is_busy) {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        self.first.settle()
+    }
+
+    fn added_interfaces(&self) -> Vec<(u32, u64)> {
+        self.first.added_interfaces()
+    }
+
+    fn lost(&self) -> Vec<(u32, &'static str, u64)> {
+        self.first.lost()
+    }
+
+    fn take_unwritten(&mut self) -> Vec<u8> {
+        self.first.take_unwritten()
+    }
+
+    fn stream(&mut self) -> Option<&mut trawl_tap::stream::Stream> {
+        self.first.stream()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trawl_packet::pcapng::write::{EnhancedPacket, enhanced_packet};
+
+    #[test]
+    fn packets_are_cut_and_keep_what_is_known_of_them() {
+        let mut bytes = Vec::new();
+        for length in [10, 64, 65] {
+            enhanced_packet(
+                &mut bytes,
+                &EnhancedPacket {
+                    captured: &vec![length as u8; length],
+                    original_len: 100,
+                    packet_id: Some(7),
+                    ..EnhancedPacket::default()
+                },
+            );
+        }
+        let short = cut(&bytes, 62);
+        let packets: Vec<_> = blocks(&short)
+            .filter_map(|block| block.enhanced_packet())
+            .collect();
+        let lengths: Vec<usize> = packets.iter().map(|packet| packet.captured.len()).collect();
+        assert_eq!(lengths, [10, 62, 62]);
+        assert!(packets.iter().all(|packet| packet.original_len == 100));
+        assert_eq!(cut(&bytes, 1000), bytes);
+    }
+}
