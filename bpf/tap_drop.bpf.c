@@ -297,6 +297,17 @@ static __always_inline bool is_among(const struct drop_place *places, __u32 coun
 	return false;
 }
 
+static __always_inline bool is_in(const struct drop_function *functions, __u32 count, __u64 location)
+{
+	for (__u32 i = 0; i < DROP_FUNCTIONS; i++) {
+		if (i >= count)
+			break;
+		if (location >= functions[i].from && location < functions[i].to)
+			return true;
+	}
+	return false;
+}
+
 /* Another tap of this capture sees what XDP programs drop there. */
 static __always_inline bool is_seen_at_xdp(const struct drop_settings *settings, const struct drop_note *note)
 {
@@ -304,16 +315,16 @@ static __always_inline bool is_seen_at_xdp(const struct drop_settings *settings,
 
 	if (!settings->xdp_places)
 		return false;
-	for (__u32 i = 0; i < DROP_FUNCTIONS; i++) {
-		if (i >= settings->functions)
-			break;
-		by_xdp |= note->location >= settings->runs_xdp[i].from && note->location < settings->runs_xdp[i].to;
-	}
+	by_xdp |= is_in(settings->runs_xdp, settings->functions, note->location);
 	return by_xdp && is_among(settings->xdp, settings->xdp_places, note);
 }
 
-static __always_inline bool is_no_loss(const struct drop_settings *settings, __u32 reason, bool to_group)
+static __always_inline bool is_no_loss(const struct drop_settings *settings, const struct drop_note *note, bool to_group)
 {
+	__u32 reason = note->reason;
+
+	if (reason == settings->reason_none && is_in(settings->purge, settings->purges, note->location))
+		return true;
 	return reason < DROP_REASONS && (has_bit(settings->no_loss, reason) ||
 					 (to_group && has_bit(settings->no_loss_in_group, reason)));
 }
@@ -418,7 +429,7 @@ static __always_inline void capture(__u64 *arguments, struct scratch *scratch, c
 			sight.original += TAG_LENGTH;
 	}
 	packet.scratch = scratch;
-	note->no_loss = is_no_loss(settings, note->reason, to_group);
+	note->no_loss = is_no_loss(settings, note, to_group);
 	if (!is_packet || !reason_wanted(settings, note) || is_seen_at_xdp(settings, note) ||
 	    !PLACE_WANTED(0) ||
 	    (filtered && !matches_packet(&packet, scratch, &sight, GET(typed, buffer, protocol)))) {

@@ -14,7 +14,7 @@
 #define DROP_REASONS 512
 #define DROP_REASON_WORDS 8
 #define DROP_PLACES 64
-#define DROP_FUNCTIONS 4
+#define DROP_FUNCTIONS 8
 
 struct drop_note {
 	/* The address behind the call that freed the packet. */
@@ -72,12 +72,18 @@ struct drop_settings {
 	__u32 places;
 	__u32 xdp_places;
 	__u32 functions;
+	/* The same of functions that empty queues, and the number of the reason that stands for none: before 6.5 the kernel
+	 * has no reason for that. */
+	__u32 purges;
+	__u32 reason_none;
 	/* Only what happens there. */
 	struct drop_place only[DROP_PLACES];
 	/* There another tap sees what XDP programs drop. */
 	struct drop_place xdp[DROP_PLACES];
 	/* The functions that run XDP programs on socket buffers. */
 	struct drop_function runs_xdp[DROP_FUNCTIONS];
+	/* The functions that throw away what waits in the queues of a closing socket. */
+	struct drop_function purge[DROP_FUNCTIONS];
 };
 
 /* What stands at the beginning of the room that a program finds on its CPU to work in, and how much there is. */

@@ -33,6 +33,13 @@ const ARGUMENTS_WITH_REASON: usize = 3;
 const ARGUMENTS_WITH_RECEIVER: usize = 4;
 /// The functions that run XDP programs on socket buffers, and free what is dropped there.
 const RUN_XDP: [&str; 2] = ["veth_xdp_rcv_skb", "do_xdp_generic"];
+/// The functions that throw away what waits in the queues of a closing socket. Before 6.5 they give no reason.
+const PURGE: [&str; 4] = [
+    "sk_stream_kill_queues",
+    "skb_queue_purge",
+    "skb_queue_purge_reason",
+    "inet_sock_destruct",
+];
 const EVERYWHERE: &str = "all interfaces";
 
 /// What is asked of the tap beside what all taps are asked.
@@ -191,6 +198,9 @@ fn settings(
         places: 0,
         xdp_places: 0,
         functions: 0,
+        purges: 0,
+        reason_none: reasons.none(),
+        purge: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
         only: [DropPlace {
             netns: 0,
             ifindex: 0,
@@ -220,20 +230,27 @@ fn settings(
         .iter()
         .map(|site| place(site.namespace.as_ref(), site.interface.index))
         .collect::<Result<Vec<_>>>()?;
-    let functions: Vec<(u64, u64)> = RUN_XDP
-        .iter()
-        .flat_map(|name| symbols.ranges(name))
-        .collect();
     settings.places = fill(&mut settings.only, &only)?;
     settings.xdp_places = fill(&mut settings.xdp, &at_xdp)?;
-    for (to, (from, end)) in settings.runs_xdp.iter_mut().zip(&functions) {
+    settings.functions = find(&mut settings.runs_xdp, symbols, &RUN_XDP);
+    settings.purges = find(&mut settings.purge, symbols, &PURGE);
+    Ok(settings)
+}
+
+/// Where these functions are in the running kernel, and how many pieces there are of them.
+fn find(functions: &mut [DropFunction], symbols: &Symbols, names: &[&str]) -> u32 {
+    let found: Vec<(u64, u64)> = names
+        .iter()
+        .flat_map(|name| symbols.ranges(name))
+        .take(functions.len())
+        .collect();
+    for (to, (from, end)) in functions.iter_mut().zip(&found) {
         *to = DropFunction {
             from: *from,
             to: *end,
         };
     }
-    settings.functions = functions.len().min(DROP_FUNCTIONS) as u32;
-    Ok(settings)
+    found.len() as u32
 }
 
 fn fill(places: &mut [DropPlace], found: &[DropPlace]) -> Result<u32> {

@@ -21,6 +21,7 @@ const NO_LOSS_IN_GROUP: [&str; 6] = [
     "UNICAST_IN_L2_MULTICAST",
 ];
 const REASON_XDP: &str = "XDP";
+const REASON_NONE: &str = "NOT_SPECIFIED";
 
 /// A bit for each reason.
 pub type Bits = [u64; DROP_REASON_WORDS];
@@ -70,6 +71,11 @@ impl Reasons {
 
     pub fn xdp(&self) -> u32 {
         self.number(REASON_XDP).unwrap_or(0)
+    }
+
+    /// The one that says that nobody named a reason.
+    pub fn none(&self) -> u32 {
+        self.number(REASON_NONE).unwrap_or(0)
     }
 
     /// All names, in the order of their numbers.

@@ -10,7 +10,7 @@ use trawl_kernel::probe::Feature;
 use trawl_lab::{PairOptions, Station};
 use trawl_packet::build::{Tcp, Template};
 use trawl_tests::pcapng::{Contents, Packet};
-use trawl_tests::{Lab, skip};
+use trawl_tests::{Lab, skip, trawl};
 
 use super::{dropped_at, inside, nft, udp_frame, word};
 
@@ -274,7 +274,15 @@ fn queueing_discipline() {
         "-c",
         "1",
     ];
-    let reasons = ["--reason", "QDISC_DROP,QDISC_OVERLIMIT"];
+    // Newer kernels have several.
+    let known = trawl(&["capture", "--tap", "drop", "--reason", "help"]);
+    let known = String::from_utf8(known.stdout).expect("names");
+    let wanted: Vec<&str> = known
+        .lines()
+        .filter(|name| name.starts_with("QDISC_"))
+        .collect();
+    let wanted = wanted.join(",");
+    let reasons = ["--reason", &wanted];
     let capture = trawl_tests::Capture::start(&lab, &[&arguments[..], &reasons].concat());
     send_out(&lab, &peer, 7);
     capture.wait().summary_of_success();
