@@ -370,6 +370,44 @@ static __always_inline bool matches_packet(struct tap_context *packet, struct sc
 	return matches_in_copy(to, filled + before, sight->original + (before == ETHERNET_LENGTH ? before : 0));
 }
 
+/* Where a buffer's packet is: device, namespace, and the kind of device. Returns the device that the buffer names. */
+static __always_inline struct net_device *find_place(struct sk_buff *buffer, struct sock *socket, bool typed,
+						     struct drop_note *note, __u32 *kind)
+{
+	struct net_device *device;
+	__u32 received_on;
+
+	note->ifindex = 0;
+	note->netns = 0;
+	note->segments = 0;
+	note->protocol = 0;
+	note->family = 0;
+	note->port = 0;
+	note->inode = 0;
+	note->step = 0;
+	((__u64 *)note->name)[0] = 0;
+	((__u64 *)note->name)[1] = 0;
+	received_on = GET(typed, buffer, skb_iif);
+	note->received_on = received_on;
+	device = GET(typed, buffer, dev);
+	if (note_device(device, typed, note, kind))
+		return device;
+	note_socket_space(socket, typed, note);
+	if (received_on) {
+		/* Its name is for user space to find, by the number and the namespace. */
+		if (!note->netns) {
+			note_route(buffer, typed, note, kind);
+			((__u64 *)note->name)[0] = 0;
+			((__u64 *)note->name)[1] = 0;
+		}
+		note->ifindex = note->netns ? received_on : 0;
+		*kind = DEVICE_ETHERNET;
+	} else {
+		note_route(buffer, typed, note, kind);
+	}
+	return NULL;
+}
+
 static __always_inline void capture(__u64 *arguments, struct scratch *scratch, const struct drop_settings *settings,
 				    __u32 cpu, bool typed, bool filtered)
 {
@@ -380,43 +418,16 @@ static __always_inline void capture(__u64 *arguments, struct scratch *scratch, c
 	struct ring_control *control;
 	struct tap_context packet = {};
 	struct net_device *device;
-	__u32 kind = DEVICE_ETHERNET, received_on;
+	__u32 kind = DEVICE_ETHERNET;
 	bool to_group, is_packet;
 
 	note->location = arguments[1];
 	note->reason = arguments[2];
-	note->ifindex = 0;
-	note->netns = 0;
-	note->segments = 0;
-	note->protocol = 0;
-	note->family = 0;
-	note->port = 0;
-	note->inode = 0;
-	((__u64 *)note->name)[0] = 0;
-	((__u64 *)note->name)[1] = 0;
-	received_on = GET(typed, buffer, skb_iif);
-	note->received_on = received_on;
 	if (CONFIG(names_receiver))
 		socket = (void *)arguments[3];
 	if (!socket)
 		socket = GET(typed, buffer, sk);
-	device = GET(typed, buffer, dev);
-	if (!note_device(device, typed, note, &kind)) {
-		device = NULL;
-		note_socket_space(socket, typed, note);
-		if (received_on) {
-			/* Its name is for user space to find, by the number and the namespace. */
-			if (!note->netns) {
-				note_route(buffer, typed, note, &kind);
-				((__u64 *)note->name)[0] = 0;
-				((__u64 *)note->name)[1] = 0;
-			}
-			note->ifindex = note->netns ? received_on : 0;
-			kind = DEVICE_ETHERNET;
-		} else {
-			note_route(buffer, typed, note, &kind);
-		}
-	}
+	device = find_place(buffer, socket, typed, note, &kind);
 	if (settings->places && !is_among(settings->only, settings->places, note))
 		return;
 	to_group = (typed ? BPF_CORE_READ_BITFIELD(buffer, pkt_type) : BPF_CORE_READ_BITFIELD_PROBED(buffer, pkt_type)) ==
@@ -492,3 +503,5 @@ PROGRAM(trawl_drop, true, false)
 PROGRAM(trawl_drop_f, true, true)
 PROGRAM(trawl_drop_raw, false, false)
 PROGRAM(trawl_drop_raw_f, false, true)
+
+#include "include/follow.h"

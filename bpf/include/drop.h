@@ -39,6 +39,26 @@ struct drop_note {
 	__u32 received_on;
 	/* Nobody wanted the packet any more. */
 	__u32 no_loss;
+	/* Of a packet that is followed: where it is. 0: it is not followed. */
+	__u32 step;
+	__u32 padding0;
+};
+
+#define STEP_RECEIVED 1
+#define STEP_QUEUED 2
+#define STEP_TRANSMITTED 3
+#define STEP_CONSUMED 4
+#define STEP_DROPPED 5
+/* As many packets are followed at a time; nothing is known any more of one that was not seen for so long. */
+#define FOLLOWED_MAX 16384
+#define FOLLOWED_AGE_NS 10000000000
+
+/* A packet that is followed, by the address of its socket buffer. Addresses are used again at once: the content has to
+ * be the same. */
+struct followed_packet {
+	__u64 id;
+	__u64 content;
+	__u64 time;
 };
 
 struct drop_stack {

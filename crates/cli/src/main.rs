@@ -11,6 +11,7 @@ mod extcap;
 mod figures;
 mod filter;
 mod filter_file;
+mod follow;
 mod r#gen;
 mod generate;
 mod guard;
@@ -53,6 +54,7 @@ enum Command {
     Top(top::Args),
     Serve(serve::Args),
     Why(why::Args),
+    Follow(follow::Args),
     Filter(filter::Args),
     Gen(Box<r#gen::Args>),
     Extcap(Box<extcap::Args>),
@@ -92,6 +94,7 @@ fn main() -> ExitCode {
         Command::Top(args) => top::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Why(args) => why::run(args),
+        Command::Follow(args) => follow::run(args),
         Command::Filter(args) => filter::run(args),
         Command::Gen(args) => r#gen::run(*args),
         Command::Extcap(args) => extcap::run(*args),

@@ -114,6 +114,7 @@ fn options(args: &Args, namespace: Option<Namespace>) -> Result<Options> {
             reasons: None,
             no_losses: true,
             stack: true,
+            follow: false,
             namespace,
         }),
         direction: None,

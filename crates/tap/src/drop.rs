@@ -5,7 +5,7 @@ mod names;
 pub mod reasons;
 mod words;
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use trawl_kernel::bpf::addresses::kernel_addresses;
 use trawl_kernel::bpf::kernel_types::{self, Tracepoint};
@@ -15,9 +15,9 @@ use trawl_kernel::bpf::{info, link, map};
 use trawl_kernel::kallsyms::Symbols;
 use trawl_kernel::layout::drop::{
     DROP_FUNCTIONS, DROP_PLACES, DROP_REASON_WORDS, DROP_SCRATCH_SIZE, DropFunction, DropPlace,
-    DropSettings, DropState,
+    DropSettings, DropState, FOLLOWED_MAX, FollowedPacket,
 };
-use trawl_kernel::layout::{Shared, TRACE_COPY};
+use trawl_kernel::layout::{Shared, TRACE_COPY, TapConfig};
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result, events, probe};
 
@@ -51,6 +51,8 @@ pub struct Wish {
     pub no_losses: bool,
     /// The functions that led to each drop.
     pub stack: bool,
+    /// Each step of the packets that the filter chooses, instead of drops alone.
+    pub follow: bool,
     /// Where no interface is named: only what is dropped in this namespace.
     pub namespace: Option<Namespace>,
 }
@@ -107,59 +109,36 @@ pub fn attach(
     let mut maps = program_maps(&rings, None);
     maps.push(("drop_scratch", scratch.as_fd()));
     maps.push(("drop_settings", told.as_fd()));
-    let load = |typed: bool| -> Result<(OwnedFd, OwnedFd)> {
-        let name = match (typed, block.is_some()) {
-            (true, false) => "trawl_drop",
-            (true, true) => "trawl_drop_f",
-            (false, false) => "trawl_drop_raw",
-            (false, true) => "trawl_drop_raw_f",
-        };
-        let mut ready = TapProgram::prepare(object::DROP, name, &config, &maps)?;
-        if let Some(block) = &block {
-            ready.filter(block)?;
+    let followed = wish
+        .follow
+        .then(|| {
+            let (key, value) = (size_of::<u64>(), size_of::<FollowedPacket>());
+            let entries = FOLLOWED_MAX as u32;
+            map::create_forgetful_table("trawl_followed", key as u32, value as u32, entries)
+        })
+        .transpose()?;
+    if let Some(followed) = &followed {
+        maps.push(("followed", followed.as_fd()));
+    }
+    let load = |place: &Place, typed: bool| load(place, typed, &config, &maps, block.as_deref());
+    let (mode, attached) = match (wish.follow, probe::is_unwanted("tp_btf")) {
+        (true, _) => {
+            // The ends come first: what is seen at a beginning finds everything else in place.
+            let all = STEPS.iter().map(|place| load(place, true));
+            ("tp_btf", all.collect::<Result<Vec<_>>>()?)
         }
-        let loaded = ready.load(&LoadOptions {
-            name,
-            kind: if typed {
-                program::TRACING
-            } else {
-                program::RAW_TRACEPOINT
-            },
-            license: "GPL",
-            expected_attach_type: if typed {
-                program::ATTACH_TYPED_TRACEPOINT
-            } else {
-                0
-            },
-            flags: 0,
-            ifindex: 0,
-            traced: typed.then_some(Traced {
-                program: None,
-                function: tracepoint.type_id,
-            }),
-        })?;
-        let link = match typed {
-            true => link::attach_tracing(loaded.as_fd()),
-            false => link::attach_raw_tracepoint(loaded.as_fd(), TRACEPOINT),
-        };
-        let link = link.map_err(|e| {
-            Error::os("cannot look at the packets that the kernel drops", e)
-                .mend("run as root, or with CAP_BPF and CAP_PERFMON")
-        })?;
-        Ok((loaded, link))
-    };
-    let (mode, (program, link)) = match probe::is_unwanted("tp_btf") {
-        true => ("raw_tp", load(false)?),
-        false => match load(true) {
-            Ok(attached) => ("tp_btf", attached),
-            Err(error) => ("raw_tp", load(false).map_err(|_| error)?),
+        (false, true) => ("raw_tp", vec![load(&DROPS, false)?]),
+        (false, false) => match load(&DROPS, true) {
+            Ok(attached) => ("tp_btf", vec![attached]),
+            Err(error) => ("raw_tp", vec![load(&DROPS, false).map_err(|_| error)?]),
         },
     };
+    let (programs, links) = attached.into_iter().unzip();
     assembly.set_mode(ids.point, mode);
     let attached = AttachedDrop {
         point: ids.point,
-        program,
-        link: Some(link),
+        programs,
+        links,
         scratch,
     };
     Ok((
@@ -167,6 +146,92 @@ pub fn attach(
         ids.interface,
         Words::new(reasons, symbols),
     ))
+}
+
+/// A tracepoint, and the program for it; those with a filter have a name of their own.
+struct Place {
+    tracepoint: &'static str,
+    program: &'static str,
+    raw: &'static str,
+    filters: bool,
+}
+
+const DROPS: Place = Place {
+    tracepoint: TRACEPOINT,
+    program: "trawl_drop",
+    raw: "trawl_drop_raw",
+    filters: true,
+};
+
+/// What a packet comes to on its way, the last first.
+const STEPS: [Place; 5] = [
+    step(TRACEPOINT, "trawl_free", false),
+    step("consume_skb", "trawl_consume", false),
+    step("net_dev_start_xmit", "trawl_transmit", false),
+    step("net_dev_queue", "trawl_queue", true),
+    step("netif_receive_skb", "trawl_receive", true),
+];
+
+const fn step(tracepoint: &'static str, program: &'static str, filters: bool) -> Place {
+    Place {
+        tracepoint,
+        program,
+        raw: "",
+        filters,
+    }
+}
+
+/// Loads the program for a tracepoint and attaches it.
+fn load(
+    place: &Place,
+    typed: bool,
+    config: &TapConfig,
+    maps: &[(&str, BorrowedFd<'_>)],
+    block: Option<&[u64]>,
+) -> Result<(OwnedFd, OwnedFd)> {
+    let block = block.filter(|_| place.filters);
+    let base = if typed { place.program } else { place.raw };
+    let name = match block {
+        Some(_) => format!("{base}_f"),
+        None => base.to_owned(),
+    };
+    let mut ready = TapProgram::prepare(object::DROP, &name, config, maps)?;
+    if let Some(block) = block {
+        ready.filter(block)?;
+    }
+    let mut options = LoadOptions {
+        name: &name,
+        kind: program::RAW_TRACEPOINT,
+        license: "GPL",
+        expected_attach_type: 0,
+        flags: 0,
+        ifindex: 0,
+        traced: None,
+    };
+    if typed {
+        let found = kernel_types::tracepoint(place.tracepoint)
+            .map_err(|e| Error::os("cannot read the kernel's type information", e))?;
+        let found = found.ok_or_else(|| {
+            let what = format!("cannot look at the tracepoint {}", place.tracepoint);
+            Error::failed(what, "the kernel has none of that name")
+        })?;
+        options.kind = program::TRACING;
+        options.expected_attach_type = program::ATTACH_TYPED_TRACEPOINT;
+        options.traced = Some(Traced {
+            program: None,
+            function: found.type_id,
+        });
+    }
+    let loaded = ready.load(&options)?;
+    let link = match typed {
+        true => link::attach_tracing(loaded.as_fd()),
+        false => link::attach_raw_tracepoint(loaded.as_fd(), place.tracepoint),
+    };
+    let link = link.map_err(|e| {
+        Error::os("cannot look at the packets that the kernel drops", e)
+            .mend("run as root, or with CAP_BPF and CAP_PERFMON")
+    })?;
+    Ok((loaded, link))
 }
 
 fn tracepoint(reasons: &Reasons) -> Result<Tracepoint> {
@@ -279,21 +344,24 @@ fn place(namespace: Option<&Namespace>, ifindex: u32) -> Result<DropPlace> {
 #[derive(Debug)]
 struct AttachedDrop {
     point: u32,
-    program: OwnedFd,
-    link: Option<OwnedFd>,
+    programs: Vec<OwnedFd>,
+    links: Vec<OwnedFd>,
     scratch: OwnedFd,
 }
 
 impl Attached for AttachedDrop {
     fn detach(&mut self) -> Vec<String> {
-        self.link = None;
+        self.links.clear();
         Vec::new()
     }
 
     /// Buffers that were freed while the program was at work on that CPU: the kernel does not run it once more, or it
     /// ends at once.
     fn losses(&mut self) -> Vec<(u32, &'static str, u64)> {
-        let missed = info::program(self.program.as_fd()).map_or(0, |about| about.recursion_misses);
+        let missed = |program: &OwnedFd| {
+            info::program(program.as_fd()).map_or(0, |about| about.recursion_misses)
+        };
+        let missed: u64 = self.programs.iter().map(missed).sum();
         let interrupted: u64 = (0..events::cpu_count() as u32)
             .filter_map(|cpu| {
                 let bytes = map::read(self.scratch.as_fd(), cpu).ok()?;

@@ -14,6 +14,7 @@ mod documentation;
 mod drop;
 mod ends;
 mod extcap;
+mod follow;
 mod formats;
 mod gen_frames;
 mod gen_runs;

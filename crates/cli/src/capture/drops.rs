@@ -38,6 +38,7 @@ impl DropArgs {
             reasons: chosen.then(|| self.reason.clone()),
             no_losses: everything,
             stack: self.stack,
+            follow: false,
             namespace: netns.map(Namespace::open).transpose()?,
         })
     }

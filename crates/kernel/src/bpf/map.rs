@@ -59,6 +59,31 @@ pub fn create_mmapable_array(name: &str, value_size: u32, entries: u32) -> Resul
     })
 }
 
+/// A table that forgets what was not used for longest when it is full.
+pub fn create_forgetful_table(
+    name: &str,
+    key_size: u32,
+    value_size: u32,
+    entries: u32,
+) -> Result<OwnedFd> {
+    let opts = opts!(libbpf_sys::bpf_map_create_opts);
+    let c_name = c_name(name);
+    // SAFETY: the name and the options live until the call returns.
+    let fd = unsafe {
+        libbpf_sys::bpf_map_create(
+            libbpf_sys::BPF_MAP_TYPE_LRU_HASH,
+            c_name.as_ptr(),
+            key_size,
+            value_size,
+            entries,
+            &opts,
+        )
+    };
+    let fd = check(fd).map_err(|e| Error::os(format!("cannot create the map {name}"), e))?;
+    // SAFETY: a non-negative result is a descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// An array of programs to jump to.
 pub fn create_prog_array(name: &str, entries: u32) -> Result<OwnedFd> {
     create(name, libbpf_sys::BPF_MAP_TYPE_PROG_ARRAY, 4, entries, 0)

@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use trawl_kernel::Result;
 use trawl_kernel::kallsyms::Symbols;
 use trawl_kernel::layout::Shared;
-use trawl_kernel::layout::drop::{DROP_NOTE_CODE, DropNote, DropStack};
+use trawl_kernel::layout::drop::{DROP_NOTE_CODE, DropNote, DropStack, STEP_DROPPED};
 use trawl_packet::pcapng::block::{Block, EnhancedPacket, blocks};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::{Direction, Interface, Verdict, write};
@@ -22,6 +22,8 @@ const FAMILY_IPV4: u32 = 2;
 const FAMILY_IPV6: u32 = 10;
 const TC_ACT_SHOT: u64 = 2;
 const XDP_DROP: u64 = 1;
+/// What packets that are followed come to, in the order of the numbers in bpf/include/drop.h.
+const STEPS: [&str; STEP_DROPPED] = ["received", "queued", "transmitted", "consumed", "dropped"];
 /// The tap's name, as interface blocks and accounts have it.
 pub const HOOK: &str = "drop";
 
@@ -209,8 +211,16 @@ impl Words {
     fn describe(&mut self, note: &DropNote, stack: Option<&DropStack>, reason: &str) {
         self.comment.clear();
         let at = location(&mut self.locations, &self.symbols, note.location);
+        let step = STEPS.get((note.step as usize).wrapping_sub(1));
         // Writing to a String cannot fail.
-        let _ = write!(self.comment, "drop={reason} at={at}");
+        let _ = match step {
+            None => write!(self.comment, "drop={reason} at={at}"),
+            Some(step) if note.step as usize == STEP_DROPPED => {
+                write!(self.comment, "step={step} drop={reason} at={at}")
+            }
+            Some(step) if note.location != 0 => write!(self.comment, "step={step} at={at}"),
+            Some(step) => write!(self.comment, "step={step}"),
+        };
         if note.netns != 0 {
             let _ = write!(self.comment, " netns={}", self.names.namespace(note.netns));
         }
