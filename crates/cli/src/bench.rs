@@ -144,7 +144,7 @@ fn tell(failures: &[String]) -> ExitCode {
 /// Prints the results, for machines or by `show` for people.
 fn deliver<T: serde::Serialize>(outcome: &T, json: bool, show: impl FnOnce(&T)) -> Result<()> {
     if json {
-        let text = serde_json::to_string_pretty(outcome)
+        let text = serde_json::to_string(outcome)
             .map_err(|e| Error::failed("cannot put the results into JSON", e))?;
         println!("{text}");
     } else {

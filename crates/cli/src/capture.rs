@@ -359,7 +359,7 @@ fn report(
 fn write_summary(mut account: Output, summary: &Summary) -> Result<()> {
     let name = account.name.clone();
     let fail = |e| Error::os(format!("cannot write the summary to {name}"), e);
-    let mut text = serde_json::to_string_pretty(summary)
+    let mut text = serde_json::to_string(summary)
         .map_err(|e| Error::failed("cannot put the summary into JSON", e))?;
     text.push('\n');
     account.start()?;

@@ -213,7 +213,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         report.read = Some(read::matches(path, &filter, &options)?);
     }
     let text = if args.json {
-        let json = serde_json::to_string_pretty(&report)
+        let json = serde_json::to_string(&report)
             .map_err(|e| Error::failed("cannot put the filter into JSON", e))?;
         json + "\n"
     } else {

@@ -64,7 +64,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     };
     let report = statistics.report(names, args.top);
     let text = if args.json {
-        let json = serde_json::to_string_pretty(&report)
+        let json = serde_json::to_string(&report)
             .map_err(|e| Error::failed("cannot put the figures into JSON", e))?;
         json + "\n"
     } else {

@@ -51,7 +51,7 @@ pub fn json_line(value: &impl serde::Serialize) -> Result<String> {
 
 /// A JSON object for people to read too.
 pub fn write_json(value: &impl serde::Serialize) -> Result<()> {
-    let text = serde_json::to_string_pretty(value);
+    let text = serde_json::to_string(value);
     let text = text.map_err(|e| Error::failed("cannot write JSON", e))?;
     write_out(&(text + "\n"))
 }

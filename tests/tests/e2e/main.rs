@@ -21,6 +21,7 @@ mod gen_runs;
 mod gen_together;
 mod guard;
 mod hosts;
+mod json;
 mod keep_maps;
 mod lab;
 mod length;

@@ -302,8 +302,7 @@ fn exit_code(report: &Report) -> ExitCode {
 }
 
 fn to_json<T: Serialize>(what: &T) -> Result<String> {
-    serde_json::to_string_pretty(what)
-        .map_err(|e| Error::failed("cannot put the results into JSON", e))
+    serde_json::to_string(what).map_err(|e| Error::failed("cannot put the results into JSON", e))
 }
 
 /// A line of progress: on a terminal it is overwritten, elsewhere there is one for each experiment.

@@ -1,0 +1,127 @@
+//! docs/json.md against what the commands print (issue 12 item 19).
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use trawl_tests::{Lab, trawl};
+
+/// The keys that the page has under a heading.
+fn documented(heading: &str) -> BTreeSet<String> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/json.md");
+    let page = std::fs::read_to_string(path).expect("a part of the source");
+    let section = page
+        .split("\n## ")
+        .find(|section| section.lines().next() == Some(heading))
+        .unwrap_or_else(|| panic!("{heading} is not on the page"));
+    let keys = section
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    keys.map(str::to_owned).collect()
+}
+
+fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(object) => {
+            for (key, value) in object {
+                let dot = if path.is_empty() { "" } else { "." };
+                keys(value, &format!("{path}{dot}{key}"), found);
+            }
+        }
+        Value::Array(list) => {
+            found.insert(path.to_owned());
+            for value in list {
+                keys(value, &format!("{path}[]"), found);
+            }
+        }
+        _ => {
+            found.insert(path.to_owned());
+        }
+    }
+}
+
+#[track_caller]
+fn holds(heading: &str, text: &[u8]) {
+    let line = String::from_utf8_lossy(text);
+    let document: Value = serde_json::from_str(line.trim())
+        .unwrap_or_else(|e| panic!("{heading} is no JSON ({e}): {line}"));
+    assert_eq!(line.trim().lines().count(), 1, "{heading} is not one line");
+    let mut found = BTreeSet::new();
+    keys(&document, "", &mut found);
+    let known = documented(heading);
+    // What may be null on one machine is an object on another.
+    let is_known = |key: &String| {
+        known
+            .iter()
+            .any(|one| one == key || key.starts_with(&format!("{one}.")))
+    };
+    let missing: Vec<&String> = found
+        .iter()
+        .filter(|key| !key.is_empty() && !is_known(key))
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "docs/json.md lacks, under {heading}: {missing:?}"
+    );
+}
+
+#[track_caller]
+fn prints(heading: &str, arguments: &[&str]) {
+    let output = trawl(arguments);
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    holds(heading, &output.stdout);
+}
+
+#[test]
+fn documents_have_the_keys_of_the_page() {
+    let Some(lab) = Lab::open() else { return };
+    let (from, to) = (lab.sender(), lab.receiver());
+    let netns = lab.pair.b.name.clone();
+    prints("xdp load", &["xdp", "load", &to, "drop", "--json"]);
+    let send = ["gen", "udp", "-i", &from, "--count", "20", "--rate", "1000"];
+    prints(
+        "gen udp, tcp, icmp, arp, eth, raw, template",
+        &[&send[..], &["--json"]].concat(),
+    );
+    prints(
+        "gen … --print",
+        &[&send[..6], &["--print", "1", "--json"]].concat(),
+    );
+    prints("xdp status", &["xdp", "status", &to, "--json"]);
+    prints("xdp maps", &["xdp", "maps", &to, "--json"]);
+    prints("xdp stats", &["xdp", "stats", &to, "--json"]);
+    prints("xdp unload", &["xdp", "unload", &to, "--json"]);
+    prints("route load", &["route", "load", &to, "--json"]);
+    prints("route stats", &["route", "stats", &to, "--json"]);
+    prints("route unload", &["route", "unload", &to, "--json"]);
+    prints("guard load", &["guard", "load", &to, "--json"]);
+    let rule = ["guard", "deny", "--netns", &netns, "--src", "192.0.2.0/24"];
+    prints("guard deny", &[&rule[..], &["--json"]].concat());
+    prints(
+        "guard list",
+        &["guard", "list", "--netns", &netns, "--json"],
+    );
+    prints(
+        "guard stats",
+        &["guard", "stats", "--netns", &netns, "--json"],
+    );
+    prints("guard unload", &["guard", "unload", &to, "--json"]);
+    prints("lab list", &["lab", "list", "--json"]);
+    prints("capture -D", &["capture", "-D", "--json"]);
+    prints("bench peers", &["bench", "peers", "--json"]);
+}
+
+#[test]
+fn errors_are_documents_too() {
+    for arguments in [
+        &["xdp", "load", "trawl-nowhere", "drop", "--json"][..],
+        &["xdp", "load", "--json", "--no-such-option"],
+    ] {
+        let output = trawl(arguments);
+        assert!(!output.status.success() && output.stdout.is_empty());
+        holds("errors", &output.stderr);
+    }
+}
