@@ -3,6 +3,7 @@
 pub mod bpf;
 pub mod bpffs;
 pub mod clock;
+pub mod clock_state;
 pub mod confirm;
 pub mod counters;
 pub mod create;

@@ -7,5 +7,6 @@ pub mod link_type;
 pub mod pcap;
 pub mod pcapng;
 pub mod read;
+pub mod seekable;
 pub mod verdict;
 pub mod walk;

@@ -395,6 +395,9 @@ impl<'a> Session<'a> {
                 if let Some(ended) = self.tend(observer)? {
                     return Ok(ended);
                 }
+                if sink.wants_account() {
+                    sink.account(&self.summary(&Counting::default(), ""));
+                }
             }
             if observer
                 .interval()

@@ -4,6 +4,7 @@ use trawl_kernel::Result;
 use trawl_kernel::ring::Lease;
 use trawl_packet::pcapng::block::blocks;
 
+use crate::account::Summary;
 use crate::stream::Stream;
 
 /// Takes whole blocks, many at a time.
@@ -45,6 +46,14 @@ pub trait Sink {
     fn take_unwritten(&mut self) -> Vec<u8> {
         Vec::new()
     }
+
+    /// Whether it wants to be told of the account from time to time.
+    fn wants_account(&self) -> bool {
+        false
+    }
+
+    /// What became of packets up to now.
+    fn account(&mut self, _summary: &Summary) {}
 
     /// Where the blocks go to a reader that may take its time.
     fn stream(&mut self) -> Option<&mut Stream> {

@@ -1,0 +1,294 @@
+//! What a store holds, by its manifests, and what of that which was recorded is not there.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use serde::Serialize;
+use trawl_kernel::Result;
+
+use crate::key::{ChunkKey, Epoch, Object};
+use crate::manifest::{Begin, End, Manifest, Sealed, State, Tombstone};
+use crate::remote::Store;
+use crate::spool;
+
+/// Packets, end to end: recorded = stored + spooled + evicted + unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Account {
+    pub recorded: u64,
+    pub stored: u64,
+    pub spooled: u64,
+    /// Removed before they were stored, or by `prune` afterwards.
+    pub evicted: u64,
+    /// Of `evicted`.
+    pub pruned: u64,
+    pub unknown: u64,
+}
+
+impl Account {
+    fn add(&mut self, other: &Self) {
+        self.recorded += other.recorded;
+        self.stored += other.stored;
+        self.spooled += other.spooled;
+        self.evicted += other.evicted;
+        self.pruned += other.pruned;
+        self.unknown += other.unknown;
+    }
+}
+
+/// Sequence numbers of an interface for which no manifest is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Gap {
+    pub interface: String,
+    pub from: u64,
+    pub to: u64,
+    /// How many packets are missing, where later chunks tell.
+    pub packets: Option<u64>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct EpochAccount {
+    #[serde(flatten)]
+    pub epoch: Epoch,
+    #[serde(flatten)]
+    pub account: Account,
+    pub chunks: u64,
+    pub bytes: u64,
+    pub first_ns: Option<u64>,
+    pub last_ns: Option<u64>,
+    /// Why it ended; absent if it goes on, or was killed: then what it recorded last is unknown.
+    pub ended: Option<String>,
+    /// Absent if the record of the beginning is.
+    pub began_ns: Option<u64>,
+    pub interfaces: Vec<String>,
+    pub lost: BTreeMap<String, u64>,
+    pub gaps: Vec<Gap>,
+    /// The largest error of the host's clock; absent: unknown.
+    pub clock_error_bound_ns: Option<u64>,
+}
+
+impl EpochAccount {
+    /// Whether all that was recorded is accounted for.
+    pub fn is_known(&self) -> bool {
+        self.account.unknown == 0 && self.gaps.is_empty() && self.ended.is_some()
+    }
+}
+
+/// All records of a store.
+#[derive(Debug, Default)]
+pub struct Inventory {
+    pub begins: HashMap<String, Begin>,
+    pub ends: HashMap<String, End>,
+    pub manifests: BTreeMap<ChunkKey, Manifest>,
+    pub tombstones: HashMap<ChunkKey, Tombstone>,
+    /// Bytes of the chunks that are there.
+    pub packets: HashMap<ChunkKey, u64>,
+    /// Records that were changed.
+    pub broken: Vec<String>,
+    pub foreign: Vec<String>,
+    /// Waits on this host.
+    pub spooled: Vec<Manifest>,
+}
+
+impl Inventory {
+    /// Reads a store, and with a spool what waits there for it.
+    pub fn read(store: &Store, spool: Option<&Path>) -> Result<Self> {
+        let mut all = Self::default();
+        for object in store.list(None)? {
+            let key = object.key;
+            let is_good = match Object::of(&key) {
+                Object::Begin(epoch) => insert(store, &key, epoch, &mut all.begins)?,
+                Object::End(epoch) => insert(store, &key, epoch, &mut all.ends)?,
+                Object::Manifest(chunk) => match Manifest::from_bytes(&store.read(&key)?) {
+                    Some(manifest) if manifest.key() == chunk => {
+                        all.manifests.insert(chunk, manifest);
+                        true
+                    }
+                    _ => false,
+                },
+                Object::Tombstone(chunk) => insert(store, &key, chunk, &mut all.tombstones)?,
+                Object::Packets(chunk) => {
+                    all.packets.insert(chunk, object.bytes);
+                    true
+                }
+                Object::Index => true,
+                Object::Foreign => {
+                    all.foreign.push(key.clone());
+                    true
+                }
+            };
+            if !is_good {
+                all.broken.push(key);
+            }
+        }
+        if let Some(spool) = spool {
+            all.spooled = spool::waiting_for(spool, store.url())
+                .into_iter()
+                .filter(|manifest| !all.manifests.contains_key(&manifest.key()))
+                .collect();
+        }
+        Ok(all)
+    }
+
+    /// Each run of a capture by itself, the oldest first.
+    pub fn epochs(&self) -> Vec<EpochAccount> {
+        let mut epochs: BTreeMap<String, Epoch> = BTreeMap::new();
+        let known = self.begins.values().map(|begin| &begin.epoch);
+        let known = known.chain(self.ends.values().map(|end| &end.epoch));
+        let known = known.chain(self.manifests.values().map(|manifest| &manifest.epoch));
+        for epoch in known.chain(self.spooled.iter().map(|manifest| &manifest.epoch)) {
+            epochs
+                .entry(epoch.prefix())
+                .or_insert_with(|| epoch.clone());
+        }
+        let mut accounts: Vec<EpochAccount> = epochs
+            .into_iter()
+            .map(|(prefix, epoch)| self.epoch(&prefix, epoch))
+            .collect();
+        accounts.sort_by(|one, other| one.epoch.epoch.cmp(&other.epoch.epoch));
+        accounts
+    }
+
+    pub fn total(&self) -> Account {
+        let mut total = Account::default();
+        self.epochs()
+            .iter()
+            .for_each(|epoch| total.add(&epoch.account));
+        total
+    }
+
+    fn epoch(&self, prefix: &str, epoch: Epoch) -> EpochAccount {
+        let begin = self.begins.get(prefix);
+        let end = self.ends.get(prefix);
+        let mut rows: BTreeMap<&str, Vec<&Manifest>> = BTreeMap::new();
+        let mut account = Account::default();
+        let (mut bytes, mut chunks) = (0, 0);
+        let (mut first_ns, mut last_ns): (Option<u64>, Option<u64>) = (None, None);
+        let mut bound = Some(0);
+        let of_epoch = |manifest: &&Manifest| manifest.epoch == epoch;
+        let spooled = self.spooled.iter().filter(of_epoch).map(|m| (m, true));
+        let stored = self.manifests.values().filter(of_epoch).map(|m| (m, false));
+        for (manifest, is_spooled) in stored.chain(spooled) {
+            rows.entry(&manifest.interface).or_default().push(manifest);
+            let key = manifest.key();
+            let recorded = manifest.recorded;
+            match manifest.state {
+                State::Stored if is_spooled => account.spooled += recorded,
+                State::Stored if self.tombstones.contains_key(&key) => {
+                    account.evicted += recorded;
+                    account.pruned += recorded;
+                }
+                // Its manifest says that it is there.
+                State::Stored if !self.packets.contains_key(&key) => account.unknown += recorded,
+                State::Stored => {
+                    account.stored += recorded;
+                    bytes += manifest.bytes;
+                    chunks += 1;
+                }
+                State::EvictedSpoolFull | State::EvictedSpoolFailed => {
+                    account.evicted += recorded;
+                }
+            }
+            first_ns = match (first_ns, manifest.first_ns) {
+                (Some(one), Some(other)) => Some(one.min(other)),
+                (one, other) => one.or(other),
+            };
+            last_ns = last_ns.max(manifest.last_ns);
+            bound = bound
+                .zip(manifest.clock.error_bound_ns)
+                .map(|(a, b)| a.max(b));
+        }
+        let mut names: Vec<String> = rows.keys().map(|name| (*name).to_owned()).collect();
+        let announced = end.map(|end| end.interfaces.iter().map(|row| row.interface.clone()));
+        let begun = begin
+            .map(|begin| begin.interfaces.clone())
+            .unwrap_or_default();
+        for name in announced.into_iter().flatten().chain(begun) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        let mut gaps = Vec::new();
+        let mut lost: BTreeMap<String, u64> = BTreeMap::new();
+        for name in &names {
+            let row = rows.entry(name).or_default();
+            row.sort_by_key(|manifest| manifest.sequence);
+            let ended =
+                end.and_then(|end| end.interfaces.iter().find(|row| row.interface == *name));
+            gaps.extend(gaps_of(
+                name,
+                row,
+                ended.map(|end| (end.chunks, end.recorded)),
+            ));
+            if let (Some(last), None) = (row.last(), end) {
+                for (reason, count) in &last.in_all.lost {
+                    *lost.entry(reason.clone()).or_default() += count;
+                }
+            }
+        }
+        account.unknown += gaps.iter().filter_map(|gap| gap.packets).sum::<u64>();
+        account.recorded = account.stored + account.spooled + account.evicted + account.unknown;
+        EpochAccount {
+            account,
+            chunks,
+            bytes,
+            first_ns,
+            last_ns,
+            ended: end.map(|end| end.reason.clone()),
+            began_ns: begin.map(|begin| begin.began_ns),
+            interfaces: names,
+            lost: end.map_or(lost, |end| end.account.lost.clone()),
+            gaps,
+            clock_error_bound_ns: bound.filter(|_| chunks > 0),
+            epoch,
+        }
+    }
+}
+
+fn insert<K: std::hash::Hash + Eq, R: Sealed>(
+    store: &Store,
+    key: &str,
+    name: K,
+    into: &mut HashMap<K, R>,
+) -> Result<bool> {
+    let record = R::from_bytes(&store.read(key)?);
+    let is_good = record.is_some();
+    into.extend(record.map(|record| (name, record)));
+    Ok(is_good)
+}
+
+/// Where no manifest is, by those before and after, which tell how much was recorded up to them.
+fn gaps_of(interface: &str, row: &[&Manifest], end: Option<(u64, u64)>) -> Vec<Gap> {
+    let mut gaps = Vec::new();
+    let mut next = 0;
+    let mut recorded = 0;
+    let mut gap = |from: u64, to: u64, packets: Option<u64>| {
+        gaps.push(Gap {
+            interface: interface.to_owned(),
+            from,
+            to,
+            packets,
+        });
+    };
+    for manifest in row {
+        let before = manifest.in_all.recorded.saturating_sub(manifest.recorded);
+        if manifest.sequence > next {
+            gap(
+                next,
+                manifest.sequence - 1,
+                Some(before.saturating_sub(recorded)),
+            );
+        }
+        next = manifest.sequence + 1;
+        recorded = manifest.in_all.recorded;
+    }
+    if let Some((chunks, in_all)) = end
+        && (next < chunks || recorded < in_all)
+    {
+        gap(
+            next,
+            chunks.max(next + 1) - 1,
+            Some(in_all.saturating_sub(recorded)),
+        );
+    }
+    gaps
+}

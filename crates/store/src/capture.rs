@@ -1,0 +1,376 @@
+//! The sink of a capture that goes to a store: blocks are handed to a thread that makes chunks of them, which a second
+//! one stores. The capture waits for neither the network nor the store.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use trawl_kernel::{Error, Result, clock};
+use trawl_tap::account::Summary;
+use trawl_tap::sink::Sink;
+
+use crate::chunker::{Bounds, Chunker};
+use crate::key::Epoch;
+use crate::manifest::{Begin, Clock, End, FORMAT, Fates, InterfaceEnd, Origin, State};
+use crate::remote::Store;
+use crate::spool::{Full, Spool, Target};
+use crate::upload;
+
+/// Bytes on their way to the chunker, at most: more than any disk's short pause.
+const QUEUE_BYTES: usize = 64 << 20;
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub url: String,
+    pub capture: String,
+    pub host: String,
+    pub boot: String,
+    pub spool: PathBuf,
+    pub spool_bytes: u64,
+    pub full: Full,
+    pub chunk_bytes: u64,
+    pub chunk_time: Duration,
+    /// How long the end of the capture may wait for the store.
+    pub patience: Duration,
+    pub options: Vec<String>,
+    pub trawl: String,
+}
+
+enum Message {
+    Blocks(Vec<u8>),
+    Counts(HashMap<String, Fates>),
+    End,
+}
+
+#[derive(Default)]
+struct Queue {
+    messages: VecDeque<Message>,
+    bytes: usize,
+    /// Nothing more is taken: why.
+    refused: Option<Refusal>,
+}
+
+#[derive(Clone, Debug)]
+enum Refusal {
+    SpoolFull,
+    Broken(Option<i32>, String),
+}
+
+#[derive(Default)]
+struct Channel {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+impl Channel {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue
+            .lock()
+            .unwrap_or_else(|broken| broken.into_inner())
+    }
+
+    fn send(&self, message: Message) -> std::result::Result<(), Refusal> {
+        let length = match &message {
+            Message::Blocks(bytes) => bytes.len(),
+            _ => 0,
+        };
+        let mut queue = self.lock();
+        while queue.bytes >= QUEUE_BYTES && queue.refused.is_none() {
+            queue = self
+                .changed
+                .wait(queue)
+                .unwrap_or_else(|broken| broken.into_inner());
+        }
+        if let (Some(refusal), Message::Blocks(_)) = (&queue.refused, &message) {
+            return Err(refusal.clone());
+        }
+        queue.bytes += length;
+        queue.messages.push_back(message);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// The next message, or nothing when `until` comes first.
+    fn receive(&self, until: Option<Instant>) -> Option<Message> {
+        let mut queue = self.lock();
+        loop {
+            if let Some(message) = queue.messages.pop_front() {
+                return Some(message);
+            }
+            let left = until.map_or(Duration::from_secs(3600), |until| {
+                until.saturating_duration_since(Instant::now())
+            });
+            if left.is_zero() {
+                return None;
+            }
+            (queue, _) = self
+                .changed
+                .wait_timeout(queue, left)
+                .unwrap_or_else(|broken| broken.into_inner());
+        }
+    }
+
+    fn done(&self, length: usize, refusal: Option<Refusal>) {
+        let mut queue = self.lock();
+        queue.bytes -= length;
+        if refusal.is_some() && queue.refused.is_none() {
+            queue.refused = refusal;
+        }
+        self.changed.notify_all();
+    }
+}
+
+/// Takes a capture's blocks.
+pub struct StoreSink {
+    channel: Arc<Channel>,
+    chunker: Option<JoinHandle<(Vec<InterfaceEnd>, u64)>>,
+    uploader: Option<JoinHandle<std::result::Result<(), String>>>,
+    spool: Arc<Spool>,
+    stop: Arc<AtomicBool>,
+    patience: Duration,
+    unwritten: Vec<u8>,
+    root: PathBuf,
+    url: String,
+}
+
+impl std::fmt::Debug for StoreSink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StoreSink")
+            .field("url", &self.url)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What became of what was recorded: recorded = stored + spooled + evicted.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    pub recorded: u64,
+    pub stored: u64,
+    pub spooled: u64,
+    pub evicted: u64,
+    pub chunks_spooled: u64,
+    /// Why the rest is still in the spool.
+    pub trouble: Option<String>,
+    pub spool: PathBuf,
+}
+
+impl StoreSink {
+    /// Opens store and spool and begins to store. `complain` hears of trouble with the store.
+    pub fn begin(
+        config: &Config,
+        interfaces: Vec<String>,
+        complain: impl Fn(&str) + Send + 'static,
+    ) -> Result<Self> {
+        let store = Store::open(&config.url, true)?;
+        let epoch = Epoch {
+            capture: config.capture.clone(),
+            host: config.host.clone(),
+            boot: config.boot.clone(),
+            epoch: clock::wall().to_string(),
+        };
+        let origin = Origin {
+            options: config.options.clone(),
+            trawl: config.trawl.clone(),
+        };
+        let begin = Begin {
+            format: FORMAT,
+            epoch: epoch.clone(),
+            began_ns: clock::wall(),
+            interfaces,
+            clock: Clock::now(),
+            origin: origin.clone(),
+            seal: String::new(),
+        };
+        let url = store.url().to_owned();
+        let target = Target {
+            url: url.clone(),
+            epoch,
+        };
+        let spool = Arc::new(Spool::create(&config.spool, target, &begin)?);
+        let bounds = Bounds {
+            chunk_bytes: config.chunk_bytes,
+            chunk_time: config.chunk_time,
+            spool_bytes: config.spool_bytes,
+            full: config.full,
+        };
+        let channel = Arc::new(Channel::default());
+        let stop = Arc::new(AtomicBool::new(false));
+        let fail = |e| Error::os("cannot start a thread", e);
+        let chunker = {
+            let chunker = Chunker::new(spool.clone(), origin, bounds);
+            let channel = channel.clone();
+            let thread = std::thread::Builder::new().name("chunks".into());
+            thread
+                .spawn(move || make_chunks(chunker, &channel))
+                .map_err(fail)?
+        };
+        let uploader = {
+            let (spool, stop) = (spool.clone(), stop.clone());
+            let thread = std::thread::Builder::new().name("store".into());
+            let give_up = move || stop.load(Ordering::Acquire);
+            thread
+                .spawn(move || upload::run(&store, &spool, &give_up, &complain))
+                .map_err(fail)?
+        };
+        Ok(Self {
+            channel,
+            chunker: Some(chunker),
+            uploader: Some(uploader),
+            spool,
+            stop,
+            patience: config.patience,
+            unwritten: Vec::new(),
+            root: config.spool.clone(),
+            url,
+        })
+    }
+
+    fn refusal(&self, refusal: Refusal) -> Error {
+        let root = self.root.display();
+        match refusal {
+            Refusal::SpoolFull => {
+                let what = format!("cannot record more for {}", self.url);
+                Error::failed(what, format!("the spool {root} is full"))
+                    .mend("allow more with --spool-size, or --spool-full evict")
+            }
+            Refusal::Broken(errno, why) => {
+                let what = format!("cannot write to the spool {root}");
+                match errno {
+                    Some(errno) => Error::os(what, std::io::Error::from_raw_os_error(errno)),
+                    None => Error::failed(what, why),
+                }
+            }
+        }
+    }
+
+    /// Seals what is open, says how it ended, and waits a while until all is stored.
+    pub fn finish(mut self, summary: &Summary, reason: &str) -> Result<Outcome> {
+        let _ = self.channel.send(Message::Counts(counts(summary)));
+        let _ = self.channel.send(Message::End);
+        let joined = self.chunker.take().map(JoinHandle::join);
+        let Some(Ok((interfaces, untaken))) = joined else {
+            return Err(Error::failed(
+                "cannot make chunks",
+                "the thread that does broke down",
+            ));
+        };
+        let mut account = Fates::default();
+        summary
+            .interfaces
+            .iter()
+            .for_each(|point| account.add(&point.account));
+        let recorded = interfaces.iter().map(|row| row.recorded).sum();
+        account.recorded = recorded;
+        let end = End {
+            format: FORMAT,
+            epoch: self.spool.target.epoch.clone(),
+            ended_ns: clock::wall(),
+            reason: reason.to_owned(),
+            account,
+            interfaces,
+            clock: Clock::now(),
+            seal: String::new(),
+        };
+        let finished = self.spool.finish(&end);
+        let trouble = self.wait_for_store();
+        let waiting = self.spool.waiting();
+        let count = |wanted: &dyn Fn(State) -> bool| -> u64 {
+            let chunks = waiting.iter().filter(|chunk| wanted(chunk.state));
+            chunks.map(|chunk| chunk.recorded).sum()
+        };
+        let spooled = count(&|state| state == State::Stored);
+        let evicted = self.spool.evicted() + untaken;
+        let trouble = trouble.or_else(|| finished.err().map(|error| error.to_string()));
+        if trouble.is_none() && waiting.is_empty() {
+            let _ = self.spool.remove();
+        }
+        Ok(Outcome {
+            recorded,
+            stored: recorded - spooled - evicted,
+            spooled,
+            evicted,
+            chunks_spooled: waiting.len() as u64,
+            trouble,
+            spool: self.root,
+        })
+    }
+
+    fn wait_for_store(&mut self) -> Option<String> {
+        let uploader = self.uploader.take()?;
+        let until = Instant::now() + self.patience;
+        while !uploader.is_finished() && Instant::now() < until {
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        self.stop.store(true, Ordering::Release);
+        uploader.thread().unpark();
+        // One call may be under way still; it has limits of its own.
+        let until = Instant::now() + Duration::from_secs(2);
+        while !uploader.is_finished() && Instant::now() < until {
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        match uploader.is_finished().then(|| uploader.join()) {
+            Some(Ok(result)) => result.err(),
+            Some(Err(_)) => Some("the thread that stores broke down".to_owned()),
+            None => Some(format!("{} does not answer", self.url)),
+        }
+    }
+}
+
+fn counts(summary: &Summary) -> HashMap<String, Fates> {
+    let mut counts: BTreeMap<&str, Fates> = BTreeMap::new();
+    for point in &summary.interfaces {
+        counts
+            .entry(&point.interface)
+            .or_default()
+            .add(&point.account);
+    }
+    counts
+        .into_iter()
+        .map(|(name, fates)| (name.to_owned(), fates))
+        .collect()
+}
+
+fn make_chunks(mut chunker: Chunker, channel: &Channel) -> (Vec<InterfaceEnd>, u64) {
+    loop {
+        match channel.receive(chunker.due()) {
+            Some(Message::Blocks(bytes)) => {
+                chunker.take(&bytes);
+                let refusal = match chunker.broken() {
+                    Some(error) => Some(Refusal::Broken(error.raw_os_error(), error.to_string())),
+                    None => chunker.is_full().then_some(Refusal::SpoolFull),
+                };
+                channel.done(bytes.len(), refusal);
+            }
+            Some(Message::Counts(counts)) => chunker.count(&counts),
+            Some(Message::End) => return (chunker.finish(), chunker.untaken()),
+            None => {}
+        }
+        chunker.seal_due();
+    }
+}
+
+impl Sink for StoreSink {
+    fn write(&mut self, blocks: &[u8]) -> Result<()> {
+        let sent = self.channel.send(Message::Blocks(blocks.to_vec()));
+        sent.map_err(|refusal| {
+            self.unwritten.extend_from_slice(blocks);
+            self.refusal(refusal)
+        })
+    }
+
+    fn take_unwritten(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.unwritten)
+    }
+
+    fn wants_account(&self) -> bool {
+        true
+    }
+
+    fn account(&mut self, summary: &Summary) {
+        let _ = self.channel.send(Message::Counts(counts(summary)));
+    }
+}

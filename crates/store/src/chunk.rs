@@ -1,0 +1,113 @@
+//! One chunk while it is made: a pcapng file in the spool, compressed as it grows.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use sha2::{Digest, Sha256};
+use trawl_packet::seekable;
+
+use crate::manifest::hex;
+
+const LEVEL: i32 = 1;
+
+/// Writes to a file and sums up what it wrote.
+#[derive(Debug)]
+struct Summed {
+    file: File,
+    digest: Sha256,
+}
+
+impl Write for Summed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.file.write(bytes)?;
+        self.digest.update(&bytes[..count]);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+#[derive(Debug)]
+pub struct OpenChunk {
+    path: PathBuf,
+    writer: seekable::Writer<Summed>,
+    pub begun: Instant,
+    pub recorded: u64,
+    pub first_ns: Option<u64>,
+    pub last_ns: Option<u64>,
+}
+
+/// A finished chunk on the disk.
+#[derive(Clone, Debug, Default)]
+pub struct SealedChunk {
+    pub sha256: String,
+    pub bytes: u64,
+    pub uncompressed_bytes: u64,
+    pub recorded: u64,
+    pub first_ns: Option<u64>,
+    pub last_ns: Option<u64>,
+}
+
+impl OpenChunk {
+    /// Begins a file with what every chunk of an interface begins with.
+    pub fn create(path: &Path, header: &[u8]) -> io::Result<Self> {
+        let file = trawl_kernel::create::new_file(path, 0o600)?;
+        let mut writer = seekable::Writer::new(
+            Summed {
+                file,
+                digest: Sha256::new(),
+            },
+            LEVEL,
+        );
+        writer.push(header)?;
+        Ok(Self {
+            path: path.to_owned(),
+            writer,
+            begun: Instant::now(),
+            recorded: 0,
+            first_ns: None,
+            last_ns: None,
+        })
+    }
+
+    pub fn packet(&mut self, block: &[u8], time_ns: u64) -> io::Result<()> {
+        self.recorded += 1;
+        self.first_ns = Some(self.first_ns.map_or(time_ns, |first| first.min(time_ns)));
+        self.last_ns = self.last_ns.max(Some(time_ns));
+        self.writer.push(block)
+    }
+
+    pub fn other(&mut self, block: &[u8]) -> io::Result<()> {
+        self.writer.push(block)
+    }
+
+    /// Bytes of pcapng so far.
+    pub fn len(&self) -> u64 {
+        self.writer.taken()
+    }
+
+    /// Bytes in the spool so far.
+    pub fn spooled(&self) -> u64 {
+        self.writer.written()
+    }
+
+    /// Brings the file to the disk and gives it its name.
+    pub fn seal(self, to: &Path) -> io::Result<SealedChunk> {
+        let uncompressed_bytes = self.writer.taken();
+        let (summed, bytes) = self.writer.finish()?;
+        summed.file.sync_all()?;
+        std::fs::rename(&self.path, to)?;
+        Ok(SealedChunk {
+            sha256: hex(&summed.digest.finalize()),
+            bytes,
+            uncompressed_bytes,
+            recorded: self.recorded,
+            first_ns: self.first_ns,
+            last_ns: self.last_ns,
+        })
+    }
+}

@@ -1,0 +1,309 @@
+//! Takes a capture's blocks apart into one row of chunks for each interface, in a thread of its own.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use trawl_kernel::clock;
+use trawl_packet::pcapng::block::{
+    self, ByteOrder, ENHANCED_PACKET, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS, SECTION_HEADER,
+    blocks,
+};
+use trawl_packet::pcapng::options::Options;
+
+use crate::chunk::{OpenChunk, SealedChunk};
+use crate::key::Epoch;
+use crate::manifest::{Clock, FORMAT, Fates, InterfaceEnd, Manifest, Origin, State};
+use crate::spool::{Full, Spool};
+
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    pub chunk_bytes: u64,
+    pub chunk_time: Duration,
+    pub spool_bytes: u64,
+    pub full: Full,
+}
+
+/// One interface's row of chunks.
+#[derive(Debug)]
+struct Row {
+    interface: String,
+    sequence: u64,
+    /// The blocks that describe it, which each chunk begins with.
+    described: Vec<u8>,
+    blocks: u32,
+    open: Option<OpenChunk>,
+    /// What the tap counted, and what of that the manifests have told.
+    counted: Fates,
+    told: Fates,
+    recorded: u64,
+    /// Packets that the spool's disk did not take.
+    untaken: u64,
+}
+
+#[derive(Debug)]
+pub struct Chunker {
+    spool: Arc<Spool>,
+    epoch: Epoch,
+    origin: Origin,
+    bounds: Bounds,
+    section: Vec<u8>,
+    rows: Vec<Row>,
+    /// For each interface block of the capture: whose row, and its number there.
+    places: Vec<(usize, u32)>,
+    /// Why the spool takes no more.
+    broken: Option<io::Error>,
+}
+
+impl Chunker {
+    pub fn new(spool: Arc<Spool>, origin: Origin, bounds: Bounds) -> Self {
+        Self {
+            epoch: spool.target.epoch.clone(),
+            spool,
+            origin,
+            bounds,
+            section: Vec::new(),
+            rows: Vec::new(),
+            places: Vec::new(),
+            broken: None,
+        }
+    }
+
+    pub fn broken(&mut self) -> Option<io::Error> {
+        self.broken
+            .as_ref()
+            .map(|error| match error.raw_os_error() {
+                Some(errno) => io::Error::from_raw_os_error(errno),
+                None => io::Error::new(error.kind(), error.to_string()),
+            })
+    }
+
+    /// Whether nothing more may come in.
+    pub fn is_full(&self) -> bool {
+        self.bounds.full == Full::Stop && self.used() >= self.bounds.spool_bytes
+    }
+
+    fn used(&self) -> u64 {
+        let open = self.rows.iter().filter_map(|row| row.open.as_ref());
+        self.spool.used() + open.map(OpenChunk::spooled).sum::<u64>()
+    }
+
+    pub fn take(&mut self, bytes: &[u8]) {
+        for block in blocks(bytes) {
+            match block.kind {
+                SECTION_HEADER => self.section = block.bytes.to_vec(),
+                INTERFACE_DESCRIPTION => self.describe(&block),
+                ENHANCED_PACKET | INTERFACE_STATISTICS => self.of_interface(&block),
+                _ => {
+                    for row in 0..self.rows.len() {
+                        self.put(row, |chunk| chunk.other(block.bytes));
+                    }
+                }
+            }
+        }
+    }
+
+    fn describe(&mut self, block: &block::Block<'_>) {
+        let options = block.body.get(8..).unwrap_or_default();
+        let name = Options::new(options, ByteOrder::Little)
+            .find(|option| option.code == block::IF_NAME)
+            .map_or_else(
+                || "unnamed".to_owned(),
+                |option| String::from_utf8_lossy(option.value).into_owned(),
+            );
+        let row = match self.rows.iter().position(|row| row.interface == name) {
+            Some(row) => row,
+            None => {
+                self.rows.push(Row {
+                    interface: name,
+                    sequence: 0,
+                    described: Vec::new(),
+                    blocks: 0,
+                    open: None,
+                    counted: Fates::default(),
+                    told: Fates::default(),
+                    recorded: 0,
+                    untaken: 0,
+                });
+                self.rows.len() - 1
+            }
+        };
+        // A chunk that is open lacks the new block.
+        if self.rows[row].open.is_some() {
+            self.put(row, |chunk| chunk.other(block.bytes));
+        }
+        let at = &mut self.rows[row];
+        self.places.push((row, at.blocks));
+        at.blocks += 1;
+        at.described.extend_from_slice(block.bytes);
+        if at.open.is_none() {
+            self.open(row);
+        }
+    }
+
+    /// A block that begins with its interface's number, which in a chunk is another one.
+    fn of_interface(&mut self, block: &block::Block<'_>) {
+        let number = block.body.first_chunk().map(|n| u32::from_le_bytes(*n));
+        let place = number.and_then(|number| self.places.get(number as usize).copied());
+        let Some((row, number)) = place else { return };
+        let mut bytes = block.bytes.to_vec();
+        bytes[block::HEADER_LEN..][..4].copy_from_slice(&number.to_le_bytes());
+        match block.enhanced_packet() {
+            Some(packet) => {
+                self.rows[row].recorded += 1;
+                self.put(row, |chunk| chunk.packet(&bytes, packet.timestamp));
+            }
+            None => self.put(row, |chunk| chunk.other(&bytes)),
+        }
+        let open = self.rows[row].open.as_ref();
+        if open.is_some_and(|chunk| chunk.len() >= self.bounds.chunk_bytes) {
+            self.seal(row);
+            self.open(row);
+        }
+    }
+
+    fn put(&mut self, row: usize, into: impl FnOnce(&mut OpenChunk) -> io::Result<()>) {
+        let Some(chunk) = &mut self.rows[row].open else {
+            // The disk took no more; only counts are kept.
+            return;
+        };
+        if let Err(error) = into(chunk) {
+            self.give_up(row, error);
+        }
+    }
+
+    /// What the open chunk holds is lost with it.
+    fn give_up(&mut self, row: usize, error: io::Error) {
+        self.rows[row].open = None;
+        self.broken.get_or_insert(error);
+    }
+
+    fn open(&mut self, row: usize) {
+        if self.broken.is_some() {
+            return;
+        }
+        let at = &self.rows[row];
+        let header = [&self.section[..], &at.described].concat();
+        let opened = self
+            .spool
+            .part(&at.interface, at.sequence)
+            .and_then(|path| OpenChunk::create(&path, &header));
+        match opened {
+            Ok(chunk) => self.rows[row].open = Some(chunk),
+            Err(error) => self.give_up(row, error),
+        }
+    }
+
+    /// The tap's account, by interface.
+    pub fn count(&mut self, counts: &HashMap<String, Fates>) {
+        for row in &mut self.rows {
+            if let Some(fates) = counts.get(&row.interface) {
+                row.counted = fates.clone();
+            }
+        }
+    }
+
+    /// When the next chunk is due, whether packets come or not.
+    pub fn due(&self) -> Option<Instant> {
+        let begun = self
+            .rows
+            .iter()
+            .filter_map(|row| Some(row.open.as_ref()?.begun));
+        begun.min().map(|begun| begun + self.bounds.chunk_time)
+    }
+
+    pub fn seal_due(&mut self) {
+        let now = Instant::now();
+        for row in 0..self.rows.len() {
+            let open = self.rows[row].open.as_ref();
+            if open.is_some_and(|chunk| chunk.begun + self.bounds.chunk_time <= now) {
+                self.seal(row);
+                self.open(row);
+            }
+        }
+        if self.bounds.full == Full::Evict {
+            while self.used() > self.bounds.spool_bytes && self.spool.evict_oldest() {}
+        }
+    }
+
+    fn seal(&mut self, row: usize) {
+        let at = &mut self.rows[row];
+        let sequence = at.sequence;
+        let before = at.told.recorded;
+        let sealed = at
+            .open
+            .take()
+            .map(|chunk| chunk.seal(&self.spool.whole(&at.interface, sequence)));
+        let (state, sealed) = match sealed {
+            Some(Ok(sealed)) => (State::Stored, sealed),
+            Some(Err(error)) => {
+                self.broken.get_or_insert(error);
+                (State::EvictedSpoolFailed, SealedChunk::default())
+            }
+            None => (State::EvictedSpoolFailed, SealedChunk::default()),
+        };
+        let at = &mut self.rows[row];
+        let recorded = match state {
+            State::Stored => sealed.recorded,
+            _ => at.recorded - before,
+        };
+        at.untaken += if state == State::Stored { 0 } else { recorded };
+        // What the tap counted may be ahead of what came here.
+        let in_all = Fates {
+            recorded: at.recorded,
+            ..at.counted.clone()
+        };
+        let manifest = Manifest {
+            format: FORMAT,
+            epoch: self.epoch.clone(),
+            interface: at.interface.clone(),
+            sequence,
+            state,
+            sha256: sealed.sha256,
+            bytes: sealed.bytes,
+            uncompressed_bytes: sealed.uncompressed_bytes,
+            first_ns: sealed.first_ns,
+            last_ns: sealed.last_ns,
+            sealed_ns: clock::wall(),
+            recorded,
+            since_last: in_all.since(&at.told),
+            in_all: in_all.clone(),
+            clock: Clock::now(),
+            origin: self.origin.clone(),
+            recovered: false,
+            seal: String::new(),
+        };
+        at.told = in_all;
+        at.sequence += 1;
+        if let Err(error) = self.spool.add(manifest) {
+            self.broken.get_or_insert(error);
+        }
+        if self.bounds.full == Full::Evict {
+            while self.used() > self.bounds.spool_bytes && self.spool.evict_oldest() {}
+        }
+    }
+
+    /// Seals all that is open, and tells of what could not be spooled.
+    pub fn finish(&mut self) -> Vec<InterfaceEnd> {
+        for row in 0..self.rows.len() {
+            let at = &self.rows[row];
+            if at.open.is_some() || at.recorded > at.told.recorded {
+                self.seal(row);
+            }
+        }
+        self.rows
+            .iter()
+            .map(|row| InterfaceEnd {
+                interface: row.interface.clone(),
+                chunks: row.sequence,
+                recorded: row.recorded,
+            })
+            .collect()
+    }
+
+    /// Packets that were recorded and then lost because the spool's disk took them no more.
+    pub fn untaken(&self) -> u64 {
+        self.rows.iter().map(|row| row.untaken).sum()
+    }
+}

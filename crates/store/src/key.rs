@@ -1,0 +1,169 @@
+//! Where things lie in a store: `capture/host/boot/epoch/interface/sequence`.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// One run of one capture on one host: what shares an account.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Epoch {
+    pub capture: String,
+    pub host: String,
+    /// The kernel's boot identifier.
+    pub boot: String,
+    /// When the run began, in nanoseconds since 1970.
+    pub epoch: String,
+}
+
+impl Epoch {
+    pub fn prefix(&self) -> String {
+        let Self {
+            capture,
+            host,
+            boot,
+            epoch,
+        } = self;
+        let parts = [capture, host, boot, epoch].map(|part| escaped(part));
+        parts.join("/")
+    }
+
+    pub fn begin(&self) -> String {
+        format!("{}/{BEGIN}", self.prefix())
+    }
+
+    pub fn end(&self) -> String {
+        format!("{}/{END}", self.prefix())
+    }
+
+    pub fn chunk(&self, interface: &str, sequence: u64) -> ChunkKey {
+        ChunkKey(format!(
+            "{}/{}/{sequence:010}",
+            self.prefix(),
+            escaped(interface)
+        ))
+    }
+}
+
+const BEGIN: &str = "begin.json";
+const END: &str = "end.json";
+const PACKETS: &str = ".pcapng.zst";
+const MANIFEST: &str = ".json";
+const TOMBSTONE: &str = ".pruned.json";
+const INDEX: &str = ".parquet";
+
+/// What the objects of one chunk have in common.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChunkKey(String);
+
+impl ChunkKey {
+    pub fn packets(&self) -> String {
+        format!("{}{PACKETS}", self.0)
+    }
+
+    pub fn manifest(&self) -> String {
+        format!("{}{MANIFEST}", self.0)
+    }
+
+    pub fn tombstone(&self) -> String {
+        format!("{}{TOMBSTONE}", self.0)
+    }
+}
+
+impl fmt::Display for ChunkKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What an object is, by its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Object {
+    Begin(String),
+    End(String),
+    Packets(ChunkKey),
+    Manifest(ChunkKey),
+    Tombstone(ChunkKey),
+    Index,
+    Foreign,
+}
+
+impl Object {
+    pub fn of(key: &str) -> Self {
+        let parts: Vec<&str> = key.split('/').collect();
+        let numbered = |end: &str| {
+            let stem = key.strip_suffix(end)?;
+            let number = stem.rsplit('/').next()?;
+            let is_number = number.len() == 10 && number.bytes().all(|b| b.is_ascii_digit());
+            is_number.then(|| ChunkKey(stem.to_owned()))
+        };
+        match parts.as_slice() {
+            [prefix @ .., BEGIN] if prefix.len() == 4 => Self::Begin(prefix.join("/")),
+            [prefix @ .., END] if prefix.len() == 4 => Self::End(prefix.join("/")),
+            [_, _, _, _, _, _] => numbered(PACKETS)
+                .map(Self::Packets)
+                .or_else(|| numbered(TOMBSTONE).map(Self::Tombstone))
+                .or_else(|| numbered(MANIFEST).map(Self::Manifest))
+                .unwrap_or(Self::Foreign),
+            _ if key.ends_with(INDEX) => Self::Index,
+            _ => Self::Foreign,
+        }
+    }
+}
+
+/// A name as a part of a key: what an object store or a file system would take for something else is written as `=`
+/// and two hexadecimal digits.
+pub fn escaped(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-@:+,".contains(&byte);
+    let mut out = String::new();
+    for (at, byte) in name.bytes().enumerate() {
+        // A part that is '.' or '..' would lead elsewhere.
+        if plain(byte) || (byte == b'.' && at > 0) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("={byte:02x}"));
+        }
+    }
+    if out.is_empty() {
+        out.push('=');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_told_apart() {
+        let epoch = Epoch {
+            capture: "trawl".into(),
+            host: "a.example".into(),
+            boot: "0f".into(),
+            epoch: "17".into(),
+        };
+        let chunk = epoch.chunk("web:eth0", 7);
+        assert_eq!(
+            chunk.packets(),
+            "trawl/a.example/0f/17/web:eth0/0000000007.pcapng.zst"
+        );
+        assert_eq!(Object::of(&chunk.packets()), Object::Packets(chunk.clone()));
+        assert_eq!(
+            Object::of(&chunk.manifest()),
+            Object::Manifest(chunk.clone())
+        );
+        assert_eq!(
+            Object::of(&chunk.tombstone()),
+            Object::Tombstone(chunk.clone())
+        );
+        assert_eq!(Object::of(&epoch.begin()), Object::Begin(epoch.prefix()));
+        assert_eq!(Object::of(&epoch.end()), Object::End(epoch.prefix()));
+        assert_eq!(Object::of("trawl/readme"), Object::Foreign);
+    }
+
+    #[test]
+    fn no_name_leads_elsewhere() {
+        assert_eq!(escaped(".."), "=2e.");
+        assert_eq!(escaped("a/b"), "a=2fb");
+        assert_eq!(escaped(""), "=");
+    }
+}

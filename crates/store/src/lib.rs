@@ -1,0 +1,22 @@
+//! A store of captures: sealed chunks with manifests in an object store or a directory, from the capture's blocks to
+//! the account of what is there. `docs/internals/store.md` describes the format.
+
+mod account;
+mod capture;
+mod chunk;
+mod chunker;
+pub mod key;
+pub mod manifest;
+mod prune;
+mod remote;
+mod spool;
+mod upload;
+mod verify;
+
+pub use account::{Account, EpochAccount, Gap, Inventory};
+pub use capture::{Config, Outcome, StoreSink};
+pub use prune::{Limits, Pruned, prune};
+pub use remote::Store;
+pub use spool::{Full, default_spool};
+pub use upload::{Pushed, push};
+pub use verify::{Finding, Problem, Verified, verify};

@@ -1,0 +1,95 @@
+//! Removes the oldest chunks. Their manifests stay, and a tombstone says when and why the packets went.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use trawl_kernel::{Error, Result, clock};
+
+use crate::account::Inventory;
+use crate::manifest::{FORMAT, Manifest, Sealed, State, Tombstone};
+use crate::remote::{Failure, Store};
+
+/// What may stay.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limits {
+    /// Chunks whose last packet is not older.
+    pub keep: Option<Duration>,
+    /// The newest chunks, of as many bytes together.
+    pub max_bytes: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Pruned {
+    pub chunks: u64,
+    pub packets: u64,
+    pub bytes: u64,
+    pub kept_chunks: u64,
+    pub kept_bytes: u64,
+}
+
+/// With `dry`, only tells what would go.
+pub fn prune(store: &Store, inventory: &Inventory, limits: Limits, dry: bool) -> Result<Pruned> {
+    let now = clock::wall();
+    let oldest = limits
+        .keep
+        .map(|keep| now.saturating_sub(u64::try_from(keep.as_nanos()).unwrap_or(u64::MAX)));
+    // One that was begun before and not finished is finished now.
+    let is_there = |manifest: &&Manifest| {
+        manifest.state == State::Stored && inventory.packets.contains_key(&manifest.key())
+    };
+    let mut chunks: Vec<&Manifest> = inventory.manifests.values().filter(is_there).collect();
+    let end = |manifest: &Manifest| manifest.last_ns.unwrap_or(manifest.sealed_ns);
+    chunks.sort_by_key(|manifest| std::cmp::Reverse(end(manifest)));
+    let mut pruned = Pruned::default();
+    for manifest in chunks {
+        let too_old = oldest.is_some_and(|oldest| end(manifest) < oldest);
+        let too_much = limits
+            .max_bytes
+            .is_some_and(|most| pruned.kept_bytes + manifest.bytes > most)
+            // The newest stay, with no older one in the room of a large one.
+            || (limits.max_bytes.is_some() && pruned.chunks > 0);
+        let is_half_done = inventory.tombstones.contains_key(&manifest.key());
+        if !too_old && !too_much && !is_half_done {
+            pruned.kept_chunks += 1;
+            pruned.kept_bytes += manifest.bytes;
+            continue;
+        }
+        if !dry {
+            let reason = if too_old { "age" } else { "size" };
+            remove(store, manifest, reason, now, is_half_done)?;
+        }
+        pruned.chunks += 1;
+        pruned.packets += manifest.recorded;
+        pruned.bytes += manifest.bytes;
+    }
+    Ok(pruned)
+}
+
+fn remove(
+    store: &Store,
+    manifest: &Manifest,
+    reason: &str,
+    now: u64,
+    has_tombstone: bool,
+) -> Result<()> {
+    let key = manifest.key();
+    let fail = |e: Failure| Error::failed(format!("cannot prune {key}"), e);
+    if !has_tombstone {
+        let tombstone = Tombstone {
+            format: FORMAT,
+            pruned_ns: now,
+            reason: reason.to_owned(),
+            recorded: manifest.recorded,
+            bytes: manifest.bytes,
+            seal: String::new(),
+        };
+        match store.put_new(&key.tombstone(), tombstone.to_bytes()) {
+            Ok(()) | Err(Failure::AlreadyExists) => {}
+            Err(error) => return Err(fail(error)),
+        }
+    }
+    match store.delete(&key.packets()) {
+        Ok(()) | Err(Failure::NotFound) => Ok(()),
+        Err(error) => Err(fail(error)),
+    }
+}

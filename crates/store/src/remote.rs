@@ -1,0 +1,228 @@
+//! The object store behind a URL, one call after the other: `file://` for a directory, `s3://`, `gs://`, `az://`.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path as Key;
+#[cfg(feature = "cloud")]
+use object_store::prefix::PrefixStore;
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use tokio::runtime::Runtime;
+use trawl_kernel::{Error, Result};
+use url::Url;
+
+/// Why a call did not work, as far as it matters what is done next.
+#[derive(Debug)]
+pub enum Failure {
+    NotFound,
+    AlreadyExists,
+    /// May work later.
+    Other(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotFound => f.write_str("it is not there"),
+            Self::AlreadyExists => f.write_str("another object has that name"),
+            Self::Other(why) => f.write_str(why),
+        }
+    }
+}
+
+impl From<object_store::Error> for Failure {
+    fn from(error: object_store::Error) -> Self {
+        match error {
+            object_store::Error::NotFound { .. } => Self::NotFound,
+            // Stores answer a second creation with 409, or with 412 for `If-None-Match`.
+            object_store::Error::AlreadyExists { .. }
+            | object_store::Error::Precondition { .. } => Self::AlreadyExists,
+            other => {
+                let mut words = other.to_string();
+                let mut source = std::error::Error::source(&other);
+                while let Some(cause) = source {
+                    let cause_words = cause.to_string();
+                    if !words.contains(&cause_words) {
+                        words = format!("{words}: {cause_words}");
+                    }
+                    source = cause.source();
+                }
+                Self::Other(words)
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Store {
+    url: String,
+    objects: Arc<dyn ObjectStore>,
+    runtime: Runtime,
+}
+
+/// An object of a listing.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    pub key: String,
+    pub bytes: u64,
+}
+
+impl Store {
+    /// Opens a store; a directory is made if it may be.
+    pub fn open(url: &str, create: bool) -> Result<Self> {
+        let what = format!("cannot open the store {url}");
+        let parsed = match url.starts_with('/') {
+            true => Url::from_file_path(url).ok(),
+            false => Url::parse(url).ok(),
+        };
+        let Some(parsed) = parsed else {
+            return Err(Error::usage(what, "it is not a URL").mend("write file:///DIRECTORY"));
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|e| Error::os(what.clone(), e))?;
+        let objects = match parsed.scheme() {
+            "file" => directory(&parsed, &what, create)?,
+            _ => elsewhere(&parsed, &what)?,
+        };
+        Ok(Self {
+            url: parsed.as_str().trim_end_matches('/').to_owned(),
+            objects,
+            runtime,
+        })
+    }
+
+    /// In one form, however it was written.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub fn put_new(&self, key: &str, bytes: Vec<u8>) -> Result<(), Failure> {
+        let options = PutOptions::from(PutMode::Create);
+        let (key, payload) = (Key::from(key), PutPayload::from(bytes));
+        self.runtime
+            .block_on(self.objects.put_opts(&key, payload, options))?;
+        Ok(())
+    }
+
+    /// For what can be made again at any time.
+    pub fn put_over(&self, key: &str, bytes: Vec<u8>) -> Result<(), Failure> {
+        let (key, payload) = (Key::from(key), PutPayload::from(bytes));
+        self.runtime.block_on(self.objects.put(&key, payload))?;
+        Ok(())
+    }
+
+    pub fn get(&self, key: &str) -> Result<Bytes, Failure> {
+        let read = async { self.objects.get(&Key::from(key)).await?.bytes().await };
+        Ok(self.runtime.block_on(read)?)
+    }
+
+    pub fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, Failure> {
+        Ok(self
+            .runtime
+            .block_on(self.objects.get_range(&Key::from(key), range))?)
+    }
+
+    pub fn delete(&self, key: &str) -> Result<(), Failure> {
+        Ok(self
+            .runtime
+            .block_on(self.objects.delete(&Key::from(key)))?)
+    }
+
+    /// All objects below a prefix, by name.
+    pub fn list(&self, prefix: Option<&str>) -> Result<Vec<Listed>> {
+        let prefix = prefix.map(Key::from);
+        let listing = self.objects.list(prefix.as_ref()).try_collect::<Vec<_>>();
+        let found = self
+            .runtime
+            .block_on(listing)
+            .map_err(|e| Error::failed(format!("cannot list {}", self.url), Failure::from(e)))?;
+        let mut objects: Vec<Listed> = found
+            .into_iter()
+            .map(|object| Listed {
+                key: object.location.to_string(),
+                bytes: object.size,
+            })
+            .collect();
+        objects.sort_by(|one, other| one.key.cmp(&other.key));
+        Ok(objects)
+    }
+
+    /// [`Store::get`] where a failure is the end.
+    pub fn read(&self, key: &str) -> Result<Bytes> {
+        self.get(key)
+            .map_err(|e| Error::failed(format!("cannot read {key} from {}", self.url), e))
+    }
+}
+
+fn directory(url: &Url, what: &str, create: bool) -> Result<Arc<dyn ObjectStore>> {
+    let path: PathBuf = url.to_file_path().map_err(|()| {
+        Error::usage(what, "it names another host").mend("write file:///DIRECTORY")
+    })?;
+    if create {
+        make_private(&path).map_err(|e| Error::os(what, e))?;
+    }
+    if !path.is_dir() {
+        return Err(Error::failed(what, "there is no such directory"));
+    }
+    let objects = LocalFileSystem::new_with_prefix(&path)
+        .map_err(|e| Error::failed(what, Failure::from(e)))?;
+    Ok(Arc::new(objects.with_fsync(true)))
+}
+
+fn make_private(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+}
+
+#[cfg(feature = "cloud")]
+fn elsewhere(url: &Url, what: &str) -> Result<Arc<dyn ObjectStore>> {
+    use object_store::aws::AmazonS3Builder;
+    use object_store::azure::MicrosoftAzureBuilder;
+    use object_store::gcp::GoogleCloudStorageBuilder;
+    // A second call finds the first one's, which is the same.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let failed = |e: object_store::Error| Error::failed(what, Failure::from(e));
+    let objects: Arc<dyn ObjectStore> = match url.scheme() {
+        "s3" | "s3a" => {
+            let builder = AmazonS3Builder::from_env().with_url(url.as_str());
+            Arc::new(builder.build().map_err(failed)?)
+        }
+        "gs" => {
+            let builder = GoogleCloudStorageBuilder::from_env().with_url(url.as_str());
+            Arc::new(builder.build().map_err(failed)?)
+        }
+        "az" | "azure" | "abfs" | "abfss" => {
+            let builder = MicrosoftAzureBuilder::from_env().with_url(url.as_str());
+            Arc::new(builder.build().map_err(failed)?)
+        }
+        scheme => return Err(unknown(what, scheme)),
+    };
+    Ok(Arc::new(PrefixStore::new(objects, url.path())))
+}
+
+#[cfg(not(feature = "cloud"))]
+fn elsewhere(url: &Url, what: &str) -> Result<Arc<dyn ObjectStore>> {
+    match url.scheme() {
+        "s3" | "s3a" | "gs" | "az" | "azure" | "abfs" | "abfss" => Err(Error::usage(
+            what,
+            "this trawl was built for file:// stores only",
+        )
+        .mend("build it with --features cloud, as make build does")),
+        scheme => Err(unknown(what, scheme)),
+    }
+}
+
+fn unknown(what: &str, scheme: &str) -> Error {
+    Error::usage(what, format!("{scheme}:// is not a kind of store"))
+        .mend("use file://, s3://, gs:// or az://")
+}

@@ -1,0 +1,460 @@
+//! Where chunks wait on this host until they are stored: a directory for each run of a capture, which is locked while
+//! the run goes on. What a run that was killed leaves is stored by `push`.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Condvar, Mutex, MutexGuard};
+
+use serde::{Deserialize, Serialize};
+use trawl_kernel::{Error, Result, create};
+
+use crate::chunk::OpenChunk;
+use crate::key::{ChunkKey, Epoch, escaped};
+use crate::manifest::{Begin, Clock, End, FORMAT, Fates, Manifest, Sealed, State};
+
+pub fn default_spool() -> PathBuf {
+    PathBuf::from("/var/lib/trawl/spool")
+}
+
+/// What happens when the spool is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// The capture ends; what it recorded so far is kept.
+    Stop,
+    /// The oldest chunk goes; its manifest stays.
+    Evict,
+}
+
+/// Whose the chunks of a directory are, and where they go.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Target {
+    pub url: String,
+    #[serde(flatten)]
+    pub epoch: Epoch,
+}
+
+const LOCK: &str = "lock";
+const TARGET: &str = "target.json";
+const BEGIN: &str = "begin.json";
+const END: &str = "end.json";
+const PART: &str = "part";
+
+#[derive(Debug, Default)]
+struct Waiting {
+    entries: Vec<Manifest>,
+    /// Is on its way and cannot be evicted.
+    uploading: Option<ChunkKey>,
+    /// The manifest of the end, once there is one.
+    end: bool,
+    closed: bool,
+    evicted: u64,
+}
+
+#[derive(Debug)]
+pub struct Spool {
+    directory: PathBuf,
+    pub target: Target,
+    waiting: Mutex<Waiting>,
+    news: Condvar,
+    /// Held for as long as this is.
+    _lock: File,
+}
+
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let what = format!("cannot use the spool {}", path.display());
+    move |error| Error::os(what, error).mend("name another directory with --spool")
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+/// Writes a file that is there whole or not at all, also after a loss of power.
+fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let beside = path.with_extension("new");
+    let _ = fs::remove_file(&beside);
+    let mut file = create::new_file(&beside, 0o600)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&beside, path)?;
+    sync_directory(path.parent().unwrap_or(Path::new(".")))
+}
+
+impl Spool {
+    /// Makes the directory of a new run, with the record of its beginning.
+    pub fn create(root: &Path, target: Target, begin: &Begin) -> Result<Self> {
+        let directory = root.join(target.epoch.prefix().replace('/', "~"));
+        let make = || -> io::Result<File> {
+            fs::create_dir_all(&directory)?;
+            fs::set_permissions(&directory, private())?;
+            let lock = create::new_file(&directory.join(LOCK), 0o600)?;
+            lock.try_lock()?;
+            let text = serde_json::to_vec(&target).map_err(io::Error::other)?;
+            write_whole(&directory.join(TARGET), &text)?;
+            write_whole(&directory.join(BEGIN), &begin.to_bytes())?;
+            sync_directory(root)?;
+            Ok(lock)
+        };
+        let lock = make().map_err(failed(&directory))?;
+        Ok(Self {
+            directory,
+            target,
+            waiting: Mutex::default(),
+            news: Condvar::new(),
+            _lock: lock,
+        })
+    }
+
+    /// What runs that are over left; `None` in the place of those that still go on.
+    pub fn leftovers(root: &Path) -> Result<Vec<Option<Self>>> {
+        let list = match fs::read_dir(root) {
+            Ok(list) => list,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(root)(error)),
+        };
+        let mut spools = Vec::new();
+        for entry in list {
+            let directory = entry.map_err(failed(root))?.path();
+            if !directory.join(TARGET).exists() {
+                continue;
+            }
+            spools.push(Self::open(&directory).map_err(failed(&directory))?);
+        }
+        Ok(spools)
+    }
+
+    fn open(directory: &Path) -> io::Result<Option<Self>> {
+        let lock = File::open(directory.join(LOCK))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        let target: Target = serde_json::from_slice(&fs::read(directory.join(TARGET))?)?;
+        let spool = Self {
+            directory: directory.to_owned(),
+            target,
+            waiting: Mutex::default(),
+            news: Condvar::new(),
+            _lock: lock,
+        };
+        spool.recover()?;
+        let mut waiting = spool.lock();
+        waiting.entries = manifests(&spool.directory)?;
+        waiting.end = spool.directory.join(END).exists();
+        waiting.closed = true;
+        drop(waiting);
+        Ok(Some(spool))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting
+            .lock()
+            .unwrap_or_else(|broken| broken.into_inner())
+    }
+
+    fn place(&self, interface: &str, sequence: u64, end: &str) -> PathBuf {
+        self.directory
+            .join(escaped(interface))
+            .join(format!("{sequence:010}.{end}"))
+    }
+
+    fn chunk_path(&self, manifest: &Manifest) -> PathBuf {
+        self.place(&manifest.interface, manifest.sequence, "pcapng.zst")
+    }
+
+    /// Where a chunk is while it is made.
+    pub fn part(&self, interface: &str, sequence: u64) -> io::Result<PathBuf> {
+        let path = self.place(interface, sequence, PART);
+        fs::create_dir_all(path.parent().unwrap_or(&self.directory))?;
+        Ok(path)
+    }
+
+    /// Where it is once it is sealed.
+    pub fn whole(&self, interface: &str, sequence: u64) -> PathBuf {
+        self.place(interface, sequence, "pcapng.zst")
+    }
+
+    /// A chunk is sealed, or gone: its manifest says so.
+    pub fn add(&self, manifest: Manifest) -> io::Result<()> {
+        let path = self.place(&manifest.interface, manifest.sequence, "json");
+        let written = write_whole(&path, &manifest.to_bytes());
+        // Where the disk took no manifest, it is stored from here.
+        self.lock().entries.push(manifest);
+        self.news.notify_all();
+        written
+    }
+
+    /// Bytes of the chunks that wait.
+    pub fn used(&self) -> u64 {
+        let waiting = self.lock();
+        waiting.entries.iter().map(|entry| entry.bytes).sum()
+    }
+
+    /// Removes the oldest chunk that is not on its way; its manifest says that it was. `false` if there is none.
+    pub fn evict_oldest(&self) -> bool {
+        let mut waiting = self.lock();
+        let uploading = waiting.uploading.clone();
+        let oldest = waiting
+            .entries
+            .iter_mut()
+            .find(|entry| entry.state == State::Stored && Some(entry.key()) != uploading);
+        let Some(entry) = oldest else { return false };
+        let chunk = self.chunk_path(&entry);
+        entry.state = State::EvictedSpoolFull;
+        entry.bytes = 0;
+        let recorded = entry.recorded;
+        // The manifest first: a chunk without one would be recovered.
+        let path = self.place(&entry.interface, entry.sequence, "json");
+        let _ = write_whole(&path, &entry.to_bytes());
+        let _ = fs::remove_file(chunk);
+        waiting.evicted += recorded;
+        true
+    }
+
+    pub fn begin(&self) -> io::Result<Option<Vec<u8>>> {
+        read_if_there(&self.directory.join(BEGIN))
+    }
+
+    /// The capture is over.
+    pub fn finish(&self, end: &End) -> io::Result<()> {
+        let written = write_whole(&self.directory.join(END), &end.to_bytes());
+        let mut waiting = self.lock();
+        waiting.end = written.is_ok();
+        waiting.closed = true;
+        self.news.notify_all();
+        written
+    }
+
+    pub fn end(&self) -> io::Result<Option<Vec<u8>>> {
+        match self.lock().end {
+            true => read_if_there(&self.directory.join(END)),
+            false => Ok(None),
+        }
+    }
+
+    /// Waits until something is there to be stored, or nothing will be: `false`.
+    pub fn wait(&self, longest: std::time::Duration) -> bool {
+        let waiting = self.lock();
+        let is_idle = |waiting: &mut Waiting| waiting.entries.is_empty() && !waiting.closed;
+        let (waiting, _) = self
+            .news
+            .wait_timeout_while(waiting, longest, is_idle)
+            .unwrap_or_else(|broken| broken.into_inner());
+        !waiting.closed || !waiting.entries.is_empty() || waiting.end
+    }
+
+    /// The next chunk to be stored; it is not evicted until `put_back` or `stored`.
+    pub fn take(&self) -> Option<Manifest> {
+        let mut waiting = self.lock();
+        let manifest = waiting.entries.first()?.clone();
+        waiting.uploading = Some(manifest.key());
+        Some(manifest)
+    }
+
+    pub fn put_back(&self) {
+        self.lock().uploading = None;
+    }
+
+    pub fn read_chunk(&self, manifest: &Manifest) -> io::Result<Vec<u8>> {
+        fs::read(self.chunk_path(manifest))
+    }
+
+    /// It is in the store: it need not wait here any more.
+    pub fn stored(&self, manifest: &Manifest) {
+        let key = manifest.key();
+        let mut waiting = self.lock();
+        waiting.uploading = None;
+        waiting.entries.retain(|entry| entry.key() != key);
+        let _ = fs::remove_file(self.place(&manifest.interface, manifest.sequence, "json"));
+        let _ = fs::remove_file(self.chunk_path(manifest));
+    }
+
+    /// Packets of the chunks that were removed because the spool was full.
+    pub fn evicted(&self) -> u64 {
+        self.lock().evicted
+    }
+
+    /// What still waits.
+    pub fn waiting(&self) -> Vec<Manifest> {
+        let waiting = self.lock();
+        waiting.entries.iter().map(|entry| entry.clone()).collect()
+    }
+
+    /// All is stored: the directory goes.
+    pub fn remove(&self) -> io::Result<()> {
+        fs::remove_dir_all(&self.directory)
+    }
+
+    /// Seals the chunks that a killed capture was making, as far as they are whole.
+    fn recover(&self) -> io::Result<()> {
+        let begin = fs::read(self.directory.join(BEGIN))?;
+        let begin = Begin::from_bytes(&begin)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "begin.json was changed"))?;
+        let known = manifests(&self.directory)?;
+        for interface in subdirectories(&self.directory)? {
+            for path in files(&interface)? {
+                let name = path
+                    .file_name()
+                    .unwrap_or_default()
+                    .to_string_lossy()
+                    .into_owned();
+                let is_open = name.ends_with(".part");
+                let is_bare = name.ends_with(".pcapng.zst")
+                    && !interface
+                        .join(name.replace(".pcapng.zst", ".json"))
+                        .exists();
+                let number = name
+                    .split('.')
+                    .next()
+                    .and_then(|text| text.parse::<u64>().ok());
+                let (true, Some(sequence)) = (is_open || is_bare, number) else {
+                    continue;
+                };
+                let directory = interface.file_name().unwrap_or_default().to_string_lossy();
+                let Some(name) = begin
+                    .interfaces
+                    .iter()
+                    .find(|name| escaped(name) == directory)
+                    .cloned()
+                else {
+                    continue;
+                };
+                let before = known
+                    .iter()
+                    .filter(|manifest| manifest.interface == name && manifest.sequence < sequence)
+                    .max_by_key(|manifest| manifest.sequence);
+                self.reseal(&path, &begin, &name, sequence, before)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn reseal(
+        &self,
+        path: &Path,
+        begin: &Begin,
+        interface: &str,
+        sequence: u64,
+        before: Option<&Manifest>,
+    ) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        // It ends where the kill came.
+        let _ = zstd_reader(path)?.read_to_end(&mut bytes);
+        let again = path.with_extension("again");
+        let _ = fs::remove_file(&again);
+        let mut chunk = OpenChunk::create(&again, &[])?;
+        for block in trawl_packet::pcapng::block::blocks(&bytes) {
+            match block.enhanced_packet() {
+                Some(packet) => chunk.packet(block.bytes, packet.timestamp)?,
+                None => chunk.other(block.bytes)?,
+            }
+        }
+        let sealed = chunk.seal(&self.whole(interface, sequence))?;
+        if path.extension().is_some_and(|end| end == PART) {
+            fs::remove_file(path)?;
+        }
+        let mut in_all = before
+            .map(|before| before.in_all.clone())
+            .unwrap_or_default();
+        in_all.recorded += sealed.recorded;
+        let manifest = Manifest {
+            format: FORMAT,
+            epoch: self.target.epoch.clone(),
+            interface: interface.to_owned(),
+            sequence,
+            state: State::Stored,
+            sha256: sealed.sha256,
+            bytes: sealed.bytes,
+            uncompressed_bytes: sealed.uncompressed_bytes,
+            first_ns: sealed.first_ns,
+            last_ns: sealed.last_ns,
+            sealed_ns: trawl_kernel::clock::wall(),
+            recorded: sealed.recorded,
+            since_last: Fates {
+                recorded: sealed.recorded,
+                ..Fates::default()
+            },
+            in_all,
+            clock: Clock::now(),
+            origin: begin.origin.clone(),
+            recovered: true,
+            seal: String::new(),
+        };
+        write_whole(
+            &self.place(interface, sequence, "json"),
+            &manifest.to_bytes(),
+        )
+    }
+}
+
+fn zstd_reader(path: &Path) -> io::Result<Box<dyn Read>> {
+    let file = File::open(path)?;
+    let (reader, _) = trawl_packet::read::compressed::open(file)?;
+    Ok(reader)
+}
+
+fn private() -> fs::Permissions {
+    use std::os::unix::fs::PermissionsExt;
+    fs::Permissions::from_mode(0o700)
+}
+
+fn read_if_there(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn sorted(directory: &Path, wanted: impl Fn(&fs::FileType) -> bool) -> io::Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if wanted(&entry.file_type()?) {
+            paths.push(entry.path());
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+fn subdirectories(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    sorted(directory, fs::FileType::is_dir)
+}
+
+fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    sorted(directory, fs::FileType::is_file)
+}
+
+/// The manifests of a run's directory, in the order in which they were sealed.
+fn manifests(directory: &Path) -> io::Result<Vec<Manifest>> {
+    let mut manifests = Vec::new();
+    for interface in subdirectories(directory)? {
+        for path in files(&interface)? {
+            if path.extension().is_some_and(|end| end == "json") {
+                let manifest = Manifest::from_bytes(&fs::read(&path)?);
+                manifests.push(manifest.ok_or_else(|| {
+                    let why = format!("{} was changed", path.display());
+                    io::Error::new(io::ErrorKind::InvalidData, why)
+                })?);
+            }
+        }
+    }
+    manifests.sort_by_key(|manifest| (manifest.sealed_ns, manifest.sequence));
+    Ok(manifests)
+}
+
+/// The manifests that wait on this host for a store, of runs that go on too.
+pub fn waiting_for(root: &Path, url: &str) -> Vec<Manifest> {
+    let directories = subdirectories(root).unwrap_or_default();
+    let of_store = directories.into_iter().filter(|directory| {
+        let target = fs::read(directory.join(TARGET)).ok();
+        let target = target.and_then(|text| serde_json::from_slice::<Target>(&text).ok());
+        target.is_some_and(|target| target.url == url)
+    });
+    of_store
+        .flat_map(|directory| manifests(&directory).unwrap_or_default())
+        .collect()
+}

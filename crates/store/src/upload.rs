@@ -1,0 +1,173 @@
+//! From the spool into the store: the chunk, then its manifest, then it leaves the spool. What was done before is done
+//! again without harm: an object that is there already with the same bytes is as good as stored.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+use trawl_kernel::{Error, Result};
+
+use crate::manifest::{Manifest, Sealed, State, sha256};
+use crate::remote::{Failure, Store};
+use crate::spool::Spool;
+
+/// Creates an object; one that is there with the same bytes is a success.
+fn put_once(store: &Store, key: &str, bytes: Vec<u8>) -> Result<(), Failure> {
+    let sum = sha256(&bytes);
+    match store.put_new(key, bytes) {
+        Err(Failure::AlreadyExists) => {}
+        other => return other,
+    }
+    match sha256(&store.get(key)?) == sum {
+        true => Ok(()),
+        false => Err(Failure::AlreadyExists),
+    }
+}
+
+fn put_chunk(store: &Store, spool: &Spool, manifest: &Manifest) -> Result<(), String> {
+    let key = manifest.key();
+    let what = |e: Failure| format!("{key}: {e}");
+    if manifest.state == State::Stored {
+        let bytes = spool
+            .read_chunk(manifest)
+            .map_err(|e| format!("cannot read {key} from the spool: {e}"))?;
+        put_once(store, &key.packets(), bytes).map_err(what)?;
+    }
+    let done = match put_once(store, &key.manifest(), manifest.to_bytes()) {
+        // Its first manifest was stored, only the answer was lost; then it was evicted. The store has both.
+        Err(Failure::AlreadyExists) if manifest.state != State::Stored => {
+            let there = store.get(&key.manifest()).map_err(what)?;
+            match Manifest::from_bytes(&there) {
+                Some(there) if there.state == State::Stored => Ok(()),
+                _ => Err(Failure::AlreadyExists),
+            }
+        }
+        other => other,
+    };
+    done.map_err(what)?;
+    spool.stored(manifest);
+    Ok(())
+}
+
+/// Stores what waits, until nothing does or something does not work.
+pub fn drain(store: &Store, spool: &Spool) -> Result<u64, String> {
+    let mut chunks = 0;
+    while let Some(manifest) = spool.take() {
+        let done = put_chunk(store, spool, &manifest);
+        if done.is_err() {
+            spool.put_back();
+        }
+        done?;
+        chunks += 1;
+    }
+    Ok(chunks)
+}
+
+fn put_record(
+    store: &Store,
+    key: &str,
+    bytes: std::io::Result<Option<Vec<u8>>>,
+) -> Result<bool, String> {
+    let fail = |e: &dyn std::fmt::Display| format!("{key}: {e}");
+    let Some(bytes) = bytes.map_err(|e| fail(&e))? else {
+        return Ok(false);
+    };
+    put_once(store, key, bytes).map_err(|e| fail(&e))?;
+    Ok(true)
+}
+
+pub fn put_begin(store: &Store, spool: &Spool) -> Result<(), String> {
+    put_record(store, &spool.target.epoch.begin(), spool.begin()).map(|_| ())
+}
+
+/// The end comes last, when all chunks are there.
+pub fn put_end(store: &Store, spool: &Spool) -> Result<bool, String> {
+    put_record(store, &spool.target.epoch.end(), spool.end())
+}
+
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Stores until the capture is over and all is stored, or `give_up` says that it is enough. `complain` is told once of
+/// each time of trouble.
+pub fn run(
+    store: &Store,
+    spool: &Spool,
+    give_up: &dyn Fn() -> bool,
+    complain: &dyn Fn(&str),
+) -> Result<(), String> {
+    let mut pause = FIRST_PAUSE;
+    let mut complained = false;
+    let mut begun = false;
+    loop {
+        let round = || -> Result<bool, String> {
+            if !begun {
+                put_begin(store, spool)?;
+            }
+            drain(store, spool)?;
+            put_end(store, spool)
+        };
+        match round() {
+            Ok(true) => return Ok(()),
+            Ok(false) => {
+                begun = true;
+                complained = false;
+                pause = FIRST_PAUSE;
+                if !spool.wait(LONGEST_PAUSE) {
+                    return Ok(());
+                }
+            }
+            Err(why) => {
+                if give_up() {
+                    return Err(why);
+                }
+                if !complained {
+                    complain(&why);
+                    complained = true;
+                }
+                std::thread::park_timeout(pause);
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+}
+
+/// What was stored of what earlier runs left.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Pushed {
+    pub runs: u64,
+    pub chunks: u64,
+    /// Runs that still go on and store by themselves.
+    pub running: u64,
+}
+
+/// Stores what runs that are over left in a spool; with a URL, only what goes there.
+pub fn push(root: &Path, url: Option<&str>) -> Result<Pushed> {
+    let mut pushed = Pushed::default();
+    for spool in Spool::leftovers(root)? {
+        let Some(spool) = spool else {
+            pushed.running += 1;
+            continue;
+        };
+        if url.is_some_and(|url| url != spool.target.url) {
+            continue;
+        }
+        let store = Store::open(&spool.target.url, true)?;
+        let store_all = || -> Result<u64, String> {
+            put_begin(&store, &spool)?;
+            let chunks = drain(&store, &spool)?;
+            put_end(&store, &spool)?;
+            Ok(chunks)
+        };
+        let chunks = store_all().map_err(|why| {
+            let what = format!("cannot store to {}", spool.target.url);
+            Error::failed(what, why).mend("what is not stored stays in the spool: try again")
+        })?;
+        spool
+            .remove()
+            .map_err(|e| Error::os(format!("cannot empty the spool {}", root.display()), e))?;
+        pushed.runs += 1;
+        pushed.chunks += chunks;
+    }
+    Ok(pushed)
+}

@@ -1,0 +1,174 @@
+//! Reads all of a store and tells every piece that is missing, changed or unknown.
+
+use serde::Serialize;
+use trawl_kernel::Result;
+use trawl_packet::read::{CaptureReader, compressed};
+
+use crate::account::{Account, Inventory};
+use crate::manifest::{Manifest, State, sha256};
+use crate::remote::{Failure, Store};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Problem {
+    /// The manifest says that it is there.
+    ChunkMissing,
+    /// Not the bytes that the manifest is about.
+    ChunkChanged,
+    /// The bytes are right, but not what the manifest says of them.
+    ChunkMismatch,
+    /// A chunk that no manifest is about: it was never finished, or its manifest is missing.
+    ChunkWithoutManifest,
+    RecordChanged,
+    SequenceGap,
+    BeginMissing,
+    EndMissing,
+    PrunedButThere,
+    ForeignObject,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    pub problem: Problem,
+    /// The object, or the run of the capture.
+    pub object: String,
+    /// Packets that this is about, where that is known.
+    pub packets: Option<u64>,
+    /// Of a gap: the sequence numbers.
+    pub from: Option<u64>,
+    pub to: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Verified {
+    pub chunks: u64,
+    pub bytes: u64,
+    pub packets: u64,
+    pub account: Account,
+    pub findings: Vec<Finding>,
+}
+
+/// `progress` is told how many of how many chunks were read.
+pub fn verify(
+    store: &Store,
+    inventory: &Inventory,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Verified> {
+    let mut verified = Verified {
+        account: inventory.total(),
+        ..Verified::default()
+    };
+    let mut findings = Vec::new();
+    let mut find = |problem, object: String, packets| {
+        findings.push(Finding {
+            problem,
+            object,
+            packets,
+            from: None,
+            to: None,
+        });
+    };
+    let all = inventory.manifests.len() as u64;
+    for (number, (key, manifest)) in inventory.manifests.iter().enumerate() {
+        progress(number as u64, all);
+        let is_pruned = inventory.tombstones.contains_key(key);
+        if is_pruned && inventory.packets.contains_key(key) {
+            find(
+                Problem::PrunedButThere,
+                key.packets(),
+                Some(manifest.recorded),
+            );
+        }
+        if manifest.state != State::Stored || is_pruned {
+            continue;
+        }
+        match store.get(&key.packets()) {
+            Err(Failure::NotFound) => {
+                find(
+                    Problem::ChunkMissing,
+                    key.packets(),
+                    Some(manifest.recorded),
+                );
+            }
+            Err(error) => {
+                let what = format!("cannot read {}", key.packets());
+                return Err(trawl_kernel::Error::failed(what, error));
+            }
+            Ok(bytes) if sha256(&bytes) != manifest.sha256 => {
+                find(
+                    Problem::ChunkChanged,
+                    key.packets(),
+                    Some(manifest.recorded),
+                );
+            }
+            Ok(bytes) => {
+                verified.chunks += 1;
+                verified.bytes += bytes.len() as u64;
+                verified.packets += manifest.recorded;
+                if !is_as_told(&bytes, manifest) {
+                    find(
+                        Problem::ChunkMismatch,
+                        key.packets(),
+                        Some(manifest.recorded),
+                    );
+                }
+            }
+        }
+    }
+    for key in inventory.packets.keys() {
+        if !inventory.manifests.contains_key(key) {
+            find(Problem::ChunkWithoutManifest, key.packets(), None);
+        }
+    }
+    let broken = inventory
+        .broken
+        .iter()
+        .map(|key| (Problem::RecordChanged, key));
+    let foreign = inventory
+        .foreign
+        .iter()
+        .map(|key| (Problem::ForeignObject, key));
+    for (problem, key) in broken.chain(foreign) {
+        find(problem, key.clone(), None);
+    }
+    for epoch in inventory.epochs() {
+        let prefix = epoch.epoch.prefix();
+        if epoch.began_ns.is_none() {
+            find(Problem::BeginMissing, prefix.clone(), None);
+        }
+        if epoch.ended.is_none() {
+            find(Problem::EndMissing, prefix.clone(), None);
+        }
+        for gap in epoch.gaps {
+            findings_gap(&mut verified.findings, &prefix, gap);
+        }
+    }
+    findings.append(&mut verified.findings);
+    findings.sort_by(|one, other| one.object.cmp(&other.object));
+    verified.findings = findings;
+    Ok(verified)
+}
+
+fn findings_gap(findings: &mut Vec<Finding>, prefix: &str, gap: crate::account::Gap) {
+    findings.push(Finding {
+        problem: Problem::SequenceGap,
+        object: format!("{prefix}/{}", crate::key::escaped(&gap.interface)),
+        packets: gap.packets,
+        from: Some(gap.from),
+        to: Some(gap.to),
+    });
+}
+
+/// Whether a chunk can be read and holds as many packets as its manifest says.
+fn is_as_told(bytes: &[u8], manifest: &Manifest) -> bool {
+    let count = || -> Option<u64> {
+        let (source, _) = compressed::open(bytes).ok()?;
+        let mut reader = CaptureReader::new(source).ok()?;
+        let mut packets = 0;
+        while reader.advance().ok()? {
+            packets += 1;
+        }
+        Some(packets)
+    };
+    count() == Some(manifest.recorded) && bytes.len() as u64 == manifest.bytes
+}
