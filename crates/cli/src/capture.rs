@@ -9,6 +9,7 @@ mod output;
 mod progress;
 mod recording;
 mod shown;
+mod stored;
 pub(crate) mod words;
 
 use std::fs::File;
@@ -80,13 +81,21 @@ pub fn run(args: Args) -> Result<ExitCode> {
                 .into(),
         );
     }
-    let (summary, ended) = match output {
-        Some(output) => record(session, output, &args, &mut observer)?,
-        None => show(session, &args, &mut observer)?,
+    let mut is_stored = true;
+    let (summary, ended) = match (output, &args.store.store) {
+        (Some(output), _) => record(session, output, &args, &mut observer)?,
+        (None, Some(url)) => {
+            let (summary, ended, outcome) =
+                stored::record(session, url, &args.store, &mut observer)?;
+            is_stored = stored::tell(&outcome, url);
+            (summary, ended)
+        }
+        (None, None) => show(session, &args, &mut observer)?,
     };
     loans::give_back(loans, &mut observer);
     observer.finish();
-    report(&args, &summary, &ended, account)
+    let code = report(&args, &summary, &ended, account)?;
+    Ok(if is_stored { code } else { ExitCode::FAILURE })
 }
 
 fn record(

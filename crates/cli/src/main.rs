@@ -26,6 +26,7 @@ mod route;
 mod serve;
 mod stat;
 mod taps;
+mod store;
 mod terminal;
 mod top;
 mod units;
@@ -65,6 +66,7 @@ enum Command {
     Guard(Box<guard::Args>),
     Bench(bench::Args),
     Report(report::Args),
+    Store(store::Args),
     Lab(lab::Args),
     Demo(demo::Args),
     #[command(hide = true)]
@@ -105,6 +107,7 @@ fn main() -> ExitCode {
         Command::Guard(args) => guard::run(*args),
         Command::Bench(args) => bench::run(args),
         Command::Report(args) => report::run(&args),
+        Command::Store(args) => store::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Demo(args) => demo::run(args),
         Command::StandBy(args) => {

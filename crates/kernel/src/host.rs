@@ -26,6 +26,17 @@ pub fn describe() -> Description {
     Description { os, hardware }
 }
 
+/// The name that the machine calls itself.
+pub fn name() -> String {
+    uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Tells this run of the kernel from all others.
+pub fn boot_id() -> String {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    text.map_or_else(|_| "unknown".to_owned(), |id| id.trim().to_owned())
+}
+
 /// Bytes of memory that can be had without swapping; 0 where the kernel does not say.
 pub fn available_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();

@@ -45,6 +45,7 @@ mod safety;
 mod series;
 mod sharing;
 mod stamp;
+mod store;
 mod tappable;
 mod tcpdump_options;
 mod tools;

@@ -16,6 +16,7 @@ use trawl_tap::site::{
 
 use super::drops::DropArgs;
 use super::recording::RecordingArgs;
+use super::stored::StoreArgs;
 use crate::filter_file;
 use crate::lines::LineArgs;
 use crate::units;
@@ -105,6 +106,8 @@ pub struct Args {
     /// Say nothing but errors and the account
     #[arg(short = 'q', long)]
     pub(super) quiet: bool,
+    #[command(flatten)]
+    pub(super) store: StoreArgs,
     #[command(flatten)]
     choice: ChoiceArgs,
     #[command(flatten)]

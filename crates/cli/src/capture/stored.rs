@@ -1,0 +1,139 @@
+//! A capture that goes to a store: its arguments, and what became of its packets.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use trawl_kernel::{Error, Result};
+use trawl_store::{Config, Full, Outcome, StoreSink, default_spool};
+use trawl_tap::account::Summary;
+use trawl_tap::session::{Ended, Session};
+
+use super::progress::Terminal;
+use crate::{terminal, units};
+
+/// Where chunks go, and where they wait.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Storing")]
+pub(super) struct StoreArgs {
+    /// Keep the packets in a store, in sealed chunks with manifests: file:///DIR, s3://BUCKET/PREFIX, gs:// or az://
+    #[arg(long, value_name = "URL", conflicts_with_all = ["write", "json"])]
+    pub(super) store: Option<String>,
+    /// The capture's name in the store
+    #[arg(long, value_name = "NAME", default_value = "trawl", requires = "store")]
+    store_name: String,
+    /// Where chunks wait until they are stored [default: /var/lib/trawl/spool]
+    #[arg(long, value_name = "DIR", requires = "store")]
+    spool: Option<PathBuf>,
+    /// Bytes that may wait
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "4GiB", requires = "store")]
+    spool_size: u64,
+    /// When the spool is full: end the capture, or remove the oldest chunk, whose manifest stays
+    #[arg(long, value_enum, default_value_t = FullName::Stop, requires = "store")]
+    spool_full: FullName,
+    /// Seal a chunk at this size
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "64MiB", requires = "store")]
+    chunk_size: u64,
+    /// Seal a chunk after this time, whether packets came or not
+    #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "10s", requires = "store")]
+    chunk_time: Duration,
+    /// How long the end of the capture may wait for the store; what is not stored by then stays in the spool
+    #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "30s", requires = "store")]
+    store_wait: Duration,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum FullName {
+    Stop,
+    Evict,
+}
+
+/// Readers hold a chunk in memory.
+const CHUNK_MOST: u64 = 1 << 30;
+
+impl StoreArgs {
+    fn config(&self, url: &str) -> Result<Config> {
+        if self.chunk_size == 0 || self.chunk_size > CHUNK_MOST {
+            let what = format!("cannot make chunks of {} bytes", self.chunk_size);
+            return Err(Error::usage(what, "1 to 1 GiB is possible"));
+        }
+        Ok(Config {
+            url: url.to_owned(),
+            capture: self.store_name.clone(),
+            host: trawl_kernel::host::name(),
+            boot: trawl_kernel::host::boot_id(),
+            spool: self.spool.clone().unwrap_or_else(default_spool),
+            spool_bytes: self.spool_size,
+            full: match self.spool_full {
+                FullName::Stop => Full::Stop,
+                FullName::Evict => Full::Evict,
+            },
+            chunk_bytes: self.chunk_size,
+            chunk_time: self.chunk_time,
+            patience: self.store_wait,
+            options: std::env::args_os()
+                .skip(1)
+                .map(|argument| argument.to_string_lossy().into_owned())
+                .collect(),
+            trawl: env!("CARGO_PKG_VERSION").to_owned(),
+        })
+    }
+}
+
+/// Captures into the store; the outcome is there even where the capture's end is not a good one.
+pub(super) fn record(
+    session: Session<'_>,
+    url: &str,
+    args: &StoreArgs,
+    observer: &mut Terminal,
+) -> Result<(Summary, Ended, Outcome)> {
+    let mut interfaces: Vec<String> = Vec::new();
+    for name in session
+        .interfaces()
+        .iter()
+        .filter_map(|one| one.name.clone())
+    {
+        if !interfaces.contains(&name) {
+            interfaces.push(name);
+        }
+    }
+    let shown = url.to_owned();
+    let complain = move |why: &str| {
+        terminal::say(&format!(
+            "cannot store to {shown} for now: {why}; chunks wait in the spool"
+        ));
+    };
+    let mut sink = StoreSink::begin(&args.config(url)?, interfaces, complain)?;
+    let (summary, ended) = session.run(&mut sink, observer)?;
+    let outcome = sink.finish(&summary, &ended.to_string())?;
+    Ok((summary, ended, outcome))
+}
+
+/// One line about the store; `false` if not all of it is there.
+pub(super) fn tell(outcome: &Outcome, url: &str) -> bool {
+    let Outcome {
+        recorded,
+        stored,
+        spooled,
+        evicted,
+        chunks_spooled,
+        trouble,
+        spool,
+    } = outcome;
+    terminal::say(&format!(
+        "{recorded} recorded: {stored} stored, {spooled} spooled, {evicted} evicted"
+    ));
+    if let Some(trouble) = trouble {
+        terminal::say(&format!(
+            "{chunks_spooled} chunks wait in {}: {trouble}; store them later: trawl store push --spool {}",
+            spool.display(),
+            spool.display()
+        ));
+    }
+    if *evicted > 0 {
+        terminal::say(&format!(
+            "{evicted} packets are not in {url}: the spool was full"
+        ));
+    }
+    *spooled == 0 && *evicted == 0 && trouble.is_none()
+}

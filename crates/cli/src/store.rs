@@ -1,0 +1,335 @@
+//! `trawl store`: what a store of captures holds, whether all of it is there, and what is kept.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde::Serialize;
+use trawl_kernel::{Error, Result, clock};
+use trawl_store::{
+    Account, EpochAccount, Finding, Inventory, Limits, Problem, Store, default_spool,
+};
+use trawl_view::print::{PrintOptions, Printer, Timestamp};
+
+use crate::{json, terminal, units};
+
+/// Looks after a store of captures, which trawl capture --store fills
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Ls(Ls),
+    Verify(Verify),
+    Prune(Prune),
+    Push(Push),
+}
+
+#[derive(Debug, clap::Args)]
+struct Place {
+    /// The store: file:///DIR, s3://BUCKET/PREFIX, gs:// or az://
+    #[arg(value_name = "URL")]
+    url: String,
+    /// Count what waits for it in this spool, too
+    #[arg(long, value_name = "DIR", default_value_os_t = default_spool())]
+    spool: PathBuf,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Place {
+    fn open(&self) -> Result<(Store, Inventory)> {
+        let store = Store::open(&self.url, false)?;
+        let inventory = Inventory::read(&store, Some(&self.spool))?;
+        Ok((store, inventory))
+    }
+}
+
+/// Lists the captures of a store, each run with its account
+#[derive(Debug, clap::Args)]
+struct Ls {
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Reads all of a store and reports every missing, changed or unknown piece; exit status 1 if there is one
+#[derive(Debug, clap::Args)]
+struct Verify {
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Removes old chunks; their manifests stay, with a record of when and why the packets were removed
+#[derive(Debug, clap::Args)]
+struct Prune {
+    #[command(flatten)]
+    place: Place,
+    /// Remove chunks whose last packet is older than this, for example 7d
+    #[arg(long, value_name = "TIME", value_parser = age, required_unless_present = "max")]
+    keep: Option<Duration>,
+    /// Remove the oldest chunks until the others have this size together
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
+    max: Option<u64>,
+    /// Only tell what would be removed
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Stores what captures that were killed, or could not reach their store, left in the spool of this host
+#[derive(Debug, clap::Args)]
+struct Push {
+    /// Only what goes to this store
+    #[arg(value_name = "URL")]
+    url: Option<String>,
+    /// Where the chunks wait
+    #[arg(long, value_name = "DIR", default_value_os_t = default_spool())]
+    spool: PathBuf,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A time that may be days or weeks.
+fn age(text: &str) -> std::result::Result<Duration, String> {
+    let days = |number: &str, factor: u64| {
+        let number: Option<u64> = number.parse().ok();
+        let seconds = number.and_then(|days| days.checked_mul(factor * 86_400));
+        seconds.map(Duration::from_secs)
+    };
+    let long = match (text.strip_suffix('d'), text.strip_suffix('w')) {
+        (Some(number), _) => days(number, 1),
+        (_, Some(number)) => days(number, 7),
+        _ => return units::duration(text),
+    };
+    long.ok_or_else(|| format!("'{text}' is not a time; write for example 7d"))
+}
+
+pub fn run(args: Args) -> Result<ExitCode> {
+    match args.command {
+        Command::Ls(args) => list(&args),
+        Command::Verify(args) => verify(&args),
+        Command::Prune(args) => prune(&args),
+        Command::Push(args) => push(&args),
+    }
+}
+
+#[derive(Serialize)]
+struct Listing {
+    captures: Vec<EpochAccount>,
+    total: Account,
+}
+
+fn list(args: &Ls) -> Result<ExitCode> {
+    let (_, inventory) = args.place.open()?;
+    let listing = Listing {
+        captures: inventory.epochs(),
+        total: inventory.total(),
+    };
+    if args.place.json {
+        json::print(&listing)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut out = String::new();
+    for capture in &listing.captures {
+        describe(&mut out, capture);
+    }
+    let _ = writeln!(out, "total: {}", account(&listing.total));
+    terminal::write_printable(&out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn time(ns: u64) -> String {
+    let mut printer = Printer::new(PrintOptions {
+        timestamp: Timestamp::Date,
+        utc_offset: clock::utc_offset(),
+        ..PrintOptions::default()
+    });
+    printer.time(ns)
+}
+
+fn account(account: &Account) -> String {
+    let Account {
+        recorded,
+        stored,
+        spooled,
+        evicted,
+        pruned,
+        unknown,
+    } = account;
+    let pruned = match pruned {
+        0 => String::new(),
+        count => format!(" ({count} pruned)"),
+    };
+    format!(
+        "{recorded} recorded = {stored} stored + {spooled} spooled + {evicted} evicted{pruned} + {unknown} unknown"
+    )
+}
+
+fn describe(out: &mut String, capture: &EpochAccount) {
+    let _ = writeln!(
+        out,
+        "{} on {}, boot {}, epoch {}",
+        capture.epoch.capture, capture.epoch.host, capture.epoch.boot, capture.epoch.epoch
+    );
+    let _ = writeln!(out, "  interfaces: {}", capture.interfaces.join(", "));
+    if let (Some(first), Some(last)) = (capture.first_ns, capture.last_ns) {
+        let _ = writeln!(out, "  packets from {} to {}", time(first), time(last));
+    }
+    let _ = writeln!(out, "  {} chunks, {} bytes", capture.chunks, capture.bytes);
+    let _ = writeln!(out, "  {}", account(&capture.account));
+    for (reason, count) in capture.lost.iter().filter(|(_, count)| **count > 0) {
+        let _ = writeln!(
+            out,
+            "  lost before recording: {count} ({})",
+            reason.replace('_', " ")
+        );
+    }
+    for gap in &capture.gaps {
+        let packets = match gap.packets {
+            Some(count) => format!("{count} packets"),
+            None => "an unknown number of packets".to_owned(),
+        };
+        let _ = writeln!(
+            out,
+            "  unknown: chunks {} to {} of {} ({packets})",
+            gap.from, gap.to, gap.interface
+        );
+    }
+    match &capture.ended {
+        Some(reason) => {
+            let _ = writeln!(out, "  ended: {reason}");
+        }
+        None => out.push_str(
+            "  no record of its end: it goes on, or what it recorded after the last chunk is unknown\n",
+        ),
+    }
+    let clock = match capture.clock_error_bound_ns {
+        Some(bound) => format!("at most {} ms wrong", bound.div_ceil(1_000_000)),
+        None => "error unknown".to_owned(),
+    };
+    let _ = writeln!(out, "  clock: {clock}");
+}
+
+fn verify(args: &Verify) -> Result<ExitCode> {
+    let (store, inventory) = args.place.open()?;
+    let live = terminal::stderr_is_terminal();
+    let mut progress = |done: u64, all: u64| {
+        if live {
+            terminal::show_over(&format!("{done} of {all} chunks"));
+        }
+    };
+    let verified = trawl_store::verify(&store, &inventory, &mut progress)?;
+    if live {
+        terminal::end_line();
+    }
+    if args.place.json {
+        json::print(&verified)?;
+    } else {
+        let mut out = String::new();
+        for finding in &verified.findings {
+            let _ = writeln!(out, "{}", words(finding));
+        }
+        let _ = writeln!(
+            out,
+            "{} chunks read, {} bytes, {} packets; {} findings",
+            verified.chunks,
+            verified.bytes,
+            verified.packets,
+            verified.findings.len()
+        );
+        let _ = writeln!(out, "{}", account(&verified.account));
+        terminal::write_printable(&out)?;
+    }
+    Ok(match verified.findings.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+fn words(finding: &Finding) -> String {
+    let packets = match finding.packets {
+        Some(count) => format!(" ({count} packets)"),
+        None => String::new(),
+    };
+    let object = &finding.object;
+    let what = match finding.problem {
+        Problem::ChunkMissing => "the chunk is missing",
+        Problem::ChunkChanged => "the chunk was changed: its SHA-256 is not the manifest's",
+        Problem::ChunkMismatch => "the manifest tells another number of packets or bytes",
+        Problem::ChunkWithoutManifest => "the chunk has no manifest",
+        Problem::RecordChanged => "the record was changed",
+        Problem::BeginMissing => "the record of the beginning is missing",
+        Problem::EndMissing => "the record of the end is missing: the last packets are unknown",
+        Problem::PrunedButThere => "the chunk was to be pruned: run trawl store prune again",
+        Problem::ForeignObject => "this object is not of trawl's making",
+        Problem::SequenceGap => {
+            let (from, to) = (finding.from.unwrap_or(0), finding.to.unwrap_or(0));
+            return format!("{object}: chunks {from} to {to} have no manifest{packets}");
+        }
+    };
+    format!("{object}: {what}{packets}")
+}
+
+fn prune(args: &Prune) -> Result<ExitCode> {
+    let (store, inventory) = args.place.open()?;
+    let limits = Limits {
+        keep: args.keep,
+        max_bytes: args.max,
+    };
+    let pruned = trawl_store::prune(&store, &inventory, limits, args.dry_run)?;
+    if args.place.json {
+        json::print(&pruned)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let verb = if args.dry_run {
+        "would remove"
+    } else {
+        "removed"
+    };
+    terminal::write_out(&format!(
+        "{verb} {} chunks, {} bytes, {} packets; kept {} chunks, {} bytes\n",
+        pruned.chunks, pruned.bytes, pruned.packets, pruned.kept_chunks, pruned.kept_bytes
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn push(args: &Push) -> Result<ExitCode> {
+    let url = match &args.url {
+        Some(url) => Some(Store::open(url, true)?.url().to_owned()),
+        None => None,
+    };
+    if !args.spool.is_dir() {
+        let what = format!("cannot store what waits in {}", args.spool.display());
+        return Err(Error::failed(what, "there is no such directory")
+            .mend("name the spool of the capture with --spool"));
+    }
+    let pushed = trawl_store::push(&args.spool, url.as_deref())?;
+    if args.json {
+        json::print(&pushed)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    terminal::write_out(&format!(
+        "stored {} chunks of {} captures; {} captures go on and store by themselves\n",
+        pushed.chunks, pushed.runs, pushed.running
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_days_or_shorter() {
+        assert_eq!(age("7d"), Ok(Duration::from_secs(604_800)));
+        assert_eq!(age("2w"), Ok(Duration::from_secs(1_209_600)));
+        assert_eq!(age("10s"), Ok(Duration::from_secs(10)));
+        assert!(age("d").is_err());
+        assert!(age("99999999999999999999d").is_err());
+    }
+}
