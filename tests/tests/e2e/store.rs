@@ -167,7 +167,7 @@ fn a_full_spool_evicts_or_stops_as_chosen() {
             "--spool-full",
             policy,
             "--store-wait",
-            "0s",
+            "100ms",
         ];
         let capture = places.start(&lab, &more);
         for _ in 0..20 {
