@@ -201,7 +201,7 @@ impl Spool {
             .iter_mut()
             .find(|entry| entry.state == State::Stored && Some(entry.key()) != uploading);
         let Some(entry) = oldest else { return false };
-        let chunk = self.chunk_path(&entry);
+        let chunk = self.chunk_path(entry);
         entry.state = State::EvictedSpoolFull;
         entry.bytes = 0;
         let recorded = entry.recorded;
@@ -279,7 +279,7 @@ impl Spool {
     /// What still waits.
     pub fn waiting(&self) -> Vec<Manifest> {
         let waiting = self.lock();
-        waiting.entries.iter().map(|entry| entry.clone()).collect()
+        waiting.entries.clone()
     }
 
     /// All is stored: the directory goes.
