@@ -150,7 +150,10 @@ static __always_inline int look(__u64 *arguments, enum place place, bool at_exit
 	if (at_exit) {
 		sight.verdict = arguments[1];
 		if (!verdict_wanted(sight.verdict)) {
-			reject(false);
+			if (CONFIG(hold) == HOLD_UNTIL_EXIT)
+				settle_unwanted(control);
+			else
+				reject(false);
 			return 0;
 		}
 		scratch->comment.length = 0;

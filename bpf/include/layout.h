@@ -88,7 +88,15 @@ struct ring_control {
 	/* Written by the producer where a packet is seen at several points in turn, at the first of them: its identifier,
 	 * or PACKET_… for why it is not wanted at the others either. */
 	__u64 current_packet;
-	__u64 padding2[7];
+	/* Of a first point's record that is kept back until the verdict is known: HELD_…, its length, where it lies, its
+	 * time, the losses that it tells, and whether its bytes were cut. */
+	__u32 held;
+	__u32 held_size;
+	__u64 held_position;
+	__u64 held_time;
+	__u64 held_untold;
+	__u64 held_truncated;
+	__u64 padding2[2];
 
 	struct point_counters points[RING_MAX_POINTS];
 };
@@ -198,6 +206,9 @@ struct tap_config {
 	__u32 clock_is_tai;
 	/* The slot of the program that runs when all captures here have looked; ALL if there is none. */
 	__u32 onward;
+	/* Keep the record back until the verdict is known, or publish what was kept back: HOLD_…; `second` is then the
+	 * other point. */
+	__u32 hold;
 	/* Decide on the packet for the points that follow, without a record here. */
 	__u32 silent;
 	/* For tracing programs, which run wherever the program does that they look at: only packets in this network
@@ -228,6 +239,16 @@ struct kernel_addresses {
 #define PACKET_NONE 0
 #define PACKET_UNWANTED 0xfffffffffffffffe
 #define PACKET_RATE_LIMITED 0xffffffffffffffff
+
+/* What a program does with a first point's record where the verdict decides about it. */
+#define HOLD_NOTHING 0
+#define HOLD_AT_ENTRY 1
+#define HOLD_UNTIL_EXIT 2
+/* What became of that record: there is none, it waits, it found no room, its bytes could not be copied. */
+#define HELD_NONE 0
+#define HELD_WAITS 1
+#define HELD_NO_ROOM 2
+#define HELD_NOT_COPIED 3
 
 #define CHAIN_SLOTS 8
 /* The map that a tappable program jumps through before it begins: those who look, and the program itself for them to

@@ -121,7 +121,7 @@ static __noinline int open_next_segment(struct ring_control *control)
 	if (ordinal == 0 && before == SEGMENT_NONE) {
 		control->first_segment = segment;
 	} else {
-		state->closed[before & (POOL_MAX_SEGMENTS - 1)].used = (__u32)position;
+		state->closed[before & (POOL_MAX_SEGMENTS - 1)].used = (__u32)position & ~(__u32)RECORD_IN_FLIGHT;
 		state->closed[before & (POOL_MAX_SEGMENTS - 1)].next = segment;
 	}
 	control->open_segment = segment;
@@ -136,7 +136,8 @@ static __noinline int open_next_segment(struct ring_control *control)
  * marked, so that the reader knows that a record with a time not later than now may still come from this CPU. */
 static __always_inline char *reserve(struct ring_control *control, __u32 size, __u64 *position)
 {
-	__u64 at = control->position;
+	/* The mark is there if a record was kept back whose packet never came to an exit: it is overwritten. */
+	__u64 at = control->position & ~RECORD_IN_FLIGHT;
 	__u32 offset;
 	char *bank;
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use trawl_kernel::clock::{self, ProgramClock};
 use trawl_kernel::layout::{
-    ALL, RING_MAX_POINTS, RecordConfig, TapConfig, VERDICT_NONE, VERDICT_TC, VERDICT_XDP,
-    VERDICT_XDP_SEEN,
+    ALL, HOLD_NOTHING, RING_MAX_POINTS, RecordConfig, TapConfig, VERDICT_NONE, VERDICT_TC,
+    VERDICT_XDP, VERDICT_XDP_SEEN,
 };
 use trawl_kernel::probe;
 use trawl_kernel::producer::{Producer, Tickets};
@@ -413,6 +413,7 @@ impl<'a> Assembly<'a> {
             cpu_mask: rings.cpu_mask(),
             verdict: 0,
             unwanted: 0,
+            hold: HOLD_NOTHING as u32,
             only_ifindex: 0,
             only_queue: self.options.queue.unwrap_or(ALL as u32),
             queue_offset: 0,

@@ -131,7 +131,13 @@ impl Plan {
                     what: hook.describe(),
                     map: warden::hold(hook.map.as_fd())?,
                     onward: onward.transpose()?,
-                    occupants: self.ends.at_exit(&self.config, ids, hook, &self.options),
+                    occupants: self.ends.at_exit(
+                        &self.config,
+                        ids,
+                        points.entry,
+                        hook,
+                        &self.options,
+                    ),
                 });
             }
         }

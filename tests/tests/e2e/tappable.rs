@@ -151,11 +151,35 @@ fn verdicts_are_chosen_at_the_exit() {
     lab.send(&actions, 40);
     capture.wait_seen(80);
     let summary = capture.stop_well();
-    // At the entry nobody knows yet.
-    assert_eq!((summary.recorded, summary.filtered_out), (60, 20));
+    // What is seen at the entry waits for the verdict (issue 12 item 13).
+    assert_eq!((summary.recorded, summary.filtered_out), (40, 40));
+    for point in &summary.interfaces {
+        assert_eq!((point.seen, point.recorded), (40, 20), "{summary:?}");
+    }
     let rows = tshark(&file, &["frame.verdict.ebpf_xdp"]);
     let count = |verdict: &str| rows.iter().filter(|row| row[0] == verdict).count();
-    assert_eq!([count(""), count("1"), count("3")], [40, 10, 10]);
+    assert_eq!([count(""), count("1"), count("3")], [20, 10, 10]);
+    for ends in Contents::read(&file).packets.chunks(2) {
+        assert_eq!(ends[0].packet_id(), ends[1].packet_id());
+    }
+    unload(&lab);
+}
+
+/// Issue 12 item 13: `-c` counts sightings of packets that met the verdict.
+#[test]
+fn the_count_is_of_packets_with_the_verdict() {
+    let Some(lab) = lab_with("chosen", &[]) else {
+        return;
+    };
+    let wanted = ["--at", "both", "--verdict", "drop", "-c", "2"];
+    let (capture, file) = capture(&lab, &wanted);
+    let passed = frames::choosing(2);
+    lab.send(&[passed], 10);
+    lab.send(&[frames::choosing(1)], 1);
+    let summary = capture.wait().summary_of_success();
+    assert_eq!((summary.recorded, summary.filtered_out), (2, 20));
+    let rows = tshark(&file, &["frame.verdict.ebpf_xdp"]);
+    assert_eq!(rows, [[""], ["1"]]);
     unload(&lab);
 }
 

@@ -1,6 +1,6 @@
 //! At which ends of a program packets are recorded, and what the programs there are told.
 
-use trawl_kernel::layout::{ALL, TapConfig};
+use trawl_kernel::layout::{ALL, HOLD_AT_ENTRY, HOLD_UNTIL_EXIT, TapConfig};
 use trawl_kernel::{Error, Result};
 
 use super::ACTIONS;
@@ -18,6 +18,8 @@ pub struct Ends {
     pub exit: bool,
     /// The first entry decides for all that follow, which record the packet under the same identifier.
     pub linked: bool,
+    /// What is recorded at an entry waits for the verdict.
+    holds: bool,
 }
 
 impl Ends {
@@ -28,6 +30,7 @@ impl Ends {
             entry: at.entry(),
             exit: at.exit(),
             linked: at.exit() && (at.entry() || filter_at_entry),
+            holds: at == At::Both && options.verdicts.is_some(),
         };
         let tappable = looked.hooks.iter().all(|hook| hook.entry.is_some());
         let load = || {
@@ -68,6 +71,9 @@ impl Ends {
         config.silent = u32::from(ids.is_none());
         if let Some(ids) = ids {
             config.first = ids.record(DIRECTION_INBOUND, Carries::Nothing);
+            if self.holds {
+                config.hold = HOLD_AT_ENTRY as u32;
+            }
         }
         let first = place == 0;
         Occupant {
@@ -90,6 +96,7 @@ impl Ends {
         &self,
         config: &TapConfig,
         ids: PointIds,
+        entry: Option<PointIds>,
         hook: &Found,
         options: &Options,
     ) -> Vec<Occupant> {
@@ -102,6 +109,10 @@ impl Ends {
             config.verdict = action;
             config.first = ids.record(DIRECTION_INBOUND, Carries::Xdp(action));
             config.unwanted = u32::from(!wanted(action));
+            if let Some(entry) = entry.filter(|_| self.holds) {
+                config.second = entry.record(DIRECTION_INBOUND, Carries::Nothing);
+                config.hold = HOLD_UNTIL_EXIT as u32;
+            }
             config.onward = match &hook.next {
                 Some(_) => action,
                 None => ALL as u32,

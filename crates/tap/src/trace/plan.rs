@@ -8,7 +8,9 @@ use trawl_kernel::bpf::addresses::kernel_addresses;
 use trawl_kernel::bpf::object::{self, TapProgram};
 use trawl_kernel::bpf::program::{self, LoadOptions, Traced};
 use trawl_kernel::bpf::{link, map};
-use trawl_kernel::layout::{TRACE_COPY, TRACE_SCRATCH_SIZE, TapConfig};
+use trawl_kernel::layout::{
+    HOLD_AT_ENTRY, HOLD_UNTIL_EXIT, TRACE_COPY, TRACE_SCRATCH_SIZE, TapConfig,
+};
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::ring::Rings;
 use trawl_kernel::{Error, Result, events};
@@ -69,6 +71,8 @@ pub struct Plan {
     pub exit: bool,
     /// The first entry decides for all that follow.
     linked: bool,
+    /// What is recorded at the entry waits for the verdict.
+    holds: bool,
     several: bool,
 }
 
@@ -102,6 +106,8 @@ impl Plan {
             entry: at.entry(),
             exit: at.exit(),
             linked: at.entry() || options.filter_at == Some(At::Entry),
+            // Entries of several programs lie in each other: only one record can wait.
+            holds: at == At::Both && options.verdicts.is_some() && !several,
             several,
         })
     }
@@ -119,8 +125,15 @@ impl Plan {
         if self.linked { Role::Exit } else { Role::Alone }
     }
 
-    /// Puts a tracing program at an end of this program. Without a point it makes no records.
-    pub fn attach(&self, role: Role, at: &Program, ids: Option<PointIds>) -> Result<OwnedFd> {
+    /// Puts a tracing program at an end of this program. Without a point it makes no records. `entry` is the point at
+    /// the entry of the program.
+    pub fn attach(
+        &self,
+        role: Role,
+        at: &Program,
+        ids: Option<PointIds>,
+        entry: Option<PointIds>,
+    ) -> Result<OwnedFd> {
         let Some(function) = at.function else {
             return Err(Error::failed(
                 format!(
@@ -132,7 +145,7 @@ impl Plan {
             )
             .mend("compile it with -g, or use --tap packet"));
         };
-        let (name, ready) = self.prepare(role, ids)?;
+        let (name, ready) = self.prepare(role, ids, entry)?;
         let attach_type = match role.is_exit() {
             true => program::ATTACH_FEXIT,
             false => program::ATTACH_FENTRY,
@@ -153,7 +166,12 @@ impl Plan {
     }
 
     /// The program for a role, under its name.
-    fn prepare(&self, role: Role, ids: Option<PointIds>) -> Result<(String, TapProgram)> {
+    fn prepare(
+        &self,
+        role: Role,
+        ids: Option<PointIds>,
+        entry: Option<PointIds>,
+    ) -> Result<(String, TapProgram)> {
         let mut config = self.config;
         config.silent = u32::from(ids.is_none());
         config.shared_id = u32::from(self.several);
@@ -163,6 +181,13 @@ impl Plan {
                 false => Carries::Nothing,
             };
             config.first = ids.record(DIRECTION_INBOUND, carries);
+        }
+        if self.holds && role == Role::Decide && ids.is_some() {
+            config.hold = HOLD_AT_ENTRY as u32;
+        }
+        if let Some(entry) = entry.filter(|_| self.holds && role == Role::Exit) {
+            config.second = entry.record(DIRECTION_INBOUND, Carries::Nothing);
+            config.hold = HOLD_UNTIL_EXIT as u32;
         }
         let block = self.block.as_ref().filter(|_| role.filters());
         let name = match block {
@@ -204,6 +229,7 @@ mod tests {
     use crate::filter::Filter;
     use crate::site::{Mode, TimeSource};
     use trawl_kernel::ring::Geometry;
+    use trawl_packet::verdict;
 
     fn options(filter: Option<&str>) -> Options {
         Options {
@@ -246,13 +272,24 @@ mod tests {
             application: String::new(),
         };
         let site = Site::find("lo", None).expect("every namespace has one");
-        for filter in [None, Some("udp port 53 or ip6 or greater 1000")] {
-            let options = options(filter);
+        let filter = "udp port 53 or ip6 or greater 1000";
+        // The last one holds back what is recorded at the entry.
+        for (filter, verdicts) in [
+            (None, None),
+            (Some(filter), None),
+            (Some(filter), Some("drop")),
+        ] {
+            let mut options = options(filter);
+            let set = |text| verdict::Set::parse(verdict::Kind::Xdp, text).expect("a verdict");
+            options.verdicts = verdicts.map(set);
             let mut assembly = Assembly::new(&options, host.clone(), 1);
-            let plan = Plan::new(&mut assembly, &site, true).expect("a plan");
+            let plan = Plan::new(&mut assembly, &site, verdicts.is_none()).expect("a plan");
             let rings = assembly.program_rings().expect("rings");
             let ids = assembly
                 .add_point(0, &site, &rings, "xdp", "xdp exit")
+                .expect("a point");
+            let entry = assembly
+                .add_point(0, &site, &rings, "xdp", "xdp entry")
                 .expect("a point");
             for (role, ids) in [
                 (Role::Decide, Some(ids)),
@@ -262,7 +299,7 @@ mod tests {
                 (Role::Exit, Some(ids)),
                 (Role::Alone, Some(ids)),
             ] {
-                let (name, ready) = plan.prepare(role, ids).expect("a program");
+                let (name, ready) = plan.prepare(role, ids, Some(entry)).expect("a program");
                 ready
                     .load(&LoadOptions {
                         name: &name,

@@ -210,7 +210,9 @@ impl Slots {
                 && let Some(ids) = end(slot)
                 && let Some(role) = role(program)
             {
-                let link = self.plan.attach(role, program, Some(ids))?;
+                let link = self
+                    .plan
+                    .attach(role, program, Some(ids), slot.ends.entry)?;
                 slot.links.push(link);
             }
         }
@@ -224,7 +226,7 @@ impl Slots {
         };
         let records = |slot: &Slot| slot.id == Some(program.id) && slot.ends.entry.is_some();
         if self.leader.is_none() && !self.slots.iter().any(records) {
-            let link = self.plan.attach(role, program, None)?;
+            let link = self.plan.attach(role, program, None, None)?;
             self.leader = Some((program.id, link));
         }
         Ok(())
