@@ -29,6 +29,9 @@ pub struct Interface {
     pub filtered_out: u64,
     pub recorded: u64,
     pub lost: BTreeMap<String, u64>,
+    /// The figures of a library that reads the packets.
+    #[serde(default)]
+    pub library: Option<serde_json::Value>,
     #[serde(default)]
     pub truncated: u64,
     #[serde(default)]

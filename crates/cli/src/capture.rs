@@ -6,6 +6,7 @@ mod drops;
 pub(crate) mod interfaces;
 mod loans;
 mod output;
+mod peers;
 mod progress;
 mod recording;
 mod shown;
@@ -74,6 +75,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
             return Err(error);
         }
     };
+    if let Err(error) = check_link_types(&args, &session) {
+        output.iter().chain(&account).for_each(Output::discard);
+        return Err(error);
+    }
     let snaplen = options.snaplen.min(options.geometry.max_captured());
     if snaplen < options.snaplen && args.snaplen != 0 {
         observer.notice(
@@ -279,18 +284,22 @@ fn show(session: Session<'_>, args: &Args, observer: &mut Terminal) -> Result<(S
     session.run(&mut Shown::new(printer, places)?, observer)
 }
 
-fn check_format(args: &Args, sites: &[Site]) -> Result<()> {
-    let what = "cannot write the pcap format";
-    let mend = "use --format pcapng";
-    let first = sites.first().map(|site| site.interface.link_type);
-    if args.format() == Format::Pcap
-        && sites
-            .iter()
-            .any(|site| Some(site.interface.link_type) != first)
-    {
+/// A library tells its link types only when the devices are open.
+fn check_link_types(args: &Args, session: &Session<'_>) -> Result<()> {
+    one_link_type(args, session.interfaces().iter().map(|one| one.link_type))
+}
+
+fn one_link_type(args: &Args, mut all: impl Iterator<Item = u16>) -> Result<()> {
+    let first = all.next();
+    if args.format() == Format::Pcap && all.any(|other| Some(other) != first) {
         let why = "it holds one link type, and the interfaces have different ones";
-        return Err(Error::usage(what, why).mend(mend));
+        return Err(Error::usage("cannot write the pcap format", why).mend("use --format pcapng"));
     }
+    Ok(())
+}
+
+fn check_format(args: &Args, sites: &[Site]) -> Result<()> {
+    one_link_type(args, sites.iter().map(|site| site.interface.link_type))?;
     if let (Some(file), Some(account)) = (args.write.first(), &args.summary)
         && file == account
     {
@@ -360,6 +369,13 @@ fn report(
     }
     for gap in &summary.unseen {
         terminal::say(&words::unseen(gap));
+    }
+    for library in summary
+        .interfaces
+        .iter()
+        .filter_map(|point| point.library.as_ref())
+    {
+        terminal::say(&words::library(library));
     }
     terminal::say(&summary.total.to_string());
     written.map(|()| code)

@@ -119,6 +119,7 @@ fn options(args: &Args) -> Result<Options> {
         geometry: Geometry::for_share(RING_SIZE, events::cpu_count())?,
         recording: Recording::default(),
         promiscuous: false,
+        peers: trawl_tap::site::Peers::default(),
     })
 }
 

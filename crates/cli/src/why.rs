@@ -20,7 +20,7 @@ use trawl_tap::filter::Filter;
 use trawl_tap::notice::Notice;
 use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::Sink;
-use trawl_tap::site::{Mode, Options, Recording, Site, TimeSource};
+use trawl_tap::site::{Mode, Options, Peers, Recording, Site, TimeSource};
 use trawl_view::record::{Place, RingBlocks, Source, add_places};
 use trawl_view::why::Tally;
 
@@ -136,6 +136,7 @@ fn options(args: &Args, namespace: Option<Namespace>) -> Result<Options> {
         geometry: Geometry::for_share(RING_SIZE, events::cpu_count())?,
         recording: Recording::default(),
         promiscuous: false,
+        peers: Peers::default(),
     })
 }
 

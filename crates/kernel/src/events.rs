@@ -2,9 +2,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::{Error, Result};
 
@@ -80,6 +81,31 @@ impl Signals {
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
+    }
+}
+
+/// Wakes a thread that waits; clones wake the same one.
+#[derive(Clone, Debug)]
+pub struct Wake(Arc<OwnedFd>);
+
+impl Wake {
+    pub fn new() -> Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let descriptor = eventfd(0, flags)
+            .map_err(|e| Error::os("cannot make an event that wakes a thread", e.into()))?;
+        Ok(Self(Arc::new(descriptor)))
+    }
+
+    /// From now on nobody waits any more.
+    pub fn ring(&self) {
+        // It fails only when it was rung so often that its counter is full: it is heard then.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+}
+
+impl AsFd for Wake {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

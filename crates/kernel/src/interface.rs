@@ -57,6 +57,26 @@ impl Interface {
         Ok(Self::from_parts(link, driver, ethtool.speed()))
     }
 
+    /// A device that only a library knows.
+    pub fn of_a_library(name: &str) -> Self {
+        Self {
+            index: 0,
+            name: name.to_owned(),
+            mac: None,
+            mtu: 0,
+            speed_bits: None,
+            link_type: LINKTYPE_USER0,
+            driver: None,
+            firmware: None,
+            bus: None,
+            kind: None,
+            rx_queues: 1,
+            tx_queues: 1,
+            up: true,
+            loopback: false,
+        }
+    }
+
     fn from_parts(link: Link, driver: DriverInfo, speed: Option<u64>) -> Self {
         let known = |text: String| Some(text).filter(|t| !t.is_empty() && t != "N/A");
         let loopback = link.is_loopback();

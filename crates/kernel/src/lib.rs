@@ -17,6 +17,7 @@ pub mod interface;
 pub mod kallsyms;
 pub mod keyboard;
 pub mod layout;
+pub mod libpcap;
 pub mod lock;
 pub mod memory;
 pub mod mounts;

@@ -7,6 +7,7 @@ use serde::Serialize;
 use trawl_kernel::ring;
 
 use crate::notice::Gap;
+use crate::pcap::LibraryFigures;
 use crate::site::Stamps;
 
 /// The fates of packets at one place, or at all of them.
@@ -120,6 +121,9 @@ pub struct PointSummary {
     pub mode: &'static str,
     #[serde(flatten)]
     pub account: Account,
+    /// What the library that reads the packets has counted itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub library: Option<LibraryFigures>,
     /// Recorded with fewer bytes than the packet had.
     pub truncated: u64,
     /// Recorded with the network card's time stamp.

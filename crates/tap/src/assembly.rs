@@ -35,6 +35,10 @@ pub struct Point {
     pub tap: &'static str,
     /// How the tap is attached, once it is: `native`, `skb`, `tcx`, `clsact`.
     pub mode: &'static str,
+    /// How its packets begin, where that is not the interface's.
+    link_type: Option<u16>,
+    /// What the file says of its time stamps beside the clock.
+    note: Option<String>,
     /// The interface blocks whose packets count here.
     pub interfaces: Vec<u32>,
     /// How its records get their time, if not by a reading of the clock for each.
@@ -223,6 +227,8 @@ impl<'a> Assembly<'a> {
             hook: hook.to_owned(),
             tap,
             mode: "",
+            link_type: None,
+            note: None,
             interfaces: (interface..=hardware_interface).collect(),
             stamps: Stamps::Precise,
             rings: Arc::clone(rings),
@@ -259,6 +265,8 @@ impl<'a> Assembly<'a> {
             hook: hook.to_owned(),
             tap,
             mode: "",
+            link_type: None,
+            note: None,
             interfaces: vec![interface],
             stamps: Stamps::Precise,
             rings: Arc::clone(rings),
@@ -339,6 +347,16 @@ impl<'a> Assembly<'a> {
         }
     }
 
+    /// Says how packets begin, where that is not what the interface has.
+    pub fn set_link_type(&mut self, point: u32, link_type: u16) {
+        self.points[point as usize].link_type = Some(link_type);
+    }
+
+    /// Has the file say something of the time stamps.
+    pub fn set_note(&mut self, point: u32, note: String) {
+        self.points[point as usize].note = Some(note);
+    }
+
     /// The interface blocks of the file.
     pub fn interface_blocks(&self, sites: &[Site]) -> Vec<pcapng::Interface> {
         self.interfaces
@@ -356,18 +374,27 @@ impl<'a> Assembly<'a> {
             format!(" ({})", point.mode)
         };
         pcapng::Interface {
-            link_type: interface.map_or(LINKTYPE_ETHERNET, |interface| interface.link_type),
+            link_type: point
+                .link_type
+                .or(interface.map(|interface| interface.link_type))
+                .unwrap_or(LINKTYPE_ETHERNET),
             snaplen: self.snaplen(),
             name: Some(point.block_name.as_ref().unwrap_or(&point.label).clone()),
             description: Some(format!(
-                "{}{how}, time stamps from the {} clock{}",
+                "{}{how}, time stamps from the {} clock{}{}",
                 point.hook,
                 seed.clock,
-                point.stamps.in_words()
+                point.stamps.in_words(),
+                point
+                    .note
+                    .as_ref()
+                    .map_or(String::new(), |note| format!(", {note}"))
             )),
             speed: interface.and_then(|interface| interface.speed_bits),
             mac: interface.and_then(|interface| interface.mac),
-            hardware: interface.map(|interface| interface.hardware_text()),
+            hardware: interface
+                .filter(|interface| interface.index != 0)
+                .map(|interface| interface.hardware_text()),
             os: Some(self.host.os.clone()),
             filter: self.options.filter.as_ref().map(|filter| filter.text()),
             ..pcapng::Interface::default()

@@ -15,6 +15,7 @@ pub mod hook;
 pub mod merge;
 pub mod notice;
 pub mod packet;
+pub mod pcap;
 mod polls;
 pub mod select;
 pub mod session;
@@ -40,6 +41,8 @@ pub enum Choice {
     Hook,
     Tc,
     Packet,
+    /// A device of a libpcap.
+    Pcap,
     /// Nothing but what the kernel drops.
     Drop,
 }
@@ -52,6 +55,7 @@ impl fmt::Display for Choice {
             Self::Hook => "hook",
             Self::Tc => "tc",
             Self::Packet => "packet",
+            Self::Pcap => "pcap",
             Self::Drop => "drop",
         })
     }
@@ -103,6 +107,11 @@ pub trait Attached: fmt::Debug {
     /// Packets that a filter rejected before they reached a ring, by hook point; they count as seen.
     fn filtered_out(&mut self) -> Vec<(u32, u64)> {
         Vec::new()
+    }
+
+    /// The figures of the library that reads the packets, by hook point.
+    fn library(&mut self) -> Option<(u32, pcap::LibraryFigures)> {
+        None
     }
 
     /// Packets lost before they reached a ring, by hook point and reason; they count as seen.

@@ -16,8 +16,8 @@ use crate::site::{Direction, Site, TimeSource};
 use crate::table::{self, Facts};
 use crate::{Attached, Tap};
 
-mod choice;
-mod filter;
+pub(crate) mod choice;
+pub(crate) mod filter;
 mod worker;
 
 use choice::Sampling;
@@ -141,16 +141,16 @@ fn wanted(direction: Option<Direction>, loopback: bool) -> (bool, bool) {
 
 /// How the memory that a capture may use, a ring for each CPU, is shared out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Sharing {
-    sockets: usize,
+pub(crate) struct Sharing {
+    pub sockets: usize,
     /// Of each socket: the kernel's ring.
-    kernel: usize,
+    pub kernel: usize,
     /// Of all sockets together: the rings behind those.
-    own: Geometry,
+    pub own: Geometry,
 }
 
 impl Sharing {
-    fn new(asked_for: Geometry, cpus: usize, sites: usize) -> Self {
+    pub fn new(asked_for: Geometry, cpus: usize, sites: usize) -> Self {
         let sockets = cpus.clamp(1, packet_socket::SOCKETS_MAX);
         let site = asked_for.pool_size / sites.max(1);
         let kernel = site / sockets / 2;

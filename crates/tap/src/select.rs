@@ -8,7 +8,7 @@ use crate::site::{At, Direction, Options, Site};
 use crate::tc::{Tc, TcEgress};
 use crate::trace::{self, Trace};
 use crate::xdp::{self, Xdp};
-use crate::{Choice, Tap, packet::Packet};
+use crate::{Choice, Tap, packet::Packet, pcap::Pcap};
 
 /// The taps to attach, and the reason in words where it was trawl that chose.
 #[derive(Debug)]
@@ -27,6 +27,7 @@ pub fn select(site: &Site, options: &Options) -> Result<Selection> {
         Choice::Hook => with_sent(Box::new(Hook), options),
         Choice::Tc => Ok(chosen(Box::new(Tc))),
         Choice::Packet => Ok(chosen(Box::new(Packet))),
+        Choice::Pcap => Ok(chosen(Box::new(Pcap))),
         Choice::Auto => automatic(site, options),
         // It is attached once for the whole capture.
         Choice::Drop => Ok(Selection {

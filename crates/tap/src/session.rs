@@ -21,6 +21,7 @@ use crate::assembly::{Assembly, Host, Point};
 use crate::drop;
 use crate::merge::Merge;
 use crate::notice::{Gap, Notice};
+use crate::pcap;
 use crate::select::select;
 use crate::sink::{Counting, Sink};
 use crate::site::{Options, Site, Stamps, TimeSource};
@@ -99,7 +100,8 @@ pub struct Session<'a> {
     merge: Merge,
     /// Puts what was noted of drops into words.
     words: Option<drop::Words>,
-    monitors: Vec<(usize, LinkMonitor)>,
+    /// `None` for a device that only a library knows.
+    monitors: Vec<(usize, Option<LinkMonitor>)>,
     clock: ProgramClock,
     clock_offset: u64,
     signals: Signals,
@@ -173,8 +175,12 @@ impl<'a> Session<'a> {
             if selection.taps.iter().any(|tap| tap.facts().gives.verdict) {
                 at_xdp.push(site);
             }
-            let sees_beside_socket = selection.taps.iter().any(|tap| tap.name() != "packet");
-            // The packet tap's own sockets see to it themselves.
+            let own_sockets = ["packet", pcap::NAME];
+            let sees_beside_socket = selection
+                .taps
+                .iter()
+                .any(|tap| !own_sockets.contains(&tap.name()));
+            // Taps with sockets of their own see to it themselves.
             if options.promiscuous && sees_beside_socket && !site.interface.loopback {
                 let index = site.interface.index;
                 promiscuous.push(packet_socket::promiscuous(site.namespace.as_ref(), index)?);
@@ -197,10 +203,10 @@ impl<'a> Session<'a> {
         let monitors = (0..sites.len())
             .map(|index| {
                 let site = &sites[index];
-                Ok((
-                    index,
-                    LinkMonitor::new(site.namespace.as_ref(), site.interface.index)?,
-                ))
+                let monitor = (site.interface.index != 0)
+                    .then(|| LinkMonitor::new(site.namespace.as_ref(), site.interface.index))
+                    .transpose()?;
+                Ok((index, monitor))
             })
             .collect::<Result<_>>()?;
         assembly
@@ -456,7 +462,8 @@ impl<'a> Session<'a> {
             sleep = sleep.min(interval.saturating_sub(reported.elapsed()));
         }
         let mut descriptors: Vec<BorrowedFd<'_>> = vec![self.signals.as_fd()];
-        descriptors.extend(self.monitors.iter().map(|(_, monitor)| monitor.as_fd()));
+        let monitors = self.monitors.iter().filter_map(|(_, one)| one.as_ref());
+        descriptors.extend(monitors.map(LinkMonitor::as_fd));
         events::wait_also(&descriptors, outlet, sleep)
     }
 
@@ -500,6 +507,7 @@ impl<'a> Session<'a> {
         }
         let mut gone: Vec<(usize, String)> = Vec::new();
         for (index, monitor) in &mut self.monitors {
+            let Some(monitor) = monitor else { continue };
             for event in monitor.events()? {
                 match event {
                     LinkEvent::Removed => gone.push((*index, "was removed".to_owned())),
@@ -637,6 +645,7 @@ impl<'a> Session<'a> {
                     hook: point.hook.clone(),
                     mode: point.mode,
                     account,
+                    library: None,
                     truncated: ring.truncated,
                     hardware_stamped: ring.hardware_stamped,
                     time: point.stamps,
@@ -648,6 +657,11 @@ impl<'a> Session<'a> {
         for (point, count) in self.taps.iter_mut().flat_map(|at| at.tap.filtered_out()) {
             if let Some(summary) = points.get_mut(point as usize) {
                 summary.account.add_filtered_out(count);
+            }
+        }
+        for (point, figures) in self.taps.iter_mut().filter_map(|at| at.tap.library()) {
+            if let Some(summary) = points.get_mut(point as usize) {
+                summary.library = Some(figures);
             }
         }
         for (point, reason, count) in self.taps.iter_mut().flat_map(|at| at.tap.losses()) {

@@ -305,6 +305,16 @@ pub struct Options {
     pub geometry: Geometry,
     pub recording: Recording,
     pub promiscuous: bool,
+    pub peers: Peers,
+}
+
+/// What is asked of taps that other people's libraries and mechanisms serve.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Peers {
+    /// The libpcap to use, if not the system's.
+    pub library: Option<PathBuf>,
+    /// The network stack may lose the packets.
+    pub steal: bool,
 }
 
 impl Options {

@@ -2,10 +2,14 @@
 //! made from it.
 
 use serde::Serialize;
+use trawl_kernel::libpcap::Library;
 use trawl_kernel::probe::{Answer, Feature};
 use trawl_kernel::{Error, Result};
 
 use crate::site::{At, Direction, Options, TimeSource};
+
+/// What the pcap tap needs beside the kernel.
+const LIBPCAP: &str = "libpcap";
 
 /// What a tap can tell of a packet, and what it does to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -142,6 +146,20 @@ pub const PACKET: Facts = Facts {
     features: &[Feature::PacketV3],
 };
 
+pub const PCAP: Facts = Facts {
+    name: "pcap",
+    variant: None,
+    sees: "what a libpcap shows of its devices: interfaces, any, usbmon, netmap, PF_RING (docs/peers.md)",
+    gives: Gives {
+        received: true,
+        sent: true,
+        hardware_time: true,
+        ..Gives::NOTHING
+    },
+    needs: "a libpcap: the system's, or the one that --libpcap names",
+    features: &[],
+};
+
 pub const DROP: Facts = Facts {
     name: "drop",
     variant: None,
@@ -157,7 +175,7 @@ pub const DROP: Facts = Facts {
 };
 
 /// All of them, in the order in which people look at them.
-pub const ALL: [&Facts; 6] = [&XDP, &TRACE, &HOOK, &TC, &PACKET, &DROP];
+pub const ALL: [&Facts; 7] = [&XDP, &TRACE, &HOOK, &TC, &PACKET, &PCAP, &DROP];
 
 /// Something that a tap needs and this machine does not have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -179,7 +197,17 @@ impl Facts {
                 why: why.to_owned(),
             })
         };
-        self.features.iter().filter_map(lack).collect()
+        let mut missing: Vec<Missing> = self.features.iter().filter_map(lack).collect();
+        if *self == PCAP
+            && let Err(error) = Library::load(None)
+        {
+            missing.push(Missing {
+                feature: LIBPCAP,
+                refused: false,
+                why: error.to_string(),
+            });
+        }
+        missing
     }
 
     /// Refuses what was asked of the tap and it cannot give.
@@ -230,9 +258,13 @@ impl Facts {
         if options.queue.is_none() || self.gives.queue {
             return Ok(());
         }
+        let why = match *self == PCAP {
+            true => "libpcap does not tell it",
+            false => "the kernel does not keep it with a buffer that it frees",
+        };
         refuse(
             format!("cannot choose packets by queue with the {} tap", self.name),
-            "the kernel does not keep it with a buffer that it frees",
+            why,
             "leave out --queue",
         )
     }
@@ -296,6 +328,7 @@ mod tests {
                         .features
                         .iter()
                         .any(|feature| feature.name() == missing.feature)
+                        || missing.feature == LIBPCAP
                 );
                 assert!(!missing.why.is_empty());
             }

@@ -28,6 +28,7 @@ mod length;
 mod live_views;
 mod machine;
 mod merge;
+mod pcap_tap;
 mod printing;
 mod receive;
 mod records;

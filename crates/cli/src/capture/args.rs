@@ -15,6 +15,7 @@ use trawl_tap::site::{
 };
 
 use super::drops::DropArgs;
+use super::peers::PeerArgs;
 use super::recording::RecordingArgs;
 use super::stored::StoreArgs;
 use crate::filter_file;
@@ -112,6 +113,8 @@ pub struct Args {
     choice: ChoiceArgs,
     #[command(flatten)]
     pub(super) drops: DropArgs,
+    #[command(flatten)]
+    peers: PeerArgs,
     #[command(flatten)]
     pub(super) lines: LineArgs,
     #[command(flatten)]
@@ -211,6 +214,8 @@ enum TapName {
     Hook,
     Tc,
     Packet,
+    /// A device of a libpcap: the system's, or the one that --libpcap names
+    Pcap,
     Drop,
 }
 
@@ -254,6 +259,11 @@ enum TimeName {
 }
 
 impl Args {
+    /// What is named by -i are devices of a libpcap.
+    pub(super) fn names_devices(&self) -> bool {
+        self.tap.contains(&TapName::Pcap)
+    }
+
     pub(super) fn wants_hardware_time(&self) -> bool {
         match self.tcpdump.time_stamp_type {
             Some(stamps) => matches!(stamps, StampType::Adapter),
@@ -273,6 +283,7 @@ impl Args {
             Some(TapName::Hook) => Choice::Hook,
             Some(TapName::Tc) => Choice::Tc,
             Some(TapName::Packet) => Choice::Packet,
+            Some(TapName::Pcap) => Choice::Pcap,
             Some(TapName::Drop) => Choice::Drop,
         };
         if others.next().is_some() {
@@ -337,6 +348,7 @@ impl Args {
                 .mend(format!("trawl read {}", file.display())));
         }
         let (tap, drops) = self.taps()?;
+        self.peers.check(tap)?;
         let kind = verdict::Kind::Xdp;
         let verdicts = self
             .verdict
@@ -393,6 +405,7 @@ impl Args {
                 },
             },
             promiscuous: !self.no_promiscuous,
+            peers: self.peers.resolve(),
         })
     }
 }

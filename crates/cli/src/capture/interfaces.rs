@@ -20,6 +20,10 @@ const IFF_UP: u32 = 1;
 pub(crate) fn find(args: &Args) -> Result<Vec<Site>> {
     let mut sites = Vec::new();
     for text in &args.interfaces {
+        if args.names_devices() {
+            sites.push(trawl_tap::pcap::find(text, args.netns.as_deref())?);
+            continue;
+        }
         let (namespace, name) = match text.split_once(':') {
             Some((namespace, name)) => (Some(namespace), name),
             None => (args.netns.as_deref(), text.as_str()),

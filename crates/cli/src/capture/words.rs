@@ -2,6 +2,7 @@
 
 use trawl_kernel::clock;
 use trawl_tap::notice::{Gap, Notice};
+use trawl_tap::pcap::LibraryFigures;
 use trawl_tap::watch::Cause;
 
 /// The actions of an XDP program, as the slots of a hook map are numbered.
@@ -46,6 +47,22 @@ pub(super) fn unseen(gap: &Gap) -> String {
         gap.to_ns.map_or_else(|| "the end".to_owned(), time),
         cause(&gap.cause)
     )
+}
+
+/// What a library has counted itself.
+pub(super) fn library(figures: &LibraryFigures) -> String {
+    let LibraryFigures {
+        name,
+        received,
+        dropped,
+        dropped_by_interface,
+    } = figures;
+    match (received, dropped, dropped_by_interface) {
+        (Some(received), Some(dropped), Some(by_interface)) => format!(
+            "{name}: {received} received, {dropped} dropped, {by_interface} dropped by the interface"
+        ),
+        _ => format!("{name} has no figures of its own for this device"),
+    }
 }
 
 fn cause(cause: &Cause) -> String {

@@ -74,7 +74,7 @@ impl Prepared {
     }
 }
 
-fn instructions(classic: &Classic) -> Vec<Instruction> {
+pub(crate) fn instructions(classic: &Classic) -> Vec<Instruction> {
     let of_kernel = |one: &trawl_filter::Instruction| Instruction {
         code: one.code,
         jt: one.jt,

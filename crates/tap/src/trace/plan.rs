@@ -255,6 +255,7 @@ mod tests {
                 .expect("a size that is allowed"),
             recording: crate::site::Recording::default(),
             promiscuous: false,
+            peers: crate::site::Peers::default(),
         }
     }
 

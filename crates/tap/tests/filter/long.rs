@@ -51,6 +51,7 @@ pub fn options(tap: Choice, filter: Filter) -> Options {
             .expect("a good size"),
         recording: trawl_tap::site::Recording::default(),
         promiscuous: true,
+        peers: trawl_tap::site::Peers::default(),
     }
 }
 

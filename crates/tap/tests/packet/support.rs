@@ -63,6 +63,7 @@ pub fn options() -> Options {
             .expect("a good size"),
         recording: trawl_tap::site::Recording::default(),
         promiscuous: true,
+        peers: trawl_tap::site::Peers::default(),
     }
 }
 

@@ -1,0 +1,279 @@
+//! The `pcap` tap: a device of any libpcap, chosen at run time, with a thread that reads it.
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use trawl_filter::Classic;
+use trawl_kernel::events::Wake;
+use trawl_kernel::libpcap::{Handle, Library, Opened, Precision, Program, Request, Way};
+use trawl_kernel::producer::Producer;
+use trawl_kernel::ring::Rings;
+use trawl_kernel::{Error, Result};
+use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
+
+use crate::assembly::Assembly;
+use crate::filter::Filter;
+use crate::packet::Sharing;
+use crate::packet::choice::Sampling;
+use crate::packet::filter::instructions;
+use crate::site::{Direction, Options, Site, TimeSource};
+use crate::table::{self, Facts};
+use crate::{Attached, Tap};
+
+mod device;
+mod worker;
+
+pub use device::find;
+use worker::{Directions, Plan, Shared, Worker};
+
+pub const NAME: &str = "pcap";
+/// How long the library may keep packets back to hand over several at once.
+const TIMEOUT_MS: u32 = 2;
+/// A library that does not come back from reading is left to itself after this time.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// The figures of a library that reads packets for a tap.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LibraryFigures {
+    /// As it names itself.
+    pub name: String,
+    /// Nothing where it has no figures for its device.
+    pub received: Option<u64>,
+    pub dropped: Option<u64>,
+    pub dropped_by_interface: Option<u64>,
+}
+
+#[derive(Debug)]
+pub struct Pcap;
+
+impl Tap for Pcap {
+    fn facts(&self) -> &'static Facts {
+        &table::PCAP
+    }
+
+    fn attach(
+        &self,
+        index: usize,
+        site: &Site,
+        assembly: &mut Assembly<'_>,
+    ) -> Result<Box<dyn Attached>> {
+        let options = assembly.options;
+        refuse_cpu(options)?;
+        device::refuse_stealing(&site.interface.name, options.peers.steal)?;
+        let program = options.filter.as_ref().map(program).transpose()?;
+        let library = Library::load(options.peers.library.as_deref())?;
+        let sharing = Sharing::new(options.geometry, 1, assembly.sites);
+        let snaplen = assembly.snaplen().min(sharing.own.max_captured());
+        let Opened {
+            mut handle,
+            warnings,
+            no_hardware_time,
+        } = Handle::open(
+            &library,
+            site.namespace.as_ref(),
+            &Request {
+                device: &site.interface.name,
+                snaplen,
+                promiscuous: options.promiscuous && site.interface.name != device::ANY,
+                buffer: sharing.kernel,
+                timeout_ms: TIMEOUT_MS,
+                hardware_time: options.time == TimeSource::Hardware,
+                direction: way(options.direction),
+            },
+        )?;
+        let label = &site.label;
+        for warning in warnings {
+            assembly.notice(format!("{label}: {}: {warning}", library.version()));
+        }
+        if no_hardware_time {
+            assembly.notice(format!(
+                "{label}: {} has no time stamps of the network card for it; packets carry the system's time",
+                library.version()
+            ));
+        }
+        if let Some(program) = &program {
+            handle.filter(program)?;
+            assembly.notice(format!(
+                "{label}: packets that the filter rejects are not counted: the library does not show them"
+            ));
+        }
+        if device::takes_away(&site.interface.name) {
+            assembly.notice(format!(
+                "{label}: its packets are taken away from the network stack for the time of the capture"
+            ));
+        }
+        let link_type = device::link_type(handle.link_type())
+            .ok_or_else(|| no_link_type(label, handle.link_type()))?;
+        let stamped_by_card = options.time == TimeSource::Hardware && !no_hardware_time;
+        let (rings, producers) = assembly.thread_rings(sharing.own, 1)?;
+        let ids = assembly.add_point(index, site, &rings, NAME, "libpcap")?;
+        assembly.set_link_type(ids.point, link_type);
+        let precision = match handle.precision() {
+            Precision::Nanoseconds => "",
+            Precision::Microseconds => ", in microseconds: it has no nanoseconds for this device",
+        };
+        assembly.set_note(ids.point, format!("by {}{precision}", library.version()));
+        let plan = Plan {
+            ids,
+            snaplen,
+            directions: match options.direction {
+                Some(Direction::In) => Directions::All(DIRECTION_INBOUND),
+                Some(Direction::Out) => Directions::All(DIRECTION_OUTBOUND),
+                None | Some(Direction::Both) => Directions::by_link_type(link_type),
+            },
+            stamped_by_card,
+            meta: options.recording.meta,
+        };
+        let shared = Arc::new(Shared::default());
+        let wake = Wake::new()?;
+        let worker = producers.into_iter().next().map(|producer: Producer| {
+            let sampling = Sampling::new(options);
+            Worker::new(
+                handle,
+                producer,
+                plan,
+                sampling,
+                Arc::clone(&shared),
+                wake.clone(),
+            )
+        });
+        Ok(Box::new(AttachedPcap {
+            point: ids.point,
+            version: library.version().to_owned(),
+            waiting: worker,
+            thread: None,
+            shared,
+            wake,
+            rings,
+        }))
+    }
+}
+
+/// The library does not tell on which CPU a packet was handled.
+fn refuse_cpu(options: &Options) -> Result<()> {
+    match options.cpu {
+        Some(_) => Err(Error::usage(
+            "cannot choose packets by CPU with the pcap tap",
+            "libpcap does not tell it",
+        )
+        .mend("leave out --cpu, or use --tap packet")),
+        None => Ok(()),
+    }
+}
+
+fn no_link_type(label: &str, number: i32) -> Error {
+    Error::failed(
+        format!("cannot record from {label}"),
+        format!(
+            "the library says that its packets are of link type {number}, which a capture file cannot name"
+        ),
+    )
+}
+
+fn way(direction: Option<Direction>) -> Way {
+    match direction {
+        None | Some(Direction::Both) => Way::Both,
+        Some(Direction::In) => Way::In,
+        Some(Direction::Out) => Way::Out,
+    }
+}
+
+/// The library compiles expressions itself: with its own grammar, for its own device.
+fn program(filter: &Filter) -> Result<Program> {
+    match filter {
+        Filter::Expression(text) => Ok(Program::Expression(text.clone())),
+        Filter::Classic(text) => Classic::parse(text)
+            .map(|classic| Program::Classic(instructions(&classic)))
+            .map_err(|error| filter.explain(&error)),
+        Filter::Inner(_) => Err(Error::usage(
+            "cannot look inside tunnels with the pcap tap",
+            "libpcap has no such filter",
+        )
+        .mend("leave out --inner, or use --tap packet")),
+    }
+}
+
+#[derive(Debug)]
+struct AttachedPcap {
+    point: u32,
+    version: String,
+    /// Its packets wait in the library until the thread is started.
+    waiting: Option<Worker>,
+    thread: Option<JoinHandle<()>>,
+    shared: Arc<Shared>,
+    wake: Wake,
+    rings: Arc<Rings>,
+}
+
+impl Attached for AttachedPcap {
+    fn start(&mut self) -> Result<()> {
+        let Some(worker) = self.waiting.take() else {
+            return Ok(());
+        };
+        let thread = thread::Builder::new()
+            .name("trawl-pcap".to_owned())
+            .spawn(move || worker.run())
+            .map_err(|e| Error::os("cannot start a thread that reads packets", e))?;
+        self.thread = Some(thread);
+        Ok(())
+    }
+
+    fn detach(&mut self) -> Vec<String> {
+        self.rings.stop();
+        self.wake.ring();
+        self.waiting = None;
+        let Some(thread) = self.thread.take() else {
+            return Vec::new();
+        };
+        let since = Instant::now();
+        while !thread.is_finished() && since.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(1));
+        }
+        if !thread.is_finished() {
+            let seconds = PATIENCE.as_secs();
+            return vec![format!(
+                "{} does not come back from reading packets after {seconds} s; what it holds is not recorded",
+                self.version
+            )];
+        }
+        if thread.join().is_err() {
+            self.shared
+                .fail("the thread that reads packets has crashed");
+        }
+        let failure = self.shared.failure().map(str::to_owned);
+        failure
+            .into_iter()
+            .chain(self.shared.remark(&self.version))
+            .collect()
+    }
+
+    fn ended(&mut self) -> Option<String> {
+        let why = self.shared.failure()?;
+        Some(format!("cannot be captured from any more: {why}"))
+    }
+
+    fn losses(&mut self) -> Vec<(u32, &'static str, u64)> {
+        vec![(self.point, "libpcap", self.shared.dropped())]
+    }
+
+    fn library(&mut self) -> Option<(u32, LibraryFigures)> {
+        let figures = self.shared.figures();
+        Some((
+            self.point,
+            LibraryFigures {
+                name: self.version.clone(),
+                received: figures.map(|one| one.received),
+                dropped: figures.map(|one| one.dropped),
+                dropped_by_interface: figures.map(|one| one.dropped_by_interface),
+            },
+        ))
+    }
+}
+
+impl Drop for AttachedPcap {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
