@@ -13,6 +13,7 @@ use trawl_program::load::{Program, Source};
 use trawl_program::place::{self, Put};
 use trawl_program::ready::Readiness;
 use trawl_program::safety::Session;
+use trawl_program::tappable::HOOK;
 use trawl_program::{Site, Standing};
 
 use crate::live::Slot;
@@ -134,7 +135,7 @@ impl Balancer {
 
     /// Changes the table as a whole. If anything about the new one is wrong, the old one stays.
     pub fn change(self, care: Care, change: impl FnOnce(&mut Table) -> Result<()>) -> Result<Done> {
-        let _lock = self.site.lock()?;
+        let lock = self.site.lock()?;
         let slot = self.slot()?;
         let before = slot.read()?;
         let mut table = before.clone();
@@ -147,6 +148,20 @@ impl Balancer {
             forget_new(&self.standing, &before, &table)?;
             slot.publish(&table)?;
         }
+        drop(lock);
+        let needs_more = self
+            .needs_more(&ways)
+            .inspect_err(|_| self.put_back(&before))?;
+        if needs_more {
+            let extras = Extras {
+                tappable: self.standing.map(HOOK).is_ok(),
+                ..Extras::default()
+            };
+            let wish = Wish::default();
+            let Self { site, standing } = self;
+            return load_new(&site, table, &wish, extras, Some(standing))
+                .inspect_err(|_| put_back(&site, &slot, &before));
+        }
         ask_for_neighbours(&self.site, &ways)?;
         let warnings = warnings(&self.site, &table)?;
         Ok(Done {
@@ -155,6 +170,24 @@ impl Balancer {
             notices: Vec::new(),
             warnings,
         })
+    }
+
+    fn put_back(&self, before: &Table) {
+        if let Ok(slot) = self.slot() {
+            put_back(&self.site, &slot, before);
+        }
+    }
+
+    /// Whether an interface that packets leave by now has to be made ready for that, which the program is to remember.
+    fn needs_more(&self, ways: &Ways) -> Result<bool> {
+        if self.standing.mode() == Some(XdpMode::Skb) {
+            return Ok(false);
+        }
+        let mut ready = Readiness::default();
+        for other in others(&self.site, ways)? {
+            ready.for_sending(&other)?;
+        }
+        Ok(!ready.told().is_empty())
     }
 
     pub fn unload(self) -> Result<()> {
@@ -167,6 +200,13 @@ impl Balancer {
 
     pub fn by_vip(&self) -> Result<Vec<stats::VipCount>> {
         stats::by_vip(&self.standing, &self.table()?)
+    }
+}
+
+/// What held before a change that could not be completed.
+fn put_back(site: &Site, slot: &Slot, before: &Table) {
+    if let Ok(_lock) = site.lock() {
+        let _ = slot.publish(before);
     }
 }
 
@@ -329,8 +369,14 @@ fn others(site: &Site, ways: &Ways) -> Result<Vec<Site>> {
 fn ask_for_neighbours(site: &Site, ways: &Ways) -> Result<()> {
     let hops: HashSet<(u32, IpAddr)> = ways.values().copied().collect();
     let mut netlink = Netlink::open(site.namespace())?;
-    for (interface, address) in hops.into_iter().take(MOST_NEIGHBOURS) {
-        netlink.ask_for_neighbour(interface, address)?;
+    let mut known = HashSet::new();
+    for interface in hops.iter().map(|hop| hop.0).collect::<HashSet<u32>>() {
+        let neighbours = netlink.neighbours(interface)?;
+        known.extend(neighbours.iter().map(|one| (interface, one.address)));
+    }
+    // One that is there for good would no longer be if it were asked for.
+    for (interface, address) in hops.difference(&known).take(MOST_NEIGHBOURS) {
+        netlink.ask_for_neighbour(*interface, *address)?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@
 //! by one store. [`balancer`] holds program and table of an interface together.
 
 pub mod balancer;
+pub mod check;
 pub mod compile;
 pub mod file;
 pub mod live;

@@ -1,5 +1,6 @@
 //! The binary: arguments and terminal output, nothing else.
 
+mod balance;
 mod bench;
 mod capture;
 mod cleaner;
@@ -64,6 +65,7 @@ enum Command {
     Xdp(xdp::Args),
     Route(route::Args),
     Guard(Box<guard::Args>),
+    Balance(Box<balance::Args>),
     Bench(bench::Args),
     Report(report::Args),
     Store(store::Args),
@@ -105,6 +107,7 @@ fn main() -> ExitCode {
         Command::Xdp(args) => xdp::run(args),
         Command::Route(args) => route::run(args),
         Command::Guard(args) => guard::run(*args),
+        Command::Balance(args) => balance::run(*args),
         Command::Bench(args) => bench::run(args),
         Command::Report(args) => report::run(&args),
         Command::Store(args) => store::run(args),

@@ -1,0 +1,200 @@
+//! What puts a balancer on an interface, changes its table, and takes it off.
+
+use serde::Serialize;
+use trawl_balance::balancer::{Care, Done, Extras};
+use trawl_balance::{Backend, Balancer, Table, Vip, file};
+use trawl_guard::state as guard;
+use trawl_kernel::netlink::XdpMode;
+use trawl_kernel::{Error, Result};
+use trawl_program::Site;
+use trawl_program::attach::Wish;
+
+use super::{BackendAdd, BackendRemove, Drain, Load, Place, Unload, VipAdd, VipRemove, Weight};
+use crate::json;
+use crate::terminal::{self, write_out, write_printable};
+
+/// What a change left in force.
+#[derive(Debug, Serialize)]
+struct DoneDocument<'a> {
+    interface: &'a str,
+    id: u32,
+    mode: Option<&'static str>,
+    vips: usize,
+    backends: usize,
+    notices: &'a [String],
+    warnings: &'a [String],
+}
+
+fn tell(done: &Done, as_json: bool, said: &str) -> Result<()> {
+    let Done {
+        balancer,
+        table,
+        notices,
+        warnings,
+    } = done;
+    if as_json {
+        return json::print(&DoneDocument {
+            interface: balancer.site.label(),
+            id: balancer.standing.id(),
+            mode: balancer.standing.mode().map(XdpMode::name),
+            vips: table.vips.len(),
+            backends: table.backends(),
+            notices,
+            warnings,
+        });
+    }
+    let told = notices.iter().chain(warnings);
+    told.for_each(|text| terminal::say(text));
+    write_printable(said)
+}
+
+fn plural(count: usize, one: &str, many: &str) -> String {
+    match count {
+        1 => format!("1 {one}"),
+        count => format!("{count} {many}"),
+    }
+}
+
+pub fn load(args: &Load) -> Result<()> {
+    let site = Site::find(&args.interface, args.netns.as_deref())?;
+    let table = args.file.as_deref().map(file::read).transpose()?;
+    let wish = Wish {
+        mode: args.mode.map(XdpMode::from),
+        replace: args.replace,
+        careful: !args.consent.yes,
+        ..Wish::default()
+    };
+    let extras = Extras {
+        priority: args.prio,
+        tappable: args.tappable,
+        flows: args.flows,
+    };
+    let sites = [site];
+    let done = guard::around(&sites, || {
+        Balancer::load(&sites[0], table, &wish, extras, args.consent.care())
+    })?;
+    let said = format!(
+        "balancing on {} (id {}, {}): {}, {}\n",
+        done.balancer.site.label(),
+        done.balancer.standing.id(),
+        done.balancer.standing.mode().map_or("", XdpMode::name),
+        plural(
+            done.table.vips.len(),
+            "virtual address",
+            "virtual addresses"
+        ),
+        plural(done.table.backends(), "backend", "backends"),
+    );
+    tell(&done, args.json, &said)
+}
+
+fn change(
+    place: &Place,
+    care: Care,
+    said: &str,
+    change: impl FnOnce(&mut Table) -> Result<()>,
+) -> Result<()> {
+    let done = place.balancer()?.change(care, change)?;
+    tell(&done, place.json, said)
+}
+
+pub fn add_vip(args: &VipAdd) -> Result<()> {
+    let said = format!("added {}\n", args.vip);
+    change(&args.place, args.consent.care(), &said, |table| {
+        let mut vip = Vip::new(args.vip, args.forward.into());
+        vip.gue_port = args.gue_port;
+        table.add_vip(vip);
+        Ok(())
+    })
+}
+
+pub fn remove_vip(args: &VipRemove) -> Result<()> {
+    let said = format!("removed {}\n", args.vip);
+    change(&args.place, Care::Without, &said, |table| {
+        table.remove_vip(&args.vip).map(drop)
+    })
+}
+
+pub fn add_backend(args: &BackendAdd) -> Result<()> {
+    let said = format!("added the backend {} to {}\n", args.backend, args.vip);
+    let backend = Backend {
+        weight: args.weight,
+        mac: args.mac,
+        server_id: args.server_id,
+        ..Backend::new(args.backend.to_canonical())
+    };
+    change(&args.place, Care::Without, &said, |table| {
+        table.add_backend(&args.vip, backend)
+    })
+}
+
+pub fn remove_backend(args: &BackendRemove) -> Result<()> {
+    let said = format!("removed the backend {} from {}\n", args.backend, args.vip);
+    change(&args.place, Care::Without, &said, |table| {
+        table.remove_backend(&args.vip, args.backend).map(drop)
+    })
+}
+
+pub fn drain(args: &Drain) -> Result<()> {
+    let said = match args.undo {
+        true => format!("{} gets new flows of {} again\n", args.backend, args.vip),
+        false => format!("draining {}: no new flows of {}\n", args.backend, args.vip),
+    };
+    change(&args.place, Care::Without, &said, |table| {
+        table.backend_mut(&args.vip, args.backend)?.draining = !args.undo;
+        Ok(())
+    })
+}
+
+pub fn weight(args: &Weight) -> Result<()> {
+    let said = format!(
+        "{} of {} has weight {}\n",
+        args.backend, args.vip, args.weight
+    );
+    change(&args.place, Care::Without, &said, |table| {
+        table.backend_mut(&args.vip, args.backend)?.weight = args.weight;
+        Ok(())
+    })
+}
+
+/// What `balance unload --json` prints.
+#[derive(Debug, Serialize)]
+struct UnloadDocument {
+    unloaded: Vec<String>,
+}
+
+pub fn unload(args: &Unload) -> Result<()> {
+    let mut found = Vec::new();
+    for name in &args.interfaces {
+        let site = Site::find(name, args.netns.as_deref())?;
+        let is_named =
+            |one: &Balancer| one.site.is_beside(&site) && one.site.index() == site.index();
+        if !found.iter().any(is_named) {
+            found.push(Balancer::at(site)?);
+        }
+    }
+    if args.interfaces.is_empty() {
+        let place = Place {
+            on: None,
+            netns: args.netns.clone(),
+            json: args.json,
+        };
+        let name = |error: Error| match error.kind() {
+            trawl_kernel::error::Kind::Usage => error.mend("name the interfaces to unload it from"),
+            trawl_kernel::error::Kind::Failed => error,
+        };
+        found.push(place.balancer().map_err(name)?);
+    }
+    let mut unloaded = Vec::new();
+    for balancer in found {
+        unloaded.push(balancer.site.label().to_owned());
+        balancer.unload()?;
+    }
+    match args.json {
+        true => json::print(&UnloadDocument { unloaded }),
+        false => write_out(&format!(
+            "unloaded the balancer from {}\n",
+            unloaded.join(", ")
+        )),
+    }
+}

@@ -1,0 +1,365 @@
+//! `trawl balance`: the layer-4 load balancer.
+
+mod change;
+mod health;
+mod show;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Subcommand, ValueEnum};
+use trawl_balance::balancer::Care;
+use trawl_balance::file;
+use trawl_balance::{Balancer, Forward, Service};
+use trawl_kernel::netlink::XdpMode;
+use trawl_kernel::netns::Namespace;
+use trawl_kernel::{Error, Result};
+use trawl_program::{Site, leftovers};
+
+use crate::units;
+
+/// Spreads the flows to virtual addresses over backends, before the stack
+///
+/// A flow stays with its backend when others come and go. New ones are spread by Maglev hashing. Whatever is for no
+/// virtual address goes to the stack.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Load(Load),
+    /// Adds, removes and lists virtual addresses
+    #[command(subcommand)]
+    Vip(VipCommand),
+    /// Adds, removes, drains and weighs backends
+    #[command(subcommand)]
+    Backend(BackendCommand),
+    Stats(Stats),
+    Check(Check),
+    Unload(Unload),
+}
+
+#[derive(Debug, Subcommand)]
+enum VipCommand {
+    Add(VipAdd),
+    Remove(VipRemove),
+    List(List),
+}
+
+#[derive(Debug, Subcommand)]
+enum BackendCommand {
+    Add(BackendAdd),
+    Remove(BackendRemove),
+    Drain(Drain),
+    Weight(Weight),
+}
+
+/// Which balancer.
+#[derive(Debug, clap::Args)]
+struct Place {
+    /// The balancer on this interface, NAME or NAMESPACE:NAME [default: the only one in the namespace]
+    #[arg(long, value_name = "IF")]
+    on: Option<String>,
+    /// Network namespace: a name, a path or a process id
+    #[arg(long, value_name = "NAME")]
+    netns: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Place {
+    fn balancer(&self) -> Result<Balancer> {
+        if let Some(on) = &self.on {
+            return Balancer::at(Site::find(on, self.netns.as_deref())?);
+        }
+        let namespace = self.netns.as_deref().map(Namespace::open).transpose()?;
+        let mut all = Balancer::all_in(namespace.as_ref())?;
+        match (all.pop(), all.len()) {
+            (Some(only), 0) => Ok(only),
+            (None, _) => Err(
+                Error::failed("no balancer is loaded", "no interface here has one")
+                    .mend("trawl balance load IF"),
+            ),
+            (Some(last), _) => {
+                let names: Vec<&str> = all.iter().map(|one| one.site.label()).collect();
+                Err(Error::usage(
+                    "which balancer is not clear",
+                    format!(
+                        "there are several: {}, {}",
+                        names.join(", "),
+                        last.site.label()
+                    ),
+                )
+                .mend("name one: --on IF"))
+            }
+        }
+    }
+}
+
+#[derive(Debug, clap::Args)]
+struct Consent {
+    /// Apply even if it cuts off the client that SSH_CONNECTION names
+    #[arg(long)]
+    yes: bool,
+}
+
+impl Consent {
+    fn care(&self) -> Care {
+        match self.yes {
+            true => Care::Without,
+            false => Care::ForTheSession,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ModeName {
+    /// In the driver
+    Native,
+    /// After the driver, in the stack
+    Skb,
+}
+
+impl From<ModeName> for XdpMode {
+    fn from(name: ModeName) -> Self {
+        match name {
+            ModeName::Native => Self::Native,
+            ModeName::Skb => Self::Skb,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ForwardName {
+    /// To a backend on the same link, by its MAC address
+    Direct,
+    /// IP in IP
+    Ipip,
+    /// Generic UDP encapsulation, variant 1
+    Gue,
+}
+
+impl From<ForwardName> for Forward {
+    fn from(name: ForwardName) -> Self {
+        match name {
+            ForwardName::Direct => Self::Direct,
+            ForwardName::Ipip => Self::Ipip,
+            ForwardName::Gue => Self::Gue,
+        }
+    }
+}
+
+/// Puts the balancer on an interface, or a file's table in the place of the one that is in force there
+///
+/// The file is applied as a whole: if anything in it is wrong, the table stays as it is. Backends that stay keep their
+/// flows and counts.
+#[derive(Debug, clap::Args)]
+struct Load {
+    /// The interface, NAME or NAMESPACE:NAME
+    #[arg(value_name = "IF")]
+    interface: String,
+    /// Virtual addresses and backends in TOML; `-` for standard input [default: none, or those there are]
+    #[arg(value_name = "FILE.toml")]
+    file: Option<PathBuf>,
+    /// Where the program runs [default: native, and skb where the driver has no XDP]
+    #[arg(long, value_enum)]
+    mode: Option<ModeName>,
+    /// Take the place of what is on the interface
+    #[arg(long)]
+    replace: bool,
+    /// Its place in a chain: programs with lower numbers run first [default: 20]
+    #[arg(long, value_name = "N")]
+    prio: Option<u32>,
+    /// Let captures look in at entry and exit (`trawl capture --tap hook`) where the kernel takes no tracing programs
+    #[arg(long)]
+    tappable: bool,
+    /// Flows to remember; those used least recently are forgotten first [default: 262144]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1024..=67_108_864))]
+    flows: Option<u32>,
+    /// Network namespace: a name, a path or a process id
+    #[arg(long, value_name = "NAME")]
+    netns: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    consent: Consent,
+}
+
+/// Adds a virtual address, without backends yet
+#[derive(Debug, clap::Args)]
+struct VipAdd {
+    /// tcp, udp or quic, address, and port; without a port, all ports: tcp:192.0.2.1:80, udp:[2001:db8::1]:53
+    #[arg(value_name = "VIP")]
+    vip: Service,
+    /// How packets are brought to its backends
+    #[arg(long, value_enum, default_value = "ipip")]
+    forward: ForwardName,
+    /// The UDP port of the backends' tunnels, with --forward gue
+    #[arg(long, value_name = "PORT", default_value_t = trawl_balance::table::GUE_PORT, value_parser = clap::value_parser!(u16).range(1..))]
+    gue_port: u16,
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    consent: Consent,
+}
+
+/// Removes a virtual address with its backends
+#[derive(Debug, clap::Args)]
+struct VipRemove {
+    /// As `trawl balance vip list` shows it
+    #[arg(value_name = "VIP")]
+    vip: Service,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Lists the virtual addresses with their backends
+#[derive(Debug, clap::Args)]
+struct List {
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Adds a backend to a virtual address
+#[derive(Debug, clap::Args)]
+struct BackendAdd {
+    /// As `trawl balance vip list` shows it
+    #[arg(value_name = "VIP")]
+    vip: Service,
+    /// The backend's own address
+    #[arg(value_name = "ADDRESS")]
+    backend: IpAddr,
+    /// Its share of new flows, beside those of the others
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    weight: u32,
+    /// Its MAC address, with --forward direct, on the balancer's link [default: as the kernel knows it]
+    #[arg(long, value_parser = file::mac)]
+    mac: Option<[u8; 6]>,
+    /// The server id in its QUIC connection ids
+    #[arg(long, value_name = "N")]
+    server_id: Option<u16>,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Removes a backend; its flows go to others
+#[derive(Debug, clap::Args)]
+struct BackendRemove {
+    /// As `trawl balance vip list` shows it
+    #[arg(value_name = "VIP")]
+    vip: Service,
+    #[arg(value_name = "ADDRESS")]
+    backend: IpAddr,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Sends a backend no new flows; those it has stay
+#[derive(Debug, clap::Args)]
+struct Drain {
+    /// As `trawl balance vip list` shows it
+    #[arg(value_name = "VIP")]
+    vip: Service,
+    #[arg(value_name = "ADDRESS")]
+    backend: IpAddr,
+    /// Send it new flows again
+    #[arg(long)]
+    undo: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Changes a backend's share of new flows
+#[derive(Debug, clap::Args)]
+struct Weight {
+    /// As `trawl balance vip list` shows it
+    #[arg(value_name = "VIP")]
+    vip: Service,
+    #[arg(value_name = "ADDRESS")]
+    backend: IpAddr,
+    /// 1 to 10000
+    #[arg(value_name = "N")]
+    weight: u32,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Shows what became of packets, by virtual address and backend
+#[derive(Debug, clap::Args)]
+struct Stats {
+    /// Show the counts every second, or every TIME, until interrupted
+    #[arg(long, short, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s", value_parser = units::duration)]
+    watch: Option<Duration>,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Asks the backends whether they are healthy, by TCP connection or HTTP
+///
+/// Once, and only to tell; with --apply, backends that do not answer get no packets until they answer a later check.
+/// Exit status 1 if some backend is not healthy.
+#[derive(Debug, clap::Args)]
+struct Check {
+    /// Ask by HTTP for this path; 200 to 399 is healthy
+    #[arg(long, value_name = "PATH")]
+    http: Option<String>,
+    /// Ask this TCP port [default: that of the virtual address]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
+    /// Wait so long for each answer
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = units::duration)]
+    timeout: Duration,
+    /// Again and again, with this pause, until interrupted
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    every: Option<Duration>,
+    /// Take backends that do not answer out, and put those back that do
+    #[arg(long)]
+    apply: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Takes the balancer off interfaces; its table and flows go with it
+#[derive(Debug, clap::Args)]
+struct Unload {
+    /// These interfaces [default: the only one in the namespace that has a balancer]
+    #[arg(value_name = "IF")]
+    interfaces: Vec<String>,
+    /// Network namespace: a name, a path or a process id
+    #[arg(long, value_name = "NAME")]
+    netns: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Args) -> Result<ExitCode> {
+    let only_looks = matches!(
+        args.command,
+        Command::Stats(_) | Command::Vip(VipCommand::List(_))
+    );
+    if !only_looks {
+        leftovers::clear_away();
+    }
+    match args.command {
+        Command::Load(args) => change::load(&args),
+        Command::Vip(VipCommand::Add(args)) => change::add_vip(&args),
+        Command::Vip(VipCommand::Remove(args)) => change::remove_vip(&args),
+        Command::Vip(VipCommand::List(args)) => show::list(&args),
+        Command::Backend(BackendCommand::Add(args)) => change::add_backend(&args),
+        Command::Backend(BackendCommand::Remove(args)) => change::remove_backend(&args),
+        Command::Backend(BackendCommand::Drain(args)) => change::drain(&args),
+        Command::Backend(BackendCommand::Weight(args)) => change::weight(&args),
+        Command::Stats(args) => show::stats(&args),
+        Command::Check(args) => return health::check(&args),
+        Command::Unload(args) => change::unload(&args),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
