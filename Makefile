@@ -13,7 +13,7 @@ help: ## Say what can be made
 
 build: ## Build the release binary, target/release/trawl
 	@scripts/install build
-	cargo build --locked --release --bin trawl
+	cargo build --locked --release --bin trawl --features cloud
 
 demo: build ## Show the main job in a lab that is made and removed
 	@scripts/install demo

@@ -16,6 +16,7 @@ mod follow;
 mod r#gen;
 mod generate;
 mod guard;
+mod index;
 mod json;
 mod lab;
 mod lines;
@@ -69,6 +70,7 @@ enum Command {
     Bench(bench::Args),
     Report(report::Args),
     Store(store::Args),
+    Index(index::Args),
     Lab(lab::Args),
     Demo(demo::Args),
     #[command(hide = true)]
@@ -111,6 +113,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(args),
         Command::Report(args) => report::run(&args),
         Command::Store(args) => store::run(args),
+        Command::Index(args) => index::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Demo(args) => demo::run(args),
         Command::StandBy(args) => {

@@ -44,6 +44,24 @@ pub fn wall() -> u64 {
     now(ClockId::Realtime)
 }
 
+/// The day in UTC, as `2026-11-22`.
+pub fn date_of(ns: u64) -> String {
+    // Days since 1 March of the year 0, in which leap days come last.
+    let days = (ns / 86_400_000_000_000) as i64 + 719_468;
+    let era = days / 146_097;
+    let of_era = days % 146_097;
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 {
+        (month + 3, 0)
+    } else {
+        (month - 9, 1)
+    };
+    format!("{:04}-{month:02}-{day:02}", year + era * 400 + next)
+}
+
 /// Nanoseconds that no step of the wall clock disturbs.
 pub fn monotonic() -> u64 {
     now(ClockId::Monotonic)
@@ -119,5 +137,24 @@ pub fn strftime(format: &str) -> String {
     match length {
         0 => format.to_owned(),
         _ => String::from_utf8_lossy(&text[..length]).into_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        for (seconds, date) in [
+            (0, "1970-01-01"),
+            (951_782_399, "2000-02-28"),
+            (951_782_400, "2000-02-29"),
+            (951_868_800, "2000-03-01"),
+            (1_798_761_599, "2026-12-31"),
+            (4_107_542_400, "2100-03-01"),
+        ] {
+            assert_eq!(date_of(seconds * 1_000_000_000), date);
+        }
     }
 }

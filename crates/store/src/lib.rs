@@ -5,6 +5,7 @@ mod account;
 mod capture;
 mod chunk;
 mod chunker;
+mod index;
 pub mod key;
 pub mod manifest;
 mod prune;
@@ -15,6 +16,7 @@ mod verify;
 
 pub use account::{Account, EpochAccount, Gap, Inventory};
 pub use capture::{Config, Outcome, StoreSink};
+pub use index::{Indexed, index};
 pub use prune::{Limits, Pruned, prune};
 pub use remote::Store;
 pub use spool::{Full, default_spool};

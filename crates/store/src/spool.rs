@@ -267,8 +267,9 @@ impl Spool {
         let mut waiting = self.lock();
         waiting.uploading = None;
         waiting.entries.retain(|entry| entry.key() != key);
-        let _ = fs::remove_file(self.place(&manifest.interface, manifest.sequence, "json"));
+        // The chunk first: one without a manifest would be taken for one that was never finished.
         let _ = fs::remove_file(self.chunk_path(manifest));
+        let _ = fs::remove_file(self.place(&manifest.interface, manifest.sequence, "json"));
     }
 
     /// Packets of the chunks that were removed because the spool was full.
@@ -342,6 +343,10 @@ impl Spool {
         let mut bytes = Vec::new();
         // It ends where the kill came.
         let _ = zstd_reader(path)?.read_to_end(&mut bytes);
+        if bytes.is_empty() {
+            // Its first frame was not written yet: what it held is unknown.
+            return fs::remove_file(path);
+        }
         let again = path.with_extension("again");
         let _ = fs::remove_file(&again);
         let mut chunk = OpenChunk::create(&again, &[])?;

@@ -1,6 +1,7 @@
 //! From the spool into the store: the chunk, then its manifest, then it leaves the spool. What was done before is done
 //! again without harm: an object that is there already with the same bytes is as good as stored.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
@@ -28,10 +29,14 @@ fn put_chunk(store: &Store, spool: &Spool, manifest: &Manifest) -> Result<(), St
     let key = manifest.key();
     let what = |e: Failure| format!("{key}: {e}");
     if manifest.state == State::Stored {
-        let bytes = spool
-            .read_chunk(manifest)
-            .map_err(|e| format!("cannot read {key} from the spool: {e}"))?;
-        put_once(store, &key.packets(), bytes).map_err(what)?;
+        match spool.read_chunk(manifest) {
+            Ok(bytes) => put_once(store, &key.packets(), bytes).map_err(what)?,
+            // Killed after it was stored and before its manifest left the spool: the store has both.
+            Err(error)
+                if error.kind() == ErrorKind::NotFound
+                    && store.get(&key.manifest()).map_err(what)? == manifest.to_bytes() => {}
+            Err(error) => return Err(format!("cannot read {key} from the spool: {error}")),
+        }
     }
     let done = match put_once(store, &key.manifest(), manifest.to_bytes()) {
         // Its first manifest was stored, only the answer was lost; then it was evicted. The store has both.

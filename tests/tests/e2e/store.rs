@@ -193,3 +193,174 @@ fn a_full_spool_evicts_or_stops_as_chosen() {
         assert_eq!(places.problems(), Vec::<String>::new());
     }
 }
+
+#[test]
+fn a_kill_loses_nothing_that_was_sealed_and_the_rest_is_unknown() {
+    let Some(lab) = Lab::open() else { return };
+    let places = Places::of(&lab);
+    for round in 1..=6 {
+        let capture = places.start(&lab, &["--chunk-size", "4KiB"]);
+        lab.send(&[frames::silent(64)], 40 * round);
+        capture.wait_recorded(40 * round);
+        capture.kill();
+        let pushed = places.command("push", &[]);
+        assert!(pushed.status.success(), "{pushed:?}");
+        let problems = places.problems();
+        assert_eq!(problems, vec!["end_missing"; round as usize], "{round}");
+        let [recorded, stored, spooled, evicted, unknown] = places.account();
+        assert_eq!((spooled, evicted, unknown), (0, 0, 0));
+        assert_eq!(recorded, stored);
+        let sent: u64 = (1..=round).map(|n| 40 * n).sum();
+        assert!(stored <= sent, "{stored} of {sent}");
+        assert_eq!(fs::read_dir(&places.spool).expect("the spool").count(), 0);
+    }
+    let chunks = files_below(&places.store, ".pcapng.zst");
+    let packets: usize = chunks
+        .iter()
+        .map(|chunk| tshark(&chunk.to_string_lossy(), &["frame.len"]).len())
+        .sum();
+    assert_eq!(packets as u64, places.account()[1]);
+}
+
+#[test]
+fn a_doubled_put_has_one_effect() {
+    let Some(lab) = Lab::open() else { return };
+    let places = Places::of(&lab);
+    fs::create_dir_all(&places.store).expect("a directory");
+    fs::write(places.store.join("trawl"), "").expect("a file in the way");
+    let capture = places.start(&lab, &["--chunk-size", "4KiB", "--store-wait", "100ms"]);
+    lab.send(&[frames::silent(64)], 200);
+    capture.wait_recorded(200);
+    let finished = capture.stop();
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    assert_eq!(places.account(), [200, 0, 200, 0, 0]);
+    fs::remove_file(places.store.join("trawl")).expect("the file in the way");
+    // The spool as it was before anything was stored, as after a lost reply.
+    let again = lab.file("again");
+    let copied = std::process::Command::new("cp")
+        .args(["-a", &places.spool, &again])
+        .status();
+    assert!(copied.expect("cp runs").success());
+    assert!(places.command("push", &[]).status.success());
+    let before = files_below(&places.store, "");
+    let repeated = trawl(&["store", "push", "--spool", &again, "--json"]);
+    assert!(repeated.status.success());
+    assert_eq!(files_below(&places.store, ""), before);
+    assert_eq!(places.account(), [200, 200, 0, 0, 0]);
+    assert_eq!(places.problems(), Vec::<String>::new());
+}
+
+#[test]
+fn what_is_pruned_leaves_its_manifest() {
+    let Some(lab) = Lab::open() else { return };
+    let places = Places::of(&lab);
+    let capture = places.start(&lab, &["--chunk-size", "4KiB"]);
+    lab.send(&[frames::silent(64)], 400);
+    capture.wait_recorded(400);
+    capture.stop_well();
+    let sizes = |files: &[PathBuf]| -> u64 {
+        files
+            .iter()
+            .map(|file| file.metadata().expect("a file").len())
+            .sum()
+    };
+    let chunks = files_below(&places.store, ".pcapng.zst");
+    let all = sizes(&chunks);
+    let half = (all / 2).to_string();
+    let dry = json(&places.command("prune", &["--max", &half, "--dry-run"]));
+    assert_eq!(files_below(&places.store, ".pcapng.zst"), chunks);
+    let pruned = json(&places.command("prune", &["--max", &half]));
+    assert_eq!(dry, pruned);
+    let left = files_below(&places.store, ".pcapng.zst");
+    assert!(sizes(&left) <= all / 2 && left.len() < chunks.len());
+    let [recorded, stored, spooled, evicted, unknown] = places.account();
+    assert_eq!((recorded, spooled, unknown), (400, 0, 0));
+    assert_eq!(stored + evicted, 400);
+    assert_eq!(pruned["packets"].as_u64(), Some(evicted));
+    assert_eq!(places.problems(), Vec::<String>::new());
+    let none = json(&places.command("prune", &["--keep", "7d"]));
+    assert_eq!(none["chunks"], 0);
+}
+
+/// What DuckDB answers, or nothing where it is not installed.
+fn duckdb(query: &str) -> Option<String> {
+    let program = "import sys\ntry:\n import duckdb\nexcept ImportError:\n sys.exit(77)\n\
+                   print(duckdb.sql(sys.argv[1]).fetchall())";
+    let output = std::process::Command::new("python3")
+        .args(["-c", program, query])
+        .output()
+        .ok()?;
+    if output.status.code() == Some(77) {
+        return None;
+    }
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+#[test]
+fn duckdb_finds_each_packet_in_the_index() {
+    let Some(lab) = Lab::open() else { return };
+    let places = Places::of(&lab);
+    let capture = places.start(&lab, &["--chunk-size", "4KiB"]);
+    lab.send(
+        &[frames::ipv4_udp(0), frames::ipv6_udp(0), frames::silent(64)],
+        300,
+    );
+    capture.wait_recorded(300);
+    capture.stop_well();
+    let indexed = json(&trawl(&["index", &places.url, "--json"]));
+    assert_eq!(indexed["packets"], 300);
+    let files = files_below(&places.store, ".parquet");
+    let bytes: Vec<_> = files
+        .iter()
+        .map(|file| fs::read(file).expect("a file"))
+        .collect();
+    // The same bytes again, from the chunks alone.
+    assert_eq!(json(&trawl(&["index", &places.url, "--json"]))["files"], 0);
+    let again = json(&trawl(&["index", &places.url, "--rebuild", "--json"]));
+    assert_eq!(again["files"], files.len());
+    let rebuilt: Vec<_> = files
+        .iter()
+        .map(|file| fs::read(file).expect("a file"))
+        .collect();
+    assert!(
+        bytes == rebuilt,
+        "an index is not the same when it is made again"
+    );
+    let first = &files_below(&places.store, ".pcapng.zst")[0];
+    let judged = tshark(&first.to_string_lossy(), &["frame.time_epoch", "frame.len"]);
+    let from = format!(
+        "FROM read_parquet('{}/index/**/*.parquet')",
+        places.store.display()
+    );
+    let ask = |what: &str, rest: &str| duckdb(&format!("SELECT {what} {from} {rest}"));
+    let Some(count) = ask(
+        "count(*), count(src), count(DISTINCT capture), count(DISTINCT host)",
+        "",
+    ) else {
+        return trawl_tests::skip("Python's duckdb is not installed: pip install duckdb");
+    };
+    assert_eq!(count, "[(300, 200, 1, 1)]");
+    let times = ask(
+        "epoch_ns(time), length",
+        "WHERE chunk LIKE '%/0000000000.pcapng.zst' ORDER BY time",
+    )
+    .expect("DuckDB is there");
+    let expected: Vec<String> = judged
+        .iter()
+        .map(|row| format!("({}, {})", row[0].replace('.', ""), row[1]))
+        .collect();
+    assert_eq!(times, format!("[{}]", expected.join(", ")));
+    assert_eq!(
+        ask(
+            "protocol, count(*)",
+            "WHERE protocol IS NOT NULL GROUP BY protocol"
+        )
+        .as_deref(),
+        Some("[(17, 200)]")
+    );
+}

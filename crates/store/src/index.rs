@@ -1,0 +1,363 @@
+//! An index: one Parquet file for each chunk, one row for each packet. `docs/internals/store.md` describes the columns.
+
+use std::io;
+use std::sync::Arc;
+
+use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::column::writer::ColumnWriter;
+use parquet::data_type::ByteArray;
+use parquet::errors::ParquetError;
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+use parquet::schema::types::ColumnPath;
+use serde::Serialize;
+use trawl_kernel::{Error, Result, clock};
+use trawl_packet::pcapng::block::{Block, ENHANCED_PACKET, INTERFACE_DESCRIPTION, blocks};
+use trawl_packet::pcapng::options::PacketOptions;
+use trawl_packet::seekable;
+use trawl_packet::verdict;
+use trawl_packet::walk::{Headers, walk};
+
+use crate::account::Inventory;
+use crate::key::escaped;
+use crate::manifest::{Manifest, State, sha256};
+use crate::remote::Store;
+
+const SCHEMA: &str = "message trawl {
+    required int64 time (TIMESTAMP(NANOS, true));
+    required binary interface (STRING);
+    optional binary verdict (STRING);
+    optional binary reason (STRING);
+    optional binary src (STRING);
+    optional binary dst (STRING);
+    optional int32 sport;
+    optional int32 dport;
+    optional int32 protocol;
+    optional int32 tcp_flags;
+    required int32 captured_length;
+    required int32 length;
+    optional int64 tcp_seq;
+    required int32 hash (INTEGER(32, false));
+    required binary chunk (STRING);
+    required int32 frame;
+    required int32 offset;
+}";
+
+/// Rows as columns, in the order of the schema.
+#[derive(Debug, Default)]
+struct Columns {
+    time: Vec<i64>,
+    interface: Vec<ByteArray>,
+    verdict: Sparse<ByteArray>,
+    reason: Sparse<ByteArray>,
+    src: Sparse<ByteArray>,
+    dst: Sparse<ByteArray>,
+    sport: Sparse<i32>,
+    dport: Sparse<i32>,
+    protocol: Sparse<i32>,
+    tcp_flags: Sparse<i32>,
+    captured_length: Vec<i32>,
+    length: Vec<i32>,
+    tcp_seq: Sparse<i64>,
+    hash: Vec<i32>,
+    chunk: Vec<ByteArray>,
+    frame: Vec<i32>,
+    offset: Vec<i32>,
+}
+
+/// A column in which values may be absent.
+#[derive(Debug)]
+struct Sparse<T> {
+    values: Vec<T>,
+    there: Vec<i16>,
+}
+
+impl<T> Default for Sparse<T> {
+    fn default() -> Self {
+        Self {
+            values: Vec::new(),
+            there: Vec::new(),
+        }
+    }
+}
+
+impl<T> Sparse<T> {
+    fn push(&mut self, value: Option<T>) {
+        self.there.push(i16::from(value.is_some()));
+        self.values.extend(value);
+    }
+}
+
+fn text(words: &str) -> ByteArray {
+    ByteArray::from(words.as_bytes().to_vec())
+}
+
+/// Payload that takes part in the hash.
+const HASHED_PAYLOAD: usize = 64;
+
+/// Of what a router does not change: addresses, ports, protocol, TCP's numbers, and the first bytes of the payload, so
+/// that the same packet has the same hash at each host. FNV-1a, folded to 32 bits.
+fn invariant_hash(headers: &Headers<'_>, captured: &[u8]) -> u32 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut add = |bytes: &[u8]| {
+        for byte in bytes {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    };
+    match headers.ip {
+        Some(ip) => {
+            for address in [ip.src, ip.dst] {
+                match address {
+                    std::net::IpAddr::V4(address) => add(&address.octets()),
+                    std::net::IpAddr::V6(address) => add(&address.octets()),
+                }
+            }
+            add(&[ip.protocol]);
+            if let Some((from, to)) = headers.ports {
+                add(&from.to_be_bytes());
+                add(&to.to_be_bytes());
+            }
+            if let Some(tcp) = headers.tcp {
+                add(&tcp.seq.to_be_bytes());
+                add(&tcp.ack.to_be_bytes());
+                add(&[tcp.flags]);
+            }
+            add(&(headers.payload_len as u64).to_be_bytes());
+            add(&headers.payload[..headers.payload.len().min(HASHED_PAYLOAD)]);
+        }
+        // The addresses of the link are each hop's own.
+        None => {
+            let from = captured.len().min(12);
+            add(&captured[from..captured.len().min(from + HASHED_PAYLOAD)]);
+        }
+    }
+    (hash ^ (hash >> 32)) as u32
+}
+
+/// The rows of a chunk.
+fn rows(chunk: &[u8], manifest: &Manifest) -> io::Result<Columns> {
+    let damaged = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
+    let interface = text(&manifest.interface);
+    let name = text(&manifest.key().packets());
+    let mut columns = Columns::default();
+    let mut links: Vec<u16> = Vec::new();
+    for (number, frame) in seekable::frames(chunk)?.iter().enumerate() {
+        let from = frame.offset as usize;
+        let compressed = chunk
+            .get(from..from + frame.compressed as usize)
+            .ok_or_else(|| damaged("the seek table leads out of the chunk"))?;
+        let bytes = seekable::decompress(frame, compressed)?;
+        let mut offset = 0;
+        for block in blocks(&bytes) {
+            match block.kind {
+                INTERFACE_DESCRIPTION => {
+                    let link = block.body.first_chunk().map(|b| u16::from_le_bytes(*b));
+                    links.push(link.ok_or_else(|| damaged("an interface block is too short"))?);
+                }
+                ENHANCED_PACKET => {
+                    columns.interface.push(interface.clone());
+                    columns.chunk.push(name.clone());
+                    columns.frame.push(number as i32);
+                    columns.offset.push(offset as i32);
+                    columns
+                        .packet(&block, &links)
+                        .ok_or_else(|| damaged("a packet block is too short"))?;
+                }
+                _ => {}
+            }
+            offset += block.bytes.len();
+        }
+        if offset != bytes.len() {
+            return Err(damaged("a frame does not end with a whole block"));
+        }
+    }
+    Ok(columns)
+}
+
+impl Columns {
+    fn packet(&mut self, block: &Block<'_>, links: &[u16]) -> Option<()> {
+        let packet = block.enhanced_packet()?;
+        let link = *links.get(packet.interface_id as usize)?;
+        let options = PacketOptions::parse(packet.options());
+        let headers = walk(link, packet.captured);
+        let reason = options
+            .comments
+            .iter()
+            .find_map(|comment| comment.strip_prefix("drop=")?.split(' ').next());
+        self.time.push(packet.timestamp as i64);
+        self.verdict
+            .push(options.verdict.map(|verdict| text(&verdict::text(verdict))));
+        self.reason.push(reason.map(text));
+        self.src
+            .push(headers.ip.map(|ip| text(&ip.src.to_string())));
+        self.dst
+            .push(headers.ip.map(|ip| text(&ip.dst.to_string())));
+        self.sport
+            .push(headers.ports.map(|ports| i32::from(ports.0)));
+        self.dport
+            .push(headers.ports.map(|ports| i32::from(ports.1)));
+        self.protocol
+            .push(headers.ip.map(|ip| i32::from(ip.protocol)));
+        self.tcp_flags
+            .push(headers.tcp.map(|tcp| i32::from(tcp.flags)));
+        self.captured_length.push(packet.captured_len() as i32);
+        self.length.push(packet.original_len as i32);
+        self.tcp_seq.push(headers.tcp.map(|tcp| i64::from(tcp.seq)));
+        self.hash
+            .push(invariant_hash(&headers, packet.captured).cast_signed());
+        Some(())
+    }
+
+    /// As a Parquet file: the same bytes for the same rows.
+    fn to_parquet(&self) -> std::result::Result<Vec<u8>, ParquetError> {
+        let schema = Arc::new(parse_message_type(SCHEMA)?);
+        let mut properties = WriterProperties::builder()
+            .set_created_by("trawl".to_owned())
+            .set_writer_version(WriterVersion::PARQUET_1_0)
+            .set_compression(Compression::ZSTD(ZstdLevel::try_new(3)?))
+            .set_statistics_enabled(EnabledStatistics::Chunk);
+        for name in ["time", "tcp_seq", "frame", "offset"] {
+            let path = ColumnPath::from(name);
+            properties = properties
+                .set_column_dictionary_enabled(path.clone(), false)
+                .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
+        }
+        properties = properties.set_column_dictionary_enabled(ColumnPath::from("hash"), false);
+        let mut writer =
+            SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties.build()))?;
+        let mut group = writer.next_row_group()?;
+        let mut number = 0;
+        while let Some(mut column) = group.next_column()? {
+            self.write(number, column.untyped())?;
+            column.close()?;
+            number += 1;
+        }
+        group.close()?;
+        writer.into_inner()
+    }
+
+    fn write(
+        &self,
+        number: usize,
+        column: &mut ColumnWriter<'_>,
+    ) -> std::result::Result<(), ParquetError> {
+        match (number, column) {
+            (0, ColumnWriter::Int64ColumnWriter(out)) => out.write_batch(&self.time, None, None),
+            (1, ColumnWriter::ByteArrayColumnWriter(out)) => {
+                out.write_batch(&self.interface, None, None)
+            }
+            (14, ColumnWriter::ByteArrayColumnWriter(out)) => {
+                out.write_batch(&self.chunk, None, None)
+            }
+            (12, ColumnWriter::Int64ColumnWriter(out)) => {
+                out.write_batch(&self.tcp_seq.values, Some(&self.tcp_seq.there), None)
+            }
+            (_, ColumnWriter::ByteArrayColumnWriter(out)) => {
+                let sparse = match number {
+                    2 => &self.verdict,
+                    3 => &self.reason,
+                    4 => &self.src,
+                    _ => &self.dst,
+                };
+                out.write_batch(&sparse.values, Some(&sparse.there), None)
+            }
+            (_, ColumnWriter::Int32ColumnWriter(out)) => {
+                let dense = match number {
+                    10 => Some(&self.captured_length),
+                    11 => Some(&self.length),
+                    13 => Some(&self.hash),
+                    15 => Some(&self.frame),
+                    16 => Some(&self.offset),
+                    _ => None,
+                };
+                let sparse = match number {
+                    6 => &self.sport,
+                    7 => &self.dport,
+                    8 => &self.protocol,
+                    _ => &self.tcp_flags,
+                };
+                match dense {
+                    Some(dense) => out.write_batch(dense, None, None),
+                    None => out.write_batch(&sparse.values, Some(&sparse.there), None),
+                }
+            }
+            _ => Err(ParquetError::General(
+                "the schema has another column here".to_owned(),
+            )),
+        }
+        .map(|_| ())
+    }
+}
+
+/// Where the index of a chunk lies: partitions as Hive names them.
+fn key(manifest: &Manifest) -> String {
+    let epoch = &manifest.epoch;
+    let day = clock::date_of(manifest.first_ns.unwrap_or(manifest.sealed_ns));
+    format!(
+        "index/capture={}/date={day}/host={}/{}_{}_{}_{:010}.parquet",
+        escaped(&epoch.capture),
+        escaped(&epoch.host),
+        escaped(&epoch.boot),
+        escaped(&epoch.epoch),
+        escaped(&manifest.interface),
+        manifest.sequence
+    )
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Indexed {
+    /// Index files made now.
+    pub files: u64,
+    pub packets: u64,
+    pub bytes: u64,
+    /// Chunks that had an index already.
+    pub there: u64,
+    /// Chunks that could not be read; `store verify` tells more.
+    pub unreadable: Vec<String>,
+}
+
+/// Makes the index of each chunk that has none; with `again`, of all of them.
+pub fn index(
+    store: &Store,
+    inventory: &Inventory,
+    again: bool,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Indexed> {
+    let mut indexed = Indexed::default();
+    let known: std::collections::HashSet<String> = store
+        .list(Some("index"))?
+        .into_iter()
+        .map(|object| object.key)
+        .collect();
+    let all = inventory.manifests.len() as u64;
+    for (number, manifest) in inventory.manifests.values().enumerate() {
+        progress(number as u64, all);
+        let name = manifest.key();
+        if manifest.state != State::Stored || inventory.tombstones.contains_key(&name) {
+            continue;
+        }
+        let key = key(manifest);
+        if !again && known.contains(&key) {
+            indexed.there += 1;
+            continue;
+        }
+        let chunk = store.get(&name.packets()).ok();
+        let chunk = chunk.filter(|bytes| sha256(bytes) == manifest.sha256);
+        let rows = chunk.and_then(|bytes| rows(&bytes, manifest).ok());
+        let Some(rows) = rows else {
+            indexed.unreadable.push(name.packets());
+            continue;
+        };
+        let file = rows
+            .to_parquet()
+            .map_err(|e| Error::failed(format!("cannot make the index of {name}"), e))?;
+        indexed.files += 1;
+        indexed.packets += rows.time.len() as u64;
+        indexed.bytes += file.len() as u64;
+        store
+            .put_over(&key, file)
+            .map_err(|e| Error::failed(format!("cannot store {key}"), e))?;
+    }
+    Ok(indexed)
+}
