@@ -208,7 +208,7 @@ fn words(block: &[Insn]) -> Vec<u64> {
         .collect()
 }
 
-fn compiler_options(site: &Site, snaplen: u32) -> Result<expression::Options> {
+pub(crate) fn compiler_options(site: &Site, snaplen: u32) -> Result<expression::Options> {
     Ok(expression::Options {
         link: link_type(site)?,
         snaplen,

@@ -17,6 +17,7 @@ pub mod notice;
 pub mod packet;
 pub mod pcap;
 mod polls;
+mod second;
 pub mod select;
 pub mod session;
 pub mod sink;

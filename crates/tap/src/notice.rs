@@ -13,6 +13,8 @@ pub enum Notice {
     SeesAgain(Gap),
     /// The process that cleans up after a killed trawl was killed itself, and another one was started.
     WardenReplaced,
+    /// The kernel does not take the filter: the tap is attached without it, and trawl leaves out what does not match.
+    FilteredInUserSpace { why: String },
     /// In words already.
     Text { text: String },
 }

@@ -3,8 +3,10 @@
 
 mod frame;
 
+use std::cell::RefCell;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use trawl_kernel::clock::{self, ProgramClock};
@@ -19,9 +21,11 @@ use crate::Attached;
 use crate::account::{Account, PointSummary, Summary};
 use crate::assembly::{Assembly, Host, Point};
 use crate::drop;
+use crate::filter::Filter;
 use crate::merge::Merge;
 use crate::notice::{Gap, Notice};
 use crate::pcap;
+use crate::second::{Fates, SecondLook};
 use crate::select::select;
 use crate::sink::{Counting, Sink};
 use crate::site::{Options, Site, Stamps, TimeSource};
@@ -92,7 +96,10 @@ pub trait Observer {
 #[derive(Debug)]
 pub struct Session<'a> {
     sites: &'a [Site],
-    options: &'a Options,
+    options: Options,
+    /// Leaves out what does not match, where the kernel does not take the filter; and what came of it.
+    second: Option<SecondLook>,
+    fates: Option<Rc<RefCell<Fates>>>,
     host: Host,
     points: Vec<Point>,
     interfaces: Vec<pcapng::Interface>,
@@ -152,10 +159,44 @@ struct Eyes {
 }
 
 impl<'a> Session<'a> {
-    /// Attaches all taps. When this fails, nothing is left attached.
+    /// Attaches all taps. When this fails, nothing is left attached. If it is the filter that the kernel does not take,
+    /// the taps are attached without it, and what does not match is left out in user space.
     pub fn attach(
         sites: &'a [Site],
         options: &'a Options,
+        host: Host,
+        observer: &mut dyn Observer,
+    ) -> Result<Self> {
+        let error = match Self::attach_taps(sites, options, host.clone(), observer) {
+            Ok(session) => return Ok(session),
+            Err(error) => error,
+        };
+        let Some(mut second) = SecondLook::instead_of(&error, sites, options)? else {
+            return Err(error);
+        };
+        let without = Options {
+            filter: None,
+            count: None,
+            ..options.clone()
+        };
+        let mut session = Self::attach_taps(sites, &without, host, observer)?;
+        session.options = options.clone();
+        let filter = options.filter.as_ref().map(Filter::text);
+        for interface in &mut session.interfaces {
+            interface.filter.clone_from(&filter);
+        }
+        second.begin(&session.points, session.interfaces.len());
+        session.fates = Some(Rc::clone(&second.fates));
+        session.second = Some(second);
+        observer.notice(&Notice::FilteredInUserSpace {
+            why: error.why().to_owned(),
+        });
+        Ok(session)
+    }
+
+    fn attach_taps(
+        sites: &'a [Site],
+        options: &Options,
         host: Host,
         observer: &mut dyn Observer,
     ) -> Result<Self> {
@@ -233,7 +274,9 @@ impl<'a> Session<'a> {
         } = assembly;
         Ok(Self {
             sites,
-            options,
+            options: options.clone(),
+            second: None,
+            fates: None,
             host,
             points,
             interfaces,
@@ -279,12 +322,16 @@ impl<'a> Session<'a> {
         sink: &mut dyn Sink,
         observer: &mut dyn Observer,
     ) -> Result<(Summary, Ended)> {
-        match self.words.take() {
-            Some(mut words) => {
+        match (self.words.take(), self.second.take()) {
+            (_, Some(mut second)) => {
+                let mut sink = second.over(sink);
+                self.run_into(&mut sink, observer)
+            }
+            (Some(mut words), None) => {
                 let mut sink = words.over(sink);
                 self.run_into(&mut sink, observer)
             }
-            None => self.run_into(sink, observer),
+            (None, None) => self.run_into(sink, observer),
         }
     }
 
@@ -484,11 +531,13 @@ impl<'a> Session<'a> {
         {
             return Ok(Some(Ended::Duration));
         }
-        let recorded = || {
-            self.points
+        let recorded = || match &self.fates {
+            Some(fates) => fates.borrow().passed_total(),
+            None => self
+                .points
                 .iter()
                 .map(|point| point.account().recorded)
-                .sum::<u64>()
+                .sum::<u64>(),
         };
         if self.options.count.is_some_and(|count| recorded() >= count) {
             return Ok(Some(Ended::Count));
@@ -636,6 +685,9 @@ impl<'a> Session<'a> {
                     .iter()
                     .filter_map(|id| unwritten.packets.get(*id as usize))
                     .sum::<u64>();
+                if let Some(fates) = &self.fates {
+                    fates.borrow().correct(&mut account, &point.interfaces);
+                }
                 if missing > 0 {
                     account.take_back(unwritten_reason, missing);
                 }

@@ -420,3 +420,20 @@ fn statistics_of_each_interface_end_the_file() {
             .all(|packet| packet.verdict() != Some((2, 0)))
     );
 }
+
+/// Issue 12 item 33: a filter that the verifier refuses is put to the packets in user space.
+#[test]
+fn a_filter_that_the_kernel_refuses_chooses_all_the_same() {
+    let Some(lab) = Lab::open() else { return };
+    let (file, place) = (lab.file("second.pcapng"), lab.receiver());
+    let fixed = ["-i", &place, "--tap", "tc", "-Q", "in", "-w", &file];
+    let filter = "host 10.0.0.1 and port 80 or protochain 50 or udp";
+    let capture = Capture::start(&lab, &[&fixed[..], &["-c", "30", filter]].concat());
+    lab.send(&[frames::echo_request(1), frames::udp(b"asked for")], 60);
+    let summary = capture.wait().summary_of_success();
+    assert_eq!(summary.recorded, 30, "{summary:?}");
+    assert_eq!(summary.seen, summary.recorded + summary.filtered_out);
+    assert!((29..=30).contains(&summary.filtered_out), "{summary:?}");
+    let rows = tshark(&file, &["ip.proto"]);
+    assert_eq!(rows, vec![["17"]; 30]);
+}

@@ -11,6 +11,9 @@ const SLOTS: [&str; 5] = ["ABORTED", "DROP", "PASS", "TX", "REDIRECT"];
 pub(crate) fn notice(notice: &Notice) -> String {
     match notice {
         Notice::Text { text } => text.clone(),
+        Notice::FilteredInUserSpace { why } => format!(
+            "the kernel does not take this filter ({why}); it takes all packets, and trawl filters them"
+        ),
         Notice::WardenReplaced => {
             "the process that cleans up if trawl is killed (trawl-warden) was killed; started another".to_owned()
         }
