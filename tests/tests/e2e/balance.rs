@@ -315,3 +315,70 @@ fn gone_with_its_interface_and_without_routes() {
     done(&["balance", "unload", "--netns", &line.left.name]);
     nothing_attached(&line.left);
 }
+
+#[test]
+fn ipv6_goes_by_ip6ip6_and_too_big_is_answered() {
+    let Some(lab) = LineLab::open() else { return };
+    let line = &lab.line;
+    let left = place(&line.left);
+    let vip: std::net::Ipv6Addr = "2001:db8::80".parse().expect("an address");
+    done(&["balance", "load", &left]);
+    done(&[
+        "balance",
+        "vip",
+        "add",
+        "udp:[2001:db8::80]:53",
+        "--on",
+        &left,
+    ]);
+    let backend = line.b.ipv6.to_string();
+    done(&[
+        "balance",
+        "backend",
+        "add",
+        "udp:[2001:db8::80]:53",
+        &backend,
+        "--on",
+        &left,
+    ]);
+    let udp = |length: usize| {
+        let ethernet = Template::new().ethernet(line.a.mac, line.left.mac);
+        let udp = ethernet.ipv6(line.a.ipv6, vip).udp(4000, 53);
+        udp.payload(vec![7; length]).build()
+    };
+    let file = lab.file("file.pcapng");
+    let sent = [udp(100)];
+    let b = Capture::received(&lab, &line.b, &file, 1, || lab.send_packets(&sent));
+    let frame = &b.frames()[0];
+    // Outside, next header 41 to the backend; the packet as it was.
+    assert_eq!((frame[20], &frame[38..54]), (41, &line.b.ipv6.octets()[..]));
+    assert_eq!(frame[54..], sent[0][14..]);
+    let (file, a) = (lab.file("answer.pcapng"), place(&line.a));
+    let capture = Capture::start(
+        &lab,
+        &[
+            "-i", &a, "--tap", "packet", "-Q", "in", "-c", "1", "-w", &file, "icmp6",
+        ],
+    );
+    lab.send_packets(&[udp(1440)]);
+    capture.wait().summary_of_success();
+    let fields = ["icmpv6.type", "icmpv6.mtu", "icmpv6.checksum.status"];
+    assert_eq!(tshark(&file, &fields), [["2", "1460", "1"]]);
+}
+
+#[test]
+fn captures_look_in_at_a_tappable_balancer() {
+    let Some(lab) = LineLab::open() else { return };
+    let line = &lab.line;
+    let left = place(&line.left);
+    done(&["balance", "load", &left, "--tappable"]);
+    add(&left, line, "ipip");
+    let file = lab.file("file.pcapng");
+    let capture = Capture::start(
+        &lab,
+        &["-i", &left, "--tap", "hook", "-c", "5", "-w", &file],
+    );
+    lab.send_packets(&to_vip(line, 5, flags::SYN));
+    capture.wait().summary_of_success();
+    assert_eq!(tshark(&file, &["frame.len"]).len(), 5);
+}
