@@ -3,6 +3,7 @@
 mod balance;
 mod bench;
 mod capture;
+mod clean;
 mod cleaner;
 mod completion;
 mod demo;
@@ -73,6 +74,7 @@ enum Command {
     Index(index::Args),
     Lab(lab::Args),
     Demo(demo::Args),
+    Clean(clean::Args),
     #[command(hide = true)]
     StandBy(cleaner::Args),
     Completions(generate::Completions),
@@ -116,6 +118,7 @@ fn main() -> ExitCode {
         Command::Index(args) => index::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::Clean(args) => clean::run(&args),
         Command::StandBy(args) => {
             cleaner::stand_by(&args);
             Ok(ExitCode::SUCCESS)

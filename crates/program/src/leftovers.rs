@@ -14,6 +14,16 @@ pub fn clear_away() {
     sweep_everywhere();
 }
 
+/// As [`clear_away`], and at the interfaces of this namespace also what is left of programs that somebody else took
+/// off.
+pub fn clear_away_all() -> Result<()> {
+    for site in Site::all_in(None)? {
+        clear_away_at(&site);
+    }
+    clear_away();
+    Ok(())
+}
+
 /// As [`sweep`], at this interface alone, if there is anything to look through and this process may do so.
 ///
 /// Whoever looks whether all is gone is to find it so: no directory is made for that, unless programs that came with the

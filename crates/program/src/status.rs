@@ -14,7 +14,6 @@ use trawl_kernel::{Error, Result};
 use crate::attach::links_of;
 use crate::chain;
 use crate::dispatcher::Dispatcher;
-use crate::leftovers;
 use crate::site::Site;
 use crate::standing::{self, Standing};
 
@@ -114,15 +113,8 @@ impl Runs {
 }
 
 /// What is on each of these interfaces. With a time to measure for, the kernel counts for that long how often each
-/// program runs; else the counts are those since it began to, if it does.
-///
-/// What trawl keeps of programs that are gone, because others took them off or their interface is no more, is cleared
-/// away on the way.
+/// program runs; else the counts are those since it began to, if it does. It changes nothing.
 pub fn of(sites: &[Site], measure: Option<Duration>) -> Result<Vec<Status>> {
-    for site in sites {
-        leftovers::clear_away_at(site);
-    }
-    leftovers::clear_away();
     let look = Look {
         owners: Owners::look(),
         pins: bpffs::pinned(),

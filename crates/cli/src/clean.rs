@@ -1,0 +1,66 @@
+//! `trawl clean`: removes what killed commands and vanished interfaces left behind.
+
+use std::process::ExitCode;
+
+use serde::Serialize;
+use trawl_kernel::Result;
+use trawl_program::leftovers;
+
+use crate::json;
+use crate::terminal::write_out;
+
+/// Removes what killed commands and vanished interfaces left: pins, settings, rules and labs that nobody uses
+///
+/// Commands that only look (status, stats, maps, list, doctor) change nothing. What is in use stays.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Remove labs that are in use too
+    #[arg(long)]
+    all: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Document<'a> {
+    removed_labs: &'a [String],
+    kept_labs: &'a [String],
+    /// Pinned objects before and after.
+    pins_before: usize,
+    pins_after: usize,
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let pins = || trawl_kernel::bpffs::pinned().len();
+    let before = pins();
+    leftovers::clear_away_all()?;
+    trawl_guard::state::sweep();
+    let labs = trawl_lab::clean(args.all)?;
+    let after = pins();
+    if args.json {
+        json::print(&Document {
+            removed_labs: &labs.removed,
+            kept_labs: &labs.kept,
+            pins_before: before,
+            pins_after: after,
+        })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut text: String = labs
+        .removed
+        .iter()
+        .map(|name| format!("removed the lab {name}\n"))
+        .collect();
+    for name in &labs.kept {
+        text += &format!("kept the lab {name}: it is in use (--all removes it too)\n");
+    }
+    match before.saturating_sub(after) {
+        0 if text.is_empty() => text += "nothing to remove\n",
+        0 => {}
+        gone => text += &format!("removed {gone} pinned objects\n"),
+    }
+    write_out(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
