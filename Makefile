@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-quick test-vm test-vm-all bench fmt lint lock format clippy man clean
+.PHONY: install uninstall deb help build demo test test-quick test-vm test-vm-all bench fmt lint lock format clippy man clean
 
 # Rustup puts cargo where a root shell does not always look.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -65,6 +65,41 @@ clippy:
 
 man: build ## Write the manual pages of docs/man anew
 	$(TARGET)/release/trawl man docs/man
+
+# Where `make install` puts things; DESTDIR goes before it for packages.
+PREFIX ?= /usr/local
+DESTDIR ?=
+ROOT := $(DESTDIR)$(PREFIX)
+
+install: ## Install the release binary, manual pages, completions, units and Wireshark's extcap script
+	@[ -x $(TARGET)/release/trawl ] || $(MAKE) --no-print-directory build
+	install -D -m 755 $(TARGET)/release/trawl $(ROOT)/bin/trawl
+	for page in docs/man/*.1; do install -D -m 644 $$page $(ROOT)/share/man/man1/$${page##*/}; done
+	mkdir -p $(ROOT)/share/bash-completion/completions $(ROOT)/share/zsh/vendor-completions $(ROOT)/share/fish/vendor_completions.d
+	$(TARGET)/release/trawl completions bash > $(ROOT)/share/bash-completion/completions/trawl
+	$(TARGET)/release/trawl completions zsh > $(ROOT)/share/zsh/vendor-completions/_trawl
+	$(TARGET)/release/trawl completions fish > $(ROOT)/share/fish/vendor_completions.d/trawl.fish
+	for unit in packaging/systemd/*.service; do \
+	    mkdir -p $(ROOT)/lib/systemd/system && \
+	    sed 's|/usr/bin/trawl|$(PREFIX)/bin/trawl|g; s|/usr/local/bin/trawl|$(PREFIX)/bin/trawl|g' $$unit \
+	        > $(ROOT)/lib/systemd/system/$${unit##*/}; done
+	for file in preferences colorfilters; do \
+	    install -D -m 644 packaging/wireshark/$$file $(ROOT)/share/wireshark/profiles/trawl/$$file; done
+	install -d $(ROOT)/lib/$$(uname -m)-linux-gnu/wireshark/extcap
+	printf '#!/bin/sh\n# Written by trawl extcap install.\nexec %s extcap "$$@"\n' '$(PREFIX)/bin/trawl' \
+	    > $(ROOT)/lib/$$(uname -m)-linux-gnu/wireshark/extcap/trawl
+	chmod 755 $(ROOT)/lib/$$(uname -m)-linux-gnu/wireshark/extcap/trawl
+
+uninstall: ## Remove what `make install` put into place
+	rm -f $(ROOT)/bin/trawl $(ROOT)/share/bash-completion/completions/trawl
+	rm -f $(ROOT)/share/zsh/vendor-completions/_trawl $(ROOT)/share/fish/vendor_completions.d/trawl.fish
+	for page in docs/man/*.1; do rm -f $(ROOT)/share/man/man1/$${page##*/}; done
+	for unit in packaging/systemd/*.service; do rm -f $(ROOT)/lib/systemd/system/$${unit##*/}; done
+	rm -f $(ROOT)/lib/$$(uname -m)-linux-gnu/wireshark/extcap/trawl
+	rm -rf $(ROOT)/share/wireshark/profiles/trawl
+
+deb: build ## Make a Debian package in out/
+	@scripts/deb
 
 clean: ## Remove what was built and recorded
 	cargo clean
