@@ -33,8 +33,12 @@ pub enum Demand {
 struct Seen {
     interface: usize,
     time: u64,
+    length: usize,
     stamp: Stamp,
 }
+
+/// ICMP errors quote a frame with its stamp, and are longer than any header in front of a frame of 64 bytes makes it.
+const QUOTED: usize = 85;
 
 impl Measure for Demand {
     fn cases(&self, space: &Space, bench: &Bench) -> Result<Vec<Case>> {
@@ -182,6 +186,7 @@ fn read(path: &Path, mut each: impl FnMut(Seen)) -> Result<()> {
             each(Seen {
                 interface: packet.interface,
                 time: packet.timestamp_ns,
+                length: packet.captured.len(),
                 stamp,
             });
         }
@@ -279,10 +284,10 @@ fn merge(bench: &Bench, way: Way, rate: f64, seconds: f64) -> std::result::Resul
     peer.finish()?;
     let mut sides: HashMap<(u16, u32), Vec<usize>> = HashMap::new();
     read(file.path(), |seen| {
-        sides
-            .entry((seen.stamp.stream, seen.stamp.sequence))
-            .or_default()
-            .push(seen.interface);
+        if seen.length < QUOTED {
+            let key = (seen.stamp.stream, seen.stamp.sequence);
+            sides.entry(key).or_default().push(seen.interface);
+        }
     })?;
     let whole = sides
         .values()
