@@ -94,7 +94,7 @@ fn it_makes_no_difference_how_the_namespace_is_entered() {
         "ip",
         &[&inside[..], &["status", "-i", name, "--json"]].concat(),
     );
-    assert!(shown.contains(&format!("\"id\": {program}")), "{shown}");
+    assert!(shown.contains(&format!("\"id\":{program}")), "{shown}");
     assert!(Path::new(&maps).join("calls").exists());
     // Paths are those that hold everywhere.
     assert!(!shown.contains("/proc/"), "{shown}");
