@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use trawl_kernel::ethtool::Ethtool;
-use trawl_kernel::packet_socket::{self, Opened, PacketSocket, Rejected, Request};
+use trawl_kernel::packet_socket::{self, Opened, PacketSocket, Reading, Rejected, Request};
 use trawl_kernel::producer::Producer;
 use trawl_kernel::ring::{Geometry, Rings};
 use trawl_kernel::{Error, Result, events};
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 
 use crate::assembly::Assembly;
-use crate::site::{Direction, Site, TimeSource};
+use crate::site::{Direction, Options, Site, TimeSource};
 use crate::table::{self, Facts};
 use crate::{Attached, Tap};
 
@@ -44,6 +44,7 @@ impl Tap for Packet {
         assembly: &mut Assembly<'_>,
     ) -> Result<Box<dyn Attached>> {
         let options = assembly.options;
+        refuse_card_time(options)?;
         give_notice(site, assembly);
         let sharing = Sharing::new(options.geometry, events::cpu_count(), assembly.sites);
         let snaplen = assembly.snaplen().min(sharing.own.max_captured());
@@ -71,6 +72,8 @@ impl Tap for Packet {
                 sent,
                 hardware_time: options.time == TimeSource::Hardware,
                 filter: filter.as_ref().map(Prepared::for_socket),
+                reading: options.peers.reading,
+                fanout: options.peers.fanout,
             },
         )?;
         if let Some(why) = filter.and_then(|filter| filter.refusal).or(refusal) {
@@ -104,6 +107,17 @@ impl Tap for Packet {
             promiscuous,
         }))
     }
+}
+
+/// The calls bring the system's time only.
+fn refuse_card_time(options: &Options) -> Result<()> {
+    let by_calls = matches!(options.peers.reading, Reading::Recvmsg | Reading::Recvmmsg);
+    if by_calls && options.time == TimeSource::Hardware {
+        let what = "cannot have the network card's time by recvmsg and recvmmsg";
+        return Err(Error::usage(what, "they bring the system's time only")
+            .mend("use --packet-ring v3 or v2, or leave out --time hw"));
+    }
+    Ok(())
 }
 
 /// Says what a person may otherwise wonder about when looking at the file.

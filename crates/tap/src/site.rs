@@ -7,6 +7,7 @@ use serde::Serialize;
 use trawl_kernel::events;
 use trawl_kernel::interface::Interface;
 use trawl_kernel::netns::Namespace;
+use trawl_kernel::packet_socket::{Fanout, Reading};
 use trawl_kernel::probe::{Capability, lack_of};
 use trawl_kernel::ring::Geometry;
 use trawl_kernel::{Error, Result};
@@ -315,6 +316,10 @@ pub struct Peers {
     pub library: Option<PathBuf>,
     /// The network stack may lose the packets.
     pub steal: bool,
+    /// How the packet tap's sockets are read.
+    pub reading: Reading,
+    /// How they share the packets.
+    pub fanout: Fanout,
 }
 
 impl Options {

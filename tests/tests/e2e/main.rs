@@ -29,6 +29,7 @@ mod length;
 mod live_views;
 mod machine;
 mod merge;
+mod packet_variants;
 mod pcap_tap;
 mod printing;
 mod receive;

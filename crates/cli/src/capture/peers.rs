@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use clap::ValueEnum;
+use trawl_kernel::packet_socket::{Fanout, Reading};
 use trawl_kernel::{Error, Result};
 use trawl_tap::Choice;
 use trawl_tap::site::Peers;
@@ -15,6 +17,34 @@ pub struct PeerArgs {
     /// Let a tap take the packets away from the network stack, as netmap and PF_RING ZC do
     #[arg(long)]
     pub steal: bool,
+    /// How the packet tap's sockets hand packets over [default: v3]
+    #[arg(long, value_enum, value_name = "WAY")]
+    pub packet_ring: Option<Ring>,
+    /// How the packet tap's sockets share the packets [default: cpu]
+    #[arg(long, value_enum, value_name = "WAY")]
+    pub fanout: Option<Share>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Ring {
+    /// A call for each packet
+    Recvmsg,
+    /// A call for up to 32 packets
+    Recvmmsg,
+    /// TPACKET_V2: shared memory with a slot for each packet
+    V2,
+    /// TPACKET_V3: shared memory with blocks of packets
+    V3,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Share {
+    /// By flow
+    Hash,
+    /// By the CPU that handles the packet
+    Cpu,
+    /// By a BPF program, which answers with the CPU
+    Ebpf,
 }
 
 impl PeerArgs {
@@ -22,6 +52,17 @@ impl PeerArgs {
         Peers {
             library: self.libpcap.clone(),
             steal: self.steal,
+            reading: match self.packet_ring {
+                Some(Ring::Recvmsg) => Reading::Recvmsg,
+                Some(Ring::Recvmmsg) => Reading::Recvmmsg,
+                Some(Ring::V2) => Reading::V2,
+                Some(Ring::V3) | None => Reading::V3,
+            },
+            fanout: match self.fanout {
+                Some(Share::Hash) => Fanout::Hash,
+                Some(Share::Ebpf) => Fanout::Ebpf,
+                Some(Share::Cpu) | None => Fanout::Cpu,
+            },
         }
     }
 
@@ -31,6 +72,20 @@ impl PeerArgs {
             (self.libpcap.is_some(), "--libpcap"),
             (self.steal, "--steal"),
         ];
+        let of_packet = [
+            (self.packet_ring.is_some(), "--packet-ring"),
+            (self.fanout.is_some(), "--fanout"),
+        ];
+        if let Some((_, option)) = of_packet
+            .iter()
+            .find(|(given, _)| *given && tap != Choice::Packet)
+        {
+            return Err(Error::usage(
+                format!("cannot use {option} with the {tap} tap"),
+                "only the packet tap reads packet sockets of its own",
+            )
+            .mend(format!("leave out {option}, or use --tap packet")));
+        }
         match of_pcap
             .iter()
             .find(|(given, _)| *given && tap != Choice::Pcap)

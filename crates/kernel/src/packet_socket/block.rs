@@ -62,7 +62,7 @@ pub enum Way {
 }
 
 impl Way {
-    fn of(packet_type: u8) -> Self {
+    pub(super) fn of(packet_type: u8) -> Self {
         match packet_type {
             libc::PACKET_BROADCAST => Self::ToAll,
             libc::PACKET_MULTICAST => Self::ToGroup,

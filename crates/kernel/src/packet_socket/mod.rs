@@ -9,6 +9,7 @@ mod block;
 mod filter;
 mod option;
 mod program;
+mod variant;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -23,6 +24,9 @@ use crate::{Error, Result};
 pub use block::{Block, Frame, Frames, Way};
 pub use filter::Instruction;
 pub use program::Rejected;
+pub use variant::{Fanout, Reading};
+
+use variant::Intake;
 
 /// Holds the longest packet there is on Linux short of BIG TCP, and a few thousand short ones.
 const BLOCK_SIZE: usize = 256 << 10;
@@ -53,6 +57,8 @@ pub struct Request<'a> {
     /// Ask for the network card's time stamps where it made one.
     pub hardware_time: bool,
     pub filter: Option<Filter<'a>>,
+    pub reading: Reading,
+    pub fanout: Fanout,
 }
 
 /// Only packets that are received or sent by this queue.
@@ -91,7 +97,9 @@ pub struct Opened {
 #[derive(Debug)]
 pub struct PacketSocket {
     descriptor: OwnedFd,
-    ring: Mapping,
+    ring: Option<Mapping>,
+    /// What it is read by where that is not the ring of blocks.
+    intake: Option<Intake>,
     blocks: usize,
     /// The block that is handed over next.
     current: usize,
@@ -126,7 +134,7 @@ pub fn open(namespace: Option<&Namespace>, request: &Request<'_>) -> Result<Open
         while sockets.len() < wanted {
             let socket = PacketSocket::open(request)?;
             if wanted > 1 {
-                match option::join_fanout(&socket.descriptor, group, request.sent) {
+                match option::join_fanout(&socket.descriptor, group, request.sent, request.fanout) {
                     Ok(joined) => group = Some(joined),
                     Err(e) if e.raw_os_error() == Some(libc::EINVAL) && sockets.is_empty() => {
                         sockets.push(socket);
@@ -136,6 +144,11 @@ pub fn open(namespace: Option<&Namespace>, request: &Request<'_>) -> Result<Open
                 }
             }
             sockets.push(socket);
+        }
+        if let (Fanout::Ebpf, Some(_), Some(first)) = (request.fanout, group, sockets.first()) {
+            let program = program::load_choice_by_cpu()
+                .map_err(|e| io::Error::from_raw_os_error(e.errno().unwrap_or(libc::EPERM)))?;
+            option::set_fanout_program(&first.descriptor, &program)?;
         }
         // The filter takes the place of the one that let nothing in: it never sees what came before.
         let classic = filter::program(request);
@@ -193,13 +206,26 @@ impl PacketSocket {
             // Spares the kernel a copy of what the filter would reject; kernels before 4.20 cannot.
             let _ = option::ignore_sent(&descriptor);
         }
-        option::make_ring(&descriptor, BLOCK_SIZE, blocks, RETIRE_AFTER_MS)?;
-        let ring = Mapping::of_map(descriptor.as_fd(), BLOCK_SIZE * blocks)
-            .map_err(|e| io::Error::from_raw_os_error(e.errno().unwrap_or(libc::ENOMEM)))?;
+        let intake = Intake::new(
+            &descriptor,
+            request.reading,
+            request.ring_size.max(BLOCKS_MIN * BLOCK_SIZE),
+            request.snaplen,
+        )?;
+        let ring = match intake {
+            Some(_) => None,
+            None => {
+                option::make_ring(&descriptor, BLOCK_SIZE, blocks, RETIRE_AFTER_MS)?;
+                let ring = Mapping::of_map(descriptor.as_fd(), BLOCK_SIZE * blocks)
+                    .map_err(|e| io::Error::from_raw_os_error(e.errno().unwrap_or(libc::ENOMEM)))?;
+                Some(ring)
+            }
+        };
         option::bind(&descriptor, request.interface)?;
         Ok(Self {
             descriptor,
             ring,
+            intake,
             blocks,
             current: 0,
         })
@@ -208,14 +234,25 @@ impl PacketSocket {
     /// The next block that the kernel has handed over. It goes back to the kernel when it is dropped.
     pub fn next_block(&mut self) -> Option<Block<'_>> {
         let offset = self.current * BLOCK_SIZE;
-        let block = Block::take(&self.descriptor, &mut self.ring, offset, BLOCK_SIZE)?;
+        let ring = self.ring.as_mut()?;
+        let block = Block::take(&self.descriptor, ring, offset, BLOCK_SIZE)?;
         self.current = (self.current + 1) % self.blocks;
         Some(block)
     }
 
     /// Whether no packet lies in the block that the kernel is filling. To be asked when `next_block` had none.
     pub fn is_empty(&self) -> bool {
-        block::is_open_and_empty(&self.ring, self.current * BLOCK_SIZE)
+        match (&self.ring, &self.intake) {
+            (Some(ring), _) => block::is_open_and_empty(ring, self.current * BLOCK_SIZE),
+            (None, intake) => intake.as_ref().is_none_or(Intake::is_empty),
+        }
+    }
+
+    /// Shows packets one by one where there are no blocks, until the reader wants no more; tells how many were shown.
+    /// `None`: there are blocks.
+    pub fn each(&mut self, see: &mut dyn FnMut(&Frame<'_>) -> bool) -> Option<Result<usize>> {
+        let shown = self.intake.as_mut()?.each(&self.descriptor, see);
+        Some(shown.map_err(|e| Error::os("cannot read packets from a packet socket", e)))
     }
 
     /// Lets no more packets in, and counts none as rejected. What is in the ring stays there to be read.

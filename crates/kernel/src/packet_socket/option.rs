@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use libc::c_int;
 
 use super::filter::Instruction;
+use super::variant::Fanout;
 use crate::socket_option::{get, set};
 use crate::{Error, Result};
 
@@ -81,9 +82,18 @@ pub fn be_promiscuous(socket: &OwnedFd, interface: u32) -> io::Result<()> {
     )
 }
 
-/// Joins the group, or makes a new one. The group's packets go to the socket of the CPU they are seen on.
-pub fn join_fanout(socket: &OwnedFd, group: Option<u16>, sent_too: bool) -> io::Result<u16> {
-    let mut kind = libc::PACKET_FANOUT_CPU;
+/// Joins the group, or makes a new one. Which of its sockets gets a packet is told by the kind.
+pub fn join_fanout(
+    socket: &OwnedFd,
+    group: Option<u16>,
+    sent_too: bool,
+    by: Fanout,
+) -> io::Result<u16> {
+    let mut kind = match by {
+        Fanout::Cpu => libc::PACKET_FANOUT_CPU,
+        Fanout::Hash => libc::PACKET_FANOUT_HASH,
+        Fanout::Ebpf => libc::PACKET_FANOUT_EBPF,
+    };
     if group.is_none() {
         kind |= libc::PACKET_FANOUT_FLAG_UNIQUEID;
     }
@@ -95,6 +105,12 @@ pub fn join_fanout(socket: &OwnedFd, group: Option<u16>, sent_too: bool) -> io::
     set(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, &request)?;
     let joined = get(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, 0 as c_int)?;
     Ok(joined as u16)
+}
+
+/// The program that tells the number of the socket in the group.
+pub fn set_fanout_program(socket: &OwnedFd, program: &OwnedFd) -> io::Result<()> {
+    let program: c_int = program.as_raw_fd();
+    set(socket, libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, &program)
 }
 
 pub fn bind(socket: &OwnedFd, interface: u32) -> io::Result<()> {

@@ -77,6 +77,22 @@ pub fn load(
     Ok((program, Rejected { counts, _map: map }))
 }
 
+/// The program of a fanout group: the socket's number is that of the CPU.
+pub fn load_choice_by_cpu() -> Result<OwnedFd> {
+    program::load(
+        &[call(GET_SMP_PROCESSOR_ID), give_r0()],
+        &LoadOptions {
+            name: "trawl_fanout",
+            kind: SOCKET_FILTER,
+            license: "GPL",
+            expected_attach_type: 0,
+            flags: 0,
+            ifindex: 0,
+            traced: None,
+        },
+    )
+}
+
 const R0: u8 = 0;
 const R1: u8 = 1;
 const R2: u8 = 2;

@@ -86,6 +86,8 @@ fn request(interface: u32) -> Request<'static> {
         sent: true,
         hardware_time: false,
         filter: None,
+        reading: Reading::V3,
+        fanout: Fanout::Cpu,
     }
 }
 

@@ -18,6 +18,8 @@ const NAP: Duration = Duration::from_millis(2);
 /// When the capture is over, the kernel hands over its last block after a few milliseconds; this is for a machine
 /// that is very busy.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
+/// Without blocks, a packet may be stamped so long before it can be read.
+const LAG_NS: u64 = 1_000_000;
 /// Behind the two MAC addresses.
 const TAG_OFFSET: usize = 12;
 
@@ -145,6 +147,16 @@ impl Worker {
     fn take_block(&mut self) -> Result<bool> {
         // Before the look, so that a packet that comes after it is not earlier.
         let now = clock::wall();
+        let recorder = &mut self.recorder;
+        if let Some(shown) = self.socket.each(&mut |frame| recorder.take_one(frame)) {
+            let shown = shown?;
+            if shown == 0 {
+                let until = now.saturating_sub(LAG_NS);
+                self.recorder.producer.advance(until);
+            }
+            self.recorder.count_drops(self.socket.take_drops()?);
+            return Ok(shown > 0);
+        }
         if let Some(block) = self.socket.next_block() {
             self.recorder.count_drops(block.losses_before()?);
             self.recorder.take(&block);
@@ -174,22 +186,27 @@ impl Recorder {
         let mut read = 0;
         for frame in block.frames() {
             read += 1;
-            match self.sampling.choose(&frame) {
-                Choice::Wanted => {}
-                Choice::NotInSample => {
-                    self.producer.filtered_out(self.plan.ids.point);
-                    continue;
-                }
-                Choice::OverRate => {
-                    self.producer.rate_limited(self.plan.ids.point);
-                    continue;
-                }
-            }
-            if self.record(&frame) == Outcome::LimitReached {
+            if !self.take_one(&frame) {
                 return;
             }
         }
         (read..block.packets()).for_each(|_| self.producer.unreadable(self.plan.ids.point));
+    }
+
+    /// Records a packet, if it is wanted; tells whether more are.
+    fn take_one(&mut self, frame: &Frame<'_>) -> bool {
+        match self.sampling.choose(frame) {
+            Choice::Wanted => {}
+            Choice::NotInSample => {
+                self.producer.filtered_out(self.plan.ids.point);
+                return true;
+            }
+            Choice::OverRate => {
+                self.producer.rate_limited(self.plan.ids.point);
+                return true;
+            }
+        }
+        self.record(frame) != Outcome::LimitReached
     }
 
     fn record(&mut self, frame: &Frame<'_>) -> Outcome {
