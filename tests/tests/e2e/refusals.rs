@@ -181,7 +181,10 @@ fn taps_refuse_what_their_table_denies() {
             refused(&[&all[..], arguments].concat(), 2, &[word, name]);
         }
     }
-    assert_eq!(names, ["xdp", "xdp", "hook", "tc", "packet", "drop"]);
+    assert_eq!(
+        names,
+        ["xdp", "xdp", "hook", "tc", "packet", "pcap", "drop"]
+    );
     nothing_attached(&lab.pair.b);
 }
 
