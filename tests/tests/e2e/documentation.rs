@@ -7,7 +7,11 @@ use std::process::{Command, Stdio};
 use trawl_tests::{binary, programs, root_or_skip, skip};
 
 /// Commands that need what is not on a test's machine, with the reason.
-const NOT_RUN: [(&str, &str); 6] = [
+const NOT_RUN: [(&str, &str); 7] = [
+    (
+        "trawl balance check",
+        "it fails where no backend answers, and none is there",
+    ),
     ("--program all", "it requires tracing programs"),
     ("--program filter", "it requires tracing programs"),
     ("wireshark", "it opens a window"),

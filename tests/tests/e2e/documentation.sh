@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the commands of one block of the documentation, each on a line of standard input, in a network that has what the
-# documentation names: eth0, eth1 and eth2 here, the namespaces web, left and right, and the lab of `trawl lab up`.
+# documentation names: eth0, eth1 and eth2 here, the namespaces web, left, right and pb, and the lab of `trawl lab up`.
 # Prints a line `FAILED status command` with the output of each command that fails.
 # Called in mount and network namespaces of its own, in a directory with the files that the commands name.
 set -u
@@ -11,7 +11,7 @@ mount -t tmpfs -o mode=0700 tmpfs /run/trawl
 mount -t sysfs sysfs /sys 2>/dev/null && mount -t bpf -o mode=0700 bpf /sys/fs/bpf
 
 ip link set lo up
-for name in web left right; do
+for name in web left right pb; do
     ip netns add "$name"
 done
 number=0
@@ -24,6 +24,8 @@ for interface in eth0 eth1 eth2; do
     ip -n web addr add "10.$number.0.2/24" dev "p$number"
     ip -n web link set "p$number" up
 done
+ip -n pb link add b0 type veth peer name b1
+ip -n pb link set b0 up
 ip -n web link add veth0 type veth peer name veth1
 ip -n web link set veth0 up
 ip -n web link set veth1 up
@@ -32,6 +34,8 @@ for side in 1:left 2:right; do
     ip -n "${side#*:}" addr add "10.9.0.${side%:*}/24" dev eth0
     ip -n "${side#*:}" link set eth0 up
 done
+# The servers of the guide's balancer, 10.0.0.5 and 10.0.0.6.
+ip route add 10.0.0.0/24 via 10.1.0.2
 sysctl -q -w net.ipv4.ip_forward=1
 trawl lab up >/dev/null
 
