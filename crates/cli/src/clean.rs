@@ -35,7 +35,7 @@ struct Document<'a> {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let pins = || trawl_kernel::bpffs::pinned().len();
     let before = pins();
-    leftovers::clear_away_all()?;
+    leftovers::clear_away_all();
     trawl_guard::state::sweep();
     let labs = trawl_lab::clean(args.all)?;
     let after = pins();

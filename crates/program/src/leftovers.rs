@@ -3,7 +3,7 @@
 use trawl_kernel::Result;
 use trawl_kernel::bpf::info;
 use trawl_kernel::lock::Rank;
-use trawl_kernel::netns::Look;
+use trawl_kernel::netns::{self, Look, Namespace};
 
 use crate::site::{self, Lock, Site};
 use crate::standing::{Standing, on, read_all};
@@ -14,14 +14,17 @@ pub fn clear_away() {
     sweep_everywhere();
 }
 
-/// As [`clear_away`], and at the interfaces of this namespace also what is left of programs that somebody else took
-/// off.
-pub fn clear_away_all() -> Result<()> {
-    for site in Site::all_in(None)? {
-        clear_away_at(&site);
+/// As [`clear_away`], and at the interfaces of this namespace and of those that have a name also what is left of
+/// programs that another tool removed, and of chains that a killed command changed in part.
+pub fn clear_away_all() {
+    let named = netns::list();
+    let named = named.iter().filter_map(|name| Namespace::open(name).ok());
+    for namespace in std::iter::once(None).chain(named.map(Some)) {
+        // One that goes away meanwhile has nothing to clear away.
+        let sites = Site::all_in(namespace.as_ref()).unwrap_or_default();
+        sites.iter().for_each(clear_away_at);
     }
     clear_away();
-    Ok(())
 }
 
 /// As [`sweep`], at this interface alone, if there is anything to look through and this process may do so.

@@ -254,7 +254,7 @@ impl DirectFile {
         error.map_or(Ok(()), |error| Err(self.fail(error)))
     }
 
-    /// Ends the file behind its last whole block if somebody has cut it.
+    /// Ends the file after its last whole block if another process has cut it.
     fn look(&mut self) -> Result<()> {
         self.looked = Instant::now();
         let length = self
@@ -275,7 +275,9 @@ impl DirectFile {
         self.forget(whole);
         Err(Error::failed(
             format!("cannot write to {}", self.name),
-            format!("somebody has cut it; it ends after the last whole packet ({whole} bytes)"),
+            format!(
+                "another process cut it to {end} bytes: packets that were recorded are lost, and it ends after the last whole one, at {whole} bytes"
+            ),
         ))
     }
 }

@@ -93,7 +93,7 @@ fn automatic(site: &Site, options: &Options) -> Result<Selection> {
     let Some(present) = site.interface.xdp_attached(site.namespace.as_ref())? else {
         return because(
             with_sent(Box::new(Xdp), options)?,
-            "no XDP program is on it",
+            "no XDP program is attached",
         );
     };
     if let Some(error) = site.may_not_look() {
@@ -108,7 +108,7 @@ fn automatic(site: &Site, options: &Options) -> Result<Selection> {
     if hook::is_there(&present) && !(wants_entry(options) && trace::refusal().is_none()) {
         return because(
             with_sent(Box::new(Hook), options)?,
-            "the XDP program on it has a hook map",
+            "the attached XDP program has a hook map",
         );
     }
     match trace::refusal() {

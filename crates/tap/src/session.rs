@@ -229,7 +229,7 @@ impl<'a> Session<'a> {
             if let Some(why) = selection.why {
                 let names: Vec<&str> = selection.taps.iter().map(|tap| tap.name()).collect();
                 assembly.notice(format!(
-                    "{}: took the tap {} because {why}",
+                    "{}: using tap {}: {why}",
                     site.label,
                     names.join(" and ")
                 ));

@@ -93,7 +93,7 @@ fn a_hook_tells_each_verdict() {
     // With nothing said, the hook is found by the program that is attached.
     let capture = Capture::start(&lab, &["-i", &lab.receiver(), "-c", "4", "-w", &file]);
     assert!(
-        capture.said().contains("took the tap hook because"),
+        capture.said().contains("using tap hook:"),
         "{}",
         capture.said()
     );

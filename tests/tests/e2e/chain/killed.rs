@@ -2,6 +2,7 @@
 
 use trawl_tests::strace::{self, Call};
 use trawl_tests::witness::output;
+use trawl_tests::xdp::succeeds;
 use trawl_tests::{binary, tools_or_skip};
 
 use super::*;
@@ -101,7 +102,8 @@ impl Change {
                 order
             };
             order_now();
-            // Whoever looks ends what was left half-done.
+            // What was left half-done is ended by the next command that changes something.
+            succeeds(&["clean"]);
             let shown = lab.status().into_iter().map(|(name, ..)| name);
             let shown: Vec<String> = shown.collect();
             let order = order_now();

@@ -45,7 +45,7 @@ fn both_ends(attach: impl Fn(&Lab) -> Loaded, mode: &str) {
     let sent = numbered(10);
     let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--at", "both", "-w", &file]);
     assert!(
-        capture.said().contains("took the tap xdp because"),
+        capture.said().contains("using tap xdp:"),
         "{}",
         capture.said()
     );
