@@ -7,7 +7,7 @@ use trawl_lab::Station;
 use trawl_tests::programs::object_file;
 use trawl_tests::witness::{nothing_attached, output, run, xdp_on};
 use trawl_tests::xdp::{CleanUp, all_gone, fails, programs_on, status_of, succeeds};
-use trawl_tests::{Lab, trawl};
+use trawl_tests::{Lab, trawl, wait_until};
 
 /// One more namespace, gone when dropped, with all that is in it.
 struct Elsewhere(String);
@@ -217,7 +217,7 @@ fn a_chain_that_got_its_first_program_elsewhere_leaves_nothing() {
         .collect();
     assert_eq!(ids.len(), 3);
     run("ip", &["-n", &elsewhere.0, "link", "del", interface]);
-    succeeds(&["xdp", "status", "--netns", &station.name]);
+    succeeds(&["clean"]);
     ids.into_iter()
         .for_each(trawl_tests::witness::wait_unloaded);
     let left = trawl_tests::xdp::pins_of(station);
@@ -234,6 +234,12 @@ fn the_next_namespace_with_the_number_of_a_deleted_one_is_left_alone() {
     for attempt in 0..10 {
         let old = Elsewhere::beside(&lab);
         let number = old.number();
+        // The kernel removes a deleted namespace's interfaces later.
+        wait_until("the interface of the attempt before is gone", || {
+            !output("ip", &["-n", &b.name, "link", "show", "near"])
+                .status
+                .success()
+        });
         old.joined_to(b);
         succeeds(&["xdp", "load", &format!("{}:near", b.name), "tx"]);
         assert!(!is_on(&old.0, "far", FEATURE));
@@ -245,7 +251,7 @@ fn the_next_namespace_with_the_number_of_a_deleted_one_is_left_alone() {
         };
         same.joined_to(a);
         same.switch(FEATURE, "off");
-        succeeds(&["xdp", "status"]);
+        succeeds(&["clean"]);
         assert!(!is_on(&same.0, "far", FEATURE), "it was switched by nobody");
         return;
     }
