@@ -288,7 +288,13 @@ fn queueing_discipline() {
     capture.wait().summary_of_success();
     let contents = Contents::read(&file);
     let reason = word(&contents.packets[0], "drop").unwrap();
-    let places = ["__dev_queue_xmit", "__dev_xmit_skb", "tcf_kfree_skb_list"];
+    // Linux 6.1 frees them in a list.
+    let places = [
+        "__dev_queue_xmit",
+        "__dev_xmit_skb",
+        "tcf_kfree_skb_list",
+        "kfree_skb_list_reason",
+    ];
     check(&contents, &lab.pair.b, "veth0", &reason, &places, ETHERNET);
     assert!(reason.starts_with("QDISC_"));
 }

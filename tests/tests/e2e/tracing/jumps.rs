@@ -18,7 +18,7 @@ fn a_program_that_jumps_is_seen_with_the_verdict_of_those_it_jumps_to() {
     let file = lab.file("file.pcapng");
     let load = ["xdp", "load", &place, &object, "--prog", "tail_calls"];
     // In the place of a dispatcher's function, and by itself.
-    for more in [&[][..], &["--tappable", "--replace"]] {
+    for more in [&[][..], &["--tappable", "--replace", "--yes"]] {
         succeeds(&[&load[..], more].concat());
         let both = ["-i", &place, "--tap", "xdp", "--at", "both", "-w", &file];
         let capture = Capture::start(&lab, &both);
