@@ -22,7 +22,7 @@ pub fn clear_away_all() {
     for namespace in std::iter::once(None).chain(named.map(Some)) {
         // One that goes away meanwhile has nothing to clear away.
         let sites = Site::all_in(namespace.as_ref()).unwrap_or_default();
-        sites.iter().for_each(clear_away_at);
+        sites.iter().for_each(clear_away_if_free);
     }
     clear_away();
 }
@@ -38,6 +38,14 @@ pub(crate) fn clear_away_at(site: &Site) {
         _ => return,
     };
     if let Ok(Some(lock)) = lock {
+        let _ = sweep_here(&lock, site);
+    }
+}
+
+/// As [`clear_away_at`], unless another command works on the interface at this moment.
+fn clear_away_if_free(site: &Site) {
+    let directory = site.directory().filter(|directory| directory.exists());
+    if let Some(lock) = directory.and_then(|found| site::try_lock(&found, Rank::Interface)) {
         let _ = sweep_here(&lock, site);
     }
 }
