@@ -6,25 +6,21 @@ use std::time::Duration;
 
 use serde::Serialize;
 use trawl_kernel::netns::Namespace;
-use trawl_kernel::ring::Geometry;
-use trawl_kernel::{Error, Result, clock, events, host, process};
-use trawl_tap::Choice;
+use trawl_kernel::{Error, Result, clock, host, process};
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::{Host, Point};
 use trawl_tap::drop::Wish;
-use trawl_tap::filter::Filter;
 use trawl_tap::notice::Notice;
 use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::Sink;
-use trawl_tap::site::{Mode, Options, Recording, Site, TimeSource};
+use trawl_tap::site::{Options, Site};
 use trawl_view::drop::Drop as Dropped;
 use trawl_view::print::{PrintOptions, Printer};
 use trawl_view::record::{PacketView, Place, RingBlocks, Source, add_places};
 
+use crate::why::watching_drops;
 use crate::{json, terminal, units};
 
-const SNAPLEN: u32 = 256;
-const RING_SIZE: u64 = 4 << 20;
 /// A packet that was not seen for so long is not known again: bpf/include/drop.h.
 const AGE_NS: u64 = 10_000_000_000;
 /// The steps that are a packet's end.
@@ -91,36 +87,14 @@ pub fn run(args: Args) -> Result<ExitCode> {
 }
 
 fn options(args: &Args) -> Result<Options> {
-    Ok(Options {
-        tap: Choice::Drop,
-        drops: Some(Wish {
-            reasons: None,
-            no_losses: true,
-            stack: false,
-            follow: true,
-            namespace: args.netns.as_deref().map(Namespace::open).transpose()?,
-        }),
-        direction: None,
-        programs: None,
-        at: None,
-        verdicts: None,
-        mode: Mode::NativeFirst,
-        hook: None,
-        time: TimeSource::System,
-        filter: Some(Filter::Expression(args.expression.join(" "))),
-        filter_at: None,
-        queue: None,
-        cpu: None,
-        sample: None,
-        rate_limit: None,
-        snaplen: SNAPLEN,
-        count: None,
-        duration: args.duration,
-        geometry: Geometry::for_share(RING_SIZE, events::cpu_count())?,
-        recording: Recording::default(),
-        promiscuous: false,
-        peers: trawl_tap::site::Peers::default(),
-    })
+    let wish = Wish {
+        reasons: None,
+        no_losses: true,
+        stack: false,
+        follow: true,
+        namespace: args.netns.as_deref().map(Namespace::open).transpose()?,
+    };
+    watching_drops(wish, &args.expression, args.duration)
 }
 
 struct Watcher;

@@ -107,16 +107,26 @@ pub fn run(args: Args) -> Result<ExitCode> {
 }
 
 fn options(args: &Args, namespace: Option<Namespace>) -> Result<Options> {
-    let expression = args.expression.join(" ");
+    let wish = Wish {
+        reasons: None,
+        no_losses: true,
+        stack: true,
+        follow: false,
+        namespace,
+    };
+    watching_drops(wish, &args.expression, args.duration)
+}
+
+/// The options of a capture at drops whose records trawl reads itself.
+pub fn watching_drops(
+    wish: Wish,
+    expression: &[String],
+    duration: Option<Duration>,
+) -> Result<Options> {
+    let expression = expression.join(" ");
     Ok(Options {
         tap: Choice::Drop,
-        drops: Some(Wish {
-            reasons: None,
-            no_losses: true,
-            stack: true,
-            follow: false,
-            namespace,
-        }),
+        drops: Some(wish),
         direction: None,
         programs: None,
         at: None,
@@ -132,7 +142,7 @@ fn options(args: &Args, namespace: Option<Namespace>) -> Result<Options> {
         rate_limit: None,
         snaplen: SNAPLEN,
         count: None,
-        duration: args.duration,
+        duration,
         geometry: Geometry::for_share(RING_SIZE, events::cpu_count())?,
         recording: Recording::default(),
         promiscuous: false,
