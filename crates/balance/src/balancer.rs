@@ -75,7 +75,7 @@ impl Balancer {
                 format!("no balancer is on {}", site.label()),
                 "the program is not attached there",
             )
-            .mend(format!("trawl balance load {}", site.label()))),
+            .fix(format!("trawl balance load {}", site.label()))),
         }
     }
 
@@ -325,7 +325,7 @@ fn check(site: &Site, table: &mut Table, before: &Table) -> Result<Ways> {
                         one.address, way.1
                     ),
                 )
-                .mend("forward by ipip or gue"));
+                .fix("forward by ipip or gue"));
             }
         }
     }
@@ -342,7 +342,7 @@ fn refused(vip: &Vip, why: impl std::fmt::Display) -> Error {
 fn way_to(netlink: &mut Netlink, site: &Site, vip: &Vip, address: IpAddr) -> Result<(u32, IpAddr)> {
     match netlink.way_to(address, None)? {
         None => Err(
-            refused(vip, format!("there is no route to the backend {address}")).mend(format!(
+            refused(vip, format!("there is no route to the backend {address}")).fix(format!(
                 "{}ip route add {address} via GATEWAY",
                 site.prefix()
             )),
@@ -403,7 +403,7 @@ fn check_session(site: &Site, before: &Table, after: &Table) -> Result<()> {
                     session.client.ip()
                 ),
             )
-            .mend("--yes applies it anyway"))
+            .fix("--yes applies it anyway"))
         }
         _ => Ok(()),
     }

@@ -37,7 +37,7 @@ impl Slot {
                 "cannot read the balancer's table",
                 "another version of trawl wrote it",
             )
-            .mend("trawl balance unload IF, then load it again")
+            .fix("trawl balance unload IF, then load it again")
         })
     }
 

@@ -195,7 +195,7 @@ fn drop_all(lab: &Pair) -> Result<()> {
         if !output.status.success() {
             let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
             return Err(Error::failed("cannot add a rule that drops", why)
-                .mend("install nftables: apt-get install nftables"));
+                .fix("install nftables: apt-get install nftables"));
         }
     }
     Ok(())

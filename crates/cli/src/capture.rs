@@ -249,7 +249,7 @@ fn pcapng_file(
             Ok(direct) => return Ok((Box::new(direct), None)),
             Err(error) if io == Io::Direct => {
                 let what = format!("cannot write directly to {name}");
-                return Err(Error::os(what, error).mend("use --io auto or --io buffered"));
+                return Err(Error::os(what, error).fix("use --io auto or --io buffered"));
             }
             Err(error) => {
                 detail = Some(format!(
@@ -293,7 +293,7 @@ fn one_link_type(args: &Args, mut all: impl Iterator<Item = u16>) -> Result<()> 
     let first = all.next();
     if args.format() == Format::Pcap && all.any(|other| Some(other) != first) {
         let why = "it holds one link type, and the interfaces have different ones";
-        return Err(Error::usage("cannot write the pcap format", why).mend("use --format pcapng"));
+        return Err(Error::usage("cannot write the pcap format", why).fix("use --format pcapng"));
     }
     Ok(())
 }
@@ -306,7 +306,7 @@ fn check_format(args: &Args, sites: &[Site]) -> Result<()> {
         let what = format!("cannot write packets and the account to {}", file.display());
         return Err(
             Error::usage(what, "the one would be in the middle of the other")
-                .mend("name another file for --summary"),
+                .fix("name another file for --summary"),
         );
     }
     let to_terminal =
@@ -316,7 +316,7 @@ fn check_format(args: &Args, sites: &[Site]) -> Result<()> {
             "cannot write packets to standard output",
             "it is a terminal",
         )
-        .mend("name a file, pipe it on, or leave out -w to see lines"));
+        .fix("name a file, pipe it on, or leave out -w to see lines"));
     }
     Ok(())
 }

@@ -141,7 +141,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
             "nothing to do",
             "this command is called by Wireshark, with --extcap-interfaces and the like",
         )
-        .mend("trawl extcap install makes it known to Wireshark"));
+        .fix("trawl extcap install makes it known to Wireshark"));
     }
     Ok(ExitCode::SUCCESS)
 }

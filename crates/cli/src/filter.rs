@@ -183,7 +183,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
                 "cannot show this filter as a classic program",
                 "its lists of 256 and more members are looked up in tables, which classic programs do not have",
             )
-            .mend("leave out -d"));
+            .fix("leave out -d"));
         }
         write_out(&dump(&classic, args.dump))?;
         return Ok(ExitCode::SUCCESS);

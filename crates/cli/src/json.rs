@@ -71,7 +71,7 @@ pub fn report(error: &Error) {
         kind,
         what: error.what(),
         why: error.why(),
-        fix: error.fix(),
+        fix: error.how_to_fix(),
         errno: error.errno(),
     });
 }

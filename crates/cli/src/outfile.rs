@@ -34,7 +34,7 @@ pub fn refuse_planted_link(path: &Path) -> Result<()> {
             "it is a symbolic link in {}, where anybody can put one",
             directory.display()
         );
-        return Err(Error::failed(what, why).mend("name the file that it leads to"));
+        return Err(Error::failed(what, why).fix("name the file that it leads to"));
     }
     Ok(())
 }
@@ -66,7 +66,7 @@ pub fn open(path: &Path, mode: Option<u32>) -> Result<(File, bool)> {
     if about.uid() != create::own_user() || (about.is_file() && about.nlink() > 1) {
         let what = format!("cannot write to {}", path.display());
         let why = "it is there already, is not this user's own, and anybody can put files there";
-        return Err(Error::failed(what, why).mend("remove it, or write to another directory"));
+        return Err(Error::failed(what, why).fix("remove it, or write to another directory"));
     }
     Ok((file, false))
 }

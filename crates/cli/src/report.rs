@@ -107,7 +107,7 @@ fn screenshot(page: &Path, png: &Path) -> Result<()> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             return Err(
                 Error::failed(what(), "chromium draws it, and is not installed")
-                    .mend("apt-get install chromium"),
+                    .fix("apt-get install chromium"),
             );
         }
         Err(e) => return Err(fail(e)),

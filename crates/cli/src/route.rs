@@ -214,7 +214,7 @@ fn counted(interfaces: &[String], netns: Option<&str>) -> Result<Vec<Counted>> {
     };
     if ports.is_empty() {
         return Err(
-            Error::failed("cannot count", "no router is loaded").mend("trawl route load IF IF")
+            Error::failed("cannot count", "no router is loaded").fix("trawl route load IF IF")
         );
     }
     let one = |port: &Port| {

@@ -306,7 +306,7 @@ fn push(args: &Push) -> Result<ExitCode> {
     if !args.spool.is_dir() {
         let what = format!("cannot store what waits in {}", args.spool.display());
         return Err(Error::failed(what, "there is no such directory")
-            .mend("name the spool of the capture with --spool"));
+            .fix("name the spool of the capture with --spool"));
     }
     let pushed = trawl_store::push(&args.spool, url.as_deref())?;
     if args.json {

@@ -237,11 +237,11 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         Err(match error.raw_os_error() {
-            Some(24) => failure.mend("raise the limit of open files: ulimit -n"),
+            Some(24) => failure.fix("raise the limit of open files: ulimit -n"),
             Some(99) => {
-                failure.mend("all source ports are taken: fewer new connections, or another --src")
+                failure.fix("all source ports are taken: fewer new connections, or another --src")
             }
-            Some(111) => failure.mend("is somebody listening there?"),
+            Some(111) => failure.fix("is somebody listening there?"),
             _ => failure,
         })
     }

@@ -1,8 +1,8 @@
 //! How frames are handed to the device.
 
 mod choice;
+mod fix;
 mod live;
-mod mend;
 mod packet;
 mod ring;
 mod slots;

@@ -131,7 +131,7 @@ fn occupied(interface: &str, present: &Attachment) -> Error {
             present.program_id, present.mode
         ),
     )
-    .mend(format!(
+    .fix(format!(
         "take it off first (ip link set dev {interface} xdp off, or end the process that holds it), or receive on the \
          next interface of the way"
     ))
@@ -142,7 +142,7 @@ fn why_not(interface: &Interface, error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(errno::EOPNOTSUPP) => format!("the driver ({driver}) has no XDP support"),
         Some(errno::ENOSPC) if driver == "veth" => format!(
-            "it has fewer receive queues than its peer has sending ones (ethtool -L {} rx N mends it)",
+            "it has fewer receive queues than its peer has sending ones (ethtool -L {} rx N fixes it)",
             interface.name
         ),
         Some(errno::ERANGE | errno::EINVAL) if interface.mtu > 3500 => format!(

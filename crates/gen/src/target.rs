@@ -23,7 +23,7 @@ pub fn interface_for(spec: &Spec, namespace: Option<&Namespace>) -> Result<Strin
             "cannot send",
             "neither an interface nor a destination is given",
         )
-        .mend("give -i IF or --dst ADDRESS"));
+        .fix("give -i IF or --dst ADDRESS"));
     };
     let mut netlink = Netlink::open(namespace)?;
     let way = netlink
@@ -39,7 +39,7 @@ fn no_route(destination: IpAddr) -> Error {
         format!("cannot send to {destination}"),
         "there is no route to it",
     )
-    .mend("give -i IF, --src and --dst-mac, or add a route")
+    .fix("give -i IF, --src and --dst-mac, or add a route")
 }
 
 /// Fills in the addresses that were not given. `v6` is the family where nothing else says which.
@@ -87,7 +87,7 @@ pub fn complete(
                     "cannot send",
                     "no destination is given, and there is not just one neighbour",
                 )
-                .mend(format!("give --{dst} ADDRESS"))
+                .fix(format!("give --{dst} ADDRESS"))
             })?;
             spec.set_default(dst, address.to_string());
             if spec.protocol != Protocol::Arp || tunnel {
@@ -177,7 +177,7 @@ fn own_address(netlink: &mut Netlink, interface: &Interface, to: IpAddr) -> Resu
                 format!("cannot send from {} to {to}", interface.name),
                 "the interface has no address of that family",
             )
-            .mend("give --src ADDRESS")
+            .fix("give --src ADDRESS")
         })
 }
 

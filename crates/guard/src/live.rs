@@ -169,7 +169,7 @@ impl Arena {
                 "cannot put the rules in force",
                 "there is no room for so many beside those that hold",
             )
-            .mend("fewer rules"));
+            .fix("fewer rules"));
         }
         self.memory.write(new * GUARD_LINE, &bytes);
         let at = |offset| self.memory.short(offset);

@@ -149,10 +149,10 @@ fn refusal(
     );
     let place = namespace.map_or(String::new(), |one| format!(" --netns {}", one.label()));
     match session.remedy(set, packet) {
-        Some(what) => error.mend(format!(
+        Some(what) => error.fix(format!(
             "keep it: trawl guard allow{what}{place}; or apply anyway: --yes; or take it back unless confirmed: --confirm 60s"
         )),
-        None => error.mend("apply anyway: --yes; or take it back unless confirmed: --confirm 60s"),
+        None => error.fix("apply anyway: --yes; or take it back unless confirmed: --confirm 60s"),
     }
 }
 

@@ -281,7 +281,7 @@ fn not_ours() -> Error {
         "cannot read the rules",
         "what is pinned there is not a rule set of this version of trawl",
     )
-    .mend("unload it with the version that loaded it")
+    .fix("unload it with the version that loaded it")
 }
 
 #[cfg(test)]

@@ -158,7 +158,7 @@ impl Guard {
                             about.id
                         ),
                     )
-                    .mend(format!("trawl guard load {} --replace", site.label())));
+                    .fix(format!("trawl guard load {} --replace", site.label())));
                 }
             }
         }
@@ -326,7 +326,7 @@ pub fn not_guarded(site: &Site) -> Error {
         format!("{} is not guarded", site.label()),
         "the guard is not on it",
     )
-    .mend(format!("trawl guard load {}", site.label()))
+    .fix(format!("trawl guard load {}", site.label()))
 }
 
 /// The interface that a rule is to be confined to.

@@ -62,7 +62,7 @@ pub fn mount_usual() -> Result<()> {
             format!("cannot mount a BPF file system on {USUAL}"),
             e.into(),
         )
-        .mend(format!(
+        .fix(format!(
             "this requires root (CAP_SYS_ADMIN): mount -t bpf -o mode=0700 bpf {USUAL}"
         ))
     })
@@ -113,7 +113,7 @@ pub fn lasting_or_mounted() -> Result<PathBuf> {
             "there is no BPF file system to pin in",
             format!("{USUAL} is not one, although it could be mounted"),
         )
-        .mend(format!("mount -t bpf -o mode=0700 bpf {USUAL}"))
+        .fix(format!("mount -t bpf -o mode=0700 bpf {USUAL}"))
     })
 }
 
@@ -168,7 +168,7 @@ fn outer_mounts() -> Option<Mounts> {
 fn inside_mounts(outer: &Mounts, work: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     let what = "cannot mount a BPF file system that lasts";
     let fail = |e: rustix::io::Errno| {
-        Error::os(what, e.into()).mend(format!("mount -t bpf -o mode=0700 bpf {USUAL}"))
+        Error::os(what, e.into()).fix(format!("mount -t bpf -o mode=0700 bpf {USUAL}"))
     };
     let enter = move || {
         // SAFETY: only this thread's root and working directory become its own; it shares no other state by it.
@@ -198,12 +198,12 @@ pub fn pin(object: BorrowedFd<'_>, path: &Path) -> Result<()> {
         let errno = e.raw_os_error();
         let error = Error::os(what(), e);
         match errno {
-            Some(libc::EEXIST) => error.mend(format!("rm {}", path.display())),
+            Some(libc::EEXIST) => error.fix(format!("rm {}", path.display())),
             Some(libc::EPERM) if !path.parent().is_some_and(is_on_bpffs) => Error::failed(
                 what(),
                 "its directory is not in a BPF file system, and only there objects can be pinned",
             )
-            .mend(format!("name a directory under {USUAL}")),
+            .fix(format!("name a directory under {USUAL}")),
             _ => error,
         }
     })
@@ -317,7 +317,7 @@ fn explain(what: String, path: &Path, error: io::Error) -> Error {
         Some(libc::ENOENT) => {
             let error = Error::failed(what, "there is no such file");
             match mounts().is_empty() {
-                true => error.mend(format!(
+                true => error.fix(format!(
                     "no BPF file system is mounted: mount -t bpf -o mode=0700 bpf {USUAL}"
                 )),
                 false => error,
@@ -328,8 +328,8 @@ fn explain(what: String, path: &Path, error: io::Error) -> Error {
             what,
             "it is not a pinned BPF object, but a file of another file system",
         )
-        .mend("name a pin under /sys/fs/bpf"),
-        Some(libc::EPERM) => Error::os(what, error).mend("it takes root (CAP_BPF)"),
+        .fix("name a pin under /sys/fs/bpf"),
+        Some(libc::EPERM) => Error::os(what, error).fix("it takes root (CAP_BPF)"),
         _ => Error::os(what, error),
     }
 }

@@ -43,7 +43,7 @@ pub struct Pending {
 pub fn begin(scope: &str, command: &str, time: Duration, undo: &dyn Undo) -> Result<Pending> {
     let what = "cannot make a change that is to be confirmed";
     let path = path_of(scope)?.ok_or_else(|| {
-        Error::failed(what, "the process that takes it back requires root").mend("run it as root")
+        Error::failed(what, "the process that takes it back requires root").fix("run it as root")
     })?;
     refuse_if_pending(scope)?;
     let fail = |e: std::io::Error| Error::os(what, e);
@@ -176,7 +176,7 @@ pub fn refuse_if_pending(scope: &str) -> Result<()> {
                 about.left.as_secs()
             ),
         )
-        .mend("confirm it first, or wait")),
+        .fix("confirm it first, or wait")),
         None => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! The one shape of an error a person gets to read: what failed, why, and what mends it.
+//! The one shape of an error a person gets to read: what failed, why, and what fixes it.
 
 use std::fmt;
 
@@ -11,14 +11,14 @@ pub enum Kind {
     Failed,
 }
 
-/// `what: why; mend`, for example
+/// `what: why; fix`, for example
 /// `cannot attach to eth0 in native mode: the driver (r8169) has no XDP support; try --mode skb`.
 #[derive(Clone, Debug)]
 pub struct Error {
     kind: Kind,
     what: String,
     why: String,
-    mend: Option<String>,
+    fix: Option<String>,
     errno: Option<i32>,
 }
 
@@ -31,7 +31,7 @@ impl Error {
             kind: Kind::Failed,
             what: what.into(),
             why: why.to_string(),
-            mend: None,
+            fix: None,
             errno: None,
         }
     }
@@ -59,8 +59,8 @@ impl Error {
 
     /// Adds what the person can do about it, usually a command.
     #[must_use]
-    pub fn mend(mut self, how: impl Into<String>) -> Self {
-        self.mend = Some(how.into());
+    pub fn fix(mut self, how: impl Into<String>) -> Self {
+        self.fix = Some(how.into());
         self
     }
 
@@ -74,8 +74,8 @@ impl Error {
     }
 
     /// What the person can do about it.
-    pub fn fix(&self) -> Option<&str> {
-        self.mend.as_deref()
+    pub fn how_to_fix(&self) -> Option<&str> {
+        self.fix.as_deref()
     }
 
     pub fn kind(&self) -> Kind {
@@ -91,8 +91,8 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.what, self.why)?;
-        match &self.mend {
-            Some(mend) => write!(f, "; {mend}"),
+        match &self.fix {
+            Some(fix) => write!(f, "; {fix}"),
             None => Ok(()),
         }
     }

@@ -310,7 +310,7 @@ impl Ethtool {
         let privileges = error.raw_os_error() == Some(libc::EPERM);
         let error = Error::os(format!("ethtool: {what} of {}", self.name), error);
         if privileges {
-            error.mend("it takes root (CAP_NET_ADMIN)")
+            error.fix("it takes root (CAP_NET_ADMIN)")
         } else {
             error
         }

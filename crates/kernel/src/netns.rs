@@ -71,7 +71,7 @@ impl Namespace {
             }
         }
         let known = list();
-        let mend = if known.is_empty() {
+        let fix = if known.is_empty() {
             format!("make it with: ip netns add {name}")
         } else {
             format!(
@@ -79,7 +79,7 @@ impl Namespace {
                 known.join(", ")
             )
         };
-        Err(Error::failed(format!("namespace {name}"), "it does not exist").mend(mend))
+        Err(Error::failed(format!("namespace {name}"), "it does not exist").fix(fix))
     }
 
     /// Any file that stands for a network namespace, such as /proc/PID/ns/net.
@@ -94,7 +94,7 @@ impl Namespace {
                 .map(Path::new)
                 .contains(&path.parent().unwrap_or(path));
             return Err(match is_left {
-                true => error.mend(format!(
+                true => error.fix(format!(
                     "if it was left behind by a crash: rm {}",
                     path.display()
                 )),
@@ -141,7 +141,7 @@ impl Namespace {
                 format!("namespace {pid}"),
                 "there is neither a namespace of that name nor a process of that id",
             )
-            .mend("ip netns list shows the names")
+            .fix("ip netns list shows the names")
         })
     }
 
@@ -240,7 +240,7 @@ pub fn run_in_scratch<R: Send>(work: impl FnOnce() -> R + Send) -> std::io::Resu
 pub fn create(name: &str) -> Result<Namespace> {
     check_name(name)?;
     let what = || format!("cannot make the namespace {name}");
-    share_directory().map_err(|e| Error::os(what(), e).mend("it takes root"))?;
+    share_directory().map_err(|e| Error::os(what(), e).fix("it takes root"))?;
     let path = Path::new(NAMED).join(name);
     let reserved = fs::OpenOptions::new()
         .write(true)
@@ -251,7 +251,7 @@ pub fn create(name: &str) -> Result<Namespace> {
         let exists = e.kind() == std::io::ErrorKind::AlreadyExists;
         let error = Error::os(what(), e);
         return Err(if exists {
-            error.mend(format!("ip netns del {name}"))
+            error.fix(format!("ip netns del {name}"))
         } else {
             error
         });
@@ -263,7 +263,7 @@ pub fn create(name: &str) -> Result<Namespace> {
     });
     if let Err(e) = made {
         let _ = fs::remove_file(&path);
-        return Err(Error::os(what(), e.into()).mend("it takes root (CAP_SYS_ADMIN)"));
+        return Err(Error::os(what(), e.into()).fix("it takes root (CAP_SYS_ADMIN)"));
     }
     Namespace::by_name(name)
 }
@@ -323,7 +323,7 @@ fn enter_error(namespace: &Namespace, errno: rustix::io::Errno) -> Error {
         errno.into(),
     );
     if errno == rustix::io::Errno::PERM {
-        return error.mend("entering a namespace takes root (CAP_SYS_ADMIN)");
+        return error.fix("entering a namespace takes root (CAP_SYS_ADMIN)");
     }
     error
 }

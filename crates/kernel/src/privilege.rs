@@ -24,7 +24,7 @@ impl User {
             let entry = libc::getpwnam(name.as_ptr());
             if entry.is_null() {
                 return Err(Error::usage(what(), "there is no such user")
-                    .mend("'getent passwd' lists those there are"));
+                    .fix("'getent passwd' lists those there are"));
             }
             ((*entry).pw_uid, (*entry).pw_gid)
         };
@@ -44,7 +44,7 @@ impl User {
             Ok(())
         } else {
             Err(Error::os(what(), std::io::Error::last_os_error())
-                .mend("run it as root, or leave out -Z"))
+                .fix("run it as root, or leave out -Z"))
         }
     }
 }

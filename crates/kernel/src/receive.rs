@@ -63,10 +63,10 @@ impl ReceiveProgram {
                 libbpf_rs::ErrorKind::PermissionDenied
                     if !missing_capabilities(&Capability::FOR_BPF).is_empty() =>
                 {
-                    error.mend("run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")
+                    error.fix("run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")
                 }
                 libbpf_rs::ErrorKind::OutOfMemory => {
-                    error.mend("fewer --max-flows take less memory")
+                    error.fix("fewer --max-flows take less memory")
                 }
                 _ => error,
             }

@@ -52,17 +52,17 @@ impl Geometry {
         let cpus = cpus.max(1) as u64;
         let least = SHARE_MIN * cpus;
         let what = || format!("cannot record with {bytes} bytes of memory");
-        let mend = format!(
+        let fix = format!(
             "choose --memory between {} KiB and {} GiB",
             least >> 10,
             MEMORY_MAX >> 30
         );
         if bytes < least {
             let why = format!("each of {cpus} CPUs needs {} KiB", SHARE_MIN >> 10);
-            return Err(Error::usage(what(), why).mend(mend));
+            return Err(Error::usage(what(), why).fix(fix));
         }
         if bytes > MEMORY_MAX {
-            return Err(Error::usage(what(), "programs can address no more").mend(mend));
+            return Err(Error::usage(what(), "programs can address no more").fix(fix));
         }
         // Large enough for the largest packet where the memory allows it; small enough that a handful stay cached, and
         // that what all CPUs have opened is a quarter of the pool.
@@ -159,13 +159,13 @@ impl Rings {
     pub fn in_maps(geometry: Geometry, cpus: usize) -> Result<Arc<Self>> {
         let shared =
             map::create_mmapable_array("trawl_shared", size_of::<CaptureShared>() as u32, 1)
-                .map_err(|e| mend_refused_pool(e, geometry))?;
+                .map_err(|e| explain_refused_pool(e, geometry))?;
         let pool = map::create_mmapable_array(
             "trawl_pool",
             geometry.stride() as u32,
             geometry.banks() as u32,
         )
-        .map_err(|e| mend_refused_pool(e, geometry))?;
+        .map_err(|e| explain_refused_pool(e, geometry))?;
         let state = map::create_mmapable_array("trawl_state", size_of::<PoolState>() as u32, 1)?;
         let rings = Self::over(geometry, cpus, (pool, state, shared))?;
         rings.free_all();
@@ -417,13 +417,13 @@ fn next_turn(free: u64) -> u64 {
     (free & !0xffff_ffff).wrapping_add(1 << 32)
 }
 
-fn mend_refused_pool(error: Error, geometry: Geometry) -> Error {
+fn explain_refused_pool(error: Error, geometry: Geometry) -> Error {
     match error.errno() {
         Some(libc::EPERM) => match lack_of(&Capability::FOR_BPF) {
-            Some((why, how)) => Error::failed("cannot create the rings for packets", why).mend(how),
+            Some((why, how)) => Error::failed("cannot create the rings for packets", why).fix(how),
             None => error,
         },
-        _ => error.mend(format!(
+        _ => error.fix(format!(
             "{} KiB may be too much here: choose less with --memory",
             geometry.pool_size >> 10
         )),

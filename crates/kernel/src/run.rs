@@ -38,7 +38,7 @@ pub fn check_owner(path: &Path) -> Result<()> {
     let about = fs::symlink_metadata(path).map_err(|e| Error::os(what(), e))?;
     if !about.is_dir() {
         return Err(
-            Error::failed(what(), "it is not a directory").mend(format!("rm {}", path.display()))
+            Error::failed(what(), "it is not a directory").fix(format!("rm {}", path.display()))
         );
     }
     if about.uid() != 0 && about.uid() != rustix::process::geteuid().as_raw() {
@@ -49,7 +49,7 @@ pub fn check_owner(path: &Path) -> Result<()> {
                 about.uid()
             ),
         )
-        .mend(format!("mv {0} {0}.old, as root", path.display())));
+        .fix(format!("mv {0} {0}.old, as root", path.display())));
     }
     if about.mode() & OTHERS_WRITE != 0 && about.mode() & STICKY == 0 {
         return Err(Error::failed(
@@ -59,7 +59,7 @@ pub fn check_owner(path: &Path) -> Result<()> {
                 about.mode() & 0o7777
             ),
         )
-        .mend(format!("chmod go-w {}", path.display())));
+        .fix(format!("chmod go-w {}", path.display())));
     }
     Ok(())
 }

@@ -179,7 +179,7 @@ fn bind_patiently(socket: &OwnedFd, index: u32, queue: u32) -> std::io::Result<b
 fn explain(name: &str, queue: u32, error: std::io::Error) -> Error {
     let what = format!("cannot send by AF_XDP out of {name}");
     match error.raw_os_error() {
-        Some(libc::EPERM) => Error::os(what, error).mend("it takes root (CAP_NET_RAW)"),
+        Some(libc::EPERM) => Error::os(what, error).fix("it takes root (CAP_NET_RAW)"),
         Some(libc::EAFNOSUPPORT) => {
             Error::failed(what, "the kernel has no AF_XDP (CONFIG_XDP_SOCKETS)")
         }
@@ -188,7 +188,7 @@ fn explain(name: &str, queue: u32, error: std::io::Error) -> Error {
         Some(libc::EINVAL) => Error::failed(what, format!("it has no queue {queue}")),
         Some(libc::EBUSY) => Error::failed(what, format!("another socket has its queue {queue}")),
         Some(libc::ENOBUFS | libc::ENOMEM) => Error::os(what, error)
-            .mend("the limit of locked memory may be too low: ulimit -l unlimited"),
+            .fix("the limit of locked memory may be too low: ulimit -l unlimited"),
         _ => Error::os(what, error),
     }
 }

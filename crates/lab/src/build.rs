@@ -40,7 +40,7 @@ pub fn raise(id: &str, topology: &Topology) -> Result<bool> {
             format!("cannot make the lab {id}"),
             "there is another one of that name",
         )
-        .mend(format!("trawl lab down {id}")));
+        .fix(format!("trawl lab down {id}")));
     }
     let names: Vec<String> = topology
         .nodes
@@ -98,8 +98,8 @@ pub fn find(id: &str) -> Result<Record> {
     let names: Vec<&str> = labs.iter().map(|lab| lab.id.as_str()).collect();
     let error = Error::failed(format!("lab {id}"), "there is none of that name");
     Err(match names.is_empty() {
-        true => error.mend("trawl lab up makes one"),
-        false => error.mend(format!("those that exist: {}", names.join(", "))),
+        true => error.fix("trawl lab up makes one"),
+        false => error.fix(format!("those that exist: {}", names.join(", "))),
     })
 }
 

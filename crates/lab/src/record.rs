@@ -81,14 +81,14 @@ impl Record {
     pub(crate) fn enter(&self) -> Result<()> {
         let path = Self::path(&self.id);
         let what = || format!("cannot make the lab {}", self.id);
-        fs::create_dir_all(BOOK).map_err(|e| Error::os(what(), e).mend("it takes root"))?;
+        fs::create_dir_all(BOOK).map_err(|e| Error::os(what(), e).fix("it takes root"))?;
         // Linked into place whole: nobody ever reads half a record, and takes it for a dead one's.
         let draft = self.draft().map_err(|e| Error::os(what(), e))?;
         let entered = fs::hard_link(&draft, &path);
         let _ = fs::remove_file(&draft);
         entered.map_err(|e| match e.kind() {
             io::ErrorKind::AlreadyExists => Error::failed(what(), "there is one of that name")
-                .mend(format!("trawl lab down {}", self.id)),
+                .fix(format!("trawl lab down {}", self.id)),
             _ => Error::os(what(), e),
         })
     }
@@ -183,8 +183,8 @@ pub fn remove(id: &str) -> Result<Record> {
             let names: Vec<_> = labs.iter().map(|lab| lab.id.as_str()).collect();
             let error = Error::failed(format!("lab {id}"), "there is none of that name");
             Err(match names.is_empty() {
-                true => error.mend("trawl lab up makes one"),
-                false => error.mend(format!("those that exist: {}", names.join(", "))),
+                true => error.fix("trawl lab up makes one"),
+                false => error.fix(format!("those that exist: {}", names.join(", "))),
             })
         }
     }

@@ -1,4 +1,4 @@
-//! `trawl doctor`'s findings on real interfaces: what is wrong is found, and its command mends it.
+//! `trawl doctor`'s findings on real interfaces: what is wrong is found, and its command fixes it.
 
 use std::os::fd::AsFd;
 use std::process::Command;
@@ -36,7 +36,7 @@ fn find<'a>(findings: &'a [Finding], subject: &str) -> &'a Finding {
 }
 
 /// The finding is a warning, and running its command makes it go away.
-fn mends(station: &Station, subject: &str) {
+fn fixes(station: &Station, subject: &str) {
     let before = examine(station);
     let finding = find(&before, subject);
     assert_eq!(finding.state, State::Warn, "{finding:?}");
@@ -48,7 +48,7 @@ fn mends(station: &Station, subject: &str) {
 }
 
 #[test]
-fn a_lab_as_it_is_made_has_nothing_to_mend() {
+fn a_lab_as_it_is_made_has_nothing_to_fix() {
     if !root_or_skip() {
         return;
     }
@@ -72,7 +72,7 @@ fn a_lab_as_it_is_made_has_nothing_to_mend() {
 }
 
 #[test]
-fn gro_that_is_off_is_found_on_both_ends_and_mended() {
+fn gro_that_is_off_is_found_on_both_ends_and_fixed() {
     if !root_or_skip() {
         return;
     }
@@ -92,12 +92,12 @@ fn gro_that_is_off_is_found_on_both_ends_and_mended() {
         find(&findings, "XDP_TX").fix.as_deref(),
         Some(expected.as_str())
     );
-    mends(&pair.a, "GRO");
-    mends(&pair.a, "XDP_TX");
+    fixes(&pair.a, "GRO");
+    fixes(&pair.a, "XDP_TX");
 }
 
 #[test]
-fn a_peer_whose_gro_was_missed_is_found_and_mended() {
+fn a_peer_whose_gro_was_missed_is_found_and_fixed() {
     if !root_or_skip() {
         return;
     }
@@ -120,11 +120,11 @@ fn a_peer_whose_gro_was_missed_is_found_and_mended() {
         finding.why.as_deref().unwrap().contains("did not notice"),
         "{finding:?}"
     );
-    mends(&pair.a, "XDP_TX");
+    fixes(&pair.a, "XDP_TX");
 }
 
 #[test]
-fn too_few_receive_queues_are_found_and_mended() {
+fn too_few_receive_queues_are_found_and_fixed() {
     if !root_or_skip() {
         return;
     }
@@ -145,18 +145,18 @@ fn too_few_receive_queues_are_found_and_mended() {
         find(&findings, "tap xdp").text.contains("skb"),
         "{findings:#?}"
     );
-    mends(&pair.a, "native XDP");
+    fixes(&pair.a, "native XDP");
 }
 
 #[test]
-fn an_interface_that_is_down_is_found_and_mended() {
+fn an_interface_that_is_down_is_found_and_fixed() {
     if !root_or_skip() {
         return;
     }
     let pair = Pair::new(&PairOptions::default()).unwrap();
     pair.a.netlink().unwrap().set_down(pair.a.index).unwrap();
     assert_eq!(find(&examine(&pair.b), "peer").state, State::Warn);
-    mends(&pair.a, "link");
+    fixes(&pair.a, "link");
 }
 
 #[test]

@@ -80,7 +80,7 @@ pub fn prepare(site: &Site, source: &mut Source, wish: &Wish, priority: Option<u
                         source.name()?
                     ),
                 )
-                .mend("compile it with SEC(\"xdp.frags\"), or load it first"));
+                .fix("compile it with SEC(\"xdp.frags\"), or load it first"));
             }
             (false, true) => {
                 source.set_linear();
@@ -182,7 +182,7 @@ pub(crate) fn join(
     };
     if wish.mode.is_some_and(|wanted| wanted != mode) {
         return Err(
-            Error::failed(what(), format!("it runs in {} mode", mode.name())).mend(format!(
+            Error::failed(what(), format!("it runs in {} mode", mode.name())).fix(format!(
                 "--mode {}, or --replace to take the whole chain's place",
                 mode.name()
             )),
@@ -192,11 +192,11 @@ pub(crate) fn join(
     let head = chain.first().and_then(Standing::seat);
     if head.is_some_and(|head| head.frags != seat.frags) {
         let why = "another command has put a program there meanwhile";
-        return Err(Error::failed(what(), why).mend("try again"));
+        return Err(Error::failed(what(), why).fix("try again"));
     }
     if chain.len() >= LONGEST {
         return Err(
-            Error::failed(what(), format!("{LONGEST} programs are in it already")).mend(format!(
+            Error::failed(what(), format!("{LONGEST} programs are in it already")).fix(format!(
                 "take one off: trawl xdp unload {} ID",
                 site.label()
             )),
@@ -215,7 +215,7 @@ pub(crate) fn join(
             "with the captures that look at it a packet would jump {jumps} times from program to program, and the kernel allows {}",
             jumps::MOST
         );
-        return Err(Error::failed(what(), why).mend("end a capture first"));
+        return Err(Error::failed(what(), why).fix("end a capture first"));
     }
     let goes_before = |one: &Standing| {
         one.seat()
@@ -230,7 +230,7 @@ pub(crate) fn join(
     };
     if let Some(name) = unfollowable {
         let why = format!("{name} can only be the last one, as its exits could not be rewritten");
-        return Err(Error::failed(what(), why).mend("choose another place for it by --prio"));
+        return Err(Error::failed(what(), why).fix("choose another place for it by --prio"));
     }
     let id = program.id();
     let fail = |e| Error::os(what(), e);

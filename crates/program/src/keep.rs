@@ -182,7 +182,7 @@ impl Succession {
                 lost.join(", ")
             ),
         )
-        .mend("--keep-maps gives them to the new program, --yes replaces it anyway")
+        .fix("--keep-maps gives them to the new program, --yes replaces it anyway")
     }
 }
 
@@ -195,7 +195,7 @@ fn no_heir(site: &Site, name: &str, running: &[Running]) -> Error {
             names.join(", ")
         ),
     )
-    .mend("--replace without --keep-maps starts with new maps")
+    .fix("--replace without --keep-maps starts with new maps")
 }
 
 /// Programs on the interface, but for dispatchers, which have no maps of a person's.

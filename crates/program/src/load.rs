@@ -139,7 +139,7 @@ impl Source {
             (None, [only]) => only,
             (None, _) => {
                 return Err(Error::failed(what, "it has several XDP programs")
-                    .mend(format!("name one with --prog: {}", names())));
+                    .fix(format!("name one with --prog: {}", names())));
             }
             (Some(name), all) => {
                 let by_name = all.iter().find(|one| one.name == name);
@@ -149,7 +149,7 @@ impl Source {
                     (None, Some(_), Some(_)) => {
                         let why = format!("several of its programs are in the section {name}");
                         return Err(Error::failed(what, why)
-                            .mend(format!("name one with --prog: {}", names())));
+                            .fix(format!("name one with --prog: {}", names())));
                     }
                     (None, None, _) => {
                         let others = self.object.programs();
@@ -159,7 +159,7 @@ impl Source {
                             Some(other) => explain::elsewhere(&what, other),
                             None => Error::failed(what, format!("it has no XDP program {name}")),
                         };
-                        return Err(error.mend(format!("those it has: {}", names())));
+                        return Err(error.fix(format!("those it has: {}", names())));
                     }
                 }
             }
@@ -401,7 +401,7 @@ impl Source {
                 format!("cannot make {name} tappable"),
                 "programs on the card cannot jump to others",
             )
-            .mend("leave out --mode hw"));
+            .fix("leave out --mode hw"));
         }
         let mut prepared = self
             .object
@@ -430,12 +430,12 @@ impl Source {
                 format!("cannot make {which} of {} tappable", self.label),
                 refusal,
             )
-            .mend("load it without --tappable")),
+            .fix("load it without --tappable")),
             Err(Problem::Taken(map)) => Err(Error::failed(
                 format!("cannot make {name} of {} tappable", self.label),
                 format!("it has a map {map}, and that is what captures know the hooks by"),
             )
-            .mend("give the map another name, or load it without --tappable")),
+            .fix("give the map another name, or load it without --tappable")),
             Err(Problem::Original(which, failure)) => {
                 Err(explain::cannot_load(&self.label, &which, &failure))
             }

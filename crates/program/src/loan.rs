@@ -51,7 +51,7 @@ impl Loan {
         let present = match site.link()?.xdp.as_slice() {
             [] => {
                 return Err(Error::failed(what(), "no XDP program is on it")
-                    .mend("leave out --tappable to capture what arrives"));
+                    .fix("leave out --tappable to capture what arrives"));
             }
             [only] => *only,
             several => {
@@ -61,7 +61,7 @@ impl Loan {
         };
         let id = present.program_id;
         if Dispatcher::read(id).is_some() || !chain::behind(id).is_empty() {
-            return Err(Error::failed(what(), "a chain of several programs is on it").mend(
+            return Err(Error::failed(what(), "a chain of several programs is on it").fix(
                 "load the program with hooks: trawl xdp load IF FILE.o --keep-maps --tappable --prio N, then unload the \
                  one without",
             ));
@@ -248,7 +248,7 @@ fn check(site: &Site, file: &Path, inherited: &Inherited) -> Result<()> {
                 file.display()
             ),
         };
-        return Err(Error::failed(what(), why).mend(replace()));
+        return Err(Error::failed(what(), why).fix(replace()));
     }
     if !inherited.without_match.is_empty() {
         let lost = inherited.without_match.join(", ");
@@ -256,7 +256,7 @@ fn check(site: &Site, file: &Path, inherited: &Inherited) -> Result<()> {
             "no map of {} fits these of its maps: {lost}",
             file.display()
         );
-        return Err(Error::failed(what(), why).mend(replace()));
+        return Err(Error::failed(what(), why).fix(replace()));
     }
     Ok(())
 }

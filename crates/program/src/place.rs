@@ -176,7 +176,7 @@ fn join(
                     format!("cannot join the chain on {}", site.label()),
                     format!("it runs in {} mode", head.mode.name()),
                 )
-                .mend(format!(
+                .fix(format!(
                     "--mode {}, or --replace to take the whole chain's place",
                     head.mode.name()
                 )));
@@ -309,7 +309,7 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
         Which::One(id) => {
             let Some(found) = everything.iter().find(|one| one.program_id == id) else {
                 return Err(Error::failed(what(), format!("program {id} is not on it"))
-                    .mend(format!("those that are: {}", choice())));
+                    .fix(format!("those that are: {}", choice())));
             };
             match own.into_iter().find(|one| one.id() == id) {
                 Some(own) => own.detach(site)?,
@@ -328,12 +328,12 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
                     return Err(error);
                 }
                 return Err(Error::failed(what(), "trawl has not loaded what is on it")
-                    .mend(format!("name what to take off: {}, or --all", choice())));
+                    .fix(format!("name what to take off: {}, or --all", choice())));
             }
             Err(_) => {
                 return Err(
                     Error::failed(what(), "trawl has loaded several programs there")
-                        .mend(format!("name what to take off: {}, or --all", choice())),
+                        .fix(format!("name what to take off: {}, or --all", choice())),
                 );
             }
         },
@@ -352,7 +352,7 @@ fn there_for_another(site: &Site, present: &[XdpAttachment], what: String) -> Op
     })?;
     let error = Error::failed(what, format!("what is on it is there for {name} (id {id})"));
     Some(match other {
-        Some(other) => error.mend(format!(
+        Some(other) => error.fix(format!(
             "trawl xdp unload {} {id} takes both off",
             other.label()
         )),
@@ -382,7 +382,7 @@ fn take_all_off(site: &Site) -> Result<Vec<u32>> {
         }
     }
     let what = format!("cannot unload from {}", site.label());
-    Err(Error::failed(what, "other commands go on loading programs there").mend("try again"))
+    Err(Error::failed(what, "other commands go on loading programs there").fix("try again"))
 }
 
 /// Whether it was still there when it was this command's turn.

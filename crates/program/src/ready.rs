@@ -134,7 +134,7 @@ impl Readiness {
         if let Some(down) = peer.as_ref().filter(|peer| !peer.link.is_up()) {
             let prefix = down.namespace.as_ref().map(Namespace::exec_prefix);
             return Err(
-                Error::failed(what, format!("its other end, {}, is down", label(down))).mend(
+                Error::failed(what, format!("its other end, {}, is down", label(down))).fix(
                     format!(
                         "{}ip link set {} up; or --mode skb",
                         prefix.unwrap_or_default(),
@@ -153,7 +153,7 @@ impl Readiness {
                 "its driver takes none from other interfaces as it is set up now",
             ),
         };
-        Err(error.mend("--mode skb sends them through the stack's own way"))
+        Err(error.fix("--mode skb sends them through the stack's own way"))
     }
 
     /// Frames that a program on the interface sends back where they came from are to reach the other end: a veth wakes
@@ -179,7 +179,7 @@ impl Readiness {
                 format!("cannot make {} take what is sent back", label(&peer)),
                 e,
             )
-            .mend("--mode skb sends it through the stack's own way")
+            .fix("--mode skb sends it through the stack's own way")
         })?);
         self.note(label(&peer), true, "an XDP program that passes everything");
         Ok(())

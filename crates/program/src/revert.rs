@@ -35,7 +35,7 @@ pub fn begin(site: &Site, command: &str, time: Duration) -> Result<Pending> {
             what(),
             "a chain of several programs is on it, which cannot be put back as a whole",
         )
-        .mend("leave out --confirm"));
+        .fix("leave out --confirm"));
     }
     let mut before = Vec::new();
     for present in attached {

@@ -147,7 +147,7 @@ impl Port {
                 format!("{} is not a port of a router", site.label()),
                 "the program is not on it",
             )
-            .mend(format!("trawl route load {}", site.label()))),
+            .fix(format!("trawl route load {}", site.label()))),
         }
     }
 
@@ -309,7 +309,7 @@ fn check_port(site: &Site, links: &[Link]) -> Result<()> {
             what(),
             format!("it is a VLAN of {below}, where XDP sees its packets"),
         )
-        .mend(format!(
+        .fix(format!(
             "trawl route load {below} routes all VLANs on it too"
         )));
     }

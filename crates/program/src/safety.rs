@@ -100,7 +100,7 @@ pub(crate) fn check_guard(site: &Site, wish: &Wish) -> Result<()> {
                 guard.id()
             ),
         )
-        .mend("--prio N puts a program before or after it, --yes replaces it anyway")),
+        .fix("--prio N puts a program before or after it, --yes replaces it anyway")),
         None => Ok(()),
     }
 }
@@ -128,7 +128,7 @@ pub(crate) fn check_session(site: &Site, wish: &Wish, program: &Program) -> Resu
                     session.client.ip()
                 ),
             )
-            .mend("--yes attaches it anyway"))
+            .fix("--yes attaches it anyway"))
         }
         _ => Ok(()),
     }

@@ -224,7 +224,7 @@ pub fn is_trusted(directory: &Path) -> Result<bool> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
         Err(e) => Err(
             Error::os(format!("cannot look at {}", directory.display()), e)
-                .mend("this requires root"),
+                .fix("this requires root"),
         ),
     }
 }
@@ -251,7 +251,7 @@ pub(crate) fn make_directory(path: &Path) -> Result<()> {
             let privileges = e.kind() == std::io::ErrorKind::PermissionDenied;
             let error = Error::os(format!("cannot make {}", path.display()), e);
             Err(match privileges {
-                true => error.mend("this requires root"),
+                true => error.fix("this requires root"),
                 false => error,
             })
         }

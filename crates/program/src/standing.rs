@@ -401,7 +401,7 @@ fn may_look(site: &Site, attached: &[XdpAttachment]) -> Result<()> {
                 "cannot look at what is on {} (id {id}, {mode} mode)",
                 site.label()
             );
-            Err(Error::os(what, error).mend("it takes root"))
+            Err(Error::os(what, error).fix("it takes root"))
         }
         _ => Ok(()),
     }

@@ -296,7 +296,7 @@ impl About {
 fn measure(all: &mut [Status], time: Duration) -> Result<()> {
     let _counting = statistics::enable().map_err(|e| {
         Error::os("cannot measure how long programs run", e)
-            .mend("it takes root (CAP_SYS_ADMIN), and a kernel since 5.8")
+            .fix("it takes root (CAP_SYS_ADMIN), and a kernel since 5.8")
     })?;
     let mut programs: Vec<&mut About> = all
         .iter_mut()

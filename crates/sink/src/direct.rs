@@ -180,7 +180,7 @@ impl DirectFile {
         let errno = error.raw_os_error();
         let error = Error::os(format!("cannot write to {}", self.name), error);
         match errno {
-            Some(errno::ENOSPC) => error.mend(format!(
+            Some(errno::ENOSPC) => error.fix(format!(
                 "it ends after the last whole packet ({} bytes); free some space or write elsewhere",
                 self.whole
             )),

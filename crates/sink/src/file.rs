@@ -88,11 +88,11 @@ impl Output {
         let errno = error.raw_os_error();
         let error = Error::os(format!("cannot write to {}", self.name), error);
         match errno {
-            Some(errno::ENOSPC) => error.mend(format!(
+            Some(errno::ENOSPC) => error.fix(format!(
                 "it ends behind the last whole packet ({} bytes); free some space or write elsewhere",
                 self.written
             )),
-            Some(errno::EFBIG) => error.mend(format!(
+            Some(errno::EFBIG) => error.fix(format!(
                 "it ends after the last whole packet ({} bytes); ulimit -f tells the limit",
                 self.written
             )),

@@ -81,7 +81,7 @@ impl Store {
             false => Url::parse(url).ok(),
         };
         let Some(parsed) = parsed else {
-            return Err(Error::usage(what, "it is not a URL").mend("write file:///DIRECTORY"));
+            return Err(Error::usage(what, "it is not a URL").fix("write file:///DIRECTORY"));
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -162,9 +162,9 @@ impl Store {
 }
 
 fn directory(url: &Url, what: &str, create: bool) -> Result<Arc<dyn ObjectStore>> {
-    let path: PathBuf = url.to_file_path().map_err(|()| {
-        Error::usage(what, "it names another host").mend("write file:///DIRECTORY")
-    })?;
+    let path: PathBuf = url
+        .to_file_path()
+        .map_err(|()| Error::usage(what, "it names another host").fix("write file:///DIRECTORY"))?;
     if create {
         make_private(&path).map_err(|e| Error::os(what, e))?;
     }
@@ -217,12 +217,12 @@ fn elsewhere(url: &Url, what: &str) -> Result<Arc<dyn ObjectStore>> {
             what,
             "this trawl was built for file:// stores only",
         )
-        .mend("build it with --features cloud, as make build does")),
+        .fix("build it with --features cloud, as make build does")),
         scheme => Err(unknown(what, scheme)),
     }
 }
 
 fn unknown(what: &str, scheme: &str) -> Error {
     Error::usage(what, format!("{scheme}:// is not a kind of store"))
-        .mend("use file://, s3://, gs:// or az://")
+        .fix("use file://, s3://, gs:// or az://")
 }

@@ -284,7 +284,7 @@ impl<'a> Assembly<'a> {
         if point >= RING_MAX_POINTS {
             let why = format!("{RING_MAX_POINTS} is the limit");
             return Err(Error::failed("cannot capture at so many places", why)
-                .mend("split the capture in two"));
+                .fix("split the capture in two"));
         }
         Ok(point)
     }

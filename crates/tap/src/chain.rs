@@ -186,7 +186,7 @@ fn joinable(attached: u32, stride: u32) -> Result<Option<OwnedFd>> {
     {
         let why = format!("{CHAIN_SLOTS} captures are on it already");
         return Err(
-            Error::failed("cannot join the captures on this hook", why).mend("end one of them")
+            Error::failed("cannot join the captures on this hook", why).fix("end one of them")
         );
     }
     Ok(map)
@@ -199,7 +199,7 @@ fn cannot_look(error: io::Error) -> Error {
 fn used_up() -> Error {
     let why = format!("{SEATS} have come and gone since the first");
     Error::failed("cannot join the captures on this hook", why)
-        .mend("end all of them once, and begin anew")
+        .fix("end all of them once, and begin anew")
 }
 
 impl Drop for Seat {

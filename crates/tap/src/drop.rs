@@ -229,7 +229,7 @@ fn load(
     };
     let link = link.map_err(|e| {
         Error::os("cannot look at the packets that the kernel drops", e)
-            .mend("run as root, or with CAP_BPF and CAP_PERFMON")
+            .fix("run as root, or with CAP_BPF and CAP_PERFMON")
     })?;
     Ok((loaded, link))
 }
@@ -242,7 +242,7 @@ fn tracepoint(reasons: &Reasons) -> Result<Tracepoint> {
         .filter(|found| found.arguments >= ARGUMENTS_WITH_REASON && !reasons.is_empty())
         .ok_or_else(|| {
             Error::failed(what, "it does not tell for what reason it drops them")
-                .mend("use Linux 5.17 or newer")
+                .fix("use Linux 5.17 or newer")
         })
 }
 
@@ -323,7 +323,7 @@ fn fill(places: &mut [DropPlace], found: &[DropPlace]) -> Result<u32> {
         let why = format!("{DROP_PLACES} is the limit");
         return Err(
             Error::failed("cannot look for drops at so many interfaces", why)
-                .mend("leave out -i to look at all"),
+                .fix("leave out -i to look at all"),
         );
     };
     room.copy_from_slice(found);

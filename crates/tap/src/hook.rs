@@ -207,7 +207,7 @@ fn check_jumps(looked: &Looked, ends: &Ends, site: &Site) -> Result<()> {
             jumps::MOST
         ),
     )
-    .mend("end another capture, or record at one end only: --at exit"))
+    .fix("end another capture, or record at one end only: --at exit"))
 }
 
 #[derive(Debug)]

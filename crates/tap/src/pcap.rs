@@ -158,7 +158,7 @@ fn refuse_cpu(options: &Options) -> Result<()> {
             "cannot choose packets by CPU with the pcap tap",
             "libpcap does not tell it",
         )
-        .mend("leave out --cpu, or use --tap packet")),
+        .fix("leave out --cpu, or use --tap packet")),
         None => Ok(()),
     }
 }
@@ -191,7 +191,7 @@ fn program(filter: &Filter) -> Result<Program> {
             "cannot look inside tunnels with the pcap tap",
             "libpcap has no such filter",
         )
-        .mend("leave out --inner, or use --tap packet")),
+        .fix("leave out --inner, or use --tap packet")),
     }
 }
 

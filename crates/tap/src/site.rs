@@ -68,7 +68,7 @@ impl Site {
     pub(crate) fn may_not_look(&self) -> Option<Error> {
         let (why, how) = lack_of(&[Capability::SysAdmin])?;
         let what = format!("cannot look at the XDP program on {}", self.label);
-        Some(Error::failed(what, why).mend(how))
+        Some(Error::failed(what, why).fix(how))
     }
 
     /// It need not be asked which queue a packet came or goes by.
@@ -96,7 +96,7 @@ impl Site {
             format!("cannot choose queue {wanted} of {}", self.label),
             has,
         )
-        .mend(format!(
+        .fix(format!(
             "ethtool -l {} tells how many are in use",
             self.interface.name
         )))
@@ -343,14 +343,14 @@ impl Options {
                 "cannot record at entry what a filter chooses at exit",
                 "the record is made before the filter has looked",
             )
-            .mend("leave out --filter-at, or say --at exit"));
+            .fix("leave out --filter-at, or say --at exit"));
         }
         if at == At::Entry && self.verdicts.is_some() {
             return Err(Error::usage(
                 "cannot choose packets by their verdict at entry",
                 "the program has not decided yet",
             )
-            .mend("say --at exit, or --at both"));
+            .fix("say --at exit, or --at both"));
         }
         Ok(())
     }

@@ -271,7 +271,7 @@ impl Facts {
 }
 
 fn refuse(what: String, why: &str, fix: &str) -> Result<()> {
-    Err(Error::usage(what, why).mend(fix))
+    Err(Error::usage(what, why).fix(fix))
 }
 
 /// The table as Markdown, for the README.

@@ -149,7 +149,7 @@ impl AttachedTc {
                 ),
                 "the kernel chooses the queue after tc",
             )
-            .mend("use --tap packet, or -Q in for what is received"));
+            .fix("use --tap packet, or -Q in for what is received"));
         }
         let rings = assembly.program_rings()?;
         let (hook, flags, attach_type, place) = match side {
@@ -232,7 +232,7 @@ impl AttachedTc {
                 Ok(())
             }
             Err((Some(errno::EPERM), error)) => {
-                Err(error.mend("run as root, or with CAP_BPF and CAP_NET_ADMIN"))
+                Err(error.fix("run as root, or with CAP_BPF and CAP_NET_ADMIN"))
             }
             Err((_, error)) => Err(error),
         }

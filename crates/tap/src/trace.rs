@@ -48,7 +48,7 @@ pub fn refused(site: &Site, present: &Attachment, answer: &Answer) -> Error {
             present.program_id, present.mode
         ),
     );
-    error.mend(format!(
+    error.fix(format!(
         "load it with hooks and use --tap hook: {}; or capture behind XDP with --tap packet",
         site.with_hooks(present.program_id)
     ))
@@ -73,7 +73,7 @@ impl Tap for Trace {
                 format!("cannot look at an XDP program on {}", site.label),
                 "none is on it",
             )
-            .mend("leave out --program, or attach one: trawl xdp load"));
+            .fix("leave out --program, or attach one: trawl xdp load"));
         };
         if let Some(answer) = refusal() {
             return Err(refused(site, &present.attachment(), answer));
@@ -190,7 +190,7 @@ fn explain_attach(error: std::io::Error, name: &str, site: &Site) -> Error {
     let what = format!("cannot look at the XDP program {name} on {}", site.label);
     match error.raw_os_error() {
         Some(errno::E2BIG) => Error::failed(what, "38 tracing programs look at it already")
-            .mend("end another capture, or capture on fewer interfaces at a time"),
+            .fix("end another capture, or capture on fewer interfaces at a time"),
         _ => Error::os(what, error),
     }
 }

@@ -51,14 +51,14 @@ impl Tap for Xdp {
                 what,
                 "another XDP program is on it, and this takes the hook for itself",
             )
-            .mend("leave out --time hw"));
+            .fix("leave out --time hw"));
         }
         if assembly.options.mode == Mode::Skb && assembly.options.time == TimeSource::Hardware {
             let what = format!(
                 "cannot read hardware time stamps on {} in skb mode",
                 site.label
             );
-            return Err(Error::usage(what, "only drivers have them").mend("leave out --mode skb"));
+            return Err(Error::usage(what, "only drivers have them").fix("leave out --mode skb"));
         }
         let joined = present
             .as_ref()
@@ -162,7 +162,7 @@ fn moved_on(site: &Site) -> Error {
         format!("cannot join the capture on {}", site.label),
         "it ended just now",
     )
-    .mend("try again")
+    .fix("try again")
 }
 
 /// A program of somebody else's is in the way.
@@ -178,7 +178,7 @@ pub fn occupied(site: &Site, present: &Attachment) -> Error {
             present.program_id, present.mode
         ),
     )
-    .mend(format!(
+    .fix(format!(
         "use --tap packet to capture behind XDP, or load the program with hooks and use --tap hook: {}",
         site.with_hooks(present.program_id)
     ))
@@ -296,7 +296,7 @@ fn load(
     })?
     .map_err(|e| {
         let what = format!("cannot read hardware time stamps on {}", site.label);
-        Error::failed(what, e).mend("leave out --time hw")
+        Error::failed(what, e).fix("leave out --time hw")
     })
 }
 
@@ -310,9 +310,9 @@ fn create_link(site: &Site, program: &OwnedFd, mode: &'static str) -> Result<Own
         let what = format!("cannot attach to {} in {mode} mode", site.label);
         let error = Error::failed(what, why_not(site, &e));
         match e.raw_os_error() {
-            Some(errno::EPERM) => error.mend("run as root, or with CAP_BPF and CAP_NET_ADMIN"),
-            _ if mode == "native" => error.mend("try --mode skb"),
-            _ => error.mend("try --tap packet"),
+            Some(errno::EPERM) => error.fix("run as root, or with CAP_BPF and CAP_NET_ADMIN"),
+            _ if mode == "native" => error.fix("try --mode skb"),
+            _ => error.fix("try --tap packet"),
         }
     })
 }
@@ -331,7 +331,7 @@ fn why_not(site: &Site, error: &io::Error) -> String {
         Some(errno::EOPNOTSUPP) => format!("the driver ({driver}) has no XDP support"),
         Some(errno::ENOSPC) if driver == "veth" => {
             format!(
-                "it has fewer receive queues than its peer has sending ones (ethtool -L {} rx N mends it)",
+                "it has fewer receive queues than its peer has sending ones (ethtool -L {} rx N fixes it)",
                 interface.name
             )
         }

@@ -245,9 +245,9 @@ fn what_makes_no_sense_is_refused() {
     assert!(load(&["redirect", "--to", "a,b", "--by", "helper"]).contains("one interface only"));
     assert!(load(&["drop", "--prog", "x"]).contains("--prog is for object files"));
     assert!(load(&["some.o", "--touch", "read"]).contains("bundled programs"));
-    for (name, mend) in [("dorp", "drop, pass"), ("route", "trawl route load")] {
+    for (name, fix) in [("dorp", "drop, pass"), ("route", "trawl route load")] {
         let misnamed = refused(&["xdp", "load", &place, name], 1);
-        assert!(misnamed.contains(mend), "{misnamed}");
+        assert!(misnamed.contains(fix), "{misnamed}");
     }
     let missing = refused(&["xdp", "load", &place, "redirect", "--to", "nowhere"], 1);
     assert!(missing.contains("it does not exist"), "{missing}");

@@ -53,16 +53,16 @@ fn an_interface_that_is_not_there() {
 #[test]
 fn a_namespace_that_is_not_there() {
     let missing = "trawl-no-such-namespace";
-    let mend = format!("ip netns add {missing}");
+    let fix = format!("ip netns add {missing}");
     refused(
         &["-i", &format!("{missing}:veth0")],
         1,
-        &[missing, "does not exist", &mend],
+        &[missing, "does not exist", &fix],
     );
     refused(
         &["-i", "veth0", "--netns", missing],
         1,
-        &[missing, "does not exist", &mend],
+        &[missing, "does not exist", &fix],
     );
 }
 

@@ -32,14 +32,14 @@ fn said(output: &Output) -> String {
     text
 }
 
-const MEND: &str = "mount -t bpf -o mode=0700 bpf /sys/fs/bpf";
+const FIX: &str = "mount -t bpf -o mode=0700 bpf /sys/fs/bpf";
 
 #[test]
 fn the_doctor_tells_that_no_bpf_file_system_is_mounted() {
     let Some(lab) = Lab::open() else { return };
     let text = said(&without_bpffs(&lab, "$TRAWL doctor"));
     assert!(text.contains("no BPF file system is mounted"), "{text}");
-    assert!(text.contains(MEND), "{text}");
+    assert!(text.contains(FIX), "{text}");
     let output = without_bpffs(&lab, "$TRAWL doctor --json");
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let findings = report["findings"].as_array().expect("findings");
@@ -48,7 +48,7 @@ fn the_doctor_tells_that_no_bpf_file_system_is_mounted() {
         .iter()
         .find(of_bpffs)
         .unwrap_or_else(|| panic!("nothing of bpffs: {report:#}"));
-    assert_eq!(one["fix"], MEND, "{one}");
+    assert_eq!(one["fix"], FIX, "{one}");
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn a_hook_map_cannot_be_found_without_a_bpf_file_system() {
     let output = without_bpffs(&lab, "$TRAWL capture -i veth0 --hook /sys/fs/bpf/hook -c 1");
     let text = said(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains(MEND), "{text}");
+    assert!(text.contains(FIX), "{text}");
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn where_none_can_be_mounted_the_command_is_told() {
         let output = without_bpffs(&lab, &format!("{limited} $TRAWL {command}"));
         let text = said(&output);
         assert_eq!(output.status.code(), Some(1), "{command}: {text}");
-        assert!(text.contains(MEND), "{command}: {text}");
+        assert!(text.contains(FIX), "{command}: {text}");
         nothing_attached(&lab.pair.b);
     }
 }

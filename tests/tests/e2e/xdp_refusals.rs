@@ -1,4 +1,4 @@
-//! What cannot be loaded is refused with the reason and the command that mends it, and leaves nothing.
+//! What cannot be loaded is refused with the reason and the command that fixes it, and leaves nothing.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -254,14 +254,14 @@ fn an_mtu_that_is_too_large_for_native_mode() {
     let _clean = CleanUp::of(&lab);
     let (place, file) = (lab.receiver(), object_file(&lab, "several"));
     let load = ["xdp", "load", &place, &file, "--prog"];
-    let mend = format!(
+    let fix = format!(
         "ip netns exec {} ip link set {} mtu",
         lab.pair.a.name, lab.pair.a.interface
     );
     fails(
         &[&load[..], &["several_third"]].concat(),
         1,
-        &["MTU", "9000", &mend, "xdp.frags", "--mode skb"],
+        &["MTU", "9000", &fix, "xdp.frags", "--mode skb"],
     );
     assert_eq!(xdp_on(&lab.pair.b), None);
     // One that copes with packets in several pieces.
@@ -287,12 +287,12 @@ fn a_program_on_the_bridge_above() {
     let bridge = format!("{name}:bridge");
     let clean = CleanUp(bridge.clone());
     succeeds(&["xdp", "load", &bridge, "pass"]);
-    let mend = format!("trawl xdp unload {bridge} --all");
+    let fix = format!("trawl xdp unload {bridge} --all");
     for load in [
         &["xdp", "load", &lab.receiver(), "drop"][..],
         &["guard", "load", &lab.receiver()],
     ] {
-        fails(load, 1, &["is above it", &mend]);
+        fails(load, 1, &["is above it", &fix]);
     }
     drop(clean);
     succeeds(&["xdp", "load", &lab.receiver(), "drop"]);
@@ -324,8 +324,8 @@ fn too_few_queues_for_native_mode() {
     };
     ethtool("1");
     let load = ["xdp", "load", &place, &file, "--prog", "several_third"];
-    let mend = format!("ip netns exec {} ethtool -L {name} rx 2", station.name);
-    fails(&load, 1, &["1 receive queues", "2 send queues", &mend]);
+    let fix = format!("ip netns exec {} ethtool -L {name} rx 2", station.name);
+    fails(&load, 1, &["1 receive queues", "2 send queues", &fix]);
     ethtool("2");
     succeeds(&load);
 }

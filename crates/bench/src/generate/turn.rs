@@ -50,7 +50,7 @@ fn one(sender: Sender, plan: &Plan, cpus: &[Option<usize>], file: Option<&Path>)
     let rate = if sender.is_theirs() {
         let _process = Theirs::start(sender, &pair, plan)?;
         measure(&pair.b, plan.seconds, &|| true).map_err(|error| {
-            error.mend("run it by hand to see why: versions up to 1.5 do not load on kernel 6.18")
+            error.fix("run it by hand to see why: versions up to 1.5 do not load on kernel 6.18")
         })
     } else {
         ours(sender, &pair, plan, cpus, file)

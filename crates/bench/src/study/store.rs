@@ -42,7 +42,7 @@ pub fn load(path: &Path) -> Result<Report> {
     };
     let what = || format!("cannot read the results in {}", path.display());
     let bytes = fs::read(&path).map_err(|e| {
-        Error::os(what(), e).mend("trawl bench run NAME -o DIR writes results to DIR")
+        Error::os(what(), e).fix("trawl bench run NAME -o DIR writes results to DIR")
     })?;
     let mut json: serde_json::Value =
         serde_json::from_slice(&bytes).map_err(|e| Error::failed(what(), e))?;

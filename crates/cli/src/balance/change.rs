@@ -180,7 +180,7 @@ pub fn unload(args: &Unload) -> Result<()> {
             json: args.json,
         };
         let name = |error: Error| match error.kind() {
-            trawl_kernel::error::Kind::Usage => error.mend("name the interfaces to unload it from"),
+            trawl_kernel::error::Kind::Usage => error.fix("name the interfaces to unload it from"),
             trawl_kernel::error::Kind::Failed => error,
         };
         found.push(place.balancer().map_err(name)?);

@@ -84,7 +84,7 @@ impl Place {
             (Some(only), 0) => Ok(only),
             (None, _) => Err(
                 Error::failed("no balancer is loaded", "no interface here has one")
-                    .mend("trawl balance load IF"),
+                    .fix("trawl balance load IF"),
             ),
             (Some(last), _) => {
                 let names: Vec<&str> = all.iter().map(|one| one.site.label()).collect();
@@ -96,7 +96,7 @@ impl Place {
                         last.site.label()
                     ),
                 )
-                .mend("name one: --on IF"))
+                .fix("name one: --on IF"))
             }
         }
     }

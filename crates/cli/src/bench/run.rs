@@ -210,7 +210,7 @@ pub fn run(args: &Run) -> Result<ExitCode> {
             format!("{} holds results already", directory.display()),
             "they would be overwritten",
         )
-        .mend(format!(
+        .fix(format!(
             "trawl bench resume {} goes on with them, -o names another directory",
             directory.display()
         )));

@@ -291,11 +291,11 @@ impl Args {
                 "cannot use these taps together",
                 "only drop goes with another one",
             )
-            .mend("name one tap, or one and drop: --tap xdp,drop"));
+            .fix("name one tap, or one and drop: --tap xdp,drop"));
         }
         if self.interfaces.is_empty() && tap != Choice::Drop && !self.list_interfaces {
             return Err(Error::usage("cannot capture", "no interface is named")
-                .mend("name one with -i (--interface); trawl capture -D lists them"));
+                .fix("name one with -i (--interface); trawl capture -D lists them"));
         }
         match wants_drops {
             true => Ok((tap, Some(self.drops.wish(self.netns.as_deref())?))),
@@ -345,7 +345,7 @@ impl Args {
         if let Some(file) = &self.tcpdump.read {
             let what = format!("cannot read {} with trawl capture", file.display());
             return Err(Error::usage(what, "it captures from interfaces")
-                .mend(format!("trawl read {}", file.display())));
+                .fix(format!("trawl read {}", file.display())));
         }
         let (tap, drops) = self.taps()?;
         self.peers.check(tap)?;
@@ -425,6 +425,6 @@ fn snaplen(asked: u64) -> Result<u32> {
             format!("cannot keep {asked} bytes of each packet"),
             format!("{RECORD_MAX_CAPTURED} is the limit"),
         )
-        .mend("leave out -s to keep all of it")),
+        .fix("leave out -s to keep all of it")),
     }
 }

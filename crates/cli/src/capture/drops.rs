@@ -55,7 +55,7 @@ impl DropArgs {
                 format!("cannot use {name} without the drop tap"),
                 "only drops have a reason and a place",
             )
-            .mend("add --tap drop")),
+            .fix("add --tap drop")),
             None => Ok(()),
         }
     }

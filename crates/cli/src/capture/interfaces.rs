@@ -49,7 +49,7 @@ pub(crate) fn find(args: &Args) -> Result<Vec<Site>> {
         if sites.len() == before {
             return Err(
                 Error::failed("cannot capture on any interface", "none is up here")
-                    .mend("ip link set dev IF up"),
+                    .fix("ip link set dev IF up"),
             );
         }
     }

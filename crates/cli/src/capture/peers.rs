@@ -84,7 +84,7 @@ impl PeerArgs {
                 format!("cannot use {option} with the {tap} tap"),
                 "only the packet tap reads packet sockets of its own",
             )
-            .mend(format!("leave out {option}, or use --tap packet")));
+            .fix(format!("leave out {option}, or use --tap packet")));
         }
         match of_pcap
             .iter()
@@ -94,7 +94,7 @@ impl PeerArgs {
                 format!("cannot use {option} with the {tap} tap"),
                 "only the pcap tap uses a libpcap to capture",
             )
-            .mend(format!("leave out {option}, or use --tap pcap"))),
+            .fix(format!("leave out {option}, or use --tap pcap"))),
             None => Ok(()),
         }
     }

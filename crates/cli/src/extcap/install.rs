@@ -49,7 +49,7 @@ impl Args {
 fn home() -> Result<PathBuf> {
     std::env::var_os("HOME").map(PathBuf::from).ok_or_else(|| {
         Error::usage("cannot find Wireshark's folders", "HOME is not set")
-            .mend("name them with --dir and --profiles")
+            .fix("name them with --dir and --profiles")
     })
 }
 
@@ -138,7 +138,7 @@ fn refuse_others(script: &Path, verb: &str) -> Result<()> {
     }
     let what = format!("cannot {verb} {}", script.display());
     Err(Error::failed(what, "another program's file is there")
-        .mend("name another folder with --dir"))
+        .fix("name another folder with --dir"))
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {

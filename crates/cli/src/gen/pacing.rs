@@ -75,7 +75,7 @@ impl Pacing {
                 format!("cannot put {threads} threads on {} CPUs", cpus.len()),
                 "each thread has a CPU of its own",
             )
-            .mend("give as many --cpus as --threads, or only one of the two")),
+            .fix("give as many --cpus as --threads, or only one of the two")),
         }
     }
 }

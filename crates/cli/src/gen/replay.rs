@@ -111,14 +111,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             format!("cannot replay from {} threads", cpus.len()),
             "the order of the frames is kept by one",
         )
-        .mend("leave out --threads, and name one CPU with --cpus"));
+        .fix("leave out --threads, and name one CPU with --cpus"));
     }
     let site = Site::find(&args.interface, args.netns.as_deref())?;
     if !args.yes
         && let Some(why) = target::in_use(site.namespace.as_ref(), &site.interface)?
     {
         let what = format!("will not send out of {}", site.label);
-        return Err(Error::failed(what, why).mend("give --yes if that is meant"));
+        return Err(Error::failed(what, why).fix("give --yes if that is meant"));
     }
     let replay = Replay::open(args.options(&site)?)?;
     let account = replay.account();

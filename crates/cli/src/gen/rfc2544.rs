@@ -102,7 +102,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     {
         return Err(
             Error::failed(format!("will not send out of {}", tx.label), why)
-                .mend("give --yes if that is meant"),
+                .fix("give --yes if that is meant"),
         );
     }
     let mut measurement = Measurement::new(Options {
@@ -215,7 +215,7 @@ impl Args {
                 format!("cannot send to {}", rx.label),
                 "it has no address of that kind",
             )
-            .mend("give --dst ADDRESS and --dst-mac MAC")
+            .fix("give --dst ADDRESS and --dst-mac MAC")
         })
     }
 }

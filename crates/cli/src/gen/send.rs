@@ -104,7 +104,7 @@ impl Way {
                 target::interface_for(spec, namespace.as_ref())?
             }
             (None, None) => {
-                return Err(Error::usage("cannot send", "no interface is given").mend("give -i IF"));
+                return Err(Error::usage("cannot send", "no interface is given").fix("give -i IF"));
             }
         };
         Site::find(&name, self.netns.as_deref())
@@ -119,7 +119,7 @@ impl Way {
             None => Ok(()),
             Some(why) => Err(
                 Error::failed(format!("will not send out of {}", site.label), why)
-                    .mend("give --yes if that is meant"),
+                    .fix("give --yes if that is meant"),
             ),
         }
     }

@@ -43,7 +43,7 @@ pub fn load(args: &Load) -> Result<()> {
             "cannot take back a change of several network namespaces",
             "--confirm is for one",
         )
-        .mend("one command for each namespace"));
+        .fix("one command for each namespace"));
     }
     args.consent
         .change(first.namespace(), || load_on(args, &sites))
@@ -172,7 +172,7 @@ pub fn add(action: Action, args: &Rule) -> Result<()> {
             "the rule would deny every packet",
             "it names no address, protocol or port",
         )
-        .mend("name what to deny, or --all"));
+        .fix("name what to deny, or --all"));
     }
     let sources: Vec<_> = match args.src.as_slice() {
         [] => vec![None],
@@ -279,7 +279,7 @@ pub fn remove(args: &Remove) -> Result<()> {
                         format!("cannot remove rule {id}"),
                         "there is none of that number",
                     )
-                    .mend("trawl guard list shows them"));
+                    .fix("trawl guard list shows them"));
                 }
             }
             Ok(set.remove(|rule| args.ids.contains(&rule.id)))

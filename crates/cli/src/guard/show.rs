@@ -261,8 +261,10 @@ fn posts(args: &Stats) -> Result<Vec<Post>> {
         let namespace = args.place.namespace()?;
         let posts = state::posts(namespace.as_ref())?;
         return match posts.is_empty() && !args.json {
-            true => Err(Error::failed("cannot count", "no interface is guarded")
-                .mend("trawl guard load IF")),
+            true => {
+                Err(Error::failed("cannot count", "no interface is guarded")
+                    .fix("trawl guard load IF"))
+            }
             false => Ok(posts),
         };
     }

@@ -54,7 +54,7 @@ impl Input {
             let metadata = file.metadata().map_err(os)?;
             if metadata.is_dir() {
                 return Err(
-                    unreadable(&name, "it is a directory").mend("-f reads a ring of files in one")
+                    unreadable(&name, "it is a directory").fix("-f reads a ring of files in one")
                 );
             }
             let opened = Rc::new(Cell::new(false));

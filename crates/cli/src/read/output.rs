@@ -258,7 +258,7 @@ impl Rewritten {
             .packet(&mut self.buffer, index, &input.reader)
             .map_err(|why| {
                 Error::failed(format!("cannot write {}", self.name), why)
-                    .mend("write pcapng (--format pcapng)")
+                    .fix("write pcapng (--format pcapng)")
             })
     }
 
@@ -281,7 +281,7 @@ fn open(path: &Path, inputs: &[Input]) -> Result<(File, String)> {
                 "cannot write packets to standard output",
                 "it is a terminal",
             )
-            .mend("name a file, pipe it on, or leave out -w to see lines"));
+            .fix("name a file, pipe it on, or leave out -w to see lines"));
         }
         let duplicate = io::stdout().as_fd().try_clone_to_owned();
         let file = duplicate.map_err(|e| Error::os(format!("cannot write to {name}"), e))?;
@@ -303,7 +303,7 @@ fn open(path: &Path, inputs: &[Input]) -> Result<(File, String)> {
             format!("cannot write to {name}"),
             format!("{} is read from it", input.name),
         )
-        .mend("write to another file"));
+        .fix("write to another file"));
     }
     if metadata.is_file() {
         file.set_len(0).map_err(fail)?;

@@ -76,9 +76,9 @@ pub struct Options {
 pub fn what_was_meant(name: &Path, why: Error) -> Error {
     let is_bare = name.components().count() == 1 && !name.exists();
     match name.to_str() {
-        Some(name @ ("route" | "guard")) if is_bare => why.mend(format!("trawl {name} load IF")),
+        Some(name @ ("route" | "guard")) if is_bare => why.fix(format!("trawl {name} load IF")),
         _ if is_bare && name.extension().is_none() => {
-            why.mend(format!("bundled programs: {}", NAMES.join(", ")))
+            why.fix(format!("bundled programs: {}", NAMES.join(", ")))
         }
         _ => why,
     }

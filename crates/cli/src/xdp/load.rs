@@ -85,12 +85,12 @@ impl Args {
                 "cannot load a program",
                 "the interface or the file is missing",
             )
-            .mend("trawl xdp load IF FILE.o")),
+            .fix("trawl xdp load IF FILE.o")),
             (Some(_), _) => Err(Error::usage(
                 "cannot load a program",
                 "the interface is given twice",
             )
-            .mend("trawl xdp load -i IF FILE.o")),
+            .fix("trawl xdp load -i IF FILE.o")),
         }
     }
 }

@@ -103,7 +103,7 @@ fn read(args: &Args, look: impl Fn(&Site, &Standing)) -> Result<Vec<Counted>> {
                 format!("cannot count on {}", site.label()),
                 "no bundled program is on it",
             )
-            .mend(format!("trawl xdp load {} drop", site.label())));
+            .fix(format!("trawl xdp load {} drop", site.label())));
         }
     }
     Ok(found)

@@ -129,7 +129,7 @@ fn add_details(text: &mut String, program: &About) {
     for lost in &program.lost {
         let _ = writeln!(
             text,
-            "          {lost}; loading it once more, with --replace, mends that"
+            "          {lost}; loading it once more, with --replace, fixes that"
         );
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use trawl_kernel::netlink::Netlink;
 use trawl_kernel::{Error, Result};
 
-use super::mend::{self, Mended};
+use super::fix::{self, Fixed};
 use super::{Engine, Live, Packet, Sent, Xsk};
 use crate::source::{Next, Source};
 
@@ -98,7 +98,7 @@ pub fn open(interface: &str, source: &mut dyn Source, wish: &Wish) -> Result<Box
             left: ORDER.to_vec(),
             held: None,
             chosen: None,
-            _mended: Vec::new(),
+            _fixed: Vec::new(),
         })),
         one => open_one(one, interface, source, wish),
     }
@@ -131,7 +131,7 @@ struct Auto {
     held: Option<Vec<u8>>,
     chosen: Option<Box<dyn Engine>>,
     /// What was put right for the length of the run.
-    _mended: Vec<Mended>,
+    _fixed: Vec<Fixed>,
 }
 
 /// A source of which one frame is tried: it is not lost where the trial fails.
@@ -185,10 +185,10 @@ impl Auto {
                 continue;
             }
             if one == Choice::Live {
-                match mend::peer_takes_frames(&self.interface) {
-                    Ok(Some(mended)) => {
-                        self.wish.notes.say(mended.told().to_owned());
-                        self._mended.push(mended);
+                match fix::peer_takes_frames(&self.interface) {
+                    Ok(Some(fixed)) => {
+                        self.wish.notes.say(fixed.told().to_owned());
+                        self._fixed.push(fixed);
                     }
                     Ok(None) => {}
                     Err(why) => {

@@ -19,7 +19,7 @@ impl Xsk {
                 format!("cannot send by AF_XDP out of {interface}"),
                 format!("frames of {longest} bytes do not fit its {LONGEST}"),
             )
-            .mend("use the packet engine"));
+            .fix("use the packet engine"));
         }
         XskSender::open(interface, queue).map(Self::of)
     }

@@ -113,7 +113,7 @@ impl Rewrite {
             let change = difference(&before, &frame[at]);
             let pseudo = ip.in_pseudo_header(is_source).then_some(ip.transport);
             for checksum in [ip.checksum, pseudo.flatten()].into_iter().flatten() {
-                mend(frame, checksum, change);
+                fix(frame, checksum, change);
             }
         }
     }
@@ -143,7 +143,7 @@ fn difference(before: &[u8], after: &[u8]) -> u32 {
     sum(before, 0xffff) + sum(after, 0)
 }
 
-fn mend(frame: &mut [u8], checksum: Checksum, change: u32) {
+fn fix(frame: &mut [u8], checksum: Checksum, change: u32) {
     let Some(stored) = frame.get(checksum.at..).and_then(|rest| rest.first_chunk()) else {
         return;
     };

@@ -71,7 +71,7 @@ impl RuleFile {
                 format!("the rule at {} would deny every packet", rule.place),
                 "it names no address, protocol or port",
             )
-            .mend("name what to deny, write all = true in it, or --all")),
+            .fix("name what to deny, write all = true in it, or --all")),
             None => Ok(()),
         }
     }
@@ -112,7 +112,7 @@ impl RuleFile {
                     "the rules at {other} and {} are about the same packets:{}",
                     rule.place, rule.draft.what
                 );
-                return Err(Error::failed(what(), why).mend("leave one of them out"));
+                return Err(Error::failed(what(), why).fix("leave one of them out"));
             }
         }
         Ok(file)

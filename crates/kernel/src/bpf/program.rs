@@ -132,13 +132,13 @@ fn reason_in(log: &[u8]) -> Option<String> {
 
 fn explain(name: &str, error: io::Error, log: &[u8]) -> Error {
     if let Some((why, how)) = lack_of(&Capability::FOR_BPF) {
-        return Error::failed(format!("cannot load the program {name}"), why).mend(how);
+        return Error::failed(format!("cannot load the program {name}"), why).fix(how);
     }
     let reason = reason_in(log);
     let os = Error::os(format!("cannot load the program {name}"), error);
     match (os.errno(), reason) {
         (Some(libc::EPERM), None) => {
-            os.mend("run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")
+            os.fix("run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")
         }
         (_, Some(reason)) => Error::failed(
             format!("cannot load the program {name}"),

@@ -77,7 +77,7 @@ fn with_replaced(
                         new.len()
                     ),
                 )
-                .mend("use a shorter expression, or --tap packet")
+                .fix("use a shorter expression, or --tap packet")
             })?;
         }
         is_second_half = !is_second_half && instruction.code == LOAD_IMMEDIATE;

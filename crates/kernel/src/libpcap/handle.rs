@@ -148,7 +148,7 @@ impl Handle {
             // SAFETY: the buffer ends with a zero byte.
             let why = unsafe { text(buffer.as_ptr()) };
             let why = why.unwrap_or_else(|| "the library gave no reason".to_owned());
-            return Err(Error::failed(what(), why).mend(fix_for(request.device, ERROR)));
+            return Err(Error::failed(what(), why).fix(fix_for(request.device, ERROR)));
         }
         let mut handle = Self {
             pcap,
@@ -167,7 +167,7 @@ impl Handle {
         let status = unsafe { (of.activate)(pcap) };
         if status < 0 {
             let mut error = Error::failed(what(), handle.reason(status));
-            error = error.mend(fix_for(request.device, status));
+            error = error.fix(fix_for(request.device, status));
             return Err(error);
         }
         if status > 0 {
@@ -241,7 +241,7 @@ impl Handle {
             let status = unsafe { (of.setdirection)(self.pcap, direction as c_int) };
             if status < 0 {
                 let what = format!("cannot choose the direction on {}", self.device);
-                return Err(Error::failed(what, self.reason(status)).mend("leave out -Q"));
+                return Err(Error::failed(what, self.reason(status)).fix("leave out -Q"));
             }
         }
         warnings.retain(|one| !one.is_empty());

@@ -162,9 +162,8 @@ impl Library {
                 true => "it is not libpcap: it has none of its functions".to_owned(),
                 false => format!("it lacks {}", missing.join(", ")),
             };
-            Error::failed(format!("cannot use {}", name.display()), why).mend(
-                "libpcap has them all since version 1.5: name a newer one with --libpcap PATH",
-            )
+            Error::failed(format!("cannot use {}", name.display()), why)
+                .fix("libpcap has them all since version 1.5: name a newer one with --libpcap PATH")
         })?;
         // SAFETY: the function takes nothing and gives a string of the library's, or nothing.
         let version = unsafe { text((functions.lib_version)()) };
@@ -189,17 +188,17 @@ fn open_of_system() -> Result<(Open, PathBuf)> {
             Err(said) => why = said,
         }
     }
-    Err(Error::failed("cannot load libpcap", why).mend(INSTALL))
+    Err(Error::failed("cannot load libpcap", why).fix(INSTALL))
 }
 
 fn open_named(path: &Path) -> Result<Open> {
     let what = || format!("cannot load libpcap from {}", path.display());
     // A name without a slash is looked for where the system has its libraries.
     if path.as_os_str().as_encoded_bytes().contains(&b'/') {
-        elf::check(path).map_err(|(why, fix)| Error::failed(what(), why).mend(fix))?;
+        elf::check(path).map_err(|(why, fix)| Error::failed(what(), why).fix(fix))?;
     }
     open(path)
-        .map_err(|why| Error::failed(what(), why).mend("ldd tells which libraries it needs itself"))
+        .map_err(|why| Error::failed(what(), why).fix("ldd tells which libraries it needs itself"))
 }
 
 fn open(path: &Path) -> Result<Open, String> {

@@ -149,7 +149,7 @@ impl Netlink {
                 );
                 return Err(
                     Error::failed(format!("address {address}{}", self.place), why)
-                        .mend("is the interface up?"),
+                        .fix("is the interface up?"),
                 );
             }
             events.wait(left).map_err(|r| r.about(what()))?;

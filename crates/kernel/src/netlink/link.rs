@@ -336,7 +336,7 @@ impl Netlink {
         match self.links() {
             Ok(links) => {
                 let names: Vec<_> = links.into_iter().map(|l| l.name).collect();
-                error.mend(format!("those that exist: {}", names.join(", ")))
+                error.fix(format!("those that exist: {}", names.join(", ")))
             }
             Err(_) => error,
         }
@@ -378,7 +378,7 @@ impl Netlink {
                     ),
                     format!("it does not send {} s after it went up", patience.as_secs()),
                 )
-                .mend("is the other end up?"));
+                .fix("is the other end up?"));
             }
             monitor.wait(left)?;
             monitor.events()?;

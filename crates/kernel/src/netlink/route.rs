@@ -243,7 +243,7 @@ impl Netlink {
             format!("the MAC address of {address} on {name}{}", self.place),
             "the kernel does not know it, and nobody answered when it asked",
         )
-        .mend("give --dst-mac"))
+        .fix("give --dst-mac"))
     }
 }
 

@@ -28,14 +28,14 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// The refusal as an error about `what`, with the mend for missing privileges.
+    /// The refusal as an error about `what`, with the fix for missing privileges.
     pub fn about(self, what: impl Into<String>) -> Error {
         let mut error = Error::os(what, io::Error::from_raw_os_error(self.errno));
         if let Some(says) = self.says {
-            error = error.mend(format!("the kernel says: {says}"));
+            error = error.fix(format!("the kernel says: {says}"));
         }
         if self.errno == libc::EPERM {
-            error = error.mend("it takes root (CAP_NET_ADMIN)");
+            error = error.fix("it takes root (CAP_NET_ADMIN)");
         }
         error
     }

@@ -89,7 +89,7 @@ impl Netlink {
                     ),
                     format!("an {other} qdisc is in its place"),
                 )
-                .mend("tc qdisc del dev IF ingress")),
+                .fix("tc qdisc del dev IF ingress")),
             };
         }
         let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;

@@ -181,9 +181,10 @@ pub fn promiscuous(namespace: Option<&Namespace>, interface: u32) -> Result<Owne
     run_maybe_in(namespace, set)?.map_err(|e| {
         let what = format!("cannot put interface number {interface} into promiscuous mode");
         match e.raw_os_error() {
-            Some(libc::EPERM) => Error::os(what, e)
-                .mend("run as root, or with CAP_NET_RAW; or leave it as it is: -p"),
-            _ => Error::os(what, e).mend("leave it as it is: -p"),
+            Some(libc::EPERM) => {
+                Error::os(what, e).fix("run as root, or with CAP_NET_RAW; or leave it as it is: -p")
+            }
+            _ => Error::os(what, e).fix("leave it as it is: -p"),
         }
     })
 }
@@ -317,12 +318,12 @@ fn too_large(request: &Request<'_>) -> Option<Error> {
             format!("cannot filter on a packet socket on {}", request.name),
             format!("the filter becomes {instructions} eBPF instructions, and the {most} bytes that a socket may have for it are less"),
         )
-        .mend(format!("sysctl -w net.core.optmem_max={}, or use --tap tc", (2 * size).next_power_of_two()))
+        .fix(format!("sysctl -w net.core.optmem_max={}, or use --tap tc", (2 * size).next_power_of_two()))
     })
 }
 
 fn explain(name: &str, error: io::Error) -> Error {
-    let mend = match error.raw_os_error() {
+    let fix = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => "run as root, or with CAP_NET_RAW",
         Some(libc::ENOMEM) => "choose a smaller --ring-size",
         Some(libc::EAFNOSUPPORT) => {
@@ -334,7 +335,7 @@ fn explain(name: &str, error: io::Error) -> Error {
         Some(libc::EMFILE | libc::ENFILE) => "raise the limit of open files: ulimit -n",
         _ => return Error::os(format!("cannot open a packet socket on {name}"), error),
     };
-    Error::os(format!("cannot open a packet socket on {name}"), error).mend(mend)
+    Error::os(format!("cannot open a packet socket on {name}"), error).fix(fix)
 }
 
 #[cfg(test)]

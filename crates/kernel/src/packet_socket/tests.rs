@@ -441,7 +441,7 @@ fn promiscuous_mode_lasts_as_long_as_the_descriptor() {
 }
 
 #[test]
-fn errors_say_what_mends_them() {
+fn errors_say_what_fixes_them() {
     if !root_or_skip() {
         return;
     }

@@ -88,9 +88,7 @@ impl LiveSender {
     pub fn plain(name: &str) -> Result<Self> {
         let program = Program::new(libbpf_sys::BPF_PROG_TYPE_XDP, &returning(XDP_TX))
             .load("trawl_send")
-            .map_err(|e| {
-                Error::os(CANNOT_LOAD, e).mend("it takes root (CAP_BPF, CAP_NET_ADMIN)")
-            })?;
+            .map_err(|e| Error::os(CANNOT_LOAD, e).fix("it takes root (CAP_BPF, CAP_NET_ADMIN)"))?;
         Self::with_program(name, program)
     }
 
@@ -200,7 +198,7 @@ impl LiveSender {
                 what,
                 format!("the kernel has no live frames (before 5.18), or {length} bytes are more than a page holds"),
             )
-            .mend("use the packet engine"),
+            .fix("use the packet engine"),
             Some(libc::ENODEV) => Error::failed(what, "the interface is gone"),
             _ => Error::os(what, error),
         }

@@ -59,14 +59,14 @@ pub fn passing_program() -> Result<OwnedFd> {
         ..Program::new(libbpf_sys::BPF_PROG_TYPE_XDP, &instructions)
     };
     let loaded = program.load("trawl_pass");
-    loaded.map_err(|e| Error::os("cannot load a program", e).mend("it takes root (CAP_BPF)"))
+    loaded.map_err(|e| Error::os("cannot load a program", e).fix("it takes root (CAP_BPF)"))
 }
 
 /// An interface that answers ENETDOWN is down, or it was deleted and is down for good.
 pub(crate) fn down_or_gone(what: String, name: &str) -> Error {
     match Netlink::here().and_then(|mut netlink| netlink.find_link(name)) {
         Ok(None) => Error::failed(what, "the interface is gone"),
-        _ => Error::failed(what, "the interface is down").mend(format!("ip link set {name} up")),
+        _ => Error::failed(what, "the interface is down").fix(format!("ip link set {name} up")),
     }
 }
 

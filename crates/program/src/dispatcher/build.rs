@@ -60,7 +60,7 @@ pub fn parts_of(dispatcher: &Dispatcher) -> Result<Vec<Part>> {
                 dispatcher.config.version
             ),
         )
-        .mend("unload its programs, and load them again with what loaded them"));
+        .fix("unload its programs, and load them again with what loaded them"));
     }
     if dispatcher.members.len() != dispatcher.config.slots.len() {
         return Err(Error::failed(
@@ -106,7 +106,7 @@ pub fn build(site: &Site, mut parts: Vec<Part>, lock: &Lock) -> Result<Built> {
             format!("cannot add a program on {}", site.label()),
             format!("a dispatcher has room for {SLOTS} programs, and all of it is taken"),
         )
-        .mend(format!(
+        .fix(format!(
             "trawl xdp unload {} ID makes room; trawl xdp status shows the programs",
             site.label()
         )));

@@ -40,13 +40,13 @@ pub fn occupied(
                 what,
                 format!("{there}, and programs with hooks cannot join such a chain"),
             )
-            .mend(format!(
+            .fix(format!(
                 "leave out --tappable, for a bundled program with --prio N: trawl capture -i {} --program NAME sees the programs \
                  of this chain without hooks; {otherwise}",
                 site.label()
             )),
             false => Error::failed(what, there)
-                .mend(format!("--prio N puts the program into it; {otherwise}")),
+                .fix(format!("--prio N puts the program into it; {otherwise}")),
         };
     }
     let ours = standing.iter().find(|one| one.id() == id);
@@ -67,7 +67,7 @@ pub fn occupied(
             present.mode.name()
         ),
     )
-    .mend(format!(
+    .fix(format!(
         "{}--replace puts the new one in its place; trawl xdp unload {} {id} takes it off",
         match ours.map(|ours| ours.seat().is_some()) {
             Some(true) => "--prio N puts it into the chain there; ",
@@ -86,7 +86,7 @@ pub fn cannot_offload(site: &Site, program: &str) -> Error {
         format!("cannot load {program} for the card of {}", site.label()),
         format!("the card or its driver ({driver}) does not run XDP programs itself"),
     )
-    .mend("--mode native, or --mode skb")
+    .fix("--mode native, or --mode skb")
 }
 
 /// The kernel or the driver does not take the program.
@@ -151,7 +151,7 @@ impl<'a> Attempt<'a> {
         let silent = self.refusal.says.is_none();
         if errno == EPERM && silent {
             return Error::os(self.what, std::io::Error::from_raw_os_error(EPERM))
-                .mend("it takes root (CAP_NET_ADMIN)");
+                .fix("it takes root (CAP_NET_ADMIN)");
         }
         if self.says(&["mtu", "too large", "single-buffer", "jumbo", "frame size"])
             || (errno == ERANGE && silent)
@@ -185,13 +185,13 @@ impl<'a> Attempt<'a> {
                     "the card or its driver ({}) does not run XDP programs itself",
                     self.driver
                 ))
-                .mend("--mode native, or --mode skb"),
+                .fix("--mode native, or --mode skb"),
             (XdpMode::Native, EOPNOTSUPP) => self
                 .fail(format!("the driver ({}) has no native XDP", self.driver))
-                .mend("--mode skb"),
+                .fix("--mode skb"),
             (_, EBUSY | EEXIST) => self
                 .fail("another program is on it")
-                .mend(format!("trawl xdp status -i {same_place} shows which")),
+                .fix(format!("trawl xdp status -i {same_place} shows which")),
             _ => match &self.refusal.says {
                 Some(says) => Error::failed(self.what.clone(), format!("the kernel says: {says}")),
                 None => Error::os(self.what, std::io::Error::from_raw_os_error(errno)),
@@ -209,7 +209,7 @@ impl<'a> Attempt<'a> {
             let mtu = self.interface.as_ref().map_or(0, |about| about.mtu);
             return self
                 .fail(format!("its MTU of {mtu} is too large {pieces}"))
-                .mend(format!(
+                .fix(format!(
                     "{}ip link set {} mtu {LINEAR_MTU}; {others}",
                     self.site.prefix(),
                     self.site.name()
@@ -221,14 +221,14 @@ impl<'a> Attempt<'a> {
                     "the MTU of its other end {}, {}, is too large {pieces}",
                     peer.link.name, peer.link.mtu
                 ))
-                .mend(format!(
+                .fix(format!(
                     "{}ip link set {} mtu {LINEAR_MTU}; {others}",
                     prefix_of(peer),
                     peer.link.name
                 )),
             None => self
                 .fail(format!("the MTU of its other end is too large {pieces}"))
-                .mend(format!(
+                .fix(format!(
                     "ip link set mtu {LINEAR_MTU} on the other end; {others}"
                 )),
         }
@@ -247,7 +247,7 @@ impl<'a> Attempt<'a> {
         if let (true, Some(own), Some(theirs), Some(peer)) =
             (self.is_veth(), own, theirs, &self.peer)
         {
-            let mend = match theirs.tx <= own.max_rx {
+            let fix = match theirs.tx <= own.max_rx {
                 true => format!("{prefix}ethtool -L {name} rx {}", theirs.tx),
                 false => format!(
                     "{}ethtool -L {} tx {}",
@@ -261,7 +261,7 @@ impl<'a> Attempt<'a> {
                     "it has {} receive queues, too few for what the {} send queues of its other end {} send",
                     own.rx, theirs.tx, peer.link.name
                 ))
-                .mend(format!("{mend}; or --mode skb"));
+                .fix(format!("{fix}; or --mode skb"));
         }
         let few = own.map_or_else(String::new, |own| {
             format!(
@@ -273,7 +273,7 @@ impl<'a> Attempt<'a> {
         self.fail(format!(
             "its queues{few} leave none for XDP to send from, or are too few"
         ))
-        .mend(format!(
+        .fix(format!(
             "{prefix}ethtool -L {name} combined N, with N half of what there is; or --mode skb"
         ))
     }
@@ -283,11 +283,11 @@ impl<'a> Attempt<'a> {
         let Some(above) = self.above().and_then(|name| self.site.beside(&name).ok()) else {
             return self
                 .fail("an interface above it has an XDP program")
-                .mend("trawl xdp status --all-namespaces shows which");
+                .fix("trawl xdp status --all-namespaces shows which");
         };
         let above = above.label();
         self.fail(format!("{above}, which is above it, has an XDP program"))
-            .mend(format!("trawl xdp unload {above} --all takes it off"))
+            .fix(format!("trawl xdp unload {above} --all takes it off"))
     }
 
     /// The interface with a program that this one belongs to, or that sits on this one.
@@ -320,12 +320,12 @@ impl<'a> Attempt<'a> {
             })
             .map(|suspect| format!("{suspect} off"))
             .collect();
-        let mend = match on.is_empty() {
+        let fix = match on.is_empty() {
             true => format!("trawl doctor -i {} shows the offloads", self.site.label()),
             false => format!("{prefix}ethtool -K {name} {}", on.join(" ")),
         };
         self.fail("an offload is in the way")
-            .mend(format!("{mend}; or --mode skb"))
+            .fix(format!("{fix}; or --mode skb"))
     }
 }
 

@@ -29,7 +29,7 @@ pub fn not_an_object(label: &str, bytes: &[u8]) -> Error {
         }
         _ => "it is not an ELF object file",
     };
-    Error::failed(format!("cannot load {label}"), why).mend(COMPILE)
+    Error::failed(format!("cannot load {label}"), why).fix(COMPILE)
 }
 
 /// An ELF file whose head says that it is not for this machine.
@@ -51,7 +51,7 @@ pub fn other_machine(label: &str, bytes: &[u8]) -> Option<Error> {
             format!("it was compiled for {theirs} machines, and this one is {ours}")
         }
     };
-    Some(Error::failed(format!("cannot load {label}"), why).mend(COMPILE))
+    Some(Error::failed(format!("cannot load {label}"), why).fix(COMPILE))
 }
 
 /// libbpf cannot make sense of an ELF file.
@@ -62,21 +62,21 @@ pub fn cannot_open(label: &str, failure: &LoadFailure) -> Error {
         .iter()
         .any(|text| text.contains("not a valid BPF object") || text.contains("is not a valid eBPF"))
     {
-        return Error::failed(what, "it is an ELF file, but not one for BPF").mend(COMPILE);
+        return Error::failed(what, "it is an ELF file, but not one for BPF").fix(COMPILE);
     }
     match libbpf_says(failure) {
         Some(says) if says.contains("legacy map definitions") => Error::failed(
             what,
             "it describes its maps in the old way (SEC(\"maps\")), which libbpf 1.0 has given up",
         )
-        .mend(
+        .fix(
             "write them as struct { __uint(type, …); … } NAME SEC(\".maps\"), and compile with -g",
         ),
         Some(says) if says.contains("stripped object file") => Error::failed(
             what,
             "its symbols were taken out (strip), and by them its programs and maps are found",
         )
-        .mend(format!(
+        .fix(format!(
             "llvm-strip -g takes out no more than can be spared; or {COMPILE}"
         )),
         // Of a file that is cut off, libbpf misses what stands at its end.
@@ -84,12 +84,12 @@ pub fn cannot_open(label: &str, failure: &LoadFailure) -> Error {
             what,
             format!("it is cut off or damaged; libbpf says: {says}"),
         )
-        .mend(COMPILE),
+        .fix(COMPILE),
         Some(says) if says.starts_with("BTF is required") => Error::failed(
             what,
             "it has no type information, by which its maps are described",
         )
-        .mend("compile it with -g"),
+        .fix("compile it with -g"),
         Some(says) => says_libbpf(what, &says),
         None => Error::os(what, again(&failure.error)),
     }
@@ -104,13 +104,13 @@ pub fn is_about_licence(failure: &LoadFailure) -> bool {
 pub fn no_program(what: &str, programs: &[ProgramEntry]) -> Error {
     let error = Error::failed(what, "it has no XDP program");
     if programs.is_empty() {
-        return error.mend("give the function a section: SEC(\"xdp\")");
+        return error.fix("give the function a section: SEC(\"xdp\")");
     }
     let others: Vec<_> = programs
         .iter()
         .map(|one| format!("{} (section {})", one.name, one.section))
         .collect();
-    error.mend(format!("it has only: {}", others.join(", ")))
+    error.fix(format!("it has only: {}", others.join(", ")))
 }
 
 /// A program of the file cannot be attached to an interface.
@@ -133,18 +133,18 @@ pub fn cannot_load(label: &str, program: &str, failure: &LoadFailure) -> Error {
     let what = format!("cannot load {program} of {label}");
     // The verifier is stricter without them, and its words are about that then.
     if let Some((why, how)) = lack_of(&Capability::FOR_BPF) {
-        return Error::failed(what, why).mend(how);
+        return Error::failed(what, why).fix(how);
     }
     if failure.error.raw_os_error() == Some(ENOSPC) && !failure.log.is_empty() {
         let why = "the verifier refuses it, and its log overflowed (a loop, probably)";
-        return mended(
+        return fixed(
             Error::failed(what, why),
             advice::on_verifier("infinite loop"),
         );
     }
     if let Some(found) = verifier::condense(&failure.log) {
         let error = Error::failed(what, format!("the verifier refuses it: {found}"));
-        return mended(error, advice::on_verifier(&found.reason));
+        return fixed(error, advice::on_verifier(&found.reason));
     }
     match libbpf_says(failure) {
         Some(says) => says_libbpf(what, &says),
@@ -162,7 +162,7 @@ fn says_libbpf(what: String, says: &str) -> Error {
         return pinned_otherwise(what, Path::new(path));
     }
     let error = Error::failed(what, format!("libbpf says: {says}"));
-    mended(error, advice::on_libbpf(says))
+    fixed(error, advice::on_libbpf(says))
 }
 
 /// A map is to be used that does not suit the program.
@@ -192,14 +192,14 @@ fn pinned_otherwise(what: String, path: &Path) -> Error {
         ),
         Err(_) => (format!("what is pinned at {path} is no map"), "rm"),
     };
-    Error::failed(what, why).mend(format!(
+    Error::failed(what, why).fix(format!(
         "name another directory, or, if nobody needs it any more, {remove} {path}"
     ))
 }
 
-fn mended(error: Error, advice: Option<&str>) -> Error {
+fn fixed(error: Error, advice: Option<&str>) -> Error {
     match advice {
-        Some(advice) => error.mend(advice),
+        Some(advice) => error.fix(advice),
         None => error,
     }
 }
@@ -208,7 +208,7 @@ fn mended(error: Error, advice: Option<&str>) -> Error {
 pub fn cannot_fit(label: &str, program: &str, failure: &LoadFailure) -> Error {
     let what = format!("cannot make {program} of {label} tappable");
     if let Some((why, how)) = lack_of(&Capability::FOR_BPF) {
-        return Error::failed(what, why).mend(how);
+        return Error::failed(what, why).fix(how);
     }
     let found = verifier::condense(&failure.log).map(|found| found.to_string());
     let why = match found.or_else(|| libbpf_says(failure)) {
@@ -219,7 +219,7 @@ pub fn cannot_fit(label: &str, program: &str, failure: &LoadFailure) -> Error {
         )
         .to_string(),
     };
-    Error::failed(what, why).mend("load it without --tappable")
+    Error::failed(what, why).fix("load it without --tappable")
 }
 
 /// The first complaint is the cause; what follows is what came of it.

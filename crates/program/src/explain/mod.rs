@@ -1,4 +1,4 @@
-//! What the kernel, the driver or libbpf refuses, in words: the reason, and the command that mends it.
+//! What the kernel, the driver or libbpf refuses, in words: the reason, and the command that fixes it.
 
 mod advice;
 mod attach;

@@ -81,7 +81,7 @@ pub fn examine(
             if driver == "veth" && offload.name == "rx-vlan-hw-parse" {
                 return None;
             }
-            // A veth without GRO takes no redirected XDP frames: turning it off would be no mend.
+            // A veth without GRO takes no redirected XDP frames: turning it off would be no fix.
             if feature.changeable && !(driver == "veth" && offload.name == "rx-gro") {
                 finding = finding.fix(format!(
                     "to see them as they are on the wire: {prefix}ethtool -K {interface} {} off",

@@ -94,7 +94,7 @@ impl Reasons {
                         format!("cannot choose drops by the reason {name}"),
                         "the running kernel has no reason of that name",
                     )
-                    .mend("--reason help lists those it has")
+                    .fix("--reason help lists those it has")
                 })
         };
         list.iter().map(one).collect()

@@ -44,14 +44,14 @@ impl Ends {
                 "cannot record at entry through this hook",
                 "its programs run when the other is done",
             )
-            .mend(format!("leave out --at, or {}", load())));
+            .fix(format!("leave out --at, or {}", load())));
         }
         if filter_at_entry && !tappable {
             return Err(Error::usage(
                 "cannot filter packets as they arrived through this hook",
                 "its programs see them as the other program left them",
             )
-            .mend(format!("leave out --filter-at, or {}", load())));
+            .fix(format!("leave out --filter-at, or {}", load())));
         }
         options.check_ends()?;
         Ok(ends)

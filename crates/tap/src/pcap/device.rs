@@ -68,7 +68,7 @@ pub fn refuse_stealing(device: &str, steal: bool) -> Result<()> {
         format!("cannot capture on {device} without --steal"),
         format!("{framework} takes the packets of {name} away from the network stack: its connections stop for the time of the capture"),
     )
-    .mend("add --steal if that is meant"))
+    .fix("add --steal if that is meant"))
 }
 
 /// A capture file's number for one of the library's, which differ where systems did.

@@ -114,7 +114,7 @@ impl Present {
                     "packets get to {unseen} by a jump, and tracing does not see programs that are jumped to"
                 );
                 return Err(Error::failed(what(), why)
-                    .mend("look through the hooks of the chain's programs: --tap hook"));
+                    .fix("look through the hooks of the chain's programs: --tap hook"));
             }
             let there: Vec<String> = self.all().map(Program::describe).collect();
             let wanted = match programs {
@@ -126,7 +126,7 @@ impl Present {
                 what(),
                 format!("none {wanted} is there, but {}", there.join(", ")),
             )
-            .mend("name one of these with --program, or say --program all"));
+            .fix("name one of these with --program, or say --program all"));
         }
         Ok(chosen)
     }

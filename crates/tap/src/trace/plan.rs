@@ -143,7 +143,7 @@ impl Plan {
                 ),
                 "it was loaded without type information",
             )
-            .mend("compile it with -g, or use --tap packet"));
+            .fix("compile it with -g, or use --tap packet"));
         };
         let (name, ready) = self.prepare(role, ids, entry)?;
         let attach_type = match role.is_exit() {

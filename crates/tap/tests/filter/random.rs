@@ -60,7 +60,7 @@ fn sound() -> impl Strategy<Value = Instruction> {
 }
 
 /// Fits jumps into the program and ends it, so that most programs are taken.
-fn mended(mut program: Vec<Instruction>) -> Vec<Instruction> {
+fn fixed(mut program: Vec<Instruction>) -> Vec<Instruction> {
     program.push(Instruction::new(0x16, 0, 0, 0));
     let last = program.len() - 1;
     for (index, instruction) in program.iter_mut().enumerate() {
@@ -100,7 +100,7 @@ fn programs(longest: usize) -> impl Strategy<Value = Vec<Instruction>> {
         if cells {
             program = with_cells(program);
         }
-        mended(program)
+        fixed(program)
     })
 }
 

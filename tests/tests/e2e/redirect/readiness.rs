@@ -110,17 +110,17 @@ fn a_target_whose_other_end_is_down_is_told_with_what_helps() {
     let before = features(&lab);
     let (left, b) = (place(&lab.line.left), &lab.line.b);
     run("ip", &["-n", &b.name, "link", "set", &b.interface, "down"]);
-    let mend = format!("ip netns exec {} ip link set {} up", b.name, b.interface);
+    let fix = format!("ip netns exec {} ip link set {} up", b.name, b.interface);
     let right = place(&lab.line.right);
     for load in [
         &["xdp", "load", &left, "redirect", "--to", "right"][..],
         &["route", "load", &left, &right],
     ] {
         let said = refused(load, 1);
-        assert!(said.contains("is down") && said.contains(&mend), "{said}");
+        assert!(said.contains("is down") && said.contains(&fix), "{said}");
         assert_eq!(features(&lab), before);
     }
-    let words: Vec<&str> = mend.split(' ').collect();
+    let words: Vec<&str> = fix.split(' ').collect();
     run(words[0], &words[1..]);
     done(&["xdp", "load", &left, "redirect", "--to", "right"]);
     done(&["xdp", "unload", &left]);

@@ -15,19 +15,19 @@ const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
 /// Something that was put right, until this is dropped or the process ends.
 #[derive(Debug)]
-pub(super) struct Mended {
+pub(super) struct Fixed {
     _link: OwnedFd,
     told: String,
 }
 
-impl Mended {
+impl Fixed {
     pub fn told(&self) -> &str {
         &self.told
     }
 }
 
 /// Makes the other end of a veth take XDP frames, if it does not; an error says why it cannot.
-pub(super) fn peer_takes_frames(interface: &str) -> Result<Option<Mended>> {
+pub(super) fn peer_takes_frames(interface: &str) -> Result<Option<Fixed>> {
     let link = Netlink::here()?.link(interface)?;
     if link.kind.as_deref() != Some("veth") {
         return Ok(None);
@@ -39,7 +39,7 @@ pub(super) fn peer_takes_frames(interface: &str) -> Result<Option<Mended>> {
     let label = label(&peer);
     if !peer.link.is_up() {
         return Err(
-            Error::failed(format!("its other end, {label}"), "it is down").mend(format!(
+            Error::failed(format!("its other end, {label}"), "it is down").fix(format!(
                 "{}ip link set {} up",
                 prefix(&peer),
                 peer.link.name
@@ -55,7 +55,7 @@ pub(super) fn peer_takes_frames(interface: &str) -> Result<Option<Mended>> {
             format!("its other end, {label}, has neither native XDP nor GRO"),
             format!("a program that lets everything pass could not be put there: {why}"),
         )
-        .mend(format!(
+        .fix(format!(
             "{}ethtool -K {} gro on",
             prefix(&peer),
             peer.link.name
@@ -67,7 +67,7 @@ pub(super) fn peer_takes_frames(interface: &str) -> Result<Option<Mended>> {
             .map_err(|e| cannot(&e.to_string()))
     };
     let link = run_maybe_in(peer.namespace.as_ref(), attach)??;
-    Ok(Some(Mended {
+    Ok(Some(Fixed {
         _link: link,
         told: format!(
             "{label} takes XDP frames while this runs: an XDP program that lets everything pass is on it"
