@@ -117,6 +117,9 @@ impl Readiness {
     pub fn for_sending(&mut self, site: &Site) -> Result<()> {
         let link = site.link()?;
         let peer = other_end(&mut self.look, site, &link)?;
+        // Asked while the lock is held: a command that unloads may switch the feature back until this need is noted, and
+        // `keep` switches it on again then.
+        let _turn;
         if let Some(peer) = &peer {
             let turn = self.turn()?;
             self.switch(&turn, peer, &[GRO], true, Some((site, &link)))?;
@@ -125,6 +128,7 @@ impl Readiness {
                 set(peer, GRO, false)?;
                 set(peer, GRO, true)?;
             }
+            _turn = turn;
         }
         if takes_frames(site)? {
             return Ok(());
