@@ -353,11 +353,16 @@ impl Finished {
             seen,
             filtered_out,
             recorded,
+            not_kept,
             ..
         } = &summary;
         let lost = summary.lost_total();
+        let not_kept = match not_kept {
+            0 => String::new(),
+            count => format!("{count} not kept, "),
+        };
         let line = format!(
-            "trawl: {seen} seen, {filtered_out} filtered out, {recorded} recorded, {lost} lost"
+            "trawl: {seen} seen, {filtered_out} filtered out, {recorded} recorded, {not_kept}{lost} lost"
         );
         let last = self.stderr.lines().last().unwrap_or_default();
         assert!(

@@ -9,10 +9,16 @@ pub struct Summary {
     pub seen: u64,
     pub filtered_out: u64,
     pub recorded: u64,
+    /// Recorded into memory only.
+    #[serde(default)]
+    pub not_kept: u64,
     pub lost: BTreeMap<String, u64>,
     pub seconds: f64,
     pub ended: String,
     pub interfaces: Vec<Interface>,
+    /// The events that a capture waited for.
+    #[serde(default)]
+    pub triggers: Option<serde_json::Value>,
     /// When packets went by unseen.
     #[serde(default)]
     pub unseen: Vec<serde_json::Value>,
@@ -28,6 +34,9 @@ pub struct Interface {
     pub seen: u64,
     pub filtered_out: u64,
     pub recorded: u64,
+    /// Recorded into memory only.
+    #[serde(default)]
+    pub not_kept: u64,
     pub lost: BTreeMap<String, u64>,
     /// The figures of a library that reads the packets.
     #[serde(default)]
@@ -60,16 +69,15 @@ impl Summary {
 
     /// Checked of each summary that a test reads: in total, under each interface, and the one by the other.
     fn assert_adds_up(&self) {
-        let adds_up = |seen: u64, filtered: u64, recorded: u64, lost: &BTreeMap<String, u64>| {
-            assert_eq!(
-                seen,
-                filtered + recorded + lost.values().sum::<u64>(),
-                "{self:#?}"
-            );
+        let adds_up = |seen: u64, others: [u64; 3], lost: &BTreeMap<String, u64>| {
+            let others = others.iter().sum::<u64>();
+            assert_eq!(seen, others + lost.values().sum::<u64>(), "{self:#?}");
         };
-        adds_up(self.seen, self.filtered_out, self.recorded, &self.lost);
+        let others = [self.filtered_out, self.recorded, self.not_kept];
+        adds_up(self.seen, others, &self.lost);
         for one in &self.interfaces {
-            adds_up(one.seen, one.filtered_out, one.recorded, &one.lost);
+            let others = [one.filtered_out, one.recorded, one.not_kept];
+            adds_up(one.seen, others, &one.lost);
         }
         let sum = |figure: fn(&Interface) -> u64| self.interfaces.iter().map(figure).sum::<u64>();
         assert_eq!(self.seen, sum(|one| one.seen), "{self:#?}");

@@ -11,6 +11,7 @@ mod progress;
 mod recording;
 mod shown;
 mod stored;
+mod trigger;
 pub(crate) mod words;
 
 use std::fs::File;
@@ -86,6 +87,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
                 .into(),
         );
     }
+    if let Some(plan) = &options.trigger {
+        observer.notice(&words::armed(plan).into());
+    }
     let mut is_stored = true;
     let (summary, ended) = match (output, &args.store.store) {
         (Some(output), _) => record(session, output, &args, &mut observer)?,
@@ -124,8 +128,9 @@ fn record(
         io: args.recording.io,
         compression: args.recording.compression(&path),
     };
-    let plan = args.recording.series(&path);
+    let mut plan = args.recording.series(&path);
     if plan.is_asked_for() && whole.is_some() {
+        plan.by_event = args.trigger.is_asked_for();
         // The files of the series have names of their own.
         output.discard();
         return record_series(session, plan, how, args, observer);
@@ -339,7 +344,7 @@ fn report(
     let blind = summary.unseen.iter().any(|gap| gap.to_ns.is_none());
     let code = match ended {
         Ended::Blind => ExitCode::FAILURE,
-        Ended::Signal | Ended::Duration | Ended::Count => ExitCode::SUCCESS,
+        Ended::Signal | Ended::Duration | Ended::Count | Ended::Triggers => ExitCode::SUCCESS,
         // The reader has seen enough: no failure of ours.
         Ended::Output(error) if error.errno() == Some(errno::EPIPE) => ExitCode::SUCCESS,
         Ended::Output(error) => {
@@ -376,6 +381,9 @@ fn report(
         .filter_map(|point| point.library.as_ref())
     {
         terminal::say(&words::library(library));
+    }
+    if let Some(triggers) = &summary.triggers {
+        terminal::say(&words::triggers(triggers));
     }
     terminal::say(&summary.total.to_string());
     written.map(|()| code)

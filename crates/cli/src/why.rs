@@ -145,6 +145,7 @@ pub fn watching_drops(
         duration,
         geometry: Geometry::for_share(RING_SIZE, events::cpu_count())?,
         recording: Recording::default(),
+        trigger: None,
         promiscuous: false,
         peers: Peers::default(),
     })

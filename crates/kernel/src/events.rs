@@ -16,11 +16,13 @@ pub enum Signal {
     Terminate,
     Hangup,
     Report,
+    /// Something happened that a capture waits for.
+    Trigger,
 }
 
 impl Signal {
     pub fn ends(self) -> bool {
-        self != Self::Report
+        !matches!(self, Self::Report | Self::Trigger)
     }
 }
 
@@ -30,6 +32,7 @@ const WATCHED: [(i32, Signal); 4] = [
     (libc::SIGHUP, Signal::Hangup),
     (libc::SIGUSR1, Signal::Report),
 ];
+const TRIGGER: (i32, Signal) = (libc::SIGUSR2, Signal::Trigger);
 
 /// Takes those signals away from their default action, for this thread and all it starts later.
 #[derive(Debug)]
@@ -39,6 +42,15 @@ pub struct Signals {
 
 impl Signals {
     pub fn watch() -> Result<Self> {
+        Self::watch_all(&WATCHED)
+    }
+
+    /// The signal of triggers too, which else ends the process.
+    pub fn watch_with_trigger() -> Result<Self> {
+        Self::watch_all(&[&WATCHED[..], &[TRIGGER]].concat())
+    }
+
+    fn watch_all(watched: &[(i32, Signal)]) -> Result<Self> {
         let fail = |e| Error::os("cannot watch for signals", e);
         // SAFETY: a limit of the file's size is then an error of the write, which is told, and not a death without a word.
         unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
@@ -46,7 +58,7 @@ impl Signals {
         let descriptor = unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&mut set);
-            for (number, _) in WATCHED {
+            for &(number, _) in watched {
                 // `nohup` ignores the hang-up before it starts a program, and means it. Shells ignore interrupts for
                 // jobs in the background, but `kill -INT` must end those all the same, as it does tcpdump.
                 if number != libc::SIGHUP || !is_ignored(number) {
@@ -73,6 +85,7 @@ impl Signals {
         let number = i32::try_from(u32::from_ne_bytes(*info.get(..read)?.first_chunk()?)).ok()?;
         WATCHED
             .iter()
+            .chain([&TRIGGER])
             .find(|(n, _)| *n == number)
             .map(|(_, signal)| *signal)
     }

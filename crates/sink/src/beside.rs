@@ -206,6 +206,14 @@ impl Sink for Several {
         self.first.settle()
     }
 
+    fn event_begins(&mut self) -> Result<()> {
+        self.first.event_begins()
+    }
+
+    fn event_over(&mut self) -> Result<()> {
+        self.first.event_over()
+    }
+
     fn added_interfaces(&self) -> Vec<(u32, u64)> {
         self.first.added_interfaces()
     }

@@ -28,6 +28,8 @@ pub struct Plan {
     pub command: Option<String>,
     /// A file has its name only once it is finished and on the disk.
     pub sealed: bool,
+    /// A file holds one event that a capture waited for.
+    pub by_event: bool,
 }
 
 impl Plan {
@@ -43,7 +45,7 @@ impl Plan {
     }
 
     fn is_numbered(&self) -> bool {
-        self.size.is_some() || (self.time.is_some() && !self.path.contains('%'))
+        self.size.is_some() || self.by_event || (self.time.is_some() && !self.path.contains('%'))
     }
 
     fn name(&self, number: u64) -> PathBuf {
@@ -329,11 +331,35 @@ impl Sink for Series {
             Some(block::SECTION_HEADER) => {
                 self.header = bytes.to_vec();
                 self.told = (self.accounts)();
-                self.begin()
+                match self.plan.by_event {
+                    true => Ok(()),
+                    false => self.begin(),
+                }
             }
             // Each file has its own.
             Some(block::INTERFACE_STATISTICS) => self.end(),
+            // Between events, when no packets come.
+            Some(_) if self.current.is_none() => {
+                let interfaces =
+                    blocks(bytes).filter(|block| block.kind == block::INTERFACE_DESCRIPTION);
+                interfaces.for_each(|block| self.header.extend_from_slice(block.bytes));
+                Ok(())
+            }
             Some(_) => self.write_packets(bytes),
+        }
+    }
+
+    fn event_begins(&mut self) -> Result<()> {
+        match self.plan.by_event {
+            true => self.seam(),
+            false => Ok(()),
+        }
+    }
+
+    fn event_over(&mut self) -> Result<()> {
+        match self.plan.by_event {
+            true => self.end(),
+            false => self.rest(),
         }
     }
 

@@ -9,6 +9,7 @@ use trawl_kernel::ring;
 use crate::notice::Gap;
 use crate::pcap::LibraryFigures;
 use crate::site::Stamps;
+use crate::trigger;
 
 /// The fates of packets at one place, or at all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -16,6 +17,9 @@ pub struct Account {
     pub seen: u64,
     pub filtered_out: u64,
     pub recorded: u64,
+    /// Recorded into memory only, and overwritten there because no event came.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub not_kept: u64,
     pub lost: BTreeMap<&'static str, u64>,
 }
 
@@ -49,6 +53,7 @@ impl Account {
             seen,
             filtered_out,
             recorded,
+            not_kept: 0,
             lost,
         }
     }
@@ -75,10 +80,17 @@ impl Account {
         *self.lost.entry(reason).or_default() += count;
     }
 
+    /// Packets that were recorded into memory and went no further.
+    pub fn set_not_kept(&mut self, count: u64) {
+        self.recorded = self.recorded.saturating_sub(count);
+        self.not_kept += count;
+    }
+
     pub fn add(&mut self, other: &Self) {
         self.seen += other.seen;
         self.filtered_out += other.filtered_out;
         self.recorded += other.recorded;
+        self.not_kept += other.not_kept;
         for (reason, count) in &other.lost {
             *self.lost.entry(reason).or_default() += count;
         }
@@ -91,13 +103,17 @@ impl fmt::Display for Account {
             seen,
             filtered_out,
             recorded,
+            not_kept,
             lost,
         } = self;
         write!(
             f,
-            "{seen} seen, {filtered_out} filtered out, {recorded} recorded, {} lost",
-            self.lost_total()
+            "{seen} seen, {filtered_out} filtered out, {recorded} recorded, "
         )?;
+        if *not_kept > 0 {
+            write!(f, "{not_kept} not kept, ")?;
+        }
+        write!(f, "{} lost", self.lost_total())?;
         let reasons: Vec<String> = lost
             .iter()
             .filter(|(_, count)| **count > 0)
@@ -149,6 +165,9 @@ pub struct Summary {
     /// Why the capture ended.
     pub ended: String,
     pub interfaces: Vec<PointSummary>,
+    /// The events that a capture waited for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub triggers: Option<trigger::Report>,
     /// When packets went by unseen.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<Gap>,

@@ -26,6 +26,7 @@ pub mod stream;
 pub mod table;
 pub mod tc;
 pub mod trace;
+pub mod trigger;
 pub mod watch;
 pub mod xdp;
 

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::trigger::Event;
 use crate::watch::Cause;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -15,6 +16,8 @@ pub enum Notice {
     WardenReplaced,
     /// The kernel does not take the filter: the tap is attached without it, and trawl leaves out what does not match.
     FilteredInUserSpace { why: String },
+    /// An event has packets written.
+    Triggered(Event),
     /// In words already.
     Text { text: String },
 }

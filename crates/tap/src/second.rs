@@ -42,13 +42,15 @@ impl Fates {
         account.filtered_out += filtered_out;
         account.seen = account.seen.saturating_sub(beyond);
     }
+}
 
-    fn count(list: &mut Vec<u64>, interface: usize) {
-        if list.len() <= interface {
-            list.resize(interface + 1, 0);
-        }
-        list[interface] += 1;
+/// One more packet of an interface block.
+pub(crate) fn count_in(list: &mut Vec<u64>, interface: u32) {
+    let interface = interface as usize;
+    if list.len() <= interface {
+        list.resize(interface + 1, 0);
     }
+    list[interface] += 1;
 }
 
 #[derive(Debug)]
@@ -124,11 +126,14 @@ impl SecondLook {
     }
 
     fn wants(&mut self, interface: u32, captured: &[u8], length: u32) -> Result<bool> {
-        let interface = interface as usize;
-        let site = self.sites.get(interface).copied().unwrap_or_default();
+        let site = self
+            .sites
+            .get(interface as usize)
+            .copied()
+            .unwrap_or_default();
         let fates = &mut *self.fates.borrow_mut();
         if self.most.is_some_and(|most| fates.passed_total() >= most) {
-            Fates::count(&mut fates.beyond, interface);
+            count_in(&mut fates.beyond, interface);
             return Ok(false);
         }
         let matches = match self.selectors.get_mut(site) {
@@ -141,7 +146,7 @@ impl SecondLook {
             true => &mut fates.passed,
             false => &mut fates.filtered_out,
         };
-        Fates::count(list, interface);
+        count_in(list, interface);
         Ok(matches)
     }
 }

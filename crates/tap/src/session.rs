@@ -2,6 +2,8 @@
 //! the account drawn up.
 
 mod frame;
+mod summary;
+mod tend;
 
 use std::cell::RefCell;
 use std::fmt;
@@ -11,14 +13,14 @@ use std::time::{Duration, Instant};
 
 use trawl_kernel::clock::{self, ProgramClock};
 use trawl_kernel::events::{self, Signal, Signals};
-use trawl_kernel::netlink::{LinkEvent, LinkMonitor};
+use trawl_kernel::netlink::LinkMonitor;
 use trawl_kernel::packet_socket;
 use trawl_kernel::warden::Warden;
-use trawl_kernel::{Error, Result, errno};
+use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng;
 
 use crate::Attached;
-use crate::account::{Account, PointSummary, Summary};
+use crate::account::{Account, Summary};
 use crate::assembly::{Assembly, Host, Point};
 use crate::drop;
 use crate::filter::Filter;
@@ -28,9 +30,10 @@ use crate::pcap;
 use crate::second::{Fates, SecondLook};
 use crate::select::select;
 use crate::sink::{Counting, Sink};
-use crate::site::{Options, Site, Stamps, TimeSource};
+use crate::site::{Options, Site, TimeSource};
 use crate::stream::Stream;
-use crate::watch::Sight;
+use crate::trigger::{self, Trigger};
+use summary::lost_output_reason;
 
 /// The longest sleep while nothing comes: live output is never later than this.
 const IDLE_SLEEP: Duration = Duration::from_millis(5);
@@ -40,8 +43,6 @@ const BUSY_BYTES: usize = 256 << 10;
 /// How often it is looked whether interfaces and attachments are still there.
 const TEND_EVERY: Duration = Duration::from_millis(200);
 
-/// How long a tap that sees nothing may take until it can be attached again: a firewall that is restarted is back.
-const BLIND_PATIENCE: Duration = Duration::from_secs(5);
 /// The longest sleep while the reader of a pipe takes nothing, and how long it may take less than `READS_AT_LEAST`
 /// when the capture is over.
 const READER_SLEEP: Duration = Duration::from_millis(50);
@@ -54,6 +55,8 @@ pub enum Ended {
     Signal,
     Duration,
     Count,
+    /// As many events as were wanted are over.
+    Triggers,
     /// All interfaces are gone; the last one's end.
     NoInterface(String),
     /// No tap sees packets any more, and none could be attached again.
@@ -67,6 +70,7 @@ impl fmt::Display for Ended {
             Self::Signal => f.write_str("signal"),
             Self::Duration => f.write_str("duration"),
             Self::Count => f.write_str("count"),
+            Self::Triggers => f.write_str("triggers"),
             Self::NoInterface(what) => f.write_str(what),
             Self::Blind => f.write_str("blind"),
             Self::Output(error) => write!(f, "{error}"),
@@ -100,6 +104,9 @@ pub struct Session<'a> {
     /// Leaves out what does not match, where the kernel does not take the filter; and what came of it.
     second: Option<SecondLook>,
     fates: Option<Rc<RefCell<Fates>>>,
+    /// Has packets written only around events, and what it has done so far.
+    trigger: Option<Trigger>,
+    triggered: Option<Rc<RefCell<trigger::Shared>>>,
     host: Host,
     points: Vec<Point>,
     interfaces: Vec<pcapng::Interface>,
@@ -201,7 +208,10 @@ impl<'a> Session<'a> {
         observer: &mut dyn Observer,
     ) -> Result<Self> {
         options.check_cpu()?;
-        let signals = Signals::watch()?;
+        let signals = match &options.trigger {
+            Some(plan) if plan.signal => Signals::watch_with_trigger()?,
+            _ => Signals::watch()?,
+        };
         let mut assembly = Assembly::new(options, host, sites.len());
         let mut taps = Vec::new();
         let mut promiscuous = Vec::new();
@@ -272,16 +282,24 @@ impl<'a> Session<'a> {
             warden,
             ..
         } = assembly;
+        let foreign_clock = options.time == TimeSource::Hardware;
+        let trigger = options
+            .trigger
+            .as_ref()
+            .map(|plan| Trigger::new(plan, &points, sites, foreign_clock))
+            .transpose()?;
         Ok(Self {
             sites,
             options: options.clone(),
             second: None,
             fates: None,
+            triggered: trigger.as_ref().map(|one| Rc::clone(&one.shared)),
+            trigger,
             host,
             points,
             interfaces,
             taps,
-            merge: Merge::new(streams, options.time == TimeSource::Hardware),
+            merge: Merge::new(streams, foreign_clock),
             words,
             monitors,
             clock,
@@ -318,6 +336,18 @@ impl<'a> Session<'a> {
 
     /// Records until something ends it.
     pub fn run(
+        mut self,
+        sink: &mut dyn Sink,
+        observer: &mut dyn Observer,
+    ) -> Result<(Summary, Ended)> {
+        match self.trigger.take() {
+            Some(mut trigger) => self.run_over(&mut trigger.over(sink), observer),
+            None => self.run_over(sink, observer),
+        }
+    }
+
+    /// Runs with what is done in user space to packets before the sink has them.
+    fn run_over(
         mut self,
         sink: &mut dyn Sink,
         observer: &mut dyn Observer,
@@ -394,17 +424,6 @@ impl<'a> Session<'a> {
         }
         summary.ended = ended.to_string();
         Ok((summary, ended))
-    }
-
-    /// What was recorded and then lost on its way out.
-    fn take_back(&self, summary: &mut Summary, lost: Vec<(u32, &'static str, u64)>) {
-        for (interface, reason, count) in lost {
-            let is_meant = |point: &Point| point.interfaces.contains(&interface);
-            if let Some(at) = self.points.iter().position(is_meant) {
-                summary.interfaces[at].account.take_back(reason, count);
-                summary.total.take_back(reason, count);
-            }
-        }
     }
 
     /// Reads the accounts of all interface blocks, as they are by then.
@@ -519,9 +538,25 @@ impl<'a> Session<'a> {
         while let Some(signal) = self.signals.next() {
             match signal {
                 Signal::Report => observer.figures(&self.summary(&Counting::default(), "")),
+                Signal::Trigger => {
+                    if let Some(shared) = &self.triggered {
+                        shared.borrow_mut().signal = Some(clock::wall());
+                    }
+                }
                 Signal::Interrupt | Signal::Terminate | Signal::Hangup => {
                     return Ok(Some(Ended::Signal));
                 }
+            }
+        }
+        if let Some(shared) = &self.triggered {
+            let (news, is_over) = {
+                let shared = &mut *shared.borrow_mut();
+                (std::mem::take(&mut shared.news), shared.is_over)
+            };
+            news.into_iter()
+                .for_each(|event| observer.notice(&Notice::Triggered(event)));
+            if is_over {
+                return Ok(Some(Ended::Triggers));
             }
         }
         if self
@@ -545,121 +580,6 @@ impl<'a> Session<'a> {
         Ok(None)
     }
 
-    /// What may be noticed a little later: clocks, and interfaces that went away.
-    fn tend(&mut self, observer: &mut dyn Observer) -> Result<Option<Ended>> {
-        let offset = self.clock.offset_to_wall();
-        if offset != self.clock_offset {
-            self.clock_offset = offset;
-            self.points
-                .iter()
-                .for_each(|point| point.rings.set_clock_offset(offset));
-        }
-        let mut gone: Vec<(usize, String)> = Vec::new();
-        for (index, monitor) in &mut self.monitors {
-            let Some(monitor) = monitor else { continue };
-            for event in monitor.events()? {
-                match event {
-                    LinkEvent::Removed => gone.push((*index, "was removed".to_owned())),
-                    LinkEvent::MovedAway => {
-                        gone.push((*index, "was moved to another namespace".to_owned()))
-                    }
-                    LinkEvent::Down => {
-                        observer.notice(&format!("{}: went down", self.sites[*index].label).into())
-                    }
-                    LinkEvent::Up => {
-                        observer.notice(&format!("{}: is up", self.sites[*index].label).into())
-                    }
-                    LinkEvent::Renamed(name) => {
-                        observer.notice(&Notice::from(format!(
-                            "{}: is now called {name}",
-                            self.sites[*index].label
-                        )));
-                    }
-                }
-            }
-        }
-        for at in &mut self.taps {
-            at.tap
-                .news()
-                .into_iter()
-                .for_each(|text| observer.notice(&text.into()));
-            if let Some(why) = at.tap.ended() {
-                gone.push((at.site, why));
-            }
-        }
-        if self.warden.renew()? {
-            observer.notice(&Notice::WardenReplaced);
-        }
-        if let Some(ended) = self.watch(observer) {
-            return Ok(Some(ended));
-        }
-        for (site, why) in gone {
-            if !self.monitors.iter().any(|(index, _)| *index == site) {
-                continue;
-            }
-            let text = format!("the interface {} {why}", self.sites[site].label);
-            observer.notice(&text.as_str().into());
-            self.monitors.retain(|(index, _)| *index != site);
-            if self.monitors.is_empty() {
-                return Ok(Some(Ended::NoInterface(text)));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Looks whether the taps still see packets; those that do not, and cannot be attached again in a while, end the
-    /// capture when no other is left.
-    fn watch(&mut self, observer: &mut dyn Observer) -> Option<Ended> {
-        for at in &mut self.taps {
-            let now = clock::wall();
-            let sight = at.tap.watch(&mut self.warden);
-            let gap = |cause, why, to_ns| Gap {
-                interface: self.sites[at.site].label.clone(),
-                tap: at.name,
-                from_ns: at.sight.saw,
-                to_ns,
-                cause,
-                why,
-            };
-            let (cause, why) = match sight {
-                Sight::Lost(cause, why) => (Some(cause), why),
-                Sight::Waiting(cause) => {
-                    at.sight.waits = true;
-                    (Some(cause), None)
-                }
-                Sight::Restored(cause) if at.sight.blind.is_none() => {
-                    let gap = gap(cause, None, Some(now));
-                    observer.notice(&Notice::SeesAgain(gap.clone()));
-                    self.unseen.push(gap);
-                    (None, None)
-                }
-                Sight::Clear | Sight::Restored(_) => (None, None),
-            };
-            match cause {
-                Some(cause) if at.sight.blind.is_none() => {
-                    let gap = gap(cause, why, None);
-                    observer.notice(&Notice::Blind(gap.clone()));
-                    at.sight.blind = Some((gap, Instant::now()));
-                }
-                Some(_) => {}
-                None => {
-                    at.sight.saw = now;
-                    at.sight.waits = false;
-                    if let Some((mut gap, _)) = at.sight.blind.take() {
-                        gap.to_ns = Some(now);
-                        observer.notice(&Notice::SeesAgain(gap.clone()));
-                        self.unseen.push(gap);
-                    }
-                }
-            }
-        }
-        let is_over = |at: &AtSite| {
-            let since = at.sight.blind.as_ref().map(|(_, since)| since);
-            !at.sight.waits && since.is_some_and(|since| since.elapsed() >= BLIND_PATIENCE)
-        };
-        self.taps.iter().all(is_over).then_some(Ended::Blind)
-    }
-
     fn stop(&mut self, observer: &mut dyn Observer) {
         // What happened since the last look. Its end is at hand in any case.
         self.watch(observer);
@@ -672,69 +592,6 @@ impl<'a> Session<'a> {
         }
         events::wait_for_running_programs();
     }
-
-    fn summary(&mut self, unwritten: &Counting, unwritten_reason: &'static str) -> Summary {
-        let mut points: Vec<PointSummary> = self
-            .points
-            .iter()
-            .map(|point| {
-                let ring = point.account();
-                let mut account = Account::from_ring(&ring);
-                let missing = point
-                    .interfaces
-                    .iter()
-                    .filter_map(|id| unwritten.packets.get(*id as usize))
-                    .sum::<u64>();
-                if let Some(fates) = &self.fates {
-                    fates.borrow().correct(&mut account, &point.interfaces);
-                }
-                if missing > 0 {
-                    account.take_back(unwritten_reason, missing);
-                }
-                PointSummary {
-                    interface: point.label.clone(),
-                    tap: point.tap,
-                    hook: point.hook.clone(),
-                    mode: point.mode,
-                    account,
-                    library: None,
-                    truncated: ring.truncated,
-                    hardware_stamped: ring.hardware_stamped,
-                    time: point.stamps,
-                    time_error_max_ns: (point.stamps != Stamps::Precise)
-                        .then(|| point.rings.largest_gap()),
-                }
-            })
-            .collect();
-        for (point, count) in self.taps.iter_mut().flat_map(|at| at.tap.filtered_out()) {
-            if let Some(summary) = points.get_mut(point as usize) {
-                summary.account.add_filtered_out(count);
-            }
-        }
-        for (point, figures) in self.taps.iter_mut().filter_map(|at| at.tap.library()) {
-            if let Some(summary) = points.get_mut(point as usize) {
-                summary.library = Some(figures);
-            }
-        }
-        for (point, reason, count) in self.taps.iter_mut().flat_map(|at| at.tap.losses()) {
-            if let Some(summary) = points.get_mut(point as usize) {
-                summary.account.add_unseen(reason, count);
-            }
-        }
-        let mut total = Account::default();
-        points.iter().for_each(|point| total.add(&point.account));
-        Summary {
-            total,
-            seconds: self.started.elapsed().as_secs_f64(),
-            ended: String::new(),
-            interfaces: points,
-            unseen: {
-                let blind = self.taps.iter().filter_map(|at| at.sight.blind.as_ref());
-                let open = blind.map(|(gap, _)| gap.clone());
-                self.unseen.iter().cloned().chain(open).collect()
-            },
-        }
-    }
 }
 
 /// What became of the last packets.
@@ -743,17 +600,4 @@ enum Handed {
     Over,
     /// The reader at the other end of the pipe stopped reading.
     NotRead,
-}
-
-fn lost_output_reason(ended: &Ended, handed: &Result<Handed>) -> &'static str {
-    let error = match (ended, handed) {
-        (Ended::Output(error), _) | (_, Err(error)) => error,
-        (_, Ok(_)) => return "not_read",
-    };
-    match error.errno() {
-        Some(errno::ENOSPC) => "disk_full",
-        Some(errno::EPIPE) => "pipe_closed",
-        Some(errno::EFBIG) => "file_too_large",
-        _ => "write_error",
-    }
 }

@@ -37,6 +37,16 @@ pub trait Sink {
         self.rest()
     }
 
+    /// What comes next led to an event or follows one; where there are several files, it has one of its own.
+    fn event_begins(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// The time after an event is over.
+    fn event_over(&mut self) -> Result<()> {
+        self.rest()
+    }
+
     /// The interface blocks that came after those that the file begins with, each with its number and its packets.
     fn added_interfaces(&self) -> Vec<(u32, u64)> {
         Vec::new()

@@ -15,6 +15,7 @@ use trawl_packet::verdict;
 use trawl_program::again;
 
 use crate::filter::Filter;
+use crate::trigger;
 
 /// One `-i`.
 #[derive(Clone, Debug)]
@@ -305,6 +306,8 @@ pub struct Options {
     pub duration: Option<Duration>,
     pub geometry: Geometry,
     pub recording: Recording,
+    /// Packets are written only around events.
+    pub trigger: Option<trigger::Plan>,
     pub promiscuous: bool,
     pub peers: Peers,
 }

@@ -53,6 +53,7 @@ mod tappable;
 mod tcpdump_options;
 mod tools;
 mod tracing;
+mod trigger;
 mod unchanged;
 mod why;
 mod with_hooks;

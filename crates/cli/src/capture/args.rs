@@ -18,6 +18,7 @@ use super::drops::DropArgs;
 use super::peers::PeerArgs;
 use super::recording::RecordingArgs;
 use super::stored::StoreArgs;
+use super::trigger::TriggerArgs;
 use crate::filter_file;
 use crate::lines::LineArgs;
 use crate::units;
@@ -73,7 +74,7 @@ pub struct Args {
     )]
     pub(super) snaplen: u64,
     /// End after this many recorded packets
-    #[arg(short = 'c', long = "count", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'c', long = "count", value_name = "COUNT", conflicts_with_all = ["trigger", "on_verdict", "on_signal"], value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// End after this time, for example 10s
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
@@ -107,6 +108,8 @@ pub struct Args {
     /// Say nothing but errors and the account
     #[arg(short = 'q', long)]
     pub(super) quiet: bool,
+    #[command(flatten)]
+    pub(super) trigger: TriggerArgs,
     #[command(flatten)]
     pub(super) store: StoreArgs,
     #[command(flatten)]
@@ -404,6 +407,7 @@ impl Args {
                     TimeName::Precise | TimeName::Hw => Stamps::Precise,
                 },
             },
+            trigger: self.trigger.plan(self.recording.meta()?.verdict)?,
             promiscuous: !self.no_promiscuous,
             peers: self.peers.resolve(),
         })

@@ -94,6 +94,7 @@ impl RecordingArgs {
             total: self.max_disk,
             command: self.command.clone(),
             sealed: self.sealed,
+            by_event: false,
         }
     }
 

@@ -3,6 +3,7 @@
 use trawl_kernel::clock;
 use trawl_tap::notice::{Gap, Notice};
 use trawl_tap::pcap::LibraryFigures;
+use trawl_tap::trigger;
 use trawl_tap::watch::Cause;
 
 /// The actions of an XDP program, as the slots of a hook map are numbered.
@@ -11,6 +12,7 @@ const SLOTS: [&str; 5] = ["ABORTED", "DROP", "PASS", "TX", "REDIRECT"];
 pub(crate) fn notice(notice: &Notice) -> String {
     match notice {
         Notice::Text { text } => text.clone(),
+        Notice::Triggered(event) => event.to_string(),
         Notice::FilteredInUserSpace { why } => format!(
             "the kernel does not take this filter ({why}); it takes all packets, and trawl filters them"
         ),
@@ -38,6 +40,35 @@ pub(crate) fn notice(notice: &Notice) -> String {
             gap.to_ns.map_or_else(|| "now".to_owned(), time)
         ),
     }
+}
+
+/// What packets wait for.
+pub(super) fn armed(plan: &trigger::Plan) -> String {
+    let mut events = Vec::new();
+    if let Some(text) = &plan.expression {
+        events.push(format!("a packet that matches '{text}'"));
+    }
+    if plan.verdicts.is_some() {
+        events.push("a packet with one of the verdicts".to_owned());
+    }
+    if plan.signal {
+        events.push(format!("SIGUSR2 (kill -USR2 {})", std::process::id()));
+    }
+    format!(
+        "keeping packets of {:?} in memory, at most {} MiB, until there is {}",
+        plan.before,
+        plan.memory >> 20,
+        events.join(" or ")
+    )
+}
+
+/// A line of the account.
+pub(super) fn triggers(report: &trigger::Report) -> String {
+    let during = match report.during_others {
+        0 => String::new(),
+        more => format!(", {more} more while their packets were written"),
+    };
+    format!("{} triggers{during}", report.events)
 }
 
 /// A line of the account.

@@ -191,6 +191,37 @@ pub fn filling(room: &mut [u8]) {
     }
 }
 
+/// An Enhanced Packet Block once more, with a comment in front of its options.
+pub fn with_comment(out: &mut Vec<u8>, packet: &[u8], comment: &str) {
+    let Some(parsed) = block::blocks(packet)
+        .next()
+        .and_then(|one| one.enhanced_packet())
+    else {
+        out.extend_from_slice(packet);
+        return;
+    };
+    let options = block::HEADER_LEN + block::EPB_FIXED_LEN + padded(parsed.captured_len());
+    let end = packet.len() - block::TRAILER_LEN;
+    let mut block = Open::new(out, block::ENHANCED_PACKET);
+    block
+        .out
+        .extend_from_slice(&packet[block::HEADER_LEN..options]);
+    block.text(block::OPT_COMMENT, Some(comment));
+    // They bring their own end.
+    block.has_options = options == end;
+    block.out.extend_from_slice(&packet[options..end]);
+    block.finish();
+}
+
+/// A comment that belongs to no packet: a block of names that names nothing, which readers pass over.
+pub fn remark(out: &mut Vec<u8>, comment: &str) {
+    let mut block = Open::new(out, block::NAME_RESOLUTION);
+    // The end of its records.
+    block.u32(0);
+    block.text(block::OPT_COMMENT, Some(comment));
+    block.finish();
+}
+
 const MAX_OPTION_LEN: usize = u16::MAX as usize;
 
 /// The longest prefix of `text` that fits `limit` bytes and is still whole characters.
@@ -327,6 +358,31 @@ mod tests {
             },
         );
         assert_eq!(out.len(), block::MIN_BLOCK_LEN + block::EPB_FIXED_LEN + 60);
+    }
+
+    #[test]
+    fn a_comment_is_added_to_a_packet() {
+        for queue in [None, Some(3)] {
+            let mut plain = Vec::new();
+            let packet = EnhancedPacket {
+                timestamp_ns: 7,
+                captured: b"abcde",
+                original_len: 64,
+                queue,
+                ..Default::default()
+            };
+            enhanced_packet(&mut plain, &packet);
+            let mut out = Vec::new();
+            with_comment(&mut out, &plain, "why");
+            let mut walk = block::blocks(&out);
+            let parsed = walk.next().and_then(|one| one.enhanced_packet()).unwrap();
+            assert!(walk.next().is_none() && walk.rest().is_empty());
+            assert_eq!((parsed.timestamp, parsed.captured), (7, &b"abcde"[..]));
+            let options: Vec<_> = parsed.options().collect();
+            assert_eq!(options[0].code, block::OPT_COMMENT);
+            assert_eq!(options[0].value, b"why");
+            assert_eq!(options.len(), 1 + usize::from(queue.is_some()));
+        }
     }
 
     #[test]

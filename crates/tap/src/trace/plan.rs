@@ -254,6 +254,7 @@ mod tests {
             geometry: Geometry::for_share(1 << 20, trawl_kernel::events::cpu_count())
                 .expect("a size that is allowed"),
             recording: crate::site::Recording::default(),
+            trigger: None,
             promiscuous: false,
             peers: crate::site::Peers::default(),
         }

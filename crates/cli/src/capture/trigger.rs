@@ -1,0 +1,109 @@
+//! The arguments about events: packets are kept in memory, and written around what is waited for.
+
+use std::time::Duration;
+
+use trawl_kernel::{Error, Result};
+use trawl_packet::verdict::{Kind, Set};
+use trawl_tap::trigger::{MEMORY_DEFAULT, MEMORY_MIN, Plan};
+
+use crate::units;
+
+const BEFORE: Duration = Duration::from_secs(10);
+const AFTER: Duration = Duration::from_secs(5);
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Triggers")]
+pub(super) struct TriggerArgs {
+    /// Keep packets in memory, and write them only around events: a packet that matches this expression is one
+    #[arg(long, value_name = "EXPRESSION")]
+    trigger: Option<String>,
+    /// A packet with one of these verdicts is an event: aborted, drop, pass, tx, redirect
+    #[arg(long, value_name = "LIST")]
+    on_verdict: Option<String>,
+    /// The signal SIGUSR2 is an event
+    #[arg(long)]
+    on_signal: bool,
+    /// Write the packets of this time before an event [default: 10s]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pre_trigger: Option<Duration>,
+    /// Write the packets of this time after an event [default: 5s]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    post_trigger: Option<Duration>,
+    /// Memory for packets that may lead to an event; the oldest make room for the latest [default: 64MiB]
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
+    trigger_memory: Option<u64>,
+    /// End after this many events
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    trigger_count: Option<u64>,
+}
+
+/// A time, or none.
+fn time(text: &str) -> std::result::Result<Duration, String> {
+    match text.trim_end_matches('s') {
+        "0" => Ok(Duration::ZERO),
+        _ => units::duration(text),
+    }
+}
+
+impl TriggerArgs {
+    pub(super) fn is_asked_for(&self) -> bool {
+        self.trigger.is_some() || self.on_verdict.is_some() || self.on_signal
+    }
+
+    pub(super) fn plan(&self, has_verdicts: bool) -> Result<Option<Plan>> {
+        let Self {
+            trigger,
+            on_verdict,
+            on_signal,
+            pre_trigger,
+            post_trigger,
+            trigger_memory,
+            trigger_count,
+        } = self;
+        if !self.is_asked_for() {
+            let without = [
+                (pre_trigger.is_some(), "--pre-trigger"),
+                (post_trigger.is_some(), "--post-trigger"),
+                (trigger_memory.is_some(), "--trigger-memory"),
+                (trigger_count.is_some(), "--trigger-count"),
+            ];
+            return match without.iter().find(|(is_given, _)| *is_given) {
+                Some((_, name)) => Err(Error::usage(
+                    format!("cannot use {name}"),
+                    "no event is named that packets are to be written around",
+                )
+                .mend("name one: --trigger EXPRESSION, --on-verdict LIST or --on-signal")),
+                None => Ok(None),
+            };
+        }
+        if on_verdict.is_some() && !has_verdicts {
+            return Err(Error::usage(
+                "cannot wait for a verdict",
+                "--meta leaves verdicts out of the records",
+            )
+            .mend("add verdict to --meta"));
+        }
+        let verdicts = on_verdict
+            .as_deref()
+            .map(|list| Set::parse(Kind::Xdp, list))
+            .transpose()
+            .map_err(|e| Error::usage("cannot understand --on-verdict", e))?;
+        let memory = trigger_memory.unwrap_or(MEMORY_DEFAULT);
+        if memory < MEMORY_MIN {
+            return Err(Error::usage(
+                format!("cannot keep packets in {memory} bytes of memory"),
+                "it is too little for a few of the largest",
+            )
+            .mend("choose --trigger-memory 1MiB or more"));
+        }
+        Ok(Some(Plan {
+            before: pre_trigger.unwrap_or(BEFORE),
+            after: post_trigger.unwrap_or(AFTER),
+            expression: trigger.clone(),
+            verdicts,
+            signal: *on_signal,
+            memory,
+            events: *trigger_count,
+        }))
+    }
+}

@@ -1,0 +1,109 @@
+//! The account of a capture, at its end and on the way.
+
+use trawl_kernel::{Result, errno};
+
+use super::{Ended, Handed, Session};
+use crate::account::{Account, PointSummary, Summary};
+use crate::assembly::Point;
+use crate::sink::Counting;
+use crate::site::Stamps;
+
+impl Session<'_> {
+    /// What was recorded and then lost on its way out.
+    pub(super) fn take_back(&self, summary: &mut Summary, lost: Vec<(u32, &'static str, u64)>) {
+        for (interface, reason, count) in lost {
+            let is_meant = |point: &Point| point.interfaces.contains(&interface);
+            if let Some(at) = self.points.iter().position(is_meant) {
+                summary.interfaces[at].account.take_back(reason, count);
+                summary.total.take_back(reason, count);
+            }
+        }
+    }
+
+    pub(super) fn summary(
+        &mut self,
+        unwritten: &Counting,
+        unwritten_reason: &'static str,
+    ) -> Summary {
+        let mut points: Vec<PointSummary> = self
+            .points
+            .iter()
+            .map(|point| {
+                let ring = point.account();
+                let mut account = Account::from_ring(&ring);
+                let missing = point
+                    .interfaces
+                    .iter()
+                    .filter_map(|id| unwritten.packets.get(*id as usize))
+                    .sum::<u64>();
+                if let Some(fates) = &self.fates {
+                    fates.borrow().correct(&mut account, &point.interfaces);
+                }
+                if let Some(shared) = &self.triggered {
+                    account.set_not_kept(shared.borrow().not_kept(&point.interfaces));
+                }
+                if missing > 0 {
+                    account.take_back(unwritten_reason, missing);
+                }
+                PointSummary {
+                    interface: point.label.clone(),
+                    tap: point.tap,
+                    hook: point.hook.clone(),
+                    mode: point.mode,
+                    account,
+                    library: None,
+                    truncated: ring.truncated,
+                    hardware_stamped: ring.hardware_stamped,
+                    time: point.stamps,
+                    time_error_max_ns: (point.stamps != Stamps::Precise)
+                        .then(|| point.rings.largest_gap()),
+                }
+            })
+            .collect();
+        for (point, count) in self.taps.iter_mut().flat_map(|at| at.tap.filtered_out()) {
+            if let Some(summary) = points.get_mut(point as usize) {
+                summary.account.add_filtered_out(count);
+            }
+        }
+        for (point, figures) in self.taps.iter_mut().filter_map(|at| at.tap.library()) {
+            if let Some(summary) = points.get_mut(point as usize) {
+                summary.library = Some(figures);
+            }
+        }
+        for (point, reason, count) in self.taps.iter_mut().flat_map(|at| at.tap.losses()) {
+            if let Some(summary) = points.get_mut(point as usize) {
+                summary.account.add_unseen(reason, count);
+            }
+        }
+        let mut total = Account::default();
+        points.iter().for_each(|point| total.add(&point.account));
+        Summary {
+            total,
+            seconds: self.started.elapsed().as_secs_f64(),
+            ended: String::new(),
+            interfaces: points,
+            triggers: self
+                .triggered
+                .as_ref()
+                .map(|shared| shared.borrow().report.clone()),
+            unseen: {
+                let blind = self.taps.iter().filter_map(|at| at.sight.blind.as_ref());
+                let open = blind.map(|(gap, _)| gap.clone());
+                self.unseen.iter().cloned().chain(open).collect()
+            },
+        }
+    }
+}
+
+pub(super) fn lost_output_reason(ended: &Ended, handed: &Result<Handed>) -> &'static str {
+    let error = match (ended, handed) {
+        (Ended::Output(error), _) | (_, Err(error)) => error,
+        (_, Ok(_)) => return "not_read",
+    };
+    match error.errno() {
+        Some(errno::ENOSPC) => "disk_full",
+        Some(errno::EPIPE) => "pipe_closed",
+        Some(errno::EFBIG) => "file_too_large",
+        _ => "write_error",
+    }
+}

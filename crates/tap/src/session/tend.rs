@@ -1,0 +1,131 @@
+//! What a capture looks after while it runs: clocks, interfaces that go away, and taps that see nothing any more.
+
+use std::time::{Duration, Instant};
+
+use trawl_kernel::Result;
+use trawl_kernel::clock;
+use trawl_kernel::netlink::LinkEvent;
+
+use super::{AtSite, Ended, Observer, Session};
+use crate::notice::{Gap, Notice};
+use crate::watch::Sight;
+
+/// How long a tap that sees nothing may take until it can be attached again: a firewall that is restarted is back.
+const BLIND_PATIENCE: Duration = Duration::from_secs(5);
+
+impl Session<'_> {
+    /// What may be noticed a little later: clocks, and interfaces that went away.
+    pub(super) fn tend(&mut self, observer: &mut dyn Observer) -> Result<Option<Ended>> {
+        let offset = self.clock.offset_to_wall();
+        if offset != self.clock_offset {
+            self.clock_offset = offset;
+            self.points
+                .iter()
+                .for_each(|point| point.rings.set_clock_offset(offset));
+        }
+        let mut gone: Vec<(usize, String)> = Vec::new();
+        for (index, monitor) in &mut self.monitors {
+            let Some(monitor) = monitor else { continue };
+            for event in monitor.events()? {
+                match event {
+                    LinkEvent::Removed => gone.push((*index, "was removed".to_owned())),
+                    LinkEvent::MovedAway => {
+                        gone.push((*index, "was moved to another namespace".to_owned()))
+                    }
+                    LinkEvent::Down => {
+                        observer.notice(&format!("{}: went down", self.sites[*index].label).into())
+                    }
+                    LinkEvent::Up => {
+                        observer.notice(&format!("{}: is up", self.sites[*index].label).into())
+                    }
+                    LinkEvent::Renamed(name) => {
+                        observer.notice(&Notice::from(format!(
+                            "{}: is now called {name}",
+                            self.sites[*index].label
+                        )));
+                    }
+                }
+            }
+        }
+        for at in &mut self.taps {
+            at.tap
+                .news()
+                .into_iter()
+                .for_each(|text| observer.notice(&text.into()));
+            if let Some(why) = at.tap.ended() {
+                gone.push((at.site, why));
+            }
+        }
+        if self.warden.renew()? {
+            observer.notice(&Notice::WardenReplaced);
+        }
+        if let Some(ended) = self.watch(observer) {
+            return Ok(Some(ended));
+        }
+        for (site, why) in gone {
+            if !self.monitors.iter().any(|(index, _)| *index == site) {
+                continue;
+            }
+            let text = format!("the interface {} {why}", self.sites[site].label);
+            observer.notice(&text.as_str().into());
+            self.monitors.retain(|(index, _)| *index != site);
+            if self.monitors.is_empty() {
+                return Ok(Some(Ended::NoInterface(text)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Looks whether the taps still see packets; those that do not, and cannot be attached again in a while, end the
+    /// capture when no other is left.
+    pub(super) fn watch(&mut self, observer: &mut dyn Observer) -> Option<Ended> {
+        for at in &mut self.taps {
+            let now = clock::wall();
+            let sight = at.tap.watch(&mut self.warden);
+            let gap = |cause, why, to_ns| Gap {
+                interface: self.sites[at.site].label.clone(),
+                tap: at.name,
+                from_ns: at.sight.saw,
+                to_ns,
+                cause,
+                why,
+            };
+            let (cause, why) = match sight {
+                Sight::Lost(cause, why) => (Some(cause), why),
+                Sight::Waiting(cause) => {
+                    at.sight.waits = true;
+                    (Some(cause), None)
+                }
+                Sight::Restored(cause) if at.sight.blind.is_none() => {
+                    let gap = gap(cause, None, Some(now));
+                    observer.notice(&Notice::SeesAgain(gap.clone()));
+                    self.unseen.push(gap);
+                    (None, None)
+                }
+                Sight::Clear | Sight::Restored(_) => (None, None),
+            };
+            match cause {
+                Some(cause) if at.sight.blind.is_none() => {
+                    let gap = gap(cause, why, None);
+                    observer.notice(&Notice::Blind(gap.clone()));
+                    at.sight.blind = Some((gap, Instant::now()));
+                }
+                Some(_) => {}
+                None => {
+                    at.sight.saw = now;
+                    at.sight.waits = false;
+                    if let Some((mut gap, _)) = at.sight.blind.take() {
+                        gap.to_ns = Some(now);
+                        observer.notice(&Notice::SeesAgain(gap.clone()));
+                        self.unseen.push(gap);
+                    }
+                }
+            }
+        }
+        let is_over = |at: &AtSite| {
+            let since = at.sight.blind.as_ref().map(|(_, since)| since);
+            !at.sight.waits && since.is_some_and(|since| since.elapsed() >= BLIND_PATIENCE)
+        };
+        self.taps.iter().all(is_over).then_some(Ended::Blind)
+    }
+}

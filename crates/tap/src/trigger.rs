@@ -1,0 +1,487 @@
+//! Triggers: packets are kept in memory only, until an event has those written that led to it and those that follow.
+
+mod history;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde::Serialize;
+use trawl_kernel::ring::Lease;
+use trawl_kernel::{Error, Result, clock};
+use trawl_packet::pcapng::block::{
+    ByteOrder, EPB_VERDICT, EnhancedPacket, VERDICT_EBPF_XDP, blocks,
+};
+use trawl_packet::pcapng::write;
+use trawl_packet::verdict::{self, Kind};
+use trawl_view::select::{Question, Selector};
+
+use crate::assembly::Point;
+use crate::filter::compiler_options;
+use crate::second::count_in;
+use crate::sink::Sink;
+use crate::site::Site;
+use crate::stream::Stream;
+use history::History;
+
+/// Memory for the packets that may lead to an event: the least, and what is taken if nobody says.
+pub const MEMORY_MIN: u64 = 1 << 20;
+pub const MEMORY_DEFAULT: u64 = 64 << 20;
+/// Events after this number are counted, but not listed one by one.
+const LISTED_MAX: usize = 1000;
+/// Stamps come this much later than the clock at most: an event's time is over only then.
+const LATE_NS: u64 = 20_000_000;
+
+/// What is an event, and how much is written around one.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub before: Duration,
+    pub after: Duration,
+    /// A packet that matches is an event.
+    pub expression: Option<String>,
+    /// A packet with such a verdict is an event.
+    pub verdicts: Option<verdict::Set>,
+    /// SIGUSR2 is an event.
+    pub signal: bool,
+    /// Bytes for packets that may lead to an event.
+    pub memory: u64,
+    /// The capture ends after so many.
+    pub events: Option<u64>,
+}
+
+/// Why an event is one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "cause", rename_all = "snake_case")]
+pub enum Cause {
+    Expression { expression: String },
+    Verdict { verdict: &'static str },
+    Signal,
+}
+
+impl std::fmt::Display for Cause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Expression { expression } => write!(f, "a packet matches '{expression}'"),
+            Self::Verdict { verdict } => write!(f, "a packet met the verdict {verdict}"),
+            Self::Signal => f.write_str("the signal SIGUSR2 came"),
+        }
+    }
+}
+
+/// Something that had packets written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Event {
+    /// From 1 on.
+    pub number: u64,
+    pub time_ns: u64,
+    #[serde(flatten)]
+    pub cause: Cause,
+    /// How much of the time before it was still in memory, and how many packets that is.
+    pub before_ns: u64,
+    pub packets_before: u64,
+    /// Some of the time asked for had been overwritten.
+    pub memory_short: bool,
+}
+
+impl std::fmt::Display for Event {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let second = self.time_ns / 1_000_000_000;
+        write!(
+            f,
+            "trigger {}: {} at {}T{:02}:{:02}:{:02}.{:09}Z; {} packets of {:.3} s before it",
+            self.number,
+            self.cause,
+            clock::date_of(self.time_ns),
+            second / 3600 % 24,
+            second / 60 % 60,
+            second % 60,
+            self.time_ns % 1_000_000_000,
+            self.packets_before,
+            self.before_ns as f64 / 1e9
+        )?;
+        match self.memory_short {
+            true => f.write_str(" (earlier ones did not fit into the memory)"),
+            false => Ok(()),
+        }
+    }
+}
+
+/// What is said of events in the account.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// Events that had packets written, and those that came while such packets were being written.
+    pub events: u64,
+    pub during_others: u64,
+    /// Bytes of memory for packets that may lead to one.
+    pub memory: u64,
+    pub list: Vec<Event>,
+}
+
+/// What the session and the sink over its output both know.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// Packets that came, and those that were passed on, by interface block.
+    received: Vec<u64>,
+    passed: Vec<u64>,
+    /// When a signal came that is an event.
+    pub signal: Option<u64>,
+    pub report: Report,
+    /// Events that were not told yet.
+    pub news: Vec<Event>,
+    /// As many events as were wanted are over.
+    pub is_over: bool,
+}
+
+impl Shared {
+    /// Packets that were overwritten in memory, or are still there and nowhere else.
+    pub fn not_kept(&self, interfaces: &[u32]) -> u64 {
+        let sum = |list: &[u64]| -> u64 {
+            let of = interfaces.iter().filter_map(|id| list.get(*id as usize));
+            of.sum()
+        };
+        sum(&self.received) - sum(&self.passed)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Trigger {
+    plan: Plan,
+    history: History,
+    /// By interface block, with the link type of its packets.
+    selectors: Vec<Option<(Selector, u16)>>,
+    /// Until when packets are written.
+    window: Option<u64>,
+    /// What the file still has to say of an event.
+    comment: Option<String>,
+    /// The time of the latest packet.
+    latest: u64,
+    /// The packets' stamps are of another clock than ours.
+    foreign_clock: bool,
+    pub shared: Rc<RefCell<Shared>>,
+}
+
+impl Trigger {
+    pub fn new(plan: &Plan, points: &[Point], sites: &[Site], foreign_clock: bool) -> Result<Self> {
+        if plan.verdicts.is_some()
+            && !points
+                .iter()
+                .any(|point| point.hook.starts_with("xdp exit"))
+        {
+            return Err(Error::usage(
+                "cannot wait for a verdict",
+                "no tap here sees the exit of an XDP program",
+            )
+            .mend("capture with --tap xdp or --tap hook, and without --at entry"));
+        }
+        let blocks = points.iter().flat_map(|point| &point.interfaces);
+        let mut selectors = Vec::new();
+        selectors.resize_with(blocks.max().map_or(0, |last| *last as usize + 1), || None);
+        if let Some(text) = &plan.expression {
+            for point in points {
+                let Some(site) = point.site.and_then(|site| sites.get(site)) else {
+                    continue;
+                };
+                for interface in &point.interfaces {
+                    let kind = (site.interface.link_type, ByteOrder::Little);
+                    let mut selector = Selector::new(
+                        Question::Expression(text.clone()),
+                        compiler_options(site, 0)?,
+                    );
+                    selector
+                        .prepare(kind)
+                        .map_err(|e| Error::usage("cannot use the expression of --trigger", e))?;
+                    selectors[*interface as usize] = Some((selector, kind.0));
+                }
+            }
+        }
+        let report = Report {
+            memory: plan.memory,
+            ..Report::default()
+        };
+        Ok(Self {
+            plan: plan.clone(),
+            history: History::new(plan.memory as usize, nanoseconds(plan.before)),
+            selectors,
+            window: None,
+            comment: None,
+            latest: 0,
+            foreign_clock,
+            shared: Rc::new(RefCell::new(Shared {
+                report,
+                ..Shared::default()
+            })),
+        })
+    }
+
+    pub fn over<'s>(&'s mut self, sink: &'s mut dyn Sink) -> Armed<'s> {
+        Armed {
+            trigger: self,
+            sink,
+            unwritten: Vec::new(),
+        }
+    }
+
+    /// Whether a packet is an event.
+    fn cause(&mut self, packet: &EnhancedPacket<'_>) -> Result<Option<Cause>> {
+        if let Some(wanted) = &self.plan.verdicts
+            && let Some(action) = verdict_of(packet)
+            && wanted.contains(action)
+        {
+            let verdict = Kind::Xdp.name(action).unwrap_or("unknown");
+            return Ok(Some(Cause::Verdict { verdict }));
+        }
+        let selector = self.selectors.get_mut(packet.interface_id as usize);
+        let Some((selector, link_type)) = selector.and_then(Option::as_mut) else {
+            return Ok(None);
+        };
+        let matches = selector
+            .matches(
+                (*link_type, ByteOrder::Little),
+                packet.captured,
+                packet.original_len,
+            )
+            .map_err(|e| Error::failed("cannot use the expression of --trigger", e))?;
+        let expression = self.plan.expression.clone().unwrap_or_default();
+        Ok(matches.then_some(Cause::Expression { expression }))
+    }
+
+    /// The time on the clock that packets are stamped by.
+    fn now(&self) -> u64 {
+        match self.foreign_clock && self.latest > 0 {
+            true => self.latest,
+            false => clock::wall(),
+        }
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn verdict_of(packet: &EnhancedPacket<'_>) -> Option<u64> {
+    let option = packet.options().find(|one| one.code == EPB_VERDICT)?;
+    let (kind, action) = option.value.split_first()?;
+    (*kind == VERDICT_EBPF_XDP)
+        .then(|| action.first_chunk())
+        .flatten()
+        .map(|eight| u64::from_le_bytes(*eight))
+}
+
+/// Keeps packets back until there is an event.
+pub(crate) struct Armed<'s> {
+    trigger: &'s mut Trigger,
+    sink: &'s mut dyn Sink,
+    /// What came after an error.
+    unwritten: Vec<u8>,
+}
+
+impl Armed<'_> {
+    /// An event at this time: writes what led to it.
+    fn fire(&mut self, time_ns: u64, cause: Cause) -> Result<()> {
+        let trigger = &mut *self.trigger;
+        trigger.window = Some(time_ns.saturating_add(nanoseconds(trigger.plan.after)));
+        let from = time_ns.saturating_sub(nanoseconds(trigger.plan.before));
+        let memory_short = trigger.history.overwritten_until() > from;
+        let (first, packets_before) = trigger.history.since(from);
+        let event = {
+            let shared = &mut *trigger.shared.borrow_mut();
+            shared.report.events += 1;
+            let event = Event {
+                number: shared.report.events,
+                time_ns,
+                cause,
+                before_ns: first.map_or(0, |first| time_ns.saturating_sub(first)),
+                packets_before,
+                memory_short,
+            };
+            if shared.report.list.len() < LISTED_MAX {
+                shared.report.list.push(event.clone());
+            }
+            shared.news.push(event.clone());
+            event
+        };
+        // It stands at the packet that is the event, or at the first one after a signal.
+        trigger.comment = Some(event.to_string());
+        self.sink.event_begins()?;
+        while let Some(chunk) = trigger.history.pop() {
+            // Only the first may hold some that are too old.
+            let mut from_here = None;
+            let mut at = 0;
+            for block in blocks(chunk.bytes()) {
+                let packet = block.enhanced_packet();
+                if packet.is_none_or(|packet| packet.timestamp >= from) {
+                    from_here.get_or_insert(at);
+                    let interface = packet.map_or(0, |packet| packet.interface_id);
+                    count_in(&mut trigger.shared.borrow_mut().passed, interface);
+                }
+                at += block.bytes.len();
+            }
+            if let Some(start) = from_here {
+                self.sink.write(&chunk.bytes()[start..])?;
+            }
+            trigger.history.give_back(chunk);
+        }
+        Ok(())
+    }
+
+    /// The event's comment without a packet that it could stand at.
+    fn write_comment(&mut self) -> Result<()> {
+        let Some(text) = self.trigger.comment.take() else {
+            return Ok(());
+        };
+        let mut block = Vec::new();
+        write::remark(&mut block, &text);
+        self.sink.write(&block)
+    }
+
+    /// The time after an event is over.
+    fn close(&mut self) -> Result<()> {
+        if self.trigger.window.take().is_none() {
+            return Ok(());
+        }
+        self.write_comment()?;
+        let shared = &mut *self.trigger.shared.borrow_mut();
+        let most = self.trigger.plan.events.unwrap_or(u64::MAX);
+        shared.is_over = shared.report.events >= most;
+        self.sink.event_over()
+    }
+
+    /// Looks for a signal, and whether the time after an event has run out.
+    fn look(&mut self) -> Result<()> {
+        let now = self.trigger.now();
+        let signal = self.trigger.shared.borrow_mut().signal.take();
+        if let Some(time) = signal {
+            let time = if self.trigger.foreign_clock {
+                now
+            } else {
+                time
+            };
+            self.event(time, Cause::Signal)?;
+        }
+        let until = self.trigger.window;
+        if !self.trigger.foreign_clock
+            && until.is_some_and(|until| now > until.saturating_add(LATE_NS))
+        {
+            self.close()?;
+        }
+        self.trigger.history.forget_before(now);
+        Ok(())
+    }
+
+    /// An event: the first one has packets written, and those that come meanwhile have it go on.
+    fn event(&mut self, time: u64, cause: Cause) -> Result<()> {
+        let over = self.trigger.shared.borrow().is_over;
+        match &mut self.trigger.window {
+            _ if over => Ok(()),
+            Some(until) => {
+                let after = nanoseconds(self.trigger.plan.after);
+                *until = (*until).max(time.saturating_add(after));
+                self.trigger.shared.borrow_mut().report.during_others += 1;
+                Ok(())
+            }
+            None => self.fire(time, cause),
+        }
+    }
+
+    /// Decides on one packet: whether it is to be written as it is.
+    fn meet(&mut self, bytes: &[u8], packet: &EnhancedPacket<'_>) -> Result<bool> {
+        let time = packet.timestamp;
+        let cause = self.trigger.cause(packet)?;
+        if cause.is_none() && self.trigger.window.is_some_and(|until| time > until) {
+            self.close()?;
+        }
+        if let Some(cause) = cause {
+            self.event(time, cause)?;
+        }
+        self.trigger.latest = self.trigger.latest.max(time);
+        let shared = Rc::clone(&self.trigger.shared);
+        let shared = &mut *shared.borrow_mut();
+        if self.trigger.window.is_none() {
+            count_in(&mut shared.received, packet.interface_id);
+            if !shared.is_over {
+                self.trigger.history.push(bytes, time);
+            }
+            return Ok(false);
+        }
+        let told = self.trigger.comment.take();
+        if let Some(text) = &told {
+            let mut block = Vec::new();
+            write::with_comment(&mut block, bytes, text);
+            self.sink.write(&block)?;
+        }
+        count_in(&mut shared.received, packet.interface_id);
+        count_in(&mut shared.passed, packet.interface_id);
+        Ok(told.is_none())
+    }
+
+    fn take_all(&mut self, bytes: &[u8]) -> std::result::Result<(), (usize, Error)> {
+        // Neighbours go on together.
+        let (mut from, mut to) = (0, 0);
+        for block in blocks(bytes) {
+            let end = to + block.bytes.len();
+            if let Some(packet) = block.enhanced_packet() {
+                let changes = self.trigger.window.is_none() || self.trigger.comment.is_some();
+                let ends = self
+                    .trigger
+                    .window
+                    .is_some_and(|until| packet.timestamp > until);
+                if (changes || ends) && from < to {
+                    self.sink.write(&bytes[from..to]).map_err(|e| (to, e))?;
+                    from = to;
+                }
+                match self.meet(block.bytes, &packet) {
+                    Ok(true) => {}
+                    Ok(false) => from = end,
+                    Err(error) => return Err((to, error)),
+                }
+            }
+            to = end;
+        }
+        match from < to {
+            true => self.sink.write(&bytes[from..to]).map_err(|e| (to, e)),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Sink for Armed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.look()?;
+        self.take_all(bytes).map_err(|(done, error)| {
+            self.unwritten.extend_from_slice(&bytes[done..]);
+            error
+        })
+    }
+
+    fn rest(&mut self) -> Result<()> {
+        self.look()?;
+        self.sink.rest()
+    }
+
+    fn take(&mut self, segment: Lease) -> Result<()> {
+        self.write(segment.bytes())
+    }
+
+    fn lost(&self) -> Vec<(u32, &'static str, u64)> {
+        self.sink.lost()
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        self.write_comment()?;
+        self.sink.settle()
+    }
+
+    fn added_interfaces(&self) -> Vec<(u32, u64)> {
+        self.sink.added_interfaces()
+    }
+
+    fn take_unwritten(&mut self) -> Vec<u8> {
+        let mut all = self.sink.take_unwritten();
+        all.append(&mut self.unwritten);
+        all
+    }
+
+    fn stream(&mut self) -> Option<&mut Stream> {
+        self.sink.stream()
+    }
+}

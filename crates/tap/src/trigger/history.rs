@@ -1,0 +1,210 @@
+//! The packets before an event, in memory of a bounded size: the oldest make room for the latest.
+
+use std::collections::VecDeque;
+
+use trawl_packet::pcapng::block::blocks;
+
+/// What is overwritten at once is at most this, and a 16th of the memory.
+const CHUNK_MAX: usize = 256 << 10;
+const CHUNKS_MIN: usize = 16;
+/// And packets of no more than a part of the time that is kept.
+const SPANS: u64 = 16;
+
+#[derive(Debug)]
+pub(super) struct History {
+    memory: usize,
+    chunk: usize,
+    /// How long packets are kept.
+    keep_ns: u64,
+    chunks: VecDeque<Chunk>,
+    /// What the chunks have room for, together.
+    used: usize,
+    /// One that was emptied, for the next one that is needed.
+    spare: Option<Chunk>,
+    /// The time of the latest packet that made room although it was young enough.
+    overwritten_until: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Chunk {
+    bytes: Vec<u8>,
+    first_ns: u64,
+    last_ns: u64,
+}
+
+impl Chunk {
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl History {
+    pub fn new(memory: usize, keep_ns: u64) -> Self {
+        Self {
+            memory,
+            chunk: (memory / CHUNKS_MIN).min(CHUNK_MAX),
+            keep_ns,
+            chunks: VecDeque::new(),
+            used: 0,
+            spare: None,
+            overwritten_until: 0,
+        }
+    }
+
+    pub fn push(&mut self, block: &[u8], time_ns: u64) {
+        let span = self.keep_ns / SPANS;
+        let fits = self.chunks.back().is_some_and(|chunk| {
+            chunk.bytes.capacity() - chunk.bytes.len() >= block.len()
+                && time_ns.saturating_sub(chunk.first_ns) <= span
+        });
+        if !fits {
+            self.begin(block.len(), time_ns);
+        }
+        if let Some(chunk) = self.chunks.back_mut() {
+            chunk.bytes.extend_from_slice(block);
+            chunk.last_ns = chunk.last_ns.max(time_ns);
+        }
+    }
+
+    /// Another chunk, with room for a block at least.
+    fn begin(&mut self, least: usize, time_ns: u64) {
+        self.forget_before(time_ns);
+        if let Some(last) = self.chunks.back_mut() {
+            // Slow traffic leaves chunks nearly empty.
+            let before = last.bytes.capacity();
+            last.bytes.shrink_to_fit();
+            self.used -= before - last.bytes.capacity();
+        }
+        let size = self.chunk.max(least);
+        while self.used + size > self.memory
+            && let Some(chunk) = self.chunks.pop_front()
+        {
+            self.used -= chunk.bytes.capacity();
+            self.overwritten_until = self.overwritten_until.max(chunk.last_ns);
+            self.give_back(chunk);
+        }
+        let spare = self.spare.take().map(|chunk| chunk.bytes);
+        let bytes = spare
+            .filter(|bytes| bytes.capacity() == size)
+            .unwrap_or_else(|| Vec::with_capacity(size));
+        self.used += bytes.capacity();
+        self.chunks.push_back(Chunk {
+            bytes,
+            first_ns: time_ns,
+            last_ns: time_ns,
+        });
+    }
+
+    /// Lets go what is too old by now.
+    pub fn forget_before(&mut self, now_ns: u64) {
+        let oldest = now_ns.saturating_sub(self.keep_ns);
+        while let Some(chunk) = self.chunks.front().filter(|chunk| chunk.last_ns < oldest) {
+            self.used -= chunk.bytes.capacity();
+            if let Some(chunk) = self.chunks.pop_front() {
+                self.give_back(chunk);
+            }
+        }
+    }
+
+    /// The latest packet that had to go for lack of memory.
+    pub fn overwritten_until(&self) -> u64 {
+        self.overwritten_until
+    }
+
+    /// The time of the first packet since then, and how many there are.
+    pub fn since(&self, from_ns: u64) -> (Option<u64>, u64) {
+        let mut first = None;
+        let mut count = 0;
+        let late = self.chunks.iter().filter(|chunk| chunk.last_ns >= from_ns);
+        let packets =
+            late.flat_map(|chunk| blocks(&chunk.bytes).filter_map(|one| one.enhanced_packet()));
+        for packet in packets.filter(|packet| packet.timestamp >= from_ns) {
+            first.get_or_insert(packet.timestamp);
+            count += 1;
+        }
+        (first, count)
+    }
+
+    pub fn pop(&mut self) -> Option<Chunk> {
+        let chunk = self.chunks.pop_front()?;
+        self.used -= chunk.bytes.capacity();
+        Some(chunk)
+    }
+
+    pub fn give_back(&mut self, mut chunk: Chunk) {
+        chunk.bytes.clear();
+        self.spare = Some(chunk);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trawl_packet::pcapng::write::{EnhancedPacket, enhanced_packet};
+
+    fn block(time_ns: u64, length: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        enhanced_packet(
+            &mut bytes,
+            &EnhancedPacket {
+                timestamp_ns: time_ns,
+                captured: &vec![0; length],
+                original_len: length as u32,
+                ..EnhancedPacket::default()
+            },
+        );
+        bytes
+    }
+
+    fn all(history: &mut History) -> Vec<u64> {
+        let mut times = Vec::new();
+        while let Some(chunk) = history.pop() {
+            let packets = blocks(chunk.bytes()).filter_map(|one| one.enhanced_packet());
+            times.extend(packets.map(|packet| packet.timestamp));
+        }
+        times
+    }
+
+    #[test]
+    fn memory_is_bounded_and_the_latest_stay() {
+        for length in [60, 1500, 9000] {
+            let mut history = History::new(1 << 20, u64::MAX);
+            for time in 0..100_000 {
+                history.push(&block(time, length), time);
+                assert!(history.used <= 1 << 20);
+            }
+            let (first, count) = history.since(0);
+            let times = all(&mut history);
+            assert_eq!((times.first().copied(), times.len() as u64), (first, count));
+            assert_eq!(times.last(), Some(&99_999));
+            assert!(times.windows(2).all(|two| two[1] == two[0] + 1));
+            // At least 7/8 of the memory hold packets.
+            assert!(times.len() * block(0, length).len() > 7 << 17, "{length}");
+            assert_eq!(history.overwritten_until(), times[0] - 1);
+            assert_eq!(history.used, 0);
+        }
+    }
+
+    #[test]
+    fn what_is_too_old_goes() {
+        let mut history = History::new(1 << 20, 1000);
+        for time in (0..10_000).step_by(10) {
+            history.push(&block(time, 60), time);
+        }
+        assert_eq!(history.since(9_500), (Some(9_500), 50));
+        history.forget_before(10_000);
+        let times = all(&mut history);
+        assert!(times[0] <= 9_000 && times[0] > 8_800, "{}", times[0]);
+        assert_eq!(history.overwritten_until(), 0);
+    }
+
+    #[test]
+    fn a_block_larger_than_a_chunk_has_room() {
+        let mut history = History::new(1 << 20, u64::MAX);
+        for time in 0..100 {
+            history.push(&block(time, 200_000), time);
+            assert!(history.used <= 1 << 20);
+        }
+        assert_eq!(all(&mut history), [95, 96, 97, 98, 99]);
+    }
+}

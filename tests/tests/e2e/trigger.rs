@@ -1,0 +1,284 @@
+//! Triggers: packets are written only around events (issue 16, `--trigger`, `--on-verdict`, `--on-signal`).
+
+use rustix::process::Signal;
+use trawl_lab::program::{Does, Loaded};
+use trawl_tests::pcapng::Contents;
+use trawl_tests::summary::Summary;
+use trawl_tests::witness::{capinfos, nothing_attached, tshark};
+use trawl_tests::{Capture, Lab, frames, trawl};
+
+const ALWAYS: &str = "3600s";
+
+fn numbered(range: std::ops::Range<u32>) -> Vec<Vec<u8>> {
+    range.map(|number| frames::numbered(number, 64)).collect()
+}
+
+/// The comments of a file's packets, by their place.
+fn comments(contents: &Contents) -> Vec<(usize, String)> {
+    let packets = contents.packets.iter().enumerate();
+    packets
+        .filter_map(|(at, packet)| Some((at, packet.options.text(1)?)))
+        .collect()
+}
+
+fn triggers(summary: &Summary) -> (u64, u64) {
+    let triggers = summary.triggers.as_ref().expect("triggers are told of");
+    let number = |key: &str| triggers[key].as_u64().expect("a number");
+    (number("events"), number("during_others"))
+}
+
+#[test]
+fn an_aborted_packet_has_written_what_led_to_it_and_what_followed() {
+    let Some(lab) = Lab::open() else { return };
+    let _program = Loaded::native(Does::ChosenWithHook, &lab.pair.b).expect("the program");
+    let file = lab.file("aborted.pcapng");
+    let receiver = lab.receiver();
+    let capture = Capture::start(
+        &lab,
+        &[
+            "-i",
+            &receiver,
+            "-w",
+            &file,
+            "--on-verdict",
+            "aborted",
+            "--pre-trigger",
+            ALWAYS,
+            "--post-trigger",
+            ALWAYS,
+        ],
+    );
+    capture.wait_said("at most 64 MiB");
+    let dropped = frames::choosing(1);
+    lab.send(std::slice::from_ref(&dropped), 500);
+    capture.wait_seen(500);
+    assert_eq!(Contents::read(&file).packets.len(), 0, "before the event");
+    lab.send(&[frames::choosing(0)], 1);
+    capture.wait_said("trigger 1: a packet met the verdict ABORTED");
+    lab.send(&[dropped], 300);
+    capture.wait_seen(801);
+    let summary = capture.stop_well();
+    summary.assert_all_recorded(801);
+    assert_eq!((summary.not_kept, triggers(&summary)), (0, (1, 0)));
+    let contents = Contents::read(&file);
+    contents.assert_in_time_order();
+    let comments = comments(&contents);
+    assert_eq!(comments.len(), 1, "{comments:?}");
+    let (at, text) = &comments[0];
+    assert_eq!(*at, 500);
+    assert!(
+        text.starts_with("trigger 1: a packet met the verdict ABORTED at 2")
+            && text.contains("; 500 packets of "),
+        "{text}"
+    );
+    let rows = tshark(&file, &["frame.number", "frame.comment"]);
+    assert_eq!(
+        (rows[500][1].as_str(), rows[499][1].as_str()),
+        (text.as_str(), "")
+    );
+}
+
+#[test]
+fn each_event_has_a_file_of_its_own_and_the_rest_is_not_kept() {
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("event.pcapng");
+    let receiver = lab.receiver();
+    let arguments = [
+        "-i",
+        &receiver,
+        "--tap",
+        "xdp",
+        "-w",
+        &file,
+        "-W",
+        "2",
+        "--trigger",
+        "ether[18:4] = 77 or ether[18:4] = 120 or ether[18:4] = 150",
+        "--pre-trigger",
+        ALWAYS,
+        "--post-trigger",
+        "0s",
+    ];
+    let capture = Capture::start(&lab, &arguments);
+    lab.send(&numbered(0..200), 200);
+    capture.wait_said("trigger 3: a packet matches 'ether[18:4] = 77");
+    capture.wait_seen(200);
+    let summary = capture.stop_well();
+    let figures = (summary.seen, summary.recorded, summary.not_kept);
+    assert_eq!(figures, (200, 151, 49), "{summary:#?}");
+    assert_eq!(triggers(&summary), (3, 0));
+    // The first one made room: -W 2.
+    assert!(!lab.path("event_00001.pcapng").exists() && !lab.path("event.pcapng").exists());
+    for (name, wanted) in [
+        ("event_00002.pcapng", 78..121),
+        ("event_00003.pcapng", 121..151),
+    ] {
+        let name = lab.file(name);
+        let contents = Contents::read(&name);
+        let numbers: Vec<u32> = contents
+            .frames()
+            .iter()
+            .map(|one| frames::number_of(one))
+            .collect();
+        assert_eq!(numbers, wanted.collect::<Vec<u32>>());
+        let last = numbers.len() - 1;
+        assert_eq!(comments(&contents)[0].0, last);
+        assert_eq!(contents.statistics.len(), 1);
+        assert_eq!(
+            capinfos(&name, "Number of packets"),
+            numbers.len().to_string()
+        );
+    }
+    nothing_attached(&lab.pair.b);
+}
+
+#[test]
+fn a_signal_is_an_event_for_packets_of_two_cpus() {
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("signal.pcapng");
+    let receiver = lab.receiver();
+    let arguments = [
+        "-i",
+        &receiver,
+        "--tap",
+        "xdp",
+        "-w",
+        &file,
+        "--on-signal",
+        "--trigger-count",
+        "1",
+        "--pre-trigger",
+        ALWAYS,
+        "--post-trigger",
+        "1s",
+    ];
+    let capture = Capture::start(&lab, &arguments);
+    lab.send_from_two_cpus(&numbered(0..100), 20_000);
+    capture.wait_seen(40_000);
+    capture.signal(Signal::USR2);
+    capture.wait_said("trigger 1: the signal SIGUSR2 came");
+    lab.send(&numbered(0..100), 100);
+    // It ends by itself when the time after its one event is over.
+    let summary = capture.wait().summary_of_success();
+    assert_eq!(summary.ended, "triggers");
+    assert_eq!(summary.seen, summary.recorded + summary.not_kept);
+    let contents = Contents::read(&file);
+    assert_eq!(contents.packets.len() as u64, summary.recorded);
+    assert!(summary.recorded >= 40_000, "{summary:#?}");
+    contents.assert_in_time_order();
+    assert_eq!(capinfos(&file, "Strict time order"), "True");
+    let comments = comments(&contents);
+    // Packets may be late for the second after the signal on a busy machine.
+    assert!(
+        comments.len() <= 1 && comments.iter().all(|(at, _)| *at == 40_000),
+        "{comments:?}"
+    );
+}
+
+#[test]
+fn memory_for_what_leads_to_an_event_is_bounded() {
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("bounded.pcapng");
+    let receiver = lab.receiver();
+    let arguments = [
+        "-i",
+        &receiver,
+        "--tap",
+        "xdp",
+        "-w",
+        &file,
+        "--trigger",
+        "ether[18:4] = 0xffff",
+        "--pre-trigger",
+        ALWAYS,
+        "--trigger-memory",
+        "1MiB",
+    ];
+    let capture = Capture::start(&lab, &arguments);
+    lab.send(&numbered(0..1000), 50_000);
+    capture.wait_seen(50_000);
+    lab.send(&numbered(0xffff..0x10000), 1);
+    capture.wait_said("(earlier ones did not fit into the memory)");
+    let summary = capture.stop_well();
+    let packet = 144;
+    let most = (1 << 20) / packet + 1;
+    assert!(
+        summary.recorded > most / 8 * 7 && summary.recorded <= most,
+        "{summary:#?}"
+    );
+    assert_eq!(summary.recorded + summary.not_kept, 50_001);
+    let contents = Contents::read(&file);
+    let numbers: Vec<u32> = contents
+        .frames()
+        .iter()
+        .map(|one| frames::number_of(one))
+        .collect();
+    let (event, before) = numbers.split_last().expect("packets");
+    assert_eq!(*event, 0xffff);
+    assert!(before.windows(2).all(|two| two[1] == (two[0] + 1) % 1000));
+    assert_eq!(before.last(), Some(&999));
+}
+
+#[test]
+fn events_have_packets_shown_as_well() {
+    let Some(lab) = Lab::open() else { return };
+    let receiver = lab.receiver();
+    let arguments = [
+        "-i",
+        &receiver,
+        "--tap",
+        "xdp",
+        "--trigger",
+        "ether[18:4] = 5",
+        "--post-trigger",
+        "0s",
+    ];
+    let capture = Capture::start(&lab, &arguments);
+    lab.send(&numbered(0..10), 10);
+    capture.wait_seen(10);
+    capture.wait_printed(|text| text.matches("[xdp exit: PASS]").count() == 6);
+    let finished = capture.stop();
+    let summary = finished.summary_of_success();
+    assert_eq!((summary.recorded, summary.not_kept), (6, 4));
+    assert!(
+        finished
+            .stderr
+            .contains("10 seen, 0 filtered out, 6 recorded, 4 not kept, 0 lost")
+    );
+}
+
+#[test]
+fn what_cannot_be_waited_for_is_refused() {
+    let Some(lab) = Lab::open() else { return };
+    let receiver = lab.receiver();
+    for (arguments, words) in [
+        (&["--pre-trigger", "10s"][..], "no event is named"),
+        (&["--on-verdict", "gone"], "--on-verdict"),
+        (
+            &["--on-verdict", "drop", "--meta", "none"],
+            "--meta leaves verdicts out",
+        ),
+        (
+            &["--on-verdict", "drop", "--tap", "tc"],
+            "no tap here sees the exit",
+        ),
+        (
+            &["--trigger", "udp port"],
+            "cannot use the expression of --trigger",
+        ),
+        (&["--on-signal", "-c", "3"], "cannot be used with"),
+        (
+            &["--on-signal", "--trigger-memory", "1KiB"],
+            "--trigger-memory 1MiB or more",
+        ),
+    ] {
+        let file = lab.file("refused.pcapng");
+        let fixed = ["capture", "-i", &receiver, "-w", &file];
+        let output = trawl(&[&fixed[..], arguments].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(words), "{arguments:?}: {said}");
+        assert!(!lab.path("refused.pcapng").exists(), "{arguments:?}");
+    }
+    nothing_attached(&lab.pair.b);
+}
