@@ -72,7 +72,7 @@ impl TriggerArgs {
                     format!("cannot use {name}"),
                     "no event is named that packets are to be written around",
                 )
-                .mend("name one: --trigger EXPRESSION, --on-verdict LIST or --on-signal")),
+                .fix("name one: --trigger EXPRESSION, --on-verdict LIST or --on-signal")),
                 None => Ok(None),
             };
         }
@@ -81,7 +81,7 @@ impl TriggerArgs {
                 "cannot wait for a verdict",
                 "--meta leaves verdicts out of the records",
             )
-            .mend("add verdict to --meta"));
+            .fix("add verdict to --meta"));
         }
         let verdicts = on_verdict
             .as_deref()
@@ -94,7 +94,7 @@ impl TriggerArgs {
                 format!("cannot keep packets in {memory} bytes of memory"),
                 "it is too little for a few of the largest",
             )
-            .mend("choose --trigger-memory 1MiB or more"));
+            .fix("choose --trigger-memory 1MiB or more"));
         }
         Ok(Some(Plan {
             before: pre_trigger.unwrap_or(BEFORE),
