@@ -50,6 +50,7 @@ pub fn options(tap: Choice, filter: Filter) -> Options {
         geometry: Geometry::for_share(1 << 20, trawl_kernel::events::cpu_count())
             .expect("a good size"),
         recording: trawl_tap::site::Recording::default(),
+        trigger: None,
         promiscuous: true,
         peers: trawl_tap::site::Peers::default(),
     }
