@@ -62,6 +62,7 @@ pub fn options() -> Options {
         geometry: Geometry::for_share(16 << 20, trawl_kernel::events::cpu_count())
             .expect("a good size"),
         recording: trawl_tap::site::Recording::default(),
+        trigger: None,
         promiscuous: true,
         peers: trawl_tap::site::Peers::default(),
     }
