@@ -7,6 +7,7 @@
  *   line 0        the header
  *   prefixes      one line for each source prefix, and one for each destination prefix below a source prefix
  *   rules         one line for each rule, in the order of their ids; the interfaces' defaults behind them
+ *   extras        one line for each rule that names source ports or MAC addresses
  *   tries         words: tables of branches
  *   lists         32-bit entries: the rules to try, one after the other
  *   hits          counts for each rule, once for each CPU
@@ -71,6 +72,9 @@
 /* As the fates of the packets. */
 #define GUARD_ALLOW 0
 #define GUARD_DENY 1
+
+#define GUARD_NO_MAC 0xffffffffffffffff
+#define GUARD_MAC_SHIFT 16
 
 #define GUARD_TCP_ANY 0
 /* Asks for a connection: SYN without ACK. */
@@ -165,7 +169,22 @@ struct guard_rule {
 	__u32 id;
 	/* Nothing but the service has to be looked at. */
 	__u32 plain;
-	__u32 padding[2];
+	/* The line of what few rules name; 0: it names none of that. */
+	__u32 extra;
+	__u32 padding;
+};
+
+/* What few rules name: source ports and MAC addresses. An address is a number of 48 bits. The mask has the 16 bits above
+ * them too, so that no address of a packet without a link header (GUARD_NO_MAC) matches; 0: no address is named. */
+struct guard_extra {
+	__u64 source_mac;
+	__u64 source_mask;
+	__u64 destination_mac;
+	__u64 destination_mask;
+	__u32 first_source_port;
+	/* 0: no source port is named. */
+	__u32 source_ports;
+	__u32 padding[6];
 };
 
 struct guard_hits {
@@ -227,6 +246,7 @@ _Static_assert(sizeof(struct guard_arena) == GUARD_ASIDE + GUARD_LINE, "what all
 _Static_assert(sizeof(struct guard_header) == GUARD_LINE, "the header fills a line");
 _Static_assert(sizeof(struct guard_prefix) == GUARD_LINE, "a prefix fills a line");
 _Static_assert(sizeof(struct guard_rule) == GUARD_LINE, "a rule fills a line");
+_Static_assert(sizeof(struct guard_extra) == GUARD_LINE, "what few rules name fills a line");
 _Static_assert(sizeof(struct guard_definition) == 2 * GUARD_LINE, "a definition fills two lines");
 _Static_assert(sizeof(struct guard_totals) == GUARD_LINE, "the totals fill a line");
 

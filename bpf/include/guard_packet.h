@@ -41,6 +41,10 @@ struct packet {
 	/* As in struct guard_rule, with the bit for fragments. */
 	__u32 service;
 	__u32 tcp;
+	/* As in struct guard_extra. */
+	__u64 source_mac;
+	__u64 destination_mac;
+	__u32 source_port;
 	bool ipv6;
 	/* Neighbour discovery from this link: without it there is no IPv6 at all. */
 	bool discovery;
@@ -88,6 +92,7 @@ static __always_inline enum kind read_transport(struct xdp_md *context, struct p
 		if (!tcp)
 			return KIND_MALFORMED;
 		packet->service |= bpf_ntohs(tcp->dest);
+		packet->source_port = bpf_ntohs(tcp->source);
 		packet->tcp = tcp_state(tcp);
 	} else if (has_ports(protocol)) {
 		const __be32 *ports = header(context, offset, &room_for_ports, sizeof(*ports));
@@ -95,6 +100,7 @@ static __always_inline enum kind read_transport(struct xdp_md *context, struct p
 		if (!ports)
 			return KIND_MALFORMED;
 		packet->service |= bpf_ntohl(*ports) & 0xffff;
+		packet->source_port = bpf_ntohl(*ports) >> 16;
 	} else if (protocol == IPPROTO_ICMP || protocol == IPPROTO_ICMPV6) {
 		const __u8 *type = header(context, offset, &room_for_type, sizeof(*type));
 
@@ -216,6 +222,9 @@ static __always_inline enum kind read_packet(struct xdp_md *context, struct pack
 			return KIND_MALFORMED;
 		type = frame->type;
 		offset = sizeof(*frame);
+		/* An address and the two bytes after it. */
+		packet->source_mac = bpf_be64_to_cpu(*(const __be64 *)frame->source) >> GUARD_MAC_SHIFT;
+		packet->destination_mac = bpf_be64_to_cpu(*(const __be64 *)frame->destination) >> GUARD_MAC_SHIFT;
 		for (int tags = 0; is_tag(type); tags++) {
 			struct vlan_tag room_for_tag;
 			const struct vlan_tag *tag = header(context, offset, &room_for_tag, sizeof(*tag));
@@ -231,6 +240,7 @@ static __always_inline enum kind read_packet(struct xdp_md *context, struct pack
 
 		if (!version)
 			return KIND_MALFORMED;
+		packet->source_mac = packet->destination_mac = GUARD_NO_MAC;
 		type = *version >> 4 == 4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
 	}
 	return read_network(context, packet, offset, type);

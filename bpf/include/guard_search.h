@@ -164,13 +164,32 @@ static __always_inline bool holds_for(const struct guard_rule __rules *rule, __u
 	return in_range(service, rule->first, rule->last) || in_range(service, rule->other_first, rule->other_last);
 }
 
-static __always_inline bool applies(const struct guard_rule __rules *rule, const struct packet *packet)
+static __always_inline bool is_fragment(__u32 service)
+{
+	return service >> 24;
+}
+
+/* Whether a packet has the MAC addresses and the source port that a rule names in this line. */
+static __always_inline bool applies_extra(rules_t rules, __u32 line, const struct packet *packet)
+{
+	const struct guard_extra __rules *extra = ELEMENT(rules, struct guard_extra, line);
+
+	if (MISSING(extra) || (packet->source_mac ^ extra->source_mac) & extra->source_mask ||
+	    (packet->destination_mac ^ extra->destination_mac) & extra->destination_mask)
+		return false;
+	return !extra->source_ports || is_fragment(packet->service) ||
+	       packet->source_port - extra->first_source_port < extra->source_ports;
+}
+
+static __always_inline bool applies(rules_t rules, const struct guard_rule __rules *rule, const struct packet *packet)
 {
 	__u32 service = packet->service;
 
 	if (rule->ifindex && rule->ifindex != guard_ifindex)
 		return false;
-	if (service >> 24) {
+	if (rule->extra && !applies_extra(rules, rule->extra, packet))
+		return false;
+	if (is_fragment(service)) {
 		service = service >> 16 & 0xff;
 		return rule->fragments && (in_range(service, rule->first >> 16, rule->last >> 16) ||
 					   in_range(service, rule->other_first >> 16, rule->other_last >> 16));
@@ -248,7 +267,7 @@ static __always_inline bool decides(struct view *view)
 		return true;
 	}
 	rule = ELEMENT(view->rules, struct guard_rule, search->rule);
-	if (MISSING(rule) || !applies(rule, &search->packet))
+	if (MISSING(rule) || !applies(view->rules, rule, &search->packet))
 		return false;
 	allowed = rule->action == GUARD_ALLOW;
 	if (rule->expires || rule->interval) {

@@ -7,12 +7,13 @@ use std::os::fd::AsFd;
 use trawl_kernel::bpf::object;
 use trawl_kernel::netlink::{Netlink, XdpMode};
 use trawl_kernel::netns::{Namespace, run_maybe_in};
+use trawl_kernel::session::Session;
 use trawl_kernel::{Error, Result};
 use trawl_program::attach::Wish;
 use trawl_program::load::{Program, Source};
 use trawl_program::place::{self, Put};
 use trawl_program::ready::Readiness;
-use trawl_program::safety::Session;
+use trawl_program::safety;
 use trawl_program::tappable::HOOK;
 use trawl_program::{Site, Standing};
 
@@ -395,7 +396,7 @@ fn check_session(site: &Site, before: &Table, after: &Table) -> Result<()> {
         table.vips.iter().find(is_its).map(|vip| vip.service)
     };
     match taken_by(after) {
-        Some(service) if taken_by(before).is_none() && session.comes_by(site)? => {
+        Some(service) if taken_by(before).is_none() && safety::comes_by(&session, site)? => {
             Err(Error::failed(
                 "the table stays as it is",
                 format!(

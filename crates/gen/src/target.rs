@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use trawl_kernel::interface::Interface;
 use trawl_kernel::netlink::Netlink;
 use trawl_kernel::netns::{Namespace, run_maybe_in};
+use trawl_kernel::session::Session;
 use trawl_kernel::{Error, Result};
 
 use crate::traffic::{Protocol, Spec};
@@ -229,13 +230,8 @@ fn sessions() -> Vec<(IpAddr, IpAddr)> {
         let text = std::fs::read_to_string(file).unwrap_or_default();
         found.extend(text.lines().skip(1).filter_map(ssh_session));
     }
-    if let Ok(connection) = std::env::var("SSH_CONNECTION") {
-        let words: Vec<&str> = connection.split(' ').collect();
-        if let [remote, _, local, _] = words[..]
-            && let (Ok(remote), Ok(local)) = (remote.parse(), local.parse())
-        {
-            found.push((local, remote));
-        }
+    if let Some(session) = Session::of_this_command() {
+        found.push((session.server.ip(), session.client.ip()));
     }
     found.retain(|(_, remote)| !remote.is_loopback());
     found

@@ -7,18 +7,19 @@ use trawl_kernel::layout::Shared;
 use trawl_kernel::layout::guard::{
     GUARD_ALLOW, GUARD_CPUS, GUARD_DENY, GUARD_LINE, GUARD_ONLY_ALLOW, GUARD_ONLY_ALLOW_SERVICE,
     GUARD_ONLY_DENY, GUARD_ONLY_DENY_SERVICE, GUARD_RULES, GUARD_TCP_ANY, GUARD_TCP_ESTABLISHED,
-    GUARD_TCP_SYN, GUARD_TICKS_SHIFT, GuardHeader, GuardPrefix, GuardRule,
+    GUARD_TCP_SYN, GUARD_TICKS_SHIFT, GuardExtra, GuardHeader, GuardPrefix, GuardRule,
 };
 use trawl_kernel::{Error, Result};
 
 use super::definition;
+use super::mac::MacPrefix;
 use super::pool::{self, Candidate, Entry, Pool, SHORT_LIST};
 use super::prefix::Prefix;
 use super::rule::{Action, Match, PROTOCOL_SHIFT, Rule, Services, TcpState};
 use super::set::{Default, RuleSet};
 
 const NANOSECONDS: u64 = 1_000_000_000;
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 const RULES: usize = GUARD_RULES;
 const WORDS_IN_LINE: usize = GUARD_LINE / 8;
 const HITS_IN_LINE: usize = GUARD_LINE / 16;
@@ -57,10 +58,13 @@ pub fn compile(set: &RuleSet, cpus: u32, begins: usize) -> Result<Vec<u8>> {
         .flat_map(BTreeMap::values)
         .map(|source| 1 + source.destinations.len())
         .sum();
+    let first_extra = begins + RULES + rule_count + prefix_count;
+    let extra_count = set.rules.iter().filter(|rule| rule.what.names_extras());
+    let extra_count = extra_count.count();
     let mut compiler = Compiler {
         rules: &set.rules,
         first_rule: begins + RULES,
-        pool: Pool::new((begins + RULES + rule_count + prefix_count) * WORDS_IN_LINE),
+        pool: Pool::new((first_extra + extra_count) * WORDS_IN_LINE),
         next_prefix: begins + RULES + rule_count,
         prefixes: Vec::with_capacity(prefix_count * GUARD_LINE),
     };
@@ -71,7 +75,7 @@ pub fn compile(set: &RuleSet, cpus: u32, begins: usize) -> Result<Vec<u8>> {
     words.resize(words.len().next_multiple_of(WORDS_IN_LINE), 0);
 
     let hit_lines = rule_count.div_ceil(HITS_IN_LINE).max(1);
-    let hits = RULES + rule_count + prefix_count + words.len() / WORDS_IN_LINE;
+    let hits = first_extra - begins + extra_count + words.len() / WORDS_IN_LINE;
     let definitions = hits + hit_lines * (cpus as usize + 1);
     let lines = definitions + rule_count * definition::LINES;
     let short = |number: usize| {
@@ -103,13 +107,20 @@ pub fn compile(set: &RuleSet, cpus: u32, begins: usize) -> Result<Vec<u8>> {
     };
     let mut bytes = Vec::with_capacity(lines * GUARD_LINE);
     bytes.extend(header.to_bytes());
+    let mut extras = Vec::with_capacity(extra_count * GUARD_LINE);
     for rule in &set.rules {
-        bytes.extend(rule_line(rule).to_bytes());
+        let mut line = rule_line(rule);
+        if rule.what.names_extras() {
+            line.extra = short(first_extra + extras.len() / GUARD_LINE)?;
+            extras.extend(extra_line(&rule.what).to_bytes());
+        }
+        bytes.extend(line.to_bytes());
     }
     for default in &set.defaults {
         bytes.extend(default_line(default).to_bytes());
     }
     bytes.extend(prefixes);
+    bytes.extend(extras);
     bytes.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
     bytes.resize(definitions * GUARD_LINE, 0);
     for rule in &set.rules {
@@ -357,7 +368,22 @@ fn rule_line(rule: &Rule) -> GuardRule {
         interval: rule.rate.map_or(0, interval),
         id: rule.id,
         plain: rule.is_plain().into(),
-        padding: [0; 2],
+        extra: 0,
+        padding: 0,
+    }
+}
+
+fn extra_line(what: &Match) -> GuardExtra {
+    let (source_mac, source_mask) = MacPrefix::fields(what.source_mac);
+    let (destination_mac, destination_mask) = MacPrefix::fields(what.destination_mac);
+    GuardExtra {
+        source_mac,
+        source_mask,
+        destination_mac,
+        destination_mask,
+        first_source_port: what.source_ports.map_or(0, |ports| ports.first.into()),
+        source_ports: definition::port_count(what.source_ports),
+        padding: [0; 6],
     }
 }
 
@@ -375,7 +401,8 @@ fn default_line(default: &Default) -> GuardRule {
         interval: 0,
         id: 0,
         plain: 0,
-        padding: [0; 2],
+        extra: 0,
+        padding: 0,
     }
 }
 

@@ -3,9 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use trawl_kernel::layout::guard::{
-    GUARD_ALLOW, GUARD_LINE, GUARD_TCP_ESTABLISHED, GUARD_TCP_SYN, GuardDefinition, GuardRule,
+    GUARD_ALLOW, GUARD_LINE, GUARD_TCP_ESTABLISHED, GUARD_TCP_SYN, GuardDefinition, GuardExtra,
+    GuardRule,
 };
 
+use super::mac::MacPrefix;
 use super::prefix::Prefix;
 use super::rule::{Action, IcmpType, Match, On, Ports, Rule, TcpState};
 use super::set::{Default, Hits};
@@ -75,6 +77,18 @@ fn on(rule: &GuardRule, definition: &GuardDefinition) -> Option<On> {
     })
 }
 
+/// 0 for none.
+pub fn port_count(ports: Option<Ports>) -> u32 {
+    ports.map_or(0, |ports| u32::from(ports.last - ports.first) + 1)
+}
+
+fn ports(first: u32, count: u32) -> Option<Ports> {
+    count.checked_sub(1).map(|more| Ports {
+        first: first as u16,
+        last: (first as u16).saturating_add(more as u16),
+    })
+}
+
 pub fn of_rule(rule: &Rule, hits: Hits) -> GuardDefinition {
     let Match {
         source,
@@ -83,7 +97,10 @@ pub fn of_rule(rule: &Rule, hits: Hits) -> GuardDefinition {
         ports,
         icmp,
         // These stand in the program's view.
+        source_ports: _,
         tcp: _,
+        source_mac: _,
+        destination_mac: _,
         on: _,
     } = rule.what;
     let (source, source_family, source_length) = prefix_fields(source);
@@ -102,7 +119,7 @@ pub fn of_rule(rule: &Rule, hits: Hits) -> GuardDefinition {
         icmp4: plus_one(icmp.and_then(|icmp| icmp.v4)),
         icmp6: plus_one(icmp.and_then(|icmp| icmp.v6)),
         first_port: ports.map_or(0, |ports| ports.first.into()),
-        ports: ports.map_or(0, |ports| u32::from(ports.last - ports.first) + 1),
+        ports: port_count(ports),
         interface: name_fields(rule.what.on.as_ref().map_or("", |on| &on.name)),
         padding: [0; 5],
     }
@@ -129,8 +146,10 @@ pub fn of_default(default: &Default) -> GuardDefinition {
     }
 }
 
-pub fn rule(rule: &GuardRule, definition: &GuardDefinition) -> Rule {
-    let first = definition.first_port as u16;
+/// `extra` is what the rule names of source ports and MAC addresses, if it does.
+pub fn rule(rule: &GuardRule, definition: &GuardDefinition, extra: Option<&GuardExtra>) -> Rule {
+    let mac =
+        |of: fn(&GuardExtra) -> (u64, u64)| extra.and_then(|one| MacPrefix::from_fields(of(one)));
     Rule {
         id: rule.id,
         action: action(rule),
@@ -146,10 +165,10 @@ pub fn rule(rule: &GuardRule, definition: &GuardDefinition) -> Rule {
                 definition.destination_length,
             ),
             protocol: minus_one(definition.protocol),
-            ports: definition.ports.checked_sub(1).map(|more| Ports {
-                first,
-                last: first.saturating_add(more as u16),
-            }),
+            ports: ports(definition.first_port, definition.ports),
+            source_ports: extra.and_then(|one| ports(one.first_source_port, one.source_ports)),
+            source_mac: mac(|one| (one.source_mac, one.source_mask)),
+            destination_mac: mac(|one| (one.destination_mac, one.destination_mask)),
             icmp: (definition.icmp4 != 0 || definition.icmp6 != 0).then(|| IcmpType {
                 v4: minus_one(definition.icmp4),
                 v6: minus_one(definition.icmp6),

@@ -2,6 +2,7 @@
 
 use super::compile::compile;
 use super::file::RuleFile;
+use super::mac::MacPrefix;
 use super::names;
 use super::prefix::Prefix;
 use super::preset::Preset;
@@ -51,6 +52,9 @@ fn values(word: &str) {
     if let Ok(ports) = word.parse::<Ports>() {
         assert_eq!(ports.to_string().parse(), Ok(ports));
     }
+    if let Ok(mac) = word.parse::<MacPrefix>() {
+        assert_eq!(mac.to_string().parse(), Ok(mac));
+    }
     if let Ok(preset) = word.parse::<Preset>() {
         assert_eq!(preset.name(), word);
     }
@@ -75,6 +79,9 @@ fn read_back(shown: &str) -> Match {
             "--dst" => what.destination = value().parse().ok(),
             "--proto" => what.protocol = names::protocol(value()).ok(),
             "--port" => what.ports = value().parse().ok(),
+            "--src-port" => what.source_ports = value().parse().ok(),
+            "--src-mac" => what.source_mac = value().parse().ok(),
+            "--dst-mac" => what.destination_mac = value().parse().ok(),
             "--icmp" => {
                 let icmp = names::icmp_type(value()).ok();
                 what.icmp = icmp.map(|(v4, v6)| IcmpType { v4, v6 });

@@ -10,6 +10,7 @@ pub mod exercise;
 pub mod file;
 pub mod live;
 mod load;
+pub mod mac;
 pub mod model;
 pub mod names;
 mod pool;

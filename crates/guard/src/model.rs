@@ -3,9 +3,10 @@
 
 use std::net::IpAddr;
 
+use super::mac::MacPrefix;
 use super::names::{ICMP, ICMPV6, TCP, WITH_PORTS};
 use super::prefix::Prefix;
-use super::rule::{Action, Rule, TcpState};
+use super::rule::{Action, Ports, Rule, TcpState};
 use super::set::RuleSet;
 
 /// What a rule can see of a packet.
@@ -15,15 +16,30 @@ pub struct Packet {
     pub destination: IpAddr,
     pub protocol: u8,
     pub transport: Transport,
+    pub macs: Option<Macs>,
     /// Index of the interface that it comes by.
     pub on: u32,
+}
+
+/// Of the link header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Macs {
+    pub source: [u8; 6],
+    pub destination: [u8; 6],
+}
+
+/// The ports that a packet has in its header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortPair {
+    pub source: u16,
+    pub destination: u16,
 }
 
 /// What is behind the IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// Of a protocol with ports: the destination port, and the part of a TCP packet in a connection.
-    Port(u16, Option<TcpState>),
+    /// Of a protocol with ports: these, and the part of a TCP packet in a connection.
+    Ports(PortPair, Option<TcpState>),
     IcmpType(u8),
     Other,
     /// A fragment but the first.
@@ -39,12 +55,20 @@ impl Rule {
         let addresses =
             within(what.source, packet.source) && within(what.destination, packet.destination);
         let interface = what.on.as_ref().is_none_or(|on| on.index == packet.on);
-        addresses && interface && self.is_about_transport(packet)
+        addresses && interface && self.is_about_macs(packet) && self.is_about_transport(packet)
+    }
+
+    fn is_about_macs(&self, packet: &Packet) -> bool {
+        let within = |prefix: Option<MacPrefix>, of: fn(Macs) -> [u8; 6]| {
+            prefix.is_none_or(|one| packet.macs.is_some_and(|macs| one.contains(of(macs))))
+        };
+        within(self.what.source_mac, |macs| macs.source)
+            && within(self.what.destination_mac, |macs| macs.destination)
     }
 
     fn is_about_transport(&self, packet: &Packet) -> bool {
         let what = &self.what;
-        let protocols: &[u8] = match (what.protocol, what.icmp, what.ports) {
+        let protocols: &[u8] = match (what.protocol, what.icmp, what.ports.or(what.source_ports)) {
             (Some(_), ..) => &[],
             (None, Some(_), _) => &[ICMP, ICMPV6],
             (None, None, Some(_)) => &WITH_PORTS[..2],
@@ -63,9 +87,12 @@ impl Rule {
                 Transport::LaterFragment => {
                     self.holds_for_fragments() && self.has_type_for(packet.protocol)
                 }
-                Transport::Port(port, state) => {
-                    what.ports
-                        .is_none_or(|ports| (ports.first..=ports.last).contains(&port))
+                Transport::Ports(pair, state) => {
+                    let within = |ports: Option<Ports>, port| {
+                        ports.is_none_or(|ports| (ports.first..=ports.last).contains(&port))
+                    };
+                    within(what.ports, pair.destination)
+                        && within(what.source_ports, pair.source)
                         && (what.tcp.is_none() || what.tcp == state)
                 }
                 Transport::IcmpType(number) => what.icmp.is_none() || type_of(number),
@@ -111,13 +138,20 @@ pub fn default_of(set: &RuleSet, on: u32) -> Action {
     found.map_or(Action::Allow, |default| default.action)
 }
 
-/// A packet of a connection to a TCP port.
-pub fn of_connection(source: IpAddr, destination: IpAddr, port: u16, on: u32) -> Packet {
+/// A packet of a TCP connection.
+pub fn of_connection(
+    source: IpAddr,
+    destination: IpAddr,
+    ports: PortPair,
+    macs: Option<Macs>,
+    on: u32,
+) -> Packet {
     Packet {
         source,
         destination,
         protocol: TCP,
-        transport: Transport::Port(port, Some(TcpState::Established)),
+        transport: Transport::Ports(ports, Some(TcpState::Established)),
+        macs,
         on,
     }
 }

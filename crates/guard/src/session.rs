@@ -1,13 +1,14 @@
-//! Whether new rules would cut off the client that SSH_CONNECTION names.
+//! Whether new rules would cut the SSH session that the command is typed in.
 
 mod ways;
 
-use std::net::IpAddr;
+use std::borrow::Cow;
 
 use trawl_kernel::netns::Namespace;
+use trawl_kernel::session::Session;
 use trawl_kernel::{Error, Result, clock};
 
-use super::model::{self, Packet};
+use super::model::{self, Macs, Packet, PortPair};
 use super::names::TCP;
 use super::prefix::Prefix;
 use super::rule::{Action, Match, Ports, Rule};
@@ -16,64 +17,52 @@ use super::set::{Draft, RuleSet};
 /// What a person at work needs: a session held below that is as good as cut.
 const ENOUGH_PACKETS: u64 = 100;
 
-const VARIABLE: &str = "SSH_CONNECTION";
-
-/// A connection from a client to the server that the command runs under.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Session {
-    pub client: IpAddr,
-    pub server: IpAddr,
-    pub port: u16,
-}
-
-impl std::str::FromStr for Session {
-    type Err = ();
-
-    /// `client port server port`
-    fn from_str(text: &str) -> std::result::Result<Self, ()> {
-        let fields: Vec<&str> = text.split_whitespace().collect();
-        let address = |text: &str| -> Option<IpAddr> {
-            let plain = text.split('%').next()?;
-            plain.parse().ok().map(|one: IpAddr| one.to_canonical())
-        };
-        let [client, _, server, port] = fields.as_slice() else {
-            return Err(());
-        };
-        Ok(Self {
-            client: address(client).ok_or(())?,
-            server: address(server).ok_or(())?,
-            port: port.parse().map_err(|_| ())?,
-        })
-    }
-}
-
 /// Refuses rules that would cut a session which those before let through.
 pub fn check(namespace: Option<&Namespace>, before: &RuleSet, after: &RuleSet) -> Result<()> {
-    let Ok(text) = std::env::var(VARIABLE) else {
-        return Ok(());
-    };
-    let Ok(session) = text.parse::<Session>() else {
+    let Some(session) = Session::of_this_command() else {
         return Ok(());
     };
     if !ways::is_of(&session, namespace)? {
         return Ok(());
     }
     let ways = ways::of(&session, namespace)?;
+    let macs = ways::macs_of(&session, namespace)?;
+    let (before, after) = match macs {
+        Some(_) => (Cow::Borrowed(before), Cow::Borrowed(after)),
+        None => (with_care(before), with_care(after)),
+    };
     for default in &after.defaults {
         let on = default.on.index;
         if ways.as_ref().is_some_and(|ways| !ways.contains(&on)) {
             continue;
         }
-        let packet = session.packet(on);
+        let packet = packet_of(&session, macs, on);
         let was_guarded = before.defaults.iter().any(|old| old.on.index == on);
-        let was_cut = was_guarded && end_of(before, &packet).is_some();
-        if let Some(end) = end_of(after, &packet)
+        let was_cut = was_guarded && end_of(&before, &packet).is_some();
+        if let Some(end) = end_of(&after, &packet)
             && !was_cut
         {
-            return Err(refusal(&session, namespace, after, &packet, &end));
+            return Err(refusal(&session, namespace, &after, &packet, &end));
         }
     }
     Ok(())
+}
+
+/// Where the session's MAC addresses are not known: the rules as if what denies one of them denied all, and what allows
+/// one allowed none.
+fn with_care(set: &RuleSet) -> Cow<'_, RuleSet> {
+    let names = |rule: &Rule| rule.what.source_mac.or(rule.what.destination_mac).is_some();
+    if !set.rules.iter().any(names) {
+        return Cow::Borrowed(set);
+    }
+    let mut set = set.clone();
+    set.rules
+        .retain(|rule| !names(rule) || rule.action == Action::Deny);
+    for rule in &mut set.rules {
+        rule.what.source_mac = None;
+        rule.what.destination_mac = None;
+    }
+    Cow::Owned(set)
 }
 
 /// Why a session ends.
@@ -144,11 +133,11 @@ fn refusal(
         "the rules stay as they are",
         format!(
             "{why} the SSH session from {} in which this command was typed",
-            session.client
+            session.client.ip()
         ),
     );
     let place = namespace.map_or(String::new(), |one| format!(" --netns {}", one.label()));
-    match session.remedy(set, packet) {
+    match remedy(session, set, packet) {
         Some(what) => error.fix(format!(
             "keep it: trawl guard allow{what}{place}; or apply anyway: --yes; or take it back unless confirmed: --confirm 60s"
         )),
@@ -156,37 +145,39 @@ fn refusal(
     }
 }
 
-impl Session {
-    fn packet(&self, on: u32) -> Packet {
-        model::of_connection(self.client, self.server, self.port, on)
-    }
+fn packet_of(session: &Session, macs: Option<Macs>, on: u32) -> Packet {
+    let ports = PortPair {
+        source: session.client.port(),
+        destination: session.server.port(),
+    };
+    model::of_connection(session.client.ip(), session.server.ip(), ports, macs, on)
+}
 
-    /// The widest rule that would let it in.
-    fn remedy(&self, set: &RuleSet, packet: &Packet) -> Option<Match> {
-        let port = Match {
-            source: Some(Prefix::host(self.client)),
-            protocol: Some(TCP),
-            ports: Some(Ports {
-                first: self.port,
-                last: self.port,
-            }),
-            ..Match::default()
+/// The widest rule that would let it in.
+fn remedy(session: &Session, set: &RuleSet, packet: &Packet) -> Option<Match> {
+    let port = Match {
+        source: Some(Prefix::host(session.client.ip())),
+        protocol: Some(TCP),
+        ports: Some(Ports {
+            first: session.server.port(),
+            last: session.server.port(),
+        }),
+        ..Match::default()
+    };
+    let exact = Match {
+        destination: Some(Prefix::host(session.server.ip())),
+        ..port.clone()
+    };
+    [port, exact].into_iter().find(|what| {
+        let mut helped = set.clone();
+        let draft = Draft {
+            action: Action::Allow,
+            what: what.clone(),
+            rate: None,
+            expires: None,
         };
-        let exact = Match {
-            destination: Some(Prefix::host(self.server)),
-            ..port.clone()
-        };
-        [port, exact].into_iter().find(|what| {
-            let mut helped = set.clone();
-            let draft = Draft {
-                action: Action::Allow,
-                what: what.clone(),
-                rate: None,
-                expires: None,
-            };
-            !helped.add(draft).replaced && end_of(&helped, packet).is_none()
-        })
-    }
+        !helped.add(draft).replaced && end_of(&helped, packet).is_none()
+    })
 }
 
 #[cfg(test)]
@@ -195,11 +186,7 @@ mod tests {
     use crate::rule::On;
 
     fn session() -> Session {
-        Session {
-            client: "192.0.2.9".parse().unwrap(),
-            server: "198.51.100.1".parse().unwrap(),
-            port: 22,
-        }
+        "192.0.2.9 50000 198.51.100.1 22".parse().unwrap()
     }
 
     fn set(default: Action) -> RuleSet {
@@ -226,7 +213,7 @@ mod tests {
     #[test]
     fn a_default_of_deny_cuts_and_the_remedy_helps() {
         let (session, deny) = (session(), set(Action::Deny));
-        let packet = session.packet(2);
+        let packet = packet_of(&session, None, 2);
         assert!(end_of(&set(Action::Allow), &packet).is_none());
         assert!(matches!(end_of(&deny, &packet), Some(End::Default(on)) if on == "eth0"));
         let error = refusal(
@@ -242,14 +229,49 @@ mod tests {
             "{error}"
         );
         let mut helped = deny.clone();
-        helped.add(allow(session.remedy(&deny, &packet).unwrap(), None));
+        helped.add(allow(remedy(&session, &deny, &packet).unwrap(), None));
         assert!(end_of(&helped, &packet).is_none());
+    }
+
+    /// Issue 12: rules by source port and MAC address.
+    #[test]
+    fn ports_and_macs_of_the_session_count() {
+        let (session, packet) = (session(), packet_of(&session(), None, 2));
+        let deny = |what: Match| {
+            let mut set = set(Action::Allow);
+            set.add(Draft {
+                action: Action::Deny,
+                ..allow(what.complete().unwrap(), None)
+            });
+            set
+        };
+        let from = |first, last| Match {
+            source_ports: Some(Ports { first, last }),
+            ..Match::default()
+        };
+        assert!(end_of(&deny(from(50000, 50000)), &packet).is_some());
+        assert!(end_of(&deny(from(1, 1023)), &packet).is_none());
+        let mac = deny(Match {
+            source_mac: "02:00:5e:00:53:01".parse().ok(),
+            ..Match::default()
+        });
+        assert!(end_of(&with_care(&mac), &packet).is_some());
+        let macs = |last| {
+            let source = [2, 0, 0x5e, 0, 0x53, last];
+            let destination = [2; 6];
+            Some(Macs {
+                source,
+                destination,
+            })
+        };
+        let end = |last| end_of(&mac, &packet_of(&session, macs(last), 2));
+        assert!(end(1).is_some() && end(2).is_none());
     }
 
     #[test]
     fn a_rule_that_ends_is_no_way_in() {
         let mut set = set(Action::Deny);
-        let packet = session().packet(2);
+        let packet = packet_of(&session(), None, 2);
         set.add(allow(
             Match::default(),
             Some(clock::monotonic() + 1_000_000_000_000),
@@ -262,7 +284,7 @@ mod tests {
     #[test]
     fn a_rule_against_the_session_and_a_low_rate_cut() {
         let mut set = set(Action::Allow);
-        let packet = session().packet(2);
+        let packet = packet_of(&session(), None, 2);
         let host = Match {
             source: Some("192.0.2.0/24".parse().unwrap()),
             ..Match::default()
@@ -305,6 +327,6 @@ mod tests {
             rate: None,
             expires: None,
         });
-        assert_eq!(session().remedy(&set, &packet), None);
+        assert_eq!(remedy(&session(), &set, &packet), None);
     }
 }

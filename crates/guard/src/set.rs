@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use trawl_kernel::layout::Shared;
 use trawl_kernel::layout::guard::{
-    GUARD_LINE, GUARD_RULES, GuardDefinition, GuardHeader, GuardHits, GuardRule,
+    GUARD_LINE, GUARD_RULES, GuardDefinition, GuardExtra, GuardHeader, GuardHits, GuardRule,
 };
 use trawl_kernel::memory::Mapping;
 use trawl_kernel::{Error, Result};
@@ -234,6 +234,14 @@ impl Stored<'_> {
         }
     }
 
+    fn extra(&self, rule: &GuardRule) -> Result<Option<GuardExtra>> {
+        if rule.extra == 0 {
+            return Ok(None);
+        }
+        let line = (rule.extra as usize).checked_sub(self.begins / GUARD_LINE);
+        self.lines(line.ok_or_else(not_ours)?).map(Some)
+    }
+
     fn set(&self) -> Result<RuleSet> {
         let header = self.header()?;
         let (count, defaults) = (header.rule_count as usize, header.default_count as usize);
@@ -250,7 +258,9 @@ impl Stored<'_> {
             let hits = self.hits(&header, number, &definition)?;
             if number < count {
                 set.hits.insert(line.id, hits);
-                set.rules.push(definition::rule(&line, &definition));
+                let extra = self.extra(&line)?;
+                set.rules
+                    .push(definition::rule(&line, &definition, extra.as_ref()));
             } else if let Some(default) = definition::default(&line, &definition, hits.decided) {
                 set.defaults.push(default);
             }

@@ -13,7 +13,8 @@ use trawl_kernel::probe::Feature;
 use trawl_packet::build::{Icmp, Ipv4, Ipv6, Layer, Tcp, Template, Vlan, flags};
 
 use super::live::Store;
-use super::model::{self, Packet, Transport};
+use super::mac::MacPrefix;
+use super::model::{self, Macs, Packet, PortPair, Transport};
 use super::names::{ICMP, ICMPV6, TCP, UDP};
 use super::prefix::Prefix;
 use super::rule::{Action, IcmpType, Match, On, Ports, Rule, TcpState};
@@ -153,6 +154,18 @@ fn v6(a: u32, b: u32) -> Ipv6Addr {
     Ipv6Addr::from_bits(bits)
 }
 
+/// Few, so that rules and packets meet.
+fn mac(last: u8) -> [u8; 6] {
+    [2, 0, 0x5e, 0, 0x53, last]
+}
+
+fn mac_prefix() -> impl Strategy<Value = MacPrefix> {
+    let length = prop_oneof![Just(48u8), Just(47), Just(46), Just(24), Just(1)];
+    (0..4u8, length).prop_map(|(last, length)| {
+        MacPrefix::new(super::mac::number(mac(last)), length).expect("a length that fits")
+    })
+}
+
 fn what() -> impl Strategy<Value = Match> {
     let protocol = prop_oneof![
         Just(TCP),
@@ -180,6 +193,10 @@ fn what() -> impl Strategy<Value = Match> {
             v6: Some(2)
         }),
     ];
+    let source_ports = (0..6u16, 0..6u16).prop_map(|(a, b)| Ports {
+        first: a.min(b),
+        last: a.max(b),
+    });
     let tcp = prop_oneof![Just(TcpState::Syn), Just(TcpState::Established)];
     let on = prop_oneof![Just(LOOPBACK), Just(7)].prop_map(|index| On {
         index,
@@ -190,14 +207,25 @@ fn what() -> impl Strategy<Value = Match> {
         (prefix(), maybe(0.5), prefix(), maybe(0.4)),
         (protocol, maybe(0.4), ports, maybe(0.4), icmp, maybe(0.2)),
         (tcp, maybe(0.2), on, maybe(0.2)),
+        (source_ports, maybe(0.2)),
+        (mac_prefix(), maybe(0.1), mac_prefix(), maybe(0.1)),
     )
         .prop_map(
-            |((source, a, destination, b), (protocol, c, ports, d, icmp, e), (tcp, f, on, g))| {
+            |(
+                (source, a, destination, b),
+                (protocol, c, ports, d, icmp, e),
+                (tcp, f, on, g),
+                (source_ports, h),
+                (source_mac, i, destination_mac, j),
+            )| {
                 Match {
                     source: a.then_some(source),
                     destination: b.then_some(destination),
                     protocol: c.then_some(protocol),
                     ports: d.then_some(ports),
+                    source_ports: h.then_some(source_ports),
+                    source_mac: i.then_some(source_mac),
+                    destination_mac: j.then_some(destination_mac),
                     icmp: e.then_some(icmp),
                     tcp: f.then_some(tcp),
                     on: g.then_some(on),
@@ -233,6 +261,13 @@ struct Sent {
     options: usize,
 }
 
+fn port_pair() -> impl Strategy<Value = PortPair> {
+    (0..7u16, 0..7u16).prop_map(|(source, destination)| PortPair {
+        source,
+        destination,
+    })
+}
+
 fn sent() -> impl Strategy<Value = Sent> {
     let state = prop_oneof![
         Just(None),
@@ -240,9 +275,9 @@ fn sent() -> impl Strategy<Value = Sent> {
         Just(Some(TcpState::Established))
     ];
     let transport = prop_oneof![
-        4 => (0..7u16, state).prop_map(|(port, state)| (TCP, Transport::Port(port, state))),
-        4 => (0..7u16).prop_map(|port| (UDP, Transport::Port(port, None))),
-        1 => (0..7u16).prop_map(|port| (SCTP, Transport::Port(port, None))),
+        4 => (port_pair(), state).prop_map(|(ports, state)| (TCP, Transport::Ports(ports, state))),
+        4 => port_pair().prop_map(|ports| (UDP, Transport::Ports(ports, None))),
+        1 => port_pair().prop_map(|ports| (SCTP, Transport::Ports(ports, None))),
         1 => Just((GRE, Transport::Other)),
         2 => prop_oneof![Just(8u8), Just(128), Just(2), Just(3)].prop_map(|number| (0, Transport::IcmpType(number))),
         2 => prop_oneof![Just(TCP), Just(UDP), Just(0), Just(GRE)].prop_map(|protocol| (protocol, Transport::LaterFragment)),
@@ -251,8 +286,12 @@ fn sent() -> impl Strategy<Value = Sent> {
     // Half of them are as plain as packets usually are.
     let tags = prop_oneof![3 => Just(0usize), 1 => 0..=4usize];
     let options = prop_oneof![3 => Just(0usize), 1 => 0..=3usize];
-    (any::<bool>(), numbers, transport, tags, options).prop_map(
-        |(ipv6, (a, b, c, d), (protocol, transport), tags, options)| {
+    let macs = (0..4u8, 0..4u8).prop_map(|(source, destination)| Macs {
+        source: mac(source),
+        destination: mac(destination),
+    });
+    (any::<bool>(), numbers, transport, tags, options, macs).prop_map(
+        |(ipv6, (a, b, c, d), (protocol, transport), tags, options, macs)| {
             let (source, destination): (IpAddr, IpAddr) = match ipv6 {
                 true => (v6(a, b).into(), v6(c, d).into()),
                 false => (v4(a, b).into(), v4(c, d).into()),
@@ -264,6 +303,7 @@ fn sent() -> impl Strategy<Value = Sent> {
                 destination,
                 protocol,
                 transport,
+                macs: Some(macs),
                 on: LOOPBACK,
             };
             Sent {
@@ -285,7 +325,8 @@ fn raw(bytes: Vec<u8>, protocol: u8) -> Layer {
 
 impl Sent {
     fn frame(&self) -> Vec<u8> {
-        let mut frame = Template::new().ethernet([2; 6], [4; 6]);
+        let macs = self.packet.macs.expect("it has a link header");
+        let mut frame = Template::new().ethernet(macs.source, macs.destination);
         for number in 0..self.tags {
             let service = number == 0 && self.tags > 1;
             frame = frame.layer(Layer::Vlan(Vlan {
@@ -340,9 +381,9 @@ impl Sent {
             _ => unreachable!("both of one version"),
         };
         let frame = match transport {
-            Transport::Port(port, state) if protocol == TCP => frame.tcp(Tcp {
-                src: 4000,
-                dst: port,
+            Transport::Ports(ports, state) if protocol == TCP => frame.tcp(Tcp {
+                src: ports.source,
+                dst: ports.destination,
                 flags: match state {
                     None => flags::FIN,
                     Some(TcpState::Syn) => flags::SYN,
@@ -350,9 +391,17 @@ impl Sent {
                 },
                 ..Tcp::default()
             }),
-            Transport::Port(port, _) if protocol == UDP => frame.udp(4000, port),
-            Transport::Port(port, _) => frame.layer(raw(
-                [4000u16.to_be_bytes(), port.to_be_bytes(), [0; 2], [0; 2]].concat(),
+            Transport::Ports(ports, _) if protocol == UDP => {
+                frame.udp(ports.source, ports.destination)
+            }
+            Transport::Ports(ports, _) => frame.layer(raw(
+                [
+                    ports.source.to_be_bytes(),
+                    ports.destination.to_be_bytes(),
+                    [0; 2],
+                    [0; 2],
+                ]
+                .concat(),
                 protocol,
             )),
             Transport::IcmpType(number) => {

@@ -34,6 +34,7 @@ pub mod receive;
 pub mod ring;
 pub mod run;
 pub mod send;
+pub mod session;
 mod socket_option;
 pub mod socket_owners;
 #[cfg(test)]

@@ -43,6 +43,27 @@ pub fn interrupt(process: u32) -> Result<()> {
         .map_err(|e| Error::os(format!("cannot interrupt process {process}"), e.into()))
 }
 
+/// The processes that started this one, the nearest first.
+pub fn ancestors() -> impl Iterator<Item = u32> {
+    std::iter::successors(parent_of(std::process::id()), |one| parent_of(*one))
+}
+
+fn parent_of(process: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    line.trim().parse().ok().filter(|parent| *parent != 0)
+}
+
+/// A variable that a process was started with; `None` too where its environment may not be read.
+pub fn variable_of(process: u32, name: &str) -> Option<String> {
+    let environment = std::fs::read(format!("/proc/{process}/environ")).ok()?;
+    let mut all = environment.split(|byte| *byte == 0);
+    all.find_map(|one| {
+        let value = std::str::from_utf8(one).ok()?.strip_prefix(name)?;
+        value.strip_prefix('=').map(str::to_owned)
+    })
+}
+
 /// The CPU time a process has used, in user space and in the kernel.
 pub fn cpu_seconds(process: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();

@@ -154,6 +154,9 @@ pub fn add(action: Action, args: &Rule) -> Result<()> {
         destination: args.dst,
         protocol: args.proto,
         ports: args.port,
+        source_ports: args.src_port,
+        source_mac: args.src_mac,
+        destination_mac: args.dst_mac,
         icmp: args.icmp,
         tcp: match (args.syn, args.established) {
             (true, _) => Some(TcpState::Syn),

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{ArgAction, Subcommand, ValueEnum};
+use trawl_guard::mac::MacPrefix;
 use trawl_guard::preset::Preset;
 use trawl_guard::rule::{Action, IcmpType, Ports};
 use trawl_guard::{Care, Prefix, names, revert, state, text};
@@ -22,8 +23,8 @@ use crate::terminal;
 ///
 /// Rules hold for every guarded interface of the network namespace, unless --on names one, and may be given before an
 /// interface is guarded. Which rule decides about a packet: the one with the longest source prefix; among those the
-/// longest destination prefix; among those the one with --on, then the narrowest ports (a type of ICMP counts as one
-/// port), then the one with --syn or --established; a limit before a rule that denies, and that before one that
+/// longest destination prefix; among those the one with --on, then the one with MAC addresses (whole ones first), then the
+/// narrowest ports (a type of ICMP counts as one port), then the narrowest source ports, then the one with --syn or --established; a limit before a rule that denies, and that before one that
 /// allows. If none decides, it is the interface's default. No state is kept: answers to what this host asked for need
 /// a rule too where the default is deny.
 #[derive(Debug, clap::Args)]
@@ -188,6 +189,15 @@ struct Rule {
     /// To this port, or these; of TCP and UDP if --proto names none
     #[arg(long, value_name = "N[-M]")]
     port: Option<Ports>,
+    /// From this port, or these; of TCP and UDP if --proto names none
+    #[arg(long, value_name = "N[-M]")]
+    src_port: Option<Ports>,
+    /// From this MAC address, or with /BITS from those that begin so
+    #[arg(long, value_name = "MAC[/BITS]")]
+    src_mac: Option<MacPrefix>,
+    /// To this MAC address, or with /BITS to those that begin so
+    #[arg(long, value_name = "MAC[/BITS]")]
+    dst_mac: Option<MacPrefix>,
     /// Of this type of ICMP, by name (for IPv4 and IPv6) or number
     #[arg(long, value_name = "TYPE", value_parser = icmp)]
     icmp: Option<IcmpType>,

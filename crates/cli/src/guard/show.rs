@@ -106,6 +106,9 @@ struct ListedRule<'a> {
     dst: Option<String>,
     proto: Option<String>,
     port: Option<String>,
+    src_port: Option<String>,
+    src_mac: Option<String>,
+    dst_mac: Option<String>,
     icmp: Option<String>,
     tcp: Option<&'static str>,
     on: Option<&'a str>,
@@ -134,6 +137,9 @@ impl<'a> Listed<'a> {
                 dst: what.destination.map(|prefix| prefix.to_string()),
                 proto: what.protocol.map(names::protocol_name),
                 port: what.ports.map(|ports| ports.to_string()),
+                src_port: what.source_ports.map(|ports| ports.to_string()),
+                src_mac: what.source_mac.map(|mac| mac.to_string()),
+                dst_mac: what.destination_mac.map(|mac| mac.to_string()),
                 icmp: what
                     .icmp
                     .map(|icmp| names::icmp_type_name(icmp.v4, icmp.v6)),

@@ -14,10 +14,11 @@ use std::time::Duration;
 use trawl_kernel::{Error, Result};
 
 use self::form::Content;
-use self::notation::{Entry, PresetEntry, Text};
+use self::notation::{Entry, Many, PresetEntry, Text};
 pub use self::save::text_of;
+use super::mac::MacPrefix;
 use super::prefix::Prefix;
-use super::rule::{Action, Match, TcpState};
+use super::rule::{Action, Match, Ports, TcpState};
 use super::set::Draft;
 
 /// Lists of prefixes are longer than anything else that is read.
@@ -174,69 +175,129 @@ impl Entry {
             (false, true) => Some(TcpState::Established),
             (false, false) => None,
         };
-        let mut sources: Vec<Prefix> = self.src.0.into_iter().map(|one| one.0).collect();
+        fn values<T>(many: Many<Text<T>>) -> Vec<T> {
+            many.0.into_iter().map(|one| one.0).collect()
+        }
+        let mut sources: Vec<Prefix> = values(self.src);
         if let Some(Text(list)) = self.src_file {
             let text = read_list(&list).map_err(|e| e.to_string())?;
             sources.extend(prefix_list(&text, &list)?);
         }
-        let destinations = self.dst.0.into_iter().map(|one| one.0);
-        let ports = self.port.0.into_iter().map(|one| one.0);
-        let mut rules = Vec::new();
+        let choices = Choices {
+            destinations: values(self.dst),
+            ports: values(self.port),
+            source_ports: values(self.src_port),
+            source_macs: values(self.src_mac),
+            destination_macs: values(self.dst_mac),
+            sources,
+        };
         let base = Match {
             protocol: self.proto.map(|one| one.0),
             icmp: self.icmp.map(|one| one.0),
             tcp,
             ..Match::default()
         };
-        let (destinations, ports) = (choices(destinations), choices(ports));
-        let sources = choices(sources.into_iter());
-        let count = [sources.len(), destinations.len(), ports.len()]
-            .into_iter()
-            .try_fold(1usize, usize::checked_mul);
-        if count.is_none_or(|count| count > room) {
+        if choices.count().is_none_or(|count| count > room) {
             return Err(format!(
-                "{} sources, {} destinations and {} ports make more than the {MOST_RULES} rules that a file may have",
-                sources.len(),
-                destinations.len(),
-                ports.len()
+                "{choices} make more than the {MOST_RULES} rules that a file may have"
             ));
         }
-        for source in sources {
-            for destination in &destinations {
-                for ports in &ports {
-                    let what = Match {
-                        source,
-                        destination: *destination,
-                        ports: *ports,
-                        ..base.clone()
-                    };
-                    let draft = Draft {
-                        action: self.action.into(),
-                        what: what.complete()?,
-                        rate: self.rate.as_ref().map(|rate| rate.0),
-                        expires: None,
-                    };
-                    rules.push(FileRule {
-                        draft,
-                        on: self.on.as_ref().map(|on| on.0.clone()),
-                        lasts: self.lasts.as_ref().map(|lasts| lasts.0),
-                        all: self.all,
-                        place: place.to_owned(),
-                    });
-                }
-            }
-        }
-        Ok(rules)
+        choices
+            .matches(base)
+            .into_iter()
+            .map(|what| {
+                let draft = Draft {
+                    action: self.action.into(),
+                    what: what.complete()?,
+                    rate: self.rate.as_ref().map(|rate| rate.0),
+                    expires: None,
+                };
+                Ok(FileRule {
+                    draft,
+                    on: self.on.as_ref().map(|on| on.0.clone()),
+                    lasts: self.lasts.as_ref().map(|lasts| lasts.0),
+                    all: self.all,
+                    place: place.to_owned(),
+                })
+            })
+            .collect()
     }
 }
 
-/// Each of them, or once nothing.
-fn choices<T>(all: impl Iterator<Item = T>) -> Vec<Option<T>> {
-    let mut choices: Vec<Option<T>> = all.map(Some).collect();
-    if choices.is_empty() {
-        choices.push(None);
+/// What an entry names several of: each combination is a rule.
+struct Choices {
+    sources: Vec<Prefix>,
+    destinations: Vec<Prefix>,
+    ports: Vec<Ports>,
+    source_ports: Vec<Ports>,
+    source_macs: Vec<MacPrefix>,
+    destination_macs: Vec<MacPrefix>,
+}
+
+impl Choices {
+    fn lengths(&self) -> [(usize, &'static str); 6] {
+        [
+            (self.sources.len(), "sources"),
+            (self.destinations.len(), "destinations"),
+            (self.ports.len(), "ports"),
+            (self.source_ports.len(), "source ports"),
+            (self.source_macs.len(), "source MAC addresses"),
+            (self.destination_macs.len(), "destination MAC addresses"),
+        ]
     }
-    choices
+
+    /// `None` where no number is large enough.
+    fn count(&self) -> Option<usize> {
+        let mut lengths = self.lengths().into_iter();
+        lengths.try_fold(1usize, |product, (length, _)| {
+            product.checked_mul(length.max(1))
+        })
+    }
+
+    fn matches(self, base: Match) -> Vec<Match> {
+        let all = vec![base];
+        let all = each(all, &self.sources, |what, one| what.source = one);
+        let all = each(all, &self.destinations, |what, one| what.destination = one);
+        let all = each(all, &self.ports, |what, one| what.ports = one);
+        let all = each(all, &self.source_ports, |what, one| what.source_ports = one);
+        let all = each(all, &self.source_macs, |what, one| what.source_mac = one);
+        each(all, &self.destination_macs, |what, one| {
+            what.destination_mac = one
+        })
+    }
+}
+
+impl std::fmt::Display for Choices {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let named = self.lengths().into_iter().filter(|(length, _)| *length > 0);
+        let words: Vec<String> = named
+            .map(|(length, what)| format!("{length} {what}"))
+            .collect();
+        match words.split_last() {
+            Some((last, [])) => f.write_str(last),
+            Some((last, others)) => write!(f, "{} and {last}", others.join(", ")),
+            None => f.write_str("all packets"),
+        }
+    }
+}
+
+/// Each of the matches with each of the values, or as it is where there is none.
+fn each<T: Copy>(
+    matches: Vec<Match>,
+    values: &[T],
+    set: impl Fn(&mut Match, Option<T>),
+) -> Vec<Match> {
+    if values.is_empty() {
+        return matches;
+    }
+    let with = |what: &Match, value| {
+        let mut what = what.clone();
+        set(&mut what, Some(value));
+        what
+    };
+    let of_one =
+        |what: &Match| -> Vec<Match> { values.iter().map(|one| with(what, *one)).collect() };
+    matches.iter().flat_map(of_one).collect()
 }
 
 /// Some editors begin a file with a mark that it is UTF-8.

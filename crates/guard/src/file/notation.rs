@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
 
+use crate::mac::MacPrefix;
 use crate::names;
 use crate::prefix::Prefix;
 use crate::preset::Preset;
@@ -31,6 +32,12 @@ pub struct Entry {
     pub proto: Option<Protocol>,
     #[serde(default)]
     pub port: Many<Text<Ports>>,
+    #[serde(default)]
+    pub src_port: Many<Text<Ports>>,
+    #[serde(default)]
+    pub src_mac: Many<Text<MacPrefix>>,
+    #[serde(default)]
+    pub dst_mac: Many<Text<MacPrefix>>,
     #[serde(default)]
     pub icmp: Option<Icmp>,
     #[serde(default)]
@@ -221,6 +228,7 @@ scalars!(
     Text<String>,
     Text<Prefix>,
     Text<Ports>,
+    Text<MacPrefix>,
     Text<Preset>,
     Protocol,
     Icmp,

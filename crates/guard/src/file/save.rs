@@ -51,6 +51,18 @@ fn write_rule(text: &mut String, rule: &Rule) {
     );
     line("port", what.ports.map(|one| quoted(&one.to_string())));
     line(
+        "src-port",
+        what.source_ports.map(|one| quoted(&one.to_string())),
+    );
+    line(
+        "src-mac",
+        what.source_mac.map(|one| quoted(&one.to_string())),
+    );
+    line(
+        "dst-mac",
+        what.destination_mac.map(|one| quoted(&one.to_string())),
+    );
+    line(
         "icmp",
         what.icmp
             .map(|one| quoted(&names::icmp_type_name(one.v4, one.v6))),

@@ -257,7 +257,8 @@ fn a_rule_that_denies_everything_has_to_say_so() {
 #[test]
 fn what_is_saved_is_read_as_the_same() {
     let file = parse(&format!(
-        "{}[[rule]]\naction = \"deny\"\nall = true\n[[rule]]\naction = \"deny\"\nsyn = true\nport = 22\n",
+        "{}[[rule]]\naction = \"deny\"\nall = true\n[[rule]]\naction = \"deny\"\nsyn = true\nport = 22\n\
+         [[rule]]\naction = \"allow\"\nsrc-port = [53, \"1-9\"]\nsrc-mac = \"2:0:5e:0:0:0/24\"\ndst-mac = \"02:00:5e:00:53:01\"\n",
         SAMPLE.replace("\"::1\"", "\"10.1.0.1\"").replace("proto = 6", "proto = 17")
     ))
     .unwrap();

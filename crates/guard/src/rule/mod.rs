@@ -4,6 +4,8 @@ mod what;
 
 use std::fmt;
 
+use crate::mac::MacPrefix;
+
 pub(super) use what::PROTOCOL_SHIFT;
 pub use what::{IcmpType, Match, On, Ports, Services, TcpState};
 
@@ -61,10 +63,15 @@ impl Rule {
             (false, Action::Deny) => 1,
             (false, Action::Allow) => 2,
         };
+        let length = |mac: Option<MacPrefix>| mac.map_or(0, MacPrefix::length);
+        let macs = length(self.what.source_mac) + length(self.what.destination_mac);
+        let source_ports = self.what.source_ports;
         (
             self.what.on.is_none(),
+            std::cmp::Reverse(macs),
             width,
             services.len(),
+            source_ports.map_or(u16::MAX, |ports| ports.last - ports.first),
             self.what.tcp.is_none(),
             order,
             self.id,
@@ -75,6 +82,7 @@ impl Rule {
     pub fn is_certain(&self) -> bool {
         self.what.on.is_none()
             && self.what.tcp.is_none()
+            && !self.what.names_extras()
             && self.expires.is_none()
             && !self.is_limit()
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::mac::MacPrefix;
 use crate::names::{self, ICMP, ICMPV6, TCP, UDP, WITH_PORTS};
 use crate::prefix::Prefix;
 
@@ -28,7 +29,7 @@ pub struct On {
     pub name: String,
 }
 
-/// Destination ports, from the first to the last.
+/// Ports, from the first to the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ports {
     pub first: u16,
@@ -70,9 +71,13 @@ pub struct Match {
     pub source: Option<Prefix>,
     pub destination: Option<Prefix>,
     pub protocol: Option<u8>,
+    /// Destination ports.
     pub ports: Option<Ports>,
+    pub source_ports: Option<Ports>,
     pub icmp: Option<IcmpType>,
     pub tcp: Option<TcpState>,
+    pub source_mac: Option<MacPrefix>,
+    pub destination_mac: Option<MacPrefix>,
     pub on: Option<On>,
 }
 
@@ -89,16 +94,22 @@ impl Match {
             destination,
             protocol,
             ports,
+            source_ports,
             icmp,
             tcp,
+            source_mac,
+            destination_mac,
             on: _,
         } = self;
         source.is_none()
             && destination.is_none()
             && protocol.is_none()
             && ports.is_none()
+            && source_ports.is_none()
             && icmp.is_none()
             && tcp.is_none()
+            && source_mac.is_none()
+            && destination_mac.is_none()
     }
 
     /// Says why no packet could ever match, or completes what is implied: flags are TCP's, and a type is that of one
@@ -122,7 +133,7 @@ impl Match {
                 }
             }
         }
-        if let (Some(_), Some(protocol)) = (self.ports, self.protocol)
+        if let (Some(_), Some(protocol)) = (self.ports.or(self.source_ports), self.protocol)
             && !WITH_PORTS.contains(&protocol)
         {
             return Err(format!(
@@ -138,7 +149,7 @@ impl Match {
     }
 
     fn complete_icmp(&mut self) -> Result<(), String> {
-        if self.ports.is_some() {
+        if self.ports.or(self.source_ports).is_some() {
             return Err("ICMP has types, not ports".to_owned());
         }
         let Some(icmp) = &mut self.icmp else {
@@ -178,7 +189,12 @@ impl Match {
                 .flatten()
                 .collect();
         }
-        match (self.ports, self.protocol) {
+        let all = Ports {
+            first: 0,
+            last: u16::MAX,
+        };
+        let ports = self.ports.or(self.source_ports.map(|_| all));
+        match (ports, self.protocol) {
             (Some(ports), Some(protocol)) => vec![of(protocol, ports.first, ports.last)],
             (Some(ports), None) => [TCP, UDP]
                 .map(|one| of(one, ports.first, ports.last))
@@ -190,7 +206,15 @@ impl Match {
 
     /// Whether it names something that later fragments do not tell.
     pub(crate) fn looks_at_transport(&self) -> bool {
-        self.ports.is_some() || self.icmp.is_some() || self.tcp.is_some()
+        self.ports.is_some()
+            || self.source_ports.is_some()
+            || self.icmp.is_some()
+            || self.tcp.is_some()
+    }
+
+    /// Whether it names what few rules name, which the program has to look at besides.
+    pub(crate) fn names_extras(&self) -> bool {
+        self.source_ports.is_some() || self.source_mac.is_some() || self.destination_mac.is_some()
     }
 
     pub fn any_service(&self) -> bool {
@@ -213,6 +237,9 @@ impl fmt::Display for Match {
         if let Some(ports) = self.ports {
             write!(f, " --port {ports}")?;
         }
+        if let Some(ports) = self.source_ports {
+            write!(f, " --src-port {ports}")?;
+        }
         if let Some(icmp) = self.icmp {
             write!(f, " --icmp {}", names::icmp_type_name(icmp.v4, icmp.v6))?;
         }
@@ -220,6 +247,12 @@ impl fmt::Display for Match {
             Some(TcpState::Syn) => f.write_str(" --syn")?,
             Some(TcpState::Established) => f.write_str(" --established")?,
             None => {}
+        }
+        if let Some(mac) = self.source_mac {
+            write!(f, " --src-mac {mac}")?;
+        }
+        if let Some(mac) = self.destination_mac {
+            write!(f, " --dst-mac {mac}")?;
         }
         if let Some(on) = &self.on {
             write!(f, " --on {}", on.name)?;

@@ -7,7 +7,9 @@ use trawl_kernel::Result;
 use trawl_kernel::netlink::{Link, Netlink};
 use trawl_kernel::netns::{Namespace, run_maybe_in};
 
-use super::Session;
+use trawl_kernel::session::Session;
+
+use crate::model::Macs;
 
 /// Whether the session may come through a namespace: its server's address is there, or not in the present one either.
 pub fn is_of(session: &Session, namespace: Option<&Namespace>) -> Result<bool> {
@@ -15,8 +17,11 @@ pub fn is_of(session: &Session, namespace: Option<&Namespace>) -> Result<bool> {
         Some(namespace) => namespace.clone(),
         None => Namespace::current()?,
     };
-    let is_here =
-        |namespace| run_maybe_in(namespace, || UdpSocket::bind((session.server, 0)).is_ok());
+    let is_here = |namespace| {
+        run_maybe_in(namespace, || {
+            UdpSocket::bind((session.server.ip(), 0)).is_ok()
+        })
+    };
     Ok(is_here(namespace)? || Namespace::current()? == guarded || !is_here(None)?)
 }
 
@@ -25,8 +30,8 @@ pub fn is_of(session: &Session, namespace: Option<&Namespace>) -> Result<bool> {
 pub fn of(session: &Session, namespace: Option<&Namespace>) -> Result<Option<HashSet<u32>>> {
     let mut netlink = Netlink::open(namespace)?;
     let mut ways: HashSet<u32> = HashSet::new();
-    ways.extend(netlink.interface_with(session.server)?);
-    ways.extend(netlink.interface_towards(session.client)?);
+    ways.extend(netlink.interface_with(session.server.ip())?);
+    ways.extend(netlink.interface_towards(session.client.ip())?);
     if ways.is_empty() {
         return Ok(None);
     }
@@ -55,6 +60,24 @@ pub fn of(session: &Session, namespace: Option<&Namespace>) -> Result<Option<Has
             return Ok(Some(ways));
         }
     }
+}
+
+/// The addresses of the frames that the session comes in, where the kernel knows them.
+pub fn macs_of(session: &Session, namespace: Option<&Namespace>) -> Result<Option<Macs>> {
+    let mut netlink = Netlink::open(namespace)?;
+    let client = session.client.ip();
+    let Some(way) = netlink.way_to(client, None)? else {
+        return Ok(None);
+    };
+    let next = way.gateway.unwrap_or(client);
+    let neighbours = netlink.neighbours(way.interface)?;
+    let source = neighbours.iter().find(|one| one.address == next);
+    let own = netlink.find_link_by_index(way.interface)?;
+    let destination = own.and_then(|link| link.mac.try_into().ok());
+    Ok(source.zip(destination).map(|(one, destination)| Macs {
+        source: one.mac,
+        destination,
+    }))
 }
 
 /// Its packets come in by another interface, inside of others that nothing is known of.

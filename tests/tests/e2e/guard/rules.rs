@@ -165,3 +165,68 @@ fn wrong_rules_are_wrong_usage() {
     let held = output("ip", &["-n", &lab.pair.b.name, "link", "show", "veth0"]);
     assert!(held.status.success());
 }
+
+/// Issue 12, wanted: source ports and MAC addresses, from the command line and from a file.
+#[test]
+fn source_ports_and_macs() {
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded::load(&lab, &[]);
+    let other = [2, 0, 0x5e, 0, 0x53, 9];
+    let frame = |mac, port| {
+        let frame = Template::new().ethernet(mac, TO).ipv4(STRANGER, B4);
+        frame.udp(port, 9).payload([0; 22]).build()
+    };
+    let all = [
+        frame(FROM, 389),
+        frame(FROM, 390),
+        frame(other, 389),
+        frame(other, 390),
+    ];
+    // Rule by rule, how many of these it decides about: those with MAC addresses are asked first.
+    let rules = [
+        vec!["deny", "--proto", "udp", "--src-port", "389"],
+        vec!["allow", "--src-mac", "02:00:5e:00:00:00/24"],
+        vec![
+            "deny",
+            "--src-mac",
+            "02:00:5e:00:53:09",
+            "--src-port",
+            "1-389",
+        ],
+        vec!["deny", "--dst-mac", "02:00:5e:00:53:77"],
+    ];
+    for rule in &rules {
+        guarded.well(rule);
+    }
+    let hits = || [1, 2, 3, 4].map(|id| guarded.hits(id));
+    guarded.send(&all, 400);
+    assert_eq!(hits(), [100, 100, 100, 0]);
+    let third = guarded.rule(3).expect("it is there");
+    assert_eq!(third["src_port"], "1-389");
+    assert_eq!(third["src_mac"], "02:00:5e:00:53:09");
+    // What is saved and applied again is the same, and keeps its hits.
+    let before = guarded.list();
+    let saved = guarded.well(&["save"]);
+    assert!(guarded.apply(&saved).status.success(), "{saved}");
+    assert_eq!(guarded.list(), before);
+    guarded.send(&all, 400);
+    assert_eq!(hits(), [200, 200, 200, 0]);
+    for (words, why) in [
+        (vec!["deny", "--src-port", "70000"], "is not a port"),
+        (
+            vec!["deny", "--src-mac", "10.0.0.1"],
+            "is not a MAC address",
+        ),
+        (
+            vec!["deny", "--src-mac", "02:00:5e:00:53:09/24"],
+            "did you mean 02:00:5e:00:00:00/24",
+        ),
+        (
+            vec!["deny", "--proto", "gre", "--src-port", "1"],
+            "gre has no ports",
+        ),
+    ] {
+        let said = guarded.refused(2, &words);
+        assert!(said.contains(why), "{said}");
+    }
+}

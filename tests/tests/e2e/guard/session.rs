@@ -106,3 +106,23 @@ fn a_session_by_another_interface_does_not_matter() {
     let (status, said) = in_session("10.88.0.9 50000 10.88.0.1 22", &load);
     assert_eq!(status, Some(0), "{said}");
 }
+
+/// Issue 12 item 2: sudo hides SSH_CONNECTION from the command; the processes that started it have it.
+#[test]
+fn the_session_is_known_where_the_variable_is_hidden() {
+    let Some(lab) = Lab::open() else { return };
+    let load = format!(
+        "env -u SSH_CONNECTION {} guard load {} --default deny; exit $?",
+        binary::path().display(),
+        lab.receiver()
+    );
+    let output = Command::new("sh")
+        .args(["-c", &load])
+        .env("SSH_CONNECTION", "10.77.0.1 50000 10.77.0.2 22")
+        .output()
+        .expect("a shell");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("SSH session from 10.77.0.1"), "{said}");
+    assert_eq!(xdp_on(&lab.pair.b), None);
+}

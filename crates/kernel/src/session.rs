@@ -1,0 +1,75 @@
+//! The SSH session that a command is typed in.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::process;
+
+const VARIABLE: &str = "SSH_CONNECTION";
+
+/// A connection by SSH: from its client to this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Session {
+    pub client: SocketAddr,
+    pub server: SocketAddr,
+}
+
+impl Session {
+    /// The one that this command is typed in, as the SSH server says it. sudo and others keep its variable from a
+    /// command: it is then looked for in the processes that started this one, as far as they may be looked at.
+    pub fn of_this_command() -> Option<Self> {
+        let own = std::env::var(VARIABLE).ok();
+        own.or_else(of_an_ancestor)
+            .and_then(|text| text.parse().ok())
+    }
+}
+
+/// What the nearest process has that started this one, directly or by way of others.
+fn of_an_ancestor() -> Option<String> {
+    process::ancestors().find_map(|one| process::variable_of(one, VARIABLE))
+}
+
+impl std::str::FromStr for Session {
+    type Err = ();
+
+    /// Client and server, each an address and a port.
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let words: Vec<&str> = text.split_ascii_whitespace().collect();
+        let end = |address: &str, port: &str| {
+            // A link-local address has its interface after it.
+            let address: IpAddr = address.split('%').next()?.parse().ok()?;
+            Some(SocketAddr::new(address.to_canonical(), port.parse().ok()?))
+        };
+        let session = match words[..] {
+            [client, its_port, server, port] => end(client, its_port).zip(end(server, port)),
+            _ => None,
+        };
+        let (client, server) = session.ok_or(())?;
+        Ok(Self { client, server })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_are_what_the_server_says() {
+        let session: Session = "10.0.0.1 50000 ::ffff:10.0.0.2 22".parse().expect("one");
+        assert_eq!(session.client, "10.0.0.1:50000".parse().expect("an end"));
+        assert_eq!(session.server, "10.0.0.2:22".parse().expect("an end"));
+        let session: Session = "fe80::1%eth0 1 fe80::2%eth0 22".parse().expect("one");
+        assert_eq!(
+            session.client.ip(),
+            "fe80::1".parse::<IpAddr>().expect("an address")
+        );
+        for text in [
+            "",
+            "10.0.0.1 1 10.0.0.2",
+            "a b c d",
+            "10.0.0.1 1 10.0.0.2 99999",
+            "10.0.0.1 1 10.0.0.2 22 33",
+        ] {
+            assert_eq!(text.parse::<Session>(), Err(()), "{text}");
+        }
+    }
+}
