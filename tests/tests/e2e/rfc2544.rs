@@ -112,6 +112,20 @@ fn through_a_router_of_both_families() {
     }
 }
 
+/// Issue 15: a router rewrites the pages that the live engine's frames come from, and they are sent again.
+#[test]
+fn the_live_engine_through_a_router() {
+    let Some(lab) = LineLab::open() else { return };
+    let (tx, rx) = (place(&lab.line.a), place(&lab.line.b));
+    let fixed = ["--sizes", "64", "--duration", "1s", "--engine", "live"];
+    let rate = ["--max-rate", "50k", "--loss", "50"];
+    let result = measured(&tx, &rx, &[&fixed[..], &rate].concat());
+    let one = &result["results"][0];
+    assert_eq!(result["conditions"]["engine"], "live");
+    check_result(one, 50.0);
+    assert!(one["throughput_frames_per_second"].is_f64(), "{one}");
+}
+
 #[test]
 fn a_way_that_is_narrow_is_found_to_be() {
     let Some(lab) = LineLab::open() else { return };

@@ -124,6 +124,9 @@ impl Tables {
     }
 }
 
+/// Ethernet with a tag, IPv6 and UDP end within this; so do IPv4 and the part of TCP that routers rewrite.
+const REWRITTEN_ON_THE_WAY: usize = 64;
+
 /// What is written to the beginning of each frame, so that it is right whatever was in its place before.
 struct Header {
     words: usize,
@@ -132,7 +135,8 @@ struct Header {
 }
 
 impl Header {
-    /// Up to where the frames differ from the one that the kernel starts from. A stamp of a shorter frame that stays
+    /// Up to where the frames differ from the one that the kernel starts from, and the headers in any case: a router
+    /// or a balancer on the way rewrites addresses and TTL in the very page that the kernel sends again. A stamp of a shorter frame that stays
     /// behind it lies where all frames have zeroes, or else they would differ there: it changes no checksum.
     fn of(pattern: &Pattern, frame: &[u8]) -> Self {
         let differing = |variant: &Variant| {
@@ -142,6 +146,7 @@ impl Header {
                 .map_or(0, |last| last + 1)
         };
         let differing = pattern.variants.iter().map(differing).max().unwrap_or(0);
+        let differing = differing.max(frame.len().min(REWRITTEN_ON_THE_WAY));
         let (words, whole) = (differing.div_ceil(8), frame.len() / 8);
         Self {
             words: words.min(whole),

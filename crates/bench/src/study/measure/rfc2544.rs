@@ -56,7 +56,7 @@ impl Measure for Rfc2544 {
                 latency("Linux forwarding")
             ),
             sentence: format!(
-                "Without loss XDP forwards {:.1} times what Linux forwards; the sender (a packet socket, on the router's CPU) is part of either figure.",
+                "Without loss XDP forwards {:.1} times what Linux forwards; the sender, on the router's CPU, is part of either figure.",
                 xdp / linux.max(f64::EPSILON)
             ),
         }
@@ -85,9 +85,6 @@ fn measure(
             "--json",
             "--frame-loss",
             "--back-to-back",
-            // What is rewritten on its way must not come round again: the live engine uses its pages again.
-            "--engine",
-            "packet",
             "--cpu",
             &bench.sender_cpu.to_string(),
             "--tx",
