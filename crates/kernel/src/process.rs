@@ -1,9 +1,12 @@
 //! Other processes: their CPU, their time, and asking them to end.
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, setpriority_process};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::{Error, Result};
+
+/// The nice value that is served first.
+const FIRST: i32 = -20;
 
 fn pid(process: u32) -> Result<Pid> {
     i32::try_from(process)
@@ -103,4 +106,31 @@ pub fn with_signals(command: &mut std::process::Command) -> &mut std::process::C
     };
     // SAFETY: the closure only makes the two calls above, which are async-signal-safe, and allocates nothing.
     unsafe { command.pre_exec(unblock) }
+}
+
+/// Lets a process or thread go before others on its CPU.
+pub fn prefer(process: u32) -> Result<()> {
+    setpriority_process(Some(pid(process)?), FIRST)
+        .map_err(|e| Error::os(format!("cannot prefer process {process}"), e.into()))
+}
+
+/// Lets the calling thread go before others on its CPU.
+pub fn prefer_thread() -> Result<()> {
+    setpriority_process(Some(rustix::thread::gettid()), FIRST)
+        .map_err(|e| Error::os("cannot prefer a thread", e.into()))
+}
+
+/// Lets what a command starts run only where nothing else wants its CPU (SCHED_IDLE): whatever wakes up goes first.
+pub fn give_way(command: &mut std::process::Command) -> &mut std::process::Command {
+    use std::os::unix::process::CommandExt;
+    let idle = || {
+        let none = libc::sched_param { sched_priority: 0 };
+        // SAFETY: the parameters are on this stack, and a system call is safe between fork and exec.
+        match unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: the closure makes one system call and allocates nothing.
+    unsafe { command.pre_exec(idle) }
 }

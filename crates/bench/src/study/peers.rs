@@ -225,7 +225,7 @@ fn version_of(known: &Known, path: &Path) -> Option<String> {
     let subcommand: &[&str] = match known.name {
         "xdp-bench" => &["drop"],
         "xdp-trafficgen" => &["udp"],
-        "xdp-forward" | "xdp-filter" => &["load"],
+        "xdp-forward" => &["load"],
         _ => &[],
     };
     let output = Command::new(path)

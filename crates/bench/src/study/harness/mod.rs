@@ -2,5 +2,6 @@
 
 pub mod capture;
 pub mod hosts;
+pub mod napi;
 pub mod process;
 pub mod traffic;

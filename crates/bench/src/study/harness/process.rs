@@ -26,6 +26,15 @@ pub fn command_in(namespace: &str, program: impl AsRef<OsStr>) -> Command {
     inside
 }
 
+/// The same with the mounts of the host, for programs that pin to the bpffs: `ip netns exec` hides it.
+pub fn command_beside(namespace: &str, program: impl AsRef<OsStr>) -> Command {
+    let mut inside = command("nsenter");
+    inside
+        .arg(format!("--net=/run/netns/{namespace}"))
+        .arg(program);
+    inside
+}
+
 /// The command as one types it.
 fn words(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
@@ -56,11 +65,14 @@ pub fn run(command: &mut Command) -> Result<String> {
 
 /// Runs trawl, and reads the JSON that it prints.
 pub fn json<A: AsRef<OsStr>>(trawl: &Path, arguments: &[A]) -> Result<Value> {
-    let mut trawl = command(trawl);
-    trawl.args(arguments);
-    let text = run(&mut trawl)?;
+    json_of(command(trawl).args(arguments))
+}
+
+/// Runs a command, and reads the JSON that it prints.
+pub fn json_of(command: &mut Command) -> Result<Value> {
+    let text = run(command)?;
     serde_json::from_str(&text)
-        .map_err(|e| Error::failed(format!("{} printed no JSON", words(&trawl)), e))
+        .map_err(|e| Error::failed(format!("{} printed no JSON", words(command)), e))
 }
 
 /// Runs in the background until it is dropped.

@@ -11,10 +11,10 @@ use trawl_kernel::netns::run_in;
 use trawl_kernel::{Error, Result};
 use trawl_lab::{Pair, PairOptions};
 
-use super::programs::{napi_name, pin_napi};
+use super::programs::Who;
 use crate::study::definition::Space;
-use crate::study::harness::process;
-use crate::study::harness::traffic::{Amount, Traffic, received};
+use crate::study::harness::napi::{self, Napi};
+use crate::study::harness::traffic::{Amount, Sent, Traffic, received};
 use crate::study::machine::Sample;
 use crate::study::model::{Agreement, Experiment, Finding};
 use crate::study::{Bench, Case, Measure, Measured, Stop};
@@ -31,11 +31,11 @@ impl Measure for Ddos {
         let mut cases = Vec::new();
         for series in space.words("series")? {
             for thousands in space.numbers("kpps")? {
-                let filtered = series == "with XDP filter";
+                let filter = Who::find(&series)?;
                 cases.push(Case {
                     series: series.clone(),
                     x: thousands,
-                    run: Box::new(move |bench| measure(bench, filtered, thousands * 1e3, seconds)),
+                    run: Box::new(move |bench| measure(bench, filter, thousands * 1e3, seconds)),
                 });
             }
         }
@@ -76,38 +76,35 @@ impl Measure for Ddos {
     }
 }
 
+/// With these a veth hands TCP to the stack on the sender's CPU; without, to the receiver's thread, as the attack.
+const OFFLOADS: [&str; 4] = [
+    "tx-tcp-segmentation",
+    "tx-tcp-ecn-segmentation",
+    "tx-tcp-mangleid-segmentation",
+    "tx-tcp6-segmentation",
+];
+
 fn measure(
     bench: &Bench,
-    filtered: bool,
+    filter: Who,
     rate: f64,
     seconds: f64,
 ) -> std::result::Result<Measured, Stop> {
     let lab = Pair::new(&PairOptions {
-        interfaces: ["veth0".to_owned(), napi_name()],
+        interfaces: [napi::interface_name(), napi::interface_name()],
         ..PairOptions::default()
     })?;
-    let site = format!("{}:{}", lab.b.name, lab.b.interface);
-    let guard =
-        |words: &[&str]| process::run(process::command(&bench.trawl).arg("guard").args(words));
-    if filtered {
-        guard(&["load", &site])?;
-        guard(&[
-            "deny",
-            "--netns",
-            &lab.b.name,
-            "--proto",
-            "udp",
-            "--port",
-            "9",
-        ])?;
+    for station in [&lab.a, &lab.b] {
+        let ethtool = station.ethtool()?;
+        for offload in OFFLOADS {
+            ethtool.set_feature(offload, false)?;
+        }
     }
-    // The service, and all that comes in for it, is on one core, as in the study.
-    pin_napi(&lab.b, bench.capture_cpu)?;
-    let result = transact(bench, &lab, rate, seconds);
-    if filtered {
-        guard(&["unload", &site])?;
-    }
-    Ok(result?)
+    let _placed = filter.place(bench, &lab.b, &lab.a)?;
+    // The service, and all that comes in for it, is on one core, as in the study; the client is on the other.
+    Napi::pinned(&lab.a, bench.sender_cpu)?;
+    Napi::pinned(&lab.b, bench.capture_cpu)?;
+    Ok(transact(bench, &lab, rate, seconds)?)
 }
 
 fn transact(bench: &Bench, lab: &Pair, rate: f64, seconds: f64) -> Result<Measured> {
@@ -126,6 +123,8 @@ fn transact(bench: &Bench, lab: &Pair, rate: f64, seconds: f64) -> Result<Measur
         let attack = (rate > 0.0).then(|| {
             let traffic = Traffic {
                 amount: Amount::Time(Duration::from_secs_f64(seconds + 0.5)),
+                // The client shares its CPU, and would else be held up by the sender, not by the attack.
+                gives_way: true,
                 ..Traffic::at(64, rate, seconds, bench.sender_cpu)
             };
             scope.spawn(move || traffic.send(bench, &lab.a, &lab.b))
@@ -137,20 +136,29 @@ fn transact(bench: &Bench, lab: &Pair, rate: f64, seconds: f64) -> Result<Measur
             std::thread::sleep(Duration::from_millis(1));
         }
         let sample = Sample::now();
-        let exchanged = exchange(&stream, Duration::from_secs_f64(seconds));
+        let client = scope.spawn(move || {
+            place_thread(bench.sender_cpu);
+            // Its end lets the responder's thread end.
+            exchange(&stream, Duration::from_secs_f64(seconds))
+        });
+        let exchanged = client
+            .join()
+            .map_err(|_| Error::failed("the client", "its thread ended early"))?;
         let cpus = sample.until_now();
-        // Its end lets the responder's thread end.
-        drop(stream);
         let sent = attack.map(|thread| thread.join());
         let sent = match sent {
-            Some(Ok(sent)) => Some(sent?.frames),
+            Some(Ok(sent)) => Some(sent?),
             Some(Err(_)) => return Err(Error::failed("the attack", "its thread ended early")),
             None => None,
         };
         let (transactions, elapsed) = exchanged.map_err(os)?;
         Ok(Measured {
-            values: [("transactions", transactions as f64 / elapsed.as_secs_f64())].into(),
-            sent,
+            values: [
+                ("transactions", transactions as f64 / elapsed.as_secs_f64()),
+                ("attack_kpps", sent.as_ref().map_or(0.0, Sent::per_second) / 1e3),
+            ]
+            .into(),
+            sent: sent.map(|sent| sent.frames),
             seconds: elapsed.as_secs_f64(),
             cpus: Some(cpus),
             ..Measured::default()
@@ -158,10 +166,15 @@ fn transact(bench: &Bench, lab: &Pair, rate: f64, seconds: f64) -> Result<Measur
     })
 }
 
+/// Where the CPU, or coming first on it, is not to be had, the figures of the CPUs show it.
+fn place_thread(cpu: usize) {
+    let _ = trawl_kernel::process::pin_thread(cpu);
+    let _ = trawl_kernel::process::prefer_thread();
+}
+
 /// Sends each byte back until the other end is gone.
 fn respond(listener: &TcpListener, cpu: usize) {
-    // Where the CPU is not to be had, it runs elsewhere: the figures of the CPUs show it.
-    let _ = trawl_kernel::process::pin_thread(cpu);
+    place_thread(cpu);
     let Ok((mut stream, _)) = listener.accept() else {
         return;
     };
