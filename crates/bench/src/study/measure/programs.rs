@@ -33,6 +33,9 @@ pub enum Programs {
     Route,
 }
 
+/// Each core has flows of its own: one that several share is a line of memory for which they wait on each other.
+const FLOWS: [&str; 4] = ["--flows", "64", "--src-port", "1024-1087"];
+
 impl Measure for Programs {
     fn cases(&self, space: &Space, bench: &Bench) -> Result<Vec<Case>> {
         let seconds = space.number("seconds")?;
@@ -50,6 +53,10 @@ impl Measure for Programs {
                     run: Box::new(move |bench| match me {
                         Self::CpuUse => cpu_use(bench, who, Traffic::at(size, rate, seconds, cpu)),
                         Self::Route => route(bench, who, x as u32, size, seconds),
+                        Self::Cores => {
+                            let traffic = Traffic::flood(size, seconds, &spread(x));
+                            measure(bench, who, &traffic.with(&FLOWS))
+                        }
                         _ => measure(bench, who, &Traffic::flood(size, seconds, &spread(x))),
                     }),
                 });
