@@ -61,7 +61,10 @@ impl Napi {
             let text = std::fs::read_to_string(format!("/proc/{thread}/schedstat")).ok();
             let nanoseconds = text.and_then(|text| text.split(' ').next()?.parse::<f64>().ok());
             // Kernels without scheduler statistics count ticks.
-            nanoseconds.map_or_else(|| trawl_kernel::process::cpu_seconds(*thread), |ns| ns / 1e9)
+            nanoseconds.map_or_else(
+                || trawl_kernel::process::cpu_seconds(*thread),
+                |ns| ns / 1e9,
+            )
         };
         self.threads.iter().map(of).sum()
     }
@@ -79,4 +82,3 @@ fn threads_named(prefix: &str) -> Vec<u32> {
         })
         .collect()
 }
-

@@ -155,7 +155,10 @@ fn transact(bench: &Bench, lab: &Pair, rate: f64, seconds: f64) -> Result<Measur
         Ok(Measured {
             values: [
                 ("transactions", transactions as f64 / elapsed.as_secs_f64()),
-                ("attack_kpps", sent.as_ref().map_or(0.0, Sent::per_second) / 1e3),
+                (
+                    "attack_kpps",
+                    sent.as_ref().map_or(0.0, Sent::per_second) / 1e3,
+                ),
             ]
             .into(),
             sent: sent.map(|sent| sent.frames),

@@ -218,4 +218,3 @@ fn fill(left: &Station, right: &Station, far: &Station, routes: u32) -> Result<(
     result?;
     Ok(())
 }
-

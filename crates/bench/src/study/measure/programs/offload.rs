@@ -45,4 +45,3 @@ fn cards() -> Vec<String> {
         .flatten();
     devices.filter_map(own).collect()
 }
-

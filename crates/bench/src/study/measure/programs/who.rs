@@ -196,7 +196,10 @@ impl Who {
                     ["guard", "unload", &site].map(str::to_owned).into(),
                 ));
                 let rule = ["--proto", "udp", "--port", ATTACKED];
-                trawl(bench, &[&["guard", "deny", "--netns", &at.name], &rule[..]].concat())?;
+                trawl(
+                    bench,
+                    &[&["guard", "deny", "--netns", &at.name], &rule[..]].concat(),
+                )?;
             }
             Self::XdpFilter => {
                 let path = bench.peers.path("xdp-filter")?;
@@ -286,4 +289,3 @@ pub fn rule(bench: &Bench, at: &Station, tool: &str, words: &[&str]) -> Result<(
     process::run(command.args(words))?;
     Ok(())
 }
-
