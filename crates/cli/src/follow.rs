@@ -5,15 +5,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Serialize;
-use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result, clock, host, process};
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::{Host, Point};
-use trawl_tap::drop::Wish;
 use trawl_tap::notice::Notice;
+use trawl_tap::options::{Drops, Options};
 use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::Sink;
-use trawl_tap::site::{Options, Site};
+use trawl_tap::site::Site;
 use trawl_view::drop::Drop as Dropped;
 use trawl_view::print::{PrintOptions, Printer};
 use trawl_view::record::{PacketView, Place, RingBlocks, Source, add_places};
@@ -87,14 +86,14 @@ pub fn run(args: Args) -> Result<ExitCode> {
 }
 
 fn options(args: &Args) -> Result<Options> {
-    let wish = Wish {
+    let drops = Drops {
         reasons: None,
         no_losses: true,
         stack: false,
         follow: true,
-        namespace: args.netns.as_deref().map(Namespace::open).transpose()?,
+        namespace: args.netns.clone(),
     };
-    watching_drops(wish, &args.expression, args.duration)
+    watching_drops(drops, &args.expression, args.duration)
 }
 
 struct Watcher;

@@ -7,9 +7,10 @@ use trawl_kernel::{Error, Result, host};
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::{Host, Point};
 use trawl_tap::notice::Notice;
+use trawl_tap::options::Options;
 use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::Sink;
-use trawl_tap::site::{Options, Site};
+use trawl_tap::site::Site;
 use trawl_view::record::{PacketView, Place, RingBlocks, Source};
 
 use crate::capture;

@@ -15,12 +15,12 @@ use trawl_kernel::{Error, Result, events, host};
 use trawl_tap::Choice;
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::{Host, Point};
-use trawl_tap::drop::Wish;
 use trawl_tap::filter::Filter;
 use trawl_tap::notice::Notice;
+use trawl_tap::options::{Drops, Options};
 use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::Sink;
-use trawl_tap::site::{Mode, Options, Peers, Recording, Site, TimeSource};
+use trawl_tap::site::Site;
 use trawl_view::record::{Place, RingBlocks, Source, add_places};
 use trawl_view::why::Tally;
 
@@ -62,7 +62,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         .map(|text| Site::find(text, args.netns.as_deref()))
         .collect::<Result<Vec<_>>>()?;
     let namespace = args.netns.as_deref().map(Namespace::open).transpose()?;
-    let options = options(&args, namespace.clone())?;
+    let options = options(&args)?;
     let about = host::describe();
     let host = Host {
         os: about.os,
@@ -106,48 +106,31 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
 }
 
-fn options(args: &Args, namespace: Option<Namespace>) -> Result<Options> {
-    let wish = Wish {
+fn options(args: &Args) -> Result<Options> {
+    let drops = Drops {
         reasons: None,
         no_losses: true,
         stack: true,
         follow: false,
-        namespace,
+        namespace: args.netns.clone(),
     };
-    watching_drops(wish, &args.expression, args.duration)
+    watching_drops(drops, &args.expression, args.duration)
 }
 
 /// The options of a capture at drops whose records trawl reads itself.
 pub fn watching_drops(
-    wish: Wish,
+    drops: Drops,
     expression: &[String],
     duration: Option<Duration>,
 ) -> Result<Options> {
     let expression = expression.join(" ");
+    let geometry = Geometry::for_share(RING_SIZE, events::cpu_count())?;
     Ok(Options {
-        tap: Choice::Drop,
-        drops: Some(wish),
-        direction: None,
-        programs: None,
-        at: None,
-        verdicts: None,
-        mode: Mode::NativeFirst,
-        hook: None,
-        time: TimeSource::System,
+        drops: Some(drops),
         filter: (!expression.is_empty()).then_some(Filter::Expression(expression)),
-        filter_at: None,
-        queue: None,
-        cpu: None,
-        sample: None,
-        rate_limit: None,
         snaplen: SNAPLEN,
-        count: None,
         duration,
-        geometry: Geometry::for_share(RING_SIZE, events::cpu_count())?,
-        recording: Recording::default(),
-        trigger: None,
-        promiscuous: false,
-        peers: Peers::default(),
+        ..Options::new(Choice::Drop, geometry)
     })
 }
 

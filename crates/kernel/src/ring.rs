@@ -39,7 +39,8 @@ const OPEN_SHARE: u64 = 4;
 const BANK_MAX: u64 = 32 << 20;
 
 /// How the memory for records is cut up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Geometry {
     /// Of all rings together.
     pub pool_size: usize,

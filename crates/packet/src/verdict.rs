@@ -1,9 +1,12 @@
 //! Names of what XDP and tc programs decide, both ways.
 
+use serde::{Deserialize, Serialize};
+
 use crate::pcapng::Verdict;
 
 /// Which kind of program a verdict is of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Kind {
     Xdp,
     Tc,
@@ -88,7 +91,8 @@ pub fn text(verdict: Verdict<'_>) -> String {
 }
 
 /// A `--verdict` list: which actions a packet may have met with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "Names", try_from = "Names")]
 pub struct Set {
     kind: Kind,
     /// One bit an action, in the order of the kind's names.
@@ -116,6 +120,32 @@ fn names_of(kind: Kind) -> String {
         .map(|(name, _)| name.to_lowercase())
         .collect();
     names.join(", ")
+}
+
+/// A set as it is stored.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Names {
+    kind: Kind,
+    actions: Vec<String>,
+}
+
+impl From<Set> for Names {
+    fn from(set: Set) -> Self {
+        let names = set.actions().filter_map(|action| set.kind.name(action));
+        Self {
+            kind: set.kind,
+            actions: names.map(str::to_lowercase).collect(),
+        }
+    }
+}
+
+impl TryFrom<Names> for Set {
+    type Error = UnknownVerdict;
+
+    fn try_from(names: Names) -> Result<Self, UnknownVerdict> {
+        Self::parse(names.kind, &names.actions.join(","))
+    }
 }
 
 impl Set {

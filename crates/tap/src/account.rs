@@ -7,8 +7,8 @@ use serde::Serialize;
 use trawl_kernel::ring;
 
 use crate::notice::Gap;
+use crate::options::Stamps;
 use crate::pcap::LibraryFigures;
-use crate::site::Stamps;
 use crate::trigger;
 
 /// The fates of packets at one place, or at all of them.

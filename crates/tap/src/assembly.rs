@@ -17,8 +17,9 @@ use trawl_packet::pcapng;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 
 use crate::notice::Notice;
+use crate::options::{Options, Sample, Stamps, TimeSource};
 use crate::polls;
-use crate::site::{Options, Sample, Site, Stamps, TimeSource};
+use crate::site::Site;
 
 /// A place where packets are seen, with an account of its own.
 #[derive(Clone, Debug)]

@@ -22,6 +22,7 @@ use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result, events, probe};
 
 use crate::assembly::{Assembly, Carries, program_maps};
+use crate::options::Drops;
 use crate::site::Site;
 use crate::{Attached, Choice, table};
 use reasons::Reasons;
@@ -42,27 +43,12 @@ const PURGE: [&str; 4] = [
 ];
 const EVERYWHERE: &str = "all interfaces";
 
-/// What is asked of the tap beside what all taps are asked.
-#[derive(Clone, Debug, Default)]
-pub struct Wish {
-    /// Only these reasons, by name.
-    pub reasons: Option<Vec<String>>,
-    /// What is no loss as well.
-    pub no_losses: bool,
-    /// The functions that led to each drop.
-    pub stack: bool,
-    /// Each step of the packets that the filter chooses, instead of drops alone.
-    pub follow: bool,
-    /// Where no interface is named: only what is dropped in this namespace.
-    pub namespace: Option<Namespace>,
-}
-
 /// Attaches the tap. With sites it looks only at what is dropped there; `at_xdp` are the sites where another tap sees
 /// what XDP programs drop.
 pub fn attach(
     sites: &[Site],
     at_xdp: &[&Site],
-    wish: &Wish,
+    asked: &Drops,
     assembly: &mut Assembly<'_>,
 ) -> Result<(Box<dyn Attached>, u32, Words)> {
     match assembly.options.tap {
@@ -70,12 +56,14 @@ pub fn attach(
         // The rest is asked of the tap beside it.
         _ => table::DROP.check_queue(assembly.options)?,
     }
+    let namespace = asked.namespace.as_deref().map(Namespace::open);
+    let namespace = namespace.transpose()?;
     let reasons = Reasons::of_kernel()?;
     let tracepoint = tracepoint(&reasons)?;
     let symbols = Symbols::read();
-    let settings = settings(sites, at_xdp, wish, &reasons, &symbols)?;
+    let settings = settings(sites, at_xdp, asked, namespace.as_ref(), &reasons, &symbols)?;
     let rings = assembly.rings_apart()?;
-    let label = match (sites, &wish.namespace) {
+    let label = match (sites, &namespace) {
         ([], None) => EVERYWHERE.to_owned(),
         ([], Some(namespace)) => format!("{EVERYWHERE} of {}", namespace.label()),
         (sites, _) => {
@@ -88,7 +76,7 @@ pub fn attach(
     config.first = ids.record(0, Carries::Nothing);
     config.write_queue = 0;
     config.names_receiver = u32::from(tracepoint.arguments >= ARGUMENTS_WITH_RECEIVER);
-    config.with_stack = u32::from(wish.stack);
+    config.with_stack = u32::from(asked.stack);
     if let Some(found) = kernel_addresses() {
         let halves = |address: u64| (address as u32, (address >> 32) as u32);
         (config.first_address_low, config.first_address_high) = halves(found.first_address);
@@ -109,7 +97,7 @@ pub fn attach(
     let mut maps = program_maps(&rings, None);
     maps.push(("drop_scratch", scratch.as_fd()));
     maps.push(("drop_settings", told.as_fd()));
-    let followed = wish
+    let followed = asked
         .follow
         .then(|| {
             let (key, value) = (size_of::<u64>(), size_of::<FollowedPacket>());
@@ -121,7 +109,7 @@ pub fn attach(
         maps.push(("followed", followed.as_fd()));
     }
     let load = |place: &Place, typed: bool| load(place, typed, &config, &maps, block.as_deref());
-    let (mode, attached) = match (wish.follow, probe::is_unwanted("tp_btf")) {
+    let (mode, attached) = match (asked.follow, probe::is_unwanted("tp_btf")) {
         (true, _) => {
             // The ends come first: what is seen at a beginning finds everything else in place.
             let all = STEPS.iter().map(|place| load(place, true));
@@ -249,7 +237,8 @@ fn tracepoint(reasons: &Reasons) -> Result<Tracepoint> {
 fn settings(
     sites: &[Site],
     at_xdp: &[&Site],
-    wish: &Wish,
+    asked: &Drops,
+    namespace: Option<&Namespace>,
     reasons: &Reasons,
     symbols: &Symbols,
 ) -> Result<DropSettings> {
@@ -258,7 +247,7 @@ fn settings(
         no_loss: reasons.no_losses(),
         no_loss_in_group: reasons.no_loss_in_group(),
         wanted_of_subsystems: 1,
-        no_losses_too: u32::from(wish.no_losses || wish.reasons.is_some()),
+        no_losses_too: u32::from(asked.no_losses || asked.reasons.is_some()),
         reason_xdp: reasons.xdp(),
         places: 0,
         xdp_places: 0,
@@ -276,7 +265,7 @@ fn settings(
         }; DROP_PLACES],
         runs_xdp: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
     };
-    if let Some(list) = &wish.reasons {
+    if let Some(list) = &asked.reasons {
         let wanted = reasons.parse(list)?;
         settings.wanted = reasons::bits(&wanted);
         settings.wanted_of_subsystems =
@@ -287,7 +276,7 @@ fn settings(
         .map(|site| place(site.namespace.as_ref(), site.interface.index))
         .collect::<Result<Vec<_>>>()?;
     if only.is_empty()
-        && let Some(namespace) = &wish.namespace
+        && let Some(namespace) = namespace
     {
         only.push(place(Some(namespace), 0)?);
     }

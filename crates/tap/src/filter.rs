@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
+use serde::{Deserialize, Serialize};
 use trawl_filter::classic::Classic;
 use trawl_filter::ebpf::op;
 use trawl_filter::error::FilterError;
@@ -17,7 +18,8 @@ use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 use crate::site::Site;
 
 /// Which packets are wanted, by what is in them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Filter {
     /// An expression as tcpdump takes it.
     Expression(String),

@@ -19,7 +19,8 @@ use trawl_program::jumps;
 
 use crate::assembly::{Assembly, PointIds};
 use crate::filter::XdpBlocks;
-use crate::site::{Options, Site};
+use crate::options::Options;
+use crate::site::Site;
 use crate::table::{self, Facts};
 use crate::watch::{Cause, Sight, attached_now};
 use crate::{Attached, Tap};

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use trawl_kernel::Result;
 use trawl_kernel::warden::Warden;
 
@@ -14,6 +15,7 @@ pub mod filter;
 pub mod hook;
 pub mod merge;
 pub mod notice;
+pub mod options;
 pub mod packet;
 pub mod pcap;
 mod polls;
@@ -36,7 +38,8 @@ use table::Facts;
 use watch::Sight;
 
 /// The taps by name, as `--tap` takes them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Choice {
     Auto,
     Xdp,

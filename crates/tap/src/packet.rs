@@ -12,7 +12,8 @@ use trawl_kernel::{Error, Result, events};
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 
 use crate::assembly::Assembly;
-use crate::site::{Direction, Options, Site, TimeSource};
+use crate::options::{Direction, Options, TimeSource};
+use crate::site::Site;
 use crate::table::{self, Facts};
 use crate::{Attached, Tap};
 

@@ -15,10 +15,11 @@ use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
 
 use crate::assembly::Assembly;
 use crate::filter::Filter;
+use crate::options::{Direction, Options, TimeSource};
 use crate::packet::Sharing;
 use crate::packet::choice::Sampling;
 use crate::packet::filter::instructions;
-use crate::site::{Direction, Options, Site, TimeSource};
+use crate::site::Site;
 use crate::table::{self, Facts};
 use crate::{Attached, Tap};
 

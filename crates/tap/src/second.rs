@@ -13,8 +13,9 @@ use trawl_view::select::{Question, Selector};
 use crate::account::Account;
 use crate::assembly::Point;
 use crate::filter::{Filter, compiler_options};
+use crate::options::{At, Options};
 use crate::sink::Sink;
-use crate::site::{At, Options, Site};
+use crate::site::Site;
 use crate::stream::Stream;
 
 /// What became of packets, by interface block.

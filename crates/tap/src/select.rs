@@ -4,7 +4,8 @@ use trawl_kernel::Result;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 
 use crate::hook::{self, Hook};
-use crate::site::{At, Direction, Options, Site};
+use crate::options::{At, Direction, Options};
+use crate::site::Site;
 use crate::tc::{Tc, TcEgress};
 use crate::trace::{self, Trace};
 use crate::xdp::{self, Xdp};

@@ -26,11 +26,12 @@ use crate::drop;
 use crate::filter::Filter;
 use crate::merge::Merge;
 use crate::notice::{Gap, Notice};
+use crate::options::{Options, Stamps, TimeSource};
 use crate::pcap;
 use crate::second::{Fates, SecondLook};
 use crate::select::select;
 use crate::sink::{Counting, Sink};
-use crate::site::{Options, Site, TimeSource};
+use crate::site::Site;
 use crate::stream::Stream;
 use crate::trigger::{self, Trigger};
 use summary::lost_output_reason;
@@ -246,8 +247,8 @@ impl<'a> Session<'a> {
             }
         }
         let mut words = None;
-        if let Some(wish) = &options.drops {
-            let (tap, point, found) = drop::attach(sites, &at_xdp, wish, &mut assembly)?;
+        if let Some(drops) = &options.drops {
+            let (tap, point, found) = drop::attach(sites, &at_xdp, drops, &mut assembly)?;
             taps.push(AtSite::new(0, drop::HOOK, tap));
             words = Some((point, found));
         }

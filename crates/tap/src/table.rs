@@ -6,7 +6,7 @@ use trawl_kernel::libpcap::Library;
 use trawl_kernel::probe::{Answer, Feature};
 use trawl_kernel::{Error, Result};
 
-use crate::site::{At, Direction, Options, TimeSource};
+use crate::options::{At, Direction, Options, TimeSource};
 
 /// What the pcap tap needs beside the kernel.
 const LIBPCAP: &str = "libpcap";

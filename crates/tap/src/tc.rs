@@ -15,7 +15,8 @@ use trawl_kernel::{Error, Result, errno, probe};
 
 use crate::assembly::{Assembly, Carries, program_maps};
 use crate::filter::Block;
-use crate::site::{Direction, Site, TimeSource};
+use crate::options::{Direction, TimeSource};
+use crate::site::Site;
 use crate::table::{self, Facts};
 use crate::watch::{Cause, Sight};
 use crate::{Attached, Tap};

@@ -13,7 +13,8 @@ use trawl_kernel::warden::Warden;
 use trawl_kernel::{Error, Result, errno};
 
 use crate::assembly::Assembly;
-use crate::site::{Programs, Site};
+use crate::options::Programs;
+use crate::site::Site;
 use crate::table::{self, Facts};
 use crate::watch::{Cause, Sight};
 use crate::{Attached, Tap};

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use trawl_kernel::ring::Lease;
 use trawl_kernel::{Error, Result, clock};
 use trawl_packet::pcapng::block::{
@@ -18,6 +18,7 @@ use trawl_view::select::{Question, Selector};
 
 use crate::assembly::Point;
 use crate::filter::compiler_options;
+use crate::options::nanoseconds;
 use crate::second::count_in;
 use crate::sink::Sink;
 use crate::site::Site;
@@ -33,9 +34,12 @@ const LISTED_MAX: usize = 1000;
 const LATE_NS: u64 = 20_000_000;
 
 /// What is an event, and how much is written around one.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Plan {
+    #[serde(with = "nanoseconds")]
     pub before: Duration,
+    #[serde(with = "nanoseconds")]
     pub after: Duration,
     /// A packet that matches is an event.
     pub expression: Option<String>,

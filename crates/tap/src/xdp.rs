@@ -17,7 +17,8 @@ use trawl_kernel::{Error, Result, errno};
 
 use crate::assembly::{Assembly, Carries, program_maps};
 use crate::chain::{self, Seat};
-use crate::site::{At, Mode, Options, Site, TimeSource};
+use crate::options::{At, Mode, Options, TimeSource};
+use crate::site::Site;
 use crate::table::{self, Facts};
 use crate::watch::{Cause, Sight, attached_now};
 use crate::{Attached, Tap};

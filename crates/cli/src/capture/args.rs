@@ -8,10 +8,9 @@ use trawl_kernel::layout::RECORD_MAX_CAPTURED;
 use trawl_kernel::{Error, Result};
 use trawl_packet::verdict;
 use trawl_tap::Choice;
-use trawl_tap::drop::Wish;
 use trawl_tap::filter::Filter;
-use trawl_tap::site::{
-    At, Direction, Mode, Options, Programs, Recording, Sample, Stamps, TimeSource,
+use trawl_tap::options::{
+    At, Direction, Drops, Mode, Options, Programs, Recording, Sample, Stamps, TimeSource,
 };
 
 use super::drops::DropArgs;
@@ -275,7 +274,7 @@ impl Args {
     }
 
     /// The tap for packets that come by, and what is asked of the one at drops.
-    fn taps(&self) -> Result<(Choice, Option<Wish>)> {
+    fn taps(&self) -> Result<(Choice, Option<Drops>)> {
         let wants_drops = self.tap.contains(&TapName::Drop);
         let mut others = self.tap.iter().filter(|tap| **tap != TapName::Drop);
         let tap = match others.next() {
@@ -301,7 +300,7 @@ impl Args {
                 .fix("name one with -i (--interface); trawl capture -D lists them"));
         }
         match wants_drops {
-            true => Ok((tap, Some(self.drops.wish(self.netns.as_deref())?))),
+            true => Ok((tap, Some(self.drops.chosen(self.netns.as_deref())))),
             false => self.drops.refuse().map(|()| (tap, None)),
         }
     }

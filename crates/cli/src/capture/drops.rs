@@ -3,10 +3,9 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
-use trawl_tap::drop::Wish;
 use trawl_tap::drop::reasons::Reasons;
+use trawl_tap::options::Drops;
 
 const ALL: &str = "all";
 const HELP: &str = "help";
@@ -31,16 +30,16 @@ impl DropArgs {
         self.reason.iter().any(|one| one == HELP)
     }
 
-    pub(super) fn wish(&self, netns: Option<&str>) -> Result<Wish> {
+    pub(super) fn chosen(&self, netns: Option<&str>) -> Drops {
         let everything = self.all || self.reason.iter().any(|one| one.eq_ignore_ascii_case(ALL));
         let chosen = !self.reason.is_empty() && !everything;
-        Ok(Wish {
+        Drops {
             reasons: chosen.then(|| self.reason.clone()),
             no_losses: everything,
             stack: self.stack,
             follow: false,
-            namespace: netns.map(Namespace::open).transpose()?,
-        })
+            namespace: netns.map(str::to_owned),
+        }
     }
 
     /// Where the tap is not asked for, neither is anything of it.

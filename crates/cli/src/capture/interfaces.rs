@@ -6,8 +6,9 @@ use serde::Serialize;
 use trawl_kernel::netlink::{Link, Netlink};
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
+use trawl_tap::options::Options;
 use trawl_tap::select::select;
-use trawl_tap::site::{Options, Site};
+use trawl_tap::site::Site;
 
 use super::Args;
 use crate::json;

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use trawl_kernel::packet_socket::{Fanout, Reading};
 use trawl_kernel::{Error, Result};
 use trawl_tap::Choice;
-use trawl_tap::site::Peers;
+use trawl_tap::options::Peers;
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Other libraries and mechanisms")]

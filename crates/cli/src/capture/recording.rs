@@ -6,7 +6,7 @@ use std::time::Duration;
 use trawl_kernel::ring::Geometry;
 use trawl_kernel::{Error, Result, events, host};
 use trawl_sink::{Compression, Plan};
-use trawl_tap::site::Meta;
+use trawl_tap::options::Meta;
 
 use crate::units;
 

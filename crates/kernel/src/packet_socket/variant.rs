@@ -7,13 +7,15 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{c_int, tpacket2_hdr};
+use serde::{Deserialize, Serialize};
 
 use super::block::{Frame, Way};
 use crate::memory::Mapping;
 use crate::socket_option::set;
 
 /// How the kernel hands packets over.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Reading {
     Recvmsg,
     Recvmmsg,
@@ -23,7 +25,8 @@ pub enum Reading {
 }
 
 /// How the sockets of a group share the packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Fanout {
     /// By flow.
     Hash,

@@ -7,7 +7,8 @@ use super::ACTIONS;
 use super::find::{BODY_SLOT, Found, Looked};
 use super::stand::{Filters, Occupant};
 use crate::assembly::{Carries, PointIds};
-use crate::site::{At, Options, Site};
+use crate::options::{At, Options};
+use crate::site::Site;
 
 const DIRECTION_INBOUND: u32 = 1;
 const XDP_ABORTED: u32 = 0;

@@ -7,7 +7,7 @@ use trawl_kernel::clock;
 use trawl_kernel::packet_socket::Frame;
 
 use crate::assembly::rate_times;
-use crate::site::{Options, Sample};
+use crate::options::{Options, Sample};
 
 /// Threads that look at a rate's state at the same time get in each other's way at most so often before the limit
 /// counts as reached: bpf/include/filter.h does the same.

@@ -8,7 +8,8 @@ use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 
 use crate::filter::Block;
-use crate::site::{Options, Site};
+use crate::options::Options;
+use crate::site::Site;
 
 #[derive(Debug)]
 pub struct Prepared {

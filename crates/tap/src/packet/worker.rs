@@ -11,7 +11,7 @@ use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
 
 use super::choice::{Choice, Sampling};
 use crate::assembly::PointIds;
-use crate::site::Meta;
+use crate::options::Meta;
 
 /// The longest sleep. The records of other CPUs wait for this ring until it has said that it has nothing earlier.
 const NAP: Duration = Duration::from_millis(2);

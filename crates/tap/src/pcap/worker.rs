@@ -14,8 +14,8 @@ use trawl_kernel::{Result, clock};
 use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
 
 use crate::assembly::PointIds;
+use crate::options::Meta;
 use crate::packet::choice::{Choice, Sampling};
-use crate::site::Meta;
 
 /// The longest sleep. The records of other rings wait for this one until it has said that it has nothing earlier.
 const NAP: Duration = Duration::from_millis(5);

@@ -5,8 +5,8 @@ use trawl_kernel::{Result, errno};
 use super::{Ended, Handed, Session};
 use crate::account::{Account, PointSummary, Summary};
 use crate::assembly::Point;
+use crate::options::Stamps;
 use crate::sink::Counting;
-use crate::site::Stamps;
 
 impl Session<'_> {
     /// What was recorded and then lost on its way out.

@@ -8,7 +8,8 @@ use trawl_kernel::{Error, Result};
 use trawl_program::chain;
 use trawl_program::dispatcher::Dispatcher;
 
-use crate::site::{Programs, Site};
+use crate::options::Programs;
+use crate::site::Site;
 
 /// A program that could be looked at.
 #[derive(Debug)]

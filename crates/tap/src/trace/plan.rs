@@ -19,7 +19,8 @@ use super::choose::Program;
 use super::explain_attach;
 use crate::assembly::{Assembly, Carries, PointIds, program_maps};
 use crate::filter::Block;
-use crate::site::{At, Options, Site};
+use crate::options::{At, Options};
+use crate::site::Site;
 
 const DIRECTION_INBOUND: u32 = 1;
 const ACTIONS: u32 = 5;
@@ -227,36 +228,16 @@ mod tests {
     use crate::Choice;
     use crate::assembly::Host;
     use crate::filter::Filter;
-    use crate::site::{Mode, TimeSource};
+    use crate::options::{Mode, TimeSource};
     use trawl_kernel::ring::Geometry;
     use trawl_packet::verdict;
 
     fn options(filter: Option<&str>) -> Options {
+        let geometry = Geometry::for_share(1 << 20, trawl_kernel::events::cpu_count());
         Options {
-            tap: Choice::Xdp,
-            drops: None,
-            direction: None,
-            programs: None,
             at: Some(At::Both),
-            verdicts: None,
-            mode: Mode::NativeFirst,
-            hook: None,
-            time: TimeSource::System,
             filter: filter.map(|text| Filter::Expression(text.to_owned())),
-            filter_at: None,
-            queue: None,
-            cpu: None,
-            sample: None,
-            rate_limit: None,
-            snaplen: 262_144,
-            count: None,
-            duration: None,
-            geometry: Geometry::for_share(1 << 20, trawl_kernel::events::cpu_count())
-                .expect("a size that is allowed"),
-            recording: crate::site::Recording::default(),
-            trigger: None,
-            promiscuous: false,
-            peers: crate::site::Peers::default(),
+            ..Options::new(Choice::Xdp, geometry.expect("a size that is allowed"))
         }
     }
 

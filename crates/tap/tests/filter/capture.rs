@@ -11,9 +11,10 @@ use trawl_tap::Choice;
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::{Host, Point};
 use trawl_tap::filter::Filter;
+use trawl_tap::options::{Direction, Options};
 use trawl_tap::session::{Observer, Session};
 use trawl_tap::sink::Sink;
-use trawl_tap::site::{Direction, Options, Site};
+use trawl_tap::site::Site;
 
 use crate::kernel::root_or_skip;
 use crate::long::options;

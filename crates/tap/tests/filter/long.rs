@@ -10,8 +10,9 @@ use trawl_tap::Choice;
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::{Host, Point};
 use trawl_tap::filter::Filter;
+use trawl_tap::options::Options;
 use trawl_tap::session::{Observer, Session};
-use trawl_tap::site::{Mode, Options, Site, TimeSource};
+use trawl_tap::site::Site;
 
 use crate::agreement::{Readers, oracle};
 use crate::kernel::{BUFFER, Loaded, root_or_skip};
@@ -28,31 +29,11 @@ impl Observer for Quiet {
 
 /// The usual, with a filter.
 pub fn options(tap: Choice, filter: Filter) -> Options {
+    let geometry = Geometry::for_share(1 << 20, trawl_kernel::events::cpu_count());
     Options {
-        tap,
-        direction: None,
-        at: None,
-        programs: None,
-        verdicts: None,
-        mode: Mode::NativeFirst,
-        hook: None,
-        drops: None,
-        time: TimeSource::System,
         filter: Some(filter),
-        filter_at: None,
-        queue: None,
-        cpu: None,
-        sample: None,
-        rate_limit: None,
-        snaplen: 262_144,
-        count: None,
-        duration: None,
-        geometry: Geometry::for_share(1 << 20, trawl_kernel::events::cpu_count())
-            .expect("a good size"),
-        recording: trawl_tap::site::Recording::default(),
-        trigger: None,
         promiscuous: true,
-        peers: trawl_tap::site::Peers::default(),
+        ..Options::new(tap, geometry.expect("a good size"))
     }
 }
 

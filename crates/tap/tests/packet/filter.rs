@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use trawl_kernel::netns::run_in;
 use trawl_packet::pcapng::Direction as Way;
 use trawl_tap::filter::Filter;
-use trawl_tap::site::{Direction, Options};
+use trawl_tap::options::{Direction, Options};
 
 use crate::support::*;
 
@@ -202,7 +202,7 @@ fn a_sample_is_one_in_so_many_of_those_that_match() {
     let pair = pair(1500);
     let options = Options {
         filter: expression("ether proto 0x88b5"),
-        sample: Some(trawl_tap::site::Sample::Every(10)),
+        sample: Some(trawl_tap::options::Sample::Every(10)),
         ..at_once()
     };
     let frames: Vec<Vec<u8>> = (0..1000).map(|number| frame(number, 60)).collect();

@@ -12,8 +12,8 @@ use trawl_kernel::netns::run_in;
 use trawl_kernel::ring::{Geometry, SHARE_MIN};
 use trawl_lab::Station;
 use trawl_packet::pcapng::Direction as Way;
+use trawl_tap::options::{Direction, Options};
 use trawl_tap::session::{Ended, Session};
-use trawl_tap::site::{Direction, Options};
 
 /// Sends datagrams to the discard port; each has left the interface when this returns.
 fn send_datagrams(from: &Station, to: Ipv4Addr, count: usize) {
@@ -248,7 +248,7 @@ fn losses_are_counted_and_told() {
     let pair = pair(1500);
     let options = Options {
         geometry: Geometry::for_share(SHARE_MIN, trawl_kernel::events::cpu_count()).unwrap(),
-        recording: trawl_tap::site::Recording::default(),
+        recording: trawl_tap::options::Recording::default(),
         ..at_once()
     };
     // The session moves nothing before the traffic is over, so that the rings must overflow.
@@ -344,7 +344,7 @@ fn hardware_time_falls_back_to_the_systems_and_says_so() {
     }
     let pair = pair(1500);
     let options = Options {
-        time: trawl_tap::site::TimeSource::Hardware,
+        time: trawl_tap::options::TimeSource::Hardware,
         ..until(5)
     };
     let captured = capture(&[site(&pair.b)], &options, || {

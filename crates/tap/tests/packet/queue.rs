@@ -8,8 +8,8 @@ use trawl_kernel::send::pin_to_cpu;
 use trawl_lab::{Pair, PairOptions, Station};
 use trawl_tap::Choice;
 use trawl_tap::filter::Filter;
+use trawl_tap::options::{Direction, Options};
 use trawl_tap::session::Session;
-use trawl_tap::site::{Direction, Options};
 
 use crate::support::*;
 

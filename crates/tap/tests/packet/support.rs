@@ -14,9 +14,10 @@ use trawl_packet::pcapng::options::PacketOptions;
 use trawl_tap::Choice;
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::{Host, Point};
+use trawl_tap::options::Options;
 use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::Sink;
-use trawl_tap::site::{Mode, Options, Site, TimeSource};
+use trawl_tap::site::Site;
 
 /// A capture that should end by itself is given up after this time.
 pub const STUCK: Duration = Duration::from_secs(20);
@@ -40,31 +41,11 @@ pub fn pair(mtu: u32) -> Pair {
 
 /// The ring is large: while the traffic is made, the session does not move anything out of it.
 pub fn options() -> Options {
+    let geometry = Geometry::for_share(16 << 20, trawl_kernel::events::cpu_count());
     Options {
-        tap: Choice::Packet,
-        direction: None,
-        at: None,
-        programs: None,
-        verdicts: None,
-        mode: Mode::NativeFirst,
-        hook: None,
-        drops: None,
-        time: TimeSource::System,
-        filter: None,
-        filter_at: None,
-        queue: None,
-        cpu: None,
-        sample: None,
-        rate_limit: None,
-        snaplen: 262_144,
-        count: None,
         duration: Some(STUCK),
-        geometry: Geometry::for_share(16 << 20, trawl_kernel::events::cpu_count())
-            .expect("a good size"),
-        recording: trawl_tap::site::Recording::default(),
-        trigger: None,
         promiscuous: true,
-        peers: trawl_tap::site::Peers::default(),
+        ..Options::new(Choice::Packet, geometry.expect("a good size"))
     }
 }
 
