@@ -228,7 +228,6 @@ mod tests {
     use crate::Choice;
     use crate::assembly::Host;
     use crate::filter::Filter;
-    use crate::options::{Mode, TimeSource};
     use trawl_kernel::ring::Geometry;
     use trawl_packet::verdict;
 
