@@ -26,7 +26,7 @@ use crate::drop;
 use crate::filter::Filter;
 use crate::merge::Merge;
 use crate::notice::{Gap, Notice};
-use crate::options::{Options, Stamps, TimeSource};
+use crate::options::{Options, TimeSource};
 use crate::pcap;
 use crate::second::{Fates, SecondLook};
 use crate::select::select;
