@@ -37,6 +37,8 @@ enum Experiment {
     Peers(run::ListPeers),
     #[command(hide = true)]
     Count(run::Count),
+    #[command(hide = true)]
+    ReceiveXsk(run::ReceiveXsk),
     /// Records packets that XDP drops to a file, beside the bare drop and beside tcpdump
     CaptureBandwidth(Capture),
     /// Records one packet in a thousand by a filter, beside the bare drop, a filter program reached by a tail call and
@@ -96,6 +98,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Experiment::List(args) => return run::list(&args),
         Experiment::Peers(args) => return run::peers(&args),
         Experiment::Count(args) => return run::count(&args),
+        Experiment::ReceiveXsk(args) => return run::receive_xsk(&args),
         Experiment::XdpPrograms(args) => {
             // It writes no captures, so any directory will do.
             let cleaner = Cleaner::of_bench(&std::env::temp_dir())?;

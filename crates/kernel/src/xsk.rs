@@ -1,12 +1,15 @@
 //! AF_XDP sockets that send: frames lie in memory that is shared with the kernel, and only their places are passed.
+//! Those that receive are in `receive`.
 
+mod receive;
 mod ring;
 mod socket;
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use ring::{Descriptors, Places};
+pub use receive::{Missed, XskReceiver};
+use ring::{Consumer, Producer};
 
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
@@ -41,8 +44,8 @@ pub struct XskSender {
     socket: OwnedFd,
     name: String,
     memory: Mapping,
-    transmit: Descriptors,
-    completed: Places,
+    transmit: Producer<libc::xdp_desc>,
+    completed: Consumer<u64>,
     /// Slots that nobody uses.
     free: Vec<u64>,
     zero_copy: bool,
@@ -52,15 +55,15 @@ impl XskSender {
     /// For an interface of the calling thread's namespace: without copying where the driver can, with it elsewhere.
     pub fn open(name: &str, queue: u32) -> Result<Self> {
         let index = Netlink::here()?.link(name)?.index;
-        let fail = |e: std::io::Error| explain(name, queue, e);
+        let fail = |e: std::io::Error| explain("send by AF_XDP out of", name, queue, e);
         let memory = Mapping::anonymous(ROOM * SLOTS as usize)?;
         let socket = socket::open().map_err(fail)?;
         socket::register_memory(&socket, &memory, ROOM as u32).map_err(fail)?;
-        let rings = socket::make_rings(&socket, SLOTS).map_err(fail)?;
+        let rings = socket::make_sending_rings(&socket, SLOTS).map_err(fail)?;
         let zero_copy = bind_patiently(&socket, index, queue).map_err(fail)?;
         Ok(Self {
-            transmit: Descriptors::new(rings.transmit, SLOTS),
-            completed: Places::new(rings.completed, SLOTS),
+            transmit: Producer::new(rings.transmit, SLOTS),
+            completed: Consumer::new(rings.completed, SLOTS),
             free: (0..u64::from(SLOTS))
                 .map(|slot| slot * ROOM as u64)
                 .collect(),
@@ -101,7 +104,11 @@ impl XskSender {
         let room = unsafe { std::slice::from_raw_parts_mut(start, ROOM) };
         match write(room) {
             Ok(Some(length)) => {
-                self.transmit.put(place, length as u32);
+                self.transmit.put(libc::xdp_desc {
+                    addr: place,
+                    len: length as u32,
+                    options: 0,
+                });
                 Ok(Some(length))
             }
             other => {
@@ -142,7 +149,7 @@ impl XskSender {
                         break;
                     }
                     Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => {}
-                    _ => return Err(explain(&self.name, 0, error)),
+                    _ => return Err(explain("send by AF_XDP out of", &self.name, 0, error)),
                 }
             }
             if self.transmit.consumed() == at {
@@ -176,8 +183,8 @@ fn bind_patiently(socket: &OwnedFd, index: u32, queue: u32) -> std::io::Result<b
     }
 }
 
-fn explain(name: &str, queue: u32, error: std::io::Error) -> Error {
-    let what = format!("cannot send by AF_XDP out of {name}");
+fn explain(doing: &str, name: &str, queue: u32, error: std::io::Error) -> Error {
+    let what = format!("cannot {doing} {name}");
     match error.raw_os_error() {
         Some(libc::EPERM) => Error::os(what, error).fix("it takes root (CAP_NET_RAW)"),
         Some(libc::EAFNOSUPPORT) => {

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use trawl_kernel::bpf::link;
 use trawl_kernel::bpf::object::{self, Plain};
-use trawl_kernel::netns::run_in;
+use trawl_kernel::netns::{Namespace, run_in};
 use trawl_kernel::{Error, Result};
 
 use crate::pair::Station;
@@ -28,6 +28,8 @@ pub enum Does {
     PassForXdpcap,
     /// Reads the clock, then drops.
     ReadClock,
+    /// Redirects to AF_XDP sockets.
+    ToSockets,
 }
 
 impl Does {
@@ -41,6 +43,7 @@ impl Does {
             Self::DropForXdpcap => "lab_drop_old",
             Self::PassForXdpcap => "lab_pass_old",
             Self::ReadClock => "lab_clock",
+            Self::ToSockets => "lab_xsk",
         }
     }
 }
@@ -62,23 +65,44 @@ impl Loaded {
     }
 
     fn attach(does: Does, station: &Station, flags: u32) -> Result<Self> {
-        let object = Plain::load(object::LAB, does.name())?;
+        Self::attach_to(does, &station.namespace, station.index, flags)
+    }
+
+    /// The same for an interface that is no lab's station.
+    pub fn native_on(does: Does, namespace: &Namespace, interface: u32) -> Result<Self> {
+        Self::attach_to(does, namespace, interface, XDP_FLAGS_DRV_MODE)
+    }
+
+    fn attach_to(does: Does, namespace: &Namespace, interface: u32, flags: u32) -> Result<Self> {
+        let file = match does {
+            Does::ToSockets => object::LAB_XSK,
+            _ => object::LAB,
+        };
+        let object = Plain::load(file, does.name())?;
         let program = object.program();
-        let link = run_in(&station.namespace, || {
-            link::attach_xdp(program, station.index, flags)
-        })?
-        .map_err(|e| {
-            Error::os(
-                format!("cannot attach {} to {}", does.name(), station.interface),
-                e,
-            )
-        })?;
+        let link =
+            run_in(namespace, || link::attach_xdp(program, interface, flags))?.map_err(|e| {
+                Error::os(
+                    format!("cannot attach {} to interface {interface}", does.name()),
+                    e,
+                )
+            })?;
         Ok(Self { object, link })
     }
 
     /// The map that the program jumps through.
     pub fn hook(&self) -> Option<BorrowedFd<'_>> {
         self.object.map("xdpcap_hook")
+    }
+
+    /// Gives a queue's packets to an AF_XDP socket.
+    pub fn give_queue(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<()> {
+        let what = "cannot redirect to an AF_XDP socket";
+        let map = self
+            .object
+            .map("sockets")
+            .ok_or_else(|| Error::failed(what, "the program has no map of sockets"))?;
+        trawl_kernel::bpf::map::set_socket(map, queue, socket).map_err(|e| Error::os(what, e))
     }
 
     pub fn program(&self) -> BorrowedFd<'_> {

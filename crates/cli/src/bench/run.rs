@@ -491,3 +491,23 @@ pub fn count(args: &Count) -> Result<ExitCode> {
     terminal::write_out(&format!("{count}\n"))?;
     Ok(ExitCode::SUCCESS)
 }
+
+/// Receives by AF_XDP until interrupted: for the experiments that compare mechanisms
+#[derive(Debug, clap::Args)]
+pub struct ReceiveXsk {
+    namespace: String,
+    interface: String,
+    queues: u32,
+    file: PathBuf,
+}
+
+pub fn receive_xsk(args: &ReceiveXsk) -> Result<ExitCode> {
+    trawl_bench::study::harness::xsk::receive(
+        &args.namespace,
+        &args.interface,
+        args.queues,
+        &args.file,
+        terminal::say,
+    )?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -105,6 +105,12 @@ pub fn set_program(map: BorrowedFd<'_>, slot: u32, program: BorrowedFd<'_>) -> i
     check(result).map(drop)
 }
 
+/// Gives a queue of a map of AF_XDP sockets its socket.
+pub fn set_socket(map: BorrowedFd<'_>, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+    // The kernel takes a descriptor for either kind of map.
+    set_program(map, queue, socket)
+}
+
 /// Empties a slot; one that is empty already is fine.
 pub fn clear_program(map: BorrowedFd<'_>, slot: u32) -> io::Result<()> {
     // SAFETY: the key is four bytes.

@@ -63,6 +63,8 @@ pub(crate) const KERNEL_ADDRESSES: &[u8] =
     include_bytes!(concat!(env!("OUT_DIR"), "/kernel_addresses.bpf.o"));
 
 /// Programs for experiments and tests.
+/// A program that hands packets to AF_XDP sockets.
+pub const LAB_XSK: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lab_xsk.bpf.o"));
 pub const LAB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lab_xdp.bpf.o"));
 
 /// The bundled programs with a fixed verdict, those that redirect, and the router.

@@ -1,5 +1,6 @@
 //! The rings that an AF_XDP socket shares with the kernel: one side writes, the other reads.
 
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::memory::Mapping;
@@ -22,22 +23,31 @@ impl Ring {
     }
 }
 
-/// Frames to be sent, which we write.
+/// What the two kinds of rings hold.
+pub(super) trait Entry: Copy {}
+/// A place in the memory that is shared.
+impl Entry for u64 {}
+/// A frame: its place and its length.
+impl Entry for libc::xdp_desc {}
+
+/// A ring that we write: frames to be sent, or slots to receive into.
 #[derive(Debug)]
-pub(super) struct Descriptors {
+pub(super) struct Producer<T> {
     ring: Ring,
     size: u32,
     /// How many were written; the kernel has been told of those up to its own word.
     written: u32,
+    entry: PhantomData<T>,
 }
 
-impl Descriptors {
+impl<T: Entry> Producer<T> {
     pub fn new(ring: Ring, size: u32) -> Self {
         let written = ring.word(ring.producer).load(Ordering::Relaxed);
         Self {
             ring,
             size,
             written,
+            entry: PhantomData,
         }
     }
 
@@ -55,17 +65,12 @@ impl Descriptors {
     }
 
     /// Only where there is room.
-    pub fn put(&mut self, place: u64, length: u32) {
+    pub fn put(&mut self, entry: T) {
         let index = (self.written & (self.size - 1)) as usize;
-        let at = self.ring.entries + index * size_of::<libc::xdp_desc>();
-        let descriptor = libc::xdp_desc {
-            addr: place,
-            len: length,
-            options: 0,
-        };
-        let to: *mut libc::xdp_desc = self.ring.memory.at(at).cast();
+        let at = self.ring.entries + index * size_of::<T>();
+        let to: *mut T = self.ring.memory.at(at).cast();
         // SAFETY: the entry lies in the mapping, aligned, and the kernel does not read it before it is published.
-        unsafe { to.write(descriptor) };
+        unsafe { to.write(entry) };
         self.written = self.written.wrapping_add(1);
     }
 
@@ -75,37 +80,40 @@ impl Descriptors {
     }
 }
 
-/// Slots that the kernel gives back, which we read.
+/// A ring that we read: slots that the kernel gives back, or frames that it received.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct Consumer<T> {
     ring: Ring,
     size: u32,
     read: u32,
+    entry: PhantomData<T>,
 }
 
-impl Places {
+impl<T: Entry> Consumer<T> {
     pub fn new(ring: Ring, size: u32) -> Self {
         let read = ring.word(ring.consumer).load(Ordering::Relaxed);
-        Self { ring, size, read }
+        Self {
+            ring,
+            size,
+            read,
+            entry: PhantomData,
+        }
     }
 
-    pub fn take(&mut self) -> Option<u64> {
+    pub fn take(&mut self) -> Option<T> {
         let produced = self.ring.word(self.ring.producer).load(Ordering::Acquire);
         if produced == self.read {
             return None;
         }
         let index = (self.read & (self.size - 1)) as usize;
-        let from: *mut u64 = self
-            .ring
-            .memory
-            .at(self.ring.entries + index * size_of::<u64>())
-            .cast();
+        let at = self.ring.entries + index * size_of::<T>();
+        let from: *mut T = self.ring.memory.at(at).cast();
         // SAFETY: the entry lies in the mapping, aligned, and the kernel has published it.
-        let place = unsafe { from.read() };
+        let entry = unsafe { from.read() };
         self.read = self.read.wrapping_add(1);
         self.ring
             .word(self.ring.consumer)
             .store(self.read, Ordering::Release);
-        Some(place)
+        Some(entry)
     }
 }

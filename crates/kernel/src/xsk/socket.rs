@@ -8,9 +8,15 @@ use crate::memory::Mapping;
 use crate::socket_option::{get, set};
 
 /// The rings of a socket that sends.
-pub(super) struct Rings {
+pub(super) struct SendingRings {
     pub transmit: Ring,
     pub completed: Ring,
+}
+
+/// The rings of a socket that receives.
+pub(super) struct ReceivingRings {
+    pub fill: Ring,
+    pub received: Ring,
 }
 
 pub(super) fn open() -> io::Result<OwnedFd> {
@@ -32,7 +38,7 @@ pub(super) fn register_memory(socket: &OwnedFd, memory: &Mapping, room: u32) -> 
     set(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &request)
 }
 
-pub(super) fn make_rings(socket: &OwnedFd, size: u32) -> io::Result<Rings> {
+pub(super) fn make_sending_rings(socket: &OwnedFd, size: u32) -> io::Result<SendingRings> {
     // A socket without a ring for receiving needs one for memory to receive into all the same.
     for ring in [
         libc::XDP_UMEM_FILL_RING,
@@ -42,34 +48,52 @@ pub(super) fn make_rings(socket: &OwnedFd, size: u32) -> io::Result<Rings> {
         set(socket, libc::SOL_XDP, ring, &size)?;
     }
     let offsets = offsets(socket)?;
-    let map = |at: &libc::xdp_ring_offset, entry: usize, page: i64| -> io::Result<Ring> {
-        let entries = at.desc as usize;
-        let length = entries + size as usize * entry;
-        let memory = Mapping::of_file(socket.as_fd(), length, page as u64).map_err(|e| {
-            e.errno().map_or_else(
-                || io::Error::other(e.to_string()),
-                io::Error::from_raw_os_error,
-            )
-        })?;
-        Ok(Ring {
-            memory,
-            producer: at.producer as usize,
-            consumer: at.consumer as usize,
-            entries,
-        })
-    };
-    Ok(Rings {
-        transmit: map(
-            &offsets.tx,
-            size_of::<libc::xdp_desc>(),
-            libc::XDP_PGOFF_TX_RING,
-        )?,
-        completed: map(
-            &offsets.cr,
-            size_of::<u64>(),
-            libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64,
-        )?,
+    let completed = libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64;
+    Ok(SendingRings {
+        transmit: map::<libc::xdp_desc>(socket, &offsets.tx, size, libc::XDP_PGOFF_TX_RING)?,
+        completed: map::<u64>(socket, &offsets.cr, size, completed)?,
     })
+}
+
+pub(super) fn make_receiving_rings(socket: &OwnedFd, size: u32) -> io::Result<ReceivingRings> {
+    // The memory needs a ring for what was sent, though nothing is.
+    for ring in [
+        libc::XDP_UMEM_FILL_RING,
+        libc::XDP_UMEM_COMPLETION_RING,
+        libc::XDP_RX_RING,
+    ] {
+        set(socket, libc::SOL_XDP, ring, &size)?;
+    }
+    let offsets = offsets(socket)?;
+    let fill = libc::XDP_UMEM_PGOFF_FILL_RING as i64;
+    Ok(ReceivingRings {
+        fill: map::<u64>(socket, &offsets.fr, size, fill)?,
+        received: map::<libc::xdp_desc>(socket, &offsets.rx, size, libc::XDP_PGOFF_RX_RING)?,
+    })
+}
+
+fn map<T>(socket: &OwnedFd, at: &libc::xdp_ring_offset, size: u32, page: i64) -> io::Result<Ring> {
+    let entries = at.desc as usize;
+    let length = entries + size as usize * size_of::<T>();
+    let memory = Mapping::of_file(socket.as_fd(), length, page as u64).map_err(|e| {
+        e.errno().map_or_else(
+            || io::Error::other(e.to_string()),
+            io::Error::from_raw_os_error,
+        )
+    })?;
+    Ok(Ring {
+        memory,
+        producer: at.producer as usize,
+        consumer: at.consumer as usize,
+        entries,
+    })
+}
+
+/// What the kernel counts at a socket that receives.
+pub(super) fn statistics(socket: &OwnedFd) -> io::Result<libc::xdp_statistics> {
+    // SAFETY: all zeroes are a valid xdp_statistics.
+    let statistics: libc::xdp_statistics = unsafe { std::mem::zeroed() };
+    get(socket, libc::SOL_XDP, libc::XDP_STATISTICS, statistics)
 }
 
 /// Binds the socket, and says whether frames go without being copied.

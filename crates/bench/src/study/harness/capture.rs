@@ -24,6 +24,10 @@ pub enum Way {
     TrawlXdp,
     TrawlTc,
     TrawlPacket,
+    /// trawl's packet tap with another way out of the kernel, `--packet-ring` and `--fanout`.
+    Packet(&'static str, &'static str),
+    /// The harness's own receiver.
+    Xsk,
     Xdpcap(Fate),
     Tcpdump,
     Dumpcap,
@@ -47,6 +51,12 @@ const WAYS: &[(&str, Way)] = &[
     ("trawl xdp", Way::TrawlXdp),
     ("trawl tc", Way::TrawlTc),
     ("trawl packet", Way::TrawlPacket),
+    ("AF_PACKET recv", Way::Packet("recvmsg", "cpu")),
+    ("AF_PACKET recvmmsg", Way::Packet("recvmmsg", "cpu")),
+    ("TPACKET_V2", Way::Packet("v2", "cpu")),
+    ("TPACKET_V3", Way::Packet("v3", "cpu")),
+    ("TPACKET_V3, fanout hash", Way::Packet("v3", "hash")),
+    ("AF_XDP", Way::Xsk),
     ("xdpcap, drop", Way::Xdpcap(Fate::Drop)),
     ("xdpcap, pass", Way::Xdpcap(Fate::Pass)),
     ("tcpdump", Way::Tcpdump),
@@ -100,7 +110,12 @@ impl Way {
     fn needs_rest(self) -> bool {
         !matches!(
             self,
-            Self::TrawlHook(_) | Self::TrawlXdp | Self::TrawlTc | Self::TrawlPacket
+            Self::TrawlHook(_)
+                | Self::TrawlXdp
+                | Self::TrawlTc
+                | Self::TrawlPacket
+                | Self::Packet(..)
+                | Self::Xsk
         )
     }
 }
@@ -237,6 +252,18 @@ impl Way {
             Self::TrawlXdp => trawl("xdp"),
             Self::TrawlTc => trawl("tc"),
             Self::TrawlPacket => trawl("packet"),
+            Self::Packet(ring, fanout) => {
+                let (mut command, ready) = trawl("packet");
+                command.args(["--packet-ring", ring, "--fanout", fanout]);
+                (command, ready)
+            }
+            Self::Xsk => {
+                let mut xsk = process::command(&bench.trawl);
+                let queues = PairOptions::default().queues.to_string();
+                xsk.args(["bench", "receive-xsk", &at.name, &at.interface, &queues]);
+                xsk.arg(file);
+                (xsk, "capturing on")
+            }
             Self::Netmap | Self::PfRing | Self::Tcpdump => {
                 match self {
                     Self::Netmap => drop(bench.peers.path("netmap")?),

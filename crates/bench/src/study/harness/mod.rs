@@ -5,3 +5,4 @@ pub mod hosts;
 pub mod napi;
 pub mod process;
 pub mod traffic;
+pub mod xsk;

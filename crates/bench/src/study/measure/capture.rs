@@ -237,10 +237,10 @@ fn judge_complete(experiment: &Experiment) -> Finding {
     };
     let ahead = match ours.zip(theirs) {
         Some((ours, theirs)) if theirs > 0.0 => format!(
-            "; trawl is complete to {ours} {unit}, {:.1} times the best peer's {theirs} {unit}",
+            "; trawl is complete to {ours} {unit}, {:.1} times the best other's {theirs} {unit}",
             ours / theirs
         ),
-        Some((ours, _)) => format!("; trawl is complete to {ours} {unit}, no peer at any rate"),
+        Some((ours, _)) => format!("; trawl is complete to {ours} {unit}, no other at any rate"),
         None => String::new(),
     };
     Finding {

@@ -1,0 +1,114 @@
+//! A small receiver by AF_XDP, so that this mechanism can be compared: it runs as a process of its own, as the others
+//! do, and writes what it receives to a pcap file. AF_XDP takes the packets away: nothing else sees them.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use trawl_kernel::events::{Signals, wait};
+use trawl_kernel::netlink::Netlink;
+use trawl_kernel::netns::{Namespace, run_in};
+use trawl_kernel::xsk::XskReceiver;
+use trawl_kernel::{Error, Result};
+use trawl_lab::program::{Does, Loaded};
+
+/// So much is written at once.
+const CHUNK: usize = 1 << 20;
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Ethernet, with microseconds, in this machine's byte order.
+const MAGIC: u32 = 0xa1b2_c3d4;
+const SNAPLEN: u32 = 262_144;
+const ETHERNET: u32 = 1;
+
+/// Receives until it is interrupted; says when it is ready, and what it recorded and lost.
+pub fn receive(
+    namespace: &str,
+    interface: &str,
+    queues: u32,
+    path: &Path,
+    mut say: impl FnMut(&str),
+) -> Result<()> {
+    let signals = Signals::watch()?;
+    let inside = Namespace::by_name(namespace)?;
+    let index = Netlink::inside(&inside)?.link(interface)?.index;
+    let mut sockets = run_in(&inside, || {
+        (0..queues)
+            .map(|queue| XskReceiver::open(interface, queue))
+            .collect::<Result<Vec<_>>>()
+    })??;
+    let program = Loaded::native_on(Does::ToSockets, &inside, index)?;
+    for (queue, socket) in sockets.iter().enumerate() {
+        program.give_queue(queue as u32, socket.as_fd())?;
+    }
+    let mut file = Recording::create(path)?;
+    say(&format!("capturing on {namespace}:{interface} by AF_XDP"));
+    let mut recorded = 0;
+    while signals.next().is_none() {
+        let mut got = 0;
+        for socket in &mut sockets {
+            let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+            got += socket.drain(|frame| file.add(now, frame))?;
+        }
+        recorded += got;
+        if got == 0 {
+            let descriptors: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+            wait(&descriptors, LOOK_EVERY)?;
+        }
+    }
+    // From here on packets go on to the stack again.
+    drop(program);
+    for socket in &mut sockets {
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        recorded += socket.drain(|frame| file.add(now, frame))?;
+    }
+    file.flush()?;
+    let mut lost = 0;
+    for socket in &sockets {
+        let missed = socket.missed()?;
+        lost += missed.full + missed.other;
+    }
+    say(&format!("{recorded} recorded, {lost} lost"));
+    Ok(())
+}
+
+struct Recording {
+    file: File,
+    waiting: Vec<u8>,
+}
+
+impl Recording {
+    fn create(path: &Path) -> Result<Self> {
+        let file = File::create(path)
+            .map_err(|e| Error::os(format!("cannot write to {}", path.display()), e))?;
+        let mut waiting = Vec::with_capacity(CHUNK + SNAPLEN as usize);
+        let version = [2u16, 4].map(u16::to_ne_bytes).concat();
+        waiting.extend(MAGIC.to_ne_bytes());
+        waiting.extend(version);
+        waiting.extend([0; 8]);
+        waiting.extend([SNAPLEN, ETHERNET].map(u32::to_ne_bytes).concat());
+        Ok(Self { file, waiting })
+    }
+
+    fn add(&mut self, time: Duration, frame: &[u8]) -> Result<()> {
+        let length = frame.len() as u32;
+        let header = [time.as_secs() as u32, time.subsec_micros(), length, length];
+        for word in header {
+            self.waiting.extend(word.to_ne_bytes());
+        }
+        self.waiting.extend(frame);
+        match self.waiting.len() > CHUNK {
+            true => self.flush(),
+            false => Ok(()),
+        }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.file
+            .write_all(&self.waiting)
+            .map_err(|e| Error::os("cannot write what AF_XDP received", e))?;
+        self.waiting.clear();
+        Ok(())
+    }
+}
