@@ -49,6 +49,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         return drops::list_reasons();
     }
     let options = args.options()?;
+    args.verifier_log.begin()?;
     if args.list_interfaces {
         return interfaces::list(&args, &options);
     }

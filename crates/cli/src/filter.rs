@@ -19,6 +19,7 @@ use trawl_tap::filter::Filter;
 use crate::filter_file;
 use crate::terminal;
 use crate::terminal::write_out;
+use crate::verifier_log::VerifierLog;
 
 /// Shows what a filter becomes, whether the kernel takes it, and which packets of a file match
 #[derive(Debug, clap::Args)]
@@ -63,6 +64,8 @@ pub struct Args {
     /// Ask the kernel's verifier whether it takes the program
     #[arg(long)]
     check: bool,
+    #[command(flatten)]
+    verifier_log: VerifierLog,
     /// Show which packets of this capture file match, by their numbers as Wireshark counts them
     #[arg(short = 'r', long, value_name = "FILE")]
     read: Option<PathBuf>,
@@ -176,6 +179,7 @@ struct BlockReport {
 
 pub fn run(args: Args) -> Result<ExitCode> {
     let (filter, options) = (args.filter()?, args.options());
+    args.verifier_log.begin()?;
     if args.dump > 0 {
         let classic = filter.classic(&options)?;
         if classic.has_tables() {

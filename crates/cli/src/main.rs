@@ -33,6 +33,7 @@ mod taps;
 mod terminal;
 mod top;
 mod units;
+mod verifier_log;
 mod why;
 mod xdp;
 

@@ -13,6 +13,7 @@ use trawl_program::attach::Wish;
 use trawl_program::route::{self, Extras, Port};
 
 use crate::terminal::write_out;
+use crate::verifier_log::VerifierLog;
 use crate::xdp::stats::{Counted, How};
 use crate::{json, terminal};
 
@@ -66,6 +67,8 @@ struct Load {
     /// Say what was done as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    verifier_log: VerifierLog,
 }
 
 /// Shows what the router forwarded, and what it left to the stack and why
@@ -123,6 +126,7 @@ fn find(interfaces: &[String], netns: Option<&str>) -> Result<Vec<Site>> {
 }
 
 fn load(args: &Load) -> Result<ExitCode> {
+    args.verifier_log.begin()?;
     let sites = find(&args.interfaces, args.netns.as_deref())?;
     let mode = args.mode.map(|mode| match mode {
         ModeName::Native => XdpMode::Native,

@@ -43,6 +43,7 @@ pub mod place;
 mod reach;
 pub mod ready;
 mod record;
+pub mod redirects;
 pub mod revert;
 pub mod rewrite;
 pub mod route;

@@ -14,6 +14,7 @@ use trawl_kernel::{Error, Result};
 use crate::attach::links_of;
 use crate::chain;
 use crate::dispatcher::Dispatcher;
+use crate::redirects::{self, Names, Redirect};
 use crate::site::Site;
 use crate::standing::{self, Standing};
 
@@ -80,6 +81,8 @@ pub struct About {
     pub held_by: Vec<String>,
     pub pins: Vec<PathBuf>,
     pub maps: Vec<u32>,
+    /// Where it can redirect packets to.
+    pub redirects: Vec<Redirect>,
     /// For one that trawl put on the other end of a veth: the program that cannot do without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub helps: Option<String>,
@@ -135,6 +138,18 @@ pub fn of(sites: &[Site], measure: Option<Duration>) -> Result<Vec<Status>> {
     Ok(all)
 }
 
+/// What is asked once for all programs of an interface.
+struct Known {
+    standing: Vec<Standing>,
+    names: Names,
+}
+
+impl Known {
+    fn find(&self, program: u32) -> Option<&Standing> {
+        self.standing.iter().find(|one| one.id() == program)
+    }
+}
+
 /// What is asked once for all interfaces.
 struct Look {
     owners: Owners,
@@ -144,10 +159,13 @@ struct Look {
 
 impl Look {
     fn at(&self, site: &Site) -> Result<Status> {
-        let standing = Standing::all(site)?;
+        let known = Known {
+            standing: Standing::all(site)?,
+            names: Names::of(site),
+        };
         let mut programs = Vec::new();
         for present in site.link()?.xdp {
-            let mut program = self.about(present.program_id, &standing);
+            let mut program = self.about(present.program_id, &known);
             let links = links_of(site, present);
             let links = links.iter().filter_map(|fd| info::link(fd.as_fd()).ok());
             let mut links: Vec<u32> = links.map(|about| about.id).collect();
@@ -162,7 +180,7 @@ impl Look {
                     None => format!("{name} (id {id})"),
                 });
             }
-            if let Some(ours) = standing.iter().find(|one| one.id() == program.id) {
+            if let Some(ours) = known.find(program.id) {
                 program.lost = ours.lost(site);
             }
             let dispatcher = Dispatcher::read(program.id);
@@ -179,8 +197,8 @@ impl Look {
                 link,
                 one_of_links: links,
                 chain: match dispatcher {
-                    Some(found) => self.chain(&found, &standing),
-                    None => self.jumps(present.program_id, &standing),
+                    Some(found) => self.chain(&found, &known),
+                    None => self.jumps(present.program_id, &known),
                 },
             });
         }
@@ -192,33 +210,33 @@ impl Look {
         })
     }
 
-    fn chain(&self, dispatcher: &Dispatcher, standing: &[Standing]) -> Vec<Member> {
+    fn chain(&self, dispatcher: &Dispatcher, known: &Known) -> Vec<Member> {
         let member = |one: &crate::dispatcher::Member| {
             let slot = dispatcher.config.slots.get(one.slot)?;
             Some(Member {
                 position: one.slot,
                 priority: slot.priority,
                 chain_actions: slot.actions.names(),
-                program: self.behind(one.program, standing),
+                program: self.behind(one.program, known),
             })
         };
         dispatcher.members.iter().filter_map(member).collect()
     }
 
     /// The chain of trawl's own that begins with a program.
-    fn jumps(&self, head: u32, standing: &[Standing]) -> Vec<Member> {
+    fn jumps(&self, head: u32, known: &Known) -> Vec<Member> {
         let behind = chain::behind(head);
         if behind.is_empty() {
             return Vec::new();
         }
         let member = |(position, id): (usize, u32)| {
-            let ours = standing.iter().find(|one| one.id() == id);
+            let ours = known.find(id);
             let seat = ours.and_then(Standing::seat);
             Member {
                 position,
                 priority: seat.map_or(0, |seat| seat.priority),
                 chain_actions: seat.map_or_else(Vec::new, |seat| seat.actions().names()),
-                program: self.behind(id, standing),
+                program: self.behind(id, known),
             }
         };
         std::iter::once(head)
@@ -230,15 +248,15 @@ impl Look {
 
     /// What is known of a member of a chain. The kernel counts the runs of what it calls itself, and the time until that
     /// returns: they are the whole chain's.
-    fn behind(&self, id: u32, standing: &[Standing]) -> About {
+    fn behind(&self, id: u32, known: &Known) -> About {
         About {
             runs: None,
-            ..self.about(id, standing)
+            ..self.about(id, known)
         }
     }
 
-    fn about(&self, id: u32, standing: &[Standing]) -> About {
-        let ours = standing.iter().find(|one| one.id() == id);
+    fn about(&self, id: u32, known: &Known) -> About {
+        let ours = known.find(id);
         let mut about = About {
             id,
             name: String::new(),
@@ -247,6 +265,7 @@ impl Look {
             held_by: Vec::new(),
             pins: Vec::new(),
             maps: Vec::new(),
+            redirects: Vec::new(),
             helps: None,
             lost: Vec::new(),
             runs: None,
@@ -273,6 +292,7 @@ impl Look {
         if let Some(ours) = ours {
             about.name = ours.name().to_owned();
         }
+        about.redirects = redirects::of(id, &about.name, &about.maps, &known.names);
         about
     }
 }

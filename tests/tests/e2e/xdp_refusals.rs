@@ -394,3 +394,36 @@ fn no_privileges() {
         assert!(asked.stdout.is_empty(), "{command:?}");
     }
 }
+
+/// Issue 12, wanted: the verifier's whole log on request, of what is refused and of what is accepted.
+#[test]
+fn the_verifiers_whole_log_is_written_on_request() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (place, log) = (lab.receiver(), lab.file("verifier.log"));
+    let refused = object_file(&lab, "out_of_bounds");
+    let options = ["--verifier-log", &log];
+    let load = ["xdp", "load", &place];
+    fails(
+        &[&load[..], &[&refused], &options].concat(),
+        1,
+        &["the verifier refuses it"],
+    );
+    let text = std::fs::read_to_string(&log).expect("a log");
+    // Each instruction, and the count at the end, which the message leaves out.
+    for part in [", refused: Permission denied", "0: (", "processed "] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    succeeds(&[&load[..], &["drop"], &options].concat());
+    let text = std::fs::read_to_string(&log).expect("a log");
+    assert!(
+        text.starts_with("== trawl_drop, accepted") && text.contains("processed "),
+        "{text}"
+    );
+    succeeds(&["filter", "--check", "--verifier-log", &log, "udp"]);
+    let text = std::fs::read_to_string(&log).expect("a log");
+    assert!(
+        text.starts_with("== trawl_check, accepted") && text.contains("0: ("),
+        "{text}"
+    );
+}

@@ -261,3 +261,60 @@ fn watching_ends_with_its_reader() {
     });
     assert_eq!(status.and_then(|status| status.code()), Some(0));
 }
+
+/// Issue 12, wanted: where a program redirects to, by the kernel's maps.
+#[test]
+fn redirect_targets_are_shown() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let place = lab.receiver();
+    let add = [
+        "link", "add", "out0", "type", "veth", "peer", "name", "out1",
+    ];
+    run(
+        "ip",
+        &[&["-n", lab.pair.b.name.as_str()], &add[..]].concat(),
+    );
+    for link in ["out0", "out1"] {
+        let up = ["-n", lab.pair.b.name.as_str(), "link", "set", link, "up"];
+        run("ip", &up);
+    }
+    let redirects = |options: &[&str]| {
+        let load = ["xdp", "load", &place, "redirect", "--replace", "--yes"];
+        succeeds(&[&load[..], options].concat());
+        let text = succeeds(&["xdp", "status", "-i", &place]);
+        (programs_on(&place)[0]["redirects"].clone(), text)
+    };
+    let interfaces = |redirect: &Value| -> Vec<String> {
+        let targets = redirect["targets"].as_array().expect("a list").iter();
+        let names = targets.filter_map(|one| one["interface"].as_str());
+        let mut names: Vec<String> = names.map(str::to_owned).collect();
+        names.sort();
+        names
+    };
+    let (found, text) = redirects(&["--to", "out0"]);
+    assert_eq!(found[0]["type"], "helper");
+    assert_eq!(interfaces(&found[0]), ["out0"]);
+    assert!(
+        text.contains("redirects by bpf_redirect() to out0"),
+        "{text}"
+    );
+
+    let (found, text) = redirects(&["--to", "out0,out1"]);
+    assert_eq!(found[0]["type"], "devmap_hash");
+    assert_eq!(interfaces(&found[0]), ["out0", "out1"]);
+    assert!(text.contains("devmap_hash targets"), "{text}");
+    // As the kernel has them now, by bpftool.
+    let map = found[0]["map_id"].as_u64().expect("a number").to_string();
+    let theirs = bpftool(&["map", "dump", "id", &map]);
+    assert_eq!(theirs.as_array().map(Vec::len), Some(2), "{theirs}");
+
+    let (found, text) = redirects(&["--to-cpu", "0", "--cpu-queue", "64"]);
+    assert_eq!(found[0]["type"], "cpumap");
+    let target = &found[0]["targets"][0];
+    assert_eq!((&target["cpu"], &target["queue"]), (&0.into(), &64.into()));
+    assert!(
+        target["program"].is_u64() || text.contains("CPU 0 (64 may wait)"),
+        "{text}"
+    );
+}

@@ -56,6 +56,7 @@ fn plural(count: usize, one: &str, many: &str) -> String {
 }
 
 pub fn load(args: &Load) -> Result<()> {
+    args.verifier_log.begin()?;
     let site = Site::find(&args.interface, args.netns.as_deref())?;
     let table = args.file.as_deref().map(file::read).transpose()?;
     let wish = Wish {

@@ -19,6 +19,7 @@ use trawl_kernel::{Error, Result};
 use trawl_program::{Site, leftovers};
 
 use crate::units;
+use crate::verifier_log::VerifierLog;
 
 /// Spreads the flows to virtual addresses over backends, before the stack
 ///
@@ -190,6 +191,8 @@ struct Load {
     json: bool,
     #[command(flatten)]
     consent: Consent,
+    #[command(flatten)]
+    verifier_log: VerifierLog,
 }
 
 /// Adds a virtual address, without backends yet

@@ -21,6 +21,7 @@ use super::trigger::TriggerArgs;
 use crate::filter_file;
 use crate::lines::LineArgs;
 use crate::units;
+use crate::verifier_log::VerifierLog;
 
 /// Records every packet that a hook sees, into a file that Wireshark opens, or as lines on the terminal
 #[derive(Debug, clap::Args)]
@@ -80,6 +81,8 @@ pub struct Args {
     duration: Option<Duration>,
     #[command(flatten)]
     pub(super) recording: RecordingArgs,
+    #[command(flatten)]
+    pub(super) verifier_log: VerifierLog,
     /// Leave the interface's promiscuous mode as it is
     #[arg(short = 'p', long = "no-promiscuous-mode")]
     no_promiscuous: bool,

@@ -34,6 +34,7 @@ struct Loaded<'a> {
 }
 
 pub fn load(args: &Load) -> Result<()> {
+    args.verifier_log.begin()?;
     let sites = find(&args.interfaces, args.place.netns.as_deref())?;
     let Some((first, others)) = sites.split_first() else {
         return Ok(());

@@ -18,6 +18,7 @@ use trawl_kernel::netns::Namespace;
 use trawl_program::leftovers;
 
 use crate::terminal;
+use crate::verifier_log::VerifierLog;
 
 /// Drops packets by rules before the stack sees them: by address, protocol, port and rate
 ///
@@ -160,6 +161,8 @@ struct Load {
     place: Place,
     #[command(flatten)]
     consent: Consent,
+    #[command(flatten)]
+    verifier_log: VerifierLog,
 }
 
 impl Load {

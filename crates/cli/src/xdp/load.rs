@@ -20,6 +20,7 @@ use trawl_program::{Site, Standing};
 use super::ModeName;
 use super::bundled::{Options, what_was_meant};
 use crate::terminal::write_out;
+use crate::verifier_log::VerifierLog;
 use crate::{json, terminal, units};
 
 /// Puts an XDP program on an interface, where it stays until it is unloaded
@@ -72,6 +73,8 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    verifier_log: VerifierLog,
+    #[command(flatten)]
     bundled: Options,
 }
 
@@ -97,6 +100,7 @@ impl Args {
 
 pub fn run(args: &Args) -> Result<ExitCode> {
     let (interface, file) = args.place_and_file()?;
+    args.verifier_log.begin()?;
     let site = Site::find(&interface, args.netns.as_deref())?;
     let Some(time) = args.confirm else {
         revert::refuse_if_pending(&site)?;

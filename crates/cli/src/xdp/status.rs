@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use trawl_kernel::Result;
+use trawl_program::redirects::{Redirect, Target, To};
 use trawl_program::status::{self, About, Attached, Kind, Runs, Status};
 
 use super::sites::SiteArgs;
@@ -13,7 +14,7 @@ use crate::json;
 use crate::terminal::write_out;
 use crate::units;
 
-/// Shows the XDP programs on interfaces, and the chains behind them
+/// Shows the XDP programs on interfaces, the chains behind them, and where they redirect packets to
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -126,12 +127,49 @@ fn add_details(text: &mut String, program: &About) {
     if let Some(runs) = &program.runs {
         let _ = writeln!(text, "          {}", runs_in_words(runs));
     }
+    for redirect in &program.redirects {
+        let _ = writeln!(text, "          {}", redirect_in_words(redirect));
+    }
     for lost in &program.lost {
         let _ = writeln!(
             text,
             "          {lost}; loading it once more, with --replace, fixes that"
         );
     }
+}
+
+/// More of a map's targets are told by number only.
+const SHOWN: usize = 16;
+
+fn redirect_in_words(redirect: &Redirect) -> String {
+    let by = match (&redirect.map, redirect.map_id) {
+        (Some(map), Some(id)) => format!("{} {map} (map {id})", redirect.kind),
+        _ => "bpf_redirect()".to_owned(),
+    };
+    let Some(targets) = &redirect.targets else {
+        return format!("redirects by {by} to sockets, which the kernel does not list");
+    };
+    let word = |target: &Target| {
+        let to = match &target.to {
+            To::Interface {
+                interface: Some(name),
+                ..
+            } => name.clone(),
+            To::Interface { index, .. } => format!("interface number {index}"),
+            To::Cpu { cpu, queue } => format!("CPU {cpu} ({queue} may wait)"),
+        };
+        match target.program {
+            Some(id) => format!("{to}, after program {id}"),
+            None => to,
+        }
+    };
+    let mut words: Vec<String> = targets.iter().take(SHOWN).map(word).collect();
+    match targets.len() {
+        0 => words.push("nothing: the map is empty".to_owned()),
+        count if count > SHOWN => words.push(format!("{} more", count - SHOWN)),
+        _ => {}
+    }
+    format!("redirects by {by} to {}", words.join("; "))
 }
 
 fn runs_in_words(runs: &Runs) -> String {

@@ -12,7 +12,7 @@ use libbpf_rs::btf::types::{Array, DataSec, Ptr, Struct, StructMember, Var};
 use libbpf_rs::btf::{Btf, ReferencesType};
 use libbpf_rs::{AsRawLibbpf, MapCore, OpenObject, OpenProgramMut, ProgramAttachType, ProgramType};
 
-use super::{c_name, check, opts};
+use super::{c_name, check, opts, verifier_log};
 use crate::{Error, Result};
 
 /// Room for the verifier's log. Kernels before 6.4 keep its beginning if it is longer, and what is wanted is the end; the
@@ -440,20 +440,31 @@ impl ObjectFile {
 
     /// Loads what was wanted, with its maps. On failure all that was loaded goes again.
     pub fn load(mut self) -> Result<LoadedFile, LoadFailure> {
-        let mut log = vec![0u8; LOG_SIZE];
-        for name in self.wanted.clone() {
-            let Some(one) = self.program(&name) else {
+        // One that is to be kept must not be written over by the next program's.
+        let wanted = self.wanted.clone();
+        let kept = verifier_log::is_kept();
+        let count = if kept { wanted.len().max(1) } else { 1 };
+        let mut logs = Vec::from_iter((0..count).map(|_| vec![0u8; LOG_SIZE]));
+        for (number, name) in wanted.iter().enumerate() {
+            let Some(one) = self.program(name) else {
                 continue;
             };
+            let program = one.as_libbpf_object().as_ptr();
+            let log = &mut logs[number.min(count - 1)];
             // SAFETY: the buffer outlives the load below, which is the last that libbpf does to this program with it:
             // a program that has been loaded is not verified again.
-            let result = unsafe {
+            let mut result = unsafe {
                 libbpf_sys::bpf_program__set_log_buf(
-                    one.as_libbpf_object().as_ptr(),
+                    program,
                     log.as_mut_ptr().cast(),
                     log.len() as libbpf_sys::size_t,
                 )
             };
+            if kept && result == 0 {
+                // SAFETY: the program is live and not loaded.
+                result =
+                    unsafe { libbpf_sys::bpf_program__set_log_level(program, verifier_log::WHOLE) };
+            }
             check(result).map_err(|error| LoadFailure {
                 error,
                 log: String::new(),
@@ -464,6 +475,12 @@ impl ObjectFile {
         // SAFETY: the object is ours alone.
         let (loaded, warnings) =
             listen(|| check(unsafe { libbpf_sys::bpf_object__load(object.as_ptr()) }));
+        // Those after the one that was refused were not looked at.
+        let last = logs.iter().rposition(|log| log[0] != 0).unwrap_or(0);
+        for (number, name) in wanted.iter().enumerate().take(last + 1) {
+            let refusal = loaded.as_ref().err().filter(|_| number == last);
+            verifier_log::add(name, refusal, &logs[number.min(count - 1)]);
+        }
         match loaded {
             Ok(_) => Ok(LoadedFile {
                 // SAFETY: it has just been loaded, and nobody else owns it.
@@ -474,7 +491,7 @@ impl ObjectFile {
                 unsafe { libbpf_sys::bpf_object__close(object.as_ptr()) };
                 Err(LoadFailure {
                     error,
-                    log: end_of_log(&log),
+                    log: end_of_log(&logs[last]),
                     warnings,
                 })
             }

@@ -8,6 +8,10 @@ use crate::layout::Shared;
 use crate::{Error, Result};
 
 pub const PROG_ARRAY: u32 = libbpf_sys::BPF_MAP_TYPE_PROG_ARRAY;
+pub const DEVMAP: u32 = libbpf_sys::BPF_MAP_TYPE_DEVMAP;
+pub const DEVMAP_HASH: u32 = libbpf_sys::BPF_MAP_TYPE_DEVMAP_HASH;
+pub const CPUMAP: u32 = libbpf_sys::BPF_MAP_TYPE_CPUMAP;
+pub const XSKMAP: u32 = libbpf_sys::BPF_MAP_TYPE_XSKMAP;
 
 /// Whether every key of such a map has a value from the beginning, which is zero then.
 pub fn is_array(kind: u32) -> bool {

@@ -19,6 +19,7 @@ pub mod splice;
 pub mod statistics;
 pub mod table;
 pub mod test_run;
+pub mod verifier_log;
 
 /// libbpf reports failures as negative errno values.
 pub(crate) fn check(result: i32) -> Result<i32, std::io::Error> {

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use libbpf_rs::{AsRawLibbpf, OpenObject};
 
 use super::loader::{LOG_SIZE, LoadFailure, ObjectFile, end_of_log, listen};
-use super::{c_name, check, opts};
+use super::{c_name, check, opts, verifier_log};
 use crate::{Error, Result};
 
 /// Asks the verifier for its statistics, and nothing else.
@@ -228,7 +228,12 @@ impl Twin {
     /// Has it verified once more for the log.
     fn failure(&self, error: io::Error) -> LoadFailure {
         let mut log = vec![0u8; LOG_SIZE];
-        let _ = self.try_load(GPL, Some((&mut log, LOG_STEPS)));
+        let level = match verifier_log::is_kept() {
+            true => verifier_log::WHOLE,
+            false => LOG_STEPS,
+        };
+        let _ = self.try_load(GPL, Some((&mut log, level)));
+        verifier_log::add(&self.name, Some(&error), &log);
         LoadFailure {
             error,
             log: end_of_log(&log),

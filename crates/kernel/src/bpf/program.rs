@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use super::{c_name, check, opts};
+use super::{c_name, check, opts, verifier_log};
 use crate::probe::{Capability, lack_of};
 use crate::{Error, Result};
 
@@ -53,11 +53,19 @@ pub struct Traced<'a> {
 const LOG_SIZE: usize = 4 << 20;
 
 pub fn load(instructions: &[libbpf_sys::bpf_insn], options: &LoadOptions<'_>) -> Result<OwnedFd> {
+    if verifier_log::is_kept() {
+        let mut log = vec![0u8; super::loader::LOG_SIZE];
+        let loaded = try_load(instructions, options, Some((&mut log, verifier_log::WHOLE)));
+        verifier_log::add(options.name, loaded.as_ref().err(), &log);
+        if let Ok(fd) = loaded {
+            return Ok(fd);
+        }
+    }
     match try_load(instructions, options, None) {
         Ok(fd) => Ok(fd),
         Err(error) => {
             let mut log = vec![0u8; LOG_SIZE];
-            let retried = try_load(instructions, options, Some(&mut log));
+            let retried = try_load(instructions, options, Some((&mut log, 1)));
             retried.map_err(|_| explain(options.name, error, &log))
         }
     }
@@ -71,7 +79,7 @@ pub fn load_words(words: &[u64], options: &LoadOptions<'_>) -> Result<OwnedFd> {
 fn try_load(
     instructions: &[libbpf_sys::bpf_insn],
     options: &LoadOptions<'_>,
-    log: Option<&mut Vec<u8>>,
+    log: Option<(&mut Vec<u8>, u32)>,
 ) -> io::Result<OwnedFd> {
     let LoadOptions {
         name,
@@ -90,8 +98,8 @@ fn try_load(
         opts.attach_prog_fd = program.map_or(0, |program| program.as_raw_fd() as u32);
         opts.attach_btf_id = function;
     }
-    if let Some(log) = log {
-        opts.log_level = 1;
+    if let Some((log, level)) = log {
+        opts.log_level = level;
         opts.log_size = log.len() as u32;
         opts.log_buf = log.as_mut_ptr().cast();
     }

@@ -1,0 +1,29 @@
+//! `--verifier-log`: the verifier's whole log, of which messages show one line.
+
+use std::path::PathBuf;
+
+use trawl_kernel::bpf::verifier_log;
+use trawl_kernel::{Error, Result};
+
+use crate::outfile;
+
+#[derive(Debug, clap::Args)]
+pub struct VerifierLog {
+    /// Write the verifier's whole log of each program that is loaded, accepted or refused, to this file
+    #[arg(long, value_name = "FILE")]
+    verifier_log: Option<PathBuf>,
+}
+
+impl VerifierLog {
+    /// To be called before anything is loaded.
+    pub fn begin(&self) -> Result<()> {
+        let Some(path) = &self.verifier_log else {
+            return Ok(());
+        };
+        let (file, _) = outfile::open(path, None)?;
+        file.set_len(0)
+            .map_err(|e| Error::os(format!("cannot write to {}", path.display()), e))?;
+        verifier_log::keep_in(file);
+        Ok(())
+    }
+}
