@@ -3,4 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| trawl_filter::exercise::expression(bytes));
+fuzz_target!(|bytes: &[u8]| {
+    trawl_kernel::libpcap::compile_filters();
+    trawl_filter::exercise::expression(bytes);
+});

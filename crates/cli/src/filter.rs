@@ -17,6 +17,7 @@ use trawl_kernel::{Error, Result};
 use trawl_tap::filter::Filter;
 
 use crate::filter_file;
+use crate::libpcap::LibpcapArg;
 use crate::terminal;
 use crate::terminal::write_out;
 use crate::verifier_log::VerifierLog;
@@ -27,6 +28,8 @@ pub struct Args {
     /// Which packets, as tcpdump takes it: 'tcp port 80 and host 10.0.0.1'
     #[arg(value_name = "EXPRESSION", required_unless_present_any = ["cbpf", "filter_file"])]
     expression: Vec<String>,
+    #[command(flatten)]
+    libpcap: LibpcapArg,
     /// Read the expression from a file, as tcpdump's -F; `#` begins a comment
     #[arg(short = 'F', long, value_name = "FILE", conflicts_with_all = ["expression", "cbpf"])]
     filter_file: Option<PathBuf>,
@@ -178,6 +181,7 @@ struct BlockReport {
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
+    args.libpcap.choose();
     let (filter, options) = (args.filter()?, args.options());
     args.verifier_log.begin()?;
     if args.dump > 0 {

@@ -17,6 +17,7 @@ use trawl_view::drop::Drop as Dropped;
 use trawl_view::print::{PrintOptions, Printer};
 use trawl_view::record::{PacketView, Place, RingBlocks, Source, add_places};
 
+use crate::libpcap::LibpcapArg;
 use crate::why::watching_drops;
 use crate::{json, terminal, units};
 
@@ -46,9 +47,12 @@ pub struct Args {
     /// Which packets, as tcpdump takes it
     #[arg(value_name = "FILTER", trailing_var_arg = true, required = true)]
     expression: Vec<String>,
+    #[command(flatten)]
+    libpcap: LibpcapArg,
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
+    args.libpcap.choose();
     let sites = args
         .interfaces
         .iter()

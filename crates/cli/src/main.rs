@@ -20,6 +20,7 @@ mod guard;
 mod index;
 mod json;
 mod lab;
+mod libpcap;
 mod lines;
 mod live;
 mod outfile;
@@ -84,6 +85,7 @@ enum Command {
 
 fn main() -> ExitCode {
     CompleteEnv::with_factory(|| completion::with_candidates(Cli::command())).complete();
+    trawl_kernel::libpcap::compile_filters();
     let in_json = json::is_wanted();
     let parsed = examples::with_examples(Cli::command())
         .try_get_matches()

@@ -28,6 +28,7 @@ use crate::filter::read::{explain, question};
 use crate::terminal;
 
 pub fn run(args: Args) -> Result<ExitCode> {
+    args.libpcap.choose();
     let request = args.resolve()?;
     let signals = request.follow.then(Signals::watch).transpose()?;
     let inputs = request

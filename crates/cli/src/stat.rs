@@ -15,6 +15,7 @@ use trawl_view::select::Selector;
 use trawl_view::stat::{Field, Statistics};
 
 use crate::filter::read::{explain, question};
+use crate::libpcap::LibpcapArg;
 use crate::live::{self, Viewer, Wanted};
 use crate::terminal::{self, write_out};
 use crate::units;
@@ -29,6 +30,8 @@ pub struct Args {
         required_unless_present = "interfaces"
     )]
     words: Vec<String>,
+    #[command(flatten)]
+    libpcap: LibpcapArg,
     /// Look at this interface, NAME or NAMESPACE:NAME; may be given several times
     #[arg(short = 'i', long = "interface", value_name = "IF")]
     interfaces: Vec<String>,
@@ -55,6 +58,7 @@ pub struct Args {
 const LIVE_DURATION: Duration = Duration::from_secs(10);
 
 pub fn run(args: Args) -> Result<ExitCode> {
+    args.libpcap.choose();
     let mut statistics = Statistics::new(args.by.clone());
     let (names, whole) = if args.interfaces.is_empty() {
         files(&args, &mut statistics)?

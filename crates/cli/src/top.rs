@@ -16,6 +16,7 @@ use trawl_view::record::PacketView;
 use trawl_view::stat::{Flow, Interface, Statistics};
 
 use crate::figures::{Counters, RuleCounters, Softnet};
+use crate::libpcap::LibpcapArg;
 use crate::live::{self, Viewer, Wanted};
 use crate::terminal;
 use crate::units;
@@ -52,6 +53,8 @@ pub struct Args {
         requires = "interfaces"
     )]
     expression: Vec<String>,
+    #[command(flatten)]
+    libpcap: LibpcapArg,
 }
 
 /// One look: what happened in an interval.
@@ -101,6 +104,7 @@ pub struct Captured {
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
+    args.libpcap.choose();
     // Without the right to, run times stay zero.
     let _run_times = statistics::enable().ok();
     let (namespace, names) = looked_at(&args)?;

@@ -24,6 +24,7 @@ use trawl_tap::site::Site;
 use trawl_view::record::{Place, RingBlocks, Source, add_places};
 use trawl_view::why::Tally;
 
+use crate::libpcap::LibpcapArg;
 use crate::{json, terminal, units};
 use report::Report;
 
@@ -53,9 +54,12 @@ pub struct Args {
     /// Which packets, as tcpdump takes it; counters, which know no packets, are then left out
     #[arg(value_name = "FILTER", trailing_var_arg = true)]
     expression: Vec<String>,
+    #[command(flatten)]
+    libpcap: LibpcapArg,
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
+    args.libpcap.choose();
     let sites = args
         .interfaces
         .iter()

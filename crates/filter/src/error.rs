@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::expression::Unavailable;
+
 /// Why a filter could not be compiled, read or lowered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
@@ -13,6 +15,9 @@ pub enum FilterError {
         /// The bytes of the expression that the message is about, where they could be found.
         at: Option<Range<usize>>,
     },
+    /// Nothing compiles expressions here.
+    #[error("{}: {}{}", .0.what, .0.why, .0.fix.as_ref().map_or(String::new(), |fix| format!("; {fix}")))]
+    NoCompiler(Unavailable),
     /// The text of a raw classic program could not be read.
     #[error(
         "raw filter program: {reason} at `{text}`; expected `COUNT,CODE JT JF K,…` as `tcpdump -ddd` prints it"

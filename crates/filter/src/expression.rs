@@ -1,19 +1,21 @@
 //! Expressions: libpcap's compiler, and the place in the text that an error is about.
 
+mod compiler;
+#[cfg(test)]
 mod file;
 mod lists;
 mod locate;
-mod netmask;
 mod operands;
 mod split;
 
+pub use compiler::{Compiler, Unavailable, compile_with};
 pub(crate) use split::LONG;
 
 use std::net::Ipv4Addr;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use crate::classic::{Classic, Instruction, op};
+use crate::classic::Classic;
 use crate::error::FilterError;
 
 /// How the packets that a filter sees begin: a DLT number of libpcap.
@@ -69,18 +71,11 @@ static COMPILER: Mutex<()> = Mutex::new(());
 /// Compiles an expression as tcpdump would.
 pub fn compile(expression: &str, options: &Options) -> Result<Classic, FilterError> {
     let _one_at_a_time = COMPILER.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(at) = netmask::unknown(expression, options.netmask) {
-        return Err(FilterError::Expression {
-            message: "netmask not known, so 'ip broadcast' not supported".to_owned(),
-            at: Some(at),
-        });
-    }
-    let text = netmask::apply(expression, options.netmask);
+    let compiler = compiler::ready()?;
     let run = |piece: &str, is_plain: bool| {
         let optimise = options.optimise && !is_plain;
-        let piece = netmask::apply(piece, options.netmask);
-        run_libpcap(
-            &piece,
+        compiler.compile(
+            piece,
             &Options {
                 optimise,
                 ..*options
@@ -90,20 +85,17 @@ pub fn compile(expression: &str, options: &Options) -> Result<Classic, FilterErr
     if let Some(result) = split::compile(expression, options.snaplen.max(1), run) {
         return match result {
             Ok(program) => Classic::with_tables(program.code, program.finds, program.tables),
-            Err(refused) => Err(refused_piece(refused, options)),
+            Err(refused) => Err(refused_piece(refused, compiler, options)),
         };
     }
     let options = &Options {
-        optimise: options.optimise && operands::operators(&text) < LONG,
+        optimise: options.optimise && operands::operators(expression) < LONG,
         ..*options
     };
-    match run_libpcap(&text, options) {
+    match compiler.compile(expression, options) {
         Ok(instructions) => Classic::from_compiler(instructions),
         Err(message) => {
-            // Asked again without the netmask's rewriting, so that the place is one in the text.
-            let plain = run_libpcap(expression, options);
-            let message = plain.err().unwrap_or(message);
-            let at = place(expression, &message, options);
+            let at = place(expression, &message, compiler, options);
             Err(FilterError::Expression { message, at })
         }
     }
@@ -115,13 +107,18 @@ pub(crate) fn compiles_whole(expression: &str) -> bool {
         optimise: false,
         ..Options::default()
     };
-    run_libpcap(expression, &options).is_ok()
+    compiler::ready().is_ok_and(|compiler| compiler.compile(expression, &options).is_ok())
 }
 
 /// Finding a place asks libpcap some hundred times, each of which takes time with the expression's length.
 const LONGEST_WITH_PLACE: usize = 8 << 10;
 
-fn place(expression: &str, message: &str, options: &Options) -> Option<Range<usize>> {
+fn place(
+    expression: &str,
+    message: &str,
+    compiler: &dyn Compiler,
+    options: &Options,
+) -> Option<Range<usize>> {
     if expression.len() > LONGEST_WITH_PLACE {
         return None;
     }
@@ -130,7 +127,7 @@ fn place(expression: &str, message: &str, options: &Options) -> Option<Range<usi
         ..*options
     };
     locate::locate(expression, message, |text| {
-        match run_libpcap(text, options) {
+        match compiler.compile(text, options) {
             Ok(_) => true,
             Err(message) => !locate::is_syntax_error(&message),
         }
@@ -138,8 +135,12 @@ fn place(expression: &str, message: &str, options: &Options) -> Option<Range<usi
 }
 
 /// The error for a piece of a long expression, with its place in the whole.
-fn refused_piece(refused: split::Refused, options: &Options) -> FilterError {
-    let at = place(&refused.piece, &refused.message, options)
+fn refused_piece(
+    refused: split::Refused,
+    compiler: &dyn Compiler,
+    options: &Options,
+) -> FilterError {
+    let at = place(&refused.piece, &refused.message, compiler, options)
         .filter(|at| at.start >= refused.inherited)
         .map(|at| {
             let shift = |offset: usize| offset - refused.inherited + refused.start;
@@ -149,41 +150,6 @@ fn refused_piece(refused: split::Refused, options: &Options) -> FilterError {
         message: refused.message,
         at,
     }
-}
-
-fn run_libpcap(expression: &str, options: &Options) -> Result<Vec<Instruction>, String> {
-    let message = |error: pcap::Error| match error {
-        pcap::Error::PcapError(message) => message,
-        pcap::Error::InvalidString => "the expression has a NUL character in it".to_owned(),
-        other => other.to_string(),
-    };
-    let program = match options.file {
-        Some(order) => file::open(options.link, order)?.compile(expression, options.optimise),
-        None => pcap::Capture::dead(pcap::Linktype(options.link.0))
-            .and_then(|handle| handle.compile(expression, options.optimise)),
-    };
-    program
-        .map_err(message)?
-        .get_instructions()
-        .iter()
-        .map(|i| {
-            // The crate shows an instruction's fields in text only.
-            let text = i.to_string();
-            let fields: Vec<u32> = text
-                .split(' ')
-                .filter_map(|field| field.parse().ok())
-                .collect();
-            let [code, jt, jf, mut k] = fields[..] else {
-                return Err(format!("libpcap gave an instruction that is none: {text}"));
-            };
-            let code = code as u16;
-            // The crate's handle has a snaplen of its own, which is what a match returns.
-            if code == op::RET | op::K && k != 0 {
-                k = options.snaplen.max(1);
-            }
-            Ok(Instruction::new(code, jt as u8, jf as u8, k))
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -185,6 +185,13 @@ impl Filter {
 
     /// The error in words, with a mark below the place of the expression that it is about.
     pub fn explain(&self, error: &FilterError) -> Error {
+        if let FilterError::NoCompiler(cause) = error {
+            let error = Error::failed(&cause.what, &cause.why);
+            return match &cause.fix {
+                Some(fix) => error.mend(fix),
+                None => error,
+            };
+        }
         let caret = match self {
             Self::Expression(text) | Self::Inner(text) => error.caret(text),
             Self::Classic(_) => None,

@@ -15,6 +15,7 @@ mod documentation;
 mod drop;
 mod ends;
 mod extcap;
+mod filter_library;
 mod follow;
 mod formats;
 mod gen_frames;

@@ -14,7 +14,7 @@ fn description(file: &str) -> String {
 }
 
 /// Compiles the double.
-fn double(lab: &Lab) -> String {
+pub fn double(lab: &Lab) -> String {
     let library = lab.file("libdouble.so");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/pcap_tap/double.c");
     let source = source.display().to_string();
@@ -23,7 +23,7 @@ fn double(lab: &Lab) -> String {
 }
 
 /// The directory of the libraries of PyPI's package `libpcap`: one for each of several processors.
-fn other_builds(lab: &Lab) -> Option<PathBuf> {
+pub fn other_builds(lab: &Lab) -> Option<PathBuf> {
     let directory = match std::env::var_os("TRAWL_OTHER_LIBPCAP") {
         Some(directory) => PathBuf::from(directory),
         None => {
@@ -43,7 +43,7 @@ fn other_builds(lab: &Lab) -> Option<PathBuf> {
     Some(directory)
 }
 
-fn build(directory: &Path, processor: &str) -> String {
+pub fn build(directory: &Path, processor: &str) -> String {
     directory
         .join(processor)
         .join("tcpdump/libpcap.so")

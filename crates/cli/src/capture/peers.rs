@@ -11,7 +11,7 @@ use trawl_tap::options::Peers;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Other libraries and mechanisms")]
 pub struct PeerArgs {
-    /// The libpcap that --tap pcap uses [default: the system's]
+    /// The libpcap that compiles the filter, and that --tap pcap uses; loaded only for these [default: the system's]
     #[arg(long, value_name = "PATH")]
     pub libpcap: Option<PathBuf>,
     /// Let a tap take the packets away from the network stack, as netmap and PF_RING ZC do
@@ -49,6 +49,9 @@ pub enum Share {
 
 impl PeerArgs {
     pub fn resolve(&self) -> Peers {
+        if let Some(path) = &self.libpcap {
+            trawl_kernel::libpcap::choose_for_filters(path);
+        }
         Peers {
             library: self.libpcap.clone(),
             steal: self.steal,
@@ -68,10 +71,6 @@ impl PeerArgs {
 
     /// What is asked of another tap than the one chosen would have no effect.
     pub fn check(&self, tap: Choice) -> Result<()> {
-        let of_pcap = [
-            (self.libpcap.is_some(), "--libpcap"),
-            (self.steal, "--steal"),
-        ];
         let of_packet = [
             (self.packet_ring.is_some(), "--packet-ring"),
             (self.fanout.is_some(), "--fanout"),
@@ -86,16 +85,13 @@ impl PeerArgs {
             )
             .fix(format!("leave out {option}, or use --tap packet")));
         }
-        match of_pcap
-            .iter()
-            .find(|(given, _)| *given && tap != Choice::Pcap)
-        {
-            Some((_, option)) => Err(Error::usage(
-                format!("cannot use {option} with the {tap} tap"),
+        if self.steal && tap != Choice::Pcap {
+            return Err(Error::usage(
+                format!("cannot use --steal with the {tap} tap"),
                 "only the pcap tap uses a libpcap to capture",
             )
-            .fix(format!("leave out {option}, or use --tap pcap"))),
-            None => Ok(()),
+            .fix("leave out --steal, or use --tap pcap"));
         }
+        Ok(())
     }
 }

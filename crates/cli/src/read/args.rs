@@ -10,6 +10,7 @@ use trawl_view::rewrite;
 
 use super::selection::{End, Selection, Verdicts};
 use super::time::{Bound, parse as time};
+use crate::libpcap::LibpcapArg;
 use crate::lines::LineArgs;
 
 /// Shows the packets of capture files, or writes those that match into another file
@@ -42,6 +43,8 @@ pub struct Args {
     /// Read the expression from this file
     #[arg(short = 'F', value_name = "FILE")]
     expression_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub libpcap: LibpcapArg,
     #[command(flatten)]
     choice: ChoiceArgs,
     /// Show packets as one JSON document, an array

@@ -190,6 +190,8 @@ fn known(expression: &str, tokens: &[Range<usize>], message: &str) -> Option<Opt
         &["radio"]
     } else if message.starts_with("unsupported index operation") {
         &["ah", "esp"]
+    } else if message.starts_with("netmask not known") {
+        &["broadcast"]
     } else if message.starts_with("AARP") {
         &["aarp"]
     } else if message.starts_with("link layer applied") {

@@ -4,16 +4,10 @@
 //! `TRAWL_FILTER_FRAMES` sets how many frames each expression meets.
 
 use crate::support::machine::{Scene, run};
+use crate::support::oracle::{Oracle, oracle};
 use crate::support::packets::{Random, frames};
 use crate::support::{classic, expressions, lowered, quick_agrees, whole};
 use trawl_filter::{Classic, Insn, Quick, Target, lower_quick};
-
-/// libpcap's own opinion, from its own compiler, optimiser and interpreter.
-pub fn oracle(expression: &str, optimise: bool) -> pcap::BpfProgram {
-    pcap::Capture::dead(pcap::Linktype::ETHERNET)
-        .and_then(|handle| handle.compile(expression, optimise))
-        .unwrap_or_else(|e| panic!("{expression}: {e}"))
-}
 
 pub struct Readers {
     program: Classic,
@@ -47,9 +41,9 @@ impl Readers {
     }
 
     /// libpcap's answer, except where this libpcap would never give one.
-    pub fn ask(&self, oracle: &pcap::BpfProgram, frame: &[u8]) -> Option<bool> {
+    pub fn ask(&self, oracle: &Oracle, frame: &[u8]) -> Option<bool> {
         let endless = self.program.evaluate(frame, frame.len() as u32).gave_up;
-        (!endless).then(|| oracle.filter(frame))
+        (!endless).then(|| oracle.matches(frame))
     }
 
     /// Compares all readers on one frame; `expected` is libpcap's answer if it was asked.
@@ -255,7 +249,7 @@ fn unoptimised_programs_agree_too() {
             continue;
         }
         let oracle = oracle(expression, false);
-        let program = trawl_filter::compile(expression, &plain).unwrap();
+        let program = crate::support::compile(expression, &plain).unwrap();
         let readers = Readers::new(program);
         let mut r = Random::new(index as u64);
         for frame in frames(index as u64 + 1000, 40) {

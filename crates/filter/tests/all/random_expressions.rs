@@ -1,9 +1,11 @@
 //! Random expressions that ask for the same few things again and again, in all orders: what the
 //! optimiser gathers, threads and leaves out must not change an answer, least of all on short packets.
 
-use crate::agreement::{Readers, oracle};
+use crate::agreement::Readers;
+use crate::support::compile;
+use crate::support::oracle::oracle;
 use crate::support::packets::{Random, frames};
-use trawl_filter::{Classic, FilterError, Options, compile};
+use trawl_filter::{Classic, FilterError, Options};
 
 const ADDRESSES: [&str; 5] = [
     "10.0.0.1",

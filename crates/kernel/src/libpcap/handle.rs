@@ -10,7 +10,7 @@ use super::{BpfProgram, Library, PacketHeader, PcapT, Statistics, text};
 use crate::netns::{Namespace, run_maybe_in};
 use crate::{Error, Result};
 
-const ERROR_BUFFER: usize = 256;
+pub(super) const ERROR_BUFFER: usize = 256;
 const NANOSECONDS: c_int = 1;
 const STAMPS_OF_ADAPTER: c_int = 3;
 const NETMASK_UNKNOWN: u32 = u32::MAX;

@@ -1,9 +1,11 @@
 //! libpcap, loaded at run time: the system's, or any build of it that a person names.
 //!
-//! A capture uses a library's own devices through [`Handle`]. Nothing of libpcap is linked for this, so that the library
-//! may be netmap's or PF_RING's build, or a newer one than the distribution's.
+//! A capture uses a library's own devices through [`Handle`], and filters are compiled by one. Nothing of libpcap is
+//! linked, so that the library may be netmap's or PF_RING's build, or a newer one than the distribution's, and need not be
+//! there where no filter is asked for.
 
 mod elf;
+mod filters;
 mod handle;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -12,6 +14,9 @@ use std::sync::Arc;
 
 use crate::{Error, Result};
 
+pub use filters::{
+    CompiledFilter, FilterRequest, choose_for_filters, compile_filter, compile_filters,
+};
 pub use handle::{Figures, Handle, Opened, Packet, Precision, Program, Request, Rest, Way};
 
 /// The names under which systems have it: its own, and Debian's.
@@ -22,6 +27,7 @@ pub(crate) enum PcapT {}
 
 /// libpcap's `struct bpf_program`.
 #[repr(C)]
+#[derive(Debug)]
 pub(crate) struct BpfProgram {
     length: c_uint,
     instructions: *mut libc::sock_filter,
@@ -111,6 +117,9 @@ functions! {
     }
     optional {
         set_tstamp_type: SetNumber = "pcap_set_tstamp_type";
+        open_dead: unsafe extern "C" fn(c_int, c_int) -> *mut PcapT = "pcap_open_dead";
+        fopen_offline: unsafe extern "C" fn(*mut libc::FILE, *mut c_char) -> *mut PcapT = "pcap_fopen_offline";
+        offline_filter: unsafe extern "C" fn(*const BpfProgram, *const PacketHeader, *const u8) -> c_int = "pcap_offline_filter";
         freecode: unsafe extern "C" fn(*mut BpfProgram) = "pcap_freecode";
     }
 }

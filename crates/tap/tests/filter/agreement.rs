@@ -4,6 +4,7 @@ use trawl_filter::{Classic, Target};
 use trawl_kernel::Result;
 
 use crate::kernel::{BUFFER, Loaded, root_or_skip};
+use crate::support::oracle::oracle;
 use crate::support::packets::{Random, frames};
 use crate::support::{classic, expressions};
 
@@ -15,13 +16,6 @@ fn pairs_wanted() -> usize {
         .ok()
         .and_then(|text| text.parse().ok())
         .unwrap_or(1_000_000)
-}
-
-/// libpcap's own opinion, from its own compiler, optimiser and interpreter.
-pub fn oracle(expression: &str, optimise: bool) -> pcap::BpfProgram {
-    pcap::Capture::dead(pcap::Linktype::ETHERNET)
-        .and_then(|handle| handle.compile(expression, optimise))
-        .unwrap_or_else(|e| panic!("{expression}: {e}"))
 }
 
 pub struct Readers {
@@ -109,7 +103,7 @@ fn the_kernel_agrees_with_libpcap() {
             if !readers.classic.evaluate(&frame, frame.len() as u32).gave_up {
                 let ours = readers.interpret(&frame, frame.len());
                 assert_eq!(
-                    oracle.filter(&frame),
+                    oracle.matches(&frame),
                     ours,
                     "{expression}: libpcap on {frame:02x?}"
                 );

@@ -14,9 +14,10 @@ use trawl_tap::options::Options;
 use trawl_tap::session::{Observer, Session};
 use trawl_tap::site::Site;
 
-use crate::agreement::{Readers, oracle};
+use crate::agreement::Readers;
 use crate::kernel::{BUFFER, Loaded, root_or_skip};
 use crate::support::classic;
+use crate::support::oracle::oracle;
 use crate::support::packets::frames;
 
 struct Quiet;
@@ -124,7 +125,7 @@ fn tables_say_what_libpcap_says() {
             .into_iter()
             .filter(|frame| frame.len() >= 74);
         for frame in frames {
-            let expected = oracle.filter(&frame);
+            let expected = oracle.matches(&frame);
             assert_eq!(
                 readers.interpret(&frame, frame.len()),
                 expected,

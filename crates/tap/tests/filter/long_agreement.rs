@@ -1,8 +1,9 @@
 //! A thousand hosts and ports in turn: every term is hit, and missed by a little, and each reader says what libpcap says.
 
-use crate::agreement::{Readers, oracle};
+use crate::agreement::Readers;
 use crate::kernel::root_or_skip;
 use crate::support::classic;
+use crate::support::oracle::oracle;
 use trawl_kernel::probe::Feature;
 
 const TERMS: u32 = 1000;
@@ -205,7 +206,7 @@ fn compare(both_versions: bool, far_jumps: bool) {
         // Each way to miss is tried with every fourth term: enough, and done in time.
         let turn = |index: &usize| *index < 4 || (index + number as usize).is_multiple_of(4);
         for (index, frame) in frames.iter().enumerate().filter(|(index, _)| turn(index)) {
-            let expected = oracle.filter(frame);
+            let expected = oracle.matches(frame);
             assert_eq!(
                 expected,
                 readers.interpret(frame, frame.len()),

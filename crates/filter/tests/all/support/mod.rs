@@ -1,10 +1,11 @@
 //! What the tests of lowered filters share.
 
 pub mod machine;
+pub mod oracle;
 pub mod packets;
 
 use machine::{Scene, run};
-use trawl_filter::{Classic, Insn, Options, Quick, Target, compile, lower};
+use trawl_filter::{Classic, FilterError, Insn, Options, Quick, Target, lower};
 
 /// The expressions of the data file.
 pub fn expressions() -> Vec<&'static str> {
@@ -12,6 +13,12 @@ pub fn expressions() -> Vec<&'static str> {
         .lines()
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
         .collect()
+}
+
+/// Compiles with the system's libpcap.
+pub fn compile(expression: &str, options: &Options) -> Result<Classic, FilterError> {
+    trawl_kernel::libpcap::compile_filters();
+    trawl_filter::compile(expression, options)
 }
 
 /// Compiles with tcpdump's defaults.
