@@ -188,7 +188,7 @@ impl Filter {
         if let FilterError::NoCompiler(cause) = error {
             let error = Error::failed(&cause.what, &cause.why);
             return match &cause.fix {
-                Some(fix) => error.mend(fix),
+                Some(fix) => error.fix(fix),
                 None => error,
             };
         }
