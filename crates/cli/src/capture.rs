@@ -9,6 +9,7 @@ mod output;
 mod peers;
 mod progress;
 mod recording;
+mod remote;
 mod shown;
 mod stored;
 mod trigger;
@@ -52,6 +53,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
     args.verifier_log.begin()?;
     if args.list_interfaces {
         return interfaces::list(&args, &options);
+    }
+    if args.remote.are_named() {
+        return remote::run(&args);
     }
     let sites = interfaces::find(&args)?;
     check_format(&args, &sites)?;

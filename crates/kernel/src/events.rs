@@ -114,6 +114,11 @@ impl Wake {
         // It fails only when it was rung so often that its counter is full: it is heard then.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
+
+    /// What was rung until now is heard.
+    pub fn hush(&self) {
+        let _ = rustix::io::read(&*self.0, &mut [0; 8]);
+    }
 }
 
 impl AsFd for Wake {

@@ -37,6 +37,7 @@ pub mod send;
 pub mod session;
 mod socket_option;
 pub mod socket_owners;
+pub mod ssh;
 #[cfg(test)]
 mod testing;
 pub mod warden;

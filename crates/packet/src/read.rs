@@ -133,6 +133,8 @@ pub struct CaptureReader<R> {
     input: Input<R>,
     format: Format,
     interfaces: Vec<Interface>,
+    /// Stands before the names of interfaces.
+    host: Option<String>,
     /// The packet that [`CaptureReader::advance`] came to.
     found: Option<Found>,
     failed: bool,
@@ -170,9 +172,20 @@ impl<R: Read> CaptureReader<R> {
             input,
             format,
             interfaces,
+            host: None,
             found: None,
             failed: false,
         })
+    }
+
+    /// Names interfaces HOST:NAME from now on: a capture of several hosts has several of one name.
+    pub fn name_host(&mut self, host: String) {
+        self.host = Some(host);
+    }
+
+    /// Whether interfaces have other names than those that are stored.
+    pub fn names_host(&self) -> bool {
+        self.host.is_some()
     }
 
     /// The next packet; `None` at the end.
@@ -204,12 +217,19 @@ impl<R: Read> CaptureReader<R> {
         if self.failed {
             return Ok(None);
         }
+        let described = self.interfaces.len();
         let step = match &mut self.format {
             Format::Pcap(records) => records
                 .advance(&mut self.input)
                 .map(|found| found.map(pcapng::read::Step::Packet)),
             Format::Pcapng(sections) => sections.advance(&mut self.input, &mut self.interfaces),
         };
+        if let Some(host) = &self.host {
+            for interface in self.interfaces.iter_mut().skip(described) {
+                let name = interface.name.as_deref().unwrap_or_default();
+                interface.name = Some(format!("{host}:{name}"));
+            }
+        }
         self.failed = step.as_ref().is_err_and(|error| !error.would_block());
         Ok(match step? {
             Some(pcapng::read::Step::Packet(found)) => {

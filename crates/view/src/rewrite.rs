@@ -207,7 +207,8 @@ impl Rewriter {
         if let Some(known) = self.interfaces.get(&(file, index)) {
             return *known;
         }
-        let stays_as_stored = reader.pcap_header().is_none()
+        let stays_as_stored = !reader.names_host()
+            && reader.pcap_header().is_none()
             && reader.byte_order() == ByteOrder::Little
             && reader
                 .raw()

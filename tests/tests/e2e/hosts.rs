@@ -1,8 +1,12 @@
-//! `trawl bench run --hosts` (issue 15): sender and receiver over ssh, in two namespaces with an ssh server each.
+//! Other hosts over ssh: `trawl bench run --hosts` (issue 15) and `trawl capture --on` (issue 19), with two namespaces as
+//! hosts, an ssh server in each.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
+use serde_json::Value;
 use trawl_tests::{root_or_skip, skip, trawl, wait_until};
 
 use crate::bench::{Directory, results};
@@ -21,6 +25,8 @@ ends = ["m:to-b", "b:ssh"]
 [[link]]
 ends = ["a:data", "b:data"]
 "#;
+
+static SETUPS: AtomicU32 = AtomicU32::new(0);
 
 struct Setup {
     lab: String,
@@ -46,66 +52,88 @@ fn keygen(path: &Path) {
     assert!(made.success());
 }
 
+impl Setup {
+    /// Two hosts with an ssh server each, and a third namespace that reaches both.
+    fn up(directory: &Directory) -> Option<Self> {
+        if !root_or_skip() {
+            return None;
+        }
+        if !Path::new("/usr/sbin/sshd").exists() {
+            skip("there is no ssh server (apt-get install openssh-server)");
+            return None;
+        }
+        let at = |name: &str| directory.0.join(name);
+        let text = |name: &str| at(name).to_str().expect("UTF-8").to_owned();
+        std::fs::write(at("network.toml"), NETWORK).expect("it can be written");
+        let number = SETUPS.fetch_add(1, Ordering::Relaxed);
+        let mut setup = Self {
+            lab: format!("th{}-{number}", std::process::id()),
+            servers: Vec::new(),
+        };
+        let up = trawl(&["lab", "up", &setup.lab, "--file", &text("network.toml")]);
+        assert_eq!(
+            up.status.code(),
+            Some(0),
+            "{}",
+            String::from_utf8_lossy(&up.stderr)
+        );
+        keygen(&at("key"));
+        keygen(&at("host"));
+        std::fs::create_dir_all("/run/sshd").expect("the server wants it");
+        for node in ["a", "b"] {
+            let mut server = Command::new("ip");
+            server.args([
+                "netns",
+                "exec",
+                &format!("trawl-{}-{node}", setup.lab),
+                "/usr/sbin/sshd",
+                "-D",
+                "-e",
+                "-f",
+                "/dev/null",
+            ]);
+            for option in [
+                format!("HostKey={}", text("host")),
+                format!("AuthorizedKeysFile={}", text("key.pub")),
+                "StrictModes=no".to_owned(),
+                "PermitRootLogin=yes".to_owned(),
+                "PidFile=none".to_owned(),
+            ] {
+                server.args(["-o", &option]);
+            }
+            setup
+                .servers
+                .push(server.stderr(Stdio::null()).spawn().expect("sshd"));
+        }
+        let listens = |address: &str| {
+            let script = format!("exec 3<>/dev/tcp/{address}/22");
+            trawl(&["lab", "exec", &setup.lab, "m", "bash", "-c", &script])
+                .status
+                .success()
+        };
+        wait_until("the ssh servers listen", || {
+            listens("10.77.1.2") && listens("10.77.2.2")
+        });
+        Some(setup)
+    }
+
+    /// A command in one of the namespaces.
+    fn at(&self, node: &str, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        let namespace = format!("trawl-{}-{node}", self.lab);
+        command.args(["netns", "exec", &namespace, program]);
+        command
+    }
+}
+
 #[test]
 fn a_capture_on_one_host_of_traffic_from_another_is_counted_there() {
-    if !root_or_skip() {
-        return;
-    }
-    if !Path::new("/usr/sbin/sshd").exists() {
-        return skip("there is no ssh server (apt-get install openssh-server)");
-    }
     let directory = Directory::new("hosts");
+    let Some(setup) = Setup::up(&directory) else {
+        return;
+    };
     let at = |name: &str| directory.0.join(name);
     let text = |name: &str| at(name).to_str().expect("UTF-8").to_owned();
-    std::fs::write(at("network.toml"), NETWORK).expect("it can be written");
-    let mut setup = Setup {
-        lab: format!("th{}", std::process::id()),
-        servers: Vec::new(),
-    };
-    let up = trawl(&["lab", "up", &setup.lab, "--file", &text("network.toml")]);
-    assert_eq!(
-        up.status.code(),
-        Some(0),
-        "{}",
-        String::from_utf8_lossy(&up.stderr)
-    );
-    keygen(&at("key"));
-    keygen(&at("host"));
-    std::fs::create_dir_all("/run/sshd").expect("the server wants it");
-    for node in ["a", "b"] {
-        let mut server = Command::new("ip");
-        server.args([
-            "netns",
-            "exec",
-            &format!("trawl-{}-{node}", setup.lab),
-            "/usr/sbin/sshd",
-            "-D",
-            "-e",
-            "-f",
-            "/dev/null",
-        ]);
-        for option in [
-            format!("HostKey={}", text("host")),
-            format!("AuthorizedKeysFile={}", text("key.pub")),
-            "StrictModes=no".to_owned(),
-            "PermitRootLogin=yes".to_owned(),
-            "PidFile=none".to_owned(),
-        ] {
-            server.args(["-o", &option]);
-        }
-        setup
-            .servers
-            .push(server.stderr(Stdio::null()).spawn().expect("sshd"));
-    }
-    let listens = |address: &str| {
-        let script = format!("exec 3<>/dev/tcp/{address}/22");
-        trawl(&["lab", "exec", &setup.lab, "m", "bash", "-c", &script])
-            .status
-            .success()
-    };
-    wait_until("the ssh servers listen", || {
-        listens("10.77.1.2") && listens("10.77.2.2")
-    });
     let host = |role: &str, address: &str, data: &str| {
         let directory = at(role);
         std::fs::create_dir(&directory).expect("it can be made");
@@ -208,4 +236,186 @@ fn a_capture_on_one_host_of_traffic_from_another_is_counted_there() {
             .collect();
         assert_eq!(names, ["trawl-bench-binary"], "{role}");
     }
+}
+
+fn capture_on(setup: &Setup, directory: &Directory, words: &[&str]) -> Child {
+    let key = directory.0.join("key");
+    let ssh = format!(
+        "ssh -i {} -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR",
+        key.display()
+    );
+    let trawl = trawl_tests::binary::path().to_str().expect("UTF-8");
+    let home = directory.0.join("home");
+    std::fs::create_dir_all(home).expect("it can be made");
+    setup
+        .at("m", trawl)
+        .args(["capture", "--push", "--ssh", &ssh])
+        .args(["--on", "ssh://root@10.77.1.2:22", "--on", "root@10.77.2.2"])
+        .args(words)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("trawl starts")
+}
+
+/// Waits until both hosts have said that they capture, and what was said after that.
+fn ready(child: &mut Child) -> std::thread::JoinHandle<String> {
+    let mut lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
+    let mut said = String::new();
+    let captures = |said: &str, host| {
+        let mut lines = said.lines();
+        lines.any(|line| line.contains(host) && line.contains("capturing on"))
+    };
+    while !captures(&said, "10.77.1.2") || !captures(&said, "10.77.2.2") {
+        let line = lines.next().unwrap_or_else(|| panic!("it ended: {said}"));
+        said += &(line.expect("text") + "\n");
+    }
+    std::thread::spawn(move || said + &lines.map_while(Result::ok).collect::<Vec<_>>().join("\n"))
+}
+
+fn pings(setup: &Setup, count: u32) {
+    let ping = setup
+        .at("a", "ping")
+        .args(["-q", "-i", "0.002", "-c", &count.to_string(), "10.77.3.2"])
+        .output()
+        .expect("ping");
+    assert!(ping.status.success(), "{ping:?}");
+}
+
+fn fields(file: &str, names: &[&str]) -> Vec<String> {
+    let names = names.iter().flat_map(|name| ["-e", name]);
+    let output: Output = Command::new("tshark")
+        .args(["-r", file, "-T", "fields"])
+        .args(names)
+        .output()
+        .expect("tshark");
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).expect("text");
+    text.lines().map(str::to_owned).collect()
+}
+
+fn interrupt(child: &Child) {
+    let process = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(process, rustix::process::Signal::INT).expect("it runs");
+}
+
+fn no_capture_is_left(setup: &Setup) {
+    for node in ["a", "b"] {
+        let output = setup.at(node, "bpftool").args(["net", "list"]).output();
+        let text = String::from_utf8(output.expect("bpftool").stdout).expect("text");
+        assert!(!text.contains("trawl"), "{node}: {text}");
+    }
+}
+
+#[test]
+fn packets_of_two_hosts_come_as_one_timeline_with_a_row_for_each() {
+    let directory = Directory::new("on");
+    let Some(setup) = Setup::up(&directory) else {
+        return;
+    };
+    let file = directory.0.join("both.pcapng");
+    let file = file.to_str().expect("UTF-8");
+    let account = directory.0.join("account.json");
+    let mut child = capture_on(
+        &setup,
+        &directory,
+        &[
+            "-i",
+            "data",
+            "--tap",
+            "tc",
+            "-w",
+            file,
+            "--summary",
+            account.to_str().expect("UTF-8"),
+            "icmp",
+        ],
+    );
+    let said = ready(&mut child);
+    pings(&setup, 50);
+    interrupt(&child);
+    let status = child.wait().expect("it ends");
+    let said = said.join().expect("text");
+    assert_eq!(status.code(), Some(0), "{said}");
+    // Requests and replies, at both ends.
+    let summary: Value =
+        serde_json::from_slice(&std::fs::read(&account).expect("it is there")).expect("JSON");
+    assert_eq!(summary["recorded"], 200, "{summary}");
+    assert_eq!(summary["unknown_hosts"], 0, "{summary}");
+    let hosts = summary["hosts"].as_array().expect("a row for each host");
+    assert_eq!(hosts.len(), 2, "{summary}");
+    for (host, name) in hosts.iter().zip(["10.77.1.2", "10.77.2.2"]) {
+        assert_eq!(
+            (&host["host"], &host["recorded"]),
+            (&name.into(), &100.into()),
+            "{summary}"
+        );
+        // They have one clock, and the answer says how far it can be trusted.
+        let clock = &host["clock"];
+        let offset = clock["offset_ns"]
+            .as_i64()
+            .expect("it was asked")
+            .unsigned_abs();
+        assert!(
+            offset <= clock["error_ns"].as_u64().expect("a bound"),
+            "{summary}"
+        );
+        assert!(said.contains(&format!("{name}: ")), "{said}");
+    }
+    let rows = fields(
+        file,
+        &["frame.interface_name", "frame.time_epoch", "icmp.seq"],
+    );
+    assert_eq!(rows.len(), 200);
+    for (name, count) in [("10.77.1.2:data", 100), ("10.77.2.2:data", 100)] {
+        assert_eq!(
+            rows.iter().filter(|row| row.starts_with(name)).count(),
+            count,
+            "{rows:?}"
+        );
+    }
+    let times: Vec<&str> = rows
+        .iter()
+        .filter_map(|row| row.split('\t').nth(1))
+        .collect();
+    assert!(times.is_sorted(), "one timeline: {times:?}");
+    no_capture_is_left(&setup);
+}
+
+#[test]
+fn hosts_stop_when_the_one_that_asked_them_is_gone() {
+    let directory = Directory::new("on-killed");
+    let Some(setup) = Setup::up(&directory) else {
+        return;
+    };
+    let mut child = capture_on(&setup, &directory, &["-i", "data", "--tap", "tc"]);
+    let said = ready(&mut child);
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    drop(said);
+    wait_until("the captures there have ended", || {
+        ["a", "b"].iter().all(|node| {
+            let output = setup.at(node, "bpftool").args(["net", "list"]).output();
+            let text = output.expect("bpftool").stdout;
+            !String::from_utf8_lossy(&text).contains("trawl")
+        })
+    });
+}
+
+#[test]
+fn a_host_that_fails_is_named_and_the_others_go_on() {
+    let directory = Directory::new("on-failing");
+    let Some(setup) = Setup::up(&directory) else {
+        return;
+    };
+    // One host has no such interface.
+    let child = capture_on(
+        &setup,
+        &directory,
+        &["-i", "ssh", "--on", "root@10.77.9.9", "--duration", "300ms"],
+    );
+    let output = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("10.77.9.9"), "{said}");
 }

@@ -16,6 +16,7 @@ use trawl_tap::options::{
 use super::drops::DropArgs;
 use super::peers::PeerArgs;
 use super::recording::RecordingArgs;
+use super::remote::HostArgs;
 use super::stored::StoreArgs;
 use super::trigger::TriggerArgs;
 use crate::filter_file;
@@ -75,7 +76,7 @@ pub struct Args {
     pub(super) snaplen: u64,
     /// End after this many recorded packets
     #[arg(short = 'c', long = "count", value_name = "COUNT", conflicts_with_all = ["trigger", "on_verdict", "on_signal"], value_parser = clap::value_parser!(u64).range(1..))]
-    count: Option<u64>,
+    pub(super) count: Option<u64>,
     /// End after this time, for example 10s
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
@@ -112,6 +113,8 @@ pub struct Args {
     pub(super) quiet: bool,
     #[command(flatten)]
     pub(super) trigger: TriggerArgs,
+    #[command(flatten)]
+    pub(super) remote: HostArgs,
     #[command(flatten)]
     pub(super) store: StoreArgs,
     #[command(flatten)]
@@ -327,11 +330,16 @@ impl Args {
         self.format.unwrap_or(by_name)
     }
 
+    /// As it was typed, or as its file has it.
+    pub(super) fn expression(&self) -> Result<String> {
+        match &self.choice.filter_file {
+            Some(path) => filter_file::read(path),
+            None => Ok(self.expression.join(" ")),
+        }
+    }
+
     fn filter(&self) -> Result<Option<Filter>> {
-        let expression = match &self.choice.filter_file {
-            Some(path) => filter_file::read(path)?,
-            None => self.expression.join(" "),
-        };
+        let expression = self.expression()?;
         Ok(match &self.choice.cbpf {
             Some(program) => Some(Filter::Classic(program.clone())),
             None if expression.is_empty() && self.choice.inner => {

@@ -2,14 +2,15 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde::Deserialize;
+use trawl_kernel::ssh::{Ssh, word};
 use trawl_kernel::{Error, Result};
 
 use super::capture::{Fate, Setting, Way};
-use super::process;
 use super::traffic::{RATE_REACHED, Traffic};
+use crate::leftovers::MARK;
 use crate::peer::Peer;
 use crate::study::{Measured, Stop};
 
@@ -44,53 +45,28 @@ fn directory() -> String {
     "/var/tmp".to_owned()
 }
 
-/// A text as one word of a remote shell.
-fn word(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "'\\''"))
-}
-
 impl Host {
+    fn reached(&self) -> Ssh {
+        Ssh {
+            program: std::iter::once("ssh".to_owned())
+                .chain(self.options.clone())
+                .collect(),
+            destination: self.ssh.clone(),
+        }
+    }
+
     fn ssh(&self, script: &str) -> Command {
-        let mut ssh = process::command("ssh");
-        ssh.args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]);
-        ssh.args(&self.options).arg(&self.ssh).arg(script);
+        let mut ssh = self.reached().script(script);
+        ssh.env(MARK, std::process::id().to_string());
         ssh
     }
 
     fn run(&self, script: &str) -> Result<String> {
-        process::run(&mut self.ssh(script))
+        self.reached().run(script)
     }
 
     fn trawl(&self) -> String {
         format!("{}/trawl-bench-binary", self.directory)
-    }
-
-    /// Puts this very binary there, unless it is there already.
-    fn provide(&self, local: &Path) -> Result<()> {
-        let own = process::run(process::command("sha256sum").arg(local))?;
-        let own = own.split(' ').next().unwrap_or_default();
-        let path = word(&self.trawl());
-        let there = self.run(&format!("sha256sum {path} 2>/dev/null || true"))?;
-        if there.starts_with(own) {
-            return Ok(());
-        }
-        let what = || format!("cannot copy trawl to {}", self.ssh);
-        let fail = |e| Error::os(what(), e);
-        let file = std::fs::File::open(local).map_err(fail)?;
-        let script =
-            format!("cat > {path}.draft && chmod 755 {path}.draft && mv {path}.draft {path}");
-        let output = self
-            .ssh(&script)
-            .stdin(Stdio::from(file))
-            .output()
-            .map_err(fail)?;
-        if output.status.success() {
-            return Ok(());
-        }
-        Err(Error::failed(
-            what(),
-            String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-        ))
     }
 
     fn counter(&self, name: &str) -> Result<u64> {
@@ -116,7 +92,7 @@ impl Hosts {
         }
         hosts.local = local.to_owned();
         for host in [&hosts.sender, &hosts.receiver] {
-            host.provide(local)?;
+            host.reached().provide(local, &host.trawl())?;
         }
         Ok(hosts)
     }
@@ -240,20 +216,5 @@ impl Drop for Undo<'_> {
         if let Err(why) = self.0.run(&self.1) {
             let _ = writeln!(std::io::stderr(), "trawl: {why}");
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_survive_a_remote_shell() {
-        let text = "it's $HOME; `id`";
-        let output = Command::new("sh")
-            .args(["-c", &format!("printf %s {}", word(text))])
-            .output()
-            .expect("sh");
-        assert_eq!(String::from_utf8_lossy(&output.stdout), text);
     }
 }

@@ -1,0 +1,319 @@
+//! A capture on other hosts: trawl runs at each by ssh, the packets come back as one timeline, and each host has its row
+//! in the account.
+
+mod account;
+mod arguments;
+mod far;
+mod output;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use trawl_kernel::events::{self, Signal, Signals, Wake};
+use trawl_kernel::ssh::Ssh;
+use trawl_kernel::{Error, Result, clock};
+use trawl_packet::read::Step;
+
+use super::args::Args;
+use super::output::Output as File;
+use far::{Far, State};
+use output::Output;
+
+use crate::terminal;
+
+/// Which hosts, and how they are reached.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Other hosts")]
+pub(super) struct HostArgs {
+    /// Capture on this host, by ssh with the person's own configuration and keys: HOST, USER@HOST or ssh://USER@HOST:PORT; may
+    /// be given several times. All other options mean what they mean there
+    #[arg(
+        long = "on",
+        value_name = "HOST",
+        conflicts_with_all = [
+            "list_interfaces", "compress", "file_size", "file_seconds", "files", "max_disk", "command", "sealed", "io",
+        ]
+    )]
+    pub(super) on: Vec<String>,
+    /// Copy this trawl to the hosts first, below the user's ~/.cache, and run that
+    #[arg(long, requires = "on")]
+    push: bool,
+    /// The program that reaches hosts, with its options
+    #[arg(long, value_name = "COMMAND", default_value = "ssh", requires = "on")]
+    ssh: String,
+}
+
+/// How long a packet waits for those of hosts that have sent nothing: an idle host's packets are on their way no longer.
+const HOLD: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(50);
+/// How often the hosts are asked for their clocks: first answers wait for the connection.
+const CLOCK: Duration = Duration::from_secs(5);
+const FIRST_CLOCKS: Duration = Duration::from_millis(300);
+const FIRST: u32 = 8;
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let signals = Signals::watch()?;
+    let wake = Wake::new()?;
+    let stored = args.store.store.is_some();
+    let account = args
+        .summary
+        .as_deref()
+        .map(|path| File::open(path, args.file_mode));
+    let account = account.transpose()?;
+    let mut output = match stored {
+        true => None,
+        false => Some(Output::open(args)?),
+    };
+    let hosts = args.remote.hosts().and_then(|hosts| {
+        let words = arguments::forwarded(args)?;
+        let start = |(name, ssh, trawl): &(String, Ssh, String)| {
+            Far::start(name.clone(), ssh, trawl, &words, stored, args.quiet, &wake)
+        };
+        hosts.iter().map(start).collect::<Result<Vec<_>>>()
+    });
+    let hosts = match hosts {
+        Ok(hosts) => hosts,
+        Err(error) => {
+            output.iter().for_each(Output::discard);
+            account.iter().for_each(File::discard);
+            return Err(error);
+        }
+    };
+    let mut timeline = Timeline {
+        hosts,
+        remaining: args.count,
+        wake,
+        signals,
+        asked: None,
+        questions: 0,
+        interrupts: 0,
+    };
+    let ran = timeline.run(output.as_mut());
+    timeline.hosts.iter_mut().for_each(Far::stop);
+    let reports: Vec<_> = timeline.hosts.into_iter().map(Far::report).collect();
+    let written = output.map_or(Ok(()), Output::finish);
+    let is_whole = account::tell(&reports, account)?;
+    ran.and(written)?;
+    Ok(match is_whole {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+impl HostArgs {
+    pub(super) fn are_named(&self) -> bool {
+        !self.on.is_empty()
+    }
+
+    /// Each host's name, how it is reached, and what trawl is called there.
+    fn hosts(&self) -> Result<Vec<(String, Ssh, String)>> {
+        let program: Vec<String> = self.ssh.split_whitespace().map(str::to_owned).collect();
+        let local = match self.push {
+            true => Some(own_binary()?),
+            false => None,
+        };
+        let mut hosts: Vec<(String, Ssh, String)> = Vec::new();
+        for destination in &self.on {
+            if destination.starts_with('-') || destination.is_empty() {
+                let what = format!("cannot capture on '{destination}'");
+                return Err(Error::usage(what, "that is no host").fix("--on USER@HOST"));
+            }
+            let ssh = Ssh {
+                program: program.clone(),
+                destination: destination.clone(),
+            };
+            let short = short_name(destination);
+            let name = match hosts.iter().any(|(name, ..)| name == short) {
+                true => destination.trim_start_matches("ssh://").to_owned(),
+                false => short.to_owned(),
+            };
+            let trawl = match &local {
+                Some(local) => pushed(&ssh, local)?,
+                None => "trawl".to_owned(),
+            };
+            hosts.push((name, ssh, trawl));
+        }
+        Ok(hosts)
+    }
+}
+
+fn own_binary() -> Result<PathBuf> {
+    std::env::current_exe().map_err(|e| Error::os("cannot find trawl's own binary", e))
+}
+
+/// Copies the binary into a directory that only the user can write.
+fn pushed(ssh: &Ssh, local: &std::path::Path) -> Result<String> {
+    let directory = ssh.run("umask 077; mkdir -p ~/.cache/trawl && cd ~/.cache/trawl && pwd")?;
+    let path = format!("{directory}/trawl");
+    ssh.provide(local, &path)?;
+    Ok(path)
+}
+
+/// The host's name without user and port.
+fn short_name(destination: &str) -> &str {
+    let rest = destination.trim_start_matches("ssh://");
+    let host = rest.rsplit('@').next().unwrap_or(rest);
+    match host
+        .strip_prefix('[')
+        .and_then(|inner| inner.split_once(']'))
+    {
+        Some((address, _)) => address,
+        None if host.matches(':').count() == 1 => host.split(':').next().unwrap_or(host),
+        None => host,
+    }
+}
+
+/// The hosts' packets on their way to one output.
+struct Timeline {
+    hosts: Vec<Far>,
+    /// Packets still wanted, if there is a limit.
+    remaining: Option<u64>,
+    wake: Wake,
+    signals: Signals,
+    asked: Option<Instant>,
+    questions: u32,
+    interrupts: u32,
+}
+
+impl Timeline {
+    fn run(&mut self, mut output: Option<&mut Output>) -> Result<()> {
+        loop {
+            self.heed_signals();
+            self.ask_for_clocks();
+            let mut idle = true;
+            for index in 0..self.hosts.len() {
+                idle &= !self.advance(index, output.as_deref_mut());
+            }
+            while let Some(index) = self.due() {
+                idle = false;
+                self.take(index, output.as_deref_mut())?;
+                self.advance(index, output.as_deref_mut());
+            }
+            if self.hosts.iter().all(|host| host.state == State::Ended) {
+                return Ok(());
+            }
+            if idle {
+                if let Some(output) = output.as_deref_mut()
+                    && !output.flush()?
+                {
+                    self.hosts.iter_mut().for_each(Far::stop);
+                }
+                use std::os::fd::AsFd as _;
+                events::wait(&[self.wake.as_fd(), self.signals.as_fd()], LOOK)?;
+                self.wake.hush();
+            }
+        }
+    }
+
+    /// Goes on in what a host has sent, up to its next packet; whether there was anything.
+    fn advance(&mut self, index: usize, mut output: Option<&mut Output>) -> bool {
+        let mut went_on = false;
+        while self.hosts[index].state == State::Waiting {
+            match self.hosts[index].step() {
+                Some(Step::Packet) => went_on = true,
+                Some(Step::Block { kind }) => {
+                    went_on = true;
+                    if let (Some(output), Some(reader)) =
+                        (output.as_deref_mut(), &self.hosts[index].reader)
+                    {
+                        output.block(index, reader, kind);
+                    }
+                }
+                None => break,
+            }
+        }
+        went_on
+    }
+
+    /// The host whose packet is the next: none while a host that is silent may still send an earlier one.
+    fn due(&self) -> Option<usize> {
+        let times = self.hosts.iter().enumerate();
+        let (time, index) = times
+            .filter_map(|(index, host)| match host.state {
+                State::At(time) => Some((time, index)),
+                _ => None,
+            })
+            .min()?;
+        let all_have_come = self.hosts.iter().all(|host| host.state != State::Waiting);
+        let here = (i128::from(time) - i128::from(self.hosts[index].clock_offset())).max(0);
+        let is_past = here + (HOLD.as_nanos() as i128) < i128::from(clock::wall());
+        (all_have_come || is_past).then_some(index)
+    }
+
+    fn take(&mut self, index: usize, output: Option<&mut Output>) -> Result<()> {
+        let host = &mut self.hosts[index];
+        host.state = State::Waiting;
+        if self.remaining == Some(0) {
+            host.unwanted += 1;
+            return Ok(());
+        }
+        host.received += 1;
+        if let (Some(output), Some(reader)) = (output, &host.reader) {
+            if !output.packet(index, reader)? {
+                self.remaining = Some(0);
+            }
+        }
+        if let Some(remaining) = &mut self.remaining {
+            *remaining = remaining.saturating_sub(1);
+            if *remaining == 0 {
+                self.hosts.iter_mut().for_each(Far::stop);
+            }
+        }
+        Ok(())
+    }
+
+    /// The first asks the hosts to end, the third waits for them no longer.
+    fn heed_signals(&mut self) {
+        while let Some(signal) = self.signals.next() {
+            if signal == Signal::Report {
+                for host in &self.hosts {
+                    terminal::say(&format!(
+                        "{}: {} packets received",
+                        host.name, host.received
+                    ));
+                }
+                continue;
+            }
+            self.interrupts += 1;
+            for host in &mut self.hosts {
+                match self.interrupts {
+                    1 | 2 => host.stop(),
+                    _ => host.give_up(),
+                }
+            }
+        }
+    }
+
+    fn ask_for_clocks(&mut self) {
+        let every = if self.questions < FIRST {
+            FIRST_CLOCKS
+        } else {
+            CLOCK
+        };
+        if self.asked.is_none_or(|asked| asked.elapsed() > every) {
+            self.questions += 1;
+            self.asked = Some(Instant::now());
+            self.hosts.iter_mut().for_each(Far::ask_for_clock);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_named_shortly() {
+        for (destination, name) in [
+            ("web1", "web1"),
+            ("root@web1", "web1"),
+            ("ssh://root@web1:2222", "web1"),
+            ("ssh://web1", "web1"),
+            ("root@2001:db8::1", "2001:db8::1"),
+            ("ssh://root@[2001:db8::1]:22", "2001:db8::1"),
+        ] {
+            assert_eq!(short_name(destination), name);
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! What became of the packets of all hosts, and how far their clocks can be trusted.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use serde::Serialize;
+use serde_json::Value;
+use trawl_kernel::{Error, Result};
+
+use super::File;
+use crate::terminal;
+
+/// How far a host's clock is ahead of this one's, and how wrong that may be: half of the time that the question took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Clock {
+    pub offset_ns: i64,
+    pub error_ns: u64,
+}
+
+impl Clock {
+    /// The host read `there` between these two times.
+    pub fn between(asked: u64, answered: u64, there: u64) -> Self {
+        let error_ns = answered.saturating_sub(asked) / 2;
+        Self {
+            offset_ns: (i128::from(there) - i128::from(asked + error_ns)) as i64,
+            error_ns,
+        }
+    }
+
+    /// The narrower one while both agree, else the later: one of the clocks was set.
+    pub fn or_better(self, later: Self) -> Self {
+        let agree = self.offset_ns.abs_diff(later.offset_ns) <= self.error_ns + later.error_ns;
+        match agree && self.error_ns <= later.error_ns {
+            true => self,
+            false => later,
+        }
+    }
+}
+
+/// The same counts as a capture's own account.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+struct Counts {
+    seen: u64,
+    filtered_out: u64,
+    recorded: u64,
+    lost: BTreeMap<String, u64>,
+}
+
+impl Counts {
+    fn add(&mut self, other: &Self) {
+        self.seen += other.seen;
+        self.filtered_out += other.filtered_out;
+        self.recorded += other.recorded;
+        for (reason, count) in &other.lost {
+            *self.lost.entry(reason.clone()).or_default() += count;
+        }
+    }
+}
+
+impl std::fmt::Display for Counts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            seen,
+            filtered_out,
+            recorded,
+            lost,
+        } = self;
+        let total: u64 = lost.values().sum();
+        write!(
+            f,
+            "{seen} seen, {filtered_out} filtered out, {recorded} recorded, {total} lost"
+        )?;
+        let reasons: Vec<String> = lost
+            .iter()
+            .filter(|(_, count)| **count > 0)
+            .map(|(reason, count)| format!("{}: {count}", reason.replace('_', " ")))
+            .collect();
+        match reasons.is_empty() {
+            true => Ok(()),
+            false => write!(f, " ({})", reasons.join(", ")),
+        }
+    }
+}
+
+/// One host's part.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    host: String,
+    /// Absent where the host's account did not come: then nobody knows what was seen there.
+    #[serde(flatten)]
+    counts: Option<Counts>,
+    /// Packets that came here; none do where the host keeps them in a store.
+    received: Option<u64>,
+    clock: Option<Clock>,
+    error: Option<String>,
+    /// The host's own account, by interface.
+    interfaces: Value,
+}
+
+impl Report {
+    /// `packets`: how many came here, and how many more came than were wanted.
+    pub fn new(
+        host: String,
+        packets: Option<(u64, u64)>,
+        clock: Option<Clock>,
+        summary: Option<Value>,
+        error: Option<String>,
+    ) -> Self {
+        let counts = summary.as_ref().map(|summary| {
+            let number = |name: &str| summary[name].as_u64().unwrap_or(0);
+            let lost = summary["lost"].as_object().into_iter().flatten();
+            let mut counts = Counts {
+                seen: number("seen"),
+                filtered_out: number("filtered_out"),
+                recorded: number("recorded"),
+                lost: lost
+                    .map(|(name, count)| (name.clone(), count.as_u64().unwrap_or(0)))
+                    .collect(),
+            };
+            // Those that came after the last one that was wanted, and those that never came.
+            let mut leave = |reason: &str, count: u64| {
+                if count > 0 {
+                    counts.recorded = counts.recorded.saturating_sub(count);
+                    *counts.lost.entry(reason.to_owned()).or_default() += count;
+                }
+            };
+            if let Some((received, unwanted)) = packets {
+                leave("after_the_last_wanted", unwanted);
+                let there = number("recorded");
+                leave("on_the_way", there.saturating_sub(received + unwanted));
+            }
+            counts
+        });
+        Self {
+            host,
+            counts,
+            received: packets.map(|(received, _)| received),
+            clock,
+            error,
+            interfaces: summary.map_or(Value::Null, |mut summary| summary["interfaces"].take()),
+        }
+    }
+
+    fn words(&self) -> String {
+        let counts = match &self.counts {
+            Some(counts) => counts.to_string(),
+            None => format!(
+                "{} received; its account did not come: what it saw is unknown",
+                self.received.unwrap_or(0)
+            ),
+        };
+        let clock = match self.clock {
+            Some(Clock {
+                offset_ns,
+                error_ns,
+            }) => format!(
+                "; its clock is {:+.3} ms from this one's, within {:.3} ms",
+                offset_ns as f64 / 1e6,
+                error_ns as f64 / 1e6
+            ),
+            None => "; its clock is unknown".to_owned(),
+        };
+        format!("{}: {counts}{clock}", self.host)
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct All<'a> {
+    #[serde(flatten)]
+    total: Counts,
+    /// Hosts whose account did not come.
+    unknown_hosts: usize,
+    hosts: &'a [Report],
+}
+
+/// Tells each host's account and that of all; whether every host ended well.
+pub(super) fn tell(reports: &[Report], summary: Option<File>) -> Result<bool> {
+    let mut total = Counts::default();
+    reports
+        .iter()
+        .filter_map(|report| report.counts.as_ref())
+        .for_each(|one| total.add(one));
+    let unknown_hosts = reports
+        .iter()
+        .filter(|report| report.counts.is_none())
+        .count();
+    for report in reports {
+        terminal::say(&report.words());
+        if let Some(error) = &report.error {
+            terminal::say(&format!("{}: {error}", report.host));
+        }
+    }
+    terminal::say(&match unknown_hosts {
+        0 => total.to_string(),
+        unknown => format!("{total}, without {unknown} hosts whose account did not come"),
+    });
+    if let Some(mut file) = summary {
+        let text = terminal::json_line(&All {
+            total,
+            unknown_hosts,
+            hosts: reports,
+        })?;
+        let fail = |e| Error::os(format!("cannot write the summary to {}", file.name), e);
+        file.start()?;
+        file.file.write_all(text.as_bytes()).map_err(fail)?;
+    }
+    Ok(reports
+        .iter()
+        .all(|report| report.error.is_none() && report.counts.is_some()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_did_not_come_is_lost() {
+        let summary = json!({
+            "seen": 10, "filtered_out": 1, "recorded": 8, "lost": {"ring_full": 1}, "interfaces": [],
+        });
+        let report = Report::new("a".to_owned(), Some((5, 1)), None, Some(summary), None);
+        let counts = report.counts.expect("it came");
+        assert_eq!(
+            counts.to_string(),
+            "10 seen, 1 filtered out, 5 recorded, 4 lost (after the last wanted: 1, on the way: 2, ring full: 1)"
+        );
+    }
+
+    #[test]
+    fn the_narrowest_answer_counts_until_a_clock_is_set() {
+        let wide = Clock::between(1000, 3000, 2500);
+        assert_eq!(
+            wide,
+            Clock {
+                offset_ns: 500,
+                error_ns: 1000
+            }
+        );
+        let narrow = Clock::between(5000, 5200, 5400);
+        assert_eq!(wide.or_better(narrow), narrow);
+        assert_eq!(narrow.or_better(wide), narrow);
+        let set = Clock::between(9000, 9200, 90_000);
+        assert_eq!(narrow.or_better(set), set);
+    }
+}

@@ -1,0 +1,334 @@
+//! trawl at another host: its packets, what it says, its clock, and its end.
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, Stdio};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+
+use serde_json::Value;
+use trawl_kernel::events::Wake;
+use trawl_kernel::ssh::{Ssh, word};
+use trawl_kernel::{Error, Result, clock};
+use trawl_packet::read::{CaptureReader, ReadError, Step};
+
+use super::account::{Clock, Report};
+use crate::terminal;
+
+/// Bytes that are taken from a host at once, and how many such pieces may wait here: 256 MiB for each host.
+const PIECE: usize = 64 << 10;
+const PIECES: usize = 4096;
+
+const TIME: &str = "trawl-time ";
+const ACCOUNT: &str = "trawl-account ";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Nothing has come since its last packet.
+    Waiting,
+    /// Has come to a packet of this time, which has not been taken.
+    At(u64),
+    Ended,
+}
+
+pub(super) struct Far {
+    pub name: String,
+    pub state: State,
+    pub reader: Option<CaptureReader<Pieces>>,
+    pub received: u64,
+    /// Packets that came after the last one that was wanted.
+    pub unwanted: u64,
+    /// The packets stay there, in a store.
+    stored: bool,
+    /// Taken until the reader begins.
+    pieces: Option<Pieces>,
+    child: Child,
+    /// While it is open, trawl goes on there: it ends when this end is gone, however that happens.
+    stdin: Option<ChildStdin>,
+    told: Arc<Mutex<Told>>,
+    listener: Option<JoinHandle<()>>,
+    error: Option<String>,
+}
+
+/// What a host has said on its standard error.
+#[derive(Debug, Default)]
+struct Told {
+    /// When the questions were asked that have no answer yet, by the wall clock here.
+    asked: VecDeque<u64>,
+    clock: Option<Clock>,
+    summary: Option<Value>,
+    last: Option<String>,
+}
+
+fn of(told: &Mutex<Told>) -> MutexGuard<'_, Told> {
+    told.lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+impl Far {
+    pub fn start(
+        name: String,
+        ssh: &Ssh,
+        trawl: &str,
+        words: &[String],
+        stored: bool,
+        quiet: bool,
+        wake: &Wake,
+    ) -> Result<Self> {
+        let script = script(trawl, words, stored);
+        let mut child = ssh
+            .script(&script)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|e| {
+                let program = ssh.program.join(" ");
+                Error::os(format!("cannot start {program}"), e)
+                    .fix("apt-get install openssh-client")
+            })?;
+        let (sender, receiver) = sync_channel(PIECES);
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let told = Arc::new(Mutex::new(Told::default()));
+        if let Some(stdout) = stdout {
+            let wake = wake.clone();
+            std::thread::spawn(move || carry(stdout, &sender, &wake));
+        }
+        let listener = stderr.map(|stderr| {
+            let (told, name) = (Arc::clone(&told), name.clone());
+            std::thread::spawn(move || listen(stderr, &name, quiet, &told))
+        });
+        Ok(Self {
+            name,
+            state: State::Waiting,
+            reader: None,
+            received: 0,
+            unwanted: 0,
+            stored,
+            pieces: Some(Pieces {
+                receiver,
+                rest: Vec::new(),
+                at: 0,
+            }),
+            stdin: child.stdin.take(),
+            child,
+            told,
+            listener,
+            error: None,
+        })
+    }
+
+    /// The next packet or block of what has come.
+    pub fn step(&mut self) -> Option<Step> {
+        let step = self.try_step();
+        match step {
+            Ok(Some(Step::Packet)) => {
+                let time = self
+                    .reader
+                    .as_ref()
+                    .and_then(CaptureReader::time_and_interface);
+                self.state = State::At(time.map_or(0, |(time, _)| time));
+                Some(Step::Packet)
+            }
+            Ok(Some(block)) => Some(block),
+            Ok(None) => {
+                self.state = State::Ended;
+                None
+            }
+            Err(error) if error.would_block() => None,
+            Err(error) => {
+                self.state = State::Ended;
+                if !matches!(error, ReadError::Empty) {
+                    self.error = Some(error.to_string());
+                }
+                None
+            }
+        }
+    }
+
+    fn try_step(&mut self) -> std::result::Result<Option<Step>, ReadError> {
+        if let Some(pieces) = &mut self.pieces {
+            let would_block = |source| ReadError::Io { offset: 0, source };
+            pieces.wait_for_header().map_err(would_block)?;
+            if let Some(pieces) = self.pieces.take() {
+                let mut reader = CaptureReader::new(pieces)?;
+                reader.name_host(self.name.clone());
+                self.reader = Some(reader);
+            }
+        }
+        match &mut self.reader {
+            Some(reader) => reader.step(),
+            None => Ok(None),
+        }
+    }
+
+    /// How far the host's clock is ahead of ours.
+    pub fn clock_offset(&self) -> i64 {
+        of(&self.told).clock.map_or(0, |clock| clock.offset_ns)
+    }
+
+    pub fn ask_for_clock(&mut self) {
+        if let Some(stdin) = &mut self.stdin {
+            of(&self.told).asked.push_back(clock::wall());
+            if stdin
+                .write_all(b"time\n")
+                .and_then(|()| stdin.flush())
+                .is_err()
+            {
+                self.stdin = None;
+            }
+        }
+    }
+
+    /// Asks trawl there to end; what it has recorded still comes.
+    pub fn stop(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Waits no longer for the host.
+    pub fn give_up(&mut self) {
+        self.stop();
+        let _ = self.child.kill();
+    }
+
+    pub fn report(mut self) -> Report {
+        self.stop();
+        // Nobody reads what is still to come: the thread that carries it ends.
+        drop((self.reader.take(), self.pieces.take()));
+        let status = self.child.wait();
+        if let Some(listener) = self.listener.take() {
+            let _ = listener.join();
+        }
+        let told = std::mem::take(&mut *of(&self.told));
+        let failed = !status.as_ref().is_ok_and(|status| status.success());
+        let said = || {
+            let said = told.last.clone();
+            said.unwrap_or_else(|| match &status {
+                Ok(status) => format!("ssh ended with {status}"),
+                Err(error) => error.to_string(),
+            })
+        };
+        let error = self.error.or_else(|| failed.then(said));
+        Report::new(
+            self.name,
+            (!self.stored).then_some((self.received, self.unwanted)),
+            told.clock,
+            told.summary,
+            error,
+        )
+    }
+}
+
+/// Runs trawl until it ends or standard input does, and answers with the clock to each line of that.
+fn script(trawl: &str, words: &[String], stored: bool) -> String {
+    let words: Vec<String> = words.iter().map(|text| word(text)).collect();
+    // The expression follows everything else.
+    let at = words
+        .iter()
+        .position(|text| text == "'--'")
+        .unwrap_or(words.len());
+    let (options, expression) = words.split_at(at);
+    let output = if stored { "" } else { "-w -" };
+    format!(
+        "d=$(mktemp -d) || exit 1\n\
+         exec 3<&0\n\
+         {} capture {} --summary \"$d/account\" {output} {} </dev/null 3<&- &\n\
+         p=$!\n\
+         (while read -r line <&3; do echo \"{TIME}$(date +%s%N)\" >&2; done; kill -TERM $p) >/dev/null &\n\
+         w=$!\n\
+         wait $p\n\
+         c=$?\n\
+         kill $w 2>/dev/null\n\
+         [ -s \"$d/account\" ] && echo \"{ACCOUNT}$(cat \"$d/account\")\" >&2\n\
+         rm -rf \"$d\"\n\
+         exit $c\n",
+        word(trawl),
+        options.join(" "),
+        expression.join(" ")
+    )
+}
+
+/// Takes all that a host sends, so that its own rings need not hold it.
+fn carry(mut stdout: impl Read, sender: &SyncSender<Vec<u8>>, wake: &Wake) {
+    loop {
+        let mut piece = vec![0; PIECE];
+        match stdout.read(&mut piece) {
+            Ok(count @ 1..) => piece.truncate(count),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Ok(0) | Err(_) => break,
+        }
+        if sender.send(piece).is_err() {
+            break;
+        }
+        wake.ring();
+    }
+    wake.ring();
+}
+
+fn listen(stderr: impl Read, name: &str, quiet: bool, told: &Mutex<Told>) {
+    for line in BufReader::new(stderr)
+        .split(b'\n')
+        .map_while(io::Result::ok)
+    {
+        let line = String::from_utf8_lossy(&line);
+        let line = line.trim_end_matches('\r');
+        if let Some(there) = line.strip_prefix(TIME) {
+            let now = clock::wall();
+            let mut told = of(told);
+            if let (Some(asked), Ok(there)) = (told.asked.pop_front(), there.parse()) {
+                let found = Clock::between(asked, now, there);
+                told.clock = Some(told.clock.map_or(found, |known| known.or_better(found)));
+            }
+        } else if let Some(account) = line.strip_prefix(ACCOUNT) {
+            of(told).summary = serde_json::from_str(account).ok();
+        } else {
+            let words = line.strip_prefix("trawl: ").unwrap_or(line);
+            // Its account is told with those of the others.
+            let is_account = words.contains(" seen, ") && words.contains(" filtered out, ");
+            if !is_account && !words.is_empty() {
+                of(told).last = Some(words.to_owned());
+                if !quiet {
+                    terminal::say(&format!("{name}: {words}"));
+                }
+            }
+        }
+    }
+}
+
+/// The bytes that have come from a host.
+pub(super) struct Pieces {
+    receiver: Receiver<Vec<u8>>,
+    rest: Vec<u8>,
+    at: usize,
+}
+
+impl Pieces {
+    /// A reader of captures wants the first bytes at once.
+    fn wait_for_header(&mut self) -> io::Result<()> {
+        while self.rest.len() < 4 {
+            match self.receiver.try_recv() {
+                Ok(more) => self.rest.extend(more),
+                Err(TryRecvError::Empty) => return Err(io::ErrorKind::WouldBlock.into()),
+                Err(TryRecvError::Disconnected) => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Read for Pieces {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.at == self.rest.len() {
+            self.rest = match self.receiver.try_recv() {
+                Ok(more) => more,
+                Err(TryRecvError::Empty) => return Err(io::ErrorKind::WouldBlock.into()),
+                Err(TryRecvError::Disconnected) => return Ok(0),
+            };
+            self.at = 0;
+        }
+        let count = (&self.rest[self.at..]).read(buffer)?;
+        self.at += count;
+        Ok(count)
+    }
+}

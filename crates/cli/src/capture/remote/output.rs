@@ -1,0 +1,142 @@
+//! Where the packets of all hosts go: one pcapng, lines, or JSON.
+
+use std::io::{self, Write};
+
+use trawl_kernel::{Error, Result};
+use trawl_packet::read::CaptureReader;
+use trawl_view::Show;
+use trawl_view::json::JsonLines;
+use trawl_view::print::{PrintOptions, Printer};
+use trawl_view::record::Source;
+use trawl_view::rewrite::{Format as Written, Rewriter};
+
+use super::File;
+use super::far::Pieces;
+use crate::capture::args::{Args, Format};
+use crate::terminal;
+
+/// Packets are gathered up to this many bytes.
+const GATHER: usize = 256 << 10;
+
+enum Form {
+    File(Box<Rewriter>, File),
+    Lines(Box<Printer>),
+    Json,
+}
+
+pub(super) struct Output {
+    form: Form,
+    bytes: Vec<u8>,
+    text: String,
+    /// A file of no packets is one all the same.
+    is_begun: bool,
+}
+
+impl Output {
+    pub fn open(args: &Args) -> Result<Self> {
+        let form = match &args.write[..] {
+            [] if args.json => Form::Json,
+            [] => Form::Lines(Box::new(Printer::new(PrintOptions {
+                id: args.id,
+                colour: terminal::colours_wanted(),
+                ..args.lines.options(false)
+            }))),
+            [path] => {
+                if args.recording.compression(path).is_some() {
+                    let what = format!("cannot write {}", path.display());
+                    return Err(Error::usage(
+                        what,
+                        "captures of other hosts are not compressed here",
+                    )
+                    .fix("name a file that ends in .pcapng, or keep them with --store"));
+                }
+                let format = match args.format() {
+                    Format::Pcapng => Written::Pcapng,
+                    Format::Pcap => Written::Pcap,
+                };
+                let application = format!("trawl {}", env!("CARGO_PKG_VERSION"));
+                let file = File::open(path, args.file_mode)?;
+                file.start()?;
+                Form::File(Box::new(Rewriter::new(format, false, application)), file)
+            }
+            _ => {
+                return Err(Error::usage(
+                    "cannot write captures of other hosts to several files",
+                    "one is possible",
+                ));
+            }
+        };
+        Ok(Self {
+            form,
+            bytes: Vec::new(),
+            text: String::new(),
+            is_begun: false,
+        })
+    }
+
+    /// Nothing was captured.
+    pub fn discard(&self) {
+        if let Form::File(_, file) = &self.form {
+            file.discard();
+        }
+    }
+
+    pub fn block(&mut self, host: usize, reader: &CaptureReader<Pieces>, kind: u32) {
+        if let Form::File(rewriter, _) = &mut self.form {
+            self.is_begun = true;
+            rewriter.block(&mut self.bytes, host, reader, kind);
+        }
+    }
+
+    /// Takes a packet; false when nobody reads any more.
+    pub fn packet(&mut self, host: usize, reader: &CaptureReader<Pieces>) -> Result<bool> {
+        match &mut self.form {
+            Form::File(rewriter, file) => {
+                self.is_begun = true;
+                rewriter
+                    .packet(&mut self.bytes, host, reader)
+                    .map_err(|why| {
+                        Error::failed(format!("cannot write {}", file.name), why)
+                            .fix("--format pcapng")
+                    })?;
+            }
+            Form::Lines(printer) => {
+                if let Some(packet) = Source::current(reader) {
+                    printer.line(&mut self.text, &packet);
+                }
+            }
+            Form::Json => {
+                if let Some(packet) = Source::current(reader) {
+                    JsonLines.show(&mut self.text, &packet);
+                }
+            }
+        }
+        match self.bytes.len() + self.text.len() >= GATHER {
+            true => self.flush(),
+            false => Ok(true),
+        }
+    }
+
+    /// Writes what was gathered; false when nobody reads any more.
+    pub fn flush(&mut self) -> Result<bool> {
+        let Form::File(_, file) = &mut self.form else {
+            let taken = terminal::write_to_reader(&self.text)?;
+            self.text.clear();
+            return Ok(taken);
+        };
+        let written = file.file.write_all(&self.bytes);
+        self.bytes.clear();
+        match written {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+            Err(error) => Err(Error::os(format!("cannot write to {}", file.name), error)),
+        }
+    }
+
+    pub fn finish(mut self) -> Result<()> {
+        if !self.is_begun {
+            self.discard();
+        }
+        self.flush().map(drop)
+    }
+}
