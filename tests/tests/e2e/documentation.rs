@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use trawl_tests::{binary, programs, root_or_skip, skip};
 
 /// Commands that need what is not on a test's machine, with the reason.
-const NOT_RUN: [(&str, &str); 7] = [
+const NOT_RUN: [(&str, &str); 8] = [
     (
         "trawl balance check",
         "it fails where no backend answers, and none is there",
@@ -15,6 +15,7 @@ const NOT_RUN: [(&str, &str); 7] = [
     ("--program all", "it requires tracing programs"),
     ("--program filter", "it requires tracing programs"),
     ("wireshark", "it opens a window"),
+    ("--on root@", "it needs other hosts; tests of its own capture at two"),
     ("make ", "it runs these tests"),
     ("trawl demo", "a test of its own runs it"),
     (
