@@ -15,7 +15,10 @@ const NOT_RUN: [(&str, &str); 8] = [
     ("--program all", "it requires tracing programs"),
     ("--program filter", "it requires tracing programs"),
     ("wireshark", "it opens a window"),
-    ("--on root@", "it needs other hosts; tests of its own capture at two"),
+    (
+        "--on root@",
+        "it needs other hosts; tests of its own capture at two",
+    ),
     ("make ", "it runs these tests"),
     ("trawl demo", "a test of its own runs it"),
     (

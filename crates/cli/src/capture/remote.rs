@@ -33,6 +33,7 @@ pub(super) struct HostArgs {
         value_name = "HOST",
         conflicts_with_all = [
             "list_interfaces", "compress", "file_size", "file_seconds", "files", "max_disk", "command", "sealed", "io",
+            "trigger", "on_verdict", "on_signal",
         ]
     )]
     pub(super) on: Vec<String>,
