@@ -250,10 +250,10 @@ impl Timeline {
             return Ok(());
         }
         host.received += 1;
-        if let (Some(output), Some(reader)) = (output, &host.reader) {
-            if !output.packet(index, reader)? {
-                self.remaining = Some(0);
-            }
+        if let (Some(output), Some(reader)) = (output, &host.reader)
+            && !output.packet(index, reader)?
+        {
+            self.remaining = Some(0);
         }
         if let Some(remaining) = &mut self.remaining {
             *remaining = remaining.saturating_sub(1);
