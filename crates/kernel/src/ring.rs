@@ -1,127 +1,33 @@
-//! The rings that carry finished blocks from the taps to the merge: geometry, memory and accounts.
+//! The rings that carry finished blocks from the taps to the merge: their maps and memory, and the pool of segments.
 //! The protocol is told in bpf/include/layout.h.
 
+mod account;
 mod consumer;
+mod geometry;
 mod lease;
+mod words;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::bpf::{map, object};
 use crate::events;
-use crate::layout::{
-    CaptureShared, ClosedSegment, POOL_MAX_SEGMENTS, POOL_SLACK, PointCounters, PoolState,
-    RECORD_OVERHEAD, RING_CONTROL_SIZE, RING_MAX_POINTS, Rejections, RingControl, SEGMENT_NONE,
-    SEGMENT_RESERVE,
-};
+use crate::layout::{CaptureShared, PoolState, RING_CONTROL_SIZE, Rejections, SEGMENT_NONE};
 use crate::memory::Mapping;
 use crate::probe::{Capability, lack_of};
 use crate::{Error, Result};
 
+pub use account::{Account, account_offset, rejected_offset};
 pub use consumer::{Consumer, Observation};
+pub use geometry::{Geometry, MEMORY_MAX, SHARE_MIN};
 pub use lease::Lease;
+use words::atomic64;
+pub(crate) use words::{Control, State, store32};
 
 const PAGE: usize = 4096;
 pub(crate) const IN_FLIGHT: u64 = 1;
 const NO_SEGMENT: u32 = SEGMENT_NONE as u32;
-
-/// The least memory for each CPU, and the most for all.
-pub const SHARE_MIN: u64 = 64 << 10;
-pub const MEMORY_MAX: u64 = 4 << 30;
-/// A share of the memory at hand that is taken if nobody says how much.
-const DEFAULT_SHARE: u64 = 8;
-const DEFAULT_SIZE: u64 = 256 << 20;
-const SEGMENT_MAX: u64 = 512 << 10;
-/// The segments that all CPUs have open are at most the pool divided by this.
-const OPEN_SHARE: u64 = 4;
-/// The verifier takes no number that may be too large; so the pool is a number of pieces.
-const BANK_MAX: u64 = 32 << 20;
-
-/// How the memory for records is cut up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Geometry {
-    /// Of all rings together.
-    pub pool_size: usize,
-    pub segment_size: usize,
-}
-
-impl Geometry {
-    /// At most `bytes` for the rings of so many CPUs, rounded down: memory is promised not to be more than asked for.
-    pub fn for_total(bytes: u64, cpus: usize) -> Result<Self> {
-        let cpus = cpus.max(1) as u64;
-        let least = SHARE_MIN * cpus;
-        let what = || format!("cannot record with {bytes} bytes of memory");
-        let fix = format!(
-            "choose --memory between {} KiB and {} GiB",
-            least >> 10,
-            MEMORY_MAX >> 30
-        );
-        if bytes < least {
-            let why = format!("each of {cpus} CPUs needs {} KiB", SHARE_MIN >> 10);
-            return Err(Error::usage(what(), why).fix(fix));
-        }
-        if bytes > MEMORY_MAX {
-            return Err(Error::usage(what(), "programs can address no more").fix(fix));
-        }
-        // Large enough for the largest packet where the memory allows it; small enough that a handful stay cached, and
-        // that what all CPUs have opened is a quarter of the pool.
-        let share = 1 << (bytes / cpus / OPEN_SHARE).ilog2();
-        let segment_size = share.clamp(SHARE_MIN / OPEN_SHARE, SEGMENT_MAX);
-        let pool_size = match bytes >= BANK_MAX {
-            true => bytes / BANK_MAX * BANK_MAX,
-            false => 1 << bytes.ilog2(),
-        };
-        Ok(Self {
-            pool_size: pool_size as usize,
-            segment_size: segment_size as usize,
-        })
-    }
-
-    /// What is taken where nobody says: 256 MiB however many CPUs there are, less on machines with little memory.
-    pub fn by_default(cpus: usize, available: u64) -> Result<Self> {
-        let least = SHARE_MIN * cpus.max(1) as u64;
-        Self::for_total(
-            (available / DEFAULT_SHARE).clamp(least, DEFAULT_SIZE.max(least)),
-            cpus,
-        )
-    }
-
-    /// As much for each CPU.
-    pub fn for_share(bytes: u64, cpus: usize) -> Result<Self> {
-        Self::for_total(bytes.saturating_mul(cpus.max(1) as u64), cpus)
-    }
-
-    pub fn segments(&self) -> usize {
-        self.pool_size / self.segment_size
-    }
-
-    /// How many bytes of a segment records take at most; what is behind them is for the one who writes them to a disk.
-    pub fn segment_room(&self) -> usize {
-        self.segment_size - SEGMENT_RESERVE
-    }
-
-    /// The largest number of bytes of one packet that a record can hold.
-    pub fn max_captured(&self) -> u32 {
-        ((self.segment_room() - RECORD_OVERHEAD) as u32)
-            .min(crate::layout::RECORD_MAX_CAPTURED as u32)
-    }
-
-    /// The pool lies in banks of so many bytes each.
-    pub fn bank_size(&self) -> usize {
-        self.pool_size.min(BANK_MAX as usize)
-    }
-
-    fn banks(&self) -> usize {
-        self.pool_size / self.bank_size()
-    }
-
-    /// From one bank's beginning to that of the next.
-    fn stride(&self) -> usize {
-        self.bank_size() + POOL_SLACK
-    }
-}
 
 /// One ring for each CPU (or each producing thread), with the accounts of all hook points, and the pool of segments that
 /// they draw from.
@@ -344,37 +250,6 @@ impl Rings {
             .map(|programs| atomic64(programs.shared.at(offset)))
     }
 
-    /// The sum over all rings of one hook point's accounts.
-    pub fn account(&self, point: u32) -> Account {
-        let mut sum = Account::default();
-        for ring in 0..self.count {
-            let counters = self.control(ring).counters(point as usize);
-            sum.filtered_out += counters.filtered_out;
-            sum.recorded += counters.recorded;
-            sum.lost_ring_full += counters.lost_ring_full;
-            sum.lost_copy_failed += counters.lost_copy_failed;
-            sum.lost_rate_limit += counters.lost_rate_limit;
-            sum.hardware_stamped += counters.hardware_stamped;
-            sum.truncated += counters.truncated;
-        }
-        if let Some(programs) = &self.programs {
-            let offset = std::mem::offset_of!(CaptureShared, no_ring)
-                + 8 * (point as usize % RING_MAX_POINTS);
-            sum.lost_no_ring = load(atomic64(programs.shared.at(offset)));
-            for cpu in 0..programs.cpus {
-                let at = size_of::<Rejections>() * cpu + rejected_offset(point) as usize;
-                sum.filtered_out += load(atomic64(programs.rejections.at(at)));
-            }
-        }
-        sum.seen = sum.filtered_out
-            + sum.recorded
-            + sum.lost_ring_full
-            + sum.lost_copy_failed
-            + sum.lost_rate_limit
-            + sum.lost_no_ring;
-        sum
-    }
-
     /// What is added to the programs' clock to give the wall clock's time.
     pub fn set_clock_offset(&self, offset: u64) {
         for ring in 0..self.count {
@@ -431,33 +306,6 @@ fn explain_refused_pool(error: Error, geometry: Geometry) -> Error {
     }
 }
 
-/// Where in a control block the account of a hook point stands.
-pub fn account_offset(point: u32) -> u32 {
-    let index = point as usize % RING_MAX_POINTS;
-    (std::mem::offset_of!(RingControl, points) + size_of::<PointCounters>() * index) as u32
-}
-
-/// Where among a CPU's rejections those of a hook point stand.
-pub fn rejected_offset(point: u32) -> u32 {
-    let index = point as usize % RING_MAX_POINTS;
-    (std::mem::offset_of!(Rejections, points) + size_of::<u64>() * index) as u32
-}
-
-/// What became of the packets that one hook point saw.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Account {
-    pub seen: u64,
-    pub filtered_out: u64,
-    pub recorded: u64,
-    pub lost_ring_full: u64,
-    pub lost_copy_failed: u64,
-    pub lost_rate_limit: u64,
-    /// Seen on a CPU that came up after the capture began.
-    pub lost_no_ring: u64,
-    pub hardware_stamped: u64,
-    pub truncated: u64,
-}
-
 impl RingMaps {
     /// The maps by the names that the BPF objects give them.
     pub fn by_name(&self) -> [(&'static str, BorrowedFd<'_>); 5] {
@@ -471,151 +319,9 @@ impl RingMaps {
     }
 }
 
-/// One ring's control words. Only atomics are handed out, since the other side writes at any time.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Control(*mut u8);
-
-macro_rules! word {
-    ($name:ident, u64) => {
-        pub(crate) fn $name<'a>(self) -> &'a AtomicU64 {
-            atomic64(
-                self.0
-                    .wrapping_add(std::mem::offset_of!(RingControl, $name)),
-            )
-        }
-    };
-    ($name:ident, u32) => {
-        pub(crate) fn $name<'a>(self) -> &'a AtomicU32 {
-            atomic32(
-                self.0
-                    .wrapping_add(std::mem::offset_of!(RingControl, $name)),
-            )
-        }
-    };
-}
-
-impl Control {
-    word!(position, u64);
-    word!(last_time, u64);
-    word!(last_packet_id, u64);
-    word!(clock_offset, u64);
-    word!(stopped, u64);
-    word!(largest_gap, u64);
-    word!(open_segment, u32);
-    word!(first_segment, u32);
-    word!(since_poll, u32);
-
-    pub(crate) fn point(self, point: usize) -> *mut PointCounters {
-        let at = std::mem::offset_of!(RingControl, points)
-            + size_of::<PointCounters>() * (point % RING_MAX_POINTS);
-        self.0.wrapping_add(at).cast()
-    }
-
-    fn counters(self, point: usize) -> PointCounters {
-        // SAFETY: the pointer lies within the control block, is aligned, and any bit pattern is a valid count.
-        unsafe { self.point(point).read_volatile() }
-    }
-}
-
-/// The words about the pool, which are handed out in the same way.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct State(*mut u8);
-
-impl State {
-    pub(crate) fn free<'a>(self) -> &'a AtomicU64 {
-        atomic64(self.0.wrapping_add(std::mem::offset_of!(PoolState, free)))
-    }
-
-    pub(crate) fn below<'a>(self, segment: u32) -> &'a AtomicU32 {
-        let within = 4 * (segment as usize % POOL_MAX_SEGMENTS);
-        atomic32(
-            self.0
-                .wrapping_add(std::mem::offset_of!(PoolState, below) + within),
-        )
-    }
-
-    pub(crate) fn used<'a>(self, segment: u32) -> &'a AtomicU32 {
-        let within = std::mem::offset_of!(ClosedSegment, used);
-        atomic32(self.closed(segment).wrapping_add(within))
-    }
-
-    pub(crate) fn next<'a>(self, segment: u32) -> &'a AtomicU32 {
-        let within = std::mem::offset_of!(ClosedSegment, next);
-        atomic32(self.closed(segment).wrapping_add(within))
-    }
-
-    fn closed(self, segment: u32) -> *mut u8 {
-        let within = size_of::<ClosedSegment>() * (segment as usize % POOL_MAX_SEGMENTS);
-        self.0
-            .wrapping_add(std::mem::offset_of!(PoolState, closed) + within)
-    }
-}
-
-pub(crate) fn store32(word: &AtomicU32, value: u32) {
-    word.store(value, Ordering::Relaxed);
-}
-
-fn load(word: &AtomicU64) -> u64 {
-    word.load(Ordering::Relaxed)
-}
-
-fn atomic64<'a>(at: *mut u8) -> &'a AtomicU64 {
-    // SAFETY: callers pass addresses of aligned u64 words inside a live mapping, which outlives every Control made
-    // from it: the holders (Consumer, Producer, Rings itself) keep the Rings alive.
-    unsafe { AtomicU64::from_ptr(at.cast()) }
-}
-
-fn atomic32<'a>(at: *mut u8) -> &'a AtomicU32 {
-    // SAFETY: as in `atomic64`, for u32 words.
-    unsafe { AtomicU32::from_ptr(at.cast()) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn memory_outside_the_bounds_is_refused() {
-        for (bytes, cpus) in [
-            (0, 1),
-            (SHARE_MIN - 1, 1),
-            (SHARE_MIN * 8 - 1, 8),
-            (MEMORY_MAX + 1, 1),
-            (u64::MAX, 2),
-        ] {
-            let error = Geometry::for_total(bytes, cpus).expect_err("refused");
-            assert_eq!(error.kind(), crate::error::Kind::Usage);
-        }
-    }
-
-    #[test]
-    fn the_default_is_the_same_for_any_number_of_cpus() {
-        let gib = 1 << 30;
-        for cpus in [1, 2, 8, 128, 256] {
-            let geometry = Geometry::by_default(cpus, 64 * gib).expect("in bounds");
-            assert_eq!(geometry.pool_size, 256 << 20);
-            assert!(geometry.segment_size * cpus <= 64 << 20, "{geometry:?}");
-        }
-        let small = Geometry::by_default(2, gib).expect("in bounds");
-        assert_eq!(small.pool_size, 128 << 20);
-        assert!(Geometry::by_default(256, 0).is_ok());
-    }
-
-    #[test]
-    fn no_more_memory_than_asked_for_and_no_less_than_half() {
-        for cpus in [1, 2, 3, 16, 256] {
-            for bytes in (16..=32).map(|exponent| (1u64 << exponent) + 12_345) {
-                let Ok(geometry) = Geometry::for_total(bytes, cpus) else {
-                    continue;
-                };
-                let pool = geometry.pool_size as u64;
-                assert!(pool <= bytes && pool > bytes / 2, "{bytes} {geometry:?}");
-                assert_eq!(geometry.pool_size % geometry.segment_size, 0);
-                assert!(geometry.segments() <= POOL_MAX_SEGMENTS, "{geometry:?}");
-                assert!(geometry.segments() >= cpus, "{geometry:?}");
-            }
-        }
-    }
 
     #[test]
     fn segments_are_taken_in_the_order_in_which_they_were_emptied_last() {

@@ -1,0 +1,65 @@
+//! What the rings and what lies beside them know of the fates of packets.
+
+use super::Rings;
+use super::words::{atomic64, load};
+use crate::layout::{CaptureShared, PointCounters, RING_MAX_POINTS, Rejections, RingControl};
+
+/// Where in a control block the account of a hook point stands.
+pub fn account_offset(point: u32) -> u32 {
+    let index = point as usize % RING_MAX_POINTS;
+    (std::mem::offset_of!(RingControl, points) + size_of::<PointCounters>() * index) as u32
+}
+
+/// Where among a CPU's rejections those of a hook point stand.
+pub fn rejected_offset(point: u32) -> u32 {
+    let index = point as usize % RING_MAX_POINTS;
+    (std::mem::offset_of!(Rejections, points) + size_of::<u64>() * index) as u32
+}
+
+/// What became of the packets that one hook point saw.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    pub seen: u64,
+    pub filtered_out: u64,
+    pub recorded: u64,
+    pub lost_ring_full: u64,
+    pub lost_copy_failed: u64,
+    pub lost_rate_limit: u64,
+    /// Seen on a CPU that came up after the capture began.
+    pub lost_no_ring: u64,
+    pub hardware_stamped: u64,
+    pub truncated: u64,
+}
+
+impl Rings {
+    /// The sum over all rings of one hook point's accounts.
+    pub fn account(&self, point: u32) -> Account {
+        let mut sum = Account::default();
+        for ring in 0..self.count {
+            let counters = self.control(ring).counters(point as usize);
+            sum.filtered_out += counters.filtered_out;
+            sum.recorded += counters.recorded;
+            sum.lost_ring_full += counters.lost_ring_full;
+            sum.lost_copy_failed += counters.lost_copy_failed;
+            sum.lost_rate_limit += counters.lost_rate_limit;
+            sum.hardware_stamped += counters.hardware_stamped;
+            sum.truncated += counters.truncated;
+        }
+        if let Some(programs) = &self.programs {
+            let offset = std::mem::offset_of!(CaptureShared, no_ring)
+                + 8 * (point as usize % RING_MAX_POINTS);
+            sum.lost_no_ring = load(atomic64(programs.shared.at(offset)));
+            for cpu in 0..programs.cpus {
+                let at = size_of::<Rejections>() * cpu + rejected_offset(point) as usize;
+                sum.filtered_out += load(atomic64(programs.rejections.at(at)));
+            }
+        }
+        sum.seen = sum.filtered_out
+            + sum.recorded
+            + sum.lost_ring_full
+            + sum.lost_copy_failed
+            + sum.lost_rate_limit
+            + sum.lost_no_ring;
+        sum
+    }
+}
