@@ -51,6 +51,7 @@ pub fn addressed_to(path: &Path, mac: [u8; 6]) -> Result<u64> {
 }
 
 /// A file that is gone when the run is over.
+#[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {

@@ -281,7 +281,7 @@ impl Setting<'_> {
 }
 
 /// Puts a program behind a hook's drops.
-fn put_behind(hooked: &Loaded, program: BorrowedFd<'_>) -> Result<()> {
+pub(super) fn put_behind(hooked: &Loaded, program: BorrowedFd<'_>) -> Result<()> {
     let what = "cannot put a program into the hook map";
     let hook = hooked
         .hook()

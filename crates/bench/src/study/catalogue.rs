@@ -8,6 +8,7 @@ use super::definition::Definition;
 use super::measure::capture::Capture;
 use super::measure::ddos::Ddos;
 use super::measure::demands::Demand;
+use super::measure::disk::Disk;
 use super::measure::pdump::Pdump;
 use super::measure::programs::Programs;
 use super::measure::rfc2544::Rfc2544;
@@ -40,6 +41,7 @@ pub static ALL: &[Entry] = &[
     entry!("capture-size", Capture::Size),
     entry!("capture-buffers", Capture::Buffers),
     entry!("capture-filtered", Capture::Filtered),
+    entry!("capture-disk", Disk),
     entry!("drop-cores", Programs::Cores),
     entry!("drop-cpu", Programs::CpuUse),
     entry!("forward", Programs::Cores),

@@ -76,6 +76,8 @@ pub struct Setting {
     pub buffer: Option<(usize, usize)>,
     /// trawl's ring for each CPU.
     pub ring: Option<String>,
+    /// How often trawl reads the clock: `--time`.
+    pub time: Option<&'static str>,
     /// Only one sent frame in this many passes the filter.
     pub one_in: Option<u64>,
 }
@@ -107,7 +109,7 @@ impl Way {
     }
 
     /// trawl writes whole blocks as they come; the others have packets in the kernel that they must be left time for.
-    fn needs_rest(self) -> bool {
+    pub fn needs_rest(self) -> bool {
         !matches!(
             self,
             Self::TrawlHook(_)
@@ -121,6 +123,7 @@ impl Way {
 }
 
 /// A pinned map that is gone when dropped.
+#[derive(Debug)]
 struct Pin(std::path::PathBuf);
 
 impl Pin {
@@ -140,6 +143,38 @@ impl Pin {
 impl Drop for Pin {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A capture that is ready, in a lab of its own.
+#[derive(Debug)]
+pub struct Running {
+    pub lab: Pair,
+    pub file: Scratch,
+    pub peer: Peer,
+    program: Option<Loaded>,
+    pin: Option<Pin>,
+}
+
+impl Running {
+    pub fn start(bench: &Bench, way: Way, setting: &Setting) -> Result<Self, Stop> {
+        let lab = Pair::new(&PairOptions::default())?;
+        let file = Scratch::new(&bench.scratch, "capture")?;
+        let program = way.program(&lab.b)?;
+        let pin = match (way, &program) {
+            (Way::Xdpcap(_), Some(program)) => Some(Pin::of(program)?),
+            _ => None,
+        };
+        let (mut command, ready) =
+            way.command(bench, setting, &lab.b, file.path(), pin.as_ref())?;
+        let peer = Peer::start(&way.name(), &mut command, bench.capture_cpu, ready)?;
+        Ok(Self {
+            lab,
+            file,
+            peer,
+            program,
+            pin,
+        })
     }
 }
 
@@ -164,15 +199,13 @@ pub fn capture_and(
     if let Some(hosts) = &bench.hosts {
         return hosts.capture(way, setting, traffic);
     }
-    let lab = Pair::new(&PairOptions::default())?;
-    let file = Scratch::new(&bench.scratch, "capture")?;
-    let program = way.program(&lab.b)?;
-    let pin = match (way, &program) {
-        (Way::Xdpcap(_), Some(program)) => Some(Pin::of(program)?),
-        _ => None,
-    };
-    let (mut command, ready) = way.command(bench, setting, &lab.b, file.path(), pin.as_ref())?;
-    let peer = Peer::start(&way.name(), &mut command, bench.capture_cpu, ready)?;
+    let Running {
+        lab,
+        file,
+        peer,
+        program: _program,
+        pin: _pin,
+    } = Running::start(bench, way, setting)?;
     let sent: Sent = traffic.send(bench, &lab.a, &lab.b)?;
     if way.needs_rest() {
         peer.wait_until_idle();
@@ -242,6 +275,9 @@ impl Way {
             trawl.arg(format!("{}:{}", at.name, at.interface));
             if let Some(ring) = &setting.ring {
                 trawl.args(["--ring-size", ring]);
+            }
+            if let Some(time) = setting.time {
+                trawl.args(["--time", time]);
             }
             trawl.arg("-w").arg(file).args(&setting.filter);
             (trawl, "capturing on")
@@ -331,7 +367,7 @@ impl Way {
     }
 
     /// What it says of itself at its end.
-    pub(super) fn claim(self, said: &str) -> Option<Claim> {
+    pub fn claim(self, said: &str) -> Option<Claim> {
         let (recorded, lost) = match self {
             Self::Tcpdump | Self::Netmap | Self::PfRing => (
                 number_before(said, "packets captured")

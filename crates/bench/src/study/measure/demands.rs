@@ -46,16 +46,7 @@ impl Measure for Demand {
         let cpu = bench.sender_cpu;
         let mut cases = Vec::new();
         for series in space.words("series")? {
-            let (setting, way) = match series.strip_suffix(", ring 64KiB") {
-                Some(way) => (
-                    Setting {
-                        ring: Some("64KiB".to_owned()),
-                        ..Setting::default()
-                    },
-                    way,
-                ),
-                None => (Setting::default(), series.as_str()),
-            };
+            let (way, setting) = set_up(&series);
             let way = Way::find(way)?;
             for x in space.numbers(self.axis())? {
                 let me = *self;
@@ -121,6 +112,25 @@ impl Measure for Demand {
             sentence,
         }
     }
+}
+
+/// What a series says of trawl's setting behind the way to capture.
+fn set_up(series: &str) -> (&str, Setting) {
+    let mut setting = Setting::default();
+    if let Some(way) = series.strip_suffix(", ring 64KiB") {
+        setting.ring = Some("64KiB".to_owned());
+        return (way, setting);
+    }
+    for time in ["auto", "poll", "precise"] {
+        let way = series
+            .strip_suffix(time)
+            .and_then(|way| way.strip_suffix(", "));
+        if let Some(way) = way {
+            setting.time = Some(time);
+            return (way, setting);
+        }
+    }
+    (series, setting)
 }
 
 impl Demand {

@@ -3,6 +3,7 @@
 pub mod capture;
 pub mod ddos;
 pub mod demands;
+pub mod disk;
 pub mod pdump;
 pub mod programs;
 pub mod rfc2544;
