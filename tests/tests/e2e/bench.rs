@@ -105,6 +105,58 @@ fn a_tiny_run_has_a_figure_for_every_point_and_is_resumed_without_running_again(
     assert_eq!(onto.status.code(), Some(1), "results are never overwritten");
 }
 
+/// Issue 16: each way to the disk beside its ceilings, and a judgement of what is reached.
+#[test]
+fn captures_on_the_disk_are_measured_beside_their_ceilings() {
+    if !root_or_skip() {
+        return;
+    }
+    let directory = Directory::new("disk");
+    let output = trawl(&[
+        "bench",
+        "run",
+        "capture-disk",
+        "--quick",
+        "--repeat",
+        "1",
+        "--peers",
+        "tcpdump",
+        "--taps",
+        "hook",
+        "--set",
+        "frames=20000",
+        "--set",
+        "long_seconds=0.1",
+        "-o",
+        directory.text(),
+    ]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let report = results(&directory.0);
+    let disk = &report["experiments"][0];
+    let runs = disk["runs"].as_array().expect("runs");
+    let ours = |run: &&Value| {
+        run["series"]
+            .as_str()
+            .is_some_and(|name| name.starts_with("trawl"))
+    };
+    assert_eq!(runs.iter().filter(ours).count(), 4, "{disk}");
+    for run in runs.iter().filter(ours) {
+        assert_eq!(run["claim"]["wrong"], false, "{run}");
+        assert_eq!(run["claim"]["recorded"], run["recorded"], "{run}");
+        for figure in [
+            "of_bare_percent",
+            "disk_mbytes",
+            "lost_percent",
+            "writer_cpu_percent",
+        ] {
+            assert!(run["values"][figure].as_f64().is_some(), "{figure}: {run}");
+        }
+    }
+    let shows = disk["finding"]["shows"].as_str().expect("words");
+    assert!(shows.contains("of the bare drop's rate (80)"), "{shows}");
+}
+
 #[test]
 fn what_a_run_lacks_is_measured_when_it_is_resumed() {
     if !root_or_skip() {

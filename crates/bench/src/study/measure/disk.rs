@@ -66,9 +66,9 @@ impl Measure for Disk {
                 text => (text, Load::Full),
             };
             let (way, time) = match rest {
-                "trawl, auto" => (Way::TrawlHook(Fate::Drop), Some("auto")),
-                "trawl, poll" => (Way::TrawlHook(Fate::Drop), Some("poll")),
-                "trawl, precise" => (Way::TrawlHook(Fate::Drop), Some("precise")),
+                "trawl hook, auto" => (Way::TrawlHook(Fate::Drop), Some("auto")),
+                "trawl hook, poll" => (Way::TrawlHook(Fate::Drop), Some("poll")),
+                "trawl hook, precise" => (Way::TrawlHook(Fate::Drop), Some("precise")),
                 other => (Way::find(other)?, None),
             };
             for size in space.numbers("sizes")? {
@@ -310,8 +310,12 @@ fn judge(experiment: &Experiment) -> Finding {
         }
         shows.push(what);
     };
-    let auto = "trawl, auto";
-    for series in [auto, "trawl, precise", "trawl, auto, 60 % of the rate"] {
+    let auto = "trawl hook, auto";
+    for series in [
+        auto,
+        "trawl hook, precise",
+        "trawl hook, auto, 60 % of the rate",
+    ] {
         let worst = figures.worst(series, "lost_percent");
         let text = format!("{series} loses {:.3} % at worst (0)", worst.unwrap_or(0.0));
         aim(text, worst.map(|lost| lost == 0.0));
@@ -322,9 +326,9 @@ fn judge(experiment: &Experiment) -> Finding {
         share.unwrap_or(0.0)
     );
     aim(text, share.map(|share| share >= 80.0));
-    let share = figures.median("trawl, precise", "of_clock_cpu_percent");
+    let share = figures.median("trawl hook, precise", "of_clock_cpu_percent");
     let text = format!(
-        "trawl, precise: {:.0} % of hook and clock (85)",
+        "trawl hook, precise: {:.0} % of hook and clock (85)",
         share.unwrap_or(0.0)
     );
     aim(text, share.map(|share| share >= 85.0));
@@ -334,7 +338,7 @@ fn judge(experiment: &Experiment) -> Finding {
         writer.unwrap_or(0.0)
     );
     aim(text, writer.map(|writer| writer < 35.0));
-    let growth = figures.worst("trawl, auto, 60 % of the rate", "memory_growth_mib");
+    let growth = figures.worst("trawl hook, auto, 60 % of the rate", "memory_growth_mib");
     let text = format!("memory grows by {:.1} MiB (8)", growth.unwrap_or(0.0));
     aim(text, growth.map(|growth| growth < 8.0));
     let ours = figures.median(auto, "recorded_mpps");
