@@ -2,15 +2,16 @@
 
 use std::{env, fmt::Write as _, fs, path::Path, process::Command};
 
-/// The headers of /bpf/include that user space shares.
-const SHARED: [&str; 7] = [
-    "layout",
-    "bundled",
-    "guard",
-    "balance",
-    "receive_layout",
-    "send",
-    "drop",
+/// The headers that user space shares with BPF programs, and with the helper for DPDK.
+const SHARED: [&str; 8] = [
+    "bpf/include/layout",
+    "bpf/include/bundled",
+    "bpf/include/guard",
+    "bpf/include/balance",
+    "bpf/include/receive_layout",
+    "bpf/include/send",
+    "bpf/include/drop",
+    "dpdk/exchange",
 ];
 /// The kernel's structures that programs read.
 const KERNEL_TYPES: &str = "include/kernel_types.h";
@@ -59,7 +60,9 @@ fn main() {
     .expect("OUT_DIR can be written");
 
     for name in SHARED {
-        let header = root.join(format!("include/{name}.h"));
+        let header = root.join(format!("../{name}.h"));
+        println!("cargo:rerun-if-changed={}", header.display());
+        let name = name.rsplit('/').next().unwrap_or(name);
         let text = fs::read_to_string(&header)
             .unwrap_or_else(|e| panic!("{} is part of the source: {e}", header.display()));
         let rust = rust_from_header(&text);

@@ -17,6 +17,11 @@ pub mod balance {
     include!(concat!(env!("OUT_DIR"), "/balance.rs"));
 }
 
+/// Of the helper for DPDK: dpdk/exchange.h.
+pub mod dpdk {
+    include!(concat!(env!("OUT_DIR"), "/exchange.rs"));
+}
+
 /// Of the guard: bpf/include/guard.h.
 pub mod guard {
     include!(concat!(env!("OUT_DIR"), "/guard.rs"));

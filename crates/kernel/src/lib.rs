@@ -8,6 +8,7 @@ pub mod confirm;
 pub mod counters;
 pub mod create;
 pub mod disk;
+pub mod dpdk;
 pub mod errno;
 pub mod error;
 pub mod ethtool;

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
@@ -148,6 +148,17 @@ impl Mapping {
         }
         // SAFETY: eight aligned bytes inside of the mapping; volatile, since others write there.
         Some(unsafe { self.at(offset).cast::<u64>().read_volatile() })
+    }
+
+    /// A number that others read and write at this moment; panics where there is none at that place.
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(
+            offset.is_multiple_of(8) && offset + 8 <= self.length,
+            "no number at {offset} of {} bytes",
+            self.length
+        );
+        // SAFETY: eight aligned bytes inside of the mapping, which live as long as it; others use them as one too.
+        unsafe { AtomicU64::from_ptr(self.at(offset).cast()) }
     }
 
     /// A short number that others read at this moment, and all that was written before it; panics where there is none

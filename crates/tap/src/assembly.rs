@@ -353,6 +353,11 @@ impl<'a> Assembly<'a> {
         self.points[point as usize].link_type = Some(link_type);
     }
 
+    /// Says what the place is called, where a site has several.
+    pub fn set_label(&mut self, point: u32, label: String) {
+        self.points[point as usize].label = label;
+    }
+
     /// Has the file say something of the time stamps.
     pub fn set_note(&mut self, point: u32, note: String) {
         self.points[point as usize].note = Some(note);

@@ -10,6 +10,7 @@ pub mod account;
 pub mod assembly;
 pub mod chain;
 pub mod doctor;
+pub mod dpdk;
 pub mod drop;
 pub mod filter;
 pub mod hook;
@@ -48,6 +49,8 @@ pub enum Choice {
     Packet,
     /// A device of a libpcap.
     Pcap,
+    /// Ports of a DPDK application.
+    Dpdk,
     /// Nothing but what the kernel drops.
     Drop,
 }
@@ -61,6 +64,7 @@ impl fmt::Display for Choice {
             Self::Tc => "tc",
             Self::Packet => "packet",
             Self::Pcap => "pcap",
+            Self::Dpdk => "dpdk",
             Self::Drop => "drop",
         })
     }

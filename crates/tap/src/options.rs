@@ -260,6 +260,8 @@ pub struct Drops {
 pub struct Peers {
     /// The libpcap to use, if not the system's.
     pub library: Option<PathBuf>,
+    /// Which DPDK application, by the name of its files, if not the one without a name.
+    pub file_prefix: Option<String>,
     /// The network stack may lose the packets.
     pub steal: bool,
     /// How the packet tap's sockets are read.

@@ -3,6 +3,7 @@
 use trawl_kernel::Result;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 
+use crate::dpdk::Dpdk;
 use crate::hook::{self, Hook};
 use crate::options::{At, Direction, Options};
 use crate::site::Site;
@@ -29,6 +30,7 @@ pub fn select(site: &Site, options: &Options) -> Result<Selection> {
         Choice::Tc => Ok(chosen(Box::new(Tc))),
         Choice::Packet => Ok(chosen(Box::new(Packet))),
         Choice::Pcap => Ok(chosen(Box::new(Pcap))),
+        Choice::Dpdk => Ok(chosen(Box::new(Dpdk))),
         Choice::Auto => automatic(site, options),
         // It is attached once for the whole capture.
         Choice::Drop => Ok(Selection {

@@ -22,6 +22,7 @@ use trawl_packet::pcapng;
 use crate::Attached;
 use crate::account::{Account, Summary};
 use crate::assembly::{Assembly, Host, Point};
+use crate::dpdk;
 use crate::drop;
 use crate::filter::Filter;
 use crate::merge::Merge;
@@ -227,7 +228,7 @@ impl<'a> Session<'a> {
             if selection.taps.iter().any(|tap| tap.facts().gives.verdict) {
                 at_xdp.push(site);
             }
-            let own_sockets = ["packet", pcap::NAME];
+            let own_sockets = ["packet", pcap::NAME, dpdk::NAME];
             let sees_beside_socket = selection
                 .taps
                 .iter()

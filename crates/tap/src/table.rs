@@ -2,6 +2,7 @@
 //! made from it.
 
 use serde::Serialize;
+use trawl_kernel::dpdk;
 use trawl_kernel::libpcap::Library;
 use trawl_kernel::probe::{Answer, Feature};
 use trawl_kernel::{Error, Result};
@@ -160,6 +161,20 @@ pub const PCAP: Facts = Facts {
     features: &[],
 };
 
+pub const DPDK: Facts = Facts {
+    name: "dpdk",
+    variant: None,
+    sees: "what a DPDK application receives and sends by its ports, copied by its capture framework (pdump)",
+    gives: Gives {
+        received: true,
+        sent: true,
+        queue: true,
+        ..Gives::NOTHING
+    },
+    needs: "the helper trawl-dpdk (`make build-dpdk`), and an application with the same version of DPDK that calls rte_pdump_init()",
+    features: &[],
+};
+
 pub const DROP: Facts = Facts {
     name: "drop",
     variant: None,
@@ -175,7 +190,7 @@ pub const DROP: Facts = Facts {
 };
 
 /// All of them, in the order in which people look at them.
-pub const ALL: [&Facts; 7] = [&XDP, &TRACE, &HOOK, &TC, &PACKET, &PCAP, &DROP];
+pub const ALL: [&Facts; 8] = [&XDP, &TRACE, &HOOK, &TC, &PACKET, &PCAP, &DPDK, &DROP];
 
 /// Something that a tap needs and this machine does not have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -205,6 +220,13 @@ impl Facts {
                 feature: LIBPCAP,
                 refused: false,
                 why: error.to_string(),
+            });
+        }
+        if *self == DPDK && dpdk::find().is_none() {
+            missing.push(Missing {
+                feature: dpdk::PROGRAM,
+                refused: false,
+                why: "the helper is not beside trawl: make build-dpdk".to_owned(),
             });
         }
         missing
@@ -328,7 +350,7 @@ mod tests {
                         .features
                         .iter()
                         .any(|feature| feature.name() == missing.feature)
-                        || missing.feature == LIBPCAP
+                        || [LIBPCAP, dpdk::PROGRAM].contains(&missing.feature)
                 );
                 assert!(!missing.why.is_empty());
             }

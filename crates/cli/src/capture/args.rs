@@ -224,6 +224,8 @@ enum TapName {
     Packet,
     /// A device of a libpcap: the system's, or the one that --libpcap names
     Pcap,
+    /// Ports of a running DPDK application: -i dpdk:0 or -i dpdk:all, by the helper trawl-dpdk
+    Dpdk,
     Drop,
 }
 
@@ -272,6 +274,11 @@ impl Args {
         self.tap.contains(&TapName::Pcap)
     }
 
+    /// What is named by -i are ports of a DPDK application.
+    pub(super) fn names_ports(&self) -> bool {
+        self.tap.contains(&TapName::Dpdk)
+    }
+
     pub(super) fn wants_hardware_time(&self) -> bool {
         match self.tcpdump.time_stamp_type {
             Some(stamps) => matches!(stamps, StampType::Adapter),
@@ -292,6 +299,7 @@ impl Args {
             Some(TapName::Tc) => Choice::Tc,
             Some(TapName::Packet) => Choice::Packet,
             Some(TapName::Pcap) => Choice::Pcap,
+            Some(TapName::Dpdk) => Choice::Dpdk,
             Some(TapName::Drop) => Choice::Drop,
         };
         if others.next().is_some() {

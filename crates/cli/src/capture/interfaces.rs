@@ -21,6 +21,10 @@ const IFF_UP: u32 = 1;
 pub(crate) fn find(args: &Args) -> Result<Vec<Site>> {
     let mut sites = Vec::new();
     for text in &args.interfaces {
+        if args.names_ports() {
+            sites.push(trawl_tap::dpdk::find(text)?);
+            continue;
+        }
         if args.names_devices() {
             sites.push(trawl_tap::pcap::find(text, args.netns.as_deref())?);
             continue;

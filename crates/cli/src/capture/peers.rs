@@ -14,6 +14,9 @@ pub struct PeerArgs {
     /// The libpcap that compiles the filter, and that --tap pcap uses; loaded only for these [default: the system's]
     #[arg(long, value_name = "PATH")]
     pub libpcap: Option<PathBuf>,
+    /// Which DPDK application --tap dpdk captures: the --file-prefix that it was started with [default: rte]
+    #[arg(long, value_name = "PREFIX")]
+    pub file_prefix: Option<String>,
     /// Let a tap take the packets away from the network stack, as netmap and PF_RING ZC do
     #[arg(long)]
     pub steal: bool,
@@ -54,6 +57,7 @@ impl PeerArgs {
         }
         Peers {
             library: self.libpcap.clone(),
+            file_prefix: self.file_prefix.clone(),
             steal: self.steal,
             reading: match self.packet_ring {
                 Some(Ring::Recvmsg) => Reading::Recvmsg,
@@ -71,6 +75,21 @@ impl PeerArgs {
 
     /// What is asked of another tap than the one chosen would have no effect.
     pub fn check(&self, tap: Choice) -> Result<()> {
+        if self.file_prefix.is_some() && tap != Choice::Dpdk {
+            return Err(Error::usage(
+                format!("cannot use --file-prefix with the {tap} tap"),
+                "only the dpdk tap looks for DPDK applications",
+            )
+            .fix("leave out --file-prefix, or use --tap dpdk"));
+        }
+        if let Some(prefix) = &self.file_prefix
+            && (prefix.is_empty() || prefix.contains('/') || prefix.starts_with('.'))
+        {
+            return Err(Error::usage(
+                format!("cannot use the file prefix {prefix:?}"),
+                "it is the name of a directory under /run/dpdk",
+            ));
+        }
         let of_packet = [
             (self.packet_ring.is_some(), "--packet-ring"),
             (self.fanout.is_some(), "--fanout"),

@@ -1,0 +1,557 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Callbacks into the primary, and what they copied out of the ring into the memory shared with trawl. */
+#include "capture.h"
+
+#include <errno.h>
+#include <pcap/pcap.h>
+#include <rte_bpf.h>
+#include <rte_cycles.h>
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+#include <rte_malloc.h>
+#include <rte_mbuf.h>
+#include <rte_memzone.h>
+#include <rte_pdump.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "owner.h"
+#include "pool.h"
+#include "say.h"
+
+#define BURST 256
+#define PLACES 1024
+/* A thread of the primary may be stopped for so long between stamping a packet and putting it into the ring. */
+#define LAG_NS 20000000ull
+/* A callback that was removed may still be running for as long. */
+#define CALLBACK_US 100000
+#define REST_US 100
+#define LONG_REST_US 500
+#define LOOK_EVERY_NS 100000000ull
+/* Copies of packets up to this length fit one buffer; longer ones take several. */
+#define ONE_BUFFER 2048
+
+/* A pcapng block as the primary's framework builds it. */
+struct block {
+	uint32_t type;
+	uint32_t length;
+	uint32_t interface;
+	uint32_t time_high;
+	uint32_t time_low;
+	uint32_t captured;
+	uint32_t original;
+};
+
+/* The counts of all queues, as the framework keeps them in shared memory. rte_pdump_stats() adds up a port's, of which
+ * some may be another capture's. */
+struct all_counts {
+	struct rte_pdump_stats received[RTE_MAX_ETHPORTS][RTE_MAX_QUEUES_PER_PORT];
+	struct rte_pdump_stats sent[RTE_MAX_ETHPORTS][RTE_MAX_QUEUES_PER_PORT];
+};
+
+/* In a field that the framework does not use, to see whether it starts its counts anew: some versions do. */
+#define MARK 0x74726177
+#define MARKED 3
+
+static struct {
+	struct exchange *exchange;
+	unsigned char *ring;
+	const char *directory;
+	char config[512];
+	pid_t parent;
+	struct pool pool;
+	struct rte_bpf_prm *filter;
+	uint16_t ports[EXCHANGE_PORTS];
+	unsigned int port_count;
+	struct place places[PLACES];
+	struct rte_pdump_stats before[PLACES];
+	/* Callbacks that are in the primary, and places whose counts are ours. */
+	unsigned int place_count;
+	unsigned int counted;
+	struct all_counts *counts;
+	uint64_t head;
+	uint64_t newest;
+	bool primary_ended;
+} state;
+
+static volatile sig_atomic_t terminated;
+
+static void on_termination(int signal)
+{
+	(void)signal;
+	terminated = 1;
+}
+
+static int failure(void)
+{
+	/* The primary's answer is negative, a failure here is not. */
+	return rte_errno < 0 ? -rte_errno : rte_errno;
+}
+
+static uint32_t flags_of(uint32_t direction)
+{
+	return direction == DIRECTION_RECEIVED ? RTE_PDUMP_FLAG_RX : RTE_PDUMP_FLAG_TX;
+}
+
+/* Killed captures. */
+
+static unsigned int cleared;
+
+static void clear_place(struct place place, int pid)
+{
+	if (rte_pdump_disable(place.port, place.queue, flags_of(place.direction)) == 0) {
+		cleared++;
+		say("cleared\t%u\t%d", place.port, pid);
+	}
+}
+
+static void release(int pid)
+{
+	usleep(CALLBACK_US);
+	pool_free_of("trawl", pid);
+}
+
+void capture_clear_dead(const char *directory)
+{
+	owner_clear_dead(directory, clear_place, release, pool_is_there);
+}
+
+/* dpdk-dumpcap keeps no record, but names its ring by its PID. */
+struct dumpcap {
+	int dead;
+	int alive;
+};
+
+static void look_for_dumpcap(const struct rte_memzone *zone, void *argument)
+{
+	const char *stem = RTE_RING_MZ_PREFIX "dumpcap-";
+	struct dumpcap *found = argument;
+	int pid;
+
+	if (strncmp(zone->name, stem, strlen(stem)) != 0)
+		return;
+	pid = atoi(zone->name + strlen(stem));
+	if (kill(pid, 0) != 0 && errno == ESRCH)
+		found->dead = pid;
+	else
+		found->alive = pid;
+}
+
+/* Whether the callback that is in the way was one of a dead dpdk-dumpcap, and is gone. */
+static bool clear_dumpcap(struct place place, int *alive)
+{
+	struct dumpcap found = { 0 };
+
+	*alive = owner_of(state.directory, place);
+	rte_memzone_walk(look_for_dumpcap, &found);
+	if (*alive == 0)
+		*alive = found.alive;
+	if (*alive || !found.dead)
+		return false;
+	clear_place(place, found.dead);
+	return true;
+}
+
+/* Its ring and pool are freed when none of our places has its callback any more. */
+static void release_dumpcap(void)
+{
+	struct dumpcap found = { 0 };
+
+	rte_memzone_walk(look_for_dumpcap, &found);
+	if (!found.dead || found.alive)
+		return;
+	usleep(CALLBACK_US);
+	pool_free_of("dumpcap", found.dead);
+}
+
+/* Places. */
+
+static void disable_all(void)
+{
+	while (state.place_count > 0 && !state.primary_ended) {
+		struct place place = state.places[--state.place_count];
+
+		rte_pdump_disable(place.port, place.queue, flags_of(place.direction));
+	}
+}
+
+static void give_up(void)
+{
+	disable_all();
+	usleep(CALLBACK_US);
+	pool_free(&state.pool);
+	owner_end();
+}
+
+static struct rte_pdump_stats *counts_of(struct place place)
+{
+	struct all_counts *counts = state.counts;
+
+	return place.direction == DIRECTION_RECEIVED ? &counts->received[place.port][place.queue] :
+						       &counts->sent[place.port][place.queue];
+}
+
+static void enabled(struct place place, const struct rte_pdump_stats *before)
+{
+	struct rte_pdump_stats *counts = counts_of(place);
+	bool goes_on = counts->reserved[MARKED] == MARK;
+
+	counts->reserved[MARKED] = 0;
+	state.before[state.place_count] = goes_on ? *before : (struct rte_pdump_stats){ 0 };
+	state.places[state.place_count++] = place;
+	state.counted = state.place_count;
+}
+
+static void enable(struct place place)
+{
+	struct rte_pdump_stats *counts = counts_of(place), before = *counts;
+	int alive = 0, error = 0;
+
+	if (state.place_count == PLACES) {
+		give_up();
+		fail("places\t%d", PLACES);
+	}
+	owner_note(place);
+	counts->reserved[MARKED] = MARK;
+	for (int attempt = 0; attempt < 2; attempt++) {
+		if (rte_pdump_enable_bpf(place.port, place.queue, flags_of(place.direction) | RTE_PDUMP_FLAG_PCAPNG,
+					 state.exchange->snaplen, state.pool.ring, state.pool.buffers,
+					 state.filter) == 0) {
+			enabled(place, &before);
+			return;
+		}
+		error = failure();
+		if (error != EEXIST || !clear_dumpcap(place, &alive))
+			break;
+	}
+	counts->reserved[MARKED] = 0;
+	give_up();
+	if (error == EEXIST)
+		fail("exists\t%u\t%d", place.port, alive);
+	fail("pdump\t%u\t%s", place.port, rte_strerror(error));
+}
+
+static void enable_port(uint16_t port)
+{
+	struct rte_eth_dev_info info = { 0 };
+	struct exchange *exchange = state.exchange;
+
+	rte_eth_dev_info_get(port, &info);
+	for (uint32_t direction = DIRECTION_RECEIVED; direction <= DIRECTION_SENT; direction++) {
+		uint16_t queues = direction == DIRECTION_RECEIVED ? info.nb_rx_queues : info.nb_tx_queues;
+
+		if (!(exchange->directions & direction))
+			continue;
+		for (uint16_t queue = 0; queue < queues; queue++)
+			if (exchange->queue == EXCHANGE_ALL_QUEUES || exchange->queue == queue)
+				enable((struct place){ port, queue, direction });
+	}
+}
+
+/* Before anything is enabled. */
+
+static void list_ports(char *text, size_t size)
+{
+	size_t used = 0;
+	uint16_t port;
+
+	text[0] = 0;
+	RTE_ETH_FOREACH_DEV(port)
+		used += snprintf(text + RTE_MIN(used, size - 1), size - RTE_MIN(used, size - 1), "%s%u",
+				 used ? "," : "", port);
+}
+
+static void add_port(uint16_t port)
+{
+	struct exchange *exchange = state.exchange;
+	struct rte_eth_dev_info info = { 0 };
+	struct rte_ether_addr mac = { 0 };
+	char name[RTE_ETH_NAME_MAX_LEN] = "", all[512];
+	uint16_t queues = 0;
+
+	if (port >= EXCHANGE_PORTS || !rte_eth_dev_is_valid_port(port)) {
+		list_ports(all, sizeof(all));
+		fail("no_port\t%u\t%s", port, all);
+	}
+	rte_eth_dev_info_get(port, &info);
+	rte_eth_macaddr_get(port, &mac);
+	rte_eth_dev_get_name_by_port(port, name);
+	if (exchange->directions & DIRECTION_RECEIVED)
+		queues = info.nb_rx_queues;
+	if (exchange->directions & DIRECTION_SENT)
+		queues = RTE_MAX(queues, info.nb_tx_queues);
+	if (exchange->queue != EXCHANGE_ALL_QUEUES && exchange->queue >= queues)
+		fail("no_queue\t%u\t%u\t%u\t%u", port, exchange->queue, info.nb_rx_queues, info.nb_tx_queues);
+	say("port\t%u\t%s\t" RTE_ETHER_ADDR_PRT_FMT "\t%u\t%u", port, name, RTE_ETHER_ADDR_BYTES(&mac),
+	    info.nb_rx_queues, info.nb_tx_queues);
+	state.ports[state.port_count++] = port;
+}
+
+static void choose_ports(const char *ports)
+{
+	uint16_t port;
+
+	if (!ports) {
+		RTE_ETH_FOREACH_DEV(port)
+			if (port < EXCHANGE_PORTS)
+				add_port(port);
+		if (state.port_count == 0)
+			fail("no_port\tall\t");
+		return;
+	}
+	for (char *end; *ports; ports = *end ? end + 1 : end) {
+		unsigned long number = strtoul(ports, &end, 10);
+
+		if (end == ports || (*end && *end != ',') || number > UINT16_MAX ||
+		    state.port_count == EXCHANGE_PORTS)
+			fail("usage\t%s is no list of ports", ports);
+		add_port(number);
+	}
+}
+
+static void find_counts(void)
+{
+	const struct rte_memzone *zone = rte_memzone_lookup("rte_pdump_stats");
+
+	if (!zone || zone->len < sizeof(struct all_counts))
+		fail("no_pdump");
+	state.counts = zone->addr;
+}
+
+static void convert_filter(void)
+{
+	static struct bpf_insn classic[EXCHANGE_FILTER_MAX];
+	struct exchange *exchange = state.exchange;
+	struct bpf_program program = { .bf_len = exchange->filter_length, .bf_insns = classic };
+
+	if (exchange->filter_length == 0)
+		return;
+	if (exchange->filter_length > EXCHANGE_FILTER_MAX)
+		fail("filter\t%u instructions are too many", exchange->filter_length);
+	for (uint32_t i = 0; i < exchange->filter_length; i++) {
+		struct exchange_instruction one = exchange->filter[i];
+
+		classic[i] = (struct bpf_insn){ .code = one.operation & 0xffff, .jt = one.operation >> 16 & 0xff,
+						.jf = one.operation >> 24, .k = one.k };
+	}
+	state.filter = rte_bpf_convert(&program);
+	if (!state.filter)
+		fail("filter\t%s", rte_strerror(failure()));
+}
+
+static uint32_t longest_packet(void)
+{
+	uint32_t longest = ONE_BUFFER;
+
+	for (unsigned int i = 0; i < state.port_count; i++) {
+		uint16_t mtu = 0;
+
+		rte_eth_dev_get_mtu(state.ports[i], &mtu);
+		longest = RTE_MAX(longest, (uint32_t)mtu + RTE_ETHER_HDR_LEN + 2 * RTE_VLAN_HLEN);
+	}
+	return RTE_MIN(longest, state.exchange->snaplen);
+}
+
+/* From the ring to trawl. */
+
+static uint64_t load(__u64 *word)
+{
+	return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+static void store(__u64 *word, uint64_t value)
+{
+	__atomic_store_n(word, value, __ATOMIC_RELEASE);
+}
+
+static bool trawl_is_gone(void)
+{
+	return getppid() != state.parent;
+}
+
+/* Room for a block; NULL if trawl is gone. The ring of the primary takes what comes in meanwhile. */
+static unsigned char *room(uint32_t length)
+{
+	struct exchange *exchange = state.exchange;
+	uint64_t size = exchange->ring_bytes, at = state.head % size;
+	uint64_t skipped = at + length > size ? size - at : 0;
+
+	while (state.head + skipped + length - load(&exchange->tail) > size) {
+		store(&exchange->head, state.head);
+		if (trawl_is_gone())
+			return NULL;
+		usleep(REST_US / 2);
+	}
+	if (skipped) {
+		memset(state.ring + at, 0, EXCHANGE_ALIGN);
+		state.head += skipped;
+		at = 0;
+	}
+	return state.ring + at;
+}
+
+static void copy_chain(unsigned char *to, const struct rte_mbuf *buffer)
+{
+	for (; buffer; buffer = buffer->next) {
+		memcpy(to, rte_pktmbuf_mtod(buffer, void *), buffer->data_len);
+		to += buffer->data_len;
+	}
+}
+
+static bool hand_over(struct rte_mbuf *buffer, uint64_t now)
+{
+	struct block *block = rte_pktmbuf_mtod(buffer, struct block *);
+	uint32_t length = RTE_ALIGN(block->length, EXCHANGE_ALIGN);
+	unsigned char *to;
+	uint64_t time;
+
+	if (buffer->port >= EXCHANGE_PORTS || block->length != rte_pktmbuf_pkt_len(buffer))
+		return true;
+	to = room(length);
+	if (!to)
+		return false;
+	time = clock_of_stamp((uint64_t)block->time_high << 32 | block->time_low, now);
+	state.newest = RTE_MAX(state.newest, time);
+	block->interface = buffer->port;
+	block->time_high = time >> 32;
+	block->time_low = time;
+	copy_chain(to, buffer);
+	state.head += length;
+	state.exchange->ports[buffer->port].handed_over++;
+	return true;
+}
+
+/* How many blocks there were. */
+static unsigned int hand_over_burst(void)
+{
+	struct rte_mbuf *buffers[BURST];
+	uint64_t now = rte_rdtsc();
+	unsigned int count = rte_ring_dequeue_burst(state.pool.ring, (void **)buffers, BURST, NULL);
+	uint64_t horizon;
+
+	if (count == 0) {
+		horizon = clock_wall(now);
+	} else {
+		now = rte_rdtsc();
+		for (unsigned int i = 0; i < count; i++) {
+			if (i + 4 < count)
+				rte_prefetch0(rte_pktmbuf_mtod(buffers[i + 4], void *));
+			if (!hand_over(buffers[i], now))
+				break;
+		}
+		rte_pktmbuf_free_bulk(buffers, count);
+		horizon = state.newest;
+		store(&state.exchange->head, state.head);
+	}
+	/* After the head: who has read up to that has all that is earlier. */
+	if (horizon > LAG_NS)
+		store(&state.exchange->horizon, horizon - LAG_NS);
+	return count;
+}
+
+static void tell_counts(void)
+{
+	struct rte_pdump_stats sums[EXCHANGE_PORTS] = { 0 };
+
+	for (unsigned int i = 0; i < state.counted; i++) {
+		const struct rte_pdump_stats *now = counts_of(state.places[i]), *before = &state.before[i];
+		struct rte_pdump_stats *sum = &sums[state.places[i].port];
+
+		sum->accepted += now->accepted - before->accepted;
+		sum->filtered += now->filtered - before->filtered;
+		sum->nombuf += now->nombuf - before->nombuf;
+		sum->ringfull += now->ringfull - before->ringfull;
+	}
+	for (unsigned int i = 0; i < state.port_count; i++) {
+		struct exchange_port *port = &state.exchange->ports[state.ports[i]];
+		const struct rte_pdump_stats *sum = &sums[state.ports[i]];
+
+		store(&port->accepted, sum->accepted);
+		store(&port->filtered, sum->filtered);
+		store(&port->no_buffer, sum->nombuf);
+		store(&port->ring_full, sum->ringfull);
+	}
+}
+
+static bool is_over(void)
+{
+	return terminated || load(&state.exchange->command) == COMMAND_STOP || trawl_is_gone();
+}
+
+static void record(void)
+{
+	uint64_t looked = 0, busy = 0;
+	const uint64_t every = rte_get_tsc_hz() / (1000000000ull / LOOK_EVERY_NS);
+
+	while (!is_over() && !state.primary_ended) {
+		uint64_t now = rte_rdtsc();
+
+		if (now - looked >= every) {
+			looked = now;
+			clock_calibrate();
+			tell_counts();
+			state.primary_ended = !rte_eal_primary_proc_alive(state.config);
+		}
+		if (hand_over_burst() > 0)
+			busy = now;
+		else
+			usleep(now - busy < every ? REST_US : LONG_REST_US);
+	}
+}
+
+static void wait_for_go(void)
+{
+	while (load(&state.exchange->command) == COMMAND_WAIT) {
+		if (trawl_is_gone() || terminated) {
+			give_up();
+			_exit(1);
+		}
+		usleep(REST_US);
+	}
+}
+
+bool capture(struct exchange *exchange, const char *directory, const char *ports)
+{
+	state.exchange = exchange;
+	state.ring = (unsigned char *)exchange + EXCHANGE_HEADER;
+	state.directory = directory;
+	state.parent = getppid();
+	snprintf(state.config, sizeof(state.config), "%s/config", directory);
+	signal(SIGTERM, on_termination);
+	choose_ports(ports);
+	find_counts();
+	convert_filter();
+	capture_clear_dead(directory);
+	if (!owner_begin(directory))
+		fail("owner\t%s\t%s", directory, strerror(errno));
+	if (!pool_make(&state.pool, longest_packet())) {
+		owner_end();
+		fail("memory\t%s", rte_strerror(failure()));
+	}
+	clock_begin();
+	say("ready");
+	wait_for_go();
+	for (unsigned int i = 0; i < state.port_count; i++)
+		enable_port(state.ports[i]);
+	release_dumpcap();
+	say("started");
+	record();
+	disable_all();
+	/* What callbacks under way still put into the ring. */
+	usleep(state.primary_ended ? 0 : CALLBACK_US);
+	while (hand_over_burst() > 0)
+		;
+	tell_counts();
+	if (state.primary_ended)
+		say("ended\tprimary");
+	else if (terminated)
+		say("ended\tterminated");
+	store(&exchange->done, 1);
+	if (!state.primary_ended)
+		pool_free(&state.pool);
+	rte_free(state.filter);
+	return !state.primary_ended;
+}

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A capture from its first callback to its last block. */
+#ifndef TRAWL_DPDK_CAPTURE_H
+#define TRAWL_DPDK_CAPTURE_H
+
+#include <stdbool.h>
+
+#include "exchange_types.h"
+
+/* Records until trawl says stop or is gone, or the primary is. True if the primary lives. */
+bool capture(struct exchange *exchange, const char *directory, const char *ports);
+/* Removes the callbacks of killed captures, and frees what these left. */
+void capture_clear_dead(const char *directory);
+
+#endif

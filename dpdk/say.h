@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the helper tells trawl. */
+#ifndef TRAWL_DPDK_SAY_H
+#define TRAWL_DPDK_SAY_H
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+__attribute__((format(printf, 1, 2))) static inline void say(const char *format, ...)
+{
+	va_list values;
+
+	va_start(values, format);
+	vprintf(format, values);
+	va_end(values);
+	putchar('\n');
+	fflush(stdout);
+}
+
+/* Says why there is no capture, and ends. */
+#define fail(...)                        \
+	do {                             \
+		say("fail\t" __VA_ARGS__); \
+		_exit(1);                \
+	} while (0)
+
+#endif
