@@ -13,7 +13,7 @@ readonly BUILD_PACKAGES=(clang-19 gcc libc6-dev linux-libc-dev libelf-dev zlib1g
 readonly DEMO_PACKAGES=(iproute2 tcpdump tshark)
 readonly TEST_PACKAGES=(bpftool chromium ethtool git gzip iproute2 iptables iputils-ping jq lz4 netbase nftables openssh-client openssh-server procps strace tcpdump tmux tshark util-linux zstd)
 # The virtual machine tier, and what its tests use there. It is done without where they cannot be had.
-readonly VM_PACKAGES=(qemu-system-x86 xdp-tools)
+readonly VM_PACKAGES=(ipvsadm qemu-system-x86 xdp-tools)
 
 # Rustup puts cargo where a root shell does not always look.
 if ! command -v cargo >/dev/null && [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then

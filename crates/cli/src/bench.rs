@@ -50,6 +50,8 @@ enum Experiment {
     GuardRules(guard::Args),
     /// What the tap at drops costs: a rule's drops, bare, rejected by a filter and recorded
     DropReasons(drops::Args),
+    /// Runs the load balancer beside IPVS, with 1 to 1,000,000 flows, and compares which flows the removal of a backend moves
+    LoadBalance(Box<run::How>),
     /// Sends as fast as each engine can from one core, beside xdp-trafficgen and a plain loop of sendmmsg; and from two
     Generate(generate::Args),
 }
@@ -94,6 +96,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Experiment::CaptureBandwidth(args) => (capture_bandwidth::run, args),
         Experiment::CaptureFiltered(args) => (capture_filtered::run, args),
         Experiment::Run(args) => return run::run(&args),
+        Experiment::LoadBalance(how) => {
+            return run::run_named(&["load-balance", "load-balance-moves"], &how);
+        }
         Experiment::Resume(args) => return run::resume(&args),
         Experiment::List(args) => return run::list(&args),
         Experiment::Peers(args) => return run::peers(&args),

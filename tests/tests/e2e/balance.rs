@@ -1,5 +1,8 @@
 //! The load balancer (issue 20): what arrives at a backend, what is refused, and what is counted.
 
+mod backends;
+mod beside_ipvs;
+
 use serde_json::Value;
 use trawl_lab::{Line, Station};
 use trawl_packet::build::{Icmp, Layer, Tcp, Template, flags};

@@ -5,6 +5,7 @@ use trawl_kernel::{Error, Result};
 
 use super::Measure;
 use super::definition::Definition;
+use super::measure::balance::Balance;
 use super::measure::capture::Capture;
 use super::measure::ddos::Ddos;
 use super::measure::demands::Demand;
@@ -47,6 +48,8 @@ pub static ALL: &[Entry] = &[
     entry!("forward", Programs::Cores),
     entry!("route", Programs::Route),
     entry!("ddos", Ddos),
+    entry!("load-balance", Balance::Rate),
+    entry!("load-balance-moves", Balance::Moves),
     entry!("rfc2544", Rfc2544),
     entry!("mechanism-efficiency", Capture::Efficiency),
     entry!("mechanism-elapsed", Capture::Elapsed),

@@ -58,6 +58,11 @@ const KNOWN: &[Known] = &[
     program("trafgen", &["--version"], "apt-get install netsniff-ng"),
     program("iptables", &["--version"], "apt-get install iptables"),
     program("nft", &["--version"], "apt-get install nftables"),
+    program(
+        "ipvsadm",
+        &["--version"],
+        "apt-get install ipvsadm, on a kernel with the module ip_vs",
+    ),
     program("iperf3", &["--version"], "apt-get install iperf3"),
     module(
         "pktgen",

@@ -30,6 +30,13 @@ pub struct Run {
     /// All experiments
     #[arg(long, conflicts_with_all = ["names", "study"])]
     all: bool,
+    #[command(flatten)]
+    how: How,
+}
+
+/// How experiments are run.
+#[derive(Debug, clap::Args)]
+pub struct How {
     /// A few points, each a fraction of a second: all experiments take less than 15 minutes
     #[arg(long, conflicts_with = "full")]
     quick: bool,
@@ -102,6 +109,10 @@ fn pair(text: &str) -> std::result::Result<(String, String), String> {
 
 impl Run {
     fn request(&self) -> Result<Request> {
+        self.how.request(self.experiments()?)
+    }
+
+    fn experiments(&self) -> Result<Vec<String>> {
         let names = || catalogue::ALL.iter().map(|entry| entry.name);
         let mut experiments: Vec<String> = Vec::new();
         let mut add = |name: &str| {
@@ -118,6 +129,12 @@ impl Run {
         for name in &self.names {
             add(catalogue::find(name)?.name);
         }
+        Ok(experiments)
+    }
+}
+
+impl How {
+    fn request(&self, experiments: Vec<String>) -> Result<Request> {
         const CAPTURES: [&str; 5] = [
             "capture-bandwidth",
             "capture-size",
@@ -200,7 +217,16 @@ fn check_keys(set: &BTreeMap<String, String>, experiments: &[String]) -> Result<
 }
 
 pub fn run(args: &Run) -> Result<ExitCode> {
-    let request = args.request()?;
+    start(&args.request()?, &args.how)
+}
+
+/// Experiments that have a command of their own.
+pub fn run_named(names: &[&str], how: &How) -> Result<ExitCode> {
+    let names = names.iter().map(|name| (*name).to_owned()).collect();
+    start(&how.request(names)?, how)
+}
+
+fn start(request: &Request, args: &How) -> Result<ExitCode> {
     let directory = match &args.output {
         Some(directory) => directory.clone(),
         None => free_directory(),
@@ -215,7 +241,7 @@ pub fn run(args: &Run) -> Result<ExitCode> {
             directory.display()
         )));
     }
-    carry_out(&request, &directory, None, args.json)
+    carry_out(request, &directory, None, args.json)
 }
 
 pub fn resume(args: &Resume) -> Result<ExitCode> {

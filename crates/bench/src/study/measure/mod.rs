@@ -1,5 +1,6 @@
 //! The measuring code of the experiments, one file for each kind of measurement.
 
+pub mod balance;
 pub mod capture;
 pub mod ddos;
 pub mod demands;

@@ -3,7 +3,7 @@
 
 mod judge;
 mod offload;
-mod who;
+pub(super) mod who;
 
 use std::process::Command;
 
@@ -122,7 +122,7 @@ fn measure(bench: &Bench, who: Who, traffic: &Traffic) -> Result<Measured, Stop>
     Ok(measured(&sent, received(goal)? - before))
 }
 
-fn measured(sent: &Sent, done: u64) -> Measured {
+pub(super) fn measured(sent: &Sent, done: u64) -> Measured {
     let rate = done as f64 / sent.seconds.max(f64::EPSILON);
     let busy: f32 = sent
         .cpus

@@ -273,7 +273,7 @@ pub fn trawl(bench: &Bench, words: &[&str]) -> Result<(), Stop> {
     Ok(())
 }
 
-fn first_line(error: Error) -> Stop {
+pub fn first_line(error: Error) -> Stop {
     Stop::Failed(
         error
             .to_string()

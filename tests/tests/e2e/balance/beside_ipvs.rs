@@ -1,0 +1,87 @@
+//! The experiments that put the load balancer beside IPVS (issue 20): both forward, or the report says why one does not.
+
+use serde_json::Value;
+use trawl_tests::lab::Directory;
+use trawl_tests::witness::output;
+use trawl_tests::{root_or_skip, trawl};
+
+/// The runs of an experiment's series that begin like this.
+fn runs<'a>(report: &'a Value, experiment: &str, series: &str) -> Vec<&'a Value> {
+    let all = report["experiments"].as_array().expect("a list");
+    let one = all
+        .iter()
+        .find(|one| one["definition"]["name"] == experiment);
+    let runs = one.expect("the experiment")["runs"].as_array();
+    let is_its = |run: &&Value| run["series"].as_str().expect("a name").starts_with(series);
+    runs.expect("a list").iter().filter(is_its).collect()
+}
+
+fn value(run: &Value, metric: &str) -> f64 {
+    run["values"][metric]
+        .as_f64()
+        .unwrap_or_else(|| panic!("{metric} of {run}"))
+}
+
+#[test]
+fn both_forward_and_what_a_removal_moves_is_told() {
+    if !root_or_skip() {
+        return;
+    }
+    let directory = Directory::new();
+    let place = directory.path().join("results");
+    let place = place.to_str().expect("a plain path");
+    let result = trawl(&[
+        "bench",
+        "load-balance",
+        "--repeat",
+        "1",
+        "--set",
+        "load-balance.flows=1,1000",
+        "--set",
+        "load-balance-moves.flows=1000",
+        "--set",
+        "load-balance-moves.backends=5",
+        "--json",
+        "-o",
+        place,
+    ]);
+    let said = String::from_utf8_lossy(&result.stderr).into_owned();
+    assert!(result.status.success(), "{said}");
+    let report: Value = serde_json::from_slice(&result.stdout).expect("JSON");
+    let has_ipvs = output("ipvsadm", &["-L", "-n"]).status.success();
+    let of_each = |experiment: &str, series: &str| {
+        let runs = runs(&report, experiment, series);
+        if series == "IPVS" && !has_ipvs {
+            assert!(runs.is_empty(), "{runs:?}");
+            assert!(
+                report.to_string().contains("no IPVS (module ip_vs)"),
+                "{report}"
+            );
+        } else {
+            assert!(!runs.is_empty(), "{experiment}, {series}: {report}");
+        }
+        runs
+    };
+    for series in ["trawl", "IPVS"] {
+        for run in of_each("load-balance", series) {
+            let (sent, reached) = (run["sent"].as_u64(), run["recorded"].as_u64());
+            // More than a few got through, and none came to be on the way.
+            assert!(reached > Some(1000) && reached <= sent, "{run}");
+            println!("{} {} {}", run["series"], run["x"], run["values"]);
+        }
+        for run in of_each("load-balance-moves", series) {
+            // The backend's own flows, about a fifth, go elsewhere, or nowhere.
+            let gone = value(run, "moved_percent") + value(run, "lost_percent");
+            assert!((10.0..=60.0).contains(&gone), "{run}");
+            println!("{} {} {}", run["series"], run["x"], run["values"]);
+        }
+    }
+    for run in runs(&report, "load-balance-moves", "trawl") {
+        let bound = match run["series"] == "trawl established" {
+            true => 0.0,
+            false => 5.0,
+        };
+        assert!(value(run, "needless_percent") <= bound, "{run}");
+        assert_eq!(value(run, "lost_percent"), 0.0, "{run}");
+    }
+}
