@@ -48,14 +48,17 @@ static __always_inline void count(const struct search *search, __u32 why, __u32 
 {
 	struct balance_counter *counter = bpf_map_lookup_elem(&counters, &why);
 	struct balance_vip_counters *of_vip;
+	__u64 outcome = why;
 
 	if (counter)
 		add(counter, length);
-	if (!search->vip || why >= BALANCE_COUNTERS)
+	if (!search->vip)
 		return;
 	of_vip = bpf_map_lookup_elem(&vip_counters, &search->vip_number);
-	if (of_vip)
-		add(&of_vip->outcomes[why], length);
+	/* The verifier of Linux 6.1 needs the comparison on the very register that it is an index by. */
+	barrier_var(outcome);
+	if (of_vip && outcome < BALANCE_COUNTERS)
+		add(&of_vip->outcomes[outcome], length);
 	if (why > BALANCE_ICMP_ERROR)
 		return;
 	counter = bpf_map_lookup_elem(&backend_counters, &search->backend_number);
@@ -235,7 +238,8 @@ static __always_inline int send(struct xdp_md *context, const struct packet *pac
 	}
 	if (hop.mtu && packet->length + more > hop.mtu) {
 		/* An error about an error is not sent, and who allows fragments does not expect one. */
-		if (packet->dont_fragment && !packet->is_error && answer_too_big(context, packet, hop.mtu - more)) {
+		if (packet->dont_fragment && !packet->is_error && may_answer() &&
+		    answer_too_big(context, packet, hop.mtu - more)) {
 			*outcome = BALANCE_TOO_BIG_ANSWERED;
 			return XDP_TX;
 		}

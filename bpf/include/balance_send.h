@@ -236,6 +236,37 @@ static __always_inline bool readdress(struct xdp_md *context, const struct hop *
 	return true;
 }
 
+/* Answers of each CPU in a second, so that a flood does not become another one: as many as the kernel sends of its own
+ * (net.ipv4.icmp_msgs_per_sec). */
+#define ANSWERS_A_SECOND 1000
+
+struct answers {
+	__u64 second;
+	__u64 sent;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct answers);
+} answers SEC(".maps");
+
+static __always_inline bool may_answer(void)
+{
+	__u64 second = bpf_ktime_get_ns() / 1000000000;
+	__u32 zero = 0;
+	struct answers *answers_now = bpf_map_lookup_elem(&answers, &zero);
+
+	if (!answers_now)
+		return false;
+	if (answers_now->second != second) {
+		answers_now->second = second;
+		answers_now->sent = 0;
+	}
+	return answers_now->sent++ < ANSWERS_A_SECOND;
+}
+
 /* Makes the frame the message that the packet is too big for the way to a backend, from the virtual address. */
 static __always_inline bool answer_too_big(struct xdp_md *context, const struct packet *packet, __u32 mtu)
 {

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 
 use trawl_kernel::bpf::object;
+use trawl_kernel::layout::balance::BALANCE_FLOWS;
 use trawl_kernel::netlink::{Netlink, XdpMode};
 use trawl_kernel::netns::{Namespace, run_maybe_in};
 use trawl_kernel::session::Session;
@@ -18,6 +19,7 @@ use trawl_program::tappable::HOOK;
 use trawl_program::{Site, Standing};
 
 use crate::live::Slot;
+use crate::memory;
 use crate::service::Protocol;
 use crate::stats::{self, BACKEND_COUNTERS, VIP_COUNTERS};
 use crate::table::{Forward, Table, Vip};
@@ -252,6 +254,9 @@ fn load_new(
             ready.for_sending(&other)?;
         }
     }
+    let is_new = old.is_none() || extras.flows.is_some();
+    let flows = is_new.then(|| extras.flows.unwrap_or(BALANCE_FLOWS as u32));
+    memory::check(0, flows)?;
     let slot = Slot::create()?;
     slot.publish(&table)?;
     let mut source = Source::embedded(NAME, object::BALANCE)?;

@@ -7,9 +7,11 @@
 pub mod balancer;
 pub mod check;
 pub mod compile;
+pub mod exercise;
 pub mod file;
 pub mod live;
 pub mod maglev;
+mod memory;
 pub mod model;
 pub mod service;
 pub mod stats;

@@ -7,6 +7,7 @@ use trawl_kernel::layout::balance::BALANCE_LINE;
 use trawl_kernel::{Error, Result};
 
 use crate::compile::{compile, decompile};
+use crate::memory;
 use crate::table::Table;
 
 const NAME: &str = "balance_lines";
@@ -45,6 +46,7 @@ impl Slot {
     /// new. When this returns, no packet is in the old one any more.
     pub fn publish(&self, table: &Table) -> Result<()> {
         let bytes = compile(table)?;
+        memory::check(bytes.len(), None)?;
         let lines = u32::try_from(bytes.len() / BALANCE_LINE).unwrap_or(u32::MAX);
         let mut array = SharedArray::create(NAME, BALANCE_LINE as u32, lines)?;
         array.memory_mut().write(0, &bytes);

@@ -57,7 +57,7 @@ const LAYOUT: Layout = Layout {
         (
             BALANCE_TOO_BIG_DROPPED,
             "dropped_too_big",
-            "dropped: larger than the path MTU",
+            "dropped: larger than the path MTU, not to be answered",
         ),
         (
             BALANCE_NO_BACKEND,

@@ -64,7 +64,12 @@ pub fn raise(id: &str, topology: &Topology) -> Result<bool> {
         &made[at]
     };
     for (node, inside) in topology.nodes.iter().zip(&made) {
-        Netlink::inside(inside)?.set_up(LOOPBACK)?;
+        let mut netlink = Netlink::inside(inside)?;
+        netlink.set_up(LOOPBACK)?;
+        for address in &node.addresses {
+            let prefix = if address.is_ipv4() { 32 } else { 128 };
+            netlink.add_address(LOOPBACK, *address, prefix)?;
+        }
         sysctls(node, inside)?;
     }
     for (at, link) in topology.links.iter().enumerate() {
@@ -274,6 +279,23 @@ fn routes(topology: &Topology, node: &Node, inside: &Namespace) -> Result<()> {
             netlink.add_route(Route {
                 destination,
                 prefix,
+                gateway: Some(gateway),
+                interface,
+            })?;
+        }
+    }
+    let neighbour = node.gateway.as_deref();
+    let way = neighbour.and_then(|neighbour| topology.way_to_neighbour(&node.name, neighbour));
+    if let Some((interface, gateways)) = way {
+        let interface = netlink.link(interface)?.index;
+        for gateway in gateways {
+            let destination = match gateway {
+                IpAddr::V4(_) => IpAddr::from([0; 4]),
+                IpAddr::V6(_) => IpAddr::from([0u16; 8]),
+            };
+            netlink.add_route(Route {
+                destination,
+                prefix: 0,
                 gateway: Some(gateway),
                 interface,
             })?;

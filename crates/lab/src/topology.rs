@@ -33,6 +33,12 @@ pub struct Node {
     /// It forwards between its links.
     #[serde(default)]
     pub forward: bool,
+    /// More addresses of its own, on its loopback interface: a service's, for example.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<IpAddr>,
+    /// The neighbour that its default routes lead to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<String>,
     /// For example "net.ipv4.tcp_timestamps" = "0".
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub sysctl: BTreeMap<String, String>,
@@ -196,7 +202,19 @@ impl Topology {
                 ..Node::default()
             })
             .collect();
+        if name == "balance" {
+            topology.nodes.iter_mut().for_each(serve_by_direct_return);
+        }
         Ok(topology)
+    }
+
+    /// The addresses of a node's neighbour, and the node's interface that leads there.
+    pub fn way_to_neighbour(&self, node: &str, neighbour: &str) -> Option<(&str, [IpAddr; 2])> {
+        let mut links = self.links_of(node);
+        let (number, link, side) =
+            links.find(|(_, link, side)| link.end(1 - side).node == neighbour)?;
+        let addresses = [ipv4(number, 1 - side).into(), ipv6(number, 1 - side).into()];
+        Some((link.end(side).interface, addresses))
     }
 
     fn check(&self) -> Result<()> {
@@ -211,6 +229,14 @@ impl Topology {
             check_id(&node.name)?;
             if self.nodes[..at].iter().any(|one| one.name == node.name) {
                 return wrong(format!("node {}", node.name), "it is there twice");
+            }
+            if let Some(gateway) = &node.gateway
+                && self.way_to_neighbour(&node.name, gateway).is_none()
+            {
+                return wrong(
+                    format!("node {}", node.name),
+                    "its gateway is no neighbour of its",
+                );
             }
             for key in node.sysctl.keys() {
                 if !key.starts_with("net.") || key.contains("..") || key.contains('/') {
@@ -308,7 +334,13 @@ impl Topology {
     pub fn draw(&self, id: &str) -> String {
         let mut text = String::new();
         for node in &self.nodes {
-            let role = if node.forward { "  (forwards)" } else { "" };
+            let mut role = String::new();
+            if node.forward {
+                role.push_str("  (forwards)");
+            }
+            for address in &node.addresses {
+                let _ = write!(role, "  {address}");
+            }
             let _ = writeln!(
                 text,
                 "┌ {} = {}{role}",
@@ -337,6 +369,25 @@ impl Topology {
             }
         }
         text
+    }
+}
+
+/// The addresses that the lab of a load balancer serves.
+const SERVED: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(192, 0, 2, 80)),
+    IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x80)),
+];
+
+/// Each server has the virtual addresses and answers from them by itself.
+fn serve_by_direct_return(node: &mut Node) {
+    match node.name.as_str() {
+        "client" => node.gateway = Some("lb".to_owned()),
+        // There is no way back to the virtual address that answers come from.
+        "lb" => {
+            let settings = ["all", "default"].map(|of| format!("net.ipv4.conf.{of}.rp_filter"));
+            node.sysctl = settings.map(|key| (key, "0".to_owned())).into();
+        }
+        _ => node.addresses = SERVED.to_vec(),
     }
 }
 
