@@ -2,6 +2,8 @@
 
 mod backends;
 mod beside_ipvs;
+mod in_lab;
+mod limits;
 
 use serde_json::Value;
 use trawl_lab::{Line, Station};
