@@ -28,10 +28,10 @@ fn check_against(available: u64, table: usize, flows: Option<u32>) -> Result<()>
         ),
     );
     Err(match of_flows > table as u64 {
-        true => error.mend(format!(
+        true => error.fix(format!(
             "--flows N with a smaller N, the default is {BALANCE_FLOWS}"
         )),
-        false => error.mend("fewer virtual addresses or backends"),
+        false => error.fix("fewer virtual addresses or backends"),
     })
 }
 
@@ -46,8 +46,12 @@ mod tests {
         assert!(check_against(0, 32 << 20, Some(1 << 30)).is_ok());
         let flows = check_against(available, 32 << 20, Some(1 << 26)).expect_err("8 GiB");
         assert!(flows.why().contains("8224 MiB"), "{flows}");
-        assert!(flows.fix().is_some_and(|fix| fix.contains("--flows")));
+        assert!(
+            flows
+                .how_to_fix()
+                .is_some_and(|fix| fix.contains("--flows"))
+        );
         let table = check_against(16 << 20, 32 << 20, None).expect_err("32 MiB");
-        assert!(table.fix().is_some_and(|fix| fix.contains("fewer")));
+        assert!(table.how_to_fix().is_some_and(|fix| fix.contains("fewer")));
     }
 }
