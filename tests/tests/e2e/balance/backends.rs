@@ -2,17 +2,16 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::time::Duration;
 
 use trawl_kernel::netns::run_in;
 use trawl_lab::Line;
 use trawl_tests::bundled::done;
 use trawl_tests::lab::place;
 use trawl_tests::wait::patience;
-use trawl_tests::witness::{output, run};
+use trawl_tests::witness::output;
 use trawl_tests::{LineLab, skip};
 
-use super::{counted, ip};
+use super::counted;
 
 const PORT: u16 = 7000;
 const GUE_PORT: u16 = 6080;
