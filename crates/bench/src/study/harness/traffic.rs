@@ -62,7 +62,8 @@ impl Traffic {
         Self {
             size,
             rate: Some(rate),
-            amount: Amount::Frames(((rate * seconds) as u64).max(100)),
+            // By time: a receiver that holds the sender up would make a number of frames last.
+            amount: Amount::Time(Duration::from_secs_f64(seconds.max(100.0 / rate))),
             cpus: vec![cpu],
             more: Vec::new(),
             gives_way: false,
@@ -172,7 +173,7 @@ mod tests {
             .arguments("n:v", "10.0.0.1")
             .join(" ");
         assert!(
-            words.contains("--size 60 --rate 1000 --count 500 --threads 1 --cpus 1"),
+            words.contains("--size 60 --rate 1000 --duration 500ms --threads 1 --cpus 1"),
             "{words}"
         );
         let words = Traffic::flood(128, 0.25, &[0, 1])
