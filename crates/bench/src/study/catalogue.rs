@@ -10,6 +10,7 @@ use super::measure::capture::Capture;
 use super::measure::ddos::Ddos;
 use super::measure::demands::Demand;
 use super::measure::disk::Disk;
+use super::measure::generators::Generators;
 use super::measure::pdump::Pdump;
 use super::measure::programs::Programs;
 use super::measure::rfc2544::Rfc2544;
@@ -56,6 +57,7 @@ pub static ALL: &[Entry] = &[
     entry!("xdp-actions", Programs::Threads),
     entry!("xdp-offload", Programs::Offload),
     entry!("drop-iptables", Programs::Threads),
+    entry!("generate", Generators),
     entry!("dpdk-pdump", Pdump),
     entry!("timestamp-accuracy", Demand::Timestamps),
     entry!("order", Demand::Order),

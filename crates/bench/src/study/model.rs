@@ -125,6 +125,9 @@ pub struct Experiment {
     pub failures: Vec<Failure>,
     pub finding: Finding,
     pub seconds: f64,
+    /// Repetitions for which a quick run had no time.
+    #[serde(default)]
+    pub repetitions_left_out: u32,
 }
 
 /// One series at one place of the x axis in one repetition.

@@ -9,7 +9,7 @@ use trawl_kernel::{Error, Result};
 
 use super::catalogue::{self, Entry};
 use super::machine::{self, Sample};
-use super::model::{Experiment, Failure, Finding, Report, Request, Run, SCHEMA};
+use super::model::{Experiment, Failure, Finding, Profile, Report, Request, Run, SCHEMA};
 use super::peers::Peers;
 use super::{Bench, Case, Measured, Stop, store};
 
@@ -58,7 +58,7 @@ pub fn run(
     });
     store::save(directory, &report)?;
     let total = plans.iter().map(Planned::total).sum();
-    let mut clock = Clock::new(total);
+    let mut clock = Clock::new(total, request);
     for (entry, plan) in entries.iter().zip(&plans) {
         let at = plan.place_in(&mut report);
         let began = Instant::now();
@@ -96,30 +96,49 @@ fn finish(entry: &Entry, experiment: &mut Experiment) {
     };
 }
 
+/// A quick run of all experiments ends within 15 minutes: this is for repetitions, the rest for the report and for
+/// the experiment that is at its first repetition when the time is over.
+const QUICK: Duration = Duration::from_secs(13 * 60);
+
 /// What is done and how long the rest takes.
 struct Clock {
     total: usize,
     done: usize,
     measured: usize,
     began: Instant,
+    /// When all is to be over; `None`: when it is.
+    budget: Option<Duration>,
 }
 
 impl Clock {
-    fn new(total: usize) -> Self {
+    fn new(total: usize, request: &Request) -> Self {
+        let is_short = request.profile == Profile::Quick && request.repeat.is_none();
         Self {
             total,
             done: 0,
             measured: 0,
             began: Instant::now(),
+            budget: is_short.then_some(QUICK),
         }
     }
 
+    /// The time for so many of the runs that are left: as large a part of what is left of the budget as they are.
+    fn share(&self, runs: usize) -> Option<Duration> {
+        let left = self.budget?.saturating_sub(self.began.elapsed());
+        let part = runs as f64 / self.total.saturating_sub(self.done).max(1) as f64;
+        Some(left.mul_f64(part.min(1.0)))
+    }
+
+    fn skip(&mut self, runs: usize) {
+        self.done += runs;
+    }
+
     fn left(&self) -> Option<Duration> {
-        let each = self
-            .began
-            .elapsed()
-            .checked_div(u32::try_from(self.measured).ok()?)?;
-        each.checked_mul(u32::try_from(self.total.saturating_sub(self.done)).ok()?)
+        let elapsed = self.began.elapsed();
+        let each = elapsed.checked_div(u32::try_from(self.measured).ok()?)?;
+        let left = each.checked_mul(u32::try_from(self.total.saturating_sub(self.done)).ok()?)?;
+        let until = self.budget.map(|budget| budget.saturating_sub(elapsed));
+        Some(until.map_or(left, |until| until.min(left)))
     }
 }
 
@@ -168,6 +187,7 @@ impl Planned {
             failures: Vec::new(),
             finding: Finding::default(),
             seconds: 0.0,
+            repetitions_left_out: 0,
         };
         Ok(Self {
             cases,
@@ -209,7 +229,18 @@ impl Planned {
             .iter()
             .map(|failure| failure.series.clone())
             .collect();
+        let (began, share) = (Instant::now(), clock.share(self.total()));
         for repetition in 1..=self.repetitions {
+            // Another repetition takes as long as those before it did.
+            let with_it = began
+                .elapsed()
+                .mul_f64(f64::from(repetition) / f64::from(repetition.max(2) - 1));
+            if repetition > 1 && share.is_some_and(|share| with_it > share) {
+                let left_out = self.repetitions + 1 - repetition;
+                report.experiments[at].repetitions_left_out = left_out;
+                clock.skip(left_out as usize * self.cases.len());
+                break;
+            }
             // There and back: what comes first has no advantage from it.
             let mut order: Vec<&Case> = self.cases.iter().collect();
             if repetition % 2 == 0 {
@@ -357,6 +388,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_experiment_of_a_quick_run_has_its_share_of_the_time() {
+        let clock = |request: &Request| Clock::new(100, request);
+        let quick = Request::default();
+        let mut all = clock(&quick);
+        let quarter = all.share(25).expect("there is a budget");
+        assert!(quarter <= QUICK / 4 && quarter > QUICK / 5, "{quarter:?}");
+        all.skip(50);
+        // What others did not use is there for the rest.
+        assert!(all.share(25) > Some(QUICK / 3));
+        let repeat = Some(3);
+        assert_eq!(
+            clock(&Request {
+                repeat,
+                ..quick.clone()
+            })
+            .share(25),
+            None
+        );
+        let profile = Profile::Full;
+        assert_eq!(clock(&Request { profile, ..quick }).share(25), None);
+    }
+
+    #[test]
     fn a_claim_that_hides_losses_is_wrong() {
         let claim = |recorded, lost| Claim {
             recorded,
@@ -382,6 +436,7 @@ mod tests {
             failures: Vec::new(),
             finding: Finding::default(),
             seconds: 0.0,
+            repetitions_left_out: 0,
         };
         for _ in 0..3 {
             note(&mut experiment, "a", Stop::Failed("why".to_owned()));

@@ -85,7 +85,7 @@ impl Background {
         let what = words(command);
         let child = command
             .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
+            .stderr(Stdio::piped())
             .spawn()
             .map_err(|e| Error::os(format!("cannot start {what}"), e))?;
         let mut started = Self(child);
@@ -101,6 +101,10 @@ impl Background {
                 started.0.stdout = output;
                 return Ok(started);
             }
+        }
+        let _ = started.0.kill();
+        if let Some(pipe) = started.0.stderr.as_mut() {
+            let _ = pipe.read_to_end(&mut said);
         }
         Err(Error::failed(
             what,

@@ -5,6 +5,7 @@ pub mod capture;
 pub mod ddos;
 pub mod demands;
 pub mod disk;
+pub mod generators;
 pub mod pdump;
 pub mod programs;
 pub mod rfc2544;

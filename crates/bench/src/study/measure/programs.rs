@@ -88,7 +88,7 @@ impl Programs {
 }
 
 /// The CPU of each thread: the machine's in turn.
-fn spread(threads: f64) -> Vec<usize> {
+pub(super) fn spread(threads: f64) -> Vec<usize> {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     (0..threads as usize).map(|thread| thread % cpus).collect()
 }

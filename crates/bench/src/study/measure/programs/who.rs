@@ -137,7 +137,7 @@ impl Who {
         match self {
             Self::Xdp(verdict, mode) => load(bench, verdict, mode, at, out, &mut placed)?,
             Self::XdpBench(verdict, mode) => {
-                let mut command = process::command_in(&at.name, bench.peers.path("xdp-bench")?);
+                let mut command = process::command_beside(&at.name, bench.peers.path("xdp-bench")?);
                 let mode = if mode == Mode::Native {
                     "native"
                 } else {
@@ -226,7 +226,7 @@ impl Who {
             Self::XdpForward => {
                 let path = bench.peers.path("xdp-forward")?;
                 let mut command = process::command_beside(&at.name, &path);
-                command.args(["load", "-f", "fib-direct", &at.interface, &out.interface]);
+                command.args(["load", "-F", "direct", &at.interface, &out.interface]);
                 process::run(&mut command).map_err(first_line)?;
                 placed.unload_beside(at, &path, &["unload", &at.interface, &out.interface]);
             }
