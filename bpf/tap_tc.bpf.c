@@ -58,6 +58,23 @@ static __always_inline long copy_packet(struct __sk_buff *context, char *to, con
 	return bpf_skb_load_bytes(context, 0, to, certain_length(captured));
 }
 
+/* The address of the memory that the packet is in. How far into the kernel's own structure it lies is written in by the
+ * loader, as is the number of the kernel's function that leads there. */
+static __always_inline __u64 head_of(struct __sk_buff *context)
+{
+	register void *r1 asm("r1") = context;
+	register __u64 r0 asm("r0");
+	__u64 head = 0;
+
+	asm volatile("call %2" : "=r"(r0), "+r"(r1) : "i"(CAST_MARK) : "r2", "r3", "r4", "r5", "memory");
+	if (bpf_probe_read_kernel(&head, sizeof(head), (void *)(r0 + CONFIG(head_offset))))
+		return 0;
+	return head;
+}
+
+#define HEAD_OF(context) head_of(context)
+#define NETWORK_OF(context) network_of_frame((__u64)(context)->data)
+
 #include "include/capture.h"
 
 static __always_inline __u32 queue_of(const struct __sk_buff *context)

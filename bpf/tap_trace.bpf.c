@@ -62,6 +62,9 @@ static __always_inline bool hardware_time(struct tap_context *packet, __u64 *tim
 	return false;
 }
 
+#define HEAD_OF(packet) ((packet)->head)
+#define NETWORK_OF(packet) network_of_frame((packet)->data)
+
 #include "include/ends.h"
 
 static __always_inline bool wanted(struct tap_context *packet, struct scratch *scratch, const struct sighting *sight,
@@ -109,7 +112,7 @@ static __always_inline void alone(struct tap_context *packet, struct ring_contro
 	} else if (over_rate()) {
 		rate_limited(control, false);
 	} else {
-		sight->packet_id = CONFIG(shared_id) ? control->current_packet : ++control->last_packet_id;
+		sight->packet_id = CONFIG(shared_id) ? control->current_packet : identify(packet, control);
 		record(packet, control, sight, FIRST, false);
 	}
 }

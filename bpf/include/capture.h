@@ -3,12 +3,15 @@
  *   struct tap_context                           what its programs are called with,
  *   copy_packet(context, to, sighting)           0 once `sighting->captured` bytes are in place,
  *   hardware_time(context, time)                 whether the hardware gave a time stamp,
- *   REACHABLE(context, length)                   how many of its bytes can be copied, if not always all.
+ *   REACHABLE(context, length)                   how many of its bytes can be copied, if not always all,
+ *   HEAD_OF(context), NETWORK_OF(context)        the addresses of the memory that the packet is in and of its IP header,
+ *   ROOM_OF(context)                             room for a struct known_packet, if not on the stack.
  */
 #ifndef TRAWL_CAPTURE_H
 #define TRAWL_CAPTURE_H
 
 #include "filter.h"
+#include "link.h"
 #include "record.h"
 
 #ifndef REACHABLE
@@ -116,11 +119,30 @@ static __always_inline void rate_limited(struct ring_control *control, bool twic
 		account_of(control, SECOND)->lost_rate_limit++;
 }
 
+/* The packet's identifier, which is a new one unless another point of the capture has seen it. */
+static __always_inline __u64 identify(struct tap_context *context, struct ring_control *control)
+{
+	__u64 fresh = control->last_packet_id + 1, id = fresh;
+
+	if (CONFIG(links) != LINKS_NONE) {
+#ifdef ROOM_OF
+		id = linked_id(HEAD_OF(context), NETWORK_OF(context), fresh, ROOM_OF(context));
+#else
+		struct known_packet room = {};
+
+		id = linked_id(HEAD_OF(context), NETWORK_OF(context), fresh, &room);
+#endif
+	}
+	if (id == fresh)
+		control->last_packet_id = fresh;
+	return id;
+}
+
 /* Records the packet once or, at both ends of a program, twice under one packet identifier. */
 static __always_inline void record_points(struct tap_context *context, struct ring_control *control,
 					  struct sighting *sight, bool twice, bool use_hardware_time)
 {
-	sight->packet_id = ++control->last_packet_id;
+	sight->packet_id = identify(context, control);
 	if (record(context, control, sight, FIRST, use_hardware_time) && twice)
 		record(context, control, sight, SECOND, use_hardware_time);
 }

@@ -39,27 +39,79 @@ struct drop_note {
 	__u32 received_on;
 	/* Nobody wanted the packet any more. */
 	__u32 no_loss;
-	/* Of a packet that is followed: where it is. 0: it is not followed. */
+	__u64 padding0;
+};
+
+/* What packets that are followed come to. The first is left to the taps at XDP programs. */
+#define STEP_XDP 1
+#define STEP_GRO 2
+#define STEP_BACKLOG 3
+#define STEP_RECEIVED 4
+#define STEP_TC_INGRESS 5
+#define STEP_NETFILTER_FIRST 6
+#define STEP_NETFILTER_LAST 7
+#define STEP_QUEUED 8
+#define STEP_TC_EGRESS 9
+#define STEP_QDISC_IN 10
+#define STEP_QDISC_OUT 11
+#define STEP_TRANSMITTED 12
+#define STEP_SOCKET 13
+#define STEP_READ 14
+#define STEP_CONSUMED 15
+#define STEP_DROPPED 16
+
+/* Behind the note, where packets are followed. */
+struct follow_note {
 	__u32 step;
-	__u32 padding0;
+	/* Of a netfilter step: the hook, NF_INET_…. */
+	__u32 hook;
+	/* The process that reads the packet. */
+	__u32 pid;
+	/* How the packet was known again: FOUND_…. */
+	__u32 found;
+	__u32 command[4];
 };
 
-#define STEP_RECEIVED 1
-#define STEP_QUEUED 2
-#define STEP_TRANSMITTED 3
-#define STEP_CONSUMED 4
-#define STEP_DROPPED 5
-/* As many packets are followed at a time; nothing is known any more of one that was not seen for so long. */
-#define FOLLOWED_MAX 16384
-#define FOLLOWED_AGE_NS 10000000000
+#define FOUND_NEW 0
+#define FOUND_BUFFER 1
+#define FOUND_HEAD 2
+#define FOUND_CONTENT 3
 
-/* A packet that is followed, by the address of its socket buffer. Addresses are used again at once: the content has to
- * be the same. */
-struct followed_packet {
+/* As many packets are known at a time; nothing is known any more of one that was not seen for so long. */
+#define KNOWN_MAX 65536
+#define KNOWN_AGE_NS 10000000000
+/* Memory is used again sooner than structures: so long at most between two sightings that have that alone in common,
+ * and so long between two that have only their content in common. */
+#define HEAD_AGE_NS 1000000000
+#define CONTENT_AGE_NS 20000000
+
+/* What is in a packet that tells it from others: hashes. */
+struct contents {
+	/* With addresses and ports, and without: translation changes those. 0: nothing is known. */
+	__u64 whole;
+	__u64 weak;
+	/* The whole of the packet in the tunnel, if it is one. */
+	__u64 inner;
+};
+
+/* A packet that is known, by the address of its socket buffer, of the memory that its bytes are in, or by its
+ * content. Addresses are used again at once: the content has to be the same. */
+struct known_packet {
+	struct contents contents;
 	__u64 id;
-	__u64 content;
 	__u64 time;
+	/* The points of a capture that have seen it, a bit for each. */
+	__u64 seen;
+	/* The last step, and of netfilter the hook. */
+	__u32 step;
+	__u32 hook;
 };
+
+/* What a capture's programs do with packets that another of them has seen: nothing, give them the same identifier, or
+ * leave word for the programs that follow packets as well. */
+#define LINKS_NONE 0
+#define LINKS_POINTS 1
+#define LINKS_FOLLOWED 2
 
 struct drop_stack {
 	__u64 addresses[DROP_STACK_DEPTH];

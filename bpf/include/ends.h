@@ -127,7 +127,7 @@ static __always_inline void decide(struct tap_context *context, struct ring_cont
 		if (!CONFIG(silent))
 			rate_limited(control, false);
 	} else {
-		sight->packet_id = ++control->last_packet_id;
+		sight->packet_id = identify(context, control);
 		control->current_packet = sight->packet_id;
 		if (CONFIG(hold) == HOLD_AT_ENTRY)
 			hold(context, control, sight);

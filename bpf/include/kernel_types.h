@@ -92,6 +92,12 @@ struct sk_buff {
 	unsigned char *data;
 };
 
+struct nf_hook_state {
+	__u8 hook;
+	struct net_device *in;
+	struct net_device *out;
+};
+
 struct xdp_rxq_info {
 	struct net_device *dev;
 	__u32 queue_index;

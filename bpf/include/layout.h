@@ -227,6 +227,12 @@ struct tap_config {
 	 * functions that led to the drop are recorded. */
 	__u32 names_receiver;
 	__u32 with_stack;
+	/* Packets that other programs of the capture have seen: LINKS_… of drop.h; and how far into the kernel's own
+	 * structure of the packet the address of its memory lies. */
+	__u32 links;
+	__u32 head_offset;
+	/* Where packets are followed: which step this program stands at, STEP_… of drop.h. */
+	__u32 step;
 };
 
 /* What there is to know of the kernel's own memory, to find a fragment's bytes. */

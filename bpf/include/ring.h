@@ -64,6 +64,9 @@ struct {
 		pair;                                                         \
 	})
 
+/* Where the loader puts the number of the kernel's function bpf_cast_to_kern_ctx. */
+#define CAST_MARK 0x7477fff9
+
 /* All that went before must be visible before what comes next. x86 keeps stores in order by itself; elsewhere an
  * atomic exchange is the one ordering instruction that every BPF kernel has. */
 static __always_inline void publish(__u64 *where, __u64 value)

@@ -29,6 +29,9 @@ struct tap_context {
 	__u32 out_of_reach;
 	/* Room to work in. */
 	struct scratch *scratch;
+	/* The memory that it is in, and where its IP header is. */
+	__u64 head;
+	__u64 network;
 };
 
 static __always_inline void find_packet(struct xdp_buff *buffer, struct tap_context *packet)
@@ -37,6 +40,7 @@ static __always_inline void find_packet(struct xdp_buff *buffer, struct tap_cont
 	struct skb_shared_info *shared;
 
 	packet->data = (__u64)BPF_CORE_READ(buffer, data);
+	packet->head = (__u64)BPF_CORE_READ(buffer, data_hard_start);
 	packet->linear = end - packet->data;
 	packet->in_fragments = 0;
 	packet->fragments = 0;

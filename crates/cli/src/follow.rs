@@ -1,32 +1,36 @@
-//! `trawl follow`: one packet's way over the tracepoints of the kernel's network stack, to its end. Experimental.
+//! `trawl follow`: one packet's way over the kernel's network stack, to its end. Experimental.
+
+mod step;
+mod way;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use serde::Serialize;
-use trawl_kernel::{Error, Result, clock, host, process};
+use trawl_kernel::ring::Geometry;
+use trawl_kernel::{Error, Result, clock, events, host, process};
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::{Host, Point};
+use trawl_tap::drop::Along;
 use trawl_tap::notice::Notice;
-use trawl_tap::options::{Drops, Options};
+use trawl_tap::options::{At, Drops, Options};
 use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::Sink;
-use trawl_tap::site::Site;
-use trawl_view::drop::Drop as Dropped;
-use trawl_view::print::{PrintOptions, Printer};
 use trawl_view::record::{PacketView, Place, RingBlocks, Source, add_places};
 
 use crate::libpcap::LibpcapArg;
 use crate::why::watching_drops;
 use crate::{json, terminal, units};
+use way::{End, Joined, Way};
 
+/// Each packet has ten records and more.
+const RING_SIZE: u64 = 64 << 20;
+/// A way that was not gone on for so long after its last step is told.
+const PATIENCE_NS: u64 = 100_000_000;
 /// A packet that was not seen for so long is not known again: bpf/include/drop.h.
 const AGE_NS: u64 = 10_000_000_000;
-/// The steps that are a packet's end.
-const ENDS: [&str; 2] = ["consumed", "dropped"];
 
-/// Shows the way of single packets: where each was received, queued and transmitted, and where it ended (experimental)
+/// Shows the way of single packets: XDP, GRO, tc, netfilter, routing, queues, devices and namespaces, to the socket or to where each ended (experimental)
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// End after this many packets
@@ -38,6 +42,9 @@ pub struct Args {
     /// Packets that are seen first at this interface, NAME or NAMESPACE:NAME; may be given several times
     #[arg(short = 'i', long = "interface", value_name = "IF")]
     interfaces: Vec<String>,
+    /// Look at netfilter, tc and XDP in these network namespaces only [default: in all]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    within: Vec<String>,
     /// End after this time, for example 10s
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
@@ -53,12 +60,20 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<ExitCode> {
     args.libpcap.choose();
-    let sites = args
-        .interfaces
-        .iter()
-        .map(|text| Site::find(text, args.netns.as_deref()))
-        .collect::<Result<Vec<_>>>()?;
-    let options = options(&args)?;
+    let drops = Drops {
+        no_losses: true,
+        follow: true,
+        namespace: args.netns.clone(),
+        entries: args.interfaces.clone(),
+        within: args.within.clone(),
+        ..Drops::default()
+    };
+    let sites = Along::find(&drops)?.with_programs();
+    let options = Options {
+        at: Some(At::Both),
+        geometry: Geometry::for_share(RING_SIZE, events::cpu_count())?,
+        ..watching_drops(drops, &args.expression, args.duration)?
+    };
     let about = host::describe();
     let host = Host {
         os: about.os,
@@ -76,8 +91,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
             .collect(),
         described: 0,
         open: BTreeMap::new(),
+        joined: Joined::default(),
         left: args.count,
         json: args.json,
+        now: 0,
     };
     let (summary, ended) = session.run(&mut sink, &mut observer)?;
     sink.end_all()?;
@@ -87,17 +104,6 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Ended::Output(error) => Err(error),
         other => Err(Error::failed("cannot go on following packets", other)),
     }
-}
-
-fn options(args: &Args) -> Result<Options> {
-    let drops = Drops {
-        reasons: None,
-        no_losses: true,
-        stack: false,
-        follow: true,
-        namespace: args.netns.clone(),
-    };
-    watching_drops(drops, &args.expression, args.duration)
 }
 
 struct Watcher;
@@ -110,7 +116,7 @@ impl Observer for Watcher {
     }
 
     fn started(&mut self, points: &[Point]) {
-        for point in points {
+        for point in points.iter().filter(|point| point.site.is_none()) {
             terminal::say(&format!(
                 "following packets on {} (experimental)",
                 point.label
@@ -123,153 +129,79 @@ impl Observer for Watcher {
     }
 }
 
-/// A packet on its way.
-#[derive(Debug, Serialize)]
-struct Way {
-    packet_id: u64,
-    /// The packet as it was seen first, in tcpdump's manner.
-    packet: String,
-    steps: Vec<Step>,
-    end: End,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum End {
-    Consumed,
-    Dropped,
-    /// It was not seen any more, or not known again for certain.
-    Gap,
-}
-
-#[derive(Debug, Serialize)]
-struct Step {
-    step: String,
-    /// Since 1970.
-    time_ns: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    interface: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    netns: Option<String>,
-    /// The packet at this step, where addresses or ports are others than before.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    packet: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-    /// The function where it ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    at: Option<String>,
-}
-
-impl Step {
-    /// `None` for what is no step of a packet that is followed.
-    fn new(packet: &PacketView<'_>) -> Option<(Self, String)> {
-        let comment = packet.comment?.strip_prefix("step=")?;
-        let step = comment.split(' ').next()?;
-        let word = |key: &str| {
-            let mut words = comment.split(' ').filter_map(|word| word.split_once('='));
-            let found = words.find(|(one, _)| *one == key);
-            found.map(|(_, value)| value.to_owned())
-        };
-        let drop = comment
-            .split_once(' ')
-            .and_then(|(_, rest)| Dropped::parse(rest));
-        let mut line = String::new();
-        Printer::new(PrintOptions {
-            timestamp: trawl_view::print::Timestamp::None,
-            ..PrintOptions::default()
-        })
-        .line(
-            &mut line,
-            &PacketView {
-                link_type: packet.link_type,
-                captured: packet.captured,
-                original_len: packet.original_len,
-                ..PacketView::default()
-            },
-        );
-        let step = Self {
-            step: step.to_owned(),
-            time_ns: packet.timestamp_ns,
-            interface: packet
-                .interface
-                .filter(|name| *name != "unknown")
-                .map(str::to_owned),
-            netns: word("netns"),
-            packet: None,
-            reason: drop.map(|drop| drop.reason.to_owned()),
-            at: word("at"),
-        };
-        Some((step, line.trim_end().to_owned()))
-    }
-}
-
 struct Following {
     places: Vec<Place>,
     described: usize,
-    open: BTreeMap<u64, (Way, String)>,
+    open: BTreeMap<u64, Way>,
+    /// What receive offload joined, of late.
+    joined: Joined,
     /// Packets whose way is still to be shown.
     left: u64,
     json: bool,
+    /// The time of the last record, or later.
+    now: u64,
 }
 
 impl Following {
     fn take(&mut self, packet: &PacketView<'_>) -> Result<()> {
-        let (Some(id), Some((mut step, line))) = (packet.packet_id, Step::new(packet)) else {
+        let Some(id) = packet.packet_id else {
             return Ok(());
         };
-        let is_end = ENDS.contains(&step.step.as_str());
-        let (way, last) = self.open.entry(id).or_insert_with(|| {
-            let way = Way {
-                packet_id: id,
-                packet: line.clone(),
-                steps: Vec::new(),
-                end: End::Gap,
-            };
-            (way, line.clone())
-        });
-        if *last != line {
-            step.packet = Some(line.clone());
-            *last = line;
-        }
-        way.end = match step.step.as_str() {
-            "consumed" => End::Consumed,
-            "dropped" => End::Dropped,
-            _ => End::Gap,
+        self.now = self.now.max(packet.timestamp_ns);
+        let Some(seen) = step::Seen::new(packet) else {
+            return Ok(());
         };
-        way.steps.push(step);
-        if is_end && let Some((way, _)) = self.open.remove(&id) {
+        self.joined.note(id, &seen);
+        let way = self.open.entry(id).or_insert_with(|| Way::new(id, &seen));
+        way.go_on(seen);
+        if way.is_over()
+            && let Some(way) = self.open.remove(&id)
+        {
             self.tell(&way)?;
         }
         Ok(())
     }
 
-    /// What was not seen for so long is not known again.
+    /// Ways that have not gone on for a while.
     fn end_old(&mut self) -> Result<()> {
-        let now = clock::wall();
+        self.now = self.now.max(clock::wall());
+        let now = self.now;
+        let joined = &self.joined;
         let is_old = |way: &Way| {
-            let last = way.steps.last().map_or(0, |step| step.time_ns);
-            now.saturating_sub(last) > AGE_NS
+            let idle = now.saturating_sub(way.last_time());
+            let comes_no_more = way.may_be_over() || joined.has(way).is_some();
+            idle > AGE_NS || idle > PATIENCE_NS && comes_no_more
         };
         let old: Vec<u64> = self
             .open
             .iter()
-            .filter(|(_, (way, _))| is_old(way))
+            .filter(|(_, way)| is_old(way))
             .map(|(id, _)| *id)
             .collect();
         for id in old {
-            if let Some((way, _)) = self.open.remove(&id) {
-                self.tell(&way)?;
+            if let Some(way) = self.open.remove(&id) {
+                self.close(way)?;
             }
         }
+        self.joined.forget_before(now.saturating_sub(AGE_NS));
         Ok(())
     }
 
     fn end_all(&mut self) -> Result<()> {
-        for (way, _) in std::mem::take(&mut self.open).into_values() {
-            self.tell(&way)?;
+        for way in std::mem::take(&mut self.open).into_values() {
+            self.close(way)?;
         }
         Ok(())
+    }
+
+    fn close(&mut self, mut way: Way) -> Result<()> {
+        if way.end == End::Gap
+            && let Some(into) = self.joined.has(&way)
+        {
+            way.end = End::Joined;
+            way.joined_into = Some(into);
+        }
+        self.tell(&way)
     }
 
     fn tell(&mut self, way: &Way) -> Result<()> {
@@ -282,37 +214,10 @@ impl Following {
         }
         let text = match self.json {
             true => json::line(way)?,
-            false => words(way),
+            false => way.to_string(),
         };
         terminal::write_out(&text)
     }
-}
-
-fn words(way: &Way) -> String {
-    let mut text = format!("{}\n", way.packet);
-    let first = way.steps.first().map_or(0, |step| step.time_ns);
-    for step in &way.steps {
-        let micros = step.time_ns.saturating_sub(first) as f64 / 1000.0;
-        let mut at = step.interface.clone().unwrap_or_default();
-        if let Some(netns) = &step.netns {
-            at += &format!(" ({netns})");
-        }
-        let mut more: Vec<String> = Vec::new();
-        more.extend(step.reason.clone());
-        more.extend(step.at.as_ref().map(|at| format!("at {at}")));
-        more.extend(step.packet.as_ref().map(|packet| format!("now {packet}")));
-        text += &format!(
-            "  {micros:>10.1} us  {:<12} {at:<24} {}",
-            step.step,
-            more.join(" ")
-        );
-        text.truncate(text.trim_end().len());
-        text.push('\n');
-    }
-    if way.end == End::Gap {
-        text += "                 gap          not seen any more, or not known again for certain\n";
-    }
-    text
 }
 
 impl Sink for Following {
@@ -327,7 +232,7 @@ impl Sink for Following {
             }
         }
         self.places = places;
-        result.and_then(|()| self.end_old())
+        result
     }
 
     fn rest(&mut self) -> Result<()> {

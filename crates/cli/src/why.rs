@@ -112,11 +112,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
 
 fn options(args: &Args) -> Result<Options> {
     let drops = Drops {
-        reasons: None,
         no_losses: true,
         stack: true,
-        follow: false,
         namespace: args.netns.clone(),
+        ..Drops::default()
     };
     watching_drops(drops, &args.expression, args.duration)
 }

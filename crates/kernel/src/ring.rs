@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::bpf::{map, object};
 use crate::events;
+use crate::layout::drop::{KNOWN_MAX, KnownPacket};
 use crate::layout::{CaptureShared, PoolState, RING_CONTROL_SIZE, Rejections, SEGMENT_NONE};
 use crate::memory::Mapping;
 use crate::probe::{Capability, lack_of};
@@ -59,11 +60,28 @@ pub struct RingMaps {
     pub state: OwnedFd,
     pub shared: OwnedFd,
     pub rejections: OwnedFd,
+    /// What is known of packets that one program has seen and others may see again, where that is asked for.
+    pub known: Option<Arc<OwnedFd>>,
 }
 
+/// The table's name in bpf/include/link.h.
+const KNOWN: &str = "known_packets";
+/// A packet's identifier begins with the CPU that saw it first. This bit says that it came through rings of programs that
+/// may interrupt the others.
+pub const PACKET_ID_SHIFT: u32 = 48;
+pub const APART: u64 = 1 << 63;
+
 impl Rings {
-    /// Rings in BPF maps, one for each of `cpus` CPUs.
-    pub fn in_maps(geometry: Geometry, cpus: usize) -> Result<Arc<Self>> {
+    /// Rings in BPF maps, one for each of `cpus` CPUs. With `knows_again`, programs know packets again that others of them
+    /// have seen.
+    pub fn in_maps(geometry: Geometry, cpus: usize, knows_again: bool) -> Result<Arc<Self>> {
+        let known = knows_again
+            .then(|| {
+                let (key, value) = (size_of::<u64>() as u32, size_of::<KnownPacket>() as u32);
+                map::create_forgetful_table("trawl_known", key, value, KNOWN_MAX as u32)
+            })
+            .transpose()?
+            .map(Arc::new);
         let shared =
             map::create_mmapable_array("trawl_shared", size_of::<CaptureShared>() as u32, 1)
                 .map_err(|e| explain_refused_pool(e, geometry))?;
@@ -74,7 +92,7 @@ impl Rings {
         )
         .map_err(|e| explain_refused_pool(e, geometry))?;
         let state = map::create_mmapable_array("trawl_state", size_of::<PoolState>() as u32, 1)?;
-        let rings = Self::over(geometry, cpus, (pool, state, shared))?;
+        let rings = Self::over(geometry, cpus, (pool, state, shared), known, 0)?;
         rings.free_all();
         Ok(rings)
     }
@@ -92,7 +110,7 @@ impl Rings {
                 .map_err(|e| Error::os("cannot hold a map", e))
         };
         let pool = (hold(&maps.pool)?, hold(&maps.state)?, hold(&maps.shared)?);
-        Self::over(self.geometry, self.count, pool)
+        Self::over(self.geometry, self.count, pool, maps.known.clone(), APART)
     }
 
     /// Rings over a pool, its state, and what is common to all programs of a capture.
@@ -100,6 +118,8 @@ impl Rings {
         geometry: Geometry,
         cpus: usize,
         (pool, state, shared): (OwnedFd, OwnedFd, OwnedFd),
+        known: Option<Arc<OwnedFd>>,
+        first_id: u64,
     ) -> Result<Arc<Self>> {
         let count = cpus as u32;
         // Any CPU may reject packets, one without a ring too.
@@ -114,6 +134,7 @@ impl Rings {
                 (size_of::<Rejections>() * possible) as u32,
                 1,
             )?,
+            known,
         };
         let map = |map: &OwnedFd, bytes: usize| {
             Mapping::of_map(map.as_fd(), bytes.div_ceil(PAGE) * PAGE).map(Mapping::not_for_children)
@@ -131,7 +152,7 @@ impl Rings {
                 maps,
             }),
         };
-        rings.begin();
+        rings.begin(first_id);
         Ok(Arc::new(rings))
     }
 
@@ -146,7 +167,7 @@ impl Rings {
             programs: None,
         };
         rings.free_all();
-        rings.begin();
+        rings.begin(0);
         Ok(Arc::new(rings))
     }
 
@@ -166,16 +187,17 @@ impl Rings {
     }
 
     /// No ring has a segment.
-    fn begin(&self) {
+    fn begin(&self, first_id: u64) {
         for ring in 0..self.count {
             let control = self.control(ring);
             store32(control.open_segment(), NO_SEGMENT);
             control
                 .position()
                 .store(self.geometry.segment_room() as u64, Ordering::Relaxed);
-            control
-                .last_packet_id()
-                .store((ring as u64) << 48, Ordering::Relaxed);
+            control.last_packet_id().store(
+                first_id | (ring as u64) << PACKET_ID_SHIFT,
+                Ordering::Relaxed,
+            );
         }
     }
 
@@ -308,14 +330,16 @@ fn explain_refused_pool(error: Error, geometry: Geometry) -> Error {
 
 impl RingMaps {
     /// The maps by the names that the BPF objects give them.
-    pub fn by_name(&self) -> [(&'static str, BorrowedFd<'_>); 5] {
-        [
+    pub fn by_name(&self) -> Vec<(&'static str, BorrowedFd<'_>)> {
+        let mut maps = vec![
             ("rings", self.rings.as_fd()),
             ("pool", self.pool.as_fd()),
             ("pool_state", self.state.as_fd()),
             ("capture_shared", self.shared.as_fd()),
             (object::REJECTIONS, self.rejections.as_fd()),
-        ]
+        ];
+        maps.extend(self.known.as_ref().map(|known| (KNOWN, known.as_fd())));
+        maps
     }
 }
 

@@ -3,7 +3,9 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use trawl_kernel::bpf::{kernel_types, object};
 use trawl_kernel::clock::{self, ProgramClock};
+use trawl_kernel::layout::drop::{LINKS_FOLLOWED, LINKS_NONE, LINKS_POINTS};
 use trawl_kernel::layout::{
     ALL, HOLD_NOTHING, RING_MAX_POINTS, RecordConfig, TapConfig, VERDICT_NONE, VERDICT_TC,
     VERDICT_XDP, VERDICT_XDP_SEEN,
@@ -17,7 +19,7 @@ use trawl_packet::pcapng;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 
 use crate::notice::Notice;
-use crate::options::{Options, Sample, Stamps, TimeSource};
+use crate::options::{Direction, Options, Sample, Stamps, TimeSource};
 use crate::polls;
 use crate::site::Site;
 
@@ -125,6 +127,8 @@ pub struct Assembly<'a> {
     polls: Option<Option<OwnedFd>>,
     /// Said only to those who want to know more.
     pub details: Vec<String>,
+    /// What programs do with packets that others of them have seen: LINKS_… of bpf/include/drop.h.
+    pub(crate) links: u32,
     /// How many sites there are; those whose rings lie in this process's memory share what may be used of it.
     pub(crate) sites: usize,
     pub(crate) host: Host,
@@ -157,6 +161,7 @@ impl<'a> Assembly<'a> {
             tickets: Arc::new(Tickets::new(options.count)),
             polls: None,
             details: Vec::new(),
+            links: links(options, sites),
             sites,
             host,
         }
@@ -176,7 +181,11 @@ impl<'a> Assembly<'a> {
     pub fn rings_apart(&mut self) -> Result<Arc<Rings>> {
         let rings = match &self.rings {
             Some(rings) => rings.beside()?,
-            None => Rings::in_maps(self.options.geometry, events::cpu_count())?,
+            None => Rings::in_maps(
+                self.options.geometry,
+                events::cpu_count(),
+                self.links != LINKS_NONE as u32,
+            )?,
         };
         rings.set_clock_offset(self.clock.offset_to_wall());
         self.streams.extend(Consumer::all(&rings));
@@ -477,11 +486,42 @@ impl<'a> Assembly<'a> {
             first_page_high: 0,
             names_receiver: 0,
             with_stack: 0,
+            links: self.links,
+            head_offset: self.offset("xdp_buff", "data_hard_start"),
+            step: 0,
+        }
+    }
+
+    /// How far into the kernel's own structure of a packet a member lies, where programs look for packets that others have
+    /// seen.
+    pub(crate) fn offset(&self, structure: &str, member: &str) -> u32 {
+        match self.links == LINKS_NONE as u32 {
+            true => 0,
+            // Where the function is that leads there, the types are too.
+            false => kernel_types::offset(structure, member)
+                .ok()
+                .flatten()
+                .unwrap_or(0),
         }
     }
 
     pub fn notice(&mut self, notice: impl Into<Notice>) {
         self.notices.push(notice.into());
+    }
+}
+
+/// Packets are known again where they can be seen at several points of a capture, and their identifiers are recorded.
+fn links(options: &Options, sites: usize) -> u32 {
+    let beside = options.drops.is_some() && options.tap != crate::Choice::Drop;
+    let several = sites > 1 || beside || options.direction == Some(Direction::Both);
+    let links = match (options.follows(), several && options.recording.meta.id) {
+        (true, _) => LINKS_FOLLOWED,
+        (false, true) => LINKS_POINTS,
+        (false, false) => LINKS_NONE,
+    };
+    match object::can_cast() {
+        true => links as u32,
+        false => LINKS_NONE as u32,
     }
 }
 
@@ -498,10 +538,7 @@ pub fn program_maps<'r>(
     rings: &'r Rings,
     chain: Option<BorrowedFd<'r>>,
 ) -> Vec<(&'static str, BorrowedFd<'r>)> {
-    let mut maps: Vec<_> = rings
-        .maps()
-        .map(|maps| maps.by_name().to_vec())
-        .unwrap_or_default();
+    let mut maps: Vec<_> = rings.maps().map(|maps| maps.by_name()).unwrap_or_default();
     maps.extend(chain.map(|chain| (crate::chain::MAP_NAME, chain)));
     maps
 }

@@ -1,23 +1,25 @@
 //! The `drop` tap: every socket buffer that the kernel frees because its packet was dropped, on all interfaces or some,
 //! by a program at the tracepoint skb:kfree_skb. It looks at no single interface, so it is attached once for a capture.
 
+mod follow;
+mod load;
 mod names;
 pub mod reasons;
+mod scope;
 mod words;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use trawl_kernel::bpf::addresses::kernel_addresses;
 use trawl_kernel::bpf::kernel_types::{self, Tracepoint};
-use trawl_kernel::bpf::object::{self, TapProgram};
-use trawl_kernel::bpf::program::{self, LoadOptions, Traced};
-use trawl_kernel::bpf::{info, link, map};
+use trawl_kernel::bpf::object;
+use trawl_kernel::bpf::{info, map};
 use trawl_kernel::kallsyms::Symbols;
 use trawl_kernel::layout::drop::{
     DROP_FUNCTIONS, DROP_PLACES, DROP_REASON_WORDS, DROP_SCRATCH_SIZE, DropFunction, DropPlace,
-    DropSettings, DropState, FOLLOWED_MAX, FollowedPacket,
+    DropSettings, DropState,
 };
-use trawl_kernel::layout::{Shared, TRACE_COPY, TapConfig};
+use trawl_kernel::layout::{Shared, TRACE_COPY};
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result, events, probe};
 
@@ -26,6 +28,7 @@ use crate::options::Drops;
 use crate::site::Site;
 use crate::{Attached, Choice, table};
 use reasons::Reasons;
+pub use scope::Along;
 pub use words::{HOOK, Words};
 
 const TRACEPOINT: &str = "kfree_skb";
@@ -51,7 +54,10 @@ pub fn attach(
     asked: &Drops,
     assembly: &mut Assembly<'_>,
 ) -> Result<(Box<dyn Attached>, u32, Words)> {
+    let along = asked.follow.then(|| Along::find(asked)).transpose()?;
+    let sites = along.as_ref().map_or(sites, |along| &along.entries);
     match assembly.options.tap {
+        _ if asked.follow => {}
         Choice::Drop => table::DROP.check(assembly.options)?,
         // The rest is asked of the tap beside it.
         _ => table::DROP.check_queue(assembly.options)?,
@@ -97,31 +103,36 @@ pub fn attach(
     let mut maps = program_maps(&rings, None);
     maps.push(("drop_scratch", scratch.as_fd()));
     maps.push(("drop_settings", told.as_fd()));
-    let followed = asked
-        .follow
-        .then(|| {
-            let (key, value) = (size_of::<u64>(), size_of::<FollowedPacket>());
-            let entries = FOLLOWED_MAX as u32;
-            map::create_forgetful_table("trawl_followed", key as u32, value as u32, entries)
-        })
-        .transpose()?;
-    if let Some(followed) = &followed {
-        maps.push(("followed", followed.as_fd()));
-    }
-    let load = |place: &Place, typed: bool| load(place, typed, &config, &maps, block.as_deref());
-    let (mode, attached) = match (asked.follow, probe::is_unwanted("tp_btf")) {
-        (true, _) => {
-            // The ends come first: what is seen at a beginning finds everything else in place.
-            let all = STEPS.iter().map(|place| load(place, true));
-            ("tp_btf", all.collect::<Result<Vec<_>>>()?)
+    let drops = |typed: bool| {
+        let place = load::Place::tracepoint(object::DROP, TRACEPOINT, typed);
+        load::load(
+            &place.program(if typed {
+                "trawl_drop"
+            } else {
+                "trawl_drop_raw"
+            }),
+            &config,
+            &maps,
+            block.as_deref(),
+        )
+    };
+    let (mode, attached) = match (&along, probe::is_unwanted("tp_btf")) {
+        (Some(along), _) => {
+            let attached = follow::attach(along, &config, &maps, block.as_deref(), assembly)?;
+            ("tp_btf", attached)
         }
-        (false, true) => ("raw_tp", vec![load(&DROPS, false)?]),
-        (false, false) => match load(&DROPS, true) {
+        (None, true) => ("raw_tp", vec![drops(false)?]),
+        (None, false) => match drops(true) {
             Ok(attached) => ("tp_btf", vec![attached]),
-            Err(error) => ("raw_tp", vec![load(&DROPS, false).map_err(|_| error)?]),
+            Err(error) => ("raw_tp", vec![drops(false).map_err(|_| error)?]),
         },
     };
-    let (programs, links) = attached.into_iter().unzip();
+    let mut programs = Vec::new();
+    let mut links = Vec::new();
+    for (program, link) in attached {
+        programs.push(program);
+        links.extend(link);
+    }
     assembly.set_mode(ids.point, mode);
     let attached = AttachedDrop {
         point: ids.point,
@@ -132,94 +143,8 @@ pub fn attach(
     Ok((
         Box::new(attached),
         ids.interface,
-        Words::new(reasons, symbols),
+        Words::new(reasons, symbols, asked.follow),
     ))
-}
-
-/// A tracepoint, and the program for it; those with a filter have a name of their own.
-struct Place {
-    tracepoint: &'static str,
-    program: &'static str,
-    raw: &'static str,
-    filters: bool,
-}
-
-const DROPS: Place = Place {
-    tracepoint: TRACEPOINT,
-    program: "trawl_drop",
-    raw: "trawl_drop_raw",
-    filters: true,
-};
-
-/// What a packet comes to on its way, the last first.
-const STEPS: [Place; 5] = [
-    step(TRACEPOINT, "trawl_free", false),
-    step("consume_skb", "trawl_consume", false),
-    step("net_dev_start_xmit", "trawl_transmit", false),
-    step("net_dev_queue", "trawl_queue", true),
-    step("netif_receive_skb", "trawl_receive", true),
-];
-
-const fn step(tracepoint: &'static str, program: &'static str, filters: bool) -> Place {
-    Place {
-        tracepoint,
-        program,
-        raw: "",
-        filters,
-    }
-}
-
-/// Loads the program for a tracepoint and attaches it.
-fn load(
-    place: &Place,
-    typed: bool,
-    config: &TapConfig,
-    maps: &[(&str, BorrowedFd<'_>)],
-    block: Option<&[u64]>,
-) -> Result<(OwnedFd, OwnedFd)> {
-    let block = block.filter(|_| place.filters);
-    let base = if typed { place.program } else { place.raw };
-    let name = match block {
-        Some(_) => format!("{base}_f"),
-        None => base.to_owned(),
-    };
-    let mut ready = TapProgram::prepare(object::DROP, &name, config, maps)?;
-    if let Some(block) = block {
-        ready.filter(block)?;
-    }
-    let mut options = LoadOptions {
-        name: &name,
-        kind: program::RAW_TRACEPOINT,
-        license: "GPL",
-        expected_attach_type: 0,
-        flags: 0,
-        ifindex: 0,
-        traced: None,
-    };
-    if typed {
-        let found = kernel_types::tracepoint(place.tracepoint)
-            .map_err(|e| Error::os("cannot read the kernel's type information", e))?;
-        let found = found.ok_or_else(|| {
-            let what = format!("cannot look at the tracepoint {}", place.tracepoint);
-            Error::failed(what, "the kernel has none of that name")
-        })?;
-        options.kind = program::TRACING;
-        options.expected_attach_type = program::ATTACH_TYPED_TRACEPOINT;
-        options.traced = Some(Traced {
-            program: None,
-            function: found.type_id,
-        });
-    }
-    let loaded = ready.load(&options)?;
-    let link = match typed {
-        true => link::attach_tracing(loaded.as_fd()),
-        false => link::attach_raw_tracepoint(loaded.as_fd(), place.tracepoint),
-    };
-    let link = link.map_err(|e| {
-        Error::os("cannot look at the packets that the kernel drops", e)
-            .fix("run as root, or with CAP_BPF and CAP_PERFMON")
-    })?;
-    Ok((loaded, link))
 }
 
 fn tracepoint(reasons: &Reasons) -> Result<Tracepoint> {

@@ -252,6 +252,10 @@ pub struct Drops {
     pub follow: bool,
     /// Where no interface is named: only what is dropped in this namespace, by its name, path or a process in it.
     pub namespace: Option<String>,
+    /// Of packets that are followed: only those that are seen first at these interfaces.
+    pub entries: Vec<String>,
+    /// And the namespaces with places to look at; none for all.
+    pub within: Vec<String>,
 }
 
 /// What is asked of taps that other people's libraries and mechanisms serve.
@@ -271,6 +275,11 @@ pub struct Peers {
 }
 
 impl Options {
+    /// Packets are followed on their way, instead of recorded where they come by.
+    pub fn follows(&self) -> bool {
+        self.drops.as_ref().is_some_and(|asked| asked.follow)
+    }
+
     /// What is asked if nothing else is: whole packets, all of them, until a signal ends it.
     pub fn new(tap: Choice, geometry: Geometry) -> Self {
         Self {

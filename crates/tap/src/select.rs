@@ -34,7 +34,7 @@ pub fn select(site: &Site, options: &Options) -> Result<Selection> {
         Choice::Auto => automatic(site, options),
         // It is attached once for the whole capture.
         Choice::Drop => Ok(Selection {
-            taps: Vec::new(),
+            taps: along_the_way(site, options)?,
             why: None,
         }),
     }?;
@@ -42,6 +42,24 @@ pub fn select(site: &Site, options: &Options) -> Result<Selection> {
         tap.facts().check(options)?;
     }
     Ok(selection)
+}
+
+/// Where packets are followed, an XDP program that is there is looked at, if it can be.
+fn along_the_way(site: &Site, options: &Options) -> Result<Vec<Box<dyn Tap>>> {
+    if !options.follows() {
+        return Ok(Vec::new());
+    }
+    // It may be gone by now.
+    let present = site.interface.xdp_attached(site.namespace.as_ref());
+    let Some(present) = present.ok().flatten() else {
+        return Ok(Vec::new());
+    };
+    let tap: Box<dyn Tap> = match trace::refusal() {
+        None => Box::new(Trace),
+        Some(_) if hook::is_there(&present) => Box::new(Hook),
+        Some(_) => return Ok(Vec::new()),
+    };
+    Ok(vec![tap])
 }
 
 /// Whether something is wanted that most hook maps cannot give.

@@ -222,7 +222,15 @@ impl<'a> Session<'a> {
             site.check_queue(options)?;
             let selection = select(site, options)?;
             for tap in &selection.taps {
-                let attached = tap.attach(index, site, &mut assembly)?;
+                let attached = match tap.attach(index, site, &mut assembly) {
+                    Ok(attached) => attached,
+                    // A way is shown without the steps there.
+                    Err(error) if options.follows() => {
+                        assembly.notice(format!("no steps at XDP: {error}"));
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                };
                 taps.push(AtSite::new(index, tap.name(), attached));
             }
             if selection.taps.iter().any(|tap| tap.facts().gives.verdict) {
@@ -237,6 +245,12 @@ impl<'a> Session<'a> {
             if options.promiscuous && sees_beside_socket && !site.interface.loopback {
                 let index = site.interface.index;
                 promiscuous.push(packet_socket::promiscuous(site.namespace.as_ref(), index)?);
+            }
+            if options.follows() && selection.taps.is_empty() {
+                assembly.notice(format!(
+                    "{}: no steps at its XDP program, which has no hooks: trawl xdp load {} FILE.o --replace --keep-maps --tappable loads it with hooks",
+                    site.label, site.label
+                ));
             }
             if let Some(why) = selection.why {
                 let names: Vec<&str> = selection.taps.iter().map(|tap| tap.name()).collect();
@@ -254,6 +268,8 @@ impl<'a> Session<'a> {
             words = Some((point, found));
         }
         let monitors = (0..sites.len())
+            // What is only looked at on the way may come and go.
+            .filter(|_| !options.follows())
             .map(|index| {
                 let site = &sites[index];
                 let monitor = (site.interface.index != 0)

@@ -167,6 +167,7 @@ impl AttachedTc {
         let mut config = assembly.config(&rings);
         config.first = ids.record(flags, Carries::Tc(TC_ACT_UNSPEC));
         config.verdict = TC_ACT_UNSPEC as u32;
+        config.head_offset = assembly.offset("sk_buff", "head");
         match side {
             Side::Ingress => {
                 config.queue_offset = site.interface.received_queue_offset();

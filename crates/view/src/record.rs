@@ -1,6 +1,7 @@
 //! The one view of a packet that lines, JSON, statistics and live views are made from, and where such views come from.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use trawl_packet::pcapng::block::{Blocks, EnhancedPacket, blocks};
 use trawl_packet::pcapng::options::PacketOptions;
@@ -26,6 +27,19 @@ pub struct PacketView<'a> {
     pub dropped_before: Option<u64>,
     /// Words about the packet.
     pub comment: Option<&'a str>,
+}
+
+/// A packet's identifier in short: the CPU that saw it first, and its number there; `d` before that if it was seen first
+/// by a tap at drops, which counts by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShortId(pub u64);
+
+impl fmt::Display for ShortId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (apart, cpu) = (self.0 >> 63, self.0 >> 48 & 0x7fff);
+        let mark = if apart == 1 { "d" } else { "" };
+        write!(f, "{mark}{cpu}.{}", self.0 & 0xffff_ffff_ffff)
+    }
 }
 
 /// The device of an interface block: those of drops have more behind the name.

@@ -37,8 +37,8 @@ impl DropArgs {
             reasons: chosen.then(|| self.reason.clone()),
             no_losses: everything,
             stack: self.stack,
-            follow: false,
             namespace: netns.map(str::to_owned),
+            ..Drops::default()
         }
     }
 

@@ -86,6 +86,11 @@ pub fn tracepoint(name: &str) -> io::Result<Option<Tracepoint>> {
     Ok(of_kernel()?.tracepoint(name))
 }
 
+/// How many bytes into one of the kernel's structures a member lies; `None` if it is not there, or no whole bytes in.
+pub fn offset(structure: &str, member: &str) -> io::Result<Option<u32>> {
+    Ok(of_kernel()?.offset(structure, member))
+}
+
 /// Read once, for everyone in this process.
 fn of_kernel() -> io::Result<&'static KernelTypes> {
     static FOUND: OnceLock<KernelTypes> = OnceLock::new();
@@ -182,6 +187,33 @@ impl KernelTypes {
             Some((name, i64::from(self.word(at + WORD) as i32)))
         };
         (0..self.count(place)).filter_map(value).collect()
+    }
+
+    /// Members without a name are structures and unions whose members count as this one's.
+    fn offset(&self, structure: &str, member: &str) -> Option<u32> {
+        let all: Vec<Place> = self.places().collect();
+        let is_meant =
+            |place: &&Place| self.kind(**place) == STRUCTURE && self.is_called(**place, structure);
+        let mut open = vec![(*all.iter().find(is_meant)?, 0)];
+        while let Some((place, begin)) = open.pop() {
+            for number in 0..self.count(place) {
+                let at = place.at + TYPE_LENGTH + number * MEMBER_LENGTH;
+                // Where some members are bit fields, their width stands in the upper byte.
+                let bits = begin + (self.word(at + 2 * WORD) & 0x00ff_ffff);
+                let name = self.string(self.word(at))?;
+                if name == member.as_bytes() {
+                    return bits.is_multiple_of(8).then_some(bits / 8);
+                }
+                let inside = (self.word(at + WORD) as usize).checked_sub(1);
+                if name.is_empty()
+                    && let Some(inside) = inside.and_then(|inside| all.get(inside))
+                    && [STRUCTURE, UNION].contains(&self.kind(*inside))
+                {
+                    open.push((*inside, bits));
+                }
+            }
+        }
+        None
     }
 
     /// A tracepoint is a type by the name of its callback: a pointer to a prototype, whose first argument is the
@@ -461,6 +493,18 @@ mod tests {
         }
         // SAFETY: it came from btf__load_vmlinux_btf and is not used after this.
         unsafe { libbpf_sys::btf__free(theirs) };
+    }
+
+    #[test]
+    fn members_lie_where_c_puts_them() {
+        let Some(types) = of_kernel() else {
+            return;
+        };
+        assert_eq!(types.offset("list_head", "prev"), Some(8));
+        // In a union in a structure in a union.
+        assert_eq!(types.offset("sk_buff", "next"), Some(0));
+        assert!(types.offset("sk_buff", "head").is_some());
+        assert_eq!(types.offset("sk_buff", "no_such_member"), None);
     }
 
     #[test]

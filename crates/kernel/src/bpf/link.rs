@@ -36,6 +36,21 @@ pub fn attach_tcx(
     create(program, ifindex, attach_type, &opts)
 }
 
+/// Attaches a program to one of netfilter's hooks, in the calling thread's network namespace: `family` is NFPROTO_…,
+/// `hook` NF_INET_…, and programs with lower priorities come first.
+pub fn attach_netfilter(
+    program: BorrowedFd<'_>,
+    family: u32,
+    hook: u32,
+    priority: i32,
+) -> io::Result<OwnedFd> {
+    let mut opts = opts!(libbpf_sys::bpf_link_create_opts);
+    opts.__bindgen_anon_1.netfilter.pf = family;
+    opts.__bindgen_anon_1.netfilter.hooknum = hook;
+    opts.__bindgen_anon_1.netfilter.priority = priority;
+    create(program, 0, super::program::ATTACH_NETFILTER, &opts)
+}
+
 /// Puts a program (of the extension kind) in the place of a function of another one.
 pub fn replace_function(
     program: BorrowedFd<'_>,

@@ -48,6 +48,11 @@ pub const DROP: Taps = Taps {
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_drop.bpf.o")),
     read_kernel: true,
 };
+/// What packets come to on their way through the network stack.
+pub const FOLLOW: Taps = Taps {
+    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_follow.bpf.o")),
+    read_kernel: true,
+};
 /// The head of a chain of XDP programs, by libxdp's protocol.
 pub const DISPATCHER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_dispatcher.bpf.o"));
 
@@ -126,7 +131,9 @@ impl TapProgram {
         if let Some((_, fd)) = maps.iter().find(|(name, _)| *name == REJECTIONS) {
             write_address(&mut prepared.instructions, *fd);
         }
-        write_stamp_call(&mut prepared.instructions);
+        for (mark, function) in MARKED_CALLS {
+            write_call(&mut prepared.instructions, mark, function);
+        }
         write_variable(&mut prepared.instructions, redirect_info);
         Ok(prepared)
     }
@@ -246,19 +253,27 @@ fn write_address(instructions: &mut [libbpf_sys::bpf_insn], map: BorrowedFd<'_>)
     }
 }
 
-/// The call that asks a driver for its time stamp: HARDWARE_TIME_MARK in bpf/tap_xdp.bpf.c.
-const STAMP_MARK: i32 = 0x7477_fffb;
-const STAMP_FUNCTION: &str = "bpf_xdp_metadata_rx_timestamp";
+/// Calls of the kernel's functions: the one that asks a driver for its time stamp, HARDWARE_TIME_MARK in
+/// bpf/tap_xdp.bpf.c, and the one that leads to the kernel's own structure of a packet, CAST_MARK in bpf/include/ring.h.
+const MARKED_CALLS: [(i32, &str); 2] = [
+    (0x7477_fffb, "bpf_xdp_metadata_rx_timestamp"),
+    (0x7477_fff9, CAST_FUNCTION),
+];
+const CAST_FUNCTION: &str = "bpf_cast_to_kern_ctx";
+
+/// Whether programs at XDP and tc can look at the kernel's own structure of a packet: since 6.2.
+pub fn can_cast() -> bool {
+    probe::kernel_function(CAST_FUNCTION).is_ok()
+}
 
 /// Makes it a call of the kernel's function. Programs with such a call are loaded only where the kernel has that.
-fn write_stamp_call(instructions: &mut [libbpf_sys::bpf_insn]) {
-    let is_marked =
-        |one: &&mut libbpf_sys::bpf_insn| one.code == code::CALL && one.imm == STAMP_MARK;
+fn write_call(instructions: &mut [libbpf_sys::bpf_insn], mark: i32, function: &str) {
+    let is_marked = |one: &&mut libbpf_sys::bpf_insn| one.code == code::CALL && one.imm == mark;
     let mut marked = instructions.iter_mut().filter(is_marked).peekable();
     if marked.peek().is_none() {
         return;
     }
-    let number = probe::kernel_function(STAMP_FUNCTION).unwrap_or(0);
+    let number = probe::kernel_function(function).unwrap_or(0);
     for instruction in marked {
         instruction.set_src_reg(libbpf_sys::BPF_PSEUDO_KFUNC_CALL as u8);
         instruction.imm = number as i32;

@@ -22,6 +22,9 @@ pub const ATTACH_TYPED_TRACEPOINT: u32 = libbpf_sys::BPF_TRACE_RAW_TP;
 pub const ATTACH_XDP: u32 = libbpf_sys::BPF_XDP;
 pub const ATTACH_TCX_INGRESS: u32 = libbpf_sys::BPF_TCX_INGRESS;
 pub const ATTACH_TCX_EGRESS: u32 = libbpf_sys::BPF_TCX_EGRESS;
+pub const ATTACH_NETFILTER: u32 = libbpf_sys::BPF_NETFILTER;
+/// At netfilter's hooks: since 6.4.
+pub const NETFILTER: u32 = libbpf_sys::BPF_PROG_TYPE_NETFILTER;
 /// The program copes with packets that are not in one piece.
 pub const HAS_FRAGS: u32 = 1 << 5;
 /// The program runs on one device only, and may ask it for its metadata.

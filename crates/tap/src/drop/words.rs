@@ -8,7 +8,10 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use trawl_kernel::Result;
 use trawl_kernel::kallsyms::Symbols;
 use trawl_kernel::layout::Shared;
-use trawl_kernel::layout::drop::{DROP_NOTE_CODE, DropNote, DropStack, STEP_DROPPED};
+use trawl_kernel::layout::drop::{
+    DROP_NOTE_CODE, DropNote, DropStack, FollowNote, STEP_DROPPED, STEP_NETFILTER_FIRST,
+    STEP_NETFILTER_LAST,
+};
 use trawl_packet::pcapng::block::{Block, EnhancedPacket, blocks};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::{Direction, Interface, Verdict, write};
@@ -22,8 +25,30 @@ const FAMILY_IPV4: u32 = 2;
 const FAMILY_IPV6: u32 = 10;
 const TC_ACT_SHOT: u64 = 2;
 const XDP_DROP: u64 = 1;
-/// What packets that are followed come to, in the order of the numbers in bpf/include/drop.h.
-const STEPS: [&str; STEP_DROPPED] = ["received", "queued", "transmitted", "consumed", "dropped"];
+/// What packets that are followed come to, in the order of the numbers in bpf/include/drop.h; the first has records of
+/// its own, and netfilter's are called by the hook.
+const STEPS: [&str; STEP_DROPPED] = [
+    "xdp",
+    "gro",
+    "backlog",
+    "received",
+    "tc_ingress",
+    "netfilter",
+    "netfilter",
+    "queued",
+    "tc_egress",
+    "qdisc_enqueue",
+    "qdisc_dequeue",
+    "transmitted",
+    "socket",
+    "read",
+    "consumed",
+    "dropped",
+];
+/// Netfilter's hooks, in the order of NF_INET_….
+const NETFILTER_HOOKS: [&str; 5] = ["prerouting", "input", "forward", "output", "postrouting"];
+/// How a packet was known again, in the order of FOUND_….
+const FOUND: [&str; 4] = ["new", "buffer", "memory", "content"];
 /// The tap's name, as interface blocks and accounts have it.
 pub const HOOK: &str = "drop";
 
@@ -42,9 +67,18 @@ struct Numbered {
     records: u64,
 }
 
+/// What stands behind a note.
+#[derive(Debug)]
+enum More {
+    Nothing,
+    Stack(DropStack),
+    Step(FollowNote),
+}
+
 /// Puts notes into words.
 #[derive(Debug)]
 pub struct Words {
+    follows: bool,
     /// The interface block that the kernel's side writes, which stands for packets of no known device.
     point: u32,
     /// The next new interface block's number.
@@ -62,8 +96,10 @@ pub struct Words {
 }
 
 impl Words {
-    pub fn new(reasons: Reasons, symbols: Symbols) -> Self {
+    /// `follows`: the records are steps of packets, not drops alone.
+    pub fn new(reasons: Reasons, symbols: Symbols, follows: bool) -> Self {
         Self {
+            follows,
             point: 0,
             next: 0,
             places: HashMap::new(),
@@ -121,15 +157,18 @@ impl Words {
             self.out.extend_from_slice(block.bytes);
             return;
         };
-        let stack = DropStack::from_bytes(rest);
-        self.record(&packet, &note, stack.as_ref());
+        let more = match self.follows {
+            true => FollowNote::from_bytes(rest).map_or(More::Nothing, More::Step),
+            false => DropStack::from_bytes(rest).map_or(More::Nothing, More::Stack),
+        };
+        self.record(&packet, &note, &more);
     }
 
-    fn record(&mut self, packet: &EnhancedPacket<'_>, note: &DropNote, stack: Option<&DropStack>) {
+    fn record(&mut self, packet: &EnhancedPacket<'_>, note: &DropNote, more: &More) {
         let device = self.device(note);
         let interface_id = self.interface(note, device.as_deref());
         let reason = self.reasons.name(note.reason).into_owned();
-        self.describe(note, stack, &reason);
+        self.describe(note, more, &reason);
         let verdict = match reason.as_str() {
             "TC_INGRESS" | "TC_EGRESS" => Some(Verdict::Tc(TC_ACT_SHOT)),
             "XDP" => Some(Verdict::Xdp(XDP_DROP)),
@@ -208,18 +247,13 @@ impl Words {
     }
 
     /// The comment: words of the form key=value with a space between, in a fixed order.
-    fn describe(&mut self, note: &DropNote, stack: Option<&DropStack>, reason: &str) {
+    fn describe(&mut self, note: &DropNote, more: &More, reason: &str) {
         self.comment.clear();
         let at = location(&mut self.locations, &self.symbols, note.location);
-        let step = STEPS.get((note.step as usize).wrapping_sub(1));
         // Writing to a String cannot fail.
-        let _ = match step {
-            None => write!(self.comment, "drop={reason} at={at}"),
-            Some(step) if note.step as usize == STEP_DROPPED => {
-                write!(self.comment, "step={step} drop={reason} at={at}")
-            }
-            Some(step) if note.location != 0 => write!(self.comment, "step={step} at={at}"),
-            Some(step) => write!(self.comment, "step={step}"),
+        let _ = match more {
+            More::Step(step) => step_in_words(&mut self.comment, step, reason, note.location, at),
+            _ => write!(self.comment, "drop={reason} at={at}"),
         };
         if note.netns != 0 {
             let _ = write!(self.comment, " netns={}", self.names.namespace(note.netns));
@@ -254,7 +288,7 @@ impl Words {
         if note.no_loss != 0 {
             self.comment.push_str(" loss=no");
         }
-        if let Some(stack) = stack {
+        if let More::Stack(stack) = more {
             self.comment.push_str(" stack=");
             let mut is_first = true;
             // What lies before the place of the drop frees the buffer and runs the tap.
@@ -270,6 +304,39 @@ impl Words {
             }
         }
     }
+}
+
+fn step_in_words(
+    comment: &mut String,
+    step: &FollowNote,
+    reason: &str,
+    location: u64,
+    at: &str,
+) -> std::fmt::Result {
+    let number = step.step as usize;
+    let name = STEPS.get(number.wrapping_sub(1)).copied();
+    let hook = NETFILTER_HOOKS.get(step.hook as usize).copied();
+    match number {
+        STEP_NETFILTER_FIRST => write!(comment, "step={} side=first", hook.unwrap_or("netfilter")),
+        STEP_NETFILTER_LAST => write!(comment, "step={} side=last", hook.unwrap_or("netfilter")),
+        _ => write!(comment, "step={}", name.unwrap_or("unknown")),
+    }?;
+    if number == STEP_DROPPED {
+        write!(comment, " drop={reason}")?;
+    }
+    if location != 0 {
+        write!(comment, " at={at}")?;
+    }
+    if let Some(found) = FOUND.get(step.found as usize) {
+        write!(comment, " found={found}")?;
+    }
+    if step.pid != 0 {
+        let bytes = step.command.iter().flat_map(|word| word.to_ne_bytes());
+        let name: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
+        let name = String::from_utf8_lossy(&name).replace(char::is_whitespace, "_");
+        write!(comment, " by={name}[{}]", step.pid)?;
+    }
+    Ok(())
 }
 
 fn location<'l>(known: &'l mut HashMap<u64, String>, symbols: &Symbols, address: u64) -> &'l str {

@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
+/* A socket buffer, read from beside: where its packet is, for whom, and its bytes. What the tap at drops and the
+ * programs that follow packets have in common. Where the verifier knows the type of a pointer (`typed`), fields are read
+ * by plain loads, else by a helper. */
+#ifndef TRAWL_BUFFER_H
+#define TRAWL_BUFFER_H
+
+#include <bpf/bpf_endian.h>
+#include "layout.h"
+#include "ring.h"
+#include "drop.h"
+
+#define NOTE_CODE DROP_NOTE_CODE
+#define NOTE_LENGTH                                                                        \
+	(sizeof(struct drop_note) + (CONFIG(with_stack) ? sizeof(struct drop_stack) : 0) + \
+	 (CONFIG(step) ? sizeof(struct follow_note) : 0))
+
+#include "record.h"
+#include "xdp_buff.h"
+
+#undef REACHABLE
+#define REACHABLE(packet, length) ((length) - (packet)->out_of_reach)
+
+#define ETHERNET_LENGTH 14
+#define TAG_OFFSET 12
+#define TAG_LENGTH 4
+#define PROTOCOL_IP 0x0800
+#define PROTOCOL_IPV6 0x86dd
+/* ARPHRD_… */
+#define DEVICE_ETHERNET 1
+#define DEVICE_LOOPBACK 772
+#define NO_HEADER 0xffff
+#define PACKET_MULTICAST 2
+#define FAMILY_IPV4 2
+#define FAMILY_IPV6 10
+#define PROTOCOL_TCP 6
+/* States of sockets that are no whole ones. */
+#define STATE_TIME_WAIT 6
+#define STATE_NEW_SYN_RECV 12
+#define DIRECTION_INBOUND 1
+#define DIRECTION_OUTBOUND 2
+/* A route without a count of its own has this bit set in the buffer's pointer to it. */
+#define NO_REFERENCE 1ul
+
+/* Where a packet's bytes are: see settle_bytes(). */
+struct bytes {
+	__u64 data;
+	__u64 fragments;
+	__u64 head;
+	__u64 network;
+	__u32 linear;
+	__u32 in_fragments;
+	__u32 out_of_reach;
+	__u32 original;
+	__u32 tag;
+	__u32 padding;
+};
+
+/* What a program finds on its CPU to work with. */
+struct scratch {
+	struct drop_state state;
+	/* The packet's beginning, and room for the last piece of it to be copied. */
+	char copy[TRACE_COPY * 2];
+	struct drop_note note;
+	/* Behind the note: what one kind of program adds to it. */
+	union {
+		struct drop_stack stack;
+		struct follow_note follow;
+	};
+	struct copying copying;
+	struct known_packet state_of_packet;
+	struct bytes bytes;
+	char padding[DROP_SCRATCH_SIZE - sizeof(struct drop_state) - TRACE_COPY * 2 - sizeof(struct drop_note) -
+		     sizeof(struct drop_stack) - sizeof(struct copying) - sizeof(struct known_packet) -
+		     sizeof(struct bytes)];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct scratch);
+} drop_scratch SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct drop_settings);
+} drop_settings SEC(".maps");
+
+/* A field of one of the kernel's structures: by a load where the verifier knows the pointer's type. */
+#define GET(typed, from, field) ((typed) ? (from)->field : BPF_CORE_READ(from, field))
+
+static __noinline int copy_to_record(struct scratch *scratch, char *to, __u64 shared)
+{
+	return copy_fragments(&scratch->copying, to, shared, PIECE_MAX, RECORD_MAX_CAPTURED - 1);
+}
+
+static __noinline int copy_to_filter(struct scratch *scratch, char *to, __u64 shared)
+{
+	return copy_fragments(&scratch->copying, to, shared, TRACE_COPY - 1, TRACE_COPY - 1);
+}
+
+static __always_inline long copy_packet(struct tap_context *packet, char *to, const struct sighting *sight)
+{
+	__u64 captured = sight->captured, linear = packet->linear;
+	const char *from = (void *)packet->data;
+
+	if (sight->tag && captured >= TAG_OFFSET + TAG_LENGTH) {
+		if (bpf_probe_read_kernel(to, TAG_OFFSET, from))
+			return -1;
+		*(__u32 *)(to + TAG_OFFSET) = sight->tag;
+		to += TAG_OFFSET + TAG_LENGTH;
+		captured -= TAG_OFFSET + TAG_LENGTH;
+		from += TAG_OFFSET;
+		linear -= TAG_OFFSET;
+	}
+	if (linear > captured)
+		linear = captured;
+	barrier_var(linear);
+	if (linear > RECORD_MAX_CAPTURED || bpf_probe_read_kernel(to, linear, from))
+		return -1;
+	if (linear >= captured)
+		return 0;
+	packet->scratch->copying.done = linear;
+	packet->scratch->copying.wanted = captured;
+	return copy_to_record(packet->scratch, to, packet->fragments);
+}
+
+static __always_inline bool hardware_time(struct tap_context *packet, __u64 *time)
+{
+	(void)packet;
+	(void)time;
+	return false;
+}
+
+#define HEAD_OF(packet) ((packet)->head)
+#define NETWORK_OF(packet) ((packet)->network)
+#define ROOM_OF(packet) (&(packet)->scratch->state_of_packet)
+
+#include "capture.h"
+
+/* A buffer's pointer to a device holds other things at some places. A device that its own name leads back to is one. */
+static __always_inline bool note_device(struct net_device *device, bool typed, struct drop_note *note, __u32 *kind)
+{
+	struct netdev_name_node *node;
+	struct net *net;
+
+	if (!device)
+		return false;
+	node = GET(typed, device, name_node);
+	if (!node || GET(typed, node, dev) != device)
+		return false;
+	net = GET(typed, device, nd_net.net);
+	if (!net)
+		return false;
+	note->ifindex = GET(typed, device, ifindex);
+	note->netns = GET(typed, net, ns.inum);
+	*kind = GET(typed, device, type);
+	return true;
+}
+
+static __always_inline void note_name(struct net_device *device, bool typed, struct drop_note *note)
+{
+	if (typed) {
+		((__u64 *)note->name)[0] = *(__u64 *)&device->name[0];
+		((__u64 *)note->name)[1] = *(__u64 *)&device->name[8];
+	} else {
+		BPF_CORE_READ_INTO(&note->name, device, name);
+	}
+}
+
+static __always_inline void note_segments(const struct tap_context *packet, struct drop_note *note)
+{
+	__u16 segments;
+
+	if (!bpf_probe_read_kernel(&segments, sizeof(segments),
+				   (char *)packet->fragments + bpf_core_field_offset(struct skb_shared_info, gso_segs)))
+		note->segments = segments;
+}
+
+/* The namespace that the packet is in, by its socket. */
+static __always_inline void note_socket_space(struct sock *socket, bool typed, struct drop_note *note)
+{
+	struct net *net;
+
+	if (!socket || note->netns)
+		return;
+	net = GET(typed, socket, __sk_common.skc_net.net);
+	if (net)
+		note->netns = GET(typed, net, ns.inum);
+}
+
+static __always_inline void note_socket(struct sock *socket, bool typed, struct drop_note *note)
+{
+	struct socket *owner;
+	struct inode *inode;
+	struct file *file;
+	__u32 family, state;
+
+	if (!socket)
+		return;
+	family = GET(typed, socket, __sk_common.skc_family);
+	if (family != FAMILY_IPV4 && family != FAMILY_IPV6)
+		return;
+	state = GET(typed, socket, __sk_common.skc_state);
+	note->family = family;
+	note->port = GET(typed, socket, __sk_common.skc_num);
+	if (family == FAMILY_IPV6) {
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			note->address[i] = GET(typed, socket, __sk_common.skc_v6_rcv_saddr.in6_u.u6_addr32[i]);
+	} else {
+		note->address[0] = GET(typed, socket, __sk_common.skc_rcv_saddr);
+	}
+	if (state == STATE_TIME_WAIT || state == STATE_NEW_SYN_RECV) {
+		note->protocol = PROTOCOL_TCP;
+		return;
+	}
+	note->protocol = GET(typed, socket, sk_protocol);
+	owner = GET(typed, socket, sk_socket);
+	if (!owner)
+		return;
+	file = GET(typed, owner, file);
+	if (!file)
+		return;
+	inode = GET(typed, file, f_inode);
+	if (inode)
+		note->inode = GET(typed, inode, i_ino);
+}
+
+/* The device that the packet's route leads out by, where the buffer names none. */
+static __always_inline bool note_route(struct sk_buff *buffer, bool typed, struct drop_note *note, __u32 *kind)
+{
+	struct dst_entry *route = (void *)(GET(typed, buffer, _skb_refdst) & ~NO_REFERENCE);
+	struct net_device *device;
+
+	if (!route || bpf_probe_read_kernel(&device, sizeof(device),
+					    (char *)route + bpf_core_field_offset(struct dst_entry, dev)))
+		return false;
+	if (!note_device(device, false, note, kind))
+		return false;
+	note_name(device, false, note);
+	return true;
+}
+
+/* Where the packet's bytes begin, and with what. False where there is no packet. */
+static __always_inline bool find_bytes(struct sk_buff *buffer, bool typed, __u32 kind, struct tap_context *packet,
+				       struct drop_note *note)
+{
+	__u64 head = (__u64)GET(typed, buffer, head);
+	__u64 data = (__u64)GET(typed, buffer, data);
+	__u32 network = GET(typed, buffer, network_header);
+	__u32 mac = GET(typed, buffer, mac_header);
+	__u32 protocol = bpf_ntohs(GET(typed, buffer, protocol));
+	__u32 length = GET(typed, buffer, len);
+	__u32 outside = GET(typed, buffer, data_len);
+	__u32 tail = GET(typed, buffer, tail);
+	__u32 at = data - head, begin;
+	struct skb_shared_info *shared = (void *)(head + GET(typed, buffer, end));
+	bool is_ethernet = kind == DEVICE_ETHERNET || kind == DEVICE_LOOPBACK;
+
+	note->link = DROP_LINK_ETHERNET;
+	if (is_ethernet && at + ETHERNET_LENGTH == network)
+		begin = at;
+	else if (is_ethernet && mac != NO_HEADER && mac <= at && mac + ETHERNET_LENGTH <= tail)
+		begin = mac;
+	else if ((protocol == PROTOCOL_IP || protocol == PROTOCOL_IPV6) && network && network <= tail) {
+		begin = network;
+		note->link = DROP_LINK_RAW;
+	} else
+		return false;
+	packet->data = head + begin;
+	packet->head = head;
+	packet->network = note->link == DROP_LINK_RAW ? packet->data : network_of_frame(packet->data);
+	packet->linear = tail - begin;
+	packet->in_fragments = 0;
+	packet->fragments = (__u64)shared;
+	if (outside && outside <= length) {
+		struct sk_buff *others = BPF_CORE_READ(shared, frag_list);
+
+		if (others || !FRAGMENTS_READABLE)
+			packet->out_of_reach = outside;
+		else
+			packet->in_fragments = outside;
+	}
+	return true;
+}
+
+/* Has the verifier forget on which of many ways these numbers were found: it would go through all that follows once for
+ * each. What is read from a map it knows nothing of. */
+static __always_inline void settle_bytes(struct tap_context *packet, struct sighting *sight, struct scratch *scratch)
+{
+	struct bytes *bytes = &scratch->bytes;
+
+	bytes->data = packet->data;
+	bytes->fragments = packet->fragments;
+	bytes->head = packet->head;
+	bytes->network = packet->network;
+	bytes->linear = packet->linear;
+	bytes->in_fragments = packet->in_fragments;
+	bytes->out_of_reach = packet->out_of_reach;
+	bytes->original = sight->original;
+	bytes->tag = sight->tag;
+	barrier();
+	packet->data = bytes->data;
+	packet->fragments = bytes->fragments;
+	packet->head = bytes->head;
+	packet->network = bytes->network;
+	packet->linear = bytes->linear;
+	packet->in_fragments = bytes->in_fragments;
+	packet->out_of_reach = bytes->out_of_reach;
+	sight->original = bytes->original;
+	sight->tag = bytes->tag;
+}
+
+/* A tag that travels beside the packet. */
+static __always_inline __u32 tag_of(struct sk_buff *buffer, bool typed)
+{
+	__u32 kind = GET(typed, buffer, vlan_proto);
+
+	if (!bpf_core_field_exists(struct sk_buff, vlan_all)) {
+		if (typed ? !BPF_CORE_READ_BITFIELD(buffer, vlan_present)
+			  : !BPF_CORE_READ_BITFIELD_PROBED(buffer, vlan_present))
+			return 0;
+	}
+	if (!kind)
+		return 0;
+	return (__u32)bpf_htons(GET(typed, buffer, vlan_tci)) << 16 | kind;
+}
+
+static __always_inline bool is_among(const struct drop_place *places, __u32 count, const struct drop_note *note)
+{
+	for (__u32 i = 0; i < DROP_PLACES; i++) {
+		if (i >= count)
+			break;
+		if (places[i].netns == note->netns && (!places[i].ifindex || places[i].ifindex == note->ifindex))
+			return true;
+	}
+	return false;
+}
+
+static __always_inline bool is_among_or_all(const struct drop_settings *settings, const struct drop_note *note)
+{
+	return !settings->places || is_among(settings->only, settings->places, note);
+}
+
+/* A filter sees an Ethernet frame in any case: in front of bare IP goes a header without addresses. */
+static __always_inline bool matches_packet(struct tap_context *packet, struct scratch *scratch,
+					   const struct sighting *sight, __u32 protocol)
+{
+	__u64 before = 0, skip = 0, filled, linear;
+	char *to = scratch->copy;
+
+	if (scratch->note.link == DROP_LINK_RAW) {
+		before = ETHERNET_LENGTH;
+		__builtin_memset(to, 0, TAG_OFFSET);
+		*(__u16 *)(to + TAG_OFFSET) = protocol;
+	} else if (sight->tag) {
+		before = TAG_OFFSET + TAG_LENGTH;
+		skip = TAG_OFFSET;
+		if (bpf_probe_read_kernel(to, TAG_OFFSET, (void *)packet->data))
+			return false;
+		*(__u32 *)(to + TAG_OFFSET) = sight->tag;
+	}
+	filled = packet->linear + packet->in_fragments - skip;
+	if (filled > TRACE_COPY - before)
+		filled = TRACE_COPY - before;
+	linear = packet->linear - skip < filled ? packet->linear - skip : filled;
+	barrier_var(linear);
+	if (linear > TRACE_COPY || bpf_probe_read_kernel(to + before, linear, (void *)(packet->data + skip)))
+		return false;
+	if (linear < filled) {
+		scratch->copying.done = linear;
+		scratch->copying.wanted = filled;
+		if (copy_to_filter(scratch, to + before, packet->fragments))
+			return false;
+	}
+	return matches_in_copy(to, filled + before, sight->original + (before == ETHERNET_LENGTH ? before : 0));
+}
+
+/* Where a buffer's packet is: device, namespace, and the kind of device. Returns the device that the buffer names. */
+static __always_inline struct net_device *find_place(struct sk_buff *buffer, struct sock *socket, bool typed,
+						     struct drop_note *note, __u32 *kind)
+{
+	struct net_device *device;
+	__u32 received_on;
+
+	note->ifindex = 0;
+	note->netns = 0;
+	note->segments = 0;
+	note->protocol = 0;
+	note->family = 0;
+	note->port = 0;
+	note->inode = 0;
+	((__u64 *)note->name)[0] = 0;
+	((__u64 *)note->name)[1] = 0;
+	received_on = GET(typed, buffer, skb_iif);
+	note->received_on = received_on;
+	device = GET(typed, buffer, dev);
+	if (note_device(device, typed, note, kind))
+		return device;
+	note_socket_space(socket, typed, note);
+	if (received_on) {
+		/* Its name is for user space to find, by the number and the namespace. */
+		if (!note->netns) {
+			note_route(buffer, typed, note, kind);
+			((__u64 *)note->name)[0] = 0;
+			((__u64 *)note->name)[1] = 0;
+		}
+		note->ifindex = note->netns ? received_on : 0;
+		*kind = DEVICE_ETHERNET;
+	} else {
+		note_route(buffer, typed, note, kind);
+	}
+	return NULL;
+}
+
+/* Softirqs interrupt processes. The ring and the accounts have one writer at a time. */
+static __always_inline struct scratch *begin(__u32 *cpu)
+{
+	struct scratch *scratch = bpf_map_lookup_elem(&drop_scratch, cpu);
+
+	if (!scratch)
+		return NULL;
+	if (READ_ONCE(scratch->state.busy)) {
+		__sync_fetch_and_add(&scratch->state.interrupted, 1);
+		return NULL;
+	}
+	WRITE_ONCE(scratch->state.busy, 1);
+	barrier();
+	return scratch;
+}
+
+static __always_inline void end(struct scratch *scratch)
+{
+	barrier();
+	WRITE_ONCE(scratch->state.busy, 0);
+}
+
+#endif

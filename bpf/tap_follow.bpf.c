@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
+/* One packet's way, from where it is seen first to its end: programs at tracepoints of the kernel's network stack, at
+ * netfilter's hooks and at tc. At those where a packet may be seen first the filter decides; the others look only for
+ * packets that are known. A packet is known again by the address of its socket buffer, by the memory that an XDP program
+ * saw it in, or by its content where the driver copied it, and only if its content is the same. */
+#include <stdbool.h>
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include "include/buffer.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+#define NF_ACCEPT 1
+#define TC_ACT_UNSPEC -1
+/* Hooks of netfilter. From the first on it is known where a packet goes; at the other those of this host begin. */
+#define HOOK_FORWARD 2
+#define HOOK_OUTPUT 3
+
+#define BIT(step) (1u << (step))
+#define AT_SOCKET (BIT(STEP_SOCKET) | BIT(STEP_READ))
+#define ON_ARRIVAL (BIT(STEP_GRO) | BIT(STEP_BACKLOG) | BIT(STEP_RECEIVED))
+
+/* Whether a packet can come from one step to the next. Who asks has found the same content at the same address. */
+static __always_inline bool can_follow(__u32 last)
+{
+	__u32 before = BIT(last & 31);
+
+	if (before & AT_SOCKET)
+		return CONFIG(step) == STEP_READ || CONFIG(step) >= STEP_CONSUMED;
+	if (CONFIG(step) == STEP_GRO || CONFIG(step) == STEP_BACKLOG)
+		return before & (BIT(STEP_XDP) | BIT(STEP_TRANSMITTED) | BIT(STEP_TC_INGRESS) | BIT(STEP_TC_EGRESS));
+	if (CONFIG(step) == STEP_RECEIVED)
+		return !(before & (BIT(STEP_QUEUED) | BIT(STEP_QDISC_IN) | BIT(STEP_QDISC_OUT)));
+	if (CONFIG(step) == STEP_QUEUED)
+		return !(before & (BIT(STEP_XDP) | BIT(STEP_GRO) | BIT(STEP_BACKLOG)));
+	return true;
+}
+
+static __always_inline bool is_same(const struct known_packet *known, const struct contents *now, __u32 hook)
+{
+	const struct contents *before = &known->contents;
+
+	if (before->whole == now->whole)
+		return can_follow(known->step);
+	/* Out of a tunnel, and into one. */
+	if (before->inner && before->inner == now->whole)
+		return true;
+	if (now->inner && now->inner == before->whole)
+		return true;
+	/* Between the first and the last at a hook addresses and ports are translated. */
+	return CONFIG(step) == STEP_NETFILTER_LAST && known->step == STEP_NETFILTER_FIRST && known->hook == hook &&
+	       before->weak == now->weak;
+}
+
+/* A buffer that nobody has seen: an XDP program may have seen the packet in the same memory, or sent it on. */
+static __always_inline struct known_packet *find_elsewhere(const struct tap_context *packet,
+							   const struct contents *contents, __u64 now, __u32 *found)
+{
+	__u64 key = packet->head | KEY_HEAD;
+	struct known_packet *known;
+
+	if (!(BIT(CONFIG(step)) & ON_ARRIVAL))
+		return NULL;
+	known = bpf_map_lookup_elem(&known_packets, &key);
+	if (known && known->step == STEP_XDP && known->contents.whole == contents->whole &&
+	    is_recent(known, now, HEAD_AGE_NS)) {
+		*found = FOUND_HEAD;
+		return known;
+	}
+	*found = FOUND_CONTENT;
+	return take_by_content(contents->whole, now);
+}
+
+/* Nobody else is to take it for the same packet. */
+static __always_inline void forget_elsewhere(const struct tap_context *packet, const struct contents *contents)
+{
+	__u64 key = packet->head | KEY_HEAD;
+
+	bpf_map_delete_elem(&known_packets, &key);
+	bpf_map_delete_elem(&known_packets, &contents->whole);
+}
+
+static __always_inline void describe(struct scratch *scratch, __u32 found)
+{
+	struct follow_note *follow = &scratch->follow;
+
+	scratch->note.no_loss = 0;
+	follow->step = CONFIG(step);
+	follow->found = found;
+	follow->pid = 0;
+	if (CONFIG(step) == STEP_READ) {
+		follow->pid = bpf_get_current_pid_tgid() >> 32;
+		bpf_get_current_comm(follow->command, sizeof(follow->command));
+	}
+}
+
+/* An XDP program may come to see it in this memory, or the driver copies it for one. */
+static __always_inline void leave_word(const struct tap_context *packet, const struct known_packet *state)
+{
+	__u64 key = packet->head | KEY_HEAD;
+
+	if (CONFIG(links) != LINKS_FOLLOWED)
+		return;
+	if (CONFIG(step) != STEP_TRANSMITTED && CONFIG(step) != STEP_RECEIVED)
+		return;
+	bpf_map_update_elem(&known_packets, &key, state, BPF_ANY);
+	if (CONFIG(step) == STEP_TRANSMITTED)
+		leave_by_content(state);
+}
+
+/* What is known of this buffer, if it is still the same packet's. */
+static __always_inline struct known_packet *find_known(const struct tap_context *packet, const struct contents *contents,
+						       struct known_packet *known, __u32 hook, __u64 key, __u64 now,
+						       __u32 *found)
+{
+
+	if (!contents->whole)
+		return NULL;
+	if (known && is_recent(known, now, KNOWN_AGE_NS) && is_same(known, contents, hook)) {
+		*found = FOUND_BUFFER;
+		return known;
+	}
+	/* Another packet in the same place: nothing is known of the one before. */
+	if (known)
+		bpf_map_delete_elem(&known_packets, &key);
+	return find_elsewhere(packet, contents, now, found);
+}
+
+/* `named` is the device that netfilter names; the note tells of the hook and of a packet's end already. */
+static __always_inline void follow(struct sk_buff *buffer, struct net_device *named, struct scratch *scratch,
+				   const struct drop_settings *settings, __u32 cpu, bool is_entry, bool filtered)
+{
+	struct drop_note *note = &scratch->note;
+	struct known_packet *known, *state = &scratch->state_of_packet;
+	struct sighting sight = {};
+	struct ring_control *control;
+	struct tap_context packet = {};
+	struct net_device *device;
+	__u32 kind = DEVICE_ETHERNET, found = FOUND_NEW;
+	__u64 key = (__u64)buffer, now;
+	struct sock *socket;
+	bool had_contents;
+
+	known = bpf_map_lookup_elem(&known_packets, &key);
+	if (!known && !is_entry)
+		return;
+	packet.scratch = scratch;
+	socket = GET(true, buffer, sk);
+	device = find_place(buffer, socket, true, note, &kind);
+	if (named && note_device(named, true, note, &kind))
+		device = named;
+	if (!find_bytes(buffer, true, kind, &packet, note))
+		return;
+	sight.original = packet.linear + GET(true, buffer, data_len);
+	control = control_of(&cpu, false);
+	if (!control)
+		return;
+	now = bpf_ktime_get_ns();
+	/* Where nothing is known of any, most packets need no more than the filter. */
+	had_contents = known || CONFIG(links) == LINKS_FOLLOWED;
+	if (had_contents) {
+		find_contents(packet.network, &state->contents);
+		known = find_known(&packet, &state->contents, known, scratch->follow.hook, key, now, &found);
+	}
+	if (known) {
+		state->id = known->id;
+		state->seen = known->seen;
+		if (found != FOUND_BUFFER)
+			forget_elsewhere(&packet, &state->contents);
+	} else {
+		if (!is_entry)
+			return;
+		found = FOUND_NEW;
+		if (!is_among_or_all(settings, note) ||
+		    (filtered && !matches_packet(&packet, scratch, &sight, GET(true, buffer, protocol)))) {
+			reject(false);
+			return;
+		}
+		if (!had_contents)
+			find_contents(packet.network, &state->contents);
+		if (!state->contents.whole) {
+			reject(false);
+			return;
+		}
+		state->id = ++control->last_packet_id;
+		state->seen = 0;
+	}
+	state->time = now;
+	state->step = CONFIG(step);
+	state->hook = scratch->follow.hook;
+	if (CONFIG(step) >= STEP_CONSUMED)
+		bpf_map_delete_elem(&known_packets, &key);
+	else
+		bpf_map_update_elem(&known_packets, &key, state, BPF_ANY);
+	leave_word(&packet, state);
+	sight.packet_id = state->id;
+	if (device)
+		note_name(device, true, note);
+	note_socket(socket, true, note);
+	note_segments(&packet, note);
+	describe(scratch, found);
+	sight.note = (const __u64 *)note;
+	record(&packet, control, &sight, FIRST, false);
+}
+
+/* What is known of the step before the packet is looked at. */
+struct sight_of_step {
+	/* Of a packet's end. */
+	__u64 location;
+	__u32 reason;
+	__u32 hook;
+};
+
+static __always_inline void take_step(struct sk_buff *buffer, struct net_device *named, struct sight_of_step seen,
+				      bool is_entry, bool filtered)
+{
+	__u32 cpu = bpf_get_smp_processor_id(), zero = 0;
+	struct drop_settings *settings = bpf_map_lookup_elem(&drop_settings, &zero);
+	struct scratch *scratch;
+
+	/* A queue may be asked in vain. */
+	if (!settings || !buffer)
+		return;
+	scratch = begin(&cpu);
+	if (!scratch)
+		return;
+	scratch->note.location = seen.location;
+	scratch->note.reason = seen.reason;
+	scratch->follow.hook = seen.hook;
+	follow(buffer, named, scratch, settings, cpu, is_entry, filtered);
+	end(scratch);
+}
+
+/* Which step it is stands in the configuration; here stands where the tracepoint has the buffer, and whether a packet
+ * may be seen there first. */
+#define STEP(name, argument, is_entry, filtered)                                                        \
+	SEC("?raw_tp")                                                                                  \
+	int name(__u64 *arguments)                                                                      \
+	{                                                                                               \
+		take_step((void *)arguments[argument], NULL, (struct sight_of_step){}, is_entry, filtered); \
+		return 0;                                                                               \
+	}
+
+STEP(trawl_enter, 0, true, false)
+STEP(trawl_enter_f, 0, true, true)
+STEP(trawl_pass, 0, false, false)
+STEP(trawl_pass_second, 1, false, false)
+STEP(trawl_pass_third, 2, false, false)
+STEP(trawl_pass_fourth, 3, false, false)
+
+SEC("?raw_tp")
+int trawl_consume(__u64 *arguments)
+{
+	struct sight_of_step seen = {};
+
+	/* Kernels that name the receiver at a drop tell the place of an orderly end too. */
+	if (CONFIG(names_receiver))
+		seen.location = arguments[1];
+	take_step((void *)arguments[0], NULL, seen, false, false);
+	return 0;
+}
+
+SEC("?raw_tp")
+int trawl_free(__u64 *arguments)
+{
+	struct sight_of_step seen = {.location = arguments[1], .reason = arguments[2]};
+
+	take_step((void *)arguments[0], NULL, seen, false, false);
+	return 0;
+}
+
+/* What netfilter's programs are called with: the hook's state, and the buffer. */
+static __always_inline int at_hook(__u64 *arguments, bool filtered)
+{
+	struct nf_hook_state *state = (void *)arguments[0];
+	struct sight_of_step seen = {.hook = state->hook};
+	struct net_device *device = seen.hook >= HOOK_FORWARD ? state->out : state->in;
+	bool is_entry = CONFIG(step) == STEP_NETFILTER_FIRST && seen.hook == HOOK_OUTPUT;
+
+	take_step((void *)arguments[1], device, seen, is_entry, filtered);
+	return NF_ACCEPT;
+}
+
+SEC("?netfilter")
+int trawl_netfilter(__u64 *arguments)
+{
+	return at_hook(arguments, false);
+}
+
+SEC("?netfilter")
+int trawl_netfilter_f(__u64 *arguments)
+{
+	return at_hook(arguments, true);
+}
+
+SEC("?tc")
+int trawl_traffic(struct __sk_buff *context)
+{
+	register void *r1 asm("r1") = context;
+	register struct sk_buff *r0 asm("r0");
+
+	asm volatile("call %2" : "=r"(r0), "+r"(r1) : "i"(CAST_MARK) : "r2", "r3", "r4", "r5", "memory");
+	take_step(r0, NULL, (struct sight_of_step){}, false, false);
+	return TC_ACT_UNSPEC;
+}

@@ -1,0 +1,234 @@
+//! A packet's way: its steps gathered, and how it ended.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use trawl_view::record::ShortId;
+
+use super::step::{Seen, Segment, Side, Step};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// It came to a socket.
+    Delivered,
+    /// The last device took it.
+    Sent,
+    /// The stack was done with it in good order.
+    Consumed,
+    /// Receive offload joined it to another one.
+    Joined,
+    Dropped,
+    /// It was not seen any more, or not known again for certain.
+    Gap,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Way {
+    pub packet_id: u64,
+    /// The packet as it was seen first, in tcpdump's manner.
+    pub packet: String,
+    pub steps: Vec<Step>,
+    pub end: End,
+    /// The identifier of the packet that it was joined to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub joined_into: Option<u64>,
+    #[serde(skip)]
+    line: String,
+    #[serde(skip)]
+    segment: Option<Segment>,
+}
+
+impl Way {
+    pub fn new(id: u64, first: &Seen) -> Self {
+        Self {
+            packet_id: id,
+            packet: first.line.clone(),
+            steps: Vec::new(),
+            end: End::Gap,
+            joined_into: None,
+            line: first.line.clone(),
+            segment: None,
+        }
+    }
+
+    pub fn go_on(&mut self, seen: Seen) {
+        let Seen {
+            mut step,
+            side,
+            line,
+            segment,
+        } = seen;
+        let changed = (self.line != line).then(|| line.clone());
+        self.line = line;
+        self.segment = segment;
+        let last = self.steps.last().map(|last| last.step.as_str());
+        let before = last.map(str::to_owned);
+        self.end = self.end_after(&step);
+        if side == Side::Last
+            && let Some(begun) = self.steps.last_mut().filter(|one| one.step == step.step)
+            && begun.took_ns.is_none()
+        {
+            begun.took_ns = Some(step.time_ns.saturating_sub(begun.time_ns));
+            begun.packet = changed.or(begun.packet.take());
+            begun.verdict = step.verdict;
+            begun.interface = step.interface.or(begun.interface.take());
+            return;
+        }
+        if let (Some("prerouting"), Some(to)) = (before.as_deref(), route(&step)) {
+            self.steps.push(Step {
+                step: "routed".to_owned(),
+                time_ns: step.time_ns,
+                interface: step.interface.clone(),
+                netns: step.netns.clone(),
+                to: Some(to),
+                ..Step::default()
+            });
+        }
+        step.packet = changed;
+        self.steps.push(step);
+    }
+
+    /// What the way came to if this is its last step.
+    fn end_after(&self, step: &Step) -> End {
+        let last = self.steps.last().map_or("", |last| last.step.as_str());
+        match step.step.as_str() {
+            "socket" | "read" => End::Delivered,
+            "dropped" => End::Dropped,
+            "xdp" => match step.verdict.as_deref() {
+                Some("DROP" | "ABORTED") => End::Dropped,
+                Some("TX") => End::Sent,
+                _ => End::Gap,
+            },
+            "consumed" => match last {
+                "socket" | "read" => End::Delivered,
+                "transmitted" => End::Sent,
+                _ => End::Consumed,
+            },
+            _ => End::Gap,
+        }
+    }
+
+    pub fn last_time(&self) -> u64 {
+        let last = self.steps.last();
+        last.map_or(0, |step| step.time_ns + step.took_ns.unwrap_or(0))
+    }
+
+    /// No other step can come.
+    pub fn is_over(&self) -> bool {
+        let last = self.steps.last().map_or("", |step| step.step.as_str());
+        match self.end {
+            End::Dropped => true,
+            End::Consumed | End::Delivered => last == "consumed",
+            // What one end of a cable sent is received at the other, in other memory perhaps.
+            _ => false,
+        }
+    }
+
+    /// Other steps would have come by now.
+    pub fn may_be_over(&self) -> bool {
+        self.end != End::Gap
+    }
+}
+
+/// Where the hook after the one for all packets tells that one was routed.
+fn route(step: &Step) -> Option<&'static str> {
+    match step.step.as_str() {
+        "input" => Some("local"),
+        "forward" => Some("forward"),
+        _ => None,
+    }
+}
+
+/// In words: a line for each step.
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.packet)?;
+        let first = self.steps.first().map_or(0, |step| step.time_ns);
+        for step in &self.steps {
+            let micros = step.time_ns.saturating_sub(first) as f64 / 1000.0;
+            let mut at = step.interface.clone().unwrap_or_default();
+            if let Some(netns) = &step.netns {
+                at += &format!(" ({netns})");
+            }
+            let mut more: Vec<String> = Vec::new();
+            more.extend(step.to.map(|to| match to {
+                "local" => "to this host".to_owned(),
+                _ => "on to this interface".to_owned(),
+            }));
+            more.extend(step.verdict.clone());
+            more.extend(step.reason.clone());
+            more.extend(step.at.as_ref().map(|at| format!("at {at}")));
+            more.extend(step.by.as_ref().map(|by| format!("by {by}")));
+            more.extend(step.segments.map(|count| format!("{count} segments")));
+            more.extend(
+                step.took_ns
+                    .map(|took| format!("took {:.1} us", took as f64 / 1000.0)),
+            );
+            more.extend(step.packet.as_ref().map(|packet| format!("now {packet}")));
+            more.extend(
+                step.found
+                    .as_ref()
+                    .map(|how| format!("(known by its {how})")),
+            );
+            let line = format!(
+                "  {micros:>10.1} us  {:<14} {at:<24} {}",
+                step.step,
+                more.join(" ")
+            );
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        let end = match self.end {
+            End::Gap => {
+                "gap            not seen any more, or not known again for certain".to_owned()
+            }
+            End::Joined => format!(
+                "joined         to packet {} by receive offload",
+                ShortId(self.joined_into.unwrap_or(0))
+            ),
+            End::Delivered => "end            delivered to a socket".to_owned(),
+            End::Sent => "end            sent".to_owned(),
+            End::Consumed => "end            consumed".to_owned(),
+            End::Dropped => "end            dropped".to_owned(),
+        };
+        writeln!(f, "                 {end}")
+    }
+}
+
+/// Packets that stand for several segments, as the stack got them.
+#[derive(Debug, Default)]
+pub struct Joined {
+    all: Vec<(u64, u64, Segment)>,
+}
+
+impl Joined {
+    pub fn note(&mut self, id: u64, seen: &Seen) {
+        let is_joined = seen.step.segments.is_some_and(|count| count > 1);
+        if seen.step.step == "received"
+            && is_joined
+            && let Some(segment) = &seen.segment
+        {
+            self.all.push((id, seen.step.time_ns, segment.clone()));
+        }
+    }
+
+    /// The packet that another one is part of, which was last seen where receive offload begins.
+    pub fn has(&self, way: &Way) -> Option<u64> {
+        let last = way.steps.last().filter(|step| step.step == "gro")?;
+        let own = way.segment.as_ref()?;
+        let has = |(id, time, segment): &&(u64, u64, Segment)| {
+            let into = own.sequence.wrapping_sub(segment.sequence);
+            *id != way.packet_id
+                && *time >= last.time_ns
+                && segment.flow == own.flow
+                && own.length > 0
+                && u64::from(into) + u64::from(own.length) <= u64::from(segment.length)
+        };
+        self.all.iter().find(has).map(|(id, ..)| *id)
+    }
+
+    pub fn forget_before(&mut self, time: u64) {
+        self.all.retain(|(_, seen, _)| *seen >= time);
+    }
+}
