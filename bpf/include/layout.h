@@ -15,9 +15,9 @@
 #define TRAWL_LAYOUT_H
 
 #define POOL_MAX_SEGMENTS 8192
-#define RING_MAX_POINTS 64
+#define RING_MAX_POINTS 1024
 /* A CPU's control block, with room to keep those of two CPUs on different pages. */
-#define RING_CONTROL_SIZE 8192
+#define RING_CONTROL_SIZE 73728
 /* Room behind the last segment of a bank, so that the verifier can prove that any bounded offset plus the largest block
  * fits. Whole pages. */
 #define POOL_SLACK (288 * 1024)
@@ -113,11 +113,11 @@ struct pool_state {
 };
 
 #define REJECTIONS_BEFORE 192
-#define REJECTIONS_BEHIND 256
+#define REJECTIONS_BEHIND 320
 
 /* Packets that the filter and its like did not let through, on one CPU, by hook point. Apart from the rings, in a map
  * whose address stands in the instructions: most packets may come to nothing but this, and should not have to look up
- * a ring for it. A page for each CPU, and the numbers where drivers seldom have anything of a packet: its own lines lie
+ * a ring for it. Whole pages for each CPU, and the numbers where drivers seldom have anything of a packet: its own lines lie
  * at the same places of ever new pages, mostly the beginning, and push what lies there in other pages out of the cache. */
 struct rejections {
 	__u64 before[REJECTIONS_BEFORE];
@@ -276,7 +276,7 @@ struct kernel_addresses {
 #define TRACE_SCRATCH_SIZE 4352
 
 _Static_assert(sizeof(struct ring_control) <= RING_CONTROL_SIZE, "the control block fits in front of the bytes");
-_Static_assert(sizeof(struct rejections) == 4096, "the rejections of a CPU fill a page");
+_Static_assert(sizeof(struct rejections) == 3 * 4096, "the rejections of a CPU fill whole pages");
 _Static_assert(sizeof(struct point_counters) == 64, "an account fills one cache line");
 _Static_assert(__builtin_offsetof(struct ring_control, current_packet) % 64 == 0,
 	       "what is known of the packet under way is on a line of its own");

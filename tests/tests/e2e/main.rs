@@ -31,6 +31,7 @@ mod live_views;
 mod machine;
 mod merge;
 mod packet_variants;
+mod patterns;
 mod pcap_tap;
 mod printing;
 mod receive;

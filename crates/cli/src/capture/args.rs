@@ -27,8 +27,8 @@ use crate::verifier_log::VerifierLog;
 /// Records every packet that a hook sees, into a file that Wireshark opens, or as lines on the terminal
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Interface to capture on, NAME or NAMESPACE:NAME; may be given several times. any: all interfaces that are up. None
-    /// with --tap drop alone
+    /// Interface to capture on, NAME or NAMESPACE:NAME; may be given several times. any: all interfaces that are up. Patterns
+    /// name those that match: 'veth*', '*:eth0' of every named namespace. None with --tap drop alone
     #[arg(short = 'i', long = "interface", value_name = "IF")]
     pub(super) interfaces: Vec<String>,
     /// Network namespace of interfaces that name none: a name, a path or a process id

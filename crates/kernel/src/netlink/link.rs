@@ -282,6 +282,9 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
+/// A host may have a thousand interfaces; a message does not name them all.
+const NAMES_SHOWN: usize = 20;
+
 impl Netlink {
     /// All interfaces of the namespace, by index.
     pub fn links(&mut self) -> Result<Vec<Link>> {
@@ -335,7 +338,12 @@ impl Netlink {
         );
         match self.links() {
             Ok(links) => {
-                let names: Vec<_> = links.into_iter().map(|l| l.name).collect();
+                let mut names: Vec<_> = links.into_iter().map(|l| l.name).collect();
+                let others = names.len().saturating_sub(NAMES_SHOWN);
+                names.truncate(NAMES_SHOWN);
+                if others > 0 {
+                    names.push(format!("and {others} others (ip link lists them)"));
+                }
                 error.fix(format!("those that exist: {}", names.join(", ")))
             }
             Err(_) => error,
