@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: install uninstall deb help build demo test test-quick test-vm test-vm-all bench fmt lint lock format clippy man clean
+.PHONY: install uninstall deb help build build-dpdk demo test test-quick test-vm test-vm-all bench fmt lint lock format clippy man clean
 
 # Rustup puts cargo where a root shell does not always look.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -10,6 +10,10 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+build-dpdk: ## Build the helper for --tap dpdk, target/release/trawl-dpdk, for the DPDK that is installed
+	@scripts/install build dpdk
+	@scripts/build-dpdk
 
 build: ## Build the release binary, target/release/trawl
 	@scripts/install build
@@ -74,6 +78,8 @@ ROOT := $(DESTDIR)$(PREFIX)
 install: ## Install the release binary, manual pages, completions, units and Wireshark's extcap script
 	@[ -x $(TARGET)/release/trawl ] || $(MAKE) --no-print-directory build
 	install -D -m 755 $(TARGET)/release/trawl $(ROOT)/bin/trawl
+	[ ! -x $(TARGET)/release/trawl-dpdk ] || \
+	    install -D -m 755 $(TARGET)/release/trawl-dpdk $(ROOT)/libexec/trawl/trawl-dpdk
 	for page in docs/man/*.1; do install -D -m 644 $$page $(ROOT)/share/man/man1/$${page##*/}; done
 	mkdir -p $(ROOT)/share/bash-completion/completions $(ROOT)/share/zsh/vendor-completions $(ROOT)/share/fish/vendor_completions.d
 	$(TARGET)/release/trawl completions bash > $(ROOT)/share/bash-completion/completions/trawl
@@ -91,7 +97,7 @@ install: ## Install the release binary, manual pages, completions, units and Wir
 	chmod 755 $(ROOT)/lib/$$(uname -m)-linux-gnu/wireshark/extcap/trawl
 
 uninstall: ## Remove what `make install` put into place
-	rm -f $(ROOT)/bin/trawl $(ROOT)/share/bash-completion/completions/trawl
+	rm -f $(ROOT)/bin/trawl $(ROOT)/libexec/trawl/trawl-dpdk $(ROOT)/share/bash-completion/completions/trawl
 	rm -f $(ROOT)/share/zsh/vendor-completions/_trawl $(ROOT)/share/fish/vendor_completions.d/trawl.fish
 	for page in docs/man/*.1; do rm -f $(ROOT)/share/man/man1/$${page##*/}; done
 	for unit in packaging/systemd/*.service; do rm -f $(ROOT)/lib/systemd/system/$${unit##*/}; done

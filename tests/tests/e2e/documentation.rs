@@ -7,7 +7,11 @@ use std::process::{Command, Stdio};
 use trawl_tests::{binary, programs, root_or_skip, skip};
 
 /// Commands that need what is not on a test's machine, with the reason.
-const NOT_RUN: [(&str, &str); 8] = [
+const NOT_RUN: [(&str, &str); 9] = [
+    (
+        "--tap dpdk",
+        "it needs a DPDK application; tests of its own start one",
+    ),
     (
         "trawl balance check",
         "it fails where no backend answers, and none is there",

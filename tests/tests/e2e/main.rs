@@ -12,6 +12,7 @@ mod clsact;
 mod content;
 mod direct;
 mod documentation;
+mod dpdk;
 mod drop;
 mod ends;
 mod extcap;
