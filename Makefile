@@ -41,7 +41,7 @@ test-quick: ## Run the unit tests only
 	@scripts/install build
 	@scripts/test --workspace --lib --bins
 
-bench: build ## Measure recording to a file beside the bare drop and beside tcpdump
+bench: build ## Measure recording to a file beside the peers that are installed
 	@scripts/install demo
 	@scripts/mount-bpffs
 	$(TARGET)/release/trawl bench capture-bandwidth

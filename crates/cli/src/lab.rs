@@ -232,9 +232,22 @@ fn make(up: &Up) -> Result<String> {
         quiet: !up.chatty,
         ..defaults
     };
-    let pair = Pair::named(&up.name, &options)?;
+    let standing = Pair::standing(&up.name, &options)?;
+    let is_new = standing.is_none();
+    let ends = match standing {
+        Some(ends) => ends,
+        None => {
+            let pair = Pair::named(&up.name, &options)?;
+            let ends = [pair.a.clone(), pair.b.clone()];
+            pair.keep()?;
+            ends
+        }
+    };
+    if up.json {
+        return Ok(format!("{}\n", json!(trawl_lab::find(&up.name)?)));
+    }
     let mut text = String::new();
-    for station in [&pair.a, &pair.b] {
+    for station in &ends {
         let mac: Vec<String> = station
             .mac
             .iter()
@@ -250,17 +263,16 @@ fn make(up: &Up) -> Result<String> {
             station.ipv6
         );
     }
-    if up.json {
-        pair.keep()?;
-        return Ok(format!("{}\n", json!(trawl_lab::find(&up.name)?)));
+    if !is_new {
+        let _ = writeln!(text, "{} was up already", up.name);
     }
+    let [first, _] = &ends;
     let _ = writeln!(
         text,
         "try it:       trawl capture -i {}:{}",
-        pair.a.name, pair.a.interface
+        first.name, first.interface
     );
     let _ = writeln!(text, "take it down: trawl lab down {}", up.name);
-    pair.keep()?;
     Ok(text)
 }
 

@@ -175,6 +175,35 @@ impl Pair {
             .map_or("", |record| record.id.as_str())
     }
 
+    /// A pair of this name that was made before and stays, if its interfaces are as these options say.
+    pub fn standing(id: &str, options: &PairOptions) -> Result<Option<[Station; 2]>> {
+        let wanted = [namespace_name(id, 0), namespace_name(id, 1)];
+        let all = crate::list();
+        let Some(there) = all.iter().find(|lab| lab.id == id) else {
+            return Ok(None);
+        };
+        let existing = netns::list();
+        let is_pair = there.topology.is_none()
+            && there.owner.is_none()
+            && there.namespaces == wanted
+            && wanted.iter().all(|name| existing.contains(name));
+        if !is_pair {
+            return Ok(None);
+        }
+        let ends = [
+            Station::find(id, 0, &options.interfaces[0])?,
+            Station::find(id, 1, &options.interfaces[1])?,
+        ];
+        for end in &ends {
+            let found = end.describe()?;
+            let same_gro = end.ethtool()?.feature("rx-gro")? == Some(options.gro);
+            if found.mtu != options.mtu || found.rx_queues != options.queues || !same_gro {
+                return Ok(None);
+            }
+        }
+        Ok(Some(ends))
+    }
+
     /// Lets it stay after this process; [`crate::remove`] takes it down.
     pub fn keep(mut self) -> Result<()> {
         if let Some(record) = &mut self.guard.record {

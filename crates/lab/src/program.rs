@@ -2,13 +2,14 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use trawl_kernel::bpf::link;
 use trawl_kernel::bpf::object::{self, Plain};
+use trawl_kernel::bpf::{link, map};
 use trawl_kernel::netns::{Namespace, run_in};
 use trawl_kernel::{Error, Result};
 
 use crate::pair::Station;
 
+const XDP_DROP: u32 = 1;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
@@ -95,14 +96,23 @@ impl Loaded {
         self.object.map("xdpcap_hook")
     }
 
+    /// Puts a program after this one's drops, into its hook map.
+    pub fn put_after_drops(&self, program: BorrowedFd<'_>) -> Result<()> {
+        let what = "cannot put a program into the hook map";
+        let hook = self
+            .hook()
+            .ok_or_else(|| Error::failed(what, "there is none"))?;
+        map::set_program(hook, XDP_DROP, program).map_err(|e| Error::os(what, e))
+    }
+
     /// Gives a queue's packets to an AF_XDP socket.
     pub fn give_queue(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<()> {
         let what = "cannot redirect to an AF_XDP socket";
-        let map = self
+        let sockets = self
             .object
             .map("sockets")
             .ok_or_else(|| Error::failed(what, "the program has no map of sockets"))?;
-        trawl_kernel::bpf::map::set_socket(map, queue, socket).map_err(|e| Error::os(what, e))
+        map::set_socket(sockets, queue, socket).map_err(|e| Error::os(what, e))
     }
 
     pub fn program(&self) -> BorrowedFd<'_> {

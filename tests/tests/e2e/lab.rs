@@ -189,3 +189,24 @@ fn a_lab_that_cannot_be_made_leaves_nothing() {
         "a file that is wrong is wrong usage"
     );
 }
+
+/// Issue 15: the second time it said that there is another lab of that name.
+#[test]
+fn a_plain_pair_goes_up_twice() {
+    if !root_or_skip() {
+        return;
+    }
+    let made = Made::name("pair");
+    let up = |more: &[&str]| trawl(&[&["lab", "up", &made.0], more].concat());
+    let first = up(&["--mtu", "1400"]);
+    assert_eq!(first.status.code(), Some(0));
+    let again = up(&["--mtu", "1400"]);
+    assert_eq!(again.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&again.stdout).contains("was up already"));
+    // Another one of that name is none that is there already.
+    assert_eq!(up(&["--mtu", "1500"]).status.code(), Some(1));
+    assert_eq!(up(&["--preset", "forward"]).status.code(), Some(1));
+    let json: Value =
+        serde_json::from_slice(&up(&["--mtu", "1400", "--json"]).stdout).expect("JSON");
+    assert_eq!(json["namespaces"].as_array().map(Vec::len), Some(2));
+}

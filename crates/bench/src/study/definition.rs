@@ -59,6 +59,17 @@ pub enum Value {
     Words(Vec<String>),
 }
 
+impl Value {
+    fn all_words(&self) -> impl Iterator<Item = &str> {
+        let words = match self {
+            Self::Words(all) => all.as_slice(),
+            Self::Word(one) => std::slice::from_ref(one),
+            _ => &[],
+        };
+        words.iter().map(String::as_str)
+    }
+}
+
 impl std::fmt::Display for Value {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -67,6 +78,9 @@ impl std::fmt::Display for Value {
             Self::Numbers(all) => {
                 let all: Vec<String> = all.iter().map(f64::to_string).collect();
                 f.write_str(&all.join(","))
+            }
+            Self::Words(all) if all.iter().any(|word| word.contains(',')) => {
+                f.write_str(&all.join("; "))
             }
             Self::Words(all) => f.write_str(&all.join(",")),
         }
@@ -101,7 +115,13 @@ impl Definition {
             let Some(old) = values.get(key) else {
                 continue;
             };
-            let new = read(old, text).ok_or_else(|| {
+            let known = [&self.quick, &self.full].map(|profile| profile.get(key));
+            let known: Vec<&str> = known
+                .into_iter()
+                .flatten()
+                .flat_map(Value::all_words)
+                .collect();
+            let new = read(old, text, &known).ok_or_else(|| {
                 Error::usage(
                     format!("--set {key}={text}"),
                     format!("{} needs a value like {old} there", self.name),
@@ -120,8 +140,33 @@ impl Definition {
     }
 }
 
+/// Words with commas between them, or with semicolons where words have commas. Those that are known with theirs need
+/// none.
+fn words(text: &str, known: &[&str]) -> Vec<String> {
+    let clean = |parts: &mut dyn Iterator<Item = &str>| -> Vec<String> {
+        let parts = parts.map(str::trim).filter(|part| !part.is_empty());
+        parts.map(str::to_owned).collect()
+    };
+    if text.contains(';') {
+        return clean(&mut text.split(';'));
+    }
+    let parts = clean(&mut text.split(','));
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < parts.len() {
+        let joined = |to: usize| parts[at..to].join(", ");
+        let longest = (at + 1..=parts.len())
+            .rev()
+            .find(|&to| known.contains(&joined(to).as_str()));
+        let to = longest.unwrap_or(at + 1);
+        found.push(joined(to));
+        at = to;
+    }
+    found
+}
+
 /// The text as a value of the same kind.
-fn read(old: &Value, text: &str) -> Option<Value> {
+fn read(old: &Value, text: &str, known: &[&str]) -> Option<Value> {
     let number = |text: &str| text.trim().parse().ok().filter(|n: &f64| n.is_finite());
     let parts = || {
         text.split(',')
@@ -132,7 +177,7 @@ fn read(old: &Value, text: &str) -> Option<Value> {
         Value::Number(_) => Value::Number(number(text)?),
         Value::Word(_) => Value::Word(text.to_owned()),
         Value::Numbers(_) => Value::Numbers(parts().map(number).collect::<Option<_>>()?),
-        Value::Words(_) => Value::Words(parts().map(str::to_owned).collect()),
+        Value::Words(_) => Value::Words(words(text, known)),
     };
     let is_empty = match &value {
         Value::Numbers(all) => all.is_empty(),
@@ -196,6 +241,20 @@ mod tests {
         one.quick = quick.map(|(key, value)| (key.to_owned(), value)).into();
         one.full = [("seconds".to_owned(), Value::Number(40.0))].into();
         one
+    }
+
+    #[test]
+    fn series_have_commas_in_their_names() {
+        let known = ["trawl hook, drop", "xdpcap, drop", "tcpdump"];
+        let found = |text| words(text, &known);
+        assert_eq!(found("trawl hook, drop"), ["trawl hook, drop"]);
+        assert_eq!(
+            found("tcpdump,trawl hook, drop,xdpcap,drop"),
+            ["tcpdump", "trawl hook, drop", "xdpcap, drop"]
+        );
+        assert_eq!(found("trawl tc; one, two"), ["trawl tc", "one, two"]);
+        assert_eq!(found("64KiB,1MiB"), ["64KiB", "1MiB"]);
+        assert!(found(" , ").is_empty());
     }
 
     #[test]

@@ -224,10 +224,12 @@ impl Planned {
         clock: &mut Clock,
         watch: &mut dyn FnMut(&Progress) -> bool,
     ) -> Result<bool> {
-        let mut given_up: BTreeSet<String> = report.experiments[at]
+        let earlier = &report.experiments[at];
+        let mut given_up: BTreeSet<String> = earlier
             .failures
             .iter()
             .map(|failure| failure.series.clone())
+            .filter(|series| !earlier.runs.iter().any(|run| run.series == *series))
             .collect();
         let (began, share) = (Instant::now(), clock.share(self.total()));
         for repetition in 1..=self.repetitions {
@@ -282,9 +284,14 @@ impl Planned {
                             .push(as_run(case, repetition, measured, &sample));
                     }
                     Err(stop) => {
-                        let never_worked =
-                            !experiment.runs.iter().any(|run| run.series == case.series);
-                        if never_worked {
+                        let has_worked =
+                            experiment.runs.iter().any(|run| run.series == case.series);
+                        let before = experiment
+                            .failures
+                            .iter()
+                            .any(|failure| failure.series == case.series);
+                        // What this host cannot do is not tried again; what failed is, once.
+                        if !has_worked && (before || matches!(stop, Stop::NotHere(_))) {
                             given_up.insert(case.series.clone());
                         }
                         note(experiment, &case.series, stop);

@@ -22,6 +22,8 @@ pub enum Way {
     TrawlHook(Fate),
     /// trawl's own XDP program, which passes them to the stack.
     TrawlXdp,
+    /// At the exit of an XDP program that was there before, by tracing it.
+    TrawlTraced,
     TrawlTc,
     TrawlPacket,
     /// trawl's packet tap with another way out of the kernel, `--packet-ring` and `--fanout`.
@@ -49,6 +51,7 @@ const WAYS: &[(&str, Way)] = &[
     ("trawl hook, drop", Way::TrawlHook(Fate::Drop)),
     ("trawl hook, pass", Way::TrawlHook(Fate::Pass)),
     ("trawl xdp", Way::TrawlXdp),
+    ("trawl xdp, traced drop", Way::TrawlTraced),
     ("trawl tc", Way::TrawlTc),
     ("trawl packet", Way::TrawlPacket),
     ("AF_PACKET recv", Way::Packet("recvmsg", "cpu")),
@@ -102,7 +105,7 @@ impl Way {
             Self::TrawlHook(Fate::Pass) => Does::PassWithHook,
             Self::Xdpcap(Fate::Drop) => Does::DropForXdpcap,
             Self::Xdpcap(Fate::Pass) => Does::PassForXdpcap,
-            Self::Xdpdump => Does::Drop,
+            Self::Xdpdump | Self::TrawlTraced => Does::Drop,
             _ => return Ok(None),
         };
         Loaded::native(does, station).map(Some)
@@ -114,6 +117,7 @@ impl Way {
             self,
             Self::TrawlHook(_)
                 | Self::TrawlXdp
+                | Self::TrawlTraced
                 | Self::TrawlTc
                 | Self::TrawlPacket
                 | Self::Packet(..)
@@ -285,7 +289,7 @@ impl Way {
         let filter = &setting.filter;
         Ok(match self {
             Self::TrawlHook(_) => trawl("hook"),
-            Self::TrawlXdp => trawl("xdp"),
+            Self::TrawlXdp | Self::TrawlTraced => trawl("xdp"),
             Self::TrawlTc => trawl("tc"),
             Self::TrawlPacket => trawl("packet"),
             Self::Packet(ring, fanout) => {

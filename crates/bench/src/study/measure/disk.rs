@@ -12,7 +12,6 @@ use trawl_lab::sender::{Engine, Job, Sent, send};
 use trawl_lab::{Pair, PairOptions, frame};
 
 use crate::count::{self, Scratch};
-use crate::mechanism::put_behind;
 use crate::study::definition::Space;
 use crate::study::harness::capture::{Fate, Running, Setting, Way};
 use crate::study::harness::traffic::CHECKSUM;
@@ -204,7 +203,7 @@ impl Plan {
         let _clock = match does {
             Does::DropWithHook => {
                 let clock = Plain::load(object::LAB, Does::ReadClock.name())?;
-                put_behind(&program, clock.program())?;
+                program.put_after_drops(clock.program())?;
                 Some(clock)
             }
             _ => None,
