@@ -35,9 +35,12 @@ fn killed_in_the_middle_it_leaves_nothing() {
         eprintln!("SKIPPED: not root");
         return;
     }
+    let results = std::env::temp_dir().join(format!("trawl-killed-{}", std::process::id()));
     let mut child = Command::new(env!("CARGO_BIN_EXE_trawl"))
-        .args(["bench", "capture-filtered", "--no-tcpdump"])
-        .args(["--frames", "4000000000", "--rate", "20000"])
+        .args(["bench", "capture-filtered", "--peers", "none"])
+        .args(["--taps", "hook", "--set", "rates=20"])
+        .args(["--set", "seconds=600", "-o"])
+        .arg(&results)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -56,6 +59,8 @@ fn killed_in_the_middle_it_leaves_nothing() {
         .read_to_string(&mut String::new())
         .expect("the end of the pipe");
     child.wait().expect("it was killed");
+    // What it measured is kept: that is no leftover.
+    std::fs::remove_dir_all(&results).expect("its directory");
     assert!(before.len() >= 3, "{before:?}");
     assert_eq!(left_behind(process), Vec::<PathBuf>::new());
 }
