@@ -1,11 +1,11 @@
 //! Counts packets in the files that were written: what a capture says of itself is not taken for it.
 
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use super::leftovers::file_prefix;
-use trawl_kernel::{Error, Result};
+use trawl_kernel::{Error, Result, create};
 use trawl_packet::pcapng::block::blocks;
 use trawl_packet::read::CaptureReader;
 
@@ -50,16 +50,26 @@ pub fn addressed_to(path: &Path, mac: [u8; 6]) -> Result<u64> {
     Ok(count)
 }
 
-/// A file that is gone when the run is over.
+/// A file that is gone when the run is over. It is made anew: what others put there under such a name is not written to.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
+/// Names that are tried where others have put files.
+const ATTEMPTS: u32 = 100;
+const PRIVATE: u32 = 0o600;
+
 impl Scratch {
     pub fn new(directory: &Path, name: &str) -> Result<Self> {
-        let path = directory.join(file_prefix(std::process::id()) + name);
-        File::create(&path)
-            .map_err(|e| Error::os(format!("cannot write to {}", path.display()), e))?;
-        Ok(Self(path))
+        let prefix = file_prefix(std::process::id());
+        let mut number = 0;
+        loop {
+            let path = directory.join(format!("{prefix}{number}-{name}"));
+            match create::new_file(&path, PRIVATE) {
+                Ok(_) => return Ok(Self(path)),
+                Err(e) if e.kind() == ErrorKind::AlreadyExists && number < ATTEMPTS => number += 1,
+                Err(e) => return Err(Error::os(format!("cannot make {}", path.display()), e)),
+            }
+        }
     }
 
     pub fn path(&self) -> &Path {
@@ -70,5 +80,34 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, symlink};
+
+    use super::*;
+
+    /// Issue 12 item 26.
+    #[test]
+    fn a_planted_link_is_not_followed() {
+        let directory = std::env::temp_dir().join(format!("trawl-scratch-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let victim = directory.join("victim");
+        std::fs::write(&victim, "precious").expect("a file");
+        let first = Scratch::new(&directory, "capture").expect("a file");
+        let planted = first.path().to_owned();
+        drop(first);
+        symlink(&victim, &planted).expect("a link");
+        let scratch = Scratch::new(&directory, "capture").expect("a file");
+        let about = scratch.path().symlink_metadata().expect("it is there");
+        assert!(about.is_file() && about.mode() & 0o777 == PRIVATE);
+        assert_ne!(scratch.path(), planted);
+        assert_eq!(
+            std::fs::read_to_string(&victim).expect("a file"),
+            "precious"
+        );
+        std::fs::remove_dir_all(&directory).expect("it can be removed");
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use trawl_bench::study::report::{Source, markdown, page};
 use trawl_bench::study::store;
-use trawl_kernel::{Error, Result};
+use trawl_kernel::{Error, Result, create};
 
 use crate::terminal;
 
@@ -80,10 +80,7 @@ fn load(results: &[PathBuf]) -> Result<Vec<Source>> {
 /// A file that is whole or is not there.
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let fail = |e| Error::os(format!("cannot write {}", path.display()), e);
-    let mut draft = path.as_os_str().to_owned();
-    draft.push(".draft");
-    std::fs::write(&draft, bytes).map_err(fail)?;
-    std::fs::rename(&draft, path).map_err(fail)
+    create::replace(path, bytes).map_err(fail)
 }
 
 fn screenshot(page: &Path, png: &Path) -> Result<()> {

@@ -14,6 +14,7 @@ use trawl_program::route::{self, Extras, Port};
 
 use crate::terminal::write_out;
 use crate::verifier_log::VerifierLog;
+use crate::xdp::consent::Consent;
 use crate::xdp::stats::{Counted, How};
 use crate::{json, terminal};
 
@@ -67,6 +68,8 @@ struct Load {
     /// Say what was done as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    consent: Consent,
     #[command(flatten)]
     verifier_log: VerifierLog,
 }
@@ -135,14 +138,16 @@ fn load(args: &Load) -> Result<ExitCode> {
     let wish = Wish {
         mode,
         replace: args.replace,
+        careful: args.consent.is_careful(),
+        spares_guard: !args.consent.yes,
         ..Wish::default()
     };
-    let loaded = guard::around(&sites, || {
-        let extras = Extras {
-            priority: args.prio,
-            tappable: args.tappable,
-        };
-        route::load(&sites, &wish, extras)
+    let extras = Extras {
+        priority: args.prio,
+        tappable: args.tappable,
+    };
+    let loaded = args.consent.change(&sites, || {
+        guard::around(&sites, || route::load(&sites, &wish, extras))
     })?;
     if args.json {
         json::print(&LoadDocument {

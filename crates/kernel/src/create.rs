@@ -1,9 +1,12 @@
 //! Files that are made anew, so that nobody else's file or link is written to in their stead.
 
 use std::fs::{File, OpenOptions, Permissions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+
+/// As far as the umask allows.
+const READABLE: u32 = 0o666;
 
 /// A file that was not there before.
 pub fn new_file(path: &Path, mode: u32) -> io::Result<File> {
@@ -23,6 +26,27 @@ pub fn existing_file(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
+/// Puts these bytes in the place of a file, which is whole or as it was. What others put there under the draft's name is
+/// not written to, and a link in the file's place is replaced.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut draft = path.as_os_str().to_owned();
+    draft.push(".draft");
+    let draft = Path::new(&draft);
+    // One of a command that was killed.
+    match std::fs::remove_file(draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = new_file(draft, READABLE)?;
+    let done = file
+        .write_all(bytes)
+        .and_then(|()| std::fs::rename(draft, path));
+    if done.is_err() {
+        let _ = std::fs::remove_file(draft);
+    }
+    done
+}
+
 /// Gives a file this mode, whatever the umask.
 pub fn set_mode(file: &File, mode: u32) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode))
@@ -31,4 +55,27 @@ pub fn set_mode(file: &File, mode: u32) -> io::Result<()> {
 /// The user that this process acts as.
 pub fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// Issue 12 item 26.
+    #[test]
+    fn what_was_planted_under_the_drafts_name_is_not_written_to() {
+        let directory = std::env::temp_dir().join(format!("trawl-create-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let (victim, page) = (directory.join("victim"), directory.join("page.html"));
+        std::fs::write(&victim, "precious").expect("a file");
+        symlink(&victim, directory.join("page.html.draft")).expect("a link");
+        symlink(&victim, &page).expect("a link");
+        replace(&page, b"new").expect("it is written");
+        assert_eq!(std::fs::read(&victim).expect("a file"), b"precious");
+        assert_eq!(std::fs::read(&page).expect("a file"), b"new");
+        assert!(!directory.join("page.html.draft").exists());
+        std::fs::remove_dir_all(&directory).expect("it can be removed");
+    }
 }

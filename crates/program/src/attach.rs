@@ -28,8 +28,10 @@ pub struct Wish {
     pub maps: OldMaps,
     /// Its place in a chain of programs, where what loads it has one of its own.
     pub priority: Option<u32>,
-    /// Refuse what would cut the session that the command is typed in, or replace a guard.
+    /// Refuse what would cut the session that the command is typed in.
     pub careful: bool,
+    /// Refuse to take the place of a guard, whose rules nothing puts back.
+    pub spares_guard: bool,
 }
 
 /// What becomes of the maps of a program whose place is taken.

@@ -20,6 +20,7 @@ use crate::attach::{Wish, open_netlink};
 use crate::captures;
 use crate::jumps::{self, Looks};
 use crate::load::{Program, Source};
+use crate::safety;
 use crate::site::{Lock, Site};
 use crate::standing::{Pinned, Standing};
 use crate::tappable::{ACTIONS, ENTRY, HOOK, NEXT};
@@ -238,6 +239,7 @@ pub(crate) fn join(
         let map = next_map_of(id, what)?;
         lead(&map, &seat.slots(), Some(&next.program()?)).map_err(fail)?;
     }
+    safety::check_session(site, wish, program.name(), program.as_fd())?;
     let pinned = Pinned::new(lock, &mut program, false)?;
     let attachment = XdpAttachment {
         mode,

@@ -87,7 +87,12 @@ pub fn put_alone(
     let mut program = source.load(site)?;
     let inherited = settle(succession, &program)?;
     fill(&mut program)?;
-    safety::check_session(site, wish, &program)?;
+    // In a chain that is there, what comes after it has a say too.
+    let joins =
+        program.seat().is_some() && !wish.replace && !chain::of(site, wish.mode)?.is_empty();
+    if !joins {
+        safety::check_session(site, wish, program.name(), program.as_fd())?;
+    }
     let notices = program.notices().to_vec();
     let standing = attach::attach(site, program, wish)?;
     Ok(Put {
@@ -190,15 +195,17 @@ fn join(
         _ => mode,
     };
     let mut built = build(site, parts, &lock)?;
+    let nothing_new = || Error::failed("cannot join the chain", "nothing new is in it");
     let Some(program) = &mut built.program else {
-        return Err(Error::failed(
-            "cannot join the chain",
-            "nothing new is in it",
-        ));
+        return Err(nothing_new());
     };
     let inherited = settle(succession, program)?;
     fill(program)?;
-    safety::check_session(site, wish, program)?;
+    let name = program.name().to_owned();
+    safety::check_session(site, wish, &name, built.head())?;
+    let Some(program) = &mut built.program else {
+        return Err(nothing_new());
+    };
     let (name, id) = (program.name().to_owned(), program.id());
     let notices = program.notices().to_vec();
     let pinned = Pinned::new(&site_lock, program, true)?;
@@ -285,6 +292,16 @@ pub enum Which {
     Own,
     One(u32),
     All,
+}
+
+/// Refuses to take a guard off, and where that matters (`careful`) programs that the session needs.
+pub fn check_unload(site: &Site, which: Which, careful: bool) -> Result<()> {
+    let programs = match which {
+        Which::One(id) => vec![id],
+        Which::All => programs_of(&on(site)?),
+        Which::Own => Standing::all(site)?.iter().map(Standing::id).collect(),
+    };
+    safety::check_absence(site, &programs, careful)
 }
 
 /// Takes programs off an interface, whoever put them there, with all that trawl made for its own. Tells the numbers of

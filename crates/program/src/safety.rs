@@ -2,9 +2,9 @@
 //! kernel runs the program on a packet of that session before it is attached.
 
 use std::net::{IpAddr, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
-use trawl_kernel::bpf::test_run;
+use trawl_kernel::bpf::{program, test_run};
 use trawl_kernel::netlink::{Netlink, carriers};
 use trawl_kernel::netns::run_maybe_in;
 use trawl_kernel::session::Session;
@@ -13,11 +13,11 @@ use trawl_packet::build::{Mac, Tcp, Template, flags};
 
 use crate::attach::Wish;
 use crate::bundled::GUARD;
-use crate::load::Program;
 use crate::site::Site;
 use crate::standing::Standing;
 
 const PASS: u32 = 2;
+const SENDS_ON: [u32; 2] = [3, 4];
 const VERDICTS: [&str; 5] = ["aborted", "drop", "pass", "tx", "redirect"];
 /// A neighbour whose address nobody asks for.
 const NEIGHBOUR: Mac = [2, 0, 0, 0, 0, 1];
@@ -57,7 +57,7 @@ fn packet_of(session: &Session, mac: Mac) -> Option<Vec<u8>> {
 
 /// Refuses to replace a guard, whose rules would be dropped with it.
 pub(crate) fn check_guard(site: &Site, wish: &Wish) -> Result<()> {
-    if !(wish.careful && wish.replace) {
+    if !(wish.spares_guard && wish.replace) {
         return Ok(());
     }
     match Standing::all(site)?
@@ -76,30 +76,92 @@ pub(crate) fn check_guard(site: &Site, wish: &Wish) -> Result<()> {
     }
 }
 
-/// Refuses a program that would cut the session.
-pub(crate) fn check_session(site: &Site, wish: &Wish, program: &Program) -> Result<()> {
-    let Some(session) = Session::of_this_command().filter(|_| wish.careful) else {
+/// Refuses a program that would cut the session: a whole chain, if `whole` is what begins it.
+pub(crate) fn check_session(
+    site: &Site,
+    wish: &Wish,
+    name: &str,
+    whole: BorrowedFd<'_>,
+) -> Result<()> {
+    let Some(packet) = arriving(site, wish.careful)? else {
         return Ok(());
     };
-    if !comes_by(&session, site)? {
-        return Ok(());
-    }
-    let mac = Mac::try_from(site.link()?.mac.as_slice()).unwrap_or_default();
-    // Programs in the place of a dispatcher's function cannot be asked, nor can those for a card.
-    let answer = packet_of(&session, mac)
-        .and_then(|packet| test_run::xdp(program.as_fd(), &packet, None, 1).ok());
-    match answer {
-        Some(answer) if answer.value != PASS => {
-            let verdict = VERDICTS.get(answer.value as usize).unwrap_or(&"unknown");
-            Err(Error::failed(
-                format!("cannot attach {} to {}", program.name(), site.label()),
-                format!(
-                    "it would cut the SSH session from {}: the verdict on its packets is {verdict}",
-                    session.client.ip()
-                ),
-            )
-            .fix("--yes attaches it anyway"))
-        }
+    // Nor can a program be asked that was made for a card.
+    match test_run::xdp(whole, &packet.bytes, None, 1) {
+        Ok(answer) if answer.value != PASS => Err(Error::failed(
+            format!("cannot attach {name} to {}", site.label()),
+            format!(
+                "it would cut the SSH session from {}: the verdict on its packets is {}",
+                packet.session.client.ip(),
+                verdict(answer.value)
+            ),
+        )
+        .fix("--yes attaches it anyway")),
         _ => Ok(()),
     }
+}
+
+fn verdict(value: u32) -> &'static str {
+    VERDICTS.get(value as usize).unwrap_or(&"unknown")
+}
+
+/// A packet of the session as it arrives at an interface.
+struct Arriving {
+    session: Session,
+    bytes: Vec<u8>,
+}
+
+/// None where the session does not come by the interface, or nobody cares.
+fn arriving(site: &Site, careful: bool) -> Result<Option<Arriving>> {
+    let Some(session) = Session::of_this_command().filter(|_| careful) else {
+        return Ok(None);
+    };
+    if !comes_by(&session, site)? {
+        return Ok(None);
+    }
+    let mac = Mac::try_from(site.link()?.mac.as_slice()).unwrap_or_default();
+    let bytes = packet_of(&session, mac);
+    Ok(bytes.map(|bytes| Arriving { session, bytes }))
+}
+
+/// Refuses to take programs off whose absence would be noticed too late: a guard, whose rules would no longer be
+/// enforced; and where that matters, one that the session's packets are sent on or rewritten by.
+pub(crate) fn check_absence(site: &Site, programs: &[u32], careful: bool) -> Result<()> {
+    let what = |id: u32| format!("cannot unload {id} from {}", site.label());
+    let guards = Standing::all(site)?;
+    let guard = guards.iter().find(|one| one.source() == GUARD);
+    if let Some(guard) = guard.filter(|one| programs.contains(&one.id())) {
+        return Err(Error::failed(
+            what(guard.id()),
+            "it is a guard: its rules would no longer be enforced",
+        )
+        .fix(format!(
+            "trawl guard unload {} takes it off, and so does --yes",
+            site.label()
+        )));
+    }
+    let Some(packet) = arriving(site, careful)? else {
+        return Ok(());
+    };
+    for id in programs {
+        let left = program::open_by_id(*id)
+            .and_then(|fd| test_run::xdp_outcome(fd.as_fd(), &packet.bytes));
+        let how = match left {
+            Ok(left) if left.value == PASS && left.bytes == packet.bytes => continue,
+            Ok(left) if left.value == PASS => "it rewrites its packets".to_owned(),
+            Ok(left) if SENDS_ON.contains(&left.value) => {
+                format!("the verdict on its packets is {}", verdict(left.value))
+            }
+            _ => continue,
+        };
+        return Err(Error::failed(
+            what(*id),
+            format!(
+                "the SSH session from {} may need it: {how}",
+                packet.session.client.ip()
+            ),
+        )
+        .fix("--yes takes it off anyway, --confirm 60s for a time"));
+    }
+    Ok(())
 }

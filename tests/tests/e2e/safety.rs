@@ -154,3 +154,107 @@ fn a_program_that_is_not_confirmed_is_taken_back() {
     assert_eq!(xdp_on(&lab.pair.b), after);
     fails(&["xdp", "confirm", &place], 1, &["no change waits"]);
 }
+
+/// Issue 12 item 2: taking programs off has the same safety.
+#[test]
+fn unloading_has_the_same_safety() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let place = lab.receiver();
+    // A guard's rules would no longer be enforced.
+    succeeds(&["guard", "load", &place]);
+    let guard = xdp_on(&lab.pair.b).expect("a guard");
+    for which in [
+        &["xdp", "unload", &place][..],
+        &["xdp", "unload", &place, "--all"],
+    ] {
+        fails(which, 1, &["it is a guard", "trawl guard unload", "--yes"]);
+        assert_eq!(xdp_on(&lab.pair.b).expect("a guard"), guard);
+    }
+    // Nothing would put its rules back.
+    fails(
+        &["xdp", "unload", &place, "--confirm", "1s"],
+        1,
+        &["it is a guard"],
+    );
+    succeeds(&["guard", "unload", &place]);
+    // One that sends the session's packets on.
+    succeeds(&["xdp", "load", &place, "tx"]);
+    let output = in_session(&["xdp", "unload", &place]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("SSH session from 10.77.0.1 may need it"),
+        "{said}"
+    );
+    assert!(xdp_on(&lab.pair.b).is_some());
+    assert!(
+        in_session(&["xdp", "unload", &place, "--yes"])
+            .status
+            .success()
+    );
+    // What drops or passes its packets can go.
+    for harmless in ["drop", "pass"] {
+        succeeds(&["xdp", "load", &place, harmless]);
+        assert!(in_session(&["xdp", "unload", &place]).status.success());
+    }
+    nothing_attached(&lab.pair.b);
+}
+
+/// Issue 12 item 2: the verdict of a chain counts, not that of one program in it.
+#[test]
+fn the_verdict_of_the_whole_chain_counts() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let place = lab.receiver();
+    let file = object_file(&lab, "several");
+    let load = ["xdp", "load", &place, &file, "--prog"];
+    let verdict = |name: &str, prio: &str, on: &str| {
+        let options = [name, "--prio", prio, "--on", on];
+        in_session(&[&load[..], &options].concat())
+    };
+    succeeds(&["xdp", "load", &place, "pass", "--prio", "50"]);
+    for (on, goes) in [("pass", false), ("pass,aborted", true)] {
+        let output = verdict("several_second", "10", on);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.success(), goes, "{on}: {said}");
+        assert_eq!(
+            programs_on(&place).len(),
+            if goes { 2 } else { 1 },
+            "{said}"
+        );
+    }
+}
+
+/// Issue 12 item 2: the router and the balancer take a guard's place as any program does.
+#[test]
+fn route_and_balance_do_not_replace_a_guard_unasked() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let place = lab.receiver();
+    succeeds(&["guard", "load", &place]);
+    let guard = xdp_on(&lab.pair.b).expect("a guard");
+    for command in ["route", "balance"] {
+        let load = [command, "load", &place, "--replace"];
+        fails(&load, 1, &["it is a guard", "--yes"]);
+        assert_eq!(xdp_on(&lab.pair.b).expect("a guard"), guard);
+    }
+}
+
+/// Issue 12 item 2: a router that is not confirmed goes again.
+#[test]
+fn route_and_balance_are_taken_back_too() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let place = lab.receiver();
+    for command in ["route", "balance"] {
+        succeeds(&["xdp", "load", &place, "pass"]);
+        let before = xdp_on(&lab.pair.b).expect("a program");
+        succeeds(&[command, "load", &place, "--replace", "--confirm", "1s"]);
+        assert_ne!(xdp_on(&lab.pair.b).as_ref(), Some(&before));
+        wait_until("the program before is put back", || {
+            xdp_on(&lab.pair.b).is_some_and(|program| program == before)
+        });
+        succeeds(&["xdp", "unload", &place, "--all"]);
+    }
+}

@@ -1,10 +1,9 @@
 //! The file that is replayed.
 
-use std::fs::File;
 use std::io::Write;
 
 use trawl_gen::pattern::Pattern;
-use trawl_kernel::{Error, Result};
+use trawl_kernel::{Error, Result, create};
 use trawl_packet::pcap::{file_header, record};
 
 use super::super::count::Scratch;
@@ -20,7 +19,7 @@ const GAP: u64 = 1000;
 pub(super) fn write(plan: &Plan) -> Result<Scratch> {
     let scratch = Scratch::new(&plan.directory, "replay.pcap")?;
     let fail = |e| Error::os(format!("cannot write to {}", scratch.path().display()), e);
-    let mut file = File::create(scratch.path()).map_err(fail)?;
+    let mut file = create::existing_file(scratch.path()).map_err(fail)?;
     let pattern: Pattern = turn::frames(Sender::Replay, plan.frame_bytes)?;
     let mut piece = Vec::with_capacity(PIECE + plan.frame_bytes);
     file_header(&mut piece, LINKTYPE_ETHERNET, 0);

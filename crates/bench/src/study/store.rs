@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use trawl_kernel::{Error, Result};
+use trawl_kernel::{Error, Result, create};
 
 use super::model::{Report, SCHEMA};
 
@@ -29,9 +29,7 @@ pub fn save_csv(directory: &Path, report: &Report) -> Result<()> {
 
 fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let fail = |e| Error::os(format!("cannot write {}", path.display()), e);
-    let draft = path.with_extension("draft");
-    fs::write(&draft, bytes).map_err(fail)?;
-    fs::rename(&draft, path).map_err(fail)
+    create::replace(path, bytes).map_err(fail)
 }
 
 /// Reads the results of a directory, or of a JSON file itself.

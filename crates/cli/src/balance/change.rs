@@ -62,7 +62,8 @@ pub fn load(args: &Load) -> Result<()> {
     let wish = Wish {
         mode: args.mode.map(XdpMode::from),
         replace: args.replace,
-        careful: !args.consent.yes,
+        careful: args.consent.is_careful(),
+        spares_guard: !args.consent.yes,
         ..Wish::default()
     };
     let extras = Extras {
@@ -71,8 +72,14 @@ pub fn load(args: &Load) -> Result<()> {
         flows: args.flows,
     };
     let sites = [site];
-    let done = guard::around(&sites, || {
-        Balancer::load(&sites[0], table, &wish, extras, args.consent.care())
+    let care = match args.consent.is_careful() {
+        true => Care::ForTheSession,
+        false => Care::Without,
+    };
+    let done = args.consent.change(&sites, || {
+        guard::around(&sites, || {
+            Balancer::load(&sites[0], table, &wish, extras, care)
+        })
     })?;
     let said = format!(
         "balancing on {} (id {}, {}): {}, {}\n",

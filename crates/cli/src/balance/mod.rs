@@ -190,7 +190,7 @@ struct Load {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    consent: Consent,
+    consent: crate::xdp::consent::Consent,
     #[command(flatten)]
     verifier_log: VerifierLog,
 }

@@ -1,6 +1,6 @@
 //! Where packets that were read go: standard output as text, a file, or both.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -289,13 +289,7 @@ fn open(path: &Path, inputs: &[Input]) -> Result<(File, String)> {
     }
     let name = path.display().to_string();
     let fail = |e| Error::os(format!("cannot write to {name}"), e);
-    outfile::refuse_planted_link(path)?;
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)
-        .map_err(fail)?;
+    let (file, _) = outfile::open(path, None)?;
     let metadata = file.metadata().map_err(fail)?;
     let written = Some(identity(&metadata));
     if let Some(input) = inputs.iter().find(|input| input.identity == written) {

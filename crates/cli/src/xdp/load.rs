@@ -2,10 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use serde::Serialize;
-use trawl_guard::{state as guard, text};
+use trawl_guard::state as guard;
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::{Error, Result};
 use trawl_program::actions::Actions;
@@ -14,14 +13,14 @@ use trawl_program::bundled::{Bundled, Extras, Touch};
 use trawl_program::keep::Inherited;
 use trawl_program::load::Source;
 use trawl_program::place::{self, Put};
-use trawl_program::revert;
 use trawl_program::{Site, Standing};
 
 use super::ModeName;
 use super::bundled::{Options, what_was_meant};
+use super::consent::Consent;
 use crate::terminal::write_out;
 use crate::verifier_log::VerifierLog;
-use crate::{json, terminal, units};
+use crate::{json, terminal};
 
 /// Puts an XDP program on an interface, where it stays until it is unloaded
 #[derive(Debug, clap::Args)]
@@ -52,14 +51,8 @@ pub struct Args {
     /// the one of the same name
     #[arg(long)]
     keep_maps: bool,
-    /// Also if that cuts the SSH session that this is typed in, replaces a guard, or loses the contents of the replaced
-    /// program's maps
-    #[arg(long)]
-    yes: bool,
-    /// Take the program off again after this time, and put back what it replaced, unless `trawl xdp confirm` is given
-    /// before
-    #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "yes")]
-    confirm: Option<Duration>,
+    #[command(flatten)]
+    consent: Consent,
     /// Pin the program's maps in this directory, or use those that are pinned there
     #[arg(long, value_name = "DIR")]
     pin_maps: Option<PathBuf>,
@@ -102,19 +95,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let (interface, file) = args.place_and_file()?;
     args.verifier_log.begin()?;
     let site = Site::find(&interface, args.netns.as_deref())?;
-    let Some(time) = args.confirm else {
-        revert::refuse_if_pending(&site)?;
-        return load(args, &site, file);
-    };
-    let pending = revert::begin(&site, &super::confirm::command(), time)?;
-    let done = load(args, &site, file)?;
-    pending.applied()?;
-    terminal::say(&format!(
-        "the change is taken back in {} unless it is confirmed: trawl xdp confirm {}",
-        text::short_duration(time),
-        site.label()
-    ));
-    Ok(done)
+    let sites = std::slice::from_ref(&site);
+    args.consent.change(sites, || load(args, &site, file))
 }
 
 fn load(args: &Args, site: &Site, file: &Path) -> Result<ExitCode> {
@@ -150,12 +132,13 @@ fn wish(args: &Args) -> Wish {
     Wish {
         mode: args.mode.map(XdpMode::from),
         replace: args.replace,
-        maps: match (args.keep_maps, args.yes || args.confirm.is_some()) {
+        maps: match (args.keep_maps, !args.consent.is_careful()) {
             (true, _) => OldMaps::Keep,
             (false, false) => OldMaps::Ask,
             (false, true) => OldMaps::Drop,
         },
-        careful: !args.yes && args.confirm.is_none(),
+        careful: args.consent.is_careful(),
+        spares_guard: !args.consent.yes,
         ..Wish::default()
     }
 }

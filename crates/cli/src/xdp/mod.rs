@@ -2,6 +2,7 @@
 
 mod bundled;
 mod confirm;
+pub mod consent;
 mod load;
 mod maps;
 mod sites;

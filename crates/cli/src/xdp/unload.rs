@@ -8,6 +8,7 @@ use trawl_kernel::Result;
 use trawl_program::Site;
 use trawl_program::place::{self, Which};
 
+use super::consent::Consent;
 use crate::json;
 use crate::terminal::write_out;
 
@@ -29,6 +30,8 @@ pub struct Args {
     /// Say what was done as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    consent: Consent,
 }
 
 /// What `--json` prints.
@@ -45,7 +48,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         None if args.all => Which::All,
         None => Which::Own,
     };
-    let gone = guard::around(std::slice::from_ref(&site), || place::unload(&site, which))?;
+    if !args.consent.yes {
+        place::check_unload(&site, which, args.consent.is_careful())?;
+    }
+    let sites = std::slice::from_ref(&site);
+    let gone = args.consent.change(sites, || {
+        guard::around(sites, || place::unload(&site, which))
+    })?;
     if args.json {
         json::print(&Unloaded {
             interface: site.label(),

@@ -1,7 +1,7 @@
 //! A new dispatcher for a new set of programs, and its atomic exchange for the one before: what is on the interface is
 //! always the whole old chain or the whole new one.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use trawl_kernel::bpf::loader::ObjectFile;
 use trawl_kernel::bpf::{functions, info, link, object, program};
@@ -97,6 +97,13 @@ pub struct Built {
     pub program: Option<Program>,
     dispatcher: OwnedFd,
     pins: Pins,
+}
+
+impl Built {
+    /// What begins the chain.
+    pub fn head(&self) -> BorrowedFd<'_> {
+        self.dispatcher.as_fd()
+    }
 }
 
 /// Makes a dispatcher of these parts.

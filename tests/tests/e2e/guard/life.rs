@@ -287,8 +287,8 @@ fn a_guard_is_taken_off_as_any_program_is() {
     let guarded = Guarded { lab: &lab };
     let place = lab.receiver();
     for way in [
-        &["xdp", "unload", &place][..],
-        &["xdp", "unload", &place, "--all"],
+        &["xdp", "unload", &place, "--yes"][..],
+        &["xdp", "unload", &place, "--all", "--yes"],
         &["xdp", "load", &place, "pass", "--replace", "--yes"],
         &[
             "xdp",

@@ -39,6 +39,9 @@ pub struct Host {
     /// Where the binary goes, and captures while they are measured.
     #[serde(default = "directory")]
     pub directory: String,
+    /// The directory in that one that nobody else may write to.
+    #[serde(skip)]
+    room: String,
 }
 
 fn directory() -> String {
@@ -66,7 +69,19 @@ impl Host {
     }
 
     fn trawl(&self) -> String {
-        format!("{}/trawl-bench-binary", self.directory)
+        format!("{}/trawl", self.room)
+    }
+
+    /// Makes the directory for the binary and the captures. In one such as /var/tmp anybody could put a program that would
+    /// be run as root: what is there under that name must be this user's own, and nobody else's to write to.
+    fn make_room(&mut self) -> Result<()> {
+        let directory = word(&self.directory);
+        self.room = self.run(&format!(
+            "room={directory}/trawl-bench-$(id -u); mkdir -m 700 \"$room\" 2>/dev/null; \
+             if [ -d \"$room\" ] && [ ! -L \"$room\" ] && [ -O \"$room\" ] && [ \"$(stat -c %a \"$room\")\" = 700 ]; \
+             then echo \"$room\"; else echo \"$room cannot be made, or is not this user's alone\" >&2; exit 1; fi"
+        ))?;
+        Ok(())
     }
 
     fn counter(&self, name: &str) -> Result<u64> {
@@ -91,7 +106,8 @@ impl Hosts {
             ));
         }
         hosts.local = local.to_owned();
-        for host in [&hosts.sender, &hosts.receiver] {
+        for host in [&mut hosts.sender, &mut hosts.receiver] {
+            host.make_room()?;
             host.reached().provide(local, &host.trawl())?;
         }
         Ok(hosts)
@@ -106,11 +122,7 @@ impl Hosts {
     ) -> std::result::Result<Measured, Stop> {
         let there = &self.receiver;
         let (trawl, interface) = (word(&there.trawl()), word(&there.interface));
-        let file = format!(
-            "{}/trawl-bench-{}-capture",
-            there.directory,
-            std::process::id()
-        );
+        let file = format!("{}/trawl-bench-{}-capture", there.room, std::process::id());
         let (path, filter) = (
             word(&file),
             setting.filter.as_deref().map(word).unwrap_or_default(),

@@ -11,6 +11,7 @@ use trawl_kernel::{Error, Result};
 use trawl_lab::program::{Does, Loaded};
 use trawl_lab::{Line, LineOptions, Pair, PairOptions, Station};
 
+use crate::count::Scratch;
 use crate::study::definition::Space;
 use crate::study::harness::napi::{self, Napi};
 use crate::study::harness::process;
@@ -209,12 +210,10 @@ fn fill(left: &Station, right: &Station, far: &Station, routes: u32) -> Result<(
         );
         batch.push_str(&line);
     }
-    let path = std::env::temp_dir().join(format!("trawl-bench-{}-routes", std::process::id()));
-    std::fs::write(&path, batch).map_err(|e| Error::os("cannot write the routes", e))?;
+    let scratch = Scratch::new(&std::env::temp_dir(), "routes")?;
+    std::fs::write(scratch.path(), batch).map_err(|e| Error::os("cannot write the routes", e))?;
     let mut ip = Command::new("ip");
-    ip.args(["-n", &left.name, "-batch"]).arg(&path);
-    let result = process::run(&mut ip);
-    let _ = std::fs::remove_file(&path);
-    result?;
+    ip.args(["-n", &left.name, "-batch"]).arg(scratch.path());
+    process::run(&mut ip)?;
     Ok(())
 }

@@ -1,0 +1,47 @@
+//! `--yes` and `--confirm`: what would cut a session is done anyway, or taken back unless it is confirmed.
+
+use std::time::Duration;
+
+use trawl_guard::text;
+use trawl_kernel::Result;
+use trawl_program::{Site, revert};
+
+use crate::{terminal, units};
+
+#[derive(Debug, clap::Args)]
+pub struct Consent {
+    /// Also if that cuts the SSH session that this is typed in, or takes a guard away
+    #[arg(long)]
+    pub yes: bool,
+    /// Put back what was there before after this time, unless `trawl xdp confirm` is given before
+    #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "yes")]
+    pub confirm: Option<Duration>,
+}
+
+impl Consent {
+    /// Whether what may cut a session is refused.
+    pub fn is_careful(&self) -> bool {
+        !self.yes && self.confirm.is_none()
+    }
+
+    /// Makes a change of the programs on interfaces, which is taken back if that was asked for.
+    pub fn change<R>(&self, sites: &[Site], change: impl FnOnce() -> Result<R>) -> Result<R> {
+        let Some(time) = self.confirm else {
+            sites.iter().try_for_each(revert::refuse_if_pending)?;
+            return change();
+        };
+        let command = super::confirm_command();
+        let begin = |site| revert::begin(site, &command, time);
+        let pending: Vec<_> = sites.iter().map(begin).collect::<Result<_>>()?;
+        let done = change()?;
+        for (site, pending) in sites.iter().zip(pending) {
+            pending.applied()?;
+            terminal::say(&format!(
+                "the change is taken back in {} unless it is confirmed: trawl xdp confirm {}",
+                text::short_duration(time),
+                site.label()
+            ));
+        }
+        Ok(done)
+    }
+}
