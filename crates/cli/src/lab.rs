@@ -8,7 +8,7 @@ use clap::{Subcommand, ValueEnum};
 use serde_json::json;
 use trawl_kernel::interface::Interface;
 use trawl_kernel::netns::Namespace;
-use trawl_kernel::{Error, Result};
+use trawl_kernel::{Error, Result, text_file};
 use trawl_lab::sender::{Engine, Job, send};
 use trawl_lab::topology::{PRESETS, Topology, namespace};
 use trawl_lab::{Pair, PairOptions, Record, frame};
@@ -169,8 +169,7 @@ fn up_by_plan(up: &Up) -> Result<Option<String>> {
             return Err(Error::usage("--preset", "a file says itself what to make"));
         }
         (Some(path), None) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|e| Error::os(format!("cannot read {}", path.display()), e))?;
+            let text = text_file::read(path)?;
             let id = match as_file.as_deref().and_then(Path::file_stem) {
                 Some(stem) => stem.to_string_lossy().into_owned(),
                 None => up.name.clone(),

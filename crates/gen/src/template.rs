@@ -30,12 +30,15 @@ use std::time::Duration;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
-use trawl_kernel::{Error, Result};
+use trawl_kernel::{Error, Result, text_file};
 
 use crate::pace::{Phase, Profile};
 use crate::pattern::Pattern;
 use crate::traffic::{self, Limits, Misfit, Protocol, Spec};
 use crate::units;
+
+/// Each is looked up on its own, and may stand for as many frames as its fields vary.
+const MOST_FRAMES: usize = 1000;
 
 /// A template file.
 #[derive(Clone, Debug)]
@@ -101,9 +104,7 @@ fn text_of(value: &DeValue<'_>) -> Option<String> {
 impl Template {
     pub fn read(path: &std::path::Path) -> Result<Self> {
         let name = path.display().to_string();
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| Error::os(format!("cannot read the template {name}"), e))?;
-        Self::parse(name, text)
+        Self::parse(name, text_file::read(path)?)
     }
 
     pub fn parse(name: String, text: String) -> Result<Self> {
@@ -122,7 +123,15 @@ impl Template {
         for (key, span, value) in entries(document.get_ref()) {
             match key {
                 "frame" => {
-                    for (table, span) in file.tables(key, value)? {
+                    let tables = file.tables(key, value)?;
+                    if let Some((_, span)) = tables.get(MOST_FRAMES) {
+                        let why = format!(
+                            "there are {} [[frame]], and {MOST_FRAMES} are the most",
+                            tables.len()
+                        );
+                        return Err(file.error(span, why));
+                    }
+                    for (table, span) in tables {
                         template.parts.push(file.part(table, span)?);
                     }
                 }
@@ -380,6 +389,20 @@ pause = "500ms"
             seed: 1,
             stamp: None,
         }
+    }
+
+    /// Issue 12 item 24.
+    #[test]
+    fn more_frames_than_anybody_writes_are_refused() {
+        let many = |count| {
+            let text = "[[frame]]\nkind = \"udp\"\n".repeat(count);
+            Template::parse("x.toml".to_owned(), text)
+        };
+        assert!(many(MOST_FRAMES).is_ok());
+        let error = many(20_000).unwrap_err().to_string();
+        assert!(error.contains("there are 20000 [[frame]]"), "{error}");
+        assert!(error.starts_with("x.toml:2001:1"), "{error}");
+        assert!(Template::read(std::path::Path::new("/dev/zero")).is_err());
     }
 
     #[test]

@@ -41,6 +41,7 @@ pub mod socket_owners;
 pub mod ssh;
 #[cfg(test)]
 mod testing;
+pub mod text_file;
 pub mod warden;
 pub mod writeback;
 pub mod xsk;

@@ -234,7 +234,7 @@ fn a_capture_on_one_host_of_traffic_from_another_is_counted_there() {
                     .into_owned()
             })
             .collect();
-        assert_eq!(names, ["trawl-bench-binary"], "{role}");
+        assert_eq!(names, ["trawl-bench-0"], "{role}");
     }
 }
 

@@ -10,6 +10,7 @@ use trawl_view::rewrite;
 
 use super::selection::{End, Selection, Verdicts};
 use super::time::{Bound, parse as time};
+use crate::filter_file;
 use crate::libpcap::LibpcapArg;
 use crate::lines::LineArgs;
 
@@ -192,8 +193,7 @@ impl Args {
                     "there is an expression on the command line as well",
                 ));
             }
-            text = std::fs::read_to_string(path)
-                .map_err(|e| Error::os(format!("cannot read {}", path.display()), e))?;
+            text = filter_file::read(path)?;
         }
         match &self.choice.cbpf {
             Some(_) if !text.is_empty() => Err(Error::usage(

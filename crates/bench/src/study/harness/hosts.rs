@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde::Deserialize;
 use trawl_kernel::ssh::{Ssh, word};
-use trawl_kernel::{Error, Result};
+use trawl_kernel::{Error, Result, text_file};
 
 use super::capture::{Fate, Setting, Way};
 use super::traffic::{RATE_REACHED, Traffic};
@@ -96,7 +96,7 @@ impl Hosts {
     /// Reads the file, and makes sure that both hosts have the binary.
     pub fn open(file: &Path, local: &Path) -> Result<Self> {
         let what = || format!("--hosts {}", file.display());
-        let text = std::fs::read_to_string(file).map_err(|e| Error::os(what(), e))?;
+        let text = text_file::read(file)?;
         let mut hosts: Self =
             toml::from_str(&text).map_err(|e| Error::usage(what(), e.to_string()))?;
         if hosts.receiver.address.is_empty() {

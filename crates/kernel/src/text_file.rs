@@ -1,0 +1,45 @@
+//! Files that people write, read as a whole: a device that never ends, or a file by mistake, takes no memory.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::Path;
+
+use crate::{Error, Result};
+
+/// More than anybody writes.
+const LARGEST: u64 = 64 << 20;
+
+/// The text of a file, or of a pipe.
+pub fn read(path: &Path) -> Result<String> {
+    let what = || format!("cannot read {}", path.display());
+    let fail = |e: std::io::Error| match e.kind() {
+        ErrorKind::InvalidData => Error::failed(what(), "it is not text"),
+        _ => Error::os(what(), e),
+    };
+    let mut text = String::new();
+    let file = File::open(path).map_err(fail)?;
+    file.take(LARGEST + 1)
+        .read_to_string(&mut text)
+        .map_err(fail)?;
+    match text.len() as u64 > LARGEST {
+        true => Err(Error::failed(
+            what(),
+            format!("it is larger than {} MiB", LARGEST >> 20),
+        )),
+        false => Ok(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Issue 12 item 24.
+    #[test]
+    fn what_never_ends_is_refused() {
+        let error = read(Path::new("/dev/zero")).expect_err("it has no end");
+        assert!(error.to_string().contains("larger than 64 MiB"), "{error}");
+        assert!(read(Path::new("/nonexistent")).is_err());
+        assert!(read(Path::new("/etc/hostname")).is_ok());
+    }
+}
