@@ -16,6 +16,9 @@ pub struct Summary {
     pub seconds: f64,
     pub ended: String,
     pub interfaces: Vec<Interface>,
+    /// Those beside the first.
+    #[serde(default)]
+    pub outputs: Vec<serde_json::Value>,
     /// The events that a capture waited for.
     #[serde(default)]
     pub triggers: Option<serde_json::Value>,

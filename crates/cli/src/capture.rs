@@ -27,7 +27,7 @@ use trawl_sink::{
     Compression, DirectFile, Fate, Form, Packed, PcapFile, PcapStream, PcapngFile, PcapngStream,
     Plan, Series, Several,
 };
-use trawl_tap::account::Summary;
+use trawl_tap::account::{OutputSummary, Summary};
 use trawl_tap::assembly::Host;
 use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::Sink;
@@ -35,6 +35,7 @@ use trawl_tap::site::Site;
 
 pub use args::Args;
 use args::Format;
+use beside::Wanted;
 use output::{Output, is_stdout};
 use progress::Terminal;
 use recording::Io;
@@ -45,9 +46,13 @@ use trawl_view::record::Place;
 
 use crate::terminal;
 
-pub fn run(args: Args) -> Result<ExitCode> {
+pub fn run(mut args: Args) -> Result<ExitCode> {
     if args.drops.asks_for_help() {
         return drops::list_reasons();
+    }
+    if let Some(first) = args.write.first_mut() {
+        args.first = Wanted::parse(first)?;
+        first.clone_from(&args.first.path);
     }
     let options = args.options()?;
     args.verifier_log.begin()?;
@@ -125,13 +130,13 @@ fn record(
         Format::Pcapng => Form::Pcapng,
         Format::Pcap => Form::Pcap {
             link_type: first.link_type,
-            snaplen: first.snaplen,
+            snaplen: args.first.snaplen.unwrap_or(first.snaplen),
         },
     };
     let how = How {
         form,
         io: args.recording.io,
-        compression: args.recording.compression(&path),
+        compression: args.recording.compression(&path, args.first.compress),
     };
     let mut plan = args.recording.series(&path);
     if plan.is_asked_for() && whole.is_some() {
@@ -148,19 +153,8 @@ fn record(
         }])?;
     }
     let Output { file, name, .. } = output;
-    let sink = match whole {
-        None => match form {
-            Form::Pcapng => Box::new(PcapngStream::new(file, name)) as Box<dyn Sink>,
-            Form::Pcap { link_type, snaplen } => {
-                Box::new(PcapStream::new(file, name, link_type, snaplen))
-            }
-        },
-        whole => {
-            let (sink, detail) = how.open(file, name, whole)?;
-            detail.iter().for_each(|text| observer.detail(text));
-            sink as Box<dyn Sink>
-        }
-    };
+    let (sink, detail) = how.open_any(file, name, whole)?;
+    detail.iter().for_each(|text| observer.detail(text));
     run_beside(session, sink, args, observer)
 }
 
@@ -172,14 +166,21 @@ fn run_beside(
     observer: &mut Terminal,
 ) -> Result<(Summary, Ended)> {
     let beside = beside::start(&session, args)?;
-    if beside.is_empty() {
+    if beside.is_empty() && args.first.snaplen.is_none() {
         return session.run(first.as_mut(), observer);
     }
-    let mut sink = Several::new(first, beside);
-    let ran = session.run(&mut sink, observer);
+    let mut sink = Several::new(first, args.first.snaplen, beside);
+    let mut ran = session.run(&mut sink, observer);
     for Fate { name, lost, error } in sink.end() {
-        if let Some(error) = error {
+        if let Some(error) = &error {
             terminal::say(&error.to_string());
+        }
+        if let Ok((summary, _)) = &mut ran {
+            summary.outputs.push(OutputSummary {
+                name: name.clone(),
+                lost,
+                error: error.map(|error| error.to_string()),
+            });
         }
         if lost > 0 {
             terminal::say(&format!(
@@ -222,6 +223,25 @@ struct How {
 }
 
 impl How {
+    /// The same for what may be a pipe or a terminal: such a one has no whole bytes.
+    fn open_any(
+        self,
+        file: File,
+        name: String,
+        whole: Option<WholeBytes>,
+    ) -> Result<(Box<dyn Sink + Send>, Option<String>)> {
+        if whole.is_some() {
+            return self.open(file, name, whole);
+        }
+        let sink: Box<dyn Sink + Send> = match self.form {
+            Form::Pcapng => Box::new(PcapngStream::new(file, name)),
+            Form::Pcap { link_type, snaplen } => {
+                Box::new(PcapStream::new(file, name, link_type, snaplen))
+            }
+        };
+        Ok((sink, None))
+    }
+
     /// What is written to this empty file, and what there is to say about it.
     fn open(
         self,

@@ -1,11 +1,11 @@
 //! Further outputs beside the first: each has a thread and a queue of its own, so that a slow one takes nothing from the
 //! others. What finds its queue full is lost to that output alone.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use trawl_kernel::ring::Lease;
 use trawl_kernel::{Error, Result};
@@ -15,6 +15,8 @@ use trawl_tap::sink::{Counting, Sink};
 /// What may wait for one output.
 const WAITING_MAX: usize = 32 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// How long a reader may take nothing when the capture is over.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub struct Beside {
@@ -22,8 +24,18 @@ pub struct Beside {
     jobs: Option<Sender<Arc<[u8]>>>,
     waiting: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
-    error: Arc<Mutex<Option<Error>>>,
+    end: Arc<End>,
     lost: Counting,
+}
+
+/// What an output and its thread tell each other about its end.
+#[derive(Debug, Default)]
+struct End {
+    /// The capture is over: a reader that takes nothing is waited for no longer.
+    is_near: AtomicBool,
+    error: Mutex<Option<Error>>,
+    /// Packets that were handed to the thread and not written.
+    unwritten: AtomicUsize,
 }
 
 /// What became of an output.
@@ -43,8 +55,8 @@ impl Beside {
     ) -> Result<Self> {
         let (jobs, to_write) = channel::<Arc<[u8]>>();
         let waiting = Arc::new(AtomicUsize::new(0));
-        let error = Arc::new(Mutex::new(None));
-        let (left, failure) = (Arc::clone(&waiting), Arc::clone(&error));
+        let end = Arc::new(End::default());
+        let (left, its_end) = (Arc::clone(&waiting), Arc::clone(&end));
         let thread = std::thread::Builder::new()
             .name("trawl-output".to_owned())
             .spawn(move || {
@@ -53,16 +65,19 @@ impl Beside {
                         Some(snaplen) => sink.write(&cut(&bytes, snaplen)),
                         None => sink.write(&bytes),
                     };
-                    let written = written.and_then(|()| push_out(sink.as_mut()));
-                    let is_last = left.fetch_sub(bytes.len(), Ordering::AcqRel) == bytes.len();
+                    let written = written.and_then(|()| push_out(sink.as_mut(), &its_end));
+                    let is_last = left.load(Ordering::Acquire) == bytes.len();
                     let written = written.and_then(|()| match is_last {
                         true => sink.settle(),
                         false => sink.rest(),
                     });
                     if let Err(error) = written {
-                        *failure.lock().unwrap_or_else(|e| e.into_inner()) = Some(error);
-                        return;
+                        *its_end.error.lock().unwrap_or_else(|e| e.into_inner()) = Some(error);
+                        its_end.count(&sink.take_unwritten());
+                        left.fetch_sub(bytes.len(), Ordering::AcqRel);
+                        return drain(&to_write, &left, &its_end);
                     }
+                    left.fetch_sub(bytes.len(), Ordering::AcqRel);
                 }
             })
             .map_err(|e| Error::os("cannot start the thread of an output", e))?;
@@ -71,7 +86,7 @@ impl Beside {
             jobs: Some(jobs),
             waiting,
             thread: Some(thread),
-            error,
+            end,
             lost: Counting::default(),
         })
     }
@@ -105,19 +120,51 @@ impl Beside {
             // Whether it crashed shows in what is left.
             let _ = thread.join();
         }
-        let error = self.error.lock().unwrap_or_else(|e| e.into_inner()).take();
+        let error = self
+            .end
+            .error
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .take();
+        let unwritten = self.end.unwritten.load(Ordering::Acquire) as u64;
         Fate {
             name: self.name,
-            lost: self.lost.packets.iter().sum(),
+            lost: self.lost.packets.iter().sum::<u64>() + unwritten,
             error,
         }
     }
 }
 
-/// A pipe or terminal takes what it takes.
-fn push_out(sink: &mut dyn Sink) -> Result<()> {
+impl End {
+    fn count(&self, blocks: &[u8]) {
+        let mut counting = Counting::default();
+        // It counts, and cannot fail.
+        let _ = counting.write(blocks);
+        let packets: u64 = counting.packets.iter().sum();
+        self.unwritten.fetch_add(packets as usize, Ordering::AcqRel);
+    }
+}
+
+/// After an error: what still comes is lost.
+fn drain(to_write: &Receiver<Arc<[u8]>>, left: &AtomicUsize, end: &End) {
+    while let Ok(bytes) = to_write.recv() {
+        end.count(&bytes);
+        left.fetch_sub(bytes.len(), Ordering::AcqRel);
+    }
+}
+
+/// A pipe or terminal takes what it takes, and as long as it likes until the capture is over.
+fn push_out(sink: &mut dyn Sink, end: &End) -> Result<()> {
+    let mut taken = (0, Instant::now());
     while let Some(stream) = sink.stream().filter(|stream| stream.is_behind()) {
         stream.push()?;
+        if stream.taken() > taken.0 || !end.is_near.load(Ordering::Acquire) {
+            taken = (stream.taken(), Instant::now());
+        }
+        if taken.1.elapsed() > PATIENCE {
+            let what = format!("cannot write to {}", stream.name());
+            return Err(Error::failed(what, "its reader does not read"));
+        }
         if stream.is_behind() {
             std::thread::sleep(LOOK_EVERY);
         }
@@ -153,6 +200,8 @@ fn cut(bytes: &[u8], snaplen: u32) -> Vec<u8> {
 /// The first output, and those beside it.
 pub struct Several {
     first: Box<dyn Sink>,
+    /// The first one's packets are cut to so many bytes.
+    snaplen: Option<u32>,
     beside: Vec<Beside>,
 }
 
@@ -165,8 +214,12 @@ impl std::fmt::Debug for Several {
 }
 
 impl Several {
-    pub fn new(first: Box<dyn Sink>, beside: Vec<Beside>) -> Self {
-        Self { first, beside }
+    pub fn new(first: Box<dyn Sink>, snaplen: Option<u32>, beside: Vec<Beside>) -> Self {
+        Self {
+            first,
+            snaplen,
+            beside,
+        }
     }
 
     /// Ends the others, and tells what became of them.
@@ -175,6 +228,9 @@ impl Several {
     }
 
     fn hand(&mut self, bytes: &[u8]) -> Result<()> {
+        if self.beside.is_empty() {
+            return Ok(());
+        }
         let shared: Arc<[u8]> = Arc::from(bytes);
         self.beside.iter_mut().try_for_each(|one| one.hand(&shared))
     }
@@ -183,11 +239,14 @@ impl Several {
 impl Sink for Several {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.hand(bytes)?;
-        self.first.write(bytes)
+        match self.snaplen {
+            Some(snaplen) => self.first.write(&cut(bytes, snaplen)),
+            None => self.first.write(bytes),
+        }
     }
 
     fn takes_segments(&self) -> bool {
-        self.first.takes_segments()
+        self.snaplen.is_none() && self.first.takes_segments()
     }
 
     fn take(&mut self, segment: Lease) -> Result<()> {
@@ -199,7 +258,14 @@ impl Sink for Several {
         self.first.rest()
     }
 
+    fn found(&self) -> Option<Vec<u64>> {
+        self.first.found()
+    }
+
     fn settle(&mut self) -> Result<()> {
+        for one in &self.beside {
+            one.end.is_near.store(true, Ordering::Release);
+        }
         while self.beside.iter().any(Beside::is_busy) {
             std::thread::sleep(LOOK_EVERY);
         }

@@ -52,6 +52,8 @@ pub struct DirectFile {
     flushed: Instant,
     looked: Instant,
     unwritten: Vec<u8>,
+    /// The packets that are left of a file that was cut, by interface block.
+    found: Option<Vec<u64>>,
 }
 
 impl DirectFile {
@@ -78,6 +80,7 @@ impl DirectFile {
             flushed: Instant::now(),
             looked: Instant::now(),
             unwritten: Vec::new(),
+            found: None,
         })
     }
 
@@ -273,6 +276,7 @@ impl DirectFile {
         self.kept.clear();
         let whole = crate::walk::last_boundary(&self.name, end).unwrap_or(0);
         self.forget(whole);
+        self.found = Some(crate::walk::packets(&self.name, whole).unwrap_or_default());
         Err(Error::failed(
             format!("cannot write to {}", self.name),
             format!(
@@ -368,6 +372,10 @@ impl Sink for DirectFile {
             self.reserved = 0;
         }
         Ok(())
+    }
+
+    fn found(&self) -> Option<Vec<u64>> {
+        self.found.clone()
     }
 
     fn take_unwritten(&mut self) -> Vec<u8> {

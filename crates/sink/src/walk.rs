@@ -3,6 +3,39 @@
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
+use trawl_packet::pcapng::block::ENHANCED_PACKET;
+
+/// The packets of a file's whole blocks before `end`, by interface block.
+pub(crate) fn packets(path: &str, end: u64) -> io::Result<Vec<u64>> {
+    let mut file = BufReader::with_capacity(1 << 20, File::open(path)?);
+    let mut counts = Vec::new();
+    let mut at = 0;
+    let mut front = [0; 12];
+    while at + 12 <= end {
+        file.read_exact(&mut front)?;
+        let word = |from: usize| {
+            let four = front
+                .get(from..from + 4)
+                .and_then(|four| four.first_chunk());
+            four.map_or(0, |four| u32::from_le_bytes(*four))
+        };
+        let length = word(4);
+        if length < 12 {
+            break;
+        }
+        if word(0) == ENHANCED_PACKET {
+            let interface = word(8) as usize;
+            if counts.len() <= interface {
+                counts.resize(interface + 1, 0);
+            }
+            counts[interface] += 1;
+        }
+        file.seek_relative(i64::from(length) - 12)?;
+        at += u64::from(length);
+    }
+    Ok(counts)
+}
+
 /// The end of the last whole block that lies before `end`.
 pub(crate) fn last_boundary(path: &str, end: u64) -> io::Result<u64> {
     let mut file = BufReader::with_capacity(1 << 20, File::open(path)?);

@@ -156,6 +156,16 @@ fn is_zero(value: &u64) -> bool {
     *value == 0
 }
 
+/// An output beside the first one, whose account is the capture's.
+#[derive(Clone, Debug, Serialize)]
+pub struct OutputSummary {
+    pub name: String,
+    /// Recorded packets that are not in it.
+    pub lost: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
 /// The whole capture's account, and each hook point's.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
@@ -165,6 +175,9 @@ pub struct Summary {
     /// Why the capture ended.
     pub ended: String,
     pub interfaces: Vec<PointSummary>,
+    /// What became of the outputs beside the first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<OutputSummary>,
     /// The events that a capture waited for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub triggers: Option<trigger::Report>,

@@ -197,6 +197,10 @@ impl Sink for Chosen<'_> {
         self.sink.lost()
     }
 
+    fn found(&self) -> Option<Vec<u64>> {
+        self.sink.found()
+    }
+
     fn settle(&mut self) -> Result<()> {
         self.sink.settle()
     }

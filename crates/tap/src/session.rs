@@ -424,6 +424,9 @@ impl<'a> Session<'a> {
         }
         let mut summary = self.summary(&unwritten, reason);
         self.take_back(&mut summary, sink.lost());
+        if let Some(found) = sink.found() {
+            self.take_back_cut(&mut summary, &found);
+        }
         if complete {
             written = sink
                 .write(&self.file_trailer(&summary, &added))

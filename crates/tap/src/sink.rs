@@ -32,6 +32,11 @@ pub trait Sink {
         Vec::new()
     }
 
+    /// Where somebody else has cut the file: the packets that it still holds, by interface block.
+    fn found(&self) -> Option<Vec<u64>> {
+        None
+    }
+
     /// Returns when all that came is where it belongs.
     fn settle(&mut self) -> Result<()> {
         self.rest()

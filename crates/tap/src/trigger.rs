@@ -470,6 +470,10 @@ impl Sink for Armed<'_> {
         self.sink.lost()
     }
 
+    fn found(&self) -> Option<Vec<u64>> {
+        self.sink.found()
+    }
+
     fn settle(&mut self) -> Result<()> {
         self.write_comment()?;
         self.sink.settle()

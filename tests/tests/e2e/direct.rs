@@ -4,8 +4,8 @@ use trawl_lab::sender::Engine;
 use trawl_tests::lab::send_from;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::turn::heavy;
-use trawl_tests::witness::{capinfos, output, size_of, tshark};
-use trawl_tests::{Capture, Lab, frames, skip, wait_until};
+use trawl_tests::witness::{capinfos, output, run, size_of, tshark};
+use trawl_tests::{Capture, Lab, frames, skip, tools_or_skip, wait_until};
 
 /// Bytes of a file that are in the page cache.
 fn cached(file: &str) -> Option<u64> {
@@ -139,4 +139,107 @@ fn a_file_that_somebody_cuts_ends_with_a_whole_packet() {
     let rows = tshark(&file, &["frame.len"]);
     assert!(rows.len() > 1_000, "{}", rows.len());
     assert_eq!(Contents::read(&file).packets.len(), rows.len());
+    // What was in it counts as lost.
+    let summary = finished.summary();
+    assert_eq!(summary.recorded, rows.len() as u64, "{summary:#?}");
+    assert!(summary.lost_by("file_cut") > 10_000, "{summary:#?}");
+}
+
+/// A small file system of its own on a block device.
+struct Small(Vec<(&'static str, Vec<String>)>);
+
+impl Small {
+    /// `disk` bytes, of which only `backed` can really be written: the rest gives errors of input and output.
+    fn mount(lab: &Lab, disk: u64, backed: u64) -> Option<(Self, String)> {
+        let (store, at) = (lab.file("store"), lab.file("small"));
+        let mut undo = Self(Vec::new());
+        for directory in [&store, &at] {
+            std::fs::create_dir(directory).expect("a directory");
+        }
+        let size = format!("size={backed}");
+        run(
+            "mount",
+            &["-t", "tmpfs", "-o", &size, "trawl-tests", &store],
+        );
+        undo.0
+            .push(("umount", vec!["--lazy".to_owned(), store.clone()]));
+        let image = format!("{store}/image");
+        let file = std::fs::File::create(&image).expect("an image");
+        file.set_len(disk).expect("room");
+        run(
+            "mkfs.ext4",
+            &[
+                "-q",
+                "-O",
+                "^has_journal",
+                "-E",
+                "lazy_itable_init=1",
+                &image,
+            ],
+        );
+        let made = output("losetup", &["--find", "--show", &image]);
+        let device = String::from_utf8_lossy(&made.stdout).trim().to_owned();
+        if !made.status.success() {
+            let why = String::from_utf8_lossy(&made.stderr);
+            skip(&format!("no loop device: {}", why.trim()));
+            return None;
+        }
+        undo.0
+            .push(("losetup", vec!["--detach".to_owned(), device.clone()]));
+        run("mount", &[&device, &at]);
+        undo.0.push(("umount", vec![at.clone()]));
+        Some((undo, at))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        for (program, arguments) in self.0.iter().rev() {
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            let _ = output(program, &arguments);
+        }
+    }
+}
+
+/// Records until the disk gives an error; the file is whole and what is not in it is lost.
+fn ends_with_a_whole_packet(disk: u64, backed: u64, reason: &str) {
+    if !tools_or_skip(&["losetup", "mkfs.ext4"]) {
+        return;
+    }
+    let Some(lab) = Lab::open() else { return };
+    let Some((_small, at)) = Small::mount(&lab, disk, backed) else {
+        return;
+    };
+    let file = format!("{at}/file.pcapng");
+    let receiver = lab.receiver();
+    let arguments = [
+        "-i", &receiver, "--tap", "xdp", "--io", "direct", "-w", &file,
+    ];
+    let mut capture = Capture::start(&lab, &arguments);
+    let frame = [frames::patterned(1500)];
+    wait_until("the disk gives an error", || {
+        if !capture.has_ended() {
+            lab.send(&frame, 2_000);
+        }
+        capture.has_ended()
+    });
+    let finished = capture.wait();
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    let summary = finished.summary();
+    assert!(summary.lost_by(reason) > 0, "{summary:#?}");
+    assert!(summary.recorded > 1_000, "{summary:#?}");
+    let contents = Contents::read(&file);
+    assert_eq!(contents.packets.len() as u64, summary.recorded);
+    assert_eq!(tshark(&file, &["frame.len"]).len() as u64, summary.recorded);
+}
+
+#[test]
+fn a_full_disk_ends_a_file_after_a_whole_packet() {
+    ends_with_a_whole_packet(24 << 20, 64 << 20, "disk_full");
+}
+
+/// Issue 16: an error of input and output.
+#[test]
+fn a_broken_disk_ends_a_file_after_a_whole_packet() {
+    ends_with_a_whole_packet(256 << 20, 24 << 20, "write_error");
 }

@@ -233,6 +233,83 @@ fn compressed_files_unpack_to_what_was_recorded() {
     }
 }
 
+/// Issue 16: what stands behind a name is for that output alone, the first one included.
+#[test]
+fn each_output_has_its_own_length_format_and_compression() {
+    let Some(lab) = Lab::open() else { return };
+    let [first, second, third] = ["first", "second", "third"].map(|name| lab.file(name));
+    let receiver = lab.receiver();
+    let arguments = [
+        "-i",
+        &receiver,
+        "--tap",
+        "xdp",
+        "-w",
+        &format!("{first},snaplen=70,format=pcap,compress=gzip"),
+        "-w",
+        &format!("{second},compress=zstd,snaplen=80"),
+        "-w",
+        &format!("{third},format=pcap"),
+    ];
+    let capture = Capture::start(&lab, &arguments);
+    lab.send(&[frames::patterned(200)], 1000);
+    capture.wait_recorded(1000);
+    let summary = capture.stop_well();
+    summary.assert_all_recorded(1000);
+    assert_eq!(summary.outputs.len(), 2);
+    for (file, unpack, captured, kind) in [
+        (&first, Some("gzip"), "70", "pcap"),
+        (&second, Some("zstd"), "80", "pcapng"),
+        (&third, None, "200", "pcap"),
+    ] {
+        let plain = match unpack {
+            Some(program) => {
+                let plain = format!("{file}.plain");
+                output("sh", &["-c", &format!("{program} -dc < {file} > {plain}")]);
+                plain
+            }
+            None => file.clone(),
+        };
+        let rows = tshark(&plain, &["frame.cap_len", "frame.len"]);
+        assert_eq!(rows.len(), 1000, "{file}");
+        assert!(rows.iter().all(|row| *row == [captured, "200"]), "{file}");
+        let told = capinfos(&plain, "File type");
+        assert_eq!(told.contains("pcapng"), kind == "pcapng", "{told}");
+    }
+}
+
+/// Issue 16: an output whose reader does not read loses its own packets, says so, and takes none from the others.
+#[test]
+fn a_pipe_that_is_not_read_takes_nothing_from_the_file() {
+    const PACKETS: u64 = 200_000;
+    let Some(lab) = Lab::open() else { return };
+    let (file, pipe) = (lab.file("whole.pcapng"), lab.file("pipe"));
+    output("mkfifo", &[&pipe]);
+    // Open for both, so that nobody waits for anybody; and never read.
+    let held = std::fs::File::options().read(true).write(true).open(&pipe);
+    let held = held.expect("the pipe");
+    let receiver = lab.receiver();
+    let arguments = ["-i", &receiver, "--tap", "xdp", "-w", &file, "-w", &pipe];
+    let capture = Capture::start(&lab, &arguments);
+    lab.send(&[frames::patterned(300)], PACKETS);
+    capture.wait_recorded(PACKETS);
+    let finished = capture.stop();
+    let summary = finished.summary_of_success();
+    summary.assert_all_recorded(PACKETS);
+    assert_eq!(Contents::read(&file).packets.len() as u64, PACKETS);
+    let slow = &summary.outputs[0];
+    assert_eq!(slow["name"], pipe);
+    let lost = slow["lost"].as_u64().expect("a number");
+    // A pipe holds some.
+    assert!(lost > PACKETS - 1000 && lost <= PACKETS, "{lost}");
+    assert!(
+        finished.stderr.contains("recorded packets lost"),
+        "{}",
+        finished.stderr
+    );
+    drop(held);
+}
+
 #[test]
 fn several_outputs_have_their_own_form_and_length() {
     let Some(lab) = Lab::open() else { return };

@@ -13,6 +13,7 @@ use trawl_tap::options::{
     At, Direction, Drops, Mode, Options, Programs, Recording, Sample, Stamps, TimeSource,
 };
 
+use super::beside::Wanted;
 use super::drops::DropArgs;
 use super::peers::PeerArgs;
 use super::recording::RecordingArgs;
@@ -56,9 +57,13 @@ pub struct Args {
     /// program with the same maps; the program without hooks is put back at the end
     #[arg(long, value_name = "FILE.o", conflicts_with = "hook")]
     pub(super) tappable: Option<PathBuf>,
-    /// Write the packets to this file, or to standard output with '-'
+    /// Write the packets to this file, or to standard output with '-'; several times for several outputs. Behind the name
+    /// may stand ,snaplen=N ,format=pcap|pcapng ,compress=zstd|lz4|gzip|none for this output alone
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     pub(super) write: Vec<PathBuf>,
+    /// What is particular to the first of them.
+    #[arg(skip)]
+    pub(super) first: Wanted,
     /// Format of the file [default: pcap for a FILE that ends in .pcap, else pcapng]
     #[arg(long, value_enum)]
     format: Option<Format>,
@@ -321,9 +326,8 @@ impl Args {
 
     /// What packets are written as to the first output.
     pub(super) fn format(&self) -> Format {
-        self.write
-            .first()
-            .map_or(Format::Pcapng, |path| self.format_of(path))
+        let by_name = self.write.first().map(|path| self.format_of(path));
+        self.first.format.or(by_name).unwrap_or(Format::Pcapng)
     }
 
     /// As was said, or as the name of a file ends.

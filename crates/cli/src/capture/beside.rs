@@ -7,22 +7,26 @@ use trawl_sink::{Beside, Form};
 use trawl_tap::session::Session;
 use trawl_view::print::Printer;
 
+use clap::ValueEnum;
+
 use super::args::{Args, Format};
 use super::output::Output;
+use super::recording::Packing;
 use super::shown::Shown;
 use super::{How, places};
 
 /// One `-w`: a path, and behind commas what is particular to it.
-#[derive(Debug, Default)]
-struct Wanted {
-    path: PathBuf,
-    snaplen: Option<u32>,
-    format: Option<Format>,
+#[derive(Clone, Debug, Default)]
+pub(super) struct Wanted {
+    pub(super) path: PathBuf,
+    pub(super) snaplen: Option<u32>,
+    pub(super) format: Option<Format>,
+    pub(super) compress: Option<Packing>,
 }
 
 impl Wanted {
     /// Only words that are known are taken off the name.
-    fn parse(text: &Path) -> Result<Self> {
+    pub(super) fn parse(text: &Path) -> Result<Self> {
         let mut rest = text.to_string_lossy().into_owned();
         let mut wanted = Self::default();
         while let Some((front, word)) = rest.rsplit_once(',') {
@@ -35,6 +39,15 @@ impl Wanted {
                         )
                     })?;
                     wanted.snaplen = Some(length);
+                }
+                Some(("compress", name)) => {
+                    let packing = Packing::from_str(name, false).map_err(|_| {
+                        Error::usage(
+                            format!("cannot write to {}", text.display()),
+                            format!("'{name}' is not among none, zstd, lz4, gzip"),
+                        )
+                    })?;
+                    wanted.compress = Some(packing);
                 }
                 Some(("format", "pcap")) => wanted.format = Some(Format::Pcap),
                 Some(("format", "pcapng")) => wanted.format = Some(Format::Pcapng),
@@ -65,10 +78,10 @@ pub(super) fn start(session: &Session<'_>, args: &Args) -> Result<Vec<Beside>> {
         let how = How {
             form,
             io: args.recording.io,
-            compression: args.recording.compression(&wanted.path),
+            compression: args.recording.compression(&wanted.path, wanted.compress),
         };
         let name = output.name.clone();
-        let (sink, _) = how.open(output.file, output.name, whole)?;
+        let (sink, _) = how.open_any(output.file, output.name, whole)?;
         all.push(Beside::start(name, sink, wanted.snaplen)?);
     }
     if args.recording.print && !args.write.is_empty() {

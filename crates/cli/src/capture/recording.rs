@@ -64,7 +64,7 @@ pub(super) struct RecordingArgs {
 
 /// Programs that files are compressed for.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Packing {
+pub(super) enum Packing {
     None,
     Zstd,
     Lz4,
@@ -98,8 +98,9 @@ impl RecordingArgs {
         }
     }
 
-    pub(super) fn compression(&self, path: &Path) -> Option<Compression> {
-        match self.compress {
+    /// As was said of this output, or of all, or as its name ends.
+    pub(super) fn compression(&self, path: &Path, own: Option<Packing>) -> Option<Compression> {
+        match own.or(self.compress) {
             Some(Packing::None) => None,
             Some(Packing::Zstd) => Some(Compression::Zstd),
             Some(Packing::Lz4) => Some(Compression::Lz4),

@@ -391,6 +391,18 @@ impl Sink for InWords<'_> {
         self.sink.rest()
     }
 
+    fn lost(&self) -> Vec<(u32, &'static str, u64)> {
+        self.sink.lost()
+    }
+
+    fn found(&self) -> Option<Vec<u64>> {
+        self.sink.found()
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        self.sink.settle()
+    }
+
     fn added_interfaces(&self) -> Vec<(u32, u64)> {
         self.words.added()
     }

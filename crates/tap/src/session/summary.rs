@@ -20,6 +20,19 @@ impl Session<'_> {
         }
     }
 
+    /// What was in a file and is not any more, by what was found in it.
+    pub(super) fn take_back_cut(&self, summary: &mut Summary, found: &[u64]) {
+        for (point, one) in self.points.iter().zip(&mut summary.interfaces) {
+            let ids = point.interfaces.iter();
+            let there: u64 = ids.filter_map(|id| found.get(*id as usize)).sum();
+            let missing = one.account.recorded.saturating_sub(there);
+            if missing > 0 {
+                one.account.take_back("file_cut", missing);
+                summary.total.take_back("file_cut", missing);
+            }
+        }
+    }
+
     pub(super) fn summary(
         &mut self,
         unwritten: &Counting,
@@ -82,6 +95,7 @@ impl Session<'_> {
             seconds: self.started.elapsed().as_secs_f64(),
             ended: String::new(),
             interfaces: points,
+            outputs: Vec::new(),
             triggers: self
                 .triggered
                 .as_ref()

@@ -42,7 +42,11 @@ impl Output {
                 ..args.lines.options(false)
             }))),
             [path] => {
-                if args.recording.compression(path).is_some() {
+                if args
+                    .recording
+                    .compression(path, args.first.compress)
+                    .is_some()
+                {
                     let what = format!("cannot write {}", path.display());
                     return Err(Error::usage(
                         what,
