@@ -119,11 +119,15 @@ impl DirectFile {
             if failure.is_none() {
                 let (count, error) = match written == bytes.len() {
                     true => (written, None),
-                    // Again in the plain way, which also tells why not.
+                    // Again in the plain way, which also tells why not: the page cache takes what the disk does not, so
+                    // it has to be on the disk before it counts.
                     false => {
                         let at = write.offset + written as u64;
                         let (more, error) = write_at(&self.plain, &bytes[written..], at);
-                        (written + more, error)
+                        match error.or_else(|| self.plain.sync_data().err()) {
+                            Some(error) => (written, Some(error)),
+                            None => (written + more, None),
+                        }
                     }
                 };
                 self.done_to = self.done_to.max(write.offset + count as u64);
