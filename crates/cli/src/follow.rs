@@ -5,7 +5,7 @@ mod way;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use trawl_kernel::ring::Geometry;
 use trawl_kernel::{Error, Result, clock, events, host, process};
@@ -27,6 +27,7 @@ use way::{End, Joined, Way};
 const RING_SIZE: u64 = 64 << 20;
 /// A way that was not gone on for so long after its last step is told.
 const PATIENCE_NS: u64 = 100_000_000;
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// A packet that was not seen for so long is not known again: bpf/include/drop.h.
 const AGE_NS: u64 = 10_000_000_000;
 
@@ -95,6 +96,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         left: args.count,
         json: args.json,
         now: 0,
+        looked: Instant::now(),
     };
     let (summary, ended) = session.run(&mut sink, &mut observer)?;
     sink.end_all()?;
@@ -140,6 +142,8 @@ struct Following {
     json: bool,
     /// The time of the last record, or later.
     now: u64,
+    /// When ways were looked at last that have not gone on.
+    looked: Instant,
 }
 
 impl Following {
@@ -152,8 +156,11 @@ impl Following {
             return Ok(());
         };
         self.joined.note(id, &seen);
-        let way = self.open.entry(id).or_insert_with(|| Way::new(id, &seen));
-        way.go_on(seen);
+        let way = self
+            .open
+            .entry(id)
+            .or_insert_with(|| Way::new(id, packet, &seen));
+        way.go_on(packet, seen);
         if way.is_over()
             && let Some(way) = self.open.remove(&id)
         {
@@ -164,6 +171,10 @@ impl Following {
 
     /// Ways that have not gone on for a while.
     fn end_old(&mut self) -> Result<()> {
+        if self.looked.elapsed() < LOOK_EVERY {
+            return Ok(());
+        }
+        self.looked = Instant::now();
         self.now = self.now.max(clock::wall());
         let now = self.now;
         let joined = &self.joined;

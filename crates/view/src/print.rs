@@ -56,7 +56,7 @@ use trawl_packet::pcapng::Direction;
 use trawl_packet::verdict;
 
 use crate::drop::Drop;
-use crate::record::PacketView;
+use crate::record::{PacketView, ShortId};
 
 /// How packets are shown; the letters are tcpdump's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -176,8 +176,7 @@ impl Printer {
         let link_header_len = link::print(&mut line, packet.link_type, data);
         place(out, packet, self.options.colour);
         if let Some(id) = packet.packet_id.filter(|_| self.options.id) {
-            // The CPU is in the upper 16 bits (layout.h).
-            let _ = write!(out, " id {}.{}", id >> 48, id & ((1 << 48) - 1));
+            let _ = write!(out, " id {}", ShortId(id));
         }
         if let Some(dump) = self.options.dump {
             let skip = if dump.link_header { 0 } else { link_header_len };

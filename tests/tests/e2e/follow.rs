@@ -1,10 +1,15 @@
 //! `trawl follow`: the steps of single packets, across namespaces, to their end; and no step of another packet.
 
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use rustix::process::Signal;
 use serde_json::Value;
+use trawl_kernel::netns::run_in;
 use trawl_kernel::probe::kernel_is_at_least;
 use trawl_packet::build::Template;
 use trawl_tests::witness::run;
-use trawl_tests::{Lab, Running, amount, trawl};
+use trawl_tests::{Capture, Lab, Running, amount, skip, trawl};
 
 fn udp(lab: &Lab, port: u16, id: u16) -> Vec<u8> {
     let mut payload = [0; 22];
@@ -138,6 +143,142 @@ fn buffers_that_are_used_again_make_no_false_link() {
     first.sort_unstable();
     first.dedup();
     assert_eq!(first.len(), usize::from(count), "each packet once");
+}
+
+/// Issue 18, point 9: over translation, a tunnel, clones, an XDP program and buffers that are used again, no packet gets a
+/// step of another one, and where it is not known again there is a gap.
+#[test]
+fn translation_tunnels_clones_and_xdp_make_no_false_link() {
+    let Some(lab) = Lab::alone() else { return };
+    if !kernel_is_at_least(6, 6) {
+        skip("netfilter and tcx have no links before Linux 6.6");
+        return;
+    }
+    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    let inside = |station: &str, command: &str| {
+        let words: Vec<&str> = command.split(' ').collect();
+        run("ip", &[&["netns", "exec", station], &words[..]].concat());
+    };
+    // Out of a through a tunnel, translated on the way in; a packet socket gets a clone of each.
+    for (station, own, other, address) in [
+        (a, a.ipv4, b.ipv4, "10.99.0.1/24"),
+        (b, b.ipv4, a.ipv4, "10.99.0.2/24"),
+    ] {
+        let tunnel = format!(
+            "ip link add vx type vxlan id 7 local {own} remote {other} dev veth0 dstport 4789"
+        );
+        inside(&station.name, &tunnel);
+        inside(&station.name, &format!("ip addr add {address} dev vx"));
+        inside(&station.name, "ip link set vx up");
+    }
+    inside(&b.name, "nft add table ip t");
+    inside(
+        &b.name,
+        "nft add chain ip t p { type nat hook prerouting priority dstnat ; }",
+    );
+    inside(
+        &b.name,
+        "nft add rule ip t p udp dport 5300 redirect to :5301",
+    );
+    let socket = run_in(&b.namespace, || {
+        UdpSocket::bind("0.0.0.0:5301").expect("a port")
+    })
+    .unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_millis(200)))
+        .unwrap();
+    let receiver = lab.receiver();
+    assert!(
+        trawl(&["xdp", "load", &receiver, "pass", "--tappable"])
+            .status
+            .success()
+    );
+    let clones = Capture::start(
+        &lab,
+        &[
+            "--tap",
+            "packet",
+            "-i",
+            &receiver,
+            "-w",
+            &lab.file("c.pcapng"),
+        ],
+    );
+    let count = amount(100_000);
+    let arguments = [
+        "follow",
+        "--json",
+        "--netns",
+        &a.name,
+        "--within",
+        &within(&lab),
+        "udp dst port 5300",
+    ];
+    let follow = Running::start(&arguments, "following packets on");
+    let sender = run_in(&a.namespace, || {
+        UdpSocket::bind("10.99.0.1:0").expect("a port")
+    })
+    .unwrap();
+    let received = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut received = 0u64;
+            while socket.recv(&mut [0; 64]).is_ok() {
+                received += 1;
+            }
+            received
+        });
+        for number in 0..count {
+            let text = format!("{number:08} a packet of its own");
+            sender.send_to(text.as_bytes(), "10.99.0.2:5300").unwrap();
+        }
+        reader.join().unwrap()
+    });
+    follow.signal(Signal::INT);
+    let done = follow.wait();
+    clones.stop_well();
+    trawl(&["xdp", "unload", &receiver]);
+    let ways = ways(&done.stdout);
+    assert!(received > 0 && !ways.is_empty());
+    let (mut delivered, mut whole) = (0, 0);
+    for way in &ways {
+        let all = way["steps"].as_array().expect("steps");
+        let names = steps(way);
+        // What is the same at all steps tells a packet from another: it has this many steps at most, in this order.
+        let times: Vec<u64> = all
+            .iter()
+            .filter_map(|step| step["time_ns"].as_u64())
+            .collect();
+        assert!(times.is_sorted(), "{way}");
+        assert!(
+            names.iter().filter(|name| **name == "read").count() <= 1,
+            "{way}"
+        );
+        assert!(
+            names.iter().filter(|name| **name == "output").count() <= 2,
+            "{way}"
+        );
+        assert!(
+            all.iter()
+                .filter(|step| step["interface"] == "vx" && step["step"] == "prerouting")
+                .count()
+                <= 1,
+            "{way}"
+        );
+        delivered += usize::from(way["end"] == "delivered");
+        let translated = all.iter().any(|step| {
+            step["step"] == "prerouting"
+                && step["packet"]
+                    .as_str()
+                    .is_some_and(|packet| packet.contains(".5301:"))
+        });
+        whole += usize::from(translated && names[0] == "output" && names.contains(&"read"));
+    }
+    assert!(delivered as u64 <= received, "{delivered} of {received}");
+    assert!(
+        whole > 0,
+        "some are seen from one end to the other: {}",
+        done.stdout.lines().next().unwrap_or_default()
+    );
 }
 
 #[test]

@@ -24,6 +24,7 @@ mod gen_runs;
 mod gen_together;
 mod guard;
 mod hosts;
+mod identity;
 mod json;
 mod keep_maps;
 mod lab;

@@ -66,10 +66,16 @@ pub struct Segment {
 pub struct Seen {
     pub step: Step,
     pub side: Side,
-    /// The packet in tcpdump's manner.
-    pub line: String,
+    /// What a line about the packet depends on, as far as it changes on the way.
+    pub outline: Outline,
     pub segment: Option<Segment>,
 }
+
+/// The protocol, addresses and ports.
+pub type Outline = [u8; OUTLINE];
+const OUTLINE: usize = 40;
+const ETHERNET: u16 = 1;
+const ETHERNET_LENGTH: usize = 14;
 
 impl Seen {
     /// `None` for what is no step of a packet that is followed.
@@ -78,11 +84,12 @@ impl Seen {
             Some(words) => of_stack(packet, words),
             None => at_xdp(packet)?,
         };
+        let joins = matches!(step.step.as_str(), "gro" | "received");
         Some(Self {
             step,
             side,
-            line: line(packet),
-            segment: segment(packet),
+            outline: outline(packet),
+            segment: joins.then(|| segment(packet)).flatten(),
         })
     }
 }
@@ -143,7 +150,27 @@ fn at_xdp(packet: &PacketView<'_>) -> Option<(Step, Side)> {
     Some((step, side))
 }
 
-fn line(packet: &PacketView<'_>) -> String {
+fn outline(packet: &PacketView<'_>) -> Outline {
+    let mut outline = [0; OUTLINE];
+    let skip = match packet.link_type {
+        ETHERNET => ETHERNET_LENGTH,
+        _ => 0,
+    };
+    let bytes = packet.captured.get(skip..).unwrap_or_default();
+    let parts: &[std::ops::Range<usize>] = match bytes.first().map(|first| first >> 4) {
+        Some(4) => &[0..1, 9..10, 12..24],
+        Some(6) => &[6..7, 8..44],
+        _ => &[0..28],
+    };
+    let meant = parts.iter().filter_map(|part| bytes.get(part.clone()));
+    for (to, from) in outline.iter_mut().zip(meant.flatten()) {
+        *to = *from;
+    }
+    outline
+}
+
+/// The packet in tcpdump's manner.
+pub fn line(packet: &PacketView<'_>) -> String {
     let mut line = String::new();
     Printer::new(PrintOptions {
         timestamp: Timestamp::None,

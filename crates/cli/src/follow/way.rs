@@ -4,9 +4,9 @@ use std::fmt;
 
 use serde::Serialize;
 
-use trawl_view::record::ShortId;
+use trawl_view::record::{PacketView, ShortId};
 
-use super::step::{Seen, Segment, Side, Step};
+use super::step::{Outline, Seen, Segment, Side, Step, line};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -35,33 +35,33 @@ pub struct Way {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub joined_into: Option<u64>,
     #[serde(skip)]
-    line: String,
+    outline: Outline,
     #[serde(skip)]
     segment: Option<Segment>,
 }
 
 impl Way {
-    pub fn new(id: u64, first: &Seen) -> Self {
+    pub fn new(id: u64, packet: &PacketView<'_>, first: &Seen) -> Self {
         Self {
             packet_id: id,
-            packet: first.line.clone(),
+            packet: line(packet),
             steps: Vec::new(),
             end: End::Gap,
             joined_into: None,
-            line: first.line.clone(),
+            outline: first.outline,
             segment: None,
         }
     }
 
-    pub fn go_on(&mut self, seen: Seen) {
+    pub fn go_on(&mut self, packet: &PacketView<'_>, seen: Seen) {
         let Seen {
             mut step,
             side,
-            line,
+            outline,
             segment,
         } = seen;
-        let changed = (self.line != line).then(|| line.clone());
-        self.line = line;
+        let changed = (self.outline != outline).then(|| line(packet));
+        self.outline = outline;
         self.segment = segment;
         let last = self.steps.last().map(|last| last.step.as_str());
         let before = last.map(str::to_owned);

@@ -1,0 +1,120 @@
+//! One packet keeps its identifier at all points of a capture that see it, and no two packets share one (issue 12 item
+//! 15).
+
+use std::collections::HashMap;
+
+use trawl_kernel::probe;
+use trawl_packet::build::Template;
+use trawl_tests::bundled::done;
+use trawl_tests::lab::{Files, place, send_from};
+use trawl_tests::pcapng::Contents;
+use trawl_tests::{Capture, Lab, LineLab, skip};
+
+use trawl_lab::LineOptions;
+use trawl_lab::sender::Engine;
+
+/// Programs find the kernel's own structures of packets since 6.2.
+fn can_link() -> bool {
+    let can = probe::kernel_is_at_least(6, 2);
+    if !can {
+        skip("programs cannot look at the kernel's structures before Linux 6.2");
+    }
+    can
+}
+
+fn numbered(number: u16) -> Vec<u8> {
+    Template::new()
+        .ethernet([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
+        .ipv4([10, 77, 0, 1], [10, 77, 0, 2])
+        .udp(1024 + number, 9)
+        .payload([number as u8; 18])
+        .build()
+}
+
+/// The numbers of the packets by identifier: what shares one has to be the same packet. Returns how many share one.
+#[track_caller]
+fn sharing(contents: &Contents) -> usize {
+    let mut seen: HashMap<u64, Vec<&[u8]>> = HashMap::new();
+    for packet in &contents.packets {
+        let id = packet.packet_id().expect("an identifier");
+        seen.entry(id).or_default().push(&packet.bytes[34..]);
+    }
+    for (id, packets) in &seen {
+        assert!(packets.windows(2).all(|two| two[0] == two[1]), "{id}");
+    }
+    seen.values().filter(|packets| packets.len() > 1).count()
+}
+
+#[test]
+fn a_redirected_packet_keeps_its_identifier() {
+    if !can_link() {
+        return;
+    }
+    let Some(lab) = LineLab::with(&LineOptions::default()) else {
+        return;
+    };
+    let (from, to) = (place(&lab.line.left), place(&lab.line.b));
+    done(&[
+        "xdp",
+        "load",
+        &from,
+        "redirect",
+        "--to",
+        "right",
+        "--tappable",
+    ]);
+    let file = lab.file("both.pcapng");
+    let capture = Capture::start(&lab, &["-i", &from, "-i", &to, "-w", &file, "udp"]);
+    let sent: Vec<Vec<u8>> = (0..500).map(numbered).collect();
+    for engine in [Engine::Live, Engine::Packet] {
+        send_from(&lab.line.a, &sent, 500, engine, None, None);
+    }
+    capture.wait_recorded(2000);
+    capture.stop_well();
+    let contents = Contents::read(&file);
+    assert_eq!(sharing(&contents), 1000, "each was seen at both");
+    done(&["xdp", "unload", &from]);
+}
+
+#[test]
+fn a_packet_that_is_dropped_after_xdp_keeps_its_identifier() {
+    if !can_link() {
+        return;
+    }
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("both.pcapng");
+    let receiver = lab.receiver();
+    let arguments = ["--tap", "xdp,drop", "-i", &receiver, "-w", &file, "udp"];
+    let capture = Capture::start(&lab, &arguments);
+    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    let frames: Vec<Vec<u8>> = (0..500u16)
+        .map(|number| {
+            Template::new()
+                .ethernet(a.mac, b.mac)
+                .ipv4(a.ipv4.octets(), b.ipv4.octets())
+                .udp(1024 + number, 9)
+                .payload([number as u8; 18])
+                .build()
+        })
+        .collect();
+    lab.send_long(&frames);
+    capture.wait_recorded(1000);
+    capture.stop_well();
+    assert_eq!(sharing(&Contents::read(&file)), 500);
+}
+
+/// The same bytes again and again, in memory that is used again at once: each is a packet of its own.
+#[test]
+fn the_same_bytes_are_not_the_same_packet() {
+    if !can_link() {
+        return;
+    }
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("same.pcapng");
+    let (sender, receiver) = (lab.sender(), lab.receiver());
+    let capture = Capture::start(&lab, &["-i", &receiver, "-i", &sender, "-w", &file, "udp"]);
+    lab.send(&[numbered(1)], 2000);
+    capture.wait_recorded(2000);
+    capture.stop_well();
+    assert_eq!(sharing(&Contents::read(&file)), 0);
+}
