@@ -96,6 +96,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         left: args.count,
         json: args.json,
         now: 0,
+        came: false,
         looked: Instant::now(),
     };
     let (summary, ended) = session.run(&mut sink, &mut observer)?;
@@ -142,6 +143,8 @@ struct Following {
     json: bool,
     /// The time of the last record, or later.
     now: u64,
+    /// There were records since ways were looked at last.
+    came: bool,
     /// When ways were looked at last that have not gone on.
     looked: Instant,
 }
@@ -152,6 +155,7 @@ impl Following {
             return Ok(());
         };
         self.now = self.now.max(packet.timestamp_ns);
+        self.came = true;
         let Some(seen) = step::Seen::new(packet) else {
             return Ok(());
         };
@@ -175,7 +179,10 @@ impl Following {
             return Ok(());
         }
         self.looked = Instant::now();
-        self.now = self.now.max(clock::wall());
+        // Records may be read long after they were made; the clock counts when there are none to read.
+        if !std::mem::take(&mut self.came) {
+            self.now = self.now.max(clock::wall());
+        }
         let now = self.now;
         let joined = &self.joined;
         let is_old = |way: &Way| {

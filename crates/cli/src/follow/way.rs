@@ -8,6 +8,9 @@ use trawl_view::record::{PacketView, ShortId};
 
 use super::step::{Outline, Seen, Segment, Side, Step, line};
 
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
@@ -104,10 +107,21 @@ impl Way {
             "consumed" => match last {
                 "socket" | "read" => End::Delivered,
                 "transmitted" => End::Sent,
+                // Sockets of datagrams are read without a step of their own.
+                "input" if self.is_for_socket() => End::Delivered,
                 _ => End::Consumed,
             },
             _ => End::Gap,
         }
+    }
+
+    /// Of a protocol whose packets end at sockets, if not as dropped.
+    fn is_for_socket(&self) -> bool {
+        let protocol = match self.outline[0] >> 4 {
+            4 => self.outline[1],
+            _ => self.outline[0],
+        };
+        [TCP, UDP].contains(&protocol)
     }
 
     pub fn last_time(&self) -> u64 {
