@@ -160,7 +160,7 @@ fn outline(packet: &PacketView<'_>) -> Outline {
     let parts: &[std::ops::Range<usize>] = match bytes.first().map(|first| first >> 4) {
         Some(4) => &[0..1, 9..10, 12..24],
         Some(6) => &[6..7, 8..44],
-        _ => &[0..28],
+        _ => &[0..14, 14..28],
     };
     let meant = parts.iter().filter_map(|part| bytes.get(part.clone()));
     for (to, from) in outline.iter_mut().zip(meant.flatten()) {
