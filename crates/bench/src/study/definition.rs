@@ -28,6 +28,9 @@ pub struct Definition {
     pub full: BTreeMap<String, Value>,
     #[serde(default)]
     pub published: Vec<Published>,
+    /// Why a peer is ahead of trawl, where one is: for the closing note.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why_behind: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -39,6 +42,8 @@ pub struct Axis {
     pub unit: String,
     #[serde(default)]
     pub log: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lower_is_better: bool,
 }
 
 /// Values of the study, shown in marks of their own. They are never a pass mark.

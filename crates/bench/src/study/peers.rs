@@ -156,6 +156,15 @@ impl Peers {
         &self.records
     }
 
+    /// The peer that a series is of: it begins with its name.
+    pub fn of_series(series: &str) -> Option<&'static str> {
+        Self::names().into_iter().find(|name| {
+            series.strip_prefix(name).is_some_and(|rest| {
+                !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '-')
+            })
+        })
+    }
+
     pub fn names() -> Vec<&'static str> {
         KNOWN.iter().map(|one| one.name).collect()
     }

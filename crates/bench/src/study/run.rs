@@ -157,14 +157,7 @@ impl Planned {
             Some(count) => count,
             None => space.number("repeat")? as u32,
         };
-        let is_peer = |series: &str| {
-            Peers::names().into_iter().find(|name| {
-                series.strip_prefix(name).is_some_and(|rest| {
-                    !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '-')
-                })
-            })
-        };
-        let wanted = |case: &Case| match is_peer(&case.series) {
+        let wanted = |case: &Case| match Peers::of_series(&case.series) {
             Some(_) if request.no_peers => false,
             Some(peer) => request.peers.is_empty() || request.peers.iter().any(|one| one == peer),
             None => {

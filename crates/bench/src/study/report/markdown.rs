@@ -76,6 +76,14 @@ pub fn markdown(sources: &[Source]) -> String {
             }
             let _ = writeln!(text, "\n`{}`", one.command);
         }
+        text.push_str("\n## Where trawl is behind a peer\n\n");
+        let found = super::behind(&source.report.experiments);
+        if found.is_empty() {
+            text.push_str("Nowhere by more than the spread.\n");
+        }
+        for (name, places) in found {
+            let _ = writeln!(text, "- {name}: {}", escaped(&places));
+        }
     }
     text
 }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::table::{figure, interval, rows};
-use super::{Source, changes};
+use super::{Source, behind, changes};
 use crate::study::model::{Agreement, Experiment, PeerState, Report};
 
 const UPLOT: &str = include_str!("vendor/uPlot.js");
@@ -81,6 +81,10 @@ pub fn page(sources: &[Source], compare: bool, is_live: bool) -> String {
                 &mut plots,
             );
         }
+    }
+    body.push_str("<h2 id=\"behind\">Where trawl is behind a peer</h2>");
+    for source in sources {
+        closing_note(&mut body, source);
     }
     body.push_str("<h2 id=\"peers\">Peers</h2>");
     for source in sources {
@@ -428,6 +432,24 @@ fn parameters(body: &mut String, one: &Experiment) {
         one.seconds,
         escape(&one.command)
     );
+}
+
+fn closing_note(body: &mut String, source: &Source) {
+    let found = behind(&source.report.experiments);
+    if found.is_empty() {
+        body.push_str("<p>Nowhere by more than the spread.</p>");
+        return;
+    }
+    body.push_str("<ul>");
+    for (name, places) in found {
+        let _ = write!(
+            body,
+            "<li><a href=\"#{0}\">{0}</a>: {1}</li>",
+            escape(&name),
+            escape(&places)
+        );
+    }
+    body.push_str("</ul>");
 }
 
 fn peers(body: &mut String, report: &Report) {
