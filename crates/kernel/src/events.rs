@@ -141,6 +141,12 @@ pub fn wait(descriptors: &[BorrowedFd<'_>], at_most: Duration) -> Result<()> {
     wait_also(descriptors, None, at_most)
 }
 
+/// Whether there is something to read, without waiting. What cannot be asked is taken to have something.
+pub fn is_readable(descriptor: BorrowedFd<'_>) -> bool {
+    let mut set = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
+    !matches!(poll(&mut set, Some(&Timespec::default())), Ok(0))
+}
+
 /// As [`wait`], and no longer than until `outlet` takes more.
 pub fn wait_also(
     descriptors: &[BorrowedFd<'_>],

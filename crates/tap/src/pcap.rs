@@ -125,6 +125,7 @@ impl Tap for Pcap {
                 None | Some(Direction::Both) => Directions::by_link_type(link_type),
             },
             stamped_by_card,
+            asks_first: device::waits_for_packets(&site.interface.name),
             meta: options.recording.meta,
         };
         let shared = Arc::new(Shared::default());

@@ -35,6 +35,7 @@ mod merge;
 mod packet_variants;
 mod patterns;
 mod pcap_tap;
+mod peer_modules;
 mod printing;
 mod receive;
 mod records;

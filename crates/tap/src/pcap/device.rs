@@ -53,6 +53,11 @@ pub fn takes_away(device: &str) -> bool {
     device.starts_with("netmap:") || device.starts_with("zc:")
 }
 
+/// The library that reads such a device comes back from `pcap_dispatch` with packets only, non-blocking or not.
+pub fn waits_for_packets(device: &str) -> bool {
+    device.starts_with("netmap:") || device.starts_with("vale")
+}
+
 /// Nobody is to lose the packets of an interface by mistake.
 pub fn refuse_stealing(device: &str, steal: bool) -> Result<()> {
     if !takes_away(device) || steal {

@@ -41,6 +41,8 @@ pub struct Plan {
     pub snaplen: u32,
     pub directions: Directions,
     pub stamped_by_card: bool,
+    /// The library waits for packets though it was told not to: it is asked only when there are some.
+    pub asks_first: bool,
     pub meta: Meta,
 }
 
@@ -197,6 +199,14 @@ impl Worker {
     }
 
     fn read(&mut self) -> Result<Rest> {
+        if self.recorder.plan.asks_first
+            && self
+                .handle
+                .descriptor()
+                .is_some_and(|packets| !events::is_readable(packets))
+        {
+            return Ok(Rest::Nothing);
+        }
         let before = self.recorder.shown;
         let recorder = &mut self.recorder;
         let rest = self.handle.dispatch(&mut |packet| recorder.take(&packet))?;
@@ -256,6 +266,7 @@ impl Recorder {
             snaplen,
             directions,
             stamped_by_card,
+            asks_first: _,
             meta,
         } = self.plan;
         let Some(bytes) = packet.bytes else {
