@@ -5,13 +5,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use trawl_kernel::bpf::link;
 use trawl_kernel::bpf::object::Plain;
+use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::netns::run_in;
 use trawl_lab::Station;
 
 use crate::{Lab, frames};
-
-const NATIVE: u32 = 1 << 2;
-const SKB: u32 = 1 << 1;
 
 include!(concat!(env!("OUT_DIR"), "/programs.rs"));
 include!(concat!(env!("OUT_DIR"), "/objects.rs"));
@@ -73,21 +71,21 @@ impl Attached {
     /// `program` out of the file of that name, in the driver.
     #[track_caller]
     pub fn native(file: &str, program: &str, station: &Station) -> Self {
-        Self::attach(file, program, station, NATIVE)
+        Self::attach(file, program, station, XdpMode::Native)
     }
 
-    /// The same, behind the driver.
+    /// The same, after the driver.
     #[track_caller]
     pub fn skb(file: &str, program: &str, station: &Station) -> Self {
-        Self::attach(file, program, station, SKB)
+        Self::attach(file, program, station, XdpMode::Skb)
     }
 
     #[track_caller]
-    fn attach(file: &str, program: &str, station: &Station, flags: u32) -> Self {
+    fn attach(file: &str, program: &str, station: &Station, mode: XdpMode) -> Self {
         let object = Plain::load(object(file), program).unwrap_or_else(|e| panic!("{e}"));
         let program = object.program();
         let link = run_in(&station.namespace, || {
-            link::attach_xdp(program, station.index, flags)
+            link::attach_xdp(program, station.index, mode)
         });
         let link = link
             .expect("the namespace")

@@ -4,13 +4,13 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 
+use trawl_attach::Request;
 use trawl_kernel::bpf::object;
 use trawl_kernel::layout::balance::BALANCE_FLOWS;
 use trawl_kernel::netlink::{Netlink, XdpMode};
 use trawl_kernel::netns::{Namespace, run_maybe_in};
 use trawl_kernel::session::Session;
 use trawl_kernel::{Error, Result};
-use trawl_program::attach::Wish;
 use trawl_program::load::{Program, Source};
 use trawl_program::place::{self, Put};
 use trawl_program::ready::Readiness;
@@ -105,23 +105,25 @@ impl Balancer {
     pub fn load(
         site: &Site,
         table: Option<Table>,
-        wish: &Wish,
+        request: &Request,
         extras: Extras,
         care: Care,
     ) -> Result<Done> {
         let Some(standing) = Standing::named(site, FUNCTION)? else {
-            return load_new(site, table.unwrap_or_default(), wish, extras, None);
+            return load_new(site, table.unwrap_or_default(), request, extras, None);
         };
         let seat = standing.seat().map(|seat| seat.priority);
-        let is_as_wished = wish.mode.is_none_or(|mode| standing.mode() == Some(mode))
+        let is_as_asked = request
+            .mode
+            .is_none_or(|mode| standing.mode() == Some(mode))
             && extras.priority.is_none_or(|wanted| seat == Some(wanted))
             && extras.flows.is_none()
             && !extras.tappable;
-        if !is_as_wished {
+        if !is_as_asked {
             let before = Slot::of(standing.map(TABLE)?).read()?;
             let mut table = table.unwrap_or_else(|| before.clone());
             table.number_after(&before)?;
-            return load_new(site, table, wish, extras, Some(standing));
+            return load_new(site, table, request, extras, Some(standing));
         }
         let balancer = Self {
             site: site.clone(),
@@ -160,9 +162,9 @@ impl Balancer {
                 tappable: self.standing.map(HOOK).is_ok(),
                 ..Extras::default()
             };
-            let wish = Wish::default();
+            let request = Request::default();
             let Self { site, standing } = self;
-            return load_new(&site, table, &wish, extras, Some(standing))
+            return load_new(&site, table, &request, extras, Some(standing))
                 .inspect_err(|_| put_back(&site, &slot, &before));
         }
         ask_for_neighbours(&self.site, &ways)?;
@@ -231,7 +233,7 @@ fn forget_new(standing: &Standing, before: &Table, after: &Table) -> Result<()> 
 fn load_new(
     site: &Site,
     mut table: Table,
-    wish: &Wish,
+    request: &Request,
     extras: Extras,
     old: Option<Standing>,
 ) -> Result<Done> {
@@ -247,7 +249,7 @@ fn load_new(
     };
     let ways = check(site, &mut table, &before)?;
     let mut ready = Readiness::default();
-    if wish.mode != Some(XdpMode::Skb) {
+    if request.mode != Some(XdpMode::Skb) {
         ready.for_sending_on(site)?;
         ready.for_sending_back(site)?;
         for other in others(site, &ways)? {
@@ -284,10 +286,10 @@ fn load_new(
     let Put {
         standing, notices, ..
     } = match old {
-        Some(old) => place::put_instead(site, source, wish, extras.priority, old, fill)?,
+        Some(old) => place::put_instead(site, source, request, extras.priority, old, fill)?,
         None => {
             let priority = extras.priority.unwrap_or(PRIORITY);
-            place::put_filled(site, source, wish, Some(priority), fill)?
+            place::put_filled(site, source, request, Some(priority), fill)?
         }
     };
     let told = [notices, ready.told()].concat();

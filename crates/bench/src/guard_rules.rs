@@ -6,11 +6,11 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use serde::Serialize;
+use trawl_attach::Request;
 use trawl_guard::rule::Ports;
 use trawl_guard::{Action, Care, Draft, Guard, Match, Prefix};
 use trawl_kernel::bpf::test_run;
 use trawl_kernel::{Error, Result, host, process};
-use trawl_program::attach::Wish;
 use trawl_program::{Site, Standing};
 
 use super::Spread;
@@ -268,7 +268,8 @@ impl Stand {
                 })?;
                 let took = start.elapsed().as_secs_f64();
                 let site = Site::find(&format!("{}:{}", lab.b.name, lab.b.interface), None)?;
-                let standing = guard.load(&site, None, &Wish::default(), false, Care::Without)?;
+                let standing =
+                    guard.load(&site, None, &Request::default(), false, Care::Without)?;
                 (
                     Dropping::Guard(Box::new((guard, site, standing))),
                     Some(took),

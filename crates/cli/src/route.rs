@@ -4,12 +4,12 @@ use std::process::ExitCode;
 
 use clap::{Subcommand, ValueEnum};
 use serde::Serialize;
+use trawl_attach::Request;
 use trawl_guard::state as guard;
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
 use trawl_program::Site;
-use trawl_program::attach::Wish;
 use trawl_program::route::{self, Extras, Port};
 
 use crate::terminal::write_out;
@@ -135,19 +135,19 @@ fn load(args: &Load) -> Result<ExitCode> {
         ModeName::Native => XdpMode::Native,
         ModeName::Skb => XdpMode::Skb,
     });
-    let wish = Wish {
+    let request = Request {
         mode,
         replace: args.replace,
         careful: args.consent.is_careful(),
         spares_guard: !args.consent.yes,
-        ..Wish::default()
+        ..Request::default()
     };
     let extras = Extras {
         priority: args.prio,
         tappable: args.tappable,
     };
     let loaded = args.consent.change(&sites, || {
-        guard::around(&sites, || route::load(&sites, &wish, extras))
+        guard::around(&sites, || route::load(&sites, &request, extras))
     })?;
     if args.json {
         json::print(&LoadDocument {

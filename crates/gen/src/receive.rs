@@ -3,20 +3,21 @@
 mod latency;
 mod report;
 
-use std::io;
+use std::os::fd::AsFd;
 
+use trawl_attach::{Site, look::name_of};
 use trawl_kernel::error::{Error, Result};
-use trawl_kernel::interface::{Attachment, Interface};
-use trawl_kernel::netns::{Namespace, run_maybe_in};
+use trawl_kernel::interface::Interface;
+use trawl_kernel::netlink::XdpAttachment;
+use trawl_kernel::netns::Namespace;
 use trawl_kernel::receive::ReceiveProgram;
-use trawl_kernel::{bpf, errno};
 
 pub use latency::{Latency, PARTS};
 pub use report::{Count, FlowReport, Report};
 pub use trawl_kernel::receive::{FlowKey, Verdict};
 
-const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
-const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
+/// The program, in messages.
+const NAME: &str = "the receiver";
 
 /// How to receive.
 #[derive(Clone, Copy, Debug)]
@@ -53,27 +54,22 @@ impl Receiver {
             return Err(occupied(&interface.name, &present));
         }
         let mut program = ReceiveProgram::load(options.verdict, options.max_flows)?;
-        let mut attach =
-            |flags| run_maybe_in(options.namespace, || program.attach(interface.index, flags));
-        let Err(native) = attach(XDP_FLAGS_DRV_MODE)? else {
-            return Ok(Self {
-                program,
-                mode: "native",
-                notice: None,
-            });
-        };
-        let why = why_not(&interface, &native);
-        attach(XDP_FLAGS_SKB_MODE)?.map_err(|e| {
-            let what = format!("cannot receive on {}", interface.name);
-            Error::failed(what, why_not(&interface, &e))
-        })?;
+        let site = Site::named(options.namespace.cloned(), &interface.name)?;
+        let cannot = |e| Error::os(format!("cannot receive on {}", interface.name), e);
+        let fd = program.program().map_err(cannot)?;
+        let (link, attached) = trawl_attach::hold(&site, fd.as_fd(), None)
+            .map_err(|refused| refused.explain(&site, NAME))?;
+        program.attached_by(link);
         Ok(Self {
             program,
-            mode: "skb",
-            notice: Some(format!(
-                "{}: skb mode, behind the driver: not native since {why}",
-                interface.name
-            )),
+            mode: attached.mode.name(),
+            notice: attached.instead_of.map(|refused| {
+                format!(
+                    "{}: using skb mode, after the driver: {}",
+                    interface.name,
+                    refused.explain(&site, NAME).why()
+                )
+            }),
         })
     }
 
@@ -120,37 +116,18 @@ impl Receiver {
     }
 }
 
-fn occupied(interface: &str, present: &Attachment) -> Error {
-    let name = bpf::program::open_by_id(present.program_id)
-        .and_then(|program| bpf::info::program(std::os::fd::AsFd::as_fd(&program)))
-        .map_or_else(|_| "of unknown name".to_owned(), |about| about.name);
+fn occupied(interface: &str, present: &XdpAttachment) -> Error {
+    let name = name_of(present.program_id).unwrap_or_else(|| "of unknown name".to_owned());
     Error::failed(
         format!("cannot receive on {interface}"),
         format!(
             "the XDP program {name} (id {}, {} mode) is on it, and an interface takes one",
-            present.program_id, present.mode
+            present.program_id,
+            present.mode.name()
         ),
     )
     .fix(format!(
         "take it off first (ip link set dev {interface} xdp off, or end the process that holds it), or receive on the \
          next interface of the way"
     ))
-}
-
-fn why_not(interface: &Interface, error: &io::Error) -> String {
-    let driver = interface.driver.as_deref().unwrap_or("unknown");
-    match error.raw_os_error() {
-        Some(errno::EOPNOTSUPP) => format!("the driver ({driver}) has no XDP support"),
-        Some(errno::ENOSPC) if driver == "veth" => format!(
-            "it has fewer receive queues than its peer has sending ones (ethtool -L {} rx N fixes it)",
-            interface.name
-        ),
-        Some(errno::ERANGE | errno::EINVAL) if interface.mtu > 3500 => format!(
-            "the driver ({driver}) refuses it, perhaps for its MTU of {}",
-            interface.mtu
-        ),
-        Some(errno::EBUSY) => "another XDP program came first".to_owned(),
-        Some(errno::ENODEV) => "it is gone".to_owned(),
-        _ => error.to_string(),
-    }
 }

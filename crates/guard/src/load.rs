@@ -2,9 +2,9 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
+use trawl_attach::Request;
 use trawl_kernel::bpf::map;
 use trawl_kernel::{Error, Result};
-use trawl_program::attach::Wish;
 use trawl_program::bundled::GUARD;
 use trawl_program::load::Source;
 use trawl_program::{Site, Standing, place};
@@ -24,7 +24,7 @@ impl Guard {
         &self,
         site: &Site,
         default: Option<Action>,
-        wish: &Wish,
+        request: &Request,
         tappable: bool,
         care: Care,
     ) -> Result<Standing> {
@@ -45,16 +45,18 @@ impl Guard {
         self.put(&before, set, care)?;
         let is_there = |standing: &Standing| {
             let seat = standing.seat().map(|seat| seat.priority);
-            wish.priority.is_none_or(|wanted| seat == Some(wanted))
+            request.priority.is_none_or(|wanted| seat == Some(wanted))
         };
         if let Some(standing) = present
             && is_there(&standing)
-            && wish.mode.is_none_or(|mode| standing.mode() == Some(mode))
+            && request
+                .mode
+                .is_none_or(|mode| standing.mode() == Some(mode))
             && !tappable
         {
             return Ok(standing);
         }
-        let attached = self.attach(site, wish, tappable);
+        let attached = self.attach(site, request, tappable);
         if attached.is_err() {
             // As it was; hits go on.
             self.store.publish(&before)?;
@@ -73,7 +75,7 @@ impl Guard {
         Ok(id(standing.map(SET)?.as_fd())? == id(self.store.as_fd())?)
     }
 
-    fn attach(&self, site: &Site, wish: &Wish, tappable: bool) -> Result<Standing> {
+    fn attach(&self, site: &Site, request: &Request, tappable: bool) -> Result<Standing> {
         let function = match site.has_ethernet()? {
             true => FUNCTION,
             false => FUNCTION_WITHOUT_ETHERNET,
@@ -89,10 +91,10 @@ impl Guard {
         let put = match standing_on(site)? {
             Some(old) => {
                 let before = old.seat().map(|seat| seat.priority);
-                let priority = wish.priority.or(before).unwrap_or(PRIORITY);
-                place::put_instead(site, source, wish, Some(priority), old, |_| Ok(()))
+                let priority = request.priority.or(before).unwrap_or(PRIORITY);
+                place::put_instead(site, source, request, Some(priority), old, |_| Ok(()))
             }
-            None => place::put(site, source, wish, wish.priority.or(Some(PRIORITY))),
+            None => place::put(site, source, request, request.priority.or(Some(PRIORITY))),
         };
         put.map(|put| put.standing)
     }

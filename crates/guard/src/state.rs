@@ -6,6 +6,7 @@ use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use trawl_attach::site::{self, DIRECTORY, Lock};
 use trawl_kernel::bpf::table::Table;
 use trawl_kernel::bpf::{info, map, program};
 use trawl_kernel::layout::Shared;
@@ -14,7 +15,6 @@ use trawl_kernel::lock::Rank;
 use trawl_kernel::netlink::Netlink;
 use trawl_kernel::netns::{self, Look, Mark, Namespace};
 use trawl_kernel::{Error, Result, bpffs, clock};
-use trawl_program::site::{self, DIRECTORY, Lock};
 use trawl_program::{Site, Standing, standing};
 
 use super::live::{self, Store};

@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::ethtool::{DriverInfo, Ethtool};
-use crate::netlink::{Link, Netlink};
+use crate::netlink::{Link, Netlink, XdpAttachment};
 use crate::netns::Namespace;
 
 const LINKTYPE_ETHERNET: u16 = 1;
@@ -14,14 +14,6 @@ const LINKTYPE_USER0: u16 = 147;
 
 const ARPHRD_RAWIP: u16 = 519;
 const ARPHRD_IP6GRE: u16 = 823;
-
-/// An XDP program on an interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attachment {
-    /// `native`, `skb` or `offload`.
-    pub mode: &'static str,
-    pub program_id: u32,
-}
 
 /// An interface as a capture's file and `trawl doctor` describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,14 +129,9 @@ impl Interface {
     }
 
     /// The XDP program that is on the interface now: the one in the driver, if there are two.
-    pub fn xdp_attached(&self, namespace: Option<&Namespace>) -> Result<Option<Attachment>> {
+    pub fn xdp_attached(&self, namespace: Option<&Namespace>) -> Result<Option<XdpAttachment>> {
         let link = Netlink::open(namespace)?.find_link_by_index(self.index)?;
-        Ok(link
-            .and_then(|link| link.xdp.first().copied())
-            .map(|found| Attachment {
-                mode: found.mode.name(),
-                program_id: found.program_id,
-            }))
+        Ok(link.and_then(|link| link.xdp.first().copied()))
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, ObjectBuilder};
 
-use crate::bpf::{info, link, object, test_run};
+use crate::bpf::{info, object, test_run};
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::probe::{Capability, has_tai_helper, missing_capabilities};
@@ -103,7 +103,7 @@ impl ReceiveProgram {
         })
     }
 
-    fn program(&self) -> io::Result<OwnedFd> {
+    pub fn program(&self) -> io::Result<OwnedFd> {
         let program = self
             .object
             .progs()
@@ -114,10 +114,9 @@ impl ReceiveProgram {
             .try_clone_to_owned()
     }
 
-    /// Attaches it to an interface of the calling thread's namespace; the flags choose native or skb mode.
-    pub fn attach(&mut self, interface: u32, flags: u32) -> io::Result<()> {
-        self.link = Some(link::attach_xdp(self.program()?.as_fd(), interface, flags)?);
-        Ok(())
+    /// Keeps the link that attaches it.
+    pub fn attached_by(&mut self, link: OwnedFd) {
+        self.link = Some(link);
     }
 
     /// Takes it away from its interface; no packet is counted any more when this returns.

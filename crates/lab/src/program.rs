@@ -2,16 +2,16 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use trawl_attach::Site;
 use trawl_kernel::bpf::object::{self, Plain};
 use trawl_kernel::bpf::{link, map};
-use trawl_kernel::netns::{Namespace, run_in};
+use trawl_kernel::netlink::XdpMode;
+use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
 
 use crate::pair::Station;
 
 const XDP_DROP: u32 = 1;
-const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
-const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
 /// What the program does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,36 +58,32 @@ pub struct Loaded {
 
 impl Loaded {
     pub fn native(does: Does, station: &Station) -> Result<Self> {
-        Self::attach(does, station, XDP_FLAGS_DRV_MODE)
+        Self::attach(does, station, XdpMode::Native)
     }
 
     pub fn skb(does: Does, station: &Station) -> Result<Self> {
-        Self::attach(does, station, XDP_FLAGS_SKB_MODE)
+        Self::attach(does, station, XdpMode::Skb)
     }
 
-    fn attach(does: Does, station: &Station, flags: u32) -> Result<Self> {
-        Self::attach_to(does, &station.namespace, station.index, flags)
+    fn attach(does: Does, station: &Station, mode: XdpMode) -> Result<Self> {
+        let site = Site::named(Some(station.namespace.clone()), &station.interface)?;
+        Self::attach_to(does, &site, mode)
     }
 
     /// The same for an interface that is no lab's station.
     pub fn native_on(does: Does, namespace: &Namespace, interface: u32) -> Result<Self> {
-        Self::attach_to(does, namespace, interface, XDP_FLAGS_DRV_MODE)
+        let site = Site::by_index(Some(namespace.clone()), interface)?;
+        Self::attach_to(does, &site, XdpMode::Native)
     }
 
-    fn attach_to(does: Does, namespace: &Namespace, interface: u32, flags: u32) -> Result<Self> {
+    fn attach_to(does: Does, site: &Site, mode: XdpMode) -> Result<Self> {
         let file = match does {
             Does::ToSockets => object::LAB_XSK,
             _ => object::LAB,
         };
         let object = Plain::load(file, does.name())?;
-        let program = object.program();
-        let link =
-            run_in(namespace, || link::attach_xdp(program, interface, flags))?.map_err(|e| {
-                Error::os(
-                    format!("cannot attach {} to interface {interface}", does.name()),
-                    e,
-                )
-            })?;
+        let (link, _) = trawl_attach::hold(site, object.program(), Some(mode))
+            .map_err(|refused| refused.explain(site, does.name()))?;
         Ok(Self { object, link })
     }
 

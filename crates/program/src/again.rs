@@ -8,8 +8,8 @@ use crate::bundled::{GUARD, NAMES};
 use crate::chain;
 use crate::dispatcher::Dispatcher;
 use crate::route;
-use crate::site::Site;
 use crate::standing::Standing;
+use trawl_attach::site::Site;
 
 /// The command that does so, for a person. Of a chain's programs it is the attached one that is meant.
 pub fn with_hooks(site: &Site, program: u32) -> String {
@@ -37,7 +37,7 @@ pub fn with_hooks(site: &Site, program: u32) -> String {
         Some(XdpMode::Skb) => " --mode skb",
         _ => "",
     };
-    match chain::behind(program).is_empty() && members.len() <= 1 {
+    match chain::after(program).is_empty() && members.len() <= 1 {
         true => format!("trawl xdp load {place} {what} --replace --keep-maps --tappable{mode}"),
         // Of two programs with the same maps the one without hooks goes when the other one is there.
         false => {

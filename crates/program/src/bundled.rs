@@ -10,13 +10,13 @@ use trawl_kernel::layout::bundled::{
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::{Error, Result};
 
-use crate::attach::Wish;
 use crate::keep::Inherited;
 use crate::load::{Program, Source};
 use crate::place::{self, Put};
 use crate::ready::Readiness;
-use crate::site::Site;
 use crate::standing::Standing;
+use trawl_attach::Request;
+use trawl_attach::site::Site;
 
 mod target;
 
@@ -121,21 +121,21 @@ impl Bundled {
 
     /// Puts it on the interface, where it stays until it is detached; what other interfaces need for it is done and
     /// undone with it.
-    pub fn load(&self, extras: Extras, site: &Site, wish: &Wish) -> Result<Loaded> {
+    pub fn load(&self, extras: Extras, site: &Site, request: &Request) -> Result<Loaded> {
         self.check_headers(extras.touch, site)?;
         let mut ready = Readiness::default();
         // In skb mode packets go by the stack's own ways.
-        if wish.mode != Some(XdpMode::Skb) {
+        if request.mode != Some(XdpMode::Skb) {
             self.make_ready(site, &mut ready)?;
         }
         let mut source = match self {
             Self::Verdict(_) => self.verdict_source(extras)?,
             Self::Redirect(target) => {
-                let whole_only = target.sends_whole_only(site, wish, extras.priority)?;
+                let whole_only = target.sends_whole_only(site, request, extras.priority)?;
                 let mut source = self.redirect_source(target, extras, site, whole_only)?;
                 if target.makes_copies(site)?
                     && extras.priority.is_none()
-                    && is_in_stack(site, wish)?
+                    && is_in_stack(site, request)?
                 {
                     // Then the kernel puts each packet into one buffer, which it can copy.
                     source.set_linear();
@@ -143,7 +143,7 @@ impl Bundled {
                 source
             }
         };
-        if wish.mode == Some(XdpMode::Offload) {
+        if request.mode == Some(XdpMode::Offload) {
             source.offload();
         }
         let fill = |program: &mut Program| {
@@ -157,8 +157,8 @@ impl Bundled {
             notices,
             inherited,
         } = match extras.priority {
-            Some(_) => place::put_filled(site, source, wish, extras.priority, fill)?,
-            None => place::put_alone(site, source, wish, fill)?,
+            Some(_) => place::put_filled(site, source, request, extras.priority, fill)?,
+            None => place::put_alone(site, source, request, fill)?,
         };
         let mut told = [notices, ready.told()].concat();
         if let Self::Redirect(target) = self {

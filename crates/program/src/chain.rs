@@ -11,22 +11,20 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use serde::{Deserialize, Serialize};
-use trawl_kernel::bpf::{info, link, map, program};
-use trawl_kernel::netlink::{XdpAttachment, XdpExpected, XdpMode};
+use trawl_attach::plan::LONGEST_CHAIN;
+use trawl_attach::{Request, Site, apply};
+use trawl_kernel::bpf::{info, map, program};
+use trawl_kernel::netlink::{XdpAttachment, XdpMode};
 use trawl_kernel::{Error, Result, events};
 
 use crate::actions::Actions;
-use crate::attach::{Wish, open_netlink};
 use crate::captures;
 use crate::jumps::{self, Looks};
 use crate::load::{Program, Source};
 use crate::safety;
-use crate::site::{Lock, Site};
 use crate::standing::{Pinned, Standing};
 use crate::tappable::{ACTIONS, ENTRY, HOOK, NEXT};
-
-/// As many as libxdp's dispatcher takes.
-const LONGEST: usize = 10;
+use trawl_attach::site::Lock;
 
 /// A program's place in a chain, as it is remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,42 +59,21 @@ impl Seat {
     pub(crate) fn verdicts(&self) -> Vec<u32> {
         self.slots()
     }
-}
 
-/// Says where in a chain the program of a file is to be, with the priority and the actions that its source asks for.
-pub fn prepare(site: &Site, source: &mut Source, wish: &Wish, priority: Option<u32>) -> Result<()> {
-    let config = source.run_config()?;
-    let mut frags = source.has_frags()?;
-    let chain = match wish.replace {
-        true => Vec::new(),
-        false => of(site, wish.mode)?,
-    };
-    if let Some(seat) = chain.first().and_then(Standing::seat) {
-        match (seat.frags, frags) {
-            (true, false) => {
-                return Err(Error::failed(
-                    format!("cannot join the chain on {}", site.label()),
-                    format!(
-                        "its programs take packets in several pieces, and {} takes them in one only",
-                        source.name()?
-                    ),
-                )
-                .fix("compile it with SEC(\"xdp.frags\"), or load it first"));
-            }
-            (false, true) => {
-                source.set_linear();
-                frags = false;
-            }
-            _ => {}
-        }
+    pub(crate) fn frags(&self) -> bool {
+        self.frags
     }
-    source.take_seat(Seat {
-        priority: priority.unwrap_or(config.priority),
-        actions: config.actions.bits(),
-        frags,
-        followable: true,
-    });
-    Ok(())
+
+    /// With the priority that was asked for, or that the program's source asks for, and the source's actions.
+    pub(crate) fn asked(source: &mut Source, priority: Option<u32>, frags: bool) -> Result<Self> {
+        let config = source.run_config()?;
+        Ok(Self {
+            priority: priority.unwrap_or(config.priority),
+            actions: config.actions.bits(),
+            frags,
+            followable: true,
+        })
+    }
 }
 
 /// The programs of the chain on the interface, in their order; none if the program that is attached takes no part in
@@ -107,16 +84,13 @@ pub fn of(site: &Site, mode: Option<XdpMode>) -> Result<Vec<Standing>> {
     let head = present
         .iter()
         .find(|one| (one.mode == XdpMode::Offload) == offload);
-    match head {
-        Some(head) => from(site, head.program_id),
-        None => Ok(Vec::new()),
-    }
+    Ok(from(head.map(|head| head.program_id), Standing::all(site)?))
 }
 
-fn from(site: &Site, head: u32) -> Result<Vec<Standing>> {
-    let mut standing = Standing::all(site)?;
+/// The chain that begins with this program, of those that trawl keeps on the interface.
+pub(crate) fn from(head: Option<u32>, mut standing: Vec<Standing>) -> Vec<Standing> {
     let mut chain = Vec::new();
-    for id in std::iter::once(head).chain(behind(head)) {
+    for id in head.into_iter().chain(head.into_iter().flat_map(after)) {
         let Some(at) = standing.iter().position(|one| one.id() == id) else {
             break;
         };
@@ -126,15 +100,15 @@ fn from(site: &Site, head: u32) -> Result<Vec<Standing>> {
         }
         chain.push(found);
     }
-    Ok(chain)
+    chain
 }
 
 /// The programs that run behind an attached one, as the kernel's own maps tell.
-pub fn behind(head: u32) -> Vec<u32> {
+pub fn after(head: u32) -> Vec<u32> {
     let mut found: Vec<u32> = Vec::new();
     let mut at = head;
     while let Some(next) = next_of(at)
-        && found.len() < LONGEST
+        && found.len() < LONGEST_CHAIN
         && !found.contains(&next)
     {
         found.push(next);
@@ -173,36 +147,13 @@ pub(crate) fn join(
     site: &Site,
     lock: &Lock,
     mut program: Program,
-    seat: Seat,
     chain: Vec<Standing>,
-    wish: &Wish,
+    request: &Request,
 ) -> Result<Standing> {
     let what = || format!("cannot join the chain on {}", site.label());
-    let Some(mode) = chain.first().and_then(Standing::mode) else {
+    let (Some(mode), Some(seat)) = (chain.first().and_then(Standing::mode), program.seat()) else {
         return Err(Error::failed(what(), "it is gone"));
     };
-    if wish.mode.is_some_and(|wanted| wanted != mode) {
-        return Err(
-            Error::failed(what(), format!("it runs in {} mode", mode.name())).fix(format!(
-                "--mode {}, or --replace to take the whole chain's place",
-                mode.name()
-            )),
-        );
-    }
-    // It was prepared for what was there then.
-    let head = chain.first().and_then(Standing::seat);
-    if head.is_some_and(|head| head.frags != seat.frags) {
-        let why = "another command has put a program there meanwhile";
-        return Err(Error::failed(what(), why).fix("try again"));
-    }
-    if chain.len() >= LONGEST {
-        return Err(
-            Error::failed(what(), format!("{LONGEST} programs are in it already")).fix(format!(
-                "take one off: trawl xdp unload {} ID",
-                site.label()
-            )),
-        );
-    }
     let mut looks = vec![Looks {
         tappable: program.is_tappable(),
         ..Looks::default()
@@ -239,7 +190,7 @@ pub(crate) fn join(
         let map = next_map_of(id, what)?;
         lead(&map, &seat.slots(), Some(&next.program()?)).map_err(fail)?;
     }
-    safety::check_session(site, wish, program.name(), program.as_fd())?;
+    safety::check_session(site, request, program.name(), program.as_fd())?;
     let pinned = Pinned::new(lock, &mut program, false)?;
     let attachment = XdpAttachment {
         mode,
@@ -303,25 +254,12 @@ fn take_head(site: &Site, head: &Standing, program: OwnedFd) -> Result<Option<Ow
         return Err(Error::failed(what(), "it is gone"));
     };
     let old = head.program()?;
-    match head.link() {
-        Some(link) => link::replace_program(link, program.as_fd(), old.as_fd())
-            .and_then(|()| link.try_clone_to_owned())
-            .map(Some)
-            .map_err(|e| Error::os(what(), e)),
-        None => {
-            open_netlink(site)
-                .and_then(|mut netlink| {
-                    netlink.set_xdp(
-                        site.index(),
-                        Some(program.as_fd()),
-                        mode,
-                        XdpExpected::Program(old.as_fd()),
-                    )
-                })
-                .map_err(|refusal| refusal.about(what()))?;
-            Ok(None)
-        }
-    }
+    let held = head.link();
+    let link = held.map(|link| link.try_clone_to_owned()).transpose();
+    let link = link.map_err(|e| Error::os(what(), e))?;
+    apply::exchange(site, mode, held, old.as_fd(), program.as_fd())
+        .map_err(|refusal| refusal.about(what()))?;
+    Ok(link)
 }
 
 /// Ends what a command left half-done that was killed while it changed one program's slots: they lead to the same
@@ -329,7 +267,10 @@ fn take_head(site: &Site, head: &Standing, program: OwnedFd) -> Result<Option<Ow
 pub(crate) fn settle(site: &Site) {
     let Ok(link) = site.link() else { return };
     for head in link.xdp {
-        let chain = from(site, head.program_id).unwrap_or_default();
+        let chain = from(
+            Some(head.program_id),
+            Standing::all(site).unwrap_or_default(),
+        );
         for (at, one) in chain.iter().enumerate() {
             let slots = one.seat().map(|seat| seat.slots()).unwrap_or_default();
             let Some(map) = next_map(one.id()) else {
@@ -342,7 +283,7 @@ pub(crate) fn settle(site: &Site) {
             }
             let before = |id: &u32| chain[..at].iter().any(|one| one.id() == *id);
             let longest = found.iter().flatten().filter(|id| !before(id));
-            let Some(first) = longest.max_by_key(|id| behind(**id).len()) else {
+            let Some(first) = longest.max_by_key(|id| after(**id).len()) else {
                 continue;
             };
             if let Ok(program) = program::open_by_id(*first) {
@@ -358,7 +299,7 @@ pub(crate) fn leave(site: &Site, leaving: &Standing) -> Result<bool> {
     let heads = site.link()?.xdp;
     let Some(order) = heads.iter().find_map(|head| {
         let mut order = vec![head.program_id];
-        order.extend(behind(head.program_id));
+        order.extend(after(head.program_id));
         (order.len() > 1 && order.contains(&leaving.id())).then_some(order)
     }) else {
         return Ok(false);

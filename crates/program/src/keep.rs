@@ -11,14 +11,15 @@ use trawl_kernel::bpf::{functions, map, program};
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::{Error, Result};
 
-use crate::attach::{OldMaps, Wish, excludes};
 use crate::bundled;
 use crate::dispatcher::Dispatcher;
 use crate::load::{Program, Source};
 use crate::route;
-use crate::site::Site;
 use crate::standing::{Standing, on};
 use crate::tappable::{ENTRY, HOOK, NEXT};
+use trawl_attach::site::Site;
+use trawl_attach::snapshot::excludes;
+use trawl_attach::{OldMaps, Request};
 
 /// The kernel cuts names off there.
 const NAME_LENGTH: usize = 15;
@@ -61,7 +62,7 @@ struct Running {
 /// The programs whose place is taken, and what is to become of their maps.
 #[derive(Debug)]
 pub(crate) struct Succession {
-    wish: OldMaps,
+    request: OldMaps,
     label: String,
     /// The one whose maps are kept.
     heir_of: Option<Running>,
@@ -70,17 +71,17 @@ pub(crate) struct Succession {
 
 impl Succession {
     /// Looks at what runs there, and gives the source its maps where they are to be kept.
-    pub fn plan(site: &Site, wish: &Wish, source: &mut Source) -> Result<Option<Self>> {
-        let keeps = wish.maps == OldMaps::Keep;
-        if wish.maps == OldMaps::Drop || !(wish.replace || keeps) {
+    pub fn plan(site: &Site, request: &Request, source: &mut Source) -> Result<Option<Self>> {
+        let keeps = request.maps == OldMaps::Keep;
+        if request.maps == OldMaps::Drop || !(request.replace || keeps) {
             return Ok(None);
         }
-        let mut running = running_on(site, wish.mode.unwrap_or(XdpMode::Native))?;
+        let mut running = running_on(site, request.mode.unwrap_or(XdpMode::Native))?;
         let name = source.name()?;
         let mut heir_of = None;
         if keeps {
             let place = match running.as_slice() {
-                [_] if wish.replace => Some(0),
+                [_] if request.replace => Some(0),
                 all => all.iter().position(|one| one.name == name),
             };
             match place {
@@ -94,10 +95,10 @@ impl Succession {
             source.compare();
         }
         Ok(Some(Self {
-            wish: wish.maps,
+            request: request.maps,
             label: site.label().to_owned(),
             heir_of,
-            others: match wish.replace {
+            others: match request.replace {
                 true => running,
                 false => Vec::new(),
             },
@@ -115,7 +116,7 @@ impl Succession {
             used.push((name.as_str(), *fd, about));
         }
         let is_used = |about: &MapInfo| used.iter().any(|(.., one)| one.id == about.id);
-        if self.wish == OldMaps::Ask {
+        if self.request == OldMaps::Ask {
             let mut lost = Vec::new();
             for old in self.others.iter().filter(|one| !one.is_bundled) {
                 let unshared = old.maps.iter().filter(|(_, about)| !is_used(about));

@@ -5,9 +5,9 @@ use trawl_kernel::bpf::info;
 use trawl_kernel::lock::Rank;
 use trawl_kernel::netns::{self, Look, Namespace};
 
-use crate::site::{self, Lock, Site};
 use crate::standing::{Standing, on, read_all};
 use crate::{chain, ready};
+use trawl_attach::site::{self, Lock, Site};
 
 /// Clears it away, as far as nobody is working on it at this moment.
 pub fn clear_away() {
@@ -93,7 +93,7 @@ pub(crate) fn sweep_everywhere() {
         let heads = others
             .iter()
             .filter(|one| chained && one.pinned_link().is_some());
-        let alive: Vec<u32> = heads.flat_map(|head| chain::behind(head.id())).collect();
+        let alive: Vec<u32> = heads.flat_map(|head| chain::after(head.id())).collect();
         let orphaned = |one: &&&Standing| {
             chained
                 && one.seat().is_some()
@@ -101,7 +101,7 @@ pub(crate) fn sweep_everywhere() {
                 && !alive.contains(&one.id())
         };
         let heads = ended.iter().filter(|one| one.pinned_link().is_some());
-        behind_ended.extend(heads.flat_map(|head| chain::behind(head.id())));
+        behind_ended.extend(heads.flat_map(|head| chain::after(head.id())));
         for one in ended.iter().chain(others.iter().filter(orphaned)) {
             one.forget();
         }

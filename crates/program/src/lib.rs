@@ -3,15 +3,19 @@
 //! How a program gets onto an interface and stays there when the command has ended:
 //!
 //! ```no_run
-//! use trawl_program::{Site, Standing, load::Source, attach::{self, Wish}};
+//! use trawl_attach::{Request, Site};
+//! use trawl_program::{Standing, load::Source, place};
 //! # fn main() -> trawl_kernel::Result<()> {
 //! let site = Site::find("red:veth0", None)?;             // an interface in a namespace
 //! let mut source = Source::read("filter.o".as_ref())?;   // or Source::embedded("guard", GUARD_OBJECT)
 //! source.choose(Some("filter"))?;                        // by name; None where there is only one
 //! source.set_variable("limit", &1000u32.to_ne_bytes())?; // const volatile __u32 limit
 //! source.set_entries("rules", 100_000)?;
-//! let program = source.load(&site)?;                     // the verifier has seen it; maps can be filled
-//! let standing = attach::attach(&site, program, &Wish::default())?;
+//! let put = place::put_alone(&site, source, &Request::default(), |program| {
+//!     let rules = program.map("rules");                  // the verifier has seen it; maps can be filled
+//!     Ok(())
+//! })?;
+//! let standing = put.standing;
 //! println!("program {} is on {}", standing.id(), site.label());
 //!
 //! // Another command, later:
@@ -26,7 +30,6 @@
 
 pub mod actions;
 pub mod again;
-pub mod attach;
 pub mod bundled;
 pub mod captures;
 pub mod chain;
@@ -49,11 +52,10 @@ pub mod rewrite;
 pub mod route;
 pub mod run_config;
 pub mod safety;
-pub mod site;
 pub mod standing;
 pub mod stats;
 pub mod status;
 pub mod tappable;
 
-pub use site::Site;
 pub use standing::Standing;
+pub use trawl_attach::Site;

@@ -18,8 +18,8 @@ use crate::reach::Reach;
 use crate::ready::{Change, Readiness};
 use crate::record::Record;
 use crate::run_config::RunConfig;
-use crate::site::Site;
 use crate::tappable::{self, Fitted, HOOK, Hooks, Problem};
+use trawl_attach::site::Site;
 
 /// The largest file that is taken for an object file.
 const LARGEST: u64 = 64 << 20;
@@ -354,7 +354,7 @@ impl Source {
         let label = self.label;
         let offload = self.offload;
         let cannot_load = |e: LoadFailure| match with_hooks {
-            _ if offload && e.log.is_empty() => explain::cannot_offload(site, &name),
+            _ if offload && e.log.is_empty() => trawl_attach::cannot_offload(site, &name),
             true if !explain::is_about_licence(&e) => explain::cannot_fit(&label, &name, &e),
             _ => explain::cannot_load(&label, &name, &e),
         };

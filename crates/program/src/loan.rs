@@ -4,17 +4,16 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
-use trawl_kernel::bpf::{functions, info, link, map, program};
-use trawl_kernel::netlink::{Refusal, XdpAttachment, XdpExpected, XdpMode};
+use trawl_attach::{OldMaps, Request, Site, apply, look};
+use trawl_kernel::bpf::{functions, info, map, program};
+use trawl_kernel::netlink::{Refusal, XdpAttachment, XdpMode};
 use trawl_kernel::warden::{Task, Undo, Warden, hold};
 use trawl_kernel::{Error, Result, bpffs};
 
-use crate::attach::{OldMaps, Wish, links_of, open_netlink};
 use crate::chain;
 use crate::dispatcher::Dispatcher;
 use crate::keep::{Inherited, Succession};
 use crate::load::Source;
-use crate::site::Site;
 use crate::standing::{STAND_IN, Standing};
 use crate::tappable::HOOK;
 
@@ -60,7 +59,7 @@ impl Loan {
             }
         };
         let id = present.program_id;
-        if Dispatcher::read(id).is_some() || !chain::behind(id).is_empty() {
+        if Dispatcher::read(id).is_some() || !chain::after(id).is_empty() {
             return Err(Error::failed(what(), "a chain of several programs is on it").fix(
                 "load the program with hooks: trawl xdp load IF FILE.o --keep-maps --tappable --prio N, then unload the \
                  one without",
@@ -76,13 +75,13 @@ impl Loan {
             source.choose(Some(&name))?;
         }
         source.make_tappable();
-        let wish = Wish {
+        let request = Request {
             mode: Some(present.mode),
             replace: true,
             maps: OldMaps::Keep,
-            ..Wish::default()
+            ..Request::default()
         };
-        let succession = Succession::plan(site, &wish, &mut source)?;
+        let succession = Succession::plan(site, &request, &mut source)?;
         let program = source.load(site)?;
         let inherited = match succession {
             Some(succession) => succession.settle(&program)?.unwrap_or_default(),
@@ -160,12 +159,8 @@ impl Drop for Loan {
 
 impl Swap {
     fn exchange(&self, from: &OwnedFd, to: &OwnedFd) -> Result<(), Refusal> {
-        if let Some(link) = &self.link {
-            link::replace_program(link.as_fd(), to.as_fd(), from.as_fd())?;
-            return Ok(());
-        }
-        let expected = XdpExpected::Program(from.as_fd());
-        open_netlink(&self.site)?.set_xdp(self.site.index(), Some(to.as_fd()), self.mode, expected)
+        let link = self.link.as_ref().map(AsFd::as_fd);
+        apply::exchange(&self.site, self.mode, link, from.as_fd(), to.as_fd())
     }
 
     /// The kernel exchanges it only for the program with hooks.
@@ -210,7 +205,7 @@ fn link_of(
     if let Some(link) = standing.and_then(Standing::link) {
         return hold(link).map(Some);
     }
-    let mut links = links_of(site, present);
+    let mut links = look::links_of(site.index(), present);
     match links.len() {
         0 => Ok(None),
         1 => Ok(links.pop()),

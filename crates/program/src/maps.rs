@@ -8,8 +8,8 @@ use trawl_kernel::Result;
 use trawl_kernel::bpf::{info, map};
 use trawl_kernel::bpffs::{self, Object};
 
-use crate::site::Site;
 use crate::status::{self, About};
+use trawl_attach::site::Site;
 
 /// A map and who uses it.
 #[derive(Clone, Debug, Serialize)]

@@ -1,18 +1,24 @@
 //! Where a program goes: on the interface by itself, or among others in a chain; and how it leaves again.
 //!
-//! Where the kernel lets programs replace functions of others (freplace), a program from an object file goes behind a
+//! Where the kernel lets programs replace functions of others (freplace), a program from an object file goes after a
 //! dispatcher of libxdp's protocol, so that others can join it, by trawl or by libxdp's tools.
 
 use std::os::fd::AsFd;
 
+use trawl_attach::plan::{self, Means, Newcomer};
+use trawl_attach::site::Lock;
+use trawl_attach::snapshot::Chain;
+use trawl_attach::{
+    Conflict, Hold, Kind, Owner, Place, Plan, Request, Site, Snapshot, apply, look,
+};
 use trawl_kernel::bpf::info;
 use trawl_kernel::netlink::{XdpAttachment, XdpMode};
 use trawl_kernel::probe::Feature;
 use trawl_kernel::{Error, Result, events};
 
-use crate::attach::{self, Wish, excludes, has_no_native, link_of};
-use crate::chain;
-use crate::dispatcher::build::{self, Before, Part, build, parts_of};
+use crate::bundled::GUARD;
+use crate::chain::{self, Seat};
+use crate::dispatcher::build::{self, Part, build, parts_of};
 use crate::dispatcher::config::Slot;
 use crate::dispatcher::{Dispatcher, pins};
 use crate::explain;
@@ -21,7 +27,6 @@ use crate::leftovers::{clear_away_at, sweep, sweep_everywhere};
 use crate::load::{Program, Source};
 use crate::ready;
 use crate::safety;
-use crate::site::Site;
 use crate::standing::{Pinned, Standing, helped_by, on};
 
 /// How often others may come in between.
@@ -29,77 +34,309 @@ const MOST_ROUNDS: u32 = 20;
 
 /// Loads a program and puts it on the interface: into the chain that is there, at the head of a new one, or, where the
 /// kernel knows no chains, by itself. The priority is the source's own if none is given.
-pub fn put(site: &Site, source: Source, wish: &Wish, priority: Option<u32>) -> Result<Put> {
-    put_filled(site, source, wish, priority, |_| Ok(()))
+pub fn put(site: &Site, source: Source, request: &Request, priority: Option<u32>) -> Result<Put> {
+    put_filled(site, source, request, priority, |_| Ok(()))
 }
 
 /// As [`put`], for a program whose maps have to be filled before packets come to it.
 pub fn put_filled(
     site: &Site,
-    mut source: Source,
-    wish: &Wish,
+    source: Source,
+    request: &Request,
     priority: Option<u32>,
     fill: impl FnOnce(&mut Program) -> Result<()>,
 ) -> Result<Put> {
-    let mode = wish.mode.unwrap_or(XdpMode::Native);
-    let present = site.link()?.xdp;
-    let old = present.iter().copied().find(|one| excludes(one.mode, mode));
-    let dispatcher = old.and_then(|one| Dispatcher::read(one.program_id));
-    let free = old.is_none() || wish.replace;
-    let chained = match &dispatcher {
-        Some(_) => true,
-        None => free && mode != XdpMode::Offload && Feature::Freplace.probe().is_supported(),
-    };
-    // Hooks are for captures where functions of programs cannot be replaced, nor looked at.
-    if !chained || source.is_tappable() {
-        if mode != XdpMode::Offload {
-            chain::prepare(site, &mut source, wish, priority)?;
-        }
-        return put_alone(site, source, wish, fill);
-    }
-    safety::check_guard(site, wish)?;
-    let succession = Succession::plan(site, wish, &mut source)?;
-    let config = source.run_config()?;
-    let new = Part::New {
-        name: source.name()?,
-        slot: Slot {
-            actions: config.actions,
-            priority: priority.unwrap_or(config.priority),
-            flags: match source.has_frags()? {
-                true => trawl_kernel::bpf::program::HAS_FRAGS,
-                false => 0,
-            },
-        },
-        source: Box::new(source),
-    };
-    join(site, new, wish, succession, fill)
+    install(site, source, request, Some(priority), fill)
 }
 
-/// As [`put_filled`], on the interface by itself, or where its seat in a chain of jumps is.
+/// As [`put_filled`], on the interface by itself.
 pub fn put_alone(
     site: &Site,
-    mut source: Source,
-    wish: &Wish,
+    source: Source,
+    request: &Request,
     fill: impl FnOnce(&mut Program) -> Result<()>,
 ) -> Result<Put> {
-    safety::check_guard(site, wish)?;
-    let succession = Succession::plan(site, wish, &mut source)?;
-    let mut program = source.load(site)?;
-    let inherited = settle(succession, &program)?;
-    fill(&mut program)?;
-    // In a chain that is there, what comes after it has a say too.
-    let joins =
-        program.seat().is_some() && !wish.replace && !chain::of(site, wish.mode)?.is_empty();
-    if !joins {
-        safety::check_session(site, wish, program.name(), program.as_fd())?;
+    install(site, source, request, None, fill)
+}
+
+/// What is on an interface, as trawl's own account completes what the kernel tells.
+struct Now {
+    snapshot: Snapshot,
+    standing: Vec<Standing>,
+    /// The program that a new one would meet, and the dispatcher that it may be.
+    head: Option<XdpAttachment>,
+    dispatcher: Option<Dispatcher>,
+}
+
+impl Now {
+    fn read(site: &Site, mode: XdpMode) -> Result<Self> {
+        let mut snapshot = Snapshot::read(site)?;
+        let standing = Standing::all(site)?;
+        let mut dispatcher = None;
+        let head = snapshot.met_in(mode).map(|one| one.attachment());
+        for one in &mut snapshot.present {
+            if let Some(found) = Dispatcher::read(one.program_id) {
+                one.kind = Kind::Dispatcher {
+                    programs: found.members.len(),
+                };
+                if head == Some(one.attachment()) {
+                    dispatcher = Some(found);
+                }
+            } else if let Some(ours) = standing.iter().find(|own| own.id() == one.program_id) {
+                one.kind = Kind::Installed {
+                    name: ours.name().to_owned(),
+                    source: ours.source().to_owned(),
+                    chain: ours.seat().map(|seat| Chain {
+                        programs: 1 + chain::after(one.program_id).len(),
+                        frags: seat.frags(),
+                    }),
+                };
+                if ours.link().is_some() {
+                    one.hold = Hold::OwnLink;
+                }
+            }
+        }
+        let guard = standing.iter().find(|one| one.source() == GUARD);
+        snapshot.guard = guard.map(Standing::id);
+        Ok(Self {
+            snapshot,
+            standing,
+            head,
+            dispatcher,
+        })
     }
-    let notices = program.notices().to_vec();
-    let standing = attach::attach(site, program, wish)?;
-    Ok(Put {
-        standing,
-        notices,
-        inherited,
-    })
+}
+
+/// Locks the interface, reads what is there, plans, loads and applies. `seat`: whether the program takes part in a chain,
+/// and the priority that was asked for.
+fn install(
+    site: &Site,
+    mut source: Source,
+    request: &Request,
+    seat: Option<Option<u32>>,
+    fill: impl FnOnce(&mut Program) -> Result<()>,
+) -> Result<Put> {
+    let mode = request.mode.unwrap_or(XdpMode::Native);
+    let new = Newcomer {
+        hooks: source.is_tappable(),
+        frags: source.has_frags()?,
+        alone: seat.is_none(),
+    };
+    let dispatchers = !new.alone
+        && !new.hooks
+        && mode != XdpMode::Offload
+        && Feature::Freplace.probe().is_supported();
+    // What fills a chain's maps may have to make interfaces ready: this lock comes before the interface's.
+    let _ready = match dispatchers {
+        true => ready::alone()?,
+        false => None,
+    };
+    let lock = site.lock()?;
+    sweep(&lock, site)?;
+    let mut now = Now::read(site, mode)?;
+    now.snapshot.dispatchers = dispatchers;
+    let place = plan::place(&now.snapshot, new, request)
+        .map_err(|conflict| conflict_of(site, &mut source, conflict))?;
+    let succession = Succession::plan(site, request, &mut source)?;
+    let task = Task {
+        site,
+        lock: &lock,
+        request,
+        succession,
+    };
+    let sits = seat.is_some() && mode != XdpMode::Offload;
+    match place {
+        Place::NewDispatcher(plan) => {
+            task.behind_dispatcher(source, seat.flatten(), Vec::new(), &plan, &now, fill)
+        }
+        Place::Dispatcher(plan) => {
+            let parts = now.dispatcher.as_ref().map(parts_of).transpose()?;
+            let parts = parts.unwrap_or_default();
+            task.behind_dispatcher(source, seat.flatten(), parts, &plan, &now, fill)
+        }
+        Place::Alone(plan) => {
+            if sits {
+                let seat = Seat::asked(&mut source, seat.flatten(), new.frags)?;
+                source.take_seat(seat);
+            }
+            task.load(source, fill)?.attach(&plan, now)
+        }
+        Place::Jumps { linear } => {
+            if linear {
+                source.set_linear();
+            }
+            let seat = Seat::asked(&mut source, seat.flatten(), new.frags && !linear)?;
+            source.take_seat(seat);
+            task.load(source, fill)?.join(mode, now)
+        }
+    }
+}
+
+fn conflict_of(site: &Site, source: &mut Source, conflict: Conflict) -> Error {
+    match source.name() {
+        Ok(name) => explain::conflict(site, &name, conflict),
+        Err(error) => error,
+    }
+}
+
+/// What is to be done on a locked interface.
+struct Task<'a> {
+    site: &'a Site,
+    lock: &'a Lock,
+    request: &'a Request,
+    succession: Option<Succession>,
+}
+
+/// A program that is loaded, with its maps filled.
+struct Ready<'a> {
+    site: &'a Site,
+    lock: &'a Lock,
+    request: &'a Request,
+    program: Program,
+    inherited: Option<Inherited>,
+}
+
+impl<'a> Task<'a> {
+    fn load(
+        self,
+        source: Source,
+        fill: impl FnOnce(&mut Program) -> Result<()>,
+    ) -> Result<Ready<'a>> {
+        let mut program = source.load(self.site)?;
+        let inherited = settle(self.succession, &program)?;
+        fill(&mut program)?;
+        Ok(Ready {
+            site: self.site,
+            lock: self.lock,
+            request: self.request,
+            program,
+            inherited,
+        })
+    }
+
+    /// Into a chain after a dispatcher, with the programs that are in it already.
+    fn behind_dispatcher(
+        self,
+        mut source: Source,
+        priority: Option<u32>,
+        mut parts: Vec<Part>,
+        plan: &Plan,
+        now: &Now,
+        fill: impl FnOnce(&mut Program) -> Result<()>,
+    ) -> Result<Put> {
+        let config = source.run_config()?;
+        let new = Part::New {
+            name: source.name()?,
+            slot: Slot {
+                actions: config.actions,
+                priority: priority.unwrap_or(config.priority),
+                flags: match source.has_frags()? {
+                    true => trawl_kernel::bpf::program::HAS_FRAGS,
+                    false => 0,
+                },
+            },
+            source: Box::new(source),
+        };
+        parts.insert(0, new);
+        let site = self.site;
+        let lock = pins::Lock::take()?;
+        let mut built = build(site, parts, &lock)?;
+        let nothing_new = || Error::failed("cannot join the chain", "nothing new is in it");
+        let Some(program) = &mut built.program else {
+            return Err(nothing_new());
+        };
+        let inherited = settle(self.succession, program)?;
+        fill(program)?;
+        let (name, program_id) = (program.name().to_owned(), program.id());
+        safety::check_session(site, self.request, &name, built.head())?;
+        let Some(program) = &mut built.program else {
+            return Err(nothing_new());
+        };
+        let notices = program.notices().to_vec();
+        let pinned = Pinned::new(self.lock, program, true)?;
+        let old = now.dispatcher.as_ref().map(|found| found.id);
+        let mode = built
+            .attach(site, plan, old, &lock)
+            .map_err(|refused| refused.explain(site, &name))?;
+        if self.request.replace {
+            now.standing.iter().for_each(Standing::forget);
+        }
+        Ok(Put {
+            standing: pinned.attached(XdpAttachment { mode, program_id }),
+            notices,
+            inherited,
+        })
+    }
+}
+
+impl Ready<'_> {
+    /// On the interface by itself, in the place of what is there.
+    fn attach(self, plan: &Plan, now: Now) -> Result<Put> {
+        let mut program = self.program;
+        safety::check_session(self.site, self.request, program.name(), program.as_fd())?;
+        let notices = program.notices().to_vec();
+        let Now {
+            standing,
+            head: old,
+            dispatcher,
+            ..
+        } = now;
+        let mut members: Vec<u32> = old.map_or_else(Vec::new, |old| chain::after(old.program_id));
+        members.extend(dispatcher.iter().flat_map(Dispatcher::programs));
+        let (members, standing): (Vec<Standing>, Vec<Standing>) = standing
+            .into_iter()
+            .partition(|one| members.contains(&one.id()));
+        let is_old = |one: &Standing| old.is_some_and(|old| old.program_id == one.id());
+        let old = standing.into_iter().find(is_old);
+        let pinned = Pinned::new(self.lock, &mut program, false)?;
+        if let Some(link) = old.as_ref().and_then(Standing::link) {
+            pinned.holds(link)?;
+        }
+        let keep = |link: std::os::fd::BorrowedFd<'_>| {
+            old.as_ref().is_some_and(|old| old.renew_link(link).is_ok())
+        };
+        let owner = Owner {
+            link: old.as_ref().and_then(Standing::link),
+            keep: Some(&keep),
+        };
+        let attached = apply(self.site, program.as_fd(), plan, &owner)
+            .map_err(|refused| refused.explain(self.site, program.name()))?;
+        let attachment = XdpAttachment {
+            mode: attached.mode,
+            program_id: program.id(),
+        };
+        let standing = match attached.link {
+            Some(link) => pinned.attached_by(link, attachment)?,
+            None => pinned.attached(attachment),
+        };
+        // What was there is let go when no packet is in it any more.
+        if old.is_some() || dispatcher.is_some() {
+            events::wait_for_running_programs();
+        }
+        if let Some(dispatcher) = dispatcher {
+            let lock = pins::Lock::take()?;
+            pins::remove(&lock.of(self.site, dispatcher.id));
+        }
+        members.iter().chain(&old).for_each(Standing::forget);
+        Ok(Put {
+            standing,
+            notices,
+            inherited: self.inherited,
+        })
+    }
+
+    /// Into the chain of jumps on the interface.
+    fn join(self, mode: XdpMode, now: Now) -> Result<Put> {
+        let notices = self.program.notices().to_vec();
+        let head = now.snapshot.met_in(mode).map(|one| one.program_id);
+        let chain = chain::from(head, now.standing);
+        let standing = chain::join(self.site, self.lock, self.program, chain, self.request)?;
+        Ok(Put {
+            standing,
+            notices,
+            inherited: self.inherited,
+        })
+    }
 }
 
 fn settle(succession: Option<Succession>, program: &Program) -> Result<Option<Inherited>> {
@@ -111,7 +348,7 @@ fn settle(succession: Option<Succession>, program: &Program) -> Result<Option<In
 pub fn put_instead(
     site: &Site,
     source: Source,
-    wish: &Wish,
+    request: &Request,
     priority: Option<u32>,
     old: Standing,
     fill: impl FnOnce(&mut Program) -> Result<()>,
@@ -120,17 +357,17 @@ pub fn put_instead(
         one.program_id != old.id() && Dispatcher::read(one.program_id).is_none()
     };
     let is_alone = !on(site)?.iter().any(others);
-    let wish = Wish {
-        mode: wish.mode.or(old.mode()),
-        replace: wish.replace || is_alone,
-        ..*wish
+    let request = Request {
+        mode: request.mode.or(old.mode()),
+        replace: request.replace || is_alone,
+        ..*request
     };
     let priority = priority.or(old.seat().map(|seat| seat.priority));
     let put = match priority {
-        Some(_) => put_filled(site, source, &wish, priority, fill)?,
-        None => put_alone(site, source, &wish, fill)?,
+        Some(_) => put_filled(site, source, &request, priority, fill)?,
+        None => put_alone(site, source, &request, fill)?,
     };
-    if !wish.replace {
+    if !request.replace {
         old.detach(site)?;
     }
     Ok(put)
@@ -144,96 +381,6 @@ pub struct Put {
     pub notices: Vec<String>,
     /// What became of the maps of the program whose place it took, if they were to be kept.
     pub inherited: Option<Inherited>,
-}
-
-fn join(
-    site: &Site,
-    new: Part,
-    wish: &Wish,
-    succession: Option<Succession>,
-    fill: impl FnOnce(&mut Program) -> Result<()>,
-) -> Result<Put> {
-    let _alone = ready::alone()?;
-    let site_lock = site.lock()?;
-    let lock = pins::Lock::take()?;
-    sweep(&site_lock, site)?;
-    // What is there is looked at once more, now that nobody changes it.
-    let mode = wish.mode.unwrap_or(XdpMode::Native);
-    let head = site
-        .link()?
-        .xdp
-        .into_iter()
-        .find(|one| excludes(one.mode, mode));
-    let dispatcher = head.and_then(|one| Dispatcher::read(one.program_id));
-    let standing = Standing::all(site)?;
-    let before = head.map(|attachment| Before {
-        attachment,
-        is_dispatcher: dispatcher.is_some(),
-    });
-    let mut parts = vec![new];
-    match (head, &dispatcher) {
-        (Some(head), None) if !wish.replace => {
-            return Err(explain::occupied(site, head, &standing, false));
-        }
-        (Some(head), Some(dispatcher)) if !wish.replace => {
-            if wish.mode.is_some_and(|wanted| wanted != head.mode) {
-                return Err(Error::failed(
-                    format!("cannot join the chain on {}", site.label()),
-                    format!("it runs in {} mode", head.mode.name()),
-                )
-                .fix(format!(
-                    "--mode {}, or --replace to take the whole chain's place",
-                    head.mode.name()
-                )));
-            }
-            parts.extend(parts_of(dispatcher)?);
-        }
-        _ => {}
-    }
-    let mode = match (head, wish.replace) {
-        (Some(head), false) => head.mode,
-        _ => mode,
-    };
-    let mut built = build(site, parts, &lock)?;
-    let nothing_new = || Error::failed("cannot join the chain", "nothing new is in it");
-    let Some(program) = &mut built.program else {
-        return Err(nothing_new());
-    };
-    let inherited = settle(succession, program)?;
-    fill(program)?;
-    let name = program.name().to_owned();
-    safety::check_session(site, wish, &name, built.head())?;
-    let Some(program) = &mut built.program else {
-        return Err(nothing_new());
-    };
-    let (name, id) = (program.name().to_owned(), program.id());
-    let notices = program.notices().to_vec();
-    let pinned = Pinned::new(&site_lock, program, true)?;
-    let explained = |mode, refusal| explain::cannot_attach(site, &name, mode, refusal);
-    let mode = match built.attach(site, mode, before.as_ref(), &lock) {
-        Ok(()) => mode,
-        Err(refusal) if wish.mode.is_none() && has_no_native(site, &refusal) => {
-            built
-                .attach(site, XdpMode::Skb, before.as_ref(), &lock)
-                .map_err(|refusal| explained(XdpMode::Skb, refusal))?;
-            XdpMode::Skb
-        }
-        Err(refusal) => return Err(explained(mode, refusal)),
-    };
-    if wish.replace {
-        for one in &standing {
-            one.forget();
-        }
-    }
-    let standing = pinned.attached(XdpAttachment {
-        mode,
-        program_id: id,
-    });
-    Ok(Put {
-        standing,
-        notices,
-        inherited,
-    })
 }
 
 /// A dispatcher on an interface.
@@ -270,14 +417,12 @@ impl Headed {
         if let Some(at) = leaving {
             parts.remove(at);
         }
-        let before = Before {
-            attachment: self.head,
-            is_dispatcher: true,
-        };
+        let plan = plan::steps(&Snapshot::read(site)?, Some(self.head.mode), Means::Netlink);
         build(site, parts, &lock)?
-            .attach(site, self.head.mode, Some(&before), &lock)
-            .map_err(|refusal| {
-                refusal.about(format!(
+            .attach(site, &plan, Some(self.head.program_id), &lock)
+            .map(drop)
+            .map_err(|refused| {
+                refused.refusal.about(format!(
                     "cannot take program {program} off {}",
                     site.label()
                 ))
@@ -364,7 +509,7 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
 /// Trawl put it there for a program on the other end.
 fn there_for_another(site: &Site, present: &[XdpAttachment], what: String) -> Option<Error> {
     let (other, name, id) = present.iter().find_map(|one| {
-        let link = link_of(site, *one)?;
+        let link = look::link_of(site.index(), *one)?;
         helped_by(info::link(link.as_fd()).ok()?.id)
     })?;
     let error = Error::failed(what, format!("what is on it is there for {name} (id {id})"));
@@ -417,7 +562,7 @@ fn take_off(site: &Site, attachment: XdpAttachment) -> Result<bool> {
         build::remove(site, attachment, &pins::Lock::take()?)?;
         return Ok(true);
     }
-    attach::remove(site, attachment).map_err(|refusal| {
+    apply::remove(site, attachment).map_err(|refusal| {
         refusal.about(format!("cannot take program {id} off {}", site.label()))
     })?;
     Ok(true)

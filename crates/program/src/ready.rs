@@ -10,17 +10,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use serde::{Deserialize, Serialize};
-use trawl_kernel::bpf::link;
 use trawl_kernel::bpf::object::{self, Plain};
 use trawl_kernel::ethtool::{Ethtool, Feature};
 use trawl_kernel::lock::{self, Rank};
 use trawl_kernel::netlink::{Link, Netlink, Peer, XdpMode, veth_peer_in, xdp_abilities};
-use trawl_kernel::netns::{Look, Mark, Namespace, run_maybe_in};
+use trawl_kernel::netns::{Look, Mark, Namespace};
 use trawl_kernel::warden::{Task, Undo, Warden};
 use trawl_kernel::{Error, Result, bpffs};
 
-use crate::site::{DIRECTORY, Lock, Site, make_locked, try_lock};
 use crate::standing::{Standing, all_changes};
+use trawl_attach::site::{DIRECTORY, Lock, Site, make_locked, try_lock};
 
 const GRO: &str = "rx-gro";
 /// With these the stack leaves checksums yet to be made, and tags beside the packet.
@@ -176,15 +175,16 @@ impl Readiness {
             return Ok(());
         }
         let pass = Plain::load(object::VERDICT, "trawl_pass")?;
-        let attach = || link::attach_xdp(pass.program(), peer.link.index, XdpMode::Native.flags());
-        let attached = run_maybe_in(peer.namespace.as_ref(), attach)?;
-        self.link = Some(attached.map_err(|e| {
-            Error::os(
+        let to = Site::named(peer.namespace.clone(), &peer.link.name)?;
+        let attached = trawl_attach::hold(&to, pass.program(), Some(XdpMode::Native));
+        let (link, _) = attached.map_err(|refused| {
+            Error::failed(
                 format!("cannot make {} take what is sent back", label(&peer)),
-                e,
+                refused.explain(&to, "trawl_pass").why(),
             )
             .fix("--mode skb sends it through the stack's own way")
-        })?);
+        })?;
+        self.link = Some(link);
         self.note(label(&peer), true, "an XDP program that passes everything");
         Ok(())
     }

@@ -10,10 +10,9 @@ use trawl_kernel::netns::Mark;
 use trawl_kernel::warden::Undo;
 use trawl_kernel::{Error, Result};
 
-use crate::attach::open_netlink;
 use crate::place::{self, Which};
-use crate::site::Site;
 use crate::standing::{self, Standing};
+use trawl_attach::{Site, apply};
 
 /// One change at a time waits on an interface.
 fn scope(site: &Site) -> Result<String> {
@@ -97,14 +96,8 @@ impl Back {
             }
             let refused =
                 |refusal: Refusal| refusal.about(format!("cannot put back the program {}", old.id));
-            let mut netlink = open_netlink(&self.site).map_err(refused)?;
-            netlink
-                .set_xdp(
-                    self.site.index(),
-                    Some(old.program.as_fd()),
-                    old.mode,
-                    XdpExpected::Nothing,
-                )
+            let program = Some(old.program.as_fd());
+            apply::by_netlink(&self.site, program, old.mode, XdpExpected::Nothing)
                 .map_err(refused)?;
         }
         Ok(())

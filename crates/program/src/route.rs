@@ -20,15 +20,15 @@ use trawl_kernel::netlink::{Link, Netlink, XdpMode};
 use trawl_kernel::netns::{Namespace, run_maybe_in};
 use trawl_kernel::{Error, Result};
 
-use crate::attach::Wish;
 use crate::bundled::{open_table, put_interfaces};
 use crate::load::{Program, Source};
 use crate::place::{self, Put};
 use crate::ready::{self, Readiness};
-use crate::site::Site;
 use crate::standing::Standing;
 use crate::stats::{Account, Layout};
 use crate::tappable::HOOK;
+use trawl_attach::Request;
+use trawl_attach::site::Site;
 use vlan::{Mac, Vlans};
 
 pub(crate) const NAME: &str = "route";
@@ -191,7 +191,7 @@ pub fn ports(namespace: Option<&Namespace>) -> Result<Vec<Port>> {
 
 /// Adds ports to the router of their namespace, and brings it up to date with the addresses and VLANs of all its
 /// ports.
-pub fn load(sites: &[Site], wish: &Wish, extras: Extras) -> Result<Loaded> {
+pub fn load(sites: &[Site], request: &Request, extras: Extras) -> Result<Loaded> {
     let Some(first) = sites.first() else {
         return Err(Error::usage("cannot route", "no interface is named"));
     };
@@ -222,7 +222,7 @@ pub fn load(sites: &[Site], wish: &Wish, extras: Extras) -> Result<Loaded> {
         false => Vec::new(),
     };
     let mut ready = Readiness::default();
-    if wish.mode != Some(XdpMode::Skb) {
+    if request.mode != Some(XdpMode::Skb) {
         for site in new
             .iter()
             .copied()
@@ -236,13 +236,13 @@ pub fn load(sites: &[Site], wish: &Wish, extras: Extras) -> Result<Loaded> {
         let source = source(&all, extras.tappable)?;
         let fill = |program: &mut Program| program.remember(&ready);
         let Put { standing, .. } =
-            place::put_instead(&site, source, wish, extras.priority, standing, fill)?;
+            place::put_instead(&site, source, request, extras.priority, standing, fill)?;
         all.retain(|port| port.site.index() != site.index());
         all.push(Port { site, standing });
     }
     let known = all.len();
     for site in new {
-        let attached = add_port(site, &all, &ready, wish, extras);
+        let attached = add_port(site, &all, &ready, request, extras);
         match attached {
             Ok(standing) => all.push(Port {
                 site: site.clone(),
@@ -329,14 +329,14 @@ fn add_port(
     site: &Site,
     others: &[Port],
     ready: &Readiness,
-    wish: &Wish,
+    request: &Request,
     extras: Extras,
 ) -> Result<Standing> {
     let source = source(others, extras.tappable)?;
     let fill = |program: &mut Program| program.remember(ready);
     let Put { standing, .. } = match extras.priority {
-        Some(_) => place::put_filled(site, source, wish, extras.priority, fill)?,
-        None => place::put_alone(site, source, wish, fill)?,
+        Some(_) => place::put_filled(site, source, request, extras.priority, fill)?,
+        None => place::put_alone(site, source, request, fill)?,
     };
     Ok(standing)
 }

@@ -11,9 +11,9 @@ use trawl_kernel::session::Session;
 use trawl_kernel::{Error, Result};
 use trawl_packet::build::{Mac, Tcp, Template, flags};
 
-use crate::attach::Wish;
+use trawl_attach::{Request, Site};
+
 use crate::bundled::GUARD;
-use crate::site::Site;
 use crate::standing::Standing;
 
 const PASS: u32 = 2;
@@ -55,35 +55,14 @@ fn packet_of(session: &Session, mac: Mac) -> Option<Vec<u8>> {
     Some(template.tcp(tcp).frame_len(64).build())
 }
 
-/// Refuses to replace a guard, whose rules would be dropped with it.
-pub(crate) fn check_guard(site: &Site, wish: &Wish) -> Result<()> {
-    if !(wish.spares_guard && wish.replace) {
-        return Ok(());
-    }
-    match Standing::all(site)?
-        .iter()
-        .find(|one| one.source() == GUARD)
-    {
-        Some(guard) => Err(Error::failed(
-            format!("cannot replace the program on {}", site.label()),
-            format!(
-                "it is a guard (id {}): its rules would no longer be enforced",
-                guard.id()
-            ),
-        )
-        .fix("--prio N puts a program before or after it, --yes replaces it anyway")),
-        None => Ok(()),
-    }
-}
-
 /// Refuses a program that would cut the session: a whole chain, if `whole` is what begins it.
 pub(crate) fn check_session(
     site: &Site,
-    wish: &Wish,
+    request: &Request,
     name: &str,
     whole: BorrowedFd<'_>,
 ) -> Result<()> {
-    let Some(packet) = arriving(site, wish.careful)? else {
+    let Some(packet) = arriving(site, request.careful)? else {
         return Ok(());
     };
     // Nor can a program be asked that was made for a card.

@@ -8,9 +8,10 @@ use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use trawl_attach::apply;
 use trawl_kernel::bpf::{info, link, program};
 use trawl_kernel::errno::EPERM;
-use trawl_kernel::netlink::{Netlink, XdpAttachment, XdpExpected, XdpMode};
+use trawl_kernel::netlink::{XdpAttachment, XdpMode};
 use trawl_kernel::{Error, Result, bpffs, events};
 
 use crate::chain::{self, Seat};
@@ -20,7 +21,7 @@ use crate::map_pins::remove;
 use crate::place::dispatcher_of;
 use crate::ready::{self, Change, Turn};
 use crate::record::Record;
-use crate::site::{self, Lock, Site, make_directory};
+use trawl_attach::site::{self, Lock, Site, make_directory};
 
 const PROGRAM: &str = "program";
 const LINK: &str = "link";
@@ -172,16 +173,7 @@ impl Standing {
         if let Some(link) = &self.link {
             link::detach(link.as_fd()).map_err(|e| Error::os(what(), e))?;
         } else if let Some(attachment) = self.attachment {
-            let program =
-                program::open_by_id(attachment.program_id).map_err(|e| Error::os(what(), e))?;
-            Netlink::open(site.namespace())?
-                .set_xdp(
-                    site.index(),
-                    None,
-                    attachment.mode,
-                    XdpExpected::Program(program.as_fd()),
-                )
-                .map_err(|refusal| refusal.about(what()))?;
+            apply::remove(site, attachment).map_err(|refusal| refusal.about(what()))?;
         }
         // Its arrays of programs are emptied with their pins: not while a packet is about to jump through them.
         events::wait_for_running_programs();
@@ -417,7 +409,7 @@ pub fn on(site: &Site) -> Result<Vec<XdpAttachment>> {
             mode: head.mode,
             program_id: member.program,
         }));
-        let jumped_to = chain::behind(head.program_id).into_iter();
+        let jumped_to = chain::after(head.program_id).into_iter();
         all.extend(jumped_to.map(|program_id| XdpAttachment {
             mode: head.mode,
             program_id,

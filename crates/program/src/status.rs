@@ -11,12 +11,12 @@ use trawl_kernel::bpffs::{self, Object, Pinned};
 use trawl_kernel::owners::Owners;
 use trawl_kernel::{Error, Result};
 
-use crate::attach::links_of;
 use crate::chain;
 use crate::dispatcher::Dispatcher;
 use crate::redirects::{self, Names, Redirect};
-use crate::site::Site;
 use crate::standing::{self, Standing};
+use trawl_attach::look;
+use trawl_attach::site::Site;
 
 /// An interface with its programs.
 #[derive(Clone, Debug, Serialize)]
@@ -166,7 +166,7 @@ impl Look {
         let mut programs = Vec::new();
         for present in site.link()?.xdp {
             let mut program = self.about(present.program_id, &known);
-            let links = links_of(site, present);
+            let links = look::links_of(site.index(), present);
             let links = links.iter().filter_map(|fd| info::link(fd.as_fd()).ok());
             let mut links: Vec<u32> = links.map(|about| about.id).collect();
             let link = match links.as_slice() {
@@ -225,7 +225,7 @@ impl Look {
 
     /// The chain of trawl's own that begins with a program.
     fn jumps(&self, head: u32, known: &Known) -> Vec<Member> {
-        let behind = chain::behind(head);
+        let behind = chain::after(head);
         if behind.is_empty() {
             return Vec::new();
         }

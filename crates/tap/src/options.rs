@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use trawl_kernel::events;
+use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::packet_socket::{Fanout, Reading};
 use trawl_kernel::ring::Geometry;
 use trawl_kernel::{Error, Result};
@@ -45,6 +46,17 @@ pub enum Mode {
     NativeFirst,
     Native,
     Skb,
+}
+
+impl Mode {
+    /// The only mode that will do.
+    pub(crate) fn asked(self) -> Option<XdpMode> {
+        match self {
+            Self::NativeFirst => None,
+            Self::Native => Some(XdpMode::Native),
+            Self::Skb => Some(XdpMode::Skb),
+        }
+    }
 }
 
 /// At which end of an XDP program a packet is recorded.

@@ -45,9 +45,14 @@ impl Site {
 }
 
 impl Site {
+    /// The interface, as programs are attached to it.
+    pub(crate) fn to_attach(&self) -> Result<trawl_attach::Site> {
+        trawl_attach::Site::named(self.namespace.clone(), &self.interface.name)
+    }
+
     /// The command that loads the program on it once more, so that the `hook` tap can look in.
     pub(crate) fn with_hooks(&self, program: u32) -> String {
-        match trawl_program::Site::named(self.namespace.clone(), &self.interface.name) {
+        match self.to_attach() {
             Ok(site) => again::with_hooks(&site, program),
             Err(_) => format!(
                 "trawl xdp load {} FILE.o --replace --keep-maps --tappable",

@@ -7,7 +7,7 @@ mod slot;
 
 use std::os::fd::AsFd;
 use trawl_kernel::bpf::{functions, program};
-use trawl_kernel::interface::Attachment;
+use trawl_kernel::netlink::XdpAttachment;
 use trawl_kernel::probe::{Answer, Feature};
 use trawl_kernel::warden::Warden;
 use trawl_kernel::{Error, Result, errno};
@@ -34,7 +34,7 @@ pub fn refusal() -> Option<&'static Answer> {
 }
 
 /// A program is on the interface that cannot be looked at, and there is no hook either.
-pub fn refused(site: &Site, present: &Attachment, answer: &Answer) -> Error {
+pub fn refused(site: &Site, present: &XdpAttachment, answer: &Answer) -> Error {
     if let Some(error) = site.may_not_look() {
         return error;
     }
@@ -46,7 +46,8 @@ pub fn refused(site: &Site, present: &Attachment, answer: &Answer) -> Error {
         format!("cannot look at the XDP program on {}", site.label),
         format!(
             "{name} (id {}, {} mode) has no hook map, and the kernel takes no tracing programs here: {why}",
-            present.program_id, present.mode
+            present.program_id,
+            present.mode.name()
         ),
     );
     error.fix(format!(
@@ -102,7 +103,8 @@ impl Tap for Trace {
                 1 => Some(program.name.clone()),
                 _ => Some(program.describe()),
             };
-            let ends = slots.add_points(name.as_deref(), index, site, assembly, present.mode)?;
+            let ends =
+                slots.add_points(name.as_deref(), index, site, assembly, present.mode.name())?;
             slots.add(Slot::new(program, follow, ends));
         }
         slots.attach(Some(&present))?;

@@ -1,8 +1,8 @@
 //! What a tap finds when it looks at what it hangs on: whether packets still come by there.
 
 use serde::Serialize;
-use trawl_kernel::bpf::{info, program};
-use trawl_kernel::interface::Attachment;
+use trawl_attach::look;
+use trawl_kernel::netlink::XdpAttachment;
 
 use crate::site::Site;
 
@@ -25,12 +25,10 @@ pub enum Cause {
 }
 
 impl Cause {
-    pub fn replaced_by(present: &Attachment) -> Self {
+    pub fn replaced_by(present: &XdpAttachment) -> Self {
         let id = present.program_id;
-        let about = program::open_by_id(id)
-            .and_then(|fd| info::program(std::os::fd::AsFd::as_fd(&fd)))
-            .map_or_else(|_| String::new(), |about| about.name);
-        Self::ProgramReplaced { id, name: about }
+        let name = look::name_of(id).unwrap_or_default();
+        Self::ProgramReplaced { id, name }
     }
 }
 
@@ -47,7 +45,7 @@ pub enum Sight {
 }
 
 /// The attached XDP program; nothing if the interface is gone, which others tell of.
-pub(crate) fn attached_now(site: &Site) -> Option<Option<Attachment>> {
+pub(crate) fn attached_now(site: &Site) -> Option<Option<XdpAttachment>> {
     let namespace = site.namespace.as_ref();
     let present = site.interface.xdp_attached(namespace).ok()?;
     let there = present.is_some() || site.interface.is_there(namespace);

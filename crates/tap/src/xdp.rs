@@ -1,15 +1,15 @@
 //! The `xdp` tap: trawl's own pass-through program on an interface that has none, native where the driver can.
 
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use trawl_attach::look;
 use trawl_kernel::bpf::link;
 use trawl_kernel::bpf::object::{self, TapProgram};
 use trawl_kernel::bpf::program::LoadOptions;
 use trawl_kernel::bpf::{info, program};
-use trawl_kernel::interface::Attachment;
 use trawl_kernel::layout::TapConfig;
+use trawl_kernel::netlink::{XdpAttachment, XdpMode};
 use trawl_kernel::netns::{self, run_maybe_in};
 use trawl_kernel::ring::Rings;
 use trawl_kernel::warden::{self, Task, Warden};
@@ -23,8 +23,8 @@ use crate::table::{self, Facts};
 use crate::watch::{Cause, Sight, attached_now};
 use crate::{Attached, Tap};
 
-const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
-const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
+/// The program, in messages.
+const NAME: &str = "the capture's program";
 const XDP_PASS: u32 = 2;
 const DIRECTION_INBOUND: u32 = 1;
 
@@ -101,7 +101,7 @@ impl Tap for Xdp {
         };
         points
             .into_iter()
-            .for_each(|point| assembly.set_mode(point, mode));
+            .for_each(|point| assembly.set_mode(point, mode.name()));
         let hand_over = Task::HandOver {
             link: warden::hold(link.as_fd())?,
             own: warden::hold(program.as_fd())?,
@@ -134,10 +134,10 @@ impl Tap for Xdp {
 struct Joined {
     head: u32,
     link: OwnedFd,
-    mode: &'static str,
+    mode: XdpMode,
 }
 
-fn join(site: &Site, present: &Attachment) -> Result<Joined> {
+fn join(site: &Site, present: &XdpAttachment) -> Result<Joined> {
     match link_of(present, site) {
         Some(link) if is_trawls(present) => Ok(Joined {
             head: present.program_id,
@@ -148,14 +148,9 @@ fn join(site: &Site, present: &Attachment) -> Result<Joined> {
     }
 }
 
-fn name_of(present: &Attachment) -> Option<String> {
-    let program = program::open_by_id(present.program_id).ok()?;
-    info::program(program.as_fd()).ok().map(|about| about.name)
-}
-
 /// Whether what is attached belongs to a trawl capture, which another one can share.
-pub fn is_trawls(present: &Attachment) -> bool {
-    name_of(present).is_some_and(|name| chain::is_member(&name))
+pub fn is_trawls(present: &XdpAttachment) -> bool {
+    look::name_of(present.program_id).is_some_and(|name| chain::is_member(&name))
 }
 
 fn moved_on(site: &Site) -> Error {
@@ -167,16 +162,17 @@ fn moved_on(site: &Site) -> Error {
 }
 
 /// A program of somebody else's is in the way.
-pub fn occupied(site: &Site, present: &Attachment) -> Error {
+pub fn occupied(site: &Site, present: &XdpAttachment) -> Error {
     if let Some(error) = site.may_not_look() {
         return error;
     }
-    let name = name_of(present).unwrap_or_else(|| "of unknown name".to_owned());
+    let name = look::name_of(present.program_id).unwrap_or_else(|| "of unknown name".to_owned());
     Error::failed(
         format!("cannot attach to {}", site.label),
         format!(
             "the XDP program {name} (id {}, {} mode) is on it, and it has no hook map",
-            present.program_id, present.mode
+            present.program_id,
+            present.mode.name()
         ),
     )
     .fix(format!(
@@ -185,37 +181,41 @@ pub fn occupied(site: &Site, present: &Attachment) -> Error {
     ))
 }
 
-fn link_of(present: &Attachment, site: &Site) -> Option<OwnedFd> {
-    link::all_ids().into_iter().find_map(|id| {
-        let link = link::open_by_id(id).ok()?;
-        let about = info::link(link.as_fd()).ok()?;
-        let same = about.program == present.program_id && about.ifindex == site.interface.index;
-        same.then_some(link)
-    })
+fn link_of(present: &XdpAttachment, site: &Site) -> Option<OwnedFd> {
+    look::link_of(site.interface.index, *present)
 }
 
-/// Native first, unless told otherwise.
+/// Natively if no mode is asked for, and in skb mode where that is refused.
 fn attach_program(
     site: &Site,
     program: &OwnedFd,
     assembly: &mut Assembly<'_>,
-) -> Result<(OwnedFd, &'static str)> {
-    match assembly.options.mode {
-        Mode::Native => Ok((create_link(site, program, "native")?, "native")),
-        Mode::Skb => Ok((create_link(site, program, "skb")?, "skb")),
-        Mode::NativeFirst => match attach_in_namespace(site, program, XDP_FLAGS_DRV_MODE) {
-            Ok(link) => Ok((link, "native")),
-            Err(error) => {
-                let link = create_link(site, program, "skb")?;
-                let why = why_not(site, &error);
-                assembly.notice(format!(
-                    "{}: skb mode, behind the driver: not native since {why}",
-                    site.label
-                ));
-                Ok((link, "skb"))
-            }
-        },
+) -> Result<(OwnedFd, XdpMode)> {
+    let (link, attached) = hold(site, program, assembly.options.mode.asked())?;
+    if let Some(refused) = attached.instead_of {
+        let error = refused.explain(&site.to_attach()?, NAME);
+        assembly.notice(format!(
+            "{}: using skb mode, after the driver: {}",
+            site.label,
+            error.why()
+        ));
     }
+    Ok((link, attached.mode))
+}
+
+fn hold(
+    site: &Site,
+    program: &OwnedFd,
+    mode: Option<XdpMode>,
+) -> Result<(OwnedFd, trawl_attach::Attached)> {
+    let to = site.to_attach()?;
+    trawl_attach::hold(&to, program.as_fd(), mode).map_err(|refused| {
+        let error = refused.explain(&to, NAME);
+        match error.how_to_fix() {
+            Some(_) => error,
+            None => error.fix("try --tap packet"),
+        }
+    })
 }
 
 fn xdp_options(name: &str) -> LoadOptions<'_> {
@@ -301,63 +301,10 @@ fn load(
     })
 }
 
-fn create_link(site: &Site, program: &OwnedFd, mode: &'static str) -> Result<OwnedFd> {
-    let flags = if mode == "skb" {
-        XDP_FLAGS_SKB_MODE
-    } else {
-        XDP_FLAGS_DRV_MODE
-    };
-    attach_in_namespace(site, program, flags).map_err(|e| {
-        let what = format!("cannot attach to {} in {mode} mode", site.label);
-        let error = Error::failed(what, why_not(site, &e));
-        match e.raw_os_error() {
-            Some(errno::EPERM) => error.fix("run as root, or with CAP_BPF and CAP_NET_ADMIN"),
-            _ if mode == "native" => error.fix("try --mode skb"),
-            _ => error.fix("try --tap packet"),
-        }
-    })
-}
-
-fn attach_in_namespace(site: &Site, program: &OwnedFd, flags: u32) -> io::Result<OwnedFd> {
-    run_maybe_in(site.namespace.as_ref(), || {
-        link::attach_xdp(program.as_fd(), site.interface.index, flags)
-    })
-    .map_err(|e| io::Error::from_raw_os_error(e.errno().unwrap_or(errno::EINVAL)))?
-}
-
-fn why_not(site: &Site, error: &io::Error) -> String {
-    let interface = &site.interface;
-    let driver = interface.driver.as_deref().unwrap_or("unknown");
-    match error.raw_os_error() {
-        Some(errno::EOPNOTSUPP) => format!("the driver ({driver}) has no XDP support"),
-        Some(errno::ENOSPC) if driver == "veth" => {
-            format!(
-                "it has fewer receive queues than its peer has sending ones (ethtool -L {} rx N fixes it)",
-                interface.name
-            )
-        }
-        Some(errno::ERANGE | errno::EINVAL) if interface.mtu > 3500 => {
-            format!(
-                "the driver ({driver}) refuses it, perhaps for its MTU of {}",
-                interface.mtu
-            )
-        }
-        Some(errno::EBUSY) => "another XDP program is on it".to_owned(),
-        Some(errno::ENODEV) => "it is gone".to_owned(),
-        _ => format!(
-            "{}",
-            Error::os(
-                "the kernel refuses",
-                io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(0))
-            )
-        ),
-    }
-}
-
 #[derive(Debug)]
 struct AttachedXdp {
     site: Site,
-    mode: &'static str,
+    mode: XdpMode,
     seat: Seat,
     program: OwnedFd,
     link: Option<OwnedFd>,
@@ -430,7 +377,9 @@ impl AttachedXdp {
             None => {
                 let head = self.seat.head();
                 let head = head.as_ref().unwrap_or(&self.program);
-                create_link(&self.site, head, self.mode).map_err(|e| e.to_string())
+                hold(&self.site, head, Some(self.mode))
+                    .map(|(link, _)| link)
+                    .map_err(|e| e.to_string())
             }
         };
         let mut watched = |link: OwnedFd| {

@@ -13,7 +13,7 @@ use trawl_tests::witness::{nothing_attached, run, xdp_on};
 use trawl_tests::xdp::{fails, status_of, succeeds};
 
 fn linked(program: &Plain, station: &Station) -> OwnedFd {
-    let attach = || link::attach_xdp(program.program(), station.index, XdpMode::Native.flags());
+    let attach = || link::attach_xdp(program.program(), station.index, XdpMode::Native);
     let attached = run_in(&station.namespace, attach).expect("the namespace");
     attached.expect("a link")
 }

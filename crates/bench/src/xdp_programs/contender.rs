@@ -2,10 +2,10 @@
 
 use std::fmt;
 
+use trawl_attach::Request;
 use trawl_kernel::{Error, Result, process};
 use trawl_packet::build::Template;
 use trawl_program::Site;
-use trawl_program::attach::Wish;
 use trawl_program::bundled::{Bundled, By, Extras, Target, Touch, Verdict};
 use trawl_program::route::{self, Extras as RouteExtras};
 
@@ -176,7 +176,7 @@ impl Contender {
             Task::Route => {
                 return route::load(
                     &[site(&line.left)?, site(&line.right)?],
-                    &Wish::default(),
+                    &Request::default(),
                     RouteExtras::default(),
                 )
                 .map(drop);
@@ -187,7 +187,7 @@ impl Contender {
             ..Extras::default()
         };
         bundled
-            .load(extras, &site(&line.left)?, &Wish::default())
+            .load(extras, &site(&line.left)?, &Request::default())
             .map(drop)
     }
 }

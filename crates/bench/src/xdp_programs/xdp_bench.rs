@@ -6,11 +6,12 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use trawl_attach::Request;
 use trawl_kernel::bpf::table::{self, Table};
 use trawl_kernel::netns::run_in;
 use trawl_kernel::{Error, Result};
-use trawl_program::attach::{self, Wish};
 use trawl_program::load::{Program, Source};
+use trawl_program::place;
 
 use super::contender::{Task, site};
 use trawl_lab::Line;
@@ -64,11 +65,11 @@ pub fn load(task: Task, line: &Line) -> Result<()> {
         source.set_variable("ifindex_out", &line.right.index.to_ne_bytes())?;
     }
     let left = site(&line.left)?;
-    let program = source.load(&left)?;
-    if task == Task::RedirectMap {
-        fill(&program, line)?;
-    }
-    attach::attach(&left, program, &Wish::default()).map(drop)
+    place::put_alone(&left, source, &Request::default(), |program| match task {
+        Task::RedirectMap => fill(program, line),
+        _ => Ok(()),
+    })
+    .map(drop)
 }
 
 /// What its programs for a task are called, those of newer versions first.

@@ -1,13 +1,13 @@
 //! What puts a balancer on an interface, changes its table, and takes it off.
 
 use serde::Serialize;
+use trawl_attach::Request;
 use trawl_balance::balancer::{Care, Done, Extras};
 use trawl_balance::{Backend, Balancer, Table, Vip, file};
 use trawl_guard::state as guard;
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::{Error, Result};
 use trawl_program::Site;
-use trawl_program::attach::Wish;
 
 use super::{BackendAdd, BackendRemove, Drain, Load, Place, Unload, VipAdd, VipRemove, Weight};
 use crate::json;
@@ -59,12 +59,12 @@ pub fn load(args: &Load) -> Result<()> {
     args.verifier_log.begin()?;
     let site = Site::find(&args.interface, args.netns.as_deref())?;
     let table = args.file.as_deref().map(file::read).transpose()?;
-    let wish = Wish {
+    let request = Request {
         mode: args.mode.map(XdpMode::from),
         replace: args.replace,
         careful: args.consent.is_careful(),
         spares_guard: !args.consent.yes,
-        ..Wish::default()
+        ..Request::default()
     };
     let extras = Extras {
         priority: args.prio,
@@ -78,7 +78,7 @@ pub fn load(args: &Load) -> Result<()> {
     };
     let done = args.consent.change(&sites, || {
         guard::around(&sites, || {
-            Balancer::load(&sites[0], table, &wish, extras, care)
+            Balancer::load(&sites[0], table, &request, extras, care)
         })
     })?;
     let said = format!(

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
+use trawl_attach::Request;
 use trawl_guard::file::RuleFile;
 use trawl_guard::rule::{On, TcpState};
 use trawl_guard::{Action, Draft, Guard, Match, revert, state};
@@ -13,7 +14,6 @@ use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result, clock};
 use trawl_program::Site;
-use trawl_program::attach::Wish;
 
 use super::{Apply, Confirm, Consent, Load, PresetRule, Remove, Rule, Unload};
 use crate::terminal::{self, write_json, write_printable};
@@ -51,17 +51,17 @@ pub fn load(args: &Load) -> Result<()> {
 }
 
 fn load_on(args: &Load, sites: &[Site]) -> Result<()> {
-    let wish = Wish {
+    let request = Request {
         mode: args.mode(),
         replace: args.replace,
         priority: args.prio,
-        ..Wish::default()
+        ..Request::default()
     };
     let default = args.default.map(Action::from);
     let mut done = Vec::new();
     for site in sites {
         let guard = Guard::find_or_make(site.namespace())?;
-        let standing = guard.load(site, default, &wish, args.tappable, args.consent.care())?;
+        let standing = guard.load(site, default, &request, args.tappable, args.consent.care())?;
         let set = guard.rules()?;
         let holds = set.defaults.iter().find(|one| one.on.index == site.index());
         let one = Guarded {

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
+use trawl_attach::{OldMaps, Request};
 use trawl_guard::state as guard;
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::{Error, Result};
 use trawl_program::actions::Actions;
-use trawl_program::attach::{OldMaps, Wish};
 use trawl_program::bundled::{Bundled, Extras, Touch};
 use trawl_program::keep::Inherited;
 use trawl_program::load::Source;
@@ -123,13 +123,13 @@ fn load(args: &Args, site: &Site, file: &Path) -> Result<ExitCode> {
         notices,
         inherited,
     } = guard::around(std::slice::from_ref(site), || {
-        place::put(site, source, &wish(args), args.prio)
+        place::put(site, source, &request(args), args.prio)
     })?;
     tell(args, site, &standing, &notices, inherited.as_ref())
 }
 
-fn wish(args: &Args) -> Wish {
-    Wish {
+fn request(args: &Args) -> Request {
+    Request {
         mode: args.mode.map(XdpMode::from),
         replace: args.replace,
         maps: match (args.keep_maps, !args.consent.is_careful()) {
@@ -139,7 +139,7 @@ fn wish(args: &Args) -> Wish {
         },
         careful: args.consent.is_careful(),
         spares_guard: !args.consent.yes,
-        ..Wish::default()
+        ..Request::default()
     }
 }
 
@@ -161,9 +161,9 @@ fn load_bundled(args: &Args, site: &Site, bundled: &Bundled, touch: Touch) -> Re
         tappable: args.tappable,
         priority: args.prio,
     };
-    let wish = wish(args);
+    let request = request(args);
     let loaded = guard::around(std::slice::from_ref(site), || {
-        bundled.load(extras, site, &wish)
+        bundled.load(extras, site, &request)
     })?;
     tell(
         args,

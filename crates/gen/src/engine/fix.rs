@@ -3,15 +3,14 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use trawl_kernel::bpf::link::attach_xdp;
+use trawl_attach::Site;
 use trawl_kernel::ethtool::Ethtool;
 use trawl_kernel::netlink::{Netlink, Peer, XdpMode, veth_peer};
-use trawl_kernel::netns::{Namespace, run_maybe_in};
+use trawl_kernel::netns::Namespace;
 use trawl_kernel::send::passing_program;
 use trawl_kernel::{Error, Result};
 
 const GRO: &str = "rx-gro";
-const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
 /// Something that was put right, until this is dropped or the process ends.
 #[derive(Debug)]
@@ -63,10 +62,12 @@ pub(super) fn peer_takes_frames(interface: &str) -> Result<Option<Fixed>> {
     };
     let attach = || -> Result<OwnedFd> {
         let program = passing_program()?;
-        attach_xdp(program.as_fd(), peer.link.index, XDP_FLAGS_DRV_MODE)
-            .map_err(|e| cannot(&e.to_string()))
+        let site = Site::named(peer.namespace.clone(), &peer.link.name)?;
+        trawl_attach::hold(&site, program.as_fd(), Some(XdpMode::Native))
+            .map(|(link, _)| link)
+            .map_err(|refused| cannot(refused.explain(&site, "trawl_pass").why()))
     };
-    let link = run_maybe_in(peer.namespace.as_ref(), attach)??;
+    let link = attach()?;
     Ok(Some(Fixed {
         _link: link,
         told: format!(

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::{check, opts};
+use crate::netlink::XdpMode;
 
 /// Where among the programs on a tcx hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,11 +13,10 @@ pub enum TcxPlace {
     Last,
 }
 
-/// Attaches an XDP program; `flags` chooses the mode (XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE). The interface is
-/// looked up in the calling thread's network namespace.
-pub fn attach_xdp(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> io::Result<OwnedFd> {
+/// Attaches an XDP program. The interface is looked up in the calling thread's network namespace.
+pub fn attach_xdp(program: BorrowedFd<'_>, ifindex: u32, mode: XdpMode) -> io::Result<OwnedFd> {
     let mut opts = opts!(libbpf_sys::bpf_link_create_opts);
-    opts.flags = flags;
+    opts.flags = mode.flags();
     create(program, ifindex, libbpf_sys::BPF_XDP, &opts)
 }
 

@@ -52,7 +52,8 @@ const RTM_NEWNSID: u16 = 88;
 const RTM_GETNSID: u16 = 90;
 const LINK_HEADER: usize = 16;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum XdpMode {
     /// In the driver.
     Native,

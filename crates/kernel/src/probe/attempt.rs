@@ -145,7 +145,7 @@ pub fn xdp_link() -> Answer {
         Err(e) => return Answer::from_error(&e),
     };
     // Generic mode, the only one that loopback has.
-    in_scratch_namespace(|| attach_xdp(program.as_fd(), LOOPBACK, 1 << 1))
+    in_scratch_namespace(|| attach_xdp(program.as_fd(), LOOPBACK, crate::netlink::XdpMode::Skb))
 }
 
 pub fn tcx_link() -> Answer {

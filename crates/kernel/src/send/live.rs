@@ -15,12 +15,12 @@ use super::{Burst, check_frame};
 use crate::bpf::link;
 use crate::error::{Error, Result};
 use crate::ethtool::Ethtool;
+use crate::netlink::XdpMode;
 use crate::netlink::{Link, Netlink, veth_peer};
 use crate::netns::{Namespace, run_in_scratch};
 use crate::probe::insn::{Program, returning};
 
 const XDP_TX: i32 = 3;
-const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const LOOPBACK: u32 = 1;
 /// The kernel's default; a veth queue holds 256 frames, so a batch always fits an empty one.
 const BATCH: u32 = 64;
@@ -75,7 +75,7 @@ impl Ready {
     fn make(program: BorrowedFd<'_>) -> Option<Self> {
         run_in_scratch(|| {
             Some(Self {
-                _link: link::attach_xdp(program, LOOPBACK, XDP_FLAGS_SKB_MODE).ok()?,
+                _link: link::attach_xdp(program, LOOPBACK, XdpMode::Skb).ok()?,
                 _namespace: Namespace::current().ok()?,
             })
         })

@@ -9,10 +9,10 @@ use trawl_kernel::netlink::{XdpMode, xdp_abilities};
 use trawl_kernel::netns::run_maybe_in;
 use trawl_kernel::{Error, Result, probe};
 
-use crate::attach::Wish;
 use crate::load::Program;
 use crate::ready;
-use crate::site::Site;
+use trawl_attach::Request;
+use trawl_attach::site::Site;
 
 /// Packets of an MTU up to this one are in one buffer with every driver.
 const ONE_BUFFER: u32 = 1500;
@@ -99,11 +99,11 @@ impl Target {
     pub(super) fn sends_whole_only(
         &self,
         site: &Site,
-        wish: &Wish,
+        request: &Request,
         priority: Option<u32>,
     ) -> Result<bool> {
         let copies = self.makes_copies(site)?;
-        if is_in_stack(site, wish)? {
+        if is_in_stack(site, request)? {
             // In a chain, it is the chain's to say whether there are such packets.
             return Ok(copies && priority.is_some());
         }
@@ -119,11 +119,11 @@ impl Target {
     ) -> Result<Vec<String>> {
         let mut caveats = Vec::new();
         let mtu = site.link()?.mtu;
-        let wish = Wish {
+        let request = Request {
             mode,
-            ..Wish::default()
+            ..Request::default()
         };
-        if mtu > ONE_BUFFER && self.sends_whole_only(site, &wish, priority)? {
+        if mtu > ONE_BUFFER && self.sends_whole_only(site, &request, priority)? {
             let why = match xdp_abilities(site.namespace(), site.index())? {
                 None => "Linux before 6.3 sends none on",
                 Some(_) if self.makes_copies(site)? => "the kernel makes no copies of them",
@@ -174,9 +174,9 @@ impl Target {
 }
 
 /// Whether the program is to run behind the driver, where it is not the driver that sends.
-pub(super) fn is_in_stack(site: &Site, wish: &Wish) -> Result<bool> {
+pub(super) fn is_in_stack(site: &Site, request: &Request) -> Result<bool> {
     let able = xdp_abilities(site.namespace(), site.index())?;
-    Ok(wish.mode == Some(XdpMode::Skb) || able.is_some_and(|able| !able.native()))
+    Ok(request.mode == Some(XdpMode::Skb) || able.is_some_and(|able| !able.native()))
 }
 
 pub(super) fn far_function(then: &Then) -> &'static str {

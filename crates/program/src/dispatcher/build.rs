@@ -3,18 +3,17 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use trawl_attach::{Owner, Plan, Refused, Site, apply};
 use trawl_kernel::bpf::loader::ObjectFile;
 use trawl_kernel::bpf::{functions, info, link, object, program};
-use trawl_kernel::errno::EBUSY;
-use trawl_kernel::netlink::{Netlink, Refusal, XdpAttachment, XdpExpected, XdpMode};
+use trawl_kernel::netlink::{XdpAttachment, XdpMode};
 use trawl_kernel::{Error, Result};
 
-use super::config::{Config, SLOTS, Slot, VERSION};
+use super::config::{Config, Slot, VERSION};
 use super::pins::{self, Lock, Pins};
 use super::{Dispatcher, NAME, function_of};
 use crate::explain;
 use crate::load::{Program, Role, Source};
-use crate::site::Site;
 
 /// A program that is to be in the chain.
 #[derive(Debug)]
@@ -83,13 +82,6 @@ pub fn parts_of(dispatcher: &Dispatcher) -> Result<Vec<Part>> {
     dispatcher.members.iter().map(part).collect()
 }
 
-/// What is on the interface before.
-#[derive(Debug)]
-pub struct Before {
-    pub attachment: XdpAttachment,
-    pub is_dispatcher: bool,
-}
-
 /// A dispatcher with its programs, on no interface yet.
 #[derive(Debug)]
 pub struct Built {
@@ -108,16 +100,6 @@ impl Built {
 
 /// Makes a dispatcher of these parts.
 pub fn build(site: &Site, mut parts: Vec<Part>, lock: &Lock) -> Result<Built> {
-    if parts.len() > SLOTS {
-        return Err(Error::failed(
-            format!("cannot add a program on {}", site.label()),
-            format!("a dispatcher has room for {SLOTS} programs, and all of it is taken"),
-        )
-        .fix(format!(
-            "trawl xdp unload {} ID makes room; trawl xdp status shows the programs",
-            site.label()
-        )));
-    }
     parts.sort_by_cached_key(Part::order);
     let config = Config {
         version: VERSION,
@@ -166,37 +148,27 @@ pub fn build(site: &Site, mut parts: Vec<Part>, lock: &Lock) -> Result<Built> {
 }
 
 impl Built {
-    /// Puts it on the interface, in the place of what is there: at one stroke, where that is another dispatcher.
+    /// Puts it on the interface as planned; of a dispatcher whose place it takes, the pins go.
     pub fn attach(
         &mut self,
         site: &Site,
-        mode: XdpMode,
-        before: Option<&Before>,
+        plan: &Plan,
+        old_dispatcher: Option<u32>,
         lock: &Lock,
-    ) -> Result<(), Refusal> {
-        attach(site, &self.dispatcher, mode, before)?;
+    ) -> Result<XdpMode, Refused> {
+        let attached = apply(site, self.dispatcher.as_fd(), plan, &Owner::default())?;
         self.pins.keep();
-        if let Some(before) = before
-            && before.is_dispatcher
-        {
-            pins::remove(&lock.of(site, before.attachment.program_id));
+        if let Some(old) = old_dispatcher {
+            pins::remove(&lock.of(site, old));
         }
-        Ok(())
+        Ok(attached.mode)
     }
 }
 
 /// Takes a whole dispatcher off, and lets all of its programs go.
 pub fn remove(site: &Site, attachment: XdpAttachment, lock: &Lock) -> Result<()> {
     let what = || format!("cannot take the dispatcher off {}", site.label());
-    let fd = program::open_by_id(attachment.program_id).map_err(|e| Error::os(what(), e))?;
-    Netlink::open(site.namespace())?
-        .set_xdp(
-            site.index(),
-            None,
-            attachment.mode,
-            XdpExpected::Program(fd.as_fd()),
-        )
-        .map_err(|refusal| refusal.about(what()))?;
+    apply::remove(site, attachment).map_err(|refusal| refusal.about(what()))?;
     pins::remove(&lock.of(site, attachment.program_id));
     Ok(())
 }
@@ -217,52 +189,4 @@ fn load(config: &Config) -> Result<OwnedFd> {
         .ok_or_else(|| Error::failed("cannot build a chain", "the dispatcher was left out"))?;
     fd.try_clone_to_owned()
         .map_err(|e| Error::os("cannot hold the dispatcher", e))
-}
-
-/// By netlink, as libxdp does and as it has to find it.
-fn attach(
-    site: &Site,
-    dispatcher: &OwnedFd,
-    mode: XdpMode,
-    before: Option<&Before>,
-) -> Result<(), Refusal> {
-    let mut netlink = crate::attach::open_netlink(site)?;
-    let Some(before) = before else {
-        return netlink.set_xdp(
-            site.index(),
-            Some(dispatcher.as_fd()),
-            mode,
-            XdpExpected::Nothing,
-        );
-    };
-    let old = program::open_by_id(before.attachment.program_id)?;
-    if before.attachment.mode == mode {
-        let replaced = netlink.set_xdp(
-            site.index(),
-            Some(dispatcher.as_fd()),
-            mode,
-            XdpExpected::Program(old.as_fd()),
-        );
-        match replaced {
-            Err(Refusal { errno: EBUSY, .. }) => {}
-            done => return done,
-        }
-    }
-    // A link has to end before anything can be attached by netlink, and another mode too.
-    crate::attach::remove(site, before.attachment)?;
-    let attached = netlink.set_xdp(
-        site.index(),
-        Some(dispatcher.as_fd()),
-        mode,
-        XdpExpected::Nothing,
-    );
-    if attached.is_err() {
-        let _ = netlink.set_xdp(
-            site.index(),
-            Some(old.as_fd()),
-            before.attachment.mode,
-            XdpExpected::Nothing,
-        );
-    }
-    attached
 }

@@ -9,7 +9,7 @@ use trawl_kernel::lock::{self, Rank};
 use trawl_kernel::{Result, bpffs};
 
 use super::config::SLOTS;
-use crate::site::{Site, make_directory};
+use trawl_attach::site::{Site, make_directory};
 
 /// Where libxdp's BPF file system is, if not at the usual place.
 const VARIABLE: &str = "LIBXDP_BPFFS";

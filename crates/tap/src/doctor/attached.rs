@@ -3,13 +3,15 @@
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-use trawl_kernel::bpf::{info, link, map, program};
+use trawl_attach::Site;
+use trawl_attach::look;
+use trawl_kernel::bpf::{info, map, program};
 use trawl_kernel::bpffs::{self, Object, Pinned};
 use trawl_kernel::netlink::tc::Direction;
 use trawl_kernel::netlink::{Link, Netlink, XdpAttachment};
 use trawl_kernel::netns::{Namespace, run_maybe_in};
 use trawl_kernel::probe::attached::tcx;
-use trawl_program::{Site, again};
+use trawl_program::again;
 
 use super::{Finding, State};
 use crate::chain;
@@ -124,7 +126,11 @@ impl Attached {
             present.mode.name()
         );
         let mut finding = Finding::new(area, "XDP program", State::Info, "");
-        match link_to(id, interface.index) {
+        let link = look::link_of(interface.index, *present);
+        match link
+            .and_then(|fd| info::link(fd.as_fd()).ok())
+            .map(|about| about.id)
+        {
             Some(link) => {
                 text.push_str(&format!(
                     ", by link {link}{}{}",
@@ -243,15 +249,6 @@ fn held(holders: &[String]) -> String {
         [] => String::new(),
         holders => format!(", held by {}", holders.join(", ")),
     }
-}
-
-/// The XDP link that attaches this program to this interface.
-fn link_to(program: u32, interface: u32) -> Option<u32> {
-    link::all_ids().into_iter().find(|id| {
-        link::open_by_id(*id)
-            .and_then(|fd| info::link(fd.as_fd()))
-            .is_ok_and(|about| about.program == program && about.ifindex == interface)
-    })
 }
 
 fn pin_of_link(id: u32, pins: &[Pinned]) -> String {

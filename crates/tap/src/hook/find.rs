@@ -4,8 +4,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use trawl_kernel::bpf::{info, map, program};
-use trawl_kernel::interface::Attachment;
 use trawl_kernel::layout::ENTRY_SLOT_BODY;
+use trawl_kernel::netlink::XdpAttachment;
 use trawl_kernel::{Error, Result, bpffs};
 use trawl_program::captures;
 use trawl_program::jumps::{self, Looks};
@@ -185,7 +185,7 @@ fn by_program(site: &Site) -> Result<Looked> {
 }
 
 /// Whether an attached program has a map that can serve as a hook.
-pub fn is_there(present: &Attachment) -> bool {
+pub fn is_there(present: &XdpAttachment) -> bool {
     chain_of(present.program_id).is_ok_and(|chain| !chain.hooks.is_empty())
         || foreign_hooks_of(present.program_id).is_ok_and(|found| !found.is_empty())
 }

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use trawl_kernel::bpf::{functions, program};
-use trawl_kernel::interface::Attachment;
+use trawl_kernel::netlink::{XdpAttachment, XdpMode};
 use trawl_kernel::{Error, Result};
 use trawl_program::chain;
 use trawl_program::dispatcher::Dispatcher;
@@ -51,7 +51,7 @@ pub struct Present {
     pub members: Vec<Program>,
     /// Behind it in a chain by jumps: a jump passes by the place where tracing programs are called.
     pub jumped_to: Vec<Program>,
-    pub mode: &'static str,
+    pub mode: XdpMode,
 }
 
 impl Present {
@@ -72,7 +72,7 @@ impl Present {
                 .iter()
                 .map(|member| Program::open(member.program))
                 .collect::<Result<_>>()?,
-            jumped_to: chain::behind(main)
+            jumped_to: chain::after(main)
                 .into_iter()
                 .map(Program::open)
                 .collect::<Result<_>>()?,
@@ -80,8 +80,8 @@ impl Present {
         }))
     }
 
-    pub fn attachment(&self) -> Attachment {
-        Attachment {
+    pub fn attachment(&self) -> XdpAttachment {
+        XdpAttachment {
             mode: self.mode,
             program_id: self.head,
         }

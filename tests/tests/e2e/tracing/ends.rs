@@ -290,7 +290,11 @@ fn other_interfaces_with_the_same_program_are_left_out() {
     let program = Attached::native(FILE, "traced_drops_the_packet_one", &lab.pair.b);
     let Some(other) = Lab::open() else { return };
     let also = trawl_kernel::netns::run_in(&other.pair.b.namespace, || {
-        trawl_kernel::bpf::link::attach_xdp(program.program(), other.pair.b.index, 1 << 2)
+        trawl_kernel::bpf::link::attach_xdp(
+            program.program(),
+            other.pair.b.index,
+            trawl_kernel::netlink::XdpMode::Native,
+        )
     });
     let _also = also
         .expect("the namespace")

@@ -142,7 +142,13 @@ fn a_program_without_type_information_is_refused_with_what_works() {
     )
     .unwrap_or_else(|e| panic!("{e}"));
     let (station, place) = (&lab.pair.b, lab.receiver());
-    let attach = || link::attach_xdp(std::os::fd::AsFd::as_fd(&bare), station.index, 1 << 2);
+    let attach = || {
+        link::attach_xdp(
+            std::os::fd::AsFd::as_fd(&bare),
+            station.index,
+            trawl_kernel::netlink::XdpMode::Native,
+        )
+    };
     let _link = run_in(&station.namespace, attach)
         .expect("the namespace")
         .expect("an interface without a program");

@@ -1,82 +1,17 @@
-//! Why a program cannot be put on an interface: what is there already, and what the kernel or the driver refuses.
-
-use std::os::fd::AsFd;
+//! Why the kernel or the driver does not take a program on an interface.
 
 use trawl_kernel::Error;
-use trawl_kernel::bpf::{info, program};
 use trawl_kernel::errno::{EBUSY, EEXIST, EINVAL, ENOSPC, EOPNOTSUPP, EPERM, ERANGE};
 use trawl_kernel::ethtool::{Ethtool, Feature};
 use trawl_kernel::interface::Interface;
-use trawl_kernel::netlink::{Link, Netlink, Peer, Refusal, XdpAttachment, XdpMode, veth_peer};
+use trawl_kernel::netlink::{Peer, Refusal, XdpMode, veth_peer};
 use trawl_kernel::netns::Namespace;
 
-use crate::dispatcher::Dispatcher;
 use crate::site::Site;
-use crate::standing::Standing;
+use crate::snapshot::Snapshot;
 
 /// What a page holds of a packet in native XDP, less the room that the kernel keeps for itself.
 const LINEAR_MTU: u32 = 3498;
-
-/// Something is attached already.
-pub fn occupied(
-    site: &Site,
-    present: XdpAttachment,
-    standing: &[Standing],
-    tappable: bool,
-) -> Error {
-    let id = present.program_id;
-    if let Some(dispatcher) = Dispatcher::read(id) {
-        let there = format!(
-            "a chain by libxdp's protocol is on it (dispatcher {id}, programs: {})",
-            dispatcher.members.len()
-        );
-        let what = format!("cannot attach to {}", site.label());
-        let otherwise = format!(
-            "--replace takes the whole chain's place; trawl xdp unload {} --all takes it off",
-            site.label()
-        );
-        return match tappable {
-            true => Error::failed(
-                what,
-                format!("{there}, and programs with hooks cannot join such a chain"),
-            )
-            .fix(format!(
-                "leave out --tappable, for a bundled program with --prio N: trawl capture -i {} --program NAME sees the programs \
-                 of this chain without hooks; {otherwise}",
-                site.label()
-            )),
-            false => Error::failed(what, there)
-                .fix(format!("--prio N puts the program into it; {otherwise}")),
-        };
-    }
-    let ours = standing.iter().find(|one| one.id() == id);
-    let name = match ours {
-        Some(ours) => format!(
-            "{}, which trawl loaded from {},",
-            ours.name(),
-            ours.source()
-        ),
-        None => program::open_by_id(id)
-            .and_then(|fd| info::program(fd.as_fd()))
-            .map_or_else(|_| "a program".to_owned(), |about| about.name),
-    };
-    Error::failed(
-        format!("cannot attach to {}", site.label()),
-        format!(
-            "{name} is on it already (id {id}, {} mode)",
-            present.mode.name()
-        ),
-    )
-    .fix(format!(
-        "{}--replace puts the new one in its place; trawl xdp unload {} {id} takes it off",
-        match ours.map(|ours| ours.seat().is_some()) {
-            Some(true) => "--prio N puts it into the chain there; ",
-            Some(false) => "to have both, load each with --prio N; ",
-            None => "",
-        },
-        site.label()
-    ))
-}
 
 /// The card does not take the program, or its maps.
 pub fn cannot_offload(site: &Site, program: &str) -> Error {
@@ -278,31 +213,13 @@ impl<'a> Attempt<'a> {
         ))
     }
 
-    /// The kernel takes no program below one: on a bridge's port, say, when the bridge has one.
     fn occupied_above(self) -> Error {
-        let Some(above) = self.above().and_then(|name| self.site.beside(&name).ok()) else {
-            return self
+        match Snapshot::read(self.site).ok().and_then(|now| now.above) {
+            Some(above) => program_above(self.what, self.site, &above),
+            None => self
                 .fail("an interface above it has an XDP program")
-                .fix("trawl xdp status --all-namespaces shows which");
-        };
-        let above = above.label();
-        self.fail(format!("{above}, which is above it, has an XDP program"))
-            .fix(format!("trawl xdp unload {above} --all takes it off"))
-    }
-
-    /// The interface with a program that this one belongs to, or that sits on this one.
-    fn above(&self) -> Option<String> {
-        let own = self.site.link().ok()?;
-        let links = Netlink::open(self.site.namespace()).ok()?.links().ok()?;
-        let is_above = |one: &Link| {
-            let sits_on_it =
-                one.peer_index == Some(own.index) && one.kind.as_deref() != Some("veth");
-            own.master == Some(one.index) || sits_on_it
-        };
-        let found = links
-            .into_iter()
-            .find(|one| !one.xdp.is_empty() && is_above(one));
-        found.map(|one| one.name)
+                .fix("trawl xdp status --all-namespaces shows which"),
+        }
     }
 
     fn offload_in_the_way(self) -> Error {
@@ -327,6 +244,19 @@ impl<'a> Attempt<'a> {
         self.fail("an offload is in the way")
             .fix(format!("{fix}; or --mode skb"))
     }
+}
+
+/// The kernel takes no program below one: on a bridge's port, for example, when the bridge has one.
+pub fn program_above(what: String, site: &Site, above: &str) -> Error {
+    let above = match site.beside(above) {
+        Ok(found) => found.label().to_owned(),
+        Err(_) => above.to_owned(),
+    };
+    Error::failed(
+        what,
+        format!("{above}, which is above it, has an XDP program"),
+    )
+    .fix(format!("trawl xdp unload {above} --all takes it off"))
 }
 
 fn prefix_of(peer: &Peer) -> String {

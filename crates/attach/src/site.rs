@@ -49,6 +49,14 @@ impl Site {
         Ok(Self::new(namespace, mark, &link))
     }
 
+    /// The interface with that number in a namespace.
+    pub fn by_index(namespace: Option<Namespace>, index: u32) -> Result<Self> {
+        let link = Netlink::open(namespace.as_ref())?.find_link_by_index(index)?;
+        let mark = Mark::of(namespace.as_ref())?;
+        let gone = || Error::failed(format!("interface {index}"), "it does not exist");
+        Ok(Self::new(namespace, mark, &link.ok_or_else(gone)?))
+    }
+
     /// Another interface of the same namespace.
     pub fn beside(&self, name: &str) -> Result<Self> {
         Self::named(self.namespace.clone(), name)
@@ -60,7 +68,7 @@ impl Site {
     }
 
     /// The interface that such a directory of pins is of, if it is still there.
-    pub(crate) fn of_directory(path: &Path) -> Option<Self> {
+    pub fn of_directory(path: &Path) -> Option<Self> {
         let (_, index) = path.file_name()?.to_str()?.split_once('-')?;
         let mark = namespace_of(path)?;
         let namespace = match Mark::of(None) {
@@ -133,7 +141,7 @@ impl Site {
     }
 
     /// Whether the interface is there no more.
-    pub(crate) fn is_gone(&self) -> bool {
+    pub fn is_gone(&self) -> bool {
         Netlink::open(self.namespace())
             .and_then(|mut netlink| netlink.find_link_by_index(self.index))
             .is_ok_and(|found| found.is_none())
@@ -158,7 +166,7 @@ impl Site {
 
     /// As [`Self::lock`], for what several interfaces of the namespace have in common. No interface has the number 0: the
     /// directory is always empty, and one that a killed command left is cleared away as those of interfaces are.
-    pub(crate) fn lock_namespace(&self) -> Result<Lock> {
+    pub fn lock_namespace(&self) -> Result<Lock> {
         let name = format!("{}-0", self.mark);
         let path = bpffs::lasting_or_mounted()?.join(DIRECTORY).join(name);
         make_locked(&path, Rank::Router)
@@ -230,7 +238,7 @@ pub fn is_trusted(directory: &Path) -> Result<bool> {
 }
 
 /// The directories of interfaces in trawl's own part of the BPF file system, for those who look after all of them.
-pub(crate) fn all_directories() -> Vec<PathBuf> {
+pub fn all_directories() -> Vec<PathBuf> {
     let Some(mount) = bpffs::lasting() else {
         return Vec::new();
     };
@@ -240,12 +248,12 @@ pub(crate) fn all_directories() -> Vec<PathBuf> {
 }
 
 /// The namespace that a directory's interface is in.
-pub(crate) fn namespace_of(directory: &Path) -> Option<Mark> {
+pub fn namespace_of(directory: &Path) -> Option<Mark> {
     let (namespace, _) = directory.file_name()?.to_str()?.split_once('-')?;
     namespace.parse().ok()
 }
 
-pub(crate) fn make_directory(path: &Path) -> Result<()> {
+pub fn make_directory(path: &Path) -> Result<()> {
     match fs::DirBuilder::new().mode(0o700).create(path) {
         Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
             let privileges = e.kind() == std::io::ErrorKind::PermissionDenied;
@@ -272,7 +280,7 @@ impl Lock {
     }
 
     /// What a process has to keep open to hold the lock on.
-    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.lock.descriptor()
     }
 }

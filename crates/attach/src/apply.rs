@@ -1,0 +1,234 @@
+//! Executes the steps of a plan; if one is refused, what was removed for it is attached again.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use trawl_kernel::bpf::{link, program};
+use trawl_kernel::errno::{EBUSY, EOPNOTSUPP};
+use trawl_kernel::netlink::{Netlink, Refusal, XdpAttachment, XdpExpected, XdpMode};
+use trawl_kernel::netns::run_maybe_in;
+use trawl_kernel::{Error, Result};
+
+use crate::explain::cannot_attach;
+use crate::look;
+use crate::plan::{Fallback, Means, Plan, Step, steps};
+use crate::site::Site;
+use crate::snapshot::Snapshot;
+
+/// What keeps the program that was there, where that is trawl's own.
+#[derive(Default)]
+pub struct Owner<'a> {
+    pub link: Option<BorrowedFd<'a>>,
+    /// Keeps the link by which the old program is attached again; false if it cannot be kept.
+    pub keep: Option<&'a dyn Fn(BorrowedFd<'_>) -> bool>,
+}
+
+impl fmt::Debug for Owner<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Owner").field("link", &self.link).finish()
+    }
+}
+
+/// A program that is attached.
+#[derive(Debug)]
+pub struct Attached {
+    pub mode: XdpMode,
+    /// `None`: by netlink.
+    pub link: Option<OwnedFd>,
+    /// Why it is not in the mode that was tried first.
+    pub instead_of: Option<Refused>,
+}
+
+/// The kernel or the driver does not take a program in this mode.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    pub mode: XdpMode,
+    pub refusal: Refusal,
+}
+
+impl Refused {
+    /// The refusal of the program of this name, with the reason and what fixes it.
+    pub fn explain(self, site: &Site, program: &str) -> Error {
+        cannot_attach(site, program, self.mode, self.refusal)
+    }
+}
+
+/// Attaches a program as planned.
+pub fn apply(
+    site: &Site,
+    program: BorrowedFd<'_>,
+    plan: &Plan,
+    owner: &Owner<'_>,
+) -> Result<Attached, Refused> {
+    let refused = |mode| move |refusal| Refused { mode, refusal };
+    let first = match run(site, program, &plan.steps, owner) {
+        Ok(link) => {
+            return Ok(Attached {
+                mode: plan.mode,
+                link,
+                instead_of: None,
+            });
+        }
+        Err(refusal) => refused(plan.mode)(refusal),
+    };
+    let serves = match plan.fallback {
+        Fallback::Never => false,
+        Fallback::NoDriverSupport => first.refusal.errno == EOPNOTSUPP,
+        Fallback::Always => true,
+    };
+    if !serves {
+        return Err(first);
+    }
+    let link = run(site, program, &plan.in_skb_mode, owner).map_err(refused(XdpMode::Skb))?;
+    Ok(Attached {
+        mode: XdpMode::Skb,
+        link,
+        instead_of: Some(first),
+    })
+}
+
+/// Attaches a program to an interface that has none, for as long as the link is held: natively, or in skb mode where
+/// that is refused, unless a mode is asked for.
+pub fn hold(
+    site: &Site,
+    program: BorrowedFd<'_>,
+    mode: Option<XdpMode>,
+) -> Result<(OwnedFd, Attached), Refused> {
+    let plan = steps(&Snapshot::default(), mode, Means::LinkOnly);
+    let mut attached = apply(site, program, &plan, &Owner::default())?;
+    let refused = Refused {
+        mode: attached.mode,
+        refusal: io::Error::from_raw_os_error(EOPNOTSUPP).into(),
+    };
+    let link = attached.link.take().ok_or(refused)?;
+    Ok((link, attached))
+}
+
+fn run(
+    site: &Site,
+    program: BorrowedFd<'_>,
+    steps: &[Step],
+    owner: &Owner<'_>,
+) -> Result<Option<OwnedFd>, Refusal> {
+    let mut removed: Option<(XdpAttachment, OwnedFd)> = None;
+    let mut link = None;
+    for step in steps {
+        let done = match *step {
+            Step::Remove { old } => program::open_by_id(old.program_id)
+                .map_err(Refusal::from)
+                .and_then(|fd| remove(site, old).map(|()| removed = Some((old, fd)))),
+            Step::Attach { mode, means } => {
+                fresh(site, program, mode, means).map(|made| link = made)
+            }
+            Step::Exchange { old } => program::open_by_id(old.program_id)
+                .map_err(Refusal::from)
+                .and_then(|fd| exchange(site, old.mode, owner.link, fd.as_fd(), program))
+                .and_then(|()| {
+                    let held = owner.link.map(|held| held.try_clone_to_owned());
+                    link = held.transpose()?;
+                    Ok(())
+                }),
+        };
+        if let Err(refusal) = done {
+            if let Some((old, fd)) = removed {
+                put_back(site, old, fd.as_fd(), owner);
+            }
+            return Err(refusal);
+        }
+    }
+    Ok(link)
+}
+
+fn put_back(site: &Site, old: XdpAttachment, program: BorrowedFd<'_>, owner: &Owner<'_>) {
+    if let Some(keep) = owner.keep
+        && let Ok(Some(link)) = fresh(site, program, old.mode, Means::Link)
+        && keep(link.as_fd())
+    {
+        return;
+    }
+    let _ = by_netlink(site, Some(program), old.mode, XdpExpected::Nothing);
+}
+
+/// Attaches a program where none is: by a link, or by netlink where the kernel has no links or does not say why it
+/// refuses one.
+fn fresh(
+    site: &Site,
+    program: BorrowedFd<'_>,
+    mode: XdpMode,
+    means: Means,
+) -> Result<Option<OwnedFd>, Refusal> {
+    if means != Means::Netlink {
+        match attach_link(site, program, mode) {
+            Ok(link) => return Ok(Some(link)),
+            Err(refusal) if means == Means::LinkOnly => return Err(refusal),
+            Err(_) => {}
+        }
+    }
+    by_netlink(site, Some(program), mode, XdpExpected::Nothing).map(|()| None)
+}
+
+/// Attaches a program by a link, which is gone when nobody holds it.
+fn attach_link(site: &Site, program: BorrowedFd<'_>, mode: XdpMode) -> Result<OwnedFd, Refusal> {
+    let linked: Result<io::Result<OwnedFd>> = run_maybe_in(site.namespace(), || {
+        link::attach_xdp(program, site.index(), mode)
+    });
+    Ok(linked.map_err(|e| failed(&e))??)
+}
+
+/// Puts a program in the place of another one, without a gap: in the link that attaches it, or by netlink.
+pub fn exchange(
+    site: &Site,
+    mode: XdpMode,
+    held: Option<BorrowedFd<'_>>,
+    old: BorrowedFd<'_>,
+    new: BorrowedFd<'_>,
+) -> Result<(), Refusal> {
+    match held {
+        Some(held) => Ok(link::replace_program(held, new, old)?),
+        None => by_netlink(site, Some(new), mode, XdpExpected::Program(old)),
+    }
+}
+
+/// Takes a program off, whoever attached it.
+pub fn remove(site: &Site, old: XdpAttachment) -> Result<(), Refusal> {
+    let program = program::open_by_id(old.program_id)?;
+    let expected = XdpExpected::Program(program.as_fd());
+    let refused = by_netlink(site, None, old.mode, expected);
+    // The kernel lets nobody take a link's program off but by the link.
+    let links = match refused {
+        Err(Refusal { errno: EBUSY, .. }) => look::links_of(site.index(), old),
+        done => return done,
+    };
+    match links.as_slice() {
+        [link] => Ok(link::detach(link.as_fd())?),
+        [] => refused,
+        several => Err(Refusal {
+            errno: EBUSY,
+            says: Some(format!(
+                "{} links attach the program to interfaces with the number {}, in different namespaces, and the kernel does not \
+                 say which is this one's: whoever made it has to end it",
+                several.len(),
+                site.index()
+            )),
+        }),
+    }
+}
+
+/// Changes the program of an interface by netlink, if what is expected is there.
+pub fn by_netlink(
+    site: &Site,
+    program: Option<BorrowedFd<'_>>,
+    mode: XdpMode,
+    expected: XdpExpected<'_>,
+) -> Result<(), Refusal> {
+    let mut netlink = Netlink::open(site.namespace()).map_err(|e| failed(&e))?;
+    netlink.set_xdp(site.index(), program, mode, expected)
+}
+
+fn failed(error: &Error) -> Refusal {
+    Refusal {
+        errno: error.errno().unwrap_or(0),
+        says: Some(error.to_string()),
+    }
+}

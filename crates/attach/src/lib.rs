@@ -1,0 +1,22 @@
+//! Putting an XDP program on an interface: the one way to do it, for programs that stay, captures, the generator's
+//! receiver and labs.
+//!
+//! 1. [`Site`]: the interface in its namespace, and [`Site::lock`], the right to change its programs. The order of all
+//!    locks is in `trawl_kernel::lock`.
+//! 2. [`Snapshot::read`]: what is attached now, read once while the lock is held.
+//! 3. [`plan::steps`] and [`plan::place`]: from the snapshot and the [`Request`] to steps, or a typed [`Conflict`].
+//!    They ask nobody: unit tests go through the cases.
+//! 4. [`apply`]: executes the steps. If one is refused, what was removed for it is attached again.
+
+pub mod apply;
+pub mod explain;
+pub mod look;
+pub mod plan;
+pub mod site;
+pub mod snapshot;
+
+pub use apply::{Attached, Owner, Refused, apply, hold};
+pub use explain::cannot_offload;
+pub use plan::{Conflict, OldMaps, Place, Plan, Request};
+pub use site::Site;
+pub use snapshot::{Hold, Kind, Present, Snapshot};

@@ -1,0 +1,320 @@
+//! The cases of the plan, without a kernel.
+
+use super::*;
+use XdpMode::{Native, Offload, Skb};
+
+const PLAIN: Newcomer = Newcomer {
+    hooks: false,
+    frags: false,
+    alone: false,
+};
+const ALONE: Newcomer = Newcomer {
+    alone: true,
+    ..PLAIN
+};
+const REPLACE: Request = Request {
+    mode: None,
+    replace: true,
+    maps: OldMaps::Drop,
+    priority: None,
+    careful: false,
+    spares_guard: false,
+};
+
+fn other() -> Kind {
+    Kind::Other {
+        name: Some("theirs".to_owned()),
+    }
+}
+
+fn installed(chain: Option<Chain>) -> Kind {
+    Kind::Installed {
+        name: "filter".to_owned(),
+        source: "filter.o".to_owned(),
+        chain,
+    }
+}
+
+fn chain(programs: usize, frags: bool) -> Kind {
+    installed(Some(Chain { programs, frags }))
+}
+
+fn present(mode: XdpMode, hold: Hold, kind: Kind) -> Present {
+    Present {
+        mode,
+        program_id: 7,
+        hold,
+        kind,
+    }
+}
+
+fn with(present: Present) -> Snapshot {
+    Snapshot {
+        present: vec![present],
+        ..Snapshot::default()
+    }
+}
+
+fn asks(mode: XdpMode) -> Request {
+    Request {
+        mode: Some(mode),
+        ..Request::default()
+    }
+}
+
+fn attach(mode: XdpMode, means: Means) -> Step {
+    Step::Attach { mode, means }
+}
+
+fn old(mode: XdpMode) -> XdpAttachment {
+    XdpAttachment {
+        mode,
+        program_id: 7,
+    }
+}
+
+fn remove(mode: XdpMode) -> Step {
+    Step::Remove { old: old(mode) }
+}
+
+fn exchange(mode: XdpMode) -> Step {
+    Step::Exchange { old: old(mode) }
+}
+
+/// The plan of a program that goes on the interface by itself.
+fn alone(now: &Snapshot, request: &Request) -> Plan {
+    match place(now, ALONE, request) {
+        Ok(Place::Alone(plan)) => plan,
+        found => panic!("{found:?}"),
+    }
+}
+
+#[test]
+fn nothing_is_there() {
+    let empty = Snapshot::default();
+    let plan = alone(&empty, &Request::default());
+    assert_eq!(plan.mode, Native);
+    assert_eq!(plan.steps, [attach(Native, Means::Link)]);
+    assert_eq!(plan.fallback, Fallback::NoDriverSupport);
+    assert_eq!(plan.in_skb_mode, [attach(Skb, Means::Link)]);
+}
+
+#[test]
+fn a_mode_that_was_asked_for_is_the_only_one() {
+    for mode in [Native, Skb, Offload] {
+        let plan = alone(&Snapshot::default(), &asks(mode));
+        assert_eq!(plan.steps, [attach(mode, Means::Link)]);
+        assert_eq!(
+            (plan.fallback, plan.in_skb_mode.len()),
+            (Fallback::Never, 0)
+        );
+    }
+}
+
+#[test]
+fn a_driver_with_native_xdp_gets_no_skb_program_unasked() {
+    let now = Snapshot {
+        native: Some(true),
+        ..Snapshot::default()
+    };
+    assert_eq!(alone(&now, &Request::default()).fallback, Fallback::Never);
+    // A capture takes what it gets.
+    let capture = steps(&now, None, Means::LinkOnly);
+    assert_eq!(capture.fallback, Fallback::Always);
+    assert_eq!(capture.in_skb_mode, [attach(Skb, Means::LinkOnly)]);
+}
+
+#[test]
+fn what_is_there_stays_unless_it_is_to_be_replaced() {
+    for kind in [other(), installed(None)] {
+        let by = present(Native, Hold::Netlink, kind);
+        let found = place(&with(by.clone()), PLAIN, &Request::default());
+        assert_eq!(found, Err(Conflict::Occupied { by }));
+    }
+    // In either mode: the kernel has a program in one only.
+    let by = present(Skb, Hold::Netlink, other());
+    let found = place(&with(by.clone()), PLAIN, &asks(Native));
+    assert_eq!(found, Err(Conflict::Occupied { by }));
+}
+
+#[test]
+fn the_card_has_a_place_of_its_own() {
+    let on_card = with(present(Offload, Hold::Netlink, other()));
+    assert_eq!(
+        alone(&on_card, &asks(Native)).steps,
+        [attach(Native, Means::Link)]
+    );
+    let in_driver = with(present(Native, Hold::Netlink, other()));
+    assert_eq!(
+        alone(&in_driver, &asks(Offload)).steps,
+        [attach(Offload, Means::Link)]
+    );
+    assert!(place(&on_card, ALONE, &asks(Offload)).is_err());
+}
+
+#[test]
+fn replacing_leaves_no_gap_where_none_is_needed() {
+    for (hold, mode, expected) in [
+        (Hold::Netlink, Native, vec![exchange(Native)]),
+        (Hold::OwnLink, Native, vec![exchange(Native)]),
+        // It ends with whoever made it.
+        (
+            Hold::OtherLink,
+            Native,
+            vec![remove(Native), attach(Native, Means::Link)],
+        ),
+        (
+            Hold::Netlink,
+            Skb,
+            vec![remove(Skb), attach(Native, Means::Link)],
+        ),
+        (
+            Hold::OwnLink,
+            Skb,
+            vec![remove(Skb), attach(Native, Means::Link)],
+        ),
+    ] {
+        let now = with(present(mode, hold, other()));
+        assert_eq!(alone(&now, &REPLACE).steps, expected, "{hold:?} {mode:?}");
+    }
+}
+
+#[test]
+fn where_native_is_refused_the_one_in_skb_mode_is_exchanged() {
+    let now = with(present(Skb, Hold::OwnLink, installed(None)));
+    let plan = alone(&now, &REPLACE);
+    assert_eq!(plan.steps, [remove(Skb), attach(Native, Means::Link)]);
+    assert_eq!(plan.in_skb_mode, [exchange(Skb)]);
+}
+
+#[test]
+fn a_dispatcher_is_made_where_the_kernel_can() {
+    let now = Snapshot {
+        dispatchers: true,
+        ..Snapshot::default()
+    };
+    let Ok(Place::NewDispatcher(plan)) = place(&now, PLAIN, &Request::default()) else {
+        panic!("a chain can begin here");
+    };
+    assert_eq!(plan.steps, [attach(Native, Means::Netlink)]);
+    let hooks = Newcomer {
+        hooks: true,
+        ..PLAIN
+    };
+    for new in [hooks, ALONE] {
+        let found = place(&now, new, &Request::default());
+        assert!(matches!(found, Ok(Place::Alone(_))), "{new:?}: {found:?}");
+    }
+    let found = place(&now, PLAIN, &asks(Offload));
+    assert!(matches!(found, Ok(Place::Alone(_))), "{found:?}");
+}
+
+#[test]
+fn a_dispatcher_replaces_a_program() {
+    let now = |hold| Snapshot {
+        dispatchers: true,
+        ..with(present(Native, hold, installed(None)))
+    };
+    let steps = |hold| match place(&now(hold), PLAIN, &REPLACE) {
+        Ok(Place::NewDispatcher(plan)) => plan.steps,
+        found => panic!("{found:?}"),
+    };
+    assert_eq!(steps(Hold::Netlink), [exchange(Native)]);
+    // Netlink cannot change the program of a link, not even of an own one.
+    for hold in [Hold::OwnLink, Hold::OtherLink] {
+        let expected = [remove(Native), attach(Native, Means::Netlink)];
+        assert_eq!(steps(hold), expected);
+    }
+}
+
+#[test]
+fn programs_join_a_dispatcher_in_its_mode() {
+    let now = |programs| with(present(Skb, Hold::Netlink, Kind::Dispatcher { programs }));
+    let Ok(Place::Dispatcher(plan)) = place(&now(2), PLAIN, &Request::default()) else {
+        panic!("there is room");
+    };
+    assert_eq!((plan.mode, plan.steps), (Skb, vec![exchange(Skb)]));
+    assert_eq!(plan.fallback, Fallback::Never);
+    assert_eq!(
+        place(&now(2), PLAIN, &asks(Native)),
+        Err(Conflict::OtherMode { mode: Skb })
+    );
+    assert_eq!(
+        place(&now(10), PLAIN, &Request::default()),
+        Err(Conflict::ChainFull { programs: 10 })
+    );
+    let hooks = Newcomer {
+        hooks: true,
+        ..PLAIN
+    };
+    let found = place(&now(2), hooks, &Request::default());
+    assert!(matches!(found, Err(Conflict::HooksInDispatcher { .. })));
+    let found = place(&now(2), ALONE, &Request::default());
+    assert!(matches!(found, Err(Conflict::Occupied { .. })));
+}
+
+#[test]
+fn programs_join_a_chain_of_jumps() {
+    let now = |programs, frags| with(present(Native, Hold::OwnLink, chain(programs, frags)));
+    let frags = Newcomer {
+        frags: true,
+        ..PLAIN
+    };
+    for (has, new, expected) in [
+        (false, PLAIN, Ok(Place::Jumps { linear: false })),
+        (true, frags, Ok(Place::Jumps { linear: false })),
+        (false, frags, Ok(Place::Jumps { linear: true })),
+        (true, PLAIN, Err(Conflict::PacketsInPieces)),
+    ] {
+        let found = place(&now(1, has), new, &Request::default());
+        assert_eq!(found, expected);
+    }
+    assert_eq!(
+        place(&now(1, false), PLAIN, &asks(Skb)),
+        Err(Conflict::OtherMode { mode: Native })
+    );
+    assert_eq!(
+        place(&now(LONGEST_CHAIN, false), PLAIN, &Request::default()),
+        Err(Conflict::ChainFull { programs: 10 })
+    );
+    let found = place(&now(1, false), ALONE, &Request::default());
+    assert!(matches!(found, Err(Conflict::Occupied { .. })));
+    let found = place(&now(3, false), PLAIN, &REPLACE);
+    assert!(
+        matches!(found, Ok(Place::Alone(_))),
+        "the whole chain's place"
+    );
+}
+
+#[test]
+fn a_guard_is_not_replaced_by_mistake() {
+    let now = Snapshot {
+        guard: Some(7),
+        ..with(present(Native, Hold::OwnLink, chain(1, true)))
+    };
+    let careful = Request {
+        spares_guard: true,
+        ..REPLACE
+    };
+    assert_eq!(place(&now, PLAIN, &careful), Err(Conflict::Guard { id: 7 }));
+    assert!(place(&now, PLAIN, &REPLACE).is_ok(), "--yes");
+}
+
+#[test]
+fn below_a_bridge_or_bond_with_a_program_there_is_no_place() {
+    let now = Snapshot {
+        above: Some("bond0".to_owned()),
+        ..Snapshot::default()
+    };
+    let interface = "bond0".to_owned();
+    let found = place(&now, PLAIN, &Request::default());
+    assert_eq!(found, Err(Conflict::Above { interface }));
+}
+
+#[test]
+fn conflicts_are_data() {
+    let conflict = Conflict::OtherMode { mode: Skb };
+    let value = serde_json::to_value(conflict).unwrap();
+    assert_eq!(value["conflict"], "other_mode");
+    assert_eq!(value["mode"], "skb");
+}

@@ -1,0 +1,126 @@
+//! What is attached to an interface at one moment, read once while the lock is held.
+
+use serde::Serialize;
+use trawl_kernel::Result;
+use trawl_kernel::netlink::{Link, Netlink, XdpAttachment, XdpMode, xdp_abilities};
+
+use crate::look;
+use crate::site::Site;
+
+/// What the plan is made from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Snapshot {
+    /// One in the driver or after it, and one on the card, at most.
+    pub present: Vec<Present>,
+    /// An interface above this one (a bridge, a bond, a VLAN) that has a program: the kernel takes none below it.
+    pub above: Option<String>,
+    /// Whether the driver says that it has native XDP; `None` where the kernel cannot be asked.
+    pub native: Option<bool>,
+    /// The kernel lets programs replace functions of others: chains have a dispatcher.
+    pub dispatchers: bool,
+    /// A guard on this interface: its program.
+    pub guard: Option<u32>,
+}
+
+/// A program that is attached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Present {
+    pub mode: XdpMode,
+    pub program_id: u32,
+    pub hold: Hold,
+    pub kind: Kind,
+}
+
+/// What keeps a program attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hold {
+    Netlink,
+    /// A link that trawl pinned.
+    OwnLink,
+    /// Somebody else's link, or one of several that may be it.
+    OtherLink,
+}
+
+/// Whose program it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Kind {
+    /// Another tool's.
+    Other { name: Option<String> },
+    /// The dispatcher of a chain by libxdp's protocol.
+    Dispatcher { programs: usize },
+    /// One that trawl installed, and the chain of jumps that it heads, if it can.
+    Installed {
+        name: String,
+        source: String,
+        chain: Option<Chain>,
+    },
+}
+
+/// A chain of programs that jump to one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Chain {
+    pub programs: usize,
+    /// Its programs take packets in several pieces.
+    pub frags: bool,
+}
+
+impl Present {
+    pub fn attachment(&self) -> XdpAttachment {
+        XdpAttachment {
+            mode: self.mode,
+            program_id: self.program_id,
+        }
+    }
+}
+
+impl Snapshot {
+    /// What the kernel tells of the interface. Whose programs those are is added by who keeps account of them.
+    pub fn read(site: &Site) -> Result<Self> {
+        let link = site.link()?;
+        let links = Netlink::open(site.namespace())?.links()?;
+        let present = |one: &XdpAttachment| Present {
+            mode: one.mode,
+            program_id: one.program_id,
+            hold: match look::links_of(site.index(), *one).is_empty() {
+                true => Hold::Netlink,
+                false => Hold::OtherLink,
+            },
+            kind: Kind::Other {
+                name: look::name_of(one.program_id),
+            },
+        };
+        Ok(Self {
+            present: link.xdp.iter().map(present).collect(),
+            above: above(&link, &links),
+            native: native(site),
+            ..Self::default()
+        })
+    }
+
+    /// The program that a new one in this mode would meet: there is one in the driver or after it, and one on the card.
+    pub fn met_in(&self, mode: XdpMode) -> Option<&Present> {
+        self.present.iter().find(|one| excludes(one.mode, mode))
+    }
+}
+
+/// Whether the kernel has only one program in these two modes.
+pub fn excludes(one: XdpMode, other: XdpMode) -> bool {
+    (one == XdpMode::Offload) == (other == XdpMode::Offload)
+}
+
+/// Whether the driver says that it has native XDP.
+fn native(site: &Site) -> Option<bool> {
+    let abilities = xdp_abilities(site.namespace(), site.index());
+    abilities.ok().flatten().map(|able| able.native())
+}
+
+/// The interface with a program that this one belongs to, or that is on top of this one.
+fn above(own: &Link, links: &[Link]) -> Option<String> {
+    let is_above = |one: &&Link| {
+        let is_on_it = one.peer_index == Some(own.index) && one.kind.as_deref() != Some("veth");
+        one.index != own.index && !one.xdp.is_empty() && (own.master == Some(one.index) || is_on_it)
+    };
+    links.iter().find(is_above).map(|one| one.name.clone())
+}

@@ -1,0 +1,101 @@
+//! Why a program cannot be put on an interface as it is now.
+
+use trawl_attach::{Conflict, Kind, Present, Site, explain::program_above};
+use trawl_kernel::Error;
+
+/// The reason why the program of this name finds no place, and what makes one.
+pub fn conflict(site: &Site, program: &str, conflict: Conflict) -> Error {
+    let label = site.label();
+    let attach = format!("cannot attach to {label}");
+    let join = format!("cannot join the chain on {label}");
+    match conflict {
+        Conflict::Occupied { by } => occupied(site, &by),
+        Conflict::HooksInDispatcher { by } => Error::failed(
+            attach,
+            format!(
+                "{}, and programs with hooks cannot join such a chain",
+                chain_of(&by)
+            ),
+        )
+        .fix(format!(
+            "leave out --tappable, for a bundled program with --prio N: trawl capture -i {label} --program NAME sees the \
+             programs of this chain without hooks; {}",
+            instead_of_chain(label)
+        )),
+        Conflict::OtherMode { mode } => {
+            Error::failed(join, format!("it runs in {} mode", mode.name())).fix(format!(
+                "--mode {}, or --replace to take the whole chain's place",
+                mode.name()
+            ))
+        }
+        Conflict::PacketsInPieces => Error::failed(
+            join,
+            format!(
+                "its programs take packets in several pieces, and {program} takes them in one only"
+            ),
+        )
+        .fix("compile it with SEC(\"xdp.frags\"), or load it first"),
+        Conflict::ChainFull { programs } => Error::failed(
+            join,
+            format!("it has {programs} programs, and there is room for no more"),
+        )
+        .fix(format!(
+            "trawl xdp unload {label} ID makes room; trawl xdp status shows the programs"
+        )),
+        Conflict::Above { interface } => {
+            program_above(format!("cannot attach {program} to {label}"), site, &interface)
+        }
+        Conflict::Guard { id } => Error::failed(
+            format!("cannot replace the program on {label}"),
+            format!("it is a guard (id {id}): its rules would no longer be enforced"),
+        )
+        .fix("--prio N puts a program before or after it, --yes replaces it anyway"),
+    }
+}
+
+fn chain_of(by: &Present) -> String {
+    let programs = match by.kind {
+        Kind::Dispatcher { programs } => programs,
+        _ => 0,
+    };
+    format!(
+        "a chain by libxdp's protocol is on it (dispatcher {}, programs: {programs})",
+        by.program_id
+    )
+}
+
+fn instead_of_chain(label: &str) -> String {
+    format!("--replace takes the whole chain's place; trawl xdp unload {label} --all takes it off")
+}
+
+fn occupied(site: &Site, by: &Present) -> Error {
+    let (label, id) = (site.label(), by.program_id);
+    let what = format!("cannot attach to {label}");
+    let (name, join) = match &by.kind {
+        Kind::Dispatcher { .. } => {
+            return Error::failed(what, chain_of(by)).fix(format!(
+                "--prio N puts the program into it; {}",
+                instead_of_chain(label)
+            ));
+        }
+        Kind::Installed {
+            name,
+            source,
+            chain,
+        } => (
+            format!("{name}, which trawl loaded from {source},"),
+            match chain {
+                Some(_) => "--prio N puts it into the chain there; ",
+                None => "to have both, load each with --prio N; ",
+            },
+        ),
+        Kind::Other { name } => (name.clone().unwrap_or_else(|| "a program".to_owned()), ""),
+    };
+    Error::failed(
+        what,
+        format!("{name} is on it already (id {id}, {} mode)", by.mode.name()),
+    )
+    .fix(format!(
+        "{join}--replace puts the new one in its place; trawl xdp unload {label} {id} takes it off"
+    ))
+}
