@@ -176,18 +176,23 @@ impl Site {
 /// Makes a directory in trawl's own, if it is missing, and locks it.
 pub fn make_locked(path: &Path, rank: Rank) -> Result<Lock> {
     let lock = lock::Lock::take(rank, name_of(path))?;
-    // A command that leaves removes the directory above when it is empty, perhaps at this moment: it is made again.
+    make_directories(path)?;
+    Ok(Lock {
+        path: path.to_owned(),
+        lock,
+        only_looks: false,
+    })
+}
+
+/// A command that leaves removes the directory above when it is empty, perhaps at this moment: it is made again.
+fn make_directories(path: &Path) -> Result<()> {
     loop {
         path.parent().map_or(Ok(()), make_directory)?;
         match make_directory(path) {
             Err(e) if e.errno() == Some(rustix::io::Errno::NOENT.raw_os_error()) => {}
-            result => break result?,
+            result => return result,
         }
     }
-    Ok(Lock {
-        path: path.to_owned(),
-        lock,
-    })
 }
 
 /// The lock of a directory, waited for. `None`: there is no such directory, or not any more.
@@ -199,6 +204,7 @@ pub fn lock_existing(directory: &Path, rank: Rank) -> Result<Option<Lock>> {
     Ok(directory.exists().then(|| Lock {
         path: directory.to_owned(),
         lock,
+        only_looks: false,
     }))
 }
 
@@ -211,6 +217,7 @@ pub fn try_lock(directory: &Path, rank: Rank) -> Option<Lock> {
     directory.exists().then(|| Lock {
         path: directory.to_owned(),
         lock,
+        only_looks: false,
     })
 }
 
@@ -272,11 +279,35 @@ pub fn make_directory(path: &Path) -> Result<()> {
 pub struct Lock {
     path: PathBuf,
     lock: lock::Lock,
+    only_looks: bool,
 }
 
 impl Lock {
+    /// For a command that only looks: the directory stays, even if it is empty.
+    pub fn for_looking(mut self) -> Self {
+        self.only_looks = true;
+        self
+    }
+
+    pub fn only_looks(&self) -> bool {
+        self.only_looks
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// A directory in the locked one. That one is made again if it is missing: where /run is another one, as in a container
+    /// that has the BPF file system in common with its host, nobody sees the lock, and an empty directory is cleared away.
+    pub fn make_inside(&self, name: &str) -> Result<PathBuf> {
+        let path = self.path.join(name);
+        loop {
+            make_directories(&self.path)?;
+            match make_directory(&path) {
+                Err(e) if e.errno() == Some(rustix::io::Errno::NOENT.raw_os_error()) => {}
+                result => return result.map(|()| path),
+            }
+        }
     }
 
     /// What a process has to keep open to hold the lock on.
@@ -288,7 +319,8 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         // Only empty directories can be removed, which is just what is wanted.
-        if fs::remove_dir(&self.path).is_ok()
+        if !self.only_looks
+            && fs::remove_dir(&self.path).is_ok()
             && let Some(parent) = self.path.parent()
         {
             let _ = fs::remove_dir(parent);

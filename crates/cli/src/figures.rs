@@ -99,7 +99,7 @@ impl Counters {
                 tx_errors: counted.tx_errors,
             });
         }
-        let rules = Guard::find(namespace)
+        let rules = Guard::look(namespace)
             .ok()
             .flatten()
             .and_then(|guard| guard.rules().ok());

@@ -70,6 +70,25 @@ impl Guard {
         }
     }
 
+    /// As [`Self::find`], for a command that only looks: nothing is made, and nothing removed.
+    pub fn look(namespace: Option<&Namespace>) -> Result<Option<Self>> {
+        let Some(mount) = bpffs::lasting() else {
+            return Ok(None);
+        };
+        let directory = directory(&mount, namespace)?;
+        let Some(lock) = site::lock_existing(&directory, Rank::Guard)? else {
+            return Ok(None);
+        };
+        let lock = lock.for_looking();
+        match [SET, RATES]
+            .iter()
+            .all(|name| directory.join(name).exists())
+        {
+            true => Self::open(namespace, lock).map(Some),
+            false => Ok(None),
+        }
+    }
+
     /// The guard of a namespace, an empty one if there is none.
     pub fn find_or_make(namespace: Option<&Namespace>) -> Result<Self> {
         let directory = directory(&bpffs::lasting_or_mounted()?, namespace)?;
@@ -278,7 +297,7 @@ pub fn sweep() {
 impl Drop for Guard {
     fn drop(&mut self) {
         let is_empty = |set: RuleSet| set.rules.is_empty() && set.defaults.is_empty();
-        if self.store.read().is_ok_and(is_empty) {
+        if !self.lock.only_looks() && self.store.read().is_ok_and(is_empty) {
             remove_pins(self.lock.path());
         }
     }

@@ -14,7 +14,6 @@ use trawl_tap::doctor::{self, Finding, State};
 const XDP: u32 = 6;
 const SCHED_CLS: u32 = 3;
 const ATTACH_XDP: u32 = 37;
-const NATIVE: u32 = 1 << 2;
 const TCX_INGRESS: u32 = 46;
 
 fn root_or_skip() -> bool {
@@ -175,7 +174,11 @@ fn what_is_attached_is_told_with_its_holder_and_its_hook() {
     let hook = map::create_prog_array("red_hook", 5).unwrap();
     program::bind_map(&xdp, &hook).unwrap();
     let attached = netns::run_in(&pair.a.namespace, || {
-        link::attach_xdp(xdp.as_fd(), pair.a.index, NATIVE)
+        link::attach_xdp(
+            xdp.as_fd(),
+            pair.a.index,
+            trawl_kernel::netlink::XdpMode::Native,
+        )
     });
     let _link = attached.unwrap().unwrap();
     let next = returning(-1);

@@ -258,8 +258,7 @@ impl Pinned {
     /// A member of a dispatcher's chain is held by that chain's own pins, so that it goes when another tool takes it
     /// out of there.
     pub fn new(lock: &Lock, program: &mut Program, member: bool) -> Result<Self> {
-        let directory = lock.path().join(program.id().to_string());
-        make_directory(&directory)?;
+        let directory = lock.make_inside(&program.id().to_string())?;
         let pinned = Self {
             standing: Standing {
                 directory: directory.clone(),

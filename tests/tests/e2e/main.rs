@@ -30,6 +30,7 @@ mod keep_maps;
 mod lab;
 mod length;
 mod live_views;
+mod looking;
 mod machine;
 mod merge;
 mod packet_variants;

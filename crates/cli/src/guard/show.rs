@@ -44,7 +44,7 @@ pub fn list(args: &List) -> Result<()> {
 }
 
 fn rules_of(namespace: Option<&Namespace>) -> Result<RuleSet> {
-    match Guard::find(namespace)? {
+    match Guard::look(namespace)? {
         Some(guard) => guard.rules(),
         None => Ok(RuleSet::default()),
     }
