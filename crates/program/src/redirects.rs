@@ -11,7 +11,7 @@ use trawl_kernel::layout::Shared;
 use trawl_kernel::layout::bundled::RedirectConfig;
 use trawl_kernel::netlink::Netlink;
 
-use crate::site::Site;
+use trawl_attach::Site;
 
 /// The programs that redirect by the number of an interface, and what holds it.
 const BY_NUMBER: [&str; 2] = ["trawl_redirect", "trawl_far_redir"];
