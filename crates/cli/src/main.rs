@@ -24,6 +24,7 @@ mod libpcap;
 mod lines;
 mod live;
 mod outfile;
+mod packing;
 mod read;
 mod report;
 mod route;

@@ -1,6 +1,7 @@
 //! `trawl read`: what capture files hold, as lines, as JSON, or as another file.
 
 mod args;
+mod files;
 mod input;
 mod output;
 mod selection;

@@ -122,10 +122,15 @@ pub fn utc_offset() -> i32 {
 
 /// The local time here and now as strftime(3) writes it; the format itself where that makes nothing of it.
 pub fn strftime(format: &str) -> String {
+    strftime_at(format, wall())
+}
+
+/// The same of another time, in nanoseconds since 1970.
+pub fn strftime_at(format: &str, time_ns: u64) -> String {
     let Ok(wanted) = std::ffi::CString::new(format) else {
         return format.to_owned();
     };
-    let now = (wall() / 1_000_000_000) as libc::time_t;
+    let now = (time_ns / 1_000_000_000) as libc::time_t;
     let mut text = vec![0u8; 4096];
     // SAFETY: `time` is plain memory that localtime_r fills; the format ends with a zero, and the text is as long as is
     // said.

@@ -49,20 +49,34 @@ impl Plan {
     }
 
     fn name(&self, number: u64) -> PathBuf {
+        self.name_at(number, clock::wall())
+    }
+
+    /// The name of a file that begins at a time, in nanoseconds since 1970.
+    pub fn name_at(&self, number: u64, time_ns: u64) -> PathBuf {
         let text = match self.path.contains('%') {
-            true => clock::strftime(&self.path),
+            true => clock::strftime_at(&self.path, time_ns),
             false => self.path.clone(),
         };
         if !self.is_numbered() {
             return PathBuf::from(text);
         }
         let path = Path::new(&text);
-        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-        let name = match path.extension() {
-            Some(extension) => format!("{stem}_{number:05}.{}", extension.to_string_lossy()),
-            None => format!("{stem}_{number:05}"),
-        };
-        path.with_file_name(name)
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let (stem, extension) = name.split_at(end_of_stem(&name));
+        path.with_file_name(format!("{stem}_{number:05}{extension}"))
+    }
+}
+
+/// Where a name's extension begins: of a compressed file that is both of them, as in `a.pcapng.zst`.
+fn end_of_stem(name: &str) -> usize {
+    let dot = |part: &str| part.rfind('.').filter(|at| *at > 0);
+    let Some(last) = dot(name) else {
+        return name.len();
+    };
+    match &name[last..] {
+        ".zst" | ".lz4" | ".gz" => dot(&name[..last]).unwrap_or(last),
+        _ => last,
     }
 }
 
@@ -446,4 +460,28 @@ fn seal(from: &Path, to: &Path) -> Result<()> {
     std::fs::File::open(directory)
         .and_then(|directory| directory.sync_all())
         .map_err(fail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_stand_before_extensions() {
+        for (path, name) in [
+            ("d.d/a.pcapng", "d.d/a_00007.pcapng"),
+            ("a.pcapng.zst", "a_00007.pcapng.zst"),
+            ("a.b.pcap", "a.b_00007.pcap"),
+            ("a.gz", "a_00007.gz"),
+            ("a", "a_00007"),
+            (".hidden", ".hidden_00007"),
+        ] {
+            let plan = Plan {
+                path: path.to_owned(),
+                size: Some(1 << 20),
+                ..Plan::default()
+            };
+            assert_eq!(plan.name_at(7, 0), Path::new(name));
+        }
+    }
 }

@@ -38,6 +38,7 @@ mod patterns;
 mod pcap_tap;
 mod peer_modules;
 mod printing;
+mod read_series;
 mod receive;
 mod records;
 mod redirect;

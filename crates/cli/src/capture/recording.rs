@@ -8,6 +8,7 @@ use trawl_kernel::{Error, Result, events, host};
 use trawl_sink::{Compression, Plan};
 use trawl_tap::options::Meta;
 
+use crate::packing::{self, Packing, file_size};
 use crate::units;
 
 /// How files are written.
@@ -62,27 +63,6 @@ pub(super) struct RecordingArgs {
     sealed: bool,
 }
 
-/// Programs that files are compressed for.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(super) enum Packing {
-    None,
-    Zstd,
-    Lz4,
-    Gzip,
-}
-
-/// As tcpdump takes it, in millions of bytes, or with a unit.
-fn file_size(text: &str) -> std::result::Result<u64, String> {
-    let size = match text.parse::<u64>() {
-        Ok(millions) => millions.saturating_mul(1_000_000),
-        Err(_) => units::bytes(text)?,
-    };
-    match size {
-        0..4096 => Err("a file holds at least 4 KiB".to_owned()),
-        _ => Ok(size),
-    }
-}
-
 impl RecordingArgs {
     /// When files end, and what becomes of them.
     pub(super) fn series(&self, path: &Path) -> Plan {
@@ -100,18 +80,7 @@ impl RecordingArgs {
 
     /// As was said of this output, or of all, or as its name ends.
     pub(super) fn compression(&self, path: &Path, own: Option<Packing>) -> Option<Compression> {
-        match own.or(self.compress) {
-            Some(Packing::None) => None,
-            Some(Packing::Zstd) => Some(Compression::Zstd),
-            Some(Packing::Lz4) => Some(Compression::Lz4),
-            Some(Packing::Gzip) => Some(Compression::Gzip),
-            None => match path.extension()?.to_str()? {
-                "zst" => Some(Compression::Zstd),
-                "lz4" => Some(Compression::Lz4),
-                "gz" => Some(Compression::Gzip),
-                _ => None,
-            },
-        }
+        packing::compression(own.or(self.compress), path)
     }
 
     /// As asked for here, or by tcpdump's word for a CPU's share.

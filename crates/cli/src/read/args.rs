@@ -1,9 +1,11 @@
 //! The arguments of `trawl read`, and what they mean in plain values.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::ValueEnum;
 use trawl_kernel::{Error, Result, clock};
+use trawl_sink::{Compression, Plan};
 use trawl_tap::filter::Filter;
 use trawl_view::print::PrintOptions;
 use trawl_view::rewrite;
@@ -13,6 +15,7 @@ use super::time::{Bound, parse as time};
 use crate::filter_file;
 use crate::libpcap::LibpcapArg;
 use crate::lines::LineArgs;
+use crate::packing::{self, Packing, file_size};
 
 /// Shows the packets of capture files, or writes those that match into another file
 ///
@@ -32,6 +35,19 @@ pub struct Args {
     /// Format of the file written [default: by its ending .pcap or .pcapng, or else that of the file read]
     #[arg(long, value_enum, requires = "write")]
     format: Option<FormatName>,
+    /// Compress the file, in frames that can be read one by one [default: by the end of the name: .zst, .lz4 or .gz]
+    #[arg(long, value_enum, requires = "write")]
+    compress: Option<Packing>,
+    /// Begin another file before one grows larger: millions of bytes, or a size such as 64MiB
+    #[arg(short = 'C', value_name = "SIZE", value_parser = file_size, requires = "write")]
+    file_size: Option<u64>,
+    /// Begin another file with the first packet so many seconds after the first of the file; -w then takes strftime(3)'s
+    /// conversions
+    #[arg(short = 'G', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), requires = "write")]
+    file_seconds: Option<u64>,
+    /// Keep the latest so many files
+    #[arg(short = 'W', value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..), requires = "write")]
+    files: Option<u64>,
     /// Show the packets as well as write them
     #[arg(long, requires = "write")]
     print: bool,
@@ -121,6 +137,9 @@ pub(super) struct Request {
     pub follow: bool,
     pub write: Option<PathBuf>,
     pub format: Option<rewrite::Format>,
+    /// When files end, in the packets' time.
+    pub series: Plan,
+    pub compression: Option<Compression>,
     /// Nothing is shown where packets are only written.
     pub form: Option<Form>,
     pub print: PrintOptions,
@@ -157,12 +176,28 @@ impl Args {
                 FormatName::Pcapng => rewrite::Format::Pcapng,
                 FormatName::Pcap => rewrite::Format::Pcap,
             }),
+            series: self.series(),
+            compression: self
+                .write
+                .as_deref()
+                .and_then(|path| packing::compression(self.compress, path)),
             form: (self.write.is_none() || self.print).then_some(form),
             print: self.lines.options(self.quick),
             precision_of_file: !self.lines.micro && !self.lines.nano,
             flush_each: self.line_buffered || self.packet_buffered,
             user: self.user.clone(),
         })
+    }
+
+    fn series(&self) -> Plan {
+        let path = self.write.as_deref().unwrap_or(Path::new(""));
+        Plan {
+            path: path.to_string_lossy().into_owned(),
+            size: self.file_size,
+            time: self.file_seconds.map(Duration::from_secs),
+            files: self.files.map(|files| files as usize),
+            ..Plan::default()
+        }
     }
 
     /// The words that name files come first; the first that does not begins the expression.
@@ -215,9 +250,10 @@ fn looks_like_a_file(word: &str) -> bool {
     !word.contains(' ') && ENDINGS.iter().any(|ending| word.ends_with(ending))
 }
 
-/// The format that a file's name asks for.
+/// The format that a file's name asks for, compressed or not.
 pub(super) fn format_by_name(path: &Path) -> Option<rewrite::Format> {
     match path.extension()?.to_str()? {
+        "gz" | "zst" | "lz4" => format_by_name(Path::new(path.file_stem()?)),
         "pcapng" | "ntar" => Some(rewrite::Format::Pcapng),
         "pcap" | "cap" | "dmp" => Some(rewrite::Format::Pcap),
         _ => None,

@@ -1,12 +1,9 @@
 //! Where packets that were read go: standard output as text, a file, or both.
 
-use std::fs::File;
-use std::io::{self, IsTerminal, Write};
-use std::os::fd::AsFd;
 use std::path::Path;
 
 use trawl_kernel::{Error, Result};
-use trawl_packet::pcapng::block::TSRESOL_DEFAULT;
+use trawl_packet::pcapng::block::{self, TSRESOL_DEFAULT, blocks};
 use trawl_view::Show;
 use trawl_view::json::JsonLines;
 use trawl_view::print::{Precision, Printer};
@@ -14,8 +11,9 @@ use trawl_view::record::Source;
 use trawl_view::rewrite::{Format, Rewriter};
 
 use super::args::{Form, Request, format_by_name};
-use super::input::{Input, identity};
-use crate::{outfile, terminal};
+use super::files::Files;
+use super::input::Input;
+use crate::terminal;
 
 /// Text and records are gathered up to this many bytes.
 const GATHER: usize = 256 << 10;
@@ -38,7 +36,7 @@ impl Output {
         let rewritten = request
             .write
             .as_deref()
-            .map(|path| Rewritten::open(path, request.format, inputs, request.follow))
+            .map(|path| Rewritten::open(path, request, inputs))
             .transpose()?;
         Ok(Self {
             shown: request.form.map(|form| Shown::new(form, request)),
@@ -49,7 +47,9 @@ impl Output {
 
     pub fn packet(&mut self, index: usize, input: &Input) -> Result<Written> {
         if let Some(rewritten) = &mut self.rewritten {
-            rewritten.packet(index, input)?;
+            if rewritten.packet(index, input)? == Written::NobodyReads {
+                return Ok(Written::NobodyReads);
+            }
         }
         if let Some(shown) = &mut self.shown {
             shown.packet(input);
@@ -72,11 +72,8 @@ impl Output {
 
     pub fn block(&mut self, index: usize, input: &Input, kind: u32) -> Result<Written> {
         if let Some(rewritten) = &mut self.rewritten {
-            let Rewritten {
-                rewriter, buffer, ..
-            } = rewritten;
-            rewriter.block(buffer, index, &input.reader, kind);
-            if buffer.len() >= GATHER {
+            rewritten.block(index, input, kind);
+            if rewritten.buffer.len() >= GATHER {
                 return self.flush();
             }
         }
@@ -107,6 +104,9 @@ impl Output {
                 .start(&mut rewritten.buffer, &first.reader);
         }
         self.flush()?;
+        if let Some(rewritten) = &mut self.rewritten {
+            rewritten.files.end()?;
+        }
         let left_out = self
             .rewritten
             .map_or(0, |rewritten| rewritten.rewriter.left_out());
@@ -212,16 +212,18 @@ impl Shown {
     }
 }
 
-/// Packets on their way into a file.
+/// Packets on their way into files.
 struct Rewritten {
     rewriter: Rewriter,
+    format: Format,
     buffer: Vec<u8>,
-    file: File,
-    name: String,
+    files: Files,
+    /// There may be more than one file.
+    is_series: bool,
 }
 
 impl Rewritten {
-    fn open(path: &Path, format: Option<Format>, inputs: &[Input], follow: bool) -> Result<Self> {
+    fn open(path: &Path, request: &Request, inputs: &[Input]) -> Result<Self> {
         let read = |input: &Input| match input.reader.pcap_header() {
             Some(_) => Format::Pcap,
             None => Format::Pcapng,
@@ -230,7 +232,8 @@ impl Rewritten {
             .windows(2)
             .any(|pair| pair[0].reader.pcap_header() != pair[1].reader.pcap_header());
         let all_pcap = inputs.iter().all(|input| read(input) == Format::Pcap) && !headers_differ;
-        let format = format
+        let format = request
+            .format
             .or_else(|| format_by_name(path))
             .unwrap_or(if all_pcap {
                 Format::Pcap
@@ -242,65 +245,88 @@ impl Rewritten {
             _ => all_pcap && format == Format::Pcap,
         };
         // The files of a ring are sections one after the other.
-        let verbatim = verbatim && !(follow && inputs.len() > 1);
+        let verbatim = verbatim && !(request.follow && inputs.len() > 1);
         let application = format!("trawl {}", env!("CARGO_PKG_VERSION"));
-        let (file, name) = open(path, inputs)?;
         Ok(Self {
             rewriter: Rewriter::new(format, verbatim, application),
+            format,
             buffer: Vec::with_capacity(2 * GATHER),
-            file,
-            name,
+            is_series: request.series.is_asked_for(),
+            files: Files::open(request.series.clone(), request.compression, inputs)?,
         })
     }
 
-    fn packet(&mut self, index: usize, input: &Input) -> Result<()> {
+    fn packet(&mut self, index: usize, input: &Input) -> Result<Written> {
+        let begun = self.buffer.len();
+        self.rewriter.start(&mut self.buffer, &input.reader);
+        if self.is_series {
+            self.files.begins_with(&self.buffer[begun..]);
+        }
+        let from = self.buffer.len();
         self.rewriter
             .packet(&mut self.buffer, index, &input.reader)
             .map_err(|why| {
-                Error::failed(format!("cannot write {}", self.name), why)
+                Error::failed(format!("cannot write {}", self.files.name()), why)
                     .fix("write pcapng (--format pcapng)")
-            })
+            })?;
+        match self.is_series {
+            true => self.place(from, Source::time_ns(&input.reader)),
+            false => Ok(Written::Taken),
+        }
+    }
+
+    /// The packet that was appended goes into the file at hand or into the next one.
+    fn place(&mut self, from: usize, time_ns: u64) -> Result<Written> {
+        let mut written = Written::Taken;
+        if self.files.is_due(time_ns, self.buffer.len()) {
+            let is_first = !self.files.has_begun();
+            if is_first {
+                self.files.turn(time_ns)?;
+            } else {
+                written = self.files.write(&self.buffer[..from])?;
+                self.buffer.drain(..from);
+                self.files.turn(time_ns)?;
+            }
+        }
+        self.files.takes(time_ns);
+        // The description of an interface may come before the packet that is the first of it.
+        if self.format == Format::Pcapng {
+            let from = from.min(self.buffer.len());
+            for block in blocks(&self.buffer[from..]) {
+                if block.kind == block::INTERFACE_DESCRIPTION {
+                    self.files.begins_with(block.bytes);
+                }
+            }
+        }
+        Ok(written)
+    }
+
+    fn block(&mut self, index: usize, input: &Input, kind: u32) {
+        let from = self.buffer.len();
+        self.rewriter
+            .block(&mut self.buffer, index, &input.reader, kind);
+        if !self.is_series {
+            return;
+        }
+        for block in blocks(&self.buffer[from..]) {
+            match block.kind {
+                block::SECTION_HEADER => {
+                    self.files.forget_header();
+                    self.files.begins_with(block.bytes);
+                }
+                block::INTERFACE_DESCRIPTION => self.files.begins_with(block.bytes),
+                _ => {}
+            }
+        }
     }
 
     fn flush(&mut self) -> Result<Written> {
-        let written = self.file.write_all(&self.buffer);
+        // The name of a file may follow from its first packet, which has not come yet.
+        if !self.files.has_begun() {
+            return Ok(Written::Taken);
+        }
+        let written = self.files.write(&self.buffer);
         self.buffer.clear();
-        match written {
-            Ok(()) => Ok(Written::Taken),
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Written::NobodyReads),
-            Err(error) => Err(Error::os(format!("cannot write to {}", self.name), error)),
-        }
+        written
     }
-}
-
-fn open(path: &Path, inputs: &[Input]) -> Result<(File, String)> {
-    if path == Path::new("-") {
-        let name = "standard output".to_owned();
-        if io::stdout().is_terminal() {
-            return Err(Error::usage(
-                "cannot write packets to standard output",
-                "it is a terminal",
-            )
-            .fix("name a file, pipe it on, or leave out -w to see lines"));
-        }
-        let duplicate = io::stdout().as_fd().try_clone_to_owned();
-        let file = duplicate.map_err(|e| Error::os(format!("cannot write to {name}"), e))?;
-        return Ok((File::from(file), name));
-    }
-    let name = path.display().to_string();
-    let fail = |e| Error::os(format!("cannot write to {name}"), e);
-    let (file, _) = outfile::open(path, None)?;
-    let metadata = file.metadata().map_err(fail)?;
-    let written = Some(identity(&metadata));
-    if let Some(input) = inputs.iter().find(|input| input.identity == written) {
-        return Err(Error::usage(
-            format!("cannot write to {name}"),
-            format!("{} is read from it", input.name),
-        )
-        .fix("write to another file"));
-    }
-    if metadata.is_file() {
-        file.set_len(0).map_err(fail)?;
-    }
-    Ok((file, name))
 }

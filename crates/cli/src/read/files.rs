@@ -1,0 +1,229 @@
+//! The file that packets are written into, or a series of files by size and by the packets' time; compressed or not.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use trawl_kernel::{Error, Result, clock};
+use trawl_sink::{Compression, Form, Packed, Plan};
+use trawl_tap::sink::Sink;
+
+use super::input::{Input, identity};
+use super::output::Written;
+use crate::outfile;
+
+/// Bytes that may wait to be compressed: what is read is not lost, so it waits.
+const WAITING: usize = 16 << 20;
+
+pub(super) struct Files {
+    plan: Plan,
+    compression: Option<Compression>,
+    /// What may not be written to, because it is read.
+    inputs: Vec<(Option<(u64, u64)>, String)>,
+    /// What each file begins with.
+    header: Vec<u8>,
+    current: Option<Current>,
+    number: u64,
+    /// Finished files, the oldest first.
+    past: VecDeque<PathBuf>,
+}
+
+struct Current {
+    target: Target,
+    name: String,
+    path: PathBuf,
+    written: u64,
+    /// The time of its first packet.
+    began_ns: Option<u64>,
+}
+
+enum Target {
+    Plain(File),
+    Packed { packed: Packed, waiting: usize },
+}
+
+impl Files {
+    /// The first file is opened at once, unless its name follows from its first packet.
+    pub fn open(plan: Plan, compression: Option<Compression>, inputs: &[Input]) -> Result<Self> {
+        let is_pipe = plan.path == "-";
+        if is_pipe && (plan.is_asked_for() || compression.is_some()) {
+            return Err(Error::usage(
+                "cannot write a series of files, or a compressed one, to standard output",
+                "that takes files with names",
+            )
+            .fix("-w FILE"));
+        }
+        let of = |input: &Input| (input.identity, input.name.clone());
+        let mut files = Self {
+            compression,
+            inputs: inputs.iter().map(of).collect(),
+            header: Vec::new(),
+            current: None,
+            number: 0,
+            past: VecDeque::new(),
+            plan,
+        };
+        if !files.plan.path.contains('%') {
+            files.begin(clock::wall())?;
+        }
+        Ok(files)
+    }
+
+    /// What the file at hand is called.
+    pub fn name(&self) -> &str {
+        let current = self.current.as_ref();
+        current.map_or(&self.plan.path, |current| &current.name)
+    }
+
+    /// Whether there is a file at hand.
+    pub fn has_begun(&self) -> bool {
+        self.current.is_some()
+    }
+
+    /// Bytes that every further file is to begin with, which the one at hand has been given.
+    pub fn begins_with(&mut self, bytes: &[u8]) {
+        self.header.extend_from_slice(bytes);
+    }
+
+    /// Another section begins: what the one before began with is of no more use.
+    pub fn forget_header(&mut self) {
+        self.header.clear();
+    }
+
+    /// Whether a packet of this time, with what waits before it, belongs into another file than the one at hand.
+    pub fn is_due(&self, time_ns: u64, bytes: usize) -> bool {
+        let Some(current) = &self.current else {
+            return true;
+        };
+        let Some(began) = current.began_ns else {
+            return false;
+        };
+        let length = self.plan.time.map(|time| time.as_nanos() as u64);
+        length.is_some_and(|length| time_ns.saturating_sub(began) >= length)
+            || self
+                .plan
+                .size
+                .is_some_and(|size| current.written + bytes as u64 > size)
+    }
+
+    /// A packet of this time goes into the file at hand.
+    pub fn takes(&mut self, time_ns: u64) {
+        if let Some(current) = &mut self.current {
+            current.began_ns.get_or_insert(time_ns);
+        }
+    }
+
+    /// Ends the file at hand and begins the one that starts with a packet of this time.
+    pub fn turn(&mut self, time_ns: u64) -> Result<()> {
+        let is_first = self.current.is_none();
+        self.end()?;
+        let most = self.plan.files.unwrap_or(usize::MAX).max(1);
+        while self.past.len() >= most {
+            if let Some(path) = self.past.pop_front() {
+                // Somebody else may have taken it away.
+                let _ = std::fs::remove_file(path);
+            }
+        }
+        self.begin(time_ns)?;
+        // What the first one begins with comes with its packets.
+        if !is_first {
+            let header = std::mem::take(&mut self.header);
+            self.write(&header)?;
+            self.header = header;
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, time_ns: u64) -> Result<()> {
+        self.number += 1;
+        let path = self.plan.name_at(self.number, time_ns);
+        let (file, name) = open(&path, &self.inputs)?;
+        let target = match self.compression {
+            None => Target::Plain(file),
+            Some(compression) => Target::Packed {
+                packed: Packed::new(file, name.clone(), None, compression, Form::Pcapng)?,
+                waiting: 0,
+            },
+        };
+        self.current = Some(Current {
+            target,
+            name,
+            path,
+            written: 0,
+            began_ns: None,
+        });
+        Ok(())
+    }
+
+    pub fn write(&mut self, bytes: &[u8]) -> Result<Written> {
+        let Some(current) = &mut self.current else {
+            return Ok(Written::Taken);
+        };
+        current.written += bytes.len() as u64;
+        match &mut current.target {
+            Target::Packed { packed, waiting } => {
+                *waiting += bytes.len();
+                packed.write(bytes)?;
+                if *waiting >= WAITING {
+                    *waiting = 0;
+                    packed.settle()?;
+                }
+                Ok(Written::Taken)
+            }
+            Target::Plain(file) => match file.write_all(bytes) {
+                Ok(()) => Ok(Written::Taken),
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Written::NobodyReads),
+                Err(error) => Err(Error::os(
+                    format!("cannot write to {}", current.name),
+                    error,
+                )),
+            },
+        }
+    }
+
+    /// Ends the file at hand.
+    pub fn end(&mut self) -> Result<()> {
+        let Some(current) = self.current.take() else {
+            return Ok(());
+        };
+        if let Target::Packed { mut packed, .. } = current.target {
+            packed.settle()?;
+        }
+        self.past.push_back(current.path);
+        Ok(())
+    }
+}
+
+fn open(path: &Path, inputs: &[(Option<(u64, u64)>, String)]) -> Result<(File, String)> {
+    if path == Path::new("-") {
+        let name = "standard output".to_owned();
+        if io::stdout().is_terminal() {
+            return Err(Error::usage(
+                "cannot write packets to standard output",
+                "it is a terminal",
+            )
+            .fix("name a file, pipe it on, or leave out -w to see lines"));
+        }
+        let duplicate = io::stdout().as_fd().try_clone_to_owned();
+        let file = duplicate.map_err(|e| Error::os(format!("cannot write to {name}"), e))?;
+        return Ok((File::from(file), name));
+    }
+    let name = path.display().to_string();
+    let fail = |e| Error::os(format!("cannot write to {name}"), e);
+    let (file, _) = outfile::open(path, None)?;
+    let metadata = file.metadata().map_err(fail)?;
+    let written = Some(identity(&metadata));
+    if let Some((_, input)) = inputs.iter().find(|(input, _)| *input == written) {
+        return Err(Error::usage(
+            format!("cannot write to {name}"),
+            format!("{input} is read from it"),
+        )
+        .fix("write to another file"));
+    }
+    if metadata.is_file() {
+        file.set_len(0).map_err(fail)?;
+    }
+    Ok((file, name))
+}

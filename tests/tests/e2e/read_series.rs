@@ -1,0 +1,205 @@
+//! `trawl read -w` into several files, by size and by the packets' time, compressed or not (issue 17).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use trawl_packet::build::Template;
+use trawl_packet::pcap;
+use trawl_tests::bundled::{done, refused};
+use trawl_tests::lab::Directory;
+use trawl_tests::tools_or_skip;
+use trawl_tests::witness::run;
+
+const PACKETS: u64 = 5000;
+
+/// A pcap file with a packet every millisecond, of many lengths.
+fn recording(directory: &Directory) -> String {
+    let mut bytes = Vec::new();
+    pcap::file_header(&mut bytes, 1, 0);
+    for number in 0..PACKETS {
+        let template = Template::new().ethernet([2; 6], [4; 6]);
+        let ip = template.ipv4([10, 0, 0, 1], [10, 0, 0, 2]);
+        let length = (number * 7 % 900) as usize;
+        let frame = ip.udp(number as u16, 9).payload(vec![1; length]).build();
+        let time = 1_700_000_000_000_000_000 + number * 1_000_000;
+        pcap::record(&mut bytes, time, &frame, frame.len() as u32);
+    }
+    let path = directory.path().join("all.pcap");
+    fs::write(&path, bytes).expect("a file");
+    path.to_str().expect("a plain path").to_owned()
+}
+
+/// The files of a directory whose names begin like this, in order.
+fn files(directory: &Directory, prefix: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory.path()).expect("a directory");
+    let is_its = |path: &PathBuf| {
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        name.starts_with(prefix)
+    };
+    let mut found: Vec<_> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(is_its)
+        .collect();
+    found.sort();
+    found
+}
+
+/// As capinfos counts them.
+fn count(path: &Path) -> u64 {
+    let said = run("capinfos", &["-Tmcr", path.to_str().expect("a plain path")]);
+    let number = said.trim().rsplit(',').next().expect("a number");
+    number.parse().unwrap_or_else(|_| panic!("{said}"))
+}
+
+fn port(path: &Path, first: bool) -> String {
+    let path = path.to_str().expect("a plain path");
+    let lines = done(&["read", "-t", path]);
+    let line = if first {
+        lines.lines().next()
+    } else {
+        lines.lines().last()
+    };
+    let line = line.expect("a packet");
+    line.split([' ', '.']).nth(5).expect("a port").to_owned()
+}
+
+#[test]
+fn packets_are_spread_over_files_by_size_and_by_time() {
+    if !tools_or_skip(&["capinfos"]) {
+        return;
+    }
+    let directory = Directory::new();
+    let all = recording(&directory);
+    let to = |name: &str| {
+        directory
+            .path()
+            .join(name)
+            .to_str()
+            .expect("plain")
+            .to_owned()
+    };
+    for ending in ["pcap", "pcapng"] {
+        done(&[
+            "read",
+            &all,
+            "-w",
+            &to(&format!("size.{ending}")),
+            "-C",
+            "300KiB",
+        ]);
+        let found = files(&directory, "size_");
+        assert!(found.len() > 5, "{found:?}");
+        assert_eq!(found.iter().map(|path| count(path)).sum::<u64>(), PACKETS);
+        for path in &found {
+            assert!(fs::metadata(path).expect("a file").len() <= 300 << 10);
+        }
+        // No packet is lost or doubled at a seam.
+        for pair in found.windows(2) {
+            let (last, first) = (port(&pair[0], false), port(&pair[1], true));
+            let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{text}"));
+            assert_eq!(number(&last) + 1, number(&first));
+        }
+        found
+            .iter()
+            .for_each(|path| fs::remove_file(path).expect("it is there"));
+        done(&[
+            "read",
+            &all,
+            "-w",
+            &to(&format!("time.{ending}")),
+            "-G",
+            "2",
+        ]);
+        let found = files(&directory, "time_");
+        let counts: Vec<u64> = found.iter().map(|path| count(path)).collect();
+        assert_eq!(counts, [2000, 2000, 1000]);
+        found
+            .iter()
+            .for_each(|path| fs::remove_file(path).expect("it is there"));
+    }
+}
+
+#[test]
+fn the_latest_files_stay_and_names_follow_the_packets() {
+    if !tools_or_skip(&["capinfos"]) {
+        return;
+    }
+    let directory = Directory::new();
+    let all = recording(&directory);
+    let to = |name: &str| {
+        directory
+            .path()
+            .join(name)
+            .to_str()
+            .expect("plain")
+            .to_owned()
+    };
+    done(&["read", &all, "-w", &to("ring.pcapng"), "-G", "1", "-W", "2"]);
+    let found = files(&directory, "ring_");
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert_eq!(port(&found[0], true), "3000");
+    // One file for each second of the recording, called by it; several interfaces and files as one.
+    done(&["read", &all, &all, "-w", &to("at-%s.pcapng"), "-G", "1"]);
+    let found = files(&directory, "at-");
+    let names: Vec<_> = found
+        .iter()
+        .map(|path| path.file_stem().expect("a name").to_string_lossy())
+        .collect();
+    let expected: Vec<String> = (0..5)
+        .map(|second| format!("at-{}", 1_700_000_000 + second))
+        .collect();
+    assert_eq!(names, expected);
+    assert!(found.iter().all(|path| count(path) == 2000));
+}
+
+#[test]
+fn files_are_compressed_as_their_names_say() {
+    let directory = Directory::new();
+    let all = recording(&directory);
+    let plain = done(&["read", &all]);
+    let to = |name: &str| {
+        directory
+            .path()
+            .join(name)
+            .to_str()
+            .expect("plain")
+            .to_owned()
+    };
+    for (ending, tool) in [("zst", "zstd"), ("lz4", "lz4"), ("gz", "gzip")] {
+        let one = to(&format!("one.pcapng.{ending}"));
+        done(&["read", &all, "-w", &one]);
+        assert_eq!(done(&["read", &one]), plain);
+        if tools_or_skip(&[tool]) {
+            run(tool, &["-q", "-t", &one]);
+        }
+        let series = to(&format!("series.pcap.{ending}"));
+        done(&["read", &all, "-w", &series, "-C", "1MiB"]);
+        let found = files(&directory, "series_");
+        assert!(found.len() > 1, "{found:?}");
+        let names: Vec<String> = found
+            .iter()
+            .map(|path| path.to_str().expect("plain").to_owned())
+            .collect();
+        let words: Vec<&str> = std::iter::once("read")
+            .chain(names.iter().map(String::as_str))
+            .collect();
+        assert_eq!(done(&words), plain);
+        found
+            .iter()
+            .for_each(|path| fs::remove_file(path).expect("it is there"));
+    }
+    // Asked for by name where the ending says nothing; and nothing of it for a pipe.
+    let asked = to("asked.pcapng");
+    done(&["read", &all, "-w", &asked, "--compress", "zstd"]);
+    assert_eq!(
+        fs::read(&asked).expect("a file")[..4],
+        [0x28, 0xb5, 0x2f, 0xfd]
+    );
+    refused(&["read", &all, "-w", "-", "-C", "1"], 2);
+    refused(&["read", &all, "-C", "1"], 2);
+}
