@@ -10,6 +10,7 @@ pub mod generate;
 pub mod guard_rules;
 mod leftovers;
 mod peer;
+pub mod read;
 pub mod study;
 pub mod xdp_programs;
 

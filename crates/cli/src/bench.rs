@@ -4,6 +4,7 @@ mod drops;
 mod generate;
 mod guard;
 mod programs;
+mod read;
 pub mod run;
 
 use std::process::ExitCode;
@@ -45,6 +46,8 @@ enum Experiment {
     GuardRules(guard::Args),
     /// What the tap at drops costs: a rule's drops, bare, rejected by a filter and recorded
     DropReasons(drops::Args),
+    /// Prints a recording to a pipe, and filters and writes it again, beside tcpdump
+    Read(read::Args),
     /// Runs the load balancer beside IPVS, with 1 to 1,000,000 flows, and compares which flows the removal of a backend moves
     LoadBalance(Box<run::How>),
     /// Sends as fast as each engine can from one core, beside xdp-trafficgen and a plain loop of sendmmsg; and from two
@@ -87,6 +90,12 @@ pub fn run(args: Args) -> Result<ExitCode> {
             let code = drops::run(&args, &mut progress)?;
             cleaner.dismiss();
             Ok(code)
+        }
+        Experiment::Read(args) => {
+            let cleaner = Cleaner::of_bench(args.directory())?;
+            let code = read::run(&args, &mut progress)?;
+            cleaner.dismiss();
+            return Ok(code);
         }
         Experiment::Generate(args) => {
             let cleaner = Cleaner::of_bench(args.directory())?;

@@ -1,13 +1,16 @@
 //! Drives the parsers over any bytes: the body of the fuzz targets, shared with the test that
 //! replays their seeds so that both mean the same.
 
+use std::io::Read;
+
 use crate::print::{Dump, DumpForm, PrintOptions, Printer};
 use crate::record::PacketView;
 use trawl_packet::decode;
 use trawl_packet::pcap;
 use trawl_packet::pcapng::block;
 use trawl_packet::pcapng::options::PacketOptions;
-use trawl_packet::read::CaptureReader;
+use trawl_packet::read::{CaptureReader, compressed};
+use trawl_packet::seekable;
 
 /// Reads a whole file and prints its packets.
 pub fn capture_file(bytes: &[u8]) {
@@ -31,6 +34,29 @@ pub fn capture_file(bytes: &[u8]) {
             ..PacketView::default()
         };
         printer.line(&mut line, &view);
+    }
+}
+
+/// What a compressed file may come to here: a few bytes can stand for more than a fuzzer has memory for.
+const MOST_UNPACKED: u64 = 4 << 20;
+
+/// A file that may be compressed, and its table of frames if it has one.
+pub fn compressed_file(bytes: &[u8]) {
+    if let Ok((source, _)) = compressed::open(bytes) {
+        let mut unpacked = Vec::new();
+        // An error comes after what was sound.
+        let _ = source.take(MOST_UNPACKED).read_to_end(&mut unpacked);
+        capture_file(&unpacked);
+    }
+    if let Ok(frames) = seekable::frames(bytes) {
+        for frame in frames.iter().take(4) {
+            let end = frame.offset.checked_add(frame.compressed.into());
+            let part = end.and_then(|end| bytes.get(frame.offset as usize..end as usize));
+            // Its length is what the table says, so that nothing larger is made of it.
+            if let Some(part) = part.filter(|_| u64::from(frame.decompressed) <= MOST_UNPACKED) {
+                let _ = seekable::decompress(frame, part);
+            }
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use trawl_view::exercise;
 
-fn replay(target: &str, run: fn(&[u8])) {
+fn replay(target: &str, run: impl Fn(&[u8])) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../fuzz/corpus")
         .join(target);
@@ -35,4 +35,19 @@ fn blocks() {
 #[test]
 fn printer() {
     replay("printer", exercise::packet);
+}
+
+#[test]
+fn compressed_files() {
+    // Short as they are, every length of them is tried.
+    let every_cut = |bytes: &[u8]| {
+        (0..=bytes.len()).for_each(|cut| exercise::compressed_file(&bytes[..cut]));
+        (0..bytes.len()).for_each(|from| exercise::compressed_file(&bytes[from..]));
+        for at in (0..bytes.len()).step_by(5) {
+            let mut changed = bytes.to_vec();
+            changed[at] ^= 0xff;
+            exercise::compressed_file(&changed);
+        }
+    };
+    replay("compressed", every_cut);
 }

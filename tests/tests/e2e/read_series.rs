@@ -203,3 +203,31 @@ fn files_are_compressed_as_their_names_say() {
     refused(&["read", &all, "-w", "-", "-C", "1"], 2);
     refused(&["read", &all, "-C", "1"], 2);
 }
+
+#[test]
+fn the_benchmark_of_reading_compares_what_both_made() {
+    if !tools_or_skip(&["tcpdump"]) {
+        return;
+    }
+    let directory = Directory::new();
+    let place = directory.path().to_str().expect("a plain path");
+    let size = ["--size", "2MiB", "--repeat", "1"];
+    let said = done(&[&["bench", "read", "--json", "--dir", place][..], &size].concat());
+    let outcome: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    // Who is faster is not a test's affair; that both made the same is.
+    assert_eq!(outcome["failures"], serde_json::json!([]), "{outcome}");
+    let runs = outcome["runs"].as_array().expect("a list");
+    assert_eq!(runs.len(), 6, "{outcome}");
+    for task in ["rewrite", "select"] {
+        let made: Vec<_> = runs
+            .iter()
+            .filter(|run| run["task"] == task)
+            .map(|run| &run["made"])
+            .collect();
+        assert!(
+            made.len() == 2 && made[0] == made[1] && made[0].as_u64() > Some(24),
+            "{outcome}"
+        );
+    }
+    assert_eq!(fs::read_dir(place).expect("a directory").count(), 0);
+}
