@@ -11,7 +11,6 @@ use clap::ValueEnum;
 
 use super::args::{Args, Format};
 use super::output::Output;
-use super::recording::Packing;
 use super::shown::Shown;
 use super::{How, places};
 
