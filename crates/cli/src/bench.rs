@@ -95,7 +95,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
             let cleaner = Cleaner::of_bench(args.directory())?;
             let code = read::run(&args, &mut progress)?;
             cleaner.dismiss();
-            return Ok(code);
+            Ok(code)
         }
         Experiment::Generate(args) => {
             let cleaner = Cleaner::of_bench(args.directory())?;

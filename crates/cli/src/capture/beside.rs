@@ -13,6 +13,7 @@ use super::args::{Args, Format};
 use super::output::Output;
 use super::shown::Shown;
 use super::{How, places};
+use crate::packing::Packing;
 
 /// One `-w`: a path, and behind commas what is particular to it.
 #[derive(Clone, Debug, Default)]

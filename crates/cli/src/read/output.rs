@@ -46,10 +46,10 @@ impl Output {
     }
 
     pub fn packet(&mut self, index: usize, input: &Input) -> Result<Written> {
-        if let Some(rewritten) = &mut self.rewritten {
-            if rewritten.packet(index, input)? == Written::NobodyReads {
-                return Ok(Written::NobodyReads);
-            }
+        if let Some(rewritten) = &mut self.rewritten
+            && rewritten.packet(index, input)? == Written::NobodyReads
+        {
+            return Ok(Written::NobodyReads);
         }
         if let Some(shown) = &mut self.shown {
             shown.packet(input);
