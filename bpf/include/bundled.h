@@ -31,6 +31,8 @@ struct counter {
 #define COUNT_FAR_PASS 7
 #define COUNT_FAR_REDIRECT 8
 #define COUNTERS 9
+/* The counters are there once for each receive queue; those of the last one are all others' too. */
+#define COUNT_QUEUES 64
 
 /* Settings of drop, pass, aborted and tx. */
 struct verdict_config {

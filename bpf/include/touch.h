@@ -8,7 +8,7 @@
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, COUNTERS);
+	__uint(max_entries, COUNT_QUEUES * COUNTERS);
 	__type(key, __u32);
 	__type(value, struct counter);
 } counters SEC(".maps");
@@ -18,7 +18,9 @@ static __always_inline void count(struct xdp_md *context, __u32 which)
 {
 	/* First: what is a call in the end comes before what needs registers to be kept over it. */
 	__u64 length = bpf_xdp_get_buff_len(context);
-	struct counter *counter = bpf_map_lookup_elem(&counters, &which);
+	__u32 queue = context->rx_queue_index;
+	__u32 at = (queue < COUNT_QUEUES ? queue : COUNT_QUEUES - 1) * COUNTERS + which;
+	struct counter *counter = bpf_map_lookup_elem(&counters, &at);
 
 	if (!counter)
 		return;

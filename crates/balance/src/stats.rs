@@ -107,6 +107,7 @@ const LAYOUT: Layout = Layout {
         ),
     ],
     again: &[],
+    of_queue: 0,
 };
 
 /// What a virtual address or a backend got.

@@ -129,6 +129,7 @@ const LAYOUT: Layout = Layout {
         ),
     ],
     again: &[],
+    of_queue: 0,
 };
 
 /// A port of the router: an interface with the program on it.

@@ -7,7 +7,8 @@ use trawl_kernel::bpf::table::Table;
 use trawl_kernel::layout::Shared;
 use trawl_kernel::layout::bundled::{
     COUNT_FAR_DROP, COUNT_FAR_PASS, COUNT_FAR_REDIRECT, COUNT_IN_PIECES, COUNT_IPV4, COUNT_IPV6,
-    COUNT_OTHER, COUNT_TARGET_GONE, COUNT_UNPARSED, Counter,
+    COUNT_OTHER, COUNT_QUEUES, COUNT_TARGET_GONE, COUNT_UNPARSED, COUNTERS as COUNTERS_OF_QUEUE,
+    Counter,
 };
 use trawl_kernel::{Error, Result};
 
@@ -23,6 +24,8 @@ pub type Named = (usize, &'static str, &'static str);
 pub struct Layout {
     pub outcomes: &'static [Named],
     pub again: &'static [Named],
+    /// How many counters there are for each receive queue; 0: those of all queues are the same.
+    pub of_queue: usize,
 }
 
 const TARGET_GONE: &str = "dropped_target_gone";
@@ -36,6 +39,7 @@ const VERDICT: Layout = Layout {
         (COUNT_OTHER, "other", "other"),
     ],
     again: &[],
+    of_queue: COUNTERS_OF_QUEUE,
 };
 
 const REDIRECT: Layout = Layout {
@@ -56,6 +60,7 @@ const REDIRECT: Layout = Layout {
         ),
     ],
     again: &[],
+    of_queue: COUNTERS_OF_QUEUE,
 };
 
 const TO_CPU: Layout = Layout {
@@ -95,6 +100,17 @@ pub struct CpuCount {
     pub bytes: u64,
 }
 
+/// What the program counted of one receive queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct QueueCount {
+    pub queue: usize,
+    /// It and all with higher numbers.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub and_above: bool,
+    pub packets: u64,
+    pub bytes: u64,
+}
+
 /// What a program has counted since it was loaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Account {
@@ -108,6 +124,8 @@ pub struct Account {
     pub outcomes: Vec<Outcome>,
     /// The same by the CPU that counted them.
     pub cpus: Vec<CpuCount>,
+    /// The same by receive queue, where the program counts so.
+    pub queues: Vec<QueueCount>,
     /// Of those redirected to another CPU, what became of them there.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub far: Vec<Outcome>,
@@ -128,9 +146,10 @@ impl Account {
     pub fn with_layout(standing: &Standing, layout: Layout) -> Result<Self> {
         let what = || format!("cannot read the counters of {}", standing.name());
         let table = Table::new(standing.map(COUNTERS)?).map_err(|e| Error::os(what(), e))?;
+        let places = Places::new(&table, layout.of_queue);
         let read = |named: &[Named]| -> Result<Vec<Outcome>> {
             let one = |(index, name, text): &Named| {
-                let counter = sum(&table, *index).map_err(|e| Error::os(what(), e))?;
+                let counter = sum(&table, places.of(*index)).map_err(|e| Error::os(what(), e))?;
                 Ok(Outcome {
                     name,
                     text,
@@ -152,7 +171,9 @@ impl Account {
             let there: u64 = far.iter().map(|one| one.packets).sum();
             (sent - here).saturating_sub(there)
         });
-        let cpus = by_cpu(&table, layout.outcomes).map_err(|e| Error::os(what(), e))?;
+        let fail = |e| Error::os(what(), e);
+        let cpus = by_cpu(&table, &places, layout.outcomes).map_err(fail)?;
+        let queues = by_queue(&table, &places, layout.outcomes).map_err(fail)?;
         outcomes.retain(|one| one.packets > 0);
         far.retain(|one| one.packets > 0);
         Ok(Self {
@@ -163,6 +184,7 @@ impl Account {
             bytes,
             outcomes,
             cpus,
+            queues,
             far,
             not_there,
         })
@@ -188,18 +210,71 @@ pub struct Rate {
     pub bytes: f64,
 }
 
-/// A counter over all CPUs.
-fn sum(table: &Table, index: usize) -> std::io::Result<Counter> {
-    let none = Counter {
+/// Where a counter stands in the map: once for each queue.
+struct Places {
+    of_queue: usize,
+    queues: usize,
+}
+
+impl Places {
+    fn new(table: &Table, of_queue: usize) -> Self {
+        // A program of an earlier trawl has one set of counters.
+        let queues = (table.about().max_entries as usize).checked_div(of_queue);
+        Self {
+            of_queue,
+            queues: queues.unwrap_or(1).max(1),
+        }
+    }
+
+    fn of_index(&self, index: usize, queue: usize) -> usize {
+        queue * self.of_queue + index
+    }
+
+    fn of(&self, index: usize) -> impl Iterator<Item = usize> {
+        (0..self.queues).map(move |queue| self.of_index(index, queue))
+    }
+}
+
+/// Counters over all CPUs.
+fn sum(table: &Table, indices: impl IntoIterator<Item = usize>) -> std::io::Result<Counter> {
+    let mut sum = Counter {
         packets: 0,
         bytes: 0,
     };
-    Ok(each_cpu(table, index)?
-        .into_iter()
-        .fold(none, |sum, one| Counter {
-            packets: sum.packets + one.packets,
-            bytes: sum.bytes + one.bytes,
-        }))
+    for index in indices {
+        for one in each_cpu(table, index)? {
+            sum.packets += one.packets;
+            sum.bytes += one.bytes;
+        }
+    }
+    Ok(sum)
+}
+
+/// All outcomes together, for each queue that any packet came by; none where they are not told apart.
+fn by_queue(
+    table: &Table,
+    places: &Places,
+    outcomes: &[Named],
+) -> std::io::Result<Vec<QueueCount>> {
+    let mut queues = Vec::new();
+    if places.queues == 1 {
+        return Ok(queues);
+    }
+    for queue in 0..places.queues {
+        let indices = outcomes
+            .iter()
+            .map(|(index, ..)| places.of_index(*index, queue));
+        let Counter { packets, bytes } = sum(table, indices)?;
+        if packets > 0 {
+            queues.push(QueueCount {
+                queue,
+                and_above: queue == COUNT_QUEUES - 1,
+                packets,
+                bytes,
+            });
+        }
+    }
+    Ok(queues)
 }
 
 /// A counter of each CPU.
@@ -211,10 +286,10 @@ fn each_cpu(table: &Table, index: usize) -> std::io::Result<Vec<Counter>> {
 }
 
 /// All outcomes together, for each CPU that counted any.
-fn by_cpu(table: &Table, outcomes: &[Named]) -> std::io::Result<Vec<CpuCount>> {
+fn by_cpu(table: &Table, places: &Places, outcomes: &[Named]) -> std::io::Result<Vec<CpuCount>> {
     let mut cpus: Vec<CpuCount> = Vec::new();
-    for (index, ..) in outcomes {
-        for (cpu, counter) in each_cpu(table, *index)?.into_iter().enumerate() {
+    for index in outcomes.iter().flat_map(|(index, ..)| places.of(*index)) {
+        for (cpu, counter) in each_cpu(table, index)?.into_iter().enumerate() {
             if cpus.len() <= cpu {
                 cpus.push(CpuCount {
                     cpu,
@@ -243,6 +318,7 @@ mod tests {
             bytes: packets * 64,
             outcomes: Vec::new(),
             cpus: Vec::new(),
+            queues: Vec::new(),
             far: Vec::new(),
             not_there: None,
         }

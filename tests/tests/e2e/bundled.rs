@@ -330,3 +330,25 @@ fn ethernet_headers_are_not_made_up() {
     }
     all_gone(&lab, &[], &[]);
 }
+
+/// Issue 12, wanted: counts by receive queue. The sender's two CPUs make two queues busy.
+#[test]
+fn counts_are_told_by_queue() {
+    let Some(lab) = Lab::open() else { return };
+    let place = lab.receiver();
+    done(&["xdp", "load", &place, "drop"]);
+    lab.send_from_two_cpus(&[frames::silent(64)], 20_000);
+    Counts::wait(|| Counts::of(&place), 40_000);
+    let text = done(&["xdp", "stats", &place, "--json"]);
+    let all: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let account = &all["interfaces"][0];
+    let queues = account["queues"].as_array().expect("a list");
+    let counts = queues.iter().filter_map(|one| one["packets"].as_u64());
+    assert_eq!(Some(counts.sum::<u64>()), account["packets"].as_u64());
+    assert_eq!(account["packets"], 40_000);
+    let busy: Vec<_> = queues.iter().map(|one| one["queue"].clone()).collect();
+    let expected: Vec<serde_json::Value> = (0..busy.len()).map(Into::into).collect();
+    assert_eq!(busy, expected);
+    let text = done(&["xdp", "stats", &place, "--queues"]);
+    assert!(text.contains("from queue 0"), "{text}");
+}

@@ -570,3 +570,46 @@ fn planted_files() {
         assert_eq!(about.mode() & 0o777, mode);
     }
 }
+
+/// Issue 12 item 14: without an XDP program there is no verdict but pass.
+#[test]
+fn a_verdict_that_nothing_gives_is_told() {
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("file.pcapng");
+    let capture = Capture::start(
+        &lab,
+        &["-i", &lab.receiver(), "--verdict", "drop", "-w", &file],
+    );
+    capture.wait_said("no XDP program is on it, so every packet passes");
+    lab.send(&[frames::silent(64)], 3);
+    capture.wait_seen(3);
+    let summary = capture.stop_well();
+    assert_eq!(Contents::read(&file).packets.len(), 0);
+    assert_eq!(summary.ended, "signal");
+}
+
+/// Issue 12 item 22: on a terminal, a capture into a file shows what it has recorded.
+#[test]
+fn a_terminal_shows_a_live_line() {
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("file.pcapng");
+    let command = format!(
+        "{} capture -i {} --tap xdp -w {file} --duration 3s",
+        trawl_tests::binary::path().display(),
+        lab.receiver()
+    );
+    // It gives the command a terminal.
+    let mut script = Command::new("script");
+    script.args(["-qec", &command, "/dev/null"]);
+    let output = script.stdin(Stdio::null()).output().expect("script runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    // It is written anew in its place.
+    let mut lines = said.split("\r\x1b[K").skip(1).peekable();
+    assert!(lines.peek().is_some(), "{said:?}");
+    let words = [" recorded, ", " lost, ", " a second, file "];
+    assert!(
+        lines.all(|line| words.iter().all(|word| line.contains(word))),
+        "{said:?}"
+    );
+}

@@ -40,6 +40,9 @@ pub struct How {
     /// Show the packets of each CPU
     #[arg(long)]
     cpus: bool,
+    /// Show the packets of each receive queue, which drop, pass, aborted, tx and redirect count
+    #[arg(long)]
+    queues: bool,
     /// Show the counts and their rates every second, or every TIME, until interrupted
     #[arg(long, short, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s", value_parser = units::duration)]
     watch: Option<Duration>,
@@ -140,7 +143,7 @@ impl How {
         if self.json {
             return write_to_reader(&json::line(&Document::new(now, &rates))?);
         }
-        let text = for_people(now, &rates, self.cpus);
+        let text = for_people(now, &rates, self);
         write_to_reader(&match self.watch {
             Some(every) => terminal::frame(every, &text),
             None => text,
@@ -185,7 +188,7 @@ impl<'a> Document<'a> {
     }
 }
 
-fn for_people(counted: &[Counted], rates: &[Option<Rate>], by_cpu: bool) -> String {
+fn for_people(counted: &[Counted], rates: &[Option<Rate>], how: &How) -> String {
     if counted.is_empty() {
         return "no bundled program is loaded\n".to_owned();
     }
@@ -222,7 +225,17 @@ fn for_people(counted: &[Counted], rates: &[Option<Rate>], by_cpu: bool) -> Stri
                 "waiting for the other CPU, or lost there for lack of room"
             );
         }
-        for cpu in account.cpus.iter().filter(|_| by_cpu) {
+        for queue in account.queues.iter().filter(|_| how.queues) {
+            let above = if queue.and_above { " and above" } else { "" };
+            let _ = writeln!(
+                text,
+                "    {:<52} {:>14} packets {:>16} bytes",
+                format!("from queue {}{above}", queue.queue),
+                queue.packets,
+                queue.bytes
+            );
+        }
+        for cpu in account.cpus.iter().filter(|_| how.cpus) {
             let _ = writeln!(
                 text,
                 "    {:<52} {:>14} packets {:>16} bytes",
