@@ -20,6 +20,18 @@ pub struct Error {
     why: String,
     fix: Option<String>,
     errno: Option<i32>,
+    refusal: Option<Refusal>,
+}
+
+/// Why the kernel did not take a filter, where user space can filter in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The verifier refused the program.
+    Verifier,
+    /// The verifier did not finish in time.
+    TooSlow,
+    /// The program is longer than its jumps reach, or than the kernel takes.
+    TooLong,
 }
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -33,6 +45,7 @@ impl Error {
             why: why.to_string(),
             fix: None,
             errno: None,
+            refusal: None,
         }
     }
 
@@ -62,6 +75,18 @@ impl Error {
     pub fn fix(mut self, how: impl Into<String>) -> Self {
         self.fix = Some(how.into());
         self
+    }
+
+    /// Says why the kernel did not take a filter.
+    #[must_use]
+    pub fn refused(mut self, refusal: Refusal) -> Self {
+        self.refusal = Some(refusal);
+        self
+    }
+
+    /// Why the kernel did not take a filter, if it is that.
+    pub fn refusal(&self) -> Option<Refusal> {
+        self.refusal
     }
 
     /// What was tried.

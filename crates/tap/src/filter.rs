@@ -11,10 +11,12 @@ use trawl_filter::lower::{Lowered, Target, lower};
 use trawl_filter::{Inner, Insn, lower_inner, lower_quick};
 use trawl_kernel::bpf::object::TapProgram;
 use trawl_kernel::bpf::table::Table;
+use trawl_kernel::error::Refusal;
 use trawl_kernel::interface::ipv4_netmask;
 use trawl_kernel::{Error, Result, probe};
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 
+use crate::options::Options;
 use crate::site::Site;
 
 /// Which packets are wanted, by what is in them.
@@ -129,13 +131,7 @@ impl Filter {
 
     /// The instructions for a program that has a copy of a frame's first bytes, whichever device it is of.
     pub fn copy_block(&self, snaplen: u32, buffer: u16) -> Result<Vec<u64>> {
-        let options = expression::Options {
-            link: LinkType::ETHERNET,
-            snaplen,
-            netmask: None,
-            optimise: true,
-            file: None,
-        };
+        let options = ethernet(snaplen);
         let lowered = self.lower(&options, &for_this_kernel(&Target::copy(buffer)))?;
         Ok(words(&lowered.insns))
     }
@@ -183,6 +179,23 @@ impl Filter {
             .map_err(|error| self.explain(&error))
     }
 
+    /// Whether it has loops at one of these sites: the kernel follows them for so many turns only.
+    pub(crate) fn may_loop(&self, sites: &[Site], options: &Options) -> Result<bool> {
+        let loops = |compiler: &expression::Options| {
+            let program = self.classic(compiler)?;
+            Ok(program.has_backward_jumps())
+        };
+        if sites.is_empty() || options.drops.is_some() {
+            return loops(&ethernet(options.snaplen));
+        }
+        for site in sites {
+            if loops(&compiler_options(site, options.snaplen)?)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// The error in words, with a mark below the place of the expression that it is about.
     pub fn explain(&self, error: &FilterError) -> Error {
         if let FilterError::NoCompiler(cause) = error {
@@ -199,13 +212,18 @@ impl Filter {
         let place = caret.map_or(String::new(), |lines| {
             format!("\n  {}", lines.replace('\n', "\n  "))
         });
-        Error::usage("cannot use this filter", format!("{error}{place}"))
+        let said = Error::usage("cannot use this filter", format!("{error}{place}"));
+        match error {
+            FilterError::TooLong { .. } => said.refused(Refusal::TooLong),
+            _ => said,
+        }
     }
 }
 
 fn for_this_kernel(target: &Target) -> Target {
     Target {
         gotol: probe::has_far_jumps(),
+        accepts_unfinished: true,
         ..*target
     }
 }
@@ -215,6 +233,17 @@ fn words(block: &[Insn]) -> Vec<u64> {
         .iter()
         .map(|instruction| instruction.to_u64())
         .collect()
+}
+
+/// For Ethernet frames of any device.
+pub(crate) fn ethernet(snaplen: u32) -> expression::Options {
+    expression::Options {
+        link: LinkType::ETHERNET,
+        snaplen,
+        netmask: None,
+        optimise: true,
+        file: None,
+    }
 }
 
 pub(crate) fn compiler_options(site: &Site, snaplen: u32) -> Result<expression::Options> {

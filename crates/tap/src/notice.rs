@@ -16,6 +16,8 @@ pub enum Notice {
     WardenReplaced,
     /// The kernel does not take the filter: the tap is attached without it, and trawl leaves out what does not match.
     FilteredInUserSpace { why: String },
+    /// The filter follows chains of headers, the kernel only so far: packets with longer ones are judged in user space.
+    LongChainsInUserSpace,
     /// An event has packets written.
     Triggered(Event),
     /// In words already.

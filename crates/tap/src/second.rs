@@ -4,16 +4,18 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use trawl_kernel::layout::RECORD_MAX_CAPTURED;
+use trawl_kernel::layout::{RECORD_MAX_CAPTURED, TRACE_COPY};
 use trawl_kernel::ring::Lease;
 use trawl_kernel::{Error, Result};
-use trawl_packet::pcapng::block::{ByteOrder, blocks};
-use trawl_view::select::{Question, Selector};
+use trawl_packet::pcapng::block::{ByteOrder, EnhancedPacket, LINKTYPE_ETHERNET, blocks, push_cut};
+use trawl_view::select::{Kind, Question, SelectError, Selector};
 
+use crate::Choice;
 use crate::account::Account;
 use crate::assembly::Point;
-use crate::filter::{Filter, compiler_options};
-use crate::options::{At, Options};
+use crate::filter::{Filter, compiler_options, ethernet};
+use crate::options::{At, Options, SNAPLEN};
+use crate::packet::choice::{Choice as Chosen, Sampling};
 use crate::sink::Sink;
 use crate::site::Site;
 use crate::stream::Stream;
@@ -23,6 +25,7 @@ use crate::stream::Stream;
 pub(crate) struct Fates {
     pub passed: Vec<u64>,
     pub filtered_out: Vec<u64>,
+    pub over_rate: Vec<u64>,
     /// They came after -c's number had been reached, and do not count at all.
     pub beyond: Vec<u64>,
 }
@@ -40,6 +43,10 @@ impl Fates {
         };
         let (filtered_out, beyond) = (sum(&self.filtered_out), sum(&self.beyond));
         account.recorded = account.recorded.saturating_sub(filtered_out + beyond);
+        let over_rate = sum(&self.over_rate);
+        if over_rate > 0 {
+            account.take_back("rate_limit", over_rate);
+        }
         account.filtered_out += filtered_out;
         account.seen = account.seen.saturating_sub(beyond);
     }
@@ -54,50 +61,106 @@ pub(crate) fn count_in(list: &mut Vec<u64>, interface: u32) {
     list[interface] += 1;
 }
 
+/// Which packets are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    /// The kernel did not filter.
+    All,
+    /// The kernel filtered, and let those pass that it could not follow to their end.
+    Unfinished,
+}
+
 #[derive(Debug)]
 pub(crate) struct SecondLook {
+    which: Which,
     /// By site, with the link type of its packets.
     selectors: Vec<(Selector, u16)>,
     /// The site of each interface block.
     sites: Vec<usize>,
     most: Option<u64>,
+    /// What is chosen among the packets that match, where the kernel cannot choose.
+    sampling: Option<Sampling>,
+    /// Packets are cut after they were judged.
+    snaplen: u32,
     pub fates: Rc<RefCell<Fates>>,
 }
 
 /// Whether the kernel's refusal to take a filter can be made good for by a look at what was recorded.
 fn can_serve(options: &Options) -> bool {
-    // What is chosen among the packets that match cannot be chosen before it is known which do; both ends of a program
-    // are decided on at once; and a packet that was cut is not judged as a whole one is.
-    options.drops.is_none()
-        && options.sample.is_none()
-        && options.rate_limit.is_none()
+    // Both ends of a program are decided on at once, and packets are followed by the filter from where they begin.
+    options.drops.as_ref().is_none_or(|drops| !drops.follow)
         && options.at != Some(At::Both)
         && options.filter_at != Some(At::Entry)
-        && options.snaplen as usize >= RECORD_MAX_CAPTURED
 }
 
 impl SecondLook {
     /// `None` where this error has another cause, or the look cannot give the same answer.
     pub fn instead_of(error: &Error, sites: &[Site], options: &Options) -> Result<Option<Self>> {
+        if error.refusal().is_none() || !can_serve(options) {
+            return Ok(None);
+        }
+        let Some(mut look) = Self::new(Which::All, sites, options)? else {
+            return Ok(None);
+        };
+        look.sampling = Some(Sampling::new(options));
+        look.snaplen = options.snaplen;
+        Ok(Some(look))
+    }
+
+    /// For a filter that the kernel takes and cannot follow through to the end of every packet.
+    pub fn after_kernel(sites: &[Site], options: &Options) -> Result<Option<Self>> {
+        let loops = match &options.filter {
+            Some(filter) if options.tap != Choice::Pcap && can_serve(options) => {
+                filter.may_loop(sites, options)?
+            }
+            _ => false,
+        };
+        match loops {
+            true => Self::new(Which::Unfinished, sites, options),
+            false => Ok(None),
+        }
+    }
+
+    /// What the kernel is left to do.
+    pub fn in_kernel(&self, options: &Options) -> Options {
+        let all = Options {
+            count: None,
+            ..options.clone()
+        };
+        match self.which {
+            Which::Unfinished => all,
+            Which::All => Options {
+                filter: None,
+                sample: None,
+                rate_limit: None,
+                snaplen: SNAPLEN,
+                ..all
+            },
+        }
+    }
+
+    fn new(which: Which, sites: &[Site], options: &Options) -> Result<Option<Self>> {
         let Some(filter) = &options.filter else {
             return Ok(None);
         };
-        let by_kernel = error.what().starts_with("cannot load the program")
-            && error.why().starts_with("the verifier says");
-        let too_long = error.what() == "cannot use this filter";
-        if !(by_kernel || too_long) || !can_serve(options) {
-            return Ok(None);
-        }
         let question = match filter {
             Filter::Expression(text) => Question::Expression(text.clone()),
             Filter::Inner(text) => Question::Inner(text.clone()),
             Filter::Classic(text) => Question::Classic(text.clone()),
         };
+        let compilers = match (sites, &options.drops) {
+            ([], _) | (_, Some(_)) => vec![(ethernet(options.snaplen), LINKTYPE_ETHERNET)],
+            (sites, None) => sites
+                .iter()
+                .map(|site| {
+                    let compiler = compiler_options(site, options.snaplen)?;
+                    Ok((compiler, site.interface.link_type))
+                })
+                .collect::<Result<_>>()?,
+        };
         let mut selectors = Vec::new();
-        for site in sites {
-            let compiler = compiler_options(site, options.snaplen)?;
+        for (compiler, link_type) in compilers {
             let mut selector = Selector::new(question.clone(), compiler);
-            let link_type = site.interface.link_type;
             // What is wrong with the filter itself was said by the error.
             if selector.prepare((link_type, ByteOrder::Little)).is_err() {
                 return Ok(None);
@@ -105,9 +168,12 @@ impl SecondLook {
             selectors.push((selector, link_type));
         }
         Ok(Some(Self {
+            which,
             selectors,
             sites: Vec::new(),
             most: options.count,
+            sampling: None,
+            snaplen: u32::MAX,
             fates: Rc::default(),
         }))
     }
@@ -122,11 +188,12 @@ impl SecondLook {
         }
     }
 
-    pub fn over<'s>(&'s mut self, sink: &'s mut dyn Sink) -> Chosen<'s> {
-        Chosen { look: self, sink }
+    pub fn over<'s>(&'s mut self, sink: &'s mut dyn Sink) -> Matching<'s> {
+        Matching { look: self, sink }
     }
 
-    fn wants(&mut self, interface: u32, captured: &[u8], length: u32) -> Result<bool> {
+    fn wants(&mut self, packet: &EnhancedPacket<'_>) -> Result<bool> {
+        let interface = packet.interface_id;
         let site = self
             .sites
             .get(interface as usize)
@@ -138,37 +205,64 @@ impl SecondLook {
             return Ok(false);
         }
         let matches = match self.selectors.get_mut(site) {
-            Some((selector, link_type)) => selector
-                .matches((*link_type, ByteOrder::Little), captured, length)
-                .map_err(|e| Error::failed("cannot use this filter", e))?,
+            Some((selector, link_type)) => judge(
+                self.which,
+                selector,
+                (*link_type, ByteOrder::Little),
+                packet,
+            )
+            .map_err(|e| Error::failed("cannot use this filter", e))?,
             None => true,
         };
-        let list = match matches {
-            true => &mut fates.passed,
-            false => &mut fates.filtered_out,
+        let choice = match (&mut self.sampling, matches) {
+            (Some(sampling), true) => sampling.choose_at(packet.timestamp),
+            (None, true) => Chosen::Wanted,
+            (_, false) => Chosen::NotInSample,
         };
-        count_in(list, interface);
-        Ok(matches)
+        count_in(
+            match choice {
+                Chosen::Wanted => &mut fates.passed,
+                Chosen::NotInSample => &mut fates.filtered_out,
+                Chosen::OverRate => &mut fates.over_rate,
+            },
+            interface,
+        );
+        Ok(choice == Chosen::Wanted)
     }
 }
 
+fn judge(
+    which: Which,
+    selector: &mut Selector,
+    kind: Kind,
+    packet: &EnhancedPacket<'_>,
+) -> Result<bool, SelectError> {
+    let (captured, length) = (packet.captured, packet.original_len);
+    if which == Which::Unfinished
+        && length as usize <= TRACE_COPY
+        && !selector.exceeds_kernel(kind, captured, length)?
+    {
+        return Ok(true);
+    }
+    let is_cut = (captured.len() as u32) < length;
+    // Of what was cut off nobody knows whether it would have matched: such a packet is kept.
+    Ok(selector.matches(kind, captured, length)? || which == Which::Unfinished && is_cut)
+}
+
 /// Hands on the blocks of the packets that match.
-pub(crate) struct Chosen<'s> {
+pub(crate) struct Matching<'s> {
     look: &'s mut SecondLook,
     sink: &'s mut dyn Sink,
 }
 
-impl Sink for Chosen<'_> {
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+impl Matching<'_> {
+    fn write_whole(&mut self, bytes: &[u8]) -> Result<()> {
         // Neighbours go on together.
         let (mut from, mut to) = (0, 0);
         for block in blocks(bytes) {
             let end = to + block.bytes.len();
             let wanted = match block.enhanced_packet() {
-                Some(packet) => {
-                    let (interface, length) = (packet.interface_id, packet.original_len);
-                    self.look.wants(interface, packet.captured, length)?
-                }
+                Some(packet) => self.look.wants(&packet)?,
                 None => true,
             };
             if !wanted {
@@ -184,11 +278,30 @@ impl Sink for Chosen<'_> {
             false => Ok(()),
         }
     }
+}
+
+impl Sink for Matching<'_> {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        if self.look.snaplen as usize >= RECORD_MAX_CAPTURED {
+            return self.write_whole(bytes);
+        }
+        let mut cut = Vec::with_capacity(bytes.len());
+        for block in blocks(bytes) {
+            match block.enhanced_packet() {
+                Some(packet) if !self.look.wants(&packet)? => {}
+                Some(_) => push_cut(block.bytes, self.look.snaplen, &mut cut),
+                None => cut.extend_from_slice(block.bytes),
+            }
+        }
+        match cut.is_empty() {
+            true => Ok(()),
+            false => self.sink.write(&cut),
+        }
+    }
 
     fn rest(&mut self) -> Result<()> {
         self.sink.rest()
     }
-
     fn take(&mut self, segment: Lease) -> Result<()> {
         self.write(segment.bytes())
     }

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use trawl_kernel::bpf::deadline;
 use trawl_kernel::clock::{self, ProgramClock};
 use trawl_kernel::events::{self, Signal, Signals};
 use trawl_kernel::netlink::LinkMonitor;
@@ -167,6 +168,9 @@ struct Eyes {
     waits: bool,
 }
 
+/// What the verifier may take for a program with a filter, before packets are filtered in user space.
+const MOST_TO_VERIFY: Duration = Duration::from_secs(3);
+
 impl<'a> Session<'a> {
     /// Attaches all taps. When this fails, nothing is left attached. If it is the filter that the kernel does not take,
     /// the taps are attached without it, and what does not match is left out in user space.
@@ -176,30 +180,39 @@ impl<'a> Session<'a> {
         host: Host,
         observer: &mut dyn Observer,
     ) -> Result<Self> {
-        let error = match Self::attach_taps(sites, options, host.clone(), observer) {
-            Ok(session) => return Ok(session),
-            Err(error) => error,
+        let after_kernel = SecondLook::after_kernel(sites, options)?;
+        let in_kernel = after_kernel
+            .as_ref()
+            .map_or_else(|| options.clone(), |second| second.in_kernel(options));
+        let attached = deadline::limited(MOST_TO_VERIFY, || {
+            Self::attach_taps(sites, &in_kernel, host.clone(), observer)
+        });
+        let (mut session, mut second) = match (attached, after_kernel) {
+            (Ok(session), None) => return Ok(session),
+            (Ok(session), Some(second)) => {
+                observer.notice(&Notice::LongChainsInUserSpace);
+                (session, second)
+            }
+            (Err(error), _) => {
+                let Some(second) = SecondLook::instead_of(&error, sites, options)? else {
+                    return Err(error);
+                };
+                let session = Self::attach_taps(sites, &second.in_kernel(options), host, observer)?;
+                observer.notice(&Notice::FilteredInUserSpace {
+                    why: error.why().to_owned(),
+                });
+                (session, second)
+            }
         };
-        let Some(mut second) = SecondLook::instead_of(&error, sites, options)? else {
-            return Err(error);
-        };
-        let without = Options {
-            filter: None,
-            count: None,
-            ..options.clone()
-        };
-        let mut session = Self::attach_taps(sites, &without, host, observer)?;
         session.options = options.clone();
         let filter = options.filter.as_ref().map(Filter::text);
         for interface in &mut session.interfaces {
             interface.filter.clone_from(&filter);
+            interface.snaplen = options.snaplen;
         }
         second.begin(&session.points, session.interfaces.len());
         session.fates = Some(Rc::clone(&second.fates));
         session.second = Some(second);
-        observer.notice(&Notice::FilteredInUserSpace {
-            why: error.why().to_owned(),
-        });
         Ok(session)
     }
 
@@ -371,7 +384,12 @@ impl<'a> Session<'a> {
         observer: &mut dyn Observer,
     ) -> Result<(Summary, Ended)> {
         match (self.words.take(), self.second.take()) {
-            (_, Some(mut second)) => {
+            (Some(mut words), Some(mut second)) => {
+                let mut sink = words.over(sink);
+                let mut sink = second.over(&mut sink);
+                self.run_into(&mut sink, observer)
+            }
+            (None, Some(mut second)) => {
                 let mut sink = second.over(sink);
                 self.run_into(&mut sink, observer)
             }

@@ -70,6 +70,20 @@ impl Selector {
         Ok(program.is_none_or(|program| program.run(captured, length) != 0))
     }
 
+    /// Whether the packet has more headers than a program in the kernel follows.
+    pub fn exceeds_kernel(
+        &mut self,
+        kind: Kind,
+        captured: &[u8],
+        length: u32,
+    ) -> Result<bool, SelectError> {
+        if self.last.as_ref().is_none_or(|(last, _)| *last != kind) {
+            self.prepare(kind)?;
+        }
+        let program = self.last.as_ref().map(|(_, program)| program);
+        Ok(program.is_some_and(|program| program.exceeds_kernel(captured, length)))
+    }
+
     /// Makes the program for packets of a kind: a mistake in the filter is told although no packet was met.
     pub fn prepare(&mut self, kind: Kind) -> Result<(), SelectError> {
         let program = match self.programs.remove(&kind) {
@@ -95,6 +109,14 @@ impl Program {
         match self {
             Self::Whole(classic) => classic.run(bytes, length),
             Self::Inside(inner) => inner.run(bytes, length),
+        }
+    }
+
+    fn exceeds_kernel(&self, bytes: &[u8], length: u32) -> bool {
+        match self {
+            Self::Whole(classic) => classic.exceeds_kernel(bytes, length),
+            // What lies inside is found anew.
+            Self::Inside(_) => true,
         }
     }
 

@@ -52,6 +52,7 @@ mod route_reasons;
 mod route_tcp;
 mod route_vlan;
 mod safety;
+mod second_look;
 mod series;
 mod sharing;
 mod stamp;

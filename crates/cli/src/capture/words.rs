@@ -16,6 +16,8 @@ pub(crate) fn notice(notice: &Notice) -> String {
         Notice::FilteredInUserSpace { why } => format!(
             "the kernel does not take this filter ({why}); it takes all packets, and trawl filters them"
         ),
+        Notice::LongChainsInUserSpace =>
+            "the kernel follows protochain through 64 headers; trawl filters packets with more".to_owned(),
         Notice::WardenReplaced => {
             "the process that cleans up if trawl is killed (trawl-warden) was killed; started another".to_owned()
         }

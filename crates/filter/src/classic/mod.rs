@@ -237,4 +237,10 @@ impl Classic {
     pub fn evaluate(&self, bytes: &[u8], length: u32) -> Outcome {
         run::run(self, bytes, length)
     }
+
+    /// Whether the packet has more headers than a program in the kernel follows.
+    pub fn exceeds_kernel(&self, bytes: &[u8], length: u32) -> bool {
+        self.has_backward_jumps()
+            && run::run_within(self, bytes, length, MAX_BACKWARD_JUMPS).gave_up
+    }
 }

@@ -27,6 +27,11 @@ pub struct Outcome {
 pub(super) fn run(program: &Classic, bytes: &[u8], length: u32) -> Outcome {
     // Each turn of libpcap's loops goes on to a header at least eight bytes after the one before; there are few loops.
     let most = MAX_BACKWARD_JUMPS.max(bytes.len() as u32);
+    run_within(program, bytes, length, most)
+}
+
+/// Runs the program with at most so many jumps backward.
+pub(super) fn run_within(program: &Classic, bytes: &[u8], length: u32, most: u32) -> Outcome {
     let mut backward = 0;
     let value = step_through(program, bytes, length, most, &mut backward).unwrap_or(0);
     Outcome {

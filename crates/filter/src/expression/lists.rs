@@ -20,6 +20,8 @@ enum Kind {
     Ipv4,
     Ipv6,
     Port,
+    /// An Ethernet address, with its last four bytes first: so libpcap asks for them.
+    Mac,
 }
 
 /// A leaf's words before its number, and what the number is.
@@ -121,7 +123,15 @@ fn member(node: &Node, or: bool, expression: &str) -> Option<(Family, Span)> {
     let mut words: Vec<&str> = whole.split_whitespace().collect();
     let number = words.pop()?;
     let what = words.pop()?;
+    let is_ethernet = words.iter().any(|word| *word == "ether");
     let (kind, span) = match what {
+        "host" | "src" | "dst" if is_ethernet => {
+            if what != "host" {
+                words.push(what);
+            }
+            let address = mac(number)?;
+            (Kind::Mac, (address, address))
+        }
         "host" | "net" => address(number, what == "net")?,
         "src" | "dst" => {
             words.push(what);
@@ -163,6 +173,25 @@ fn address(text: &str, is_net: bool) -> Option<(Kind, Span)> {
     (value & host == 0).then_some((kind, (value, value | host)))
 }
 
+/// Six bytes in libpcap's usual way of writing them, with the last four before the others.
+fn mac(text: &str) -> Option<u128> {
+    let mut bytes = [0u8; 6];
+    let mut parts = text.split(':');
+    for byte in &mut bytes {
+        let part = parts.next().filter(|part| (1..=2).contains(&part.len()))?;
+        *byte = u8::from_str_radix(part, 16).ok()?;
+    }
+    let [a, b, c, d, e, f] = bytes;
+    let [low, high] = [
+        u32::from_be_bytes([c, d, e, f]),
+        u32::from_be_bytes([0, 0, a, b]),
+    ];
+    parts
+        .next()
+        .is_none()
+        .then_some(u128::from(low) << 32 | u128::from(high))
+}
+
 fn port(text: &str) -> Option<u128> {
     let is_plain = text.bytes().all(|b| b.is_ascii_digit()) && !text.starts_with('0');
     let port: u16 = text.parse().ok().filter(|_| is_plain)?;
@@ -192,6 +221,13 @@ impl List {
                     format!("host {}", Ipv6Addr::from(bits))
                 }),
                 IPV6.map(|words| words.to_vec()),
+            ),
+            Kind::Mac => (
+                [
+                    "host 2a:2b:2c:2d:2e:2f".into(),
+                    "host 3a:3b:3c:3d:3e:3f".into(),
+                ],
+                [vec![0x2c2d_2e2f, 0x2a2b], vec![0x3c3d_3e3f, 0x3a3b]],
             ),
             Kind::Port => (
                 ["port 21001".into(), "port 22002".into()],
@@ -231,6 +267,10 @@ impl List {
         match self.kind {
             Kind::Ipv6 => {
                 let words = |bits: u128| [96, 64, 32, 0].map(|shift| (bits >> shift) as u32);
+                table::tables(spans.map(|&(from, to)| (words(from), words(to))).collect())
+            }
+            Kind::Mac => {
+                let words = |bits: u128| [32, 0].map(|shift| (bits >> shift) as u32);
                 table::tables(spans.map(|&(from, to)| (words(from), words(to))).collect())
             }
             _ => table::tables(

@@ -9,7 +9,43 @@ enum Word {
     Not,
     Open,
     Close,
+    /// A word after which the rest of the expression is about what lies inside of a header.
+    Inwards,
     Other,
+}
+
+/// What stands before the operands of a long expression, and changes how they are read: `vlan 5`.
+#[derive(Debug, Default)]
+pub(super) struct Context<'a> {
+    pub(super) text: &'a str,
+    /// Where the operands begin.
+    end: usize,
+}
+
+/// The part of an expression that must hold before the rest is asked, if it reads the rest as about something else.
+/// Nothing where that cannot be told apart.
+pub(super) fn context(expression: &str) -> Option<Context<'_>> {
+    let words = words(expression)?;
+    let Some(last) = words.iter().rposition(|(word, _)| *word == Word::Inwards) else {
+        return Some(Context::default());
+    };
+    let mut depth = 0usize;
+    let mut operators = Vec::new();
+    for (at, (word, _)) in words.iter().enumerate() {
+        match word {
+            Word::Open => depth += 1,
+            Word::Close => depth = depth.checked_sub(1)?,
+            Word::And | Word::Or if depth == 0 => operators.push((at, *word)),
+            _ => {}
+        }
+    }
+    let mut after = operators.into_iter().skip_while(|(at, _)| *at < last);
+    let (cut, _) = after.next().filter(|(_, word)| *word == Word::And)?;
+    // What `or` joins later would be asked although the context does not hold.
+    after.all(|(_, word)| word == Word::And).then(|| Context {
+        text: expression[..words[cut].1.start].trim_end(),
+        end: words[cut].1.end,
+    })
 }
 
 /// An expression taken apart.
@@ -27,9 +63,14 @@ pub(super) enum Node {
     Chain(Box<Node>, Vec<(bool, Node)>),
 }
 
-/// Takes an expression apart; nothing if it has fewer operators, or what cannot be taken apart.
-pub(super) fn parse(expression: &str, least_operators: usize) -> Option<Node> {
-    let words = words(expression)?;
+/// Takes what follows a context apart; nothing if it has fewer operators, or what cannot be taken apart.
+pub(super) fn parse(
+    expression: &str,
+    context: &Context<'_>,
+    least_operators: usize,
+) -> Option<Node> {
+    let mut words = words(expression)?;
+    words.retain(|(_, at)| at.start >= context.end);
     let operators = words
         .iter()
         .filter(|(word, _)| matches!(word, Word::And | Word::Or));
@@ -41,7 +82,8 @@ pub(super) fn parse(expression: &str, least_operators: usize) -> Option<Node> {
         words: &words,
         at: 0,
         depth: 0,
-        qualifiers: Some(String::new()),
+        // A bare number after a context is a question for libpcap.
+        qualifiers: context.text.is_empty().then(String::new),
     };
     let node = parser.chain()?;
     (parser.at == words.len()).then_some(node)
@@ -89,7 +131,8 @@ fn words(expression: &str) -> Option<Vec<(Word, Range<usize>)>> {
                     "and" => Word::And,
                     "or" => Word::Or,
                     "not" => Word::Not,
-                    "vlan" | "mpls" | "pppoes" | "pppoed" | "geneve" | "vxlan" => return None,
+                    "vlan" | "mpls" | "pppoes" | "geneve" | "vxlan" => Word::Inwards,
+                    "pppoed" => return None,
                     _ => Word::Other,
                 };
                 words.push((word, start..at));

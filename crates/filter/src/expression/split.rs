@@ -7,8 +7,9 @@
 //! taken apart in the same way.
 //!
 //! This is done only where it is certain to mean the same. Keywords that change how the rest of
-//! an expression is read (`vlan`, `mpls`, `pppoes`, `geneve`) and anything that does not look like
-//! operands and operators leave the whole to libpcap.
+//! an expression is read (`vlan`, `mpls`, `pppoes`, `geneve`) may stand before it with `and`: they are compiled with
+//! each piece again, and first of all alone, so that a piece is asked only where they hold. Elsewhere they, and anything
+//! that does not look like operands and operators, leave the whole to libpcap.
 
 use std::ops::Range;
 
@@ -38,16 +39,39 @@ pub(super) fn compile(
     snaplen: u32,
     run: impl Fn(&str, bool) -> Result<Vec<Instruction>, String>,
 ) -> Option<Result<Compiled, Refused>> {
-    let node = lists::gather(operands::parse(expression, LONG)?, expression);
+    let context = operands::context(expression)?;
+    let node = lists::gather(operands::parse(expression, &context, LONG)?, expression);
+    let (before, after) = match context.text {
+        "" => (String::new(), ""),
+        text => (format!("{text} and ("), ")"),
+    };
+    let whole = |text: &str| run(text, false);
+    let run = |piece: &str, is_plain: bool| run(&format!("{before}{piece}{after}"), is_plain);
     let mut joiner = Joiner {
         expression,
-        run,
+        run: &run,
+        before: &before,
         code: Vec::new(),
         places: Vec::new(),
         finds: Vec::new(),
         tables: Vec::new(),
     };
     let (yes, no) = (joiner.label(), joiner.label());
+    if !before.is_empty() {
+        let inside = joiner.label();
+        match whole(context.text) {
+            Ok(program) => joiner.append(&program, inside, no),
+            Err(message) => {
+                return Some(Err(Refused {
+                    message,
+                    piece: context.text.to_owned(),
+                    start: 0,
+                    inherited: 0,
+                }));
+            }
+        }
+        joiner.place(inside);
+    }
     if let Err(refused) = joiner.node(&node, yes, no) {
         return Some(Err(refused));
     }
@@ -118,7 +142,9 @@ fn groups<'a>(first: &'a Node, rest: &'a [(bool, Node)]) -> Vec<Group<'a>> {
 /// Joins the pieces' programs into one.
 struct Joiner<'a, F> {
     expression: &'a str,
-    run: F,
+    run: &'a F,
+    /// A context and a bracket, which stand before each piece that libpcap is given.
+    before: &'a str,
     code: Vec<Item>,
     places: Vec<usize>,
     finds: Vec<(usize, usize)>,
@@ -217,9 +243,12 @@ impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
                 let inherited = inherited.len() + if not { "not ".len() } else { 0 };
                 return Refused {
                     message,
-                    piece,
+                    piece: match self.before {
+                        "" => piece,
+                        before => format!("{before}{piece})"),
+                    },
                     start,
-                    inherited,
+                    inherited: inherited + self.before.len(),
                 };
             }
         }
@@ -326,6 +355,8 @@ mod tests {
             (format!("{long} or src and dst port 80"), false),
             (format!("{long} or dst or src port 80"), true),
             (format!("{long} or dst and src port 80"), false),
+            (format!("mpls and ({long} or port 80)"), false),
+            (format!("not vlan and ({long} or port 80)"), true),
         ] {
             let program = crate::compile(&expression, &Options::default()).unwrap();
             assert_eq!(program.run(&frame, 60) != 0, expected, "{expression:.60}…");

@@ -65,6 +65,9 @@ pub(super) enum Returns {
     To { fast: Label, slow: Label },
 }
 
+/// What is returned for packets that a loop could not be followed through: on a socket, how many bytes are kept.
+const UNFINISHED: u32 = 0x4_0000;
+
 /// One program in one view, ready to be emitted in both modes.
 pub(super) struct Version {
     pub(super) graph: Graph,
@@ -97,6 +100,8 @@ pub(super) struct Emitter<'a> {
     pub(super) tables: Vec<Table>,
     /// Whether the fast versions have the packet's length in a register.
     pub(super) keeps_length: bool,
+    /// Where a loop leads that comes to the end of a copy.
+    pub(super) end_of_copy: Option<Label>,
     /// Where a quick version goes with packets that it cannot judge.
     pub(super) undecided: Option<Label>,
 }
@@ -138,6 +143,7 @@ impl<'a> Emitter<'a> {
             checks: 0,
             tables: Vec::new(),
             keeps_length: matches!(target.hook, Hook::Copy { .. }),
+            end_of_copy: None,
             undecided: None,
         }
     }
@@ -311,10 +317,10 @@ impl<'a> Emitter<'a> {
                 self.asm.goto(to);
             }
             End::Back(to) => {
-                let (scratch, no_match) = (mode.scratch(), self.no_match);
+                let (scratch, unfinished) = (mode.scratch(), self.unfinished());
                 self.emit(op::load(op::DW, reg::TMP, scratch, slot::LOOPS));
                 self.emit(op::alu_imm(op::ADD, reg::TMP, -1));
-                self.asm.jump_if(op::JEQ, reg::TMP, 0, no_match);
+                self.asm.jump_if(op::JEQ, reg::TMP, 0, unfinished);
                 self.emit(op::store(op::DW, scratch, slot::LOOPS, reg::TMP));
                 self.forget_x(scratch);
                 let to = self.block_label(version, mode, to);
@@ -368,6 +374,14 @@ impl<'a> Emitter<'a> {
         }
         let asm = &mut self.asm;
         *self.tails.entry(k).or_insert_with(|| asm.label())
+    }
+
+    /// Where a loop leads that goes on for too long.
+    pub(super) fn unfinished(&mut self) -> Label {
+        match self.target.accepts_unfinished {
+            true => self.tail(UNFINISHED),
+            false => self.no_match,
+        }
     }
 
     /// The tail that a block amounts to, if it does nothing but return a constant.

@@ -110,6 +110,9 @@ pub struct Target {
     pub load_helper: bool,
     /// The kernel has jumps of 32 bits (since 6.6).
     pub gotol: bool,
+    /// Packets that a loop (`protochain`) cannot be followed through to its end match: somebody else looks at them again.
+    /// Otherwise they do not match.
+    pub accepts_unfinished: bool,
 }
 
 impl Target {
@@ -120,6 +123,7 @@ impl Target {
             vlan_out_of_band: false,
             load_helper: true,
             gotol: false,
+            accepts_unfinished: false,
         }
     }
 
@@ -130,6 +134,7 @@ impl Target {
             vlan_out_of_band: true,
             load_helper: true,
             gotol: false,
+            accepts_unfinished: false,
         }
     }
 
@@ -148,6 +153,7 @@ impl Target {
             vlan_out_of_band: false,
             load_helper: false,
             gotol: false,
+            accepts_unfinished: false,
         }
     }
 

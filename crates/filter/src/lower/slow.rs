@@ -81,7 +81,12 @@ impl Emitter<'_> {
             return undecided;
         }
         if self.target.helper().is_none() {
-            return self.no_match;
+            let is_copy = matches!(self.target.hook, Hook::Copy { .. });
+            let loops = self.versions[version].graph.has_loops();
+            return match is_copy && loops && self.target.accepts_unfinished {
+                true => self.end_of_copy(),
+                false => self.no_match,
+            };
         }
         let label = self.asm.label();
         self.stubs.push(Stub {
@@ -94,6 +99,11 @@ impl Emitter<'_> {
         label
     }
 
+    fn end_of_copy(&mut self) -> Label {
+        let asm = &mut self.asm;
+        *self.end_of_copy.get_or_insert_with(|| asm.label())
+    }
+
     /// The beginning of a slow version, for something that is in slow mode already.
     pub(super) fn slow_start(&mut self, version: usize) -> Label {
         self.slow_label(version, 0, 0);
@@ -101,6 +111,15 @@ impl Emitter<'_> {
     }
 
     pub(super) fn emit_stubs(&mut self) {
+        if let Some(label) = self.end_of_copy {
+            self.asm.place(label);
+            // The packet goes on where the copy does not.
+            let unfinished = self.unfinished();
+            self.asm
+                .jump_if_reg(op::JGT, reg::LENGTH, reg::DATA_END, unfinished);
+            let no_match = self.no_match;
+            self.asm.goto(no_match);
+        }
         for stub in std::mem::take(&mut self.stubs) {
             if !self.asm.is_used(stub.label) {
                 continue;

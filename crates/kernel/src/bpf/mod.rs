@@ -4,6 +4,7 @@ pub mod addresses;
 pub mod arena;
 pub mod classic_check;
 mod code;
+pub mod deadline;
 pub mod functions;
 pub mod info;
 pub mod kernel_types;

@@ -4,7 +4,8 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use super::{c_name, check, opts, verifier_log};
+use super::{c_name, check, deadline, opts, verifier_log};
+use crate::error::Refusal;
 use crate::probe::{Capability, lack_of};
 use crate::{Error, Result};
 
@@ -64,7 +65,20 @@ pub fn load(instructions: &[libbpf_sys::bpf_insn], options: &LoadOptions<'_>) ->
             return Ok(fd);
         }
     }
-    match try_load(instructions, options, None) {
+    let loaded = match deadline::limit() {
+        Some(limit) => {
+            let (loaded, is_late) =
+                deadline::within(limit, || try_load(instructions, options, None));
+            if loaded.is_err() && is_late {
+                let what = format!("cannot load the program {}", options.name);
+                let why = format!("the verifier did not finish within {limit:?}");
+                return Err(Error::failed(what, why).refused(Refusal::TooSlow));
+            }
+            loaded
+        }
+        None => try_load(instructions, options, None),
+    };
+    match loaded {
         Ok(fd) => Ok(fd),
         Err(error) => {
             let mut log = vec![0u8; LOG_SIZE];
@@ -154,7 +168,9 @@ fn explain(name: &str, error: io::Error, log: &[u8]) -> Error {
         (_, Some(reason)) => Error::failed(
             format!("cannot load the program {name}"),
             format!("the verifier says: {reason}"),
-        ),
+        )
+        .refused(Refusal::Verifier),
+        _ if os.errno() == Some(libc::E2BIG) => os.refused(Refusal::TooLong),
         _ => os,
     }
 }

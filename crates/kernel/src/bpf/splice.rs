@@ -78,6 +78,7 @@ fn with_replaced(
                     ),
                 )
                 .fix("use a shorter expression, or --tap packet")
+                .refused(crate::error::Refusal::TooLong)
             })?;
         }
         is_second_half = !is_second_half && instruction.code == LOAD_IMMEDIATE;

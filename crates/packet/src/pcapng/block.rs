@@ -149,6 +149,38 @@ impl<'a> Block<'a> {
     }
 }
 
+/// Appends a packet's whole little-endian block with no more than so many of the packet's bytes.
+pub fn push_cut(block: &[u8], most: u32, out: &mut Vec<u8>) {
+    /// Type and length of the block, interface and time come before the two lengths of the packet.
+    const CAPTURED: usize = 20;
+    const DATA: usize = 28;
+    let word = |at: usize| -> Option<u32> {
+        let bytes = block.get(at..at + 4)?;
+        Some(u32::from_le_bytes(bytes.try_into().ok()?))
+    };
+    let cut = word(CAPTURED)
+        .filter(|captured| *captured > most)
+        .and_then(|captured| {
+            let options = block.get(DATA + captured.next_multiple_of(4) as usize..)?;
+            let data = block.get(DATA..DATA + most as usize)?;
+            Some((data, options))
+        });
+    let Some((data, options)) = cut else {
+        out.extend_from_slice(block);
+        return;
+    };
+    let padded = data.len().next_multiple_of(4);
+    let length = ((DATA + padded + options.len()) as u32).to_le_bytes();
+    let start = out.len();
+    out.extend_from_slice(&block[..DATA]);
+    out[start + 4..start + 8].copy_from_slice(&length);
+    out[start + CAPTURED..start + CAPTURED + 4].copy_from_slice(&most.to_le_bytes());
+    out.extend_from_slice(data);
+    out.resize(start + DATA + padded, 0);
+    out.extend_from_slice(&options[..options.len() - 4]);
+    out.extend_from_slice(&length);
+}
+
 /// Walks the whole little-endian blocks at the front of `bytes`. It ends at the first block that
 /// is cut or malformed; [`Blocks::rest`] then holds what was not walked.
 pub fn blocks(bytes: &[u8]) -> Blocks<'_> {

@@ -61,17 +61,22 @@ impl Sampling {
     }
 
     pub fn choose(&mut self, frame: &Frame<'_>) -> Choice {
-        if !self.in_sample() {
-            return Choice::NotInSample;
-        }
-        let Some(rate) = &self.rate else {
-            return Choice::Wanted;
-        };
         // When it came, not when it is looked at: packets are looked at by the block. The card's clock may run apart.
         let now = if frame.hardware_time {
             clock::wall()
         } else {
             frame.time
+        };
+        self.choose_at(now)
+    }
+
+    /// Of a packet that came at this time.
+    pub fn choose_at(&mut self, now: u64) -> Choice {
+        if !self.in_sample() {
+            return Choice::NotInSample;
+        }
+        let Some(rate) = &self.rate else {
+            return Choice::Wanted;
         };
         if rate.is_over(now) {
             Choice::OverRate

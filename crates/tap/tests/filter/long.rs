@@ -85,7 +85,13 @@ fn tables() -> Vec<String> {
     let net = |n| format!("{}.{}.0.0/16", n % 200 + 9, n / 200);
     let net6 = |n| format!("2001:db{:x}::/{}", n % 20, 32 + n / 20 * 4);
     let port = |n: u32| (n + 20).to_string();
+    let mac = |n: u32| format!("0{}:0:0:0:0:{:x}", n % 10, n / 10);
     vec![
+        format!("ether src {}", some(0, &mac, " or ether src ")),
+        format!("not ether host {}", some(0, &mac, " and not ether host ")),
+        format!("vlan and (host {})", some(0, &host, " or ")),
+        format!("not vlan and not (port {})", some(0, &port, " or ")),
+        format!("mpls and not host {}", some(0, &host, " and not host ")),
         format!("host {}", some(0, &host, " or ")),
         format!("not dst host {}", some(1, &host, " and not dst host ")),
         format!("ip6 host {}", some(0, &host6, " or ")),
@@ -159,6 +165,18 @@ fn a_hundred_thousand_are_loaded() {
         }),
         list(&|n| format!("host 2001:db8:{:x}::{:x}", high(n), low(n))),
         list(&|n| format!("dst net 2001:{:x}:{:x}::/48", high(n), low(n))),
+        list(&|n| {
+            format!(
+                "ether host 2:0:0:{:x}:{:x}:{:x}",
+                n >> 16,
+                high(n) & 255,
+                low(n)
+            )
+        }),
+        format!(
+            "vlan 5 and ({})",
+            list(&|n| format!("src host 10.{}.{}.{}", n >> 16, high(n) & 255, low(n)))
+        ),
     ] {
         let classic = classic(&expression);
         for target in [Target::xdp(), Target::tc(), Target::copy(BUFFER)] {

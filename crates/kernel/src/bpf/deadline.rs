@@ -1,0 +1,123 @@
+//! A limit of time for the verifier, which else takes minutes for programs with many branches: it gives up when a signal
+//! waits for the thread that loads.
+
+use std::cell::Cell;
+use std::sync::Once;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+thread_local! {
+    static LIMIT: Cell<Option<Duration>> = const { Cell::new(None) };
+}
+
+/// Between signals: libbpf tries again several times when one has ended a load.
+const AGAIN: Duration = Duration::from_millis(2);
+
+/// Does some work in which no program takes longer to load, on this thread.
+pub fn limited<T>(limit: Duration, work: impl FnOnce() -> T) -> T {
+    struct Restore(Option<Duration>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            LIMIT.set(self.0);
+        }
+    }
+    let _restore = Restore(LIMIT.replace(Some(limit)));
+    work()
+}
+
+/// The limit that holds on this thread.
+pub(super) fn limit() -> Option<Duration> {
+    LIMIT.get()
+}
+
+/// Loads on a thread of its own, so that no other work of this one is disturbed; true if the time was up.
+pub(super) fn within<T: Send>(limit: Duration, load: impl FnOnce() -> T + Send) -> (T, bool) {
+    ignore_wakes();
+    let (done, is_done) = channel();
+    let (says, who) = channel();
+    std::thread::scope(|scope| {
+        let loader = scope.spawn(move || {
+            allow_wakes();
+            // SAFETY: it takes nothing and always answers.
+            let _ = says.send(unsafe { libc::pthread_self() });
+            let loaded = load();
+            // Nobody listens any more if the time was up.
+            let _ = done.send(());
+            loaded
+        });
+        let thread = who.recv();
+        let mut wait = limit;
+        let mut is_late = false;
+        while is_done.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+            is_late = true;
+            wait = AGAIN;
+            if let Ok(thread) = thread {
+                // SAFETY: the thread is joined after this loop only, so its identifier is valid.
+                unsafe { libc::pthread_kill(thread, wake()) };
+            }
+        }
+        match loader.join() {
+            Ok(loaded) => (loaded, is_late),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+/// A signal that nothing else here uses.
+fn wake() -> libc::c_int {
+    libc::SIGRTMIN() + 7
+}
+
+extern "C" fn nothing(_: libc::c_int) {}
+
+/// Gives the signal a handler that does nothing.
+fn ignore_wakes() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: a whole structure, with a handler that touches nothing.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
+            libc::sigaction(wake(), &action, std::ptr::null_mut());
+        }
+    });
+}
+
+/// Lets the signal reach this thread, whatever its creator has blocked.
+fn allow_wakes() {
+    // SAFETY: the set is initialised by sigemptyset before it is used.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, wake());
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_in_time_is_not_disturbed() {
+        assert_eq!(within(Duration::from_secs(60), || 5), (5, false));
+    }
+
+    #[test]
+    fn what_takes_too_long_is_told_by_a_signal() {
+        let (error, is_late) = within(Duration::from_millis(5), || {
+            // SAFETY: nothing is polled, and the call has no end but a signal.
+            unsafe { libc::poll(std::ptr::null_mut(), 0, -1) };
+            std::io::Error::last_os_error()
+        });
+        assert_eq!((error.raw_os_error(), is_late), (Some(libc::EINTR), true));
+    }
+
+    #[test]
+    fn limits_end_with_the_work() {
+        limited(Duration::from_secs(1), || {
+            assert_eq!(limit(), Some(Duration::from_secs(1)));
+        });
+        assert_eq!(limit(), None);
+    }
+}

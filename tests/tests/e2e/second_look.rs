@@ -1,0 +1,182 @@
+//! Filters that the kernel does not take, or does not follow to their end: packets are judged in user space, with a
+//! notice, and counted as filtered out.
+
+use std::fmt::Write as _;
+
+use trawl_tests::pcapng::Contents;
+use trawl_tests::witness::run;
+use trawl_tests::{Capture, Lab, frames, trawl};
+
+const UDP: u8 = 17;
+const TCP: u8 = 6;
+
+/// An IPv6 packet with so many destination options before the last header.
+fn chain(headers: usize, last: u8) -> Vec<u8> {
+    const OPTIONS: u8 = 60;
+    const IPV6: usize = 40;
+    let mut frame = frames::silent(14);
+    frame[12..14].copy_from_slice(&[0x86, 0xdd]);
+    let payload = (8 * headers + 20) as u16;
+    frame.extend([0x60, 0, 0, 0]);
+    frame.extend(payload.to_be_bytes());
+    frame.extend([if headers == 0 { last } else { OPTIONS }, 64]);
+    frame.extend([0xfd; IPV6 - 8]);
+    for number in 1..=headers {
+        // Eight bytes: the next header, a length of none beyond them, six bytes of padding.
+        frame.extend([
+            if number == headers { last } else { OPTIONS },
+            0,
+            1,
+            4,
+            0,
+            0,
+            0,
+            0,
+        ]);
+    }
+    frame.extend([0; 20]);
+    frame
+}
+
+/// Four packets, of which the first two match.
+fn chains() -> Vec<Vec<u8>> {
+    vec![chain(69, UDP), chain(3, UDP), chain(69, TCP), chain(3, TCP)]
+}
+
+/// Issue 12 item 30: 69 extension headers are too many for a program in the kernel.
+#[test]
+fn long_chains_of_headers_are_judged_right() {
+    let Some(lab) = Lab::open() else { return };
+    let (receiver, file) = (lab.receiver(), lab.file("file.pcapng"));
+    for (tap, more) in [
+        ("xdp", &["-c", "4"][..]),
+        ("tc", &["-Q", "in"]),
+        ("packet", &["-Q", "in"]),
+        ("packet", &["-Q", "in", "--packet-ring", "recvmsg"]),
+        ("pcap", &["-Q", "in"]),
+    ] {
+        let what = ["-i", &receiver, "--tap", tap, "-w", &file];
+        let filter = ["ip6 protochain 17 and len > 60"];
+        let capture = Capture::start(&lab, &[&what[..], more, &filter].concat());
+        if tap != "pcap" {
+            capture.wait_said("the kernel follows protochain through 64 headers");
+        }
+        lab.send(&chains(), 8);
+        let summary = match more.contains(&"-c") {
+            true => capture.wait().summary_of_success(),
+            false => {
+                capture.wait_recorded(4);
+                capture.stop_well()
+            }
+        };
+        assert_eq!((summary.recorded, summary.lost_total()), (4, 0), "{tap}");
+        let lengths: Vec<usize> = (Contents::read(&file).packets.iter())
+            .map(|packet| packet.bytes.len())
+            .collect();
+        let (long, short) = (chain(69, UDP).len(), chain(3, UDP).len());
+        assert_eq!(lengths, [long, short, long, short], "{tap}");
+    }
+    let done = trawl(&[
+        "read",
+        &file,
+        "-w",
+        &lab.file("again.pcapng"),
+        "ip6 protochain 17",
+    ]);
+    assert!(done.status.success(), "{done:?}");
+    assert_eq!(Contents::read(&lab.file("again.pcapng")).packets.len(), 4);
+    let done = trawl(&["filter", "--read", &file, "ip6 protochain 17"]);
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(said.contains("4 of 4"), "{said}");
+}
+
+/// Issue 12 item 30, where the kernel drops them.
+#[test]
+fn long_chains_of_dropped_packets_are_judged_right() {
+    let Some(lab) = Lab::open() else { return };
+    let namespace = &lab.pair.b.name;
+    let file = lab.file("file.pcapng");
+    let what = [
+        "--tap", "drop", "--netns", namespace, "-w", &file, "-c", "2",
+    ];
+    let filter = ["ip6 protochain 17 and ether src 02:00:00:00:00:01"];
+    let source = &frames::silent(14)[6..12];
+    let mut address = String::new();
+    for byte in source {
+        let _ = write!(address, "{byte:02x}:");
+    }
+    let filter = [filter[0].replace("02:00:00:00:00:01", address.trim_end_matches(':'))];
+    let capture = Capture::start(&lab, &[&what[..], &[&filter[0]]].concat());
+    capture.wait_said("the kernel follows protochain through 64 headers");
+    lab.send(&chains(), 4);
+    capture.wait().summary_of_success();
+    let mut lengths: Vec<usize> = (Contents::read(&file).packets.iter())
+        .map(|packet| packet.bytes.len())
+        .collect();
+    lengths.sort_unstable();
+    assert_eq!(lengths, [chain(3, UDP).len(), chain(69, UDP).len()]);
+}
+
+/// A thousand pairs, which take the verifier minutes.
+fn pairs(wanted: &str) -> String {
+    let pairs = (0..1000).map(|n| {
+        format!(
+            "(host 10.1.{}.{} and port {})",
+            n / 250,
+            n % 250 + 1,
+            3000 + n
+        )
+    });
+    format!("{} or {wanted}", pairs.collect::<Vec<_>>().join(" or "))
+}
+
+/// Issue 12 item 33: what the verifier does not take is filtered in user space, with all that a capture can be asked for.
+#[test]
+fn refused_filters_are_applied_in_user_space() {
+    let Some(lab) = Lab::open() else { return };
+    let (receiver, file) = (lab.receiver(), lab.file("file.pcapng"));
+    let expression = lab.file("expression");
+    std::fs::write(&expression, pairs("ether[18] = 0")).unwrap();
+    let sent: Vec<Vec<u8>> = (0..100)
+        .map(|number| frames::numbered(if number % 2 == 0 { 5 } else { u32::MAX }, 200))
+        .collect();
+    for (more, recorded, filtered_out, limited) in [
+        (&[][..], 50, 50, 0),
+        (&["--sample-every", "5"], 10, 90, 0),
+        (&["--limit-rate", "1"], 1, 50, 49),
+        (&["-s", "64"], 50, 50, 0),
+    ] {
+        let what = [
+            "-i",
+            &receiver,
+            "--tap",
+            "tc",
+            "-Q",
+            "in",
+            "-w",
+            &file,
+            "-F",
+            &expression,
+        ];
+        let capture = Capture::start(&lab, &[&what[..], more].concat());
+        capture.wait_said("the kernel does not take this filter");
+        capture.wait_said("it takes all packets, and trawl filters them");
+        lab.send(&sent, 100);
+        capture.wait_seen(100);
+        let summary = capture.stop().summary();
+        let counts = (
+            summary.recorded,
+            summary.filtered_out,
+            summary.lost_by("rate_limit"),
+        );
+        assert_eq!(counts, (recorded, filtered_out, limited), "{more:?}");
+        let contents = Contents::read(&file);
+        assert_eq!(contents.packets.len() as u64, recorded, "{more:?}");
+        for packet in &contents.packets {
+            assert_eq!(packet.bytes[18], 0, "{more:?}");
+            let length = if more.contains(&"-s") { 64 } else { 200 };
+            assert_eq!((packet.bytes.len(), packet.original_len), (length, 200));
+        }
+        run("capinfos", &[&file]);
+    }
+}
