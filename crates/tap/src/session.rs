@@ -169,7 +169,7 @@ struct Eyes {
 }
 
 /// What the verifier may take for a program with a filter, before packets are filtered in user space.
-const MOST_TO_VERIFY: Duration = Duration::from_secs(3);
+const MOST_TO_VERIFY: Duration = Duration::from_secs(2);
 
 impl<'a> Session<'a> {
     /// Attaches all taps. When this fails, nothing is left attached. If it is the filter that the kernel does not take,

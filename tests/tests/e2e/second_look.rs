@@ -59,7 +59,8 @@ fn long_chains_of_headers_are_judged_right() {
         let filter = ["ip6 protochain 17 and len > 60"];
         let capture = Capture::start(&lab, &[&what[..], more, &filter].concat());
         if tap != "pcap" {
-            capture.wait_said("the kernel follows protochain through 64 headers");
+            // Where the verifier takes too long for the loop, all packets are judged in user space.
+            capture.wait_said("trawl filters");
         }
         lab.send(&chains(), 8);
         let summary = match more.contains(&"-c") {
@@ -107,7 +108,7 @@ fn long_chains_of_dropped_packets_are_judged_right() {
     }
     let filter = [filter[0].replace("02:00:00:00:00:01", address.trim_end_matches(':'))];
     let capture = Capture::start(&lab, &[&what[..], &[&filter[0]]].concat());
-    capture.wait_said("the kernel follows protochain through 64 headers");
+    capture.wait_said("trawl filters");
     lab.send(&chains(), 4);
     capture.wait().summary_of_success();
     let mut lengths: Vec<usize> = (Contents::read(&file).packets.iter())
@@ -175,7 +176,7 @@ fn refused_filters_are_applied_in_user_space() {
         for packet in &contents.packets {
             assert_eq!(packet.bytes[18], 0, "{more:?}");
             let length = if more.contains(&"-s") { 64 } else { 200 };
-            assert_eq!((packet.bytes.len(), packet.original_len), (length, 200));
+            assert_eq!((packet.bytes.len(), packet.original), (length, 200));
         }
         run("capinfos", &[&file]);
     }

@@ -11,6 +11,8 @@ enum Word {
     Close,
     /// A word after which the rest of the expression is about what lies inside of a header.
     Inwards,
+    /// Of arithmetic.
+    Sign,
     Other,
 }
 
@@ -115,9 +117,13 @@ fn words(expression: &str) -> Option<Vec<(Word, Range<usize>)>> {
             b'|' if bytes.get(at + 1) == Some(&b'|') => Word::Or,
             b'!' if bytes.get(at + 1) != Some(&b'=') => Word::Not,
             // Arithmetic has brackets and signs of its own.
-            b'&' | b'|' | b'!' | b'<' | b'>' | b'=' | b'+' | b'*' | b'%' | b'^' | b'[' | b']' => {
-                return None;
+            b'[' => {
+                at += length_in_brackets(&bytes[at..])?;
+                words.push((Word::Sign, start..at));
+                continue;
             }
+            b'&' | b'|' | b'!' | b'<' | b'>' | b'=' | b'+' | b'*' | b'%' | b'^' => Word::Sign,
+            b']' => return None,
             _ => {
                 // The first byte always belongs to the word, so each turn of this loop goes on.
                 at += 1;
@@ -147,6 +153,20 @@ fn words(expression: &str) -> Option<Vec<(Word, Range<usize>)>> {
         words.push((word, start..at));
     }
     Some(words)
+}
+
+/// From an opening bracket to the one that closes it.
+fn length_in_brackets(bytes: &[u8]) -> Option<usize> {
+    let mut depth = 0usize;
+    for (at, byte) in bytes.iter().enumerate() {
+        match byte {
+            b'[' => depth += 1,
+            b']' if depth == 1 => return Some(at + 1),
+            b']' => depth -= 1,
+            _ => {}
+        }
+    }
+    None
 }
 
 /// Words that an operand can begin with to say what its name or number is.
@@ -256,9 +276,11 @@ impl Parser<'_> {
 
     fn leaf(&mut self) -> Option<Node> {
         let first = self.at;
-        while self.peek() == Some(Word::Other) {
+        while matches!(self.peek(), Some(Word::Other | Word::Sign)) {
             self.at += 1;
         }
+        let is_arithmetic =
+            (self.words[first..self.at].iter()).any(|(word, _)| *word == Word::Sign);
         // `src or dst port 80` and `dst and src …` are one operand with a qualifier in the middle.
         let word = |at: usize| {
             let (kind, range) = self.words.get(at)?;
@@ -281,6 +303,15 @@ impl Parser<'_> {
         let text = self.words[first].1.start..self.words[self.at - 1].1.end;
         let opening = &self.expression[self.words[first].1.clone()];
         let looks_bare = opening.starts_with(|c: char| c.is_ascii_digit()) || opening.contains(':');
+        if is_arithmetic {
+            // A comparison of numbers. One that begins with a number, and what could inherit from it, is left to libpcap.
+            self.qualifiers = None;
+            let text = text.clone();
+            return (!looks_bare).then_some(Node::Leaf {
+                inherited: String::new(),
+                text,
+            });
+        }
         let is_keyword = QUALIFIERS.contains(&opening);
         if first + 1 == self.at && !is_keyword && !looks_bare {
             // One word: a protocol, or a name that inherits. Names are left to libpcap.

@@ -355,8 +355,12 @@ mod tests {
             (format!("{long} or src and dst port 80"), false),
             (format!("{long} or dst or src port 80"), true),
             (format!("{long} or dst and src port 80"), false),
+            (
+                format!("{long} or ip[0] & 0xf0 = 0x40 and tcp[(1+1):2] == 80"),
+                true,
+            ),
+            (format!("{long} or ip[9] > 6 or ether[0] | 1 != 1"), false),
             (format!("mpls and ({long} or port 80)"), false),
-            (format!("not vlan and ({long} or port 80)"), true),
         ] {
             let program = crate::compile(&expression, &Options::default()).unwrap();
             assert_eq!(program.run(&frame, 60) != 0, expected, "{expression:.60}…");

@@ -74,6 +74,15 @@ pub fn load(instructions: &[libbpf_sys::bpf_insn], options: &LoadOptions<'_>) ->
                 let why = format!("the verifier did not finish within {limit:?}");
                 return Err(Error::failed(what, why).refused(Refusal::TooSlow));
             }
+            // What the verifier had to say takes as long again, and is that the program is too large.
+            if loaded
+                .as_ref()
+                .is_err_and(|e| e.raw_os_error() == Some(libc::E2BIG))
+            {
+                let what = format!("cannot load the program {}", options.name);
+                let why = "the program is too large for the verifier";
+                return Err(Error::failed(what, why).refused(Refusal::TooLong));
+            }
             loaded
         }
         None => try_load(instructions, options, None),

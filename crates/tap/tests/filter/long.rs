@@ -90,7 +90,6 @@ fn tables() -> Vec<String> {
         format!("ether src {}", some(0, &mac, " or ether src ")),
         format!("not ether host {}", some(0, &mac, " and not ether host ")),
         format!("vlan and (host {})", some(0, &host, " or ")),
-        format!("not vlan and not (port {})", some(0, &port, " or ")),
         format!("mpls and not host {}", some(0, &host, " and not host ")),
         format!("host {}", some(0, &host, " or ")),
         format!("not dst host {}", some(1, &host, " and not dst host ")),
