@@ -123,7 +123,7 @@ fn member(node: &Node, or: bool, expression: &str) -> Option<(Family, Span)> {
     let mut words: Vec<&str> = whole.split_whitespace().collect();
     let number = words.pop()?;
     let what = words.pop()?;
-    let is_ethernet = words.iter().any(|word| *word == "ether");
+    let is_ethernet = words.contains(&"ether");
     let (kind, span) = match what {
         "host" | "src" | "dst" if is_ethernet => {
             if what != "host" {
