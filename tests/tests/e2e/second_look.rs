@@ -85,7 +85,7 @@ fn long_chains_of_headers_are_judged_right() {
         "ip6 protochain 17",
     ]);
     assert!(done.status.success(), "{done:?}");
-    assert_eq!(Contents::read(&lab.file("again.pcapng")).packets.len(), 4);
+    assert_eq!(Contents::read(lab.file("again.pcapng")).packets.len(), 4);
     let done = trawl(&["filter", "--read", &file, "ip6 protochain 17"]);
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
     assert!(said.contains("4 of 4"), "{said}");
@@ -100,14 +100,13 @@ fn long_chains_of_dropped_packets_are_judged_right() {
     let what = [
         "--tap", "drop", "--netns", namespace, "-w", &file, "-c", "2",
     ];
-    let filter = ["ip6 protochain 17 and ether src 02:00:00:00:00:01"];
-    let source = &frames::silent(14)[6..12];
-    let mut address = String::new();
-    for byte in source {
-        let _ = write!(address, "{byte:02x}:");
+    let mut source = String::new();
+    for byte in &frames::silent(14)[6..12] {
+        let _ = write!(source, "{byte:02x}:");
     }
-    let filter = [filter[0].replace("02:00:00:00:00:01", address.trim_end_matches(':'))];
-    let capture = Capture::start(&lab, &[&what[..], &[&filter[0]]].concat());
+    let source = source.trim_end_matches(':');
+    let filter = format!("ip6 protochain 17 and ether src {source}");
+    let capture = Capture::start(&lab, &[&what[..], &[&filter]].concat());
     capture.wait_said("trawl filters");
     lab.send(&chains(), 4);
     capture.wait().summary_of_success();
