@@ -17,6 +17,8 @@ struct Output {
     file: File,
     name: String,
     written: u64,
+    /// How long a file is that another process has cut.
+    cut_to: Option<u64>,
     /// Kept at the number of good bytes, for the warden; regular files have one.
     whole: Option<WholeBytes>,
     /// Regular files have their pages written to the disk as they come.
@@ -33,6 +35,7 @@ impl Output {
             file,
             name,
             written: 0,
+            cut_to: None,
             whole,
             writeback,
         }
@@ -45,6 +48,7 @@ impl Output {
             && let Ok(about) = self.file.metadata()
             && about.len() < self.written
         {
+            self.cut_to = Some(about.len());
             let what = format!("cannot go on writing to {}", self.name);
             let why = format!(
                 "another process cut it to {} of {} bytes: packets that were recorded are lost",
@@ -106,6 +110,8 @@ impl Output {
 pub struct PcapngFile {
     output: Output,
     unwritten: Vec<u8>,
+    /// The packets that are left of a file that was cut, by interface block.
+    found: Option<Vec<u64>>,
 }
 
 impl PcapngFile {
@@ -113,7 +119,20 @@ impl PcapngFile {
         Self {
             output: Output::new(file, name, whole),
             unwritten: Vec::new(),
+            found: None,
         }
+    }
+
+    /// Ends a file that was cut after its last whole block, and counts what is left.
+    fn count_what_is_left(&mut self, length: u64) {
+        let Output { name, file, .. } = &self.output;
+        let end = crate::walk::last_boundary(name, length).unwrap_or(0);
+        // A failure here would be about a file that is not ours alone any more.
+        let _ = file.set_len(end);
+        if let Some(whole) = &self.output.whole {
+            whole.set(end);
+        }
+        self.found = Some(crate::walk::packets(name, end).unwrap_or_default());
     }
 }
 
@@ -125,7 +144,14 @@ impl Sink for PcapngFile {
         if result.is_err() {
             self.unwritten.extend_from_slice(&bytes[good..]);
         }
+        if let Some(length) = self.output.cut_to.take() {
+            self.count_what_is_left(length);
+        }
         result
+    }
+
+    fn found(&self) -> Option<Vec<u64>> {
+        self.found.clone()
     }
 
     fn take_unwritten(&mut self) -> Vec<u8> {

@@ -116,12 +116,15 @@ fn the_page_cache_stays_as_it_was() {
 
 #[test]
 fn a_file_that_somebody_cuts_ends_with_a_whole_packet() {
+    ends_whole_when_cut("direct");
+    ends_whole_when_cut("buffered");
+}
+
+fn ends_whole_when_cut(io: &str) {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
     let receiver = lab.receiver();
-    let arguments = [
-        "-i", &receiver, "--tap", "xdp", "--io", "direct", "-w", &file,
-    ];
+    let arguments = ["-i", &receiver, "--tap", "xdp", "--io", io, "-w", &file];
     let mut capture = Capture::start(&lab, &arguments);
     let frame = [frames::patterned(200)];
     send_from(&lab.pair.a, &frame, 20_000, Engine::Live, Some(0), None);
