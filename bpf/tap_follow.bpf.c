@@ -159,7 +159,7 @@ static __always_inline void follow(struct sk_buff *buffer, struct net_device *na
 	/* Where nothing is known of any, most packets need no more than the filter. */
 	had_contents = known || CONFIG(links) == LINKS_FOLLOWED;
 	if (had_contents) {
-		find_contents(packet.network, &state->contents);
+		find_contents(NETWORK_OF(&packet), &state->contents);
 		known = find_known(&packet, &state->contents, known, scratch->follow.hook, key, now, &found);
 	}
 	if (known) {
@@ -177,7 +177,7 @@ static __always_inline void follow(struct sk_buff *buffer, struct net_device *na
 			return;
 		}
 		if (!had_contents)
-			find_contents(packet.network, &state->contents);
+			find_contents(NETWORK_OF(&packet), &state->contents);
 		if (!state->contents.whole) {
 			reject(false);
 			return;

@@ -138,7 +138,7 @@ static __always_inline bool hardware_time(struct tap_context *packet, __u64 *tim
 }
 
 #define HEAD_OF(packet) ((packet)->head)
-#define NETWORK_OF(packet) ((packet)->network)
+#define NETWORK_OF(packet) ((packet)->network ?: network_of_frame((packet)->data))
 #define ROOM_OF(packet) (&(packet)->scratch->state_of_packet)
 
 #include "capture.h"
@@ -221,6 +221,7 @@ static __always_inline void note_socket(struct sock *socket, bool typed, struct 
 		return;
 	}
 	note->protocol = GET(typed, socket, sk_protocol);
+	note->receive_buffer = GET(typed, socket, sk_rcvbuf);
 	owner = GET(typed, socket, sk_socket);
 	if (!owner)
 		return;
@@ -275,7 +276,7 @@ static __always_inline bool find_bytes(struct sk_buff *buffer, bool typed, __u32
 		return false;
 	packet->data = head + begin;
 	packet->head = head;
-	packet->network = note->link == DROP_LINK_RAW ? packet->data : network_of_frame(packet->data);
+	packet->network = note->link == DROP_LINK_RAW ? packet->data : 0;
 	packet->linear = tail - begin;
 	packet->in_fragments = 0;
 	packet->fragments = (__u64)shared;
@@ -396,6 +397,7 @@ static __always_inline struct net_device *find_place(struct sk_buff *buffer, str
 	note->family = 0;
 	note->port = 0;
 	note->inode = 0;
+	note->receive_buffer = 0;
 	((__u64 *)note->name)[0] = 0;
 	((__u64 *)note->name)[1] = 0;
 	received_on = GET(typed, buffer, skb_iif);

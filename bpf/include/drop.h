@@ -39,7 +39,9 @@ struct drop_note {
 	__u32 received_on;
 	/* Nobody wanted the packet any more. */
 	__u32 no_loss;
-	__u64 padding0;
+	/* The size of the socket's receive buffer; 0: not known. */
+	__u32 receive_buffer;
+	__u32 padding0;
 };
 
 /* What packets that are followed come to. The first is left to the taps at XDP programs. */

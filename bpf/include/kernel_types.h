@@ -63,6 +63,7 @@ struct sock_common {
 struct sock {
 	struct sock_common __sk_common;
 	__u16 sk_protocol;
+	int sk_rcvbuf;
 	struct socket *sk_socket;
 };
 

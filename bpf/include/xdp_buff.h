@@ -29,7 +29,7 @@ struct tap_context {
 	__u32 out_of_reach;
 	/* Room to work in. */
 	struct scratch *scratch;
-	/* The memory that it is in, and where its IP header is. */
+	/* The memory that it is in, and where its IP header is; 0 if it has to be looked for behind an Ethernet header. */
 	__u64 head;
 	__u64 network;
 };

@@ -28,6 +28,9 @@ pub struct Drop<'a> {
     /// The name of the process that has the socket open.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<&'a str>,
+    /// The size of the receive buffer that was full.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receive_buffer: Option<u32>,
     /// Nobody wanted the packet any more: a queue of a closing socket, a group that nobody has joined.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub no_loss: bool,
@@ -54,6 +57,7 @@ impl<'a> Drop<'a> {
                 "sock" => drop.socket = Some(value),
                 "addr" => drop.address = Some(value),
                 "pid" => drop.pid = value.parse().ok(),
+                "rcvbuf" => drop.receive_buffer = value.parse().ok(),
                 "loss" => drop.no_loss = value == "no",
                 "comm" => drop.command = Some(value),
                 "stack" => drop.stack = value.split(',').filter(|one| !one.is_empty()).collect(),
@@ -108,6 +112,8 @@ mod tests {
             drop.to_string(),
             "SOCKET_RCVBUFF at __udp_enqueue+0x1 in pb, 3 segments, socket udp:53 of dnsd[4711]"
         );
+        let full = Drop::parse("drop=SOCKET_RCVBUFF at=x+0x1 rcvbuf=212992").unwrap();
+        assert_eq!(full.receive_buffer, Some(212_992));
         assert_eq!(Drop::parse("redirect to interface 3"), None);
         assert_eq!(Drop::parse("drop=7").unwrap().to_string(), "7");
     }

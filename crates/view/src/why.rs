@@ -52,6 +52,8 @@ pub struct Place {
 pub struct Row {
     pub packets: u64,
     pub process: Option<(String, u32)>,
+    /// The size of the receive buffer that was full.
+    pub receive_buffer: Option<u32>,
     pub flows: HashMap<String, u64>,
     /// Where the last of them was bound to.
     pub destination: Option<String>,
@@ -115,6 +117,7 @@ impl Tally {
         if let (Some(command), Some(pid)) = (drop.command, drop.pid) {
             row.process.get_or_insert_with(|| (command.to_owned(), pid));
         }
+        row.receive_buffer = drop.receive_buffer.or(row.receive_buffer);
         let decoded = summary(packet.link_type, packet.captured);
         row.destination = decoded.ip.as_ref().map(|ip| ip.dst.to_string());
         let flow = flow(&decoded);

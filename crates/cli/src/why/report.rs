@@ -124,6 +124,9 @@ struct ReportRow {
     place: Place,
     #[serde(skip_serializing_if = "Option::is_none")]
     process: Option<Process>,
+    /// The size of the receive buffer that was full, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    receive_buffer: Option<u32>,
     flows: Vec<Flow>,
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<String>,
@@ -202,6 +205,7 @@ impl ReportRow {
         Self {
             packets: row.packets,
             place: place.clone(),
+            receive_buffer: row.receive_buffer,
             process: row.process.clone().map(|(name, pid)| Process { name, pid }),
             flows: row.most_concerned(FLOWS).into_iter().map(flow).collect(),
             advice: advice::of(place, row.destination.as_deref()),
@@ -271,11 +275,18 @@ fn line(packets: u64, place: &Place, row: &Row) -> String {
         packets,
         place,
         process.as_ref().map(|(name, pid)| (name.as_str(), *pid)),
+        row.receive_buffer,
         &flows,
     )
 }
 
-fn words(packets: u64, place: &Place, process: Option<(&str, u32)>, flows: &[String]) -> String {
+fn words(
+    packets: u64,
+    place: &Place,
+    process: Option<(&str, u32)>,
+    receive_buffer: Option<u32>,
+    flows: &[String],
+) -> String {
     let mut at: Vec<String> = Vec::new();
     at.push(
         place
@@ -287,6 +298,10 @@ fn words(packets: u64, place: &Place, process: Option<(&str, u32)>, flows: &[Str
     let mut who: Vec<String> = Vec::new();
     who.extend(place.socket.clone());
     who.extend(process.map(|(name, pid)| format!("{name}[{pid}]")));
+    who.extend(receive_buffer.map(|bytes| match bytes % 1024 {
+        0 => format!("receive buffer of {} KiB full", bytes / 1024),
+        _ => format!("receive buffer of {bytes} bytes full"),
+    }));
     if who.is_empty() {
         who.push(flows.join(", "));
     }
@@ -310,7 +325,13 @@ impl fmt::Display for Report {
                 .process
                 .as_ref()
                 .map(|process| (process.name.as_str(), process.pid));
-            f.write_str(&words(row.packets, &row.place, process, &flows))?;
+            f.write_str(&words(
+                row.packets,
+                &row.place,
+                process,
+                row.receive_buffer,
+                &flows,
+            ))?;
             if let Some(advice) = &row.advice {
                 writeln!(f, "{:>10}{advice}", "")?;
             }

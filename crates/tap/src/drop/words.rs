@@ -23,6 +23,8 @@ use crate::stream::Stream;
 
 const FAMILY_IPV4: u32 = 2;
 const FAMILY_IPV6: u32 = 10;
+/// The reason for which the size of the socket's receive buffer is told.
+const RECEIVE_BUFFER_FULL: &str = "SOCKET_RCVBUFF";
 const TC_ACT_SHOT: u64 = 2;
 const XDP_DROP: u64 = 1;
 /// What packets that are followed come to, in the order of the numbers in bpf/include/drop.h; the first has records of
@@ -284,6 +286,9 @@ impl Words {
                 let name = process.name.replace(char::is_whitespace, "_");
                 let _ = write!(self.comment, " pid={} comm={name}", process.id);
             }
+        }
+        if note.receive_buffer != 0 && reason == RECEIVE_BUFFER_FULL {
+            let _ = write!(self.comment, " rcvbuf={}", note.receive_buffer);
         }
         if note.no_loss != 0 {
             self.comment.push_str(" loss=no");
