@@ -279,12 +279,7 @@ impl Planned {
                     Err(stop) => {
                         let has_worked =
                             experiment.runs.iter().any(|run| run.series == case.series);
-                        let before = experiment
-                            .failures
-                            .iter()
-                            .any(|failure| failure.series == case.series);
-                        // What this host cannot do is not tried again; what failed is, once.
-                        if !has_worked && (before || matches!(stop, Stop::NotHere(_))) {
+                        if !has_worked {
                             given_up.insert(case.series.clone());
                         }
                         note(experiment, &case.series, stop);
