@@ -13,6 +13,7 @@ use trawl_kernel::bpf::object::TapProgram;
 use trawl_kernel::bpf::table::Table;
 use trawl_kernel::error::Refusal;
 use trawl_kernel::interface::ipv4_netmask;
+use trawl_kernel::libpcap::compile_filters;
 use trawl_kernel::{Error, Result, probe};
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 
@@ -110,6 +111,7 @@ impl Filter {
 
     /// The classic program for packets of this link type.
     pub fn classic(&self, options: &expression::Options) -> Result<Classic> {
+        compile_filters();
         match self {
             Self::Expression(text) | Self::Inner(text) => expression::compile(text, options),
             Self::Classic(text) => Classic::parse(text),
@@ -174,6 +176,7 @@ impl Filter {
             let why = "only Ethernet frames are looked into";
             return Err(Error::failed("cannot look inside tunnels", why));
         }
+        compile_filters();
         Inner::compile(text, options)
             .map(Some)
             .map_err(|error| self.explain(&error))

@@ -253,7 +253,6 @@ mod tests {
             hardware: String::new(),
             application: String::new(),
         };
-        trawl_kernel::libpcap::compile_filters();
         let site = Site::find("lo", None).expect("every namespace has one");
         let filter = "udp port 53 or ip6 or greater 1000";
         // The last one holds back what is recorded at the entry.
