@@ -29,6 +29,11 @@ test: ## Run every test, some of them also in a virtual machine; the last line c
 	@scripts/mount-bpffs
 	@scripts/test
 
+test-long: ## Run the tests that kill commands at each step, and those of many packets
+	@scripts/install build test
+	@scripts/mount-bpffs
+	@scripts/test --long
+
 test-vm: ## Run the tests that need another kernel, in a virtual machine
 	@scripts/install build test vm
 	@scripts/test --vm

@@ -79,6 +79,7 @@ fn killed_everywhere(lab: &Lab, before: &[&str], command: &[&str], pins: &str) {
 }
 
 #[test]
+#[ignore = "make test-long runs it"]
 fn loads_and_unloads_are_killed_at_each_step() {
     if !tools_or_skip(&["strace"]) {
         return;

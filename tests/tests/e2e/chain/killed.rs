@@ -154,31 +154,37 @@ fn check(before: &[u8], load: Option<&[&'static str]>, unload: Option<u8>, after
 }
 
 #[test]
+#[ignore = "make test-long runs it"]
 fn while_one_comes_first() {
     check(&[2, 1], Some(&["--prio", "5"]), None, &[3, 2, 1]);
 }
 
 #[test]
+#[ignore = "make test-long runs it"]
 fn while_one_comes_between() {
     check(&[2, 1], Some(&["--prio", "30"]), None, &[2, 3, 1]);
 }
 
 #[test]
+#[ignore = "make test-long runs it"]
 fn while_the_first_one_goes() {
     check(&[2, 3, 1], None, Some(2), &[3, 1]);
 }
 
 #[test]
+#[ignore = "make test-long runs it"]
 fn while_one_between_goes() {
     check(&[2, 3, 1], None, Some(3), &[2, 1]);
 }
 
 #[test]
+#[ignore = "make test-long runs it"]
 fn while_one_takes_the_place_of_another() {
     check(&[1], Some(&["--replace"]), None, &[3]);
 }
 
 #[test]
+#[ignore = "make test-long runs it"]
 fn while_one_takes_the_place_of_a_chain() {
     check(&[2, 1], Some(&["--replace"]), None, &[3]);
 }
