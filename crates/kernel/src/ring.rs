@@ -14,7 +14,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::bpf::{map, object};
 use crate::events;
 use crate::layout::drop::{KNOWN_MAX, KnownPacket};
-use crate::layout::{CaptureShared, PoolState, RING_CONTROL_SIZE, Rejections, SEGMENT_NONE};
+use crate::layout::{
+    CaptureShared, PointCounters, PoolState, RING_CONTROL_SIZE, RING_MAX_POINTS, Rejections,
+    RingControl, SEGMENT_NONE,
+};
 use crate::memory::Mapping;
 use crate::probe::{Capability, lack_of};
 use crate::{Error, Result};
@@ -37,6 +40,8 @@ pub struct Rings {
     geometry: Geometry,
     count: usize,
     controls: Mapping,
+    /// Bytes from one control block to the next.
+    control_size: usize,
     pool: Mapping,
     state: Mapping,
     programs: Option<Programs>,
@@ -71,10 +76,21 @@ const KNOWN: &str = "known_packets";
 pub const PACKET_ID_SHIFT: u32 = 48;
 pub const APART: u64 = 1 << 63;
 
+/// The size of a control block with this many accounts: whole pages, so that those of two CPUs are on different ones.
+fn control_size(points: usize) -> usize {
+    let accounts = size_of::<PointCounters>() * points.min(RING_MAX_POINTS);
+    (std::mem::offset_of!(RingControl, points) + accounts).next_multiple_of(PAGE)
+}
+
 impl Rings {
-    /// Rings in BPF maps, one for each of `cpus` CPUs. With `knows_again`, programs know packets again that others of them
-    /// have seen.
-    pub fn in_maps(geometry: Geometry, cpus: usize, knows_again: bool) -> Result<Arc<Self>> {
+    /// Rings in BPF maps, one for each of `cpus` CPUs, with accounts of that many hook points. With `knows_again`, programs
+    /// know packets again that others of them have seen.
+    pub fn in_maps(
+        geometry: Geometry,
+        cpus: usize,
+        points: usize,
+        knows_again: bool,
+    ) -> Result<Arc<Self>> {
         let known = knows_again
             .then(|| {
                 let (key, value) = (size_of::<u64>() as u32, size_of::<KnownPacket>() as u32);
@@ -92,7 +108,8 @@ impl Rings {
         )
         .map_err(|e| explain_refused_pool(e, geometry))?;
         let state = map::create_mmapable_array("trawl_state", size_of::<PoolState>() as u32, 1)?;
-        let rings = Self::over(geometry, cpus, (pool, state, shared), known, 0)?;
+        let size = control_size(points);
+        let rings = Self::over(geometry, (cpus, size), (pool, state, shared), known, 0)?;
         rings.free_all();
         Ok(rings)
     }
@@ -110,13 +127,14 @@ impl Rings {
                 .map_err(|e| Error::os("cannot hold a map", e))
         };
         let pool = (hold(&maps.pool)?, hold(&maps.state)?, hold(&maps.shared)?);
-        Self::over(self.geometry, self.count, pool, maps.known.clone(), APART)
+        let controls = (self.count, self.control_size);
+        Self::over(self.geometry, controls, pool, maps.known.clone(), APART)
     }
 
     /// Rings over a pool, its state, and what is common to all programs of a capture.
     fn over(
         geometry: Geometry,
-        cpus: usize,
+        (cpus, control_size): (usize, usize),
         (pool, state, shared): (OwnedFd, OwnedFd, OwnedFd),
         known: Option<Arc<OwnedFd>>,
         first_id: u64,
@@ -125,7 +143,7 @@ impl Rings {
         // Any CPU may reject packets, one without a ring too.
         let possible = events::possible_cpus().max(cpus).next_power_of_two();
         let maps = RingMaps {
-            rings: map::create_mmapable_array("trawl_rings", RING_CONTROL_SIZE as u32, count)?,
+            rings: map::create_mmapable_array("trawl_rings", control_size as u32, count)?,
             pool,
             state,
             shared,
@@ -142,7 +160,8 @@ impl Rings {
         let rings = Self {
             geometry,
             count: cpus,
-            controls: map(&maps.rings, RING_CONTROL_SIZE * cpus)?,
+            controls: map(&maps.rings, control_size * cpus)?,
+            control_size,
             pool: map(&maps.pool, geometry.stride() * geometry.banks())?,
             state: map(&maps.state, size_of::<PoolState>())?,
             programs: Some(Programs {
@@ -162,6 +181,7 @@ impl Rings {
             geometry,
             count: producers,
             controls: Mapping::anonymous(RING_CONTROL_SIZE * producers)?,
+            control_size: RING_CONTROL_SIZE,
             pool: Mapping::anonymous(geometry.stride() * geometry.banks())?,
             state: Mapping::anonymous(size_of::<PoolState>())?,
             programs: None,
@@ -290,7 +310,7 @@ impl Rings {
 
     pub(crate) fn control(&self, ring: usize) -> Control {
         assert!(ring < self.count, "ring {ring} of {}", self.count);
-        Control(self.controls.at(ring * RING_CONTROL_SIZE))
+        Control(self.controls.at(ring * self.control_size))
     }
 
     pub(crate) fn state(&self) -> State {

@@ -142,6 +142,10 @@ pub struct Host {
     pub application: String,
 }
 
+/// Entry and exit of each program of a chain.
+const POINTS_OF_A_SITE: usize = 24;
+const POINTS_AT_LEAST: usize = 64;
+
 impl<'a> Assembly<'a> {
     pub fn new(options: &'a Options, host: Host, sites: usize) -> Self {
         let clock = if probe::has_tai_helper() {
@@ -184,6 +188,7 @@ impl<'a> Assembly<'a> {
             None => Rings::in_maps(
                 self.options.geometry,
                 events::cpu_count(),
+                self.points_max(),
                 self.links != LINKS_NONE as u32,
             )?,
         };
@@ -289,10 +294,15 @@ impl<'a> Assembly<'a> {
         })
     }
 
+    /// Accounts take memory on each CPU: there is room for as many as captures of so many sites have.
+    fn points_max(&self) -> usize {
+        (self.sites * POINTS_OF_A_SITE).clamp(POINTS_AT_LEAST, RING_MAX_POINTS)
+    }
+
     fn next_point(&self) -> Result<usize> {
         let point = self.points.len();
-        if point >= RING_MAX_POINTS {
-            let why = format!("{RING_MAX_POINTS} is the limit");
+        if point >= self.points_max() {
+            let why = format!("{} is the limit", self.points_max());
             return Err(Error::failed("cannot capture at so many places", why)
                 .fix("split the capture in two"));
         }

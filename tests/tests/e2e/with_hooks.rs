@@ -73,7 +73,7 @@ fn each_kind_of_program_has_a_command_of_its_own() {
         assert_eq!(advice(&apart), expected);
         follow(&lab, &told);
         only_program(&place);
-        succeeds(&["xdp", "unload", &place, "--all"]);
+        succeeds(&["xdp", "unload", &place, "--all", "--yes"]);
     }
     // One of somebody else's, whose file only the person knows.
     let _by_others = Attached::native("chosen", "chosen", &lab.pair.b);

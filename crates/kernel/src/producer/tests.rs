@@ -250,7 +250,7 @@ fn tickets_come_from_where_the_programs_take_theirs() {
         return;
     }
     let geometry = Geometry::for_total(SHARE_MIN, 1).unwrap();
-    let programs = Rings::in_maps(geometry, 1, false).unwrap();
+    let programs = Rings::in_maps(geometry, 1, 1, false).unwrap();
     let rings = tiny_ring();
     let tickets = Arc::new(Tickets::new(Some(10)));
     tickets.share_with(&programs);
