@@ -15,6 +15,8 @@
 	(sizeof(struct drop_note) + (CONFIG(with_stack) ? sizeof(struct drop_stack) : 0) + \
 	 (CONFIG(step) ? sizeof(struct follow_note) : 0))
 
+#define NOTE_MOST (sizeof(struct drop_note) + sizeof(struct drop_stack) + sizeof(struct follow_note))
+
 #include "record.h"
 #include "xdp_buff.h"
 

@@ -62,6 +62,7 @@ struct sighting {
 /* A tap that leaves notes defines how long they are, in whole pairs of words. */
 #ifndef NOTE_LENGTH
 #define NOTE_LENGTH 0
+#define NOTE_MOST 0
 #define NOTE_CODE 0
 #endif
 
@@ -162,8 +163,13 @@ static __always_inline char *write_note(char *at, const struct sighting *sight)
 {
 	*(__u32 *)at = OPTION(NOTE_CODE, NOTE_LENGTH);
 	at += OPTION_HEADER_LENGTH;
-	for (__u32 i = 0; i < NOTE_LENGTH / 8; i++)
+	/* Unrolled: clang enters the loop in its middle, which verifiers before Linux 6.3 call a back-edge. */
+#pragma unroll
+	for (__u32 i = 0; i < NOTE_MOST / 8; i++) {
+		if (i * 8 >= NOTE_LENGTH)
+			break;
 		put(at + i * 8, sight->note[i]);
+	}
 	return at + NOTE_LENGTH;
 }
 

@@ -72,7 +72,9 @@ fn both_forward_and_what_a_removal_moves_is_told() {
         for run in of_each("load-balance-moves", series) {
             // The backend's own flows, about a fifth, go elsewhere, or nowhere.
             let gone = value(run, "moved_percent") + value(run, "lost_percent");
-            assert!((10.0..=60.0).contains(&gone), "{run}");
+            // IPVS by source hashing alone spreads all flows anew.
+            let most = if series == "trawl" { 60.0 } else { 100.0 };
+            assert!((10.0..=most).contains(&gone), "{run}");
             println!("{} {} {}", run["series"], run["x"], run["values"]);
         }
     }
