@@ -5,7 +5,6 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use trawl_kernel::layout::{RECORD_MAX_CAPTURED, TRACE_COPY};
-use trawl_kernel::ring::Lease;
 use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::{ByteOrder, EnhancedPacket, LINKTYPE_ETHERNET, blocks, push_cut};
 use trawl_view::select::{Kind, Question, SelectError, Selector};
@@ -18,7 +17,6 @@ use crate::options::{At, Options, SNAPLEN};
 use crate::packet::choice::{Choice as Chosen, Sampling};
 use crate::sink::Sink;
 use crate::site::Site;
-use crate::stream::Stream;
 
 /// What became of packets, by interface block.
 #[derive(Debug, Default)]
@@ -299,34 +297,11 @@ impl Sink for Matching<'_> {
         }
     }
 
-    fn rest(&mut self) -> Result<()> {
-        self.sink.rest()
-    }
-    fn take(&mut self, segment: Lease) -> Result<()> {
-        self.write(segment.bytes())
+    fn next(&self) -> Option<&dyn Sink> {
+        Some(&*self.sink)
     }
 
-    fn lost(&self) -> Vec<(u32, &'static str, u64)> {
-        self.sink.lost()
-    }
-
-    fn found(&self) -> Option<Vec<u64>> {
-        self.sink.found()
-    }
-
-    fn settle(&mut self) -> Result<()> {
-        self.sink.settle()
-    }
-
-    fn added_interfaces(&self) -> Vec<(u32, u64)> {
-        self.sink.added_interfaces()
-    }
-
-    fn take_unwritten(&mut self) -> Vec<u8> {
-        self.sink.take_unwritten()
-    }
-
-    fn stream(&mut self) -> Option<&mut Stream> {
-        self.sink.stream()
+    fn next_mut(&mut self) -> Option<&mut dyn Sink> {
+        Some(&mut *self.sink)
     }
 }

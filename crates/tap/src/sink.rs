@@ -11,10 +11,20 @@ use crate::stream::Stream;
 pub trait Sink {
     fn write(&mut self, blocks: &[u8]) -> Result<()>;
 
+    /// The sink that this one hands on to, if it stands in front of another: what it does not do itself is asked of that.
+    fn next(&self) -> Option<&dyn Sink> {
+        None
+    }
+
+    /// The same, to be written to.
+    fn next_mut(&mut self) -> Option<&mut dyn Sink> {
+        None
+    }
+
     /// Nothing more is at hand for now, after records as well as in every round without any: whoever looks on should see
     /// all there is.
     fn rest(&mut self) -> Result<()> {
-        Ok(())
+        self.next_mut().map_or(Ok(()), |next| next.rest())
     }
 
     /// Whether whole segments of a ring are wanted as they are. The open one is then held back for a moment.
@@ -29,17 +39,20 @@ pub trait Sink {
 
     /// Packets that were lost on the way out while others went on, by interface block and reason.
     fn lost(&self) -> Vec<(u32, &'static str, u64)> {
-        Vec::new()
+        self.next().map_or(Vec::new(), |next| next.lost())
     }
 
     /// Where somebody else has cut the file: the packets that it still holds, by interface block.
     fn found(&self) -> Option<Vec<u64>> {
-        None
+        self.next()?.found()
     }
 
     /// Returns when all that came is where it belongs.
     fn settle(&mut self) -> Result<()> {
-        self.rest()
+        match self.next_mut() {
+            Some(next) => next.settle(),
+            None => self.rest(),
+        }
     }
 
     /// What comes next led to an event or follows one; where there are several files, it has one of its own.
@@ -54,12 +67,14 @@ pub trait Sink {
 
     /// The interface blocks that came after those that the file begins with, each with its number and its packets.
     fn added_interfaces(&self) -> Vec<(u32, u64)> {
-        Vec::new()
+        self.next()
+            .map_or(Vec::new(), |next| next.added_interfaces())
     }
 
     /// The blocks that an error, or a reader that does not read, kept from being written.
     fn take_unwritten(&mut self) -> Vec<u8> {
-        Vec::new()
+        self.next_mut()
+            .map_or(Vec::new(), |next| next.take_unwritten())
     }
 
     /// Whether it wants to be told of the account from time to time.
@@ -72,7 +87,7 @@ pub trait Sink {
 
     /// Where the blocks go to a reader that may take its time.
     fn stream(&mut self) -> Option<&mut Stream> {
-        None
+        self.next_mut()?.stream()
     }
 }
 

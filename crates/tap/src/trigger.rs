@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use trawl_kernel::ring::Lease;
 use trawl_kernel::{Error, Result, clock};
 use trawl_packet::pcapng::block::{
     ByteOrder, EPB_VERDICT, EnhancedPacket, VERDICT_EBPF_XDP, blocks,
@@ -22,7 +21,6 @@ use crate::options::nanoseconds;
 use crate::second::count_in;
 use crate::sink::Sink;
 use crate::site::Site;
-use crate::stream::Stream;
 use history::History;
 
 /// Memory for the packets that may lead to an event: the least, and what is taken if nobody says.
@@ -462,25 +460,9 @@ impl Sink for Armed<'_> {
         self.sink.rest()
     }
 
-    fn take(&mut self, segment: Lease) -> Result<()> {
-        self.write(segment.bytes())
-    }
-
-    fn lost(&self) -> Vec<(u32, &'static str, u64)> {
-        self.sink.lost()
-    }
-
-    fn found(&self) -> Option<Vec<u64>> {
-        self.sink.found()
-    }
-
     fn settle(&mut self) -> Result<()> {
         self.write_comment()?;
         self.sink.settle()
-    }
-
-    fn added_interfaces(&self) -> Vec<(u32, u64)> {
-        self.sink.added_interfaces()
     }
 
     fn take_unwritten(&mut self) -> Vec<u8> {
@@ -489,7 +471,11 @@ impl Sink for Armed<'_> {
         all
     }
 
-    fn stream(&mut self) -> Option<&mut Stream> {
-        self.sink.stream()
+    fn next(&self) -> Option<&dyn Sink> {
+        Some(&*self.sink)
+    }
+
+    fn next_mut(&mut self) -> Option<&mut dyn Sink> {
+        Some(&mut *self.sink)
     }
 }

@@ -19,7 +19,6 @@ use trawl_packet::pcapng::{Direction, Interface, Verdict, write};
 use super::names::Names;
 use super::reasons::Reasons;
 use crate::sink::Sink;
-use crate::stream::Stream;
 
 const FAMILY_IPV4: u32 = 2;
 const FAMILY_IPV6: u32 = 10;
@@ -392,31 +391,15 @@ impl Sink for InWords<'_> {
         self.sink.write(&self.words.out)
     }
 
-    fn rest(&mut self) -> Result<()> {
-        self.sink.rest()
+    fn next(&self) -> Option<&dyn Sink> {
+        Some(&*self.sink)
     }
 
-    fn lost(&self) -> Vec<(u32, &'static str, u64)> {
-        self.sink.lost()
-    }
-
-    fn found(&self) -> Option<Vec<u64>> {
-        self.sink.found()
-    }
-
-    fn settle(&mut self) -> Result<()> {
-        self.sink.settle()
+    fn next_mut(&mut self) -> Option<&mut dyn Sink> {
+        Some(&mut *self.sink)
     }
 
     fn added_interfaces(&self) -> Vec<(u32, u64)> {
         self.words.added()
-    }
-
-    fn take_unwritten(&mut self) -> Vec<u8> {
-        self.sink.take_unwritten()
-    }
-
-    fn stream(&mut self) -> Option<&mut Stream> {
-        self.sink.stream()
     }
 }
