@@ -3,6 +3,7 @@
 mod http;
 mod metrics;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -56,7 +57,7 @@ pub(crate) struct Capture {
     pub filtered_out: u64,
     pub recorded: u64,
     /// By reason.
-    pub lost: BTreeMap<&'static str, u64>,
+    pub lost: BTreeMap<Cow<'static, str>, u64>,
     pub verdicts: Vec<Interface>,
     pub flows: Vec<Flow>,
 }

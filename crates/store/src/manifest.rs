@@ -40,7 +40,7 @@ impl Fates {
         self.filtered_out += other.filtered_out;
         self.recorded += other.recorded;
         for (reason, count) in &other.lost {
-            *self.lost.entry((*reason).to_owned()).or_default() += count;
+            *self.lost.entry(reason.to_string()).or_default() += count;
         }
     }
 }

@@ -1,9 +1,10 @@
 //! What became of every packet, in words and as JSON: seen = filtered out + recorded + lost, and lost has a reason.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use trawl_kernel::ring;
 
 use crate::notice::Gap;
@@ -12,7 +13,8 @@ use crate::pcap::LibraryFigures;
 use crate::trigger;
 
 /// The fates of packets at one place, or at all of them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Account {
     pub seen: u64,
     pub filtered_out: u64,
@@ -20,7 +22,7 @@ pub struct Account {
     /// Recorded into memory only, and overwritten there because no event came.
     #[serde(skip_serializing_if = "is_zero")]
     pub not_kept: u64,
-    pub lost: BTreeMap<&'static str, u64>,
+    pub lost: BTreeMap<Cow<'static, str>, u64>,
 }
 
 /// The reasons that are always listed, so that a zero can be read as one.
@@ -40,14 +42,15 @@ impl Account {
             truncated: _,
         } = *account;
         let mut lost: BTreeMap<_, _> = REASONS
+            .map(Cow::from)
             .into_iter()
             .zip([lost_ring_full, lost_copy_failed])
             .collect();
         if lost_rate_limit > 0 {
-            lost.insert("rate_limit", lost_rate_limit);
+            lost.insert("rate_limit".into(), lost_rate_limit);
         }
         if lost_no_ring > 0 {
-            lost.insert("new_cpu", lost_no_ring);
+            lost.insert("new_cpu".into(), lost_no_ring);
         }
         Self {
             seen,
@@ -65,7 +68,7 @@ impl Account {
     /// Packets that were lost before they could be counted elsewhere.
     pub fn add_unseen(&mut self, reason: &'static str, count: u64) {
         self.seen += count;
-        *self.lost.entry(reason).or_default() += count;
+        *self.lost.entry(reason.into()).or_default() += count;
     }
 
     /// Packets that were rejected before they could be counted elsewhere.
@@ -77,7 +80,7 @@ impl Account {
     /// Packets that were recorded but did not make it to where they were to go.
     pub fn take_back(&mut self, reason: &'static str, count: u64) {
         self.recorded = self.recorded.saturating_sub(count);
-        *self.lost.entry(reason).or_default() += count;
+        *self.lost.entry(reason.into()).or_default() += count;
     }
 
     /// Packets that were recorded into memory and went no further.
@@ -92,7 +95,7 @@ impl Account {
         self.recorded += other.recorded;
         self.not_kept += other.not_kept;
         for (reason, count) in &other.lost {
-            *self.lost.entry(reason).or_default() += count;
+            *self.lost.entry(reason.clone()).or_default() += count;
         }
     }
 }

@@ -6,7 +6,8 @@ mod arguments;
 mod far;
 mod output;
 
-use std::path::PathBuf;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -67,9 +68,17 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         false => Some(Output::open(args)?),
     };
     let hosts = args.remote.hosts().and_then(|hosts| {
-        let words = arguments::forwarded(args)?;
+        let arguments = arguments::forwarded(args)?;
         let start = |(name, ssh, trawl): &(String, Ssh, String)| {
-            Far::start(name.clone(), ssh, trawl, &words, stored, args.quiet, &wake)
+            Far::start(
+                name.clone(),
+                ssh,
+                trawl,
+                &arguments,
+                stored,
+                args.quiet,
+                &wake,
+            )
         };
         hosts.iter().map(start).collect::<Result<Vec<_>>>()
     });
@@ -144,7 +153,7 @@ fn own_binary() -> Result<PathBuf> {
 }
 
 /// Copies the binary into a directory that only the user can write.
-fn pushed(ssh: &Ssh, local: &std::path::Path) -> Result<String> {
+fn pushed(ssh: &Ssh, local: &Path) -> Result<String> {
     let directory = ssh.run("umask 077; mkdir -p ~/.cache/trawl && cd ~/.cache/trawl && pwd")?;
     let path = format!("{directory}/trawl");
     ssh.provide(local, &path)?;
@@ -200,7 +209,6 @@ impl Timeline {
                 {
                     self.hosts.iter_mut().for_each(Far::stop);
                 }
-                use std::os::fd::AsFd as _;
                 events::wait(&[self.wake.as_fd(), self.signals.as_fd()], LOOK)?;
                 self.wake.hush();
             }

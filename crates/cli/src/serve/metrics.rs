@@ -176,7 +176,7 @@ fn metrics(figures: &Figures) -> Vec<Metric> {
         }
         let lost = capture.lost.iter();
         let lost =
-            lost.map(|(reason, count)| (vec![("reason", (*reason).to_owned())], *count as f64));
+            lost.map(|(reason, count)| (vec![("reason", reason.to_string())], *count as f64));
         add(
             "trawl_capture_lost_total",
             "Packets that the capture lost, by reason.",

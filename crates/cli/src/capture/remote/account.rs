@@ -1,11 +1,11 @@
 //! What became of the packets of all hosts, and how far their clocks can be trusted.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use trawl_kernel::{Error, Result};
+use trawl_tap::account::Account;
 
 use super::File;
 use crate::terminal;
@@ -37,58 +37,13 @@ impl Clock {
     }
 }
 
-/// The same counts as a capture's own account.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-struct Counts {
-    seen: u64,
-    filtered_out: u64,
-    recorded: u64,
-    lost: BTreeMap<String, u64>,
-}
-
-impl Counts {
-    fn add(&mut self, other: &Self) {
-        self.seen += other.seen;
-        self.filtered_out += other.filtered_out;
-        self.recorded += other.recorded;
-        for (reason, count) in &other.lost {
-            *self.lost.entry(reason.clone()).or_default() += count;
-        }
-    }
-}
-
-impl std::fmt::Display for Counts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self {
-            seen,
-            filtered_out,
-            recorded,
-            lost,
-        } = self;
-        let total: u64 = lost.values().sum();
-        write!(
-            f,
-            "{seen} seen, {filtered_out} filtered out, {recorded} recorded, {total} lost"
-        )?;
-        let reasons: Vec<String> = lost
-            .iter()
-            .filter(|(_, count)| **count > 0)
-            .map(|(reason, count)| format!("{}: {count}", reason.replace('_', " ")))
-            .collect();
-        match reasons.is_empty() {
-            true => Ok(()),
-            false => write!(f, " ({})", reasons.join(", ")),
-        }
-    }
-}
-
 /// One host's part.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     host: String,
     /// Absent where the host's account did not come: then nobody knows what was seen there.
     #[serde(flatten)]
-    counts: Option<Counts>,
+    counts: Option<Account>,
     /// Packets that came here; none do where the host keeps them in a store.
     received: Option<u64>,
     clock: Option<Clock>,
@@ -106,31 +61,17 @@ impl Report {
         summary: Option<Value>,
         error: Option<String>,
     ) -> Self {
-        let counts = summary.as_ref().map(|summary| {
-            let number = |name: &str| summary[name].as_u64().unwrap_or(0);
-            let lost = summary["lost"].as_object().into_iter().flatten();
-            let mut counts = Counts {
-                seen: number("seen"),
-                filtered_out: number("filtered_out"),
-                recorded: number("recorded"),
-                lost: lost
-                    .map(|(name, count)| (name.clone(), count.as_u64().unwrap_or(0)))
-                    .collect(),
-            };
-            // Those that came after the last one that was wanted, and those that never came.
-            let mut leave = |reason: &str, count: u64| {
+        let mut counts = summary
+            .as_ref()
+            .and_then(|summary| Account::deserialize(summary).ok());
+        if let (Some(counts), Some((received, unwanted))) = (&mut counts, packets) {
+            let missing = counts.recorded.saturating_sub(received + unwanted);
+            for (reason, count) in [("after_the_last_wanted", unwanted), ("on_the_way", missing)] {
                 if count > 0 {
-                    counts.recorded = counts.recorded.saturating_sub(count);
-                    *counts.lost.entry(reason.to_owned()).or_default() += count;
+                    counts.take_back(reason, count);
                 }
-            };
-            if let Some((received, unwanted)) = packets {
-                leave("after_the_last_wanted", unwanted);
-                let there = number("recorded");
-                leave("on_the_way", there.saturating_sub(received + unwanted));
             }
-            counts
-        });
+        }
         Self {
             host,
             counts,
@@ -167,7 +108,7 @@ impl Report {
 #[derive(Debug, Serialize)]
 struct All<'a> {
     #[serde(flatten)]
-    total: Counts,
+    total: Account,
     /// Hosts whose account did not come.
     unknown_hosts: usize,
     hosts: &'a [Report],
@@ -175,7 +116,7 @@ struct All<'a> {
 
 /// Tells each host's account and that of all; whether every host ended well.
 pub(super) fn tell(reports: &[Report], summary: Option<File>) -> Result<bool> {
-    let mut total = Counts::default();
+    let mut total = Account::default();
     reports
         .iter()
         .filter_map(|report| report.counts.as_ref())

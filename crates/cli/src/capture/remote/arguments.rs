@@ -42,7 +42,13 @@ const HERE: [&str; 29] = [
     "immediate_mode",
 ];
 
-pub(super) fn forwarded(args: &Args) -> Result<Vec<String>> {
+/// The options, and the expression that follows them.
+pub(super) struct Arguments {
+    pub options: Vec<String>,
+    pub expression: String,
+}
+
+pub(super) fn forwarded(args: &Args) -> Result<Arguments> {
     let command = Cli::command();
     let again = |e: clap::Error| Error::failed("cannot read the arguments again", e);
     let matches = command.clone().try_get_matches().map_err(again)?;
@@ -54,20 +60,19 @@ pub(super) fn forwarded(args: &Args) -> Result<Vec<String>> {
             "this is no capture",
         ));
     };
-    let mut words = Vec::new();
+    let mut options = Vec::new();
     for argument in capture.get_arguments() {
         let id = argument.get_id().as_str();
         let is_typed = matches.value_source(id) == Some(ValueSource::CommandLine);
         if is_typed && !HERE.contains(&id) {
-            add(&mut words, argument, matches)?;
+            add(&mut options, argument, matches)?;
         }
     }
-    // The expression of a file that only this host has.
-    let expression = args.expression()?;
-    if !expression.is_empty() {
-        words.extend(["--".to_owned(), expression]);
-    }
-    Ok(words)
+    Ok(Arguments {
+        options,
+        // Of a file that only this host has, too.
+        expression: args.expression()?,
+    })
 }
 
 fn add(words: &mut Vec<String>, argument: &Arg, matches: &ArgMatches) -> Result<()> {

@@ -14,6 +14,7 @@ use trawl_kernel::{Error, Result, clock};
 use trawl_packet::read::{CaptureReader, ReadError, Step};
 
 use super::account::{Clock, Report};
+use super::arguments::Arguments;
 use crate::terminal;
 
 /// Bytes that are taken from a host at once, and how many such pieces may wait here: 256 MiB for each host.
@@ -71,12 +72,12 @@ impl Far {
         name: String,
         ssh: &Ssh,
         trawl: &str,
-        words: &[String],
+        arguments: &Arguments,
         stored: bool,
         quiet: bool,
         wake: &Wake,
     ) -> Result<Self> {
-        let script = script(trawl, words, stored);
+        let script = script(trawl, arguments, stored);
         let mut child = ssh
             .script(&script)
             .stdin(Stdio::piped())
@@ -221,14 +222,12 @@ impl Far {
 }
 
 /// Runs trawl until it ends or standard input does, and answers with the clock to each line of that.
-fn script(trawl: &str, words: &[String], stored: bool) -> String {
-    let words: Vec<String> = words.iter().map(|text| word(text)).collect();
-    // The expression follows everything else.
-    let at = words
-        .iter()
-        .position(|text| text == "'--'")
-        .unwrap_or(words.len());
-    let (options, expression) = words.split_at(at);
+fn script(trawl: &str, arguments: &Arguments, stored: bool) -> String {
+    let options: Vec<String> = arguments.options.iter().map(|text| word(text)).collect();
+    let expression = match arguments.expression.as_str() {
+        "" => String::new(),
+        text => format!("-- {}", word(text)),
+    };
     let output = if stored { "" } else { "-w -" };
     format!(
         "d=$(mktemp -d) || exit 1\n\
@@ -245,7 +244,7 @@ fn script(trawl: &str, words: &[String], stored: bool) -> String {
          exit $c\n",
         word(trawl),
         options.join(" "),
-        expression.join(" ")
+        expression
     )
 }
 
