@@ -57,12 +57,15 @@ pub trait Sink {
 
     /// What comes next led to an event or follows one; where there are several files, it has one of its own.
     fn event_begins(&mut self) -> Result<()> {
-        Ok(())
+        self.next_mut().map_or(Ok(()), |next| next.event_begins())
     }
 
     /// The time after an event is over.
     fn event_over(&mut self) -> Result<()> {
-        self.rest()
+        match self.next_mut() {
+            Some(next) => next.event_over(),
+            None => self.rest(),
+        }
     }
 
     /// The interface blocks that came after those that the file begins with, each with its number and its packets.
@@ -79,11 +82,15 @@ pub trait Sink {
 
     /// Whether it wants to be told of the account from time to time.
     fn wants_account(&self) -> bool {
-        false
+        self.next().is_some_and(|next| next.wants_account())
     }
 
     /// What became of packets up to now.
-    fn account(&mut self, _summary: &Summary) {}
+    fn account(&mut self, summary: &Summary) {
+        if let Some(next) = self.next_mut() {
+            next.account(summary);
+        }
+    }
 
     /// Where the blocks go to a reader that may take its time.
     fn stream(&mut self) -> Option<&mut Stream> {

@@ -184,29 +184,42 @@ fn what_no_verdict_was_asked_for_is_filtered_out_and_counted() {
     );
 }
 
+/// Issue 12 item 14: slots of verdicts that nobody asked for have no use for a filter.
+#[test]
+fn a_verdict_and_a_filter_hold_together() {
+    let Some(lab) = Lab::open() else { return };
+    let _program = Loaded::native(Does::ChosenWithHook, &lab.pair.b).expect("the program");
+    let (receiver, file) = (lab.receiver(), lab.file("file.pcapng"));
+    let actions: Vec<Vec<u8>> = (0..4).map(frames::choosing).collect();
+    for (filter, recorded) in [("len > 14", 100), ("len < 14", 0)] {
+        let arguments = ["-i", &receiver, "--verdict", "drop", "-w", &file, filter];
+        let capture = Capture::start(&lab, &arguments);
+        lab.send(&actions, 400);
+        capture.wait_seen(400);
+        let summary = capture.stop_well();
+        let counts = (summary.seen, summary.filtered_out, summary.recorded);
+        assert_eq!(counts, (400, 400 - recorded, recorded), "{filter}");
+        assert_eq!(Contents::read(&file).packets.len() as u64, recorded);
+    }
+}
+
 #[test]
 fn a_verdict_that_trawls_own_program_never_has_leaves_nothing() {
     let Some(lab) = Lab::open() else { return };
-    let file = lab.file("file.pcapng");
-    let arguments = [
-        "-i",
-        &lab.receiver(),
-        "--tap",
-        "xdp",
-        "--verdict",
-        "drop",
-        "-w",
-        &file,
-    ];
-    let capture = Capture::start(&lab, &arguments);
-    lab.send(&[frames::silent(64)], 10);
-    capture.wait_seen(10);
-    let summary = capture.stop_well();
-    assert_eq!(
-        (summary.seen, summary.filtered_out, summary.recorded),
-        (10, 10, 0)
-    );
-    assert!(Contents::read(&file).packets.is_empty());
+    let (receiver, file) = (lab.receiver(), lab.file("file.pcapng"));
+    let fixed = ["-i", &receiver, "--tap", "xdp"];
+    for filter in [&[][..], &["len > 14"]] {
+        let more = ["--verdict", "drop", "-w", &file];
+        let capture = Capture::start(&lab, &[&fixed[..], &more, filter].concat());
+        lab.send(&[frames::silent(64)], 10);
+        capture.wait_seen(10);
+        let summary = capture.stop_well();
+        assert_eq!(
+            (summary.seen, summary.filtered_out, summary.recorded),
+            (10, 10, 0)
+        );
+        assert!(Contents::read(&file).packets.is_empty());
+    }
 }
 
 /// With two CPUs at it, `-c` is exact in the account and in the file.

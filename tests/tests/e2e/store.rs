@@ -6,7 +6,7 @@ use std::process::Output;
 
 use serde_json::Value;
 use trawl_tests::witness::{nothing_attached, tshark};
-use trawl_tests::{Capture, Lab, frames, trawl};
+use trawl_tests::{Capture, Lab, frames, trawl, wait_until};
 
 fn files_below(directory: &Path, end: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -220,6 +220,30 @@ fn a_kill_loses_nothing_that_was_sealed_and_the_rest_is_unknown() {
         .map(|chunk| tshark(&chunk.to_string_lossy(), &["frame.len"]).len())
         .sum();
     assert_eq!(packets as u64, places.account()[1]);
+}
+
+/// Issue 12: manifests have the capture's account while it runs, also where packets are judged in user space before they
+/// reach the store.
+#[test]
+fn manifests_count_what_user_space_left_out() {
+    let Some(lab) = Lab::open() else { return };
+    let places = Places::of(&lab);
+    // The kernel follows 64 headers of such a chain.
+    for filter in [&["ip6 protochain 17"][..], &["--verdict", "drop", "udp"]] {
+        let capture = places.start(&lab, &[&["--chunk-time", "200ms"], filter].concat());
+        lab.send(&[frames::silent(64)], 8);
+        capture.wait_seen(8);
+        wait_until("a manifest counts the packets", || {
+            let manifests = files_below(&places.store, ".json");
+            manifests.iter().any(|file| {
+                let text = fs::read_to_string(file).unwrap_or_default();
+                let manifest: Value = serde_json::from_str(&text).unwrap_or_default();
+                manifest["in_all"]["seen"] == 8 && manifest["in_all"]["filtered_out"] == 8
+            })
+        });
+        capture.stop_well();
+        fs::remove_dir_all(&places.store).expect("the store");
+    }
 }
 
 #[test]

@@ -88,6 +88,8 @@ pub use list::ALL;
 pub struct TapProgram {
     object: NonNull<libbpf_sys::bpf_object>,
     instructions: Vec<libbpf_sys::bpf_insn>,
+    /// The places for filters that no packet reaches with this configuration, as with verdicts of which none is wanted.
+    unreachable: Vec<i32>,
 }
 
 impl TapProgram {
@@ -127,7 +129,11 @@ impl TapProgram {
         }
         let mut prepared = Self::relocate(open, program)?;
         write_config(&mut prepared.instructions, config);
+        let mut places = vec![splice::FILTER, splice::QUICK_FILTER];
+        places.retain(|mark| splice::has_place(&prepared.instructions, *mark));
         simplify(&mut prepared.instructions);
+        places.retain(|mark| !splice::has_place(&prepared.instructions, *mark));
+        prepared.unreachable = places;
         if let Some((_, fd)) = maps.iter().find(|(name, _)| *name == REJECTIONS) {
             write_address(&mut prepared.instructions, *fd);
         }
@@ -143,6 +149,7 @@ impl TapProgram {
         let mut prepared = Self {
             object,
             instructions: Vec::new(),
+            unreachable: Vec::new(),
         };
         // SAFETY: `object` is a live object that only `prepared` owns now.
         let result = unsafe { libbpf_sys::bpf_object__prepare(object.as_ptr()) };
@@ -176,6 +183,9 @@ impl TapProgram {
     }
 
     fn splice(&mut self, mark: i32, block: &[u64]) -> Result<()> {
+        if self.unreachable.contains(&mark) {
+            return Ok(());
+        }
         let block = splice::from_words(block);
         let far_jumps = probe::has_far_jumps();
         self.instructions = splice::splice(&self.instructions, mark, &block, far_jumps)?;

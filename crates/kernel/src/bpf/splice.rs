@@ -18,6 +18,11 @@ fn place(program: &[bpf_insn], mark: i32) -> Option<usize> {
     })
 }
 
+/// Whether a program has a place for a block.
+pub fn has_place(program: &[bpf_insn], mark: i32) -> bool {
+    place(program, mark).is_some()
+}
+
 /// The program with the block in its place: control enters the block at its top and leaves it at its end. A block
 /// that jumps cannot pass over goes behind the function, with far jumps there and back, if the kernel has these.
 pub fn splice(
