@@ -135,13 +135,11 @@ fn load(args: &Load) -> Result<ExitCode> {
         ModeName::Native => XdpMode::Native,
         ModeName::Skb => XdpMode::Skb,
     });
-    let request = Request {
+    let request = args.consent.limits(Request {
         mode,
         replace: args.replace,
-        careful: args.consent.is_careful(),
-        spares_guard: !args.consent.yes,
         ..Request::default()
-    };
+    });
     let extras = Extras {
         priority: args.prio,
         tappable: args.tappable,

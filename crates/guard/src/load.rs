@@ -53,6 +53,7 @@ impl Guard {
                 .mode
                 .is_none_or(|mode| standing.mode() == Some(mode))
             && !tappable
+            && !request.replace
         {
             return Ok(standing);
         }

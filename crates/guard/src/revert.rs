@@ -7,7 +7,7 @@ use trawl_kernel::Result;
 use trawl_kernel::confirm::{self, About, Pending};
 use trawl_kernel::netns::{Mark, Namespace};
 use trawl_kernel::warden::Undo;
-use trawl_program::Site;
+use trawl_program::{Site, revert as programs};
 
 use crate::set::RuleSet;
 use crate::state::Guard;
@@ -18,7 +18,13 @@ fn scope(namespace: Option<&Namespace>) -> Result<String> {
 }
 
 /// Begins a change that is to be confirmed in time: what holds now is noted.
-pub fn begin(namespace: Option<&Namespace>, command: &str, time: Duration) -> Result<Pending> {
+/// `replaced`: the interfaces on which the guard takes the place of other programs.
+pub fn begin(
+    namespace: Option<&Namespace>,
+    replaced: &[Site],
+    command: &str,
+    time: Duration,
+) -> Result<Pending> {
     let guard = Guard::find(namespace)?;
     let (rules, guarded) = match &guard {
         Some(guard) => {
@@ -28,12 +34,16 @@ pub fn begin(namespace: Option<&Namespace>, command: &str, time: Duration) -> Re
         }
         None => (RuleSet::default(), Vec::new()),
     };
+    let is_new = |site: &&Site| !guarded.contains(&site.index());
+    let others = replaced.iter().filter(is_new).map(programs::Back::note);
+    let others = others.collect::<Result<_>>()?;
     // The process that takes it back waits for the lock like any other command.
     drop(guard);
     let back = Back {
         namespace: namespace.cloned(),
         rules,
         guarded,
+        others,
     };
     confirm::begin(&scope(namespace)?, command, time, &back)
 }
@@ -55,6 +65,8 @@ struct Back {
     rules: RuleSet,
     /// The indices of the interfaces that it was on.
     guarded: Vec<u32>,
+    /// What was in its place on others.
+    others: Vec<programs::Back>,
 }
 
 impl Back {
@@ -68,6 +80,7 @@ impl Back {
                 guard.unload(&site)?;
             }
         }
+        self.others.iter().try_for_each(programs::Back::put_back)?;
         // With the last interface go rules, but there may have been some before the first.
         guard.replace(&self.rules)
     }
@@ -81,6 +94,8 @@ impl Undo for Back {
 
     fn descriptors(&self) -> Vec<RawFd> {
         let namespace = self.namespace.iter();
-        namespace.map(|one| one.as_fd().as_raw_fd()).collect()
+        let own = namespace.map(|one| one.as_fd().as_raw_fd());
+        own.chain(self.others.iter().flat_map(Undo::descriptors))
+            .collect()
     }
 }

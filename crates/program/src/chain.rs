@@ -190,7 +190,7 @@ pub(crate) fn join(
         let map = next_map_of(id, what)?;
         lead(&map, &seat.slots(), Some(&next.program()?)).map_err(fail)?;
     }
-    safety::check_session(site, request, program.name(), program.as_fd())?;
+    safety::check_session(site, request, program.name(), program.as_fd(), &[])?;
     let pinned = Pinned::new(lock, &mut program, false)?;
     let attachment = XdpAttachment {
         mode,

@@ -67,6 +67,8 @@ pub(crate) struct Succession {
     /// The one whose maps are kept.
     heir_of: Option<Running>,
     others: Vec<Running>,
+    /// The new program is one of a person's own, which may have maps like theirs.
+    is_from_file: bool,
 }
 
 impl Succession {
@@ -98,6 +100,7 @@ impl Succession {
             request: request.maps,
             label: site.label().to_owned(),
             heir_of,
+            is_from_file: source.is_from_file(),
             others: match request.replace {
                 true => running,
                 false => Vec::new(),
@@ -183,7 +186,10 @@ impl Succession {
                 lost.join(", ")
             ),
         )
-        .fix("--keep-maps gives them to the new program, --yes replaces it anyway")
+        .fix(match self.is_from_file {
+            true => "--keep-maps gives them to the new program, --yes replaces it anyway",
+            false => "--yes replaces it anyway",
+        })
     }
 }
 

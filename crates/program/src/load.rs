@@ -81,6 +81,11 @@ impl Source {
         Self::open(label, bytes)
     }
 
+    /// Whether a person's file is what it was read from.
+    pub(crate) fn is_from_file(&self) -> bool {
+        Path::new(&self.label).is_absolute()
+    }
+
     fn open(label: &str, bytes: &[u8]) -> Result<Self> {
         if !bytes.starts_with(b"\x7fELF") {
             return Err(explain::not_an_object(label, bytes));

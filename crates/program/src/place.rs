@@ -9,7 +9,7 @@ use trawl_attach::plan::{self, Means, Newcomer};
 use trawl_attach::site::Lock;
 use trawl_attach::snapshot::Chain;
 use trawl_attach::{
-    Conflict, Hold, Kind, Owner, Place, Plan, Request, Site, Snapshot, apply, look,
+    Conflict, Hold, Kind, OldMaps, Owner, Place, Plan, Request, Site, Snapshot, apply, look,
 };
 use trawl_kernel::bpf::info;
 use trawl_kernel::netlink::{XdpAttachment, XdpMode};
@@ -104,6 +104,15 @@ impl Now {
             head,
             dispatcher,
         })
+    }
+}
+
+impl Now {
+    /// The programs whose place a new one takes.
+    fn replaced(&self, request: &Request) -> Vec<u32> {
+        let present = self.snapshot.present.iter();
+        let replaced = present.filter(|_| request.replace);
+        replaced.map(|one| one.program_id).collect()
     }
 }
 
@@ -248,7 +257,8 @@ impl<'a> Task<'a> {
         let inherited = settle(self.succession, program)?;
         fill(program)?;
         let (name, program_id) = (program.name().to_owned(), program.id());
-        safety::check_session(site, self.request, &name, built.head())?;
+        let replaced = now.replaced(self.request);
+        safety::check_session(site, self.request, &name, built.head(), &replaced)?;
         let Some(program) = &mut built.program else {
             return Err(nothing_new());
         };
@@ -273,7 +283,8 @@ impl Ready<'_> {
     /// On the interface by itself, in the place of what is there.
     fn attach(self, plan: &Plan, now: Now) -> Result<Put> {
         let mut program = self.program;
-        safety::check_session(self.site, self.request, program.name(), program.as_fd())?;
+        let (name, replaced) = (program.name(), now.replaced(self.request));
+        safety::check_session(self.site, self.request, name, program.as_fd(), &replaced)?;
         let notices = program.notices().to_vec();
         let Now {
             standing,
@@ -360,6 +371,13 @@ pub fn put_instead(
     let request = Request {
         mode: request.mode.or(old.mode()),
         replace: request.replace || is_alone,
+        maps: match is_alone {
+            // It is for the caller to keep what its kind keeps.
+            true => OldMaps::Drop,
+            false => request.maps,
+        },
+        // What it replaces does what it will do.
+        spares_guard: request.spares_guard && request.replace && old.source() != GUARD,
         ..*request
     };
     let priority = priority.or(old.seat().map(|seat| seat.priority));

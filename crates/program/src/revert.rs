@@ -25,34 +25,7 @@ fn scope(site: &Site) -> Result<String> {
 
 /// Begins a change that is to be confirmed in time: what is attached now is noted, and held.
 pub fn begin(site: &Site, command: &str, time: Duration) -> Result<Pending> {
-    let what = || format!("cannot change the programs on {} for a time", site.label());
-    let fail = |e| Error::os(what(), e);
-    let all = standing::on(site)?;
-    let attached = site.link()?.xdp;
-    if all.len() > attached.len() {
-        return Err(Error::failed(
-            what(),
-            "a chain of several programs is on it, which cannot be put back as a whole",
-        )
-        .fix("leave out --confirm"));
-    }
-    let mut before = Vec::new();
-    for present in attached {
-        let program = program::open_by_id(present.program_id).map_err(fail)?;
-        let maps = info::program(program.as_fd()).map_err(fail)?.map_ids;
-        let maps = maps.into_iter().filter_map(|id| map::open_by_id(id).ok());
-        before.push(Before {
-            id: present.program_id,
-            mode: present.mode,
-            program,
-            maps: maps.collect(),
-        });
-    }
-    let back = Back {
-        site: site.clone(),
-        before,
-    };
-    confirm::begin(&scope(site)?, command, time, &back)
+    confirm::begin(&scope(site)?, command, time, &Back::note(site)?)
 }
 
 /// Keeps the change that waits.
@@ -75,14 +48,46 @@ struct Before {
     maps: Vec<OwnedFd>,
 }
 
+/// What was on an interface.
 #[derive(Debug)]
-struct Back {
+pub struct Back {
     site: Site,
     before: Vec<Before>,
 }
 
 impl Back {
-    fn put_back(&self) -> Result<()> {
+    /// Notes what is attached now, and holds it.
+    pub fn note(site: &Site) -> Result<Self> {
+        let what = || format!("cannot change the programs on {} for a time", site.label());
+        let fail = |e| Error::os(what(), e);
+        let all = standing::on(site)?;
+        let attached = site.link()?.xdp;
+        if all.len() > attached.len() {
+            return Err(Error::failed(
+                what(),
+                "a chain of several programs is on it, which cannot be put back as a whole",
+            )
+            .fix("leave out --confirm"));
+        }
+        let mut before = Vec::new();
+        for present in attached {
+            let program = program::open_by_id(present.program_id).map_err(fail)?;
+            let maps = info::program(program.as_fd()).map_err(fail)?.map_ids;
+            let maps = maps.into_iter().filter_map(|id| map::open_by_id(id).ok());
+            before.push(Before {
+                id: present.program_id,
+                mode: present.mode,
+                program,
+                maps: maps.collect(),
+            });
+        }
+        Ok(Back {
+            site: site.clone(),
+            before,
+        })
+    }
+
+    pub fn put_back(&self) -> Result<()> {
         let is_old = |id: u32| self.before.iter().any(|old| old.id == id);
         for new in Standing::all(&self.site)? {
             if !is_old(new.id()) {

@@ -4,7 +4,8 @@
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use trawl_kernel::bpf::{program, test_run};
+use trawl_kernel::bpf::program;
+use trawl_kernel::bpf::test_run::{self, Outcome};
 use trawl_kernel::netlink::{Netlink, carriers};
 use trawl_kernel::netns::run_maybe_in;
 use trawl_kernel::session::Session;
@@ -55,12 +56,14 @@ fn packet_of(session: &Session, mac: Mac) -> Option<Vec<u8>> {
     Some(template.tcp(tcp).frame_len(64).build())
 }
 
-/// Refuses a program that would cut the session: a whole chain, if `whole` is what begins it.
+/// Refuses a program that would cut the session: a whole chain, if `whole` is what begins it. What it replaces may be
+/// what the session needs.
 pub(crate) fn check_session(
     site: &Site,
     request: &Request,
     name: &str,
     whole: BorrowedFd<'_>,
+    replaced: &[u32],
 ) -> Result<()> {
     let Some(packet) = arriving(site, request.careful)? else {
         return Ok(());
@@ -76,7 +79,20 @@ pub(crate) fn check_session(
             ),
         )
         .fix("--yes attaches it anyway")),
-        _ => Ok(()),
+        Ok(_) => {
+            let new = test_run::xdp_outcome(whole, &packet.bytes).ok();
+            let changes = replaced.iter().find_map(|id| {
+                let (how, left) = packet.is_changed_by(*id)?;
+                (new.as_ref() != Some(&left)).then_some((*id, how))
+            });
+            match changes {
+                Some((id, how)) => Err(packet
+                    .needs(format!("cannot replace {id} on {}", site.label()), &how)
+                    .fix("--yes replaces it anyway, --confirm 60s for a time")),
+                None => Ok(()),
+            }
+        }
+        Err(_) => Ok(()),
     }
 }
 
@@ -88,6 +104,31 @@ fn verdict(value: u32) -> &'static str {
 struct Arriving {
     session: Session,
     bytes: Vec<u8>,
+}
+
+impl Arriving {
+    /// How a program sends the session's packets on, or rewrites them.
+    fn is_changed_by(&self, program: u32) -> Option<(String, Outcome)> {
+        let fd = program::open_by_id(program).ok()?;
+        let left = test_run::xdp_outcome(fd.as_fd(), &self.bytes).ok()?;
+        let how = match left.value {
+            PASS if left.bytes == self.bytes => return None,
+            PASS => "it rewrites its packets".to_owned(),
+            value if SENDS_ON.contains(&value) => {
+                format!("the verdict on its packets is {}", verdict(value))
+            }
+            _ => return None,
+        };
+        Some((how, left))
+    }
+
+    fn needs(&self, what: String, how: &str) -> Error {
+        let client = self.session.client.ip();
+        Error::failed(
+            what,
+            format!("the SSH session from {client} may need it: {how}"),
+        )
+    }
 }
 
 /// None where the session does not come by the interface, or nobody cares.
@@ -123,24 +164,11 @@ pub(crate) fn check_absence(site: &Site, programs: &[u32], careful: bool) -> Res
         return Ok(());
     };
     for id in programs {
-        let left = program::open_by_id(*id)
-            .and_then(|fd| test_run::xdp_outcome(fd.as_fd(), &packet.bytes));
-        let how = match left {
-            Ok(left) if left.value == PASS && left.bytes == packet.bytes => continue,
-            Ok(left) if left.value == PASS => "it rewrites its packets".to_owned(),
-            Ok(left) if SENDS_ON.contains(&left.value) => {
-                format!("the verdict on its packets is {}", verdict(left.value))
-            }
-            _ => continue,
-        };
-        return Err(Error::failed(
-            what(*id),
-            format!(
-                "the SSH session from {} may need it: {how}",
-                packet.session.client.ip()
-            ),
-        )
-        .fix("--yes takes it off anyway, --confirm 60s for a time"));
+        if let Some((how, _)) = packet.is_changed_by(*id) {
+            return Err(packet
+                .needs(what(*id), &how)
+                .fix("--yes takes it off anyway, --confirm 60s for a time"));
+        }
     }
     Ok(())
 }

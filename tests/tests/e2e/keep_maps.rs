@@ -7,7 +7,7 @@ use trawl_kernel::netns::run_in;
 use trawl_tests::programs::object_file;
 use trawl_tests::witness::{run, xdp_on};
 use trawl_tests::xdp::{CleanUp, fails, only_program, succeeds};
-use trawl_tests::{Capture, Lab, trawl};
+use trawl_tests::{Capture, Lab, trawl, wait_until};
 
 const BLOCKED: u16 = 53;
 const OPEN: u16 = 54;
@@ -250,4 +250,33 @@ fn look(firewall: &Firewall<'_>, before: u64, ports: u64) {
         assert_eq!(firewall.id(), before);
         firewall.assert_blocked();
     }
+}
+
+/// Issue 12 items 1 and 2: whatever takes a program's place asks first, and gives it back if nobody confirms.
+#[test]
+fn each_command_asks_before_contents_are_lost() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let place = lab.receiver();
+    let firewall = Firewall::new(&lab, "xdpdrv");
+    let (before, ports) = (firewall.id(), firewall.map("ports"));
+    for command in [
+        &["guard", "load", &place][..],
+        &["route", "load", &place],
+        &["balance", "load", &place],
+        &["xdp", "load", &place, "pass"],
+    ] {
+        let replace = [command, &["--replace"]].concat();
+        fails(&replace, 1, &["would be lost: ports (hash", "--yes"]);
+        assert_eq!(firewall.id(), before);
+        succeeds(&[&replace[..], &["--confirm", "1s"]].concat());
+        assert_ne!(firewall.id(), before);
+        wait_until("the firewall is put back", || {
+            xdp_on(&lab.pair.b).is_some_and(|program| program.0 == before)
+        });
+        assert_eq!(firewall.map("ports"), ports);
+        firewall.assert_blocked();
+    }
+    succeeds(&["guard", "load", &place, "--replace", "--yes"]);
+    assert_ne!(firewall.id(), before);
 }

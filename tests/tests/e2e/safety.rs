@@ -188,6 +188,23 @@ fn unloading_has_the_same_safety() {
         "{said}"
     );
     assert!(xdp_on(&lab.pair.b).is_some());
+    // What takes its place takes it off as well.
+    let before = xdp_on(&lab.pair.b);
+    for command in [
+        &["guard", "load", &place][..],
+        &["route", "load", &place],
+        &["balance", "load", &place],
+        &["xdp", "load", &place, "pass"],
+    ] {
+        let output = in_session(&[command, &["--replace"]].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
+        assert!(
+            said.contains("may need it: the verdict on its packets is tx"),
+            "{said}"
+        );
+        assert_eq!(xdp_on(&lab.pair.b), before, "{command:?}");
+    }
     assert!(
         in_session(&["xdp", "unload", &place, "--yes"])
             .status

@@ -59,13 +59,11 @@ pub fn load(args: &Load) -> Result<()> {
     args.verifier_log.begin()?;
     let site = Site::find(&args.interface, args.netns.as_deref())?;
     let table = args.file.as_deref().map(file::read).transpose()?;
-    let request = Request {
+    let request = args.consent.limits(Request {
         mode: args.mode.map(XdpMode::from),
         replace: args.replace,
-        careful: args.consent.is_careful(),
-        spares_guard: !args.consent.yes,
         ..Request::default()
-    };
+    });
     let extras = Extras {
         priority: args.prio,
         tappable: args.tappable,

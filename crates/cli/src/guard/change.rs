@@ -17,6 +17,7 @@ use trawl_program::Site;
 
 use super::{Apply, Confirm, Consent, Load, PresetRule, Remove, Rule, Unload};
 use crate::terminal::{self, write_json, write_printable};
+use crate::xdp::consent::limits;
 
 /// What `guard load` did on an interface, in JSON.
 #[derive(Serialize)]
@@ -46,8 +47,9 @@ pub fn load(args: &Load) -> Result<()> {
         )
         .fix("one command for each namespace"));
     }
+    let replaced = if args.replace { &sites[..] } else { &[] };
     args.consent
-        .change(first.namespace(), || load_on(args, &sites))
+        .replace(first.namespace(), replaced, || load_on(args, &sites))
 }
 
 fn load_on(args: &Load, sites: &[Site]) -> Result<()> {
@@ -57,6 +59,7 @@ fn load_on(args: &Load, sites: &[Site]) -> Result<()> {
         priority: args.prio,
         ..Request::default()
     };
+    let request = limits(request, args.consent.yes, args.consent.confirm.is_some());
     let default = args.default.map(Action::from);
     let mut done = Vec::new();
     for site in sites {

@@ -15,7 +15,7 @@ use trawl_guard::{Care, Prefix, names, revert, state, text};
 use trawl_kernel::Result;
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::netns::Namespace;
-use trawl_program::leftovers;
+use trawl_program::{Site, leftovers};
 
 use crate::terminal;
 use crate::verifier_log::VerifierLog;
@@ -92,11 +92,21 @@ impl Consent {
         namespace: Option<&Namespace>,
         change: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
+        self.replace(namespace, &[], change)
+    }
+
+    /// The same for one that replaces what is on interfaces.
+    fn replace<R>(
+        &self,
+        namespace: Option<&Namespace>,
+        replaced: &[Site],
+        change: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
         let Some(time) = self.confirm else {
             revert::refuse_if_pending(namespace)?;
             return change();
         };
-        let pending = revert::begin(namespace, &crate::xdp::confirm_command(), time)?;
+        let pending = revert::begin(namespace, replaced, &crate::xdp::confirm_command(), time)?;
         let result = change()?;
         pending.applied()?;
         let place = namespace.map_or(String::new(), |one| format!(" --netns {}", one.label()));
@@ -146,7 +156,7 @@ struct Load {
     #[arg(long, value_enum)]
     mode: Option<ModeName>,
     /// Take the place of what is on the interface
-    #[arg(long, conflicts_with = "confirm")]
+    #[arg(long)]
     replace: bool,
     /// Its place in a chain: programs with lower numbers run first [default: 10]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]

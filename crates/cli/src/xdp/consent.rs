@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use trawl_attach::{OldMaps, Request};
 use trawl_guard::text;
 use trawl_kernel::Result;
 use trawl_program::{Site, revert};
@@ -18,10 +19,31 @@ pub struct Consent {
     pub confirm: Option<Duration>,
 }
 
+/// What a program may cut and take away, for all commands that attach one: with `--confirm` what is put back after a
+/// while, with `--yes` everything.
+pub fn limits(request: Request, yes: bool, confirm: bool) -> Request {
+    let careful = !yes && !confirm;
+    Request {
+        maps: match request.maps {
+            OldMaps::Keep => OldMaps::Keep,
+            _ if careful => OldMaps::Ask,
+            _ => OldMaps::Drop,
+        },
+        careful,
+        spares_guard: !yes,
+        ..request
+    }
+}
+
 impl Consent {
     /// Whether what may cut a session is refused.
     pub fn is_careful(&self) -> bool {
         !self.yes && self.confirm.is_none()
+    }
+
+    /// What a program may cut and take away that is to be attached.
+    pub fn limits(&self, request: Request) -> Request {
+        limits(request, self.yes, self.confirm.is_some())
     }
 
     /// Makes a change of the programs on interfaces, which is taken back if that was asked for.

@@ -129,18 +129,15 @@ fn load(args: &Args, site: &Site, file: &Path) -> Result<ExitCode> {
 }
 
 fn request(args: &Args) -> Request {
-    Request {
+    args.consent.limits(Request {
         mode: args.mode.map(XdpMode::from),
         replace: args.replace,
-        maps: match (args.keep_maps, !args.consent.is_careful()) {
-            (true, _) => OldMaps::Keep,
-            (false, false) => OldMaps::Ask,
-            (false, true) => OldMaps::Drop,
+        maps: match args.keep_maps {
+            true => OldMaps::Keep,
+            false => OldMaps::Drop,
         },
-        careful: args.consent.is_careful(),
-        spares_guard: !args.consent.yes,
         ..Request::default()
-    }
+    })
 }
 
 fn load_bundled(args: &Args, site: &Site, bundled: &Bundled, touch: Touch) -> Result<ExitCode> {
