@@ -5,6 +5,7 @@ mod compiler;
 mod file;
 mod lists;
 mod locate;
+mod members;
 mod operands;
 mod split;
 

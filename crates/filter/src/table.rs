@@ -2,9 +2,10 @@
 //!
 //! A list is searched a word at a time: an IPv4 address or a port has one word, an IPv6 address four. What a word leads
 //! to is the state that the next word is looked up with, so a table's entries are ranges of words under a state. A list
-//! of prefixes and ranges is a list of such entries as well.
+//! of prefixes and ranges is a list of such entries as well, and so is one of combinations: the words of an address, then
+//! those of a port.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 /// The words from one to another, under a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,40 +72,60 @@ impl Table {
     }
 }
 
-/// Tables for ranges of numbers of so many words, given in the order of bytes in which people write them.
-pub(crate) fn tables<const WORDS: usize>(ranges: Ranges<WORDS>) -> Vec<Table> {
+/// Rows that all states together may be led to by; more take seconds and hundreds of megabytes.
+const MOST_LED_TO: usize = 1 << 24;
+
+/// Tables for rows of so many words, each from a first one to a last one. Nothing if rows lie in each other so often
+/// that the tables would be much longer than their list.
+pub(crate) fn tables(words: usize, cells: &[(u32, u32)]) -> Option<Vec<Table>> {
+    let rows = cells.len() / words;
+    let cell = |row: u32, word: usize| cells[row as usize * words + word];
+    // After which word nothing more is asked of a row.
+    let settled: Vec<usize> = (0..rows as u32)
+        .map(|row| {
+            let asks = |word: &usize| cell(row, *word) != (0, u32::MAX);
+            (0..words).rfind(asks).unwrap_or_default()
+        })
+        .collect();
     let mut tables = Vec::new();
-    let mut open: Vec<(u32, Ranges<WORDS>)> = vec![(0, ranges)];
-    for word in 0..WORDS {
-        let is_last = word + 1 == WORDS;
-        let mut entries = Vec::new();
-        let mut following = Vec::new();
-        let mut next = FOUND + 1;
-        for (state, ranges) in open {
-            let (whole, single) = split(&ranges, word);
-            for (from, to) in &whole {
-                let (from, to) = (*from, *to);
-                entries.push(Entry {
-                    state,
-                    from,
-                    to,
-                    next: FOUND,
-                });
-            }
-            for (value, ranges) in single {
-                let after = whole.partition_point(|&(from, _)| from <= value);
-                if after > 0 && value <= whole[after - 1].1 {
-                    continue;
+    let mut open: Vec<(u32, Vec<u32>)> = vec![(0, (0..rows as u32).collect())];
+    for word in 0..words {
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut following: HashMap<Vec<u32>, u32> = HashMap::new();
+        let mut led_to = 0;
+        for (state, rows) in open {
+            let ranges = rows.into_iter().map(|row| Range {
+                from: cell(row, word).0,
+                to: cell(row, word).1,
+                row: (settled[row as usize] > word).then_some(row),
+            });
+            segments(ranges.collect(), |from, to, rows| {
+                led_to += rows.len();
+                if led_to > MOST_LED_TO {
+                    return false;
                 }
-                entries.push(Entry {
-                    state,
-                    from: value,
-                    to: value,
-                    next,
-                });
-                following.push((next, ranges));
-                next += 1;
-            }
+                let next = match rows {
+                    [] => FOUND,
+                    rows => match following.get(rows) {
+                        Some(next) => *next,
+                        None => {
+                            let next = FOUND + 1 + following.len() as u32;
+                            following.insert(rows.to_vec(), next);
+                            next
+                        }
+                    },
+                };
+                match entries.last_mut() {
+                    Some(last) if last.goes_on(state, from, next) => last.to = to,
+                    _ => entries.push(Entry {
+                        state,
+                        from,
+                        to,
+                        next,
+                    }),
+                }
+                true
+            })?;
         }
         if word > 0 {
             // What was found by fewer words stays found.
@@ -119,40 +140,66 @@ pub(crate) fn tables<const WORDS: usize>(ranges: Ranges<WORDS>) -> Vec<Table> {
         tables.push(Table {
             entries,
             is_first: word == 0,
-            is_last,
+            is_last: word + 1 == words,
         });
-        open = following;
+        open = following
+            .into_iter()
+            .map(|(rows, next)| (next, rows))
+            .collect();
     }
-    tables
+    Some(tables)
 }
 
-type Ranges<const WORDS: usize> = Vec<([u32; WORDS], [u32; WORDS])>;
+impl Entry {
+    /// Whether these words and those from another one lead to the same.
+    fn goes_on(&self, state: u32, from: u32, next: u32) -> bool {
+        self.state == state && self.next == next && self.to.checked_add(1) == Some(from)
+    }
+}
 
-/// Ranges of one word that settle it, joined, and by its value those of which more words have to be looked at.
-fn split<const WORDS: usize>(
-    ranges: &Ranges<WORDS>,
-    word: usize,
-) -> (Vec<(u32, u32)>, BTreeMap<u32, Ranges<WORDS>>) {
-    let mut whole = Vec::new();
-    let mut single: BTreeMap<u32, Ranges<WORDS>> = BTreeMap::new();
-    for &(from, to) in ranges {
-        let rest_is_all = from[word + 1..].iter().all(|&w| w == 0)
-            && to[word + 1..].iter().all(|&w| w == u32::MAX);
-        if rest_is_all {
-            whole.push((from[word], to[word]));
-        } else {
-            single.entry(from[word]).or_default().push((from, to));
+/// A word of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Range {
+    from: u32,
+    to: u32,
+    /// Nothing if it is settled by this word.
+    row: Option<u32>,
+}
+
+/// Cuts ranges that lie in each other into such as do not, and says of each in ascending order which rows it has: none
+/// where a row is settled. Ends early, with nothing, if the caller does not go on.
+fn segments(mut ranges: Vec<Range>, mut each: impl FnMut(u32, u32, &[u32]) -> bool) -> Option<()> {
+    ranges.sort_unstable();
+    let mut active: Vec<Range> = Vec::new();
+    let mut rows: Vec<u32> = Vec::new();
+    let mut coming = ranges.into_iter().peekable();
+    let mut at = 0u32;
+    loop {
+        if active.is_empty() {
+            let Some(next) = coming.peek() else {
+                return Some(());
+            };
+            at = next.from;
         }
-    }
-    whole.sort_unstable();
-    let mut joined: Vec<(u32, u32)> = Vec::with_capacity(whole.len());
-    for (from, to) in whole {
-        match joined.last_mut() {
-            Some((_, end)) if u64::from(from) <= u64::from(*end) + 1 => *end = (*end).max(to),
-            _ => joined.push((from, to)),
+        while let Some(range) = coming.next_if(|range| range.from == at) {
+            active.push(range);
         }
+        let next_begins = coming.peek().map_or(u32::MAX, |range| range.from - 1);
+        let to = (active.iter()).fold(next_begins, |to, range| to.min(range.to));
+        rows.clear();
+        if active.iter().all(|range| range.row.is_some()) {
+            rows.extend(active.iter().filter_map(|range| range.row));
+            rows.sort_unstable();
+        }
+        if !each(at, to, &rows) {
+            return None;
+        }
+        active.retain(|range| range.to > to);
+        if to == u32::MAX {
+            return Some(());
+        }
+        at = to + 1;
     }
-    (joined, single)
 }
 
 #[cfg(test)]
@@ -160,10 +207,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn find<const WORDS: usize>(tables: &[Table], value: [u32; WORDS]) -> bool {
+    fn find(tables: &[Table], value: &[u32]) -> bool {
         let mut state = 0;
         for (table, word) in tables.iter().zip(value) {
-            state = table.look_up(state, word);
+            state = table.look_up(state, *word);
             if state == 0 {
                 return false;
             }
@@ -188,11 +235,48 @@ mod tests {
                 let host = u64::MAX.checked_shr(length).unwrap_or(0);
                 (whole(value) & !host, whole(value) | host)
             }).collect();
-            let tables = tables(ranges.iter().map(|&(from, to)| (words(from), words(to))).collect());
+            let cells: Vec<(u32, u32)> = ranges.iter().flat_map(|&(from, to)| {
+                let [from, to] = [words(from), words(to)];
+                [0, 1].map(|word| (from[word], to[word]))
+            }).collect();
+            let tables = tables(2, &cells).unwrap();
             for value in values {
                 let expected = ranges.iter().any(|&(from, to)| (from..=to).contains(&whole(value)));
-                prop_assert_eq!(find(&tables, value), expected, "{:?} in {:?}", value, list);
+                prop_assert_eq!(find(&tables, &value), expected, "{:?} in {:?}", value, list);
             }
         }
+
+        /// Ranges of each word, which lie in each other as they like.
+        #[test]
+        fn combinations_are_found(
+            rows in prop::collection::vec([any_range(), any_range(), any_range()], 1..9),
+            values in prop::collection::vec([0u32..9, 0u32..9, 0u32..9], 40),
+        ) {
+            let tables = tables(3, &rows.concat()).unwrap();
+            for value in values {
+                let expected = rows.iter().any(|row| {
+                    row.iter().zip(value).all(|((from, to), word)| (*from..=*to).contains(&word))
+                });
+                prop_assert_eq!(find(&tables, &value), expected, "{:?} in {:?}", value, rows);
+            }
+        }
+    }
+
+    fn any_range() -> impl Strategy<Value = (u32, u32)> {
+        let some = (0u32..9, 0u32..9).prop_map(|(one, other)| (one.min(other), one.max(other)));
+        prop_oneof![
+            some,
+            Just((0, u32::MAX)),
+            (0u32..9).prop_map(|one| (one, one))
+        ]
+    }
+
+    /// A list that would take a table of its square is none.
+    #[test]
+    fn tables_have_a_bound() {
+        let cells: Vec<(u32, u32)> = (0..8000)
+            .flat_map(|n| [(n, u32::MAX - n), (n, n)])
+            .collect();
+        assert_eq!(tables(2, &cells), None);
     }
 }

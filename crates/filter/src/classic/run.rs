@@ -108,8 +108,12 @@ fn step_through(
                 }
                 if let Some(table) = classic.find_at(pc - 1) {
                     let table = &classic.tables()[table];
-                    state = table.look_up(if table.is_first { 0 } else { state }, a);
-                    pc += usize::from(if state != 0 { i.jt } else { i.jf });
+                    let next = table.look_up(if table.is_first { 0 } else { state }, a);
+                    // The last word leads to nothing: another may be looked up under the same state.
+                    if !table.is_last {
+                        state = next;
+                    }
+                    pc += usize::from(if next != 0 { i.jt } else { i.jf });
                     continue;
                 }
                 let holds = match i.code & 0xf0 {

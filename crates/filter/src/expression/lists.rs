@@ -1,41 +1,48 @@
-//! Long lists of hosts, networks or ports under one qualifier, as tables in place of comparisons.
+//! Long lists of hosts, networks or ports under one qualifier, and of combinations of them, as tables in place of
+//! comparisons.
 //!
 //! A list is compiled by libpcap as if it had one member, without the optimiser, which would draw conclusions from that
 //! member's number. Compiled for two different members, the programs differ in the comparisons with them, and nowhere
 //! else; there the table is looked up.
+//!
+//! In a combination (`host A and port P`) a part is looked up under what the part before it led to. An address that may
+//! be either side's leads to two such states, so a list of combinations is one program for each choice of sides; only
+//! the last part, which leads to nothing more, can have both sides in one.
 
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, Ipv6Addr};
 
+use super::members::{Family, Span, member};
 use super::operands::Node;
 use crate::classic::{Instruction, op};
 use crate::table::{self, Table};
 
 /// Shorter lists are as fast as comparisons, and are judged as libpcap does on frames cut short too.
 pub(super) const LEAST: usize = 256;
+/// Combinations are many comparisons each.
+const LEAST_COMBINED: usize = 32;
 
-/// What a list's members are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Kind {
-    Ipv4,
-    Ipv6,
-    Port,
-    /// An Ethernet address, with its last four bytes first: so libpcap asks for them.
-    Mac,
+/// Choices of sides: each doubles the program.
+const MOST_SIDED: usize = 3;
+const MOST_PARTS: usize = 8;
+/// Combinations that one operand stands for: `host A and (port P or port Q)` stands for two.
+const MOST_OF_ONE: usize = 64;
+
+/// What an operand asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Part {
+    Member(Family),
+    /// The same words for all in the list.
+    Same(String),
 }
 
-/// A leaf's words before its number, and what the number is.
-type Family = (String, Kind);
-
-/// Members from a first one to a last one.
-type Span = (u128, u128);
+/// An operand's parts, which `and` joins, and its members in their order.
+type Combination = (Vec<Part>, Vec<Span>);
 
 /// A list in an expression.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct List {
-    qualifiers: String,
-    kind: Kind,
-    spans: Vec<Span>,
+    parts: Vec<Part>,
+    rows: Vec<Vec<Span>>,
 }
 
 /// A program in which comparisons are look-ups.
@@ -43,6 +50,12 @@ pub(super) struct Compiled {
     pub(super) code: Vec<Instruction>,
     /// Which instructions look up which of the tables.
     pub(super) finds: Vec<(usize, usize)>,
+    pub(super) tables: Vec<Table>,
+}
+
+/// A list's programs, of which one has to match, and the tables of all.
+pub(super) struct Pieces {
+    pub(super) programs: Vec<(Vec<Instruction>, Vec<(usize, usize)>)>,
     pub(super) tables: Vec<Table>,
 }
 
@@ -78,124 +91,134 @@ fn chain(first: Node, rest: Vec<(bool, Node)>, expression: &str) -> Node {
 
 /// The operands under one operator, those of a list in the place of the first of them.
 fn run(or: bool, nodes: Vec<Node>, expression: &str) -> Vec<Node> {
-    let members: Vec<Option<(Family, Span)>> = nodes
+    let asked: Vec<Vec<Combination>> = nodes
         .iter()
-        .map(|node| member(node, or, expression))
+        .map(|node| {
+            let node = match node {
+                Node::Not(inner) if !or => inner,
+                _ if !or => return Vec::new(),
+                node => node,
+            };
+            combinations(node, expression).unwrap_or_default()
+        })
         .collect();
-    let mut families: HashMap<&Family, Vec<Span>> = HashMap::new();
-    for (family, span) in members.iter().flatten() {
-        families.entry(family).or_default().push(*span);
+    let mut sizes: HashMap<&[Part], usize> = HashMap::new();
+    for (parts, _) in asked.iter().flatten() {
+        *sizes.entry(parts.as_slice()).or_default() += 1;
     }
-    families.retain(|_, spans| spans.len() >= LEAST);
-    let mut kept = Vec::new();
-    for (node, member) in nodes.into_iter().zip(&members) {
-        let Some((family, _)) = member else {
-            kept.push(gather(node, expression));
+    sizes.retain(|parts, size| {
+        *size
+            >= match parts.len() {
+                1 => LEAST,
+                _ => LEAST_COMBINED,
+            }
+    });
+    let is_list = |combination: &Combination| sizes.contains_key(&combination.0[..]);
+    let taken: Vec<bool> = (asked.iter())
+        .map(|of_node| !of_node.is_empty() && of_node.iter().all(is_list))
+        .collect();
+    drop(sizes);
+    let mut lists: Vec<List> = Vec::new();
+    let mut list_of: HashMap<Vec<Part>, usize> = HashMap::new();
+    let mut kept: Vec<Result<Node, usize>> = Vec::new();
+    for ((node, combinations), is_taken) in nodes.into_iter().zip(asked).zip(taken) {
+        if !is_taken {
+            kept.push(Ok(gather(node, expression)));
             continue;
-        };
-        if let Some(spans) = families.get_mut(family) {
-            if !spans.is_empty() {
-                let list = Node::List(List {
-                    qualifiers: family.0.clone(),
-                    kind: family.1,
-                    spans: std::mem::take(spans),
+        }
+        for (parts, row) in combinations {
+            let at = *list_of.entry(parts).or_insert_with_key(|parts| {
+                kept.push(Err(lists.len()));
+                lists.push(List {
+                    parts: parts.clone(),
+                    rows: Vec::new(),
                 });
-                kept.push(if or { list } else { Node::Not(Box::new(list)) });
-            }
-        } else {
-            kept.push(node);
+                lists.len() - 1
+            });
+            lists[at].rows.push(row);
         }
     }
-    kept
-}
-
-/// What a leaf says, if it is one that lists are made of.
-fn member(node: &Node, or: bool, expression: &str) -> Option<(Family, Span)> {
-    let (inherited, text) = match node {
-        Node::Leaf { inherited, text } if or => (inherited, text),
-        Node::Not(inner) if !or => match &**inner {
-            Node::Leaf { inherited, text } => (inherited, text),
-            _ => return None,
-        },
-        _ => return None,
-    };
-    let whole = format!("{inherited}{}", &expression[text.clone()]);
-    let mut words: Vec<&str> = whole.split_whitespace().collect();
-    let number = words.pop()?;
-    let what = words.pop()?;
-    let is_ethernet = words.contains(&"ether");
-    let (kind, span) = match what {
-        "host" | "src" | "dst" if is_ethernet => {
-            if what != "host" {
-                words.push(what);
+    let mut lists: Vec<Option<List>> = lists.into_iter().map(Some).collect();
+    kept.into_iter()
+        .filter_map(|kept| match kept {
+            Ok(node) => Some(node),
+            Err(at) => {
+                let list = Node::List(lists[at].take()?);
+                Some(if or { list } else { Node::Not(Box::new(list)) })
             }
-            let address = mac(number)?;
-            (Kind::Mac, (address, address))
-        }
-        "host" | "net" => address(number, what == "net")?,
-        "src" | "dst" => {
-            words.push(what);
-            address(number, false)?
-        }
-        "port" => (Kind::Port, port(number).map(|port| (port, port))?),
-        "portrange" => {
-            let (from, to) = number.split_once('-')?;
-            (Kind::Port, (port(from)?, port(to)?))
-        }
-        _ => return None,
-    };
-    (span.0 <= span.1).then(|| ((words.join(" "), kind), span))
+        })
+        .collect()
 }
 
-/// An address or a network. What libpcap refuses is left for it to refuse.
-fn address(text: &str, is_net: bool) -> Option<(Kind, Span)> {
-    let (address, length) = match text.split_once('/') {
-        Some((address, length)) if is_net => (address, Some(length.parse::<u32>().ok()?)),
-        None => (text, None),
-        _ => return None,
+/// What an operand asks for, as combinations of which one has to hold.
+fn combinations(node: &Node, expression: &str) -> Option<Vec<Combination>> {
+    let (first, rest): (&Node, &[(bool, Node)]) = match node {
+        Node::Chain(first, rest) if rest.iter().all(|(or, _)| !or) => (first, rest),
+        node => (node, &[]),
     };
-    let (kind, value, bits) = match address.parse::<Ipv4Addr>() {
-        Ok(address) => (Kind::Ipv4, u128::from(u32::from(address)), 32),
-        Err(_) => {
-            let address: Ipv6Addr = address.parse().ok()?;
-            (Kind::Ipv6, u128::from(address), 128)
+    let mut all: Vec<Combination> = vec![Default::default()];
+    for part in std::iter::once(first).chain(rest.iter().map(|(_, node)| node)) {
+        let choices = choices(part, expression)?;
+        if all.len() * choices.len() > MOST_OF_ONE {
+            return None;
         }
-    };
-    // A network without a length is that of its class, or of no use for IPv6.
-    let length = match length {
-        Some(length) => length,
-        None if is_net => return None,
-        None => bits,
-    };
-    let host = 1u128
-        .checked_shl(bits.checked_sub(length)?)
-        .map_or(u128::MAX, |size| size - 1);
-    (value & host == 0).then_some((kind, (value, value | host)))
-}
-
-/// Six bytes in libpcap's usual way of writing them, with the last four before the others.
-fn mac(text: &str) -> Option<u128> {
-    let mut bytes = [0u8; 6];
-    let mut parts = text.split(':');
-    for byte in &mut bytes {
-        let part = parts.next().filter(|part| (1..=2).contains(&part.len()))?;
-        *byte = u8::from_str_radix(part, 16).ok()?;
+        all = (all.iter())
+            .flat_map(|(parts, row)| {
+                choices.iter().map(move |(part, span)| {
+                    let parts = parts.iter().chain([part]).cloned().collect();
+                    (parts, row.iter().chain(span).copied().collect())
+                })
+            })
+            .collect();
     }
-    let [a, b, c, d, e, f] = bytes;
-    let [low, high] = [
-        u32::from_be_bytes([c, d, e, f]),
-        u32::from_be_bytes([0, 0, a, b]),
-    ];
-    parts
-        .next()
-        .is_none()
-        .then_some(u128::from(low) << 32 | u128::from(high))
+    let is_fit = |(parts, row): &Combination| {
+        !row.is_empty() && parts.len() <= MOST_PARTS && sided(parts).count() <= MOST_SIDED
+    };
+    all.iter().all(is_fit).then_some(all)
 }
 
-fn port(text: &str) -> Option<u128> {
-    let is_plain = text.bytes().all(|b| b.is_ascii_digit()) && !text.starts_with('0');
-    let port: u16 = text.parse().ok().filter(|_| is_plain)?;
-    Some(port.into())
+/// What one part of an operand asks for: one thing, or members of which `or` joins some.
+fn choices(node: &Node, expression: &str) -> Option<Vec<(Part, Option<Span>)>> {
+    let of_member = |text: &str| {
+        let (family, span) = member(text)?;
+        Some((Part::Member(family), Some(span)))
+    };
+    match node {
+        Node::Leaf { .. } => {
+            let text = node.text(expression)?;
+            let member = of_member(&text);
+            Some(vec![member.unwrap_or((Part::Same(text), None))])
+        }
+        Node::Not(_) => Some(vec![(Part::Same(node.text(expression)?), None)]),
+        Node::Chain(first, rest) if rest.iter().all(|(or, _)| *or) => std::iter::once(&**first)
+            .chain(rest.iter().map(|(_, node)| node))
+            .map(|node| match node {
+                Node::Leaf { .. } => of_member(&node.text(expression)?),
+                _ => None,
+            })
+            .collect(),
+        _ => None,
+    }
+}
+
+/// The parts of which each side makes a program.
+fn sided(parts: &[Part]) -> impl Iterator<Item = usize> {
+    let members = parts.iter().filter(|part| matches!(part, Part::Member(_)));
+    let last = members.count() - 1;
+    let members = parts
+        .iter()
+        .enumerate()
+        .filter_map(|(at, part)| match part {
+            Part::Member(family) => Some((at, family)),
+            Part::Same(_) => None,
+        });
+    members
+        .enumerate()
+        .filter(move |(number, (_, family))| {
+            // A list of single members leads to nothing more; one word leads on from the state that it is asked under.
+            family.has_sides() && (*number < last || last > 0 && family.kind.words() > 1)
+        })
+        .map(|(_, (at, _))| at)
 }
 
 impl List {
@@ -203,81 +226,97 @@ impl List {
     pub(super) fn compile(
         &self,
         run: impl Fn(&str) -> Result<Vec<Instruction>, String>,
-    ) -> Result<Compiled, String> {
-        const IPV6: [[u32; 4]; 2] = [
-            [0x2a01_0203, 0x0405_0607, 0x0809_1011, 0x1213_1415],
-            [0x2b21_2223, 0x2425_2627, 0x2829_3031, 0x3233_3435],
-        ];
-        let (texts, words): ([String; 2], [Vec<u32>; 2]) = match self.kind {
-            Kind::Ipv4 => (
-                ["host 9.8.7.6".into(), "host 5.4.3.2".into()],
-                [vec![0x0908_0706], vec![0x0504_0302]],
-            ),
-            Kind::Ipv6 => (
-                IPV6.map(|words| {
-                    let bits = words
-                        .iter()
-                        .fold(0u128, |bits, &w| bits << 32 | u128::from(w));
-                    format!("host {}", Ipv6Addr::from(bits))
-                }),
-                IPV6.map(|words| words.to_vec()),
-            ),
-            Kind::Mac => (
-                [
-                    "host 2a:2b:2c:2d:2e:2f".into(),
-                    "host 3a:3b:3c:3d:3e:3f".into(),
-                ],
-                [vec![0x2c2d_2e2f, 0x2a2b], vec![0x3c3d_3e3f, 0x3a3b]],
-            ),
-            Kind::Port => (
-                ["port 21001".into(), "port 22002".into()],
-                [vec![21001], vec![22002]],
-            ),
-        };
-        let [code, other] = texts.map(|text| run(&format!("{} {text}", self.qualifiers)));
-        let (code, other) = (code?, other?);
+    ) -> Result<Pieces, String> {
+        let mut choices = vec![self.parts.clone()];
+        for at in sided(&self.parts) {
+            choices = (choices.into_iter())
+                .flat_map(|parts| {
+                    ["src", "dst"].map(|side| {
+                        let mut parts = parts.clone();
+                        if let Part::Member(family) = &mut parts[at] {
+                            *family = family.of_side(side);
+                        }
+                        parts
+                    })
+                })
+                .collect();
+        }
+        let programs = choices.iter().map(|parts| self.program(parts, &run));
+        Ok(Pieces {
+            programs: programs.collect::<Result<_, _>>()?,
+            tables: self.tables()?,
+        })
+    }
+
+    /// One program, and its look-ups.
+    fn program(
+        &self,
+        parts: &[Part],
+        run: impl Fn(&str) -> Result<Vec<Instruction>, String>,
+    ) -> Result<(Vec<Instruction>, Vec<(usize, usize)>), String> {
+        let [(text, words), (other_text, other_words)] = [false, true].map(|second| {
+            let (mut texts, mut words) = (Vec::new(), Vec::new());
+            for (place, part) in parts.iter().enumerate() {
+                texts.push(match part {
+                    Part::Same(text) => text.clone(),
+                    Part::Member(family) => {
+                        let (number, of_number) = family.kind.stand_in(place, second);
+                        words.extend(of_number);
+                        format!("{} {number}", family.qualifiers)
+                    }
+                });
+            }
+            (texts.join(" and "), words)
+        });
+        let (code, other) = (run(&text)?, run(&other_text)?);
         let mut finds = Vec::new();
         for (at, (one, two)) in code.iter().zip(&other).enumerate() {
             if one == two {
                 continue;
             }
-            let table = words[0]
+            let table = words
                 .iter()
-                .zip(&words[1])
+                .zip(&other_words)
                 .position(|pair| pair == (&one.k, &two.k));
             match table {
                 Some(table) if one.code == op::JMP | op::JEQ | op::K => finds.push((at, table)),
-                _ => {
-                    return Err(format!(
-                        "a list of `{}` is nothing to look up",
-                        self.qualifiers
-                    ));
-                }
+                _ => return Err(format!("a list of `{text}` is nothing to look up")),
             }
         }
-        Ok(Compiled {
-            code,
-            finds,
-            tables: self.tables(),
-        })
+        Ok((code, finds))
     }
 
-    fn tables(&self) -> Vec<Table> {
-        let spans = self.spans.iter();
-        match self.kind {
-            Kind::Ipv6 => {
-                let words = |bits: u128| [96, 64, 32, 0].map(|shift| (bits >> shift) as u32);
-                table::tables(spans.map(|&(from, to)| (words(from), words(to))).collect())
-            }
-            Kind::Mac => {
-                let words = |bits: u128| [32, 0].map(|shift| (bits >> shift) as u32);
-                table::tables(spans.map(|&(from, to)| (words(from), words(to))).collect())
-            }
-            _ => table::tables(
-                spans
-                    .map(|&(from, to)| ([from as u32], [to as u32]))
-                    .collect(),
-            ),
+    fn tables(&self) -> Result<Vec<Table>, String> {
+        let kinds = (self.parts.iter()).filter_map(|part| match part {
+            Part::Member(family) => Some(family.kind),
+            Part::Same(_) => None,
+        });
+        let words = kinds.clone().map(|kind| kind.words()).sum();
+        let rows = self.rows.iter().flat_map(|row| {
+            let members = row.iter().zip(kinds.clone());
+            members.flat_map(|(span, kind)| kind.ranges(*span))
+        });
+        table::tables(words, &rows.collect::<Vec<_>>())
+            .ok_or_else(|| "the networks of this list overlap too often for a table".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Options;
+
+    /// A source of A and a destination of B are on both sides neither of them.
+    #[test]
+    fn src_and_dst_is_no_list() {
+        let host = |n: usize| format!("src and dst host 10.0.{}.{}", n / 250, n % 250);
+        let list = (0..300).map(host).collect::<Vec<_>>().join(" or ");
+        let program = crate::compile(&list, &Options::default()).unwrap();
+        let mut frame = [0u8; 60];
+        frame[12] = 8;
+        for (source, destination, expected) in [(5, 5, true), (5, 6, false), (6, 5, false)] {
+            frame[26..30].copy_from_slice(&[10, 0, 0, source]);
+            frame[30..34].copy_from_slice(&[10, 0, 0, destination]);
+            assert_eq!(program.run(&frame, 60) != 0, expected);
         }
     }
 }

@@ -65,6 +65,26 @@ pub(super) enum Node {
     Chain(Box<Node>, Vec<(bool, Node)>),
 }
 
+impl Node {
+    /// A leaf's qualifiers and text, and whether it is negated.
+    pub(super) fn leaf(&self) -> Option<(bool, &str, Range<usize>)> {
+        match self {
+            Node::Leaf { inherited, text } => Some((false, inherited, text.clone())),
+            Node::Not(inner) => inner
+                .leaf()
+                .map(|(not, inherited, text)| (!not, inherited, text)),
+            Node::Chain(..) | Node::List(_) => None,
+        }
+    }
+
+    /// A leaf as libpcap is given it.
+    pub(super) fn text(&self, expression: &str) -> Option<String> {
+        let (not, inherited, text) = self.leaf()?;
+        let not = if not { "not " } else { "" };
+        Some(format!("{not}{inherited}{}", &expression[text]))
+    }
+}
+
 /// Takes what follows a context apart; nothing if it has fewer operators, or what cannot be taken apart.
 pub(super) fn parse(
     expression: &str,

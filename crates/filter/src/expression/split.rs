@@ -11,8 +11,6 @@
 //! each piece again, and first of all alone, so that a piece is asked only where they hold. Elsewhere they, and anything
 //! that does not look like operands and operators, leave the whole to libpcap.
 
-use std::ops::Range;
-
 use super::lists::{self, Compiled};
 use super::operands::{self, Node};
 use crate::classic::{Instruction, op};
@@ -101,18 +99,9 @@ struct Group<'a> {
     nodes: Vec<&'a Node>,
 }
 
-/// A leaf's qualifiers and text, and whether it is negated.
-fn leaf(node: &Node) -> Option<(bool, &str, Range<usize>)> {
-    match node {
-        Node::Leaf { inherited, text } => Some((false, inherited, text.clone())),
-        Node::Not(inner) => leaf(inner).map(|(not, inherited, text)| (!not, inherited, text)),
-        Node::Chain(..) | Node::List(_) => None,
-    }
-}
-
 /// Cuts a chain into runs of leaves under one operator and single other nodes.
 fn groups<'a>(first: &'a Node, rest: &'a [(bool, Node)]) -> Vec<Group<'a>> {
-    let is_leaf = |node: &Node| leaf(node).is_some();
+    let is_leaf = |node: &Node| node.leaf().is_some();
     let mut groups = vec![Group {
         joined_by_or: true,
         or: true,
@@ -195,7 +184,9 @@ impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
 
     /// Compiles leaves that `or` or `and` joins, all in one piece.
     fn leaves(&mut self, leaves: &[&Node], or: bool, yes: Label, no: Label) -> Result<(), Refused> {
-        let texts: Vec<String> = leaves.iter().map(|leaf| self.text(leaf)).collect();
+        let texts: Vec<String> = (leaves.iter())
+            .filter_map(|leaf| leaf.text(self.expression))
+            .collect();
         match (self.run)(&texts.join(if or { " or " } else { " and " }), false) {
             Ok(program) => self.append(&program, yes, no),
             // In the whole expression such a piece only adds nothing.
@@ -208,7 +199,7 @@ impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
     }
 
     fn list(&mut self, list: &lists::List, yes: Label, no: Label) -> Result<(), Refused> {
-        let compiled = list
+        let pieces = list
             .compile(|text| (self.run)(text, true))
             .map_err(|message| Refused {
                 message,
@@ -216,20 +207,24 @@ impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
                 start: 0,
                 inherited: 0,
             })?;
-        let (start, first_table) = (self.code.len(), self.tables.len());
-        let finds = compiled.finds.into_iter();
-        self.finds
-            .extend(finds.map(|(at, table)| (start + at, first_table + table)));
-        self.tables.extend(compiled.tables);
-        self.append(&compiled.code, yes, no);
+        let first_table = self.tables.len();
+        self.tables.extend(pieces.tables);
+        let mut programs = pieces.programs.into_iter().peekable();
+        while let Some((code, finds)) = programs.next() {
+            let start = self.code.len();
+            let finds = finds.into_iter();
+            self.finds
+                .extend(finds.map(|(at, table)| (start + at, first_table + table)));
+            match programs.peek() {
+                Some(_) => {
+                    let next = self.label();
+                    self.append(&code, yes, next);
+                    self.place(next);
+                }
+                None => self.append(&code, yes, no),
+            }
+        }
         Ok(())
-    }
-
-    fn text(&self, node: &Node) -> String {
-        leaf(node).map_or(String::new(), |(not, inherited, text)| {
-            let not = if not { "not " } else { "" };
-            format!("{not}{inherited}{}", &self.expression[text])
-        })
     }
 
     /// Finds the one leaf that is to blame.
@@ -237,7 +232,7 @@ impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
         for (node, piece) in leaves.iter().zip(texts) {
             if let Err(message) = (self.run)(&piece, false)
                 && !message.contains("rejects all packets")
-                && let Some((not, inherited, text)) = leaf(node)
+                && let Some((not, inherited, text)) = node.leaf()
             {
                 let start = text.start;
                 let inherited = inherited.len() + if not { "not ".len() } else { 0 };
