@@ -6,6 +6,7 @@ mod file;
 mod lists;
 mod locate;
 mod members;
+mod names;
 mod operands;
 mod split;
 
@@ -83,7 +84,18 @@ pub fn compile(expression: &str, options: &Options) -> Result<Classic, FilterErr
             },
         )
     };
-    if let Some(result) = split::compile(expression, options.snaplen.max(1), run) {
+    // Names are asked for in frames of which it is known where the addresses are.
+    let ask = |text: &str| {
+        compiler.compile(
+            text,
+            &Options {
+                link: LinkType::ETHERNET,
+                optimise: false,
+                ..*options
+            },
+        )
+    };
+    if let Some(result) = split::compile(expression, options.snaplen.max(1), run, &ask) {
         return match result {
             Ok(program) => Classic::with_tables(program.code, program.finds, program.tables),
             Err(refused) => Err(refused_piece(refused, compiler, options)),

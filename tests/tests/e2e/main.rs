@@ -30,6 +30,7 @@ mod keep_maps;
 mod lab;
 mod length;
 mod live_views;
+mod long_filters;
 mod looking;
 mod machine;
 mod merge;

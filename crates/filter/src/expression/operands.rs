@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use super::names::{Ask, can_be_name};
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Word {
     And,
@@ -90,6 +92,7 @@ pub(super) fn parse(
     expression: &str,
     context: &Context<'_>,
     least_operators: usize,
+    ask: Ask<'_>,
 ) -> Option<Node> {
     let mut words = words(expression)?;
     words.retain(|(_, at)| at.start >= context.end);
@@ -106,6 +109,7 @@ pub(super) fn parse(
         depth: 0,
         // A bare number after a context is a question for libpcap.
         qualifiers: context.text.is_empty().then(String::new),
+        ask,
     };
     let node = parser.chain()?;
     (parser.at == words.len()).then_some(node)
@@ -233,6 +237,7 @@ struct Parser<'a> {
     depth: usize,
     /// Qualifiers of the operand before, if it is of a kind that others inherit from.
     qualifiers: Option<String>,
+    ask: Ask<'a>,
 }
 
 impl Parser<'_> {
@@ -334,7 +339,7 @@ impl Parser<'_> {
         }
         let is_keyword = QUALIFIERS.contains(&opening);
         if first + 1 == self.at && !is_keyword && !looks_bare {
-            // One word: a protocol, or a name that inherits. Names are left to libpcap.
+            // One word: a protocol, or a name that inherits. Other keywords are left to libpcap.
             const ALONE: [&str; 14] = [
                 "igmp",
                 "igrp",
@@ -352,7 +357,8 @@ impl Parser<'_> {
                 "broadcast",
             ];
             if !ALONE.contains(&opening) {
-                return None;
+                let inherited = self.qualifiers.clone().filter(|words| !words.is_empty())?;
+                return can_be_name(opening, self.ask).then_some(Node::Leaf { inherited, text });
             }
         }
         if looks_bare {

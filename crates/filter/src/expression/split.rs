@@ -12,6 +12,7 @@
 //! that does not look like operands and operators, leave the whole to libpcap.
 
 use super::lists::{self, Compiled};
+use super::names;
 use super::operands::{self, Node};
 use crate::classic::{Instruction, op};
 use crate::table::Table;
@@ -36,9 +37,11 @@ pub(super) fn compile(
     expression: &str,
     snaplen: u32,
     run: impl Fn(&str, bool) -> Result<Vec<Instruction>, String>,
+    ask: names::Ask<'_>,
 ) -> Option<Result<Compiled, Refused>> {
     let context = operands::context(expression)?;
-    let node = lists::gather(operands::parse(expression, &context, LONG)?, expression);
+    let node = operands::parse(expression, &context, LONG, ask)?;
+    let node = lists::gather(names::resolve(node, expression, ask), expression);
     let (before, after) = match context.text {
         "" => (String::new(), ""),
         text => (format!("{text} and ("), ")"),
