@@ -53,9 +53,12 @@ pub(super) struct Compiled {
     pub(super) tables: Vec<Table>,
 }
 
+/// A program, and which of its instructions look up which of the tables.
+type Program = (Vec<Instruction>, Vec<(usize, usize)>);
+
 /// A list's programs, of which one has to match, and the tables of all.
 pub(super) struct Pieces {
-    pub(super) programs: Vec<(Vec<Instruction>, Vec<(usize, usize)>)>,
+    pub(super) programs: Vec<Program>,
     pub(super) tables: Vec<Table>,
 }
 
@@ -253,7 +256,7 @@ impl List {
         &self,
         parts: &[Part],
         run: impl Fn(&str) -> Result<Vec<Instruction>, String>,
-    ) -> Result<(Vec<Instruction>, Vec<(usize, usize)>), String> {
+    ) -> Result<Program, String> {
         let [(text, words), (other_text, other_words)] = [false, true].map(|second| {
             let (mut texts, mut words) = (Vec::new(), Vec::new());
             for (place, part) in parts.iter().enumerate() {
