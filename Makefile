@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: install uninstall deb help build build-dpdk demo test test-quick test-vm test-vm-all bench fmt lint lock format clippy man clean
+.PHONY: install uninstall deb help build build-dpdk build-query demo test test-quick test-vm test-vm-all bench fmt lint lock format clippy man clean
 
 # Rustup puts cargo where a root shell does not always look.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -14,6 +14,10 @@ help: ## Say what can be made
 build-dpdk: ## Build the helper for --tap dpdk, target/release/trawl-dpdk, for the DPDK that is installed
 	@scripts/install build dpdk
 	@scripts/build-dpdk
+
+build-query: ## Build the helper for trawl query, target/release/trawl-query; DataFusion takes minutes
+	@scripts/install build
+	@scripts/build-query release
 
 build: ## Build the release binary, target/release/trawl
 	@scripts/install build
@@ -55,6 +59,7 @@ fmt: ## Format the source
 	@scripts/install build lint
 	cargo fmt --all
 	cargo fmt --manifest-path fuzz/Cargo.toml
+	cargo fmt --manifest-path crates/query/Cargo.toml
 
 lint: lock format clippy ## Check the lock files, the format, and clippy's warnings
 
@@ -62,15 +67,18 @@ lock:
 	@scripts/install build
 	cargo metadata --locked --format-version 1 >/dev/null
 	cargo metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
+	cargo metadata --locked --format-version 1 --manifest-path crates/query/Cargo.toml >/dev/null
 
 format:
 	@scripts/install build lint
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
+	cargo fmt --manifest-path crates/query/Cargo.toml --check
 
 clippy:
 	@scripts/install build lint
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --manifest-path crates/query/Cargo.toml --target-dir $(TARGET) -- -D warnings
 
 man: build ## Write the manual pages of docs/man anew
 	$(TARGET)/release/trawl man docs/man
@@ -83,8 +91,8 @@ ROOT := $(DESTDIR)$(PREFIX)
 install: ## Install the release binary, manual pages, completions, units and Wireshark's extcap script
 	@[ -x $(TARGET)/release/trawl ] || $(MAKE) --no-print-directory build
 	install -D -m 755 $(TARGET)/release/trawl $(ROOT)/bin/trawl
-	[ ! -x $(TARGET)/release/trawl-dpdk ] || \
-	    install -D -m 755 $(TARGET)/release/trawl-dpdk $(ROOT)/libexec/trawl/trawl-dpdk
+	for helper in trawl-dpdk trawl-query; do [ ! -x $(TARGET)/release/$$helper ] || \
+	    install -D -m 755 $(TARGET)/release/$$helper $(ROOT)/libexec/trawl/$$helper; done
 	for page in docs/man/*.1; do install -D -m 644 $$page $(ROOT)/share/man/man1/$${page##*/}; done
 	mkdir -p $(ROOT)/share/bash-completion/completions $(ROOT)/share/zsh/vendor-completions $(ROOT)/share/fish/vendor_completions.d
 	$(TARGET)/release/trawl completions bash > $(ROOT)/share/bash-completion/completions/trawl
@@ -102,14 +110,14 @@ install: ## Install the release binary, manual pages, completions, units and Wir
 	chmod 755 $(ROOT)/lib/$$(uname -m)-linux-gnu/wireshark/extcap/trawl
 
 uninstall: ## Remove what `make install` put into place
-	rm -f $(ROOT)/bin/trawl $(ROOT)/libexec/trawl/trawl-dpdk $(ROOT)/share/bash-completion/completions/trawl
+	rm -f $(ROOT)/bin/trawl $(ROOT)/libexec/trawl/trawl-dpdk $(ROOT)/libexec/trawl/trawl-query $(ROOT)/share/bash-completion/completions/trawl
 	rm -f $(ROOT)/share/zsh/vendor-completions/_trawl $(ROOT)/share/fish/vendor_completions.d/trawl.fish
 	for page in docs/man/*.1; do rm -f $(ROOT)/share/man/man1/$${page##*/}; done
 	for unit in packaging/systemd/*.service; do rm -f $(ROOT)/lib/systemd/system/$${unit##*/}; done
 	rm -f $(ROOT)/lib/$$(uname -m)-linux-gnu/wireshark/extcap/trawl
 	rm -rf $(ROOT)/share/wireshark/profiles/trawl
 
-deb: build ## Make a Debian package in out/
+deb: build build-query ## Make a Debian package in out/
 	@scripts/deb
 
 clean: ## Remove what was built and recorded

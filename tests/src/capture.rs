@@ -145,27 +145,45 @@ impl Capture {
 
     /// As [`Self::start`], with a variable in its environment.
     pub fn start_with(variable: (&str, &str), lab: &impl Files, arguments: &[&str]) -> Self {
-        let mut capture = Self::launch(variable, lab, arguments);
-        let stdout = capture.child.stdout.take().expect("a pipe");
-        capture.stdout = Some(Stream::follow(stdout));
-        capture.wait_ready();
-        capture
+        Self::launch(Command::new(binary::path()), variable, lab, arguments).followed()
+    }
+
+    /// As [`Self::start`], on what takes itself for a host of that name.
+    pub fn start_on_host(host: &str, lab: &impl Files, arguments: &[&str]) -> Self {
+        let mut command = Command::new("unshare");
+        let renamed = r#"echo "$0" >/proc/sys/kernel/hostname && exec "$@""#;
+        command.args(["--uts", "sh", "-c", renamed, host]);
+        command.arg(binary::path());
+        Self::launch(command, ("TRAWL_WITHOUT", ""), lab, arguments).followed()
+    }
+
+    fn followed(mut self) -> Self {
+        let stdout = self.child.stdout.take().expect("a pipe");
+        self.stdout = Some(Stream::follow(stdout));
+        self.wait_ready();
+        self
     }
 
     /// As [`Self::start`], with standard output as a pipe that the test reads itself.
     pub fn start_piped(lab: &impl Files, arguments: &[&str]) -> (Self, ChildStdout) {
-        let mut capture = Self::launch(("TRAWL_WITHOUT", ""), lab, arguments);
+        let command = Command::new(binary::path());
+        let mut capture = Self::launch(command, ("TRAWL_WITHOUT", ""), lab, arguments);
         let stdout = capture.child.stdout.take().expect("a pipe");
         capture.wait_ready();
         (capture, stdout)
     }
 
-    fn launch(variable: (&str, &str), lab: &impl Files, arguments: &[&str]) -> Self {
+    fn launch(
+        mut command: Command,
+        variable: (&str, &str),
+        lab: &impl Files,
+        arguments: &[&str],
+    ) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let mark = format!("{}-{number}", std::process::id());
         let summary = lab.file(&format!("summary-{number}.json"));
-        let mut child = Command::new(binary::path())
+        let mut child = command
             .arg("capture")
             // In front: an expression takes all that follows.
             .args(["--summary", &summary])

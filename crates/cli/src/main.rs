@@ -25,6 +25,7 @@ mod lines;
 mod live;
 mod outfile;
 mod packing;
+mod query;
 mod read;
 mod report;
 mod route;
@@ -75,6 +76,8 @@ enum Command {
     Report(report::Args),
     Store(store::Args),
     Index(index::Args),
+    Query(Box<query::Args>),
+    TraceFlow(query::trace::Args),
     Lab(lab::Args),
     Demo(demo::Args),
     Clean(clean::Args),
@@ -120,6 +123,8 @@ fn main() -> ExitCode {
         Command::Report(args) => report::run(&args),
         Command::Store(args) => store::run(args),
         Command::Index(args) => index::run(args),
+        Command::Query(args) => query::run(*args),
+        Command::TraceFlow(args) => query::trace::run(&args),
         Command::Lab(args) => lab::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Clean(args) => clean::run(&args),

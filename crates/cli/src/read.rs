@@ -7,6 +7,7 @@ mod output;
 mod selection;
 mod time;
 
+use std::io::Read;
 use std::process::ExitCode;
 
 use trawl_filter::LinkType;
@@ -21,9 +22,11 @@ use trawl_view::record::Source;
 use trawl_view::select::Selector;
 
 pub use args::Args;
+pub(crate) use args::{Form, Request};
 use input::Input;
 use output::{Output, Written};
 use selection::Selection;
+pub(crate) use time::{Bound, parse as time};
 
 use crate::filter::read::{explain, question};
 use crate::terminal;
@@ -37,23 +40,22 @@ pub fn run(args: Args) -> Result<ExitCode> {
         .iter()
         .map(|path| Input::open(path, signals.as_ref()))
         .collect::<Result<Vec<_>>>()?;
-    let output = Output::new(&request, &inputs)?;
-    let selector = request
-        .filter
-        .as_ref()
-        .map(|filter| (filter, Selector::new(question(filter), filter_options())));
-    let mut reading = Reading {
-        sources: Merge::new(inputs),
-        output,
-        selector,
-        selection: request.selection,
-        remaining: request.count,
-        failed: false,
-    };
+    let mut reading = Reading::new(&request, inputs)?;
     // Names of hosts are looked up while that is still allowed.
     reading.check_filter()?;
     give_up_privileges(request.user.as_deref(), request.follow)?;
     reading.run(signals.as_ref())
+}
+
+/// Shows packets that do not come from a file, or writes them to one.
+pub(crate) fn show_stream(
+    request: &Request,
+    name: &str,
+    stream: Box<dyn Read>,
+) -> Result<ExitCode> {
+    let mut reading = Reading::new(request, vec![Input::of_stream(name, stream)?])?;
+    reading.check_filter()?;
+    reading.run(None)
 }
 
 /// All files are open: the bytes of strangers are parsed with no more rights than that takes.
@@ -90,7 +92,21 @@ struct Reading<'a> {
     failed: bool,
 }
 
-impl Reading<'_> {
+impl<'a> Reading<'a> {
+    fn new(request: &'a Request, inputs: Vec<Input>) -> Result<Self> {
+        Ok(Self {
+            output: Output::new(request, &inputs)?,
+            sources: Merge::new(inputs),
+            selector: request
+                .filter
+                .as_ref()
+                .map(|filter| (filter, Selector::new(question(filter), filter_options()))),
+            selection: request.selection.clone(),
+            remaining: request.count,
+            failed: false,
+        })
+    }
+
     fn run(mut self, signals: Option<&Signals>) -> Result<ExitCode> {
         let mut written = Written::Taken;
         while self.remaining != Some(0) && written == Written::Taken {

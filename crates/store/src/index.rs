@@ -291,7 +291,7 @@ impl Columns {
 }
 
 /// Where the index of a chunk lies: partitions as Hive names them.
-fn key(manifest: &Manifest) -> String {
+pub(crate) fn key(manifest: &Manifest) -> String {
     let epoch = &manifest.epoch;
     let day = clock::date_of(manifest.first_ns.unwrap_or(manifest.sealed_ns));
     format!(

@@ -5,6 +5,8 @@ mod account;
 mod capture;
 mod chunk;
 mod chunker;
+mod coverage;
+mod fetch;
 mod index;
 pub mod key;
 pub mod manifest;
@@ -16,6 +18,8 @@ mod verify;
 
 pub use account::{Account, EpochAccount, Gap, Inventory};
 pub use capture::{Config, Outcome, StoreSink};
+pub use coverage::{Coverage, Scope, coverage};
+pub use fetch::{Fetched, Packets, Place};
 pub use index::{Indexed, index};
 pub use prune::{Limits, Pruned, prune};
 pub use remote::Store;

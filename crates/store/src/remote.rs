@@ -103,6 +103,11 @@ impl Store {
         &self.url
     }
 
+    /// The objects by themselves, for callers with a runtime of their own.
+    pub fn objects(&self) -> Arc<dyn ObjectStore> {
+        Arc::clone(&self.objects)
+    }
+
     pub fn put_new(&self, key: &str, bytes: Vec<u8>) -> Result<(), Failure> {
         let options = PutOptions::from(PutMode::Create);
         let (key, payload) = (Key::from(key), PutPayload::from(bytes));

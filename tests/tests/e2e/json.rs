@@ -40,7 +40,7 @@ fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
 }
 
 #[track_caller]
-fn holds(heading: &str, text: &[u8]) {
+pub fn holds(heading: &str, text: &[u8]) {
     let line = String::from_utf8_lossy(text);
     let document: Value = serde_json::from_str(line.trim())
         .unwrap_or_else(|e| panic!("{heading} is no JSON ({e}): {line}"));

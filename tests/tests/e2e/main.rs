@@ -39,6 +39,7 @@ mod patterns;
 mod pcap_tap;
 mod peer_modules;
 mod printing;
+mod query;
 mod read_series;
 mod receive;
 mod records;

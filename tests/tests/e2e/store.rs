@@ -306,12 +306,15 @@ fn what_is_pruned_leaves_its_manifest() {
     assert_eq!(none["chunks"], 0);
 }
 
-/// What DuckDB answers, or nothing where it is not installed.
-fn duckdb(query: &str) -> Option<String> {
-    let program = "import sys\ntry:\n import duckdb\nexcept ImportError:\n sys.exit(77)\n\
-                   print(duckdb.sql(sys.argv[1]).fetchall())";
+/// What an engine of others answers, or nothing where `make test` could not install it.
+fn engine(name: &str, call: &str, query: &str) -> Option<String> {
+    let program = format!(
+        "import sys\ntry:\n import {name}\nexcept ImportError:\n sys.exit(77)\nprint({call})"
+    );
+    let target = trawl_tests::binary::path().parent()?.parent()?;
     let output = std::process::Command::new("python3")
-        .args(["-c", program, query])
+        .args(["-c", &program, query])
+        .env("PYTHONPATH", target.join("python"))
         .output()
         .ok()?;
     if output.status.code() == Some(77) {
@@ -323,6 +326,38 @@ fn duckdb(query: &str) -> Option<String> {
         String::from_utf8_lossy(&output.stderr)
     );
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+fn duckdb(query: &str) -> Option<String> {
+    engine("duckdb", "duckdb.sql(sys.argv[1]).fetchall()", query)
+}
+
+/// ClickHouse, as a library.
+fn chdb(query: &str) -> Option<String> {
+    engine("chdb", "chdb.query(sys.argv[1], 'CSV')", query)
+}
+
+#[test]
+fn clickhouse_reads_the_index() {
+    let Some(lab) = Lab::open() else { return };
+    let places = Places::of(&lab);
+    let capture = places.start(&lab, &[]);
+    lab.send(&[frames::ipv4_udp(0), frames::silent(64)], 200);
+    capture.wait_recorded(200);
+    capture.stop_well();
+    assert_eq!(
+        json(&trawl(&["index", &places.url, "--json"]))["packets"],
+        200
+    );
+    let query = format!(
+        "SELECT count(), count(src), min(toUnixTimestamp64Nano(time)) > 0, any(protocol) \
+         FROM file('{}/index/**/*.parquet', Parquet) SETTINGS use_hive_partitioning = 0",
+        places.store.display()
+    );
+    match chdb(&query) {
+        Some(answer) => assert_eq!(answer, "200,100,1,17"),
+        None => trawl_tests::skip("Python's chdb is not installed: pip install chdb"),
+    }
 }
 
 #[test]

@@ -121,7 +121,7 @@ enum FormatName {
 
 /// How packets are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(crate) enum Form {
     Lines,
     /// One document.
     Json,
@@ -129,7 +129,7 @@ pub(super) enum Form {
 }
 
 /// What is asked for.
-pub(super) struct Request {
+pub(crate) struct Request {
     pub files: Vec<PathBuf>,
     pub filter: Option<Filter>,
     pub selection: Selection,
@@ -147,6 +147,36 @@ pub(super) struct Request {
     pub precision_of_file: bool,
     pub flush_each: bool,
     pub user: Option<String>,
+}
+
+impl Request {
+    /// For packets that do not come from a file: all that match, shown as lines unless they are written.
+    pub(crate) fn of_stream(
+        filter: Option<Filter>,
+        write: Option<PathBuf>,
+        print: PrintOptions,
+    ) -> Self {
+        let path = write.as_deref().unwrap_or(Path::new(""));
+        Self {
+            files: Vec::new(),
+            filter,
+            selection: Selection::new(None, None, Vec::new(), (None, None), clock::utc_offset()),
+            count: None,
+            follow: false,
+            format: None,
+            series: Plan {
+                path: path.to_string_lossy().into_owned(),
+                ..Plan::default()
+            },
+            compression: packing::compression(None, path),
+            form: write.is_none().then_some(Form::Lines),
+            write,
+            print,
+            precision_of_file: true,
+            flush_each: false,
+            user: None,
+        }
+    }
 }
 
 impl Args {

@@ -112,6 +112,15 @@ impl Input {
         }
     }
 
+    pub fn of_stream(name: &str, stream: Box<dyn Read>) -> Result<Self> {
+        Ok(Self {
+            reader: CaptureReader::new(stream).map_err(|e| unreadable(name, e))?,
+            name: name.to_owned(),
+            identity: None,
+            following: None,
+        })
+    }
+
     /// How the current packet begins, and in which order of bytes its file was written.
     pub fn kind(&self) -> Option<Kind> {
         let (_, interface) = self.reader.time_and_interface()?;

@@ -67,8 +67,8 @@ impl Verdicts {
     }
 }
 
-#[derive(Debug)]
-pub(super) struct Selection {
+#[derive(Clone, Debug)]
+pub(crate) struct Selection {
     verdicts: Option<Verdicts>,
     at: Option<End>,
     interfaces: Vec<String>,
@@ -79,7 +79,7 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    pub fn new(
+    pub(super) fn new(
         verdicts: Option<Verdicts>,
         at: Option<End>,
         interfaces: Vec<String>,

@@ -7,7 +7,7 @@ const DAY: i64 = 86_400;
 
 /// A time that a packet is to be before or after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Bound {
+pub(crate) enum Bound {
     /// Nanoseconds since 1970.
     Absolute(u64),
     /// Nanoseconds since 1970 as a clock on the wall shows them here.
@@ -39,7 +39,7 @@ impl Bound {
     }
 }
 
-pub(super) fn parse(text: &str) -> Result<Bound, String> {
+pub(crate) fn parse(text: &str) -> Result<Bound, String> {
     let wrong = || {
         format!(
             "'{text}' is not a time; write 14:30:00, '2026-01-31 14:30:00', seconds since 1970, +10s or -1h"

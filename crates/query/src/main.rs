@@ -1,0 +1,166 @@
+//! `trawl-query STORE FORM QUERY`: answers a query over the index of a store by DataFusion. `trawl query` runs it, and
+//! does all that needs packets. It is a program of its own because DataFusion takes longer to build than all of trawl.
+
+mod objects;
+
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::{DataType, Field, Schema, TimeUnit};
+use datafusion::arrow::util::pretty::pretty_format_batches;
+use datafusion::datasource::file_format::parquet::ParquetFormat;
+use datafusion::datasource::listing::{
+    ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
+};
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::execution::context::SQLOptions;
+use datafusion::prelude::{SessionConfig, SessionContext};
+use futures_util::StreamExt;
+use objects::Objects;
+use url::Url;
+
+/// The query is wrong, not what it is put to.
+const WRONG_USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [store, form, query] = arguments.as_slice() else {
+        eprintln!("usage: trawl-query STORE table|csv|json|jsonl QUERY");
+        return ExitCode::from(WRONG_USAGE);
+    };
+    let objects = match trawl_store::Store::open(store, false) {
+        Ok(store) => store.objects(),
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let answered = match runtime {
+        Ok(runtime) => runtime.block_on(answer(Objects(objects), form, query)),
+        Err(error) => Err(error.into()),
+    };
+    match answered {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads has seen enough.
+        Err(DataFusionError::IoError(error)) if error.kind() == ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{}", error.strip_backtrace());
+            match error.find_root() {
+                DataFusionError::Plan(_)
+                | DataFusionError::SQL(..)
+                | DataFusionError::SchemaError(..)
+                | DataFusionError::NotImplemented(_) => ExitCode::from(WRONG_USAGE),
+                _ => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+/// The columns of the index, which `docs/internals/store.md` describes, without the partitions of its path.
+fn columns() -> Schema {
+    let text = |name, optional| Field::new(name, DataType::Utf8View, optional);
+    let number = |name, optional| Field::new(name, DataType::Int32, optional);
+    let utc = DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()));
+    Schema::new(vec![
+        Field::new("time", utc, false),
+        text("interface", false),
+        text("verdict", true),
+        text("reason", true),
+        text("src", true),
+        text("dst", true),
+        number("sport", true),
+        number("dport", true),
+        number("protocol", true),
+        number("tcp_flags", true),
+        number("captured_length", false),
+        number("length", false),
+        Field::new("tcp_seq", DataType::Int64, true),
+        Field::new("hash", DataType::UInt32, false),
+        text("chunk", false),
+        number("frame", false),
+        number("offset", false),
+    ])
+}
+
+async fn answer(objects: Objects, form: &str, query: &str) -> Result<()> {
+    let config = SessionConfig::new()
+        .set_bool("datafusion.execution.parquet.pushdown_filters", true)
+        .set_bool("datafusion.execution.parquet.reorder_filters", true)
+        .set_bool("datafusion.execution.collect_statistics", false);
+    let context = SessionContext::new_with_config(config);
+    let root = Url::parse("trawl://store").map_err(|e| DataFusionError::External(Box::new(e)))?;
+    context.register_object_store(&root, Arc::new(objects));
+    let partitions = ["capture", "date", "host"];
+    let options = ListingOptions::new(Arc::new(ParquetFormat::default()))
+        .with_file_extension(".parquet")
+        .with_table_partition_cols(
+            partitions
+                .map(|name| (name.to_owned(), DataType::Utf8))
+                .to_vec(),
+        );
+    let table = ListingTableConfig::new(ListingTableUrl::parse("trawl://store/index/")?)
+        .with_listing_options(options)
+        .with_schema(Arc::new(columns()));
+    context.register_table("packets", Arc::new(ListingTable::try_new(table)?))?;
+    // Files of this machine are none of a query's business.
+    let only_ask = SQLOptions::new()
+        .with_allow_ddl(false)
+        .with_allow_dml(false)
+        .with_allow_statements(false);
+    let answer = context.sql_with_options(query, only_ask).await?;
+    let schema = Arc::new(answer.schema().as_arrow().clone());
+    let rows = answer.execute_stream().await?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    write(&mut out, form, schema, rows).await?;
+    out.flush()?;
+    Ok(())
+}
+
+async fn write(
+    out: &mut impl Write,
+    form: &str,
+    schema: Arc<Schema>,
+    mut rows: SendableRecordBatchStream,
+) -> Result<()> {
+    match form {
+        "csv" => {
+            let mut csv = arrow::csv::Writer::new(out);
+            // The heading is there although no row may be.
+            csv.write(&RecordBatch::new_empty(schema))?;
+            while let Some(batch) = rows.next().await {
+                csv.write(&batch?)?;
+            }
+        }
+        "json" => {
+            let mut json = arrow::json::ArrayWriter::new(out);
+            while let Some(batch) = rows.next().await {
+                json.write(&batch?)?;
+            }
+            json.finish()?;
+        }
+        "jsonl" => {
+            let mut json = arrow::json::LineDelimitedWriter::new(out);
+            while let Some(batch) = rows.next().await {
+                json.write(&batch?)?;
+            }
+            json.finish()?;
+        }
+        _ => {
+            // Columns are as wide as the widest value, so all of it is needed.
+            let mut batches = vec![RecordBatch::new_empty(schema)];
+            while let Some(batch) = rows.next().await {
+                batches.push(batch?);
+            }
+            writeln!(out, "{}", pretty_format_batches(&batches)?)?;
+        }
+    }
+    Ok(())
+}

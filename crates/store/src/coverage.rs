@@ -1,0 +1,142 @@
+//! What an answer from the index does not cover: packets that are unknown, evicted, not stored yet, or not indexed.
+
+use std::collections::{BTreeMap, HashSet};
+
+use serde::Serialize;
+
+use crate::account::Inventory;
+use crate::index;
+use crate::manifest::{Manifest, State};
+use crate::remote::Store;
+
+/// Which part of a store a question is about.
+#[derive(Clone, Debug, Default)]
+pub struct Scope {
+    /// None: all.
+    pub hosts: Vec<String>,
+    /// Nanoseconds since 1970.
+    pub from: Option<u64>,
+    pub to: Option<u64>,
+}
+
+impl Scope {
+    fn has_host(&self, host: &str) -> bool {
+        self.hosts.is_empty() || self.hosts.iter().any(|wanted| wanted == host)
+    }
+
+    /// Whether a span of time may hold what is asked for; a span without an end does.
+    fn overlaps(&self, first: Option<u64>, last: Option<u64>) -> bool {
+        let too_late = first.zip(self.to).is_some_and(|(first, to)| first >= to);
+        let too_early = last.zip(self.from).is_some_and(|(last, from)| last < from);
+        !too_late && !too_early
+    }
+}
+
+/// What of a host an answer covers and does not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Coverage {
+    pub host: String,
+    /// Packets that the index holds.
+    pub indexed: u64,
+    /// Stored, in chunks that have no index.
+    pub not_indexed: u64,
+    pub not_indexed_chunks: u64,
+    /// Wait in this host's spool.
+    pub spooled: u64,
+    pub evicted: u64,
+    /// No manifest tells of them, or their chunk is missing.
+    pub unknown: u64,
+    /// Gaps in sequence numbers without a number of packets.
+    pub gaps_of_unknown_size: u64,
+    /// Runs that go on or were killed: what they recorded last is unknown.
+    pub runs_without_end: u64,
+}
+
+impl Coverage {
+    pub fn is_whole(&self) -> bool {
+        let Self {
+            host: _,
+            indexed: _,
+            not_indexed,
+            not_indexed_chunks,
+            spooled,
+            evicted,
+            unknown,
+            gaps_of_unknown_size,
+            runs_without_end,
+        } = self;
+        [
+            not_indexed,
+            not_indexed_chunks,
+            spooled,
+            evicted,
+            unknown,
+            gaps_of_unknown_size,
+            runs_without_end,
+        ]
+        .iter()
+        .all(|count| **count == 0)
+    }
+}
+
+/// A row for each host in the scope.
+pub fn coverage(
+    store: &Store,
+    inventory: &Inventory,
+    scope: &Scope,
+) -> trawl_kernel::Result<Vec<Coverage>> {
+    let indexes: HashSet<String> = store
+        .list(Some("index"))?
+        .into_iter()
+        .map(|object| object.key)
+        .collect();
+    let mut rows: BTreeMap<&str, Coverage> = BTreeMap::new();
+    let in_scope = |manifest: &Manifest| {
+        scope.has_host(&manifest.epoch.host)
+            && scope.overlaps(manifest.first_ns, manifest.last_ns.or(manifest.first_ns))
+    };
+    for (key, manifest) in &inventory.manifests {
+        if !in_scope(manifest) {
+            continue;
+        }
+        let row = rows.entry(&manifest.epoch.host).or_default();
+        let recorded = manifest.recorded;
+        match manifest.state {
+            State::Stored if inventory.tombstones.contains_key(key) => row.evicted += recorded,
+            State::Stored if !inventory.packets.contains_key(key) => row.unknown += recorded,
+            State::Stored if indexes.contains(&index::key(manifest)) => row.indexed += recorded,
+            State::Stored => {
+                row.not_indexed += recorded;
+                row.not_indexed_chunks += 1;
+            }
+            State::EvictedSpoolFull | State::EvictedSpoolFailed => row.evicted += recorded,
+        }
+    }
+    for manifest in inventory
+        .spooled
+        .iter()
+        .filter(|manifest| in_scope(manifest))
+    {
+        rows.entry(&manifest.epoch.host).or_default().spooled += manifest.recorded;
+    }
+    let epochs = inventory.epochs();
+    for epoch in &epochs {
+        let host = &epoch.epoch.host;
+        // A run that has not ended may go on to hold later packets.
+        let last = epoch.ended.as_ref().and(epoch.last_ns);
+        let first = epoch.began_ns.or(epoch.first_ns);
+        if !scope.has_host(host) || !scope.overlaps(first, last) {
+            continue;
+        }
+        let row = rows.entry(host).or_default();
+        row.unknown += epoch.gaps.iter().filter_map(|gap| gap.packets).sum::<u64>();
+        let sizes_unknown = epoch.gaps.iter().filter(|gap| gap.packets.is_none());
+        row.gaps_of_unknown_size += sizes_unknown.count() as u64;
+        row.runs_without_end += u64::from(epoch.ended.is_none());
+    }
+    let named = rows.into_iter().map(|(host, row)| Coverage {
+        host: host.to_owned(),
+        ..row
+    });
+    Ok(named.collect())
+}

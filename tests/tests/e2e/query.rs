@@ -1,0 +1,245 @@
+//! Search of a store: answers in SQL, the packets of a filter, and one packet at several hosts (issue 19).
+
+use std::fs;
+use std::process::Output;
+
+use serde_json::{Value, json};
+use trawl_tests::frames::{ipv4_udp, ipv6_udp, silent, udp};
+use trawl_tests::witness::tshark;
+use trawl_tests::{Capture, Lab, binary, skip, trawl};
+
+/// A store with what two hosts saw of the same packets: one at the driver, the other after it.
+struct Stored {
+    lab: Lab,
+    url: String,
+}
+
+const COUNT: u64 = 300;
+
+impl Stored {
+    fn new() -> Option<Self> {
+        Self::of(&[ipv4_udp(0), ipv6_udp(0), silent(64)], COUNT)
+    }
+
+    fn of(frames: &[Vec<u8>], count: u64) -> Option<Self> {
+        if !binary::path().with_file_name("trawl-query").exists() {
+            skip("trawl-query is not built: make build-query");
+            return None;
+        }
+        let lab = Lab::open()?;
+        let url = format!("file://{}", lab.file("store"));
+        let receiver = lab.receiver();
+        let capture = |host: &str, tap: &str| {
+            let spool = lab.file(&format!("spool-{host}"));
+            let what = ["-i", &receiver, "--tap", tap, "-Q", "in", "--store", &url];
+            let how = ["--spool", &spool, "--chunk-size", "4KiB"];
+            Capture::start_on_host(host, &lab, &[&what[..], &how].concat())
+        };
+        let hosts = [capture("alpha", "xdp"), capture("beta", "packet")];
+        lab.send(frames, count);
+        for capture in hosts {
+            capture.wait_recorded(count);
+            capture.stop_well();
+        }
+        Some(Self { lab, url })
+    }
+
+    fn index(&self) {
+        let done = trawl(&["index", &self.url]);
+        assert!(done.status.success(), "{done:?}");
+    }
+
+    fn query(&self, arguments: &[&str]) -> Output {
+        let base = ["query", "--store", &self.url, "--spool", "/nonexistent"];
+        trawl(&[&base[..], arguments].concat())
+    }
+
+    fn chunks(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut directories = vec![self.lab.path("store")];
+        while let Some(directory) = directories.pop() {
+            for entry in fs::read_dir(directory).expect("a directory").flatten() {
+                match entry.path() {
+                    path if path.is_dir() => directories.push(path),
+                    path => found.push(path.to_string_lossy().into_owned()),
+                }
+            }
+        }
+        found.retain(|path| path.ends_with(".pcapng.zst"));
+        found
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn document(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"))
+}
+
+#[test]
+fn sql_is_answered_and_what_is_not_covered_is_said_first() {
+    let Some(stored) = Stored::new() else { return };
+    let count = "SELECT host, count(*) AS packets, count(src) AS ip FROM packets GROUP BY host ORDER BY host";
+    let empty = stored.query(&[count]);
+    assert!(empty.status.success(), "{empty:?}");
+    assert!(
+        said(&empty).contains("not covered: host alpha: 300 packets in "),
+        "{empty:?}"
+    );
+    stored.index();
+    let whole = stored.query(&[count, "--json"]);
+    let found = document(&whole);
+    assert_eq!(
+        found["rows"],
+        json!([
+            {"host": "alpha", "packets": COUNT, "ip": 200},
+            {"host": "beta", "packets": COUNT, "ip": 200},
+        ])
+    );
+    assert_eq!(found["coverage"][1]["indexed"], COUNT);
+    assert_eq!(said(&whole), "");
+    let csv = stored.query(&[count, "--csv"]);
+    assert_eq!(
+        String::from_utf8_lossy(&csv.stdout),
+        "host,packets,ip\nalpha,300,200\nbeta,300,200\n"
+    );
+    // A chunk that goes is known to be missing.
+    fs::remove_file(&stored.chunks()[0]).expect("a chunk");
+    let less = document(&stored.query(&[count, "--json"]));
+    let unknown = |row: usize| less["coverage"][row]["unknown"].as_u64().unwrap_or(0);
+    assert!(unknown(0) + unknown(1) > 0, "{less}");
+}
+
+#[test]
+fn a_wrong_query_says_what_is_wrong() {
+    let Some(stored) = Stored::new() else { return };
+    stored.index();
+    for (query, why) in [
+        ("SELECT nothing FROM packets", "nothing"),
+        ("SELEC 1", "SELEC"),
+        ("CREATE TABLE t AS SELECT 1", "DDL"),
+        ("COPY packets TO '/tmp/trawl-query-wrote.csv'", "DML"),
+    ] {
+        let refused = stored.query(&[query]);
+        assert_eq!(refused.status.code(), Some(2), "{query}: {refused:?}");
+        assert!(said(&refused).contains(why), "{query}: {refused:?}");
+        assert!(refused.stdout.is_empty());
+    }
+    let refused = stored.query(&["SELECT src FROM packets", "--packets", "-"]);
+    assert!(said(&refused).contains("SELECT * does"), "{refused:?}");
+    let file = stored.query(&["SELECT * FROM '/etc/passwd'"]);
+    assert_eq!(file.status.code(), Some(2), "{file:?}");
+}
+
+#[test]
+fn the_packets_of_a_filter_come_from_all_hosts_in_the_order_of_time() {
+    let Some(stored) = Stored::new() else { return };
+    stored.index();
+    let file = stored.lab.file("found.pcapng");
+    for (filter, count) in [
+        ("udp port 9", 400),
+        ("ip and udp dst port 9", 200),
+        ("ip6 or arp", 200),
+        ("not ip and not ip6", 200),
+        ("udp port 10", 0),
+    ] {
+        let found = stored.query(&["--filter", filter, "--packets", &file]);
+        assert!(found.status.success(), "{found:?}");
+        let rows = tshark(&file, &["frame.time_epoch", "frame.interface_name"]);
+        assert_eq!(rows.len(), count, "{filter}");
+        let times: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
+        assert!(times.is_sorted(), "{filter}");
+        let of_alpha = rows
+            .iter()
+            .filter(|row| row[1].starts_with("alpha:"))
+            .count();
+        assert_eq!(of_alpha, count / 2, "{filter}");
+    }
+    // All bytes are those that were stored: tshark judges chunks and answer alike.
+    let sql = stored.query(&[
+        "SELECT * FROM packets WHERE host = 'beta'",
+        "--packets",
+        &file,
+    ]);
+    assert!(sql.status.success(), "{sql:?}");
+    let fields = [
+        "frame.time_epoch",
+        "frame.len",
+        "udp.payload",
+        "frame.packet_id",
+    ];
+    let mut expected: Vec<Vec<String>> = stored
+        .chunks()
+        .iter()
+        .filter(|chunk| chunk.contains("/beta/"))
+        .flat_map(|chunk| tshark(chunk, &fields))
+        .collect();
+    expected.sort();
+    let mut rows = tshark(&file, &fields);
+    rows.sort();
+    assert_eq!(rows, expected);
+    // A host, and a time before anything was sent.
+    let lines = stored.query(&["--filter", "ip6", "--host", "beta"]);
+    assert_eq!(String::from_utf8_lossy(&lines.stdout).lines().count(), 100);
+    let none = stored.query(&["--filter", "ip6", "--to", "-1h"]);
+    assert!(none.status.success() && none.stdout.is_empty(), "{none:?}");
+    let chunk = &stored.chunks()[0];
+    fs::remove_file(chunk).expect("a chunk");
+    let gone = stored.query(&["--filter", "ip6 or ip", "--packets", &file]);
+    assert!(
+        said(&gone).contains("not in the store any more"),
+        "{gone:?}"
+    );
+}
+
+#[test]
+fn a_packet_is_found_at_both_hosts() {
+    let frames: Vec<Vec<u8>> = (0..100).map(|number| udp(&[number; 8])).collect();
+    let Some(stored) = Stored::of(&frames, 100) else {
+        return;
+    };
+    stored.index();
+    let trace = |more: &[&str]| {
+        let base = ["trace-flow", "--store", &stored.url, "--json"];
+        trawl(&[&base[..], more].concat())
+    };
+    let traced = trace(&["udp", "and", "dst", "port", "9"]);
+    crate::json::holds("trace-flow", &traced.stdout);
+    let found = document(&traced);
+    let ways = found["ways"].as_array().expect("a list");
+    let packets: u64 = ways.iter().filter_map(|way| way["packets"].as_u64()).sum();
+    assert_eq!(packets, 100, "{found}");
+    for way in ways {
+        let mut hosts: Vec<_> = way["places"].as_array().expect("a list").iter().collect();
+        hosts.sort_by_key(|place| place["host"].as_str());
+        assert_eq!(hosts[0]["host"], "alpha");
+        assert_eq!(hosts[1]["host"], "beta");
+        let delay = &way["delays"][0];
+        // Clocks whose error is not known allow no order.
+        if delay["error_bound_ns"].is_null() {
+            assert_eq!(delay["ordered"], 0);
+        }
+    }
+    assert_eq!(document(&trace(&["dst", "port", "10"]))["ways"], json!([]));
+    let one = document(&trace(&["--host", "beta"]));
+    assert_eq!(one["ways"], json!([]));
+    assert_eq!(one["seen_once"][0]["packets"], 100);
+    let refused = trace(&["udp[8] = 1"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+}
+
+#[test]
+fn packets_that_are_alike_are_ambiguous() {
+    let Some(stored) = Stored::of(&[udp(b"again")], 50) else {
+        return;
+    };
+    stored.index();
+    let trace = trawl(&["trace-flow", "--store", &stored.url, "--window", "1h"]);
+    let text = String::from_utf8_lossy(&trace.stdout);
+    assert!(
+        text.contains("1  several like it at one place"),
+        "{trace:?}"
+    );
+}
