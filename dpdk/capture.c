@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Callbacks into the primary, and what they copied out of the ring into the memory shared with trawl. */
+/* A capture from what it is asked for to its end: what callbacks copied goes out of the ring into the memory shared with
+ * trawl. */
 #include "capture.h"
 
 #include <errno.h>
@@ -11,7 +12,6 @@
 #include <rte_ethdev.h>
 #include <rte_malloc.h>
 #include <rte_mbuf.h>
-#include <rte_memzone.h>
 #include <rte_pdump.h>
 #include <signal.h>
 #include <string.h>
@@ -19,15 +19,13 @@
 
 #include "clock.h"
 #include "owner.h"
+#include "places.h"
 #include "pool.h"
 #include "say.h"
 
 #define BURST 256
-#define PLACES 1024
 /* A thread of the primary may be stopped for so long between stamping a packet and putting it into the ring. */
 #define LAG_NS 20000000ull
-/* A callback that was removed may still be running for as long. */
-#define CALLBACK_US 100000
 #define REST_US 100
 #define LONG_REST_US 500
 #define LOOK_EVERY_NS 100000000ull
@@ -45,33 +43,15 @@ struct block {
 	uint32_t original;
 };
 
-/* The counts of all queues, as the framework keeps them in shared memory. rte_pdump_stats() adds up a port's, of which
- * some may be another capture's. */
-struct all_counts {
-	struct rte_pdump_stats received[RTE_MAX_ETHPORTS][RTE_MAX_QUEUES_PER_PORT];
-	struct rte_pdump_stats sent[RTE_MAX_ETHPORTS][RTE_MAX_QUEUES_PER_PORT];
-};
-
-/* In a field that the framework does not use, to see whether it starts its counts anew: some versions do. */
-#define MARK 0x74726177
-#define MARKED 3
-
 static struct {
 	struct exchange *exchange;
 	unsigned char *ring;
-	const char *directory;
 	char config[512];
 	pid_t parent;
 	struct pool pool;
 	struct rte_bpf_prm *filter;
 	uint16_t ports[EXCHANGE_PORTS];
 	unsigned int port_count;
-	struct place places[PLACES];
-	struct rte_pdump_stats before[PLACES];
-	/* Callbacks that are in the primary, and places whose counts are ours. */
-	unsigned int place_count;
-	unsigned int counted;
-	struct all_counts *counts;
 	uint64_t head;
 	uint64_t newest;
 	bool primary_ended;
@@ -91,164 +71,13 @@ static int failure(void)
 	return rte_errno < 0 ? -rte_errno : rte_errno;
 }
 
-static uint32_t flags_of(uint32_t direction)
-{
-	return direction == DIRECTION_RECEIVED ? RTE_PDUMP_FLAG_RX : RTE_PDUMP_FLAG_TX;
-}
-
-/* Killed captures. */
-
-static unsigned int cleared;
-
-static void clear_place(struct place place, int pid)
-{
-	if (rte_pdump_disable(place.port, place.queue, flags_of(place.direction)) == 0) {
-		cleared++;
-		say("cleared\t%u\t%d", place.port, pid);
-	}
-}
-
-static void release(int pid)
-{
-	usleep(CALLBACK_US);
-	pool_free_of("trawl", pid);
-}
-
-void capture_clear_dead(const char *directory)
-{
-	owner_clear_dead(directory, clear_place, release, pool_is_there);
-}
-
-/* dpdk-dumpcap keeps no record, but names its ring by its PID. */
-struct dumpcap {
-	int dead;
-	int alive;
-};
-
-static void look_for_dumpcap(const struct rte_memzone *zone, void *argument)
-{
-	const char *stem = RTE_RING_MZ_PREFIX "dumpcap-";
-	struct dumpcap *found = argument;
-	int pid;
-
-	if (strncmp(zone->name, stem, strlen(stem)) != 0)
-		return;
-	pid = atoi(zone->name + strlen(stem));
-	if (kill(pid, 0) != 0 && errno == ESRCH)
-		found->dead = pid;
-	else
-		found->alive = pid;
-}
-
-/* Whether the callback that is in the way was one of a dead dpdk-dumpcap, and is gone. */
-static bool clear_dumpcap(struct place place, int *alive)
-{
-	struct dumpcap found = { 0 };
-
-	*alive = owner_of(state.directory, place);
-	rte_memzone_walk(look_for_dumpcap, &found);
-	if (*alive == 0)
-		*alive = found.alive;
-	if (*alive || !found.dead)
-		return false;
-	clear_place(place, found.dead);
-	return true;
-}
-
-/* Its ring and pool are freed when none of our places has its callback any more. */
-static void release_dumpcap(void)
-{
-	struct dumpcap found = { 0 };
-
-	rte_memzone_walk(look_for_dumpcap, &found);
-	if (!found.dead || found.alive)
-		return;
-	usleep(CALLBACK_US);
-	pool_free_of("dumpcap", found.dead);
-}
-
-/* Places. */
-
-static void disable_all(void)
-{
-	while (state.place_count > 0 && !state.primary_ended) {
-		struct place place = state.places[--state.place_count];
-
-		rte_pdump_disable(place.port, place.queue, flags_of(place.direction));
-	}
-}
-
+/* Takes back all that has been made. */
 static void give_up(void)
 {
-	disable_all();
-	usleep(CALLBACK_US);
+	places_disable();
+	usleep(PLACES_CALLBACK_US);
 	pool_free(&state.pool);
 	owner_end();
-}
-
-static struct rte_pdump_stats *counts_of(struct place place)
-{
-	struct all_counts *counts = state.counts;
-
-	return place.direction == DIRECTION_RECEIVED ? &counts->received[place.port][place.queue] :
-						       &counts->sent[place.port][place.queue];
-}
-
-static void enabled(struct place place, const struct rte_pdump_stats *before)
-{
-	struct rte_pdump_stats *counts = counts_of(place);
-	bool goes_on = counts->reserved[MARKED] == MARK;
-
-	counts->reserved[MARKED] = 0;
-	state.before[state.place_count] = goes_on ? *before : (struct rte_pdump_stats){ 0 };
-	state.places[state.place_count++] = place;
-	state.counted = state.place_count;
-}
-
-static void enable(struct place place)
-{
-	struct rte_pdump_stats *counts = counts_of(place), before = *counts;
-	int alive = 0, error = 0;
-
-	if (state.place_count == PLACES) {
-		give_up();
-		fail("places\t%d", PLACES);
-	}
-	owner_note(place);
-	counts->reserved[MARKED] = MARK;
-	for (int attempt = 0; attempt < 2; attempt++) {
-		if (rte_pdump_enable_bpf(place.port, place.queue, flags_of(place.direction) | RTE_PDUMP_FLAG_PCAPNG,
-					 state.exchange->snaplen, state.pool.ring, state.pool.buffers,
-					 state.filter) == 0) {
-			enabled(place, &before);
-			return;
-		}
-		error = failure();
-		if (error != EEXIST || !clear_dumpcap(place, &alive))
-			break;
-	}
-	counts->reserved[MARKED] = 0;
-	give_up();
-	if (error == EEXIST)
-		fail("exists\t%u\t%d", place.port, alive);
-	fail("pdump\t%u\t%s", place.port, rte_strerror(error));
-}
-
-static void enable_port(uint16_t port)
-{
-	struct rte_eth_dev_info info = { 0 };
-	struct exchange *exchange = state.exchange;
-
-	rte_eth_dev_info_get(port, &info);
-	for (uint32_t direction = DIRECTION_RECEIVED; direction <= DIRECTION_SENT; direction++) {
-		uint16_t queues = direction == DIRECTION_RECEIVED ? info.nb_rx_queues : info.nb_tx_queues;
-
-		if (!(exchange->directions & direction))
-			continue;
-		for (uint16_t queue = 0; queue < queues; queue++)
-			if (exchange->queue == EXCHANGE_ALL_QUEUES || exchange->queue == queue)
-				enable((struct place){ port, queue, direction });
-	}
 }
 
 /* Before anything is enabled. */
@@ -310,15 +139,6 @@ static void choose_ports(const char *ports)
 			fail("usage\t%s is no list of ports", ports);
 		add_port(number);
 	}
-}
-
-static void find_counts(void)
-{
-	const struct rte_memzone *zone = rte_memzone_lookup("rte_pdump_stats");
-
-	if (!zone || zone->len < sizeof(struct all_counts))
-		fail("no_pdump");
-	state.counts = zone->addr;
 }
 
 static void convert_filter(void)
@@ -456,15 +276,7 @@ static void tell_counts(void)
 {
 	struct rte_pdump_stats sums[EXCHANGE_PORTS] = { 0 };
 
-	for (unsigned int i = 0; i < state.counted; i++) {
-		const struct rte_pdump_stats *now = counts_of(state.places[i]), *before = &state.before[i];
-		struct rte_pdump_stats *sum = &sums[state.places[i].port];
-
-		sum->accepted += now->accepted - before->accepted;
-		sum->filtered += now->filtered - before->filtered;
-		sum->nombuf += now->nombuf - before->nombuf;
-		sum->ringfull += now->ringfull - before->ringfull;
-	}
+	places_count(sums);
 	for (unsigned int i = 0; i < state.port_count; i++) {
 		struct exchange_port *port = &state.exchange->ports[state.ports[i]];
 		const struct rte_pdump_stats *sum = &sums[state.ports[i]];
@@ -513,18 +325,34 @@ static void wait_for_go(void)
 	}
 }
 
+static void enable_ports(void)
+{
+	struct exchange *exchange = state.exchange;
+	struct places_request request = {
+		.pool = &state.pool,
+		.filter = state.filter,
+		.snaplen = exchange->snaplen,
+		.directions = exchange->directions,
+		.queue = exchange->queue,
+		.give_up = give_up,
+	};
+
+	for (unsigned int i = 0; i < state.port_count; i++)
+		places_enable(&request, state.ports[i]);
+	places_release_dumpcap();
+}
+
 bool capture(struct exchange *exchange, const char *directory, const char *ports)
 {
 	state.exchange = exchange;
 	state.ring = (unsigned char *)exchange + EXCHANGE_HEADER;
-	state.directory = directory;
 	state.parent = getppid();
 	snprintf(state.config, sizeof(state.config), "%s/config", directory);
 	signal(SIGTERM, on_termination);
 	choose_ports(ports);
-	find_counts();
+	places_begin(directory);
 	convert_filter();
-	capture_clear_dead(directory);
+	places_clear_dead(directory);
 	if (!owner_begin(directory))
 		fail("owner\t%s\t%s", directory, strerror(errno));
 	if (!pool_make(&state.pool, longest_packet())) {
@@ -534,14 +362,14 @@ bool capture(struct exchange *exchange, const char *directory, const char *ports
 	clock_begin();
 	say("ready");
 	wait_for_go();
-	for (unsigned int i = 0; i < state.port_count; i++)
-		enable_port(state.ports[i]);
-	release_dumpcap();
+	enable_ports();
 	say("started");
 	record();
-	disable_all();
-	/* What callbacks under way still put into the ring. */
-	usleep(state.primary_ended ? 0 : CALLBACK_US);
+	if (!state.primary_ended) {
+		places_disable();
+		/* What callbacks under way still put into the ring. */
+		usleep(PLACES_CALLBACK_US);
+	}
 	while (hand_over_burst() > 0)
 		;
 	tell_counts();

@@ -9,7 +9,5 @@
 
 /* Records until trawl says stop or is gone, or the primary is. True if the primary lives. */
 bool capture(struct exchange *exchange, const char *directory, const char *ports);
-/* Removes the callbacks of killed captures, and frees what these left. */
-void capture_clear_dead(const char *directory);
 
 #endif

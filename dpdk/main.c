@@ -24,6 +24,7 @@
 #include "capture.h"
 #include "exchange_types.h"
 #include "owner.h"
+#include "places.h"
 #include "pool.h"
 #include "say.h"
 
@@ -161,7 +162,7 @@ int main(int argc, char **argv)
 	if (!pool_learn_operations())
 		fail("no_pool");
 	if (arguments.clear_only) {
-		capture_clear_dead(directory);
+		places_clear_dead(directory);
 		rte_eal_cleanup();
 		return 0;
 	}

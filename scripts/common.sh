@@ -15,7 +15,8 @@ readonly TEST_PACKAGES=(bpftool chromium dpdk-dev ethtool git gzip iproute2 ipta
 # What the helper for --tap dpdk is built with.
 readonly DPDK_PACKAGES=(libdpdk-dev libpcap-dev)
 # The virtual machine tier, and what its tests use there. It is done without where they cannot be had.
-readonly VM_PACKAGES=(ipvsadm qemu-system-x86 xdp-tools)
+# The parsers of libpcap are made by bison and flex, for netmap and PF_RING (scripts/build-peers).
+readonly VM_PACKAGES=(bison flex ipvsadm qemu-system-x86 xdp-tools)
 
 # Rustup puts cargo where a root shell does not always look.
 if ! command -v cargo >/dev/null && [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then
@@ -40,4 +41,20 @@ target_dir() {
 # Whether version $1 is at least version $2.
 at_least() {
     [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$2" ]
+}
+
+# A mirror that does not answer is not waited for long.
+apt_options=(-o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20 -o Acquire::Retries=1)
+
+# Downloads a Debian package and unpacks it into a directory, without installing it.
+unpack() {
+    local package=$1 into=$2 archive
+    [ ! -e "$into.ready" ] || return 0
+    rm -rf "$into" "$into.deb"
+    mkdir -p "$into" "$into.deb"
+    (cd "$into.deb" && apt-get "${apt_options[@]}" -o APT::Sandbox::User=root download -qq "$package" >/dev/null) || return 1
+    archive=$(echo "$into.deb"/*.deb)
+    dpkg -x "$archive" "$into" || return 1
+    rm -r "$into.deb"
+    touch "$into.ready"
 }

@@ -63,10 +63,11 @@ impl Tap for Pcap {
         let options = assembly.options;
         refuse_cpu(options)?;
         device::refuse_stealing(&site.interface.name, options.peers.steal)?;
-        let program = options.filter.as_ref().map(program).transpose()?;
         let library = Library::load(options.peers.library.as_deref())?;
         let sharing = Sharing::new(options.geometry, 1, assembly.sites);
         let snaplen = assembly.snaplen().min(sharing.own.max_captured());
+        let wanted = options.filter.as_ref().map(program).transpose()?;
+        let filters_itself = wanted.is_some() && device::is_filtered_in_user_space(&site.interface);
         let Opened {
             mut handle,
             warnings,
@@ -76,7 +77,11 @@ impl Tap for Pcap {
             site.namespace.as_ref(),
             &Request {
                 device: &site.interface.name,
-                snaplen,
+                snaplen: match filters_itself {
+                    // A filter may ask for more bytes than are recorded.
+                    true => sharing.own.max_captured(),
+                    false => snaplen,
+                },
                 promiscuous: options.promiscuous && site.interface.name != device::ANY,
                 buffer: sharing.kernel,
                 timeout_ms: TIMEOUT_MS,
@@ -94,12 +99,17 @@ impl Tap for Pcap {
                 library.version()
             ));
         }
-        if let Some(program) = &program {
-            handle.filter(program)?;
-            assembly.notice(format!(
-                "{label}: packets that the filter rejects are not counted: the library does not show them"
-            ));
-        }
+        let filter = match &wanted {
+            Some(wanted) if filters_itself => Some(own_filter(&handle, wanted)?),
+            Some(wanted) => {
+                handle.filter(wanted)?;
+                assembly.notice(format!(
+                    "{label}: packets that the filter rejects are not counted: the library does not show them"
+                ));
+                None
+            }
+            None => None,
+        };
         if device::takes_away(&site.interface.name) {
             assembly.notice(format!(
                 "{label}: its packets are taken away from the network stack for the time of the capture"
@@ -127,6 +137,7 @@ impl Tap for Pcap {
             stamped_by_card,
             asks_first: device::waits_for_packets(&site.interface.name),
             meta: options.recording.meta,
+            filter,
         };
         let shared = Arc::new(Shared::default());
         let wake = Wake::new()?;
@@ -195,6 +206,22 @@ fn program(filter: &Filter) -> Result<Program> {
         )
         .fix("leave out --inner, or use --tap packet")),
     }
+}
+
+/// The same program, run by trawl, which counts what it rejects.
+fn own_filter(handle: &Handle, wanted: &Program) -> Result<Classic> {
+    let instructions = match wanted {
+        Program::Expression(expression) => handle.compile(expression)?,
+        Program::Classic(given) => given.clone(),
+    };
+    let instructions = instructions.iter().map(|one| trawl_filter::Instruction {
+        code: one.code,
+        jt: one.jt,
+        jf: one.jf,
+        k: one.k,
+    });
+    Classic::from_compiler(instructions.collect())
+        .map_err(|error| Error::usage("cannot use this filter", error))
 }
 
 #[derive(Debug)]

@@ -218,6 +218,58 @@ fn awkward_answers_are_counted_and_told() {
     assert_eq!(lengths, [60, 60, 60, 0]);
 }
 
+/// Issue 14: what a filter rejects is counted where no kernel filters for the library. The double's packet without bytes has
+/// no first byte.
+#[test]
+fn rejected_packets_of_a_library_are_counted() {
+    let Some(lab) = Lab::open() else { return };
+    let library = double(&lab);
+    let file = lab.file("file.pcapng");
+    let what = [
+        "--tap",
+        "pcap",
+        "-i",
+        "awkward",
+        "-s",
+        "1",
+        "-w",
+        &file,
+        "--libpcap",
+        &library,
+        "first byte 2",
+    ];
+    let capture = Capture::start(&lab, &what);
+    capture.wait_recorded(3);
+    let finished = capture.stop();
+    let summary = finished.summary_of_success();
+    assert_eq!(
+        (summary.seen, summary.filtered_out, summary.recorded),
+        (9, 1, 3),
+        "{summary:?}"
+    );
+    assert!(
+        !finished.stderr.contains("are not counted"),
+        "{}",
+        finished.stderr
+    );
+    assert!(
+        Contents::read(&file)
+            .packets
+            .iter()
+            .all(|one| one.bytes.len() == 1)
+    );
+    // Of a kernel's interface they are not, which is said.
+    let place = at(&lab.pair.b);
+    let what = ["--tap", "pcap", "-i", &place, "udp"];
+    let finished = Capture::start(&lab, &what).stop();
+    finished.summary_of_success();
+    assert!(
+        finished.stderr.contains("are not counted"),
+        "{}",
+        finished.stderr
+    );
+}
+
 #[test]
 fn a_library_that_fails_is_told_in_plain_words() {
     let Some(lab) = Lab::open() else { return };
@@ -233,6 +285,7 @@ fn a_library_that_fails_is_told_in_plain_words() {
         ("idle", &["-Q", "in"], "cannot choose the direction"),
         ("idle", &["--queue", "0"], "libpcap does not tell it"),
         ("idle", &["--inner", "tcp"], "libpcap has no such filter"),
+        ("idle", &["anything else"], "gave no usable program"),
     ] {
         let what = [
             "capture",

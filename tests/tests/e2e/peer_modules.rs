@@ -1,5 +1,5 @@
-//! The pcap tap on netmap and PF_RING, in the virtual machine. Their kernel modules are on no package registry: the person
-//! who runs the tests names directories where they lie built for the machine's kernel (docs/peers.md).
+//! The pcap tap on netmap and PF_RING, in the virtual machine. They are on no package registry: the person who runs the tests
+//! names directories with their sources, which scripts/build-peers builds for the machine's kernel (docs/peers.md).
 
 use std::path::{Path, PathBuf};
 
@@ -10,17 +10,20 @@ use trawl_tests::{Capture, Lab, frames, skip};
 
 const FRAMES: u32 = 400;
 
-/// What a variable names; says that the test is skipped where it names nothing, or this is not the machine for it.
-fn named_or_skip(variable: &str, what: &str) -> Option<PathBuf> {
+/// Where scripts/build-peers put a module and its libpcap; says that the test is skipped where it built none, or this is not
+/// the machine for it.
+fn built_or_skip(variable: &str, sources: &str) -> Option<PathBuf> {
     if std::env::var_os("TRAWL_TESTS_MACHINE").is_none() {
         skip("kernel modules are loaded in the virtual machine only");
         return None;
     }
-    let named = std::env::var_os(variable).map(PathBuf::from);
-    if named.is_none() {
-        skip(&format!("{variable} does not name {what} (docs/peers.md)"));
+    let built = std::env::var_os(variable).map(PathBuf::from);
+    if built.is_none() {
+        skip(&format!(
+            "{sources} does not name the sources (docs/peers.md)"
+        ));
     }
-    named
+    built
 }
 
 /// A module, loaded.
@@ -29,11 +32,15 @@ fn load(file: &Path) {
     run("insmod", &[&file.display().to_string()]);
 }
 
+fn numbered() -> Vec<Vec<u8>> {
+    (0..FRAMES)
+        .map(|number| frames::numbered(number, 60 + number as usize))
+        .collect()
+}
+
 /// Every frame that comes is recorded once, byte for byte, by this library.
 fn records_all(lab: &Lab, library: &Path, device: &str, more: &[&str]) -> String {
-    let sent: Vec<Vec<u8>> = (0..FRAMES)
-        .map(|number| frames::numbered(number, 60 + number as usize))
-        .collect();
+    let sent = numbered();
     let file = lab.file("file.pcapng");
     let library = library.display().to_string();
     let what = [
@@ -63,39 +70,56 @@ fn records_all(lab: &Lab, library: &Path, device: &str, more: &[&str]) -> String
 /// Issue 14: netmap in emulated mode. Its packets have microseconds, which the file says.
 #[test]
 fn netmap_is_recorded_from() {
-    let Some(source) = named_or_skip(
-        "TRAWL_NETMAP_SRC",
-        "the directory of netmap, with LINUX/netmap.ko",
-    ) else {
-        return;
-    };
-    let Some(library) = named_or_skip("TRAWL_NETMAP_LIBPCAP", "a libpcap.so with netmap") else {
+    let Some(built) = built_or_skip("TRAWL_TESTS_NETMAP", "TRAWL_NETMAP_SRC") else {
         return;
     };
     let Some(lab) = Lab::open() else { return };
-    load(&source.join("LINUX/netmap.ko"));
+    load(&built.join("netmap.ko"));
     let device = format!("{}:netmap:{}", lab.pair.b.name, lab.pair.b.interface);
-    let description = records_all(&lab, &library, &device, &["--steal"]);
+    let description = records_all(&lab, &built.join("libpcap.so"), &device, &["--steal"]);
     assert!(description.contains("in microseconds"), "{description}");
+    rejected_are_counted(&lab, &built.join("libpcap.so"), &device);
+}
+
+/// netmap has no filter of its own: what does not match is counted, whatever is recorded of a packet.
+fn rejected_are_counted(lab: &Lab, library: &Path, device: &str) {
+    let library = library.display().to_string();
+    let file = lab.file("some.pcapng");
+    let what = [
+        "--tap",
+        "pcap",
+        "--libpcap",
+        &library,
+        "-i",
+        device,
+        "--steal",
+    ];
+    let filter = [
+        "-s",
+        "10",
+        "-w",
+        &file,
+        "ether proto 0x88b5 and greater 260",
+    ];
+    let capture = Capture::start(lab, &[&what[..], &filter].concat());
+    lab.send(&numbered(), u64::from(FRAMES));
+    capture.wait_recorded(200);
+    let summary = capture.stop_well();
+    assert_eq!(
+        (summary.seen, summary.filtered_out, summary.recorded),
+        (400, 200, 200),
+        "{summary:?}"
+    );
 }
 
 /// Issue 14: PF_RING's own libpcap reads a veth by its kernel module.
 #[test]
 fn pf_ring_is_recorded_from() {
-    let Some(source) = named_or_skip(
-        "TRAWL_PF_RING_SRC",
-        "the directory of PF_RING, with kernel/pf_ring.ko",
-    ) else {
+    let Some(built) = built_or_skip("TRAWL_TESTS_PF_RING", "TRAWL_PF_RING_SRC") else {
         return;
     };
     let Some(lab) = Lab::open() else { return };
-    load(&source.join("kernel/pf_ring.ko"));
-    let libraries = source.join("userland/libpcap");
-    let library = std::fs::read_dir(&libraries)
-        .expect("its libpcap")
-        .flatten()
-        .map(|entry| entry.path())
-        .find(|path| path.to_string_lossy().contains("libpcap.so"))
-        .expect("its libpcap is built");
+    load(&built.join("pf_ring.ko"));
+    let library = built.join("libpcap.so");
     records_all(&lab, &library, &place(&lab.pair.b), &["-Q", "in"]);
 }

@@ -190,7 +190,7 @@ impl Classic {
     }
 
     /// Takes a program of libpcap's compiler: longer, and with the backward jumps of `protochain`.
-    pub(crate) fn from_compiler(instructions: Vec<Instruction>) -> Result<Self, FilterError> {
+    pub fn from_compiler(instructions: Vec<Instruction>) -> Result<Self, FilterError> {
         check::check(&instructions, check::Source::Compiler)?;
         Ok(Self {
             counts_from_headers: false,

@@ -14,6 +14,8 @@ pub(super) const ERROR_BUFFER: usize = 256;
 const NANOSECONDS: c_int = 1;
 const STAMPS_OF_ADAPTER: c_int = 3;
 const NETMASK_UNKNOWN: u32 = u32::MAX;
+/// No program of an expression is as long.
+const MOST_INSTRUCTIONS: u32 = 1 << 24;
 /// The library's status numbers that are looked at.
 const ERROR: c_int = -1;
 const BREAK: c_int = -2;
@@ -250,49 +252,58 @@ impl Handle {
 
     /// Has the library show only packets that match.
     pub fn filter(&mut self, filter: &Program) -> Result<()> {
+        let mut instructions = match filter {
+            Program::Expression(expression) => self.compile(expression)?,
+            Program::Classic(given) => given.clone(),
+        };
+        let mut program = BpfProgram {
+            length: instructions.len() as u32,
+            instructions: instructions.as_mut_ptr(),
+        };
+        // SAFETY: an activated handle and a whole program. The library makes a copy of it.
+        let status = unsafe { (self.library.functions.setfilter)(self.pcap, &mut program) };
+        match status {
+            0.. => Ok(()),
+            _ => {
+                let what = format!("cannot filter on {}", self.device);
+                Err(Error::failed(what, self.reason(status)))
+            }
+        }
+    }
+
+    /// What the library makes of an expression for this device.
+    pub fn compile(&self, expression: &str) -> Result<Vec<libc::sock_filter>> {
         let of = &self.library.functions;
-        let what = || format!("cannot filter on {}", self.device);
-        let mut instructions = Vec::new();
+        let refuse = |why: String| Error::usage("cannot use this filter", why);
+        let Ok(expression) = CString::new(expression) else {
+            return Err(refuse("it has a zero byte".to_owned()));
+        };
         let mut program = BpfProgram {
             length: 0,
             instructions: std::ptr::null_mut(),
         };
-        match filter {
-            Program::Expression(expression) => {
-                let Ok(expression) = CString::new(expression.as_str()) else {
-                    return Err(Error::usage("cannot use this filter", "it has a zero byte"));
-                };
-                // SAFETY: an activated handle, a program to fill, and a C string.
-                let status = unsafe {
-                    (of.compile)(
-                        self.pcap,
-                        &mut program,
-                        expression.as_ptr(),
-                        1,
-                        NETMASK_UNKNOWN,
-                    )
-                };
-                if status < 0 {
-                    return Err(Error::usage("cannot use this filter", self.reason(status)));
-                }
-            }
-            Program::Classic(given) => {
-                instructions.extend_from_slice(given);
-                program.length = instructions.len() as u32;
-                program.instructions = instructions.as_mut_ptr();
-            }
+        let text = expression.as_ptr();
+        // SAFETY: an activated handle, a program to fill, and a C string.
+        let status = unsafe { (of.compile)(self.pcap, &mut program, text, 1, NETMASK_UNKNOWN) };
+        if status < 0 {
+            return Err(refuse(self.reason(status)));
         }
-        // SAFETY: an activated handle and a whole program. The library makes a copy of it.
-        let status = unsafe { (of.setfilter)(self.pcap, &mut program) };
-        let answer = match status {
-            0.. => Ok(()),
-            _ => Err(Error::failed(what(), self.reason(status))),
+        if program.instructions.is_null() || program.length > MOST_INSTRUCTIONS {
+            return Err(refuse(format!(
+                "{} made {} instructions of it and gave no usable program",
+                self.library.version(),
+                program.length
+            )));
+        }
+        // SAFETY: the library's program, of the length that it says.
+        let instructions = unsafe {
+            std::slice::from_raw_parts(program.instructions, program.length as usize).to_vec()
         };
-        if let (Some(free), Program::Expression(_)) = (of.freecode, filter) {
+        if let Some(free) = of.freecode {
             // SAFETY: the library's own program, which nobody uses any more.
             unsafe { free(&mut program) };
         }
-        answer
+        Ok(instructions)
     }
 
     /// The library's number for how packets begin (DLT_…).

@@ -53,6 +53,12 @@ pub fn takes_away(device: &str) -> bool {
     device.starts_with("netmap:") || device.starts_with("zc:")
 }
 
+/// The library filters such a device by copying packets and looking at them itself: what is no interface of the kernel's
+/// has no other way.
+pub fn is_filtered_in_user_space(interface: &Interface) -> bool {
+    interface.index == 0 && interface.name != ANY && !interface.name.starts_with("zc:")
+}
+
 /// The library that reads such a device comes back from `pcap_dispatch` with packets only, non-blocking or not.
 pub fn waits_for_packets(device: &str) -> bool {
     device.starts_with("netmap:") || device.starts_with("vale")

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use trawl_filter::Classic;
 use trawl_kernel::events::{self, Wake};
 use trawl_kernel::libpcap::{Figures, Handle, Packet, Rest};
 use trawl_kernel::packet_socket::{Frame, Way};
@@ -35,7 +36,7 @@ const LINKTYPE_SLL2: u16 = 276;
 const SENT: u8 = 4;
 
 /// What is the same for all packets of the tap.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Plan {
     pub ids: PointIds,
     pub snaplen: u32,
@@ -44,6 +45,8 @@ pub struct Plan {
     /// The library waits for packets though it was told not to: it is asked only when there are some.
     pub asks_first: bool,
     pub meta: Meta,
+    /// The filter, where the library would only look at each packet too, and not count what it rejects.
+    pub filter: Option<Classic>,
 }
 
 /// What is known of the way that a packet goes.
@@ -268,11 +271,19 @@ impl Recorder {
             stamped_by_card,
             asks_first: _,
             meta,
+            ref filter,
         } = self.plan;
         let Some(bytes) = packet.bytes else {
             self.producer.unreadable(ids.point);
             return true;
         };
+        if filter
+            .as_ref()
+            .is_some_and(|filter| filter.run(bytes, packet.original) == 0)
+        {
+            self.producer.filtered_out(ids.point);
+            return true;
+        }
         let frame = Frame {
             time,
             hardware_time: stamped_by_card,

@@ -38,14 +38,21 @@ int pcap_datalink(pcap_t *p) { return !strcmp(p->device, "no-link-type") ? 70000
 int pcap_setnonblock(pcap_t *p, int n, char *error) { return 0; }
 int pcap_get_selectable_fd(pcap_t *p) { return -1; }
 int pcap_setfilter(pcap_t *p, void *program) { return 0; }
-/* A grammar that no library has: what it takes matches packets whose second byte is 7. */
+/* A grammar that no library has: packets whose second byte is 7, or whose first is 2. Of anything else it says that it is
+ * compiled, and gives nothing. */
 int pcap_compile(pcap_t *p, struct program *program, const char *text, int optimise, uint32_t mask)
 {
 	static struct instruction newer[] = { { 0x30, 0, 0, 1 }, { 0x15, 0, 1, 7 }, { 6, 0, 0, 1000 }, { 6, 0, 0, 0 } };
+	static struct instruction first_byte[] = { { 0x30, 0, 0, 0 }, { 0x15, 0, 1, 2 }, { 6, 0, 0, 1000 }, { 6, 0, 0, 0 } };
 
 	if (!strcmp(text, "newer grammar")) {
 		program->length = 4;
 		program->instructions = newer;
+		return 0;
+	}
+	if (!strcmp(text, "first byte 2")) {
+		program->length = 4;
+		program->instructions = first_byte;
 		return 0;
 	}
 	return strcmp(p->device, "dead") ? 0 : -1;

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Callbacks in the primary: put there, counted and removed; those of killed captures too. */
+#include "places.h"
+
+#include <errno.h>
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+#include <rte_memzone.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "exchange_types.h"
+#include "owner.h"
+#include "say.h"
+
+#define PLACES 1024
+
+/* The counts of all queues, as the framework keeps them in shared memory. rte_pdump_stats() adds up a port's, of which
+ * some may be another capture's. */
+struct all_counts {
+	struct rte_pdump_stats received[RTE_MAX_ETHPORTS][RTE_MAX_QUEUES_PER_PORT];
+	struct rte_pdump_stats sent[RTE_MAX_ETHPORTS][RTE_MAX_QUEUES_PER_PORT];
+};
+
+/* In a field that the framework does not use, to see whether it starts its counts anew: some versions do. */
+#define MARK 0x74726177
+#define MARKED 3
+
+static struct {
+	const char *directory;
+	struct place places[PLACES];
+	struct rte_pdump_stats before[PLACES];
+	/* Callbacks that are in the primary, and places whose counts are ours. */
+	unsigned int place_count;
+	unsigned int counted;
+	struct all_counts *counts;
+} state;
+
+static uint32_t flags_of(uint32_t direction)
+{
+	return direction == DIRECTION_RECEIVED ? RTE_PDUMP_FLAG_RX : RTE_PDUMP_FLAG_TX;
+}
+
+/* Killed captures. */
+
+static void clear_place(struct place place, int pid)
+{
+	if (rte_pdump_disable(place.port, place.queue, flags_of(place.direction)) == 0)
+		say("cleared\t%u\t%d", place.port, pid);
+}
+
+static void release(int pid)
+{
+	usleep(PLACES_CALLBACK_US);
+	pool_free_of("trawl", pid);
+}
+
+void places_clear_dead(const char *directory)
+{
+	owner_clear_dead(directory, clear_place, release, pool_is_there);
+}
+
+/* dpdk-dumpcap keeps no record, but names its ring by its PID. */
+struct dumpcap {
+	int dead;
+	int alive;
+};
+
+static void look_for_dumpcap(const struct rte_memzone *zone, void *argument)
+{
+	const char *stem = RTE_RING_MZ_PREFIX "dumpcap-";
+	struct dumpcap *found = argument;
+	int pid;
+
+	if (strncmp(zone->name, stem, strlen(stem)) != 0)
+		return;
+	pid = atoi(zone->name + strlen(stem));
+	if (kill(pid, 0) != 0 && errno == ESRCH)
+		found->dead = pid;
+	else
+		found->alive = pid;
+}
+
+/* Whether the callback that is in the way was one of a dead dpdk-dumpcap, and is gone. */
+static bool clear_dumpcap(struct place place, int *alive)
+{
+	struct dumpcap found = { 0 };
+
+	*alive = owner_of(state.directory, place);
+	rte_memzone_walk(look_for_dumpcap, &found);
+	if (*alive == 0)
+		*alive = found.alive;
+	if (*alive || !found.dead)
+		return false;
+	clear_place(place, found.dead);
+	return true;
+}
+
+/* Its ring and pool are freed when none of our places has its callback any more. */
+void places_release_dumpcap(void)
+{
+	struct dumpcap found = { 0 };
+
+	rte_memzone_walk(look_for_dumpcap, &found);
+	if (!found.dead || found.alive)
+		return;
+	usleep(PLACES_CALLBACK_US);
+	pool_free_of("dumpcap", found.dead);
+}
+
+/* Our own. */
+
+void places_begin(const char *directory)
+{
+	const struct rte_memzone *zone = rte_memzone_lookup("rte_pdump_stats");
+
+	if (!zone || zone->len < sizeof(struct all_counts))
+		fail("no_pdump");
+	state.counts = zone->addr;
+	state.directory = directory;
+}
+
+void places_disable(void)
+{
+	while (state.place_count > 0) {
+		struct place place = state.places[--state.place_count];
+
+		rte_pdump_disable(place.port, place.queue, flags_of(place.direction));
+	}
+}
+
+static struct rte_pdump_stats *counts_of(struct place place)
+{
+	struct all_counts *counts = state.counts;
+
+	return place.direction == DIRECTION_RECEIVED ? &counts->received[place.port][place.queue] :
+						       &counts->sent[place.port][place.queue];
+}
+
+static void enabled(struct place place, const struct rte_pdump_stats *before)
+{
+	struct rte_pdump_stats *counts = counts_of(place);
+	bool goes_on = counts->reserved[MARKED] == MARK;
+
+	counts->reserved[MARKED] = 0;
+	state.before[state.place_count] = goes_on ? *before : (struct rte_pdump_stats){ 0 };
+	state.places[state.place_count++] = place;
+	state.counted = state.place_count;
+}
+
+static void enable(const struct places_request *request, struct place place)
+{
+	struct rte_pdump_stats *counts = counts_of(place), before = *counts;
+	int alive = 0, error = 0;
+
+	if (state.place_count == PLACES) {
+		request->give_up();
+		fail("places\t%d", PLACES);
+	}
+	owner_note(place);
+	counts->reserved[MARKED] = MARK;
+	for (int attempt = 0; attempt < 2; attempt++) {
+		if (rte_pdump_enable_bpf(place.port, place.queue, flags_of(place.direction) | RTE_PDUMP_FLAG_PCAPNG,
+					 request->snaplen, request->pool->ring,
+					 request->pool->buffers, request->filter) == 0) {
+			enabled(place, &before);
+			return;
+		}
+		/* The primary's answer is negative, a failure here is not. */
+		error = abs(rte_errno);
+		if (error != EEXIST || !clear_dumpcap(place, &alive))
+			break;
+	}
+	counts->reserved[MARKED] = 0;
+	request->give_up();
+	if (error == EEXIST)
+		fail("exists\t%u\t%d", place.port, alive);
+	fail("pdump\t%u\t%s", place.port, rte_strerror(error));
+}
+
+void places_enable(const struct places_request *request, uint16_t port)
+{
+	struct rte_eth_dev_info info = { 0 };
+
+	rte_eth_dev_info_get(port, &info);
+	for (uint32_t direction = DIRECTION_RECEIVED; direction <= DIRECTION_SENT; direction++) {
+		uint16_t queues = direction == DIRECTION_RECEIVED ? info.nb_rx_queues : info.nb_tx_queues;
+
+		if (!(request->directions & direction))
+			continue;
+		for (uint16_t queue = 0; queue < queues; queue++)
+			if (request->queue == EXCHANGE_ALL_QUEUES || request->queue == queue)
+				enable(request, (struct place){ port, queue, direction });
+	}
+}
+
+void places_count(struct rte_pdump_stats *sums)
+{
+	for (unsigned int i = 0; i < state.counted; i++) {
+		const struct rte_pdump_stats *now = counts_of(state.places[i]), *before = &state.before[i];
+		struct rte_pdump_stats *sum = &sums[state.places[i].port];
+
+		sum->accepted += now->accepted - before->accepted;
+		sum->filtered += now->filtered - before->filtered;
+		sum->nombuf += now->nombuf - before->nombuf;
+		sum->ringfull += now->ringfull - before->ringfull;
+	}
+}
