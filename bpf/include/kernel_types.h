@@ -134,6 +134,14 @@ struct bpf_map {
 	__u32 id;
 };
 
+struct bpf_prog_aux {
+	__u32 id;
+};
+
+struct bpf_prog {
+	struct bpf_prog_aux *aux;
+};
+
 /* What a program asked for when it returned XDP_REDIRECT. */
 struct bpf_redirect_info {
 	__u64 tgt_index;

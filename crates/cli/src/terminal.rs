@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
+use trawl_kernel::keyboard;
 use trawl_kernel::{Error, Result, clock};
 
 /// Writes to standard output. A reader that has seen enough is no failure.
@@ -77,6 +78,20 @@ pub fn stderr_is_terminal() -> bool {
 
 pub fn stdout_is_terminal() -> bool {
     std::io::stdout().is_terminal()
+}
+
+/// What of a text fits on the terminal, so that it can be taken off again, and how many lines that is.
+pub fn fitted(text: &str) -> (String, usize) {
+    let (columns, rows) = keyboard::window().unwrap_or((80, 24));
+    let mut fitted = String::new();
+    let lines = text.lines().take(rows.saturating_sub(1).max(1));
+    let mut count = 0;
+    for line in lines {
+        fitted.extend(line.chars().take(columns));
+        fitted.push('\n');
+        count += 1;
+    }
+    (fitted, count)
 }
 
 /// One look of a command that looks again and again: on a terminal it takes the place of the one before, elsewhere it

@@ -1,6 +1,8 @@
 //! `trawl why`: where packets went. It sums up what the tap at drops sees, and what only counters tell.
 
 mod advice;
+mod counted;
+mod known;
 mod report;
 
 use std::cell::RefCell;
@@ -8,12 +10,11 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use trawl_kernel::counters::{self, Counters};
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::ring::Geometry;
 use trawl_kernel::{Error, Result, events, host};
 use trawl_tap::Choice;
-use trawl_tap::account::Summary;
+use trawl_tap::account::{Account, Summary};
 use trawl_tap::assembly::{Host, Point};
 use trawl_tap::filter::Filter;
 use trawl_tap::notice::Notice;
@@ -26,7 +27,8 @@ use trawl_view::why::Tally;
 
 use crate::libpcap::LibpcapArg;
 use crate::{json, terminal, units};
-use report::Report;
+use counted::{Counted, Differences};
+use report::{Advice, Report};
 
 /// Enough of a packet for its addresses and ports, through tunnels too.
 const SNAPLEN: u32 = 256;
@@ -75,7 +77,11 @@ pub fn run(args: Args) -> Result<ExitCode> {
     };
     let mut observer = Watcher;
     let session = Session::attach(&sites, &options, host, &mut observer)?;
-    let counted = Counted::new(namespace, args.expression.is_empty());
+    // Counters know no packets that an expression could choose.
+    let counted = args.expression.is_empty();
+    let counted = counted
+        .then(|| Counted::new(&sites, namespace).map(Rc::new))
+        .transpose()?;
     let tally = Rc::new(RefCell::new(Tally::default()));
     let mut sink = Tallying {
         tally: Rc::clone(&tally),
@@ -87,15 +93,19 @@ pub fn run(args: Args) -> Result<ExitCode> {
             .map(|(interface, hook)| Place::new(interface, hook))
             .collect(),
         described: 0,
+        counted: counted.clone(),
+        advice: Advice::new(),
         shown: Instant::now(),
         lines: 0,
         live: !args.json && terminal::stdout_is_terminal(),
     };
     let (summary, ended) = session.run(&mut sink, &mut observer)?;
     sink.clear();
+    let mut advice = std::mem::take(&mut sink.advice);
     drop(sink);
     let tally = tally.take();
-    let report = Report::new(&tally, &counted.differences()?, &summary.total, args.all);
+    let differences = differences(counted.as_deref())?;
+    let report = Report::new(&tally, &differences, &summary.total, &mut advice);
     match args.json {
         true => json::print(&report)?,
         false => terminal::write_out(&report.to_string())?,
@@ -137,34 +147,8 @@ pub fn watching_drops(
     })
 }
 
-/// Counters from before, to be compared with those after.
-struct Counted {
-    namespace: Option<Namespace>,
-    before: Option<Counters>,
-}
-
-impl Counted {
-    fn new(namespace: Option<Namespace>, wanted: bool) -> Self {
-        let before = wanted.then(|| Self::look(namespace.as_ref()).unwrap_or_default());
-        Self { namespace, before }
-    }
-
-    fn look(namespace: Option<&Namespace>) -> Result<Counters> {
-        let mut all = counters::of_protocols(namespace)?;
-        all.extend(counters::of_cpus());
-        all.extend(counters::of_devices(namespace)?);
-        Ok(all)
-    }
-
-    fn differences(&self) -> Result<Counters> {
-        let Some(before) = &self.before else {
-            return Ok(Counters::new());
-        };
-        Ok(counters::differences(
-            before,
-            &Self::look(self.namespace.as_ref())?,
-        ))
-    }
+fn differences(counted: Option<&Counted>) -> Result<Differences> {
+    counted.map_or_else(|| Ok(Differences::default()), Counted::differences)
 }
 
 /// What is said on standard error meanwhile.
@@ -194,6 +178,8 @@ struct Tallying {
     no_losses_too: bool,
     places: Vec<Place>,
     described: usize,
+    counted: Option<Rc<Counted>>,
+    advice: Advice,
     shown: Instant,
     lines: usize,
     live: bool,
@@ -206,8 +192,11 @@ impl Tallying {
         }
         self.clear();
         self.shown = Instant::now();
-        let text = report::rows(&self.tally.borrow());
-        self.lines = text.lines().count();
+        let differences = differences(self.counted.as_deref()).unwrap_or_default();
+        let (tally, account) = (self.tally.borrow(), Account::default());
+        let report = Report::new(&tally, &differences, &account, &mut self.advice);
+        let (text, lines) = terminal::fitted(&report.to_string());
+        self.lines = lines;
         // A closed terminal ends the command by a signal.
         let _ = terminal::write_out(&text);
     }

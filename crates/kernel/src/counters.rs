@@ -1,26 +1,44 @@
-//! The kernel's own counters of packets that came to an end: of protocols in a namespace, of the queues of CPUs, and of
-//! devices.
+//! The kernel's own counters of packets that came to an end: of protocols in a namespace, of the queues of CPUs, of
+//! devices, and of the traps of switches and smart cards (devlink).
 
 use std::collections::BTreeMap;
 use std::fs;
 
 use crate::Result;
 use crate::ethtool::Ethtool;
-use crate::netlink::Netlink;
-use crate::netns::{Namespace, run_maybe_in};
+use crate::netlink::{Netlink, devlink};
+use crate::netns::{Namespace, run_in};
 
 /// Parts of the names of a device's counters that tell of packets that it did not deliver.
 const LOST: [&str; 7] = [
     "drop", "discard", "missed", "no_buf", "nobuf", "overrun", "_err",
 ];
 
-/// Counters by name, at one time.
-pub type Counters = BTreeMap<String, u64>;
+/// What tells a counter from others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// The network namespace by its name, or by the number of its inode; `None` for counters of the whole machine.
+    pub netns: Option<String>,
+    /// The interface, or the device of devlink.
+    pub device: Option<String>,
+    pub name: String,
+}
+
+/// Counters at one time.
+pub type Counters = BTreeMap<Key, u64>;
+
+/// How a namespace is called among counters.
+pub fn label(namespace: &Namespace) -> String {
+    namespace
+        .name()
+        .map_or_else(|| namespace.identity().1.to_string(), str::to_owned)
+}
 
 /// The counters of a namespace's protocols, as `nstat` names them.
-pub fn of_protocols(namespace: Option<&Namespace>) -> Result<Counters> {
-    run_maybe_in(namespace, || {
-        let mut counters = Counters::new();
+pub fn of_protocols(namespace: &Namespace) -> Result<Counters> {
+    let netns = label(namespace);
+    let found = run_in(namespace, || {
+        let mut counters = BTreeMap::new();
         for file in ["snmp", "netstat"] {
             let text = fs::read_to_string(format!("/proc/thread-self/net/{file}"));
             headed(&text.unwrap_or_default(), &mut counters);
@@ -31,7 +49,19 @@ pub fn of_protocols(namespace: Option<&Namespace>) -> Result<Counters> {
             Some((words.next()?.to_owned(), words.next()?.parse().ok()?))
         }));
         counters
-    })
+    })?;
+    let keyed = found.into_iter().map(|(name, value)| {
+        let netns = Some(netns.clone());
+        (
+            Key {
+                netns,
+                device: None,
+                name,
+            },
+            value,
+        )
+    });
+    Ok(keyed.collect())
 }
 
 /// Packets that the queues of CPUs had no room for.
@@ -49,40 +79,71 @@ pub fn of_cpus() -> Counters {
         ("SoftnetFlowLimit", column(10)),
     ]
     .into_iter()
-    .map(|(name, value)| (name.to_owned(), value))
+    .map(|(name, value)| {
+        let name = name.to_owned();
+        (
+            Key {
+                name,
+                ..Key::default()
+            },
+            value,
+        )
+    })
     .collect()
 }
 
-/// What the devices of a namespace did not deliver: counters of their drivers, as `DEVICE NAME`.
-pub fn of_devices(namespace: Option<&Namespace>) -> Result<Counters> {
+/// What the devices of a namespace did not deliver, by the counters of their drivers; of all, or of one.
+pub fn of_devices(namespace: &Namespace, only: Option<&str>) -> Result<Counters> {
     let mut counters = Counters::new();
-    for link in Netlink::open(namespace)?.links()? {
+    for link in Netlink::open(Some(namespace))?.links()? {
+        if only.is_some_and(|only| only != link.name) {
+            continue;
+        }
         let Ok(statistics) =
-            Ethtool::open(namespace, &link.name).and_then(|device| device.statistics())
+            Ethtool::open(Some(namespace), &link.name).and_then(|device| device.statistics())
         else {
             // It has none, or is gone.
             continue;
         };
         for (name, value) in statistics {
             if LOST.iter().any(|part| name.contains(part)) {
-                counters.insert(format!("{} {name}", link.name), value);
+                let key = Key {
+                    netns: Some(label(namespace)),
+                    device: Some(link.name.clone()),
+                    name,
+                };
+                counters.insert(key, value);
             }
         }
     }
     Ok(counters)
 }
 
+/// What switches and smart cards dropped or could not handle by themselves, by the traps of devlink. Empty where the
+/// kernel has none.
+pub fn of_traps(namespace: &Namespace) -> Result<Counters> {
+    let traps = devlink::traps(namespace)?.into_iter().map(|trap| {
+        let key = Key {
+            netns: Some(label(namespace)),
+            device: Some(trap.device),
+            name: trap.name,
+        };
+        (key, trap.packets)
+    });
+    Ok(traps.collect())
+}
+
 /// What was added between two looks; what was not there before counts whole.
 pub fn differences(before: &Counters, after: &Counters) -> Counters {
-    let added = |(name, value): (&String, &u64)| {
-        let added = value.wrapping_sub(before.get(name).copied().unwrap_or(0));
-        (added > 0 && added < u64::MAX / 2).then(|| (name.clone(), added))
+    let added = |(key, value): (&Key, &u64)| {
+        let added = value.wrapping_sub(before.get(key).copied().unwrap_or(0));
+        (added > 0 && added < u64::MAX / 2).then(|| (key.clone(), added))
     };
     after.iter().filter_map(added).collect()
 }
 
 /// Pairs of lines: `Udp: InDatagrams NoPorts` and `Udp: 5 7`.
-fn headed(text: &str, counters: &mut Counters) {
+fn headed(text: &str, counters: &mut BTreeMap<String, u64>) {
     let mut lines = text.lines();
     while let (Some(names), Some(values)) = (lines.next(), lines.next()) {
         let Some((group, names)) = names.split_once(':') else {
@@ -102,22 +163,35 @@ mod tests {
 
     #[test]
     fn groups_and_names_are_joined_as_nstat_does() {
-        let mut counters = Counters::new();
+        let mut counters = BTreeMap::new();
         headed("Udp: InDatagrams NoPorts\nUdp: 5 7\n", &mut counters);
-        assert_eq!(counters["UdpNoPorts"], 7);
-        let before = Counters::from([("UdpNoPorts".to_owned(), 4)]);
+        let expected = [("UdpInDatagrams", 5), ("UdpNoPorts", 7)];
         assert_eq!(
-            differences(&before, &counters),
-            Counters::from([
-                ("UdpInDatagrams".to_owned(), 5),
-                ("UdpNoPorts".to_owned(), 3)
-            ])
+            counters,
+            expected
+                .map(|(name, value)| (name.to_owned(), value))
+                .into()
         );
     }
 
     #[test]
+    fn what_did_not_go_up_is_no_difference() {
+        let key = |name: &str| Key {
+            name: name.to_owned(),
+            ..Key::default()
+        };
+        let before = Counters::from([(key("a"), 4), (key("b"), 7), (key("c"), 9)]);
+        let after = Counters::from([(key("a"), 7), (key("b"), 7), (key("c"), 8), (key("d"), 1)]);
+        let expected = Counters::from([(key("a"), 3), (key("d"), 1)]);
+        assert_eq!(differences(&before, &after), expected);
+    }
+
+    #[test]
     fn this_machine_counts() {
-        assert!(of_protocols(None).unwrap().contains_key("UdpNoPorts"));
-        assert!(of_cpus().contains_key("SoftnetDropped"));
+        let namespace = Namespace::current().unwrap();
+        let has = |counters: Counters, name: &str| counters.keys().any(|key| key.name == name);
+        assert!(has(of_protocols(&namespace).unwrap(), "UdpNoPorts"));
+        assert!(has(of_cpus(), "SoftnetDropped"));
+        of_traps(&namespace).unwrap();
     }
 }

@@ -1,12 +1,19 @@
-//! Keys as they are typed, without waiting for the end of a line.
+//! The terminal: keys as they are typed, without waiting for the end of a line, and its size.
 
 use std::io;
 
 use rustix::termios::{
-    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr,
+    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr,
 };
 
 use crate::{Error, Result};
+
+/// The columns and rows of the terminal that is standard output.
+pub fn window() -> Option<(usize, usize)> {
+    let size = tcgetwinsize(io::stdout()).ok()?;
+    let (columns, rows) = (usize::from(size.ws_col), usize::from(size.ws_row));
+    (columns > 0 && rows > 0).then_some((columns, rows))
+}
 
 /// Standard input with its terminal's line editing off, which comes back when this is dropped.
 #[derive(Debug)]

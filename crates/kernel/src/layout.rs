@@ -12,6 +12,11 @@ pub mod drop {
     include!(concat!(env!("OUT_DIR"), "/drop.rs"));
 }
 
+/// Of the counts of what XDP lost: bpf/include/xdp_events.h.
+pub mod xdp_events {
+    include!(concat!(env!("OUT_DIR"), "/xdp_events.rs"));
+}
+
 /// Of the load balancer: bpf/include/balance.h.
 pub mod balance {
     include!(concat!(env!("OUT_DIR"), "/balance.rs"));

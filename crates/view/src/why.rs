@@ -55,6 +55,8 @@ pub struct Row {
     /// The size of the receive buffer that was full.
     pub receive_buffer: Option<u32>,
     pub flows: HashMap<String, u64>,
+    /// The packets of each protocol: `udp`, `tcp6`.
+    pub protocols: BTreeMap<String, u64>,
     /// Where the last of them was bound to.
     pub destination: Option<String>,
 }
@@ -120,7 +122,13 @@ impl Tally {
         row.receive_buffer = drop.receive_buffer.or(row.receive_buffer);
         let decoded = summary(packet.link_type, packet.captured);
         row.destination = decoded.ip.as_ref().map(|ip| ip.dst.to_string());
-        let flow = flow(&decoded);
+        let protocol = protocol(&decoded);
+        let flow = match drop.socket {
+            // The socket tells where they were bound to.
+            Some(_) => flow_from(&protocol, &decoded),
+            None => flow(&protocol, &decoded),
+        };
+        *row.protocols.entry(protocol).or_default() += 1;
         if row.flows.len() < FLOWS || row.flows.contains_key(&flow) {
             *row.flows.entry(flow).or_default() += 1;
         }
@@ -138,22 +146,27 @@ impl Tally {
         rows
     }
 
-    /// Packets dropped for one of these reasons, of this protocol if one is named.
-    pub fn of_reasons(&self, reasons: &[&str], protocol: Option<&str>) -> u64 {
-        let rows = self
-            .rows
-            .iter()
-            .filter(|(place, _)| reasons.contains(&place.reason.as_str()));
+    /// Packets dropped for one of these reasons, of this protocol and in this namespace if one is named.
+    pub fn of_reasons(&self, reasons: &[&str], protocol: Option<&str>, netns: Option<&str>) -> u64 {
+        let rows = self.rows.iter().filter(|(place, _)| {
+            reasons.contains(&place.reason.as_str())
+                && (netns.is_none() || place.netns.as_deref() == netns)
+        });
         rows.map(|(_, row)| match protocol {
             None => row.packets,
-            Some(protocol) => row
-                .flows
-                .iter()
-                .filter(|(flow, _)| flow.split(' ').next() == Some(protocol))
-                .map(|(_, packets)| packets)
-                .sum(),
+            Some(protocol) => row.protocols.get(protocol).copied().unwrap_or(0),
         })
         .sum()
+    }
+
+    /// Packets that XDP programs dropped as socket buffers on an interface.
+    pub fn of_xdp(&self, interface: Option<&str>, netns: Option<&str>) -> u64 {
+        let rows = self.rows.iter().filter(|(place, _)| {
+            place.reason == REASON_XDP
+                && place.interface.as_deref() == interface
+                && place.netns.as_deref() == netns
+        });
+        rows.map(|(_, row)| row.packets).sum()
     }
 }
 
@@ -170,25 +183,43 @@ fn hook(drop: &Drop<'_>) -> Option<&'static str> {
     })
 }
 
-/// Protocol and destination: `udp to 53`.
-fn flow(decoded: &Summary) -> String {
-    let version = decoded.ip.as_ref().map_or(4, |ip| ip.version);
+/// `udp`, or `udp6` over IPv6.
+fn protocol(decoded: &Summary) -> String {
+    let (version, number) = decoded
+        .ip
+        .as_ref()
+        .map_or((4, None), |ip| (ip.version, Some(ip.protocol)));
     let six = if version == 6 { "6" } else { "" };
+    match (&decoded.transport, number) {
+        (Some(Transport::Tcp { .. }), _) | (_, Some(6)) => format!("tcp{six}"),
+        (Some(Transport::Udp { .. }), _) | (_, Some(17)) => format!("udp{six}"),
+        (Some(Transport::Icmp { .. }), _) | (_, Some(1 | 58)) => format!("icmp{six}"),
+        (_, Some(number)) => format!("protocol {number}"),
+        _ => match (&decoded.arp, &decoded.ethernet) {
+            (Some(_), _) => "arp".to_owned(),
+            (_, Some(ethernet)) => format!("ethertype {:#06x}", ethernet.ethertype),
+            _ => "unknown".to_owned(),
+        },
+    }
+}
+
+/// Protocol and destination: `udp to 53`.
+fn flow(protocol: &str, decoded: &Summary) -> String {
     match (&decoded.transport, &decoded.ip, &decoded.arp) {
-        (Some(Transport::Tcp { dst_port, .. }), ..) => format!("tcp{six} to {dst_port}"),
-        (Some(Transport::Udp { dst_port, .. }), ..) => format!("udp{six} to {dst_port}"),
-        (Some(Transport::Icmp { .. }), Some(ip), _) => format!("icmp{six} to {}", ip.dst),
-        (_, Some(ip), _) => match ip.protocol {
-            1 | 58 => format!("icmp{six} to {}", ip.dst),
-            6 => format!("tcp{six} to {}", ip.dst),
-            17 => format!("udp{six} to {}", ip.dst),
-            number => format!("protocol {number} to {}", ip.dst),
-        },
-        (_, None, Some(arp)) => format!("arp for {}", arp.target_ip),
-        _ => match &decoded.ethernet {
-            Some(ethernet) => format!("ethertype {:#06x}", ethernet.ethertype),
-            None => "unknown".to_owned(),
-        },
+        (Some(Transport::Tcp { dst_port, .. } | Transport::Udp { dst_port, .. }), ..) => {
+            format!("{protocol} to {dst_port}")
+        }
+        (_, Some(ip), _) => format!("{protocol} to {}", ip.dst),
+        (_, None, Some(arp)) => format!("{protocol} for {}", arp.target_ip),
+        _ => protocol.to_owned(),
+    }
+}
+
+/// Protocol and source: `udp from 10.9.2.1`.
+fn flow_from(protocol: &str, decoded: &Summary) -> String {
+    match &decoded.ip {
+        Some(ip) => format!("{protocol} from {}", ip.src),
+        None => protocol.to_owned(),
     }
 }
 
@@ -230,7 +261,9 @@ mod tests {
         let rows = tally.sorted();
         assert_eq!(rows[0].0.hook, Some("input"));
         assert_eq!(rows[0].1.most_concerned(1), [("udp to 53", 2)]);
-        assert_eq!(tally.of_reasons(&["NETFILTER_DROP"], Some("udp")), 3);
-        assert_eq!(tally.of_reasons(&["NETFILTER_DROP"], Some("tcp")), 0);
+        assert_eq!(tally.of_reasons(&["NETFILTER_DROP"], Some("udp"), None), 3);
+        assert_eq!(tally.of_reasons(&["NETFILTER_DROP"], Some("tcp"), None), 0);
+        assert_eq!(tally.of_reasons(&["NETFILTER_DROP"], None, Some("pb")), 3);
+        assert_eq!(tally.of_reasons(&["NETFILTER_DROP"], None, Some("pa")), 0);
     }
 }

@@ -1,8 +1,10 @@
 //! One line of advice for the reasons where there is one: the command that shows or fixes what dropped the packets.
 
+use std::fmt;
 use std::process::Command;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use trawl_kernel::bpf::xdp_events::What;
 use trawl_kernel::bpf::{functions, program};
 use trawl_kernel::interface::Interface;
 use trawl_kernel::netns::{Namespace, run_maybe_in};
@@ -12,12 +14,7 @@ use std::os::fd::AsFd;
 
 pub fn of(place: &Place, destination: Option<&str>) -> Option<String> {
     let interface = place.interface.as_deref().unwrap_or("IF");
-    let prefix = match &place.netns {
-        Some(name) if !name.bytes().all(|byte| byte.is_ascii_digit()) => {
-            format!("ip netns exec {name} ")
-        }
-        _ => String::new(),
-    };
+    let prefix = netns_prefix(place.netns.as_deref());
     let destination = destination.unwrap_or("ADDRESS");
     Some(match place.reason.as_str() {
         "SOCKET_RCVBUFF" => "raise SO_RCVBUF or net.core.rmem_max, or read faster".to_owned(),
@@ -62,6 +59,16 @@ pub fn of(place: &Place, destination: Option<&str>) -> Option<String> {
     })
 }
 
+/// In front of commands about a namespace with a name.
+fn netns_prefix(netns: Option<&str>) -> String {
+    match netns {
+        Some(name) if !name.bytes().all(|byte| byte.is_ascii_digit()) => {
+            format!("ip netns exec {name} ")
+        }
+        _ => String::new(),
+    }
+}
+
 fn tc(prefix: &str, interface: &str, side: &str) -> String {
     format!(
         "{prefix}tc -s filter show dev {interface} {side}; {prefix}bpftool net show dev {interface}"
@@ -82,27 +89,86 @@ fn namespace(place: &Place) -> Option<Option<Namespace>> {
     }
 }
 
-/// Which program, and the command that looks into it.
-fn xdp(place: &Place, interface: &str) -> String {
-    let label = match &place.netns {
+/// An XDP program by number and name.
+#[derive(Clone, Debug, Serialize)]
+pub struct Program {
+    pub id: u32,
+    /// `None` for one that is gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+impl Program {
+    pub fn of(id: u32) -> Self {
+        let name = program::open_by_id(id).and_then(|fd| functions::name_of(fd.as_fd()));
+        Self {
+            id,
+            name: name.ok(),
+        }
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            Some(name) => write!(f, "program {name} (id {})", self.id),
+            None => write!(f, "program {}, which is gone", self.id),
+        }
+    }
+}
+
+fn label(interface: &str, netns: Option<&str>) -> String {
+    match netns {
         Some(name) if !name.bytes().all(|byte| byte.is_ascii_digit()) => {
             format!("{name}:{interface}")
         }
         _ => interface.to_owned(),
-    };
+    }
+}
+
+/// Which program, and the command that looks into it.
+fn xdp(place: &Place, interface: &str) -> String {
+    let label = label(interface, place.netns.as_deref());
     let look = format!("trawl capture -i {label} --verdict drop,aborted");
     let found = namespace(place).and_then(|namespace| {
         let found = Interface::find(namespace.as_ref(), interface).ok()?;
         let present = found.xdp_attached(namespace.as_ref()).ok()??;
-        let name = program::open_by_id(present.program_id)
-            .and_then(|fd| functions::name_of(fd.as_fd()))
-            .ok()?;
-        Some((present.program_id, name))
+        Some(Program::of(present.program_id))
     });
     match found {
-        Some((id, name)) => format!("the XDP program {name} (id {id}): {look}"),
+        Some(program) => format!("XDP {program}: {look}"),
         None => format!("an XDP program: {look}"),
     }
+}
+
+/// What to look at where XDP lost packets.
+pub fn of_event(
+    what: &What,
+    program: Option<&Program>,
+    interface: Option<&str>,
+    netns: Option<&str>,
+) -> Option<String> {
+    let interface = interface.unwrap_or("IF");
+    let at = label(interface, netns);
+    let look = |verdict: &str| format!("trawl capture -i {at} --verdict {verdict}");
+    Some(match what {
+        What::Exception { verdict: 0 } => look("aborted"),
+        What::Exception { .. } => {
+            let id = program?.id;
+            format!("bpftool prog dump xlated id {id}; ethtool -k {interface}")
+        }
+        What::Redirect { map: Some(map), .. } => {
+            format!("bpftool map dump id {map}; {}", look("redirect"))
+        }
+        What::Redirect { map: None, .. } => look("redirect"),
+        What::Devmap { .. } => {
+            let prefix = netns_prefix(netns);
+            format!("{prefix}ip -s link show {interface}; {prefix}ethtool -S {interface}")
+        }
+        What::Cpumap { map, .. } => {
+            format!("enlarge the queues of the cpumap: bpftool map dump id {map}")
+        }
+    })
 }
 
 /// `nft -j list chains`, as far as it is asked.

@@ -1,113 +1,20 @@
 //! What `trawl why` tells: rows in words and as JSON, and an account that adds up.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use serde::Serialize;
-use trawl_kernel::counters::Counters;
+use trawl_kernel::bpf::xdp_events::What;
+use trawl_kernel::counters::Key;
 use trawl_tap::account::Account;
-use trawl_view::why::{Place, Row, Tally};
+use trawl_view::why::{Place, REASON_XDP, Row, Tally};
 
 use super::advice;
+use super::counted::{self, Differences};
+use super::known;
 
 /// The flows that a row names.
 const FLOWS: usize = 3;
-/// Counters of packets that came to an end, and the reasons and the protocol by which the tap at drops sees the same.
-const COUNTERS: [(&str, &[&str], Option<&str>, &str); 22] = [
-    ("UdpNoPorts", &["NO_SOCKET"], Some("udp"), "no socket"),
-    ("Udp6NoPorts", &["NO_SOCKET"], Some("udp6"), "no socket"),
-    (
-        "UdpRcvbufErrors",
-        &["SOCKET_RCVBUFF", "PROTO_MEM"],
-        Some("udp"),
-        "receive buffer full",
-    ),
-    (
-        "Udp6RcvbufErrors",
-        &["SOCKET_RCVBUFF", "PROTO_MEM"],
-        Some("udp6"),
-        "receive buffer full",
-    ),
-    (
-        "UdpInCsumErrors",
-        &["UDP_CSUM"],
-        Some("udp"),
-        "wrong checksum",
-    ),
-    (
-        "Udp6InCsumErrors",
-        &["UDP_CSUM"],
-        Some("udp6"),
-        "wrong checksum",
-    ),
-    ("TcpInCsumErrors", &["TCP_CSUM"], None, "wrong checksum"),
-    (
-        "IpInHdrErrors",
-        &["IP_INHDR", "IP_CSUM", "PKT_TOO_SMALL"],
-        None,
-        "wrong IP header",
-    ),
-    (
-        "IpInAddrErrors",
-        &["IP_INADDRERRORS", "IP_INVALID_DEST", "IP_INVALID_SOURCE"],
-        None,
-        "wrong address",
-    ),
-    (
-        "IpInUnknownProtos",
-        &["IP_NOPROTO"],
-        None,
-        "unknown protocol",
-    ),
-    ("IpOutNoRoutes", &["IP_OUTNOROUTES"], None, "no route"),
-    (
-        "IpFragFails",
-        &["PKT_TOO_BIG"],
-        None,
-        "too big, and not to be cut up",
-    ),
-    (
-        "IpReasmFails",
-        &["FRAG_REASM_TIMEOUT", "DUP_FRAG", "FRAG_TOO_FAR"],
-        None,
-        "fragments missing",
-    ),
-    ("IpExtInNoRoutes", &["IP_INNOROUTES"], None, "no route"),
-    ("Ip6InNoRoutes", &["IP_INNOROUTES"], None, "no route"),
-    (
-        "TcpExtListenDrops",
-        &["TCP_LISTEN_OVERFLOW"],
-        None,
-        "accept queue full",
-    ),
-    (
-        "TcpExtTCPBacklogDrop",
-        &["SOCKET_BACKLOG"],
-        None,
-        "socket backlog full",
-    ),
-    (
-        "TcpExtTCPRcvQDrop",
-        &["PROTO_MEM"],
-        Some("tcp"),
-        "no memory for TCP",
-    ),
-    ("TcpExtTCPReqQFullDrop", &[], None, "queue of SYNs full"),
-    (
-        "TcpExtIPReversePathFilter",
-        &["IP_RPFILTER"],
-        None,
-        "reverse path filter",
-    ),
-    (
-        "SoftnetDropped",
-        &["CPU_BACKLOG"],
-        None,
-        "queue of the CPU full",
-    ),
-    ("SoftnetFlowLimit", &[], None, "limit for one flow"),
-];
-
 #[derive(Debug, Serialize)]
 pub struct Report {
     rows: Vec<ReportRow>,
@@ -145,16 +52,33 @@ struct Flow {
 }
 
 /// A counter that went up.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Counter {
     name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    netns: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interface: Option<String>,
+    /// Of what XDP lost: the program, the verdict or the error, `native` or `skb`, and the function.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    program: Option<advice::Program>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verdict: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<&'static str>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    function: String,
     difference: u64,
     /// As many of these are in the rows.
     in_rows: u64,
     /// What no row has: the kernel counted it without freeing a packet as dropped.
     counter_only: u64,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    what: &'static str,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    what: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advice: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -165,16 +89,23 @@ struct Sums {
     lost: u64,
 }
 
+/// Advice that was found before: to find it takes other commands.
+pub type Advice = HashMap<Place, Option<String>>;
+
 impl Report {
-    pub fn new(tally: &Tally, differences: &Counters, account: &Account, _all: bool) -> Self {
+    pub fn new(
+        tally: &Tally,
+        differences: &Differences,
+        account: &Account,
+        known: &mut Advice,
+    ) -> Self {
         let no_losses: u64 = tally.no_losses.values().sum();
+        let rows = tally.sorted().into_iter();
         Self {
-            rows: tally
-                .sorted()
-                .into_iter()
-                .map(|(place, row)| ReportRow::new(place, row))
+            rows: rows
+                .map(|(place, row)| ReportRow::new(place, row, known))
                 .collect(),
-            counters: counters(tally, differences),
+            counters: counters(tally, differences, known),
             no_losses: tally.no_losses.clone(),
             account: Sums {
                 seen: account.seen,
@@ -197,155 +128,293 @@ impl Report {
 }
 
 impl ReportRow {
-    fn new(place: &Place, row: &Row) -> Self {
+    fn new(place: &Place, row: &Row, known: &mut Advice) -> Self {
         let flow = |(flow, packets): (&str, u64)| Flow {
             flow: flow.to_owned(),
             packets,
         };
+        let advice = known
+            .entry(place.clone())
+            .or_insert_with(|| advice::of(place, row.destination.as_deref()));
         Self {
             packets: row.packets,
             place: place.clone(),
             receive_buffer: row.receive_buffer,
             process: row.process.clone().map(|(name, pid)| Process { name, pid }),
             flows: row.most_concerned(FLOWS).into_iter().map(flow).collect(),
-            advice: advice::of(place, row.destination.as_deref()),
+            advice: advice.clone(),
         }
     }
 }
 
-fn counters(tally: &Tally, differences: &Counters) -> Vec<Counter> {
-    let known = COUNTERS
-        .iter()
-        .filter_map(|(name, reasons, protocol, what)| {
-            let difference = *differences.get(*name)?;
-            let in_rows = tally.of_reasons(reasons, *protocol).min(difference);
-            Some(Counter {
-                name: (*name).to_owned(),
-                difference,
-                in_rows,
-                counter_only: difference - in_rows,
-                what,
-            })
-        });
-    let devices = differences.iter().filter(|(name, _)| name.contains(' '));
-    let devices = devices.map(|(name, difference)| {
-        let device = name.split(' ').next();
-        // What an XDP program drops of socket buffers is in the rows as well.
-        let in_rows = match name.contains("xdp_drops") {
-            true => tally
-                .rows
-                .iter()
-                .filter(|(place, _)| {
-                    place.reason == trawl_view::why::REASON_XDP
+fn counters(tally: &Tally, differences: &Differences, known: &mut Advice) -> Vec<Counter> {
+    let mut all: Vec<Counter> = Vec::new();
+    for one in known::COUNTERS {
+        let found = differences.counters.iter();
+        for (key, difference) in
+            found.filter(|(key, _)| key.name == one.name && key.device.is_none())
+        {
+            let in_rows = tally.of_reasons(one.reasons, one.protocol, key.netns.as_deref());
+            let place = Place {
+                reason: one.reasons.first().copied().unwrap_or_default().to_owned(),
+                function: String::new(),
+                hook: None,
+                interface: None,
+                netns: key.netns.clone(),
+                socket: None,
+            };
+            let advice = known.entry(place.clone());
+            all.push(Counter {
+                what: one.what.to_owned(),
+                advice: advice.or_insert_with(|| advice::of(&place, None)).clone(),
+                ..Counter::new(key, *difference, in_rows)
+            });
+        }
+    }
+    let mut told = Told::default();
+    let devices = differences.counters.iter();
+    for (key, difference) in devices.filter(|(key, _)| key.device.is_some()) {
+        let told = told.at(key, tally, differences);
+        all.push(of_device(key, *difference, told, known));
+    }
+    all.extend(differences.events.iter().map(|place| of_xdp(tally, place)));
+    all
+}
+
+/// What of the counters of a device is told elsewhere. Drivers count by queue: each takes of it what it can.
+#[derive(Default)]
+struct Told(HashMap<(Option<String>, Option<String>), ToldOf>);
+
+struct ToldOf {
+    /// Socket buffers that XDP programs dropped.
+    rows: u64,
+    /// What XDP lost without a socket buffer: exceptions, and failed redirects.
+    exceptions: u64,
+    redirects: u64,
+}
+
+impl Told {
+    fn at(&mut self, key: &Key, tally: &Tally, differences: &Differences) -> &mut ToldOf {
+        let (netns, device) = (key.netns.as_deref(), key.device.as_deref());
+        let place = (key.netns.clone(), key.device.clone());
+        self.0.entry(place).or_insert_with(|| {
+            let lost = |is_meant: fn(&What) -> bool| {
+                let places = differences.events.iter().filter(|place| {
+                    !place.event.on_buffer
+                        && is_meant(&place.event.what)
+                        && place.netns.as_deref() == netns
                         && place.interface.as_deref() == device
-                })
-                .map(|(_, row)| row.packets)
-                .sum(),
-            false => 0,
-        };
-        let in_rows = in_rows.min(*difference);
-        Counter {
-            name: name.clone(),
-            difference: *difference,
+                });
+                places.map(|place| place.packets).sum()
+            };
+            ToldOf {
+                rows: tally.of_xdp(device, netns),
+                exceptions: lost(|what| matches!(what, What::Exception { .. })),
+                redirects: lost(|what| matches!(what, What::Redirect { .. })),
+            }
+        })
+    }
+}
+
+fn take(from: &mut u64, at_most: u64) -> u64 {
+    let taken = (*from).min(at_most);
+    *from -= taken;
+    taken
+}
+
+impl Counter {
+    fn new(key: &Key, difference: u64, in_rows: u64) -> Self {
+        let in_rows = in_rows.min(difference);
+        Self {
+            name: key.name.clone(),
+            netns: key.netns.clone(),
+            interface: key.device.clone(),
+            difference,
             in_rows,
             counter_only: difference - in_rows,
-            what: "",
+            ..Self::default()
         }
-    });
-    known.chain(devices).collect()
-}
-
-/// The rows alone, for a look while it goes on.
-pub fn rows(tally: &Tally) -> String {
-    tally
-        .sorted()
-        .into_iter()
-        .map(|(place, row)| line(row.packets, place, row))
-        .collect()
-}
-
-fn line(packets: u64, place: &Place, row: &Row) -> String {
-    let flows: Vec<String> = row
-        .most_concerned(FLOWS)
-        .into_iter()
-        .map(|(flow, packets)| format!("{flow} ({packets})"))
-        .collect();
-    let process = row.process.clone();
-    words(
-        packets,
-        place,
-        process.as_ref().map(|(name, pid)| (name.as_str(), *pid)),
-        row.receive_buffer,
-        &flows,
-    )
-}
-
-fn words(
-    packets: u64,
-    place: &Place,
-    process: Option<(&str, u32)>,
-    receive_buffer: Option<u32>,
-    flows: &[String],
-) -> String {
-    let mut at: Vec<String> = Vec::new();
-    at.push(
-        place
-            .hook
-            .map_or_else(|| place.function.clone(), str::to_owned),
-    );
-    at.extend(place.interface.clone());
-    at.extend(place.netns.as_ref().map(|netns| format!("({netns})")));
-    let mut who: Vec<String> = Vec::new();
-    who.extend(place.socket.clone());
-    who.extend(process.map(|(name, pid)| format!("{name}[{pid}]")));
-    who.extend(receive_buffer.map(|bytes| match bytes % 1024 {
-        0 => format!("receive buffer of {} KiB full", bytes / 1024),
-        _ => format!("receive buffer of {bytes} bytes full"),
-    }));
-    if who.is_empty() {
-        who.push(flows.join(", "));
     }
-    format!(
-        "{packets:>8}  {:<18} {:<34} {}\n",
-        place.reason,
-        at.join(" "),
-        who.join(" ")
-    )
+}
+
+/// A driver's counter, or a trap of devlink.
+fn of_device(key: &Key, difference: u64, told: &mut ToldOf, known: &mut Advice) -> Counter {
+    if !key.name.contains("xdp_drop") {
+        let mut counter = Counter::new(key, difference, 0);
+        // Where a redirect fails, veth counts a drop of its own.
+        if key.name.ends_with("_drops") {
+            counter.counter_only -= take(&mut told.redirects, counter.counter_only);
+        }
+        return counter;
+    }
+    let mut counter = Counter::new(key, difference, take(&mut told.rows, difference));
+    counter.counter_only -= take(&mut told.exceptions, counter.counter_only);
+    let place = Place {
+        reason: REASON_XDP.to_owned(),
+        function: String::new(),
+        hook: None,
+        interface: key.device.clone(),
+        netns: key.netns.clone(),
+        socket: None,
+    };
+    let advice = known.entry(place.clone());
+    Counter {
+        mode: Some("native"),
+        verdict: Some("DROP".to_owned()),
+        what: "dropped by an XDP program".to_owned(),
+        advice: advice.or_insert_with(|| advice::of(&place, None)).clone(),
+        ..counter
+    }
+}
+
+/// What the tracepoints at XDP told.
+fn of_xdp(tally: &Tally, place: &counted::Place) -> Counter {
+    let (netns, interface) = (place.netns.as_deref(), place.interface.as_deref());
+    let event = &place.event;
+    let error = |errno: u32| std::io::Error::from_raw_os_error(errno as i32).to_string();
+    let in_rows = match event.on_buffer {
+        true => tally.of_xdp(interface, netns).min(place.packets),
+        false => 0,
+    };
+    let (name, verdict, error, what) = match event.what {
+        What::Exception { verdict: 0 } => (
+            "xdp:xdp_exception",
+            Some("ABORTED".to_owned()),
+            None,
+            "the program failed".to_owned(),
+        ),
+        What::Exception { verdict } => (
+            "xdp:xdp_exception",
+            Some(verdict_name(verdict)),
+            None,
+            "the verdict could not be carried out".to_owned(),
+        ),
+        What::Redirect { errno, map } => (
+            "xdp:xdp_redirect_err",
+            Some("REDIRECT".to_owned()),
+            Some(error(errno)),
+            match map {
+                Some(map) => format!("no redirect through map {map}: {}", error(errno)),
+                None => format!("no redirect: {}", error(errno)),
+            },
+        ),
+        What::Devmap { errno } => (
+            "xdp:xdp_devmap_xmit",
+            Some("REDIRECT".to_owned()),
+            (errno != 0).then(|| error(errno)),
+            match errno {
+                0 => "the interface took no more packets".to_owned(),
+                _ => format!(
+                    "the interface did not take redirected packets: {}",
+                    error(errno)
+                ),
+            },
+        ),
+        What::Cpumap { map, cpu } => (
+            "xdp:xdp_cpumap_enqueue",
+            Some("REDIRECT".to_owned()),
+            None,
+            format!("the queue of CPU {cpu} in cpumap {map} was full"),
+        ),
+    };
+    let program = (event.program != 0).then(|| advice::Program::of(event.program));
+    let is_run = matches!(event.what, What::Exception { .. } | What::Redirect { .. });
+    Counter {
+        name: name.to_owned(),
+        netns: place.netns.clone(),
+        interface: place.interface.clone(),
+        advice: advice::of_event(&event.what, program.as_ref(), interface, netns),
+        program,
+        verdict,
+        error,
+        mode: is_run.then_some(if event.on_buffer { "skb" } else { "native" }),
+        function: event.function.clone(),
+        difference: place.packets,
+        in_rows,
+        counter_only: place.packets - in_rows,
+        what,
+    }
+}
+
+fn verdict_name(verdict: u32) -> String {
+    let names = ["ABORTED", "DROP", "PASS", "TX", "REDIRECT"];
+    let known = names.get(verdict as usize);
+    known.map_or_else(|| verdict.to_string(), |name| (*name).to_owned())
+}
+
+impl ReportRow {
+    /// Where the packets were dropped, and whose they were.
+    fn words(&self) -> (String, String) {
+        let place = &self.place;
+        let hook = place.hook.map(str::to_owned);
+        let mut at = vec![hook.unwrap_or_else(|| place.function.clone())];
+        at.extend(place.interface.clone());
+        at.extend(place.netns.as_ref().map(|netns| format!("({netns})")));
+        let mut who: Vec<String> = place.socket.iter().cloned().collect();
+        let process = self.process.as_ref();
+        who.extend(process.map(|process| format!("{}[{}]", process.name, process.pid)));
+        who.extend(self.receive_buffer.map(|bytes| match bytes % 1024 {
+            0 => format!("receive buffer of {} KiB full", bytes / 1024),
+            _ => format!("receive buffer of {bytes} bytes full"),
+        }));
+        let flows = self.flows.iter();
+        let flows: Vec<String> = flows
+            .map(|flow| format!("{} ({})", flow.flow, flow.packets))
+            .collect();
+        let parts = [who.join(" "), flows.join(", ")];
+        let parts: Vec<&str> = parts
+            .iter()
+            .map(String::as_str)
+            .filter(|part| !part.is_empty())
+            .collect();
+        (at.join(" "), parts.join("; "))
+    }
+}
+
+impl Counter {
+    fn place(&self) -> String {
+        let mut at = vec![self.name.clone()];
+        at.extend(self.interface.clone());
+        at.extend(self.netns.as_ref().map(|netns| format!("({netns})")));
+        at.join(" ")
+    }
+
+    fn words(&self) -> String {
+        let mut words = vec![self.what.clone()];
+        // A driver's counter says by its name what it counts.
+        words.extend(self.program.as_ref().map(advice::Program::to_string));
+        words.extend(self.mode.map(|mode| format!("{mode} mode")));
+        words.extend((self.in_rows > 0).then(|| format!("{} more are in rows", self.in_rows)));
+        words.retain(|word| !word.is_empty());
+        words.join(", ")
+    }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for row in &self.rows {
-            let flows: Vec<String> = row
-                .flows
-                .iter()
-                .map(|flow| format!("{} ({})", flow.flow, flow.packets))
-                .collect();
-            let process = row
-                .process
-                .as_ref()
-                .map(|process| (process.name.as_str(), process.pid));
-            f.write_str(&words(
-                row.packets,
-                &row.place,
-                process,
-                row.receive_buffer,
-                &flows,
-            ))?;
-            if let Some(advice) = &row.advice {
-                writeln!(f, "{:>10}{advice}", "")?;
+        let mut line = |packets: u64, name: &str, at: &str, who: &str, advice: Option<&String>| {
+            let line = format!("{packets:>8}  {name:<18} {at:<34} {who}");
+            writeln!(f, "{}", line.trim_end())?;
+            match advice {
+                Some(advice) => writeln!(f, "{:>10}{advice}", ""),
+                None => Ok(()),
             }
-        }
-        for counter in self
-            .counters
-            .iter()
-            .filter(|counter| counter.counter_only > 0)
-        {
-            writeln!(
-                f,
-                "{:>8}  {:<18} {:<34} {}",
-                counter.counter_only, "counter only", counter.name, counter.what
+        };
+        for row in &self.rows {
+            let (at, who) = row.words();
+            line(
+                row.packets,
+                &row.place.reason,
+                &at,
+                &who,
+                row.advice.as_ref(),
             )?;
+        }
+        let counters = self.counters.iter();
+        for counter in counters.filter(|counter| counter.counter_only > 0) {
+            let advice = counter.advice.as_ref();
+            let (at, what) = (counter.place(), counter.words());
+            line(counter.counter_only, "counter only", &at, &what, advice)?;
         }
         let total: u64 = self.no_losses.values().sum();
         if total > 0 {

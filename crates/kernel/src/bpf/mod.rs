@@ -21,6 +21,7 @@ pub mod statistics;
 pub mod table;
 pub mod test_run;
 pub mod verifier_log;
+pub mod xdp_events;
 
 /// libbpf reports failures as negative errno values.
 pub(crate) fn check(result: i32) -> Result<i32, std::io::Error> {

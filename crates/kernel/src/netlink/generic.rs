@@ -12,7 +12,7 @@ const NETDEV_CMD_DEV_GET: u8 = 1;
 const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
-const GENERIC_HEADER: usize = 4;
+pub(super) const GENERIC_HEADER: usize = 4;
 
 /// What the driver of an interface can do for XDP, by its own word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub fn xdp_abilities(namespace: Option<&Namespace>, index: u32) -> Result<Option
     }))
 }
 
-fn family_id(socket: &mut Socket, name: &str) -> Result<Option<u16>, Refusal> {
+pub(super) fn family_id(socket: &mut Socket, name: &str) -> Result<Option<u16>, Refusal> {
     let mut request =
         Request::new(libc::GENL_ID_CTRL as u16, 0).family_header(&[CTRL_CMD_GETFAMILY, 1, 0, 0]);
     request.text(CTRL_ATTR_FAMILY_NAME, name);

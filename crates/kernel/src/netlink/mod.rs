@@ -4,6 +4,7 @@
 
 mod address;
 mod ask;
+pub mod devlink;
 mod generic;
 mod link;
 mod monitor;
