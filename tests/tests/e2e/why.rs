@@ -1,10 +1,14 @@
 //! `trawl why`: rows that add up, counters that equal the account, advice.
 
+use std::net::{SocketAddrV4, UdpSocket};
+
 use serde_json::Value;
+use trawl_kernel::netns::run_in;
 use trawl_packet::build::Template;
 use trawl_tests::witness::run;
-use trawl_tests::{Lab, Running, trawl};
+use trawl_tests::{Lab, Running, trawl, wait_until};
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Signal;
 
 fn udp(lab: &Lab, port: u16) -> Vec<u8> {
@@ -80,6 +84,168 @@ fn rows_and_counters_are_the_same() {
             (&found["difference"], &found["in_rows"]),
             (&count.into(), &count.into())
         );
+    }
+}
+
+/// What `nstat` says in b's namespace.
+fn nstat(lab: &Lab, counter: &str) -> u64 {
+    let text = run(
+        "ip",
+        &["netns", "exec", &lab.pair.b.name, "nstat", "-asz", counter],
+    );
+    let line = text.lines().find(|line| line.starts_with(counter));
+    let word = line.and_then(|line| line.split_whitespace().nth(1));
+    word.and_then(|word| word.parse().ok())
+        .unwrap_or_else(|| panic!("no {counter} in {text}"))
+}
+
+#[track_caller]
+fn counter<'v>(report: &'v Value, name: &str) -> &'v Value {
+    let counters = report["counters"].as_array().expect("counters");
+    let found = counters.iter().find(|one| one["name"] == name);
+    found.unwrap_or_else(|| panic!("no {name} in {report}"))
+}
+
+/// Issue 18, point 3: full receive buffers are rows, full accept queues counters alone; both equal nstat's differences.
+#[test]
+fn receive_buffers_and_accept_queues_are_told_as_nstat_does() {
+    let Some(lab) = Lab::open() else { return };
+    let b = &lab.pair.b;
+    let address = b.ipv4;
+    let socket = run_in(&b.namespace, || {
+        UdpSocket::bind((address, 7)).expect("a port")
+    });
+    let listener = run_in(&b.namespace, || {
+        let listener = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        rustix::net::bind(&listener, &SocketAddrV4::new(address, 8080)).unwrap();
+        rustix::net::listen(&listener, 1).unwrap();
+        listener
+    });
+    let names = ["UdpRcvbufErrors", "TcpExtListenDrops"];
+    let before = names.map(|name| nstat(&lab, name));
+    let why = Running::start(&["why", "--netns", &b.name, "--json"], "looking");
+    let mut long = udp(&lab, 7);
+    long.resize(1400, 0);
+    long[16..18].copy_from_slice(&1386u16.to_be_bytes());
+    long[38..42].copy_from_slice(&[0x05, 0x56, 0, 0]);
+    sum_up(&mut long);
+    lab.send_long(&vec![long; 1000]);
+    // Two are taken; of the others the kernel forgets the first segments.
+    let connections = run_in(&lab.pair.a.namespace, || {
+        let connect = |_| {
+            let one = rustix::net::socket_with(
+                AddressFamily::INET,
+                SocketType::STREAM,
+                SocketFlags::NONBLOCK,
+                None,
+            );
+            let one = one.unwrap();
+            let _ = rustix::net::connect(&one, &SocketAddrV4::new(address, 8080));
+            one
+        };
+        (0..8).map(connect).collect::<Vec<_>>()
+    });
+    wait_until("both have overflowed", || {
+        names
+            .iter()
+            .zip(before)
+            .all(|(name, before)| nstat(&lab, name) > before)
+    });
+    // Nobody tries again.
+    drop(connections);
+    why.signal(Signal::INT);
+    let done = why.wait();
+    let report: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    for (name, before) in names.into_iter().zip(before) {
+        let found = counter(&report, name);
+        assert_eq!(found["difference"], nstat(&lab, name) - before, "{report}");
+        assert_eq!(found["netns"], b.name.as_str());
+    }
+    let full = counter(&report, "UdpRcvbufErrors");
+    assert_eq!(
+        (&full["in_rows"], &full["counter_only"]),
+        (&full["difference"], &0.into())
+    );
+    let rows = row(&report, "SOCKET_RCVBUFF");
+    assert_eq!(rows["packets"], full["difference"]);
+    if let Some(process) = rows["process"].as_object() {
+        assert_eq!(process["pid"], std::process::id());
+        assert!(
+            rows["receive_buffer"]
+                .as_u64()
+                .is_some_and(|bytes| bytes > 0)
+        );
+        assert_eq!(rows["socket"], format!("udp {address}:7"));
+    }
+    let queue = counter(&report, "TcpExtListenDrops");
+    let advice = queue["advice"].as_str().unwrap_or_default();
+    assert!(advice.contains("net.core.somaxconn"), "{queue}");
+    drop((socket, listener));
+}
+
+/// The sum over the IP header, put where it belongs.
+fn sum_up(frame: &mut [u8]) {
+    frame[24..26].fill(0);
+    let words = frame[14..34].chunks_exact(2);
+    let mut sum: u32 = words
+        .map(|two| u32::from(two[0]) << 8 | u32::from(two[1]))
+        .sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    frame[24..26].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+}
+
+/// Issue 18: what XDP loses without a socket buffer is counted by program, interface, error and mode; what is a socket
+/// buffer is a row.
+#[test]
+fn what_xdp_loses_is_told_once() {
+    let Some(lab) = Lab::open() else { return };
+    let (receiver, name) = (lab.receiver(), &lab.pair.b.name);
+    let inside = |command: &[&str]| run("ip", &[&["-n", name], command].concat());
+    inside(&[
+        "link", "add", "left", "type", "veth", "peer", "name", "right",
+    ]);
+    for mode in ["native", "skb"] {
+        for verdict in ["aborted", "redirect"] {
+            for end in ["left", "right"] {
+                inside(&["link", "set", end, "up"]);
+            }
+            let target = format!("{name}:right");
+            trawl(&["xdp", "load", &target, "pass"]);
+            let mut load = vec!["xdp", "load", &receiver, verdict, "--mode", mode];
+            if verdict == "redirect" {
+                load.extend(["--to", "left"]);
+            }
+            let loaded = trawl(&load);
+            assert!(loaded.status.success(), "{loaded:?}");
+            trawl(&["xdp", "unload", &target]);
+            inside(&["link", "set", "left", "down"]);
+            let why = Running::start(&["why", "-i", &receiver, "--json"], "looking");
+            lab.send(&[udp(&lab, 7)], 100);
+            why.signal(Signal::INT);
+            let done = why.wait();
+            let report: Value = serde_json::from_str(&done.stdout).expect("JSON");
+            let (event, errno) = match verdict {
+                "aborted" => ("xdp:xdp_exception", Value::Null),
+                _ => ("xdp:xdp_redirect_err", 100.into()),
+            };
+            let found = counter(&report, event);
+            assert_eq!(found["difference"], 100, "{report}");
+            assert_eq!(found["mode"], mode, "{report}");
+            assert_eq!(found["errno"], errno, "{report}");
+            assert_eq!(found["verdict"], verdict.to_uppercase(), "{report}");
+            assert_eq!(found["program"]["name"], format!("trawl_{verdict}"));
+            assert_eq!(
+                (&found["interface"], &found["netns"]),
+                (&"veth0".into(), &name.as_str().into())
+            );
+            let rows = sum(&report["rows"], "packets");
+            let counters = sum(&report["counters"], "counter_only");
+            let expected = if mode == "native" { (0, 100) } else { (100, 0) };
+            assert_eq!((rows, counters), expected, "{verdict}, {mode}: {report}");
+            trawl(&["xdp", "unload", &receiver]);
+        }
     }
 }
 

@@ -65,7 +65,7 @@ struct Counter {
     #[serde(skip_serializing_if = "Option::is_none")]
     verdict: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
+    errno: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     mode: Option<&'static str>,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -200,7 +200,7 @@ impl Told {
         self.0.entry(place).or_insert_with(|| {
             let lost = |is_meant: fn(&What) -> bool| {
                 let places = differences.events.iter().filter(|place| {
-                    !place.event.on_buffer
+                    !place.event.freed_buffer
                         && is_meant(&place.event.what)
                         && place.netns.as_deref() == netns
                         && place.interface.as_deref() == device
@@ -271,12 +271,18 @@ fn of_device(key: &Key, difference: u64, told: &mut ToldOf, known: &mut Advice) 
 fn of_xdp(tally: &Tally, place: &counted::Place) -> Counter {
     let (netns, interface) = (place.netns.as_deref(), place.interface.as_deref());
     let event = &place.event;
-    let error = |errno: u32| std::io::Error::from_raw_os_error(errno as i32).to_string();
-    let in_rows = match event.on_buffer {
+    let error = |errno: u32| {
+        let text = std::io::Error::from_raw_os_error(errno as i32).to_string();
+        text.split(" (os error")
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let in_rows = match event.freed_buffer {
         true => tally.of_xdp(interface, netns).min(place.packets),
         false => 0,
     };
-    let (name, verdict, error, what) = match event.what {
+    let (name, verdict, errno, what) = match event.what {
         What::Exception { verdict: 0 } => (
             "xdp:xdp_exception",
             Some("ABORTED".to_owned()),
@@ -292,7 +298,7 @@ fn of_xdp(tally: &Tally, place: &counted::Place) -> Counter {
         What::Redirect { errno, map } => (
             "xdp:xdp_redirect_err",
             Some("REDIRECT".to_owned()),
-            Some(error(errno)),
+            Some(errno),
             match map {
                 Some(map) => format!("no redirect through map {map}: {}", error(errno)),
                 None => format!("no redirect: {}", error(errno)),
@@ -301,7 +307,7 @@ fn of_xdp(tally: &Tally, place: &counted::Place) -> Counter {
         What::Devmap { errno } => (
             "xdp:xdp_devmap_xmit",
             Some("REDIRECT".to_owned()),
-            (errno != 0).then(|| error(errno)),
+            (errno != 0).then_some(errno),
             match errno {
                 0 => "the interface took no more packets".to_owned(),
                 _ => format!(
@@ -326,8 +332,8 @@ fn of_xdp(tally: &Tally, place: &counted::Place) -> Counter {
         advice: advice::of_event(&event.what, program.as_ref(), interface, netns),
         program,
         verdict,
-        error,
-        mode: is_run.then_some(if event.on_buffer { "skb" } else { "native" }),
+        errno,
+        mode: is_run.then_some(if event.skb_mode { "skb" } else { "native" }),
         function: event.function.clone(),
         difference: place.packets,
         in_rows,

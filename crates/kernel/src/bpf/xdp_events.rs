@@ -13,13 +13,15 @@ use crate::{Error, Result};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/watch_xdp.bpf.o"));
 const MAP: &str = "xdp_events";
-/// The functions that run XDP programs on socket buffers. What they drop is freed as a socket buffer as well.
-const ON_BUFFERS: [&str; 4] = [
-    "veth_xdp_rcv_skb",
+/// The function that runs programs of veth on socket buffers, and those that run programs in skb mode.
+const VETH_ON_BUFFERS: &str = "veth_xdp_rcv_skb";
+const IN_SKB_MODE: [&str; 3] = [
     "do_xdp_generic",
     "netif_receive_generic_xdp",
     "bpf_prog_run_generic_xdp",
 ];
+/// What the kernel says of a redirect without a map.
+const NO_MAP: [u32; 2] = [0, i32::MAX as u32];
 /// What the tracepoint itself consists of.
 const OF_TRACEPOINT: [&str; 5] = [
     "bpf_prog_",
@@ -53,8 +55,10 @@ pub struct Event {
     pub program: u32,
     /// The function that it happened in; empty: not known.
     pub function: String,
-    /// It was a socket buffer, which the kernel freed as dropped.
-    pub on_buffer: bool,
+    /// The program ran in skb mode.
+    pub skb_mode: bool,
+    /// The kernel freed a socket buffer as dropped.
+    pub freed_buffer: bool,
 }
 
 /// Programs at the tracepoints; they count until this is dropped.
@@ -121,7 +125,7 @@ impl XdpEvents {
             },
             XDP_EVENT_REDIRECT => What::Redirect {
                 errno: event.code,
-                map: (event.map != 0).then_some(event.map),
+                map: (!NO_MAP.contains(&event.map)).then_some(event.map),
             },
             XDP_EVENT_DEVMAP => What::Devmap { errno: event.code },
             XDP_EVENT_CPUMAP => What::Cpumap {
@@ -136,13 +140,18 @@ impl XdpEvents {
             .map(|name| name.split('.').next().unwrap_or(name))
             .filter(|name| !OF_TRACEPOINT.iter().any(|part| name.starts_with(part)))
             .collect();
+        let skb_mode = led_there.iter().any(|name| IN_SKB_MODE.contains(name));
+        // Of a redirect that fails veth frees the memory alone.
+        let is_exception = matches!(what, What::Exception { .. });
+        let by_veth = is_exception && led_there.contains(&VETH_ON_BUFFERS);
         Some(Event {
             what,
             netns: event.netns,
             ifindex: event.ifindex,
             program: event.program,
             function: led_there.first().copied().unwrap_or_default().to_owned(),
-            on_buffer: led_there.iter().any(|name| ON_BUFFERS.contains(name)),
+            skb_mode,
+            freed_buffer: skb_mode || by_veth,
         })
     }
 }
