@@ -266,7 +266,7 @@ fn block(
         instructions: stats.ebpf,
         fast: stats.fast,
         bounds_checks: stats.checks,
-        listing: lines(&trawl_filter::disassemble(insns)),
+        listing: lines(&trawl_ebpf::disassemble(insns)),
         check,
     })
 }

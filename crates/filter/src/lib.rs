@@ -5,12 +5,11 @@
 //! 1. text, as tcpdump takes it. libpcap's own compiler turns it into
 //! 2. a classic BPF program ([`Classic`]), which can also come from `tcpdump -ddd`, and which
 //!    [`lower`] turns into
-//! 3. a block of eBPF instructions ([`Insn`]) that another crate splices into a program at a hook.
+//! 3. a block of eBPF instructions ([`trawl_ebpf::Insn`]) that another crate splices into a program at a hook.
 //!
 //! The contract between the block and the program around it stands at the top of [`mod@lower`].
 
 pub mod classic;
-pub mod ebpf;
 pub mod error;
 pub mod exercise;
 pub mod expression;
@@ -18,7 +17,6 @@ pub mod lower;
 mod table;
 
 pub use classic::{Classic, Instruction};
-pub use ebpf::{Insn, disassemble};
 pub use error::FilterError;
 pub use expression::{LinkType, Options, compile};
 

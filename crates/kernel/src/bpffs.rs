@@ -20,7 +20,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 use crate::bpf::info;
 use crate::error::{Error, Result};
 use crate::mounts;
-use crate::probe::insn::owned;
+use crate::probe::program::owned;
 
 /// Where everyone expects it.
 pub const USUAL: &str = "/sys/fs/bpf";

@@ -7,7 +7,7 @@ use trawl_kernel::bpf::{link, map, program};
 use trawl_kernel::netlink::tc::{Direction, Place};
 use trawl_kernel::netns;
 use trawl_kernel::probe::Feature;
-use trawl_kernel::probe::insn::{Program, returning};
+use trawl_kernel::probe::program::{Program, returning};
 use trawl_lab::{Pair, PairOptions, Station};
 use trawl_tap::doctor::{self, Finding, State};
 

@@ -5,7 +5,7 @@
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::OnceLock;
 
-use trawl_filter::ebpf::{Insn, op};
+use trawl_ebpf::{Insn, helper, op};
 use trawl_kernel::Result;
 use trawl_kernel::bpf::{map, program, test_run};
 
@@ -66,19 +66,19 @@ const REACHED: u32 = 7;
 fn reached_behind_attempts() -> Result<bool> {
     const ARRAY: u8 = 2;
     const SLOT: u8 = 3;
-    const TAIL_CALL: i32 = 12;
     let array = map::create_prog_array("trawl_jumps", 2)?;
     let target = load(&[op::mov32_imm(0, REACHED), op::exit()])?;
     let fail = |e| trawl_kernel::Error::os("cannot try jumps between programs", e);
     map::set_program(array.as_fd(), 0, target.as_fd()).map_err(fail)?;
     let mut code = vec![op::mov(6, 1)];
     let jump = |slot: Insn| {
+        let [map, upper_half] = op::load_immediate(op::MAP, ARRAY, array.as_raw_fd());
         [
             op::mov(1, 6),
-            Insn::new(0x18, ARRAY, 1, 0, array.as_raw_fd()),
-            Insn::new(0, 0, 0, 0, 0),
+            map,
+            upper_half,
             slot,
-            op::call(TAIL_CALL),
+            op::call(helper::TAIL_CALL),
         ]
     };
     // The packet's first byte, which is 1 here.
@@ -105,17 +105,11 @@ fn reached_behind_attempts() -> Result<bool> {
 }
 
 fn load(code: &[Insn]) -> Result<std::os::fd::OwnedFd> {
-    let words: Vec<u64> = code.iter().map(|one| one.to_u64()).collect();
     let options = program::LoadOptions {
-        name: "trawl_jumps",
-        kind: program::XDP,
-        license: "GPL",
         expected_attach_type: program::ATTACH_XDP,
-        flags: 0,
-        ifindex: 0,
-        traced: None,
+        ..program::LoadOptions::new("trawl_jumps", program::XDP)
     };
-    program::load_words(&words, &options)
+    program::load(code, &options)
 }
 
 #[cfg(test)]

@@ -168,8 +168,8 @@ fn exits(maps: &Maps, hooks: &Hooks) -> Vec<Through> {
 }
 
 fn read(prepared: &Prepared<'_>, name: &str) -> Result<Program, Problem> {
-    let words = prepared.instructions(name)?;
-    Program::new(&words).map_err(|refusal| Problem::Refused(name.to_owned(), refusal))
+    Program::new(prepared.instructions(name)?)
+        .map_err(|refusal| Problem::Refused(name.to_owned(), refusal))
 }
 
 /// An exception ends the program wherever it is thrown, and no exit is met.
@@ -251,7 +251,7 @@ fn rewrite(name: &str, program: &Program, plan: &Plan, keep: Keep) -> Result<Edi
         .rewrite(plan, keep)
         .map_err(|refusal| Problem::Refused(name.to_owned(), refusal))?;
     Ok(Edited {
-        words: instructions.iter().map(|one| one.to_u64()).collect(),
+        instructions,
         moved: moved.into_iter().map(|index| index as u32).collect(),
     })
 }

@@ -3,12 +3,12 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use serde::{Deserialize, Serialize};
+use trawl_ebpf::{Insn, op};
 use trawl_filter::classic::Classic;
-use trawl_filter::ebpf::op;
 use trawl_filter::error::FilterError;
 use trawl_filter::expression::{self, LinkType};
 use trawl_filter::lower::{Lowered, Target, lower};
-use trawl_filter::{Inner, Insn, lower_inner, lower_quick};
+use trawl_filter::{Inner, lower_inner, lower_quick};
 use trawl_kernel::bpf::object::TapProgram;
 use trawl_kernel::bpf::table::Table;
 use trawl_kernel::error::Refusal;
@@ -37,14 +37,14 @@ pub enum Filter {
 pub struct XdpBlocks {
     whole: Block,
     /// The version that judges most packets, if the filter has one.
-    quick: Option<Vec<u64>>,
+    quick: Option<Vec<Insn>>,
 }
 
 /// Instructions to splice into a program, and the maps whose descriptors stand in them: these must last until the
 /// program is loaded.
 #[derive(Debug, Default)]
 pub struct Block {
-    words: Vec<u64>,
+    insns: Vec<Insn>,
     _tables: Vec<Table>,
 }
 
@@ -64,17 +64,17 @@ impl Block {
             insn.imm = table.map_or(-1, |table| table.as_fd().as_raw_fd());
         }
         Ok(Self {
-            words: words(&insns),
+            insns,
             _tables: tables,
         })
     }
 }
 
 impl std::ops::Deref for Block {
-    type Target = [u64];
+    type Target = [Insn];
 
-    fn deref(&self) -> &[u64] {
-        &self.words
+    fn deref(&self) -> &[Insn] {
+        &self.insns
     }
 }
 
@@ -94,7 +94,7 @@ impl XdpBlocks {
             .map_or(Ok(()), |quick| program.quick_filter(quick))
     }
 
-    fn quick_block(&self, quickly: bool) -> Option<&[u64]> {
+    fn quick_block(&self, quickly: bool) -> Option<&[Insn]> {
         self.quick.as_deref().filter(|_| quickly)
     }
 }
@@ -132,10 +132,10 @@ impl Filter {
     }
 
     /// The instructions for a program that has a copy of a frame's first bytes, whichever device it is of.
-    pub fn copy_block(&self, snaplen: u32, buffer: u16) -> Result<Vec<u64>> {
+    pub fn copy_block(&self, snaplen: u32, buffer: u16) -> Result<Vec<Insn>> {
         let options = ethernet(snaplen);
         let lowered = self.lower(&options, &for_this_kernel(&Target::copy(buffer)))?;
-        Ok(words(&lowered.insns))
+        Ok(lowered.insns)
     }
 
     /// The same for XDP, where most packets can be judged at once.
@@ -152,9 +152,7 @@ impl Filter {
         let lowered = lowered.map_err(|error| self.explain(&error))?;
         Ok(XdpBlocks {
             whole: Block::new(&lowered)?,
-            quick: quick
-                .filter(|_| !probe::is_unwanted("quick-filter"))
-                .map(|block| words(&block)),
+            quick: quick.filter(|_| !probe::is_unwanted("quick-filter")),
         })
     }
 
@@ -229,13 +227,6 @@ fn for_this_kernel(target: &Target) -> Target {
         accepts_unfinished: true,
         ..*target
     }
-}
-
-fn words(block: &[Insn]) -> Vec<u64> {
-    block
-        .iter()
-        .map(|instruction| instruction.to_u64())
-        .collect()
 }
 
 /// For Ethernet frames of any device.

@@ -22,14 +22,6 @@ pub(crate) fn watch(config: &TapConfig, rings: &Rings, readings: (u32, u32)) -> 
     (config.clock_first, config.clock_mask) = readings;
     let name = "trawl_poll_end";
     let ready = TapProgram::prepare(object::POLL, name, &config, &program_maps(rings, None))?;
-    let loaded = ready.load(&LoadOptions {
-        name,
-        kind: program::RAW_TRACEPOINT,
-        license: "GPL",
-        expected_attach_type: 0,
-        flags: 0,
-        ifindex: 0,
-        traced: None,
-    })?;
+    let loaded = ready.load(&LoadOptions::new(name, program::RAW_TRACEPOINT))?;
     link::attach_raw_tracepoint(loaded.as_fd(), "napi_poll").map_err(|e| Error::os(what, e))
 }

@@ -137,7 +137,7 @@ impl AttachedTc {
         index: usize,
         site: &Site,
         assembly: &mut Assembly<'_>,
-        block: Option<&[u64]>,
+        block: Option<&[trawl_ebpf::Insn]>,
     ) -> Result<()> {
         if side == Side::Egress
             && queue_is_chosen_later(site)
@@ -190,13 +190,8 @@ impl AttachedTc {
             ready.filter(block)?;
         }
         let options = |expected_attach_type| LoadOptions {
-            name,
-            kind: program::SCHED_CLS,
-            license: "GPL",
             expected_attach_type,
-            flags: 0,
-            ifindex: 0,
-            traced: None,
+            ..LoadOptions::new(name, program::SCHED_CLS)
         };
         let what = || format!("cannot attach to {} at {hook}", site.label);
         let tcx = match probe::is_unwanted("tcx") {

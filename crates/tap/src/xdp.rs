@@ -220,13 +220,9 @@ fn hold(
 
 fn xdp_options(name: &str) -> LoadOptions<'_> {
     LoadOptions {
-        name,
-        kind: program::XDP,
-        license: "GPL",
         expected_attach_type: program::ATTACH_XDP,
         flags: program::HAS_FRAGS,
-        ifindex: 0,
-        traced: None,
+        ..LoadOptions::new(name, program::XDP)
     }
 }
 

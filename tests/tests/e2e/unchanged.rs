@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use trawl_ebpf::{Insn, helper, op};
 use trawl_kernel::bpf::{map, object, program, test_run};
 use trawl_program::Site;
 use trawl_program::load::{Program, Source};
@@ -111,24 +112,16 @@ fn assert_same(what: &str, original: &Program, tappable: &Program) {
 
 /// An XDP program that only answers.
 fn answering(value: u32, like: (u32, u32)) -> OwnedFd {
-    let instructions = [
-        u64::from(0xb4u8) | u64::from(value) << 32,
-        u64::from(0x95u8),
-    ];
-    load_words(&instructions, like)
+    load_block(&[op::mov32_imm(0, value), op::exit()], like)
 }
 
-fn load_words(words: &[u64], (expected_attach_type, flags): (u32, u32)) -> OwnedFd {
+fn load_block(instructions: &[Insn], (expected_attach_type, flags): (u32, u32)) -> OwnedFd {
     let options = program::LoadOptions {
-        name: "trawl_test",
-        kind: program::XDP,
-        license: "GPL",
         expected_attach_type,
         flags,
-        ifindex: 0,
-        traced: None,
+        ..program::LoadOptions::new("trawl_test", program::XDP)
     };
-    program::load_words(words, &options).unwrap_or_else(|e| panic!("{e}"))
+    program::load(instructions, &options).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Puts programs into the hooks and sees that they are entered, each for its verdict.
@@ -189,18 +182,16 @@ fn check(name: &str, bytes: &[u8], program: &str, with_frags: bool) {
 /// Jumps on to the program itself, as a capture at its entry does.
 fn going_on(entry: BorrowedFd<'_>, like: (u32, u32)) -> OwnedFd {
     use std::os::fd::AsRawFd;
-    let word = |code: u8, registers: u8, immediate: u32| {
-        u64::from(code) | u64::from(registers) << 8 | u64::from(immediate) << 32
-    };
+    let [map, upper_half] = op::load_immediate(op::MAP, 2, entry.as_raw_fd());
     let instructions = [
-        word(0x18, 0x12, entry.as_raw_fd() as u32),
-        0,
-        word(0xb4, 0x03, 1),
-        word(0x85, 0, 12),
-        word(0xb4, 0, SEEN + 99),
-        word(0x95, 0, 0),
+        map,
+        upper_half,
+        op::mov32_imm(3, 1),
+        op::call(helper::TAIL_CALL),
+        op::mov32_imm(0, SEEN + 99),
+        op::exit(),
     ];
-    load_words(&instructions, like)
+    load_block(&instructions, like)
 }
 
 fn has_frags(name: &str, bytes: &[u8], program: &str) -> bool {

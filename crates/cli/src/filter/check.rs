@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use serde::Serialize;
 use trawl_filter::lower::Lowered;
-use trawl_filter::{Hook, Insn, Target, standalone};
+use trawl_filter::{Hook, Target, standalone};
+use trawl_kernel::bpf::info;
 use trawl_kernel::bpf::program::{self, HAS_FRAGS, LoadOptions};
-use trawl_kernel::bpf::{info, splice};
 use trawl_kernel::{Error, Result, errno};
 use trawl_tap::filter::Block;
 
@@ -60,24 +60,16 @@ pub fn check(lowered: &Lowered, target: &Target) -> Result<Outcome> {
         Ok(block) => block,
         Err(error) => return Ok(Outcome::not_asked(&error)),
     };
-    let insns: Vec<Insn> = block.iter().map(|word| Insn::from_u64(*word)).collect();
-    let whole = standalone(&insns, target, None)
+    let instructions = standalone(&block, target, None)
         .ok_or_else(|| Error::failed("cannot check this filter", "it needs a buffer"))?;
-    let words: Vec<u64> = whole.iter().map(|insn| insn.to_u64()).collect();
-    let instructions = splice::from_words(&words);
     let (kind, flags) = match target.hook {
         Hook::Xdp => (program::XDP, HAS_FRAGS),
         Hook::Tc | Hook::Copy { .. } => (program::SCHED_CLS, 0),
         Hook::Socket => (program::SOCKET_FILTER, 0),
     };
     let options = LoadOptions {
-        name: "trawl_check",
-        kind,
-        license: "GPL",
-        expected_attach_type: 0,
         flags,
-        ifindex: 0,
-        traced: None,
+        ..LoadOptions::new("trawl_check", kind)
     };
     let start = Instant::now();
     let loaded = program::load(&instructions, &options);

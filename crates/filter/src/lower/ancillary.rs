@@ -82,8 +82,8 @@ impl Ancillary {
     }
 
     pub(crate) fn answer(self, target: &Target) -> Result<Answer, FilterError> {
-        use crate::ebpf::helper;
         use Ancillary::*;
+        use trawl_ebpf::helper;
         let refuse = |part, instead| {
             Err(FilterError::NotAtHook {
                 part,

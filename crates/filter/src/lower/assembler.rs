@@ -1,7 +1,7 @@
 //! Labels and jumps: instructions whose distances are known only once all are laid out.
 
-use crate::ebpf::{Insn, op};
 use crate::error::FilterError;
+use trawl_ebpf::{Insn, op};
 
 /// A place in the block, possibly one not laid out yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -13,9 +13,9 @@ use super::slow;
 use super::values::{self, LiveAtStart};
 use super::{Hook, Lowered, Stats, Target};
 use crate::classic::{Classic, MAX_BACKWARD_JUMPS};
-use crate::ebpf::{Insn, op};
 use crate::error::FilterError;
 use crate::table::Table;
+use trawl_ebpf::{Insn, op};
 
 /// Offsets in `__sk_buff`.
 pub(super) mod skb {

@@ -170,7 +170,7 @@ impl Decoder<'_> {
                 if let Some(table) = classic.find_at(index) {
                     ops.push(Op::Find(table));
                     if let End::Branch { test, value, .. } = &mut end {
-                        (*test, *value) = (crate::ebpf::op::JGT, Value::K(0));
+                        (*test, *value) = (trawl_ebpf::op::JGT, Value::K(0));
                     }
                 }
                 return Ok(Block { ops, end });
@@ -241,7 +241,7 @@ impl Decoder<'_> {
     fn fact(&self, fact: Ancillary) -> Result<Op, FilterError> {
         Ok(match fact.answer(self.target)? {
             Answer::Constant(k) => Op::Imm(Reg::A, k),
-            Answer::XorX => Op::Alu(crate::ebpf::op::XOR, Value::X),
+            Answer::XorX => Op::Alu(trawl_ebpf::op::XOR, Value::X),
             Answer::EtherType => Op::Load {
                 width: 2,
                 at: At::Abs(12),
@@ -305,7 +305,7 @@ fn targets(i: Instruction, index: usize) -> [usize; 2] {
 }
 
 fn control(i: Instruction, index: usize, index_of: &[Option<usize>]) -> End {
-    use crate::ebpf::op as ebpf;
+    use trawl_ebpf::op as ebpf;
     if i.class() == op::RET {
         return End::Return(if i.code & 0x18 == op::A {
             Return::A

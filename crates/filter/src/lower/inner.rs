@@ -12,9 +12,9 @@ use super::emit::{Emitter, Mode, Returns, View};
 use super::layout::{reg, slot};
 use super::{Hook, Lowered, Target};
 use crate::classic::Classic;
-use crate::ebpf::op;
 use crate::error::FilterError;
 use crate::expression::{LinkType, Options, compile};
+use trawl_ebpf::op;
 
 /// Greatest offset at which an inner packet is looked for; headers and options end before.
 const GREATEST_BASE: u32 = 1023;

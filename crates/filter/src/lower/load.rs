@@ -6,7 +6,7 @@ use super::emit::{Emitter, Mode, Place, View};
 use super::flow::Check;
 use super::graph::At;
 use super::layout::{reg, slot};
-use crate::ebpf::op;
+use trawl_ebpf::op;
 
 /// Where the tag's bytes begin in the frame that the filter sees.
 const TAG: u32 = 12;

@@ -64,9 +64,9 @@ mod tree;
 mod values;
 
 use crate::classic::Classic;
-use crate::ebpf::{Insn, helper};
 use crate::error::FilterError;
 use crate::table::Table;
+use trawl_ebpf::{Insn, helper};
 
 /// Bytes of stack behind r5 that a block may use.
 pub const SCRATCH_SIZE: i16 = 256;

@@ -4,7 +4,7 @@ use super::ancillary::Answer;
 use super::emit::{Emitter, Mode, Place};
 use super::graph::{Op, Reg, Value};
 use super::layout::{reg, slot};
-use crate::ebpf::{Insn, op};
+use trawl_ebpf::{Insn, op};
 
 impl Emitter<'_> {
     pub(super) fn operation(&mut self, place: Place, mode: Mode, operation: &Op) {

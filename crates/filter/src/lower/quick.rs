@@ -6,7 +6,7 @@ use super::emit::{Emitter, Returns, View};
 use super::layout::reg;
 use super::{Hook, Target};
 use crate::classic::Classic;
-use crate::ebpf::{Insn, op};
+use trawl_ebpf::{Insn, op};
 
 /// What a quick version leaves in r0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

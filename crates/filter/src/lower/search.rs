@@ -2,8 +2,8 @@
 
 use super::emit::{Emitter, Mode};
 use super::layout::{reg, slot};
-use crate::ebpf::{Insn, op};
 use crate::table::ENTRY_SIZE;
+use trawl_ebpf::{Insn, op};
 
 /// Loads the address of a place in a map's value; the map's descriptor is put in when the map has been made.
 const LOAD_ADDRESS: u8 = op::LOAD_IMMEDIATE;

@@ -8,7 +8,7 @@ use super::assembler::Label;
 use super::emit::{Emitter, Mode, Place, View, skb};
 use super::graph::{At, Graph, Op};
 use super::layout::{reg, slot};
-use crate::ebpf::{helper, op};
+use trawl_ebpf::{helper, op};
 
 const TAG_LENGTH: i32 = 4;
 

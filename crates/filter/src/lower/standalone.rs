@@ -2,7 +2,7 @@
 
 use super::layout::reg;
 use super::{Hook, SCRATCH_SIZE, Target};
-use crate::ebpf::{Insn, helper, op};
+use trawl_ebpf::{Insn, helper, op};
 
 /// What the whole program returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

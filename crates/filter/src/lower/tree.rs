@@ -4,7 +4,7 @@ use super::assembler::Label;
 use super::decide::ranges::Ranges;
 use super::emit::Emitter;
 use super::layout::reg;
-use crate::ebpf::op;
+use trawl_ebpf::op;
 
 /// So many ranges are tried one after the other.
 const IN_A_ROW: usize = 3;

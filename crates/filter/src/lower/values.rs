@@ -4,8 +4,8 @@ use super::Target;
 use super::ancillary::{Ancillary, Answer, PACKET_OUTGOING};
 use super::decide::ranges::Ranges;
 use super::graph::{Block, End, Graph, Op, Reg, Return, Value};
-use crate::ebpf::op;
 use crate::error::FilterError;
+use trawl_ebpf::op;
 
 /// A set of more numbers is compared with as numbers: how they lie tells more than a swap costs.
 const MOST_RAW: usize = 4;

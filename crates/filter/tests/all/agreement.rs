@@ -7,7 +7,8 @@ use crate::support::machine::{Scene, run};
 use crate::support::oracle::{Oracle, oracle};
 use crate::support::packets::{Random, frames};
 use crate::support::{classic, expressions, lowered, quick_agrees, whole};
-use trawl_filter::{Classic, Insn, Quick, Target, lower_quick};
+use trawl_ebpf::Insn;
+use trawl_filter::{Classic, Quick, Target, lower_quick};
 
 pub struct Readers {
     program: Classic,
@@ -66,7 +67,7 @@ impl Readers {
                 other => panic!(
                     "{what}\n{}\n{}{target:?} on {scene:02x?}: {other:?} instead of {expected}",
                     self.program,
-                    trawl_filter::disassemble(block)
+                    trawl_ebpf::disassemble(block)
                 ),
             };
             let whole = whole(frame);

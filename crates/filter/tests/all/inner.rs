@@ -46,7 +46,7 @@ fn inner_filters_agree() {
             for (target, block) in &blocks {
                 let check = |scene: &Scene| {
                     let result = run(block, target, scene);
-                    let listing = || trawl_filter::disassemble(block);
+                    let listing = || trawl_ebpf::disassemble(block);
                     assert_eq!(
                         result,
                         Ok(expected),

@@ -149,7 +149,7 @@ fn agree(program: &Classic, seed: u64) {
                     result,
                     Ok(expected),
                     "{target:?} on {scene:02x?}\n{program}\n{}",
-                    trawl_filter::disassemble(block)
+                    trawl_ebpf::disassemble(block)
                 );
             };
             let linear = match target.hook {

@@ -114,7 +114,7 @@ mod tests {
 
     use super::*;
     use crate::bpf::object::{self, Plain};
-    use crate::probe::insn::{Program, returning};
+    use crate::probe::program::{Program, returning};
     use crate::testing::root_or_skip;
 
     #[test]

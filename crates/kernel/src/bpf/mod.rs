@@ -3,7 +3,6 @@
 pub mod addresses;
 pub mod arena;
 pub mod classic_check;
-mod code;
 pub mod deadline;
 pub mod functions;
 pub mod info;
@@ -15,8 +14,6 @@ pub mod object;
 pub mod prepared;
 pub mod program;
 pub mod shared_array;
-mod simplify;
-pub mod splice;
 pub mod statistics;
 pub mod table;
 pub mod test_run;

@@ -7,11 +7,13 @@ use std::ptr::NonNull;
 use libbpf_rs::AsRawLibbpf as _;
 use libbpf_rs::{MapCore, ObjectBuilder, OpenObject};
 
-use super::code;
+use trawl_ebpf::op::{self, LOAD_IMMEDIATE};
+use trawl_ebpf::splice::{self, Unfit};
+use trawl_ebpf::{Insn, places, simplify};
+
 use super::kernel_types;
 use super::program::{self, LoadOptions};
-use super::simplify::simplify;
-use super::splice;
+use crate::error::Refusal;
 use crate::layout::{Shared, TapConfig};
 use crate::{Error, Result, probe};
 
@@ -87,7 +89,7 @@ pub use list::ALL;
 #[derive(Debug)]
 pub struct TapProgram {
     object: NonNull<libbpf_sys::bpf_object>,
-    instructions: Vec<libbpf_sys::bpf_insn>,
+    instructions: Vec<Insn>,
     /// The places for filters that no packet reaches with this configuration, as with verdicts of which none is wanted.
     unreachable: Vec<i32>,
 }
@@ -167,32 +169,32 @@ impl TapProgram {
                 ));
             }
             let count = libbpf_sys::bpf_program__insn_cnt(one) as usize;
-            std::slice::from_raw_parts(libbpf_sys::bpf_program__insns(one), count).to_vec()
+            std::slice::from_raw_parts(libbpf_sys::bpf_program__insns(one).cast(), count).to_vec()
         };
         Ok(prepared)
     }
 
-    /// Puts a filter into the program: the eight bytes of each of its instructions.
-    pub fn filter(&mut self, block: &[u64]) -> Result<()> {
+    /// Puts a filter into the program.
+    pub fn filter(&mut self, block: &[Insn]) -> Result<()> {
         self.splice(splice::FILTER, block)
     }
 
     /// The same with a filter's quick version, in a program that has a place for it.
-    pub fn quick_filter(&mut self, block: &[u64]) -> Result<()> {
+    pub fn quick_filter(&mut self, block: &[Insn]) -> Result<()> {
         self.splice(splice::QUICK_FILTER, block)
     }
 
-    fn splice(&mut self, mark: i32, block: &[u64]) -> Result<()> {
+    fn splice(&mut self, mark: i32, block: &[Insn]) -> Result<()> {
         if self.unreachable.contains(&mark) {
             return Ok(());
         }
-        let block = splice::from_words(block);
         let far_jumps = probe::has_far_jumps();
-        self.instructions = splice::splice(&self.instructions, mark, &block, far_jumps)?;
+        self.instructions =
+            splice::splice(&self.instructions, mark, block, far_jumps).map_err(unfit)?;
         Ok(())
     }
 
-    pub fn instructions(&self) -> &[libbpf_sys::bpf_insn] {
+    pub fn instructions(&self) -> &[Insn] {
         &self.instructions
     }
 
@@ -222,16 +224,26 @@ impl Drop for TapProgram {
 /// The mark of CONFIG() in bpf/include/ring.h: the upper half of the number to be replaced.
 const CONFIG_MARK: i32 = 0x7477;
 /// Sets a 32-bit register to a number.
-const MOVE_IMMEDIATE: u8 = 0xb4;
-/// Sets a 64-bit register to a number, with the next instruction's number as its upper half.
-const LOAD_IMMEDIATE: u8 = 0x18;
+const MOVE_IMMEDIATE: u8 = op::ALU | op::MOV | op::K;
+
+fn unfit(why: Unfit) -> Error {
+    let fail = |why: String| Error::failed("cannot put the filter into the program", why);
+    match why {
+        Unfit::NoPlace => fail("it keeps no place for one".to_owned()),
+        Unfit::TooLong { instructions } => fail(format!(
+            "its {instructions} instructions are more than a jump can pass over"
+        ))
+        .fix("use a shorter expression, or --tap packet")
+        .refused(Refusal::TooLong),
+    }
+}
 
 /// Writes a configuration's fields where the program names them.
-fn write_config(instructions: &mut [libbpf_sys::bpf_insn], config: &TapConfig) {
+fn write_config(instructions: &mut [Insn], config: &TapConfig) {
     let bytes = config.to_bytes();
     let mut is_upper_half = false;
     for instruction in instructions {
-        let loads = instruction.code == LOAD_IMMEDIATE && instruction.src_reg() == 0;
+        let loads = instruction.code == LOAD_IMMEDIATE && instruction.src() == 0;
         let holds_number = instruction.code == MOVE_IMMEDIATE || loads || is_upper_half;
         if holds_number && instruction.imm >> 16 == CONFIG_MARK {
             let offset = (instruction.imm & 0xffff) as usize;
@@ -251,13 +263,13 @@ const REJECTIONS_MARK: i32 = 0x7477_fffd;
 
 /// Writes the address of a map's value where a program asks for it. How far into the value it points stands in the
 /// upper half, which the configuration has filled in.
-fn write_address(instructions: &mut [libbpf_sys::bpf_insn], map: BorrowedFd<'_>) {
+fn write_address(instructions: &mut [Insn], map: BorrowedFd<'_>) {
     for instruction in instructions {
         if instruction.code == LOAD_IMMEDIATE
-            && instruction.src_reg() == 0
+            && instruction.src() == 0
             && instruction.imm == REJECTIONS_MARK
         {
-            instruction.set_src_reg(libbpf_sys::BPF_PSEUDO_MAP_VALUE as u8);
+            *instruction = instruction.with_src(op::MAP_VALUE);
             instruction.imm = map.as_raw_fd();
         }
     }
@@ -277,15 +289,15 @@ pub fn can_cast() -> bool {
 }
 
 /// Makes it a call of the kernel's function. Programs with such a call are loaded only where the kernel has that.
-fn write_call(instructions: &mut [libbpf_sys::bpf_insn], mark: i32, function: &str) {
-    let is_marked = |one: &&mut libbpf_sys::bpf_insn| one.code == code::CALL && one.imm == mark;
+fn write_call(instructions: &mut [Insn], mark: i32, function: &str) {
+    let is_marked = |one: &&mut Insn| one.code == op::CALL_CODE && one.imm == mark;
     let mut marked = instructions.iter_mut().filter(is_marked).peekable();
     if marked.peek().is_none() {
         return;
     }
     let number = probe::kernel_function(function).unwrap_or(0);
     for instruction in marked {
-        instruction.set_src_reg(libbpf_sys::BPF_PSEUDO_KFUNC_CALL as u8);
+        *instruction = instruction.with_src(op::KERNEL_FUNCTION);
         instruction.imm = number as i32;
     }
 }
@@ -295,15 +307,15 @@ fn write_call(instructions: &mut [libbpf_sys::bpf_insn], mark: i32, function: &s
 const REDIRECT_INFO_MARK: i32 = 0x7477_fffa;
 
 /// Writes the number of a kernel's variable there, which the kernel makes its address of; or zero if it has none.
-fn write_variable(instructions: &mut [libbpf_sys::bpf_insn], variable: Option<u32>) {
-    for at in code::places(instructions).collect::<Vec<_>>() {
+fn write_variable(instructions: &mut [Insn], variable: Option<u32>) {
+    for at in places(instructions).collect::<Vec<_>>() {
         let first = &mut instructions[at];
-        if first.code != LOAD_IMMEDIATE || first.src_reg() != 0 || first.imm != REDIRECT_INFO_MARK {
+        if first.code != LOAD_IMMEDIATE || first.src() != 0 || first.imm != REDIRECT_INFO_MARK {
             continue;
         }
         first.imm = variable.unwrap_or(0) as i32;
         if variable.is_some() {
-            first.set_src_reg(libbpf_sys::BPF_PSEUDO_BTF_ID as u8);
+            *first = first.with_src(op::KERNEL_VARIABLE);
         }
         instructions[at + 1].imm = 0;
     }

@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
 use libbpf_rs::{AsRawLibbpf, OpenObject};
+use trawl_ebpf::Insn;
 
 use super::loader::{LOG_SIZE, LoadFailure, ObjectFile, end_of_log, listen};
 use super::{c_name, check, opts, verifier_log};
@@ -25,7 +26,7 @@ const GPL: &str = "GPL";
 /// A program as other instructions: for each old one, and for the end, where it stands now.
 #[derive(Clone, Debug)]
 pub struct Edited {
-    pub words: Vec<u64>,
+    pub instructions: Vec<Insn>,
     pub moved: Vec<u32>,
 }
 
@@ -48,7 +49,7 @@ pub struct Twin {
     attach_type: u32,
     flags: u32,
     btf: Option<OwnedFd>,
-    instructions: Vec<libbpf_sys::bpf_insn>,
+    instructions: Vec<Insn>,
     functions: Records<libbpf_sys::bpf_func_info>,
     lines: Records<libbpf_sys::bpf_line_info>,
 }
@@ -87,18 +88,10 @@ impl Prepared<'_> {
         })
     }
 
-    /// The program's instructions, the eight bytes of each as one number; its subprograms stand behind it.
-    pub fn instructions(&self, name: &str) -> Result<Vec<u64>> {
+    /// The program's instructions, and after them those of its subprograms.
+    pub fn instructions(&self, name: &str) -> Result<Vec<Insn>> {
         let program = self.find(name)?;
-        Ok(instructions_of(program)
-            .iter()
-            .map(|instruction| {
-                // SAFETY: the structure is eight bytes of plain data without padding.
-                u64::from_ne_bytes(unsafe {
-                    std::mem::transmute::<libbpf_sys::bpf_insn, [u8; 8]>(*instruction)
-                })
-            })
-            .collect())
+        Ok(instructions_of(program).to_vec())
     }
 
     /// Whether the object has a map of this name.
@@ -132,7 +125,7 @@ impl Prepared<'_> {
     /// The program with other instructions, ready to be loaded beside the one that libbpf loads.
     pub fn twin(&self, name: &str, edited: &Edited) -> Result<Twin> {
         let mut twin = self.twin_of(name)?;
-        twin.instructions = super::splice::from_words(&edited.words);
+        twin.instructions = edited.instructions.clone();
         twin.functions.move_by(&edited.moved);
         twin.lines.move_by(&edited.moved);
         Ok(twin)
@@ -141,12 +134,12 @@ impl Prepared<'_> {
     /// Gives the program other instructions before libbpf loads it.
     pub fn replace(&mut self, name: &str, edited: &Edited) -> Result<()> {
         let program = self.find(name)?;
-        let mut instructions = super::splice::from_words(&edited.words);
+        let mut instructions = edited.instructions.clone();
         // SAFETY: the program is live and not loaded; libbpf copies the instructions.
         let result = unsafe {
             libbpf_sys::bpf_program__set_insns(
                 program.as_ptr(),
-                instructions.as_mut_ptr(),
+                instructions.as_mut_ptr().cast(),
                 instructions.len() as libbpf_sys::size_t,
             )
         };
@@ -267,7 +260,7 @@ impl Twin {
                 self.kind,
                 name.as_ptr(),
                 license.as_ptr(),
-                self.instructions.as_ptr(),
+                self.instructions.as_ptr().cast(),
                 self.instructions.len() as libbpf_sys::size_t,
                 &mut opts,
             )
@@ -310,13 +303,15 @@ impl<T: AtInstruction> Records<T> {
     }
 }
 
-fn instructions_of<'p>(program: NonNull<libbpf_sys::bpf_program>) -> &'p [libbpf_sys::bpf_insn] {
+fn instructions_of<'p>(program: NonNull<libbpf_sys::bpf_program>) -> &'p [Insn] {
     // SAFETY: callers hold the object that owns the program and its instructions, and copy what they need of them
     // before the object is changed.
     unsafe {
         let count = libbpf_sys::bpf_program__insn_cnt(program.as_ptr()) as usize;
         slice_of(
-            libbpf_sys::bpf_program__insns(program.as_ptr()).cast_mut(),
+            libbpf_sys::bpf_program__insns(program.as_ptr())
+                .cast_mut()
+                .cast(),
             count,
         )
     }

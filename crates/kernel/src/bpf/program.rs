@@ -4,6 +4,8 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use trawl_ebpf::Insn;
+
 use super::{c_name, check, deadline, opts, verifier_log};
 use crate::error::Refusal;
 use crate::probe::{Capability, lack_of};
@@ -45,6 +47,21 @@ pub struct LoadOptions<'a> {
     pub traced: Option<Traced<'a>>,
 }
 
+impl<'a> LoadOptions<'a> {
+    /// Under the licence that lets a program call all helpers, and for any place that suits its kind.
+    pub fn new(name: &'a str, kind: u32) -> Self {
+        Self {
+            name,
+            kind,
+            license: "GPL",
+            expected_attach_type: 0,
+            flags: 0,
+            ifindex: 0,
+            traced: None,
+        }
+    }
+}
+
 /// What a tracing program looks at.
 #[derive(Clone, Copy, Debug)]
 pub struct Traced<'a> {
@@ -56,7 +73,10 @@ pub struct Traced<'a> {
 
 const LOG_SIZE: usize = 4 << 20;
 
-pub fn load(instructions: &[libbpf_sys::bpf_insn], options: &LoadOptions<'_>) -> Result<OwnedFd> {
+const _: () = assert!(size_of::<Insn>() == size_of::<libbpf_sys::bpf_insn>());
+const _: () = assert!(align_of::<Insn>() == align_of::<libbpf_sys::bpf_insn>());
+
+pub fn load(instructions: &[Insn], options: &LoadOptions<'_>) -> Result<OwnedFd> {
     if verifier_log::is_kept() {
         let mut log = vec![0u8; super::loader::LOG_SIZE];
         let loaded = try_load(instructions, options, Some((&mut log, verifier_log::WHOLE)));
@@ -97,13 +117,8 @@ pub fn load(instructions: &[libbpf_sys::bpf_insn], options: &LoadOptions<'_>) ->
     }
 }
 
-/// As [`load`], with the eight bytes of each instruction as one number.
-pub fn load_words(words: &[u64], options: &LoadOptions<'_>) -> Result<OwnedFd> {
-    load(&super::splice::from_words(words), options)
-}
-
 fn try_load(
-    instructions: &[libbpf_sys::bpf_insn],
+    instructions: &[Insn],
     options: &LoadOptions<'_>,
     log: Option<(&mut Vec<u8>, u32)>,
 ) -> io::Result<OwnedFd> {
@@ -131,13 +146,13 @@ fn try_load(
     }
     let name = c_name(name);
     let license = CString::new(license).unwrap_or_default();
-    // SAFETY: all pointers passed stay alive for the call, and the counts are those of the slices.
+    // SAFETY: an Insn has the layout of struct bpf_insn; all pointers passed stay alive for the call, and the counts are those of the slices.
     let fd = unsafe {
         libbpf_sys::bpf_prog_load(
             kind,
             name.as_ptr(),
             license.as_ptr(),
-            instructions.as_ptr(),
+            instructions.as_ptr().cast(),
             instructions.len() as libbpf_sys::size_t,
             &mut opts,
         )

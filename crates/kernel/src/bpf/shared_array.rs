@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use super::{c_name, check, info, map, opts};
 use crate::memory::Mapping;
-use crate::probe::insn::owned;
+use crate::probe::program::owned;
 use crate::{Error, Result};
 
 /// An array map, mapped. Programs may read it and write to it at the same time.

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use super::info::{self, MapInfo};
 use super::{c_name, check, opts};
-use crate::probe::insn::owned;
+use crate::probe::program::owned;
 
 /// `BPF_ANY`, `BPF_NOEXIST`, `BPF_EXIST`.
 pub const ANY: u64 = libbpf_sys::BPF_ANY as u64;

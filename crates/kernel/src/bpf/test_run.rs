@@ -154,7 +154,7 @@ mod tests {
 
     use super::*;
     use crate::bpf::program::{HAS_FRAGS, SCHED_CLS, XDP};
-    use crate::probe::insn::{Program, returning};
+    use crate::probe::program::{Program, returning};
     use crate::testing::root_or_skip;
 
     fn answering(kind: u32, value: i32, flags: u32) -> OwnedFd {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::tc::{Direction, Place};
 use super::*;
-use crate::probe::insn::{Program, returning};
+use crate::probe::program::{Program, returning};
 use crate::testing::{ScratchNamespace, root_or_skip};
 
 struct Pair {

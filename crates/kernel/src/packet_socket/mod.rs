@@ -79,7 +79,7 @@ pub struct Filter<'a> {
     pub cpu: Option<u32>,
     /// Instructions as crates/filter lowers them for a socket: see there for what they find in which register. None
     /// at all: every packet matches.
-    pub block: Option<&'a [u64]>,
+    pub block: Option<&'a [trawl_ebpf::Insn]>,
     pub classic: Option<&'a [Instruction]>,
 }
 
@@ -309,8 +309,8 @@ fn raw_socket(kind: i32) -> io::Result<OwnedFd> {
 fn too_large(request: &Request<'_>) -> Option<Error> {
     /// What else a socket keeps there.
     const OTHER: usize = 4096;
-    let instructions = request.filter.and_then(|filter| filter.block)?.len();
-    let size = instructions * size_of::<libbpf_sys::bpf_insn>() + OTHER;
+    let block = request.filter.and_then(|filter| filter.block)?;
+    let (instructions, size) = (block.len(), size_of_val(block) + OTHER);
     let most = std::fs::read_to_string("/proc/sys/net/core/optmem_max").ok()?;
     let most: usize = most.trim().parse().ok()?;
     (size > most).then(|| {

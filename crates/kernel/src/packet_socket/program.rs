@@ -4,12 +4,12 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use libbpf_sys::bpf_insn;
+use trawl_ebpf::{Insn, helper, op};
 
 use super::{Filter, Queue, Request};
 use crate::Result;
+use crate::bpf::map;
 use crate::bpf::program::{self, LoadOptions, SOCKET_FILTER};
-use crate::bpf::{map, splice};
 use crate::memory::Mapping;
 
 /// What the filter's block may use of the stack: SCRATCH_SIZE of crates/filter.
@@ -25,8 +25,6 @@ mod skb {
     pub const PACKET_TYPE: i16 = 4;
     pub const QUEUE_MAPPING: i16 = 12;
 }
-
-const GET_SMP_PROCESSOR_ID: i32 = 8;
 
 /// How many packets a filter has rejected.
 #[derive(Debug)]
@@ -52,7 +50,7 @@ impl Rejected {
 pub fn load(
     request: &Request<'_>,
     filter: &Filter<'_>,
-    block: &[u64],
+    block: &[Insn],
 ) -> Result<(OwnedFd, Rejected)> {
     let map =
         map::create_mmapable_array("trawl_rejected", COUNTS_SIZE as u32, 1).map_err(|e| match e
@@ -64,15 +62,7 @@ pub fn load(
     let counts = Mapping::of_map(map.as_fd(), COUNTS_SIZE)?;
     let program = program::load(
         &instructions(request, filter, block, map.as_raw_fd()),
-        &LoadOptions {
-            name: "trawl_socket",
-            kind: SOCKET_FILTER,
-            license: "GPL",
-            expected_attach_type: 0,
-            flags: 0,
-            ifindex: 0,
-            traced: None,
-        },
+        &LoadOptions::new("trawl_socket", SOCKET_FILTER),
     )?;
     Ok((program, Rejected { counts, _map: map }))
 }
@@ -80,16 +70,8 @@ pub fn load(
 /// The program of a fanout group: the socket's number is that of the CPU.
 pub fn load_choice_by_cpu() -> Result<OwnedFd> {
     program::load(
-        &[call(GET_SMP_PROCESSOR_ID), give_r0()],
-        &LoadOptions {
-            name: "trawl_fanout",
-            kind: SOCKET_FILTER,
-            license: "GPL",
-            expected_attach_type: 0,
-            flags: 0,
-            ifindex: 0,
-            traced: None,
-        },
+        &[op::call(helper::GET_SMP_PROCESSOR_ID), op::exit()],
+        &LoadOptions::new("trawl_fanout", SOCKET_FILTER),
     )
 }
 
@@ -100,138 +82,77 @@ const R5: u8 = 5;
 const CONTEXT: u8 = 6;
 const STACK: u8 = 10;
 
-fn instruction(code: u32, to: u8, from: u8, off: i16, imm: i32) -> bpf_insn {
-    let mut instruction = bpf_insn {
-        code: code as u8,
-        off,
-        imm,
-        ..bpf_insn::default()
-    };
-    instruction.set_dst_reg(to);
-    instruction.set_src_reg(from);
-    instruction
-}
-
-fn copy(to: u8, from: u8) -> bpf_insn {
-    use libbpf_sys::{BPF_ALU64, BPF_MOV, BPF_X};
-    instruction(BPF_ALU64 | BPF_MOV | BPF_X, to, from, 0, 0)
-}
-
-fn set(to: u8, value: u32) -> bpf_insn {
-    use libbpf_sys::{BPF_ALU, BPF_K, BPF_MOV};
-    instruction(BPF_ALU | BPF_MOV | BPF_K, to, 0, 0, value as i32)
-}
-
-fn calculate(operation: u32, to: u8, value: i32) -> bpf_insn {
-    use libbpf_sys::{BPF_ALU64, BPF_K};
-    instruction(BPF_ALU64 | operation | BPF_K, to, 0, 0, value)
-}
-
-fn read(to: u8, offset: i16) -> bpf_insn {
-    use libbpf_sys::{BPF_LDX, BPF_MEM, BPF_W};
-    instruction(BPF_LDX | BPF_MEM | BPF_W, to, CONTEXT, offset, 0)
-}
-
-/// Skips so many instructions if the condition holds.
-fn skip_if(condition: u32, register: u8, value: i32, instructions: i16) -> bpf_insn {
-    use libbpf_sys::{BPF_JMP, BPF_K};
-    instruction(
-        BPF_JMP | condition | BPF_K,
-        register,
-        0,
-        instructions,
-        value,
-    )
-}
-
-fn call(helper: i32) -> bpf_insn {
-    use libbpf_sys::{BPF_CALL, BPF_JMP};
-    instruction(BPF_JMP | BPF_CALL, 0, 0, 0, helper)
-}
-
-fn give_r0() -> bpf_insn {
-    use libbpf_sys::{BPF_EXIT, BPF_JMP};
-    instruction(BPF_JMP | BPF_EXIT, 0, 0, 0, 0)
+fn read(to: u8, offset: i16) -> Insn {
+    op::load(op::W, to, CONTEXT, offset)
 }
 
 /// The direction first: packets that go the other way are not seen, and so not counted. Then the queue, the CPU and
 /// the filter.
-fn instructions(
-    request: &Request<'_>,
-    filter: &Filter<'_>,
-    block: &[u64],
-    map: i32,
-) -> Vec<bpf_insn> {
-    use libbpf_sys::{BPF_ADD, BPF_JEQ, BPF_JNE};
-    let mut program = vec![copy(CONTEXT, R1)];
+fn instructions(request: &Request<'_>, filter: &Filter<'_>, block: &[Insn], map: i32) -> Vec<Insn> {
+    let mut program = vec![op::mov(CONTEXT, R1)];
     if !(request.received && request.sent) {
-        let is_wanted = if request.sent { BPF_JEQ } else { BPF_JNE };
+        let is_wanted = if request.sent { op::JEQ } else { op::JNE };
         let sent = i32::from(libc::PACKET_OUTGOING);
         program.extend([
             read(R0, skb::PACKET_TYPE),
-            skip_if(is_wanted, R0, sent, 2),
-            set(R0, 0),
-            give_r0(),
+            op::jump_if(is_wanted, R0, sent, 2),
+            op::mov32_imm(R0, 0),
+            op::exit(),
         ]);
     }
     if let Some(queue) = filter.queue {
         program.extend(queue_of_packet(queue));
-        program.push(skip_if(BPF_JEQ, R0, queue.number as i32, COUNT_LENGTH));
+        program.push(op::jump_if(op::JEQ, R0, queue.number as i32, COUNT_LENGTH));
         program.extend(count_and_reject(map));
     }
     if let Some(cpu) = filter.cpu {
         program.extend([
-            call(GET_SMP_PROCESSOR_ID),
-            skip_if(BPF_JEQ, R0, cpu as i32, COUNT_LENGTH),
+            op::call(helper::GET_SMP_PROCESSOR_ID),
+            op::jump_if(op::JEQ, R0, cpu as i32, COUNT_LENGTH),
         ]);
         program.extend(count_and_reject(map));
     }
     if !block.is_empty() {
         program.extend([
-            copy(R1, CONTEXT),
-            copy(R5, STACK),
-            calculate(BPF_ADD, R5, -SCRATCH),
+            op::mov(R1, CONTEXT),
+            op::mov(R5, STACK),
+            op::alu_imm(op::ADD, R5, -SCRATCH),
         ]);
-        program.extend(splice::from_words(block));
-        program.push(skip_if(BPF_JNE, R0, 0, COUNT_LENGTH));
+        program.extend(block);
+        program.push(op::jump_if(op::JNE, R0, 0, COUNT_LENGTH));
         program.extend(count_and_reject(map));
     }
     // A packet of which no byte is wanted is wanted all the same, and 0 would reject it.
-    program.extend([set(R0, request.snaplen.max(1)), give_r0()]);
+    program.extend([op::mov32_imm(R0, request.snaplen.max(1)), op::exit()]);
     program
 }
 
 /// To R0.
-fn queue_of_packet(queue: Queue) -> [bpf_insn; 5] {
-    use libbpf_sys::{BPF_JEQ, BPF_SUB};
+fn queue_of_packet(queue: Queue) -> [Insn; 5] {
     [
         read(R0, skb::QUEUE_MAPPING),
         read(R1, skb::PACKET_TYPE),
-        skip_if(BPF_JEQ, R1, i32::from(libc::PACKET_OUTGOING), 2),
-        skip_if(BPF_JEQ, R0, 0, 1),
-        calculate(BPF_SUB, R0, queue.received_offset as i32),
+        op::jump_if(op::JEQ, R1, i32::from(libc::PACKET_OUTGOING), 2),
+        op::jump_if(op::JEQ, R0, 0, 1),
+        op::alu_imm(op::SUB, R0, queue.received_offset as i32),
     ]
 }
 
 const COUNT_LENGTH: i16 = 10;
 
-fn count_and_reject(map: i32) -> [bpf_insn; COUNT_LENGTH as usize] {
-    use libbpf_sys::{
-        BPF_ADD, BPF_ALU64, BPF_AND, BPF_ATOMIC, BPF_DW, BPF_IMM, BPF_LD, BPF_LSH,
-        BPF_PSEUDO_MAP_VALUE, BPF_STX, BPF_X,
-    };
-    let of_map = BPF_PSEUDO_MAP_VALUE as u8;
+fn count_and_reject(map: i32) -> [Insn; COUNT_LENGTH as usize] {
+    let [address, upper_half] = op::load_immediate(op::MAP_VALUE, R1, map);
     [
-        call(GET_SMP_PROCESSOR_ID),
-        calculate(BPF_AND, R0, PLACES - 1),
-        calculate(BPF_LSH, R0, PLACE_SIZE_LOG2),
-        instruction(BPF_LD | BPF_IMM | BPF_DW, R1, of_map, 0, map),
-        instruction(0, 0, 0, 0, 0),
-        instruction(BPF_ALU64 | BPF_ADD | BPF_X, R1, R0, 0, 0),
-        set(R2, 1),
+        op::call(helper::GET_SMP_PROCESSOR_ID),
+        op::alu_imm(op::AND, R0, PLACES - 1),
+        op::alu_imm(op::LSH, R0, PLACE_SIZE_LOG2),
+        address,
+        upper_half,
+        op::alu(op::ADD, R1, R0),
+        op::mov32_imm(R2, 1),
         // CPUs may share a place, and a CPU may be interrupted by itself.
-        instruction(BPF_STX | BPF_ATOMIC | BPF_DW, R1, R2, 0, BPF_ADD as i32),
-        set(R0, 0),
-        give_r0(),
+        op::atomic_add(op::DW, R1, 0, R2),
+        op::mov32_imm(R0, 0),
+        op::exit(),
     ]
 }

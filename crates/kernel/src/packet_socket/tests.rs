@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::io::Write;
 
+use trawl_ebpf::{Insn, helper, op};
+
 use super::*;
 use crate::netlink::{Netlink, VethEnd, create_veth};
 use crate::netns::run_in;
@@ -174,24 +176,20 @@ fn a_filter_rejects_before_the_ring() {
 }
 
 /// Matches packets whose last byte is 3, as a lowered filter does: r1 is the context, r5 the scratch.
-fn last_byte_is_3() -> Vec<u64> {
-    let word = |code: u8, registers: u8, off: i16, imm: i32| {
-        let ([a, b], [c, d, e, f]) = (off.to_ne_bytes(), imm.to_ne_bytes());
-        u64::from_ne_bytes([code, registers, a, b, c, d, e, f])
-    };
+fn last_byte_is_3() -> Vec<Insn> {
     vec![
-        word(0xbf, 0x56, 0, 0),  // r6 = r5
-        word(0x61, 0x12, 0, 0),  // r2 = the context's len
-        word(0x17, 0x02, 0, 1),  // r2 -= 1
-        word(0xbf, 0x53, 0, 0),  // r3 = r5
-        word(0xb7, 0x04, 0, 1),  // r4 = 1
-        word(0x85, 0x00, 0, 26), // bpf_skb_load_bytes
-        word(0xb7, 0x07, 0, 0),  // r7 = 0
-        word(0x55, 0x00, 3, 0),  // if r0 != 0 goto end
-        word(0x71, 0x61, 0, 0),  // r1 = *(u8 *)(r6 + 0)
-        word(0x55, 0x01, 1, 3),  // if r1 != 3 goto end
-        word(0xb7, 0x07, 0, 1),  // r7 = 1
-        word(0xbf, 0x70, 0, 0),  // end: r0 = r7
+        op::mov(6, 5),
+        op::load(op::W, 2, 1, 0), // the context's len
+        op::alu_imm(op::SUB, 2, 1),
+        op::mov(3, 5),
+        op::alu_imm(op::MOV, 4, 1),
+        op::call(helper::SKB_LOAD_BYTES),
+        op::alu_imm(op::MOV, 7, 0),
+        op::jump_if(op::JNE, 0, 0, 3),
+        op::load(op::B, 1, 6, 0),
+        op::jump_if(op::JNE, 1, 3, 1),
+        op::alu_imm(op::MOV, 7, 1),
+        op::mov(0, 7),
     ]
 }
 
@@ -253,7 +251,7 @@ fn a_filter_that_is_refused_gives_way_to_the_classic_one() {
     }
     let veth = Veth::new();
     // Ends without having put anything into r0 that the verifier may believe.
-    let bad = [u64::from_ne_bytes([0xbf, 0x90, 0, 0, 0, 0, 0, 0])];
+    let bad = [op::mov(0, 9)];
     let reject_all = [filter::NOTHING[0]];
     let both = Filter {
         block: Some(&bad),

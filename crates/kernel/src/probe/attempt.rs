@@ -7,7 +7,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::Answer;
 use super::btf::{self, TARGET_FUNCTION, Target};
-use super::insn::{Insn, Program, owned, returning};
+use trawl_ebpf::{Insn, helper, op};
+
+use super::program::{Program, owned, returning};
 use crate::bpf::link::{TcxPlace, attach_tcx, attach_xdp};
 use crate::bpf::{arena, info};
 use crate::netns;
@@ -122,16 +124,17 @@ pub fn xdp_frags() -> Answer {
 /// One that a program may write to, counters that several CPUs share among it (kernel 6.10).
 pub fn arena() -> Answer {
     let used = arena::create(NAME, 1, arena::address_of(0)).and_then(|map| {
-        let [first, second] = Insn::map(1, map.as_raw_fd());
+        let [first, second] = op::load_immediate(op::MAP, 1, map.as_raw_fd());
         let code = [
             first,
             second,
-            Insn::set(2, 0),
-            Insn::to_arena(2, 2),
-            Insn::set(1, 1),
-            Insn::atomic_add_u64(2, 0, 1),
-            Insn::set(0, XDP_PASS),
-            Insn::exit(),
+            op::alu_imm(op::MOV, 2, 0),
+            // r2 becomes an address in the program's arena.
+            Insn::new(op::ALU64 | op::MOV | op::X, 2, 2, 1, 1),
+            op::alu_imm(op::MOV, 1, 1),
+            op::atomic_add(op::DW, 2, 0, 1),
+            op::alu_imm(op::MOV, 0, XDP_PASS),
+            op::exit(),
         ];
         xdp(&code, 0)
     });
@@ -310,30 +313,34 @@ pub fn xdp_metadata() -> Answer {
 
 pub fn tai_clock() -> Answer {
     let code = [
-        Insn::call(libbpf_sys::BPF_FUNC_ktime_get_tai_ns),
-        Insn::set(0, XDP_PASS),
-        Insn::exit(),
+        op::call(helper::KTIME_GET_TAI_NS),
+        op::alu_imm(op::MOV, 0, XDP_PASS),
+        op::exit(),
     ];
     Answer::from_result(xdp(&code, 0))
 }
 
 pub fn far_jumps() -> Answer {
     // To the next instruction: what matters is whether the verifier knows it.
-    let code = [Insn::set(0, XDP_PASS), Insn::jump_far(0), Insn::exit()];
+    let code = [
+        op::alu_imm(op::MOV, 0, XDP_PASS),
+        op::goto_far(0),
+        op::exit(),
+    ];
     Answer::from_result(xdp(&code, 0))
 }
 
 pub fn xdp_load_bytes() -> Answer {
     // bpf_xdp_load_bytes(ctx, 0, stack, 8); r1 holds the context from the start.
     let code = [
-        Insn::store_u64(10, -8, 0),
-        Insn::set(2, 0),
-        Insn::copy(3, 10),
-        Insn::add(3, -8),
-        Insn::set(4, 8),
-        Insn::call(libbpf_sys::BPF_FUNC_xdp_load_bytes),
-        Insn::set(0, XDP_PASS),
-        Insn::exit(),
+        op::store_imm(op::DW, 10, -8, 0),
+        op::alu_imm(op::MOV, 2, 0),
+        op::mov(3, 10),
+        op::alu_imm(op::ADD, 3, -8),
+        op::alu_imm(op::MOV, 4, 8),
+        op::call(helper::XDP_LOAD_BYTES),
+        op::alu_imm(op::MOV, 0, XDP_PASS),
+        op::exit(),
     ];
     Answer::from_result(xdp(&code, 0))
 }

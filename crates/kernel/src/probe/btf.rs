@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use super::insn::{Program, owned, returning};
+use super::program::{Program, owned, returning};
 use crate::bpf::kernel_types;
 
 const KIND_INT: u32 = 1;

@@ -7,8 +7,8 @@ pub mod attached;
 mod attempt;
 mod btf;
 mod feature;
-pub mod insn;
 mod privilege;
+pub mod program;
 
 pub use btf::kernel_function;
 pub use feature::Feature;

@@ -18,7 +18,7 @@ use crate::ethtool::Ethtool;
 use crate::netlink::XdpMode;
 use crate::netlink::{Link, Netlink, veth_peer};
 use crate::netns::{Namespace, run_in_scratch};
-use crate::probe::insn::{Program, returning};
+use crate::probe::program::{Program, returning};
 
 const XDP_TX: i32 = 3;
 const LOOPBACK: u32 = 1;

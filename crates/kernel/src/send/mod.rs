@@ -20,7 +20,7 @@ use std::os::fd::OwnedFd;
 use crate::bpf::program::HAS_FRAGS;
 use crate::error::{Error, Result};
 use crate::netlink::Netlink;
-use crate::probe::insn::{Program, returning};
+use crate::probe::program::{Program, returning};
 
 /// The shortest frame there can be: an Ethernet header.
 pub const SHORTEST_FRAME: usize = 14;

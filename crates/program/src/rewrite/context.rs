@@ -1,6 +1,6 @@
 //! Where the packet's context is kept from a program's entry to its exits.
 
-use trawl_filter::ebpf::{Insn, op};
+use trawl_ebpf::{Insn, op};
 
 use super::Refusal;
 

@@ -1,11 +1,8 @@
 //! The new order of a rewritten program's instructions, and the distances between them.
 
-use trawl_filter::ebpf::{Insn, op};
+use trawl_ebpf::{Insn, helper, op, target};
 
-use super::{
-    Distance, EXIT, Entry, JUMP, JUMP_FAR, Keep, LOAD_IMMEDIATE, PSEUDO_MAP_FD, Plan, Program,
-    Refusal, Slots, TAIL_CALL, Through, whole,
-};
+use super::{Entry, Keep, Plan, Program, Refusal, Slots, Through, whole};
 
 const RESULT: u8 = 0;
 const SECOND_ARGUMENT: u8 = 2;
@@ -52,7 +49,7 @@ pub(super) fn rewrite(program: &Program, plan: &Plan, keep: Keep) -> Result<Rewr
             Some((_, Becomes::End)) => out.extend_from_slice(&end),
             Some((_, Becomes::JumpTo(to))) => {
                 open.push((out.len(), to));
-                out.push(Insn::new(JUMP, 0, 0, 0, 0));
+                out.push(op::goto(0));
             }
             None => out.push(*instruction),
         }
@@ -69,16 +66,14 @@ pub(super) fn rewrite(program: &Program, plan: &Plan, keep: Keep) -> Result<Rewr
         } else {
             moved[to]
         };
-        set_distance(&mut out[at], at, target).map_err(|()| Refusal::TooFar { instruction: at })?;
+        set_distance(&mut out[at], at, target).ok_or(Refusal::TooFar { instruction: at })?;
     }
-    for (index, instruction) in whole(instructions) {
-        let Some(distance) = Distance::of(instruction) else {
+    for (index, _) in whole(instructions) {
+        let Some(target) = target(instructions, index) else {
             continue;
         };
-        let at = moved[index];
-        let target = moved[distance.target(index) as usize];
-        set_distance(&mut out[at], at, target)
-            .map_err(|()| Refusal::TooFar { instruction: index })?;
+        let (at, target) = (moved[index], moved[target]);
+        set_distance(&mut out[at], at, target).ok_or(Refusal::TooFar { instruction: index })?;
     }
     Ok(Rewritten {
         instructions: out,
@@ -89,7 +84,7 @@ pub(super) fn rewrite(program: &Program, plan: &Plan, keep: Keep) -> Result<Rewr
 /// The main program's exits and what becomes of them, seen from its end: each jumps to the nearest end behind it.
 fn place_ends(program: &Program) -> Vec<(usize, Becomes)> {
     let exits: Vec<usize> = whole(program.main())
-        .filter(|(_, instruction)| instruction.code == EXIT)
+        .filter(|(_, instruction)| instruction.code == op::EXIT_CODE)
         .map(|(index, _)| index)
         .collect();
     let mut nearest = program.main;
@@ -109,22 +104,12 @@ fn place_ends(program: &Program) -> Vec<(usize, Becomes)> {
 }
 
 /// Sets how far an instruction points; an unconditional jump may become one that reaches further.
-fn set_distance(instruction: &mut Insn, at: usize, target: usize) -> Result<(), ()> {
+fn set_distance(instruction: &mut Insn, at: usize, target: usize) -> Option<()> {
     let distance = target as i64 - at as i64 - 1;
-    let in_immediate = Distance::of(*instruction).is_some_and(|one| one.in_immediate);
-    match i16::try_from(distance) {
-        Ok(near) if !in_immediate => instruction.off = near,
-        Err(_) if !in_immediate && instruction.code != JUMP => return Err(()),
-        _ => {
-            let far = i32::try_from(distance).map_err(|_| ())?;
-            if instruction.code == JUMP {
-                *instruction = Insn::new(JUMP_FAR, 0, 0, 0, far);
-            } else {
-                instruction.imm = far;
-            }
-        }
-    }
-    Ok(())
+    instruction.set_distance(distance).or_else(|| {
+        let far = i32::try_from(distance).ok()?;
+        (instruction.code == op::GOTO).then(|| *instruction = op::goto_far(far))
+    })
 }
 
 /// Keeps the context, and lets whoever sits in the entry's slot look first.
@@ -133,7 +118,7 @@ fn beginning(entry: Option<Entry>, keep: Keep) -> Vec<Insn> {
     if let Some(Entry { map, slot }) = entry {
         code.extend(load_map(map));
         code.push(op::mov32_imm(THIRD_ARGUMENT, slot as u32));
-        code.push(op::call(TAIL_CALL));
+        code.push(op::call(helper::TAIL_CALL));
         code.push(keep.restore());
     }
     code
@@ -157,14 +142,14 @@ fn ending(exits: &[Through], keep: Keep) -> Vec<Insn> {
                 code.push(keep.restore());
                 code.extend(load_map(*map));
                 code.push(op::mov(THIRD_ARGUMENT, verdict));
-                code.push(op::call(TAIL_CALL));
+                code.push(op::call(helper::TAIL_CALL));
             }
             Slots::Only(verdicts) => {
                 for one in verdicts {
                     let mut jump = vec![keep.restore()];
                     jump.extend(load_map(*map));
                     jump.push(op::mov32_imm(THIRD_ARGUMENT, *one));
-                    jump.push(op::call(TAIL_CALL));
+                    jump.push(op::call(helper::TAIL_CALL));
                     if !is_kept {
                         jump.push(op::mov32_imm(RESULT, *one));
                     }
@@ -183,8 +168,5 @@ fn ending(exits: &[Through], keep: Keep) -> Vec<Insn> {
 }
 
 fn load_map(map: i32) -> [Insn; 2] {
-    [
-        Insn::new(LOAD_IMMEDIATE, SECOND_ARGUMENT, PSEUDO_MAP_FD, 0, map),
-        Insn::new(0, 0, 0, 0, 0),
-    ]
+    op::load_immediate(op::MAP, SECOND_ARGUMENT, map)
 }

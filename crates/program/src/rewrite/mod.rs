@@ -13,27 +13,14 @@ mod tests;
 
 use std::fmt;
 
-use trawl_filter::ebpf::{Insn, op};
+use trawl_ebpf::{Insn, op, places, target};
 
 use context::FRAME;
 pub use context::{Keep, STACK_SIZE};
 pub use layout::Rewritten;
 
-/// A call of this helper that succeeds does not come back.
-const TAIL_CALL: i32 = 12;
-/// In the source register's place: what a call or a 64-bit load refers to.
-const PSEUDO_CALL: u8 = 1;
-const PSEUDO_MAP_FD: u8 = 1;
-const PSEUDO_KERNEL_FUNCTION: u8 = 2;
-const PSEUDO_FUNCTION: u8 = 4;
-const LOAD_IMMEDIATE: u8 = 0x18;
-const EXIT: u8 = op::JMP | op::EXIT;
-const CALL: u8 = op::JMP | op::CALL;
-/// A jump with 32 bits for its distance; kernels have it from 6.6 on.
-const JUMP_FAR: u8 = op::JMP32 | op::JA;
-const JUMP: u8 = op::JMP | op::JA;
 /// A jump to where a register says: nothing tells which instructions it reaches.
-const JUMP_INDIRECT: u8 = op::JMP | op::JA | op::X;
+const JUMP_INDIRECT: u8 = op::GOTO | op::X;
 
 /// Where an exit jumps on through.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,22 +99,20 @@ pub struct Program {
 }
 
 impl Program {
-    pub fn new(words: &[u64]) -> Result<Self, Refusal> {
-        let instructions: Vec<Insn> = words.iter().map(|word| Insn::from_u64(*word)).collect();
+    pub fn new(instructions: Vec<Insn>) -> Result<Self, Refusal> {
         let mut main = instructions.len();
         for (index, instruction) in whole(&instructions) {
             if instruction.code == JUMP_INDIRECT {
                 return Err(Refusal::IndirectJump { instruction: index });
             }
-            let Some(distance) = Distance::of(instruction) else {
+            if instruction.distance().is_none() {
                 continue;
-            };
-            let target = distance.target(index);
-            if !(0..instructions.len() as i64).contains(&target) {
-                return Err(Refusal::Malformed { instruction: index });
             }
-            if distance.to_function {
-                main = main.min(target as usize);
+            let target = target(&instructions, index)
+                .filter(|target| *target < instructions.len())
+                .ok_or(Refusal::Malformed { instruction: index })?;
+            if instruction.names_function() {
+                main = main.min(target);
             }
         }
         match main {
@@ -144,8 +129,8 @@ impl Program {
     /// Whether it calls functions of a kernel module, which only libbpf knows how to name.
     pub fn calls_modules(&self) -> bool {
         whole(&self.instructions).any(|(_, instruction)| {
-            instruction.code == CALL
-                && instruction.src() == PSEUDO_KERNEL_FUNCTION
+            instruction.code == op::CALL_CODE
+                && instruction.src() == op::KERNEL_FUNCTION
                 && instruction.off != 0
         })
     }
@@ -154,7 +139,7 @@ impl Program {
     pub fn kernel_functions(&self) -> Vec<i32> {
         whole(&self.instructions)
             .filter(|(_, one)| {
-                one.code == CALL && one.src() == PSEUDO_KERNEL_FUNCTION && one.off == 0
+                one.code == op::CALL_CODE && one.src() == op::KERNEL_FUNCTION && one.off == 0
             })
             .map(|(_, one)| one.imm)
             .collect()
@@ -202,50 +187,5 @@ impl Program {
 
 /// The instructions without the second halves of 64-bit loads, with their places.
 fn whole(instructions: &[Insn]) -> impl Iterator<Item = (usize, Insn)> {
-    let mut is_second_half = false;
-    instructions
-        .iter()
-        .copied()
-        .enumerate()
-        .filter(move |(_, instruction)| {
-            let whole = !is_second_half;
-            is_second_half = whole && instruction.code == LOAD_IMMEDIATE;
-            whole
-        })
-}
-
-/// How far an instruction points, and where it keeps that.
-#[derive(Clone, Copy, Debug)]
-struct Distance {
-    distance: i64,
-    in_immediate: bool,
-    /// What it points at is the beginning of a subprogram.
-    to_function: bool,
-}
-
-impl Distance {
-    fn of(instruction: Insn) -> Option<Self> {
-        let by_offset = Self {
-            distance: i64::from(instruction.off),
-            in_immediate: false,
-            to_function: false,
-        };
-        let by_immediate = |to_function| Self {
-            distance: i64::from(instruction.imm),
-            in_immediate: true,
-            to_function,
-        };
-        match instruction.code {
-            LOAD_IMMEDIATE => (instruction.src() == PSEUDO_FUNCTION).then(|| by_immediate(true)),
-            CALL => (instruction.src() == PSEUDO_CALL).then(|| by_immediate(true)),
-            EXIT => None,
-            JUMP_FAR => Some(by_immediate(false)),
-            code if code & 0x07 == op::JMP || code & 0x07 == op::JMP32 => Some(by_offset),
-            _ => None,
-        }
-    }
-
-    fn target(self, index: usize) -> i64 {
-        index as i64 + 1 + self.distance
-    }
+    places(instructions).map(|at| (at, instructions[at]))
 }

@@ -1,7 +1,12 @@
 //! The rewriter against a small machine: programs do what they did, and their exits pass by the maps first.
 
 use proptest::prelude::*;
-use trawl_filter::ebpf::{Insn, op};
+use trawl_ebpf::helper::TAIL_CALL;
+use trawl_ebpf::op::{
+    CALL_CODE as CALL, EXIT_CODE as EXIT, FUNCTION as PSEUDO_FUNCTION, GOTO as JUMP,
+    GOTO_FAR as JUMP_FAR, LOAD_IMMEDIATE, OWN_FUNCTION as PSEUDO_CALL,
+};
+use trawl_ebpf::{Insn, op};
 
 use super::*;
 
@@ -100,16 +105,12 @@ fn run(code: &[Insn]) -> Option<Trace> {
     None
 }
 
-fn words(code: &[Insn]) -> Vec<u64> {
-    code.iter().map(|one| one.to_u64()).collect()
-}
-
 fn through(map: i32, slots: Slots) -> Through {
     Through { map, slots }
 }
 
 fn rewritten(code: &[Insn], plan: &Plan, keep: Keep) -> Rewritten {
-    let program = Program::new(&words(code)).expect("a program");
+    let program = Program::new(code.to_vec()).expect("a program");
     program.rewrite(plan, keep).expect("it can be rewritten")
 }
 
@@ -255,7 +256,7 @@ fn an_unconditional_jump_may_grow_and_a_conditional_one_may_not() {
     assert_eq!(found.instructions[found.moved[0]].code, JUMP_FAR);
     same(&far, &full_plan(), Keep::Register(9));
     let conditional = program(Insn::new(op::JMP | op::JEQ | op::K, 1, 0, i16::MAX - 1, 7));
-    let program = Program::new(&words(&conditional)).expect("a program");
+    let program = Program::new(conditional.clone()).expect("a program");
     assert_eq!(
         program
             .rewrite(&full_plan(), Keep::Register(9))
@@ -266,7 +267,7 @@ fn an_unconditional_jump_may_grow_and_a_conditional_one_may_not() {
 
 #[test]
 fn what_cannot_be_followed_is_refused() {
-    let refused = |code: &[Insn]| Program::new(&words(code)).expect_err("refused");
+    let refused = |code: &[Insn]| Program::new(code.to_vec()).expect_err("refused");
     let indirect = Insn::new(JUMP_INDIRECT, 1, 0, 0, 0);
     assert_eq!(
         refused(&[set(0, 1), indirect]),
@@ -299,7 +300,7 @@ fn registers_in_use_are_known_from_the_main_program_alone() {
         set(0, 1),
         op::exit(),
     ];
-    let program = Program::new(&words(&code)).expect("a program");
+    let program = Program::new(code.to_vec()).expect("a program");
     assert_eq!(program.free_registers(), [7, 8, 9]);
     assert_eq!(program.main().len(), 3);
 }
@@ -310,7 +311,7 @@ fn what_the_stack_is_used_for_is_seen() {
     let end = [set(0, 2), op::exit()];
     let depth = |code: &[Insn]| {
         let code = [code, &end].concat();
-        Program::new(&words(&code))
+        Program::new(code.clone())
             .expect("a program")
             .stack_in_sight()
     };
@@ -419,8 +420,9 @@ proptest! {
     }
 
     #[test]
-    fn no_words_make_it_panic(words in proptest::collection::vec(any::<u64>(), 0..60)) {
-        if let Ok(program) = Program::new(&words) {
+    fn no_words_make_it_panic(fields in proptest::collection::vec(any::<(u8, u8, i16, i32)>(), 0..60)) {
+        let code = fields.into_iter().map(|(code, regs, off, imm)| Insn { code, regs, off, imm });
+        if let Ok(program) = Program::new(code.collect()) {
             let _ = program.rewrite(&full_plan(), Keep::Register(9));
         }
     }

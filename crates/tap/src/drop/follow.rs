@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
+use trawl_ebpf::Insn;
 use trawl_kernel::bpf::link::{self, TcxPlace};
 use trawl_kernel::bpf::{kernel_types, object, program};
 use trawl_kernel::layout::TapConfig;
@@ -71,7 +72,7 @@ pub fn attach(
     along: &Along,
     config: &TapConfig,
     maps: &[(&str, BorrowedFd<'_>)],
-    block: Option<&[u64]>,
+    block: Option<&[Insn]>,
     assembly: &mut Assembly<'_>,
 ) -> Result<Vec<Loaded>> {
     let at = |number: usize| TapConfig {
@@ -119,7 +120,7 @@ fn netfilter(
     along: &Along,
     at: &dyn Fn(usize) -> TapConfig,
     maps: &[(&str, BorrowedFd<'_>)],
-    block: Option<&[u64]>,
+    block: Option<&[Insn]>,
     attached: &mut Vec<Loaded>,
 ) -> Result<()> {
     // Packets that are local begin at the first end of a hook, and the last ends are in place by then.
@@ -157,7 +158,7 @@ fn traffic_control(
     along: &Along,
     at: &dyn Fn(usize) -> TapConfig,
     maps: &[(&str, BorrowedFd<'_>)],
-    _block: Option<&[u64]>,
+    _block: Option<&[Insn]>,
     attached: &mut Vec<Loaded>,
 ) -> Result<()> {
     for (number, side) in [

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use trawl_ebpf::Insn;
 use trawl_kernel::bpf::kernel_types;
 use trawl_kernel::bpf::link;
 use trawl_kernel::bpf::object::{TapProgram, Taps};
@@ -42,7 +43,7 @@ pub fn prepare(
     program: &str,
     config: &TapConfig,
     maps: &[(&str, BorrowedFd<'_>)],
-    block: Option<&[u64]>,
+    block: Option<&[Insn]>,
 ) -> Result<(TapProgram, String)> {
     let name = match block {
         Some(_) => format!("{program}_f"),
@@ -58,13 +59,8 @@ pub fn prepare(
 /// What a program of this kind is loaded with.
 pub fn options(name: &str, kind: u32, expected_attach_type: u32) -> LoadOptions<'_> {
     LoadOptions {
-        name,
-        kind,
-        license: "GPL",
         expected_attach_type,
-        flags: 0,
-        ifindex: 0,
-        traced: None,
+        ..LoadOptions::new(name, kind)
     }
 }
 
@@ -73,7 +69,7 @@ pub fn load(
     place: &Place,
     config: &TapConfig,
     maps: &[(&str, BorrowedFd<'_>)],
-    block: Option<&[u64]>,
+    block: Option<&[Insn]>,
 ) -> Result<Loaded> {
     let (ready, name) = prepare(place.object, place.program, config, maps, block)?;
     let mut options = options(&name, program::RAW_TRACEPOINT, 0);

@@ -171,13 +171,9 @@ impl Stand {
                 blocks.put_into(&mut ready, quickly)?;
             }
             let program = ready.load(&LoadOptions {
-                name: &name,
-                kind: program::XDP,
-                license: "GPL",
                 expected_attach_type,
                 flags,
-                ifindex: 0,
-                traced: None,
+                ..LoadOptions::new(&name, program::XDP)
             })?;
             seat.mark(&program)?;
             Ok(program)

@@ -152,16 +152,12 @@ impl Plan {
             false => program::ATTACH_FENTRY,
         };
         let loaded = ready.load(&LoadOptions {
-            name: &name,
-            kind: program::TRACING,
-            license: "GPL",
             expected_attach_type: attach_type,
-            flags: 0,
-            ifindex: 0,
             traced: Some(Traced {
                 program: Some(at.fd.as_fd()),
                 function,
             }),
+            ..LoadOptions::new(&name, program::TRACING)
         })?;
         link::attach_tracing(loaded.as_fd()).map_err(|e| explain_attach(e, &at.name, &self.site))
     }
@@ -283,15 +279,7 @@ mod tests {
             ] {
                 let (name, ready) = plan.prepare(role, ids, Some(entry)).expect("a program");
                 ready
-                    .load(&LoadOptions {
-                        name: &name,
-                        kind: program::RAW_TRACEPOINT,
-                        license: "GPL",
-                        expected_attach_type: 0,
-                        flags: 0,
-                        ifindex: 0,
-                        traced: None,
-                    })
+                    .load(&LoadOptions::new(&name, program::RAW_TRACEPOINT))
                     .unwrap_or_else(|e| panic!("{role:?}: {e}"));
             }
         }

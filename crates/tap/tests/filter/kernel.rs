@@ -2,11 +2,10 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use trawl_filter::ebpf::op;
+use trawl_ebpf::{Insn, op};
 use trawl_filter::lower::standalone::{Verdicts, verdicts};
-use trawl_filter::{Classic, Hook, Insn, Quick, Target, lower, lower_quick, standalone};
+use trawl_filter::{Classic, Hook, Quick, Target, lower, lower_quick, standalone};
 use trawl_kernel::bpf::program::{self, HAS_FRAGS, LoadOptions};
-use trawl_kernel::bpf::splice::from_words;
 use trawl_kernel::bpf::{map, test_run};
 use trawl_kernel::{Error, Result};
 use trawl_tap::filter::Block;
@@ -39,30 +38,23 @@ impl Loaded {
     pub fn new(classic: &Classic, target: Target) -> Result<Self> {
         let failed = |why: &dyn std::fmt::Display| Error::failed("cannot lower", why);
         let tables = Block::new(&lower(classic, &target).map_err(|e| failed(&e))?)?;
-        let block: Vec<Insn> = tables.iter().map(|word| Insn::from_u64(*word)).collect();
         let buffer = match target.hook {
             Hook::Copy { buffer } => Some(map::create_mmapable_array("buffer", buffer.into(), 1)?),
             _ => None,
         };
-        let whole = standalone(&block, &target, buffer.as_ref().map(AsRawFd::as_raw_fd))
+        let whole = standalone(&tables, &target, buffer.as_ref().map(AsRawFd::as_raw_fd))
             .ok_or_else(|| failed(&"no buffer"))?;
         let whole = [quick_first(classic, &target), whole].concat();
-        let words: Vec<u64> = whole.iter().map(|insn| insn.to_u64()).collect();
         let (kind, flags) = match target.hook {
             Hook::Xdp => (program::XDP, HAS_FRAGS),
             _ => (program::SCHED_CLS, 0),
         };
         let options = LoadOptions {
-            name: "trawl_oracle",
-            kind,
-            license: "GPL",
-            expected_attach_type: 0,
             flags,
-            ifindex: 0,
-            traced: None,
+            ..LoadOptions::new("trawl_oracle", kind)
         };
         Ok(Self {
-            program: program::load(&from_words(&words), &options)?,
+            program: program::load(&whole, &options)?,
             target,
             matched: verdicts(&target).matched,
             _buffer: buffer,

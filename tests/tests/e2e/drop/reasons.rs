@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
 
+use trawl_ebpf::op;
 use trawl_kernel::bpf::link::{self, TcxPlace};
 use trawl_kernel::bpf::program::{self, LoadOptions};
 use trawl_kernel::netns::run_in;
@@ -238,18 +239,13 @@ fn shoots(station: &Station, side: u32) -> Option<OwnedFd> {
         skip("the kernel has no tcx");
         return None;
     }
-    // r0 = TC_ACT_SHOT; exit
-    let words = [0x2_0000_00b7, 0x95];
+    const TC_ACT_SHOT: u32 = 2;
+    let shoot = [op::mov32_imm(0, TC_ACT_SHOT), op::exit()];
     let options = LoadOptions {
-        name: "shoots",
-        kind: program::SCHED_CLS,
-        license: "GPL",
         expected_attach_type: side,
-        flags: 0,
-        ifindex: 0,
-        traced: None,
+        ..LoadOptions::new("shoots", program::SCHED_CLS)
     };
-    let program = program::load_words(&words, &options).expect("a program of two instructions");
+    let program = program::load(&shoot, &options).expect("a program of two instructions");
     let link = run_in(&station.namespace, || {
         link::attach_tcx(program.as_fd(), station.index, side, TcxPlace::First)
     });

@@ -1,5 +1,6 @@
 //! Several interfaces, several programs of one name, and programs that cannot be looked at.
 
+use trawl_ebpf::op;
 use trawl_kernel::bpf::link;
 use trawl_kernel::bpf::program::{self, LoadOptions};
 use trawl_kernel::netns::run_in;
@@ -126,18 +127,14 @@ fn a_number_that_is_not_there_is_told_with_those_that_are() {
 #[test]
 fn a_program_without_type_information_is_refused_with_what_works() {
     let Some(lab) = lab() else { return };
-    // r0 = XDP_PASS; exit
-    let words = [0x0000_0002_0000_00b4u64, 0x95];
-    let bare = program::load_words(
-        &words,
+    const XDP_PASS: u32 = 2;
+    let pass = [op::mov32_imm(0, XDP_PASS), op::exit()];
+    let bare = program::load(
+        &pass,
         &LoadOptions {
-            name: "nameless",
-            kind: program::XDP,
-            license: "GPL",
             expected_attach_type: program::ATTACH_XDP,
             flags: program::HAS_FRAGS,
-            ifindex: 0,
-            traced: None,
+            ..LoadOptions::new("nameless", program::XDP)
         },
     )
     .unwrap_or_else(|e| panic!("{e}"));

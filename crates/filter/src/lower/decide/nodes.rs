@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::ranges::{Ranges, Shared};
 use super::terms::{TermId, Terms};
-use crate::ebpf::op;
+use trawl_ebpf::op;
 
 /// A node by its number in [`Nodes`]; the nodes it leads to have lower ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

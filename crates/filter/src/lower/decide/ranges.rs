@@ -1,6 +1,6 @@
 //! Sets of numbers: what a test asks of a value, and what is known of one.
 
-use crate::ebpf::op;
+use trawl_ebpf::op;
 
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;

@@ -5,7 +5,7 @@ use super::super::graph::{At, Block, End, Graph, Op, Reg, Return, Value};
 use super::nodes::{Node, NodeId, Nodes, Question};
 use super::ranges::Ranges;
 use super::terms::{Term, TermId, Terms};
-use crate::ebpf::op;
+use trawl_ebpf::op;
 
 /// What A and X hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

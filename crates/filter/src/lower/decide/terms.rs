@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::super::ancillary::Answer;
 use super::super::graph::BEYOND_ANY_PACKET;
-use crate::ebpf::op;
+use trawl_ebpf::op;
 
 /// A term by its number in [`Terms`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

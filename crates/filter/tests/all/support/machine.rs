@@ -1,7 +1,8 @@
 //! An eBPF interpreter that is as strict as the verifier at run time: it stops at uninitialised
 //! registers and stack bytes, at reads outside the packet's linear part, and at bad pointers.
 
-use trawl_filter::{Hook, Insn, Target};
+use trawl_ebpf::Insn;
+use trawl_filter::{Hook, Target};
 
 /// What a register holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,8 @@ pub mod oracle;
 pub mod packets;
 
 use machine::{Scene, run};
-use trawl_filter::{Classic, FilterError, Insn, Options, Quick, Target, lower};
+use trawl_ebpf::Insn;
+use trawl_filter::{Classic, FilterError, Options, Quick, Target, lower};
 
 /// The expressions of the data file.
 pub fn expressions() -> Vec<&'static str> {
@@ -55,7 +56,7 @@ pub fn quick_agrees(quick: &[Insn], scene: &Scene<'_>, answer: u32) -> Result<()
         true => Ok(()),
         false => Err(format!(
             "{}on {scene:02x?}: {result:?}, where the filter says {answer}",
-            trawl_filter::disassemble(quick)
+            trawl_ebpf::disassemble(quick)
         )),
     }
 }

@@ -1,9 +1,8 @@
 //! Puts a filter's instructions in the place that a program keeps for them.
 
-use libbpf_sys::bpf_insn;
-
-use super::code::{self, LOAD_IMMEDIATE};
-use crate::{Error, Result};
+use crate::Insn;
+use crate::flow::{places, target};
+use crate::op::{self, LOAD_IMMEDIATE};
 
 /// Both halves of the load that stands where the filter goes: FILTER_MARK in bpf/include/filter.h.
 pub const FILTER: i32 = 0x7477_fffe;
@@ -11,28 +10,36 @@ pub const FILTER: i32 = 0x7477_fffe;
 pub const QUICK_FILTER: i32 = 0x7477_fffc;
 const MARK_LENGTH: usize = 2;
 
+/// Why a block cannot be put into a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// The program keeps no place for one.
+    NoPlace,
+    /// It has more instructions than a jump can pass over.
+    TooLong { instructions: usize },
+}
+
 /// Where in a program a block goes.
-fn place(program: &[bpf_insn], mark: i32) -> Option<usize> {
+fn place(program: &[Insn], mark: i32) -> Option<usize> {
     program.windows(MARK_LENGTH).position(|pair| {
         pair[0].code == LOAD_IMMEDIATE && pair[0].imm == mark && pair[1].imm == mark
     })
 }
 
 /// Whether a program has a place for a block.
-pub fn has_place(program: &[bpf_insn], mark: i32) -> bool {
+pub fn has_place(program: &[Insn], mark: i32) -> bool {
     place(program, mark).is_some()
 }
 
 /// The program with the block in its place: control enters the block at its top and leaves it at its end. A block
 /// that jumps cannot pass over goes behind the function, with far jumps there and back, if the kernel has these.
 pub fn splice(
-    program: &[bpf_insn],
+    program: &[Insn],
     mark: i32,
-    block: &[bpf_insn],
+    block: &[Insn],
     far_jumps: bool,
-) -> Result<Vec<bpf_insn>> {
-    let at =
-        place(program, mark).ok_or_else(|| Error::failed(WHAT, "it keeps no place for one"))?;
+) -> Result<Vec<Insn>, Unfit> {
+    let at = place(program, mark).ok_or(Unfit::NoPlace)?;
     let behind = at + MARK_LENGTH;
     match with_replaced(program, at..behind, block) {
         Err(_) if far_jumps => {}
@@ -41,20 +48,19 @@ pub fn splice(
     // Jumps stay inside a function, so that is where the block has to be as well.
     let end = end_of_first_function(program);
     let shortened = MARK_LENGTH - 1;
-    let there = code::goto_far(end as i64 - shortened as i64 - (at as i64 + 1));
-    let back = code::goto_far((at as i64 + 1) - (end - shortened + block.len() + 1) as i64);
+    let far = |from: usize, to: usize| op::goto_far((to as i64 - from as i64 - 1) as i32);
+    let there = far(at, end - shortened);
+    let back = far(end - shortened + block.len(), at + 1);
     let with_block = with_replaced(program, end..end, &[block, &[back]].concat())?;
     with_replaced(&with_block, at..behind, &[there])
 }
 
-const WHAT: &str = "cannot put the filter into the program";
-
 /// The program with some instructions in place of others. Jumps in the rest of it reach what they did.
 fn with_replaced(
-    program: &[bpf_insn],
+    program: &[Insn],
     old: std::ops::Range<usize>,
-    new: &[bpf_insn],
-) -> Result<Vec<bpf_insn>> {
+    new: &[Insn],
+) -> Result<Vec<Insn>, Unfit> {
     let moved = |index: usize| {
         if index < old.end {
             index
@@ -72,18 +78,10 @@ fn with_replaced(
             continue;
         }
         let mut instruction = *instruction;
-        if !is_second_half && let Some(target) = code::target(program, index) {
+        if !is_second_half && let Some(target) = target(program, index) {
             let distance = moved(target) as i64 - moved(index) as i64 - 1;
-            code::set_distance(&mut instruction, distance).ok_or_else(|| {
-                Error::failed(
-                    WHAT,
-                    format!(
-                        "its {} instructions are more than a jump can pass over",
-                        new.len()
-                    ),
-                )
-                .fix("use a shorter expression, or --tap packet")
-                .refused(crate::error::Refusal::TooLong)
+            instruction.set_distance(distance).ok_or(Unfit::TooLong {
+                instructions: new.len(),
             })?;
         }
         is_second_half = !is_second_half && instruction.code == LOAD_IMMEDIATE;
@@ -96,49 +94,27 @@ fn with_replaced(
 }
 
 /// Where the function that a program begins with ends: the others are those that are called.
-fn end_of_first_function(program: &[bpf_insn]) -> usize {
-    code::places(program)
-        .filter(|at| code::names_function(&program[*at]))
-        .filter_map(|at| code::target(program, at))
+fn end_of_first_function(program: &[Insn]) -> usize {
+    places(program)
+        .filter(|at| program[*at].names_function())
+        .filter_map(|at| target(program, at))
         .min()
         .unwrap_or(program.len())
-}
-
-/// Instructions as the eight bytes that each has in memory.
-pub fn from_words(words: &[u64]) -> Vec<bpf_insn> {
-    let one = |word: &u64| {
-        let bytes = word.to_ne_bytes();
-        let mut instruction = bpf_insn {
-            code: bytes[0],
-            off: i16::from_ne_bytes([bytes[2], bytes[3]]),
-            imm: i32::from_ne_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
-            ..bpf_insn::default()
-        };
-        instruction.set_dst_reg(bytes[1] & 0x0f);
-        instruction.set_src_reg(bytes[1] >> 4);
-        instruction
-    };
-    words.iter().map(one).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn instruction(code: u8, off: i16, imm: i32) -> bpf_insn {
-        bpf_insn {
-            code,
-            off,
-            imm,
-            ..bpf_insn::default()
-        }
+    fn instruction(code: u8, off: i16, imm: i32) -> Insn {
+        Insn::new(code, 0, 0, off, imm)
     }
 
-    fn nothing() -> bpf_insn {
+    fn nothing() -> Insn {
         instruction(0xb7, 0, 0)
     }
 
-    fn program() -> Vec<bpf_insn> {
+    fn program() -> Vec<Insn> {
         vec![
             instruction(0x15, 4, 0), // over the place, to the exit
             nothing(),
@@ -173,13 +149,13 @@ mod tests {
     fn a_filter_that_no_jump_passes_over_is_refused() {
         let error =
             splice(&program(), FILTER, &vec![nothing(); 40_000], false).expect_err("too long");
-        assert!(error.to_string().contains("40000"), "{error}");
+        let instructions = 40_000;
+        assert_eq!(error, Unfit::TooLong { instructions });
     }
 
     #[test]
     fn a_filter_that_no_jump_passes_over_goes_behind_the_function() {
-        let mut call = instruction(code::CALL, 0, 3);
-        call.set_src_reg(code::PSEUDO_CALL);
+        let call = op::call(3).with_src(op::OWN_FUNCTION);
         let mut program = program();
         program[1] = call; // of the function behind the exit
         program[1].imm = 4;
@@ -195,10 +171,10 @@ mod tests {
             "over the place, to the exit"
         );
         let there = target(2);
-        assert_eq!((spliced[2].code, spliced[there].imm), (code::GOTO_FAR, 9));
+        assert_eq!((spliced[2].code, spliced[there].imm), (op::GOTO_FAR, 9));
         assert_eq!(spliced[there - 1].code, 0x95);
         let back = there + block.len();
-        assert_eq!((spliced[back].code, target(back)), (code::GOTO_FAR, 3));
+        assert_eq!((spliced[back].code, target(back)), (op::GOTO_FAR, 3));
         assert_eq!((target(1), spliced[target(1)].imm), (back + 1, 7));
     }
 

@@ -1,100 +1,14 @@
-//! Small BPF programs written as instructions: what the probes and the sender load.
+//! Small BPF programs that the probes and the sender load.
 
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// One instruction, laid out as struct bpf_insn.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Insn {
-    code: u8,
-    /// Destination in the low nibble, source in the high one.
-    registers: u8,
-    offset: i16,
-    immediate: i32,
-}
-
-const _: () = assert!(size_of::<Insn>() == size_of::<libbpf_sys::bpf_insn>());
-const _: () = assert!(align_of::<Insn>() == align_of::<libbpf_sys::bpf_insn>());
-
-const ALU64_MOV_K: u8 = 0xb7;
-const ALU64_MOV_X: u8 = 0xbf;
-const ALU64_ADD_K: u8 = 0x07;
-const ST_DW: u8 = 0x7a;
-const JMP_CALL: u8 = 0x85;
-const LOAD_WIDE: u8 = 0x18;
-const ATOMIC_DW: u8 = 0xdb;
-const JMP32_JA: u8 = 0x06;
-const JMP_EXIT: u8 = 0x95;
-
-impl Insn {
-    const fn new(code: u8, destination: u8, source: u8, offset: i16, immediate: i32) -> Self {
-        Self {
-            code,
-            registers: destination | source << 4,
-            offset,
-            immediate,
-        }
-    }
-
-    /// `register = value`
-    pub const fn set(register: u8, value: i32) -> Self {
-        Self::new(ALU64_MOV_K, register, 0, 0, value)
-    }
-
-    /// `register = from`
-    pub const fn copy(register: u8, from: u8) -> Self {
-        Self::new(ALU64_MOV_X, register, from, 0, 0)
-    }
-
-    /// `register += value`
-    pub const fn add(register: u8, value: i32) -> Self {
-        Self::new(ALU64_ADD_K, register, 0, 0, value)
-    }
-
-    /// `*(u64 *)(base + offset) = value`
-    pub const fn store_u64(base: u8, offset: i16, value: i32) -> Self {
-        Self::new(ST_DW, base, 0, offset, value)
-    }
-
-    /// `register = map`; takes the place of two instructions.
-    pub const fn map(register: u8, map: RawFd) -> [Self; 2] {
-        const MAP_BY_DESCRIPTOR: u8 = 1;
-        [
-            Self::new(LOAD_WIDE, register, MAP_BY_DESCRIPTOR, 0, map),
-            Self::new(0, 0, 0, 0, 0),
-        ]
-    }
-
-    /// `register = from`, an address in the program's arena.
-    pub const fn to_arena(register: u8, from: u8) -> Self {
-        Self::new(ALU64_MOV_X, register, from, 1, 1)
-    }
-
-    /// `*(u64 *)(base + offset) += register`, as one step.
-    pub const fn atomic_add_u64(base: u8, offset: i16, register: u8) -> Self {
-        Self::new(ATOMIC_DW, base, register, offset, 0)
-    }
-
-    /// Calls a helper by its number.
-    pub const fn call(helper: u32) -> Self {
-        Self::new(JMP_CALL, 0, 0, 0, helper as i32)
-    }
-
-    /// Goes on so many instructions behind the next, at any distance.
-    pub const fn jump_far(distance: i32) -> Self {
-        Self::new(JMP32_JA, 0, 0, 0, distance)
-    }
-
-    pub const fn exit() -> Self {
-        Self::new(JMP_EXIT, 0, 0, 0, 0)
-    }
-}
+use trawl_ebpf::{Insn, op};
 
 /// The program that does nothing but answer.
 pub fn returning(value: i32) -> [Insn; 2] {
-    [Insn::set(0, value), Insn::exit()]
+    [op::alu_imm(op::MOV, 0, value), op::exit()]
 }
 
 /// What to load and how; the rest of `bpf_prog_load_opts` stays zero.

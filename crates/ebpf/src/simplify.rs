@@ -2,15 +2,14 @@
 //! what nothing leads to any more. The verifier does the second after it has looked at everything; but what stands in a
 //! program when it is loaded already decides how the kernel sets it up, a jump to another program above all.
 
-use libbpf_sys::bpf_insn;
-
-use super::code;
+use crate::flow::{RESULT, places, target};
+use crate::{Insn, op};
 
 /// Simplifies a program; jumps reach what they did.
-pub fn simplify(program: &mut Vec<bpf_insn>) {
+pub fn simplify(program: &mut Vec<Insn>) {
     decide(program);
     remove(program, &unreached(program));
-    let nowhere: Vec<bool> = program.iter().map(code::goes_nowhere).collect();
+    let nowhere: Vec<bool> = program.iter().map(|one| one.goes_nowhere()).collect();
     remove(program, &nowhere);
     let unread: Vec<bool> = (0..program.len())
         .map(|at| is_unread(program, at))
@@ -20,25 +19,25 @@ pub fn simplify(program: &mut Vec<bpf_insn>) {
 
 /// Turns a comparison of a number that was just put into its register into a jump, or into one to the next
 /// instruction.
-fn decide(program: &mut [bpf_insn]) {
+fn decide(program: &mut [Insn]) {
     let reached_by_jump = jump_targets(program);
-    for at in code::places(program).collect::<Vec<_>>() {
+    for at in places(program).collect::<Vec<_>>() {
         let behind = at + 1;
-        if let Some(value) = code::number(&program[at])
+        if let Some(value) = program[at].number()
             && let Some(next) = program.get(behind).copied()
             && !reached_by_jump[behind]
-            && next.dst_reg() == program[at].dst_reg()
-            && let Some(holds) = code::holds(&next, value)
+            && next.dst() == program[at].dst()
+            && let Some(holds) = next.holds(value)
         {
-            program[behind] = code::goto(if holds { next.off } else { 0 });
+            program[behind] = op::goto(if holds { next.off } else { 0 });
         }
     }
 }
 
-fn jump_targets(program: &[bpf_insn]) -> Vec<bool> {
+fn jump_targets(program: &[Insn]) -> Vec<bool> {
     let mut targets = vec![false; program.len() + 1];
-    for at in code::places(program) {
-        if let Some(to) = code::target(program, at)
+    for at in places(program) {
+        if let Some(to) = target(program, at)
             && let Some(reached) = targets.get_mut(to)
         {
             *reached = true;
@@ -48,17 +47,17 @@ fn jump_targets(program: &[bpf_insn]) -> Vec<bool> {
 }
 
 /// Instructions that control never comes to, in the program or in its functions.
-fn unreached(program: &[bpf_insn]) -> Vec<bool> {
+fn unreached(program: &[Insn]) -> Vec<bool> {
     let mut unreached = vec![true; program.len()];
     let mut open = vec![0];
     while let Some(at) = open.pop() {
         if at >= program.len() || !unreached[at] {
             continue;
         }
-        let length = code::length(&program[at]);
+        let length = program[at].length();
         unreached[at..(at + length).min(program.len())].fill(false);
-        open.extend(code::target(program, at));
-        if !code::never_goes_on(&program[at]) {
+        open.extend(target(program, at));
+        if !program[at].never_goes_on() {
             open.push(at + length);
         }
     }
@@ -66,28 +65,28 @@ fn unreached(program: &[bpf_insn]) -> Vec<bool> {
 }
 
 /// Whether an instruction puts a number into a register that is set anew on the straight way on, and not read before.
-fn is_unread(program: &[bpf_insn], at: usize) -> bool {
-    if code::number(&program[at]).is_none() {
+fn is_unread(program: &[Insn], at: usize) -> bool {
+    if program[at].number().is_none() {
         return false;
     }
-    let register = program[at].dst_reg();
+    let register = program[at].dst();
     let mut next = at + 1;
     while let Some(instruction) = program.get(next) {
-        if code::is_exit(instruction) {
-            return register != code::RESULT;
+        if instruction.code == op::EXIT_CODE {
+            return register != RESULT;
         }
-        if code::branches(instruction) || code::reads(instruction, register) {
+        if instruction.branches() || instruction.reads(register) {
             return false;
         }
-        if code::sets(instruction, register) {
+        if instruction.sets(register) {
             return true;
         }
-        next += code::length(instruction);
+        next += instruction.length();
     }
     false
 }
 
-fn remove(program: &mut Vec<bpf_insn>, gone: &[bool]) {
+fn remove(program: &mut Vec<Insn>, gone: &[bool]) {
     let mut moved = Vec::with_capacity(program.len() + 1);
     let mut kept = 0usize;
     for gone in gone {
@@ -95,14 +94,14 @@ fn remove(program: &mut Vec<bpf_insn>, gone: &[bool]) {
         kept += usize::from(!gone);
     }
     moved.push(kept);
-    for at in code::places(program).collect::<Vec<_>>() {
+    for at in places(program).collect::<Vec<_>>() {
         if gone[at] {
             continue;
         }
-        if let Some(to) = code::target(program, at) {
+        if let Some(to) = target(program, at) {
             let distance = moved[to] as i64 - moved[at] as i64 - 1;
             // Nothing is further away than it was.
-            let _ = code::set_distance(&mut program[at], distance);
+            let _ = program[at].set_distance(distance);
         }
     }
     let mut gone = gone.iter();
@@ -113,21 +112,14 @@ fn remove(program: &mut Vec<bpf_insn>, gone: &[bool]) {
 mod tests {
     use super::*;
 
-    fn instruction(code: u8, register: u8, off: i16, imm: i32) -> bpf_insn {
-        let mut instruction = bpf_insn {
-            code,
-            off,
-            imm,
-            ..bpf_insn::default()
-        };
-        instruction.set_dst_reg(register);
-        instruction
+    fn instruction(code: u8, register: u8, off: i16, imm: i32) -> Insn {
+        Insn::new(code, register, 0, off, imm)
     }
 
-    fn simplified(program: &[bpf_insn]) -> Vec<(u8, i16, i32)> {
+    fn simplified(program: &[Insn]) -> Vec<(u8, i16, i32)> {
         let mut program = program.to_vec();
         simplify(&mut program);
-        let fields = |one: &bpf_insn| (one.code, one.off, one.imm);
+        let fields = |one: &Insn| (one.code, one.off, one.imm);
         program.iter().map(fields).collect()
     }
 
@@ -188,8 +180,7 @@ mod tests {
 
     #[test]
     fn functions_that_are_called_stay_and_are_found() {
-        let mut call = instruction(CALL, 0, 0, 3);
-        call.set_src_reg(1);
+        let call = instruction(CALL, 0, 0, 3).with_src(op::OWN_FUNCTION);
         let program = [
             instruction(SET, 1, 0, 1),
             instruction(IF_NOT_ZERO, 1, 1, 0),
@@ -206,6 +197,6 @@ mod tests {
         simplify(&mut simple);
         let codes: Vec<u8> = simple.iter().map(|one| one.code).collect();
         assert_eq!(codes, [SET, CALL, EXIT, SET, EXIT]);
-        assert_eq!(code::target(&simple, 1), Some(3));
+        assert_eq!(target(&simple, 1), Some(3));
     }
 }

@@ -1,0 +1,169 @@
+//! What single instructions of a program do, and where control goes from them.
+
+use crate::Insn;
+use crate::op::{
+    ALU, ALU64, ATOMIC, CALL_CODE, EXIT_CODE, FUNCTION, GOTO, GOTO_FAR, JEQ, JGE, JGT, JLE, JLT,
+    JMP, JMP32, JNE, JSET, LDX, LOAD_IMMEDIATE, MOV, OWN_FUNCTION, ST, STX, X,
+};
+
+const CLASS: u8 = 0x07;
+const CLASS_LOAD: u8 = 0x00;
+const MODE: u8 = 0xe0;
+const OPERATION: u8 = 0xf0;
+const MOVE_NUMBER: u8 = ALU64 | MOV;
+const MOVE_NUMBER_32: u8 = ALU | MOV;
+/// The register that a function's result is in.
+pub(crate) const RESULT: u8 = 0;
+
+/// Where the instructions of a program begin: places without the second halves of 64-bit loads.
+pub fn places(program: &[Insn]) -> impl Iterator<Item = usize> {
+    let next = |at: &usize| Some(at + program.get(*at)?.length());
+    std::iter::successors(Some(0), next).take_while(|at| *at < program.len())
+}
+
+/// Where an instruction's jump, call or address leads.
+pub fn target(program: &[Insn], at: usize) -> Option<usize> {
+    usize::try_from(at as i64 + 1 + program[at].distance()?).ok()
+}
+
+/// Where an instruction keeps the distance to another one.
+#[derive(Clone, Copy)]
+enum Field {
+    Offset,
+    Immediate,
+}
+
+impl Insn {
+    /// How many places it takes.
+    pub const fn length(self) -> usize {
+        if self.code == LOAD_IMMEDIATE { 2 } else { 1 }
+    }
+
+    pub(crate) fn goes_nowhere(self) -> bool {
+        self.code == GOTO && self.off == 0
+    }
+
+    /// The instruction after this one is not the next.
+    pub(crate) fn never_goes_on(self) -> bool {
+        matches!(self.code, GOTO | GOTO_FAR | EXIT_CODE)
+    }
+
+    /// Control may go elsewhere than on, for a while or for good.
+    pub(crate) fn branches(self) -> bool {
+        matches!(self.code & CLASS, JMP | JMP32)
+    }
+
+    fn target_field(self) -> Option<Field> {
+        match self.code {
+            GOTO_FAR => Some(Field::Immediate),
+            LOAD_IMMEDIATE | CALL_CODE => self.names_function().then_some(Field::Immediate),
+            EXIT_CODE => None,
+            _ => self.branches().then_some(Field::Offset),
+        }
+    }
+
+    /// Whether it calls another function of the program, or takes its address.
+    pub fn names_function(self) -> bool {
+        matches!(
+            (self.code, self.src()),
+            (LOAD_IMMEDIATE, FUNCTION) | (CALL_CODE, OWN_FUNCTION)
+        )
+    }
+
+    /// How many instructions after the next one its jump, call or address leads to.
+    pub fn distance(self) -> Option<i64> {
+        Some(match self.target_field()? {
+            Field::Offset => i64::from(self.off),
+            Field::Immediate => i64::from(self.imm),
+        })
+    }
+
+    /// Gives a jump, call or address another distance; `None` if it is more than the instruction can hold.
+    #[must_use]
+    pub fn set_distance(&mut self, distance: i64) -> Option<()> {
+        match self.target_field()? {
+            Field::Offset => self.off = i16::try_from(distance).ok()?,
+            Field::Immediate => self.imm = i32::try_from(distance).ok()?,
+        }
+        Some(())
+    }
+
+    /// The number that it puts into its register, if it does nothing else. One of 64 bits, which takes two places, may
+    /// stand for something that is put there later.
+    pub(crate) fn number(self) -> Option<u64> {
+        match self.code {
+            MOVE_NUMBER => Some(i64::from(self.imm) as u64),
+            MOVE_NUMBER_32 => Some(u64::from(self.imm as u32)),
+            _ => None,
+        }
+    }
+
+    /// Whether a comparison with a number holds for a register with this value; `None` if it is no such comparison.
+    pub(crate) fn holds(self, value: u64) -> Option<bool> {
+        let number = i64::from(self.imm) as u64;
+        let (value, number) = match self.code & (CLASS | X) {
+            JMP => (value, number),
+            JMP32 => (value & u64::from(u32::MAX), number & u64::from(u32::MAX)),
+            _ => return None,
+        };
+        match self.code & OPERATION {
+            JEQ => Some(value == number),
+            JGT => Some(value > number),
+            JGE => Some(value >= number),
+            JSET => Some(value & number != 0),
+            JNE => Some(value != number),
+            JLT => Some(value < number),
+            JLE => Some(value <= number),
+            _ => None,
+        }
+    }
+
+    /// Whether what a register held before plays a part; of instructions that do not branch.
+    pub(crate) fn reads(self, register: u8) -> bool {
+        let (to, from) = (self.dst() == register, self.src() == register);
+        match self.code & CLASS {
+            CLASS_LOAD => self.code != LOAD_IMMEDIATE,
+            LDX => from,
+            ST => to,
+            STX => to || from || self.code & MODE == ATOMIC,
+            _ => to && self.code & OPERATION != MOV || from && self.code & X != 0,
+        }
+    }
+
+    /// Whether all of a register is set anew; of instructions that do not branch.
+    pub(crate) fn sets(self, register: u8) -> bool {
+        self.dst() == register && matches!(self.code & CLASS, CLASS_LOAD | LDX | ALU | ALU64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op;
+
+    #[test]
+    fn comparisons_of_32_bits_see_only_those() {
+        let unequal = op::jump_if(op::JNE, 1, -1, 0);
+        assert_eq!(unequal.holds(u64::from(u32::MAX)), Some(true));
+        assert_eq!(unequal.holds(u64::MAX), Some(false));
+        let unequal = Insn::new(JMP32 | JNE, 1, 0, 0, -1);
+        assert_eq!(unequal.holds(u64::from(u32::MAX)), Some(false));
+        // With another register, and one with signs.
+        assert_eq!(Insn::new(0x1d, 1, 2, 0, 0).holds(0), None);
+        assert_eq!(Insn::new(0x65, 1, 0, 0, 0).holds(0), None);
+    }
+
+    #[test]
+    fn it_is_known_which_registers_are_read_and_set() {
+        let add = op::alu(op::ADD, 1, 2);
+        assert!(add.reads(1) && add.reads(2) && add.sets(1) && !add.sets(2));
+        let set = op::alu_imm(op::MOV, 1, 5);
+        assert!(!set.reads(1) && !set.reads(0) && set.sets(1));
+        let store = op::store(op::DW, 1, 0, 2);
+        assert!(store.reads(1) && store.reads(2) && !store.sets(1));
+        // A compare-and-exchange reads r0 without naming it.
+        assert!(Insn::new(0xdb, 1, 2, 0, 0xf1).reads(0));
+        let swap_bytes = op::be(3, 16);
+        assert!(swap_bytes.reads(3) && swap_bytes.sets(3));
+    }
+}

@@ -1,0 +1,24 @@
+//! Helper functions of the kernel's that trawl's own instructions call.
+#![allow(missing_docs)]
+
+pub const GET_PRANDOM_U32: i32 = 7;
+pub const GET_SMP_PROCESSOR_ID: i32 = 8;
+/// One that succeeds does not come back.
+pub const TAIL_CALL: i32 = 12;
+pub const SKB_LOAD_BYTES: i32 = 26;
+pub const XDP_GET_BUFF_LEN: i32 = 188;
+pub const XDP_LOAD_BYTES: i32 = 189;
+pub const KTIME_GET_TAI_NS: i32 = 208;
+
+pub(crate) fn name(id: i32) -> &'static str {
+    match id {
+        GET_PRANDOM_U32 => "bpf_get_prandom_u32",
+        GET_SMP_PROCESSOR_ID => "bpf_get_smp_processor_id",
+        TAIL_CALL => "bpf_tail_call",
+        SKB_LOAD_BYTES => "bpf_skb_load_bytes",
+        XDP_GET_BUFF_LEN => "bpf_xdp_get_buff_len",
+        XDP_LOAD_BYTES => "bpf_xdp_load_bytes",
+        KTIME_GET_TAI_NS => "bpf_ktime_get_tai_ns",
+        _ => "unknown",
+    }
+}
