@@ -29,6 +29,7 @@ use trawl_sink::{
 };
 use trawl_tap::account::{OutputSummary, Summary};
 use trawl_tap::assembly::Host;
+use trawl_tap::notice::Notice;
 use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::Sink;
 use trawl_tap::site::Site;
@@ -92,16 +93,13 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
     }
     let snaplen = options.snaplen.min(options.geometry.max_captured());
     if snaplen < options.snaplen && args.snaplen != 0 {
-        observer.notice(
-            &format!("keeping {snaplen} bytes of each packet: a ring of this size holds no more")
-                .into(),
-        );
+        observer.notice(&Notice::SnaplenReduced { bytes: snaplen });
     }
     if let Some(plan) = &options.trigger {
-        observer.notice(&words::armed(plan).into());
+        observer.notice(&words::waiting_for(plan));
     }
     let mut is_stored = true;
-    let (summary, ended) = match (output, &args.store.store) {
+    let (mut summary, ended) = match (output, &args.store.store) {
         (Some(output), _) => record(session, output, &args, &mut observer)?,
         (None, Some(url)) => {
             let (summary, ended, outcome) =
@@ -113,6 +111,7 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
     };
     loans::give_back(loans, &mut observer);
     observer.finish();
+    summary.notices = observer.said();
     let code = report(&args, &summary, &ended, account)?;
     Ok(if is_stored { code } else { ExitCode::FAILURE })
 }
@@ -154,7 +153,7 @@ fn record(
     }
     let Output { file, name, .. } = output;
     let (sink, detail) = how.open_any(file, name, whole)?;
-    detail.iter().for_each(|text| observer.detail(text));
+    detail.iter().for_each(|notice| observer.detail(notice));
     run_beside(session, sink, args, observer)
 }
 
@@ -229,7 +228,7 @@ impl How {
         file: File,
         name: String,
         whole: Option<WholeBytes>,
-    ) -> Result<(Box<dyn Sink + Send>, Option<String>)> {
+    ) -> Result<(Box<dyn Sink + Send>, Option<Notice>)> {
         if whole.is_some() {
             return self.open(file, name, whole);
         }
@@ -248,7 +247,7 @@ impl How {
         file: File,
         name: String,
         whole: Option<WholeBytes>,
-    ) -> Result<(Box<dyn Sink + Send>, Option<String>)> {
+    ) -> Result<(Box<dyn Sink + Send>, Option<Notice>)> {
         if let Some(compression) = self.compression {
             let packed = Packed::new(file, name, whole, compression, self.form)?;
             return Ok((Box::new(packed), None));
@@ -269,7 +268,7 @@ fn pcapng_file(
     name: String,
     whole: Option<WholeBytes>,
     io: Io,
-) -> Result<(Box<dyn Sink + Send>, Option<String>)> {
+) -> Result<(Box<dyn Sink + Send>, Option<Notice>)> {
     let mut detail = None;
     if io != Io::Buffered {
         let again = file
@@ -282,9 +281,10 @@ fn pcapng_file(
                 return Err(Error::os(what, error).fix("use --io auto or --io buffered"));
             }
             Err(error) => {
-                detail = Some(format!(
-                    "{name}: written through the page cache: its file system takes no direct writes ({error})"
-                ));
+                detail = Some(Notice::NotDirect {
+                    output: name.clone(),
+                    why: error.to_string(),
+                });
             }
         }
     }
@@ -377,9 +377,9 @@ fn report(
             ExitCode::FAILURE
         }
         // The observer has said so already, unless it was to be quiet.
-        Ended::NoInterface(text) => {
+        Ended::NoInterface(gone) => {
             if args.quiet {
-                terminal::say(text);
+                terminal::say(&words::gone(gone));
             }
             ExitCode::FAILURE
         }

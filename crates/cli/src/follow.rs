@@ -20,7 +20,7 @@ use trawl_view::record::{PacketView, Place, RingBlocks, Source, add_places};
 
 use crate::libpcap::LibpcapArg;
 use crate::why::watching_drops;
-use crate::{json, terminal, units};
+use crate::{capture, json, terminal, units};
 use way::{End, Joined, Way};
 
 /// Each packet has ten records and more.
@@ -81,7 +81,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         hardware: about.hardware,
         application: format!("trawl {}", env!("CARGO_PKG_VERSION")),
     };
-    let mut observer = Watcher;
+    let mut observer = Watcher { json: args.json };
     let session = Session::attach(&sites, &options, host, &mut observer)?;
     let mut sink = Following {
         places: session
@@ -109,21 +109,26 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
 }
 
-struct Watcher;
+struct Watcher {
+    json: bool,
+}
 
 impl Observer for Watcher {
     fn notice(&mut self, notice: &Notice) {
-        if let Notice::Text { text } = notice {
-            terminal::say(text);
+        let text = capture::words::notice(notice);
+        match self.json {
+            true => json::notice(None, notice, &text),
+            false => terminal::say(&text),
         }
     }
 
     fn started(&mut self, points: &[Point]) {
         for point in points.iter().filter(|point| point.site.is_none()) {
-            terminal::say(&format!(
-                "following packets on {} (experimental)",
-                point.label
-            ));
+            let text = format!("following packets on {} (experimental)", point.label);
+            match self.json {
+                true => json::notice(None, &capture::words::capturing(point), &text),
+                false => terminal::say(&text),
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use trawl_kernel::error::Kind;
 use trawl_kernel::{Error, Result};
 
@@ -53,6 +53,30 @@ struct Details<'a> {
     why: &'a str,
     fix: Option<&'a str>,
     errno: Option<i32>,
+}
+
+/// What a command has to say on the way.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Said<N> {
+    /// The host that says it, where there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    pub notice: N,
+    /// For people.
+    pub text: String,
+}
+
+/// Writes a notice to standard error, as one line.
+pub fn notice(host: Option<&str>, notice: &impl Serialize, text: &str) {
+    let said = Said {
+        host: host.map(str::to_owned),
+        notice,
+        text: text.to_owned(),
+    };
+    if let Ok(text) = serde_json::to_string(&said) {
+        // A closed standard error is no reason to end.
+        let _ = writeln!(std::io::stderr().lock(), "{text}");
+    }
 }
 
 /// Whether the command line asks for JSON, before it is known whether the rest of it is right.

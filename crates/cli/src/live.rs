@@ -110,7 +110,10 @@ pub fn run_into(words: &[String], sink: &mut dyn Sink) -> Result<()> {
 fn fine(ended: Ended) -> Result<()> {
     match ended {
         Ended::Output(error) => Err(error),
-        Ended::NoInterface(what) => Err(Error::failed("the capture ended", what)),
+        Ended::NoInterface(gone) => Err(Error::failed(
+            "the capture ended",
+            capture::words::gone(&gone),
+        )),
         _ => Ok(()),
     }
 }
@@ -198,7 +201,7 @@ impl Observer for Figures<'_, '_, '_> {
 
     fn started(&mut self, points: &[Point]) {
         for point in points {
-            self.notice(&format!("capturing on {} at {}", point.label, point.hook).into());
+            self.notice(&capture::words::capturing(point));
         }
     }
 

@@ -26,7 +26,7 @@ use trawl_view::record::{Place, RingBlocks, Source, add_places};
 use trawl_view::why::Tally;
 
 use crate::libpcap::LibpcapArg;
-use crate::{json, terminal, units};
+use crate::{capture, json, terminal, units};
 use counted::{Counted, Differences};
 use report::{Advice, Report};
 
@@ -75,7 +75,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         hardware: about.hardware,
         application: format!("trawl {}", env!("CARGO_PKG_VERSION")),
     };
-    let mut observer = Watcher;
+    let mut observer = Watcher { json: args.json };
     let session = Session::attach(&sites, &options, host, &mut observer)?;
     // Counters know no packets that an expression could choose.
     let counted = args.expression.is_empty();
@@ -152,18 +152,26 @@ fn differences(counted: Option<&Counted>) -> Result<Differences> {
 }
 
 /// What is said on standard error meanwhile.
-struct Watcher;
+struct Watcher {
+    json: bool,
+}
 
 impl Observer for Watcher {
     fn notice(&mut self, notice: &Notice) {
-        if let Notice::Text { text } = notice {
-            terminal::say(text);
+        let text = capture::words::notice(notice);
+        match self.json {
+            true => json::notice(None, notice, &text),
+            false => terminal::say(&text),
         }
     }
 
     fn started(&mut self, points: &[Point]) {
         for point in points {
-            terminal::say(&format!("looking for drops on {}", point.label));
+            let text = format!("looking for drops on {}", point.label);
+            match self.json {
+                true => json::notice(None, &capture::words::capturing(point), &text),
+                false => terminal::say(&text),
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use trawl_kernel::ring;
 
-use crate::notice::Gap;
+use crate::notice::{Gap, Notice};
 use crate::options::Stamps;
 use crate::pcap::LibraryFigures;
 use crate::trigger;
@@ -187,6 +187,9 @@ pub struct Summary {
     /// When packets went by unseen.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<Gap>,
+    /// What the capture had to say on the way.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notices: Vec<Notice>,
 }
 
 #[cfg(test)]

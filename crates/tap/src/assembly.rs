@@ -18,7 +18,7 @@ use trawl_kernel::{Error, Result, events};
 use trawl_packet::pcapng;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 
-use crate::notice::Notice;
+use crate::notice::{ClockReason, Notice};
 use crate::options::{Direction, Options, Sample, Stamps, TimeSource};
 use crate::polls;
 use crate::site::Site;
@@ -126,7 +126,7 @@ pub struct Assembly<'a> {
     /// Tells the programs where polls end, once one of them asks for it; or nothing can.
     polls: Option<Option<OwnedFd>>,
     /// Said only to those who want to know more.
-    pub details: Vec<String>,
+    pub details: Vec<Notice>,
     /// What programs do with packets that others of them have seen: LINKS_… of bpf/include/drop.h.
     pub(crate) links: u32,
     /// How many sites there are; those whose rings lie in this process's memory share what may be used of it.
@@ -325,19 +325,24 @@ impl<'a> Assembly<'a> {
             return Ok(());
         }
         if site.interface.driver.as_deref() == Some("tun") {
-            self.details.push(format!(
-                "{}: the clock is read for each packet: the driver (tun) has no polls",
-                site.label
-            ));
+            self.details.push(Notice::ClockReadPerPacket {
+                interface: site.label.clone(),
+                reason: ClockReason::NoPolls {
+                    driver: "tun".to_owned(),
+                },
+            });
             return Ok(());
         }
         if self.polls.is_none() {
             let rings = self.program_rings()?;
             let polls = polls::watch(&self.config(&rings), &rings, (first, mask));
             if let Err(error) = &polls {
-                self.details.push(format!(
-                    "the clock is read for each packet: the end of polls cannot be seen: {error}"
-                ));
+                self.details.push(Notice::ClockReadPerPacket {
+                    interface: site.label.clone(),
+                    reason: ClockReason::EndUnseen {
+                        why: error.to_string(),
+                    },
+                });
             }
             self.polls = Some(polls.ok());
         }
@@ -515,8 +520,8 @@ impl<'a> Assembly<'a> {
         }
     }
 
-    pub fn notice(&mut self, notice: impl Into<Notice>) {
-        self.notices.push(notice.into());
+    pub fn notice(&mut self, notice: Notice) {
+        self.notices.push(notice);
     }
 }
 

@@ -14,6 +14,7 @@ use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 
 use crate::assembly::Assembly;
 use crate::filter::Filter;
+use crate::notice::{GoneReason, Notice, ReadFailure};
 use crate::options::{Direction, Options};
 use crate::packet::Sharing;
 use crate::packet::choice::Sampling;
@@ -254,22 +255,17 @@ impl Attached for AttachedDpdk {
         Ok(())
     }
 
-    fn detach(&mut self) -> Vec<String> {
+    fn detach(&mut self) -> Vec<Notice> {
         self.rings.stop();
         self.waiting = None;
         let Some(thread) = self.thread.take() else {
             return Vec::new();
         };
         if thread.join().is_err() {
-            self.shared
-                .fail("the thread that reads packets has crashed");
+            self.shared.fail(ReadFailure::ThreadCrashed);
         }
-        let mut said: Vec<String> = self
-            .shared
-            .failure()
-            .map(str::to_owned)
-            .into_iter()
-            .collect();
+        let failure = self.shared.failure().cloned();
+        let mut said: Vec<Notice> = failure.map(Notice::ReadFailed).into_iter().collect();
         if self.shared.was_killed() {
             said.extend(words::cleared(
                 NAME,
@@ -279,8 +275,8 @@ impl Attached for AttachedDpdk {
         said
     }
 
-    fn ended(&mut self) -> Option<String> {
-        self.shared.failure().map(str::to_owned)
+    fn ended(&mut self) -> Option<GoneReason> {
+        self.shared.failure().cloned().map(GoneReason::ReadFailed)
     }
 
     fn filtered_out(&mut self) -> Vec<(u32, u64)> {

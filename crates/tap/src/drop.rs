@@ -24,6 +24,7 @@ use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result, events, probe};
 
 use crate::assembly::{Assembly, Carries, program_maps};
+use crate::notice::Notice;
 use crate::options::Drops;
 use crate::site::Site;
 use crate::{Attached, Choice, table};
@@ -264,7 +265,7 @@ struct AttachedDrop {
 }
 
 impl Attached for AttachedDrop {
-    fn detach(&mut self) -> Vec<String> {
+    fn detach(&mut self) -> Vec<Notice> {
         self.links.clear();
         Vec::new()
     }

@@ -19,6 +19,7 @@ use trawl_program::jumps;
 
 use crate::assembly::{Assembly, PointIds};
 use crate::filter::XdpBlocks;
+use crate::notice::Notice;
 use crate::options::Options;
 use crate::site::Site;
 use crate::table::{self, Facts};
@@ -186,11 +187,10 @@ fn say_which(looked: &Looked, site: &Site, assembly: &mut Assembly<'_>) {
     }
     for hook in &looked.hooks {
         if let Some(path) = &hook.path {
-            assembly.notice(format!(
-                "{}: using the hook map {}",
-                site.label,
-                path.display()
-            ));
+            assembly.notice(Notice::UsingHookMap {
+                interface: site.label.clone(),
+                path: path.clone(),
+            });
         }
     }
 }
@@ -225,7 +225,7 @@ struct AttachedHook {
 }
 
 impl AttachedHook {
-    fn give_up(&mut self) -> Vec<String> {
+    fn give_up(&mut self) -> Vec<Notice> {
         let leave = |mut stand: Occupied| stand.leave();
         std::mem::take(&mut self.stands)
             .into_iter()
@@ -277,7 +277,7 @@ impl AttachedHook {
 }
 
 impl Attached for AttachedHook {
-    fn detach(&mut self) -> Vec<String> {
+    fn detach(&mut self) -> Vec<Notice> {
         self.give_up()
     }
 

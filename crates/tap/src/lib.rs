@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::notice::{GoneReason, Notice};
 use serde::{Deserialize, Serialize};
 use trawl_kernel::Result;
 use trawl_kernel::warden::Warden;
@@ -96,20 +97,20 @@ pub trait Attached: fmt::Debug {
     }
 
     /// Stops seeing packets, and leaves things as they were. What could not be put right is said.
-    fn detach(&mut self) -> Vec<String>;
+    fn detach(&mut self) -> Vec<Notice>;
 
     /// Looks whether packets still come by here, and attaches again where that can be.
     fn watch(&mut self, _warden: &mut Warden) -> Sight {
         Sight::Clear
     }
 
-    /// What changed there since the last time, in words for a person.
-    fn news(&mut self) -> Vec<String> {
+    /// What changed there since the last time.
+    fn news(&mut self) -> Vec<Notice> {
         Vec::new()
     }
 
     /// Why the tap cannot see packets any more, if that has happened.
-    fn ended(&mut self) -> Option<String> {
+    fn ended(&mut self) -> Option<GoneReason> {
         None
     }
 

@@ -12,6 +12,7 @@ use trawl_kernel::{Error, Result, events};
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 
 use crate::assembly::Assembly;
+use crate::notice::{GoneReason, Notice, ReadFailure};
 use crate::options::{Direction, Options, TimeSource};
 use crate::site::Site;
 use crate::table::{self, Facts};
@@ -78,11 +79,10 @@ impl Tap for Packet {
             },
         )?;
         if let Some(why) = filter.and_then(|filter| filter.refusal).or(refusal) {
-            assembly.notice(format!(
-                "{}: packets that the filter rejects are not counted, and it sees no VLAN tags that the kernel keeps \
-                 beside the packet: {why}",
-                site.label
-            ));
+            assembly.notice(Notice::RejectedNotCounted {
+                interface: site.label.clone(),
+                why: Some(why.to_string()),
+            });
         }
         let ethernet = site.interface.link_type == LINKTYPE_ETHERNET;
         let promiscuous = (options.promiscuous && ethernet && !site.interface.loopback)
@@ -123,23 +123,24 @@ fn refuse_card_time(options: &Options) -> Result<()> {
 
 /// Says what a person may otherwise wonder about when looking at the file.
 fn give_notice(site: &Site, assembly: &mut Assembly<'_>) {
-    let label = &site.label;
     if site.interface.link_type == LINKTYPE_USER0 {
-        assembly.notice(format!(
-            "{label}: its frames are of a kind that capture files have no name for; they are recorded as they are"
-        ));
+        let interface = site.label.clone();
+        assembly.notice(Notice::NoLinkType { interface });
     }
     if assembly.options.time == TimeSource::Hardware {
         let stamps = Ethtool::open(site.namespace.as_ref(), &site.interface.name)
             .and_then(|ethtool| ethtool.timestamping())
             .is_ok_and(|abilities| abilities.receive_hardware);
         assembly.notice(if stamps {
-            format!(
-                "{label}: packets carry the network card's time where it was told to stamp them: hwstamp_ctl -i {} -r 1",
-                site.interface.name
-            )
+            Notice::CardStamps {
+                interface: site.label.clone(),
+                device: site.interface.name.clone(),
+            }
         } else {
-            format!("{label}: its driver stamps no packets; they carry the system's time")
+            Notice::SystemStamps {
+                interface: site.label.clone(),
+                library: None,
+            }
         });
     }
 }
@@ -207,26 +208,23 @@ impl Attached for AttachedPacket {
         Ok(())
     }
 
-    fn detach(&mut self) -> Vec<String> {
+    fn detach(&mut self) -> Vec<Notice> {
         self.rings.stop();
         self.waiting.clear();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
-                self.shared.fail("a thread that reads packets has crashed");
+                self.shared.fail(ReadFailure::ThreadCrashed);
             }
         }
         self.promiscuous = None;
-        self.shared
-            .failure()
-            .map(str::to_owned)
-            .into_iter()
-            .collect()
+        let failure = self.shared.failure().cloned();
+        failure.map(Notice::ReadFailed).into_iter().collect()
     }
 
-    fn ended(&mut self) -> Option<String> {
+    fn ended(&mut self) -> Option<GoneReason> {
         match self.shared.failure() {
-            Some(why) => Some(format!("cannot be captured from any more: {why}")),
-            None => self.shared.is_gone().then(|| "was removed".to_owned()),
+            Some(failure) => Some(GoneReason::ReadFailed(failure.clone())),
+            None => self.shared.is_gone().then_some(GoneReason::Removed),
         }
     }
 

@@ -15,6 +15,7 @@ use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
 
 use crate::assembly::Assembly;
 use crate::filter::Filter;
+use crate::notice::{GoneReason, Notice, ReadFailure};
 use crate::options::{Direction, Options, TimeSource};
 use crate::packet::Sharing;
 use crate::packet::choice::Sampling;
@@ -91,29 +92,34 @@ impl Tap for Pcap {
         )?;
         let label = &site.label;
         for warning in warnings {
-            assembly.notice(format!("{label}: {}: {warning}", library.version()));
+            assembly.notice(Notice::LibraryWarning {
+                interface: label.clone(),
+                library: library.version().to_owned(),
+                warning,
+            });
         }
         if no_hardware_time {
-            assembly.notice(format!(
-                "{label}: {} has no time stamps of the network card for it; packets carry the system's time",
-                library.version()
-            ));
+            assembly.notice(Notice::SystemStamps {
+                interface: label.clone(),
+                library: Some(library.version().to_owned()),
+            });
         }
         let filter = match &wanted {
             Some(wanted) if filters_itself => Some(own_filter(&handle, wanted)?),
             Some(wanted) => {
                 handle.filter(wanted)?;
-                assembly.notice(format!(
-                    "{label}: packets that the filter rejects are not counted: the library does not show them"
-                ));
+                assembly.notice(Notice::RejectedNotCounted {
+                    interface: label.clone(),
+                    why: None,
+                });
                 None
             }
             None => None,
         };
         if device::takes_away(&site.interface.name) {
-            assembly.notice(format!(
-                "{label}: its packets are taken away from the network stack for the time of the capture"
-            ));
+            assembly.notice(Notice::TakenFromStack {
+                interface: label.clone(),
+            });
         }
         let link_type = device::link_type(handle.link_type())
             .ok_or_else(|| no_link_type(label, handle.link_type()))?;
@@ -249,7 +255,7 @@ impl Attached for AttachedPcap {
         Ok(())
     }
 
-    fn detach(&mut self) -> Vec<String> {
+    fn detach(&mut self) -> Vec<Notice> {
         self.rings.stop();
         self.wake.ring();
         self.waiting = None;
@@ -261,26 +267,24 @@ impl Attached for AttachedPcap {
             thread::sleep(Duration::from_millis(1));
         }
         if !thread.is_finished() {
-            let seconds = PATIENCE.as_secs();
-            return vec![format!(
-                "{} does not come back from reading packets after {seconds} s; what it holds is not recorded",
-                self.version
-            )];
+            return vec![Notice::LibraryStuck {
+                library: self.version.clone(),
+                seconds: PATIENCE.as_secs(),
+            }];
         }
         if thread.join().is_err() {
-            self.shared
-                .fail("the thread that reads packets has crashed");
+            self.shared.fail(ReadFailure::ThreadCrashed);
         }
-        let failure = self.shared.failure().map(str::to_owned);
+        let failure = self.shared.failure().cloned();
         failure
+            .map(Notice::ReadFailed)
             .into_iter()
             .chain(self.shared.remark(&self.version))
             .collect()
     }
 
-    fn ended(&mut self) -> Option<String> {
-        let why = self.shared.failure()?;
-        Some(format!("cannot be captured from any more: {why}"))
+    fn ended(&mut self) -> Option<GoneReason> {
+        self.shared.failure().cloned().map(GoneReason::ReadFailed)
     }
 
     fn losses(&mut self) -> Vec<(u32, &'static str, u64)> {

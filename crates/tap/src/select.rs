@@ -5,6 +5,7 @@ use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 
 use crate::dpdk::Dpdk;
 use crate::hook::{self, Hook};
+use crate::notice::TapReason;
 use crate::options::{At, Direction, Options};
 use crate::site::Site;
 use crate::tc::{Tc, TcEgress};
@@ -12,11 +13,11 @@ use crate::trace::{self, Trace};
 use crate::xdp::{self, Xdp};
 use crate::{Choice, Tap, packet::Packet, pcap::Pcap};
 
-/// The taps to attach, and the reason in words where it was trawl that chose.
+/// The taps to attach, and the reason where it was trawl that chose.
 #[derive(Debug)]
 pub struct Selection {
     pub taps: Vec<Box<dyn Tap>>,
-    pub why: Option<String>,
+    pub why: Option<TapReason>,
 }
 
 pub fn select(site: &Site, options: &Options) -> Result<Selection> {
@@ -87,8 +88,8 @@ fn with_sent(tap: Box<dyn Tap>, options: &Options) -> Result<Selection> {
 }
 
 fn automatic(site: &Site, options: &Options) -> Result<Selection> {
-    let because = |mut selection: Selection, why: &str| {
-        selection.why = Some(why.to_owned());
+    let because = |mut selection: Selection, why: TapReason| {
+        selection.why = Some(why);
         Ok(selection)
     };
     if site.interface.link_type != LINKTYPE_ETHERNET {
@@ -96,53 +97,44 @@ fn automatic(site: &Site, options: &Options) -> Result<Selection> {
             taps: vec![Box::new(Packet)],
             why: None,
         };
-        return because(packet, "its frames are not Ethernet");
+        return because(packet, TapReason::NotEthernet);
     }
     if options.direction == Some(Direction::Out) {
         let tc = Selection {
             taps: vec![Box::new(Tc)],
             why: None,
         };
-        return because(tc, "sent packets pass no XDP hook");
+        return because(tc, TapReason::SentOnly);
     }
     if options.hook.is_some() {
-        return because(with_sent(Box::new(Hook), options)?, "--hook was given");
+        return because(with_sent(Box::new(Hook), options)?, TapReason::HookNamed);
     }
     if options.programs.is_some() {
-        return because(with_sent(Box::new(Trace), options)?, "--program was given");
+        return because(
+            with_sent(Box::new(Trace), options)?,
+            TapReason::ProgramNamed,
+        );
     }
     let Some(present) = site.interface.xdp_attached(site.namespace.as_ref())? else {
-        return because(
-            with_sent(Box::new(Xdp), options)?,
-            "no XDP program is attached",
-        );
+        return because(with_sent(Box::new(Xdp), options)?, TapReason::NoProgram);
     };
     if let Some(error) = site.may_not_look() {
         return Err(error);
     }
     if xdp::is_trawls(&present) {
-        return because(
-            with_sent(Box::new(Xdp), options)?,
-            "another trawl capture is on it",
-        );
+        return because(with_sent(Box::new(Xdp), options)?, TapReason::OtherCapture);
     }
     if hook::is_there(&present) && !(wants_entry(options) && trace::refusal().is_none()) {
-        return because(
-            with_sent(Box::new(Hook), options)?,
-            "the attached XDP program has a hook map",
-        );
+        return because(with_sent(Box::new(Hook), options)?, TapReason::HasHookMap);
     }
     match trace::refusal() {
-        None => because(
-            with_sent(Box::new(Trace), options)?,
-            "an XDP program is on it, which can be traced",
-        ),
+        None => because(with_sent(Box::new(Trace), options)?, TapReason::CanBeTraced),
         Some(_) if site.one_of_any => because(
             Selection {
                 taps: vec![Box::new(Packet)],
                 why: None,
             },
-            "the XDP program on it cannot be looked at",
+            TapReason::CannotBeTraced,
         ),
         Some(answer) => Err(trace::refused(site, &present, answer)),
     }

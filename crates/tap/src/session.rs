@@ -27,7 +27,7 @@ use crate::dpdk;
 use crate::drop;
 use crate::filter::Filter;
 use crate::merge::Merge;
-use crate::notice::{Gap, Notice};
+use crate::notice::{Gap, Gone, Notice};
 use crate::options::{Options, TimeSource};
 use crate::pcap;
 use crate::second::{Fates, SecondLook};
@@ -61,7 +61,7 @@ pub enum Ended {
     /// As many events as were wanted are over.
     Triggers,
     /// All interfaces are gone; the last one's end.
-    NoInterface(String),
+    NoInterface(Gone),
     /// No tap sees packets any more, and none could be attached again.
     Blind,
     Output(Error),
@@ -74,7 +74,7 @@ impl fmt::Display for Ended {
             Self::Duration => f.write_str("duration"),
             Self::Count => f.write_str("count"),
             Self::Triggers => f.write_str("triggers"),
-            Self::NoInterface(what) => f.write_str(what),
+            Self::NoInterface(gone) => write!(f, "{gone}"),
             Self::Blind => f.write_str("blind"),
             Self::Output(error) => write!(f, "{error}"),
         }
@@ -86,7 +86,7 @@ pub trait Observer {
     fn notice(&mut self, notice: &Notice);
 
     /// Something that only those want to know who ask for more.
-    fn detail(&mut self, _text: &str) {}
+    fn detail(&mut self, _notice: &Notice) {}
 
     /// Everything is attached and packets are being recorded.
     fn started(&mut self, points: &[Point]);
@@ -239,7 +239,9 @@ impl<'a> Session<'a> {
                     Ok(attached) => attached,
                     // A way is shown without the steps there.
                     Err(error) if options.follows() => {
-                        assembly.notice(format!("no steps at XDP: {error}"));
+                        assembly.notice(Notice::NoSteps {
+                            why: error.to_string(),
+                        });
                         continue;
                     }
                     Err(error) => return Err(error),
@@ -260,18 +262,17 @@ impl<'a> Session<'a> {
                 promiscuous.push(packet_socket::promiscuous(site.namespace.as_ref(), index)?);
             }
             if options.follows() && selection.taps.is_empty() {
-                assembly.notice(format!(
-                    "{}: no steps at its XDP program, which has no hooks: trawl xdp load {} FILE.o --replace --keep-maps --tappable loads it with hooks",
-                    site.label, site.label
-                ));
+                assembly.notice(Notice::NoHooks {
+                    interface: site.label.clone(),
+                });
             }
-            if let Some(why) = selection.why {
-                let names: Vec<&str> = selection.taps.iter().map(|tap| tap.name()).collect();
-                assembly.notice(format!(
-                    "{}: using tap {}: {why}",
-                    site.label,
-                    names.join(" and ")
-                ));
+            if let Some(reason) = selection.why {
+                let names = selection.taps.iter().map(|tap| tap.name().to_owned());
+                assembly.notice(Notice::UsingTaps {
+                    interface: site.label.clone(),
+                    taps: names.collect(),
+                    reason,
+                });
             }
         }
         let mut words = None;
@@ -298,7 +299,7 @@ impl<'a> Session<'a> {
         assembly
             .details
             .drain(..)
-            .for_each(|text| observer.detail(&text));
+            .for_each(|notice| observer.detail(&notice));
         let interfaces = assembly.interface_blocks(sites);
         let words = words.map(|(point, mut words)| {
             words.begin(point, &interfaces);
@@ -452,11 +453,10 @@ impl<'a> Session<'a> {
                 .and_then(|()| self.hand_over(sink));
         }
         if let (Ok(Handed::NotRead), Some(stream)) = (&written, sink.stream()) {
-            observer.notice(&Notice::from(format!(
-                "{}: its reader does not read; {} recorded packets did not reach it",
-                stream.name(),
-                unwritten.packets.iter().sum::<u64>()
-            )));
+            observer.notice(&Notice::NotRead {
+                output: stream.name().to_owned(),
+                packets: unwritten.packets.iter().sum::<u64>(),
+            });
         }
         if let Err(error) = written {
             ended = Ended::Output(error);
@@ -627,7 +627,7 @@ impl<'a> Session<'a> {
             at.tap
                 .detach()
                 .into_iter()
-                .for_each(|text| observer.notice(&text.into()));
+                .for_each(|notice| observer.notice(&notice));
         }
         events::wait_for_running_programs();
     }

@@ -15,6 +15,7 @@ use trawl_kernel::{Error, Result, errno, probe};
 
 use crate::assembly::{Assembly, Carries, program_maps};
 use crate::filter::Block;
+use crate::notice::{Left, Notice};
 use crate::options::{Direction, TimeSource};
 use crate::site::Site;
 use crate::table::{self, Facts};
@@ -237,13 +238,17 @@ impl AttachedTc {
 }
 
 impl Attached for AttachedTc {
-    fn detach(&mut self) -> Vec<String> {
+    fn detach(&mut self) -> Vec<Notice> {
         self.sides.clear();
         // The last one first: the qdisc came with the first.
         self.clsact
             .drain(..)
             .rev()
-            .filter_map(|filter| filter.remove().err().map(|e| e.to_string()))
+            .filter_map(|filter| filter.remove().err())
+            .map(|error| Notice::NotUndone {
+                what: Left::TcFilter,
+                why: error.to_string(),
+            })
             .collect()
     }
 

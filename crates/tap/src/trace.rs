@@ -13,6 +13,7 @@ use trawl_kernel::warden::Warden;
 use trawl_kernel::{Error, Result, errno};
 
 use crate::assembly::Assembly;
+use crate::notice::{GoneReason, Notice};
 use crate::options::Programs;
 use crate::site::Site;
 use crate::table::{self, Facts};
@@ -82,10 +83,10 @@ impl Tap for Trace {
         }
         let chosen = present.choose(&programs, site)?;
         if let Some(unseen) = present.out_of_sight(&programs) {
-            assembly.notice(format!(
-                "packets on {} get to {unseen} by a jump, and tracing does not see programs that are jumped to: --tap hook does",
-                site.label
-            ));
+            assembly.notice(Notice::ProgramsOutOfSight {
+                interface: site.label.clone(),
+                programs: unseen,
+            });
         }
         let plan = Plan::new(assembly, site, chosen.len() > 1)?;
         let mut slots = Slots::new(plan, site);
@@ -124,13 +125,13 @@ struct AttachedTrace {
     /// The attached program when it was last looked at.
     head: Option<u32>,
     slots: Slots,
-    ended: Option<String>,
+    ended: Option<GoneReason>,
     /// The programs that are looked at are others since the last look.
     moved: Option<Cause>,
 }
 
 impl Attached for AttachedTrace {
-    fn detach(&mut self) -> Vec<String> {
+    fn detach(&mut self) -> Vec<Notice> {
         self.slots.clear();
         Vec::new()
     }
@@ -144,7 +145,7 @@ impl Attached for AttachedTrace {
         }
     }
 
-    fn news(&mut self) -> Vec<String> {
+    fn news(&mut self) -> Vec<Notice> {
         // An interface that is gone is told of by others.
         let Ok(now) = self
             .site
@@ -171,19 +172,20 @@ impl Attached for AttachedTrace {
                 let moved = now.as_ref().filter(|_| !news.is_empty());
                 self.moved = moved.map(Cause::replaced_by);
                 if self.slots.are_over() {
-                    self.ended =
-                        Some("does not run any of the chosen XDP programs any more".into());
+                    self.ended = Some(GoneReason::ProgramsGone);
                 }
                 news
             }
             Err(error) => {
-                self.ended = Some(format!("has another XDP program now, and {error}"));
+                self.ended = Some(GoneReason::ProgramUntraceable {
+                    why: error.to_string(),
+                });
                 Vec::new()
             }
         }
     }
 
-    fn ended(&mut self) -> Option<String> {
+    fn ended(&mut self) -> Option<GoneReason> {
         self.ended.take()
     }
 }

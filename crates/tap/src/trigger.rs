@@ -2,6 +2,7 @@
 
 mod history;
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -52,11 +53,11 @@ pub struct Plan {
 }
 
 /// Why an event is one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cause", rename_all = "snake_case")]
 pub enum Cause {
     Expression { expression: String },
-    Verdict { verdict: &'static str },
+    Verdict { verdict: Cow<'static, str> },
     Signal,
 }
 
@@ -71,7 +72,7 @@ impl std::fmt::Display for Cause {
 }
 
 /// Something that had packets written.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
     /// From 1 on.
     pub number: u64,
@@ -85,6 +86,7 @@ pub struct Event {
     pub memory_short: bool,
 }
 
+/// The text of its comment in a capture file.
 impl std::fmt::Display for Event {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let second = self.time_ns / 1_000_000_000;
@@ -230,6 +232,7 @@ impl Trigger {
             && wanted.contains(action)
         {
             let verdict = Kind::Xdp.name(action).unwrap_or("unknown");
+            let verdict = verdict.into();
             return Ok(Some(Cause::Verdict { verdict }));
         }
         let selector = self.selectors.get_mut(packet.interface_id as usize);

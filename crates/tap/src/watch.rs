@@ -1,13 +1,13 @@
 //! What a tap finds when it looks at what it hangs on: whether packets still come by there.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use trawl_attach::look;
 use trawl_kernel::netlink::XdpAttachment;
 
 use crate::site::Site;
 
 /// What took a tap's sight.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Cause {
     /// Somebody detached trawl's own link.

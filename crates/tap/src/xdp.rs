@@ -17,6 +17,7 @@ use trawl_kernel::{Error, Result, errno};
 
 use crate::assembly::{Assembly, Carries, program_maps};
 use crate::chain::{self, Seat};
+use crate::notice::{Left, Notice};
 use crate::options::{At, Mode, Options, TimeSource};
 use crate::site::Site;
 use crate::table::{self, Facts};
@@ -76,10 +77,9 @@ impl Tap for Xdp {
             .as_ref()
             .is_some_and(|set| !set.contains(u64::from(XDP_PASS)));
         if unwanted {
-            assembly.notice(format!(
-                "{}: no XDP program is on it, so every packet passes and --verdict records none of them; attach the program first, or leave out --verdict",
-                site.label
-            ));
+            assembly.notice(Notice::NoPacketMatchesVerdict {
+                interface: site.label.clone(),
+            });
         }
         config.verdict = XDP_PASS;
         config.unwanted = u32::from(unwanted);
@@ -91,10 +91,9 @@ impl Tap for Xdp {
         let program = load(&config, site, &rings, &seat, assembly.options)?;
         let (link, mode) = match joined {
             Some(joined) => {
-                assembly.notice(format!(
-                    "{}: sharing the hook with another trawl capture",
-                    site.label
-                ));
+                assembly.notice(Notice::SharingHook {
+                    interface: site.label.clone(),
+                });
                 (joined.link, joined.mode)
             }
             None => attach_program(site, &program, assembly)?,
@@ -194,11 +193,10 @@ fn attach_program(
     let (link, attached) = hold(site, program, assembly.options.mode.asked())?;
     if let Some(refused) = attached.instead_of {
         let error = refused.explain(&site.to_attach()?, NAME);
-        assembly.notice(format!(
-            "{}: using skb mode, after the driver: {}",
-            site.label,
-            error.why()
-        ));
+        assembly.notice(Notice::SkbMode {
+            interface: site.label.clone(),
+            why: error.why().to_owned(),
+        });
     }
     Ok((link, attached.mode))
 }
@@ -309,7 +307,7 @@ struct AttachedXdp {
 }
 
 impl Attached for AttachedXdp {
-    fn detach(&mut self) -> Vec<String> {
+    fn detach(&mut self) -> Vec<Notice> {
         let Some(link) = self.link.take() else {
             return Vec::new();
         };
@@ -329,7 +327,10 @@ impl Attached for AttachedXdp {
             Err(error) if matches!(error.raw_os_error(), Some(errno::ENOLINK | errno::ENODEV)) => {
                 Vec::new()
             }
-            Err(error) => vec![format!("could not leave the XDP hook as it was: {error}")],
+            Err(error) => vec![Notice::NotUndone {
+                what: Left::XdpHook,
+                why: error.to_string(),
+            }],
         }
     }
 

@@ -580,7 +580,7 @@ fn a_verdict_that_nothing_gives_is_told() {
         &lab,
         &["-i", &lab.receiver(), "--verdict", "drop", "-w", &file],
     );
-    capture.wait_said("no XDP program is on it, so every packet passes");
+    capture.wait_said("no XDP program is attached, so every packet passes");
     lab.send(&[frames::silent(64)], 3);
     capture.wait_seen(3);
     let summary = capture.stop_well();

@@ -361,6 +361,14 @@ fn packets_of_two_hosts_come_as_one_timeline_with_a_row_for_each() {
             "{summary}"
         );
         assert!(said.contains(&format!("{name}: ")), "{said}");
+        // What the hosts said came as data.
+        let notices = host["notices"].as_array().expect("a list");
+        assert!(
+            notices.iter().any(|notice| notice["kind"] == "capturing"
+                && notice["hook"].is_string()
+                && notice["interface"] == "data"),
+            "{summary}"
+        );
     }
     let rows = fields(
         file,

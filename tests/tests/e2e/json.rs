@@ -125,3 +125,23 @@ fn errors_are_documents_too() {
         holds("errors", &output.stderr);
     }
 }
+
+/// Issue 13: notices are data.
+#[test]
+fn notices_are_documents_too() {
+    let Some(lab) = Lab::open() else { return };
+    let to = lab.receiver();
+    let output = trawl(&["capture", "-i", &to, "--json", "--duration", "200ms"]);
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8(output.stderr).expect("text");
+    let documents: Vec<Value> = said
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect();
+    let of_kind = |kind| documents.iter().find(|said| said["notice"]["kind"] == kind);
+    let using = of_kind("using_taps").unwrap_or_else(|| panic!("{said}"));
+    assert_eq!(using["notice"]["reason"], "no_program", "{said}");
+    assert_eq!(using["notice"]["interface"], to, "{said}");
+    assert!(using["text"].is_string(), "{said}");
+    assert!(of_kind("capturing").is_some(), "{said}");
+}

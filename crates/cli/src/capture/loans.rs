@@ -18,20 +18,17 @@ pub(super) fn take(args: &Args, file: &Path, observer: &mut dyn Observer) -> Res
         match Loan::take(&site, file)? {
             Some(loan) => {
                 let inherited = loan.inherited();
-                observer.notice(&Notice::from(format!(
-                    "{}: {} is the program that runs ({}, id {}); with hooks and the same maps it is in its place until \
-                     the capture ends",
-                    site.label(),
-                    file.display(),
-                    inherited.from_name,
-                    inherited.from_id
-                )));
+                observer.notice(&Notice::HooksLent {
+                    interface: site.label().to_owned(),
+                    file: file.to_owned(),
+                    program: inherited.from_name.clone(),
+                    id: inherited.from_id,
+                });
                 loans.push(loan);
             }
-            None => observer.notice(&Notice::from(format!(
-                "{}: the program that runs has hooks already; it stays as it is",
-                site.label()
-            ))),
+            None => observer.notice(&Notice::HasHooks {
+                interface: site.label().to_owned(),
+            }),
         }
     }
     Ok(loans)
@@ -40,11 +37,9 @@ pub(super) fn take(args: &Args, file: &Path, observer: &mut dyn Observer) -> Res
 /// Puts the programs without hooks back.
 pub(super) fn give_back(loans: Vec<Loan>, observer: &mut dyn Observer) {
     for loan in loans {
-        let label = loan.label().to_owned();
+        let interface = loan.label().to_owned();
         if !loan.give_back() {
-            observer.notice(&Notice::from(format!(
-                "{label}: the program with hooks was replaced or removed meanwhile, so the one before was not put back"
-            )));
+            observer.notice(&Notice::HooksNotReturned { interface });
         }
     }
 }

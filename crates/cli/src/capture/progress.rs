@@ -10,7 +10,7 @@ use trawl_tap::session::Observer;
 
 use super::args::Args;
 use super::words;
-use crate::terminal;
+use crate::{json, terminal};
 
 /// How often the live line is shown anew.
 const LIVE: Duration = Duration::from_secs(1);
@@ -18,11 +18,15 @@ const LIVE: Duration = Duration::from_secs(1);
 /// What is said on standard error while the capture runs.
 pub(super) struct Terminal {
     quiet: bool,
+    /// Notices are for a machine.
+    json: bool,
     verbose: bool,
     stats: Option<Duration>,
     /// The file that is written.
     file: Option<PathBuf>,
     live_line: bool,
+    /// All notices, for the account.
+    said: Vec<Notice>,
     previous: Option<(f64, u64)>,
 }
 
@@ -30,6 +34,7 @@ impl Terminal {
     pub(super) fn new(args: &Args) -> Self {
         Self {
             quiet: args.quiet,
+            json: args.json || args.remote.is_collected(),
             verbose: args.lines.is_verbose(),
             // Somebody looks on, and packets are not shown.
             stats: args.stats.or_else(|| {
@@ -38,8 +43,14 @@ impl Terminal {
             }),
             file: args.write.first().cloned(),
             live_line: false,
+            said: Vec::new(),
             previous: None,
         }
+    }
+
+    /// All notices up to now.
+    pub(super) fn said(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.said)
     }
 
     pub(super) fn finish(&mut self) {
@@ -51,30 +62,26 @@ impl Terminal {
 
 impl Observer for Terminal {
     fn notice(&mut self, notice: &Notice) {
+        self.said.push(notice.clone());
         // What a capture does not see is no chatter.
         if !self.quiet || matches!(notice, Notice::Blind(_) | Notice::SeesAgain(_)) {
             self.finish();
-            terminal::say(&words::notice(notice));
+            match self.json {
+                true => json::notice(None, notice, &words::notice(notice)),
+                false => terminal::say(&words::notice(notice)),
+            }
         }
     }
 
-    fn detail(&mut self, text: &str) {
+    fn detail(&mut self, notice: &Notice) {
         if self.verbose {
-            self.notice(&text.into());
+            self.notice(notice);
         }
     }
 
     fn started(&mut self, points: &[Point]) {
-        for Point {
-            label, hook, mode, ..
-        } in points
-        {
-            let how = if mode.is_empty() {
-                String::new()
-            } else {
-                format!(" ({mode})")
-            };
-            self.notice(&format!("capturing on {label} at {hook}{how}").into());
+        for point in points {
+            self.notice(&words::capturing(point));
         }
     }
 

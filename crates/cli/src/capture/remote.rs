@@ -41,6 +41,9 @@ pub(super) struct HostArgs {
     /// Copy this trawl to the hosts first, below the user's ~/.cache, and run that
     #[arg(long, requires = "on")]
     push: bool,
+    /// Write notices as JSON, for the trawl that started this one
+    #[arg(long, hide = true)]
+    collected: bool,
     /// The program that reaches hosts, with its options
     #[arg(long, value_name = "COMMAND", default_value = "ssh", requires = "on")]
     ssh: String,
@@ -76,7 +79,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
                 trawl,
                 &arguments,
                 stored,
-                args.quiet,
+                (args.quiet, args.json),
                 &wake,
             )
         };
@@ -112,6 +115,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 impl HostArgs {
+    /// Whether another trawl started this one, and reads what it says.
+    pub(super) fn is_collected(&self) -> bool {
+        self.collected
+    }
+
     pub(super) fn are_named(&self) -> bool {
         !self.on.is_empty()
     }

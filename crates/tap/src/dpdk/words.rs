@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::notice::Notice;
 use trawl_kernel::Error;
 use trawl_kernel::dpdk::{Helper, Line, PROGRAM, VARIABLE};
 
@@ -113,17 +114,17 @@ pub fn refused(label: &str, prefix: &str, line: &Line, helper: &Helper) -> Error
 }
 
 /// What was removed of captures that had been killed.
-pub fn cleared(label: &str, lines: &[Line]) -> Vec<String> {
+pub fn cleared(label: &str, lines: &[Line]) -> Vec<Notice> {
     let of = |line: &Line| {
         (line.word == "cleared").then(|| (line.field(1).to_owned(), line.field(0).to_owned()))
     };
     let found: BTreeSet<(String, String)> = lines.iter().filter_map(of).collect();
     found
         .into_iter()
-        .map(|(pid, port)| {
-            format!(
-                "{label}: removed from port {port} what a killed capture (process {pid}) had left"
-            )
+        .map(|(pid, port)| Notice::DpdkPortCleared {
+            interface: label.to_owned(),
+            port,
+            pid,
         })
         .collect()
 }

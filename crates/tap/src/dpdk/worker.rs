@@ -12,6 +12,7 @@ use trawl_packet::pcapng::block::DIRECTION_OUTBOUND;
 
 use super::place::Places;
 use crate::assembly::PointIds;
+use crate::notice::ReadFailure;
 use crate::options::Meta;
 use crate::packet::choice::{Choice, Sampling};
 
@@ -48,7 +49,7 @@ pub struct Plan {
 #[derive(Debug, Default)]
 pub struct Shared {
     counts: Mutex<[Counts; PORTS]>,
-    failure: OnceLock<String>,
+    failure: OnceLock<ReadFailure>,
     killed: AtomicBool,
 }
 
@@ -73,13 +74,13 @@ impl Shared {
         }
     }
 
-    pub fn failure(&self) -> Option<&str> {
-        self.failure.get().map(String::as_str)
+    pub fn failure(&self) -> Option<&ReadFailure> {
+        self.failure.get()
     }
 
     /// The first failure is the one that is told.
-    pub fn fail(&self, why: impl ToString) {
-        let _ = self.failure.set(why.to_string());
+    pub fn fail(&self, why: ReadFailure) {
+        let _ = self.failure.set(why);
     }
 
     /// The helper has left its callbacks in the application.
@@ -137,8 +138,7 @@ impl Worker {
     /// Records until the capture is stopped or the application has ended, and then what is left.
     pub fn run(mut self, patience: Duration) {
         if self.record_until_done(patience).is_err() || self.recorder.broken {
-            self.shared
-                .fail("cannot be captured from any more: trawl-dpdk handed over what is no block");
+            self.shared.fail(ReadFailure::HelperBroken);
         }
         if !self.limit_told {
             self.shared.put_counts(&self.blocks);
@@ -172,10 +172,9 @@ impl Worker {
                 told_to_stop = Some(Instant::now());
             }
             if told_to_stop.is_some_and(|since: Instant| since.elapsed() > patience) {
-                self.shared.fail(format!(
-                    "trawl-dpdk did not end within {} s and was killed",
-                    patience.as_secs()
-                ));
+                self.shared.fail(ReadFailure::HelperStuck {
+                    seconds: patience.as_secs(),
+                });
                 self.shared.killed.store(true, Ordering::Relaxed);
                 self.helper.wait(Duration::ZERO);
                 return Ok(());
@@ -198,22 +197,15 @@ impl Worker {
         }
         while let Some(line) = self.helper.line_at_hand() {
             match (line.word.as_str(), line.field(0)) {
-                ("ended", "primary") => self
-                    .shared
-                    .fail("was removed: its DPDK application has ended"),
-                ("ended", _) => self
-                    .shared
-                    .fail("cannot be captured from any more: trawl-dpdk was told to end"),
+                ("ended", "primary") => self.shared.fail(ReadFailure::ApplicationEnded),
+                ("ended", _) => self.shared.fail(ReadFailure::HelperStopped),
                 _ => {}
             }
         }
         if self.helper.is_gone() && !self.blocks.is_done() {
             self.shared.killed.store(true, Ordering::Relaxed);
             let said = self.helper.last_words();
-            self.shared.fail(format!(
-                "cannot be captured from any more: trawl-dpdk was killed{}",
-                said.map_or(String::new(), |said| format!(" ({said})"))
-            ));
+            self.shared.fail(ReadFailure::HelperKilled { said });
         }
     }
 }

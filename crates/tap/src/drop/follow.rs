@@ -17,6 +17,7 @@ use trawl_kernel::{Error, Result, errno};
 use super::Along;
 use super::load::{self, Loaded, Place};
 use crate::assembly::Assembly;
+use crate::notice::{Notice, Steps};
 
 /// A tracepoint that packets come by.
 struct Step {
@@ -80,27 +81,21 @@ pub fn attach(
         ..*config
     };
     let left_out = [
-        (
-            along.namespaces_left_out,
-            "netfilter, tc and XDP in",
-            "network namespaces",
-        ),
-        (along.interfaces_left_out, "tc and XDP on", "interfaces"),
+        (along.namespaces_left_out, Steps::Namespaces),
+        (along.interfaces_left_out, Steps::Interfaces),
     ];
-    for (count, where_, of) in left_out.into_iter().filter(|(count, ..)| *count > 0) {
-        assembly.notice(format!(
-            "no steps at {where_} {count} {of}, which are too many: choose namespaces by --within"
-        ));
+    for (count, of) in left_out.into_iter().filter(|(count, _)| *count > 0) {
+        let count = count as u64;
+        assembly.notice(Notice::StepsLeftOut { of, count });
     }
     let mut attached = Vec::new();
     for step in &STEPS {
         let there = kernel_types::tracepoint(step.tracepoint)
             .map_err(|e| Error::os("cannot read the kernel's type information", e))?;
         if there.is_none() {
-            assembly.notice(format!(
-                "the kernel has no tracepoint {}: that step is not shown",
-                step.tracepoint
-            ));
+            assembly.notice(Notice::NoTracepoint {
+                name: step.tracepoint.to_owned(),
+            });
             continue;
         }
         let place = Place::tracepoint(object::FOLLOW, step.tracepoint, true).program(step.program);
@@ -109,7 +104,9 @@ pub fn attach(
     }
     for attach in [netfilter, traffic_control] {
         if let Err(error) = attach(along, &at, maps, block, &mut attached) {
-            assembly.notice(error.to_string());
+            assembly.notice(Notice::NoSteps {
+                why: error.to_string(),
+            });
         }
     }
     Ok(attached)

@@ -15,6 +15,7 @@ use trawl_kernel::{Error, Result, errno};
 use crate::assembly::program_maps;
 use crate::chain::{self, Seat};
 use crate::filter::XdpBlocks;
+use crate::notice::{Left, Notice};
 use crate::site::Site;
 use crate::watch::{Cause, Sight};
 
@@ -299,19 +300,20 @@ impl Occupied {
     }
 
     /// Puts back what was there; what could not be put back is said.
-    pub fn leave(&mut self) -> Vec<String> {
+    pub fn leave(&mut self) -> Vec<Notice> {
         // Without the lock there is a moment in which somebody may come unnoticed, and nothing worse.
         let _lock = netns::lock(self.namespace.as_ref());
         self.give_up()
     }
 
-    fn give_up(&mut self) -> Vec<String> {
+    fn give_up(&mut self) -> Vec<Notice> {
         let mut notices = Vec::new();
         for (slot, before) in (0u32..).zip(std::mem::take(&mut self.before)) {
             if let Err(error) = self.leave_slot(slot, before) {
-                notices.push(format!(
-                    "could not put back slot {slot} of the hook map: {error}"
-                ));
+                notices.push(Notice::NotUndone {
+                    what: Left::HookSlot { slot },
+                    why: error.to_string(),
+                });
             }
         }
         self.seat.leave();

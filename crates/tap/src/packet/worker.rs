@@ -11,6 +11,7 @@ use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
 
 use super::choice::{Choice, Sampling};
 use crate::assembly::PointIds;
+use crate::notice::ReadFailure;
 use crate::options::Meta;
 
 /// The longest sleep. The records of other CPUs wait for this ring until it has said that it has nothing earlier.
@@ -45,7 +46,7 @@ pub struct Plan {
 pub struct Shared {
     dropped: AtomicU64,
     gone: AtomicBool,
-    failure: OnceLock<String>,
+    failure: OnceLock<ReadFailure>,
 }
 
 impl Shared {
@@ -58,13 +59,13 @@ impl Shared {
         self.gone.load(Ordering::Relaxed)
     }
 
-    pub fn failure(&self) -> Option<&str> {
-        self.failure.get().map(String::as_str)
+    pub fn failure(&self) -> Option<&ReadFailure> {
+        self.failure.get()
     }
 
     /// The first failure is the one that is told.
-    pub fn fail(&self, why: impl ToString) {
-        let _ = self.failure.set(why.to_string());
+    pub fn fail(&self, why: ReadFailure) {
+        let _ = self.failure.set(why);
     }
 }
 
@@ -111,7 +112,9 @@ impl Worker {
             .and_then(|()| self.socket.take_drops());
         match done {
             Ok(drops) => self.recorder.count_drops(drops),
-            Err(error) => shared.fail(error),
+            Err(error) => shared.fail(ReadFailure::Error {
+                why: error.to_string(),
+            }),
         }
     }
 

@@ -15,6 +15,7 @@ use trawl_kernel::{Result, clock};
 use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
 
 use crate::assembly::PointIds;
+use crate::notice::{Notice, ReadFailure};
 use crate::options::Meta;
 use crate::packet::choice::{Choice, Sampling};
 
@@ -85,7 +86,7 @@ pub struct Shared {
     dropped: AtomicU64,
     untimely: AtomicU64,
     figures: Mutex<Option<Figures>>,
-    failure: OnceLock<String>,
+    failure: OnceLock<ReadFailure>,
 }
 
 impl Shared {
@@ -97,20 +98,21 @@ impl Shared {
         *self.figures.lock().unwrap_or_else(|held| held.into_inner())
     }
 
-    pub fn failure(&self) -> Option<&str> {
-        self.failure.get().map(String::as_str)
+    pub fn failure(&self) -> Option<&ReadFailure> {
+        self.failure.get()
     }
 
     /// The first failure is the one that is told.
-    pub fn fail(&self, why: impl ToString) {
-        let _ = self.failure.set(why.to_string());
+    pub fn fail(&self, why: ReadFailure) {
+        let _ = self.failure.set(why);
     }
 
     /// What a person should know of the packets that were read.
-    pub fn remark(&self, library: &str) -> Option<String> {
-        let untimely = self.untimely.load(Ordering::Relaxed);
-        (untimely > 0).then(|| {
-            format!("{library} gave {untimely} packets an impossible time; they carry that of their reading")
+    pub fn remark(&self, library: &str) -> Option<Notice> {
+        let packets = self.untimely.load(Ordering::Relaxed);
+        (packets > 0).then(|| Notice::ImpossibleTimes {
+            library: library.to_owned(),
+            packets,
         })
     }
 }
@@ -163,7 +165,9 @@ impl Worker {
         let done = self.record_until_stopped().and_then(|()| self.drain());
         self.read_figures();
         if let Err(error) = done {
-            self.recorder.shared.fail(error);
+            self.recorder.shared.fail(ReadFailure::Error {
+                why: error.to_string(),
+            });
         }
     }
 

@@ -105,6 +105,7 @@ impl Session<'_> {
                 let open = blind.map(|(gap, _)| gap.clone());
                 self.unseen.iter().cloned().chain(open).collect()
             },
+            notices: Vec::new(),
         }
     }
 }

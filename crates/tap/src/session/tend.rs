@@ -7,7 +7,7 @@ use trawl_kernel::clock;
 use trawl_kernel::netlink::LinkEvent;
 
 use super::{AtSite, Ended, Observer, Session};
-use crate::notice::{Gap, Notice};
+use crate::notice::{Gap, Gone, GoneReason, Notice};
 use crate::watch::Sight;
 
 /// How long a tap that sees nothing may take until it can be attached again: a firewall that is restarted is back.
@@ -23,26 +23,18 @@ impl Session<'_> {
                 .iter()
                 .for_each(|point| point.rings.set_clock_offset(offset));
         }
-        let mut gone: Vec<(usize, String)> = Vec::new();
+        let mut gone: Vec<(usize, GoneReason)> = Vec::new();
         for (index, monitor) in &mut self.monitors {
             let Some(monitor) = monitor else { continue };
             for event in monitor.events()? {
+                let interface = self.sites[*index].label.clone();
                 match event {
-                    LinkEvent::Removed => gone.push((*index, "was removed".to_owned())),
-                    LinkEvent::MovedAway => {
-                        gone.push((*index, "was moved to another namespace".to_owned()))
-                    }
-                    LinkEvent::Down => {
-                        observer.notice(&format!("{}: went down", self.sites[*index].label).into())
-                    }
-                    LinkEvent::Up => {
-                        observer.notice(&format!("{}: is up", self.sites[*index].label).into())
-                    }
+                    LinkEvent::Removed => gone.push((*index, GoneReason::Removed)),
+                    LinkEvent::MovedAway => gone.push((*index, GoneReason::MovedAway)),
+                    LinkEvent::Down => observer.notice(&Notice::LinkDown { interface }),
+                    LinkEvent::Up => observer.notice(&Notice::LinkUp { interface }),
                     LinkEvent::Renamed(name) => {
-                        observer.notice(&Notice::from(format!(
-                            "{}: is now called {name}",
-                            self.sites[*index].label
-                        )));
+                        observer.notice(&Notice::Renamed { interface, name });
                     }
                 }
             }
@@ -51,7 +43,7 @@ impl Session<'_> {
             at.tap
                 .news()
                 .into_iter()
-                .for_each(|text| observer.notice(&text.into()));
+                .for_each(|notice| observer.notice(&notice));
             if let Some(why) = at.tap.ended() {
                 gone.push((at.site, why));
             }
@@ -62,15 +54,18 @@ impl Session<'_> {
         if let Some(ended) = self.watch(observer) {
             return Ok(Some(ended));
         }
-        for (site, why) in gone {
+        for (site, reason) in gone {
             if !self.monitors.iter().any(|(index, _)| *index == site) {
                 continue;
             }
-            let text = format!("the interface {} {why}", self.sites[site].label);
-            observer.notice(&text.as_str().into());
+            let gone = Gone {
+                interface: self.sites[site].label.clone(),
+                reason,
+            };
+            observer.notice(&Notice::Gone(gone.clone()));
             self.monitors.retain(|(index, _)| *index != site);
             if self.monitors.is_empty() {
-                return Ok(Some(Ended::NoInterface(text)));
+                return Ok(Some(Ended::NoInterface(gone)));
             }
         }
         Ok(None)
@@ -84,7 +79,7 @@ impl Session<'_> {
             let sight = at.tap.watch(&mut self.warden);
             let gap = |cause, why, to_ns| Gap {
                 interface: self.sites[at.site].label.clone(),
-                tap: at.name,
+                tap: at.name.into(),
                 from_ns: at.sight.saw,
                 to_ns,
                 cause,

@@ -7,6 +7,7 @@ use trawl_kernel::Result;
 use super::choose::{Present, Program};
 use super::plan::{Plan, Role};
 use crate::assembly::{Assembly, PointIds};
+use crate::notice::Notice;
 use crate::site::Site;
 
 /// Which program takes the place of one that has gone.
@@ -51,24 +52,24 @@ impl Slot {
     }
 
     /// Turns to the program that is there now, if that is another one.
-    fn move_to(&mut self, now: Option<&Program>, label: &str, news: &mut Vec<String>) {
+    fn move_to(&mut self, now: Option<&Program>, label: &str, news: &mut Vec<Notice>) {
         if now.map(|program| program.id) == self.id {
             return;
         }
         self.links.clear();
-        let before = &self.name;
-        news.push(match now {
-            Some(program) if self.id.is_some() => format!(
-                "{label}: the XDP program {before} was replaced by {}, which is looked at now; packets in between were not seen",
-                program.describe()
-            ),
-            Some(program) => format!("{label}: looking at the XDP program {}", program.describe()),
-            None if self.follow == Follow::Nobody => {
-                format!("{label}: the XDP program {before} is not run any more")
-            }
-            None => format!(
-                "{label}: the XDP program {before} is not run any more; nothing is seen until it or another one is"
-            ),
+        let (interface, before) = (label.to_owned(), self.name.clone());
+        news.push(match now.map(Program::describe) {
+            Some(program) if self.id.is_some() => Notice::ProgramReplaced {
+                interface,
+                before,
+                program,
+            },
+            Some(program) => Notice::ProgramFound { interface, program },
+            None => Notice::ProgramLost {
+                interface,
+                program: before,
+                awaited: self.follow != Follow::Nobody,
+            },
         });
         self.id = now.map(|program| program.id);
         self.is_new = now.is_some();
@@ -147,7 +148,7 @@ impl Slots {
     }
 
     /// Looks at all of them, as they are found now, and lets go of those that are not. Says what changed.
-    pub fn attach(&mut self, present: Option<&Present>) -> Result<Vec<String>> {
+    pub fn attach(&mut self, present: Option<&Present>) -> Result<Vec<Notice>> {
         let mut news = Vec::new();
         let stay = |slot: &Slot| slot.find(present?).map(|program| program.id);
         let mut taken: Vec<u32> = self.slots.iter().filter_map(stay).collect();

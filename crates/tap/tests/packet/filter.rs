@@ -167,7 +167,10 @@ fn what_a_socket_program_cannot_ask_is_left_to_the_classic_one() {
     let captured = capture(&[site(&pair.b)], &options, || {
         send_from(&pair.a, &mixed(), 9, 0);
     });
-    let said = captured.notices.iter().any(|n| n.contains("not counted"));
+    let said = captured
+        .notices
+        .iter()
+        .any(|notice| notice.contains("RejectedNotCounted"));
     assert!(said, "{:?}", captured.notices);
 }
 

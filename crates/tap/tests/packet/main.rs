@@ -12,6 +12,7 @@ use trawl_kernel::netns::run_in;
 use trawl_kernel::ring::{Geometry, SHARE_MIN};
 use trawl_lab::Station;
 use trawl_packet::pcapng::Direction as Way;
+use trawl_tap::notice::GoneReason;
 use trawl_tap::options::{Direction, Options};
 use trawl_tap::session::{Ended, Session};
 
@@ -294,7 +295,7 @@ fn an_interface_that_is_deleted_ends_the_capture_with_a_reason() {
     let Ended::NoInterface(why) = &captured.ended else {
         panic!("it ended by {}", captured.ended);
     };
-    assert!(why.contains("veth0 was removed"), "{why}");
+    assert_eq!(why.reason, GoneReason::Removed);
     assert!(captured.bytes() == frames);
 }
 
@@ -354,7 +355,7 @@ fn hardware_time_falls_back_to_the_systems_and_says_so() {
         captured
             .notices
             .iter()
-            .any(|n| n.contains("stamps no packets"))
+            .any(|notice| notice.contains("SystemStamps"))
     );
     assert_eq!(captured.summary.interfaces[0].hardware_stamped, 0);
     assert!(captured.records.iter().all(|r| r.time > 0));

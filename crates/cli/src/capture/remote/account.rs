@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use trawl_kernel::{Error, Result};
 use trawl_tap::account::Account;
+use trawl_tap::notice::Notice;
 
 use super::File;
 use crate::terminal;
@@ -48,6 +49,8 @@ pub(super) struct Report {
     received: Option<u64>,
     clock: Option<Clock>,
     error: Option<String>,
+    /// What trawl there had to say on the way.
+    notices: Vec<Notice>,
     /// The host's own account, by interface.
     interfaces: Value,
 }
@@ -59,6 +62,7 @@ impl Report {
         packets: Option<(u64, u64)>,
         clock: Option<Clock>,
         summary: Option<Value>,
+        notices: Vec<Notice>,
         error: Option<String>,
     ) -> Self {
         let mut counts = summary
@@ -78,6 +82,7 @@ impl Report {
             received: packets.map(|(received, _)| received),
             clock,
             error,
+            notices,
             interfaces: summary.map_or(Value::Null, |mut summary| summary["interfaces"].take()),
         }
     }
@@ -161,7 +166,14 @@ mod tests {
         let summary = json!({
             "seen": 10, "filtered_out": 1, "recorded": 8, "lost": {"ring_full": 1}, "interfaces": [],
         });
-        let report = Report::new("a".to_owned(), Some((5, 1)), None, Some(summary), None);
+        let report = Report::new(
+            "a".to_owned(),
+            Some((5, 1)),
+            None,
+            Some(summary),
+            Vec::new(),
+            None,
+        );
         let counts = report.counts.expect("it came");
         assert_eq!(
             counts.to_string(),

@@ -10,10 +10,11 @@ use crate::Cli;
 use crate::capture::args::Args;
 
 /// What is done here with the packets of all hosts.
-const HERE: [&str; 29] = [
+const HERE: [&str; 30] = [
     "on",
     "push",
     "ssh",
+    "collected",
     "write",
     "format",
     "file_mode",

@@ -12,9 +12,12 @@ use trawl_kernel::events::Wake;
 use trawl_kernel::ssh::{Ssh, word};
 use trawl_kernel::{Error, Result, clock};
 use trawl_packet::read::{CaptureReader, ReadError, Step};
+use trawl_tap::notice::Notice;
 
 use super::account::{Clock, Report};
 use super::arguments::Arguments;
+use crate::capture::words;
+use crate::json::{self, Said};
 use crate::terminal;
 
 /// Bytes that are taken from a host at once, and how many such pieces may wait here: 256 MiB for each host.
@@ -60,6 +63,7 @@ struct Told {
     clock: Option<Clock>,
     summary: Option<Value>,
     last: Option<String>,
+    notices: Vec<Notice>,
 }
 
 fn of(told: &Mutex<Told>) -> MutexGuard<'_, Told> {
@@ -74,7 +78,7 @@ impl Far {
         trawl: &str,
         arguments: &Arguments,
         stored: bool,
-        quiet: bool,
+        (quiet, json): (bool, bool),
         wake: &Wake,
     ) -> Result<Self> {
         let script = script(trawl, arguments, stored);
@@ -98,7 +102,14 @@ impl Far {
         }
         let listener = stderr.map(|stderr| {
             let (told, name) = (Arc::clone(&told), name.clone());
-            std::thread::spawn(move || listen(stderr, &name, quiet, &told))
+            std::thread::spawn(move || {
+                let say = |notice: Option<&Notice>, words: &str| match notice {
+                    _ if quiet => {}
+                    Some(notice) if json => json::notice(Some(&name), notice, words),
+                    _ => terminal::say(&format!("{name}: {words}")),
+                };
+                listen(stderr, &say, &told);
+            })
         });
         Ok(Self {
             name,
@@ -216,6 +227,7 @@ impl Far {
             (!self.stored).then_some((self.received, self.unwanted)),
             told.clock,
             told.summary,
+            told.notices,
             error,
         )
     }
@@ -232,7 +244,7 @@ fn script(trawl: &str, arguments: &Arguments, stored: bool) -> String {
     format!(
         "d=$(mktemp -d) || exit 1\n\
          exec 3<&0\n\
-         {} capture {} --summary \"$d/account\" {output} {} </dev/null 3<&- &\n\
+         {} capture --collected {} --summary \"$d/account\" {output} {} </dev/null 3<&- &\n\
          p=$!\n\
          (while read -r line <&3; do echo \"{TIME}$(date +%s%N)\" >&2; done; kill -TERM $p) >/dev/null &\n\
          w=$!\n\
@@ -265,7 +277,8 @@ fn carry(mut stdout: impl Read, sender: &SyncSender<Vec<u8>>, wake: &Wake) {
     wake.ring();
 }
 
-fn listen(stderr: impl Read, name: &str, quiet: bool, told: &Mutex<Told>) {
+/// Takes what a host says on its standard error, and passes on what is for people.
+fn listen(stderr: impl Read, say: &dyn Fn(Option<&Notice>, &str), told: &Mutex<Told>) {
     for line in BufReader::new(stderr)
         .split(b'\n')
         .map_while(io::Result::ok)
@@ -281,15 +294,19 @@ fn listen(stderr: impl Read, name: &str, quiet: bool, told: &Mutex<Told>) {
             }
         } else if let Some(account) = line.strip_prefix(ACCOUNT) {
             of(told).summary = serde_json::from_str(account).ok();
+        } else if let Ok(said) = serde_json::from_str::<Said<Notice>>(line) {
+            let text = words::notice(&said.notice);
+            say(Some(&said.notice), &text);
+            let mut told = of(told);
+            told.notices.push(said.notice);
+            told.last = Some(text);
         } else {
             let words = line.strip_prefix("trawl: ").unwrap_or(line);
             // Its account is told with those of the others.
             let is_account = words.contains(" seen, ") && words.contains(" filtered out, ");
             if !is_account && !words.is_empty() {
                 of(told).last = Some(words.to_owned());
-                if !quiet {
-                    terminal::say(&format!("{name}: {words}"));
-                }
+                say(None, words);
             }
         }
     }
