@@ -311,7 +311,7 @@ fn read_failure(failure: &ReadFailure) -> String {
 pub(super) fn waiting_for(plan: &trigger::Plan) -> Notice {
     Notice::Armed {
         before_ns: plan.before.as_nanos() as u64,
-        memory_bytes: plan.memory as u64,
+        memory_bytes: plan.memory,
         expression: plan.expression.clone(),
         verdicts: plan.verdicts.is_some(),
         signal_pid: plan.signal.then(std::process::id),
