@@ -339,7 +339,6 @@ static void enable_ports(void)
 
 	for (unsigned int i = 0; i < state.port_count; i++)
 		places_enable(&request, state.ports[i]);
-	places_release_dumpcap();
 }
 
 bool capture(struct exchange *exchange, const char *directory, const char *ports)

@@ -15,6 +15,8 @@
 #include "say.h"
 
 #define PLACES 1024
+/* Killed ones that are looked for. */
+#define DUMPCAPS 16
 
 /* The counts of all queues, as the framework keeps them in shared memory. rte_pdump_stats() adds up a port's, of which
  * some may be another capture's. */
@@ -56,24 +58,28 @@ static void release(int pid)
 	pool_free_of("trawl", pid);
 }
 
-void places_clear_dead(const char *directory)
-{
-	owner_clear_dead(directory, clear_place, release, pool_is_there);
-}
-
-/* dpdk-dumpcap keeps no record, but names its ring by its PID. */
-struct dumpcap {
+/* dpdk-dumpcap keeps no record of its callbacks, but names its ring by its PID. Nor does dpdk-pdump, whose rings do not tell
+ * whether it lives. */
+struct others {
 	int dead;
 	int alive;
+	bool pdump;
 };
 
-static void look_for_dumpcap(const struct rte_memzone *zone, void *argument)
+static bool begins(const char *name, const char *stem)
+{
+	return strncmp(name, stem, strlen(stem)) == 0;
+}
+
+static void look_for_others(const struct rte_memzone *zone, void *argument)
 {
 	const char *stem = RTE_RING_MZ_PREFIX "dumpcap-";
-	struct dumpcap *found = argument;
+	struct others *found = argument;
 	int pid;
 
-	if (strncmp(zone->name, stem, strlen(stem)) != 0)
+	if (begins(zone->name, RTE_RING_MZ_PREFIX "rx_ring_") || begins(zone->name, RTE_RING_MZ_PREFIX "tx_ring_"))
+		found->pdump = true;
+	if (!begins(zone->name, stem))
 		return;
 	pid = atoi(zone->name + strlen(stem));
 	if (kill(pid, 0) != 0 && errno == ESRCH)
@@ -82,31 +88,56 @@ static void look_for_dumpcap(const struct rte_memzone *zone, void *argument)
 		found->alive = pid;
 }
 
-/* Whether the callback that is in the way was one of a dead dpdk-dumpcap, and is gone. */
-static bool clear_dumpcap(struct place place, int *alive)
+/* All callbacks that are not those of a live capture of trawl. */
+static void clear_port(const char *directory, uint16_t port, int pid)
 {
-	struct dumpcap found = { 0 };
+	struct rte_eth_dev_info info = { 0 };
 
-	*alive = owner_of(state.directory, place);
-	rte_memzone_walk(look_for_dumpcap, &found);
-	if (*alive == 0)
-		*alive = found.alive;
-	if (*alive || !found.dead)
-		return false;
-	clear_place(place, found.dead);
-	return true;
+	rte_eth_dev_info_get(port, &info);
+	for (uint32_t direction = DIRECTION_RECEIVED; direction <= DIRECTION_SENT; direction++) {
+		uint16_t queues = direction == DIRECTION_RECEIVED ? info.nb_rx_queues : info.nb_tx_queues;
+
+		for (uint16_t queue = 0; queue < queues; queue++) {
+			struct place place = { port, queue, direction };
+
+			if (owner_of(directory, place) == 0)
+				clear_place(place, pid);
+		}
+	}
 }
 
-/* Its ring and pool are freed when none of our places has its callback any more. */
-void places_release_dumpcap(void)
+/* A callback goes on with the ring and the pool, so these are freed when none can be left: where nobody else captures whose
+ * callbacks are not told from those of the dead. */
+static void clear_dumpcaps(const char *directory)
 {
-	struct dumpcap found = { 0 };
+	for (int attempt = 0; attempt < DUMPCAPS; attempt++) {
+		struct others found = { 0 };
+		uint16_t port;
 
-	rte_memzone_walk(look_for_dumpcap, &found);
-	if (!found.dead || found.alive)
-		return;
-	usleep(PLACES_CALLBACK_US);
-	pool_free_of("dumpcap", found.dead);
+		rte_memzone_walk(look_for_others, &found);
+		if (!found.dead || found.alive || found.pdump)
+			return;
+		RTE_ETH_FOREACH_DEV(port)
+			clear_port(directory, port, found.dead);
+		usleep(PLACES_CALLBACK_US);
+		pool_free_of("dumpcap", found.dead);
+	}
+}
+
+void places_clear_dead(const char *directory)
+{
+	owner_clear_dead(directory, clear_place, release, pool_is_there);
+	clear_dumpcaps(directory);
+}
+
+/* Who has the callback that is in the way; 0 if it is not known. */
+static int in_the_way(struct place place)
+{
+	struct others found = { 0 };
+	int owner = owner_of(state.directory, place);
+
+	rte_memzone_walk(look_for_others, &found);
+	return owner ? owner : found.alive;
 }
 
 /* Our own. */
@@ -152,7 +183,7 @@ static void enabled(struct place place, const struct rte_pdump_stats *before)
 static void enable(const struct places_request *request, struct place place)
 {
 	struct rte_pdump_stats *counts = counts_of(place), before = *counts;
-	int alive = 0, error = 0;
+	int error;
 
 	if (state.place_count == PLACES) {
 		request->give_up();
@@ -160,22 +191,17 @@ static void enable(const struct places_request *request, struct place place)
 	}
 	owner_note(place);
 	counts->reserved[MARKED] = MARK;
-	for (int attempt = 0; attempt < 2; attempt++) {
-		if (rte_pdump_enable_bpf(place.port, place.queue, flags_of(place.direction) | RTE_PDUMP_FLAG_PCAPNG,
-					 request->snaplen, request->pool->ring,
-					 request->pool->buffers, request->filter) == 0) {
-			enabled(place, &before);
-			return;
-		}
-		/* The primary's answer is negative, a failure here is not. */
-		error = abs(rte_errno);
-		if (error != EEXIST || !clear_dumpcap(place, &alive))
-			break;
+	if (rte_pdump_enable_bpf(place.port, place.queue, flags_of(place.direction) | RTE_PDUMP_FLAG_PCAPNG,
+				 request->snaplen, request->pool->ring, request->pool->buffers, request->filter) == 0) {
+		enabled(place, &before);
+		return;
 	}
+	/* The primary's answer is negative, a failure here is not. */
+	error = abs(rte_errno);
 	counts->reserved[MARKED] = 0;
 	request->give_up();
 	if (error == EEXIST)
-		fail("exists\t%u\t%d", place.port, alive);
+		fail("exists\t%u\t%d", place.port, in_the_way(place));
 	fail("pdump\t%u\t%s", place.port, rte_strerror(error));
 }
 

@@ -28,13 +28,11 @@ struct places_request {
 
 /* To be called before callbacks are put anywhere. */
 void places_begin(const char *directory);
-/* Removes the callbacks of killed captures of trawl, and frees what these left. */
+/* Removes the callbacks of killed captures of trawl and dpdk-dumpcap, and frees what these left. */
 void places_clear_dead(const char *directory);
 
-/* Puts callbacks at a port. One of a killed dpdk-dumpcap that is in the way is removed. */
+/* Puts callbacks at a port. */
 void places_enable(const struct places_request *request, uint16_t port);
-/* Frees what a killed dpdk-dumpcap left, when none of its callbacks can be in the way any more. */
-void places_release_dumpcap(void);
 void places_disable(void);
 
 /* Adds the counts since callbacks were put there to those of their ports: an array of EXCHANGE_PORTS. */

@@ -39,6 +39,9 @@ fn ready_or_skip() -> bool {
 struct Pages {
     before: Option<u64>,
     mounted: PathBuf,
+    /// Other runs of the tests on this machine wait: to give pages back takes those of an application that has not touched
+    /// all of its own.
+    _lock: File,
 }
 
 impl Pages {
@@ -55,9 +58,12 @@ impl Pages {
             return None;
         }
         let free = || number("HugePages_Free").unwrap_or(0);
+        let lock = File::open(PAGES_SETTING).expect("the setting can be read");
+        lock.lock().expect("the other run ends");
         let mut pages = Self {
             before: None,
             mounted,
+            _lock: lock,
         };
         if free() < PAGES {
             let all = number("HugePages_Total").unwrap_or(0);
