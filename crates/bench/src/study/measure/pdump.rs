@@ -1,6 +1,7 @@
 //! DPDK's own capture beside trawl's: testpmd forwards between two ports while dpdk-dumpcap records it (study E).
 //! The ports are veths through DPDK's af_packet driver, so the same frames can be recorded by trawl.
 
+use std::fs;
 use std::path::PathBuf;
 
 use trawl_kernel::{Error, Result};
@@ -216,7 +217,7 @@ fn capture(
 
 /// Who copies within DPDK shares the memory of the process that it captures, which takes huge pages.
 fn memory(who: &str) -> std::result::Result<&'static [&'static str], Stop> {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let free = meminfo
         .lines()
         .find_map(|line| {
@@ -236,12 +237,28 @@ fn memory(who: &str) -> std::result::Result<&'static [&'static str], Stop> {
     }
 }
 
-/// What DPDK leaves under /run.
+/// What a killed application leaves: a directory under /run, and files that keep its huge pages.
 struct Runtime(String);
 
 impl Drop for Runtime {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(PathBuf::from("/run/dpdk").join(&self.0));
+        let _ = fs::remove_dir_all(PathBuf::from("/run/dpdk").join(&self.0));
+        let pages = format!("{}map_", self.0);
+        let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+        let places = mounts.lines().filter_map(|line| {
+            let mut words = line.split(' ').skip(1);
+            let place = words.next()?;
+            (words.next() == Some("hugetlbfs")).then_some(place)
+        });
+        for entry in places
+            .filter_map(|place| fs::read_dir(place).ok())
+            .flatten()
+        {
+            let Ok(entry) = entry else { continue };
+            if entry.file_name().to_string_lossy().starts_with(&pages) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
     }
 }
 
