@@ -12,6 +12,7 @@ mod recording;
 mod remote;
 mod shown;
 mod stored;
+mod tcpdump;
 mod trigger;
 pub(crate) mod words;
 
@@ -65,6 +66,10 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
     }
     let sites = interfaces::find(&args)?;
     check_format(&args, &sites)?;
+    args.tcpdump.check_link_types(&sites)?;
+    if args.tcpdump.only_shows() {
+        return args.tcpdump.show(&sites, options.filter.as_ref());
+    }
     let open = |path: &Path| Output::open(path, args.file_mode);
     let account = args.summary.as_deref().map(open).transpose()?;
     let output = match args.write.first().map(|path| open(path)).transpose() {

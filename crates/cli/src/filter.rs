@@ -185,15 +185,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let (filter, options) = (args.filter()?, args.options());
     args.verifier_log.begin()?;
     if args.dump > 0 {
-        let classic = filter.classic(&options)?;
-        if classic.has_tables() {
-            return Err(Error::usage(
-                "cannot show this filter as a classic program",
-                "its lists of 256 and more members are looked up in tables, which classic programs do not have",
-            )
-            .fix("leave out -d"));
-        }
-        write_out(&dump(&classic, args.dump))?;
+        write_out(&dump(&filter.classic(&options)?, args.dump)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut report = Report {
@@ -272,8 +264,16 @@ fn block(
 }
 
 /// The classic program in one of tcpdump's three forms.
-fn dump(classic: &Classic, form: u8) -> String {
-    match form {
+/// As tcpdump shows it: for people, as C, or as numbers.
+pub(crate) fn dump(classic: &Classic, form: u8) -> Result<String> {
+    if classic.has_tables() {
+        return Err(Error::usage(
+            "cannot show this filter as a classic program",
+            "its lists of 256 and more members are looked up in tables, which classic programs do not have",
+        )
+        .fix("leave out -d"));
+    }
+    Ok(match form {
         1 => classic.to_string(),
         2 => classic
             .instructions()
@@ -287,7 +287,7 @@ fn dump(classic: &Classic, form: u8) -> String {
                 text
             }),
         _ => classic.to_ddd().replace(',', "\n") + "\n",
-    }
+    })
 }
 
 fn lines(text: &str) -> Vec<String> {

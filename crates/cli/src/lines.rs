@@ -1,6 +1,6 @@
 //! tcpdump's flags for how packets are shown, as commands that print packets take them.
 
-use clap::ArgAction;
+use clap::{ArgAction, ValueEnum};
 use trawl_kernel::clock;
 use trawl_view::print::{Dump, DumpForm, Precision, PrintOptions, Timestamp};
 
@@ -43,16 +43,34 @@ pub struct LineArgs {
     number: bool,
     /// Show times with six digits after the second
     #[arg(long, conflicts_with = "nano")]
-    pub micro: bool,
+    micro: bool,
     /// Show times with nine digits after the second
     #[arg(long)]
-    pub nano: bool,
+    nano: bool,
+    /// tcpdump's name for --micro and --nano
+    #[arg(long, value_enum, value_name = "PRECISION", conflicts_with_all = ["micro", "nano"])]
+    time_stamp_precision: Option<PrecisionName>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum PrecisionName {
+    Micro,
+    Nano,
 }
 
 impl LineArgs {
     /// Whether more is to be told.
     pub(crate) fn is_verbose(&self) -> bool {
         self.verbosity > 0
+    }
+
+    /// How many digits times have, if that was said.
+    pub(crate) fn precision(&self) -> Option<Precision> {
+        match (self.micro, self.nano, self.time_stamp_precision) {
+            (true, ..) | (_, _, Some(PrecisionName::Micro)) => Some(Precision::Micro),
+            (_, true, _) | (_, _, Some(PrecisionName::Nano)) => Some(Precision::Nano),
+            _ => None,
+        }
     }
 
     pub fn options(&self, quick: bool) -> PrintOptions {
@@ -68,8 +86,9 @@ impl LineArgs {
             absolute_sequence,
             trust_checksums,
             number,
-            micro,
+            micro: _,
             nano: _,
+            time_stamp_precision: _,
         } = *self;
         let dump = |count: u8, form| {
             (count > 0).then_some(Dump {
@@ -98,11 +117,7 @@ impl LineArgs {
             trust_checksums,
             id: false,
             colour: false,
-            precision: if micro {
-                Precision::Micro
-            } else {
-                Precision::Nano
-            },
+            precision: self.precision().unwrap_or(Precision::Nano),
         }
     }
 }

@@ -240,7 +240,8 @@ pub(crate) fn ethernet(snaplen: u32) -> expression::Options {
     }
 }
 
-pub(crate) fn compiler_options(site: &Site, snaplen: u32) -> Result<expression::Options> {
+/// What libpcap is told of a site's packets.
+pub fn compiler_options(site: &Site, snaplen: u32) -> Result<expression::Options> {
     Ok(expression::Options {
         link: link_type(site)?,
         snaplen,

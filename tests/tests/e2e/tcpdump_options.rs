@@ -22,7 +22,7 @@ fn options_may_follow_the_expression() {
 fn letters_that_need_no_doing() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
-    let all = "-l -U -O -f -K -S -p -n -nn -e -v -tttt -B 4096 -j host --immediate-mode --snaplen 96 -c 1";
+    let all = "-b -u -H -y EN10MB --time-stamp-precision=micro -l -U -O -f -K -S -p -n -nn -e -v -tttt -B 4096 -j host --immediate-mode --snaplen 96 -c 1";
     let arguments: Vec<&str> = ["-i", &place].into_iter().chain(all.split(' ')).collect();
     let capture = Capture::start(&lab, &arguments);
     lab.send(&[frames::udp(b"hello")], 1);
@@ -33,6 +33,48 @@ fn letters_that_need_no_doing() {
         "{}",
         finished.printed()
     );
+}
+
+/// As tcpdump prints it, and what trawl does not have is refused by name.
+#[test]
+fn letters_that_show_something_or_are_refused() {
+    let Some(lab) = Lab::open() else { return };
+    let place = lab.receiver();
+    for form in ["-d", "-dd", "-ddd"] {
+        let ours = trawl(&["capture", "-i", &place, form, "udp", "port", "53"]);
+        let theirs = ["-y", "EN10MB", form, "udp", "port", "53"];
+        let theirs = trawl_tests::witness::output("tcpdump", &theirs);
+        assert!(ours.status.success() && theirs.status.success());
+        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert_eq!(
+            said(&ours.stdout).trim(),
+            said(&theirs.stdout).trim(),
+            "{form}"
+        );
+    }
+    for (letter, words) in [("-L", "EN10MB"), ("-J", "adapter")] {
+        let listed = trawl(&["capture", "-i", &place, letter]);
+        assert!(listed.status.success());
+        assert!(String::from_utf8_lossy(&listed.stdout).contains(words));
+    }
+    for refused in [
+        &["-T", "vxlan"][..],
+        &["-E", "key"],
+        &["-M", "secret"],
+        &["-m", "module"],
+        &["-I"],
+        &["-V", "list"],
+        &["-y", "IEEE802_11"],
+    ] {
+        let output = trawl(&[&["capture", "-i", &place], refused].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(
+            said.starts_with("trawl: cannot") && !said.contains("tip:"),
+            "{said}"
+        );
+    }
+    nothing_attached(&lab.pair.b);
 }
 
 #[test]

@@ -19,6 +19,7 @@ use super::peers::PeerArgs;
 use super::recording::RecordingArgs;
 use super::remote::HostArgs;
 use super::stored::StoreArgs;
+use super::tcpdump::{StampType, TcpdumpArgs};
 use super::trigger::TriggerArgs;
 use crate::filter_file;
 use crate::lines::LineArgs;
@@ -131,54 +132,10 @@ pub struct Args {
     #[command(flatten)]
     pub(super) lines: LineArgs,
     #[command(flatten)]
-    tcpdump: TcpdumpArgs,
+    pub(super) tcpdump: TcpdumpArgs,
     /// Which packets, as tcpdump takes it: 'tcp port 80 and host 10.0.0.1'. Options may follow it
     #[arg(value_name = "EXPRESSION", allow_negative_numbers = true)]
     expression: Vec<String>,
-}
-
-/// tcpdump's options that need no doing here, or have another name.
-#[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Accepted from tcpdump")]
-struct TcpdumpArgs {
-    /// Show each packet as it comes; trawl always does
-    #[arg(short = 'l')]
-    line_buffered: bool,
-    /// Write each packet as it comes; trawl always does
-    #[arg(short = 'U', long)]
-    packet_buffered: bool,
-    /// Deliver packets as they come; trawl always does
-    #[arg(long)]
-    immediate_mode: bool,
-    /// Do not optimise the filter; trawl's compiler has one way
-    #[arg(short = 'O', long)]
-    no_optimize: bool,
-    /// Show numbers for foreign addresses; trawl always does
-    #[arg(short = 'f')]
-    foreign_numeric: bool,
-    /// Memory for packets on their way, in KiB, for each CPU: as --ring-size
-    #[arg(short = 'B', long, value_name = "KIB", conflicts_with = "ring_size")]
-    buffer_size: Option<u64>,
-    /// Whose clock stamps the packets: host is --time system, adapter and adapter_unsynced are --time hw
-    #[arg(
-        short = 'j',
-        long = "time-stamp-type",
-        value_enum,
-        value_name = "TYPE",
-        conflicts_with = "clock"
-    )]
-    time_stamp_type: Option<StampType>,
-    /// Read packets from a file: trawl read FILE
-    #[arg(short = 'r', value_name = "FILE")]
-    read: Option<PathBuf>,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum StampType {
-    #[value(name = "host", alias = "host_lowprec", alias = "host_hiprec")]
-    Host,
-    #[value(name = "adapter", alias = "adapter_unsynced")]
-    Adapter,
 }
 
 /// Which packets are recorded.
@@ -367,11 +324,7 @@ impl Args {
     }
 
     pub fn options(&self) -> Result<Options> {
-        if let Some(file) = &self.tcpdump.read {
-            let what = format!("cannot read {} with trawl capture", file.display());
-            return Err(Error::usage(what, "it captures from interfaces")
-                .fix(format!("trawl read {}", file.display())));
-        }
+        self.tcpdump.refuse()?;
         let (tap, drops) = self.taps()?;
         self.peers.check(tap)?;
         let kind = verdict::Kind::Xdp;
@@ -433,12 +386,6 @@ impl Args {
             promiscuous: !self.no_promiscuous,
             peers: self.peers.resolve(),
         })
-    }
-}
-
-impl TcpdumpArgs {
-    fn buffer(&self) -> Option<u64> {
-        self.buffer_size.map(|kib| kib.saturating_mul(1024))
     }
 }
 

@@ -213,7 +213,7 @@ impl Args {
                 .and_then(|path| packing::compression(self.compress, path)),
             form: (self.write.is_none() || self.print).then_some(form),
             print: self.lines.options(self.quick),
-            precision_of_file: !self.lines.micro && !self.lines.nano,
+            precision_of_file: self.lines.precision().is_none(),
             flush_each: self.line_buffered || self.packet_buffered,
             user: self.user.clone(),
         })

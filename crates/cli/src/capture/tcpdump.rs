@@ -1,0 +1,192 @@
+//! tcpdump's options that need no doing here, have another name, or show something in place of a capture.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{ArgAction, ValueEnum};
+use trawl_kernel::layout::RECORD_MAX_CAPTURED;
+use trawl_kernel::{Error, Result};
+use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
+use trawl_tap::filter::{Filter, compiler_options};
+use trawl_tap::site::Site;
+
+use crate::terminal::write_out;
+
+/// tcpdump's options that need no doing here, or have another name.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Accepted from tcpdump")]
+pub(super) struct TcpdumpArgs {
+    /// Show each packet as it comes; trawl always does
+    #[arg(short = 'l')]
+    line_buffered: bool,
+    /// Write each packet as it comes; trawl always does
+    #[arg(short = 'U', long)]
+    packet_buffered: bool,
+    /// Deliver packets as they come; trawl always does
+    #[arg(long)]
+    immediate_mode: bool,
+    /// Do not optimise the filter; trawl's compiler has one way
+    #[arg(short = 'O', long)]
+    no_optimize: bool,
+    /// Show numbers for foreign addresses; trawl always does
+    #[arg(short = 'f')]
+    foreign_numeric: bool,
+    /// AS numbers in ASDOT, NFS handles as they are, and 802.11s: trawl shows none of them
+    #[arg(short = 'b', short_aliases = ['u', 'H'], action = ArgAction::Count)]
+    not_shown: u8,
+    /// Memory for packets on their way, in KiB, for each CPU: as --ring-size
+    #[arg(short = 'B', long, value_name = "KIB", conflicts_with = "ring_size")]
+    buffer_size: Option<u64>,
+    /// Whose clock stamps the packets: host is --time system, adapter and adapter_unsynced are --time hw
+    #[arg(
+        short = 'j',
+        long = "time-stamp-type",
+        value_enum,
+        value_name = "TYPE",
+        conflicts_with = "clock"
+    )]
+    pub(super) time_stamp_type: Option<StampType>,
+    /// List the types for -j
+    #[arg(short = 'J', long)]
+    list_time_stamp_types: bool,
+    /// The way the interface's packets begin, EN10MB or RAW; a capture on one of another kind is refused
+    #[arg(short = 'y', long = "linktype", value_name = "TYPE")]
+    link_type: Option<String>,
+    /// List the types for -y
+    #[arg(short = 'L', long)]
+    list_data_link_types: bool,
+    /// Show the filter's classic program and end: -dd as C, -ddd as numbers
+    #[arg(short = 'd', action = ArgAction::Count)]
+    dump: u8,
+    /// Read packets from a file: trawl read FILE
+    #[arg(short = 'r', value_name = "FILE")]
+    read: Option<PathBuf>,
+    /// Files to read, by their list: trawl read FILE…
+    #[arg(short = 'V', value_name = "FILE", hide = true)]
+    read_list: Option<PathBuf>,
+    /// What trawl does not have of tcpdump is refused by name.
+    #[arg(short = 'E', value_name = "KEY", hide = true)]
+    decrypt: Option<String>,
+    #[arg(short = 'M', value_name = "SECRET", hide = true)]
+    secret: Option<String>,
+    #[arg(short = 'm', value_name = "MODULE", hide = true)]
+    module: Option<String>,
+    #[arg(short = 'T', value_name = "TYPE", hide = true)]
+    packet_type: Option<String>,
+    #[arg(short = 'I', long, hide = true)]
+    monitor_mode: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum StampType {
+    #[value(name = "host", alias = "host_lowprec", alias = "host_hiprec")]
+    Host,
+    #[value(name = "adapter", alias = "adapter_unsynced")]
+    Adapter,
+}
+
+impl TcpdumpArgs {
+    pub(super) fn buffer(&self) -> Option<u64> {
+        self.buffer_size.map(|kib| kib.saturating_mul(1024))
+    }
+
+    /// Refuses what is for other commands, and what trawl does not have.
+    pub(super) fn refuse(&self) -> Result<()> {
+        if let Some(file) = self.read.as_ref().or(self.read_list.as_ref()) {
+            let what = format!("cannot read {} with trawl capture", file.display());
+            return Err(Error::usage(what, "it captures from interfaces")
+                .fix(format!("trawl read {}", file.display())));
+        }
+        let missing = [
+            (self.decrypt.is_some(), "-E", "trawl does not decrypt"),
+            (
+                self.secret.is_some(),
+                "-M",
+                "trawl does not check TCP-MD5 digests",
+            ),
+            (
+                self.module.is_some(),
+                "-m",
+                "trawl shows SNMP's object identifiers as numbers",
+            ),
+            (
+                self.packet_type.is_some(),
+                "-T",
+                "trawl tells protocols by their ports and contents",
+            ),
+            (
+                self.monitor_mode,
+                "-I",
+                "trawl has no monitor mode for wireless interfaces",
+            ),
+        ];
+        match missing.into_iter().find(|(is_given, ..)| *is_given) {
+            Some((_, option, why)) => {
+                let what = format!("cannot do what tcpdump does for {option}");
+                Err(Error::usage(what, why).fix(format!("leave out {option}")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether something is to be shown in place of a capture.
+    pub(super) fn only_shows(&self) -> bool {
+        self.list_time_stamp_types || self.list_data_link_types || self.dump > 0
+    }
+
+    /// Shows it.
+    pub(super) fn show(&self, sites: &[Site], filter: Option<&Filter>) -> Result<ExitCode> {
+        let mut text = String::new();
+        for site in sites {
+            let label = crate::terminal::printable(&site.label);
+            if self.list_time_stamp_types {
+                let _ = writeln!(
+                    text,
+                    "Time stamp types for {label} (use option -j to set):\n  host\n  adapter (where the card stamps packets)"
+                );
+            }
+            if self.list_data_link_types {
+                let name = name_of(site.interface.link_type);
+                let _ = writeln!(
+                    text,
+                    "Data link types for {label} (use option -y to set):\n  {name}"
+                );
+            }
+        }
+        if let (1.., Some(site)) = (self.dump, sites.first()) {
+            let everything = Filter::Expression(String::new());
+            let options = compiler_options(site, RECORD_MAX_CAPTURED as u32)?;
+            let classic = filter.unwrap_or(&everything).classic(&options)?;
+            text.push_str(&crate::filter::dump(&classic, self.dump)?);
+        }
+        write_out(&text)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Refuses interfaces whose packets begin otherwise than -y says.
+    pub(super) fn check_link_types(&self, sites: &[Site]) -> Result<()> {
+        let Some(wanted) = &self.link_type else {
+            return Ok(());
+        };
+        let differs =
+            |site: &&Site| !name_of(site.interface.link_type).eq_ignore_ascii_case(wanted);
+        match sites.iter().find(differs) {
+            Some(site) => Err(Error::usage(
+                format!("cannot capture on {} with link type {wanted}", site.label),
+                format!("its packets are {}", name_of(site.interface.link_type)),
+            )
+            .fix("leave out -y; -L lists what an interface has")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// libpcap's name for the way an interface's packets begin.
+fn name_of(link_type: u16) -> &'static str {
+    match link_type {
+        LINKTYPE_ETHERNET => "EN10MB",
+        LINKTYPE_RAW => "RAW",
+        _ => "unknown",
+    }
+}
