@@ -175,21 +175,30 @@ fn run_beside(
     }
     let mut sink = Several::new(first, args.first.snaplen, beside);
     let mut ran = session.run(&mut sink, observer);
-    for Fate { name, lost, error } in sink.end() {
-        if let Some(error) = &error {
-            terminal::say(&error.to_string());
-        }
+    for fate in sink.end() {
+        let Fate {
+            name,
+            lost,
+            error,
+            failed,
+        } = fate;
+        let why = match &error {
+            Some(error) => {
+                terminal::say(&error.to_string());
+                ""
+            }
+            None => ": it could not keep up",
+        };
         if let Ok((summary, _)) = &mut ran {
             summary.outputs.push(OutputSummary {
                 name: name.clone(),
                 lost,
+                failed,
                 error: error.map(|error| error.to_string()),
             });
         }
         if lost > 0 {
-            terminal::say(&format!(
-                "{name}: {lost} recorded packets lost: it could not keep up"
-            ));
+            terminal::say(&format!("{name}: {lost} recorded packets lost{why}"));
         }
     }
     ran
@@ -333,16 +342,33 @@ fn one_link_type(args: &Args, mut all: impl Iterator<Item = u16>) -> Result<()> 
     Ok(())
 }
 
+/// Refuses an account that would go where packets go.
+fn check_account(args: &Args, account: &Path) -> Result<()> {
+    let mut others = args.write.clone();
+    for text in others.iter_mut().skip(1) {
+        *text = Wanted::parse(text)?.path;
+    }
+    let shows_json = args.json && args.write.is_empty();
+    others.extend(shows_json.then(|| Path::new("-").to_owned()));
+    match others.iter().find(|other| output::are_same(other, account)) {
+        Some(other) => {
+            let what = format!(
+                "cannot write packets and the account to {}",
+                other.display()
+            );
+            Err(
+                Error::usage(what, "the one would be in the middle of the other")
+                    .fix("name another file for --summary"),
+            )
+        }
+        None => Ok(()),
+    }
+}
+
 fn check_format(args: &Args, sites: &[Site]) -> Result<()> {
     one_link_type(args, sites.iter().map(|site| site.interface.link_type))?;
-    if let (Some(file), Some(account)) = (args.write.first(), &args.summary)
-        && file == account
-    {
-        let what = format!("cannot write packets and the account to {}", file.display());
-        return Err(
-            Error::usage(what, "the one would be in the middle of the other")
-                .fix("name another file for --summary"),
-        );
+    if let Some(account) = &args.summary {
+        check_account(args, account)?;
     }
     let to_terminal =
         args.write.iter().any(|path| is_stdout(path)) && terminal::stdout_is_terminal();
@@ -389,7 +415,12 @@ fn report(
             ExitCode::FAILURE
         }
     };
-    let code = if blind { ExitCode::FAILURE } else { code };
+    let failed = summary.outputs.iter().any(|output| output.failed);
+    let code = if blind || failed {
+        ExitCode::FAILURE
+    } else {
+        code
+    };
     let written = account.map_or(Ok(()), |account| write_summary(account, summary));
     if args.wants_hardware_time() {
         let stamped: u64 = summary

@@ -20,7 +20,21 @@ const PRESETS: [&str; 3] = ["ping-flood", "udp-flood", "syn-flood"];
 /// Gives each argument of the command, and of those below it, its candidates.
 pub fn with_candidates(command: Command) -> Command {
     let path = command.get_name().to_owned();
-    add(command, &path)
+    add(without_internal(command), &path)
+}
+
+/// A hidden command is offered where its first letters are typed, unless nobody can type its name.
+fn without_internal(command: Command) -> Command {
+    let hidden: Vec<String> = command
+        .get_subcommands()
+        .filter(|below| below.is_hide_set())
+        .map(|below| below.get_name().to_owned())
+        .collect();
+    hidden.into_iter().fold(command, |command, name| {
+        // The process ends with the candidates.
+        let unspeakable: &str = format!("\u{1}{name}").leak();
+        command.mut_subcommand(name, |below| below.name(unspeakable))
+    })
 }
 
 fn add(command: Command, path: &str) -> Command {
@@ -58,7 +72,14 @@ fn completer(path: &str, argument: &Arg) -> Option<ArgValueCompleter> {
                 candidates
             })
         }
+        ("trawl xdp load", "on", _) => of_list(&VERDICTS),
         (_, _, "IF") => ArgValueCompleter::new(interface),
+        ("trawl bench run", "names", _) => {
+            ArgValueCompleter::new(|word: &OsStr| matching(word, experiments()))
+        }
+        (_, _, value) if argument.is_positional() && value.starts_with("FILE") => {
+            ArgValueCompleter::new(PathCompleter::file())
+        }
         _ => return None,
     })
 }
@@ -116,6 +137,11 @@ fn labs() -> Vec<String> {
     trawl_lab::list().into_iter().map(|lab| lab.id).collect()
 }
 
+fn experiments() -> Vec<String> {
+    let all = trawl_bench::study::catalogue::ALL.iter();
+    all.map(|entry| entry.name.to_owned()).collect()
+}
+
 /// Bundled programs by name, others by file.
 fn program(word: &OsStr) -> Vec<CompletionCandidate> {
     let bundled = BUNDLED.iter().map(ToString::to_string);
@@ -169,6 +195,8 @@ mod tests {
         assert!(commands.contains(&"capture".to_owned()));
         for internal in ["stand-by", "man"] {
             assert!(!commands.contains(&internal.to_owned()), "{internal}");
+            let begun = complete(&["trawl", &internal[..3]]);
+            assert_eq!(begun, Vec::<String>::new(), "{internal}");
         }
     }
 }

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use trawl_kernel::keyboard;
+use trawl_kernel::outlet::Patient;
 use trawl_kernel::{Error, Result, clock};
 
 /// Writes to standard output. A reader that has seen enough is no failure.
@@ -13,7 +14,7 @@ pub fn write_out(text: &str) -> Result<()> {
 
 /// As [`write_out`], for what is written again and again: false when nobody reads any more.
 pub fn write_to_reader(text: &str) -> Result<bool> {
-    let mut out = io::stdout().lock();
+    let mut out = Patient(io::stdout().lock());
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),

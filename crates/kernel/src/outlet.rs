@@ -87,6 +87,39 @@ impl AsFd for Outlet {
     }
 }
 
+/// Waits for its reader, also where another process made the descriptor non-blocking for all who share it.
+#[derive(Debug)]
+pub struct Patient<W>(pub W);
+
+impl<W: AsFd> Patient<W> {
+    fn until_taken<T>(
+        &mut self,
+        mut attempt: impl FnMut(&mut W) -> io::Result<T>,
+    ) -> io::Result<T> {
+        loop {
+            match attempt(&mut self.0) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return result,
+            }
+            let mut set = [PollFd::new(&self.0, PollFlags::OUT)];
+            match poll(&mut set, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl<W: Write + AsFd> Write for Patient<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.until_taken(|writer| writer.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.until_taken(W::flush)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,14 +1,14 @@
 //! Further outputs beside the first: each has a thread and a queue of its own, so that a slow one takes nothing from the
 //! others. What finds its queue full is lost to that output alone.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use trawl_kernel::ring::Lease;
-use trawl_kernel::{Error, Result};
+use trawl_kernel::{Error, Result, errno};
 use trawl_packet::pcapng::block::{EPB_FIXED_LEN, HEADER_LEN, blocks, padded};
 use trawl_tap::sink::{Counting, Sink};
 
@@ -33,9 +33,11 @@ pub struct Beside {
 struct End {
     /// The capture is over: a reader that takes nothing is waited for no longer.
     is_near: AtomicBool,
+    /// Its reader stopped reading.
+    is_not_read: AtomicBool,
     error: Mutex<Option<Error>>,
-    /// Packets that were handed to the thread and not written.
-    unwritten: AtomicUsize,
+    /// Packets that were handed to the thread and are not in the file.
+    unwritten: AtomicU64,
 }
 
 /// What became of an output.
@@ -44,6 +46,8 @@ pub struct Fate {
     pub name: String,
     pub lost: u64,
     pub error: Option<Error>,
+    /// It takes no more, for another reason than that its reader has seen enough.
+    pub failed: bool,
 }
 
 impl Beside {
@@ -60,7 +64,9 @@ impl Beside {
         let thread = std::thread::Builder::new()
             .name("trawl-output".to_owned())
             .spawn(move || {
+                let mut handed = 0;
                 while let Ok(bytes) = to_write.recv() {
+                    handed += packets_in(&bytes);
                     let written = match snaplen {
                         Some(snaplen) => sink.write(&cut(&bytes, snaplen)),
                         None => sink.write(&bytes),
@@ -73,7 +79,12 @@ impl Beside {
                     });
                     if let Err(error) = written {
                         *its_end.error.lock().unwrap_or_else(|e| e.into_inner()) = Some(error);
-                        its_end.count(&sink.take_unwritten());
+                        let unwritten = packets_in(&sink.take_unwritten());
+                        let lost = match sink.found() {
+                            Some(found) => handed - found.iter().sum::<u64>().min(handed),
+                            None => unwritten,
+                        };
+                        its_end.lose(lost);
                         left.fetch_sub(bytes.len(), Ordering::AcqRel);
                         return drain(&to_write, &left, &its_end);
                     }
@@ -126,9 +137,13 @@ impl Beside {
             .lock()
             .unwrap_or_else(|e| e.into_inner())
             .take();
-        let unwritten = self.end.unwritten.load(Ordering::Acquire) as u64;
+        let unwritten = self.end.unwritten.load(Ordering::Acquire);
         Fate {
             name: self.name,
+            failed: !self.end.is_not_read.load(Ordering::Acquire)
+                && error
+                    .as_ref()
+                    .is_some_and(|error| error.errno() != Some(errno::EPIPE)),
             lost: self.lost.packets.iter().sum::<u64>() + unwritten,
             error,
         }
@@ -136,19 +151,22 @@ impl Beside {
 }
 
 impl End {
-    fn count(&self, blocks: &[u8]) {
-        let mut counting = Counting::default();
-        // It counts, and cannot fail.
-        let _ = counting.write(blocks);
-        let packets: u64 = counting.packets.iter().sum();
-        self.unwritten.fetch_add(packets as usize, Ordering::AcqRel);
+    fn lose(&self, packets: u64) {
+        self.unwritten.fetch_add(packets, Ordering::AcqRel);
     }
+}
+
+fn packets_in(blocks: &[u8]) -> u64 {
+    let mut counting = Counting::default();
+    // It counts, and cannot fail.
+    let _ = counting.write(blocks);
+    counting.packets.iter().sum()
 }
 
 /// After an error: what still comes is lost.
 fn drain(to_write: &Receiver<Arc<[u8]>>, left: &AtomicUsize, end: &End) {
     while let Ok(bytes) = to_write.recv() {
-        end.count(&bytes);
+        end.lose(packets_in(&bytes));
         left.fetch_sub(bytes.len(), Ordering::AcqRel);
     }
 }
@@ -162,6 +180,7 @@ fn push_out(sink: &mut dyn Sink, end: &End) -> Result<()> {
             taken = (stream.taken(), Instant::now());
         }
         if taken.1.elapsed() > PATIENCE {
+            end.is_not_read.store(true, Ordering::Release);
             let what = format!("cannot write to {}", stream.name());
             return Err(Error::failed(what, "its reader does not read"));
         }

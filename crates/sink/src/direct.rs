@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 use trawl_kernel::disk::{Aligned, Disk, Done, Piece, UNIT, Write, first_hole};
 use trawl_kernel::ring::Lease;
 use trawl_kernel::warden::WholeBytes;
-use trawl_kernel::{Error, Result, errno};
+use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::blocks;
 use trawl_packet::pcapng::write::filling;
 use trawl_tap::sink::Sink;
+
+use crate::intact::{Harm, Watch, refused};
 
 const BUFFER: usize = 1 << 20;
 /// Buffers that are gathered in or on their way.
@@ -25,8 +27,6 @@ const BATCH: usize = 32;
 const RESERVE: u64 = 64 << 20;
 /// What comes slowly is written this often.
 const FLUSH_EVERY: Duration = Duration::from_millis(5);
-/// How often it is looked whether somebody has cut the file.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
 pub struct DirectFile {
@@ -50,7 +50,7 @@ pub struct DirectFile {
     length: u64,
     reserved: u64,
     flushed: Instant,
-    looked: Instant,
+    watch: Watch,
     unwritten: Vec<u8>,
     /// The packets that are left of a file that was cut, by interface block.
     found: Option<Vec<u64>>,
@@ -60,6 +60,7 @@ impl DirectFile {
     /// For an empty file. An error means that its file system cannot.
     pub fn new(plain: File, name: String, whole_bytes: Option<WholeBytes>) -> io::Result<Self> {
         let disk = Disk::open(plain.as_fd())?;
+        let watch = Watch::of(&plain);
         let buffer = || Aligned::new(BUFFER).map_err(|e| io::Error::other(e.to_string()));
         Ok(Self {
             plain,
@@ -78,7 +79,7 @@ impl DirectFile {
             length: 0,
             reserved: 0,
             flushed: Instant::now(),
-            looked: Instant::now(),
+            watch,
             unwritten: Vec::new(),
             found: None,
         })
@@ -184,15 +185,7 @@ impl DirectFile {
         self.whole += more as u64;
         self.unwritten.extend_from_slice(&rest[more..]);
         self.forget(self.whole);
-        let errno = error.raw_os_error();
-        let error = Error::os(format!("cannot write to {}", self.name), error);
-        match errno {
-            Some(errno::ENOSPC) => error.fix(format!(
-                "it ends after the last whole packet ({} bytes); free some space or write elsewhere",
-                self.whole
-            )),
-            _ => error,
-        }
+        refused(&self.name, self.whole, error)
     }
 
     /// The file ends here, and nothing is on its way.
@@ -263,30 +256,22 @@ impl DirectFile {
 
     /// Ends the file after its last whole block if another process has cut it.
     fn look(&mut self) -> Result<()> {
-        self.looked = Instant::now();
-        let length = self
-            .plain
-            .metadata()
-            .map_or(self.done_to, |about| about.len());
-        let end = match length >= self.done_to {
-            true => first_hole(&self.plain).unwrap_or(self.done_to),
-            false => length,
+        let harm = match self.watch.look(&self.plain, self.done_to) {
+            Some(harm) => harm,
+            // What was written since the cut is behind a hole.
+            None => match first_hole(&self.plain) {
+                Ok(end) if end < self.done_to => Harm::Cut(end),
+                _ => return Ok(()),
+            },
         };
-        if end >= self.done_to {
-            return Ok(());
-        }
+        let error = harm.explain(&self.name, self.done_to);
         while self.disk.finished(true).is_some() {}
         self.queue.clear();
         self.kept.clear();
-        let whole = crate::walk::last_boundary(&self.name, end).unwrap_or(0);
-        self.forget(whole);
+        let whole = crate::walk::last_boundary(&self.name, harm.left()).unwrap_or(0);
         self.found = Some(crate::walk::packets(&self.name, whole).unwrap_or_default());
-        Err(Error::failed(
-            format!("cannot write to {}", self.name),
-            format!(
-                "another process cut it to {end} bytes: packets that were recorded are lost, and it ends after the last whole one, at {whole} bytes"
-            ),
-        ))
+        self.forget(whole);
+        Err(error)
     }
 }
 
@@ -355,7 +340,7 @@ impl Sink for DirectFile {
 
     fn rest(&mut self) -> Result<()> {
         self.pump(false)?;
-        if self.looked.elapsed() >= LOOK_EVERY {
+        if self.watch.is_due() {
             self.look()?;
         }
         match self.done_to == 0 || self.flushed.elapsed() >= FLUSH_EVERY {

@@ -4,12 +4,14 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 
+use trawl_kernel::Result;
 use trawl_kernel::warden::WholeBytes;
 use trawl_kernel::writeback::Writeback;
-use trawl_kernel::{Error, Result, errno};
 use trawl_packet::pcap;
 use trawl_packet::pcapng::block::blocks;
-use trawl_tap::sink::Sink;
+use trawl_tap::sink::{Counting, Sink};
+
+use crate::intact::{Harm, Watch, refused};
 
 /// An open output that is only ever grown by whole units, and cut back to the last one when it is full.
 #[derive(Debug)]
@@ -17,8 +19,10 @@ struct Output {
     file: File,
     name: String,
     written: u64,
-    /// How long a file is that another process has cut.
-    cut_to: Option<u64>,
+    /// Looks after a regular file.
+    watch: Option<Watch>,
+    /// What another process did to it.
+    harm: Option<Harm>,
     /// Kept at the number of good bytes, for the warden; regular files have one.
     whole: Option<WholeBytes>,
     /// Regular files have their pages written to the disk as they come.
@@ -31,11 +35,13 @@ impl Output {
         let writeback = whole
             .as_ref()
             .and_then(|_| Writeback::of(file.as_fd()).ok());
+        let watch = whole.as_ref().map(|_| Watch::of(&file));
         Self {
             file,
             name,
             written: 0,
-            cut_to: None,
+            watch,
+            harm: None,
             whole,
             writeback,
         }
@@ -43,19 +49,8 @@ impl Output {
 
     /// Writes bytes of which `boundary` tells how many of the first N form whole units. Returns how many went out.
     fn write(&mut self, bytes: &[u8], boundary: impl Fn(usize) -> usize) -> (usize, Result<()>) {
-        // Where it was cut, a hole would be left.
-        if self.whole.is_some()
-            && let Ok(about) = self.file.metadata()
-            && about.len() < self.written
-        {
-            self.cut_to = Some(about.len());
-            let what = format!("cannot go on writing to {}", self.name);
-            let why = format!(
-                "another process cut it to {} of {} bytes: packets that were recorded are lost",
-                about.len(),
-                self.written
-            );
-            return (0, Err(Error::failed(what, why)));
+        if let Err(error) = self.look() {
+            return (0, Err(error));
         }
         let mut done = 0;
         let error = loop {
@@ -85,22 +80,41 @@ impl Output {
                 let _ = self.file.set_len(self.written);
             }
         }
-        (good, error.map_or(Ok(()), |error| Err(self.explain(error))))
+        (
+            good,
+            error.map_or(Ok(()), |error| {
+                Err(refused(&self.name, self.written, error))
+            }),
+        )
     }
 
-    fn explain(&self, error: io::Error) -> Error {
-        let errno = error.raw_os_error();
-        let error = Error::os(format!("cannot write to {}", self.name), error);
-        match errno {
-            Some(errno::ENOSPC) => error.fix(format!(
-                "it ends behind the last whole packet ({} bytes); free some space or write elsewhere",
-                self.written
-            )),
-            Some(errno::EFBIG) => error.fix(format!(
-                "it ends after the last whole packet ({} bytes); ulimit -f tells the limit",
-                self.written
-            )),
-            _ => error,
+    /// Fails where another process has cut or removed the file: behind a cut, a hole would be left.
+    fn look(&mut self) -> Result<()> {
+        let Some(watch) = &mut self.watch else {
+            return Ok(());
+        };
+        match watch.look(&self.file, self.written) {
+            Some(harm) => {
+                self.harm = Some(harm);
+                Err(harm.explain(&self.name, self.written))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn look_now_and_then(&mut self) -> Result<()> {
+        match self.watch.as_ref().is_some_and(Watch::is_due) {
+            true => self.look(),
+            false => Ok(()),
+        }
+    }
+
+    /// Ends a file that was cut after its last whole unit.
+    fn end_at(&mut self, end: u64) {
+        // A failure here would be about a file that is not ours alone any more.
+        let _ = self.file.set_len(end);
+        if let Some(whole) = &self.whole {
+            whole.set(end);
         }
     }
 }
@@ -123,16 +137,15 @@ impl PcapngFile {
         }
     }
 
-    /// Ends a file that was cut after its last whole block, and counts what is left.
-    fn count_what_is_left(&mut self, length: u64) {
-        let Output { name, file, .. } = &self.output;
-        let end = crate::walk::last_boundary(name, length).unwrap_or(0);
-        // A failure here would be about a file that is not ours alone any more.
-        let _ = file.set_len(end);
-        if let Some(whole) = &self.output.whole {
-            whole.set(end);
-        }
+    /// Ends a file that another process has cut after its last whole block, and counts what is left.
+    fn count_what_is_left(&mut self) {
+        let Some(harm) = self.output.harm.take() else {
+            return;
+        };
+        let name = &self.output.name;
+        let end = crate::walk::last_boundary(name, harm.left()).unwrap_or(0);
         self.found = Some(crate::walk::packets(name, end).unwrap_or_default());
+        self.output.end_at(end);
     }
 }
 
@@ -144,10 +157,20 @@ impl Sink for PcapngFile {
         if result.is_err() {
             self.unwritten.extend_from_slice(&bytes[good..]);
         }
-        if let Some(length) = self.output.cut_to.take() {
-            self.count_what_is_left(length);
-        }
+        self.count_what_is_left();
         result
+    }
+
+    fn rest(&mut self) -> Result<()> {
+        let intact = self.output.look_now_and_then();
+        self.count_what_is_left();
+        intact
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        let intact = self.output.look();
+        self.count_what_is_left();
+        intact
     }
 
     fn found(&self) -> Option<Vec<u64>> {
@@ -165,6 +188,10 @@ pub struct PcapFile {
     output: Output,
     records: Vec<u8>,
     unwritten: Vec<u8>,
+    /// The packets that were written.
+    written: Counting,
+    /// Those that are left of a file that was cut.
+    found: Option<Vec<u64>>,
 }
 
 impl PcapFile {
@@ -181,7 +208,26 @@ impl PcapFile {
             output: Output::new(file, name, whole),
             records,
             unwritten: Vec::new(),
+            written: Counting::default(),
+            found: None,
         }
+    }
+
+    /// As with pcapng. The records do not say by which interface they came: the file's first packets are taken to be of
+    /// its first interfaces.
+    fn count_what_is_left(&mut self) {
+        let Some(harm) = self.output.harm.take() else {
+            return;
+        };
+        let (mut left, end) =
+            crate::walk::records(&self.output.name, harm.left()).unwrap_or_default();
+        let mut found = self.written.packets.clone();
+        for count in &mut found {
+            *count = left.min(*count);
+            left -= *count;
+        }
+        self.found = Some(found);
+        self.output.end_at(end);
     }
 }
 
@@ -203,11 +249,29 @@ impl Sink for PcapFile {
                 .unwrap_or((0, 0))
         };
         let (good, result) = self.output.write(&self.records, |count| last_end(count).0);
+        let (written, unwritten) = bytes.split_at(last_end(good).1);
         if result.is_err() {
-            self.unwritten.extend_from_slice(&bytes[last_end(good).1..]);
+            self.unwritten.extend_from_slice(unwritten);
         }
         self.records.clear();
-        result
+        self.count_what_is_left();
+        self.written.write(written).and(result)
+    }
+
+    fn rest(&mut self) -> Result<()> {
+        let intact = self.output.look_now_and_then();
+        self.count_what_is_left();
+        intact
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        let intact = self.output.look();
+        self.count_what_is_left();
+        intact
+    }
+
+    fn found(&self) -> Option<Vec<u64>> {
+        self.found.clone()
     }
 
     fn take_unwritten(&mut self) -> Vec<u8> {

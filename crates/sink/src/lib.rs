@@ -3,6 +3,7 @@
 mod beside;
 mod direct;
 mod file;
+mod intact;
 mod packed;
 mod pipe;
 mod series;

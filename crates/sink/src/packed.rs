@@ -5,7 +5,6 @@ mod frame;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -17,6 +16,8 @@ use trawl_kernel::{Error, Result};
 use trawl_packet::pcap;
 use trawl_packet::pcapng::block::blocks;
 use trawl_tap::sink::{Counting, Sink};
+
+use crate::intact::{Watch, refused};
 
 pub use frame::Compression;
 
@@ -37,7 +38,6 @@ pub enum Form {
 
 #[derive(Debug)]
 pub struct Packed {
-    name: String,
     raw: Vec<u8>,
     begun: Instant,
     number: u64,
@@ -51,6 +51,7 @@ pub struct Packed {
 struct Shared {
     state: Mutex<State>,
     less: Condvar,
+    name: String,
     file: File,
     whole: Option<WholeBytes>,
     compression: Compression,
@@ -67,9 +68,15 @@ struct State {
     length: u64,
     /// Length of each frame, packed and not.
     table: Vec<(u32, u32)>,
-    failure: Option<io::Error>,
+    /// The packets in each frame, by interface block.
+    packets: Vec<Vec<u64>>,
+    failure: Option<Error>,
     failed: bool,
     unwritten: Vec<u8>,
+    /// Looks after a regular file.
+    watch: Option<Watch>,
+    /// The packets that are left of a file that was cut, by interface block.
+    found: Option<Vec<u64>>,
 }
 
 impl Packed {
@@ -80,8 +87,13 @@ impl Packed {
         compression: Compression,
         form: Form,
     ) -> Result<Self> {
+        let state = State {
+            watch: whole.as_ref().map(|_| Watch::of(&file)),
+            ..State::default()
+        };
         let shared = Arc::new(Shared {
-            state: Mutex::default(),
+            state: Mutex::new(state),
+            name: name.clone(),
             less: Condvar::new(),
             file,
             whole,
@@ -101,7 +113,6 @@ impl Packed {
             })
             .collect::<Result<_>>()?;
         Ok(Self {
-            name,
             raw: Vec::with_capacity(FRAME),
             begun: Instant::now(),
             number: 0,
@@ -139,8 +150,12 @@ impl Packed {
     }
 
     fn check(&self) -> Result<()> {
-        match self.shared.lock().failure.take() {
-            Some(error) => Err(Error::os(format!("cannot write to {}", self.name), error)),
+        let mut state = self.shared.lock();
+        if state.watch.as_ref().is_some_and(Watch::is_due) {
+            self.shared.look(&mut state);
+        }
+        match state.failure.take() {
+            Some(error) => Err(error),
             None => Ok(()),
         }
     }
@@ -174,8 +189,13 @@ impl Sink for Packed {
                 .wait(state)
                 .unwrap_or_else(|e| e.into_inner());
         }
+        self.shared.look(&mut state);
         drop(state);
         self.check()
+    }
+
+    fn found(&self) -> Option<Vec<u64>> {
+        self.shared.lock().found.clone()
     }
 
     fn take_unwritten(&mut self) -> Vec<u8> {
@@ -216,18 +236,57 @@ impl Shared {
 
     /// Puts a frame behind the others, or cuts the file behind those.
     fn append(&self, state: &mut State, bytes: &[u8]) {
+        self.look(state);
+        if state.failed {
+            return;
+        }
         match self.file.write_all_at(bytes, state.length) {
             Ok(()) => state.length += bytes.len() as u64,
             Err(error) => {
-                state.failed = true;
-                state.failure = Some(error);
-                // A failure here would be about the same disk.
-                let _ = self.file.set_len(state.length);
+                state.failure = Some(refused(&self.name, state.length, error));
+                self.end_at(state, state.length);
             }
         }
         if let Some(whole) = &self.whole {
             whole.set(state.length);
         }
+    }
+
+    /// The file takes no more, and ends here.
+    fn end_at(&self, state: &mut State, end: u64) {
+        state.failed = true;
+        // A failure here would be about the same disk.
+        let _ = self.file.set_len(end);
+        if let Some(whole) = &self.whole {
+            whole.set(end);
+        }
+    }
+
+    /// Ends a file that another process has cut after its last whole frame, and counts what is left.
+    fn look(&self, state: &mut State) {
+        let written = state.length;
+        let Some(watch) = state.watch.as_mut().filter(|_| !state.failed) else {
+            return;
+        };
+        let Some(harm) = watch.look(&self.file, written) else {
+            return;
+        };
+        let mut end = 0;
+        let mut found = Vec::new();
+        for ((length, _), packets) in state.table.iter().zip(&state.packets) {
+            if end + u64::from(*length) > harm.left() {
+                break;
+            }
+            end += u64::from(*length);
+            found.resize(packets.len().max(found.len()), 0);
+            found
+                .iter_mut()
+                .zip(packets)
+                .for_each(|(sum, count)| *sum += count);
+        }
+        state.found = Some(found);
+        state.failure = Some(harm.explain(&self.name, written));
+        self.end_at(state, end);
     }
 
     /// Takes a packed frame, and writes those whose turn it is.
@@ -241,10 +300,15 @@ impl Shared {
             if !state.failed {
                 self.append(state, &packed);
             }
-            match state.failed {
-                true => state.unwritten.extend_from_slice(&raw),
-                false => state.table.push((packed.len() as u32, length as u32)),
+            if state.failed {
+                state.unwritten.extend_from_slice(&raw);
+                continue;
             }
+            let mut packets = Counting::default();
+            // It counts, and cannot fail.
+            let _ = packets.write(&raw);
+            state.table.push((packed.len() as u32, length as u32));
+            state.packets.push(packets.packets);
         }
         self.less.notify_all();
     }

@@ -100,6 +100,10 @@ pub struct Series {
     unwritten: Vec<u8>,
     /// What the finished files lost.
     lost: Vec<(u32, &'static str, u64)>,
+    /// The packets in the finished files, by interface block.
+    finished: Vec<u64>,
+    /// Those and the ones that are left of a file that was cut.
+    found: Option<Vec<u64>>,
 }
 
 impl std::fmt::Debug for Series {
@@ -138,6 +142,8 @@ impl Series {
             told: Vec::new(),
             unwritten: Vec::new(),
             lost: Vec::new(),
+            finished: Vec::new(),
+            found: None,
         }
     }
 
@@ -174,9 +180,10 @@ impl Series {
             .write(&trailer)
             .and_then(|()| current.sink.settle());
         if let Err(error) = ended {
-            self.unwritten.extend(current.sink.take_unwritten());
+            self.give_up(current.sink.as_mut());
             return Err(error);
         }
+        add(&mut self.finished, &current.packets);
         self.lost.extend(current.sink.lost());
         drop(current.sink);
         let size = std::fs::metadata(&current.path).map_or(0, |about| about.len());
@@ -200,6 +207,23 @@ impl Series {
             .retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
         self.past.push_back((current.final_path, size));
         Ok(())
+    }
+
+    /// The file at hand takes no more: what is not in it.
+    fn give_up(&mut self, sink: &mut dyn Sink) {
+        self.unwritten.extend(sink.take_unwritten());
+        if let Some(left) = sink.found() {
+            let mut found = self.finished.clone();
+            add(&mut found, &left);
+            self.found = Some(found);
+        }
+    }
+
+    fn give_up_current(&mut self) {
+        if let Some(mut current) = self.current.take() {
+            self.give_up(current.sink.as_mut());
+            self.lost.extend(current.sink.lost());
+        }
     }
 
     /// Removes the oldest files that are too many, with room for the one that comes next.
@@ -314,7 +338,7 @@ impl Series {
         };
         let written = current.sink.write(bytes);
         if written.is_err() {
-            self.unwritten.extend(current.sink.take_unwritten());
+            self.give_up_current();
         }
         written
     }
@@ -395,7 +419,7 @@ impl Sink for Series {
         };
         let taken = current.sink.take(segment);
         if taken.is_err() {
-            self.unwritten.extend(current.sink.take_unwritten());
+            self.give_up_current();
         }
         taken
     }
@@ -406,7 +430,7 @@ impl Sink for Series {
         };
         let rested = current.sink.rest();
         if rested.is_err() {
-            self.unwritten.extend(current.sink.take_unwritten());
+            self.give_up_current();
         }
         rested
     }
@@ -416,7 +440,7 @@ impl Sink for Series {
             Some(current) => {
                 let settled = current.sink.settle();
                 if settled.is_err() {
-                    self.unwritten.extend(current.sink.take_unwritten());
+                    self.give_up_current();
                 }
                 settled
             }
@@ -434,10 +458,22 @@ impl Sink for Series {
         std::mem::take(&mut self.unwritten)
     }
 
+    fn found(&self) -> Option<Vec<u64>> {
+        self.found.clone()
+    }
+
     fn lost(&self) -> Vec<(u32, &'static str, u64)> {
         let now = self.current.iter().flat_map(|current| current.sink.lost());
         self.lost.iter().copied().chain(now).collect()
     }
+}
+
+/// Adds counts by interface block.
+fn add(sums: &mut Vec<u64>, counts: &[u64]) {
+    sums.resize(counts.len().max(sums.len()), 0);
+    sums.iter_mut()
+        .zip(counts)
+        .for_each(|(sum, count)| *sum += count);
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {

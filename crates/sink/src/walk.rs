@@ -36,6 +36,29 @@ pub(crate) fn packets(path: &str, end: u64) -> io::Result<Vec<u64>> {
     Ok(counts)
 }
 
+/// How many whole records of a pcap file lie before `end`, and where the last of them ends.
+pub(crate) fn records(path: &str, end: u64) -> io::Result<(u64, u64)> {
+    const FILE_HEADER: u64 = 24;
+    let mut file = BufReader::with_capacity(1 << 20, File::open(path)?);
+    if end < FILE_HEADER {
+        return Ok((0, 0));
+    }
+    file.seek(SeekFrom::Start(FILE_HEADER))?;
+    let (mut count, mut at) = (0, FILE_HEADER);
+    let mut header = [0; 16];
+    while at + header.len() as u64 <= end {
+        file.read_exact(&mut header)?;
+        let captured = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
+        let next = at + header.len() as u64 + u64::from(captured);
+        if next > end {
+            break;
+        }
+        file.seek_relative(i64::from(captured))?;
+        (count, at) = (count + 1, next);
+    }
+    Ok((count, at))
+}
+
 /// The end of the last whole block that lies before `end`.
 pub(crate) fn last_boundary(path: &str, end: u64) -> io::Result<u64> {
     let mut file = BufReader::with_capacity(1 << 20, File::open(path)?);

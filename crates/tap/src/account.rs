@@ -167,6 +167,9 @@ pub struct OutputSummary {
     pub lost: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// That is a failure of the capture.
+    #[serde(skip)]
+    pub failed: bool,
 }
 
 /// The whole capture's account, and each hook point's.

@@ -1,6 +1,5 @@
 //! What is asked of the tap at drops, and the list of the kernel's reasons.
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use trawl_kernel::{Error, Result};
@@ -64,9 +63,6 @@ impl DropArgs {
 pub(super) fn list_reasons() -> Result<ExitCode> {
     let reasons = Reasons::of_kernel()?;
     let text: String = reasons.all().map(|name| format!("{name}\n")).collect();
-    std::io::stdout()
-        .lock()
-        .write_all(text.as_bytes())
-        .map_err(|e| Error::os("cannot write to standard output", e))?;
+    crate::terminal::write_out(&text)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use trawl_kernel::warden::WholeBytes;
@@ -12,6 +13,21 @@ use crate::outfile;
 /// Whether the name stands for standard output.
 pub(super) fn is_stdout(path: &Path) -> bool {
     path == Path::new("-")
+}
+
+/// Whether two names are of one file, or of one that is not there yet. Devices take what comes from many.
+pub(super) fn are_same(one: &Path, other: &Path) -> bool {
+    let about = |path: &Path| match is_stdout(path) {
+        true => std::fs::metadata("/proc/self/fd/1"),
+        false => std::fs::metadata(path),
+    };
+    match (about(one), about(other)) {
+        (Ok(one), Ok(other)) => {
+            !one.file_type().is_char_device()
+                && (one.dev(), one.ino()) == (other.dev(), other.ino())
+        }
+        _ => one == other,
+    }
 }
 
 /// The file or pipe that packets are written to.

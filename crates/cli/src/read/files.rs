@@ -6,6 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use trawl_kernel::outlet::Patient;
 use trawl_kernel::{Error, Result, clock};
 use trawl_sink::{Compression, Form, Packed, Plan};
 use trawl_tap::sink::Sink;
@@ -40,7 +41,7 @@ struct Current {
 }
 
 enum Target {
-    Plain(File),
+    Plain(Patient<File>),
     Packed { packed: Packed, waiting: usize },
 }
 
@@ -141,7 +142,7 @@ impl Files {
         let path = self.plan.name_at(self.number, time_ns);
         let (file, name) = open(&path, &self.inputs)?;
         let target = match self.compression {
-            None => Target::Plain(file),
+            None => Target::Plain(Patient(file)),
             Some(compression) => Target::Packed {
                 packed: Packed::new(file, name.clone(), None, compression, Form::Pcapng)?,
                 waiting: 0,

@@ -1,0 +1,120 @@
+//! Object files with changed bytes are loaded or refused, whatever the bytes are: no command aborts over them
+//! (issue 12 item 24).
+
+use std::process::Command;
+
+use trawl_tests::programs::{object, object_file};
+use trawl_tests::witness::nothing_attached;
+use trawl_tests::xdp::CleanUp;
+use trawl_tests::{Lab, binary};
+
+/// Numbers that are the same in each run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 33) as usize % limit
+    }
+
+    /// The object with one to four bytes changed, or cut off somewhere.
+    fn changed(&mut self, object: &[u8]) -> Vec<u8> {
+        let mut bytes = object.to_vec();
+        for _ in 0..=self.below(4) {
+            let at = self.below(bytes.len());
+            bytes[at] = match self.below(3) {
+                0 => 0xff,
+                1 => bytes[at] ^ (1 << self.below(8)),
+                _ => self.below(256) as u8,
+            };
+        }
+        if self.below(16) == 0 {
+            let end = self.below(bytes.len());
+            bytes.truncate(end);
+        }
+        bytes
+    }
+}
+
+/// Loads a file, and tells whether that was done.
+#[track_caller]
+fn load(lab: &Lab, file: &str, number: usize) -> bool {
+    // `timeout` tells of a command that does not end (124) or that a signal ends (128 and more) by its status.
+    let mut command = Command::new("timeout");
+    command.arg("60").arg(binary::path());
+    command.args(["xdp", "load", &lab.receiver(), file, "--replace", "--yes"]);
+    if number % 2 == 1 {
+        command.arg("--tappable");
+    }
+    let output = command.output().expect("timeout runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let status = output.status;
+    assert!(
+        matches!(status.code(), Some(0..=2)) && !said.contains("panicked"),
+        "mutation {number}: {status}: {said}"
+    );
+    let is_plain = |letter: char| !letter.is_control() || matches!(letter, '\n' | '\t');
+    assert!(said.chars().all(is_plain), "mutation {number}: {said:?}");
+    status.success()
+}
+
+fn mutations(count: usize) {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let file = lab.file("changed.o");
+    let mut numbers = Numbers(12);
+    let mut loaded = 0;
+    for number in 0..count {
+        let name = ["drop_ports", "several", "members"][number % 3];
+        std::fs::write(&file, numbers.changed(object(name))).expect("a file");
+        loaded += usize::from(load(&lab, &file, number));
+    }
+    assert!(loaded > 0 && loaded < count, "{loaded} of {count}");
+    trawl_tests::xdp::succeeds(&["xdp", "load", &lab.receiver(), "pass", "--replace", "--yes"]);
+    trawl_tests::xdp::succeeds(&["xdp", "unload", &lab.receiver(), "--all", "--yes"]);
+    nothing_attached(&lab.pair.b);
+}
+
+#[test]
+fn some_changed_objects() {
+    mutations(60);
+}
+
+#[test]
+#[ignore = "make test-long runs it"]
+fn changed_objects_2800() {
+    mutations(2800);
+}
+
+/// As in: LC_ALL=C sed 's/\.text/\xfftext/g'
+#[test]
+fn names_of_sections_that_are_no_text() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let whole = std::fs::read(object_file(&lab, "drop_ports")).expect("an object");
+    let file = lab.file("changed.o");
+    let names = [
+        &b".text"[..],
+        b".maps",
+        b".BTF",
+        b"license",
+        b"xdp",
+        b"drop_ports",
+        b"ports",
+    ];
+    for (number, name) in names.into_iter().enumerate() {
+        for replaced in [0xff, 0x1b, 0x00] {
+            let mut bytes = whole.clone();
+            for at in 0..bytes.len() - name.len() {
+                if bytes[at..].starts_with(name) {
+                    bytes[at] = replaced;
+                }
+            }
+            std::fs::write(&file, bytes).expect("a file");
+            load(&lab, &file, number);
+        }
+    }
+}
