@@ -1,4 +1,8 @@
-//! From what is attached and what is asked for to the steps that lead there, or the reason why none do. Pure functions.
+//! From what is attached and what is asked for to the steps that lead there, or the reason why none do. Pure functions:
+//! a program that stays here, the maps it takes over in `maps`, changes for a time in `time`.
+
+pub mod maps;
+pub mod time;
 
 use serde::Serialize;
 use trawl_kernel::netlink::{XdpAttachment, XdpMode};
@@ -121,6 +125,13 @@ pub enum Conflict {
     Above { interface: String },
     /// It is a guard that would be replaced.
     Guard { id: u32 },
+    /// The maps are to be kept, and none of the running programs has the new one's name.
+    NoPredecessor { running: Vec<String> },
+    /// Maps of replaced programs would go with what is in them.
+    ContentsLost {
+        programs: Vec<String>,
+        maps: Vec<String>,
+    },
 }
 
 /// Where a program goes.

@@ -13,21 +13,20 @@ use trawl_kernel::{Error, Result};
 
 use crate::bundled;
 use crate::dispatcher::Dispatcher;
+use crate::explain;
 use crate::load::{Program, Source};
 use crate::route;
 use crate::standing::{Standing, on};
 use crate::tappable::{ENTRY, HOOK, NEXT};
+use trawl_attach::plan::maps::{self as plan, MapShape, same_name, section_of};
 use trawl_attach::site::Site;
 use trawl_attach::snapshot::excludes;
 use trawl_attach::{OldMaps, Request};
 
-/// The kernel cuts names off there.
-const NAME_LENGTH: usize = 15;
 /// An array longer than this counts as one with contents; it is not read through.
 const LONGEST_READ: u32 = 1 << 16;
 /// More programs than any tool chains by jumps are not followed.
 const MOST_PROGRAMS: usize = 64;
-const KERNEL_CONFIGURATION: &str = ".kconfig";
 const CONSTANTS: &str = ".rodata";
 
 /// What became of the maps when a program took another one's place.
@@ -62,8 +61,8 @@ struct Running {
 /// The programs whose place is taken, and what is to become of their maps.
 #[derive(Debug)]
 pub(crate) struct Succession {
-    request: OldMaps,
-    label: String,
+    request: Request,
+    site: Site,
     /// The one whose maps are kept.
     heir_of: Option<Running>,
     others: Vec<Running>,
@@ -74,31 +73,22 @@ pub(crate) struct Succession {
 impl Succession {
     /// Looks at what runs there, and gives the source its maps where they are to be kept.
     pub fn plan(site: &Site, request: &Request, source: &mut Source) -> Result<Option<Self>> {
-        let keeps = request.maps == OldMaps::Keep;
-        if request.maps == OldMaps::Drop || !(request.replace || keeps) {
+        if request.maps == OldMaps::Drop || !(request.replace || request.maps == OldMaps::Keep) {
             return Ok(None);
         }
         let mut running = running_on(site, request.mode.unwrap_or(XdpMode::Native))?;
         let name = source.name()?;
-        let mut heir_of = None;
-        if keeps {
-            let place = match running.as_slice() {
-                [_] if request.replace => Some(0),
-                all => all.iter().position(|one| one.name == name),
-            };
-            match place {
-                Some(place) => heir_of = Some(running.remove(place)),
-                None if running.is_empty() => {}
-                None => return Err(no_heir(site, &name, &running)),
-            }
-        }
+        let names: Vec<&str> = running.iter().map(|one| one.name.as_str()).collect();
+        let heir_of = plan::predecessor(&names, &name, request)
+            .map_err(|conflict| explain::conflict(site, &name, source.is_from_file(), conflict))?
+            .map(|at| running.remove(at));
         if let Some(old) = &heir_of {
             hand_over(old, source)?;
             source.compare();
         }
         Ok(Some(Self {
-            request: request.maps,
-            label: site.label().to_owned(),
+            request: *request,
+            site: site.clone(),
             heir_of,
             is_from_file: source.is_from_file(),
             others: match request.replace {
@@ -119,24 +109,8 @@ impl Succession {
             used.push((name.as_str(), *fd, about));
         }
         let is_used = |about: &MapInfo| used.iter().any(|(.., one)| one.id == about.id);
-        if self.request == OldMaps::Ask {
-            let mut lost = Vec::new();
-            for old in self.others.iter().filter(|one| !one.is_bundled) {
-                let unshared = old.maps.iter().filter(|(_, about)| !is_used(about));
-                let has_contents = |(fd, about): &&(OwnedFd, MapInfo)| match is_data(about) {
-                    true => differs_from_source(fd.as_fd(), about, &used),
-                    false => has_contents(fd, about),
-                };
-                lost.extend(
-                    unshared
-                        .filter(has_contents)
-                        .map(|(_, about)| text_of(about)),
-                );
-            }
-            return match lost.is_empty() {
-                true => Ok(None),
-                false => Err(self.would_lose(&lost)),
-            };
+        if self.request.maps == OldMaps::Ask {
+            return self.check_contents(program, &used).map(|()| None);
         }
         let Some(old) = &self.heir_of else {
             return Ok(None);
@@ -144,7 +118,13 @@ impl Succession {
         for (name, fd, about) in &used {
             if about.kind == map::PROG_ARRAY
                 && !old.maps.iter().any(|(_, one)| one.id == about.id)
-                && let Some((array, _)) = old.maps.iter().find(|(_, one)| fits(name, about, one))
+                && let Some((array, _)) = old.maps.iter().find(|(_, one)| {
+                    let new = MapShape {
+                        name,
+                        ..shape(about)
+                    };
+                    new.fits(&shape(one))
+                })
             {
                 copy_programs(array.as_fd(), *fd, about.max_entries)
                     .map_err(|e| Error::os(format!("cannot copy the program array {name}"), e))?;
@@ -173,36 +153,35 @@ impl Succession {
         }))
     }
 
-    fn would_lose(&self, lost: &[String]) -> Error {
-        let programs: Vec<String> = self
-            .others
-            .iter()
+    /// Whether contents would be lost that nobody agreed to lose.
+    fn check_contents(
+        &self,
+        program: &Program,
+        used: &[(&str, BorrowedFd<'_>, MapInfo)],
+    ) -> Result<()> {
+        let is_shared = |about: &MapInfo| used.iter().any(|(.., one)| one.id == about.id);
+        let losing = self.others.iter().filter(|one| !one.is_bundled);
+        let maps: Vec<(String, &OwnedFd, &MapInfo)> = losing
+            .flat_map(|one| &one.maps)
+            .map(|(fd, about)| (text_of(about), fd, about))
+            .collect();
+        let old = |(text, fd, about): &'_ (String, &OwnedFd, &MapInfo)| plan::OldMap {
+            text,
+            is_shared: is_shared(about),
+            has_contents: match shape(about).is_data() {
+                true => differs_from_source(fd.as_fd(), about, used),
+                false => has_contents(fd, about),
+            },
+        };
+        let maps: Vec<plan::OldMap<'_>> = maps.iter().map(old).collect();
+        let programs = self.others.iter();
+        let programs: Vec<String> = programs
             .map(|one| format!("{} (id {})", one.name, one.id))
             .collect();
-        Error::failed(
-            format!("cannot replace {} on {}", programs.join(", "), self.label),
-            format!(
-                "the contents of its maps would be lost: {}",
-                lost.join(", ")
-            ),
-        )
-        .fix(match self.is_from_file {
-            true => "--keep-maps gives them to the new program, --yes replaces it anyway",
-            false => "--yes replaces it anyway",
+        plan::check_contents(&self.request, &programs, &maps).map_err(|conflict| {
+            explain::conflict(&self.site, program.name(), self.is_from_file, conflict)
         })
     }
-}
-
-fn no_heir(site: &Site, name: &str, running: &[Running]) -> Error {
-    let names: Vec<&str> = running.iter().map(|one| one.name.as_str()).collect();
-    Error::failed(
-        format!("cannot keep the maps of the program on {}", site.label()),
-        format!(
-            "none of the programs there is called {name}: {}",
-            names.join(", ")
-        ),
-    )
-    .fix("--replace without --keep-maps starts with new maps")
 }
 
 /// Programs on the interface, but for dispatchers, which have no maps of a person's.
@@ -291,16 +270,20 @@ impl Running {
 /// Gives the source each map of the old program that fits one of its own.
 fn hand_over(old: &Running, source: &mut Source) -> Result<()> {
     for entry in source.maps() {
-        if source.is_set_otherwise(&entry) || entry.name.ends_with(KERNEL_CONFIGURATION) {
+        if source.is_set_otherwise(&entry) {
             continue;
         }
-        let mut fitting = old
-            .maps
-            .iter()
-            .filter(|(_, about)| fits_entry(&entry, about));
-        let (Some((fd, about)), None) = (fitting.next(), fitting.next()) else {
+        let wanted = MapShape {
+            name: &entry.name,
+            kind: entry.kind,
+            key_size: entry.key_size,
+            value_size: entry.value_size,
+            max_entries: entry.max_entries,
+        };
+        let Some(at) = wanted.only_fitting(old.maps.iter().map(|(_, about)| shape(about))) else {
             continue;
         };
+        let (fd, about) = &old.maps[at];
         let section = section_of(&entry.name);
         let has_other_variables = entry.is_data
             && match (source.variables(section), variables_of(old.id, section)) {
@@ -315,38 +298,13 @@ fn hand_over(old: &Running, source: &mut Source) -> Result<()> {
     Ok(())
 }
 
-/// Sections of variables are called by the object's name and the section's.
-fn section_of(name: &str) -> &str {
-    name.find('.').map_or(name, |dot| &name[dot..])
-}
-
-fn is_data(about: &MapInfo) -> bool {
-    about.name.contains('.')
-}
-
-fn fits_entry(entry: &MapEntry, about: &MapInfo) -> bool {
-    let sizes = entry.key_size == about.key_size && entry.value_size == about.value_size;
-    // Where the file says none, the number of CPUs is meant.
-    let entries = entry.max_entries == about.max_entries || entry.max_entries == 0;
-    entry.kind == about.kind
-        && sizes
-        && entries
-        && entry.is_data == is_data(about)
-        && same_name(&entry.name, &about.name)
-}
-
-fn fits(name: &str, new: &MapInfo, old: &MapInfo) -> bool {
-    new.kind == old.kind && new.max_entries == old.max_entries && same_name(name, &old.name)
-}
-
-fn same_name(source: &str, kernel: &str) -> bool {
-    fn short(name: &str) -> &str {
-        name.get(..NAME_LENGTH).unwrap_or(name)
-    }
-    match (source.contains('.'), kernel.contains('.')) {
-        (true, true) => short(section_of(source)).starts_with(section_of(kernel)),
-        (false, false) => short(source) == kernel,
-        _ => false,
+fn shape(about: &MapInfo) -> MapShape<'_> {
+    MapShape {
+        name: &about.name,
+        kind: about.kind,
+        key_size: about.key_size,
+        value_size: about.value_size,
+        max_entries: about.max_entries,
     }
 }
 
@@ -421,22 +379,5 @@ fn differs_from_source(
         Some((_, new, _)) => contents.is_none() || contents != read(*new),
         None if section_of(&about.name).starts_with(CONSTANTS) => false,
         None => contents.is_none_or(|bytes| bytes.iter().any(|byte| *byte != 0)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_compared_as_the_kernel_cuts_them() {
-        assert!(same_name("ports", "ports"));
-        assert!(!same_name("ports", "port"));
-        assert!(same_name("a_name_of_a_map_that_is_long", "a_name_of_a_map"));
-        assert!(same_name("one.bss", "other.bss"));
-        assert!(same_name(".rodata.str1.16", ".rodata.str1.16"));
-        assert!(same_name("firewall.rodata", "firewal.rodata"));
-        assert!(!same_name("one.bss", "one.data"));
-        assert!(!same_name("bss", "one.bss"));
     }
 }

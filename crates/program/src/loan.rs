@@ -1,10 +1,11 @@
 //! A program with hooks in the place of the one that runs, for the time of a capture: swapped in without a gap, with the
 //! same maps, and swapped back at the end, by the warden if trawl is killed.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
-use trawl_attach::{OldMaps, Request, Site, apply, look};
+use trawl_attach::plan::time::{self, Facts};
+use trawl_attach::{Kind, OldMaps, Request, Site, Snapshot, apply, look};
 use trawl_kernel::bpf::{functions, info, map, program};
 use trawl_kernel::netlink::{Refusal, XdpAttachment, XdpMode};
 use trawl_kernel::warden::{Task, Undo, Warden, hold};
@@ -12,6 +13,7 @@ use trawl_kernel::{Error, Result, bpffs};
 
 use crate::chain;
 use crate::dispatcher::Dispatcher;
+use crate::explain;
 use crate::keep::{Inherited, Succession};
 use crate::load::Source;
 use crate::standing::{STAND_IN, Standing};
@@ -47,28 +49,33 @@ impl Loan {
     pub fn take(site: &Site, file: &Path) -> Result<Option<Self>> {
         let what = || format!("cannot put hooks into the program on {}", site.label());
         let lock = site.lock()?;
-        let present = match site.link()?.xdp.as_slice() {
-            [] => {
-                return Err(Error::failed(what(), "no XDP program is on it")
-                    .fix("leave out --tappable to capture what arrives"));
+        let refused = |which: &str, refusal| explain::loan(site, which, file, refusal);
+        let mut now = Snapshot::read(site)?;
+        for one in &mut now.present {
+            if let Some(found) = Dispatcher::read(one.program_id) {
+                let programs = found.members.len();
+                one.kind = Kind::Dispatcher { programs };
             }
-            [only] => *only,
-            several => {
-                let why = format!("{} programs are on it, in several modes", several.len());
-                return Err(Error::failed(what(), why));
-            }
+        }
+        let standings = Standing::all(site)?;
+        let hooks = match now.present.as_slice() {
+            [only] => has_hooks(only.program_id).map_err(|e| Error::os(what(), e))?,
+            _ => false,
+        };
+        let facts = |of: XdpAttachment| Facts {
+            hooks,
+            jumps: chain::after(of.program_id).len(),
+            links: match own_link(&standings, of) {
+                Some(_) => 1,
+                None => look::links_of(site.index(), of).len(),
+            },
+        };
+        let lent = time::lend(&now, facts).map_err(|refusal| refused("the program", refusal))?;
+        let Some(present) = lent else {
+            return Ok(None);
         };
         let id = present.program_id;
-        if Dispatcher::read(id).is_some() || !chain::after(id).is_empty() {
-            return Err(Error::failed(what(), "a chain of several programs is on it").fix(
-                "load the program with hooks: trawl xdp load IF FILE.o --keep-maps --tappable --prio N, then unload the \
-                 one without",
-            ));
-        }
         let old = program::open_by_id(id).map_err(|e| Error::os(what(), e))?;
-        if has_hooks(&old).map_err(|e| Error::os(what(), e))? {
-            return Ok(None);
-        }
         let mut source = Source::read(file)?;
         let name = functions::name_of(old.as_fd()).unwrap_or_default();
         if source.programs().iter().any(|one| one.name == name) {
@@ -87,24 +94,28 @@ impl Loan {
             Some(succession) => succession.settle(&program)?.unwrap_or_default(),
             None => Inherited::default(),
         };
-        check(site, file, &inherited)?;
+        time::check_loan(inherited.same_program, &inherited.without_match).map_err(|refusal| {
+            let which = format!("{} (id {})", inherited.from_name, inherited.from_id);
+            refused(&which, refusal)
+        })?;
         let own_maps = program.own_maps();
         let new = hold(program.as_fd())?;
-        let standing = Standing::all(site)?.into_iter().find(|one| one.id() == id);
+        let is_own = standings.iter().any(|one| one.id() == id);
         let swap = || -> Result<Swap> {
             Ok(Swap {
                 site: site.clone(),
                 mode: present.mode,
-                link: link_of(site, present, standing.as_ref())?,
+                link: match own_link(&standings, present) {
+                    Some(link) => Some(hold(link)?),
+                    None => look::link_of(site.index(), present),
+                },
                 old: hold(old.as_fd())?,
                 new: hold(new.as_fd())?,
                 maps: own_maps
                     .iter()
                     .map(|(_, fd)| hold(*fd))
                     .collect::<Result<_>>()?,
-                pin: standing
-                    .as_ref()
-                    .map(|_| lock.path().join(id.to_string()).join(STAND_IN)),
+                pin: is_own.then(|| lock.path().join(id.to_string()).join(STAND_IN)),
             })
         };
         let mut warden = Warden::default();
@@ -188,7 +199,8 @@ impl Undo for Swap {
     }
 }
 
-fn has_hooks(program: &OwnedFd) -> std::io::Result<bool> {
+fn has_hooks(program_id: u32) -> std::io::Result<bool> {
+    let program = program::open_by_id(program_id)?;
     for id in info::program(program.as_fd())?.map_ids {
         if map::info(map::open_by_id(id)?)?.name == HOOK {
             return Ok(true);
@@ -197,61 +209,8 @@ fn has_hooks(program: &OwnedFd) -> std::io::Result<bool> {
     Ok(false)
 }
 
-fn link_of(
-    site: &Site,
-    present: XdpAttachment,
-    standing: Option<&Standing>,
-) -> Result<Option<OwnedFd>> {
-    if let Some(link) = standing.and_then(Standing::link) {
-        return hold(link).map(Some);
-    }
-    let mut links = look::links_of(site.index(), present);
-    match links.len() {
-        0 => Ok(None),
-        1 => Ok(links.pop()),
-        several => Err(Error::failed(
-            format!("cannot put hooks into the program on {}", site.label()),
-            format!(
-                "{several} links attach it to interfaces with this number, in several namespaces"
-            ),
-        )),
-    }
-}
-
-/// A capture changes nothing of what a program does.
-fn check(site: &Site, file: &Path, inherited: &Inherited) -> Result<()> {
-    let what = || {
-        format!(
-            "cannot put hooks into {} (id {}) on {}",
-            inherited.from_name,
-            inherited.from_id,
-            site.label()
-        )
-    };
-    let replace = || {
-        format!(
-            "name the file that it was loaded from; trawl xdp load {} {} --replace --keep-maps --tappable replaces it",
-            site.label(),
-            file.display()
-        )
-    };
-    if inherited.same_program != Some(true) {
-        let why = match inherited.same_program {
-            Some(_) => format!("{} is another program: the tags differ", file.display()),
-            None => format!(
-                "the tag does not tell whether {} is the program that runs",
-                file.display()
-            ),
-        };
-        return Err(Error::failed(what(), why).fix(replace()));
-    }
-    if !inherited.without_match.is_empty() {
-        let lost = inherited.without_match.join(", ");
-        let why = format!(
-            "no map of {} fits these of its maps: {lost}",
-            file.display()
-        );
-        return Err(Error::failed(what(), why).fix(replace()));
-    }
-    Ok(())
+/// The link by which trawl keeps the program attached.
+fn own_link(standings: &[Standing], of: XdpAttachment) -> Option<BorrowedFd<'_>> {
+    let own = standings.iter().find(|one| one.id() == of.program_id)?;
+    own.link()
 }

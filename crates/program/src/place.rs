@@ -183,7 +183,7 @@ fn install(
 
 fn conflict_of(site: &Site, source: &mut Source, conflict: Conflict) -> Error {
     match source.name() {
-        Ok(name) => explain::conflict(site, &name, conflict),
+        Ok(name) => explain::conflict(site, &name, source.is_from_file(), conflict),
         Err(error) => error,
     }
 }

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use trawl_kernel::bpf::{info, map, program};
 use trawl_kernel::confirm::{self, About, Pending};
-use trawl_kernel::netlink::{Refusal, XdpExpected, XdpMode};
+use trawl_kernel::netlink::{XdpAttachment, XdpExpected};
 use trawl_kernel::netns::Mark;
 use trawl_kernel::warden::Undo;
 use trawl_kernel::{Error, Result};
 
 use crate::place::{self, Which};
 use crate::standing::{self, Standing};
+use trawl_attach::plan::time::{self, BackStep};
 use trawl_attach::{Site, apply};
 
 /// One change at a time waits on an interface.
@@ -41,8 +42,7 @@ pub fn refuse_if_pending(site: &Site) -> Result<()> {
 /// A program that was attached.
 #[derive(Debug)]
 struct Before {
-    id: u32,
-    mode: XdpMode,
+    attachment: XdpAttachment,
     program: OwnedFd,
     /// The kernel empties an array of programs that nobody holds.
     maps: Vec<OwnedFd>,
@@ -75,8 +75,7 @@ impl Back {
             let maps = info::program(program.as_fd()).map_err(fail)?.map_ids;
             let maps = maps.into_iter().filter_map(|id| map::open_by_id(id).ok());
             before.push(Before {
-                id: present.program_id,
-                mode: present.mode,
+                attachment: present,
                 program,
                 maps: maps.collect(),
             });
@@ -88,22 +87,24 @@ impl Back {
     }
 
     pub fn put_back(&self) -> Result<()> {
-        let is_old = |id: u32| self.before.iter().any(|old| old.id == id);
-        for new in Standing::all(&self.site)? {
-            if !is_old(new.id()) {
-                place::unload(&self.site, Which::One(new.id()))?;
+        let attachments: Vec<XdpAttachment> =
+            self.before.iter().map(|old| old.attachment).collect();
+        let installed = Standing::all(&self.site)?;
+        let installed: Vec<u32> = installed.iter().map(Standing::id).collect();
+        for step in time::take_back(&attachments, &self.site.link()?.xdp, &installed) {
+            match step {
+                BackStep::Unload { program_id } => {
+                    place::unload(&self.site, Which::One(program_id))?;
+                }
+                BackStep::Attach { old } => {
+                    let held = self.before.iter().find(|one| one.attachment == old);
+                    let program = held.map(|one| one.program.as_fd());
+                    apply::by_netlink(&self.site, program, old.mode, XdpExpected::Nothing)
+                        .map_err(|refusal| {
+                            refusal.about(format!("cannot put back the program {}", old.program_id))
+                        })?;
+                }
             }
-        }
-        let attached = self.site.link()?.xdp;
-        for old in &self.before {
-            if attached.iter().any(|present| present.program_id == old.id) {
-                continue;
-            }
-            let refused =
-                |refusal: Refusal| refusal.about(format!("cannot put back the program {}", old.id));
-            let program = Some(old.program.as_fd());
-            apply::by_netlink(&self.site, program, old.mode, XdpExpected::Nothing)
-                .map_err(refused)?;
         }
         Ok(())
     }

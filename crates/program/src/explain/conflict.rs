@@ -1,10 +1,13 @@
 //! Why a program cannot be put on an interface as it is now.
 
+use std::path::Path;
+
+use trawl_attach::plan::time::LoanRefusal;
 use trawl_attach::{Conflict, Kind, Present, Site, explain::program_above};
 use trawl_kernel::Error;
 
 /// The reason why the program of this name finds no place, and what makes one.
-pub fn conflict(site: &Site, program: &str, conflict: Conflict) -> Error {
+pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Conflict) -> Error {
     let label = site.label();
     let attach = format!("cannot attach to {label}");
     let join = format!("cannot join the chain on {label}");
@@ -50,6 +53,61 @@ pub fn conflict(site: &Site, program: &str, conflict: Conflict) -> Error {
             format!("it is a guard (id {id}): its rules would no longer be enforced"),
         )
         .fix("--prio N puts a program before or after it, --yes replaces it anyway"),
+        Conflict::NoPredecessor { running } => Error::failed(
+            format!("cannot keep the maps of the program on {label}"),
+            format!(
+                "none of the programs there is called {program}: {}",
+                running.join(", ")
+            ),
+        )
+        .fix("--replace without --keep-maps starts with new maps"),
+        Conflict::ContentsLost { programs, maps } => Error::failed(
+            format!("cannot replace {} on {label}", programs.join(", ")),
+            format!(
+                "the contents of its maps would be lost: {}",
+                maps.join(", ")
+            ),
+        )
+        .fix(match is_from_file {
+            true => "--keep-maps gives them to the new program, --yes replaces it anyway",
+            false => "--yes replaces it anyway",
+        }),
+    }
+}
+
+/// The reason why a program with hooks cannot take the place of the one that runs, `which`, for a capture.
+pub fn loan(site: &Site, which: &str, file: &Path, refusal: LoanRefusal) -> Error {
+    let (label, file) = (site.label(), file.display());
+    let fail =
+        |why: String| Error::failed(format!("cannot put hooks into {which} on {label}"), why);
+    let other_file = format!(
+        "name the file that it was loaded from; trawl xdp load {label} {file} --replace --keep-maps --tappable replaces it"
+    );
+    match refusal {
+        LoanRefusal::NothingAttached => fail("no XDP program is on it".to_owned())
+            .fix("leave out --tappable to capture what arrives"),
+        LoanRefusal::SeveralModes { programs } => {
+            fail(format!("{programs} programs are on it, in several modes"))
+        }
+        LoanRefusal::Chain => fail("a chain of several programs is on it".to_owned()).fix(
+            "load the program with hooks: trawl xdp load IF FILE.o --keep-maps --tappable --prio N, then unload the one \
+             without",
+        ),
+        LoanRefusal::SeveralLinks { links } => fail(format!(
+            "{links} links attach it to interfaces with this number, in several namespaces"
+        )),
+        LoanRefusal::OtherProgram => {
+            fail(format!("{file} is another program: the tags differ")).fix(other_file)
+        }
+        LoanRefusal::UnknownProgram => fail(format!(
+            "the tag does not tell whether {file} is the program that runs"
+        ))
+        .fix(other_file),
+        LoanRefusal::MapsWithoutMatch { maps } => fail(format!(
+            "no map of {file} fits these of its maps: {}",
+            maps.join(", ")
+        ))
+        .fix(other_file),
     }
 }
 

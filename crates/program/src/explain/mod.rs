@@ -5,7 +5,7 @@ mod conflict;
 mod load;
 mod verifier;
 
-pub use conflict::conflict;
+pub use conflict::{conflict, loan};
 pub use load::{
     cannot_fit, cannot_load, cannot_open, elsewhere, is_about_licence, no_program, not_an_object,
     other_machine,
