@@ -12,7 +12,7 @@ use trawl_kernel::{Error, Result};
 
 use crate::explain::cannot_attach;
 use crate::look;
-use crate::plan::{Fallback, Means, Plan, Step, steps};
+use crate::plan::{AttachPlan, Fallback, Means, Step, steps};
 use crate::site::Site;
 use crate::snapshot::Snapshot;
 
@@ -58,7 +58,7 @@ impl Refused {
 pub fn apply(
     site: &Site,
     program: BorrowedFd<'_>,
-    plan: &Plan,
+    plan: &AttachPlan,
     owner: &Owner<'_>,
 ) -> Result<Attached, Refused> {
     let refused = |mode| move |refusal| Refused { mode, refusal };

@@ -18,6 +18,6 @@ pub mod snapshot;
 
 pub use apply::{Attached, Owner, Refused, apply, hold};
 pub use explain::cannot_offload;
-pub use plan::{Conflict, OldMaps, Place, Plan, Request};
+pub use plan::{AttachPlan, Conflict, OldMaps, Place, Request};
 pub use site::Site;
 pub use snapshot::{Hold, Kind, Present, Snapshot};

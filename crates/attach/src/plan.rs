@@ -56,18 +56,18 @@ pub struct Newcomer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// On the interface by itself, or as the first of a chain of jumps.
-    Alone(Plan),
+    Alone(AttachPlan),
     /// At the head of a new chain with a dispatcher.
-    NewDispatcher(Plan),
+    NewDispatcher(AttachPlan),
     /// Among the programs of a dispatcher, which is exchanged for a longer one.
-    Dispatcher(Plan),
+    Dispatcher(AttachPlan),
     /// Into the chain of jumps that is there; without its part for packets in several pieces, if it has to.
     Jumps { linear: bool },
 }
 
 /// Steps that attach a program, or a dispatcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct AttachPlan {
     pub mode: XdpMode,
     pub steps: Vec<Step>,
     /// When the steps for skb mode serve instead.
@@ -191,7 +191,7 @@ pub fn place(
 }
 
 /// The steps that put a program on the interface, in the place of what is there.
-pub fn steps(now: &Snapshot, asked: Option<XdpMode>, means: Means) -> Plan {
+pub fn steps(now: &Snapshot, asked: Option<XdpMode>, means: Means) -> AttachPlan {
     let mode = asked.unwrap_or(XdpMode::Native);
     let fallback = match (asked, means, now.native) {
         (Some(_), ..) => Fallback::Never,
@@ -200,7 +200,7 @@ pub fn steps(now: &Snapshot, asked: Option<XdpMode>, means: Means) -> Plan {
         (None, _, Some(true)) => Fallback::Never,
         (None, ..) => Fallback::NoDriverSupport,
     };
-    Plan {
+    AttachPlan {
         mode,
         steps: towards(now.met_in(mode), mode, means),
         fallback,

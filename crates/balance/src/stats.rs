@@ -15,7 +15,7 @@ use trawl_kernel::layout::balance::{
 };
 use trawl_kernel::{Error, Result};
 use trawl_program::Standing;
-use trawl_program::stats::{Account, Layout, Outcome};
+use trawl_program::stats::{Account, Layout, NamedCount};
 
 use crate::table::{Table, Vip};
 
@@ -138,7 +138,7 @@ pub struct VipCount {
     #[serde(flatten)]
     pub seen: Count,
     /// The same by what became of them.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<NamedCount>,
     pub backends: Vec<BackendCount>,
     /// Forwarded to backends that are no longer there.
     pub removed_backends: Count,
@@ -217,7 +217,7 @@ pub fn by_vip(standing: &Standing, table: &Table) -> Result<Vec<VipCount>> {
             bytes: counts.iter().map(|one| one.bytes).sum(),
         };
         let all_forwarded = sum(&counts[..=BALANCE_ICMP_ERROR]);
-        let outcome = |(index, name, text): &(usize, &'static str, &'static str)| Outcome {
+        let outcome = |(index, name, text): &(usize, &'static str, &'static str)| NamedCount {
             name,
             text,
             packets: counts[*index].packets,

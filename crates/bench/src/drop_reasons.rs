@@ -18,7 +18,7 @@ use trawl_lab::{Pair, PairOptions, frame};
 const NANOSECONDS: f64 = 1e9;
 
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct DropsBench {
     pub frames: u64,
     pub repetitions: u32,
     /// The program to measure, and where it records to.
@@ -119,7 +119,7 @@ pub struct Conditions {
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
+pub struct DropsResults {
     pub experiment: &'static str,
     pub conditions: Conditions,
     pub runs: Vec<Run>,
@@ -128,7 +128,7 @@ pub struct Outcome {
     pub failures: Vec<String>,
 }
 
-pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Outcome> {
+pub fn run(plan: &DropsBench, progress: &mut dyn FnMut(&str)) -> Result<DropsResults> {
     let conditions = Conditions::of(plan);
     let dropping = Pair::new(&PairOptions::default())?;
     drop_all(&dropping)?;
@@ -160,7 +160,7 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Outcome> {
         }
         runs.extend(turn);
     }
-    Ok(Outcome {
+    Ok(DropsResults {
         experiment: "drop-reasons",
         conditions,
         medians: ALL
@@ -201,7 +201,7 @@ fn drop_all(lab: &Pair) -> Result<()> {
     Ok(())
 }
 
-fn measure(contender: Contender, lab: &Pair, plan: &Plan, repetition: u32) -> Result<Run> {
+fn measure(contender: Contender, lab: &Pair, plan: &DropsBench, repetition: u32) -> Result<Run> {
     let file = Scratch::new(&plan.directory, "drops.pcapng")?;
     let peer = match contender.filter() {
         None => None,
@@ -242,7 +242,7 @@ fn measure(contender: Contender, lab: &Pair, plan: &Plan, repetition: u32) -> Re
 }
 
 impl Conditions {
-    fn of(plan: &Plan) -> Self {
+    fn of(plan: &DropsBench) -> Self {
         let host = host::describe();
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         Self {

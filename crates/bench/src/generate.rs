@@ -17,7 +17,7 @@ use super::Spread;
 const PORTS: u64 = 1000;
 /// What the experiment is told.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct GenerateBench {
     pub frame_bytes: usize,
     /// How long each turn counts.
     pub seconds: f64,
@@ -132,7 +132,7 @@ pub struct Comparison {
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
+pub struct GenerateResults {
     pub experiment: &'static str,
     pub hardware: String,
     pub os: String,
@@ -165,10 +165,10 @@ const BESIDE: [(Sender, Sender); 9] = [
     ),
 ];
 
-pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Outcome> {
+pub fn run(plan: &GenerateBench, progress: &mut dyn FnMut(&str)) -> Result<GenerateResults> {
     let host = host::describe();
     let missing = theirs::missing();
-    let mut outcome = Outcome {
+    let mut outcome = GenerateResults {
         experiment: "generate",
         hardware: host.hardware,
         os: host.os,
@@ -221,7 +221,7 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Outcome> {
 }
 
 /// Who did what where, and what the comparison is with.
-fn cpu_use(plan: &Plan) -> String {
+fn cpu_use(plan: &GenerateBench) -> String {
     let second = plan.second_cpu.map_or_else(
         || "; one CPU only, so no second thread".to_owned(),
         |cpu| format!("; a second one likewise on CPU {cpu}"),
@@ -233,7 +233,7 @@ fn cpu_use(plan: &Plan) -> String {
     )
 }
 
-impl Outcome {
+impl GenerateResults {
     fn relate(&mut self) {
         let of = |sender: Sender| {
             self.runs

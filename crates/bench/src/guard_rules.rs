@@ -26,7 +26,7 @@ const DISCARD: u16 = 9;
 const SCATTER: u32 = 2_654_435_761;
 
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct GuardBench {
     pub frames: u64,
     pub frame_bytes: usize,
     pub repetitions: u32,
@@ -98,7 +98,7 @@ pub struct Conditions {
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
+pub struct GuardResults {
     pub experiment: &'static str,
     pub conditions: Conditions,
     pub runs: Vec<Run>,
@@ -107,7 +107,7 @@ pub struct Outcome {
     pub failures: Vec<String>,
 }
 
-pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Outcome> {
+pub fn run(plan: &GuardBench, progress: &mut dyn FnMut(&str)) -> Result<GuardResults> {
     let conditions = Conditions::of(plan);
     let (mut runs, mut failures) = (Vec::new(), Vec::new());
     progress("setting up");
@@ -134,7 +134,7 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Outcome> {
             failures.push(why.to_string());
         }
     }
-    Ok(Outcome {
+    Ok(GuardResults {
         experiment: "guard-rules",
         conditions,
         medians: std::iter::once(Contender::Bare)
@@ -148,7 +148,12 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Outcome> {
 
 /// The bare drop and one with the guard, right after each other, since machines are not equally fast all the time; who
 /// is first changes.
-fn pair(bare: &mut Stand, guarded: &mut Stand, plan: &Plan, repetition: u32) -> Result<[Run; 2]> {
+fn pair(
+    bare: &mut Stand,
+    guarded: &mut Stand,
+    plan: &GuardBench,
+    repetition: u32,
+) -> Result<[Run; 2]> {
     let (bare, mut guarded) = match repetition % 2 {
         0 => {
             let guarded = guarded.flood(plan, repetition)?;
@@ -166,7 +171,7 @@ fn pair(bare: &mut Stand, guarded: &mut Stand, plan: &Plan, repetition: u32) -> 
 }
 
 impl Conditions {
-    fn of(plan: &Plan) -> Self {
+    fn of(plan: &GuardBench) -> Self {
         let host = host::describe();
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         Self {
@@ -250,7 +255,7 @@ impl Dropping {
 }
 
 impl Stand {
-    fn new(contender: Contender, plan: &Plan) -> Result<Self> {
+    fn new(contender: Contender, plan: &GuardBench) -> Result<Self> {
         let lab = Pair::new(&PairOptions::default())?;
         let frame = frame::udp_from(lab.a.mac, plan.frame_bytes)?;
         let (program, rules_seconds) = match contender {
@@ -286,7 +291,7 @@ impl Stand {
         })
     }
 
-    fn flood(&mut self, plan: &Plan, repetition: u32) -> Result<Run> {
+    fn flood(&mut self, plan: &GuardBench, repetition: u32) -> Result<Run> {
         let program_ns = self.program.program_ns(&self.frame)?;
         let own = || process::cpu_seconds(std::process::id());
         let before = own();

@@ -24,7 +24,7 @@ const QUERY_EVERY: u32 = 100;
 const MICROSECONDS_APART: u64 = 3;
 
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct ReadBench {
     pub bytes: u64,
     pub repetitions: u32,
     /// The program to measure, and where recordings are written.
@@ -104,7 +104,7 @@ pub struct Median {
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
+pub struct ReadResults {
     pub experiment: &'static str,
     pub hardware: String,
     pub os: String,
@@ -118,7 +118,7 @@ pub struct Outcome {
     pub failures: Vec<String>,
 }
 
-pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Outcome> {
+pub fn run(plan: &ReadBench, progress: &mut dyn FnMut(&str)) -> Result<ReadResults> {
     let host::Description { os, hardware } = host::describe();
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     progress("writing the recording");
@@ -169,7 +169,7 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Outcome> {
         .flat_map(|task| CONTENDERS.map(|contender| (task, contender)))
         .filter_map(|(task, contender)| median(task, contender, packets, bytes, &runs))
         .collect();
-    Ok(Outcome {
+    Ok(ReadResults {
         experiment: "read",
         hardware,
         os,
@@ -255,7 +255,12 @@ fn frame(number: u32) -> Vec<u8> {
 }
 
 /// How long it took, and how much was made.
-fn measure(plan: &Plan, recording: &Path, task: Task, contender: Contender) -> Result<(f64, u64)> {
+fn measure(
+    plan: &ReadBench,
+    recording: &Path,
+    task: Task,
+    contender: Contender,
+) -> Result<(f64, u64)> {
     let mut command = match contender {
         Contender::Trawl => {
             let mut trawl = Command::new(&plan.trawl);

@@ -12,7 +12,7 @@ pub use contender::{Contender, Task, Who};
 
 /// What the experiment is told.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct ProgramsBench {
     pub frames: u64,
     pub frame_bytes: usize,
     pub repetitions: u32,
@@ -22,7 +22,7 @@ pub struct Plan {
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
+pub struct ProgramsResults {
     pub experiment: &'static str,
     pub conditions: Conditions,
     pub runs: Vec<Run>,
@@ -81,7 +81,7 @@ pub struct Comparison {
     pub ratio_by_cpu_time: Spread,
 }
 
-pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Outcome> {
+pub fn run(plan: &ProgramsBench, progress: &mut dyn FnMut(&str)) -> Result<ProgramsResults> {
     let installed = xdp_bench::version();
     let is_here = |one: &Contender| one.who != Who::XdpBench || installed.is_some();
     let contenders: Vec<Contender> = plan
@@ -112,7 +112,7 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Outcome> {
             }
         }
     }
-    Ok(Outcome {
+    Ok(ProgramsResults {
         experiment: "xdp-programs",
         conditions,
         medians: contenders
@@ -130,7 +130,7 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Outcome> {
 }
 
 impl Conditions {
-    fn of(plan: &Plan, xdp_bench: Option<String>) -> Self {
+    fn of(plan: &ProgramsBench, xdp_bench: Option<String>) -> Self {
         let host = host::describe();
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         Self {

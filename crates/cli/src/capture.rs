@@ -26,14 +26,14 @@ use trawl_kernel::warden::{self, Task, WholeBytes};
 use trawl_kernel::{Error, Result, errno, host};
 use trawl_sink::{
     Compression, DirectFile, Fate, Form, Packed, PcapFile, PcapStream, PcapngFile, PcapngStream,
-    Plan, Series, Several,
+    Series, SeriesPlan, Several,
 };
 use trawl_tap::account::{OutputSummary, Summary};
 use trawl_tap::assembly::Host;
+use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::notice::Notice;
 use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::Sink;
-use trawl_tap::site::Site;
 
 pub use args::Args;
 use args::Format;
@@ -206,7 +206,7 @@ fn run_beside(
 
 fn record_series(
     mut session: Session<'_>,
-    plan: Plan,
+    plan: SeriesPlan,
     how: How,
     args: &Args,
     observer: &mut Terminal,
@@ -365,7 +365,7 @@ fn check_account(args: &Args, account: &Path) -> Result<()> {
     }
 }
 
-fn check_format(args: &Args, sites: &[Site]) -> Result<()> {
+fn check_format(args: &Args, sites: &[CaptureSite]) -> Result<()> {
     one_link_type(args, sites.iter().map(|site| site.interface.link_type))?;
     if let Some(account) = &args.summary {
         check_account(args, account)?;

@@ -177,7 +177,7 @@ struct BlockReport {
     bounds_checks: usize,
     listing: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    check: Option<check::Outcome>,
+    check: Option<check::Acceptance>,
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {

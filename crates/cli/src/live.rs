@@ -6,11 +6,11 @@ use clap::Parser;
 use trawl_kernel::{Error, Result, host};
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::{Host, Point};
+use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::notice::Notice;
 use trawl_tap::options::Options;
 use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::Sink;
-use trawl_tap::site::Site;
 use trawl_view::record::{PacketView, Place, RingBlocks, Source};
 
 use crate::capture;
@@ -121,7 +121,7 @@ fn fine(ended: Ended) -> Result<()> {
 /// What a session is made from.
 struct Prepared {
     options: Options,
-    sites: Vec<Site>,
+    sites: Vec<CaptureSite>,
 }
 
 impl Prepared {

@@ -16,12 +16,12 @@ use trawl_kernel::{Error, Result, events, host};
 use trawl_tap::Choice;
 use trawl_tap::account::{Account, Summary};
 use trawl_tap::assembly::{Host, Point};
+use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::filter::Filter;
 use trawl_tap::notice::Notice;
 use trawl_tap::options::{Drops, Options};
 use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::Sink;
-use trawl_tap::site::Site;
 use trawl_view::record::{Place, RingBlocks, Source, add_places};
 use trawl_view::why::Tally;
 
@@ -65,7 +65,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let sites = args
         .interfaces
         .iter()
-        .map(|text| Site::find(text, args.netns.as_deref()))
+        .map(|text| CaptureSite::find(text, args.netns.as_deref()))
         .collect::<Result<Vec<_>>>()?;
     let namespace = args.netns.as_deref().map(Namespace::open).transpose()?;
     let options = options(&args)?;

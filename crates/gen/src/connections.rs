@@ -24,7 +24,7 @@ const HOPELESS: u64 = 100;
 
 /// What is asked for.
 #[derive(Clone, Debug)]
-pub struct Plan<'a> {
+pub struct Connecting<'a> {
     pub namespace: Option<&'a Namespace>,
     pub to: SocketAddr,
     pub from: Option<IpAddr>,
@@ -92,7 +92,10 @@ enum Fate {
 }
 
 /// Opens connections and sends; `watch` sees the account about ten times a second and says whether to go on.
-pub fn run(plan: &Plan<'_>, watch: &mut (dyn FnMut(&Account) -> bool + Send)) -> Result<Account> {
+pub fn run(
+    plan: &Connecting<'_>,
+    watch: &mut (dyn FnMut(&Account) -> bool + Send),
+) -> Result<Account> {
     if plan.connections == 0 {
         return Err(Error::usage(
             "cannot send over 0 connections",
@@ -103,7 +106,7 @@ pub fn run(plan: &Plan<'_>, watch: &mut (dyn FnMut(&Account) -> bool + Send)) ->
 }
 
 struct Run<'a> {
-    plan: &'a Plan<'a>,
+    plan: &'a Connecting<'a>,
     start: Instant,
     openings: Pacer,
     data: Pacer,
@@ -116,7 +119,7 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(plan: &'a Plan<'a>) -> Result<Self> {
+    fn new(plan: &'a Connecting<'a>) -> Result<Self> {
         let rate = plan.rate.map_or(Rate::Unlimited, Rate::Frames);
         let data = plan
             .bandwidth
@@ -369,8 +372,8 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    fn plan(to: SocketAddr) -> Plan<'static> {
-        Plan {
+    fn plan(to: SocketAddr) -> Connecting<'static> {
+        Connecting {
             namespace: None,
             to,
             from: None,
@@ -411,7 +414,7 @@ mod tests {
         let to = listener.local_addr().unwrap();
         let silent = std::thread::spawn(move || listener.accept().unwrap());
         let account = run(
-            &Plan {
+            &Connecting {
                 connections: 1,
                 bytes: None,
                 count: None,
@@ -440,7 +443,7 @@ mod tests {
             .local_addr()
             .unwrap();
         let error = run(
-            &Plan {
+            &Connecting {
                 count: None,
                 ..plan(unused)
             },

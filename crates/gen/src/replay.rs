@@ -38,7 +38,7 @@ pub struct Options {
 
 /// What there is to say of a replay beside the figures of its run.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct ReplayAccount {
     /// Files that could not be sent, or not all of them, and why.
     pub problems: Vec<String>,
     /// Frames that the interface is not able to take: longer than its MTU allows, or no whole Ethernet header.
@@ -55,10 +55,10 @@ pub struct Outcome {
 
 /// The account of a replay, for those who started it: the replay itself is with the thread that sends.
 #[derive(Clone, Debug, Default)]
-pub struct Account(Arc<Mutex<Outcome>>);
+pub struct Account(Arc<Mutex<ReplayAccount>>);
 
 impl Account {
-    pub fn outcome(&self) -> Outcome {
+    pub fn outcome(&self) -> ReplayAccount {
         self.0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -87,7 +87,7 @@ pub struct Replay {
     due: Option<u64>,
     begin: Begin,
     sent_this_round: bool,
-    outcome: Outcome,
+    outcome: ReplayAccount,
     account: Account,
 }
 
@@ -115,9 +115,9 @@ impl Replay {
                 problems.join("; "),
             ));
         }
-        let outcome = Outcome {
+        let outcome = ReplayAccount {
             gaps: timing.is_some().then(Gaps::new),
-            ..Outcome::default()
+            ..ReplayAccount::default()
         };
         let mut replay = Self {
             options,

@@ -66,7 +66,7 @@ pub struct Options<'a> {
 
 /// What was found for one size.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct Rfc2544Results {
     /// With the checksum.
     pub size: usize,
     /// What the sender did by itself, in frames a second, lost or not: no rate above it was tried.
@@ -157,7 +157,11 @@ impl<'a> Measurement<'a> {
     }
 
     /// Measures with frames of one size; `None` if it was stopped.
-    pub fn measure(&mut self, size: usize, watch: &mut Watch<'_>) -> Result<Option<Outcome>> {
+    pub fn measure(
+        &mut self,
+        size: usize,
+        watch: &mut Watch<'_>,
+    ) -> Result<Option<Rfc2544Results>> {
         let duration = self.options.duration.min(PROBE);
         let Some(probe) = self.trial(size, trial::Offer::fastest(duration), watch)? else {
             return Ok(None);
@@ -179,7 +183,7 @@ impl<'a> Measurement<'a> {
             .iter()
             .filter(|trial| trial.is_good(self.options.loss));
         let throughput = good.max_by(|a, b| a.rate().total_cmp(&b.rate())).cloned();
-        let mut outcome = Outcome {
+        let mut outcome = Rfc2544Results {
             size,
             fastest,
             throughput,

@@ -22,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// What is the same for all threads.
 #[derive(Clone, Debug)]
-pub struct Plan<'a> {
+pub struct Sending<'a> {
     pub namespace: Option<&'a Namespace>,
     /// For messages.
     pub interface: &'a str,
@@ -97,7 +97,7 @@ pub type Open<'a> = dyn Fn(usize) -> Result<(Box<dyn Engine>, Box<dyn Source>)> 
 
 /// Sends. `watch` sees the figures about ten times a second and says whether to go on.
 pub fn run(
-    plan: &Plan<'_>,
+    plan: &Sending<'_>,
     open: &Open<'_>,
     watch: &mut dyn FnMut(&Figures) -> bool,
 ) -> Result<Report> {
@@ -245,8 +245,8 @@ mod tests {
         }
     }
 
-    fn plan(cpus: &[Option<usize>]) -> Plan<'_> {
-        Plan {
+    fn plan(cpus: &[Option<usize>]) -> Sending<'_> {
+        Sending {
             namespace: None,
             interface: "x",
             cpus,
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_count_is_exact_over_all_threads_in_spite_of_refusals() {
-        let plan = Plan {
+        let plan = Sending {
             count: Some(1001),
             ..plan(&[None, None, None])
         };
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_rate_and_a_time_make_a_count() {
-        let plan = Plan {
+        let plan = Sending {
             rate: Rate::Frames(10_000.0),
             duration: Some(Duration::from_millis(300)),
             ..plan(&[None, None])
@@ -300,7 +300,7 @@ mod tests {
     /// Issue 12 item 27: a rate beyond what is possible does not prolong the run.
     #[test]
     fn a_time_ends_a_run_whose_rate_is_not_reached() {
-        let plan = Plan {
+        let plan = Sending {
             rate: Rate::Frames(1e12),
             duration: Some(Duration::from_millis(100)),
             ..plan(&[None])
@@ -324,7 +324,7 @@ mod tests {
         };
         let phases = [phase(0.1, 1000.0, 1000.0), phase(0.2, 1000.0, 3000.0)];
         let profile = Profile::new(&phases, 1, None).unwrap();
-        let plan = Plan {
+        let plan = Sending {
             profile: Some(&profile),
             ..plan(&[None, None])
         };
@@ -368,7 +368,7 @@ mod tests {
             let source: Box<dyn Source> = Box::new(InTurn::new(vec![vec![0; 60]]));
             Ok((Box::new(Slow(engine)) as Box<dyn Engine>, source))
         };
-        let plan = Plan {
+        let plan = Sending {
             count: Some(1),
             ..plan(&[None, None])
         };

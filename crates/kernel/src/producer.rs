@@ -56,7 +56,7 @@ pub struct Sighting<'a> {
 
 /// What became of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum Noted {
     Recorded,
     /// The ring is full; the loss is counted.
     Lost,
@@ -199,7 +199,7 @@ impl Producer {
     }
 
     /// Writes one record, or counts the loss.
-    pub fn record(&mut self, sight: &Sighting<'_>) -> Outcome {
+    pub fn record(&mut self, sight: &Sighting<'_>) -> Noted {
         let at_hand: usize = sight.bytes.iter().map(|piece| piece.len()).sum();
         let captured = at_hand
             .min(sight.snaplen as usize)
@@ -210,14 +210,14 @@ impl Producer {
         let size = HEADER + captured.next_multiple_of(4) + options + END;
         if !self.make_room(size) {
             if self.tickets.exhausted() {
-                return Outcome::LimitReached;
+                return Noted::LimitReached;
             }
             account.lost_ring_full.add(1);
             account.losses_untold.add(1);
-            return Outcome::Lost;
+            return Noted::Lost;
         }
         if !self.tickets.take() {
-            return Outcome::LimitReached;
+            return Noted::LimitReached;
         }
         account.tell_losses();
         self.untold = 0;
@@ -238,7 +238,7 @@ impl Producer {
         self.advance(sight.time);
         self.position += size as u64;
         self.publish(self.rings.control(self.ring));
-        Outcome::Recorded
+        Noted::Recorded
     }
 
     fn next_packet_id(&self) -> u64 {

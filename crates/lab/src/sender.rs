@@ -9,7 +9,7 @@ use trawl_gen::Source;
 use trawl_gen::engine::{Live, Packet};
 use trawl_gen::pace::Rate;
 use trawl_gen::pattern::{Exception, Pattern, PatternSource, Variant};
-use trawl_gen::run::{Plan, run};
+use trawl_gen::run::{Sending, run};
 use trawl_gen::source::InTurn;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
@@ -101,7 +101,7 @@ pub fn send(job: &Job<'_>) -> Result<Sent> {
         };
         Ok((engine, source))
     };
-    let plan = Plan {
+    let plan = Sending {
         namespace: job.namespace,
         interface: job.interface,
         cpus: &[job.cpu],

@@ -5,8 +5,8 @@ use std::path::Path;
 use trawl_kernel::netlink::XdpMode;
 
 use crate::bundled::{GUARD, NAMES};
-use crate::chain;
 use crate::dispatcher::Dispatcher;
+use crate::jump_chain;
 use crate::route;
 use crate::standing::Standing;
 use trawl_attach::site::Site;
@@ -37,7 +37,7 @@ pub fn with_hooks(site: &Site, program: u32) -> String {
         Some(XdpMode::Skb) => " --mode skb",
         _ => "",
     };
-    match chain::after(program).is_empty() && members.len() <= 1 {
+    match jump_chain::after(program).is_empty() && members.len() <= 1 {
         true => format!("trawl xdp load {place} {what} --replace --keep-maps --tappable{mode}"),
         // Of two programs with the same maps the one without hooks goes when the other one is there.
         false => {

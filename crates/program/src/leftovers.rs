@@ -6,7 +6,7 @@ use trawl_kernel::lock::Rank;
 use trawl_kernel::netns::{self, Look, Namespace};
 
 use crate::standing::{Standing, on, read_all};
-use crate::{chain, ready};
+use crate::{jump_chain, ready};
 use trawl_attach::site::{self, Lock, Site};
 
 /// Clears it away, as far as nobody is working on it at this moment.
@@ -60,7 +60,7 @@ pub(crate) fn sweep(lock: &Lock, site: &Site) -> Result<()> {
 
 fn sweep_here(lock: &Lock, site: &Site) -> Result<()> {
     // Before it is asked who is there: in a chain that is changed in part some are found by some ways only.
-    chain::settle(site);
+    jump_chain::settle(site);
     for one in read_all(lock.path(), &on(site)?) {
         // One whose link still attaches it went with its interface to another namespace.
         if !one.is_attached() && one.link().is_none() {
@@ -93,7 +93,9 @@ pub(crate) fn sweep_everywhere() {
         let heads = others
             .iter()
             .filter(|one| chained && one.pinned_link().is_some());
-        let alive: Vec<u32> = heads.flat_map(|head| chain::after(head.id())).collect();
+        let alive: Vec<u32> = heads
+            .flat_map(|head| jump_chain::after(head.id()))
+            .collect();
         let orphaned = |one: &&&Standing| {
             chained
                 && one.seat().is_some()
@@ -101,7 +103,7 @@ pub(crate) fn sweep_everywhere() {
                 && !alive.contains(&one.id())
         };
         let heads = ended.iter().filter(|one| one.pinned_link().is_some());
-        behind_ended.extend(heads.flat_map(|head| chain::after(head.id())));
+        behind_ended.extend(heads.flat_map(|head| jump_chain::after(head.id())));
         for one in ended.iter().chain(others.iter().filter(orphaned)) {
             one.forget();
         }

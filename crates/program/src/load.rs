@@ -11,8 +11,8 @@ use trawl_kernel::bpf::{info, map, program};
 use trawl_kernel::{Error, Result};
 
 use crate::actions::Actions;
-use crate::chain::Seat;
 use crate::explain;
+use crate::jump_chain::ChainSeat;
 use crate::map_pins::Pins;
 use crate::reach::Reach;
 use crate::ready::{Change, Readiness};
@@ -47,7 +47,7 @@ pub struct Source {
     flags: u32,
     offload: bool,
     hooks: Hooks,
-    seat: Option<Seat>,
+    seat: Option<ChainSeat>,
     actions: Option<Actions>,
     linear: bool,
     /// Its tag as it stands in the file is wanted.
@@ -241,7 +241,7 @@ impl Source {
     }
 
     /// Puts a jump to the next program of a chain into its exits.
-    pub(crate) fn take_seat(&mut self, seat: Seat) {
+    pub(crate) fn take_seat(&mut self, seat: ChainSeat) {
         self.hooks.chain_actions = Some(seat.verdicts());
         self.seat = Some(seat);
     }
@@ -460,7 +460,7 @@ pub struct Program {
     map_ids: Vec<u32>,
     pins: Pins,
     fitted: Fitted,
-    seat: Option<Seat>,
+    seat: Option<ChainSeat>,
     changes: Vec<Change>,
     /// Keeps a program on the other end of a veth.
     peer_link: Option<OwnedFd>,
@@ -514,7 +514,7 @@ impl Program {
     }
 
     /// Its place in a chain, if it is to be in one.
-    pub(crate) fn seat(&self) -> Option<Seat> {
+    pub(crate) fn seat(&self) -> Option<ChainSeat> {
         self.seat
     }
 

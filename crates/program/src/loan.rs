@@ -11,9 +11,9 @@ use trawl_kernel::netlink::{Refusal, XdpAttachment, XdpMode};
 use trawl_kernel::warden::{Task, Undo, Warden, hold};
 use trawl_kernel::{Error, Result, bpffs};
 
-use crate::chain;
 use crate::dispatcher::Dispatcher;
 use crate::explain;
+use crate::jump_chain;
 use crate::keep::{Inherited, Succession};
 use crate::load::Source;
 use crate::standing::{STAND_IN, Standing};
@@ -64,7 +64,7 @@ impl Loan {
         };
         let facts = |of: XdpAttachment| Facts {
             hooks,
-            jumps: chain::after(of.program_id).len(),
+            jumps: jump_chain::after(of.program_id).len(),
             links: match own_link(&standings, of) {
                 Some(_) => 1,
                 None => look::links_of(site.index(), of).len(),

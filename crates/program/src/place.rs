@@ -9,7 +9,7 @@ use trawl_attach::plan::{self, Means, Newcomer};
 use trawl_attach::site::Lock;
 use trawl_attach::snapshot::Chain;
 use trawl_attach::{
-    Conflict, Hold, Kind, OldMaps, Owner, Place, Plan, Request, Site, Snapshot, apply, look,
+    AttachPlan, Conflict, Hold, Kind, OldMaps, Owner, Place, Request, Site, Snapshot, apply, look,
 };
 use trawl_kernel::bpf::info;
 use trawl_kernel::netlink::{XdpAttachment, XdpMode};
@@ -17,11 +17,11 @@ use trawl_kernel::probe::Feature;
 use trawl_kernel::{Error, Result, events};
 
 use crate::bundled::GUARD;
-use crate::chain::{self, Seat};
 use crate::dispatcher::build::{self, Part, build, parts_of};
 use crate::dispatcher::config::Slot;
 use crate::dispatcher::{Dispatcher, pins};
 use crate::explain;
+use crate::jump_chain::{self, ChainSeat};
 use crate::keep::{Inherited, Succession};
 use crate::leftovers::{clear_away_at, sweep, sweep_everywhere};
 use crate::load::{Program, Source};
@@ -87,7 +87,7 @@ impl Now {
                     name: ours.name().to_owned(),
                     source: ours.source().to_owned(),
                     chain: ours.seat().map(|seat| Chain {
-                        programs: 1 + chain::after(one.program_id).len(),
+                        programs: 1 + jump_chain::after(one.program_id).len(),
                         frags: seat.frags(),
                     }),
                 };
@@ -165,7 +165,7 @@ fn install(
         }
         Place::Alone(plan) => {
             if sits {
-                let seat = Seat::asked(&mut source, seat.flatten(), new.frags)?;
+                let seat = ChainSeat::asked(&mut source, seat.flatten(), new.frags)?;
                 source.take_seat(seat);
             }
             task.load(source, fill)?.attach(&plan, now)
@@ -174,7 +174,7 @@ fn install(
             if linear {
                 source.set_linear();
             }
-            let seat = Seat::asked(&mut source, seat.flatten(), new.frags && !linear)?;
+            let seat = ChainSeat::asked(&mut source, seat.flatten(), new.frags && !linear)?;
             source.take_seat(seat);
             task.load(source, fill)?.join(mode, now)
         }
@@ -229,7 +229,7 @@ impl<'a> Task<'a> {
         mut source: Source,
         priority: Option<u32>,
         mut parts: Vec<Part>,
-        plan: &Plan,
+        plan: &AttachPlan,
         now: &Now,
         fill: impl FnOnce(&mut Program) -> Result<()>,
     ) -> Result<Put> {
@@ -281,7 +281,7 @@ impl<'a> Task<'a> {
 
 impl Ready<'_> {
     /// On the interface by itself, in the place of what is there.
-    fn attach(self, plan: &Plan, now: Now) -> Result<Put> {
+    fn attach(self, plan: &AttachPlan, now: Now) -> Result<Put> {
         let mut program = self.program;
         let (name, replaced) = (program.name(), now.replaced(self.request));
         safety::check_session(self.site, self.request, name, program.as_fd(), &replaced)?;
@@ -292,7 +292,8 @@ impl Ready<'_> {
             dispatcher,
             ..
         } = now;
-        let mut members: Vec<u32> = old.map_or_else(Vec::new, |old| chain::after(old.program_id));
+        let mut members: Vec<u32> =
+            old.map_or_else(Vec::new, |old| jump_chain::after(old.program_id));
         members.extend(dispatcher.iter().flat_map(Dispatcher::programs));
         let (members, standing): (Vec<Standing>, Vec<Standing>) = standing
             .into_iter()
@@ -340,8 +341,8 @@ impl Ready<'_> {
     fn join(self, mode: XdpMode, now: Now) -> Result<Put> {
         let notices = self.program.notices().to_vec();
         let head = now.snapshot.met_in(mode).map(|one| one.program_id);
-        let chain = chain::from(head, now.standing);
-        let standing = chain::join(self.site, self.lock, self.program, chain, self.request)?;
+        let chain = jump_chain::from(head, now.standing);
+        let standing = jump_chain::join(self.site, self.lock, self.program, chain, self.request)?;
         Ok(Put {
             standing,
             notices,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use trawl_kernel::bpf::table::Table;
 use trawl_kernel::{Error, Result, bpffs};
 
-use crate::chain::Seat;
+use crate::jump_chain::ChainSeat;
 use crate::ready::Change;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -26,7 +26,7 @@ pub struct Record {
     pub plain_tag: Option<String>,
     /// Its place among programs that jump to one another.
     #[serde(default)]
-    pub seat: Option<Seat>,
+    pub seat: Option<ChainSeat>,
 }
 
 const MAP_NAME: &str = "trawl_record";

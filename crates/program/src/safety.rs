@@ -5,7 +5,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use trawl_kernel::bpf::program;
-use trawl_kernel::bpf::test_run::{self, Outcome};
+use trawl_kernel::bpf::test_run::{self, TestRunAnswer};
 use trawl_kernel::netlink::{Netlink, carriers};
 use trawl_kernel::netns::run_maybe_in;
 use trawl_kernel::session::Session;
@@ -108,7 +108,7 @@ struct Arriving {
 
 impl Arriving {
     /// How a program sends the session's packets on, or rewrites them.
-    fn is_changed_by(&self, program: u32) -> Option<(String, Outcome)> {
+    fn is_changed_by(&self, program: u32) -> Option<(String, TestRunAnswer)> {
         let fd = program::open_by_id(program).ok()?;
         let left = test_run::xdp_outcome(fd.as_fd(), &self.bytes).ok()?;
         let how = match left.value {

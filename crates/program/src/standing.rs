@@ -14,8 +14,8 @@ use trawl_kernel::errno::EPERM;
 use trawl_kernel::netlink::{XdpAttachment, XdpMode};
 use trawl_kernel::{Error, Result, bpffs, events};
 
-use crate::chain::{self, Seat};
 use crate::dispatcher::Dispatcher;
+use crate::jump_chain::{self, ChainSeat};
 use crate::load::Program;
 use crate::map_pins::remove;
 use crate::place::dispatcher_of;
@@ -89,7 +89,7 @@ impl Standing {
     }
 
     /// Its place in a chain of trawl's own, if it can be in one.
-    pub fn seat(&self) -> Option<Seat> {
+    pub fn seat(&self) -> Option<ChainSeat> {
         self.record.seat
     }
 
@@ -150,7 +150,7 @@ impl Standing {
     /// Takes it off the interface, with all that was made for it.
     pub fn detach(self, site: &Site) -> Result<()> {
         let _lock = site.lock()?;
-        chain::settle(site);
+        jump_chain::settle(site);
         // Another command may have made its link another one's since it was found, or have taken it off.
         let mut there = Self::all(site)?.into_iter();
         match there.find(|one| one.id == self.id) {
@@ -166,7 +166,7 @@ impl Standing {
             self.forget();
             return Ok(());
         }
-        if chain::leave(site, &self)? {
+        if jump_chain::leave(site, &self)? {
             self.forget();
             return Ok(());
         }
@@ -408,7 +408,7 @@ pub fn on(site: &Site) -> Result<Vec<XdpAttachment>> {
             mode: head.mode,
             program_id: member.program,
         }));
-        let jumped_to = chain::after(head.program_id).into_iter();
+        let jumped_to = jump_chain::after(head.program_id).into_iter();
         all.extend(jumped_to.map(|program_id| XdpAttachment {
             mode: head.mode,
             program_id,

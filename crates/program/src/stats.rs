@@ -83,7 +83,7 @@ fn layout_of(function: &str) -> Option<Layout> {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Outcome {
+pub struct NamedCount {
     /// For machines: stable.
     pub name: &'static str,
     /// For people.
@@ -121,14 +121,14 @@ pub struct Account {
     pub packets: u64,
     pub bytes: u64,
     /// The same by what they were or what became of them; those that there were none of are left out.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<NamedCount>,
     /// The same by the CPU that counted them.
     pub cpus: Vec<CpuCount>,
     /// The same by receive queue, where the program counts so.
     pub queues: Vec<QueueCount>,
     /// Of those redirected to another CPU, what became of them there.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub far: Vec<Outcome>,
+    pub far: Vec<NamedCount>,
     /// Those that have not got there: they wait, or were lost because too many did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_there: Option<u64>,
@@ -147,10 +147,10 @@ impl Account {
         let what = || format!("cannot read the counters of {}", standing.name());
         let table = Table::new(standing.map(COUNTERS)?).map_err(|e| Error::os(what(), e))?;
         let places = Places::new(&table, layout.of_queue);
-        let read = |named: &[Named]| -> Result<Vec<Outcome>> {
+        let read = |named: &[Named]| -> Result<Vec<NamedCount>> {
             let one = |(index, name, text): &Named| {
                 let counter = sum(&table, places.of(*index)).map_err(|e| Error::os(what(), e))?;
-                Ok(Outcome {
+                Ok(NamedCount {
                     name,
                     text,
                     packets: counter.packets,
@@ -162,11 +162,11 @@ impl Account {
         // The far side first: what is on its way is then counted before it, and never twice.
         let mut far = read(layout.again)?;
         let mut outcomes = read(layout.outcomes)?;
-        let total = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum();
+        let total = |of: fn(&NamedCount) -> u64| outcomes.iter().map(of).sum();
         let (packets, bytes) = (total(|one| one.packets), total(|one| one.bytes));
         let not_there = (!layout.again.is_empty()).then(|| {
             let sent: u64 = outcomes.iter().map(|one| one.packets).sum();
-            let dropped = |one: &&Outcome| [TARGET_GONE, IN_PIECES].contains(&one.name);
+            let dropped = |one: &&NamedCount| [TARGET_GONE, IN_PIECES].contains(&one.name);
             let here: u64 = outcomes.iter().filter(dropped).map(|one| one.packets).sum();
             let there: u64 = far.iter().map(|one| one.packets).sum();
             (sent - here).saturating_sub(there)

@@ -11,8 +11,8 @@ use trawl_kernel::bpffs::{self, Object, Pinned};
 use trawl_kernel::owners::Owners;
 use trawl_kernel::{Error, Result};
 
-use crate::chain;
 use crate::dispatcher::Dispatcher;
+use crate::jump_chain;
 use crate::redirects::{self, Names, Redirect};
 use crate::standing::{self, Standing};
 use trawl_attach::look;
@@ -225,7 +225,7 @@ impl Look {
 
     /// The chain of trawl's own that begins with a program.
     fn jumps(&self, head: u32, known: &Known) -> Vec<Member> {
-        let behind = chain::after(head);
+        let behind = jump_chain::after(head);
         if behind.is_empty() {
             return Vec::new();
         }

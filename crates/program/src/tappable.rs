@@ -16,7 +16,9 @@ use trawl_kernel::probe::kernel_function;
 use trawl_kernel::{Error, Result};
 
 use crate::reach::{LeadsTo, Reach};
-use crate::rewrite::{Entry, Keep, Plan, Program, Refusal, Rewritten, STACK_SIZE, Slots, Through};
+use crate::rewrite::{
+    Entry, Keep, Program, Refusal, Rewriting, Rewritten, STACK_SIZE, Slots, Through,
+};
 
 /// The maps' names, by which captures find them.
 pub const HOOK: &str = "trawl_hook";
@@ -115,7 +117,7 @@ pub fn fit(
         entry: array(entry, ENTRY, ENTRY_SLOTS as u32)?,
         next: array(next, NEXT, ACTIONS)?,
     };
-    let mut plan = Plan {
+    let mut plan = Rewriting {
         entry: None,
         exits: exits(&maps, hooks),
     };
@@ -184,7 +186,7 @@ fn keep(
     prepared: &Prepared<'_>,
     name: &str,
     program: &Program,
-    plan: &Plan,
+    plan: &Rewriting,
 ) -> Result<Keep, Problem> {
     let depths = match program.calls_modules() {
         // Only libbpf can load such a program.
@@ -217,7 +219,7 @@ fn edit(
     prepared: &Prepared<'_>,
     name: &str,
     program: &Program,
-    plan: &Plan,
+    plan: &Rewriting,
     is_tried: bool,
 ) -> Result<Edited, Problem> {
     // Most stacks are seen at a glance. If that was wrong, the verifier tells: it knows where the context is lost.
@@ -243,7 +245,7 @@ fn keep_in_sight(program: &Program) -> Option<Keep> {
     }
 }
 
-fn rewrite(name: &str, program: &Program, plan: &Plan, keep: Keep) -> Result<Edited, Problem> {
+fn rewrite(name: &str, program: &Program, plan: &Rewriting, keep: Keep) -> Result<Edited, Problem> {
     let Rewritten {
         instructions,
         moved,

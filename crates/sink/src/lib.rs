@@ -14,4 +14,4 @@ pub use direct::DirectFile;
 pub use file::{PcapFile, PcapngFile};
 pub use packed::{Compression, Form, Packed};
 pub use pipe::{PcapStream, PcapngStream};
-pub use series::{Plan, Series};
+pub use series::{Series, SeriesPlan};

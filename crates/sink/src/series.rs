@@ -14,7 +14,7 @@ use trawl_tap::sink::Sink;
 
 /// When a file of a series ends, and what becomes of it.
 #[derive(Clone, Debug, Default)]
-pub struct Plan {
+pub struct SeriesPlan {
     /// The name: by strftime(3), and with a number before its extension where there may be several of one name.
     pub path: String,
     /// A file grows no larger than this.
@@ -32,7 +32,7 @@ pub struct Plan {
     pub by_event: bool,
 }
 
-impl Plan {
+impl SeriesPlan {
     /// Whether there is to be more than one file, or something is done with it.
     pub fn is_asked_for(&self) -> bool {
         self.size.is_some()
@@ -86,7 +86,7 @@ pub type Open = Box<dyn FnMut(&Path) -> Result<Box<dyn Sink>>>;
 pub type Accounts = Box<dyn Fn() -> Vec<(u32, Account)>>;
 
 pub struct Series {
-    plan: Plan,
+    plan: SeriesPlan,
     open: Open,
     accounts: Accounts,
     /// What each file begins with.
@@ -129,7 +129,7 @@ struct Current {
 const TRAILER: u64 = 160;
 
 impl Series {
-    pub fn new(plan: Plan, open: Open, accounts: Accounts) -> Self {
+    pub fn new(plan: SeriesPlan, open: Open, accounts: Accounts) -> Self {
         Self {
             plan,
             open,
@@ -512,10 +512,10 @@ mod tests {
             ("a", "a_00007"),
             (".hidden", ".hidden_00007"),
         ] {
-            let plan = Plan {
+            let plan = SeriesPlan {
                 path: path.to_owned(),
                 size: Some(1 << 20),
-                ..Plan::default()
+                ..SeriesPlan::default()
             };
             assert_eq!(plan.name_at(7, 0), Path::new(name));
         }

@@ -147,7 +147,7 @@ impl std::fmt::Debug for StoreSink {
 
 /// What became of what was recorded: recorded = stored + spooled + evicted.
 #[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
+pub struct StoredCapture {
     pub recorded: u64,
     pub stored: u64,
     pub spooled: u64,
@@ -248,7 +248,7 @@ impl StoreSink {
     }
 
     /// Seals what is open, says how it ended, and waits a while until all is stored.
-    pub fn finish(mut self, summary: &Summary, reason: &str) -> Result<Outcome> {
+    pub fn finish(mut self, summary: &Summary, reason: &str) -> Result<StoredCapture> {
         let _ = self.channel.send(Message::Counts(counts(summary)));
         let _ = self.channel.send(Message::End);
         let joined = self.chunker.take().map(JoinHandle::join);
@@ -288,7 +288,7 @@ impl StoreSink {
         if trouble.is_none() && waiting.is_empty() {
             let _ = self.spool.remove();
         }
-        Ok(Outcome {
+        Ok(StoredCapture {
             recorded,
             stored: recorded - spooled - evicted,
             spooled,

@@ -17,7 +17,7 @@ mod upload;
 mod verify;
 
 pub use account::{Account, EpochAccount, Gap, Inventory};
-pub use capture::{Config, Outcome, StoreSink};
+pub use capture::{Config, StoreSink, StoredCapture};
 pub use coverage::{Coverage, Scope, coverage};
 pub use fetch::{Fetched, Packets, Place};
 pub use index::{Indexed, index};

@@ -18,10 +18,10 @@ use trawl_kernel::{Error, Result, events};
 use trawl_packet::pcapng;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 
+use crate::capture_site::CaptureSite;
 use crate::notice::{ClockReason, Notice};
 use crate::options::{Direction, Options, Sample, Stamps, TimeSource};
 use crate::polls;
-use crate::site::Site;
 
 /// A place where packets are seen, with an account of its own.
 #[derive(Clone, Debug)]
@@ -215,7 +215,7 @@ impl<'a> Assembly<'a> {
     pub fn add_point(
         &mut self,
         index: usize,
-        site: &Site,
+        site: &CaptureSite,
         rings: &Arc<Rings>,
         tap: &'static str,
         hook: &str,
@@ -314,7 +314,7 @@ impl<'a> Assembly<'a> {
     pub fn stamp_by_polls(
         &mut self,
         config: &mut TapConfig,
-        site: &Site,
+        site: &CaptureSite,
         points: &[u32],
     ) -> Result<()> {
         let stamps = self.options.recording.stamps;
@@ -388,14 +388,14 @@ impl<'a> Assembly<'a> {
     }
 
     /// The interface blocks of the file.
-    pub fn interface_blocks(&self, sites: &[Site]) -> Vec<pcapng::Interface> {
+    pub fn interface_blocks(&self, sites: &[CaptureSite]) -> Vec<pcapng::Interface> {
         self.interfaces
             .iter()
             .map(|seed| self.interface_block(sites, *seed))
             .collect()
     }
 
-    fn interface_block(&self, sites: &[Site], seed: InterfaceSeed) -> pcapng::Interface {
+    fn interface_block(&self, sites: &[CaptureSite], seed: InterfaceSeed) -> pcapng::Interface {
         let point = &self.points[seed.point];
         let interface = point.site.map(|site| &sites[site].interface);
         let how = if point.mode.is_empty() {
@@ -554,6 +554,6 @@ pub fn program_maps<'r>(
     chain: Option<BorrowedFd<'r>>,
 ) -> Vec<(&'static str, BorrowedFd<'r>)> {
     let mut maps: Vec<_> = rings.maps().map(|maps| maps.by_name()).unwrap_or_default();
-    maps.extend(chain.map(|chain| (crate::chain::MAP_NAME, chain)));
+    maps.extend(chain.map(|chain| (crate::capture_chain::MAP_NAME, chain)));
     maps
 }

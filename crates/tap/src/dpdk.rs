@@ -13,13 +13,13 @@ use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 
 use crate::assembly::Assembly;
+use crate::capture_site::CaptureSite;
 use crate::filter::Filter;
 use crate::notice::{GoneReason, Notice, ReadFailure};
 use crate::options::{Direction, Options};
 use crate::packet::Sharing;
 use crate::packet::choice::Sampling;
 use crate::packet::filter::instructions;
-use crate::site::Site;
 use crate::table::{self, Facts};
 use crate::{Attached, Tap};
 
@@ -28,7 +28,7 @@ mod words;
 mod worker;
 
 use place::Places;
-use worker::{Plan, Port, Shared, Worker};
+use worker::{DpdkJob, Port, Shared, Worker};
 
 pub const NAME: &str = "dpdk";
 const ALL: &str = "all";
@@ -39,7 +39,7 @@ const JOIN_PATIENCE: Duration = Duration::from_secs(30);
 const LEAVE_PATIENCE: Duration = Duration::from_secs(15);
 
 /// `dpdk:PORT` or `dpdk:all`.
-pub fn find(text: &str) -> Result<Site> {
+pub fn find(text: &str) -> Result<CaptureSite> {
     let port = text.strip_prefix("dpdk:").unwrap_or_default();
     if port != ALL && port.parse::<u16>().is_err() {
         return Err(Error::usage(
@@ -54,7 +54,7 @@ pub fn find(text: &str) -> Result<Site> {
         tx_queues: u32::MAX,
         ..Interface::of_a_library(text)
     };
-    Ok(Site {
+    Ok(CaptureSite {
         label: text.to_owned(),
         namespace: None,
         interface,
@@ -73,7 +73,7 @@ impl Tap for Dpdk {
     fn attach(
         &self,
         index: usize,
-        site: &Site,
+        site: &CaptureSite,
         assembly: &mut Assembly<'_>,
     ) -> Result<Box<dyn Attached>> {
         let options = assembly.options;
@@ -134,7 +134,7 @@ impl Tap for Dpdk {
         let worker = Worker::new(
             helper,
             producers,
-            Plan {
+            DpdkJob {
                 ports: points.clone(),
                 places,
                 snaplen: snaplen.min(own.max_captured()),
@@ -174,7 +174,7 @@ fn directions(direction: Option<Direction>) -> u32 {
         | of(direction.includes_out(), dpdk::DIRECTION_SENT)
 }
 
-fn classic(filter: &Filter, site: &Site, snaplen: u32) -> Result<Vec<Instruction>> {
+fn classic(filter: &Filter, site: &CaptureSite, snaplen: u32) -> Result<Vec<Instruction>> {
     if let Filter::Inner(_) = filter {
         return Err(Error::usage(
             "cannot look inside tunnels with the dpdk tap",

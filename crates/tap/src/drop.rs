@@ -24,9 +24,9 @@ use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result, events, probe};
 
 use crate::assembly::{Assembly, Carries, program_maps};
+use crate::capture_site::CaptureSite;
 use crate::notice::Notice;
 use crate::options::Drops;
-use crate::site::Site;
 use crate::{Attached, Choice, table};
 use reasons::Reasons;
 pub use scope::Along;
@@ -50,8 +50,8 @@ const EVERYWHERE: &str = "all interfaces";
 /// Attaches the tap. With sites it looks only at what is dropped there; `at_xdp` are the sites where another tap sees
 /// what XDP programs drop.
 pub fn attach(
-    sites: &[Site],
-    at_xdp: &[&Site],
+    sites: &[CaptureSite],
+    at_xdp: &[&CaptureSite],
     asked: &Drops,
     assembly: &mut Assembly<'_>,
 ) -> Result<(Box<dyn Attached>, u32, Words)> {
@@ -161,8 +161,8 @@ fn tracepoint(reasons: &Reasons) -> Result<Tracepoint> {
 }
 
 fn settings(
-    sites: &[Site],
-    at_xdp: &[&Site],
+    sites: &[CaptureSite],
+    at_xdp: &[&CaptureSite],
     asked: &Drops,
     namespace: Option<&Namespace>,
     reasons: &Reasons,

@@ -17,8 +17,8 @@ use trawl_kernel::libpcap::compile_filters;
 use trawl_kernel::{Error, Result, probe};
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 
+use crate::capture_site::CaptureSite;
 use crate::options::Options;
-use crate::site::Site;
 
 /// Which packets are wanted, by what is in them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,12 +120,12 @@ impl Filter {
     }
 
     /// The classic program for what a site's interface carries.
-    pub fn at_site(&self, site: &Site, snaplen: u32) -> Result<Classic> {
+    pub fn at_site(&self, site: &CaptureSite, snaplen: u32) -> Result<Classic> {
         self.classic(&compiler_options(site, snaplen)?)
     }
 
     /// The instructions to splice into a program at a site's hook.
-    pub fn block(&self, site: &Site, snaplen: u32, target: &Target) -> Result<Block> {
+    pub fn block(&self, site: &CaptureSite, snaplen: u32, target: &Target) -> Result<Block> {
         let options = compiler_options(site, snaplen)?;
         let lowered = self.lower(&options, &for_this_kernel(target))?;
         Block::new(&lowered)
@@ -139,7 +139,7 @@ impl Filter {
     }
 
     /// The same for XDP, where most packets can be judged at once.
-    pub fn xdp_blocks(&self, site: &Site, snaplen: u32) -> Result<XdpBlocks> {
+    pub fn xdp_blocks(&self, site: &CaptureSite, snaplen: u32) -> Result<XdpBlocks> {
         let options = compiler_options(site, snaplen)?;
         let target = for_this_kernel(&Target::xdp());
         let (lowered, quick) = match self.inner(&options)? {
@@ -181,7 +181,7 @@ impl Filter {
     }
 
     /// Whether it has loops at one of these sites: the kernel follows them for so many turns only.
-    pub(crate) fn may_loop(&self, sites: &[Site], options: &Options) -> Result<bool> {
+    pub(crate) fn may_loop(&self, sites: &[CaptureSite], options: &Options) -> Result<bool> {
         let loops = |compiler: &expression::Options| {
             let program = self.classic(compiler)?;
             Ok(program.has_backward_jumps())
@@ -241,7 +241,7 @@ pub(crate) fn ethernet(snaplen: u32) -> expression::Options {
 }
 
 /// What libpcap is told of a site's packets.
-pub fn compiler_options(site: &Site, snaplen: u32) -> Result<expression::Options> {
+pub fn compiler_options(site: &CaptureSite, snaplen: u32) -> Result<expression::Options> {
     Ok(expression::Options {
         link: link_type(site)?,
         snaplen,
@@ -252,7 +252,7 @@ pub fn compiler_options(site: &Site, snaplen: u32) -> Result<expression::Options
 }
 
 /// libpcap's number for the way a site's packets begin.
-pub fn link_type(site: &Site) -> Result<LinkType> {
+pub fn link_type(site: &CaptureSite) -> Result<LinkType> {
     match site.interface.link_type {
         LINKTYPE_ETHERNET => Ok(LinkType::ETHERNET),
         LINKTYPE_RAW => Ok(LinkType::RAW_IP),

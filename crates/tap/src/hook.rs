@@ -18,10 +18,10 @@ use trawl_kernel::{Error, Result};
 use trawl_program::jumps;
 
 use crate::assembly::{Assembly, PointIds};
+use crate::capture_site::CaptureSite;
 use crate::filter::XdpBlocks;
 use crate::notice::Notice;
 use crate::options::Options;
-use crate::site::Site;
 use crate::table::{self, Facts};
 use crate::watch::{Cause, Sight, attached_now};
 use crate::{Attached, Tap};
@@ -43,7 +43,7 @@ impl Tap for Hook {
     fn attach(
         &self,
         index: usize,
-        site: &Site,
+        site: &CaptureSite,
         assembly: &mut Assembly<'_>,
     ) -> Result<Box<dyn Attached>> {
         let looked = find::find(site, assembly.options.hook.as_deref())?;
@@ -69,7 +69,7 @@ impl Tap for Hook {
             points.push(Points { entry, exit });
         }
         let maps = looked.map_ids();
-        let plan = Plan {
+        let plan = HookPlan {
             site: site.clone(),
             options: assembly.options.clone(),
             ends,
@@ -103,8 +103,8 @@ struct Points {
 
 /// What is put into hooks, now and when the program is another one.
 #[derive(Debug)]
-struct Plan {
-    site: Site,
+struct HookPlan {
+    site: CaptureSite,
     options: Options,
     ends: Ends,
     config: TapConfig,
@@ -113,7 +113,7 @@ struct Plan {
     points: Vec<Points>,
 }
 
-impl Plan {
+impl HookPlan {
     fn occupy(&self, looked: &Looked, warden: &mut Warden) -> Result<Vec<Occupied>> {
         let (mut exits, mut entries) = (Vec::new(), Vec::new());
         for (place, (hook, points)) in looked.hooks.iter().zip(&self.points).enumerate() {
@@ -160,7 +160,7 @@ impl Plan {
 
 fn add_point(
     index: usize,
-    site: &Site,
+    site: &CaptureSite,
     assembly: &mut Assembly<'_>,
     end: &str,
     hook: &Found,
@@ -181,7 +181,7 @@ fn add_point(
     Ok(ids)
 }
 
-fn say_which(looked: &Looked, site: &Site, assembly: &mut Assembly<'_>) {
+fn say_which(looked: &Looked, site: &CaptureSite, assembly: &mut Assembly<'_>) {
     if assembly.options.hook.is_some() {
         return;
     }
@@ -196,7 +196,7 @@ fn say_which(looked: &Looked, site: &Site, assembly: &mut Assembly<'_>) {
 }
 
 /// A packet that has jumped too often is not let into the next program, which would change what becomes of it.
-fn check_jumps(looked: &Looked, ends: &Ends, site: &Site) -> Result<()> {
+fn check_jumps(looked: &Looked, ends: &Ends, site: &CaptureSite) -> Result<()> {
     let jumps = looked.jumps(ends)?;
     if jumps <= jumps::MOST {
         return Ok(());
@@ -213,7 +213,7 @@ fn check_jumps(looked: &Looked, ends: &Ends, site: &Site) -> Result<()> {
 
 #[derive(Debug)]
 struct AttachedHook {
-    plan: Plan,
+    plan: HookPlan,
     /// In the order in which they were taken.
     stands: Vec<Occupied>,
     /// The hook maps, by their ids.

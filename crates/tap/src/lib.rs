@@ -9,7 +9,8 @@ use trawl_kernel::warden::Warden;
 
 pub mod account;
 pub mod assembly;
-pub mod chain;
+pub mod capture_chain;
+pub mod capture_site;
 pub mod doctor;
 pub mod dpdk;
 pub mod drop;
@@ -25,7 +26,6 @@ mod second;
 pub mod select;
 pub mod session;
 pub mod sink;
-pub mod site;
 pub mod stream;
 pub mod table;
 pub mod tc;
@@ -35,7 +35,7 @@ pub mod watch;
 pub mod xdp;
 
 use assembly::Assembly;
-use site::Site;
+use capture_site::CaptureSite;
 use table::Facts;
 use watch::Sight;
 
@@ -84,7 +84,7 @@ pub trait Tap: fmt::Debug {
     fn attach(
         &self,
         index: usize,
-        site: &Site,
+        site: &CaptureSite,
         assembly: &mut Assembly<'_>,
     ) -> Result<Box<dyn Attached>>;
 }

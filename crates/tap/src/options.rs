@@ -245,7 +245,7 @@ pub struct Options {
     pub recording: Recording,
     /// Packets are written only around events.
     #[serde(default)]
-    pub trigger: Option<trigger::Plan>,
+    pub trigger: Option<trigger::TriggerPlan>,
     pub promiscuous: bool,
     pub peers: Peers,
 }
@@ -420,7 +420,7 @@ mod tests {
                 meta: Meta::NONE,
                 stamps: Stamps::Poll,
             },
-            trigger: Some(trigger::Plan {
+            trigger: Some(trigger::TriggerPlan {
                 before: Duration::from_millis(10),
                 after: Duration::ZERO,
                 expression: Some("icmp".to_owned()),

@@ -12,9 +12,9 @@ use trawl_kernel::{Error, Result, events};
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 
 use crate::assembly::Assembly;
+use crate::capture_site::CaptureSite;
 use crate::notice::{GoneReason, Notice, ReadFailure};
 use crate::options::{Direction, Options, TimeSource};
-use crate::site::Site;
 use crate::table::{self, Facts};
 use crate::{Attached, Tap};
 
@@ -24,7 +24,7 @@ mod worker;
 
 use choice::Sampling;
 use filter::Prepared;
-use worker::{Plan, Shared, Worker};
+use worker::{Shared, SocketJob, Worker};
 
 /// The link type for private use, which stands for a kind of interface that has none.
 const LINKTYPE_USER0: u16 = 147;
@@ -42,7 +42,7 @@ impl Tap for Packet {
     fn attach(
         &self,
         index: usize,
-        site: &Site,
+        site: &CaptureSite,
         assembly: &mut Assembly<'_>,
     ) -> Result<Box<dyn Attached>> {
         let options = assembly.options;
@@ -90,7 +90,7 @@ impl Tap for Packet {
             .transpose()?;
         let (rings, producers) = assembly.thread_rings(sharing.own, sockets.len())?;
         let ids = assembly.add_point(index, site, &rings, "packet", "packet")?;
-        let plan = Plan {
+        let plan = SocketJob {
             ids,
             snaplen,
             queue: queue.filter(|_| options.recording.meta.queue),
@@ -122,7 +122,7 @@ fn refuse_card_time(options: &Options) -> Result<()> {
 }
 
 /// Says what a person may otherwise wonder about when looking at the file.
-fn give_notice(site: &Site, assembly: &mut Assembly<'_>) {
+fn give_notice(site: &CaptureSite, assembly: &mut Assembly<'_>) {
     if site.interface.link_type == LINKTYPE_USER0 {
         let interface = site.label.clone();
         assembly.notice(Notice::NoLinkType { interface });
@@ -182,7 +182,7 @@ impl Sharing {
 
 #[derive(Debug)]
 struct AttachedPacket {
-    plan: Plan,
+    plan: SocketJob,
     sampling: Sampling,
     /// Counts what the sockets' filter lets not in, where it can.
     rejected: Option<Rejected>,

@@ -14,13 +14,13 @@ use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
 
 use crate::assembly::Assembly;
+use crate::capture_site::CaptureSite;
 use crate::filter::Filter;
 use crate::notice::{GoneReason, Notice, ReadFailure};
 use crate::options::{Direction, Options, TimeSource};
 use crate::packet::Sharing;
 use crate::packet::choice::Sampling;
 use crate::packet::filter::instructions;
-use crate::site::Site;
 use crate::table::{self, Facts};
 use crate::{Attached, Tap};
 
@@ -28,7 +28,7 @@ mod device;
 mod worker;
 
 pub use device::find;
-use worker::{Directions, Plan, Shared, Worker};
+use worker::{Directions, PcapJob, Shared, Worker};
 
 pub const NAME: &str = "pcap";
 /// How long the library may keep packets back to hand over several at once.
@@ -58,7 +58,7 @@ impl Tap for Pcap {
     fn attach(
         &self,
         index: usize,
-        site: &Site,
+        site: &CaptureSite,
         assembly: &mut Assembly<'_>,
     ) -> Result<Box<dyn Attached>> {
         let options = assembly.options;
@@ -132,7 +132,7 @@ impl Tap for Pcap {
             Precision::Microseconds => ", in microseconds: it has no nanoseconds for this device",
         };
         assembly.set_note(ids.point, format!("by {}{precision}", library.version()));
-        let plan = Plan {
+        let plan = PcapJob {
             ids,
             snaplen,
             directions: match options.direction {

@@ -12,11 +12,11 @@ use trawl_view::select::{Kind, Question, SelectError, Selector};
 use crate::Choice;
 use crate::account::Account;
 use crate::assembly::Point;
+use crate::capture_site::CaptureSite;
 use crate::filter::{Filter, compiler_options, ethernet};
 use crate::options::{At, Options, SNAPLEN};
 use crate::packet::choice::{Choice as Chosen, Sampling};
 use crate::sink::Sink;
-use crate::site::Site;
 
 /// What became of packets, by interface block.
 #[derive(Debug, Default)]
@@ -93,7 +93,11 @@ fn can_serve(options: &Options) -> bool {
 
 impl SecondLook {
     /// `None` where this error has another cause, or the look cannot give the same answer.
-    pub fn instead_of(error: &Error, sites: &[Site], options: &Options) -> Result<Option<Self>> {
+    pub fn instead_of(
+        error: &Error,
+        sites: &[CaptureSite],
+        options: &Options,
+    ) -> Result<Option<Self>> {
         if error.refusal().is_none() || !can_serve(options) {
             return Ok(None);
         }
@@ -106,7 +110,7 @@ impl SecondLook {
     }
 
     /// For a filter that the kernel takes and cannot follow through to the end of every packet.
-    pub fn after_kernel(sites: &[Site], options: &Options) -> Result<Option<Self>> {
+    pub fn after_kernel(sites: &[CaptureSite], options: &Options) -> Result<Option<Self>> {
         let loops = match &options.filter {
             Some(filter) if options.tap != Choice::Pcap && can_serve(options) => {
                 filter.may_loop(sites, options)?
@@ -137,7 +141,7 @@ impl SecondLook {
         }
     }
 
-    fn new(which: Which, sites: &[Site], options: &Options) -> Result<Option<Self>> {
+    fn new(which: Which, sites: &[CaptureSite], options: &Options) -> Result<Option<Self>> {
         let Some(filter) = &options.filter else {
             return Ok(None);
         };

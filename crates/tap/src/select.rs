@@ -3,11 +3,11 @@
 use trawl_kernel::Result;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 
+use crate::capture_site::CaptureSite;
 use crate::dpdk::Dpdk;
 use crate::hook::{self, Hook};
 use crate::notice::TapReason;
 use crate::options::{At, Direction, Options};
-use crate::site::Site;
 use crate::tc::{Tc, TcEgress};
 use crate::trace::{self, Trace};
 use crate::xdp::{self, Xdp};
@@ -20,7 +20,7 @@ pub struct Selection {
     pub why: Option<TapReason>,
 }
 
-pub fn select(site: &Site, options: &Options) -> Result<Selection> {
+pub fn select(site: &CaptureSite, options: &Options) -> Result<Selection> {
     let chosen = |tap: Box<dyn Tap>| Selection {
         taps: vec![tap],
         why: None,
@@ -46,7 +46,7 @@ pub fn select(site: &Site, options: &Options) -> Result<Selection> {
 }
 
 /// Where packets are followed, an XDP program that is there is looked at, if it can be.
-fn along_the_way(site: &Site, options: &Options) -> Result<Vec<Box<dyn Tap>>> {
+fn along_the_way(site: &CaptureSite, options: &Options) -> Result<Vec<Box<dyn Tap>>> {
     if !options.follows() {
         return Ok(Vec::new());
     }
@@ -87,7 +87,7 @@ fn with_sent(tap: Box<dyn Tap>, options: &Options) -> Result<Selection> {
     }
 }
 
-fn automatic(site: &Site, options: &Options) -> Result<Selection> {
+fn automatic(site: &CaptureSite, options: &Options) -> Result<Selection> {
     let because = |mut selection: Selection, why: TapReason| {
         selection.why = Some(why);
         Ok(selection)
@@ -141,7 +141,7 @@ fn automatic(site: &Site, options: &Options) -> Result<Selection> {
 }
 
 /// trawl's own program where there is none, else one that looks at what is there.
-fn xdp_tap(site: &Site, options: &Options) -> Result<Box<dyn Tap>> {
+fn xdp_tap(site: &CaptureSite, options: &Options) -> Result<Box<dyn Tap>> {
     let present = site.interface.xdp_attached(site.namespace.as_ref())?;
     if present.is_some()
         && let Some(error) = site.may_not_look()

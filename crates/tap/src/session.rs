@@ -23,6 +23,7 @@ use trawl_packet::pcapng;
 use crate::Attached;
 use crate::account::{Account, Summary};
 use crate::assembly::{Assembly, Host, Point};
+use crate::capture_site::CaptureSite;
 use crate::dpdk;
 use crate::drop;
 use crate::filter::Filter;
@@ -33,7 +34,6 @@ use crate::pcap;
 use crate::second::{Fates, SecondLook};
 use crate::select::select;
 use crate::sink::{Counting, Sink};
-use crate::site::Site;
 use crate::stream::Stream;
 use crate::trigger::{self, Trigger};
 use summary::lost_output_reason;
@@ -102,7 +102,7 @@ pub trait Observer {
 /// A capture that is attached and about to run.
 #[derive(Debug)]
 pub struct Session<'a> {
-    sites: &'a [Site],
+    sites: &'a [CaptureSite],
     options: Options,
     /// Leaves out what does not match, where the kernel does not take the filter; and what came of it.
     second: Option<SecondLook>,
@@ -175,7 +175,7 @@ impl<'a> Session<'a> {
     /// Attaches all taps. When this fails, nothing is left attached. If it is the filter that the kernel does not take,
     /// the taps are attached without it, and what does not match is left out in user space.
     pub fn attach(
-        sites: &'a [Site],
+        sites: &'a [CaptureSite],
         options: &'a Options,
         host: Host,
         observer: &mut dyn Observer,
@@ -217,7 +217,7 @@ impl<'a> Session<'a> {
     }
 
     fn attach_taps(
-        sites: &'a [Site],
+        sites: &'a [CaptureSite],
         options: &Options,
         host: Host,
         observer: &mut dyn Observer,

@@ -14,10 +14,10 @@ use trawl_kernel::warden::{self, Task, Warden};
 use trawl_kernel::{Error, Result, errno, probe};
 
 use crate::assembly::{Assembly, Carries, program_maps};
+use crate::capture_site::CaptureSite;
 use crate::filter::Block;
 use crate::notice::{Left, Notice};
 use crate::options::{Direction, TimeSource};
-use crate::site::Site;
 use crate::table::{self, Facts};
 use crate::watch::{Cause, Sight};
 use crate::{Attached, Tap};
@@ -36,7 +36,7 @@ impl Tap for Tc {
     fn attach(
         &self,
         index: usize,
-        site: &Site,
+        site: &CaptureSite,
         assembly: &mut Assembly<'_>,
     ) -> Result<Box<dyn Attached>> {
         let direction = assembly.options.direction.unwrap_or(Direction::Both);
@@ -68,7 +68,7 @@ impl Tap for TcEgress {
     fn attach(
         &self,
         index: usize,
-        site: &Site,
+        site: &CaptureSite,
         assembly: &mut Assembly<'_>,
     ) -> Result<Box<dyn Attached>> {
         let mut tap = AttachedTc {
@@ -83,12 +83,12 @@ impl Tap for TcEgress {
 }
 
 /// Where there is only one queue to send by, it is known all the same.
-fn queue_is_chosen_later(site: &Site) -> bool {
+fn queue_is_chosen_later(site: &CaptureSite) -> bool {
     site.interface.tx_queues > 1
 }
 
 /// The filter's instructions, the same for both sides.
-fn block(site: &Site, assembly: &Assembly<'_>) -> Result<Option<Block>> {
+fn block(site: &CaptureSite, assembly: &Assembly<'_>) -> Result<Option<Block>> {
     let filter = assembly.options.filter.as_ref();
     filter
         .map(|filter| filter.block(site, assembly.snaplen(), &Target::tc()))
@@ -97,7 +97,7 @@ fn block(site: &Site, assembly: &Assembly<'_>) -> Result<Option<Block>> {
 
 #[derive(Debug)]
 struct AttachedTc {
-    site: Site,
+    site: CaptureSite,
     sides: Vec<TcxSide>,
     clsact: Vec<ClsactFilter>,
 }
@@ -121,7 +121,7 @@ impl TcxSide {
 }
 
 fn attach_tcx(
-    site: &Site,
+    site: &CaptureSite,
     program: &OwnedFd,
     attach_type: u32,
     place: TcxPlace,
@@ -136,7 +136,7 @@ impl AttachedTc {
         &mut self,
         side: Side,
         index: usize,
-        site: &Site,
+        site: &CaptureSite,
         assembly: &mut Assembly<'_>,
         block: Option<&[trawl_ebpf::Insn]>,
     ) -> Result<()> {
@@ -297,7 +297,7 @@ struct ClsactFilter {
 
 impl ClsactFilter {
     fn add(
-        site: &Site,
+        site: &CaptureSite,
         side: Side,
         program: &OwnedFd,
         name: &str,

@@ -13,14 +13,14 @@ use trawl_kernel::warden::Warden;
 use trawl_kernel::{Error, Result, errno};
 
 use crate::assembly::Assembly;
+use crate::capture_site::CaptureSite;
 use crate::notice::{GoneReason, Notice};
 use crate::options::Programs;
-use crate::site::Site;
 use crate::table::{self, Facts};
 use crate::watch::{Cause, Sight};
 use crate::{Attached, Tap};
 use choose::Present;
-use plan::Plan;
+use plan::TracePlan;
 use slot::{Follow, Slot, Slots};
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub fn refusal() -> Option<&'static Answer> {
 }
 
 /// A program is on the interface that cannot be looked at, and there is no hook either.
-pub fn refused(site: &Site, present: &XdpAttachment, answer: &Answer) -> Error {
+pub fn refused(site: &CaptureSite, present: &XdpAttachment, answer: &Answer) -> Error {
     if let Some(error) = site.may_not_look() {
         return error;
     }
@@ -65,7 +65,7 @@ impl Tap for Trace {
     fn attach(
         &self,
         index: usize,
-        site: &Site,
+        site: &CaptureSite,
         assembly: &mut Assembly<'_>,
     ) -> Result<Box<dyn Attached>> {
         assembly.options.check_ends()?;
@@ -88,7 +88,7 @@ impl Tap for Trace {
                 programs: unseen,
             });
         }
-        let plan = Plan::new(assembly, site, chosen.len() > 1)?;
+        let plan = TracePlan::new(assembly, site, chosen.len() > 1)?;
         let mut slots = Slots::new(plan, site);
         let names: Vec<&str> = chosen.iter().map(|program| program.name.as_str()).collect();
         for program in chosen {
@@ -121,7 +121,7 @@ impl Tap for Trace {
 
 #[derive(Debug)]
 struct AttachedTrace {
-    site: Site,
+    site: CaptureSite,
     /// The attached program when it was last looked at.
     head: Option<u32>,
     slots: Slots,
@@ -191,7 +191,7 @@ impl Attached for AttachedTrace {
 }
 
 /// What the kernel says when a function has as many tracing programs as it can have.
-fn explain_attach(error: std::io::Error, name: &str, site: &Site) -> Error {
+fn explain_attach(error: std::io::Error, name: &str, site: &CaptureSite) -> Error {
     let what = format!("cannot look at the XDP program {name} on {}", site.label);
     match error.raw_os_error() {
         Some(errno::E2BIG) => Error::failed(what, "38 tracing programs look at it already")

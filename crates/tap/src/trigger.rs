@@ -17,11 +17,11 @@ use trawl_packet::verdict::{self, Kind};
 use trawl_view::select::{Question, Selector};
 
 use crate::assembly::Point;
+use crate::capture_site::CaptureSite;
 use crate::filter::compiler_options;
 use crate::options::nanoseconds;
 use crate::second::count_in;
 use crate::sink::Sink;
-use crate::site::Site;
 use history::History;
 
 /// Memory for the packets that may lead to an event: the least, and what is taken if nobody says.
@@ -35,7 +35,7 @@ const LATE_NS: u64 = 20_000_000;
 /// What is an event, and how much is written around one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Plan {
+pub struct TriggerPlan {
     #[serde(with = "nanoseconds")]
     pub before: Duration,
     #[serde(with = "nanoseconds")]
@@ -149,7 +149,7 @@ impl Shared {
 
 #[derive(Debug)]
 pub(crate) struct Trigger {
-    plan: Plan,
+    plan: TriggerPlan,
     history: History,
     /// By interface block, with the link type of its packets.
     selectors: Vec<Option<(Selector, u16)>>,
@@ -165,7 +165,12 @@ pub(crate) struct Trigger {
 }
 
 impl Trigger {
-    pub fn new(plan: &Plan, points: &[Point], sites: &[Site], foreign_clock: bool) -> Result<Self> {
+    pub fn new(
+        plan: &TriggerPlan,
+        points: &[Point],
+        sites: &[CaptureSite],
+        foreign_clock: bool,
+    ) -> Result<Self> {
         if plan.verdicts.is_some()
             && !points
                 .iter()

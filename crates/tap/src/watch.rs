@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use trawl_attach::look;
 use trawl_kernel::netlink::XdpAttachment;
 
-use crate::site::Site;
+use crate::capture_site::CaptureSite;
 
 /// What took a tap's sight.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,7 +45,7 @@ pub enum Sight {
 }
 
 /// The attached XDP program; nothing if the interface is gone, which others tell of.
-pub(crate) fn attached_now(site: &Site) -> Option<Option<XdpAttachment>> {
+pub(crate) fn attached_now(site: &CaptureSite) -> Option<Option<XdpAttachment>> {
     let namespace = site.namespace.as_ref();
     let present = site.interface.xdp_attached(namespace).ok()?;
     let there = present.is_some() || site.interface.is_there(namespace);

@@ -16,10 +16,10 @@ use trawl_kernel::warden::{self, Task, Warden};
 use trawl_kernel::{Error, Result, errno};
 
 use crate::assembly::{Assembly, Carries, program_maps};
-use crate::chain::{self, Seat};
+use crate::capture_chain::{self, CaptureSeat};
+use crate::capture_site::CaptureSite;
 use crate::notice::{Left, Notice};
 use crate::options::{At, Mode, Options, TimeSource};
-use crate::site::Site;
 use crate::table::{self, Facts};
 use crate::watch::{Cause, Sight, attached_now};
 use crate::{Attached, Tap};
@@ -40,7 +40,7 @@ impl Tap for Xdp {
     fn attach(
         &self,
         index: usize,
-        site: &Site,
+        site: &CaptureSite,
         assembly: &mut Assembly<'_>,
     ) -> Result<Box<dyn Attached>> {
         let rings = assembly.program_rings()?;
@@ -67,8 +67,8 @@ impl Tap for Xdp {
             .map(|present| join(site, present))
             .transpose()?;
         let seat = match &joined {
-            Some(joined) => Seat::behind(joined.head, 1)?.ok_or_else(|| moved_on(site))?,
-            None => Seat::first(1)?,
+            Some(joined) => CaptureSeat::behind(joined.head, 1)?.ok_or_else(|| moved_on(site))?,
+            None => CaptureSeat::first(1)?,
         };
         let mut config = assembly.config(&rings);
         let unwanted = assembly
@@ -136,7 +136,7 @@ struct Joined {
     mode: XdpMode,
 }
 
-fn join(site: &Site, present: &XdpAttachment) -> Result<Joined> {
+fn join(site: &CaptureSite, present: &XdpAttachment) -> Result<Joined> {
     match link_of(present, site) {
         Some(link) if is_trawls(present) => Ok(Joined {
             head: present.program_id,
@@ -149,10 +149,10 @@ fn join(site: &Site, present: &XdpAttachment) -> Result<Joined> {
 
 /// Whether what is attached belongs to a trawl capture, which another one can share.
 pub fn is_trawls(present: &XdpAttachment) -> bool {
-    look::name_of(present.program_id).is_some_and(|name| chain::is_member(&name))
+    look::name_of(present.program_id).is_some_and(|name| capture_chain::is_member(&name))
 }
 
-fn moved_on(site: &Site) -> Error {
+fn moved_on(site: &CaptureSite) -> Error {
     Error::failed(
         format!("cannot join the capture on {}", site.label),
         "it ended just now",
@@ -161,7 +161,7 @@ fn moved_on(site: &Site) -> Error {
 }
 
 /// A program of somebody else's is in the way.
-pub fn occupied(site: &Site, present: &XdpAttachment) -> Error {
+pub fn occupied(site: &CaptureSite, present: &XdpAttachment) -> Error {
     if let Some(error) = site.may_not_look() {
         return error;
     }
@@ -180,13 +180,13 @@ pub fn occupied(site: &Site, present: &XdpAttachment) -> Error {
     ))
 }
 
-fn link_of(present: &XdpAttachment, site: &Site) -> Option<OwnedFd> {
+fn link_of(present: &XdpAttachment, site: &CaptureSite) -> Option<OwnedFd> {
     look::link_of(site.interface.index, *present)
 }
 
 /// Natively if no mode is asked for, and in skb mode where that is refused.
 fn attach_program(
-    site: &Site,
+    site: &CaptureSite,
     program: &OwnedFd,
     assembly: &mut Assembly<'_>,
 ) -> Result<(OwnedFd, XdpMode)> {
@@ -202,7 +202,7 @@ fn attach_program(
 }
 
 fn hold(
-    site: &Site,
+    site: &CaptureSite,
     program: &OwnedFd,
     mode: Option<XdpMode>,
 ) -> Result<(OwnedFd, trawl_attach::Attached)> {
@@ -227,7 +227,7 @@ fn xdp_options(name: &str) -> LoadOptions<'_> {
 fn add_points(
     config: &mut TapConfig,
     index: usize,
-    site: &Site,
+    site: &CaptureSite,
     assembly: &mut Assembly<'_>,
     rings: &Arc<Rings>,
 ) -> Result<Vec<u32>> {
@@ -253,9 +253,9 @@ fn add_points(
 
 fn load(
     config: &TapConfig,
-    site: &Site,
+    site: &CaptureSite,
     rings: &Rings,
-    seat: &Seat,
+    seat: &CaptureSeat,
     options: &Options,
 ) -> Result<OwnedFd> {
     let twice = if options.at == Some(At::Both) {
@@ -297,9 +297,9 @@ fn load(
 
 #[derive(Debug)]
 struct AttachedXdp {
-    site: Site,
+    site: CaptureSite,
     mode: XdpMode,
-    seat: Seat,
+    seat: CaptureSeat,
     program: OwnedFd,
     link: Option<OwnedFd>,
     /// Another capture's program at the head of the chain, when it was last looked at.

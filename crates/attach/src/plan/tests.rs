@@ -82,7 +82,7 @@ fn exchange(mode: XdpMode) -> Step {
 }
 
 /// The plan of a program that goes on the interface by itself.
-fn alone(now: &Snapshot, request: &Request) -> Plan {
+fn alone(now: &Snapshot, request: &Request) -> AttachPlan {
     match place(now, ALONE, request) {
         Ok(Place::Alone(plan)) => plan,
         found => panic!("{found:?}"),

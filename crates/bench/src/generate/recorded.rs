@@ -7,7 +7,7 @@ use trawl_kernel::{Error, Result, create};
 use trawl_packet::pcap::{file_header, record};
 
 use super::super::count::Scratch;
-use super::{Plan, Sender, turn};
+use super::{GenerateBench, Sender, turn};
 
 const LINKTYPE_ETHERNET: u16 = 1;
 /// So much is written at once.
@@ -16,7 +16,7 @@ const PIECE: usize = 1 << 20;
 const GAP: u64 = 1000;
 
 /// Writes the frames that the packet engine sends with varying ports to a file of the length that is asked for.
-pub(super) fn write(plan: &Plan) -> Result<Scratch> {
+pub(super) fn write(plan: &GenerateBench) -> Result<Scratch> {
     let scratch = Scratch::new(&plan.directory, "replay.pcap")?;
     let fail = |e| Error::os(format!("cannot write to {}", scratch.path().display()), e);
     let mut file = create::existing_file(scratch.path()).map_err(fail)?;

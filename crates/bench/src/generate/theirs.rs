@@ -4,7 +4,7 @@ use std::process::{Child, Command, Stdio};
 
 use trawl_kernel::{Error, Result};
 
-use super::{PORTS, Plan, Sender};
+use super::{GenerateBench, PORTS, Sender};
 use trawl_lab::Pair;
 
 const TRAFFICGEN: &str = "xdp-trafficgen";
@@ -25,7 +25,7 @@ pub(super) fn missing() -> Option<String> {
 pub(super) struct Theirs(Child);
 
 impl Theirs {
-    pub fn start(sender: Sender, pair: &Pair, plan: &Plan) -> Result<Self> {
+    pub fn start(sender: Sender, pair: &Pair, plan: &GenerateBench) -> Result<Self> {
         let namespace = format!("--net=/run/netns/{}", pair.a.name);
         let cpu = plan.cpu.to_string();
         let mac = pair.b.mac.map(|byte| format!("{byte:02x}")).join(":");

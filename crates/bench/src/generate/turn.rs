@@ -16,7 +16,7 @@ use trawl_gen::{Engine, Source};
 use trawl_kernel::{Error, Result};
 
 use super::theirs::Theirs;
-use super::{PORTS, Plan, Sender, Shape};
+use super::{GenerateBench, PORTS, Sender, Shape};
 use trawl_lab::Addresses;
 use trawl_lab::program::{Does, Loaded};
 use trawl_lab::{Pair, PairOptions, Station};
@@ -26,7 +26,7 @@ const WARM_UP: Duration = Duration::from_millis(300);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Frames a second that came to the dropping program.
-pub(super) fn turn(sender: Sender, plan: &Plan, file: Option<&Path>) -> Result<f64> {
+pub(super) fn turn(sender: Sender, plan: &GenerateBench, file: Option<&Path>) -> Result<f64> {
     let first = vec![Some(plan.cpu)];
     let second = vec![plan.second_cpu];
     match sender.shape() {
@@ -44,7 +44,12 @@ pub(super) fn turn(sender: Sender, plan: &Plan, file: Option<&Path>) -> Result<f
 }
 
 /// A sender in a lab of its own.
-fn one(sender: Sender, plan: &Plan, cpus: &[Option<usize>], file: Option<&Path>) -> Result<f64> {
+fn one(
+    sender: Sender,
+    plan: &GenerateBench,
+    cpus: &[Option<usize>],
+    file: Option<&Path>,
+) -> Result<f64> {
     let pair = Pair::new(&PairOptions::default())?;
     let _drop = Loaded::native(Does::Drop, &pair.b)?;
     let rate = if sender.is_theirs() {
@@ -86,7 +91,7 @@ fn measure(receiver: &Station, seconds: f64, goes_on: &dyn Fn() -> bool) -> Resu
 fn ours(
     sender: Sender,
     pair: &Pair,
-    plan: &Plan,
+    plan: &GenerateBench,
     cpus: &[Option<usize>],
     file: Option<&Path>,
 ) -> Result<f64> {
@@ -110,7 +115,7 @@ fn ours(
         };
         Ok((engine, source))
     };
-    let order = trawl_gen::run::Plan {
+    let order = trawl_gen::run::Sending {
         namespace: Some(&pair.a.namespace),
         interface,
         cpus,

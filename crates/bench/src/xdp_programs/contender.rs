@@ -9,7 +9,7 @@ use trawl_program::Site;
 use trawl_program::bundled::{Bundled, By, Extras, Target, Touch, Verdict};
 use trawl_program::route::{self, Extras as RouteExtras};
 
-use super::{Plan, Run, xdp_bench};
+use super::{ProgramsBench, Run, xdp_bench};
 use trawl_lab::Station;
 use trawl_lab::program::{Does, Loaded};
 use trawl_lab::sender::{Engine, Job, Variation, send};
@@ -113,7 +113,7 @@ impl fmt::Display for Contender {
 }
 
 impl Contender {
-    pub(super) fn run(self, plan: &Plan, repetition: u32) -> Result<Run> {
+    pub(super) fn run(self, plan: &ProgramsBench, repetition: u32) -> Result<Run> {
         let line = Line::new(&LineOptions::default())?;
         let _at_b = Loaded::native(Does::Drop, &line.b)?;
         // A veth sends back only to an end that has a program.
@@ -131,7 +131,7 @@ impl Contender {
         result
     }
 
-    fn measure(self, plan: &Plan, repetition: u32, line: &Line) -> Result<Run> {
+    fn measure(self, plan: &ProgramsBench, repetition: u32, line: &Line) -> Result<Run> {
         let (place, counter) = self.task.fate(line);
         let before = driver_count(place, counter)?;
         let cpu_before = process::cpu_seconds(std::process::id());

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use trawl_bench::Spread;
-use trawl_bench::drop_reasons::{self, Outcome, Plan};
+use trawl_bench::drop_reasons::{self, DropsBench, DropsResults};
 use trawl_kernel::{Error, Result};
 
 #[derive(Debug, clap::Args)]
@@ -31,7 +31,7 @@ impl Args {
 
 pub fn run(args: &Args, progress: &mut dyn FnMut(&str)) -> Result<ExitCode> {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let plan = Plan {
+    let plan = DropsBench {
         frames: args.frames,
         repetitions: args.repeat,
         trawl: std::env::current_exe().map_err(|e| Error::os("cannot find trawl itself", e))?,
@@ -44,7 +44,7 @@ pub fn run(args: &Args, progress: &mut dyn FnMut(&str)) -> Result<ExitCode> {
     Ok(super::tell(&outcome.failures))
 }
 
-fn show(outcome: &Outcome) {
+fn show(outcome: &DropsResults) {
     let c = &outcome.conditions;
     println!(
         "{}: {} frames, as fast as they go, {} repetitions in turn",

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use trawl_bench::Spread;
-use trawl_bench::generate::{Outcome, Plan, run as run_experiment};
+use trawl_bench::generate::{GenerateBench, GenerateResults, run as run_experiment};
 use trawl_kernel::{Error, Result};
 
 use crate::{terminal, units};
@@ -51,7 +51,7 @@ pub fn run(args: &Args, progress: &mut dyn FnMut(&str)) -> Result<ExitCode> {
             "it is a time above zero, and an hour at most",
         ));
     }
-    let plan = Plan {
+    let plan = GenerateBench {
         frame_bytes: args.size.into(),
         seconds: args.seconds,
         repetitions: args.repeat,
@@ -82,7 +82,7 @@ fn next_cpu(cpu: usize) -> Option<usize> {
     (count > 1).then_some((cpu + 1) % count)
 }
 
-fn show(outcome: &Outcome) {
+fn show(outcome: &GenerateResults) {
     println!(
         "generate: UDP frames of {} bytes, {} s a turn, {} repetitions in turn",
         outcome.frame_bytes, outcome.seconds, outcome.repetitions

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use trawl_bench::Spread;
-use trawl_bench::guard_rules::{self, Outcome, Plan};
+use trawl_bench::guard_rules::{self, GuardBench, GuardResults};
 use trawl_kernel::Result;
 
 #[derive(Debug, clap::Args)]
@@ -23,7 +23,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args, progress: &mut dyn FnMut(&str)) -> Result<ExitCode> {
-    let plan = Plan {
+    let plan = GuardBench {
         frames: args.frames,
         frame_bytes: args.size.into(),
         repetitions: args.repeat,
@@ -34,7 +34,7 @@ pub fn run(args: &Args, progress: &mut dyn FnMut(&str)) -> Result<ExitCode> {
     Ok(super::tell(&outcome.failures))
 }
 
-fn show(outcome: &Outcome) {
+fn show(outcome: &GuardResults) {
     let c = &outcome.conditions;
     println!(
         "{}: {} frames of {} bytes, as fast as they go, {} repetitions in turn",

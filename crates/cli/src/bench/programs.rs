@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use trawl_bench::Spread;
-use trawl_bench::xdp_programs::{self, Outcome, Plan, Task};
+use trawl_bench::xdp_programs::{self, ProgramsBench, ProgramsResults, Task};
 use trawl_kernel::Result;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -52,7 +52,7 @@ pub fn run(args: &Args, progress: &mut dyn FnMut(&str)) -> Result<ExitCode> {
         true => Task::ALL.to_vec(),
         false => args.only.iter().copied().map(Task::from).collect(),
     };
-    let plan = Plan {
+    let plan = ProgramsBench {
         frames: args.frames,
         frame_bytes: args.size.into(),
         repetitions: args.repeat,
@@ -64,7 +64,7 @@ pub fn run(args: &Args, progress: &mut dyn FnMut(&str)) -> Result<ExitCode> {
     Ok(super::tell(&outcome.failures))
 }
 
-fn show(outcome: &Outcome) {
+fn show(outcome: &ProgramsResults) {
     let c = &outcome.conditions;
     println!(
         "{}: {} frames of {} bytes, as fast as they go, {} repetitions in turn",

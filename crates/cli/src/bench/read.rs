@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use trawl_bench::read::{self, Outcome, Plan};
+use trawl_bench::read::{self, ReadBench, ReadResults};
 use trawl_kernel::{Error, Result};
 
 use crate::units;
@@ -31,7 +31,7 @@ impl Args {
 }
 
 pub fn run(args: &Args, progress: &mut dyn FnMut(&str)) -> Result<ExitCode> {
-    let plan = Plan {
+    let plan = ReadBench {
         bytes: args.size,
         repetitions: args.repeat,
         trawl: std::env::current_exe().map_err(|e| Error::os("cannot find trawl itself", e))?,
@@ -42,7 +42,7 @@ pub fn run(args: &Args, progress: &mut dyn FnMut(&str)) -> Result<ExitCode> {
     Ok(super::tell(&outcome.failures))
 }
 
-fn show(outcome: &Outcome) {
+fn show(outcome: &ReadResults) {
     println!(
         "{}: {} packets, {:.0} MB, {} repetitions in turn",
         outcome.experiment,

@@ -7,9 +7,9 @@ use serde::Serialize;
 use trawl_kernel::netlink::{Link, Netlink};
 use trawl_kernel::netns::{self, Namespace};
 use trawl_kernel::{Error, Result};
+use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::options::Options;
 use trawl_tap::select::select;
-use trawl_tap::site::Site;
 
 use super::Args;
 use crate::json;
@@ -19,7 +19,7 @@ use crate::terminal::write_out;
 const ANY: &str = "any";
 const IFF_UP: u32 = 1;
 
-pub(crate) fn find(args: &Args) -> Result<Vec<Site>> {
+pub(crate) fn find(args: &Args) -> Result<Vec<CaptureSite>> {
     let mut sites = Vec::new();
     for text in &args.interfaces {
         if args.names_ports() {
@@ -36,7 +36,7 @@ pub(crate) fn find(args: &Args) -> Result<Vec<Site>> {
         };
         let prefixed = text.contains(':');
         if name != ANY && !is_pattern(name) && !namespace.is_some_and(is_pattern) {
-            sites.push(Site::find(text, args.netns.as_deref())?);
+            sites.push(CaptureSite::find(text, args.netns.as_deref())?);
             continue;
         }
         let before = sites.len();
@@ -56,7 +56,7 @@ pub(crate) fn find(args: &Args) -> Result<Vec<Site>> {
                     Some(namespace) if prefixed => format!("{namespace}:{}", link.name),
                     _ => link.name.clone(),
                 };
-                if let Ok(mut site) = Site::find(&label, args.netns.as_deref()) {
+                if let Ok(mut site) = CaptureSite::find(&label, args.netns.as_deref()) {
                     site.one_of_any = true;
                     sites.push(site);
                 }
@@ -182,7 +182,7 @@ struct Row {
 pub(super) fn list(args: &Args, options: &Options) -> Result<ExitCode> {
     let mut rows = Vec::new();
     for link in links_in(args.netns.as_deref())? {
-        let Ok(site) = Site::find(&link.name, args.netns.as_deref()) else {
+        let Ok(site) = CaptureSite::find(&link.name, args.netns.as_deref()) else {
             continue;
         };
         let selection = select(&site, options);

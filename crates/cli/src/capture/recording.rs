@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use trawl_kernel::ring::Geometry;
 use trawl_kernel::{Error, Result, events, host};
-use trawl_sink::{Compression, Plan};
+use trawl_sink::{Compression, SeriesPlan};
 use trawl_tap::options::Meta;
 
 use crate::packing::{self, Packing, file_size};
@@ -65,8 +65,8 @@ pub(super) struct RecordingArgs {
 
 impl RecordingArgs {
     /// When files end, and what becomes of them.
-    pub(super) fn series(&self, path: &Path) -> Plan {
-        Plan {
+    pub(super) fn series(&self, path: &Path) -> SeriesPlan {
+        SeriesPlan {
             path: path.to_string_lossy().into_owned(),
             size: self.file_size,
             time: self.file_seconds.map(Duration::from_secs),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use trawl_kernel::{Error, Result};
-use trawl_store::{Config, Full, Outcome, StoreSink, default_spool};
+use trawl_store::{Config, Full, StoreSink, StoredCapture, default_spool};
 use trawl_tap::account::Summary;
 use trawl_tap::session::{Ended, Session};
 
@@ -86,7 +86,7 @@ pub(super) fn record(
     url: &str,
     args: &StoreArgs,
     observer: &mut Terminal,
-) -> Result<(Summary, Ended, Outcome)> {
+) -> Result<(Summary, Ended, StoredCapture)> {
     let mut interfaces: Vec<String> = Vec::new();
     for name in session
         .interfaces()
@@ -110,8 +110,8 @@ pub(super) fn record(
 }
 
 /// One line about the store; `false` if not all of it is there.
-pub(super) fn tell(outcome: &Outcome, url: &str) -> bool {
-    let Outcome {
+pub(super) fn tell(outcome: &StoredCapture, url: &str) -> bool {
+    let StoredCapture {
         recorded,
         stored,
         spooled,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use trawl_kernel::{Error, Result};
 use trawl_packet::verdict::{Kind, Set};
-use trawl_tap::trigger::{MEMORY_DEFAULT, MEMORY_MIN, Plan};
+use trawl_tap::trigger::{MEMORY_DEFAULT, MEMORY_MIN, TriggerPlan};
 
 use crate::units;
 
@@ -50,7 +50,7 @@ impl TriggerArgs {
         self.trigger.is_some() || self.on_verdict.is_some() || self.on_signal
     }
 
-    pub(super) fn plan(&self, has_verdicts: bool) -> Result<Option<Plan>> {
+    pub(super) fn plan(&self, has_verdicts: bool) -> Result<Option<TriggerPlan>> {
         let Self {
             trigger,
             on_verdict,
@@ -96,7 +96,7 @@ impl TriggerArgs {
             )
             .fix("choose --trigger-memory 1MiB or more"));
         }
-        Ok(Some(Plan {
+        Ok(Some(TriggerPlan {
             before: pre_trigger.unwrap_or(BEFORE),
             after: post_trigger.unwrap_or(AFTER),
             expression: trigger.clone(),

@@ -308,7 +308,7 @@ fn read_failure(failure: &ReadFailure) -> String {
 }
 
 /// What packets wait for.
-pub(super) fn waiting_for(plan: &trigger::Plan) -> Notice {
+pub(super) fn waiting_for(plan: &trigger::TriggerPlan) -> Notice {
     Notice::Armed {
         before_ns: plan.before.as_nanos() as u64,
         memory_bytes: plan.memory,

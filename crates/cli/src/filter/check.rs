@@ -13,7 +13,7 @@ use trawl_tap::filter::Block;
 
 /// How it went.
 #[derive(Debug, Serialize)]
-pub struct Outcome {
+pub struct Acceptance {
     /// Nothing if the verifier was not asked.
     pub accepted: Option<bool>,
     /// Of the whole program.
@@ -24,7 +24,7 @@ pub struct Outcome {
     pub reason: Option<String>,
 }
 
-impl Outcome {
+impl Acceptance {
     fn not_asked(error: &Error) -> Self {
         Self {
             accepted: None,
@@ -55,10 +55,10 @@ impl Outcome {
 }
 
 /// Loads the block as a program of its own and lets it go again.
-pub fn check(lowered: &Lowered, target: &Target) -> Result<Outcome> {
+pub fn check(lowered: &Lowered, target: &Target) -> Result<Acceptance> {
     let block = match Block::new(lowered) {
         Ok(block) => block,
-        Err(error) => return Ok(Outcome::not_asked(&error)),
+        Err(error) => return Ok(Acceptance::not_asked(&error)),
     };
     let instructions = standalone(&block, target, None)
         .ok_or_else(|| Error::failed("cannot check this filter", "it needs a buffer"))?;
@@ -73,7 +73,7 @@ pub fn check(lowered: &Lowered, target: &Target) -> Result<Outcome> {
     };
     let start = Instant::now();
     let loaded = program::load(&instructions, &options);
-    let mut outcome = Outcome {
+    let mut outcome = Acceptance {
         accepted: Some(loaded.is_ok()),
         instructions: instructions.len(),
         seconds: start.elapsed().as_secs_f64(),

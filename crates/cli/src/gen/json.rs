@@ -7,8 +7,8 @@ use trawl_gen::connections::Account;
 use trawl_gen::engine::Notes;
 use trawl_gen::pace::WIRE_OVERHEAD;
 use trawl_gen::receive::{FlowReport, Latency, Report as ReceiveReport};
-use trawl_gen::replay::Outcome as Replayed;
-use trawl_gen::rfc2544::{Outcome, Trial};
+use trawl_gen::replay::ReplayAccount as Replayed;
+use trawl_gen::rfc2544::{Rfc2544Results, Trial};
 use trawl_gen::run::{End, Percentiles, Report};
 
 use super::receive::flow_name;
@@ -323,7 +323,7 @@ struct OneTrial {
 }
 
 impl<'a> Rfc2544<'a> {
-    pub fn new(conditions: &'a Conditions<'a>, outcomes: &[Outcome]) -> Self {
+    pub fn new(conditions: &'a Conditions<'a>, outcomes: &[Rfc2544Results]) -> Self {
         Self {
             conditions,
             results: outcomes.iter().map(SizeResult::new).collect(),
@@ -332,7 +332,7 @@ impl<'a> Rfc2544<'a> {
 }
 
 impl SizeResult {
-    fn new(outcome: &Outcome) -> Self {
+    fn new(outcome: &Rfc2544Results) -> Self {
         let of = |trials: &[Trial]| trials.iter().map(OneTrial::new).collect();
         let best = outcome.throughput.as_ref();
         Self {

@@ -10,7 +10,7 @@ use trawl_gen::receive::{
 };
 use trawl_kernel::events::{self, Signal, Signals};
 use trawl_kernel::{Error, Result};
-use trawl_tap::site::Site;
+use trawl_tap::capture_site::CaptureSite;
 
 use super::json::Received;
 use super::output::{rate, time};
@@ -56,7 +56,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let site = Site::find(&args.interface, args.netns.as_deref())?;
+    let site = CaptureSite::find(&args.interface, args.netns.as_deref())?;
     let signals = Signals::watch()?;
     let receiver = Receiver::attach(&Options {
         namespace: site.namespace.as_ref(),

@@ -10,11 +10,11 @@ use std::sync::Mutex;
 
 use trawl_gen::engine::{Notes, open as open_engine};
 use trawl_gen::pace::Rate;
-use trawl_gen::replay::{Options, Outcome, Replay, Speed};
-use trawl_gen::run::{Plan, run as run_generator};
+use trawl_gen::replay::{Options, Replay, ReplayAccount, Speed};
+use trawl_gen::run::{Sending, run as run_generator};
 use trawl_gen::{Source, target};
 use trawl_kernel::{Error, Result};
-use trawl_tap::site::Site;
+use trawl_tap::capture_site::CaptureSite;
 
 use super::json::Sent;
 use super::output::{self, Watch};
@@ -92,7 +92,7 @@ impl Args {
         }
     }
 
-    fn options(&self, site: &Site) -> Result<Options> {
+    fn options(&self, site: &CaptureSite) -> Result<Options> {
         Ok(Options {
             files: self.files.clone(),
             merge: self.merge,
@@ -113,7 +113,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         )
         .fix("leave out --threads, and name one CPU with --cpus"));
     }
-    let site = Site::find(&args.interface, args.netns.as_deref())?;
+    let site = CaptureSite::find(&args.interface, args.netns.as_deref())?;
     if !args.yes
         && let Some(why) = target::in_use(site.namespace.as_ref(), &site.interface)?
     {
@@ -122,7 +122,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let replay = Replay::open(args.options(&site)?)?;
     let account = replay.account();
-    let plan = Plan {
+    let plan = Sending {
         namespace: site.namespace.as_ref(),
         interface: &site.label,
         cpus: &cpus,
@@ -169,7 +169,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-fn remarks(outcome: &Outcome, mtu: u32) -> String {
+fn remarks(outcome: &ReplayAccount, mtu: u32) -> String {
     let mut text = String::new();
     let mut remark = |count: u64, words: &str| {
         if count > 0 {

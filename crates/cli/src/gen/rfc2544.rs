@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use trawl_gen::engine::Notes;
 use trawl_gen::pace::WIRE_OVERHEAD;
 use trawl_gen::receive::PARTS;
-use trawl_gen::rfc2544::{CHECKSUM, Measurement, Options, Outcome, Progress, SIZES, Side};
+use trawl_gen::rfc2544::{CHECKSUM, Measurement, Options, Progress, Rfc2544Results, SIZES, Side};
 use trawl_gen::target;
 use trawl_gen::traffic::{Protocol, Spec};
 use trawl_kernel::events::Signals;
 use trawl_kernel::netlink::Netlink;
 use trawl_kernel::probe::kernel_release;
 use trawl_kernel::{Error, Result, host};
-use trawl_tap::site::Site;
+use trawl_tap::capture_site::CaptureSite;
 
 use super::json::{Conditions, Rfc2544};
 use super::output::{rate, time};
@@ -94,7 +94,10 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let (tx, rx) = (Site::find(&args.tx, None)?, Site::find(&args.rx, None)?);
+    let (tx, rx) = (
+        CaptureSite::find(&args.tx, None)?,
+        CaptureSite::find(&args.rx, None)?,
+    );
     let notes = Notes::default();
     let mut screen = Screen::new(&notes)?;
     if !args.yes
@@ -153,7 +156,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     failure.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
-fn side(site: &Site) -> Side<'_> {
+fn side(site: &CaptureSite) -> Side<'_> {
     Side {
         namespace: site.namespace.as_ref(),
         interface: &site.interface,
@@ -162,7 +165,7 @@ fn side(site: &Site) -> Side<'_> {
 }
 
 impl Args {
-    fn sizes(&self, tx: &Site) -> Vec<usize> {
+    fn sizes(&self, tx: &CaptureSite) -> Vec<usize> {
         if !self.sizes.is_empty() {
             return self.sizes.clone();
         }
@@ -181,7 +184,7 @@ impl Args {
     }
 
     /// What is sent: UDP to the other side.
-    fn spec(&self, tx: &Site, rx: &Site) -> Result<Spec> {
+    fn spec(&self, tx: &CaptureSite, rx: &CaptureSite) -> Result<Spec> {
         let mut spec = Spec::new(Protocol::Udp);
         let destination = match &self.dst {
             Some(text) => text.clone(),
@@ -203,7 +206,7 @@ impl Args {
         Ok(spec)
     }
 
-    fn address_of(&self, rx: &Site) -> Result<String> {
+    fn address_of(&self, rx: &CaptureSite) -> Result<String> {
         let addresses = Netlink::open(rx.namespace.as_ref())?.addresses(rx.interface.index)?;
         let fits = |address: &&std::net::IpAddr| match address {
             std::net::IpAddr::V4(_) => !self.ipv6,
@@ -281,7 +284,7 @@ pub fn wire_bits(frames: f64, size: usize) -> f64 {
     frames * ((size - CHECKSUM) as f64 + f64::from(WIRE_OVERHEAD)) * 8.0
 }
 
-fn in_words(args: &Args, measurement: &Measurement<'_>, outcomes: &[Outcome]) -> String {
+fn in_words(args: &Args, measurement: &Measurement<'_>, outcomes: &[Rfc2544Results]) -> String {
     let mut text = format!(
         "{} to {}: {} engine, received in {} mode, trials of {}, up to {} % lost\n",
         args.tx,
@@ -305,7 +308,7 @@ fn in_words(args: &Args, measurement: &Measurement<'_>, outcomes: &[Outcome]) ->
     text
 }
 
-fn row(outcome: &Outcome) -> String {
+fn row(outcome: &Rfc2544Results) -> String {
     let size = outcome.size;
     let Some(best) = &outcome.throughput else {
         let tried = outcome.trials.last().and_then(|trial| trial.offered);
@@ -330,7 +333,7 @@ fn row(outcome: &Outcome) -> String {
     )
 }
 
-fn further(outcome: &Outcome) -> String {
+fn further(outcome: &Rfc2544Results) -> String {
     let mut text = String::new();
     for trial in outcome.frame_loss.iter().flatten() {
         let _ = writeln!(
@@ -349,8 +352,8 @@ fn further(outcome: &Outcome) -> String {
 
 fn conditions<'a>(
     args: &Args,
-    tx: &'a Site,
-    rx: &'a Site,
+    tx: &'a CaptureSite,
+    rx: &'a CaptureSite,
     measurement: &'a Measurement<'_>,
 ) -> Conditions<'a> {
     Conditions {

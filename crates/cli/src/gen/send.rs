@@ -8,13 +8,13 @@ use clap::ValueEnum;
 use trawl_gen::engine::{Choice, Notes, Wish, open};
 use trawl_gen::pace::{Profile, Rate};
 use trawl_gen::pattern::{Pattern, PatternSource};
-use trawl_gen::run::{Plan, run as run_generator};
+use trawl_gen::run::{Sending, run as run_generator};
 use trawl_gen::template::Template;
 use trawl_gen::traffic::{Limits, Spec, pattern};
 use trawl_gen::{Source, stamp, target};
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
-use trawl_tap::site::Site;
+use trawl_tap::capture_site::CaptureSite;
 use trawl_view::print::{Dump, DumpForm, PrintOptions, Printer, Timestamp};
 use trawl_view::record::PacketView;
 
@@ -96,7 +96,7 @@ impl EngineChoice {
 
 impl Way {
     /// The interface, by its name or by the route to where the frames go.
-    pub fn site(&self, spec: Option<&Spec>) -> Result<Site> {
+    pub fn site(&self, spec: Option<&Spec>) -> Result<CaptureSite> {
         let name = match (&self.interface, spec) {
             (Some(name), _) => name.clone(),
             (None, Some(spec)) => {
@@ -107,11 +107,11 @@ impl Way {
                 return Err(Error::usage("cannot send", "no interface is given").fix("give -i IF"));
             }
         };
-        Site::find(&name, self.netns.as_deref())
+        CaptureSite::find(&name, self.netns.as_deref())
     }
 
     /// Refuses what would cut somebody off.
-    pub fn check(&self, site: &Site) -> Result<()> {
+    pub fn check(&self, site: &CaptureSite) -> Result<()> {
         if self.yes || self.print.is_some() {
             return Ok(());
         }
@@ -126,7 +126,7 @@ impl Way {
 }
 
 /// As fast as it goes only where nothing outside can suffer: out of virtual interfaces in a namespace.
-fn default_rate(rate: Rate, site: &Site) -> Rate {
+fn default_rate(rate: Rate, site: &CaptureSite) -> Rate {
     if rate != Rate::Unlimited {
         return rate;
     }
@@ -142,7 +142,7 @@ fn default_rate(rate: Rate, site: &Site) -> Rate {
 }
 
 /// In a namespace other than the one that the machine started in; where that cannot be seen, in another than trawl.
-fn is_apart(site: &Site) -> bool {
+fn is_apart(site: &CaptureSite) -> bool {
     let first = Namespace::first().map_or_else(Namespace::current, Ok);
     let here = site.namespace.clone().map_or_else(Namespace::current, Ok);
     matches!((first, here), (Ok(first), Ok(here)) if first != here)
@@ -208,7 +208,7 @@ impl FromFile {
 fn show_or_send(
     pattern: Pattern,
     profile: Option<&Profile>,
-    site: &Site,
+    site: &CaptureSite,
     way: &Way,
     pacing: &Pacing,
 ) -> Result<ExitCode> {
@@ -221,7 +221,7 @@ fn show_or_send(
         None => default_rate(pacing.rate(), site),
     };
     let cpus = pacing.cpus()?;
-    let plan = Plan {
+    let plan = Sending {
         namespace: site.namespace.as_ref(),
         interface: &site.label,
         cpus: &cpus,

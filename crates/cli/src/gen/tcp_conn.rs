@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use trawl_gen::connections::{Account, Plan, run as run_connections};
+use trawl_gen::connections::{Account, Connecting, run as run_connections};
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
 
@@ -54,7 +54,7 @@ const DEFAULT_TIME: Duration = Duration::from_secs(10);
 
 pub fn run(args: &Args) -> Result<ExitCode> {
     let namespace = args.netns.as_deref().map(Namespace::open).transpose()?;
-    let plan = Plan {
+    let plan = Connecting {
         namespace: namespace.as_ref(),
         to: args.to,
         from: args.src,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use trawl_kernel::{Error, Result, clock};
-use trawl_sink::{Compression, Plan};
+use trawl_sink::{Compression, SeriesPlan};
 use trawl_tap::filter::Filter;
 use trawl_view::print::PrintOptions;
 use trawl_view::rewrite;
@@ -138,7 +138,7 @@ pub(crate) struct Request {
     pub write: Option<PathBuf>,
     pub format: Option<rewrite::Format>,
     /// When files end, in the packets' time.
-    pub series: Plan,
+    pub series: SeriesPlan,
     pub compression: Option<Compression>,
     /// Nothing is shown where packets are only written.
     pub form: Option<Form>,
@@ -164,9 +164,9 @@ impl Request {
             count: None,
             follow: false,
             format: None,
-            series: Plan {
+            series: SeriesPlan {
                 path: path.to_string_lossy().into_owned(),
-                ..Plan::default()
+                ..SeriesPlan::default()
             },
             compression: packing::compression(None, path),
             form: write.is_none().then_some(Form::Lines),
@@ -219,14 +219,14 @@ impl Args {
         })
     }
 
-    fn series(&self) -> Plan {
+    fn series(&self) -> SeriesPlan {
         let path = self.write.as_deref().unwrap_or(Path::new(""));
-        Plan {
+        SeriesPlan {
             path: path.to_string_lossy().into_owned(),
             size: self.file_size,
             time: self.file_seconds.map(Duration::from_secs),
             files: self.files.map(|files| files as usize),
-            ..Plan::default()
+            ..SeriesPlan::default()
         }
     }
 

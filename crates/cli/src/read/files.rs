@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use trawl_kernel::outlet::Patient;
 use trawl_kernel::{Error, Result, clock};
-use trawl_sink::{Compression, Form, Packed, Plan};
+use trawl_sink::{Compression, Form, Packed, SeriesPlan};
 use trawl_tap::sink::Sink;
 
 use super::input::{Input, identity};
@@ -19,7 +19,7 @@ use crate::outfile;
 const WAITING: usize = 16 << 20;
 
 pub(super) struct Files {
-    plan: Plan,
+    plan: SeriesPlan,
     compression: Option<Compression>,
     /// What may not be written to, because it is read.
     inputs: Vec<(Option<(u64, u64)>, String)>,
@@ -47,7 +47,11 @@ enum Target {
 
 impl Files {
     /// The first file is opened at once, unless its name follows from its first packet.
-    pub fn open(plan: Plan, compression: Option<Compression>, inputs: &[Input]) -> Result<Self> {
+    pub fn open(
+        plan: SeriesPlan,
+        compression: Option<Compression>,
+        inputs: &[Input],
+    ) -> Result<Self> {
         let is_pipe = plan.path == "-";
         if is_pipe && (plan.is_asked_for() || compression.is_some()) {
             return Err(Error::usage(

@@ -8,7 +8,7 @@ use trawl_kernel::bpf::xdp_events::{Event, XdpEvents};
 use trawl_kernel::counters::{self, Counters};
 use trawl_kernel::netlink::Netlink;
 use trawl_kernel::netns::{Look, Namespace};
-use trawl_tap::site::Site;
+use trawl_tap::capture_site::CaptureSite;
 
 use crate::terminal;
 
@@ -45,7 +45,7 @@ pub struct Place {
 
 impl Counted {
     /// Looks at all namespaces that can be found, at one, or at some interfaces alone.
-    pub fn new(sites: &[Site], namespace: Option<Namespace>) -> Result<Self> {
+    pub fn new(sites: &[CaptureSite], namespace: Option<Namespace>) -> Result<Self> {
         let everywhere = sites.is_empty() && namespace.is_none();
         let mut namespaces = Vec::new();
         let mut interfaces = Vec::new();

@@ -8,7 +8,7 @@ use clap::ArgAction;
 use serde::Serialize;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
-use trawl_program::stats::{Account, Outcome, Rate};
+use trawl_program::stats::{Account, NamedCount, Rate};
 use trawl_program::{Site, Standing};
 
 use crate::json::{self, rounded_option};
@@ -209,7 +209,7 @@ fn for_people(counted: &[Counted], rates: &[Option<Rate>], how: &How) -> String 
         }
         text.push('\n');
         // The total needs no repetition under a name that says nothing.
-        let is_total = |one: &Outcome| one.name == "any" && account.outcomes.len() == 1;
+        let is_total = |one: &NamedCount| one.name == "any" && account.outcomes.len() == 1;
         let outcomes = account.outcomes.iter().filter(|one| !is_total(one));
         for outcome in outcomes.chain(&account.far) {
             let _ = writeln!(

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::error::FilterError;
 use crate::table::Table;
-pub use run::Outcome;
+pub use run::ClassicAnswer;
 
 /// Most instructions of a raw program, as the kernel's `BPF_MAXINSNS`.
 pub const MAX_RAW: usize = 4096;
@@ -234,7 +234,7 @@ impl Classic {
 
     /// The same, and whether the program had to be stopped. Older libpcap does not stop such a
     /// program at all: `protochain` can go round for ever there on a packet made for it.
-    pub fn evaluate(&self, bytes: &[u8], length: u32) -> Outcome {
+    pub fn evaluate(&self, bytes: &[u8], length: u32) -> ClassicAnswer {
         run::run(self, bytes, length)
     }
 

@@ -16,7 +16,7 @@ fn load(bytes: &[u8], offset: u64, size: u16) -> Option<u32> {
 
 /// What a program said of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ClassicAnswer {
     /// What it returned; 0 is "no match".
     pub value: u32,
     /// Whether it was stopped because it jumped backward too often.
@@ -24,17 +24,17 @@ pub struct Outcome {
 }
 
 /// Runs the program.
-pub(super) fn run(program: &Classic, bytes: &[u8], length: u32) -> Outcome {
+pub(super) fn run(program: &Classic, bytes: &[u8], length: u32) -> ClassicAnswer {
     // Each turn of libpcap's loops goes on to a header at least eight bytes after the one before; there are few loops.
     let most = MAX_BACKWARD_JUMPS.max(bytes.len() as u32);
     run_within(program, bytes, length, most)
 }
 
 /// Runs the program with at most so many jumps backward.
-pub(super) fn run_within(program: &Classic, bytes: &[u8], length: u32, most: u32) -> Outcome {
+pub(super) fn run_within(program: &Classic, bytes: &[u8], length: u32, most: u32) -> ClassicAnswer {
     let mut backward = 0;
     let value = step_through(program, bytes, length, most, &mut backward).unwrap_or(0);
-    Outcome {
+    ClassicAnswer {
         value,
         gave_up: backward > most,
     }

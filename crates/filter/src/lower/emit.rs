@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::assembler::{Assembler, Label};
 use super::decide;
-use super::flow::{self, Plan, Reader};
+use super::flow::{self, Checks, Reader};
 use super::graph::{self, Decoder, End, Graph, Return, Value};
 use super::layout::{reg, slot};
 use super::quick::Quick;
@@ -71,7 +71,7 @@ const UNFINISHED: u32 = 0x4_0000;
 /// One program in one view, ready to be emitted in both modes.
 pub(super) struct Version {
     pub(super) graph: Graph,
-    plan: Plan,
+    plan: Checks,
     x_bounds: Vec<Vec<u32>>,
     start: LiveAtStart,
     pub(super) view: View,

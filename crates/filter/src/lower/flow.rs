@@ -45,7 +45,7 @@ pub(super) struct Reader {
     pub(super) least_indirect: u32,
 }
 
-pub(super) struct Plan {
+pub(super) struct Checks {
     pub(super) blocks: Vec<BlockPlan>,
 }
 
@@ -166,7 +166,7 @@ struct Known {
     after_x: Option<u32>,
 }
 
-pub(super) fn plan(graph: &Graph, reader: Reader) -> Plan {
+pub(super) fn plan(graph: &Graph, reader: Reader) -> Checks {
     let fixed = fixed_needs(graph);
     let after_x = solve(graph, |block, end| {
         block.ops.iter().rev().fold(end, |need, operation| {
@@ -215,7 +215,7 @@ pub(super) fn plan(graph: &Graph, reader: Reader) -> Plan {
             }
         }
         if !changed {
-            return Plan { blocks };
+            return Checks { blocks };
         }
     }
 }

@@ -77,7 +77,7 @@ fn options(files: &[&Path]) -> Options {
 }
 
 /// The first bytes and the due times of all frames, and what there is to say in the end.
-fn replayed(options: Options) -> (Vec<u8>, Vec<u64>, Outcome) {
+fn replayed(options: Options) -> (Vec<u8>, Vec<u64>, ReplayAccount) {
     let mut replay = Replay::open(options).unwrap_or_else(|e| panic!("{e}"));
     let account = replay.account();
     let mut room = vec![0; replay.longest()];

@@ -11,7 +11,7 @@ use crate::engine::open;
 use crate::pace::Rate;
 use crate::pattern::PatternSource;
 use crate::receive::{FlowKey, FlowReport, Latency};
-use crate::run::{End, Figures, Plan, run};
+use crate::run::{End, Figures, Sending, run};
 use crate::{Engine, Source};
 
 /// So long after the last frame was sent it may still arrive; RFC 2544 asks for two seconds.
@@ -136,7 +136,7 @@ impl Measurement<'_> {
         let options = &self.options;
         let pattern = Arc::new(made(options, size, stream)?);
         let cpus = [options.cpu];
-        let plan = Plan {
+        let plan = Sending {
             namespace: options.tx.namespace,
             interface: options.tx.label,
             cpus: &cpus,

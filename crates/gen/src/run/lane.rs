@@ -7,7 +7,7 @@ use trawl_kernel::events::precise_sleeps;
 use trawl_kernel::send::pin_to_cpu;
 use trawl_kernel::{Error, Result};
 
-use super::{Gaps, Open, Plan, Shared};
+use super::{Gaps, Open, Sending, Shared};
 use crate::engine::{Engine, Sent};
 use crate::pace::{Pacer, Rate};
 use crate::source::Source;
@@ -24,7 +24,7 @@ const LONGEST_SLEEP: u64 = 20_000_000;
 const FIRST_GUESS: f64 = 64.0;
 
 /// What became of one thread.
-pub(super) struct Outcome {
+pub(super) struct LaneEnd {
     pub engine: &'static str,
     pub elapsed: Duration,
     pub gaps: Option<Gaps>,
@@ -32,11 +32,11 @@ pub(super) struct Outcome {
 }
 
 pub(super) fn drive(
-    plan: &Plan<'_>,
+    plan: &Sending<'_>,
     shared: &Shared,
     number: usize,
     open: &Open<'_>,
-) -> Result<Outcome> {
+) -> Result<LaneEnd> {
     let opened = plan.cpus[number]
         .map_or(Ok(()), pin_to_cpu)
         .and_then(|()| open(number))
@@ -68,7 +68,7 @@ pub(super) fn drive(
         // The others would go on without an end in sight.
         shared.stop.store(true, Ordering::Relaxed);
     }
-    Ok(Outcome {
+    Ok(LaneEnd {
         engine: engine.name(),
         elapsed: lane.start.elapsed(),
         gaps: lane.gaps,
@@ -77,7 +77,7 @@ pub(super) fn drive(
 }
 
 struct Lane<'a> {
-    plan: &'a Plan<'a>,
+    plan: &'a Sending<'a>,
     shared: &'a Shared,
     number: usize,
     start: Instant,
@@ -91,7 +91,7 @@ struct Lane<'a> {
 }
 
 impl<'a> Lane<'a> {
-    fn new(plan: &'a Plan<'a>, shared: &'a Shared, number: usize) -> Self {
+    fn new(plan: &'a Sending<'a>, shared: &'a Shared, number: usize) -> Self {
         let threads = plan.cpus.len();
         let pacer = match plan.profile {
             Some(profile) => Pacer::phased(profile.divided_by(threads), plan.burst),
@@ -222,7 +222,7 @@ impl<'a> Lane<'a> {
 }
 
 /// When the run is over at the latest: the time given, or that of all phases.
-fn time(plan: &Plan<'_>) -> Option<Duration> {
+fn time(plan: &Sending<'_>) -> Option<Duration> {
     let phases = plan
         .profile
         .map(|profile| Duration::from_secs_f64(profile.seconds()));
@@ -233,7 +233,7 @@ fn time(plan: &Plan<'_>) -> Option<Duration> {
 }
 
 /// How many frames all threads together send: the count, or what the rate makes of the time.
-fn total(plan: &Plan<'_>) -> u64 {
+fn total(plan: &Sending<'_>) -> u64 {
     let whole = |frames: f64| frames.round().max(1.0) as u64;
     let by_time = match (plan.profile, plan.rate, plan.duration) {
         (Some(profile), _, None) if profile.overhead.is_none() => whole(profile.total()),
@@ -244,7 +244,7 @@ fn total(plan: &Plan<'_>) -> u64 {
 }
 
 /// The frames of a run with a rate and a time.
-pub(super) fn asked(plan: &Plan<'_>) -> Option<u64> {
+pub(super) fn asked(plan: &Sending<'_>) -> Option<u64> {
     Some(total(plan)).filter(|&frames| frames != u64::MAX)
 }
 

@@ -59,7 +59,7 @@ pub fn xdp_from(
 
 /// What became of a frame, beside the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct TestRunAnswer {
     pub value: u32,
     /// All bytes behind the program, the metadata in front of the frame included.
     pub bytes: Vec<u8>,
@@ -71,7 +71,7 @@ pub struct Outcome {
 const GROWTH: usize = 4096;
 
 /// Runs an XDP program on a frame once, and gives back the frame as the program left it.
-pub fn xdp_outcome(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<Outcome> {
+pub fn xdp_outcome(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<TestRunAnswer> {
     let context = libbpf_sys::xdp_md {
         data_end: u32::try_from(frame.len())
             .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?,
@@ -92,7 +92,7 @@ pub fn xdp_outcome(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<Outcome>
     // SAFETY: what is read and what is written is given with its true size and outlives the call.
     check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut opts) })?;
     bytes.truncate(opts.data_size_out as usize);
-    Ok(Outcome {
+    Ok(TestRunAnswer {
         value: opts.retval,
         bytes,
         metadata: after.data,

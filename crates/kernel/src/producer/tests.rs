@@ -32,7 +32,7 @@ fn packet(number: u64) -> Vec<u8> {
     bytes
 }
 
-fn record(producer: &mut Producer, number: u64) -> Outcome {
+fn record(producer: &mut Producer, number: u64) -> Noted {
     let bytes = packet(number);
     let (front, back) = bytes.split_at(bytes.len() / 3);
     producer.record(&Sighting {
@@ -131,7 +131,7 @@ fn a_reader_that_keeps_up_gets_every_block_in_order() {
                 while number - read.load(Ordering::Acquire) >= 16 {
                     thread::yield_now();
                 }
-                assert_eq!(record(&mut producer, number), Outcome::Recorded);
+                assert_eq!(record(&mut producer, number), Noted::Recorded);
             }
         });
         let start = Instant::now();
@@ -163,7 +163,7 @@ fn what_a_slow_reader_misses_is_counted_and_told() {
     thread::scope(|scope| {
         scope.spawn(|| {
             for number in 0..PACKETS {
-                *lost_in_thread += u64::from(record(&mut producer, number) == Outcome::Lost);
+                *lost_in_thread += u64::from(record(&mut producer, number) == Noted::Lost);
             }
             done.store(true, Ordering::Release);
         });
@@ -193,13 +193,13 @@ fn a_limit_is_exact() {
     for limit in [0, 1, 5, 20] {
         let rings = tiny_ring();
         let (mut producer, _consumer) = both_sides(&rings, Some(limit));
-        let outcomes: Vec<Outcome> = (0..100).map(|n| record(&mut producer, n)).collect();
-        let recorded = outcomes.iter().filter(|o| **o == Outcome::Recorded).count();
+        let outcomes: Vec<Noted> = (0..100).map(|n| record(&mut producer, n)).collect();
+        let recorded = outcomes.iter().filter(|o| **o == Noted::Recorded).count();
         assert_eq!(recorded as u64, limit);
         assert!(
             outcomes[limit as usize..]
                 .iter()
-                .all(|o| *o == Outcome::LimitReached)
+                .all(|o| *o == Noted::LimitReached)
         );
         assert_eq!(rings.account(POINT).seen, limit);
         assert!(producer.limit_reached());
@@ -255,11 +255,11 @@ fn tickets_come_from_where_the_programs_take_theirs() {
     let tickets = Arc::new(Tickets::new(Some(10)));
     tickets.share_with(&programs);
     let mut producer = Producer::all(&rings, &tickets, 1).pop().unwrap();
-    assert_eq!(record(&mut producer, 0), Outcome::Recorded);
+    assert_eq!(record(&mut producer, 0), Noted::Recorded);
     let counter = programs.tickets().unwrap();
     assert_eq!(counter.fetch_add(8, Ordering::Relaxed), 1);
-    assert_eq!(record(&mut producer, 1), Outcome::Recorded);
-    assert_eq!(record(&mut producer, 2), Outcome::LimitReached);
+    assert_eq!(record(&mut producer, 1), Noted::Recorded);
+    assert_eq!(record(&mut producer, 2), Noted::LimitReached);
 }
 
 #[test]
@@ -301,7 +301,7 @@ fn long_packets_are_cut_and_counted_as_such() {
             snaplen,
             bytes: [&bytes, &[], &[]],
         };
-        assert_eq!(producer.record(&sight), Outcome::Recorded);
+        assert_eq!(producer.record(&sight), Noted::Recorded);
         let until = consumer.observe();
         let block = consumer.chunk(&until);
         assert_eq!((word(block, 20), word(block, 24)), (expected, 70_000));

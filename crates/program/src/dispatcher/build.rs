@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use trawl_attach::{Owner, Plan, Refused, Site, apply};
+use trawl_attach::{AttachPlan, Owner, Refused, Site, apply};
 use trawl_kernel::bpf::loader::ObjectFile;
 use trawl_kernel::bpf::{functions, info, link, object, program};
 use trawl_kernel::netlink::{XdpAttachment, XdpMode};
@@ -152,7 +152,7 @@ impl Built {
     pub fn attach(
         &mut self,
         site: &Site,
-        plan: &Plan,
+        plan: &AttachPlan,
         old_dispatcher: Option<u32>,
         lock: &Lock,
     ) -> Result<XdpMode, Refused> {

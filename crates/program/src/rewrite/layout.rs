@@ -2,7 +2,7 @@
 
 use trawl_ebpf::{Insn, helper, op, target};
 
-use super::{Entry, Keep, Plan, Program, Refusal, Slots, Through, whole};
+use super::{Entry, Keep, Program, Refusal, Rewriting, Slots, Through, whole};
 
 const RESULT: u8 = 0;
 const SECOND_ARGUMENT: u8 = 2;
@@ -27,7 +27,11 @@ enum Becomes {
     JumpTo(usize),
 }
 
-pub(super) fn rewrite(program: &Program, plan: &Plan, keep: Keep) -> Result<Rewritten, Refusal> {
+pub(super) fn rewrite(
+    program: &Program,
+    plan: &Rewriting,
+    keep: Keep,
+) -> Result<Rewritten, Refusal> {
     let Program { instructions, main } = program;
     let begin = beginning(plan.entry, keep);
     let end = ending(&plan.exits, keep);

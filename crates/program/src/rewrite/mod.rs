@@ -47,7 +47,7 @@ pub struct Entry {
 
 /// What a program is to become.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct Rewriting {
     pub entry: Option<Entry>,
     /// In the order in which they are tried.
     pub exits: Vec<Through>,
@@ -180,7 +180,7 @@ impl Program {
         deepest
     }
 
-    pub fn rewrite(&self, plan: &Plan, keep: Keep) -> Result<Rewritten, Refusal> {
+    pub fn rewrite(&self, plan: &Rewriting, keep: Keep) -> Result<Rewritten, Refusal> {
         layout::rewrite(self, plan, keep)
     }
 }

@@ -109,13 +109,13 @@ fn through(map: i32, slots: Slots) -> Through {
     Through { map, slots }
 }
 
-fn rewritten(code: &[Insn], plan: &Plan, keep: Keep) -> Rewritten {
+fn rewritten(code: &[Insn], plan: &Rewriting, keep: Keep) -> Rewritten {
     let program = Program::new(code.to_vec()).expect("a program");
     program.rewrite(plan, keep).expect("it can be rewritten")
 }
 
 /// The original's trace, and the rewritten one's without the jumps, which are checked.
-fn same(code: &[Insn], plan: &Plan, keep: Keep) {
+fn same(code: &[Insn], plan: &Rewriting, keep: Keep) {
     let Some(expected) = run(code) else { return };
     let code = rewritten(code, plan, keep).instructions;
     let mut found = run(&code).expect("it ends as the original does");
@@ -148,8 +148,8 @@ fn set(register: u8, value: i32) -> Insn {
     Insn::new(op::ALU64 | op::MOV | op::K, register, 0, 0, value)
 }
 
-fn full_plan() -> Plan {
-    Plan {
+fn full_plan() -> Rewriting {
+    Rewriting {
         entry: Some(Entry { map: 22, slot: 0 }),
         exits: vec![
             through(HOOK, Slots::Verdict),
@@ -158,8 +158,8 @@ fn full_plan() -> Plan {
     }
 }
 
-fn chain_only() -> Plan {
-    Plan {
+fn chain_only() -> Rewriting {
+    Rewriting {
         entry: None,
         exits: vec![through(NEXT, Slots::Only(vec![2, 1]))],
     }
@@ -173,7 +173,7 @@ fn a_plain_program_passes_by_the_maps() {
         same(&code, &chain_only(), Keep::Register(9));
         same(&code, &chain_only(), Keep::Stack(-8));
         same(&code, &full_plan(), Keep::Stack(-8));
-        same(&code, &Plan::default(), Keep::Register(6));
+        same(&code, &Rewriting::default(), Keep::Register(6));
     }
 }
 

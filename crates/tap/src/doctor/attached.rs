@@ -14,7 +14,7 @@ use trawl_kernel::probe::attached::tcx;
 use trawl_program::again;
 
 use super::{Finding, State};
-use crate::chain;
+use crate::capture_chain;
 use trawl_kernel::owners::Owners;
 
 /// One slot for each XDP action.
@@ -157,7 +157,7 @@ impl Attached {
             if about.name == LIBXDP_DISPATCHER {
                 finding.why = Some(dispatcher(interface.index, id, pins));
             }
-            self.xdp_is_trawl = chain::is_member(&about.name);
+            self.xdp_is_trawl = capture_chain::is_member(&about.name);
             self.hooks
                 .extend(about.map_ids.iter().filter_map(|map| hook_map(*map, pins)));
             self.xdp = Some(about.name);
@@ -210,7 +210,7 @@ fn pinned_hooks(pins: &[Pinned]) -> impl Iterator<Item = (&Pinned, &info::MapInf
 fn is_hook(about: &info::MapInfo) -> bool {
     about.kind == map::PROG_ARRAY
         && about.max_entries >= HOOK_ENTRIES
-        && about.name != chain::MAP_NAME
+        && about.name != capture_chain::MAP_NAME
 }
 
 fn hook_map(id: u32, pins: &[Pinned]) -> Option<HookMap> {

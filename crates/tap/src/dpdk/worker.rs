@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use trawl_kernel::dpdk::{Blocks, Broken, Counts, Helper, PORTS};
 use trawl_kernel::packet_socket::{Frame, Way};
-use trawl_kernel::producer::{Outcome, Producer, Sighting};
+use trawl_kernel::producer::{Noted, Producer, Sighting};
 use trawl_packet::pcapng::block::DIRECTION_OUTBOUND;
 
 use super::place::Places;
@@ -36,7 +36,7 @@ pub struct Port {
 }
 
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct DpdkJob {
     /// In the order in which the helper named them.
     pub ports: Vec<Port>,
     pub places: Places,
@@ -105,7 +105,7 @@ struct Recorder {
     producers: Vec<Producer>,
     /// The last time of each ring.
     latest: Vec<u64>,
-    plan: Plan,
+    plan: DpdkJob,
     /// Where a port stands in the plan.
     of_port: [Option<usize>; PORTS],
     broken: bool,
@@ -113,7 +113,12 @@ struct Recorder {
 }
 
 impl Worker {
-    pub fn new(helper: Helper, producers: Vec<Producer>, plan: Plan, shared: Arc<Shared>) -> Self {
+    pub fn new(
+        helper: Helper,
+        producers: Vec<Producer>,
+        plan: DpdkJob,
+        shared: Arc<Shared>,
+    ) -> Self {
         let mut of_port = [None; PORTS];
         for (place, port) in plan.ports.iter().enumerate() {
             of_port[port.number as usize % PORTS] = Some(place);
@@ -230,7 +235,7 @@ impl Recorder {
             self.broken = true;
             return;
         };
-        let Plan {
+        let DpdkJob {
             ports,
             places,
             snaplen,
@@ -272,7 +277,7 @@ impl Recorder {
             snaplen: *snaplen,
             bytes: [seen.bytes, &[], &[]],
         });
-        self.limit_reached |= outcome == Outcome::LimitReached;
+        self.limit_reached |= outcome == Noted::LimitReached;
     }
 }
 

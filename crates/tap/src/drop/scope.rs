@@ -5,8 +5,8 @@ use trawl_kernel::interface::Interface;
 use trawl_kernel::netlink::Netlink;
 use trawl_kernel::netns::{Look, Namespace};
 
+use crate::capture_site::CaptureSite;
 use crate::options::Drops;
-use crate::site::Site;
 
 /// Each costs twenty links of netfilter, and each interface two of tc.
 const MOST_NAMESPACES: usize = 64;
@@ -16,10 +16,10 @@ const MOST_INTERFACES: usize = 512;
 #[derive(Clone, Debug, Default)]
 pub struct Along {
     /// Only packets that are seen first at one of these interfaces.
-    pub entries: Vec<Site>,
+    pub entries: Vec<CaptureSite>,
     /// Namespaces with netfilter's hooks, and interfaces with tc.
     pub namespaces: Vec<Namespace>,
-    pub interfaces: Vec<Site>,
+    pub interfaces: Vec<CaptureSite>,
     /// Those that were too many.
     pub namespaces_left_out: usize,
     pub interfaces_left_out: usize,
@@ -28,7 +28,7 @@ pub struct Along {
 impl Along {
     /// Looks at all namespaces that can be found, or at those that are named.
     pub fn find(asked: &Drops) -> Result<Self> {
-        let entry = |text: &String| Site::find(text, asked.namespace.as_deref());
+        let entry = |text: &String| CaptureSite::find(text, asked.namespace.as_deref());
         let entries = asked.entries.iter().map(entry).collect::<Result<_>>()?;
         let mut namespaces = Vec::new();
         if asked.within.is_empty() {
@@ -43,7 +43,7 @@ impl Along {
         }
         let namespaces_left_out = namespaces.len().saturating_sub(MOST_NAMESPACES);
         namespaces.truncate(MOST_NAMESPACES);
-        let mut interfaces: Vec<Site> = namespaces.iter().flat_map(interfaces_of).collect();
+        let mut interfaces: Vec<CaptureSite> = namespaces.iter().flat_map(interfaces_of).collect();
         let interfaces_left_out = interfaces.len().saturating_sub(MOST_INTERFACES);
         interfaces.truncate(MOST_INTERFACES);
         Ok(Self {
@@ -56,8 +56,8 @@ impl Along {
     }
 
     /// The interfaces that have an XDP program.
-    pub fn with_programs(&self) -> Vec<Site> {
-        let has_program = |site: &&Site| {
+    pub fn with_programs(&self) -> Vec<CaptureSite> {
+        let has_program = |site: &&CaptureSite| {
             let found = site.interface.xdp_attached(site.namespace.as_ref());
             matches!(found, Ok(Some(_)))
         };
@@ -67,11 +67,11 @@ impl Along {
 }
 
 /// None where the namespace went away meanwhile.
-fn interfaces_of(namespace: &Namespace) -> Vec<Site> {
+fn interfaces_of(namespace: &Namespace) -> Vec<CaptureSite> {
     let links = Netlink::open(Some(namespace)).and_then(|mut netlink| netlink.links());
     let site = |name: String| {
         let interface = Interface::find(Some(namespace), &name).ok()?;
-        Some(Site {
+        Some(CaptureSite {
             label: match namespace.name() {
                 Some(one) => format!("{one}:{name}"),
                 None => name,

@@ -7,8 +7,8 @@ use super::ACTIONS;
 use super::find::{BODY_SLOT, Found, Looked};
 use super::stand::{Filters, Occupant};
 use crate::assembly::{Carries, PointIds};
+use crate::capture_site::CaptureSite;
 use crate::options::{At, Options};
-use crate::site::Site;
 
 const DIRECTION_INBOUND: u32 = 1;
 const XDP_ABORTED: u32 = 0;
@@ -24,7 +24,7 @@ pub struct Ends {
 }
 
 impl Ends {
-    pub fn choose(options: &Options, looked: &Looked, site: &Site) -> Result<Self> {
+    pub fn choose(options: &Options, looked: &Looked, site: &CaptureSite) -> Result<Self> {
         let at = options.at.unwrap_or(At::Exit);
         let filter_at_entry = options.filter_at == Some(At::Entry);
         let ends = Self {

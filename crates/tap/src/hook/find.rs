@@ -13,8 +13,8 @@ use trawl_program::tappable::{ENTRY, HOOK, NEXT};
 
 use super::ACTIONS;
 use super::ends::Ends;
-use crate::chain;
-use crate::site::Site;
+use crate::capture_chain;
+use crate::capture_site::CaptureSite;
 
 /// Where the program itself stands behind those that look at its entry.
 pub const BODY_SLOT: u32 = ENTRY_SLOT_BODY as u32;
@@ -79,7 +79,7 @@ impl Looked {
     }
 }
 
-pub fn find(site: &Site, path: Option<&Path>) -> Result<Looked> {
+pub fn find(site: &CaptureSite, path: Option<&Path>) -> Result<Looked> {
     match path {
         Some(path) => by_path(site, path),
         None => by_program(site),
@@ -87,12 +87,12 @@ pub fn find(site: &Site, path: Option<&Path>) -> Result<Looked> {
 }
 
 /// The hook maps that the attached program jumps through now, by their ids.
-pub fn maps_now(site: &Site) -> Vec<u32> {
+pub fn maps_now(site: &CaptureSite) -> Vec<u32> {
     by_program(site).map_or_else(|_| Vec::new(), |looked| looked.map_ids())
 }
 
 /// If the attached program is the one that jumps through the map, all of its maps are known.
-fn by_path(site: &Site, path: &Path) -> Result<Looked> {
+fn by_path(site: &CaptureSite, path: &Path) -> Result<Looked> {
     let found = open_hook(path)?;
     let id_of = |map: &OwnedFd| map::info(map).map_or(0, |about| about.id);
     let wanted = id_of(&found.map);
@@ -141,7 +141,7 @@ fn open_hook(path: &Path) -> Result<Found> {
     })
 }
 
-fn by_program(site: &Site) -> Result<Looked> {
+fn by_program(site: &CaptureSite) -> Result<Looked> {
     let what = || format!("cannot find a hook on {}", site.label);
     let Some(present) = site.interface.xdp_attached(site.namespace.as_ref())? else {
         return Err(Error::failed(what(), "no XDP program is on it").fix("use --tap xdp"));
@@ -261,7 +261,7 @@ fn foreign_hooks_of(program_id: u32) -> Result<Vec<Found>> {
         .filter(|(_, about)| {
             about.kind == map::PROG_ARRAY
                 && about.max_entries >= ACTIONS
-                && ![chain::MAP_NAME, NEXT].contains(&about.name.as_str())
+                && ![capture_chain::MAP_NAME, NEXT].contains(&about.name.as_str())
         })
         .map(found)
         .collect())

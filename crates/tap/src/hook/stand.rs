@@ -13,10 +13,10 @@ use trawl_kernel::warden::{self, Task, Warden};
 use trawl_kernel::{Error, Result, errno};
 
 use crate::assembly::program_maps;
-use crate::chain::{self, Seat};
+use crate::capture_chain::{self, CaptureSeat};
+use crate::capture_site::CaptureSite;
 use crate::filter::XdpBlocks;
 use crate::notice::{Left, Notice};
-use crate::site::Site;
 use crate::watch::{Cause, Sight};
 
 /// What the map of the programs behind all captures is called in the BPF source.
@@ -63,7 +63,7 @@ pub fn occupy(
     stand: Stand,
     blocks: Option<&XdpBlocks>,
     rings: &Rings,
-    site: &Site,
+    site: &CaptureSite,
     warden: &mut Warden,
 ) -> Result<Occupied> {
     let stride = stand.occupants.len() as u32;
@@ -73,11 +73,11 @@ pub fn occupy(
     for (attach_type, flags) in COMBINATIONS {
         let present = stand.present()?;
         let joined = joined_head(&present)
-            .map(|head| Seat::in_front_of(head, stride))
+            .map(|head| CaptureSeat::in_front_of(head, stride))
             .transpose()?
             .flatten();
         let is_joining = joined.is_some();
-        let seat = joined.map_or_else(|| Seat::last(stride), Ok)?;
+        let seat = joined.map_or_else(|| CaptureSeat::last(stride), Ok)?;
         let programs = match stand.load(&seat, blocks, rings, attach_type, flags) {
             Ok(programs) => programs,
             Err(error) => {
@@ -136,7 +136,7 @@ fn joined_head(present: &[Option<u32>]) -> Option<u32> {
     present.iter().flatten().copied().find(|id| {
         program::open_by_id(*id)
             .and_then(|fd| info::program(fd.as_fd()))
-            .is_ok_and(|about| chain::is_member(&about.name))
+            .is_ok_and(|about| capture_chain::is_member(&about.name))
     })
 }
 
@@ -150,7 +150,7 @@ impl Stand {
 
     fn load(
         &self,
-        seat: &Seat,
+        seat: &CaptureSeat,
         blocks: Option<&XdpBlocks>,
         rings: &Rings,
         expected_attach_type: u32,
@@ -188,7 +188,7 @@ impl Stand {
 pub struct Occupied {
     namespace: Option<Namespace>,
     map: OwnedFd,
-    seat: Seat,
+    seat: CaptureSeat,
     /// By slot.
     programs: Vec<OwnedFd>,
     /// What to put back, by slot.

@@ -7,9 +7,9 @@ use trawl_kernel::packet_socket::{Filter, Instruction, Queue};
 use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 
+use crate::capture_site::CaptureSite;
 use crate::filter::Block;
 use crate::options::Options;
-use crate::site::Site;
 
 #[derive(Debug)]
 pub struct Prepared {
@@ -25,7 +25,7 @@ pub struct Prepared {
 
 impl Prepared {
     /// Nothing if every packet is wanted.
-    pub fn new(options: &Options, site: &Site, snaplen: u32) -> Result<Option<Self>> {
+    pub fn new(options: &Options, site: &CaptureSite, snaplen: u32) -> Result<Option<Self>> {
         let queue = options.queue.filter(|_| !site.has_one_queue());
         let queue = queue.map(|number| Queue {
             number,

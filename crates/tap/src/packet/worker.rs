@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use trawl_kernel::packet_socket::{Block, Frame, PacketSocket, Source, Way};
-use trawl_kernel::producer::{Outcome, Producer, Sighting};
+use trawl_kernel::producer::{Noted, Producer, Sighting};
 use trawl_kernel::{Result, clock, events};
 use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
 
@@ -32,7 +32,7 @@ const PROMISCUOUS: u32 = 4 << 2;
 
 /// What is the same for all packets of the tap.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct SocketJob {
     pub ids: PointIds,
     pub snaplen: u32,
     pub queue: Option<u32>,
@@ -79,7 +79,7 @@ pub struct Worker {
 #[derive(Debug)]
 struct Recorder {
     producer: Producer,
-    plan: Plan,
+    plan: SocketJob,
     sampling: Sampling,
     shared: Arc<Shared>,
 }
@@ -88,7 +88,7 @@ impl Worker {
     pub fn new(
         socket: PacketSocket,
         producer: Producer,
-        plan: Plan,
+        plan: SocketJob,
         sampling: Sampling,
         shared: Arc<Shared>,
     ) -> Self {
@@ -209,11 +209,11 @@ impl Recorder {
                 return true;
             }
         }
-        self.record(frame) != Outcome::LimitReached
+        self.record(frame) != Noted::LimitReached
     }
 
-    fn record(&mut self, frame: &Frame<'_>) -> Outcome {
-        let Plan {
+    fn record(&mut self, frame: &Frame<'_>) -> Noted {
+        let SocketJob {
             ids,
             snaplen,
             queue,

@@ -4,7 +4,7 @@ use trawl_kernel::interface::Interface;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
 
-use crate::site::Site;
+use crate::capture_site::CaptureSite;
 
 /// What stands before a colon in the names of devices, and so is no namespace.
 const PREFIXES: [&str; 9] = [
@@ -18,7 +18,7 @@ const LINKTYPE_RAW: u16 = 101;
 
 /// `NAME` in the namespace given (or the present one), or `NAMESPACE:NAME`, where NAME is a device of a libpcap: an
 /// interface, or anything else that the library knows.
-pub fn find(text: &str, default_namespace: Option<&str>) -> Result<Site> {
+pub fn find(text: &str, default_namespace: Option<&str>) -> Result<CaptureSite> {
     let (namespace, name) = match text.split_once(':') {
         Some((before, name)) if !is_prefix(before) => (Some(before), name),
         _ => (default_namespace, text),
@@ -30,7 +30,7 @@ pub fn find(text: &str, default_namespace: Option<&str>) -> Result<Site> {
     let namespace = namespace.map(Namespace::open).transpose()?;
     let interface =
         Interface::find(namespace.as_ref(), name).unwrap_or_else(|_| Interface::of_a_library(name));
-    Ok(Site {
+    Ok(CaptureSite {
         label: text.to_owned(),
         namespace,
         interface,

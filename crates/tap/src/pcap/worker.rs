@@ -10,7 +10,7 @@ use trawl_filter::Classic;
 use trawl_kernel::events::{self, Wake};
 use trawl_kernel::libpcap::{Figures, Handle, Packet, Rest};
 use trawl_kernel::packet_socket::{Frame, Way};
-use trawl_kernel::producer::{Outcome, Producer, Sighting};
+use trawl_kernel::producer::{Noted, Producer, Sighting};
 use trawl_kernel::{Result, clock};
 use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
 
@@ -38,7 +38,7 @@ const SENT: u8 = 4;
 
 /// What is the same for all packets of the tap.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct PcapJob {
     pub ids: PointIds,
     pub snaplen: u32,
     pub directions: Directions,
@@ -128,7 +128,7 @@ pub struct Worker {
 #[derive(Debug)]
 struct Recorder {
     producer: Producer,
-    plan: Plan,
+    plan: PcapJob,
     sampling: Sampling,
     shared: Arc<Shared>,
     /// When the capture was told to end: later packets do not count.
@@ -140,7 +140,7 @@ impl Worker {
     pub fn new(
         handle: Handle,
         producer: Producer,
-        plan: Plan,
+        plan: PcapJob,
         sampling: Sampling,
         shared: Arc<Shared>,
         wake: Wake,
@@ -268,7 +268,7 @@ impl Recorder {
         if self.end.is_some_and(|end| time > end) {
             return false;
         }
-        let Plan {
+        let PcapJob {
             ids,
             snaplen,
             directions,
@@ -322,6 +322,6 @@ impl Recorder {
             snaplen,
             bytes: [bytes, &[], &[]],
         });
-        outcome != Outcome::LimitReached
+        outcome != Noted::LimitReached
     }
 }

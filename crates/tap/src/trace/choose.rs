@@ -5,11 +5,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use trawl_kernel::bpf::{functions, program};
 use trawl_kernel::netlink::{XdpAttachment, XdpMode};
 use trawl_kernel::{Error, Result};
-use trawl_program::chain;
 use trawl_program::dispatcher::Dispatcher;
+use trawl_program::jump_chain;
 
+use crate::capture_site::CaptureSite;
 use crate::options::Programs;
-use crate::site::Site;
 
 /// A program that could be looked at.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub struct Present {
 }
 
 impl Present {
-    pub fn at(site: &Site) -> Result<Option<Self>> {
+    pub fn at(site: &CaptureSite) -> Result<Option<Self>> {
         let Some(attachment) = site.interface.xdp_attached(site.namespace.as_ref())? else {
             return Ok(None);
         };
@@ -72,7 +72,7 @@ impl Present {
                 .iter()
                 .map(|member| Program::open(member.program))
                 .collect::<Result<_>>()?,
-            jumped_to: chain::after(main)
+            jumped_to: jump_chain::after(main)
                 .into_iter()
                 .map(Program::open)
                 .collect::<Result<_>>()?,
@@ -100,7 +100,7 @@ impl Present {
     }
 
     /// The programs that are meant, in the order in which packets meet them.
-    pub fn choose(&self, programs: &Programs, site: &Site) -> Result<Vec<&Program>> {
+    pub fn choose(&self, programs: &Programs, site: &CaptureSite) -> Result<Vec<&Program>> {
         let what = || format!("cannot look at an XDP program on {}", site.label);
         let chosen: Vec<&Program> = match programs {
             Programs::Attached => vec![&self.main],

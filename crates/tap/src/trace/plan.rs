@@ -18,9 +18,9 @@ use trawl_kernel::{Error, Result, events};
 use super::choose::Program;
 use super::explain_attach;
 use crate::assembly::{Assembly, Carries, PointIds, program_maps};
+use crate::capture_site::CaptureSite;
 use crate::filter::Block;
 use crate::options::{At, Options};
-use crate::site::Site;
 
 const DIRECTION_INBOUND: u32 = 1;
 const ACTIONS: u32 = 5;
@@ -62,8 +62,8 @@ impl Role {
 }
 
 #[derive(Debug)]
-pub struct Plan {
-    site: Site,
+pub struct TracePlan {
+    site: CaptureSite,
     config: TapConfig,
     block: Option<Block>,
     rings: Arc<Rings>,
@@ -77,8 +77,8 @@ pub struct Plan {
     several: bool,
 }
 
-impl Plan {
-    pub fn new(assembly: &mut Assembly<'_>, site: &Site, several: bool) -> Result<Self> {
+impl TracePlan {
+    pub fn new(assembly: &mut Assembly<'_>, site: &CaptureSite, several: bool) -> Result<Self> {
         let options = assembly.options;
         let at = options.at.unwrap_or(At::Exit);
         let rings = assembly.program_rings()?;
@@ -202,7 +202,7 @@ impl Plan {
 }
 
 /// What the kernel calls the site's network namespace.
-fn namespace_number(site: &Site) -> Result<u32> {
+fn namespace_number(site: &CaptureSite) -> Result<u32> {
     let (_, inode) = match &site.namespace {
         Some(namespace) => namespace.identity(),
         None => Namespace::current()?.identity(),
@@ -249,7 +249,7 @@ mod tests {
             hardware: String::new(),
             application: String::new(),
         };
-        let site = Site::find("lo", None).expect("every namespace has one");
+        let site = CaptureSite::find("lo", None).expect("every namespace has one");
         let filter = "udp port 53 or ip6 or greater 1000";
         // The last one holds back what is recorded at the entry.
         for (filter, verdicts) in [
@@ -261,7 +261,7 @@ mod tests {
             let set = |text| verdict::Set::parse(verdict::Kind::Xdp, text).expect("a verdict");
             options.verdicts = verdicts.map(set);
             let mut assembly = Assembly::new(&options, host.clone(), 1);
-            let plan = Plan::new(&mut assembly, &site, verdicts.is_none()).expect("a plan");
+            let plan = TracePlan::new(&mut assembly, &site, verdicts.is_none()).expect("a plan");
             let rings = assembly.program_rings().expect("rings");
             let ids = assembly
                 .add_point(0, &site, &rings, "xdp", "xdp exit")

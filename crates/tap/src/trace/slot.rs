@@ -5,10 +5,10 @@ use std::os::fd::OwnedFd;
 use trawl_kernel::Result;
 
 use super::choose::{Present, Program};
-use super::plan::{Plan, Role};
+use super::plan::{Role, TracePlan};
 use crate::assembly::{Assembly, PointIds};
+use crate::capture_site::CaptureSite;
 use crate::notice::Notice;
-use crate::site::Site;
 
 /// Which program takes the place of one that has gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ impl Slot {
 
 #[derive(Debug)]
 pub struct Slots {
-    plan: Plan,
+    plan: TracePlan,
     label: String,
     slots: Vec<Slot>,
     /// The program that packets come to first.
@@ -109,7 +109,7 @@ pub struct Slots {
 }
 
 impl Slots {
-    pub fn new(plan: Plan, site: &Site) -> Self {
+    pub fn new(plan: TracePlan, site: &CaptureSite) -> Self {
         Self {
             plan,
             label: site.label.clone(),
@@ -123,7 +123,7 @@ impl Slots {
         &self,
         name: Option<&str>,
         index: usize,
-        site: &Site,
+        site: &CaptureSite,
         assembly: &mut Assembly<'_>,
         mode: &'static str,
     ) -> Result<Ends> {

@@ -10,11 +10,11 @@ use trawl_packet::pcapng::block::blocks;
 use trawl_tap::Choice;
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::{Host, Point};
+use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::filter::Filter;
 use trawl_tap::options::{Direction, Options};
 use trawl_tap::session::{Observer, Session};
 use trawl_tap::sink::Sink;
-use trawl_tap::site::Site;
 
 use crate::kernel::root_or_skip;
 use crate::long::options;
@@ -66,7 +66,8 @@ fn capture(
     frames: &[Vec<u8>],
     options: &Options,
 ) -> (Vec<Vec<u8>>, Summary) {
-    let site = Site::find(&station.interface, Some(&station.name)).expect("the lab's interface");
+    let site =
+        CaptureSite::find(&station.interface, Some(&station.name)).expect("the lab's interface");
     let mut traffic = Traffic(from, frames);
     let host = Host {
         os: "Linux".to_owned(),

@@ -14,10 +14,10 @@ use trawl_packet::pcapng::options::PacketOptions;
 use trawl_tap::Choice;
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::{Host, Point};
+use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::options::Options;
 use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::Sink;
-use trawl_tap::site::Site;
 
 /// A capture that should end by itself is given up after this time.
 pub const STUCK: Duration = Duration::from_secs(20);
@@ -65,12 +65,12 @@ pub fn at_once() -> Options {
     }
 }
 
-pub fn site(station: &Station) -> Site {
+pub fn site(station: &Station) -> CaptureSite {
     site_named(station, &station.interface)
 }
 
-pub fn site_named(station: &Station, interface: &str) -> Site {
-    Site::find(interface, Some(&station.name)).expect("the lab's interface")
+pub fn site_named(station: &Station, interface: &str) -> CaptureSite {
+    CaptureSite::find(interface, Some(&station.name)).expect("the lab's interface")
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,7 +154,7 @@ impl Observer for Silent {
     fn figures(&mut self, _: &Summary) {}
 }
 
-pub fn capture(sites: &[Site], options: &Options, traffic: impl FnOnce()) -> Captured {
+pub fn capture(sites: &[CaptureSite], options: &Options, traffic: impl FnOnce()) -> Captured {
     let mut observer = Traffic {
         make: Some(traffic),
         notices: Vec::new(),

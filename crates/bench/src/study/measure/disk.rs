@@ -40,7 +40,7 @@ enum Load {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Plan {
+struct DiskLoad {
     way: Way,
     time: Option<&'static str>,
     load: Load,
@@ -71,7 +71,7 @@ impl Measure for Disk {
                 other => (Way::find(other)?, None),
             };
             for size in space.numbers("sizes")? {
-                let plan = Plan {
+                let plan = DiskLoad {
                     way,
                     time,
                     load,
@@ -120,7 +120,7 @@ impl Speed {
     }
 }
 
-impl Plan {
+impl DiskLoad {
     fn measure(self, bench: &Bench) -> std::result::Result<Measured, Stop> {
         if bench.hosts.is_some() {
             return Err(Stop::NotHere(

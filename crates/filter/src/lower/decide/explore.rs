@@ -359,7 +359,7 @@ impl Knowledge {
 type Visit = usize;
 
 #[derive(Debug)]
-enum Outcome {
+enum Determined {
     Give(u32),
     GiveTerm(TermId),
     Go(Visit),
@@ -370,7 +370,7 @@ enum Outcome {
 #[derive(Debug)]
 struct Way {
     asked: Vec<TermId>,
-    outcome: Outcome,
+    outcome: Determined,
 }
 
 struct Explorer<'a> {
@@ -427,10 +427,10 @@ pub(super) fn explore(graph: &Graph, terms: &mut Terms, nodes: &mut Nodes) -> Op
 
 fn finish(way: Way, made: &[Option<NodeId>], terms: &Terms, nodes: &mut Nodes) -> Option<NodeId> {
     let end = match way.outcome {
-        Outcome::Give(k) => nodes.give(k),
-        Outcome::GiveTerm(term) => nodes.give_term(terms, term),
-        Outcome::Go(to) => made[to]?,
-        Outcome::Ask(question, yes, no) => nodes.test(terms, question, made[yes]?, made[no]?),
+        Determined::Give(k) => nodes.give(k),
+        Determined::GiveTerm(term) => nodes.give_term(terms, term),
+        Determined::Go(to) => made[to]?,
+        Determined::Ask(question, yes, no) => nodes.test(terms, question, made[yes]?, made[no]?),
     };
     let asked = way.asked.into_iter().rev();
     Some(asked.fold(end, |next, term| nodes.touch(terms, term, next)))
@@ -459,15 +459,15 @@ impl Explorer<'_> {
                 Err(AlwaysFails) => {
                     return Some(Way {
                         asked: Vec::new(),
-                        outcome: Outcome::Give(0),
+                        outcome: Determined::Give(0),
                     });
                 }
             }
         }
         let outcome = match block.end {
-            End::Return(Return::K(k)) => Outcome::Give(k),
-            End::Return(Return::A) => Outcome::GiveTerm(now.cells.a?),
-            End::Goto(to) => Outcome::Go(self.visit(to, now)),
+            End::Return(Return::K(k)) => Determined::Give(k),
+            End::Return(Return::A) => Determined::GiveTerm(now.cells.a?),
+            End::Goto(to) => Determined::Go(self.visit(to, now)),
             End::Branch {
                 test,
                 value,
@@ -476,14 +476,14 @@ impl Explorer<'_> {
             } => {
                 let question = now.cells.question(self.terms, test, value)?;
                 match now.answer(self.terms, &question) {
-                    Some(true) => Outcome::Go(self.visit(yes, now)),
-                    Some(false) => Outcome::Go(self.visit(no, now)),
+                    Some(true) => Determined::Go(self.visit(yes, now)),
+                    Some(false) => Determined::Go(self.visit(no, now)),
                     None => {
                         let (mut if_yes, mut if_no) = (now.clone(), now);
                         if_yes.learn(self.terms, &question, true);
                         if_no.learn(self.terms, &question, false);
                         let (yes, no) = (self.visit(yes, if_yes), self.visit(no, if_no));
-                        Outcome::Ask(question, yes, no)
+                        Determined::Ask(question, yes, no)
                     }
                 }
             }

@@ -15,7 +15,7 @@ use trawl_program::captures::{ROWS, SEATS, array_of, last_taken, row_of, seated}
 
 /// A seat in a chain: a row of programs, one for each action of a hook, or one alone.
 #[derive(Debug)]
-pub struct Seat {
+pub struct CaptureSeat {
     map: OwnedFd,
     row: u32,
     /// The row of the capture that comes after.
@@ -25,7 +25,7 @@ pub struct Seat {
     seated: Vec<u32>,
 }
 
-impl Seat {
+impl CaptureSeat {
     /// The head of a new chain that grows behind it.
     pub fn first(stride: u32) -> Result<Self> {
         Self::new(stride, 0, Some(1))
@@ -202,7 +202,7 @@ fn used_up() -> Error {
         .fix("end all of them once, and begin anew")
 }
 
-impl Drop for Seat {
+impl Drop for CaptureSeat {
     fn drop(&mut self) {
         self.leave();
     }

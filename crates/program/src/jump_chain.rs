@@ -28,7 +28,7 @@ use trawl_attach::site::Lock;
 
 /// A program's place in a chain, as it is remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seat {
+pub struct ChainSeat {
     /// Lower ones run first; among equals, those that were loaded first.
     pub priority: u32,
     /// The verdicts after which the next program runs, as bits.
@@ -39,7 +39,7 @@ pub struct Seat {
     followable: bool,
 }
 
-impl Seat {
+impl ChainSeat {
     pub fn actions(&self) -> Actions {
         Actions::from_bits(self.actions)
     }

@@ -10,7 +10,7 @@ use crate::options::{Direction, Options};
 
 /// One `-i`.
 #[derive(Clone, Debug)]
-pub struct Site {
+pub struct CaptureSite {
     /// As the person wrote it: `veth0`, or `red:veth0`.
     pub label: String,
     pub namespace: Option<Namespace>,
@@ -19,7 +19,7 @@ pub struct Site {
     pub one_of_any: bool,
 }
 
-impl Site {
+impl CaptureSite {
     /// `NAME` in the namespace given (or the present one), or `NAMESPACE:NAME`.
     pub fn find(text: &str, default_namespace: Option<&str>) -> Result<Self> {
         // Alias interfaces have a colon too (eth0:1), but a namespace cannot be told from them without looking.
@@ -44,7 +44,7 @@ impl Site {
     }
 }
 
-impl Site {
+impl CaptureSite {
     /// The interface, as programs are attached to it.
     pub(crate) fn to_attach(&self) -> Result<trawl_attach::Site> {
         trawl_attach::Site::named(self.namespace.clone(), &self.interface.name)
