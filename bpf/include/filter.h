@@ -8,7 +8,7 @@
 /* What crates/filter's lowered blocks may use of the stack: its SCRATCH_SIZE. */
 #define FILTER_SCRATCH 256
 /* Where the loader puts the lowered expression, in place of this load: see crates/filter/src/lower for what a block
- * finds in which register, and crates/kernel/src/bpf/splice.rs for how it is put in. */
+ * finds in which register, and crates/ebpf/src/splice.rs for how it is put in. */
 #define FILTER_MARK 0x7477fffeull
 
 static __always_inline bool matches(void *context, void *data, void *data_end)

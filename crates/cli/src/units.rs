@@ -1,5 +1,6 @@
 //! Sizes and times as people write them: 64MiB, 10s.
 
+use trawl_gen::units::split;
 pub use trawl_gen::units::{bandwidth, duration, frame_rate};
 
 /// Bytes: a number with an optional unit. K, M, G and T are powers of 1024, with or without `iB` or `B`.
@@ -68,13 +69,6 @@ pub fn rate(text: &str) -> Result<u64, String> {
         return Err(format!("{text} is not a rate of one a second or more"));
     }
     Ok(total as u64)
-}
-
-fn split(text: &str) -> (&str, &str) {
-    let end = text
-        .find(|c: char| c.is_ascii_alphabetic())
-        .unwrap_or(text.len());
-    (text[..end].trim(), text[end..].trim())
 }
 
 #[cfg(test)]

@@ -64,7 +64,8 @@ fn above_zero(
     }
 }
 
-fn split(text: &str) -> (&str, &str) {
+/// The number and its unit.
+pub fn split(text: &str) -> (&str, &str) {
     let end = text
         .find(|c: char| c.is_ascii_alphabetic())
         .unwrap_or(text.len());

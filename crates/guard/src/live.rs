@@ -7,7 +7,7 @@ use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use trawl_kernel::bpf::shared_array::{SharedArray, create_lru, create_slot, fill_slot, in_slot};
+use trawl_kernel::bpf::shared_array::{SharedArray, create_slot, fill_slot, in_slot};
 use trawl_kernel::bpf::{arena, map, object};
 use trawl_kernel::layout::guard::{
     GUARD_LINE, GUARD_SOURCES, GuardArena, GuardDefinition, GuardSource,
@@ -26,7 +26,7 @@ const ARENA_NAME: &str = "guard_set";
 /// A map for the rates of sources.
 pub fn new_rates() -> Result<OwnedFd> {
     let key = size_of::<GuardSource>() as u32;
-    create_lru(
+    map::create_lru(
         "guard_rates",
         key,
         size_of::<u64>() as u32,

@@ -94,7 +94,7 @@ impl Rings {
         let known = knows_again
             .then(|| {
                 let (key, value) = (size_of::<u64>() as u32, size_of::<KnownPacket>() as u32);
-                map::create_forgetful_table("trawl_known", key, value, KNOWN_MAX as u32)
+                map::create_lru("trawl_known", key, value, KNOWN_MAX as u32)
             })
             .transpose()?
             .map(Arc::new);

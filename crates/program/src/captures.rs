@@ -1,5 +1,5 @@
 //! Captures that stand in a hook's slots: one is in the slots themselves, the others behind it, in an array of programs
-//! that each one jumps on into (see `chain.rs` of crates/tap, which puts them there).
+//! that each one jumps on into (see `capture_chain.rs` of crates/tap, which puts them there).
 
 use std::collections::HashSet;
 use std::io;

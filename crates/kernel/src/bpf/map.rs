@@ -35,13 +35,20 @@ pub fn has_keys(kind: u32) -> bool {
     )
 }
 
-fn create(name: &str, kind: u32, value_size: u32, entries: u32, flags: u32) -> io::Result<OwnedFd> {
+fn create(
+    name: &str,
+    kind: u32,
+    (key_size, value_size): (u32, u32),
+    entries: u32,
+    flags: u32,
+) -> io::Result<OwnedFd> {
     let mut opts = opts!(libbpf_sys::bpf_map_create_opts);
     opts.map_flags = flags;
     let name = c_name(name);
     // SAFETY: the name and the options live until the call returns.
-    let fd =
-        unsafe { libbpf_sys::bpf_map_create(kind, name.as_ptr(), 4, value_size, entries, &opts) };
+    let fd = unsafe {
+        libbpf_sys::bpf_map_create(kind, name.as_ptr(), key_size, value_size, entries, &opts)
+    };
     // SAFETY: a non-negative result is a descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(check(fd)?) })
 }
@@ -51,7 +58,7 @@ pub fn create_mmapable_array(name: &str, value_size: u32, entries: u32) -> Resul
     create(
         name,
         libbpf_sys::BPF_MAP_TYPE_ARRAY,
-        value_size,
+        (4, value_size),
         entries,
         libbpf_sys::BPF_F_MMAPABLE,
     )
@@ -63,35 +70,23 @@ pub fn create_mmapable_array(name: &str, value_size: u32, entries: u32) -> Resul
     })
 }
 
-/// A table that forgets what was not used for longest when it is full.
-pub fn create_forgetful_table(
-    name: &str,
-    key_size: u32,
-    value_size: u32,
-    entries: u32,
-) -> Result<OwnedFd> {
-    let opts = opts!(libbpf_sys::bpf_map_create_opts);
-    let c_name = c_name(name);
-    // SAFETY: the name and the options live until the call returns.
-    let fd = unsafe {
-        libbpf_sys::bpf_map_create(
-            libbpf_sys::BPF_MAP_TYPE_LRU_HASH,
-            c_name.as_ptr(),
-            key_size,
-            value_size,
-            entries,
-            &opts,
-        )
-    };
-    let fd = check(fd).map_err(|e| Error::os(format!("cannot create the map {name}"), e))?;
-    // SAFETY: a non-negative result is a descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+/// A hash map that lets go of the entries used least recently when it is full.
+pub fn create_lru(name: &str, key_size: u32, value_size: u32, entries: u32) -> Result<OwnedFd> {
+    let kind = libbpf_sys::BPF_MAP_TYPE_LRU_HASH;
+    create(name, kind, (key_size, value_size), entries, 0)
+        .map_err(|e| Error::os(format!("cannot create the map {name}"), e))
 }
 
 /// An array of programs to jump to.
 pub fn create_prog_array(name: &str, entries: u32) -> Result<OwnedFd> {
-    create(name, libbpf_sys::BPF_MAP_TYPE_PROG_ARRAY, 4, entries, 0)
-        .map_err(|e| Error::os(format!("cannot create the program array {name}"), e))
+    create(
+        name,
+        libbpf_sys::BPF_MAP_TYPE_PROG_ARRAY,
+        (4, 4),
+        entries,
+        0,
+    )
+    .map_err(|e| Error::os(format!("cannot create the program array {name}"), e))
 }
 
 /// Puts a program into a slot.

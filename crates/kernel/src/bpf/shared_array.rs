@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use super::{c_name, check, info, map, opts};
+use super::{c_name, info, map, opts};
 use crate::memory::Mapping;
 use crate::probe::program::owned;
 use crate::{Error, Result};
@@ -96,26 +96,6 @@ pub fn fill_slot(slot: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::Result<()> {
 /// The identifier of the map in the slot.
 pub fn in_slot(slot: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     super::map::program_in(slot, 0)
-}
-
-/// A hash map that lets go of the entries used least recently when it is full.
-pub fn create_lru(name: &str, key_size: u32, value_size: u32, entries: u32) -> Result<OwnedFd> {
-    let opts = opts!(libbpf_sys::bpf_map_create_opts);
-    let c_name = c_name(name);
-    // SAFETY: name and options outlive the call.
-    let fd = unsafe {
-        libbpf_sys::bpf_map_create(
-            libbpf_sys::BPF_MAP_TYPE_LRU_HASH,
-            c_name.as_ptr(),
-            key_size,
-            value_size,
-            entries,
-            &raw const opts,
-        )
-    };
-    check(fd)
-        .and_then(owned)
-        .map_err(|e| Error::os(format!("cannot make the map {name}"), e))
 }
 
 #[cfg(test)]
