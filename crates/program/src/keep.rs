@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use serde::Serialize;
 use trawl_kernel::bpf::info::{self, MapInfo};
-use trawl_kernel::bpf::loader::{MapEntry, variables_of};
+use trawl_kernel::bpf::loader::variables_of;
 use trawl_kernel::bpf::table::Table;
 use trawl_kernel::bpf::{functions, map, program};
 use trawl_kernel::netlink::XdpMode;
@@ -165,15 +165,15 @@ impl Succession {
             .flat_map(|one| &one.maps)
             .map(|(fd, about)| (text_of(about), fd, about))
             .collect();
-        let old = |(text, fd, about): &'_ (String, &OwnedFd, &MapInfo)| plan::OldMap {
+        let old = maps.iter().map(|(text, fd, about)| plan::OldMap {
             text,
             is_shared: is_shared(about),
             has_contents: match shape(about).is_data() {
                 true => differs_from_source(fd.as_fd(), about, used),
                 false => has_contents(fd, about),
             },
-        };
-        let maps: Vec<plan::OldMap<'_>> = maps.iter().map(old).collect();
+        });
+        let maps: Vec<plan::OldMap<'_>> = old.collect();
         let programs = self.others.iter();
         let programs: Vec<String> = programs
             .map(|one| format!("{} (id {})", one.name, one.id))

@@ -56,6 +56,7 @@ pub mod standing;
 pub mod stats;
 pub mod status;
 pub mod tappable;
+pub mod unload;
 
 pub use standing::Standing;
 pub use trawl_attach::Site;

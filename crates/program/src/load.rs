@@ -1,25 +1,24 @@
 //! From an object file to a loaded program: which one of several, its variables and maps set up, and loaded.
 
+mod loaded;
+pub use loaded::Program;
+
 use std::fs;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
-use trawl_kernel::bpf::loader::{
-    LoadFailure, LoadedFile, MapEntry, ObjectFile, ProgramEntry, Variable,
-};
+use trawl_attach::site::Site;
+use trawl_kernel::bpf::loader::{LoadFailure, MapEntry, ObjectFile, ProgramEntry, Variable};
 use trawl_kernel::bpf::{info, map, program};
 use trawl_kernel::{Error, Result};
 
 use crate::actions::Actions;
-use crate::explain;
 use crate::jump_chain::ChainSeat;
 use crate::map_pins::Pins;
 use crate::reach::Reach;
-use crate::ready::{Change, Readiness};
-use crate::record::Record;
 use crate::run_config::RunConfig;
-use crate::tappable::{self, Fitted, HOOK, Hooks, Problem};
-use trawl_attach::site::Site;
+use crate::tappable::{Fitted, Hooks, Problem};
+use crate::{explain, tappable};
 
 /// The largest file that is taken for an object file.
 const LARGEST: u64 = 64 << 20;
@@ -446,118 +445,6 @@ impl Source {
             }
             Err(Problem::Other(error)) => Err(error),
         }
-    }
-}
-
-/// A program that the kernel has, but that is not attached anywhere yet.
-#[derive(Debug)]
-pub struct Program {
-    file: LoadedFile,
-    fd: OwnedFd,
-    name: String,
-    source: String,
-    id: u32,
-    map_ids: Vec<u32>,
-    pins: Pins,
-    fitted: Fitted,
-    seat: Option<ChainSeat>,
-    changes: Vec<Change>,
-    /// Keeps a program on the other end of a veth.
-    peer_link: Option<OwnedFd>,
-    plain_tag: Option<String>,
-}
-
-impl Program {
-    /// The function's whole name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub fn id(&self) -> u32 {
-        self.id
-    }
-
-    /// The tag that it has without hooks, where that was asked for and can be told.
-    pub(crate) fn plain_tag(&self) -> Option<&str> {
-        self.plain_tag.as_deref()
-    }
-
-    /// One of the file's maps, by its name in the source, or one of those that came with its hooks.
-    pub fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
-        let hooks = self.fitted.maps.iter();
-        let mut found = hooks.filter(|(found, _)| found == name);
-        let hook = found.next().map(|(_, fd)| fd.as_fd());
-        hook.or_else(|| self.file.map(name))
-    }
-
-    /// Another program that was loaded from the file.
-    pub fn other(&self, name: &str) -> Option<BorrowedFd<'_>> {
-        self.file.program(name)
-    }
-
-    /// The maps that the program and those that it jumps to use, by their names in the source. All of them matter: the
-    /// kernel empties an array of programs that nobody holds, even if programs still jump through it.
-    pub(crate) fn own_maps(&self) -> Vec<(String, BorrowedFd<'_>)> {
-        let is_own = |fd: &BorrowedFd<'_>| {
-            info::map(*fd).is_ok_and(|about| self.map_ids.contains(&about.id))
-        };
-        let mut maps = self.file.maps();
-        maps.retain(|(_, fd)| is_own(fd));
-        let hooks = self.fitted.maps.iter();
-        maps.extend(hooks.map(|(name, fd)| (name.clone(), fd.as_fd())));
-        maps
-    }
-
-    /// Whether captures can enter it.
-    pub(crate) fn is_tappable(&self) -> bool {
-        self.map(HOOK).is_some()
-    }
-
-    /// Its place in a chain, if it is to be in one.
-    pub(crate) fn seat(&self) -> Option<ChainSeat> {
-        self.seat
-    }
-
-    /// What the person who loads it should know.
-    pub fn notices(&self) -> &[String] {
-        &self.fitted.notices
-    }
-
-    /// What was done to other interfaces for it, to be taken back when it is taken off.
-    pub fn remember(&mut self, ready: &Readiness) -> Result<()> {
-        self.changes = ready.changes().to_vec();
-        let link = ready.link().map(|link| link.try_clone_to_owned());
-        self.peer_link = link
-            .transpose()
-            .map_err(|e| Error::os("cannot hold a link", e))?;
-        Ok(())
-    }
-
-    pub(crate) fn peer_link(&self) -> Option<&OwnedFd> {
-        self.peer_link.as_ref()
-    }
-
-    /// The note of them is pinned.
-    pub(crate) fn recorded(&mut self) {
-        self.pins.recorded();
-    }
-
-    /// From now on the pins made while loading stay; the note of them.
-    pub(crate) fn keep(&mut self) -> Record {
-        Record {
-            name: self.name.clone(),
-            source: self.source.clone(),
-            pins: self.pins.keep(),
-            changes: self.changes.clone(),
-            plain_tag: self.plain_tag.clone(),
-            seat: self.seat,
-        }
-    }
-}
-
-impl AsFd for Program {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
     }
 }
 

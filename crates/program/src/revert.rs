@@ -10,8 +10,8 @@ use trawl_kernel::netns::Mark;
 use trawl_kernel::warden::Undo;
 use trawl_kernel::{Error, Result};
 
-use crate::place::{self, Which};
 use crate::standing::{self, Standing};
+use crate::unload::{Which, unload};
 use trawl_attach::plan::time::{self, BackStep};
 use trawl_attach::{Site, apply};
 
@@ -94,7 +94,7 @@ impl Back {
         for step in time::take_back(&attachments, &self.site.link()?.xdp, &installed) {
             match step {
                 BackStep::Unload { program_id } => {
-                    place::unload(&self.site, Which::One(program_id))?;
+                    unload(&self.site, Which::One(program_id))?;
                 }
                 BackStep::Attach { old } => {
                     let held = self.before.iter().find(|one| one.attachment == old);

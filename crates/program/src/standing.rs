@@ -18,9 +18,9 @@ use crate::dispatcher::Dispatcher;
 use crate::jump_chain::{self, ChainSeat};
 use crate::load::Program;
 use crate::map_pins::remove;
-use crate::place::dispatcher_of;
 use crate::ready::{self, Change, Turn};
 use crate::record::Record;
+use crate::unload::dispatcher_of;
 use trawl_attach::site::{self, Lock, Site, make_directory};
 
 const PROGRAM: &str = "program";

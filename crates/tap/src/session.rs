@@ -1,42 +1,40 @@
 //! A capture from beginning to end: taps attached, records merged into the sink, everything taken away again, and
 //! the account drawn up.
 
+mod rounds;
+
 mod frame;
 mod summary;
 mod tend;
 
 use std::cell::RefCell;
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use summary::lost_output_reason;
 use trawl_kernel::bpf::deadline;
-use trawl_kernel::clock::{self, ProgramClock};
-use trawl_kernel::events::{self, Signal, Signals};
+use trawl_kernel::clock::ProgramClock;
+use trawl_kernel::events::Signals;
 use trawl_kernel::netlink::LinkMonitor;
-use trawl_kernel::packet_socket;
 use trawl_kernel::warden::Warden;
-use trawl_kernel::{Error, Result};
+use trawl_kernel::{Error, Result, clock, events, packet_socket};
 use trawl_packet::pcapng;
 
-use crate::Attached;
 use crate::account::{Account, Summary};
 use crate::assembly::{Assembly, Host, Point};
 use crate::capture_site::CaptureSite;
-use crate::dpdk;
-use crate::drop;
 use crate::filter::Filter;
 use crate::merge::Merge;
 use crate::notice::{Gap, Gone, Notice};
 use crate::options::{Options, TimeSource};
-use crate::pcap;
 use crate::second::{Fates, SecondLook};
 use crate::select::select;
 use crate::sink::{Counting, Sink};
-use crate::stream::Stream;
-use crate::trigger::{self, Trigger};
-use summary::lost_output_reason;
+use crate::trigger::Trigger;
+use crate::{Attached, dpdk, drop, pcap, trigger};
+use rounds::Handed;
 
 /// The longest sleep while nothing comes: live output is never later than this.
 const IDLE_SLEEP: Duration = Duration::from_millis(5);
@@ -476,167 +474,4 @@ impl<'a> Session<'a> {
             points.iter().map(of).collect()
         })
     }
-
-    fn move_until_end(
-        &mut self,
-        sink: &mut dyn Sink,
-        observer: &mut dyn Observer,
-    ) -> Result<Ended> {
-        let mut sleep = BUSY_SLEEP;
-        let mut tended = Instant::now();
-        let mut reported = Instant::now();
-        loop {
-            if let Some(Err(error)) = sink.stream().map(Stream::push) {
-                return Ok(Ended::Output(error));
-            }
-            let moved = match self.merge.round(sink) {
-                Ok(moved) => moved.bytes,
-                Err(error) => return Ok(Ended::Output(error)),
-            };
-            if moved < BUSY_BYTES
-                && let Err(error) = sink.rest()
-            {
-                return Ok(Ended::Output(error));
-            }
-            if let Some(ended) = self.look_around(observer)? {
-                return Ok(ended);
-            }
-            if tended.elapsed() > TEND_EVERY {
-                tended = Instant::now();
-                if let Some(ended) = self.tend(observer)? {
-                    return Ok(ended);
-                }
-                if sink.wants_account() {
-                    sink.account(&self.summary(&Counting::default(), ""));
-                }
-            }
-            if observer
-                .interval()
-                .is_some_and(|interval| reported.elapsed() >= interval)
-            {
-                reported = Instant::now();
-                observer.figures(&self.summary(&Counting::default(), ""));
-            }
-            sleep = match moved {
-                0 => (sleep * 2).min(IDLE_SLEEP),
-                BUSY_BYTES.. => continue,
-                _ => BUSY_SLEEP,
-            };
-            let stream: Option<&Stream> = sink.stream().filter(|s| s.is_behind()).map(|s| &*s);
-            if stream.is_some() {
-                // Woken by the reader.
-                sleep = READER_SLEEP;
-            }
-            let outlet = stream.map(Stream::as_fd);
-            self.wait(sleep, outlet, reported, observer.interval())?;
-        }
-    }
-
-    /// Moves all that is left, as long as the sink's reader takes it.
-    fn hand_over(&mut self, sink: &mut dyn Sink) -> Result<Handed> {
-        let mut since = (Instant::now(), 0);
-        loop {
-            self.merge.finish(sink)?;
-            let Some(stream) = sink.stream().filter(|stream| stream.is_behind()) else {
-                return Ok(Handed::Over);
-            };
-            let told = std::iter::from_fn(|| self.signals.next()).any(|signal| signal.ends());
-            if stream.taken() - since.1 >= READS_AT_LEAST {
-                since = (Instant::now(), stream.taken());
-            } else if told || since.0.elapsed() >= READER_PATIENCE {
-                return Ok(Handed::NotRead);
-            }
-            let outlet = Some(stream.as_fd());
-            events::wait_also(&[self.signals.as_fd()], outlet, READER_SLEEP)?;
-            stream.push()?;
-        }
-    }
-
-    fn wait(
-        &self,
-        sleep: Duration,
-        outlet: Option<BorrowedFd<'_>>,
-        reported: Instant,
-        interval: Option<Duration>,
-    ) -> Result<()> {
-        let mut sleep = sleep;
-        if let Some(duration) = self.options.duration {
-            sleep = sleep.min(duration.saturating_sub(self.started.elapsed()));
-        }
-        if let Some(interval) = interval {
-            sleep = sleep.min(interval.saturating_sub(reported.elapsed()));
-        }
-        let mut descriptors: Vec<BorrowedFd<'_>> = vec![self.signals.as_fd()];
-        let monitors = self.monitors.iter().filter_map(|(_, one)| one.as_ref());
-        descriptors.extend(monitors.map(LinkMonitor::as_fd));
-        events::wait_also(&descriptors, outlet, sleep)
-    }
-
-    /// What has to be noticed in every round.
-    fn look_around(&mut self, observer: &mut dyn Observer) -> Result<Option<Ended>> {
-        while let Some(signal) = self.signals.next() {
-            match signal {
-                Signal::Report => observer.figures(&self.summary(&Counting::default(), "")),
-                Signal::Trigger => {
-                    if let Some(shared) = &self.triggered {
-                        shared.borrow_mut().signal = Some(clock::wall());
-                    }
-                }
-                Signal::Interrupt | Signal::Terminate | Signal::Hangup => {
-                    return Ok(Some(Ended::Signal));
-                }
-            }
-        }
-        if let Some(shared) = &self.triggered {
-            let (news, is_over) = {
-                let shared = &mut *shared.borrow_mut();
-                (std::mem::take(&mut shared.news), shared.is_over)
-            };
-            news.into_iter()
-                .for_each(|event| observer.notice(&Notice::Triggered(event)));
-            if is_over {
-                return Ok(Some(Ended::Triggers));
-            }
-        }
-        if self
-            .options
-            .duration
-            .is_some_and(|duration| self.started.elapsed() >= duration)
-        {
-            return Ok(Some(Ended::Duration));
-        }
-        let recorded = || match &self.fates {
-            Some(fates) => fates.borrow().passed_total(),
-            None => self
-                .points
-                .iter()
-                .map(|point| point.account().recorded)
-                .sum::<u64>(),
-        };
-        if self.options.count.is_some_and(|count| recorded() >= count) {
-            return Ok(Some(Ended::Count));
-        }
-        Ok(None)
-    }
-
-    fn stop(&mut self, observer: &mut dyn Observer) {
-        // What happened since the last look. Its end is at hand in any case.
-        self.watch(observer);
-        self.points.iter().for_each(|point| point.rings.stop());
-        for at in &mut self.taps {
-            at.tap
-                .detach()
-                .into_iter()
-                .for_each(|notice| observer.notice(&notice));
-        }
-        events::wait_for_running_programs();
-    }
-}
-
-/// What became of the last packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Handed {
-    Over,
-    /// The reader at the other end of the pipe stopped reading.
-    NotRead,
 }

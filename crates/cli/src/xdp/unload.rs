@@ -6,7 +6,7 @@ use serde::Serialize;
 use trawl_guard::state as guard;
 use trawl_kernel::Result;
 use trawl_program::Site;
-use trawl_program::place::{self, Which};
+use trawl_program::unload::{self, Which};
 
 use super::consent::Consent;
 use crate::json;
@@ -49,11 +49,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         None => Which::Own,
     };
     if !args.consent.yes {
-        place::check_unload(&site, which, args.consent.is_careful())?;
+        unload::check_unload(&site, which, args.consent.is_careful())?;
     }
     let sites = std::slice::from_ref(&site);
     let gone = args.consent.change(sites, || {
-        guard::around(sites, || place::unload(&site, which))
+        guard::around(sites, || unload::unload(&site, which))
     })?;
     if args.json {
         json::print(&Unloaded {
