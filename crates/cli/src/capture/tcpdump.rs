@@ -8,8 +8,8 @@ use clap::{ArgAction, ValueEnum};
 use trawl_kernel::layout::RECORD_MAX_CAPTURED;
 use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
+use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::filter::{Filter, compiler_options};
-use trawl_tap::site::Site;
 
 use crate::terminal::write_out;
 
@@ -136,7 +136,7 @@ impl TcpdumpArgs {
     }
 
     /// Shows it.
-    pub(super) fn show(&self, sites: &[Site], filter: Option<&Filter>) -> Result<ExitCode> {
+    pub(super) fn show(&self, sites: &[CaptureSite], filter: Option<&Filter>) -> Result<ExitCode> {
         let mut text = String::new();
         for site in sites {
             let label = crate::terminal::printable(&site.label);
@@ -165,12 +165,12 @@ impl TcpdumpArgs {
     }
 
     /// Refuses interfaces whose packets begin otherwise than -y says.
-    pub(super) fn check_link_types(&self, sites: &[Site]) -> Result<()> {
+    pub(super) fn check_link_types(&self, sites: &[CaptureSite]) -> Result<()> {
         let Some(wanted) = &self.link_type else {
             return Ok(());
         };
         let differs =
-            |site: &&Site| !name_of(site.interface.link_type).eq_ignore_ascii_case(wanted);
+            |site: &&CaptureSite| !name_of(site.interface.link_type).eq_ignore_ascii_case(wanted);
         match sites.iter().find(differs) {
             Some(site) => Err(Error::usage(
                 format!("cannot capture on {} with link type {wanted}", site.label),
