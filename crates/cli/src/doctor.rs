@@ -9,7 +9,7 @@ use trawl_kernel::netns::Namespace;
 use trawl_tap::doctor::{self, Finding, State};
 
 use crate::json;
-use crate::terminal::{colours_wanted, write_out};
+use crate::terminal::{colours_wanted, printable, write_control};
 
 /// Tells what this machine and its interfaces can do for a capture, and how to fix the rest
 #[derive(Debug, clap::Args)]
@@ -54,7 +54,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
             problem,
         })?;
     } else {
-        write_out(&for_people(&findings, colours_wanted()))?;
+        write_control(&for_people(&findings, colours_wanted()))?;
     }
     Ok(if problem {
         ExitCode::FAILURE
@@ -74,7 +74,11 @@ fn for_people(findings: &[Finding], colours: bool) -> String {
     for finding in findings {
         if finding.area != area {
             let blank = if area.is_empty() { "" } else { "\n" };
-            let _ = writeln!(text, "{blank}{}", paint(&finding.area, "1", colours));
+            let _ = writeln!(
+                text,
+                "{blank}{}",
+                paint(&printable(&finding.area), "1", colours)
+            );
             area = &finding.area;
         }
         let (mark, colour) = match finding.state {
@@ -87,11 +91,12 @@ fn for_people(findings: &[Finding], colours: bool) -> String {
         let _ = writeln!(
             text,
             "  {mark} {:width$}  {}",
-            finding.subject, finding.text
+            printable(&finding.subject),
+            printable(&finding.text)
         );
         for (word, more) in [("why", &finding.why), ("fix", &finding.fix)] {
             if let Some(more) = more {
-                let _ = writeln!(text, "     {:width$}  {word}: {more}", "");
+                let _ = writeln!(text, "     {:width$}  {word}: {}", "", printable(more));
             }
         }
     }

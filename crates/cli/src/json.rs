@@ -9,7 +9,9 @@ use trawl_kernel::{Error, Result};
 use crate::terminal::write_out;
 
 /// Finer than any clock that is read here.
-const DECIMALS: f64 = 1e9;
+const DECIMALS: i32 = 9;
+/// More digits than any figure here has.
+const DIGITS: i32 = 12;
 
 /// Writes one document to standard output.
 pub fn print(document: &impl Serialize) -> Result<()> {
@@ -23,9 +25,12 @@ pub fn line(document: &impl Serialize) -> Result<String> {
         .map_err(|e| Error::failed("cannot write JSON", e))
 }
 
-/// A computed number without the digits that the computation made up: 2.927498895, not 2.9274988950000003.
+/// A computed number without the digits that the computation made up: 2.927498895, not 2.9274988950000003. Large ones have
+/// fewer decimals.
 pub fn rounded<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64((value * DECIMALS).round() / DECIMALS)
+    let before_point = value.abs().max(1.0).log10() as i32 + 1;
+    let factor = 10f64.powi((DIGITS - before_point).clamp(0, DECIMALS));
+    serializer.serialize_f64((value * factor).round() / factor)
 }
 
 /// [`rounded`], for what may be absent.

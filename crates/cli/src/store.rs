@@ -139,7 +139,7 @@ fn list(args: &Ls) -> Result<ExitCode> {
         describe(&mut out, capture);
     }
     let _ = writeln!(out, "total: {}", account(&listing.total));
-    terminal::write_printable(&out)?;
+    terminal::write_out(&out)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -243,7 +243,7 @@ fn verify(args: &Verify) -> Result<ExitCode> {
             verified.findings.len()
         );
         let _ = writeln!(out, "{}", account(&verified.account));
-        terminal::write_printable(&out)?;
+        terminal::write_out(&out)?;
     }
     Ok(match verified.findings.is_empty() {
         true => ExitCode::SUCCESS,

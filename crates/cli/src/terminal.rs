@@ -7,8 +7,14 @@ use trawl_kernel::keyboard;
 use trawl_kernel::outlet::Patient;
 use trawl_kernel::{Error, Result, clock};
 
-/// Writes to standard output. A reader that has seen enough is no failure.
+/// Writes text or JSON to standard output. It may hold names from outside, so what could steer a terminal is shown
+/// instead. A reader that has seen enough is no failure.
 pub fn write_out(text: &str) -> Result<()> {
+    write_control(&printable(text))
+}
+
+/// As [`write_out`], for text that steers the terminal.
+pub fn write_control(text: &str) -> Result<()> {
     write_to_reader(text).map(drop)
 }
 
@@ -27,17 +33,13 @@ pub fn colours_wanted() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// As [`write_out`], for text that holds names from outside: what could steer a terminal is shown instead.
-pub fn write_printable(text: &str) -> Result<()> {
-    write_out(&printable(text))
-}
-
-/// Control characters other than the ends of lines as `\\u{1b}`: names of interfaces and words of files may hold any.
+/// Control characters other than the ends of lines as `\\u001b`, which JSON understands too: names of interfaces and words
+/// of files may hold any.
 pub fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter.is_control() && !matches!(letter, '\n' | '\t') {
-            true => shown.extend(letter.escape_default()),
+            true => shown.push_str(&format!("\\u{:04x}", u32::from(letter))),
             false => shown.push(letter),
         }
     }
@@ -65,7 +67,7 @@ pub fn say(text: &str) {
 
 /// A line that the next one overwrites, for figures that change; only on a terminal.
 pub fn show_over(text: &str) {
-    let _ = write!(std::io::stderr().lock(), "\r\x1b[K{text}");
+    let _ = write!(std::io::stderr().lock(), "\r\x1b[K{}", printable(text));
 }
 
 /// Ends a line that was to be overwritten.
@@ -107,7 +109,8 @@ pub fn frame(every: Duration, text: &str) -> String {
     let local = seconds.saturating_add_signed(clock::utc_offset().into()) % 86_400;
     let (hour, minute, second) = (local / 3600, local / 60 % 60, local % 60);
     format!(
-        "{clear}{hour:02}:{minute:02}:{second:02}  every {:.1} s\n{text}",
-        every.as_secs_f64()
+        "{clear}{hour:02}:{minute:02}:{second:02}  every {:.1} s\n{}",
+        every.as_secs_f64(),
+        printable(text)
     )
 }

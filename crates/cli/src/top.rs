@@ -268,7 +268,11 @@ impl Top<'_> {
         let history: Vec<u64> = self.history.iter().copied().collect();
         match &mut self.screen {
             Some(screen) => screen.show(look, &history),
-            None => terminal::write_to_reader(&view::text(&look, &history, view::Order::Rate)),
+            None => terminal::write_to_reader(&terminal::printable(&view::text(
+                &look,
+                &history,
+                view::Order::Rate,
+            ))),
         }
     }
 

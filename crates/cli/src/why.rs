@@ -213,7 +213,7 @@ impl Tallying {
     fn clear(&mut self) {
         let lines = std::mem::take(&mut self.lines);
         if lines > 0 {
-            let _ = terminal::write_out(&format!("\x1b[{lines}A\x1b[J"));
+            let _ = terminal::write_control(&format!("\x1b[{lines}A\x1b[J"));
         }
     }
 }

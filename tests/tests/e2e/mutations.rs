@@ -1,12 +1,12 @@
-//! Object files with changed bytes are loaded or refused, whatever the bytes are: no command aborts over them
-//! (issue 12 item 24).
+//! Hostile input: object files with changed bytes are loaded or refused, whatever the bytes are, and no command aborts
+//! over them; names cannot steer a terminal (issue 12 item 24).
 
 use std::process::Command;
 
 use trawl_tests::programs::{object, object_file};
 use trawl_tests::witness::nothing_attached;
 use trawl_tests::xdp::CleanUp;
-use trawl_tests::{Lab, binary};
+use trawl_tests::{Lab, binary, trawl};
 
 /// Numbers that are the same in each run.
 struct Numbers(u64);
@@ -115,6 +115,46 @@ fn names_of_sections_that_are_no_text() {
             }
             std::fs::write(&file, bytes).expect("a file");
             load(&lab, &file, number);
+        }
+    }
+}
+
+#[test]
+fn names_of_interfaces_do_not_steer_the_terminal() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (namespace, name) = (lab.pair.b.name.as_str(), "a\u{1b}[31mb");
+    let link = ["-n", namespace, "link", "add", name, "type", "veth"];
+    trawl_tests::witness::run("ip", &[&link[..], &["peer", "name", "other"]].concat());
+    let up = ["-n", namespace, "link", "set", name, "up"];
+    trawl_tests::witness::run("ip", &up);
+    let place = format!("{namespace}:{name}");
+    for command in [
+        &["capture", "-D", "--netns", namespace][..],
+        &["doctor", "-i", &place],
+        &["xdp", "load", &place, "pass"],
+        &["xdp", "status", "-i", &place],
+        &["xdp", "stats", "-i", &place],
+        &["xdp", "maps", "-i", &place],
+        &["top", "-i", &place, "--once"],
+        &["xdp", "unload", &place],
+        &["guard", "load", &place],
+        &["guard", "list", &place],
+        &["guard", "stats", &place],
+        &["guard", "unload", &place],
+        &["balance", "load", &place],
+        &["balance", "stats", "--on", &place],
+        &["balance", "unload", &place],
+        &["stat", "-i", &place, "--duration", "100ms"],
+        &["capture", "-i", &place, "--duration", "100ms"],
+        &["extcap", "--extcap-interfaces"],
+        &["read", name],
+    ] {
+        let output = trawl(command);
+        for text in [output.stdout, output.stderr] {
+            let text = String::from_utf8_lossy(&text).into_owned();
+            let is_plain = |letter: char| !letter.is_control() || matches!(letter, '\n' | '\t');
+            assert!(text.chars().all(is_plain), "{command:?}: {text:?}");
         }
     }
 }

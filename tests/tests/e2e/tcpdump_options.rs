@@ -143,3 +143,34 @@ fn reading_has_a_command_of_its_own() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("trawl read file.pcap"), "{said}");
 }
+
+/// Issue 12 item 20: an interface in a namespace is NAMESPACE:NAME everywhere.
+#[test]
+fn the_guard_takes_interfaces_with_their_namespace() {
+    use trawl_tests::xdp::{CleanUp, fails, succeeds};
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let (place, name) = (lab.receiver(), lab.pair.b.name.clone());
+    succeeds(&["guard", "load", &place]);
+    let rule = [
+        "guard", "deny", "--proto", "udp", "--port", "9", "--on", &place,
+    ];
+    succeeds(&rule);
+    succeeds(&["guard", "preset", "ping-flood", "--on", &place]);
+    let whole = succeeds(&["guard", "list", "--netns", &name]);
+    assert_eq!(succeeds(&["guard", "list", &place]), whole);
+    assert!(
+        whole.contains("--port 9 --on veth0") && whole.contains("echo-request"),
+        "{whole}"
+    );
+    let loopback = succeeds(&["guard", "list", &format!("{name}:lo")]);
+    assert!(
+        !loopback.contains("--port 9") && !loopback.contains("default"),
+        "{loopback}"
+    );
+    fails(
+        &[&rule[..], &["--netns", "/proc/self/ns/net"]].concat(),
+        2,
+        &["another namespace"],
+    );
+}

@@ -11,7 +11,7 @@ use trawl_program::Site;
 
 use super::{BackendAdd, BackendRemove, Drain, Load, Place, Unload, VipAdd, VipRemove, Weight};
 use crate::json;
-use crate::terminal::{self, write_out, write_printable};
+use crate::terminal::{self, write_out};
 
 /// What a change left in force.
 #[derive(Debug, Serialize)]
@@ -45,7 +45,7 @@ fn tell(done: &Done, as_json: bool, said: &str) -> Result<()> {
     }
     let told = notices.iter().chain(warnings);
     told.for_each(|text| terminal::say(text));
-    write_printable(said)
+    write_out(said)
 }
 
 fn plural(count: usize, one: &str, many: &str) -> String {

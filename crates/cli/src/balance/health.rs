@@ -80,7 +80,7 @@ pub fn check(args: &Check) -> Result<ExitCode> {
             true => json::line(&document(&label, changed, &found))?,
             false => for_people(&found),
         };
-        let is_read = write_to_reader(&text)?;
+        let is_read = write_to_reader(&terminal::printable(&text))?;
         if changed != 0 && !args.place.json {
             terminal::say(&format!(
                 "{label}: {changed} backends changed between up and down"

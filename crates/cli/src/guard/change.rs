@@ -16,7 +16,7 @@ use trawl_kernel::{Error, Result, clock};
 use trawl_program::Site;
 
 use super::{Apply, Confirm, Consent, Load, PresetRule, Remove, Rule, Unload};
-use crate::terminal::{self, write_json, write_printable};
+use crate::terminal::{self, write_json, write_out};
 use crate::xdp::consent::limits;
 
 /// What `guard load` did on an interface, in JSON.
@@ -75,7 +75,7 @@ fn load_on(args: &Load, sites: &[Site]) -> Result<()> {
             default: holds.map(|one| one.action.name()),
         };
         if !args.json {
-            write_printable(&format!(
+            write_out(&format!(
                 "guarding {} (id {}, {}): {} rule{}, default {}\n",
                 one.interface,
                 one.program_id,
@@ -107,7 +107,7 @@ pub fn unload(args: &Unload) -> Result<()> {
         };
         guard.unload(site)?;
         if !args.json {
-            write_printable(&format!("removed the guard from {}\n", site.label()))?;
+            write_out(&format!("removed the guard from {}\n", site.label()))?;
         }
     }
     match args.json {
@@ -132,7 +132,7 @@ pub fn confirm(args: &Confirm) -> Result<()> {
             command: about.command,
             seconds_left: about.left.as_secs_f64(),
         }),
-        false => write_printable(&format!("confirmed: {}\n", about.command)),
+        false => write_out(&format!("confirmed: {}\n", about.command)),
     }
 }
 
@@ -152,7 +152,7 @@ fn on(namespace: Option<&Namespace>, name: Option<&str>) -> Result<Option<On>> {
 }
 
 pub fn add(action: Action, args: &Rule) -> Result<()> {
-    let namespace = args.place.namespace()?;
+    let (namespace, interface) = args.place.with(args.on.as_deref())?;
     let whole = Match {
         source: None,
         destination: args.dst,
@@ -167,7 +167,7 @@ pub fn add(action: Action, args: &Rule) -> Result<()> {
             (_, true) => Some(TcpState::Established),
             _ => None,
         },
-        on: on(namespace.as_ref(), args.on.as_deref())?,
+        on: on(namespace.as_ref(), interface)?,
     };
     if action == Action::Deny
         && args.rate.is_none()
@@ -205,8 +205,8 @@ pub fn add(action: Action, args: &Rule) -> Result<()> {
 }
 
 pub fn preset(args: &PresetRule) -> Result<()> {
-    let namespace = args.place.namespace()?;
-    let on = on(namespace.as_ref(), args.on.as_deref())?;
+    let (namespace, interface) = args.place.with(args.on.as_deref())?;
+    let on = on(namespace.as_ref(), interface)?;
     let mut drafts = args.name.drafts(args.rate);
     for draft in &mut drafts {
         draft.what.on.clone_from(&on);
@@ -257,7 +257,7 @@ fn add_drafts(
     }
     match as_json {
         true => terminal::write_out(&text)?,
-        false => write_printable(&text)?,
+        false => write_out(&text)?,
     }
     if !is_guarded {
         terminal::say("no interface is guarded yet: trawl guard load IF");
@@ -295,7 +295,7 @@ pub fn remove(args: &Remove) -> Result<()> {
     if args.json {
         return write_json(&Removed { removed: count });
     }
-    write_printable(&format!(
+    write_out(&format!(
         "removed {count} rule{}\n",
         if count == 1 { "" } else { "s" }
     ))
@@ -355,7 +355,7 @@ pub fn apply(args: &Apply) -> Result<()> {
     if args.check {
         return match args.json {
             true => write_json(&done),
-            false => write_printable(&format!(
+            false => write_out(&format!(
                 "{}: {count} rule{plural}, no errors\n",
                 args.file.display()
             )),
@@ -379,7 +379,7 @@ pub fn apply(args: &Apply) -> Result<()> {
     })?;
     match args.json {
         true => write_json(&done)?,
-        false => write_printable(&format!("{count} rule{plural} in force\n"))?,
+        false => write_out(&format!("{count} rule{plural} in force\n"))?,
     }
     if !is_guarded {
         let default = file.default.map_or(String::new(), |action| {

@@ -12,9 +12,9 @@ use trawl_guard::mac::MacPrefix;
 use trawl_guard::preset::Preset;
 use trawl_guard::rule::{Action, IcmpType, Ports};
 use trawl_guard::{Care, Prefix, names, revert, state, text};
-use trawl_kernel::Result;
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::netns::Namespace;
+use trawl_kernel::{Error, Result};
 use trawl_program::{Site, leftovers};
 
 use crate::terminal;
@@ -65,6 +65,21 @@ struct Place {
 impl Place {
     fn namespace(&self) -> Result<Option<Namespace>> {
         self.netns.as_deref().map(Namespace::open).transpose()
+    }
+
+    /// The namespace that is meant, and the name of an interface that may say it too: NAME or NAMESPACE:NAME.
+    fn with<'a>(&self, interface: Option<&'a str>) -> Result<(Option<Namespace>, Option<&'a str>)> {
+        let Some((namespace, name)) = interface.and_then(|text| text.split_once(':')) else {
+            return Ok((self.namespace()?, interface));
+        };
+        if let Some(other) = self.netns.as_deref().filter(|other| *other != namespace) {
+            return Err(Error::usage(
+                format!("cannot use {namespace}:{name}"),
+                format!("--netns names another namespace, {other}"),
+            )
+            .fix("leave out --netns"));
+        }
+        Ok((Some(Namespace::open(namespace)?), Some(name)))
     }
 }
 
@@ -226,7 +241,7 @@ struct Rule {
     /// The rule ends after this time, for example 10m
     #[arg(long = "for", value_name = "TIME", value_parser = text::duration)]
     lasts: Option<Duration>,
-    /// On this interface only
+    /// On this interface only, NAME or NAMESPACE:NAME
     #[arg(long, value_name = "IF")]
     on: Option<String>,
     /// Every packet: required by a rule that denies and names nothing else
@@ -250,7 +265,7 @@ struct PresetRule {
     /// Packets a second from each source
     #[arg(long, value_name = "PPS", value_parser = text::rate)]
     rate: Option<u64>,
-    /// On this interface only
+    /// On this interface only, NAME or NAMESPACE:NAME
     #[arg(long, value_name = "IF")]
     on: Option<String>,
     /// Say what was done as JSON
@@ -311,6 +326,9 @@ struct Apply {
 /// Shows the rules with their hits, and the defaults
 #[derive(Debug, clap::Args)]
 struct List {
+    /// What holds on this interface, NAME or NAMESPACE:NAME [default: on all]
+    #[arg(value_name = "IF")]
+    interface: Option<String>,
     #[command(flatten)]
     place: Place,
     /// Again and again [default: every second]

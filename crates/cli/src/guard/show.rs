@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde::Serialize;
-use trawl_guard::rule::{Rule, TcpState};
+use trawl_guard::rule::{On, Rule, TcpState};
 use trawl_guard::{Guard, Post, RuleSet, file, names, state, text};
 use trawl_kernel::layout::guard::{
     GUARD_DEFAULT_ALLOWED, GUARD_DEFAULT_DENIED, GUARD_DISCOVERY, GUARD_MALFORMED, GUARD_NOT_IP,
@@ -17,16 +17,24 @@ use trawl_kernel::{Error, Result, clock};
 use trawl_program::Site;
 
 use super::{List, Save, Stats};
-use crate::terminal::{self, write_json, write_out, write_printable};
+use crate::terminal::{self, write_json, write_out};
 
 pub fn list(args: &List) -> Result<()> {
-    let namespace = args.place.namespace()?;
+    let (namespace, interface) = args.place.with(args.interface.as_deref())?;
+    let on = interface.map(|name| state::on(namespace.as_ref(), name));
+    let on = on.transpose()?;
     loop {
-        let set = rules_of(namespace.as_ref())?;
+        let mut set = rules_of(namespace.as_ref())?;
+        if let Some(on) = &on {
+            let holds = |other: &On| other.index == on.index;
+            set.rules
+                .retain(|rule| rule.what.on.as_ref().is_none_or(holds));
+            set.defaults.retain(|default| holds(&default.on));
+        }
         let text = match (args.json, args.watch) {
             (true, None) => return write_json(&Listed::of(&set)),
             (true, Some(_)) => terminal::json_line(&Listed::of(&set))?,
-            (false, None) => return write_printable(&for_people(&set)),
+            (false, None) => return write_out(&for_people(&set)),
             (false, Some(_)) => {
                 let text = terminal::printable(&for_people(&set));
                 // On a terminal the new table replaces the old one.
@@ -259,7 +267,7 @@ pub fn stats(args: &Stats) -> Result<()> {
     if args.json {
         return write_json(&Counts { interfaces: all });
     }
-    write_printable(&text)
+    write_out(&text)
 }
 
 fn posts(args: &Stats) -> Result<Vec<Post>> {

@@ -219,7 +219,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let trace = trace.into_trace(&covered, args.window);
     match args.json {
         true => json::print(&trace)?,
-        false => terminal::write_printable(&text(&trace))?,
+        false => terminal::write_out(&text(&trace))?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -274,7 +274,7 @@ impl Tracing {
         let Some(row) = row else { return Ok(()) };
         let found = found(sightings);
         if self.each {
-            terminal::write_printable(&line(row, &found))?;
+            terminal::write_out(&line(row, &found))?;
         }
         match found {
             Found::Ambiguous => self.ambiguous += 1,

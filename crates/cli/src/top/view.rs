@@ -136,7 +136,7 @@ pub(super) struct Screen {
 
 impl Screen {
     pub fn open() -> Result<Self> {
-        terminal::write_out("\x1b[?1049h\x1b[?25l")?;
+        terminal::write_control("\x1b[?1049h\x1b[?25l")?;
         Ok(Self {
             order: Order::Rate,
             paused: false,
@@ -179,13 +179,13 @@ impl Screen {
             "trawl top  {state}  sorted by {}  (s sort, p pause, h help, q end)\n",
             self.order.word()
         );
-        let lines = format!("{head}{body}").replace('\n', "\x1b[K\r\n");
+        let lines = terminal::printable(&format!("{head}{body}")).replace('\n', "\x1b[K\r\n");
         terminal::write_to_reader(&format!("\x1b[H{lines}\x1b[J"))
     }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        let _ = terminal::write_out("\x1b[?25h\x1b[?1049l");
+        let _ = terminal::write_control("\x1b[?25h\x1b[?1049l");
     }
 }

@@ -146,7 +146,7 @@ impl How {
         let text = for_people(now, &rates, self);
         write_to_reader(&match self.watch {
             Some(every) => terminal::frame(every, &text),
-            None => text,
+            None => crate::terminal::printable(&text),
         })
     }
 }
