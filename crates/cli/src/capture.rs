@@ -122,7 +122,7 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
 }
 
 fn record(
-    mut session: Session<'_>,
+    mut session: Session,
     output: Output,
     args: &Args,
     observer: &mut Terminal,
@@ -164,7 +164,7 @@ fn record(
 
 /// Runs with the outputs that are named beside the first.
 fn run_beside(
-    session: Session<'_>,
+    session: Session,
     mut first: Box<dyn Sink>,
     args: &Args,
     observer: &mut Terminal,
@@ -205,7 +205,7 @@ fn run_beside(
 }
 
 fn record_series(
-    mut session: Session<'_>,
+    mut session: Session,
     plan: SeriesPlan,
     how: How,
     args: &Args,
@@ -305,7 +305,7 @@ fn pcapng_file(
     Ok((Box::new(PcapngFile::new(file, name, whole)), detail))
 }
 
-fn places(session: &Session<'_>) -> Vec<Place> {
+fn places(session: &Session) -> Vec<Place> {
     session
         .interfaces()
         .iter()
@@ -314,7 +314,7 @@ fn places(session: &Session<'_>) -> Vec<Place> {
         .collect()
 }
 
-fn show(session: Session<'_>, args: &Args, observer: &mut Terminal) -> Result<(Summary, Ended)> {
+fn show(session: Session, args: &Args, observer: &mut Terminal) -> Result<(Summary, Ended)> {
     let places = places(&session);
     if args.json {
         return session.run(&mut Shown::new(JsonLines, places)?, observer);
@@ -329,7 +329,7 @@ fn show(session: Session<'_>, args: &Args, observer: &mut Terminal) -> Result<(S
 }
 
 /// A library tells its link types only when the devices are open.
-fn check_link_types(args: &Args, session: &Session<'_>) -> Result<()> {
+fn check_link_types(args: &Args, session: &Session) -> Result<()> {
     one_link_type(args, session.interfaces().iter().map(|one| one.link_type))
 }
 

@@ -135,7 +135,7 @@ impl Prepared {
         })
     }
 
-    fn attach(&self, observer: &mut dyn Observer) -> Result<Session<'_>> {
+    fn attach(&self, observer: &mut dyn Observer) -> Result<Session> {
         let described = host::describe();
         let host = Host {
             os: described.os,

@@ -22,6 +22,7 @@ pub mod libpcap;
 pub mod lock;
 pub mod memory;
 pub mod mounts;
+pub mod names;
 pub mod netlink;
 pub mod netns;
 pub mod outlet;

@@ -5,6 +5,7 @@ pub use config::program_maps;
 pub(crate) use config::rate_times;
 
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use trawl_kernel::bpf::kernel_types;
@@ -115,8 +116,8 @@ impl PointIds {
 }
 
 #[derive(Debug)]
-pub struct Assembly<'a> {
-    pub options: &'a Options,
+pub struct Assembly {
+    pub options: Rc<Options>,
     pub notices: Vec<Notice>,
     /// Undoes what a killed trawl would leave behind.
     pub warden: Warden,
@@ -150,15 +151,15 @@ pub struct Host {
 const POINTS_OF_A_SITE: usize = 24;
 const POINTS_AT_LEAST: usize = 64;
 
-impl<'a> Assembly<'a> {
-    pub fn new(options: &'a Options, host: Host, sites: usize) -> Self {
+impl Assembly {
+    pub fn new(options: &Options, host: Host, sites: usize) -> Self {
         let clock = if probe::has_tai_helper() {
             ProgramClock::Tai
         } else {
             ProgramClock::Monotonic
         };
         Self {
-            options,
+            options: Rc::new(options.clone()),
             notices: Vec::new(),
             warden: Warden::default(),
             points: Vec::new(),
@@ -300,7 +301,10 @@ impl<'a> Assembly<'a> {
 
     /// Accounts take memory on each CPU: there is room for as many as captures of so many sites have.
     fn points_max(&self) -> usize {
-        (self.sites * POINTS_OF_A_SITE).clamp(POINTS_AT_LEAST, RING_MAX_POINTS)
+        match self.options.joins {
+            true => RING_MAX_POINTS,
+            false => (self.sites * POINTS_OF_A_SITE).clamp(POINTS_AT_LEAST, RING_MAX_POINTS),
+        }
     }
 
     fn next_point(&self) -> Result<usize> {
@@ -364,11 +368,6 @@ impl<'a> Assembly<'a> {
         self.points[point as usize].stamps = self.options.recording.stamps;
     }
 
-    /// What tells the programs where polls end, for as long as it is held.
-    pub(crate) fn take_polls(&mut self) -> Option<OwnedFd> {
-        self.polls.take().flatten()
-    }
-
     /// Says how a tap ended up attached.
     pub fn set_mode(&mut self, point: u32, mode: &'static str) {
         if let Some(point) = self.points.get_mut(point as usize) {
@@ -391,9 +390,9 @@ impl<'a> Assembly<'a> {
         self.points[point as usize].note = Some(note);
     }
 
-    /// The interface blocks of the file.
-    pub fn interface_blocks(&self, sites: &[CaptureSite]) -> Vec<pcapng::Interface> {
-        self.interfaces
+    /// The interface blocks of the file, after those that were made before.
+    pub fn interface_blocks(&self, sites: &[CaptureSite], made: usize) -> Vec<pcapng::Interface> {
+        self.interfaces[made..]
             .iter()
             .map(|seed| self.interface_block(sites, *seed))
             .collect()

@@ -74,9 +74,9 @@ impl Tap for Dpdk {
         &self,
         index: usize,
         site: &CaptureSite,
-        assembly: &mut Assembly<'_>,
+        assembly: &mut Assembly,
     ) -> Result<Box<dyn Attached>> {
-        let options = assembly.options;
+        let options = &*std::rc::Rc::clone(&assembly.options);
         refuse_cpu(options)?;
         let program = dpdk::find().ok_or_else(words::no_helper)?;
         let prefix = options

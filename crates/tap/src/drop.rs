@@ -53,15 +53,15 @@ pub fn attach(
     sites: &[CaptureSite],
     at_xdp: &[&CaptureSite],
     asked: &Drops,
-    assembly: &mut Assembly<'_>,
+    assembly: &mut Assembly,
 ) -> Result<(Box<dyn Attached>, u32, Words)> {
     let along = asked.follow.then(|| Along::find(asked)).transpose()?;
     let sites = along.as_ref().map_or(sites, |along| &along.entries);
     match assembly.options.tap {
         _ if asked.follow => {}
-        Choice::Drop => table::DROP.check(assembly.options)?,
+        Choice::Drop => table::DROP.check(&assembly.options)?,
         // The rest is asked of the tap beside it.
-        _ => table::DROP.check_queue(assembly.options)?,
+        _ => table::DROP.check_queue(&assembly.options)?,
     }
     let namespace = asked.namespace.as_deref().map(Namespace::open);
     let namespace = namespace.transpose()?;

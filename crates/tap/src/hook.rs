@@ -44,10 +44,10 @@ impl Tap for Hook {
         &self,
         index: usize,
         site: &CaptureSite,
-        assembly: &mut Assembly<'_>,
+        assembly: &mut Assembly,
     ) -> Result<Box<dyn Attached>> {
         let looked = find::find(site, assembly.options.hook.as_deref())?;
-        let ends = Ends::choose(assembly.options, &looked, site)?;
+        let ends = Ends::choose(&assembly.options, &looked, site)?;
         check_jumps(&looked, &ends, site)?;
         say_which(&looked, site, assembly);
         let rings = assembly.program_rings()?;
@@ -71,7 +71,7 @@ impl Tap for Hook {
         let maps = looked.map_ids();
         let plan = HookPlan {
             site: site.clone(),
-            options: assembly.options.clone(),
+            options: (*assembly.options).clone(),
             ends,
             config,
             blocks,
@@ -161,7 +161,7 @@ impl HookPlan {
 fn add_point(
     index: usize,
     site: &CaptureSite,
-    assembly: &mut Assembly<'_>,
+    assembly: &mut Assembly,
     end: &str,
     hook: &Found,
     looked: &Looked,
@@ -181,7 +181,7 @@ fn add_point(
     Ok(ids)
 }
 
-fn say_which(looked: &Looked, site: &CaptureSite, assembly: &mut Assembly<'_>) {
+fn say_which(looked: &Looked, site: &CaptureSite, assembly: &mut Assembly) {
     if assembly.options.hook.is_some() {
         return;
     }

@@ -85,7 +85,7 @@ pub trait Tap: fmt::Debug {
         &self,
         index: usize,
         site: &CaptureSite,
-        assembly: &mut Assembly<'_>,
+        assembly: &mut Assembly,
     ) -> Result<Box<dyn Attached>>;
 }
 

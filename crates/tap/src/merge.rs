@@ -55,20 +55,27 @@ pub struct Moved {
 
 impl Merge {
     pub fn new(consumers: Vec<Consumer>, in_order_seen: bool) -> Self {
+        let mut merge = Self {
+            streams: Vec::new(),
+            gathered: Vec::with_capacity(GATHER),
+            steps: StepDetector::new(),
+            waiting: None,
+            held_since: None,
+            in_order_seen,
+        };
+        merge.add(consumers);
+        merge
+    }
+
+    /// Takes in rings of taps that were attached later.
+    pub fn add(&mut self, consumers: Vec<Consumer>) {
         let stream = |consumer| Stream {
             consumer,
             until: Observation::default(),
             later: Observation::default(),
             front: None,
         };
-        Self {
-            streams: consumers.into_iter().map(stream).collect(),
-            gathered: Vec::with_capacity(GATHER),
-            steps: StepDetector::new(),
-            waiting: None,
-            held_since: None,
-            in_order_seen,
-        }
+        self.streams.extend(consumers.into_iter().map(stream));
     }
 
     /// Moves what can go out now.

@@ -119,6 +119,10 @@ pub enum Notice {
     NoSteps {
         why: String,
     },
+    /// An interface that appeared is not captured on.
+    NotJoined {
+        why: String,
+    },
     /// Packets are followed without the steps at a program that has no hooks.
     NoHooks {
         interface: String,

@@ -247,6 +247,9 @@ pub struct Options {
     #[serde(default)]
     pub trigger: Option<trigger::TriggerPlan>,
     pub promiscuous: bool,
+    /// Interfaces that appear while the capture goes on are captured on as well.
+    #[serde(default)]
+    pub joins: bool,
     pub peers: Peers,
 }
 
@@ -317,6 +320,7 @@ impl Options {
             recording: Recording::default(),
             trigger: None,
             promiscuous: false,
+            joins: false,
             peers: Peers::default(),
         }
     }
@@ -430,6 +434,7 @@ mod tests {
                 events: Some(2),
             }),
             promiscuous: true,
+            joins: false,
             peers: Peers {
                 reading: Reading::V2,
                 fanout: Fanout::Hash,

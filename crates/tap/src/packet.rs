@@ -43,9 +43,9 @@ impl Tap for Packet {
         &self,
         index: usize,
         site: &CaptureSite,
-        assembly: &mut Assembly<'_>,
+        assembly: &mut Assembly,
     ) -> Result<Box<dyn Attached>> {
-        let options = assembly.options;
+        let options = &*std::rc::Rc::clone(&assembly.options);
         refuse_card_time(options)?;
         give_notice(site, assembly);
         let sharing = Sharing::new(options.geometry, events::cpu_count(), assembly.sites);
@@ -122,7 +122,7 @@ fn refuse_card_time(options: &Options) -> Result<()> {
 }
 
 /// Says what a person may otherwise wonder about when looking at the file.
-fn give_notice(site: &CaptureSite, assembly: &mut Assembly<'_>) {
+fn give_notice(site: &CaptureSite, assembly: &mut Assembly) {
     if site.interface.link_type == LINKTYPE_USER0 {
         let interface = site.label.clone();
         assembly.notice(Notice::NoLinkType { interface });

@@ -59,9 +59,9 @@ impl Tap for Pcap {
         &self,
         index: usize,
         site: &CaptureSite,
-        assembly: &mut Assembly<'_>,
+        assembly: &mut Assembly,
     ) -> Result<Box<dyn Attached>> {
-        let options = assembly.options;
+        let options = &*std::rc::Rc::clone(&assembly.options);
         refuse_cpu(options)?;
         device::refuse_stealing(&site.interface.name, options.peers.steal)?;
         let library = Library::load(options.peers.library.as_deref())?;

@@ -1,9 +1,10 @@
 //! A capture from beginning to end: taps attached, records merged into the sink, everything taken away again, and
 //! the account drawn up.
 
-mod rounds;
-
+mod attach;
 mod frame;
+mod join;
+mod rounds;
 mod summary;
 mod tend;
 
@@ -15,11 +16,10 @@ use std::time::{Duration, Instant};
 
 use summary::lost_output_reason;
 use trawl_kernel::bpf::deadline;
-use trawl_kernel::clock::ProgramClock;
 use trawl_kernel::events::Signals;
 use trawl_kernel::netlink::LinkMonitor;
 use trawl_kernel::warden::Warden;
-use trawl_kernel::{Error, Result, clock, events, packet_socket};
+use trawl_kernel::{Error, Result, clock, events};
 use trawl_packet::pcapng;
 
 use crate::account::{Account, Summary};
@@ -30,10 +30,11 @@ use crate::merge::Merge;
 use crate::notice::{Gap, Gone, Notice};
 use crate::options::{Options, TimeSource};
 use crate::second::{Fates, SecondLook};
-use crate::select::select;
 use crate::sink::{Counting, Sink};
 use crate::trigger::Trigger;
-use crate::{Attached, dpdk, drop, pcap, trigger};
+use crate::{Attached, drop, trigger};
+use attach::{Held, attach_at, monitor, tell};
+use join::Joins;
 use rounds::Handed;
 
 /// The longest sleep while nothing comes: live output is never later than this.
@@ -86,8 +87,13 @@ pub trait Observer {
     /// Something that only those want to know who ask for more.
     fn detail(&mut self, _notice: &Notice) {}
 
-    /// Everything is attached and packets are being recorded.
+    /// Everything is attached, or what has appeared since, and packets are being recorded.
     fn started(&mut self, points: &[Point]);
+
+    /// The interfaces that are wanted too and that are not among those known; asked for where a capture joins such.
+    fn appeared(&mut self, _known: &[CaptureSite]) -> Vec<CaptureSite> {
+        Vec::new()
+    }
 
     /// How often `figures` is wanted, if at all.
     fn interval(&self) -> Option<Duration> {
@@ -99,8 +105,8 @@ pub trait Observer {
 
 /// A capture that is attached and about to run.
 #[derive(Debug)]
-pub struct Session<'a> {
-    sites: &'a [CaptureSite],
+pub struct Session {
+    sites: Vec<CaptureSite>,
     options: Options,
     /// Leaves out what does not match, where the kernel does not take the filter; and what came of it.
     second: Option<SecondLook>,
@@ -108,8 +114,6 @@ pub struct Session<'a> {
     /// Has packets written only around events, and what it has done so far.
     trigger: Option<Trigger>,
     triggered: Option<Rc<RefCell<trigger::Shared>>>,
-    host: Host,
-    points: Vec<Point>,
     interfaces: Vec<pcapng::Interface>,
     taps: Vec<AtSite>,
     merge: Merge,
@@ -117,19 +121,17 @@ pub struct Session<'a> {
     words: Option<drop::Words>,
     /// `None` for a device that only a library knows.
     monitors: Vec<(usize, Option<LinkMonitor>)>,
-    clock: ProgramClock,
     clock_offset: u64,
     signals: Signals,
     started: Instant,
     started_wall: u64,
+    joins: Joins,
     /// Times in which packets went by unseen and that are over.
     unseen: Vec<Gap>,
-    /// Tells programs where polls end.
-    _polls: Option<OwnedFd>,
     /// Keep the interfaces promiscuous while they are open.
-    _promiscuous: Vec<OwnedFd>,
-    // After the taps: it may only be dismissed when they have been detached.
-    warden: Warden,
+    promiscuous: Vec<OwnedFd>,
+    /// What more taps are attached with. After the taps: its warden may only be dismissed when they have been detached.
+    assembly: Assembly,
 }
 
 #[derive(Debug)]
@@ -169,12 +171,12 @@ struct Eyes {
 /// What the verifier may take for a program with a filter, before packets are filtered in user space.
 const MOST_TO_VERIFY: Duration = Duration::from_secs(2);
 
-impl<'a> Session<'a> {
+impl Session {
     /// Attaches all taps. When this fails, nothing is left attached. If it is the filter that the kernel does not take,
     /// the taps are attached without it, and what does not match is left out in user space.
     pub fn attach(
-        sites: &'a [CaptureSite],
-        options: &'a Options,
+        sites: &[CaptureSite],
+        options: &Options,
         host: Host,
         observer: &mut dyn Observer,
     ) -> Result<Self> {
@@ -208,14 +210,14 @@ impl<'a> Session<'a> {
             interface.filter.clone_from(&filter);
             interface.snaplen = options.snaplen;
         }
-        second.begin(&session.points, session.interfaces.len());
+        second.begin(&session.assembly.points, session.interfaces.len());
         session.fates = Some(Rc::clone(&second.fates));
         session.second = Some(second);
         Ok(session)
     }
 
     fn attach_taps(
-        sites: &'a [CaptureSite],
+        sites: &[CaptureSite],
         options: &Options,
         host: Host,
         observer: &mut dyn Observer,
@@ -226,53 +228,17 @@ impl<'a> Session<'a> {
             _ => Signals::watch()?,
         };
         let mut assembly = Assembly::new(options, host, sites.len());
-        let mut taps = Vec::new();
-        let mut promiscuous = Vec::new();
+        let mut held = Held::default();
         let mut at_xdp = Vec::new();
         for (index, site) in sites.iter().enumerate() {
-            site.check_queue(options)?;
-            let selection = select(site, options)?;
-            for tap in &selection.taps {
-                let attached = match tap.attach(index, site, &mut assembly) {
-                    Ok(attached) => attached,
-                    // A way is shown without the steps there.
-                    Err(error) if options.follows() => {
-                        assembly.notice(Notice::NoSteps {
-                            why: error.to_string(),
-                        });
-                        continue;
-                    }
-                    Err(error) => return Err(error),
-                };
-                taps.push(AtSite::new(index, tap.name(), attached));
-            }
-            if selection.taps.iter().any(|tap| tap.facts().gives.verdict) {
+            if attach_at(index, site, &mut assembly, &mut held)? {
                 at_xdp.push(site);
             }
-            let own_sockets = ["packet", pcap::NAME, dpdk::NAME];
-            let sees_beside_socket = selection
-                .taps
-                .iter()
-                .any(|tap| !own_sockets.contains(&tap.name()));
-            // Taps with sockets of their own see to it themselves.
-            if options.promiscuous && sees_beside_socket && !site.interface.loopback {
-                let index = site.interface.index;
-                promiscuous.push(packet_socket::promiscuous(site.namespace.as_ref(), index)?);
-            }
-            if options.follows() && selection.taps.is_empty() {
-                assembly.notice(Notice::NoHooks {
-                    interface: site.label.clone(),
-                });
-            }
-            if let Some(reason) = selection.why {
-                let names = selection.taps.iter().map(|tap| tap.name().to_owned());
-                assembly.notice(Notice::UsingTaps {
-                    interface: site.label.clone(),
-                    taps: names.collect(),
-                    reason,
-                });
-            }
         }
+        let Held {
+            mut taps,
+            promiscuous,
+        } = held;
         let mut words = None;
         if let Some(drops) = &options.drops {
             let (tap, point, found) = drop::attach(sites, &at_xdp, drops, &mut assembly)?;
@@ -282,65 +248,40 @@ impl<'a> Session<'a> {
         let monitors = (0..sites.len())
             // What is only looked at on the way may come and go.
             .filter(|_| !options.follows())
-            .map(|index| {
-                let site = &sites[index];
-                let monitor = (site.interface.index != 0)
-                    .then(|| LinkMonitor::new(site.namespace.as_ref(), site.interface.index))
-                    .transpose()?;
-                Ok((index, monitor))
-            })
+            .map(|index| Ok((index, monitor(&sites[index])?)))
             .collect::<Result<_>>()?;
-        assembly
-            .notices
-            .drain(..)
-            .for_each(|notice| observer.notice(&notice));
-        assembly
-            .details
-            .drain(..)
-            .for_each(|notice| observer.detail(&notice));
-        let interfaces = assembly.interface_blocks(sites);
+        tell(&mut assembly, observer);
+        let interfaces = assembly.interface_blocks(sites, 0);
         let words = words.map(|(point, mut words)| {
             words.begin(point, &interfaces);
             words
         });
-        let polls = assembly.take_polls();
-        let Assembly {
-            points,
-            streams,
-            clock,
-            host,
-            warden,
-            ..
-        } = assembly;
         let foreign_clock = options.time == TimeSource::Hardware;
         let trigger = options
             .trigger
             .as_ref()
-            .map(|plan| Trigger::new(plan, &points, sites, foreign_clock))
+            .map(|plan| Trigger::new(plan, &assembly.points, sites, foreign_clock))
             .transpose()?;
         Ok(Self {
-            sites,
+            sites: sites.to_vec(),
             options: options.clone(),
             second: None,
             fates: None,
             triggered: trigger.as_ref().map(|one| Rc::clone(&one.shared)),
             trigger,
-            host,
-            points,
             interfaces,
             taps,
-            merge: Merge::new(streams, foreign_clock),
+            merge: Merge::new(std::mem::take(&mut assembly.streams), foreign_clock),
             words,
             monitors,
-            clock,
-            clock_offset: clock.offset_to_wall(),
+            clock_offset: assembly.clock.offset_to_wall(),
             signals,
             started: Instant::now(),
             started_wall: clock::wall(),
+            joins: Joins::default(),
             unseen: Vec::new(),
-            _polls: polls,
-            _promiscuous: promiscuous,
-            warden,
+            promiscuous,
+            assembly,
         })
     }
 
@@ -351,7 +292,7 @@ impl<'a> Session<'a> {
     /// The hook's name for each interface block.
     pub fn hook_names(&self) -> Vec<String> {
         let mut names = vec![String::new(); self.interfaces.len()];
-        for point in &self.points {
+        for point in &self.assembly.points {
             for interface in &point.interfaces {
                 names[*interface as usize].clone_from(&point.hook);
             }
@@ -361,7 +302,7 @@ impl<'a> Session<'a> {
 
     /// Has more things undone if trawl is killed.
     pub fn warden(&mut self) -> &mut Warden {
-        &mut self.warden
+        &mut self.assembly.warden
     }
 
     /// Records until something ends it.
@@ -414,7 +355,7 @@ impl<'a> Session<'a> {
             .and_then(|()| sink.rest())
             .err()
             .map(Ended::Output);
-        observer.started(&self.points);
+        observer.started(&self.assembly.points);
         if ended.is_none() {
             ended = Some(self.move_until_end(sink, observer)?);
         }
@@ -436,7 +377,12 @@ impl<'a> Session<'a> {
         }
         let reason = lost_output_reason(&ended, &written);
         let added = sink.added_interfaces();
-        if let Some(point) = self.points.iter_mut().find(|point| point.site.is_none()) {
+        if let Some(point) = self
+            .assembly
+            .points
+            .iter_mut()
+            .find(|point| point.site.is_none())
+        {
             point.interfaces.extend(added.iter().map(|(id, _)| *id));
         }
         let mut summary = self.summary(&unwritten, reason);
@@ -465,7 +411,7 @@ impl<'a> Session<'a> {
 
     /// Reads the accounts of all interface blocks, as they are by then.
     pub fn accounts(&self) -> Box<dyn Fn() -> Vec<(u32, Account)>> {
-        let points = self.points.clone();
+        let points = self.assembly.points.clone();
         Box::new(move || {
             let of = |point: &Point| {
                 let first = point.interfaces.first().copied().unwrap_or(0);

@@ -37,7 +37,7 @@ impl Tap for Tc {
         &self,
         index: usize,
         site: &CaptureSite,
-        assembly: &mut Assembly<'_>,
+        assembly: &mut Assembly,
     ) -> Result<Box<dyn Attached>> {
         let direction = assembly.options.direction.unwrap_or(Direction::Both);
         let mut tap = AttachedTc {
@@ -69,7 +69,7 @@ impl Tap for TcEgress {
         &self,
         index: usize,
         site: &CaptureSite,
-        assembly: &mut Assembly<'_>,
+        assembly: &mut Assembly,
     ) -> Result<Box<dyn Attached>> {
         let mut tap = AttachedTc {
             site: site.clone(),
@@ -88,7 +88,7 @@ fn queue_is_chosen_later(site: &CaptureSite) -> bool {
 }
 
 /// The filter's instructions, the same for both sides.
-fn block(site: &CaptureSite, assembly: &Assembly<'_>) -> Result<Option<Block>> {
+fn block(site: &CaptureSite, assembly: &Assembly) -> Result<Option<Block>> {
     let filter = assembly.options.filter.as_ref();
     filter
         .map(|filter| filter.block(site, assembly.snaplen(), &Target::tc()))
@@ -137,7 +137,7 @@ impl AttachedTc {
         side: Side,
         index: usize,
         site: &CaptureSite,
-        assembly: &mut Assembly<'_>,
+        assembly: &mut Assembly,
         block: Option<&[trawl_ebpf::Insn]>,
     ) -> Result<()> {
         if side == Side::Egress

@@ -66,7 +66,7 @@ impl Tap for Trace {
         &self,
         index: usize,
         site: &CaptureSite,
-        assembly: &mut Assembly<'_>,
+        assembly: &mut Assembly,
     ) -> Result<Box<dyn Attached>> {
         assembly.options.check_ends()?;
         let programs = assembly.options.programs.clone();

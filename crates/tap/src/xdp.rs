@@ -41,7 +41,7 @@ impl Tap for Xdp {
         &self,
         index: usize,
         site: &CaptureSite,
-        assembly: &mut Assembly<'_>,
+        assembly: &mut Assembly,
     ) -> Result<Box<dyn Attached>> {
         let rings = assembly.program_rings()?;
         // Two that come at once would take the same seat.
@@ -88,7 +88,7 @@ impl Tap for Xdp {
         if assembly.options.mode != Mode::Skb {
             assembly.stamp_by_polls(&mut config, site, &points)?;
         }
-        let program = load(&config, site, &rings, &seat, assembly.options)?;
+        let program = load(&config, site, &rings, &seat, &assembly.options)?;
         let (link, mode) = match joined {
             Some(joined) => {
                 assembly.notice(Notice::SharingHook {
@@ -188,7 +188,7 @@ fn link_of(present: &XdpAttachment, site: &CaptureSite) -> Option<OwnedFd> {
 fn attach_program(
     site: &CaptureSite,
     program: &OwnedFd,
-    assembly: &mut Assembly<'_>,
+    assembly: &mut Assembly,
 ) -> Result<(OwnedFd, XdpMode)> {
     let (link, attached) = hold(site, program, assembly.options.mode.asked())?;
     if let Some(refused) = attached.instead_of {
@@ -228,7 +228,7 @@ fn add_points(
     config: &mut TapConfig,
     index: usize,
     site: &CaptureSite,
-    assembly: &mut Assembly<'_>,
+    assembly: &mut Assembly,
     rings: &Arc<Rings>,
 ) -> Result<Vec<u32>> {
     let at = assembly.options.at.unwrap_or(At::Exit);

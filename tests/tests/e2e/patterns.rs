@@ -70,3 +70,73 @@ fn a_pattern_that_nothing_matches_is_refused() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("no interface has such a name"), "{said}");
 }
+
+fn ip(arguments: &[&str]) {
+    run("ip", arguments);
+}
+
+fn generate(place: &str, count: &str) {
+    let to = [
+        "--dst",
+        "192.0.2.1",
+        "--src",
+        "192.0.2.2",
+        "--dst-mac",
+        "02:00:00:00:00:01",
+    ];
+    let how = [
+        "gen", "udp", "-i", place, "--count", count, "--rate", "1000",
+    ];
+    let sent = trawl(&[&how[..], &to].concat());
+    assert!(sent.status.success(), "{sent:?}");
+}
+
+/// Issue 19, large hosts.
+#[test]
+fn interfaces_that_appear_join_and_those_that_go_leave_their_account() {
+    let Some(lab) = Lab::open() else { return };
+    let (a, b) = (lab.pair.a.name.clone(), lab.pair.b.name.clone());
+    let add = || {
+        ip(&[
+            "-n", &a, "link", "add", "new0", "type", "veth", "peer", "name", "new0", "netns", &b,
+        ]);
+        ip(&["-n", &a, "link", "set", "dev", "new0", "up"]);
+        ip(&["-n", &b, "link", "set", "dev", "new0", "up"]);
+    };
+    let file = lab.file("joined.pcapng");
+    let pattern = format!("{b}:*[a-z]0");
+    let capture = Capture::start(&lab, &["-i", &pattern, "-w", &file, "udp"]);
+    add();
+    let joined = format!("capturing on {b}:new0 at ");
+    capture.wait_said(&joined);
+    let sender = format!("{a}:new0");
+    generate(&sender, "7");
+    capture.wait_recorded(7);
+    lab.send(&[frames::ipv4_udp(0)], 4);
+    capture.wait_recorded(11);
+    // One of the same name is another interface.
+    ip(&["-n", &a, "link", "del", "dev", "new0"]);
+    capture.wait_said(&format!("the interface {b}:new0 was removed"));
+    add();
+    trawl_tests::wait_until("it joins again", || {
+        capture.said().matches(&joined).count() == 2
+    });
+    generate(&sender, "5");
+    capture.wait_recorded(16);
+    let summary = capture.stop_well();
+    assert_eq!(summary.recorded, 16);
+    let rows = tshark(&file, &["frame.interface_id", "frame.interface_name"]);
+    let of = |id: &str| rows.iter().filter(|row| row[0] == id).count();
+    let name = format!("{b}:new0");
+    let mut ids: Vec<&str> = rows
+        .iter()
+        .filter(|row| row[1] == name)
+        .map(|row| row[0].as_str())
+        .collect();
+    ids.dedup();
+    assert_eq!(ids.len(), 2, "{rows:?}");
+    assert_eq!((of(ids[0]), of(ids[1])), (7, 5));
+    let about = run("capinfos", &[&file]);
+    assert!(about.contains("Number of interfaces in file: 3"), "{about}");
+    assert!(about.contains("Number of packets = 7"), "{about}");
+}

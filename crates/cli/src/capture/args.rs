@@ -15,6 +15,7 @@ use trawl_tap::options::{
 
 use super::beside::Wanted;
 use super::drops::DropArgs;
+use super::interfaces::Pattern;
 use super::peers::PeerArgs;
 use super::recording::RecordingArgs;
 use super::remote::HostArgs;
@@ -333,8 +334,11 @@ impl Args {
             .as_deref()
             .map(|list| verdict::Set::parse(kind, list))
             .transpose();
+        let trigger = self.trigger.plan(self.recording.meta()?.verdict)?;
         Ok(Options {
             tap,
+            // Events and notes of drops are tied to the interfaces of the beginning.
+            joins: drops.is_none() && trigger.is_none() && !Pattern::all(self).is_empty(),
             drops,
             direction: self.direction.map(|way| match way {
                 Way::In => Direction::In,
@@ -382,7 +386,7 @@ impl Args {
                     TimeName::Precise | TimeName::Hw => Stamps::Precise,
                 },
             },
-            trigger: self.trigger.plan(self.recording.meta()?.verdict)?,
+            trigger,
             promiscuous: !self.no_promiscuous,
             peers: self.peers.resolve(),
         })

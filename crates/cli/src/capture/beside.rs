@@ -61,7 +61,7 @@ impl Wanted {
 }
 
 /// Starts all outputs but the first.
-pub(super) fn start(session: &Session<'_>, args: &Args) -> Result<Vec<Beside>> {
+pub(super) fn start(session: &Session, args: &Args) -> Result<Vec<Beside>> {
     let mut all = Vec::new();
     let first = session.interfaces().first().cloned().unwrap_or_default();
     for text in args.write.iter().skip(1) {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use trawl_kernel::netlink::{Link, Netlink};
 use trawl_kernel::netns::{self, Namespace};
-use trawl_kernel::{Error, Result};
+use trawl_kernel::{Error, Result, names};
 use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::options::Options;
 use trawl_tap::select::select;
@@ -30,39 +30,13 @@ pub(crate) fn find(args: &Args) -> Result<Vec<CaptureSite>> {
             sites.push(trawl_tap::pcap::find(text, args.netns.as_deref())?);
             continue;
         }
-        let (namespace, name) = match text.split_once(':') {
-            Some((namespace, name)) => (Some(namespace), name),
-            None => (args.netns.as_deref(), text.as_str()),
-        };
-        let prefixed = text.contains(':');
-        if name != ANY && !is_pattern(name) && !namespace.is_some_and(is_pattern) {
+        let Some(pattern) = Pattern::of(text, args.netns.as_deref()) else {
             sites.push(CaptureSite::find(text, args.netns.as_deref())?);
             continue;
-        }
+        };
         let before = sites.len();
-        for namespace in namespaces(namespace) {
-            let matching = |link: &&Link| match name {
-                ANY => link.flags & IFF_UP != 0,
-                pattern => matches(pattern, &link.name),
-            };
-            let links = match links_in(namespace.as_deref()) {
-                Ok(links) => links,
-                // One that went away just now is none of all.
-                Err(_) if is_pattern(text) => continue,
-                Err(error) => return Err(error),
-            };
-            for link in links.iter().filter(matching) {
-                let label = match &namespace {
-                    Some(namespace) if prefixed => format!("{namespace}:{}", link.name),
-                    _ => link.name.clone(),
-                };
-                if let Ok(mut site) = CaptureSite::find(&label, args.netns.as_deref()) {
-                    site.one_of_any = true;
-                    sites.push(site);
-                }
-            }
-        }
-        if sites.len() == before && name == ANY {
+        sites.extend(pattern.sites(&HashSet::new())?);
+        if sites.len() == before && pattern.name == ANY {
             return Err(
                 Error::failed("cannot capture on any interface", "none is up here")
                     .fix("ip link set dev IF up"),
@@ -80,6 +54,90 @@ pub(crate) fn find(args: &Args) -> Result<Vec<CaptureSite>> {
     Ok(sites)
 }
 
+/// What is meant by a name that stands for several interfaces.
+#[derive(Clone, Debug)]
+pub(super) struct Pattern {
+    namespace: Option<String>,
+    name: String,
+    /// Interfaces are called by their namespace too.
+    is_prefixed: bool,
+    netns: Option<String>,
+}
+
+impl Pattern {
+    fn of(text: &str, netns: Option<&str>) -> Option<Self> {
+        let (namespace, name) = match text.split_once(':') {
+            Some((namespace, name)) => (Some(namespace), name),
+            None => (netns, text),
+        };
+        let is_one = name == ANY || is_pattern(name) || namespace.is_some_and(is_pattern);
+        is_one.then(|| Self {
+            namespace: namespace.map(str::to_owned),
+            name: name.to_owned(),
+            is_prefixed: text.contains(':'),
+            netns: netns.map(str::to_owned),
+        })
+    }
+
+    /// Those among the interfaces that are named.
+    pub fn all(args: &Args) -> Vec<Self> {
+        if args.names_ports() || args.names_devices() {
+            return Vec::new();
+        }
+        let names = args.interfaces.iter();
+        names
+            .filter_map(|text| Self::of(text, args.netns.as_deref()))
+            .collect()
+    }
+
+    /// The interfaces that match, without those known by label and index.
+    pub fn sites(&self, known: &HashSet<(&str, u32)>) -> Result<Vec<CaptureSite>> {
+        let mut sites = Vec::new();
+        for namespace in namespaces(self.namespace.as_deref()) {
+            let matching = |link: &&Link| match self.name.as_str() {
+                ANY => link.flags & IFF_UP != 0,
+                pattern => names::matches(pattern, &link.name),
+            };
+            let links = match links_in(namespace.as_deref()) {
+                Ok(links) => links,
+                // One that went away just now is none of all.
+                Err(_) if self.namespace.as_deref().is_some_and(is_pattern) => continue,
+                Err(error) => return Err(error),
+            };
+            for link in links.iter().filter(matching) {
+                let label = match &namespace {
+                    Some(namespace) if self.is_prefixed => format!("{namespace}:{}", link.name),
+                    _ => link.name.clone(),
+                };
+                if known.contains(&(label.as_str(), link.index)) {
+                    continue;
+                }
+                if let Ok(mut site) = CaptureSite::find(&label, self.netns.as_deref()) {
+                    site.one_of_any = true;
+                    sites.push(site);
+                }
+            }
+        }
+        Ok(sites)
+    }
+}
+
+/// Interfaces that match and that are not known yet.
+pub(super) fn appeared(patterns: &[Pattern], known: &[CaptureSite]) -> Vec<CaptureSite> {
+    let known: HashSet<(&str, u32)> = known
+        .iter()
+        .map(|site| (site.label.as_str(), site.interface.index))
+        .collect();
+    let mut found: Vec<CaptureSite> = patterns
+        .iter()
+        // What cannot be listed now is listed the next time.
+        .flat_map(|pattern| pattern.sites(&known).unwrap_or_default())
+        .collect();
+    let mut labels = HashSet::new();
+    found.retain(|site| labels.insert(site.label.clone()));
+    found
+}
+
 fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?', '['])
 }
@@ -90,71 +148,11 @@ fn namespaces(wanted: Option<&str>) -> Vec<Option<String>> {
         Some(pattern) if is_pattern(pattern) => {
             let named = netns::list().into_iter();
             named
-                .filter(|name| matches(pattern, name))
+                .filter(|name| names::matches(pattern, name))
                 .map(Some)
                 .collect()
         }
         other => vec![other.map(str::to_owned)],
-    }
-}
-
-/// As the shell matches names: `*` any text, `?` any letter, `[a-c]` one of these, `[!a-c]` none of these.
-fn matches(pattern: &str, name: &str) -> bool {
-    fn class(pattern: &[char], letter: char) -> Option<(bool, usize)> {
-        let negated = matches!(pattern.first(), Some('!' | '^'));
-        let start = usize::from(negated);
-        let end = start
-            + 1
-            + pattern
-                .get(start + 1..)?
-                .iter()
-                .position(|one| *one == ']')?;
-        let mut set = &pattern[start..end];
-        let mut found = false;
-        while let [first, rest @ ..] = set {
-            set = match rest {
-                ['-', last, rest @ ..] => {
-                    found |= (*first..=*last).contains(&letter);
-                    rest
-                }
-                rest => {
-                    found |= *first == letter;
-                    rest
-                }
-            };
-        }
-        Some((found != negated, end + 1))
-    }
-    let (pattern, name): (Vec<char>, Vec<char>) =
-        (pattern.chars().collect(), name.chars().collect());
-    let (mut at, mut to) = (0, 0);
-    // Where the last `*` stands, and how much of the name it takes up.
-    let mut star: Option<(usize, usize)> = None;
-    loop {
-        let step = match (pattern.get(at), name.get(to)) {
-            (None, None) => return true,
-            (Some('*'), _) => {
-                star = Some((at, to));
-                at += 1;
-                continue;
-            }
-            (Some('?'), Some(_)) => Some(1),
-            (Some('['), Some(letter)) => match class(&pattern[at + 1..], *letter) {
-                Some((true, length)) => Some(1 + length),
-                Some((false, _)) => None,
-                None => (*letter == '[').then_some(1),
-            },
-            (Some(one), Some(letter)) if one == letter => Some(1),
-            _ => None,
-        };
-        match (step, star) {
-            (Some(length), _) => (at, to) = (at + length, to + 1),
-            (None, Some((begin, taken))) if taken < name.len() => {
-                star = Some((begin, taken + 1));
-                (at, to) = (begin + 1, taken + 1);
-            }
-            _ => return false,
-        }
     }
 }
 
@@ -225,34 +223,4 @@ pub(super) fn list(args: &Args, options: &Options) -> Result<ExitCode> {
     }
     write_out(&text)?;
     Ok(ExitCode::SUCCESS)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patterns_match_as_in_the_shell() {
-        for (pattern, name, expected) in [
-            ("veth*", "veth0", true),
-            ("veth*", "veth", true),
-            ("veth*", "eth0", false),
-            ("*", "lo", true),
-            ("*th*1", "veth0.1", true),
-            ("*th*1", "veth0.2", false),
-            ("eth?", "eth0", true),
-            ("eth?", "eth10", false),
-            ("eth[0-2]", "eth1", true),
-            ("eth[0-2]", "eth3", false),
-            ("eth[!0-2]", "eth3", true),
-            ("eth[!0-2]*", "eth1", false),
-            ("eth[", "eth[", true),
-            ("e[]t]h", "e]h", true),
-            ("a*b*c", "aXbYbZc", true),
-            ("a*b*c", "aXbYbZ", false),
-            ("", "", true),
-        ] {
-            assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
-        }
-    }
 }

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::Point;
+use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::notice::Notice;
 use trawl_tap::session::Observer;
 
 use super::args::Args;
+use super::interfaces::{self, Pattern};
 use super::words;
 use crate::{json, terminal};
 
@@ -28,6 +30,7 @@ pub(super) struct Terminal {
     /// All notices, for the account.
     said: Vec<Notice>,
     previous: Option<(f64, u64)>,
+    patterns: Vec<Pattern>,
 }
 
 impl Terminal {
@@ -45,6 +48,7 @@ impl Terminal {
             live_line: false,
             said: Vec::new(),
             previous: None,
+            patterns: Pattern::all(args),
         }
     }
 
@@ -83,6 +87,10 @@ impl Observer for Terminal {
         for point in points {
             self.notice(&words::capturing(point));
         }
+    }
+
+    fn appeared(&mut self, known: &[CaptureSite]) -> Vec<CaptureSite> {
+        interfaces::appeared(&self.patterns, known)
     }
 
     fn interval(&self) -> Option<Duration> {

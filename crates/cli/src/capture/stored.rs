@@ -82,7 +82,7 @@ impl StoreArgs {
 
 /// Captures into the store; the outcome is there even where the capture's end is not a good one.
 pub(super) fn record(
-    session: Session<'_>,
+    session: Session,
     url: &str,
     args: &StoreArgs,
     observer: &mut Terminal,

@@ -138,6 +138,7 @@ pub(crate) fn notice(notice: &Notice) -> String {
             format!("the kernel has no tracepoint {name}: that step is not shown")
         }
         Notice::NoSteps { why } => format!("some steps are not shown: {why}"),
+        Notice::NotJoined { why } => why.clone(),
         Notice::NoHooks { interface } => format!(
             "{interface}: no steps at its XDP program, which has no hooks; load it with hooks: \
              trawl xdp load {interface} FILE.o --replace --keep-maps --tappable"

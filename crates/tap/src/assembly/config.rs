@@ -11,7 +11,7 @@ use trawl_kernel::ring::Rings;
 use super::{Assembly, Carries, PointIds};
 use crate::options::{Direction, Options, Sample};
 
-impl Assembly<'_> {
+impl Assembly {
     /// The part of a program's configuration that all taps share.
     pub fn config(&self, rings: &Rings) -> TapConfig {
         let geometry = rings.geometry();

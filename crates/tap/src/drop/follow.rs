@@ -74,7 +74,7 @@ pub fn attach(
     config: &TapConfig,
     maps: &[(&str, BorrowedFd<'_>)],
     block: Option<&[Insn]>,
-    assembly: &mut Assembly<'_>,
+    assembly: &mut Assembly,
 ) -> Result<Vec<Loaded>> {
     let at = |number: usize| TapConfig {
         step: number as u32,

@@ -7,7 +7,7 @@ use super::Session;
 use crate::account::{PointSummary, Summary};
 use crate::assembly::Host;
 
-impl Session<'_> {
+impl Session {
     /// What a file begins with: the section, and a block for each interface and hook point.
     pub(super) fn file_header(&self) -> Vec<u8> {
         let mut header = Vec::new();
@@ -15,7 +15,7 @@ impl Session<'_> {
             os,
             hardware,
             application,
-        } = &self.host;
+        } = &self.assembly.host;
         write::section_header(
             &mut header,
             &write::SectionHeader {
@@ -43,7 +43,7 @@ impl Session<'_> {
                 time_error_max_ns,
                 ..
             },
-        ) in self.points.iter().zip(&summary.interfaces)
+        ) in self.assembly.points.iter().zip(&summary.interfaces)
         {
             let mut elsewhere = *hardware_stamped;
             let (system, hardware) = match point.interfaces.as_slice() {

@@ -15,7 +15,7 @@ use crate::notice::Notice;
 use crate::sink::{Counting, Sink};
 use crate::stream::Stream;
 
-impl Session<'_> {
+impl Session {
     pub(super) fn move_until_end(
         &mut self,
         sink: &mut dyn Sink,
@@ -44,6 +44,11 @@ impl Session<'_> {
                 tended = Instant::now();
                 if let Some(ended) = self.tend(observer)? {
                     return Ok(ended);
+                }
+                if self.options.joins
+                    && let Err(error) = self.join(sink, observer)
+                {
+                    return Ok(Ended::Output(error));
                 }
                 if sink.wants_account() {
                     sink.account(&self.summary(&Counting::default(), ""));
@@ -147,6 +152,7 @@ impl Session<'_> {
         let recorded = || match &self.fates {
             Some(fates) => fates.borrow().passed_total(),
             None => self
+                .assembly
                 .points
                 .iter()
                 .map(|point| point.account().recorded)
@@ -161,7 +167,10 @@ impl Session<'_> {
     pub(super) fn stop(&mut self, observer: &mut dyn Observer) {
         // What happened since the last look. Its end is at hand in any case.
         self.watch(observer);
-        self.points.iter().for_each(|point| point.rings.stop());
+        self.assembly
+            .points
+            .iter()
+            .for_each(|point| point.rings.stop());
         for at in &mut self.taps {
             at.tap
                 .detach()

@@ -8,12 +8,12 @@ use crate::assembly::Point;
 use crate::options::Stamps;
 use crate::sink::Counting;
 
-impl Session<'_> {
+impl Session {
     /// What was recorded and then lost on its way out.
     pub(super) fn take_back(&self, summary: &mut Summary, lost: Vec<(u32, &'static str, u64)>) {
         for (interface, reason, count) in lost {
             let is_meant = |point: &Point| point.interfaces.contains(&interface);
-            if let Some(at) = self.points.iter().position(is_meant) {
+            if let Some(at) = self.assembly.points.iter().position(is_meant) {
                 summary.interfaces[at].account.take_back(reason, count);
                 summary.total.take_back(reason, count);
             }
@@ -22,7 +22,7 @@ impl Session<'_> {
 
     /// What was in a file and is not any more, by what was found in it.
     pub(super) fn take_back_cut(&self, summary: &mut Summary, found: &[u64]) {
-        for (point, one) in self.points.iter().zip(&mut summary.interfaces) {
+        for (point, one) in self.assembly.points.iter().zip(&mut summary.interfaces) {
             let ids = point.interfaces.iter();
             let there: u64 = ids.filter_map(|id| found.get(*id as usize)).sum();
             let missing = one.account.recorded.saturating_sub(there);
@@ -39,6 +39,7 @@ impl Session<'_> {
         unwritten_reason: &'static str,
     ) -> Summary {
         let mut points: Vec<PointSummary> = self
+            .assembly
             .points
             .iter()
             .map(|point| {

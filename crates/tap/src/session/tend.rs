@@ -13,13 +13,14 @@ use crate::watch::Sight;
 /// How long a tap that sees nothing may take until it can be attached again: a firewall that is restarted is back.
 const BLIND_PATIENCE: Duration = Duration::from_secs(5);
 
-impl Session<'_> {
+impl Session {
     /// What may be noticed a little later: clocks, and interfaces that went away.
     pub(super) fn tend(&mut self, observer: &mut dyn Observer) -> Result<Option<Ended>> {
-        let offset = self.clock.offset_to_wall();
+        let offset = self.assembly.clock.offset_to_wall();
         if offset != self.clock_offset {
             self.clock_offset = offset;
-            self.points
+            self.assembly
+                .points
                 .iter()
                 .for_each(|point| point.rings.set_clock_offset(offset));
         }
@@ -48,7 +49,7 @@ impl Session<'_> {
                 gone.push((at.site, why));
             }
         }
-        if self.warden.renew()? {
+        if self.assembly.warden.renew()? {
             observer.notice(&Notice::WardenReplaced);
         }
         if let Some(ended) = self.watch(observer) {
@@ -64,7 +65,9 @@ impl Session<'_> {
             };
             observer.notice(&Notice::Gone(gone.clone()));
             self.monitors.retain(|(index, _)| *index != site);
-            if self.monitors.is_empty() {
+            if self.options.joins {
+                self.taps.retain(|at| at.site != site);
+            } else if self.monitors.is_empty() {
                 return Ok(Some(Ended::NoInterface(gone)));
             }
         }
@@ -76,7 +79,7 @@ impl Session<'_> {
     pub(super) fn watch(&mut self, observer: &mut dyn Observer) -> Option<Ended> {
         for at in &mut self.taps {
             let now = clock::wall();
-            let sight = at.tap.watch(&mut self.warden);
+            let sight = at.tap.watch(&mut self.assembly.warden);
             let gap = |cause, why, to_ns| Gap {
                 interface: self.sites[at.site].label.clone(),
                 tap: at.name.into(),
@@ -121,6 +124,6 @@ impl Session<'_> {
             let since = at.sight.blind.as_ref().map(|(_, since)| since);
             !at.sight.waits && since.is_some_and(|since| since.elapsed() >= BLIND_PATIENCE)
         };
-        self.taps.iter().all(is_over).then_some(Ended::Blind)
+        (!self.taps.is_empty() && self.taps.iter().all(is_over)).then_some(Ended::Blind)
     }
 }

@@ -78,8 +78,8 @@ pub struct TracePlan {
 }
 
 impl TracePlan {
-    pub fn new(assembly: &mut Assembly<'_>, site: &CaptureSite, several: bool) -> Result<Self> {
-        let options = assembly.options;
+    pub fn new(assembly: &mut Assembly, site: &CaptureSite, several: bool) -> Result<Self> {
+        let options = &*std::rc::Rc::clone(&assembly.options);
         let at = options.at.unwrap_or(At::Exit);
         let rings = assembly.program_rings()?;
         let mut config = assembly.config(&rings);

@@ -124,7 +124,7 @@ impl Slots {
         name: Option<&str>,
         index: usize,
         site: &CaptureSite,
-        assembly: &mut Assembly<'_>,
+        assembly: &mut Assembly,
         mode: &'static str,
     ) -> Result<Ends> {
         let rings = assembly.program_rings()?;

@@ -1,0 +1,89 @@
+//! The taps of one site, attached when a capture starts or later.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use trawl_kernel::netlink::LinkMonitor;
+use trawl_kernel::{Result, packet_socket};
+
+use super::{AtSite, Observer};
+use crate::assembly::Assembly;
+use crate::capture_site::CaptureSite;
+use crate::notice::Notice;
+use crate::select::select;
+use crate::{dpdk, pcap};
+
+/// What is open at the sites.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    pub taps: Vec<AtSite>,
+    pub promiscuous: Vec<OwnedFd>,
+}
+
+/// Attaches the taps of a site; tells whether one of them sees verdicts.
+pub(super) fn attach_at(
+    index: usize,
+    site: &CaptureSite,
+    assembly: &mut Assembly,
+    held: &mut Held,
+) -> Result<bool> {
+    let options = Rc::clone(&assembly.options);
+    site.check_queue(&options)?;
+    let selection = select(site, &options)?;
+    for tap in &selection.taps {
+        let attached = match tap.attach(index, site, assembly) {
+            Ok(attached) => attached,
+            // A way is shown without the steps there.
+            Err(error) if options.follows() => {
+                assembly.notice(Notice::NoSteps {
+                    why: error.to_string(),
+                });
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        held.taps.push(AtSite::new(index, tap.name(), attached));
+    }
+    let own_sockets = ["packet", pcap::NAME, dpdk::NAME];
+    let sees_beside_socket = selection
+        .taps
+        .iter()
+        .any(|tap| !own_sockets.contains(&tap.name()));
+    // Taps with sockets of their own see to it themselves.
+    if options.promiscuous && sees_beside_socket && !site.interface.loopback {
+        let index = site.interface.index;
+        held.promiscuous
+            .push(packet_socket::promiscuous(site.namespace.as_ref(), index)?);
+    }
+    if options.follows() && selection.taps.is_empty() {
+        assembly.notice(Notice::NoHooks {
+            interface: site.label.clone(),
+        });
+    }
+    if let Some(reason) = selection.why {
+        let names = selection.taps.iter().map(|tap| tap.name().to_owned());
+        assembly.notice(Notice::UsingTaps {
+            interface: site.label.clone(),
+            taps: names.collect(),
+            reason,
+        });
+    }
+    Ok(selection.taps.iter().any(|tap| tap.facts().gives.verdict))
+}
+
+/// `None` for a device that only a library knows.
+pub(super) fn monitor(site: &CaptureSite) -> Result<Option<LinkMonitor>> {
+    (site.interface.index != 0)
+        .then(|| LinkMonitor::new(site.namespace.as_ref(), site.interface.index))
+        .transpose()
+}
+
+/// Says what there was to say while taps were attached.
+pub(super) fn tell(assembly: &mut Assembly, observer: &mut dyn Observer) {
+    for notice in assembly.notices.drain(..) {
+        observer.notice(&notice);
+    }
+    for notice in assembly.details.drain(..) {
+        observer.detail(&notice);
+    }
+}

@@ -1,0 +1,97 @@
+//! Interfaces that appear while a capture goes on, and those that went.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use trawl_kernel::Result;
+use trawl_packet::pcapng::write;
+
+use super::attach::{Held, attach_at, monitor, tell};
+use super::{Observer, Session};
+use crate::capture_site::CaptureSite;
+use crate::notice::Notice;
+use crate::sink::Sink;
+
+/// How often it is looked for interfaces.
+const LOOK_EVERY: Duration = Duration::from_millis(400);
+/// Looking takes at most this part of the time.
+const REST_FACTOR: u32 = 20;
+
+/// When it is looked next, and what is not tried again.
+#[derive(Debug, Default)]
+pub(super) struct Joins {
+    next: Option<Instant>,
+    refused: HashSet<(String, u32)>,
+}
+
+fn identity(site: &CaptureSite) -> (String, u32) {
+    (site.label.clone(), site.interface.index)
+}
+
+impl Session {
+    /// Attaches to interfaces that have appeared. Fails only if the sink does.
+    pub(super) fn join(&mut self, sink: &mut dyn Sink, observer: &mut dyn Observer) -> Result<()> {
+        let began = Instant::now();
+        if self.joins.next.is_some_and(|next| began < next) {
+            return Ok(());
+        }
+        let there: Vec<CaptureSite> = self
+            .monitors
+            .iter()
+            .filter_map(|(index, _)| self.sites.get(*index).cloned())
+            .collect();
+        for site in observer.appeared(&there) {
+            if !self.joins.refused.contains(&identity(&site)) {
+                self.join_one(site, sink, observer)?;
+            }
+        }
+        self.joins.next = Some(Instant::now() + LOOK_EVERY.max(began.elapsed() * REST_FACTOR));
+        Ok(())
+    }
+
+    fn join_one(
+        &mut self,
+        site: CaptureSite,
+        sink: &mut dyn Sink,
+        observer: &mut dyn Observer,
+    ) -> Result<()> {
+        let (points, blocks) = (self.assembly.points.len(), self.interfaces.len());
+        let index = self.sites.len();
+        self.sites.push(site);
+        let site = &self.sites[index];
+        let mut held = Held::default();
+        let attached = attach_at(index, site, &mut self.assembly, &mut held).and_then(|_| {
+            for at in &mut held.taps {
+                at.tap.start()?;
+            }
+            monitor(site)
+        });
+        tell(&mut self.assembly, observer);
+        // Points stay where a tap failed: their numbers are the places of their accounts.
+        let made = self.assembly.interface_blocks(&self.sites, blocks);
+        let mut header = Vec::new();
+        for interface in &made {
+            write::interface_description(&mut header, interface);
+        }
+        self.interfaces.extend(made);
+        self.merge.add(std::mem::take(&mut self.assembly.streams));
+        match attached {
+            Ok(monitor) => {
+                self.monitors.push((index, monitor));
+                self.taps.extend(held.taps);
+                self.promiscuous.extend(held.promiscuous);
+                observer.started(&self.assembly.points[points..]);
+            }
+            Err(error) => {
+                self.joins.refused.insert(identity(&self.sites[index]));
+                observer.notice(&Notice::NotJoined {
+                    why: error.to_string(),
+                });
+            }
+        }
+        match header.is_empty() {
+            true => Ok(()),
+            false => sink.write(&header),
+        }
+    }
+}
