@@ -54,28 +54,12 @@ pub struct Coverage {
 
 impl Coverage {
     pub fn is_whole(&self) -> bool {
-        let Self {
-            host: _,
-            indexed: _,
-            not_indexed,
-            not_indexed_chunks,
-            spooled,
-            evicted,
-            unknown,
-            gaps_of_unknown_size,
-            runs_without_end,
-        } = self;
-        [
-            not_indexed,
-            not_indexed_chunks,
-            spooled,
-            evicted,
-            unknown,
-            gaps_of_unknown_size,
-            runs_without_end,
-        ]
-        .iter()
-        .all(|count| **count == 0)
+        let whole = Self {
+            host: self.host.clone(),
+            indexed: self.indexed,
+            ..Self::default()
+        };
+        *self == whole
     }
 }
 
