@@ -87,8 +87,7 @@ static __always_inline void capture(__u64 *arguments, struct scratch *scratch, c
 		if (sight.tag)
 			sight.original += TAG_LENGTH;
 	}
-	if (CONFIG(links) != LINKS_NONE)
-		settle_bytes(&packet, &sight, scratch);
+	settle_bytes(&packet, &sight, scratch);
 	packet.scratch = scratch;
 	note->no_loss = is_no_loss(settings, note, to_group);
 	if (!is_packet || !reason_wanted(settings, note) || is_seen_at_xdp(settings, note) ||

@@ -101,6 +101,11 @@ static __noinline int copy_to_record(struct scratch *scratch, char *to, __u64 sh
 	return copy_fragments(&scratch->copying, to, shared, PIECE_MAX, RECORD_MAX_CAPTURED - 1);
 }
 
+static __noinline int copy_list_to_record(struct scratch *scratch, char *to, __u64 shared)
+{
+	return copy_list(&scratch->copying, to, shared, PIECE_MAX, RECORD_MAX_CAPTURED - 1);
+}
+
 static __noinline int copy_to_filter(struct scratch *scratch, char *to, __u64 shared)
 {
 	return copy_fragments(&scratch->copying, to, shared, TRACE_COPY - 1, TRACE_COPY - 1);
@@ -129,6 +134,8 @@ static __always_inline long copy_packet(struct tap_context *packet, char *to, co
 		return 0;
 	packet->scratch->copying.done = linear;
 	packet->scratch->copying.wanted = captured;
+	if (!CONFIG(step) && packet->fragments & IN_LIST)
+		return copy_list_to_record(packet->scratch, to, packet->fragments & ~IN_LIST);
 	return copy_to_record(packet->scratch, to, packet->fragments);
 }
 
@@ -180,7 +187,7 @@ static __always_inline void note_segments(const struct tap_context *packet, stru
 	__u16 segments;
 
 	if (!bpf_probe_read_kernel(&segments, sizeof(segments),
-				   (char *)packet->fragments + bpf_core_field_offset(struct skb_shared_info, gso_segs)))
+				   (char *)(packet->fragments & ~IN_LIST) + bpf_core_field_offset(struct skb_shared_info, gso_segs)))
 		note->segments = segments;
 }
 
@@ -285,8 +292,11 @@ static __always_inline bool find_bytes(struct sk_buff *buffer, bool typed, __u32
 	if (outside && outside <= length) {
 		struct sk_buff *others = BPF_CORE_READ(shared, frag_list);
 
-		if (others || !FRAGMENTS_READABLE)
+		/* A step needs no more than the headers. */
+		if (!FRAGMENTS_READABLE || (others && CONFIG(step)))
 			packet->out_of_reach = outside;
+		else if (others)
+			packet->fragments |= IN_LIST;
 		else
 			packet->in_fragments = outside;
 	}
@@ -351,7 +361,8 @@ static __always_inline bool is_among_or_all(const struct drop_settings *settings
 	return !settings->places || is_among(settings->only, settings->places, note);
 }
 
-/* A filter sees an Ethernet frame in any case: in front of bare IP goes a header without addresses. */
+/* A filter sees an Ethernet frame in any case: in front of bare IP goes a header without addresses. Of a list of socket
+ * buffers it sees the first, which has the headers. */
 static __always_inline bool matches_packet(struct tap_context *packet, struct scratch *scratch,
 					   const struct sighting *sight, __u32 protocol)
 {

@@ -17,12 +17,16 @@
 #define CACHE_LINE 64
 #define ROUND_UP(value, to) (((value) + (to) - 1) & ~((__u64)(to) - 1))
 
+/* The lists are aligned. */
+#define IN_LIST 1ull
+
 /* A packet that is being looked at. */
 struct tap_context {
 	/* Where the first buffer's bytes are, and how many. */
 	__u64 data;
 	__u32 linear;
-	/* The bytes in fragments, and where the list of those is; 0 if there are none. */
+	/* The bytes in fragments, and where the list of those is; 0 if there are none. With IN_LIST the packet goes on in
+	 * socket buffers of their own. */
 	__u32 in_fragments;
 	__u64 fragments;
 	/* Bytes behind the first buffer that cannot be copied. */
@@ -78,6 +82,10 @@ struct copying {
 	__u64 next;
 	__u64 count;
 	__u64 within;
+	/* Of a list of socket buffers: the piece that is being copied, and the next buffer. */
+	__u64 piece;
+	__u64 left;
+	__u64 list;
 	/* Pages stand in a row, and so do the structures that describe them: where both begin. */
 	__u64 first_address;
 	__u64 first_page;
@@ -145,6 +153,66 @@ static __always_inline int copy_fragments(struct copying *copying, char *to, __u
 	copying->first_page = CONFIG_PAIR(CONFIG_NAME(first_page_low), CONFIG_NAME(first_page_high));
 	for (__u64 round = 0; round < most; round++) {
 		failed = copy_piece(copying, to, piece, last);
+		if (failed | ~is_less(READ_ONCE(copying->done), READ_ONCE(copying->wanted)))
+			return failed ? -1 : 0;
+	}
+	return -1;
+}
+
+/* As many pieces as a packet of 64 KiB has that came in frames of 1500 bytes, header and fragment apart. */
+#define MOST_IN_LIST 100
+
+/* As copy_piece(), where the packet goes on in a list of socket buffers, each with fragments of its own. Both the next
+ * fragment and the next buffer are looked at each time, and what is not wanted is masked out. */
+static __always_inline __u64 copy_piece_of_list(struct copying *copying, char *to, __u64 piece, __u64 last)
+{
+	__u64 done = READ_ONCE(copying->done), left = READ_ONCE(copying->left);
+	__u64 is_done = is_less(left, 1);
+	__u64 is_fragment = is_done & ~is_less(READ_ONCE(copying->count), 1);
+	__u64 is_buffer = is_done & ~is_fragment;
+	struct sk_buff *buffer = (void *)READ_ONCE(copying->list);
+	struct fragment fragment = {};
+	__u64 address, shared, linear, take, failed;
+	__u8 count = 0;
+
+	bpf_probe_read_kernel(&fragment, sizeof(fragment), (void *)READ_ONCE(copying->next));
+	address = copying->first_address +
+		  ((fragment.page - copying->first_page) / bpf_core_type_size(struct page) << PAGE_SHIFT) + fragment.offset;
+	shared = (__u64)BPF_CORE_READ(buffer, head) + BPF_CORE_READ(buffer, end);
+	bpf_probe_read_kernel(&count, sizeof(count), (void *)(shared + bpf_core_field_offset(struct skb_shared_info, nr_frags)));
+	linear = BPF_CORE_READ(buffer, len) - BPF_CORE_READ(buffer, data_len);
+	/* The list may be at its end, and bit 0 marks memory of a device. */
+	failed = (is_buffer & is_less((__u64)buffer >> 1, 1)) | (is_fragment & fragment.page << 63);
+	barrier_var(failed);
+	address = (copying->piece & ~is_done) | (address & is_fragment) | ((__u64)BPF_CORE_READ(buffer, data) & is_buffer);
+	left = (left & ~is_done) | (fragment.length & is_fragment) | (linear & is_buffer);
+	take = lesser(lesser(left, copying->wanted - done), piece) & ~is_less(failed, 0) & piece;
+	barrier_var(take);
+	failed |= bpf_probe_read_kernel(to + (done & last), take, (void *)address);
+	copying->done = done + take;
+	copying->piece = address + take;
+	copying->left = left - take;
+	copying->count = (copying->count & ~is_buffer) + (count & is_buffer) - (1 & is_fragment);
+	copying->next = (copying->next & ~is_buffer) + (sizeof(fragment) & is_fragment) +
+			((shared + bpf_core_field_offset(struct skb_shared_info, frags)) & is_buffer);
+	copying->list = ((__u64)buffer & ~is_buffer) | ((__u64)BPF_CORE_READ(buffer, next) & is_buffer);
+	return failed;
+}
+
+/* Copies what is behind the bytes that are done: the first buffer's fragments, then the list. */
+static __always_inline int copy_list(struct copying *copying, char *to, __u64 shared, __u64 piece, __u64 last)
+{
+	struct skb_shared_info *info = (void *)shared;
+	__u64 failed;
+
+	copying->next = shared + bpf_core_field_offset(struct skb_shared_info, frags);
+	copying->count = BPF_CORE_READ(info, nr_frags);
+	copying->list = (__u64)BPF_CORE_READ(info, frag_list);
+	copying->left = 0;
+	copying->first_address = CONFIG_PAIR(CONFIG_NAME(first_address_low), CONFIG_NAME(first_address_high));
+	copying->first_page = CONFIG_PAIR(CONFIG_NAME(first_page_low), CONFIG_NAME(first_page_high));
+	for (__u64 round = 0; round < MOST_IN_LIST; round++) {
+		failed = copy_piece_of_list(copying, to, piece, last);
 		if (failed | ~is_less(READ_ONCE(copying->done), READ_ONCE(copying->wanted)))
 			return failed ? -1 : 0;
 	}

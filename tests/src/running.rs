@@ -54,6 +54,10 @@ impl Running {
         assert!(said, "trawl did not say {words:?}, but: {all}");
     }
 
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("trawl runs");
     }

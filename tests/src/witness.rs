@@ -213,3 +213,34 @@ pub fn wait_unloaded(program: u64) {
 pub fn size_of(file: &Path) -> u64 {
     std::fs::metadata(file).map_or(0, |about| about.len())
 }
+
+/// The BPF programs and links that a process holds, as kind and number for `bpftool`.
+pub fn bpf_objects(process: u32) -> Vec<(&'static str, String)> {
+    let mut found = Vec::new();
+    let entries = std::fs::read_dir(format!("/proc/{process}/fdinfo"));
+    for entry in entries.into_iter().flatten().flatten() {
+        let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+        let link = value_of(&text, "link_id");
+        match (link, value_of(&text, "prog_id")) {
+            (Some(link), _) => found.push(("link", link)),
+            (None, Some(program)) => found.push(("prog", program)),
+            (None, None) => {}
+        }
+    }
+    found
+}
+
+fn value_of(text: &str, name: &str) -> Option<String> {
+    let mut lines = text.lines().filter_map(|line| line.split_once(":\t"));
+    lines
+        .find(|(one, _)| *one == name)
+        .map(|(_, value)| value.trim().to_owned())
+}
+
+/// Whether the kernel still has one of those.
+pub fn has_bpf_object((kind, number): &(&'static str, String)) -> bool {
+    let shown = std::process::Command::new("bpftool")
+        .args([kind, "show", "id", number])
+        .output();
+    shown.expect("bpftool runs").status.success()
+}

@@ -184,9 +184,12 @@ impl Session {
         let in_kernel = after_kernel
             .as_ref()
             .map_or_else(|| options.clone(), |second| second.in_kernel(options));
-        let attached = deadline::limited(MOST_TO_VERIFY, || {
-            Self::attach_taps(sites, &in_kernel, host.clone(), observer)
-        });
+        let mut attach = || Self::attach_taps(sites, &in_kernel, host.clone(), observer);
+        let attached = match options.follows() {
+            // Ways are chosen in the kernel or not at all.
+            true => attach(),
+            false => deadline::limited(MOST_TO_VERIFY, attach),
+        };
         let (mut session, mut second) = match (attached, after_kernel) {
             (Ok(session), None) => return Ok(session),
             (Ok(session), Some(second)) => {

@@ -1,5 +1,9 @@
 //! The drop tap: what the kernel drops, with its reason, place, interface, namespace and bytes.
 
+use std::io::Write;
+use std::net::{TcpListener, TcpStream, UdpSocket};
+
+use trawl_kernel::netns::run_in;
 use trawl_lab::Station;
 use trawl_packet::build::Template;
 use trawl_tests::pcapng::{Contents, Packet};
@@ -124,6 +128,58 @@ fn an_output_drop_is_raw_ip() {
     assert_eq!(packet.bytes[20 + 8..], *b"hello\n");
     assert_eq!(word(packet, "drop").as_deref(), Some("NETFILTER_DROP"));
     assert_eq!(packet.flags(), Some(2), "it was on its way out");
+}
+
+/// Issue 18: a datagram put together of fragments is a list of socket buffers, and whole in the file.
+#[test]
+fn a_list_of_socket_buffers_is_one_whole_record() {
+    let Some(lab) = Lab::open() else { return };
+    for length in [4_000, 60_000] {
+        let payload: Vec<u8> = (0..length).map(|at: u32| (at % 251) as u8).collect();
+        let contents = dropped_at(&lab, &lab.pair.b, &["--reason", "NO_SOCKET"], 1, || {
+            let sent = run_in(&lab.pair.a.namespace, || {
+                let socket = UdpSocket::bind((lab.pair.a.ipv4, 0)).expect("a port");
+                socket.send_to(&payload, (lab.pair.b.ipv4, 5999))
+            });
+            sent.expect("a namespace").expect("sent");
+        });
+        let packet = &contents.packets[0];
+        assert_eq!(packet.bytes.len(), 14 + 20 + 8 + payload.len());
+        assert!(packet.bytes[42..] == payload, "{length}: other bytes");
+    }
+}
+
+/// Issue 18: a packet of several segments is one record with their number.
+#[test]
+fn a_packet_of_several_segments_is_one_record() {
+    let Some(lab) = Lab::open() else { return };
+    nft(
+        &lab.pair.b,
+        "input",
+        "tcp dport 9000 meta length > 1600 drop",
+    );
+    let address = (lab.pair.b.ipv4, 9000);
+    let listener = run_in(&lab.pair.b.namespace, || TcpListener::bind(address));
+    let listener = listener.expect("a namespace").expect("a port");
+    let stream = run_in(&lab.pair.a.namespace, || TcpStream::connect(address));
+    let mut stream = stream.expect("a namespace").expect("a connection");
+    let contents = dropped_at(
+        &lab,
+        &lab.pair.b,
+        &["--reason", "NETFILTER_DROP"],
+        1,
+        || {
+            stream.write_all(&[7; 8000]).expect("room to send from");
+        },
+    );
+    let packet = &contents.packets[0];
+    let headers = 14 + 20 + usize::from(packet.bytes[14 + 20 + 12] >> 4) * 4;
+    let payload = &packet.bytes[headers..];
+    assert!(payload.len() > 1600 && payload.iter().all(|byte| *byte == 7));
+    let segment = 1500 - (headers - 14);
+    let expected = payload.len().div_ceil(segment).to_string();
+    assert_eq!(word(packet, "segs"), Some(expected), "{}", comment(packet));
+    drop((stream, listener));
 }
 
 /// Where the kernel refuses tracing programs at tracepoints, a raw tracepoint shows the same.

@@ -8,8 +8,8 @@ use serde_json::Value;
 use trawl_kernel::netns::run_in;
 use trawl_kernel::probe::kernel_is_at_least;
 use trawl_packet::build::Template;
-use trawl_tests::witness::run;
-use trawl_tests::{Capture, Lab, Running, amount, skip, trawl};
+use trawl_tests::witness::{bpf_objects, has_bpf_object, run};
+use trawl_tests::{Capture, Lab, Running, amount, skip, trawl, wait_until};
 
 fn udp(lab: &Lab, port: u16, id: u16) -> Vec<u8> {
     let mut payload = [0; 22];
@@ -276,6 +276,87 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
         "some are seen from one end to the other: {}",
         done.stdout.lines().next().unwrap_or_default()
     );
+}
+
+/// Issue 18: from an XDP program in native mode over receive offload, tc and netfilter to the socket.
+#[test]
+fn a_packet_is_followed_from_an_xdp_program_to_its_socket() {
+    let Some(lab) = Lab::open() else { return };
+    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    let receiver = lab.receiver();
+    let loaded = trawl(&[
+        "xdp",
+        "load",
+        &receiver,
+        "pass",
+        "--tappable",
+        "--mode",
+        "native",
+    ]);
+    assert!(loaded.status.success(), "{loaded:?}");
+    let socket = run_in(&b.namespace, || {
+        UdpSocket::bind((b.ipv4, 5300)).expect("a port")
+    })
+    .unwrap();
+    let arguments = [
+        "follow",
+        "--json",
+        "-c",
+        "1",
+        "--netns",
+        &a.name,
+        "--within",
+        &within(&lab),
+        "udp dst port 5300",
+    ];
+    let follow = Running::start(&arguments, "following packets on");
+    let send = format!("echo hello > /dev/udp/{}/5300", b.ipv4);
+    run("ip", &["netns", "exec", &a.name, "bash", "-c", &send]);
+    let mut text = [0; 16];
+    assert_eq!(socket.recv(&mut text).expect("a datagram"), 6);
+    let done = follow.wait();
+    trawl(&["xdp", "unload", &receiver]);
+    let ways = ways(&done.stdout);
+    let all = ways[0]["steps"].as_array().expect("steps");
+    let here: Vec<&str> = all
+        .iter()
+        .filter(|step| step["netns"] == b.name.as_str())
+        .filter_map(|step| step["step"].as_str())
+        .collect();
+    let expected = [
+        "gro",
+        "received",
+        "tc_ingress",
+        "prerouting",
+        "routed",
+        "input",
+    ];
+    let expected: Vec<&str> = expected.into_iter().filter(|step| is_there(step)).collect();
+    let begin = here.iter().position(|step| *step == "gro");
+    let begin = begin.unwrap_or_else(|| panic!("no receive offload in {}", ways[0]));
+    assert_eq!(here[begin..begin + expected.len()], expected, "{}", ways[0]);
+    assert!(steps(&ways[0]).contains(&"xdp"), "{}", ways[0]);
+    // A buffer that is handed to another CPU to be freed is not seen again.
+    let end = ways[0]["end"].as_str();
+    assert!(matches!(end, Some("delivered" | "gap")), "{}", ways[0]);
+}
+
+/// Issue 18, point 8.
+#[test]
+fn nothing_is_left_of_a_killed_follow() {
+    let Some(lab) = Lab::open() else { return };
+    let arguments = ["follow", "--within", &within(&lab), "udp port 9"];
+    let follow = Running::start(&arguments, "following packets on");
+    let held = bpf_objects(follow.id());
+    for kind in ["prog", "link"] {
+        assert!(
+            held.iter().any(|(one, _)| *one == kind),
+            "no {kind} in {held:?}"
+        );
+    }
+    assert!(held.iter().all(has_bpf_object), "{held:?}");
+    follow.kill();
+    wait_until("nothing is left", || !held.iter().any(has_bpf_object));
 }
 
 #[test]

@@ -71,9 +71,21 @@ pub(crate) fn find(kind: u8, name: &str) -> io::Result<Option<u32>> {
     Ok(of_kernel()?.find(kind, name))
 }
 
-/// The names and values of one of the kernel's enumerations; empty if it has none of that name.
-pub fn enumeration(name: &str) -> io::Result<Vec<(String, i64)>> {
-    Ok(of_kernel()?.enumeration(name))
+/// The names and values of all enumerations whose names end like this, the kernel's own and those of its modules.
+pub fn enumerations(suffix: &str) -> io::Result<Vec<(String, i64)>> {
+    let kernel = of_kernel()?;
+    let mut values = kernel.enumerations(suffix, None);
+    let directory = std::path::Path::new(PATH).parent();
+    let entries = directory.and_then(|directory| std::fs::read_dir(directory).ok());
+    for entry in entries.into_iter().flatten().flatten() {
+        // A module may be gone by now; its reasons are numbers then.
+        let is_kernel = entry.path() == std::path::Path::new(PATH);
+        let bytes = (!is_kernel).then(|| std::fs::read(entry.path()).ok());
+        if let Some(module) = bytes.flatten().and_then(KernelTypes::parse) {
+            values.extend(module.enumerations(suffix, Some(kernel)));
+        }
+    }
+    Ok(values)
 }
 
 /// What a tracepoint is called with, as far as programs need to know.
@@ -177,19 +189,25 @@ impl KernelTypes {
             .map(|place| place.id)
     }
 
-    fn enumeration(&self, name: &str) -> Vec<(String, i64)> {
-        let Some(place) = self
-            .places()
-            .find(|place| self.kind(*place) == ENUM && self.is_called(*place, name))
-        else {
-            return Vec::new();
+    /// A module's names go on where the kernel's, `base`, end.
+    fn enumerations(&self, suffix: &str, base: Option<&Self>) -> Vec<(String, i64)> {
+        let before = base.map_or(0, |base| base.strings.len());
+        let name = |offset: u32| match (offset as usize).checked_sub(before) {
+            Some(own) => self.string(own as u32),
+            None => base?.string(offset),
         };
-        let value = |number: usize| {
-            let at = place.at + TYPE_LENGTH + number * 2 * WORD;
-            let name = String::from_utf8_lossy(self.string(self.word(at))?).into_owned();
-            Some((name, i64::from(self.word(at + WORD) as i32)))
+        let is_meant = |place: &Place| {
+            self.kind(*place) == ENUM
+                && name(self.word(place.at)).is_some_and(|name| name.ends_with(suffix.as_bytes()))
         };
-        (0..self.count(place)).filter_map(value).collect()
+        let values = |place: Place| {
+            (0..self.count(place)).filter_map(move |number| {
+                let at = place.at + TYPE_LENGTH + number * 2 * WORD;
+                let name = String::from_utf8_lossy(name(self.word(at))?).into_owned();
+                Some((name, i64::from(self.word(at + WORD) as i32)))
+            })
+        };
+        self.places().filter(is_meant).flat_map(values).collect()
     }
 
     /// Members without a name are structures and unions whose members count as this one's.
@@ -402,6 +420,42 @@ mod tests {
         assert_eq!(types.offset("sk_buff", "next"), Some(0));
         assert!(types.offset("sk_buff", "head").is_some());
         assert_eq!(types.offset("sk_buff", "no_such_member"), None);
+    }
+
+    /// Type information with these words of types and these names.
+    fn made(types: &[u32], names: &[u8]) -> KernelTypes {
+        let length = (types.len() * WORD) as u32;
+        let mut bytes = MAGIC.to_ne_bytes().to_vec();
+        bytes.extend([VERSION, 0]);
+        let header = [HEADER_LENGTH as u32, 0, length, length, names.len() as u32];
+        bytes.extend(
+            header
+                .iter()
+                .chain(types)
+                .flat_map(|word| word.to_ne_bytes()),
+        );
+        bytes.extend(names);
+        KernelTypes::parse(bytes).unwrap()
+    }
+
+    /// Issue 18: reasons of modules. Their names go on where the kernel's end, and may be the kernel's.
+    #[test]
+    fn enumerations_of_modules_have_names_of_both() {
+        let kind = |count: u32| u32::from(ENUM) << 24 | count;
+        let kernel = made(&[1, kind(1), 4, 17, 2], b"\0skb_drop_reason\0NO_SOCKET\0");
+        let own = 27;
+        let module = made(
+            &[own, kind(2), 4, own + 16, 3 << 16 | 1, 17, 3 << 16 | 2],
+            b"ovs_drop_reason\0LAST\0",
+        );
+        let pair = |name: &str, value| (name.to_owned(), value);
+        assert_eq!(
+            kernel.enumerations("_drop_reason", None),
+            [pair("NO_SOCKET", 2)]
+        );
+        assert_eq!(kernel.enumerations("_other", None), []);
+        let found = module.enumerations("_drop_reason", Some(&kernel));
+        assert_eq!(found, [pair("LAST", 196_609), pair("NO_SOCKET", 196_610)]);
     }
 
     #[test]

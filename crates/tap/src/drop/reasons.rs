@@ -3,10 +3,16 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use trawl_kernel::bpf::kernel_types::enumeration;
+use trawl_kernel::bpf::kernel_types::enumerations;
 use trawl_kernel::layout::drop::{DROP_REASON_WORDS, DROP_REASONS};
 use trawl_kernel::{Error, Result};
 
+/// How the enumerations of reasons are called: `skb_drop_reason` in the core, `ovs_drop_reason`, `mac80211_drop_reason` in
+/// subsystems, which may be modules.
+const LISTS: &str = "_drop_reason";
+/// What stands among them without being a reason.
+const NO_REASONS: [&str; 2] = ["_MAX", "_MASK"];
+const NO_REASON_BEGINS: &str = "__";
 /// What all names begin with, in the enumeration of the kernel's core and in those of subsystems.
 const PREFIXES: [&str; 3] = ["SKB_DROP_REASON_", "SKB_", "OVS_DROP_"];
 /// Buffers that are thrown away with the socket or the queue they waited in: nobody wanted them any more.
@@ -36,14 +42,13 @@ impl Reasons {
     pub fn of_kernel() -> Result<Self> {
         let fail = |e| Error::os("cannot read the kernel's type information", e);
         let mut names = BTreeMap::new();
-        for list in ["skb_drop_reason", "ovs_drop_reason", "mac80211_drop_reason"] {
-            for (name, value) in enumeration(list).map_err(fail)? {
-                let is_reason = !name.ends_with("_MAX") && !name.ends_with("_MASK");
-                if is_reason && let Ok(number) = u32::try_from(value & i64::from(u32::MAX)) {
-                    names
-                        .entry(number)
-                        .or_insert_with(|| short(&name).to_owned());
-                }
+        for (name, value) in enumerations(LISTS).map_err(fail)? {
+            let is_reason = !NO_REASONS.iter().any(|end| name.ends_with(end))
+                && !name.starts_with(NO_REASON_BEGINS);
+            if is_reason && let Ok(number) = u32::try_from(value & i64::from(u32::MAX)) {
+                names
+                    .entry(number)
+                    .or_insert_with(|| short(&name).to_owned());
             }
         }
         Ok(Self { names })

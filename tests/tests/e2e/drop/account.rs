@@ -6,8 +6,8 @@ use std::net::{TcpListener, TcpStream};
 
 use trawl_kernel::netns::run_in;
 use trawl_tests::pcapng::Contents;
-use trawl_tests::witness::run;
-use trawl_tests::{Capture, Lab, amount, trawl};
+use trawl_tests::witness::{bpf_objects, has_bpf_object};
+use trawl_tests::{Capture, Lab, amount, trawl, wait_until};
 
 use super::{inside, nft, udp_frame, word};
 
@@ -125,17 +125,16 @@ fn nothing_is_left_of_a_killed_capture() {
     let capture = Capture::start(&lab, &["--tap", "drop", "-i", &receiver, "-w", &file]);
     lab.send_long(&[udp_frame(&lab, 7000), udp_frame(&lab, 7001)]);
     capture.wait_recorded(2);
-    trawl_tests::wait_until("both are in the file", || {
+    wait_until("both are in the file", || {
         std::fs::metadata(&file).is_ok_and(|about| about.len() > 600)
     });
-    let process = capture.id();
-    capture.kill();
-    // The program went with the process; other captures may run beside this test.
-    let holders = run("bpftool", &["-j", "prog", "show"]);
+    let held = bpf_objects(capture.id());
     assert!(
-        !holders.contains(&format!("\"pid\":{process},")),
-        "{holders}"
+        !held.is_empty() && held.iter().all(has_bpf_object),
+        "{held:?}"
     );
+    capture.kill();
+    wait_until("nothing is left", || !held.iter().any(has_bpf_object));
     let contents = Contents::read(&file);
     assert_eq!(contents.packets.len(), 2);
     assert_eq!(
