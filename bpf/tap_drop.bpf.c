@@ -87,7 +87,8 @@ static __always_inline void capture(__u64 *arguments, struct scratch *scratch, c
 		if (sight.tag)
 			sight.original += TAG_LENGTH;
 	}
-	settle_bytes(&packet, &sight, scratch);
+	if (LISTS_READABLE || CONFIG(links) != LINKS_NONE)
+		settle_bytes(&packet, &sight, scratch);
 	packet.scratch = scratch;
 	note->no_loss = is_no_loss(settings, note, to_group);
 	if (!is_packet || !reason_wanted(settings, note) || is_seen_at_xdp(settings, note) ||

@@ -23,6 +23,9 @@
 #undef REACHABLE
 #define REACHABLE(packet, length) ((length) - (packet)->out_of_reach)
 
+/* Kernels before 6.2 take the verifier too far for lists of socket buffers. */
+#define LISTS_READABLE (FRAGMENTS_READABLE && !CONFIG(step) && !bpf_core_field_exists(struct sk_buff, vlan_present))
+
 #define ETHERNET_LENGTH 14
 #define TAG_OFFSET 12
 #define TAG_LENGTH 4
@@ -134,7 +137,7 @@ static __always_inline long copy_packet(struct tap_context *packet, char *to, co
 		return 0;
 	packet->scratch->copying.done = linear;
 	packet->scratch->copying.wanted = captured;
-	if (!CONFIG(step) && packet->fragments & IN_LIST)
+	if (LISTS_READABLE && packet->fragments & IN_LIST)
 		return copy_list_to_record(packet->scratch, to, packet->fragments & ~IN_LIST);
 	return copy_to_record(packet->scratch, to, packet->fragments);
 }
@@ -293,7 +296,7 @@ static __always_inline bool find_bytes(struct sk_buff *buffer, bool typed, __u32
 		struct sk_buff *others = BPF_CORE_READ(shared, frag_list);
 
 		/* A step needs no more than the headers. */
-		if (!FRAGMENTS_READABLE || (others && CONFIG(step)))
+		if (others ? !LISTS_READABLE : !FRAGMENTS_READABLE)
 			packet->out_of_reach = outside;
 		else if (others)
 			packet->fragments |= IN_LIST;
