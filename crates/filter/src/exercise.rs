@@ -87,7 +87,10 @@ pub fn expression_of(bytes: &[u8]) -> String {
 pub fn expression(bytes: &[u8]) {
     let text = expression_of(&bytes[..bytes.len().min(64)]);
     let alone = try_out(&text);
-    let long = format!("{}{text}", "ip proto 7 or ".repeat(expression::LONG));
+    let long = format!(
+        "{}{text}",
+        "ether src 2:0:0:0:0:7 or ".repeat(expression::APART)
+    );
     let in_long = try_out(&long);
     // A bare number after an operator inherits what stands before it, which alone it does not.
     assert!(

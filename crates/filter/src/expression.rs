@@ -11,7 +11,8 @@ mod operands;
 mod split;
 
 pub use compiler::{Compiler, Unavailable, compile_with};
-pub(crate) use split::LONG;
+pub(crate) use split::APART;
+use split::Outcome;
 
 use std::net::Ipv4Addr;
 use std::ops::Range;
@@ -74,35 +75,26 @@ static COMPILER: Mutex<()> = Mutex::new(());
 pub fn compile(expression: &str, options: &Options) -> Result<Classic, FilterError> {
     let _one_at_a_time = COMPILER.lock().unwrap_or_else(PoisonError::into_inner);
     let compiler = compiler::ready()?;
-    let run = |piece: &str, is_plain: bool| {
-        let optimise = options.optimise && !is_plain;
-        compiler.compile(
-            piece,
-            &Options {
-                optimise,
-                ..*options
-            },
-        )
+    let plain = Options {
+        optimise: false,
+        ..*options
     };
+    let run = |piece: &str| compiler.compile(piece, &plain);
     // Names are asked for in frames of which it is known where the addresses are.
-    let ask = |text: &str| {
-        compiler.compile(
-            text,
-            &Options {
-                link: LinkType::ETHERNET,
-                optimise: false,
-                ..*options
-            },
-        )
+    let on_ethernet = Options {
+        link: LinkType::ETHERNET,
+        ..plain
     };
-    if let Some(result) = split::compile(expression, options.snaplen.max(1), run, &ask) {
-        return match result {
-            Ok(program) => Classic::with_tables(program.code, program.finds, program.tables),
-            Err(refused) => Err(refused_piece(refused, compiler, options)),
-        };
-    }
+    let ask = |text: &str| compiler.compile(text, &on_ethernet);
+    let optimise = match split::compile(expression, options.snaplen.max(1), run, &ask) {
+        Outcome::Whole { optimise } => optimise,
+        Outcome::Compiled(program) => {
+            return Classic::with_tables(program.code, program.finds, program.tables);
+        }
+        Outcome::Refused(refused) => return Err(refused_piece(refused, compiler, options)),
+    };
     let options = &Options {
-        optimise: options.optimise && operands::operators(expression) < LONG,
+        optimise: options.optimise && optimise,
         ..*options
     };
     match compiler.compile(expression, options) {

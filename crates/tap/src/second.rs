@@ -2,11 +2,13 @@
 //! long), the tap is attached without it, and the packets that do not match are left out here and counted.
 
 use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
 use trawl_kernel::layout::{RECORD_MAX_CAPTURED, TRACE_COPY};
 use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::{ByteOrder, EnhancedPacket, LINKTYPE_ETHERNET, blocks, push_cut};
+use trawl_packet::pcapng::options::PacketOptions;
 use trawl_view::select::{Kind, Question, SelectError, Selector};
 
 use crate::Choice;
@@ -80,26 +82,67 @@ pub(crate) struct SecondLook {
     sampling: Option<Sampling>,
     /// Packets are cut after they were judged.
     snaplen: u32,
+    /// Where both ends of programs are recorded.
+    entries: Option<Entries>,
+    /// By interface block, whether it is of packets at their exit.
+    exits: Vec<bool>,
     pub fates: Rc<RefCell<Fates>>,
 }
 
-/// Whether the kernel's refusal to take a filter can be made good for by a look at what was recorded.
-fn can_serve(options: &Options) -> bool {
-    // Both ends of a program are decided on at once, and packets are followed by the filter from where they begin.
-    options.drops.as_ref().is_none_or(|drops| !drops.follow)
-        && options.at != Some(At::Both)
-        && options.filter_at != Some(At::Entry)
+/// Why a look at what was recorded does not give the answer that the kernel would have given, and what to do instead.
+fn obstacle(options: &Options) -> Option<(&'static str, &'static str)> {
+    if options.follows() {
+        return Some((
+            "a packet is followed from where the filter in the kernel first takes it",
+            "shorten the filter, or record what matches: trawl capture filters in user space",
+        ));
+    }
+    (options.filter_at == Some(At::Entry) && options.at != Some(At::Both)).then_some((
+        "what a packet was at the entry is not in its record at the exit",
+        "say --at both in place of --filter-at entry: trawl then filters both records by the entry's",
+    ))
+}
+
+/// What was decided on packets at their entry, so that their exit is decided on alike.
+#[derive(Debug, Default)]
+struct Entries {
+    choices: HashMap<u64, Chosen>,
+    /// In the order in which they came.
+    order: VecDeque<u64>,
+}
+
+impl Entries {
+    /// Packets that are in programs at a time are a few for each CPU; the exit of others was lost.
+    const MOST: usize = 1 << 16;
+
+    fn remember(&mut self, id: u64, choice: Chosen) {
+        if self.choices.insert(id, choice).is_none() {
+            self.order.push_back(id);
+        }
+        if self.order.len() > Self::MOST
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.choices.remove(&oldest);
+        }
+    }
 }
 
 impl SecondLook {
-    /// `None` where this error has another cause, or the look cannot give the same answer.
+    /// `None` where this error has another cause. Another error where the look cannot give the same answer.
     pub fn instead_of(
         error: &Error,
         sites: &[CaptureSite],
         options: &Options,
     ) -> Result<Option<Self>> {
-        if error.refusal().is_none() || !can_serve(options) {
+        if error.refusal().is_none() || options.filter.is_none() {
             return Ok(None);
+        }
+        if let Some((why, fix)) = obstacle(options) {
+            return Err(Error::failed(
+                "cannot use this filter here",
+                format!("the kernel does not take it ({}), and {why}", error.why()),
+            )
+            .fix(fix));
         }
         let Some(mut look) = Self::new(Which::All, sites, options)? else {
             return Ok(None);
@@ -112,7 +155,7 @@ impl SecondLook {
     /// For a filter that the kernel takes and cannot follow through to the end of every packet.
     pub fn after_kernel(sites: &[CaptureSite], options: &Options) -> Result<Option<Self>> {
         let loops = match &options.filter {
-            Some(filter) if options.tap != Choice::Pcap && can_serve(options) => {
+            Some(filter) if options.tap != Choice::Pcap && obstacle(options).is_none() => {
                 filter.may_loop(sites, options)?
             }
             _ => false,
@@ -176,6 +219,8 @@ impl SecondLook {
             most: options.count,
             sampling: None,
             snaplen: u32::MAX,
+            entries: (options.at == Some(At::Both)).then(Entries::default),
+            exits: Vec::new(),
             fates: Rc::default(),
         }))
     }
@@ -183,9 +228,11 @@ impl SecondLook {
     /// Once it is known which interface blocks there are.
     pub fn begin(&mut self, points: &[Point], interfaces: usize) {
         self.sites = vec![0; interfaces];
+        self.exits = vec![false; interfaces];
         for point in points {
             for interface in &point.interfaces {
                 self.sites[*interface as usize] = point.site.unwrap_or_default();
+                self.exits[*interface as usize] = point.hook.starts_with("xdp exit");
             }
         }
     }
@@ -206,21 +253,36 @@ impl SecondLook {
             count_in(&mut fates.beyond, interface);
             return Ok(false);
         }
-        let matches = match self.selectors.get_mut(site) {
-            Some((selector, link_type)) => judge(
-                self.which,
-                selector,
-                (*link_type, ByteOrder::Little),
-                packet,
-            )
-            .map_err(|e| Error::failed("cannot use this filter", e))?,
-            None => true,
+        let id = match &self.entries {
+            Some(_) => PacketOptions::parse(packet.options()).packet_id,
+            None => None,
         };
-        let choice = match (&mut self.sampling, matches) {
-            (Some(sampling), true) => sampling.choose_at(packet.timestamp),
-            (None, true) => Chosen::Wanted,
-            (_, false) => Chosen::NotInSample,
+        let is_exit = self.exits.get(interface as usize) == Some(&true);
+        let decided = (self.entries.as_ref().zip(id).filter(|_| is_exit))
+            .and_then(|(entries, id)| entries.choices.get(&id).copied());
+        let choice = match decided {
+            Some(choice) => choice,
+            None => {
+                let matches = match self.selectors.get_mut(site) {
+                    Some((selector, link_type)) => judge(
+                        self.which,
+                        selector,
+                        (*link_type, ByteOrder::Little),
+                        packet,
+                    )
+                    .map_err(|e| Error::failed("cannot use this filter", e))?,
+                    None => true,
+                };
+                match (&mut self.sampling, matches) {
+                    (Some(sampling), true) => sampling.choose_at(packet.timestamp),
+                    (None, true) => Chosen::Wanted,
+                    (_, false) => Chosen::NotInSample,
+                }
+            }
         };
+        if let (Some(entries), Some(id), false) = (&mut self.entries, id, is_exit) {
+            entries.remember(id, choice);
+        }
         count_in(
             match choice {
                 Chosen::Wanted => &mut fates.passed,

@@ -118,8 +118,8 @@ fn long_chains_of_dropped_packets_are_judged_right() {
 }
 
 /// Combinations that are no list, which take the verifier minutes.
-fn pairs(wanted: &str) -> String {
-    let pairs = (0..300).map(|n| {
+pub fn refused(count: usize, wanted: &str) -> String {
+    let pairs = (0..count).map(|n| {
         let host = format!("10.1.{}.{}", n / 250, n % 250 + 1);
         format!("(host {host} and port {n} and ip[4:2] = {})", 3000 + n)
     });
@@ -132,7 +132,7 @@ fn refused_filters_are_applied_in_user_space() {
     let Some(lab) = Lab::open() else { return };
     let (receiver, file) = (lab.receiver(), lab.file("file.pcapng"));
     let expression = lab.file("expression");
-    std::fs::write(&expression, pairs("ether[18] = 0")).unwrap();
+    std::fs::write(&expression, refused(300, "ether[18] = 0")).unwrap();
     let sent: Vec<Vec<u8>> = (0..100)
         .map(|number| frames::numbered(if number % 2 == 0 { 5 } else { u32::MAX }, 200))
         .collect();
@@ -175,4 +175,20 @@ fn refused_filters_are_applied_in_user_space() {
         }
         run("capinfos", &[&file]);
     }
+}
+
+/// Issue 12 item 33: a packet's way is not followed in user space, and the command says so before it looks at any.
+#[test]
+fn a_refused_filter_follows_no_packets() {
+    let Some(lab) = Lab::open() else { return };
+    let namespace = &lab.pair.b.name;
+    let filter = refused(1000, "arp");
+    let done = trawl(&["follow", "--netns", namespace, "--duration", "1s", &filter]);
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    assert!(said.contains("the kernel does not take it"), "{said}");
+    assert!(
+        said.contains("trawl capture filters in user space"),
+        "{said}"
+    );
 }

@@ -17,7 +17,7 @@ use crate::classic::{Instruction, op};
 use crate::table::{self, Table};
 
 /// Shorter lists are as fast as comparisons, and are judged as libpcap does on frames cut short too.
-pub(super) const LEAST: usize = 256;
+const LEAST: usize = 256;
 /// Combinations are many comparisons each.
 const LEAST_COMBINED: usize = 32;
 
@@ -68,6 +68,40 @@ pub(super) fn gather(node: Node, expression: &str) -> Node {
         Node::Not(inner) => Node::Not(Box::new(gather(*inner, expression))),
         Node::Chain(first, rest) => chain(*first, rest, expression),
         other => other,
+    }
+}
+
+/// The most members of one kind that stand in one row.
+pub(super) fn longest(node: &Node, expression: &str) -> usize {
+    let (first, rest) = match node {
+        Node::Chain(first, rest) => (&**first, &rest[..]),
+        Node::Not(inner) => return longest(inner, expression),
+        Node::Leaf { .. } | Node::List(_) => return 1,
+    };
+    let mut members: HashMap<Family, usize> = HashMap::new();
+    let mut inside = 0;
+    for node in std::iter::once(first).chain(rest.iter().map(|(_, node)| node)) {
+        let text = match node {
+            Node::Not(inner) => inner.text(expression),
+            node => node.text(expression),
+        };
+        if let Some((family, _)) = text.as_deref().and_then(member) {
+            *members.entry(family).or_default() += 1;
+        }
+        inside = inside.max(longest(node, expression));
+    }
+    inside.max(members.into_values().max().unwrap_or_default())
+}
+
+/// Whether there are lists of combinations, which as comparisons would be more than the kernel's verifier follows.
+pub(super) fn has_combinations(node: &Node) -> bool {
+    match node {
+        Node::Leaf { .. } => false,
+        Node::List(list) => list.parts.len() > 1,
+        Node::Not(inner) => has_combinations(inner),
+        Node::Chain(first, rest) => {
+            has_combinations(first) || rest.iter().any(|(_, node)| has_combinations(node))
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! libpcap's optimiser takes time in the square of an expression's length and worse: minutes for a
 //! thousand hosts. So a long expression is taken apart here into its operands, runs of them are
-//! compiled by libpcap, and the programs are joined by jumps. `and` and `or` bind equally and from
+//! compiled by libpcap without its optimiser, and the programs are joined by jumps: what asks too often is found
+//! out later, by this crate. The whole says of each frame, cut short or not, what `tcpdump -O` says. `and` and `or` bind equally and from
 //! the left, as in libpcap, so an expression is a fold over its operands; a group in brackets is
 //! taken apart in the same way.
 //!
@@ -17,11 +18,26 @@ use super::operands::{self, Node};
 use crate::classic::{Instruction, op};
 use crate::table::Table;
 
-/// Expressions with fewer operators are compiled whole: the program is the one that tcpdump shows, and frames cut short
-/// are judged as libpcap does, whose optimiser may ask in another order. It takes 0.1 s for this many.
+/// Expressions with fewer operators are compiled whole: the program is the one that tcpdump shows. It takes 0.1 s.
 pub(crate) const LONG: usize = 150;
-/// Operands that are given to libpcap together: enough to share loads, too few to take long.
+/// Longer ones too, as far as libpcap's optimiser is done with them in about a second. It goes through the program once
+/// for each member of the longest list, and each time takes the square of its length.
+const MOST_WORK: usize = 8_000_000;
+/// A list of so many members is taken apart.
+pub(crate) const APART: usize = 201;
+const _: () = assert!(APART * APART * APART > MOST_WORK);
+/// Operands that are given to libpcap together.
 const TOGETHER: usize = 32;
+
+/// What became of an expression.
+pub(super) enum Outcome {
+    /// It is to be compiled whole, with libpcap's optimiser or without.
+    Whole {
+        optimise: bool,
+    },
+    Compiled(Compiled),
+    Refused(Refused),
+}
 
 /// A piece that libpcap refused: its complaint, and where the piece lies in the expression.
 pub(super) struct Refused {
@@ -32,22 +48,35 @@ pub(super) struct Refused {
     pub(super) inherited: usize,
 }
 
-/// Compiles a long expression; nothing if it has to be left whole.
+/// Compiles a long expression.
 pub(super) fn compile(
     expression: &str,
     snaplen: u32,
-    run: impl Fn(&str, bool) -> Result<Vec<Instruction>, String>,
+    run: impl Fn(&str) -> Result<Vec<Instruction>, String>,
     ask: names::Ask<'_>,
-) -> Option<Result<Compiled, Refused>> {
-    let context = operands::context(expression)?;
-    let node = operands::parse(expression, &context, LONG, ask)?;
-    let node = lists::gather(names::resolve(node, expression, ask), expression);
+) -> Outcome {
+    let operators = operands::operators(expression);
+    if operators < LONG {
+        return Outcome::Whole { optimise: true };
+    }
+    let taken_apart = operands::context(expression).and_then(|context| {
+        let node = operands::parse(expression, &context, LONG, ask)?;
+        Some((context, names::resolve(node, expression, ask)))
+    });
+    let Some((context, node)) = taken_apart else {
+        return Outcome::Whole { optimise: false };
+    };
+    let work = operators * operators * (1 + lists::longest(&node, expression));
+    let node = lists::gather(node, expression);
+    if work <= MOST_WORK && !lists::has_combinations(&node) {
+        return Outcome::Whole { optimise: true };
+    }
     let (before, after) = match context.text {
         "" => (String::new(), ""),
         text => (format!("{text} and ("), ")"),
     };
-    let whole = |text: &str| run(text, false);
-    let run = |piece: &str, is_plain: bool| run(&format!("{before}{piece}{after}"), is_plain);
+    let whole = |text: &str| run(text);
+    let run = |piece: &str| run(&format!("{before}{piece}{after}"));
     let mut joiner = Joiner {
         expression,
         run: &run,
@@ -63,25 +92,25 @@ pub(super) fn compile(
         match whole(context.text) {
             Ok(program) => joiner.append(&program, inside, no),
             Err(message) => {
-                return Some(Err(Refused {
+                return Outcome::Refused(Refused {
                     message,
                     piece: context.text.to_owned(),
                     start: 0,
                     inherited: 0,
-                }));
+                });
             }
         }
         joiner.place(inside);
     }
     if let Err(refused) = joiner.node(&node, yes, no) {
-        return Some(Err(refused));
+        return Outcome::Refused(refused);
     }
     for (label, value) in [(yes, snaplen), (no, 0)] {
         joiner.place(label);
         let end = Instruction::new(op::RET | op::K, 0, 0, value);
         joiner.code.push(Item::Plain(end));
     }
-    Some(Ok(joiner.link()))
+    Outcome::Compiled(joiner.link())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,7 +172,7 @@ struct Joiner<'a, F> {
     tables: Vec<Table>,
 }
 
-impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
+impl<F: Fn(&str) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
     fn label(&mut self) -> Label {
         self.places.push(0);
         Label(self.places.len() - 1)
@@ -190,7 +219,7 @@ impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
         let texts: Vec<String> = (leaves.iter())
             .filter_map(|leaf| leaf.text(self.expression))
             .collect();
-        match (self.run)(&texts.join(if or { " or " } else { " and " }), false) {
+        match (self.run)(&texts.join(if or { " or " } else { " and " })) {
             Ok(program) => self.append(&program, yes, no),
             // In the whole expression such a piece only adds nothing.
             Err(message) if message.contains("rejects all packets") => {
@@ -203,7 +232,7 @@ impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
 
     fn list(&mut self, list: &lists::List, yes: Label, no: Label) -> Result<(), Refused> {
         let pieces = list
-            .compile(|text| (self.run)(text, true))
+            .compile(|text| (self.run)(text))
             .map_err(|message| Refused {
                 message,
                 piece: String::new(),
@@ -233,7 +262,7 @@ impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
     /// Finds the one leaf that is to blame.
     fn refusal(&self, message: String, leaves: &[&Node], texts: Vec<String>) -> Refused {
         for (node, piece) in leaves.iter().zip(texts) {
-            if let Err(message) = (self.run)(&piece, false)
+            if let Err(message) = (self.run)(&piece)
                 && !message.contains("rejects all packets")
                 && let Some((not, inherited, text)) = node.leaf()
             {
@@ -284,7 +313,7 @@ impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
 
 #[cfg(test)]
 mod tests {
-    use super::LONG;
+    use super::APART;
     use crate::{FilterError, Options};
     use std::time::{Duration, Instant};
 
@@ -319,7 +348,7 @@ mod tests {
 
     #[test]
     fn mistakes_in_long_expressions_are_found() {
-        let mut hosts = hosts(2 * LONG);
+        let mut hosts = hosts(APART);
         hosts[70] = "10.0.0.999".into();
         let expression = format!("host {}", hosts.join(" or "));
         match crate::compile(&expression, &Options::default()) {
@@ -336,7 +365,7 @@ mod tests {
     #[test]
     fn folds_go_from_the_left() {
         // Each `and` cuts away all that stands before it, each `or` adds to it.
-        let long = "port 1".to_owned() + &" or port 1".repeat(LONG);
+        let long = "port 1".to_owned() + &" or port 1".repeat(APART);
         let mut frame = [0u8; 60];
         frame[12] = 8;
         frame[14] = 0x45;

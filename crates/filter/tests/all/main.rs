@@ -2,6 +2,7 @@
 
 mod agreement;
 mod ancillary;
+mod cut_frames;
 mod inner;
 mod random_expressions;
 mod random_programs;

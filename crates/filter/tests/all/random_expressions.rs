@@ -26,7 +26,7 @@ const FIELDS: [&str; 8] = [
     "len",
 ];
 
-fn primitive(r: &mut Random) -> String {
+pub fn primitive(r: &mut Random) -> String {
     let side = r.pick(&["", "src ", "dst "]);
     match r.below(14) {
         0..=3 => format!("{side}host {}", r.pick(&ADDRESSES)),
