@@ -30,6 +30,8 @@ pub const ATTACH_NETFILTER: u32 = libbpf_sys::BPF_NETFILTER;
 pub const NETFILTER: u32 = libbpf_sys::BPF_PROG_TYPE_NETFILTER;
 /// The program copes with packets that are not in one piece.
 pub const HAS_FRAGS: u32 = 1 << 5;
+/// The verifier refuses a program on which it contradicts itself (since 6.8), in place of a warning in the kernel's log.
+pub const TEST_REG_INVARIANTS: u32 = 1 << 7;
 /// The program runs on one device only, and may ask it for its metadata.
 pub const DEVICE_BOUND: u32 = 1 << 6;
 

@@ -36,6 +36,11 @@ pub struct Loaded {
 
 impl Loaded {
     pub fn new(classic: &Classic, target: Target) -> Result<Self> {
+        Self::with_flags(classic, target, 0)
+    }
+
+    /// With more of the kernel's flags for loading a program.
+    pub fn with_flags(classic: &Classic, target: Target, more: u32) -> Result<Self> {
         let failed = |why: &dyn std::fmt::Display| Error::failed("cannot lower", why);
         let tables = Block::new(&lower(classic, &target).map_err(|e| failed(&e))?)?;
         let buffer = match target.hook {
@@ -50,7 +55,7 @@ impl Loaded {
             _ => (program::SCHED_CLS, 0),
         };
         let options = LoadOptions {
-            flags,
+            flags: flags | more,
             ..LoadOptions::new("trawl_oracle", kind)
         };
         Ok(Self {

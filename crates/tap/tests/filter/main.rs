@@ -18,3 +18,4 @@ mod kernel;
 mod long;
 mod long_agreement;
 mod random;
+mod warnings;
