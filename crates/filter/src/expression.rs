@@ -79,7 +79,9 @@ pub fn compile(expression: &str, options: &Options) -> Result<Classic, FilterErr
         optimise: false,
         ..*options
     };
-    let run = |piece: &str| compiler.compile(piece, &plain);
+    let run = |piece: &str, is_plain: bool| {
+        compiler.compile(piece, if is_plain { &plain } else { options })
+    };
     // Names are asked for in frames of which it is known where the addresses are.
     let on_ethernet = Options {
         link: LinkType::ETHERNET,

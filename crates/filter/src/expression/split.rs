@@ -2,8 +2,7 @@
 //!
 //! libpcap's optimiser takes time in the square of an expression's length and worse: minutes for a
 //! thousand hosts. So a long expression is taken apart here into its operands, runs of them are
-//! compiled by libpcap without its optimiser, and the programs are joined by jumps: what asks too often is found
-//! out later, by this crate. The whole says of each frame, cut short or not, what `tcpdump -O` says. `and` and `or` bind equally and from
+//! compiled by libpcap, and the programs are joined by jumps. `and` and `or` bind equally and from
 //! the left, as in libpcap, so an expression is a fold over its operands; a group in brackets is
 //! taken apart in the same way.
 //!
@@ -26,7 +25,7 @@ const MOST_WORK: usize = 8_000_000;
 /// A list of so many members is taken apart.
 pub(crate) const APART: usize = 201;
 const _: () = assert!(APART * APART * APART > MOST_WORK);
-/// Operands that are given to libpcap together.
+/// Operands that are given to libpcap together: enough to share loads, too few to take long.
 const TOGETHER: usize = 32;
 
 /// What became of an expression.
@@ -52,7 +51,7 @@ pub(super) struct Refused {
 pub(super) fn compile(
     expression: &str,
     snaplen: u32,
-    run: impl Fn(&str) -> Result<Vec<Instruction>, String>,
+    run: impl Fn(&str, bool) -> Result<Vec<Instruction>, String>,
     ask: names::Ask<'_>,
 ) -> Outcome {
     let operators = operands::operators(expression);
@@ -75,8 +74,8 @@ pub(super) fn compile(
         "" => (String::new(), ""),
         text => (format!("{text} and ("), ")"),
     };
-    let whole = |text: &str| run(text);
-    let run = |piece: &str| run(&format!("{before}{piece}{after}"));
+    let whole = |text: &str| run(text, false);
+    let run = |piece: &str, is_plain: bool| run(&format!("{before}{piece}{after}"), is_plain);
     let mut joiner = Joiner {
         expression,
         run: &run,
@@ -172,7 +171,7 @@ struct Joiner<'a, F> {
     tables: Vec<Table>,
 }
 
-impl<F: Fn(&str) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
+impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
     fn label(&mut self) -> Label {
         self.places.push(0);
         Label(self.places.len() - 1)
@@ -219,7 +218,7 @@ impl<F: Fn(&str) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
         let texts: Vec<String> = (leaves.iter())
             .filter_map(|leaf| leaf.text(self.expression))
             .collect();
-        match (self.run)(&texts.join(if or { " or " } else { " and " })) {
+        match (self.run)(&texts.join(if or { " or " } else { " and " }), false) {
             Ok(program) => self.append(&program, yes, no),
             // In the whole expression such a piece only adds nothing.
             Err(message) if message.contains("rejects all packets") => {
@@ -232,7 +231,7 @@ impl<F: Fn(&str) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
 
     fn list(&mut self, list: &lists::List, yes: Label, no: Label) -> Result<(), Refused> {
         let pieces = list
-            .compile(|text| (self.run)(text))
+            .compile(|text| (self.run)(text, true))
             .map_err(|message| Refused {
                 message,
                 piece: String::new(),
@@ -262,7 +261,7 @@ impl<F: Fn(&str) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
     /// Finds the one leaf that is to blame.
     fn refusal(&self, message: String, leaves: &[&Node], texts: Vec<String>) -> Refused {
         for (node, piece) in leaves.iter().zip(texts) {
-            if let Err(message) = (self.run)(&piece)
+            if let Err(message) = (self.run)(&piece, false)
                 && !message.contains("rejects all packets")
                 && let Some((not, inherited, text)) = node.leaf()
             {

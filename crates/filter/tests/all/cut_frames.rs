@@ -41,7 +41,8 @@ fn libpcap_takes(text: &str) -> bool {
     compile_filter(text, &request).is_ok()
 }
 
-/// Issue 12 item 32. From a length on libpcap's optimiser takes minutes; there the answer is that of `tcpdump -O`.
+/// Issue 12 item 32. From a length on libpcap's optimiser takes minutes: such expressions are compiled in pieces, and only
+/// whole frames are compared.
 #[test]
 fn frames_cut_short_are_judged_as_by_libpcap() {
     // Operators, expressions, frames, whether libpcap's optimiser is asked.
@@ -51,7 +52,7 @@ fn frames_cut_short_are_judged_as_by_libpcap() {
         (LONG - 1, 4, 12, true),
         (LONG, 4, 12, true),
         (400, 2, 8, true),
-        (2_000, 1, 4, false),
+        (2_000, 2, 40, false),
     ] {
         let (mut matched, mut compared) = (0, 0);
         for seed in 0..count {
@@ -64,7 +65,8 @@ fn frames_cut_short_are_judged_as_by_libpcap() {
             let oracle = oracle(&text, optimise);
             let program = classic(&text);
             for frame in frames(seed, of_each) {
-                for length in 0..frame.len().min(100) {
+                let shortest = if optimise { 0 } else { frame.len() };
+                for length in shortest..=frame.len().min(shortest.max(100)) {
                     let frame = &frame[..length];
                     let expected = oracle.matches(frame);
                     let ours = program.run(frame, length as u32) != 0;
