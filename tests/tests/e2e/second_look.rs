@@ -118,7 +118,7 @@ fn long_chains_of_dropped_packets_are_judged_right() {
 }
 
 /// Combinations that are no list, which take the verifier minutes.
-pub fn refused(count: usize, wanted: &str) -> String {
+fn refused(count: usize, wanted: &str) -> String {
     let pairs = (0..count).map(|n| {
         let host = format!("10.1.{}.{}", n / 250, n % 250 + 1);
         format!("(host {host} and port {n} and ip[4:2] = {})", 3000 + n)

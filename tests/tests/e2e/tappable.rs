@@ -1,6 +1,5 @@
 //! Programs that were loaded with `--tappable`: captures see both ends of them, and they go on as if nothing was.
 
-use crate::second_look::refused;
 use trawl_tests::generator::{generate, received};
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{nothing_attached, tshark, xdp_on};
@@ -139,36 +138,6 @@ fn a_filter_looks_at_the_packet_as_it_came() {
             "{arguments:?} {filter}"
         );
     }
-    unload(&lab);
-}
-
-/// Issue 12 item 33: where the kernel does not take the filter, the record at the exit is wanted if the entry's is.
-#[test]
-fn a_filter_in_user_space_looks_at_the_packet_as_it_came() {
-    let Some(lab) = lab_with("chosen", &[]) else {
-        return;
-    };
-    let expression = lab.file("expression");
-    for (test, recorded) in [("!=", 20), ("=", 0)] {
-        let wanted = format!("ether[{MARKED}] {test} {MARK}");
-        std::fs::write(&expression, refused(1000, &wanted)).unwrap();
-        let (capture, _) = capture(&lab, &["--at", "both", "-F", &expression]);
-        capture.wait_said("trawl filters them");
-        lab.send(&[frames::choosing(1)], 10);
-        capture.wait_seen(20);
-        let summary = capture.stop_well();
-        let counts = (summary.seen, summary.recorded, summary.filtered_out);
-        assert_eq!(counts, (20, recorded, 20 - recorded), "{wanted}");
-    }
-    let place = lab.receiver();
-    let fixed = ["capture", "-i", &place, "--tap", "hook", "-F", &expression];
-    let done = trawl(&[&fixed[..], &["--at", "exit", "--filter-at", "entry"]].concat());
-    let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    assert_eq!(done.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("say --at both in place of --filter-at entry"),
-        "{said}"
-    );
     unload(&lab);
 }
 

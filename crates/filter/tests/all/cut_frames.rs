@@ -48,9 +48,9 @@ fn frames_cut_short_are_judged_as_by_libpcap() {
     // Operators, expressions, frames, whether libpcap's optimiser is asked.
     for (operators, count, of_each, optimise) in [
         (1, 40, 25, true),
-        (48, 12, 25, true),
+        (48, 6, 25, true),
         (LONG - 1, 4, 12, true),
-        (LONG, 4, 12, true),
+        (LONG, 3, 12, true),
         (400, 2, 8, true),
         (2_000, 2, 40, false),
     ] {
