@@ -132,7 +132,7 @@ fn refused_filters_are_applied_in_user_space() {
     let Some(lab) = Lab::open() else { return };
     let (receiver, file) = (lab.receiver(), lab.file("file.pcapng"));
     let expression = lab.file("expression");
-    std::fs::write(&expression, refused(300, "ether[18] = 0")).unwrap();
+    std::fs::write(&expression, refused(1_000, "ether[18] = 0")).unwrap();
     let sent: Vec<Vec<u8>> = (0..100)
         .map(|number| frames::numbered(if number % 2 == 0 { 5 } else { u32::MAX }, 200))
         .collect();
