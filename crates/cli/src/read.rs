@@ -35,10 +35,12 @@ pub fn run(args: Args) -> Result<ExitCode> {
     args.libpcap.choose();
     let request = args.resolve()?;
     let signals = request.follow.then(Signals::watch).transpose()?;
+    let span = |first| request.selection.span(first);
+    let by_part = request.selection.can_leave_out(request.files.len());
     let inputs = request
         .files
         .iter()
-        .map(|path| Input::open(path, signals.as_ref()))
+        .map(|path| Input::open(path, signals.as_ref(), by_part.then_some(&span)))
         .collect::<Result<Vec<_>>>()?;
     let mut reading = Reading::new(&request, inputs)?;
     // Names of hosts are looked up while that is still allowed.

@@ -17,6 +17,7 @@
 
 pub mod compressed;
 mod input;
+pub mod parts;
 
 use std::io::Read;
 use std::ops::Range;

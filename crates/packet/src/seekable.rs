@@ -1,7 +1,10 @@
-//! zstd in independent frames with a table of them at the end (zstd's "seekable format"): any tool decompresses the
-//! whole, and who knows the table reads one frame without the others.
+//! Compressed files in independent frames with a table of them at the end: zstd's "seekable format" for zstd and lz4,
+//! the extra fields of empty members for gzip. Any tool decompresses the whole, and who knows the table reads one frame
+//! without the others.
 
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+
+use crate::read::compressed::Compression;
 
 /// Decompressed bytes of a frame, at most.
 pub const FRAME_LEN: usize = 1 << 20;
@@ -75,7 +78,8 @@ impl<W: Write> Writer<W> {
         self.written
     }
 
-    fn end_frame(&mut self) -> io::Result<()> {
+    /// What was given so far stands in frames of its own.
+    pub fn end_frame(&mut self) -> io::Result<()> {
         if self.frame.is_empty() {
             return Ok(());
         }
@@ -141,36 +145,130 @@ pub fn frames(end: &[u8]) -> io::Result<Vec<Frame>> {
     }
     let flags = end[end.len() - 5];
     let entry = ENTRY_LEN + if flags & CHECKSUM_FLAG == 0 { 0 } else { 4 };
-    let (mut offset, mut start) = (0, 0);
-    let frames = entries[..entries.len() - FOOTER_LEN]
-        .chunks_exact(entry)
-        .map(|entry| {
-            let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| entry[at + i]));
-            let frame = Frame {
-                offset,
-                compressed: word(0),
-                start,
-                decompressed: word(4),
-            };
-            offset += u64::from(frame.compressed);
-            start += u64::from(frame.decompressed);
-            frame
-        });
-    Ok(frames.collect())
+    Ok(placed(&entries[..entries.len() - FOOTER_LEN], entry))
+}
+
+/// What a frame of zstd holds.
+pub fn decompress(frame: &Frame, compressed: &[u8]) -> io::Result<Vec<u8>> {
+    unpack(Compression::Zstd, frame, compressed)
 }
 
 /// What a frame holds.
-pub fn decompress(frame: &Frame, compressed: &[u8]) -> io::Result<Vec<u8>> {
+pub fn unpack(compression: Compression, frame: &Frame, compressed: &[u8]) -> io::Result<Vec<u8>> {
     // No frame may ask for more memory than a block of a capture file can need.
     const MOST: u32 = 64 << 20;
     if frame.decompressed > MOST {
         return Err(damaged("a frame claims to hold more than 64 MiB"));
     }
-    let bytes = zstd::bulk::decompress(compressed, frame.decompressed as usize)?;
-    if bytes.len() != frame.decompressed as usize {
-        return Err(damaged("a frame holds less than the seek table says"));
+    let length = frame.decompressed as usize;
+    let streamed = |source: &mut dyn Read| {
+        let mut bytes = Vec::new();
+        source.take(length as u64 + 1).read_to_end(&mut bytes)?;
+        Ok::<_, io::Error>(bytes)
+    };
+    let bytes = match compression {
+        Compression::None => compressed.to_vec(),
+        Compression::Zstd => zstd::bulk::decompress(compressed, length)?,
+        Compression::Lz4 => streamed(&mut lz4_flex::frame::FrameDecoder::new(compressed))?,
+        Compression::Gzip => streamed(&mut flate2::read::GzDecoder::new(compressed))?,
+    };
+    if bytes.len() != length {
+        return Err(damaged("a frame holds other than the seek table says"));
     }
     Ok(bytes)
+}
+
+/// The frames of a file by the table at its end, of which no more is read.
+pub fn frames_of(
+    file: &mut (impl Read + Seek),
+    compression: Compression,
+) -> io::Result<Vec<Frame>> {
+    let length = file.seek(SeekFrom::End(0))?;
+    let (table, frames) = match compression {
+        Compression::Gzip => gzip_frames(file, length)?,
+        _ => {
+            let footer = bytes_at(file, length.checked_sub(FOOTER_LEN as u64), FOOTER_LEN)?;
+            let table = table_len(&footer)?;
+            let end = bytes_at(file, length.checked_sub(table as u64), table)?;
+            (table as u64, frames(&end)?)
+        }
+    };
+    let end = frames
+        .last()
+        .map(|frame| frame.offset + u64::from(frame.compressed));
+    if end.unwrap_or(0) + table != length {
+        return Err(damaged("the seek table is not of this file"));
+    }
+    Ok(frames)
+}
+
+/// Nothing is allocated for bytes that the file does not have.
+fn bytes_at(file: &mut (impl Read + Seek), at: Option<u64>, length: usize) -> io::Result<Vec<u8>> {
+    let at = at.ok_or_else(|| damaged("the seek table is longer than the file"))?;
+    file.seek(SeekFrom::Start(at))?;
+    let mut bytes = Vec::new();
+    file.by_ref().take(length as u64).read_to_end(&mut bytes)?;
+    match bytes.len() == length {
+        true => Ok(bytes),
+        false => Err(damaged("the seek table is longer than the file")),
+    }
+}
+
+/// The tables of a gzip file stand in the extra fields of empty members, which are found from the end. With their
+/// length.
+fn gzip_frames(file: &mut (impl Read + Seek), length: u64) -> io::Result<(u64, Vec<Frame>)> {
+    /// Number of entries, an empty block, checksum and length of nothing.
+    const END: usize = 14;
+    /// Header of a member, length of the extra field, name and length of the subfield.
+    const START: usize = 16;
+    let mut tables = Vec::new();
+    let (mut at, mut packed) = (length, 0u64);
+    while at != packed {
+        let end = bytes_at(file, at.checked_sub(END as u64), END)?;
+        let count = le32(&end, 0) as usize;
+        let fits = count > 0 && count <= usize::from(u16::MAX) / ENTRY_LEN;
+        if !fits || end[4..] != [3, 0, 0, 0, 0, 0, 0, 0, 0, 0] {
+            return Err(damaged("no seek table at the end"));
+        }
+        let whole = START + count * ENTRY_LEN + END;
+        let member = bytes_at(file, at.checked_sub(whole as u64), whole)?;
+        if member[..4] != [0x1f, 0x8b, 8, 4] || member[12..14] != *b"TW" {
+            return Err(damaged("the seek table has no header"));
+        }
+        let entries = member[START..START + count * ENTRY_LEN].to_vec();
+        packed += entries
+            .chunks_exact(ENTRY_LEN)
+            .map(|entry| u64::from(le32(entry, 0)))
+            .sum::<u64>();
+        at -= whole as u64;
+        tables.push(entries);
+        if packed > at {
+            return Err(damaged("the seek table is not of this file"));
+        }
+    }
+    tables.reverse();
+    Ok((length - at, placed(&tables.concat(), ENTRY_LEN)))
+}
+
+fn le32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([0, 1, 2, 3].map(|i| bytes[at + i]))
+}
+
+/// Frames one after the other, by their lengths.
+fn placed(entries: &[u8], entry_len: usize) -> Vec<Frame> {
+    let (mut offset, mut start) = (0, 0);
+    let frames = entries.chunks_exact(entry_len).map(|entry| {
+        let frame = Frame {
+            offset,
+            compressed: le32(entry, 0),
+            start,
+            decompressed: le32(entry, 4),
+        };
+        offset += u64::from(frame.compressed);
+        start += u64::from(frame.decompressed);
+        frame
+    });
+    frames.collect()
 }
 
 #[cfg(test)]

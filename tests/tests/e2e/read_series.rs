@@ -231,3 +231,25 @@ fn the_benchmark_of_reading_compares_what_both_made() {
     }
     assert_eq!(fs::read_dir(place).expect("a directory").count(), 0);
 }
+
+#[test]
+fn a_span_of_time_reads_its_frames_alone() {
+    tools_or_skip!("capinfos");
+    let directory = Directory::new("read-parts");
+    let all = recording(&directory);
+    for ending in ["zst", "lz4", "gz"] {
+        let packed = directory.path().join(format!("all.pcap.{ending}"));
+        let packed = packed.to_str().expect("a plain path").to_owned();
+        done(&["read", &all, "-w", &packed]);
+        let whole = done(&["read", &packed, "--from", "+4s", "--to", "+4100ms", "-tt"]);
+        assert_eq!(whole.lines().count(), 100);
+        // What nobody wants is damaged, and nobody notices.
+        let mut bytes = fs::read(&packed).expect("a file");
+        let third = bytes.len() / 3;
+        bytes[third..third + 2000].fill(0x55);
+        fs::write(&packed, bytes).expect("a file");
+        refused(&["read", &packed, "-tt"], 1);
+        let part = done(&["read", &packed, "--from", "+4s", "--to", "+4100ms", "-tt"]);
+        assert_eq!(part, whole);
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::fs::{File, Metadata};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use std::time::Duration;
 use trawl_kernel::events::{self, Signal, Signals};
 use trawl_kernel::{Error, Result};
 use trawl_packet::read::compressed::{self, Compression};
+use trawl_packet::read::parts::{Parts, Seekable};
 use trawl_packet::read::{CaptureReader, ReadError, Step};
 use trawl_view::record::{PacketView, Source};
 use trawl_view::select::Kind;
@@ -22,6 +23,9 @@ use super::unreadable;
 const PAUSE: Duration = Duration::from_millis(50);
 
 type Reader = CaptureReader<Box<dyn Read>>;
+
+/// Earliest time and end in nanoseconds since 1970, by the time of a first packet.
+pub(super) type Span<'a> = &'a dyn Fn(u64) -> (u64, u64);
 
 pub(super) struct Input {
     pub reader: Reader,
@@ -42,7 +46,9 @@ struct Following {
 }
 
 impl Input {
-    pub fn open(path: &Path, signals: Option<&Signals>) -> Result<Self> {
+    /// `span` tells the times that are wanted by that of the file's first packet: of a file with a table of its frames
+    /// only those are read that it needs.
+    pub fn open(path: &Path, signals: Option<&Signals>, span: Option<Span<'_>>) -> Result<Self> {
         let name = if path == Path::new("-") {
             "standard input".to_owned()
         } else {
@@ -58,7 +64,13 @@ impl Input {
                 );
             }
             let opened = Rc::new(Cell::new(false));
-            let source: Box<dyn Read> = if metadata.is_file() {
+            let parts = match span.filter(|_| metadata.is_file()) {
+                Some(span) => parts(&file, span).map_err(|e| unreadable(&name, e))?,
+                None => None,
+            };
+            let source: Box<dyn Read> = if let Some(parts) = parts {
+                Box::new(parts)
+            } else if metadata.is_file() {
                 Box::new(file)
             } else {
                 let tells = Rc::clone(&opened);
@@ -252,6 +264,19 @@ fn reader(source: Box<dyn Read>) -> Result<(Reader, Compression), ReadError> {
     let unread = |source| ReadError::Io { offset: 0, source };
     let (source, compression) = compressed::open(source).map_err(unread)?;
     Ok((CaptureReader::new(source)?, compression))
+}
+
+/// The parts of a file that a span of time needs; none if it has no table of frames, or frames that cannot be told apart.
+fn parts(file: &File, span: Span<'_>) -> io::Result<Option<Parts<File>>> {
+    let parts = match Seekable::open(file.try_clone()?)? {
+        // What is damaged is told of by reading it whole.
+        Some(seekable) => seekable.between(span).unwrap_or(None),
+        None => None,
+    };
+    if parts.is_none() {
+        (&*file).rewind()?;
+    }
+    Ok(parts)
 }
 
 /// Pauses; false if a signal asks to end.

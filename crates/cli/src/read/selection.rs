@@ -106,16 +106,28 @@ impl Selection {
             || to.is_some()
     }
 
-    pub fn takes(&mut self, packet: &PacketView<'_>) -> bool {
-        let first = packet.timestamp_ns;
+    /// Earliest time and end in nanoseconds since 1970, by the first packet's time.
+    pub fn span(&self, first: u64) -> (u64, u64) {
         let (from, to) = self.bounds;
-        let offset = self.utc_offset;
-        let absolute = |bound: Bound| bound.absolute(first, clock::wall(), offset);
-        let (earliest, end) = *self
-            .times
-            .get_or_insert_with(|| (from.map_or(0, absolute), to.map_or(u64::MAX, absolute)));
+        let absolute = |bound: Bound| bound.absolute(first, clock::wall(), self.utc_offset);
+        (from.map_or(0, absolute), to.map_or(u64::MAX, absolute))
+    }
+
+    /// Whether there are times that packets of each of so many files are outside of by that file alone.
+    pub fn can_leave_out(&self, files: usize) -> bool {
+        let (from, to) = self.bounds;
+        let bounds = [from, to].into_iter().flatten();
+        let by_first = |bound| matches!(bound, Bound::AfterFirst(_) | Bound::TimeOfDay(_));
+        bounds.clone().next().is_some() && (files == 1 || !bounds.into_iter().any(by_first))
+    }
+
+    pub fn takes(&mut self, packet: &PacketView<'_>) -> bool {
+        let (earliest, end) = match self.times {
+            Some(times) => times,
+            None => *self.times.insert(self.span(packet.timestamp_ns)),
+        };
         let in_time = (earliest..end).contains(&packet.timestamp_ns)
-            || (to.is_none() && packet.timestamp_ns >= earliest);
+            || (self.bounds.1.is_none() && packet.timestamp_ns >= earliest);
         let wanted_interface = |name: &str| self.interfaces.iter().any(|wanted| wanted == name);
         in_time
             && (self.interfaces.is_empty() || packet.interface.is_some_and(wanted_interface))

@@ -24,7 +24,8 @@ pub enum Compression {
 }
 
 impl Compression {
-    fn of(start: &[u8]) -> Self {
+    /// By the first four bytes of a file.
+    pub fn of(start: &[u8]) -> Self {
         let magic = start.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
         match magic {
             _ if start.starts_with(&GZIP) => Self::Gzip,
