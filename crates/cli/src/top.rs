@@ -1,5 +1,6 @@
 //! `trawl top`: rates, drops, verdicts and flows of interfaces as they change.
 
+mod redirects;
 mod view;
 
 use std::collections::VecDeque;
@@ -13,19 +14,20 @@ use trawl_kernel::keyboard::Keyboard;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result, events};
 use trawl_view::record::PacketView;
-use trawl_view::stat::{Flow, Interface, Statistics};
+use trawl_view::stat::{Counted, Flow, Interface, Statistics};
 
 use crate::figures::{Counters, RuleCounters, Softnet};
 use crate::libpcap::LibpcapArg;
 use crate::live::{self, Viewer, Wanted};
 use crate::terminal;
 use crate::units;
-use view::Screen;
+use redirects::{RedirectRates, Redirects};
+use view::{Page, Screen};
 
 /// Shows live rates, drops and where they happen, verdicts, XDP run time and top flows
 ///
 /// Without -i the counters of all interfaces are shown; with -i packets are captured as well, for verdicts, protocols
-/// and flows. Keys: s changes the order, p pauses, h shows help, q ends it.
+/// and flows. Keys: s changes the order, x shows redirects and exceptions, / filters, p pauses, h shows help, q ends it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Capture on this interface too, NAME or NAMESPACE:NAME; may be given several times
@@ -43,6 +45,9 @@ pub struct Args {
     /// As JSON, one object a look
     #[arg(long)]
     json: bool,
+    /// What is shown at first: all, or what the XDP tracepoints tell of redirects, exceptions, devmaps and cpumaps
+    #[arg(long, value_enum, default_value_t = Page::Overview)]
+    page: Page,
     /// Flows to show
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
@@ -66,6 +71,9 @@ pub struct Look {
     pub softnet: Softnet,
     pub xdp_programs: Vec<ProgramRates>,
     pub guard_rules: Vec<RuleCounters>,
+    /// What the XDP tracepoints told of the whole machine; absent without the right to watch them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub redirects: Option<Vec<RedirectRates>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub captured: Option<Captured>,
 }
@@ -100,6 +108,7 @@ pub struct Captured {
     pub packets: u64,
     pub lost: u64,
     pub verdicts: Vec<Interface>,
+    pub protocols: Vec<Counted>,
     pub flows: Vec<Flow>,
 }
 
@@ -108,6 +117,13 @@ pub fn run(args: Args) -> Result<ExitCode> {
     // Without the right to, run times stay zero.
     let _run_times = statistics::enable().ok();
     let (namespace, names) = looked_at(&args)?;
+    // Without the right to, the page is empty and says so.
+    let redirects = Redirects::watch();
+    if args.page == Page::Redirects
+        && let Err(error) = redirects
+    {
+        return Err(error);
+    }
     let wants_screen = !args.once && !args.json && terminal::stdout_is_terminal();
     let mut top = Top {
         namespace,
@@ -117,10 +133,11 @@ pub fn run(args: Args) -> Result<ExitCode> {
         statistics: Statistics::new(Vec::new()),
         lost: (0, 0),
         looks: 0,
-        screen: wants_screen.then(Screen::open).transpose()?,
+        screen: wants_screen.then(|| Screen::open(args.page)).transpose()?,
         keyboard: wants_screen.then(Keyboard::open).transpose()?,
         history: VecDeque::new(),
         failed: None,
+        redirects: redirects.ok(),
         args: &args,
     };
     top.before = top.read()?;
@@ -191,6 +208,7 @@ struct Top<'a> {
     /// Received packets a second of all interfaces, at each look.
     history: VecDeque<u64>,
     failed: Option<Error>,
+    redirects: Option<Redirects>,
 }
 
 /// Looks that the history holds.
@@ -247,7 +265,12 @@ impl Top<'_> {
     /// Shows what happened since the last look; false if nobody reads any more.
     fn look(&mut self) -> Result<bool> {
         let now = self.read()?;
-        let look = self.difference(&now);
+        let seconds = self.since.elapsed().as_secs_f64().max(1e-9);
+        let mut look = self.difference(&now, seconds);
+        look.redirects = self
+            .redirects
+            .as_mut()
+            .map(|redirects| redirects.look(seconds));
         self.before = now;
         self.since = Instant::now();
         self.statistics = Statistics::new(Vec::new());
@@ -268,16 +291,19 @@ impl Top<'_> {
         let history: Vec<u64> = self.history.iter().copied().collect();
         match &mut self.screen {
             Some(screen) => screen.show(look, &history),
-            None => terminal::write_to_reader(&terminal::printable(&view::text(
-                &look,
-                &history,
-                view::Order::Rate,
-            ))),
+            None => {
+                let shown = view::Shown {
+                    page: self.args.page,
+                    ..view::Shown::default()
+                };
+                terminal::write_to_reader(&terminal::printable(&view::text(
+                    &look, &history, &shown,
+                )))
+            }
         }
     }
 
-    fn difference(&self, now: &Counters) -> Look {
-        let seconds = self.since.elapsed().as_secs_f64().max(1e-9);
+    fn difference(&self, now: &Counters, seconds: f64) -> Look {
         let rate = |new: u64, old: u64| new.saturating_sub(old) as f64 / seconds;
         let mut look = Look {
             seconds,
@@ -337,6 +363,7 @@ impl Top<'_> {
                 packets: report.packets,
                 lost: self.lost.1.saturating_sub(self.lost.0),
                 verdicts: report.verdicts,
+                protocols: report.protocols,
                 flows: report.flows,
             });
         }

@@ -33,6 +33,7 @@ pub mod probe;
 pub mod process;
 pub mod producer;
 pub mod receive;
+pub mod redirect_events;
 pub mod ring;
 pub mod run;
 pub mod send;
@@ -45,6 +46,7 @@ mod testing;
 pub mod text_file;
 pub mod warden;
 pub mod writeback;
+
 pub mod xsk;
 
 pub use error::{Error, Result};

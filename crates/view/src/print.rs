@@ -12,8 +12,7 @@
 //! - A packet that ends behind an IPv6 extension header is marked as cut; under a cut packet `-x`
 //!   leaves out the link header as under any other.
 //! - `-vv` does not dump what SCTP chunks and neighbour discovery options hold.
-//! - LLDP, slow protocols, EAPOL, DHCPv6, RADIUS, OSPF, PIM, EIGRP, CDP and the contents of BGP messages show one line
-//!   with `-v` too.
+//! - EAPOL, PIM, EIGRP and OSPFv3 show one line with `-v` too.
 //! - The interface and direction of a packet stand where `tcpdump -i any` has them; the hook and
 //!   the verdict stand in brackets at the end of the line: `[xdp exit: DROP]`.
 
@@ -21,8 +20,11 @@ mod app;
 mod arp;
 mod bgp;
 mod carrier;
+mod cdp;
 mod control;
 mod dhcp;
+mod dhcp6;
+mod dhcp_values;
 mod dns;
 mod dump;
 mod flows;
@@ -35,11 +37,14 @@ mod ipv6;
 mod line;
 mod link;
 mod llc;
+mod lldp;
 mod names;
 mod protocol;
 mod rpc;
 mod sctp;
 mod secure;
+mod serial;
+mod slow;
 mod snmp;
 mod tcp;
 mod tcp_options;

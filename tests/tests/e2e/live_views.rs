@@ -7,7 +7,10 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 use trawl_lab::program::{Does, Loaded};
-use trawl_tests::{Lab, Running, binary, frames, skip, trawl, wait_until};
+use trawl_tests::bundled::done;
+use trawl_tests::lab::place;
+use trawl_tests::witness::run;
+use trawl_tests::{Lab, LineLab, Running, binary, frames, skip, trawl, wait_until};
 
 #[test]
 fn top_once_as_json_tells_rates_verdicts_and_flows() {
@@ -115,8 +118,79 @@ fn top_in_a_terminal_obeys_its_keys() {
         tmux.run(&["send-keys", key]);
         tmux.wait_shows(shown);
     }
+    tmux.run(&["send-keys", "h"]);
+    for (keys, shown) in [
+        (&["x"][..], "cpumap kthread"),
+        (&["x"], "softnet:"),
+        (&["/", "l", "o"], "filter: lo_"),
+        (&["Enter"], "filter: lo "),
+    ] {
+        tmux.run(&[&["send-keys"][..], keys].concat());
+        tmux.wait_shows(shown);
+    }
     tmux.run(&["send-keys", "q"]);
     tmux.wait_shows("the end");
+}
+
+#[test]
+fn top_tells_redirects_that_work_and_that_fail() {
+    let Some(lab) = LineLab::open() else { return };
+    let (left, right) = (place(&lab.line.left), &lab.line.right);
+    let turn = |state| run("ip", &["-n", &right.name, "link", "set", "right", state]);
+    let load = [
+        "xdp", "load", &left, "redirect", "--to", "right", "--by", "map",
+    ];
+    done(&load);
+    let look = |event: &str, wanted: &dyn Fn(&Value) -> bool| {
+        let mut child = Command::new(binary::path())
+            .args([
+                "top",
+                "--json",
+                "--interval",
+                "200ms",
+                "--netns",
+                &right.name,
+            ])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("trawl starts");
+        let mut lines = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        // From the first look on everything is counted.
+        std::io::BufRead::read_line(&mut lines, &mut line).expect("a look");
+        lab.send(&[frames::udp(b"hello")], 100);
+        let mut packets = 0;
+        for _ in 0..50 {
+            line.clear();
+            std::io::BufRead::read_line(&mut lines, &mut line).expect("a look");
+            let look: Value = serde_json::from_str(&line).expect("JSON");
+            let rows = look["redirects"].as_array().expect("a list");
+            let rows = rows
+                .iter()
+                .filter(|row| row["event"] == event && wanted(row));
+            packets += rows
+                .map(|row| row["packets"].as_u64().unwrap_or(0))
+                .sum::<u64>();
+            if packets >= 100 {
+                break;
+            }
+        }
+        child.kill().expect("it runs");
+        child.wait().expect("it ends");
+        packets
+    };
+    let passed = look("devmap", &|row| {
+        row["interface"] == "left" && row["target_interface"] == "right" && row["drops"] == 0
+    });
+    assert_eq!(passed, 100);
+    turn("down");
+    let failed = look("redirect_error", &|row| {
+        row["interface"] == "left" && row["error"] == "ENETDOWN" && !row["cpus"].is_null()
+    });
+    assert_eq!(failed, 100);
+    turn("up");
+    done(&["xdp", "unload", &left]);
 }
 
 fn get(address: &str, target: &str, host: &str) -> String {

@@ -5,12 +5,13 @@ use std::fmt::Write as _;
 use trawl_kernel::Result;
 use trawl_view::stat::{bits, plot};
 
-use super::Look;
+use super::{Look, redirects};
 use crate::terminal;
 
 /// What interfaces and flows are sorted by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Order {
+    #[default]
     Rate,
     Drops,
     Name,
@@ -34,11 +35,41 @@ impl Order {
     }
 }
 
+/// What is on the screen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Page {
+    #[default]
+    Overview,
+    Redirects,
+}
+
+/// What is shown of a look, and how.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shown {
+    pub page: Page,
+    pub order: Order,
+    /// Only lines that contain this.
+    pub filter: String,
+}
+
 const HISTORY_WIDTH: usize = 60;
 
-pub(super) fn text(look: &Look, history: &[u64], order: Order) -> String {
+pub(super) fn text(look: &Look, history: &[u64], shown: &Shown) -> String {
+    match (shown.page, &look.redirects) {
+        (Page::Overview, _) => overview(look, history, shown),
+        (Page::Redirects, Some(rows)) => redirects::text(rows, &shown.filter),
+        (Page::Redirects, None) => {
+            "the XDP tracepoints cannot be watched: run as root\n".to_owned()
+        }
+    }
+}
+
+fn overview(look: &Look, history: &[u64], shown: &Shown) -> String {
     let mut out = String::new();
+    let order = shown.order;
+    let wanted = |name: &str| name.contains(&shown.filter);
     let mut interfaces = look.interfaces.clone();
+    interfaces.retain(|rates| wanted(&rates.interface));
     interfaces.sort_by(|a, b| match order {
         Order::Rate => b.rx_packets_per_second.total_cmp(&a.rx_packets_per_second),
         Order::Drops => (b.rx_dropped + b.tx_dropped).cmp(&(a.rx_dropped + a.tx_dropped)),
@@ -68,12 +99,14 @@ pub(super) fn text(look: &Look, history: &[u64], order: Order) -> String {
         "\nsoftnet: {} processed, {} dropped, {} times out of budget",
         softnet.processed, softnet.dropped, softnet.time_squeezed
     );
+    let _ = writeln!(out, "dropped: {}", drops(look));
     if !look.xdp_programs.is_empty() {
         let _ = writeln!(
             out,
             "\nXDP program          interface                runs/s    ns/run     CPU"
         );
-        for program in &look.xdp_programs {
+        let programs = look.xdp_programs.iter();
+        for program in programs.filter(|one| wanted(&one.name) || wanted(&one.interface)) {
             let _ = writeln!(
                 out,
                 "{:<21}{:<18}{:>13.0}{:>10.1}{:>6.1} %",
@@ -108,10 +141,17 @@ pub(super) fn text(look: &Look, history: &[u64], order: Order) -> String {
                 verdict.packets
             );
         }
+        let protocols = captured.protocols.iter().take(8);
+        let protocols = protocols.map(|one| format!("{} {}", one.name, one.packets));
+        let _ = writeln!(
+            out,
+            "  protocols: {}",
+            protocols.collect::<Vec<_>>().join(", ")
+        );
         if !captured.flows.is_empty() {
             let _ = writeln!(out, "\n    packets         bytes  flow");
         }
-        for flow in &captured.flows {
+        for flow in captured.flows.iter().filter(|flow| wanted(&flow.words())) {
             let _ = writeln!(
                 out,
                 "{:>11}{:>14}  {}",
@@ -124,32 +164,91 @@ pub(super) fn text(look: &Look, history: &[u64], order: Order) -> String {
     out
 }
 
-const HELP: &str = "keys\n  s  sort interfaces by rate, drops or name\n  p  pause, and go on\n  h  show or hide this help\n  q  end\n";
+/// Packets that were dropped in the interval, by where.
+fn drops(look: &Look) -> String {
+    let device = |rates: &super::Rates| {
+        rates.rx_dropped + rates.rx_errors + rates.tx_dropped + rates.tx_errors
+    };
+    let mut places = vec![
+        (
+            "device".to_owned(),
+            look.interfaces.iter().map(device).sum(),
+        ),
+        ("softnet".to_owned(), look.softnet.dropped),
+    ];
+    let events = look.redirects.iter().flatten();
+    places.push((
+        "redirect errors and exceptions".to_owned(),
+        events
+            .filter(|row| row.event.is_loss())
+            .map(|row| row.rates.drops)
+            .sum(),
+    ));
+    if let Some(captured) = &look.captured {
+        for verdict in &captured.verdicts {
+            let name = verdict.verdict.as_deref().unwrap_or_default();
+            if name == "DROP" || name == "ABORTED" {
+                places.push((format!("XDP {name}"), verdict.packets));
+            }
+        }
+        places.push(("ring of the capture".to_owned(), captured.lost));
+    }
+    let words = places
+        .iter()
+        .map(|(place, packets)| format!("{place} {packets}"));
+    words.collect::<Vec<_>>().join(", ")
+}
+
+const HELP: &str = "keys\n  s  sort interfaces by rate, drops or name\n  x  show redirects, exceptions, devmaps and cpumaps, or all again\n  /  show only lines that contain what is typed; Enter ends it, Escape shows all\n  p  pause, and go on\n  h  show or hide this help\n  q  end\n";
 
 /// The alternate screen of the terminal, left when this is dropped.
 pub(super) struct Screen {
-    order: Order,
+    shown: Shown,
     paused: bool,
     help: bool,
+    /// The filter is being typed.
+    typing: bool,
     last: Option<(Look, Vec<u64>)>,
 }
 
 impl Screen {
-    pub fn open() -> Result<Self> {
+    pub fn open(page: Page) -> Result<Self> {
         terminal::write_control("\x1b[?1049h\x1b[?25l")?;
         Ok(Self {
-            order: Order::Rate,
+            shown: Shown {
+                page,
+                ..Shown::default()
+            },
             paused: false,
             help: false,
+            typing: false,
             last: None,
         })
     }
 
     /// Takes a key; true if it ends the view.
     pub fn take(&mut self, key: u8) -> bool {
+        const ESCAPE: u8 = 0x1b;
+        const BACKSPACE: u8 = 0x7f;
+        let filter = &mut self.shown.filter;
         match key {
-            b'q' | 3 => return true,
-            b's' => self.order = self.order.next(),
+            3 => return true,
+            ESCAPE => {
+                self.typing = false;
+                filter.clear();
+            }
+            b'\r' | b'\n' => self.typing = false,
+            BACKSPACE if self.typing => drop(filter.pop()),
+            b' '..=b'~' if self.typing => filter.push(char::from(key)),
+            b'q' => return true,
+            b's' => self.shown.order = self.shown.order.next(),
+            b'x' => {
+                self.shown.page = match self.shown.page {
+                    Page::Overview => Page::Redirects,
+                    Page::Redirects => Page::Overview,
+                }
+            }
+            b'/' | b'f' => self.typing = true,
             b'p' | b' ' => self.paused = !self.paused,
             b'h' | b'?' => self.help = !self.help,
             _ => return false,
@@ -171,13 +270,18 @@ impl Screen {
     fn draw(&self) -> Result<bool> {
         let body = match (&self.last, self.help) {
             (_, true) => HELP.to_owned(),
-            (Some((look, history)), false) => text(look, history, self.order),
+            (Some((look, history)), false) => text(look, history, &self.shown),
             (None, false) => String::new(),
         };
         let state = if self.paused { "paused" } else { "live" };
+        let filter = match (self.typing, self.shown.filter.as_str()) {
+            (true, filter) => format!("  filter: {filter}_"),
+            (false, "") => String::new(),
+            (false, filter) => format!("  filter: {filter}"),
+        };
         let head = format!(
-            "trawl top  {state}  sorted by {}  (s sort, p pause, h help, q end)\n",
-            self.order.word()
+            "trawl top  {state}  sorted by {}{filter}  (s sort, x redirects, / filter, p pause, h help, q end)\n",
+            self.shown.order.word()
         );
         let lines = terminal::printable(&format!("{head}{body}")).replace('\n', "\x1b[K\r\n");
         terminal::write_to_reader(&format!("\x1b[H{lines}\x1b[J"))

@@ -3,7 +3,7 @@
 
 use super::line::{Data, Line, Printed, put};
 use super::protocol::Ip;
-use super::{bgp, control, dhcp, dns, ipv4, ipv6, rpc, secure, snmp, text};
+use super::{bgp, control, dhcp, dhcp6, dns, ipv4, ipv6, rpc, secure, snmp, text};
 
 /// After the header of a datagram; false if nothing is known of its ports.
 pub(super) fn udp(
@@ -30,11 +30,13 @@ pub(super) fn udp(
     } else if either(123) {
         control::ntp(line, data)?;
     } else if either(546) || either(547) {
-        dhcp::print_6(line, data)?;
-    } else if [1812, 1813, 1645, 1646, 3799].into_iter().any(either) {
+        dhcp6::print(line, data)?;
+    } else if [1812, 1813, 1645, 1646, 1700, 3799].into_iter().any(either) {
         control::radius(line, data)?;
     } else if matches!(dst, 3784 | 3785 | 4784 | 6784) {
         control::bfd(line, dst, data)?;
+    } else if either(4500) {
+        encapsulated_esp(line, data)?;
     } else if either(514) {
         text::syslog(line, data)?;
     } else if either(5060) {
@@ -87,6 +89,24 @@ pub(super) fn tcp(line: &mut Line<'_>, ports: (u16, u16), data: Data<'_>) -> Pri
         secure::tls(line, data);
         Ok(())
     }
+}
+
+/// ESP behind a translator of addresses, its signs of life, and key exchange.
+fn encapsulated_esp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
+    line.protocol = "isakmp_rfc3948";
+    if data.len == 1 && data.u8(0)? == 0xff {
+        put!(line, "isakmp-nat-keep-alive");
+        return Ok(());
+    }
+    if data.len < 4 {
+        return Err(super::line::Stop::Cut);
+    }
+    if data.u32(0)? == 0 {
+        put!(line, "NONESP-encap: isakmp, length {}", data.len - 4);
+        return Ok(());
+    }
+    put!(line, "UDP-encap: ");
+    super::protocol::esp(line, data)
 }
 
 /// The user's part of GTP: the header of the tunnel, and the packet inside.

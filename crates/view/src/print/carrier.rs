@@ -1,6 +1,6 @@
-//! What carriers and switches put around packets: MPLS, PPPoE, slow protocols, EAPOL, loopback.
+//! What carriers and switches put around packets: MPLS, PPPoE, EAPOL, loopback.
 
-use super::line::{Data, Line, Printed, put};
+use super::line::{Data, Line, Mac, Printed, put};
 use super::{dump, ipv4, ipv6, link};
 
 /// A stack of labels, and the IP packet under it where its first half byte looks like one.
@@ -179,21 +179,6 @@ pub(super) fn ppp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     }
 }
 
-/// Link aggregation and its like: the subtype and the length.
-pub(super) fn slow(line: &mut Line<'_>, data: Data<'_>) -> Printed {
-    const LACP: u8 = 1;
-    const MARKER: u8 = 2;
-    line.protocol = "slow";
-    let (subtype, version) = (data.u8(0)?, data.u8(1)?);
-    match subtype {
-        LACP => put!(line, "LACPv{version}, length {}", data.len),
-        MARKER => put!(line, "MARKERv{version}, length {}", data.len),
-        3 => put!(line, "OAM, length {}", data.len),
-        _ => put!(line, "unknown ({subtype}), length {}", data.len),
-    }
-    Ok(())
-}
-
 pub(super) fn eapol(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     line.protocol = "eap";
     let (version, kind, len) = (data.u8(0)?, data.u8(1)?, data.u16(2)?);
@@ -224,7 +209,14 @@ pub(super) fn loopback(line: &mut Line<'_>, data: Data<'_>) -> Printed {
             put!(line, ", Reply, receipt number {receipt}");
             put!(line, ", data ({} octets)", message.len.saturating_sub(4));
         }
-        2 => put!(line, ", Forward Data"),
+        2 => {
+            put!(
+                line,
+                ", Forward Data, forwarding address {}",
+                Mac(message.array(2)?)
+            );
+            put!(line, ", data ({} octets)", message.len.saturating_sub(8));
+        }
         function => {
             put!(line, ", (unknown function {function})");
             dump::hex_ascii(line.out, message.bytes);

@@ -1,4 +1,4 @@
-//! Protocols between routers and servers: NTP, RADIUS, BFD, OSPF, VRRP, PIM, EIGRP, CDP.
+//! Protocols between routers and servers: NTP, RADIUS, BFD, OSPF, VRRP, PIM, EIGRP.
 
 use std::net::Ipv4Addr;
 
@@ -127,23 +127,14 @@ fn billionths(fraction: u32) -> u32 {
 }
 
 fn put_ntp_time(line: &mut Line<'_>, seconds: u32, fraction: u32) {
-    const SINCE_1900: u64 = 2_208_988_800;
+    const SINCE_1900: i64 = 2_208_988_800;
     put!(line, "{seconds}.{:09}", billionths(fraction));
     if seconds == 0 {
         return;
     }
-    // Times before 1970 are those of the next era, from 2036 on.
-    let unix = u64::from(seconds.wrapping_sub(SINCE_1900 as u32));
-    put!(line, " (");
-    let start = line.out.len();
-    super::time::date(line.out, unix * 1_000_000_000, 0, super::Precision::Micro);
-    let date = line.out.split_off(start);
-    let text = date
-        .split('.')
-        .next()
-        .unwrap_or_default()
-        .replacen(' ', "T", 1);
-    put!(line, "{text}Z)");
+    // As tcpdump has it: of the era that ends in 2036.
+    let unix = i64::from(seconds) - SINCE_1900;
+    put!(line, " ({}Z)", super::time::date_and_time(unix));
 }
 
 pub(super) fn radius(line: &mut Line<'_>, data: Data<'_>) -> Printed {
@@ -375,7 +366,7 @@ pub(super) fn pim(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     let name = match first & 0xf {
         0 => "Hello",
         1 => "Register",
-        2 => "Register-Stop",
+        2 => "Register Stop",
         3 => "Join / Prune",
         4 => "Bootstrap",
         5 => "Assert",
@@ -416,36 +407,5 @@ pub(super) fn eigrp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         "" => put!(line, "EIGRP unknown ({code}), length: {}", data.len),
         name => put!(line, "EIGRP {name}, length: {}", data.len),
     }
-    Ok(())
-}
-
-pub(super) fn cdp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
-    const DEVICE_ID: u16 = 1;
-    line.protocol = "cdp";
-    if data.len < 4 {
-        put!(line, " (packet length {} < 4)", data.len);
-        return Err(Stop::Invalid);
-    }
-    put!(line, "CDPv{}, ttl: {}s", data.u8(0)?, data.u8(1)?);
-    let mut rest = data.skip(4);
-    while rest.len > 0 {
-        if rest.len < 4 {
-            put!(line, " (remaining packet length {} < 4)", rest.len);
-            return Err(Stop::Invalid);
-        }
-        let (kind, len) = (rest.u16(0)?, usize::from(rest.u16(2)?));
-        if len < 4 || len > rest.len {
-            put!(line, " (TLV length {len} > {})", rest.len);
-            return Err(Stop::Invalid);
-        }
-        let value = rest.slice(4, len - 4)?;
-        if kind == DEVICE_ID {
-            put!(line, ", Device-ID '");
-            put_chars(line, value);
-            put!(line, "'");
-        }
-        rest = rest.skip(len);
-    }
-    put!(line, ", length {}", data.len);
     Ok(())
 }

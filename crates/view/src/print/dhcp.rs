@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 
+use super::dhcp_values;
 use super::line::{Data, Line, Mac, Printed, put};
 use super::text::put_chars;
 
@@ -91,15 +92,21 @@ pub(super) fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
 
 /// How the values of an option are shown.
 #[derive(Clone, Copy)]
-enum Form {
+pub(super) enum Form {
     Addresses,
     Words,
     Shorts,
     Text,
     Flag,
     Dots,
-    Colons,
     Message,
+    Pairs,
+    Node,
+    Overload,
+    Classes,
+    Routes,
+    Domain,
+    Agent,
     List,
     Client,
 }
@@ -125,14 +132,53 @@ fn describe(tag: u8) -> (&'static str, Option<Form>) {
         26 => ("MTU", Shorts),
         28 => ("BR", Addresses),
         31 => ("Router-Discovery", Flag),
-        33 => ("Static-Route", Addresses),
+        8 => ("CS", Addresses),
+        9 => ("LPR-Server", Addresses),
+        10 => ("IM", Addresses),
+        11 => ("RL", Addresses),
+        20 => ("SRT", Flag),
+        21 => ("PF", Pairs),
+        22 => ("RSZ", Shorts),
+        23 => ("TTL", Dots),
+        24 => ("MTU-Timeout", Words),
+        25 => ("MTU-Table", Shorts),
+        27 => ("LSN", Flag),
+        29 => ("MD", Flag),
+        30 => ("MS", Flag),
+        32 => ("RSA", Addresses),
+        33 => ("Static-Route", Pairs),
+        34 => ("UT", Flag),
+        35 => ("AT", Words),
+        36 => ("IE", Flag),
+        37 => ("TT", Dots),
+        38 => ("KI", Words),
+        39 => ("KG", Flag),
         40 => ("YD", Text),
         41 => ("YS", Addresses),
         42 => ("NTP", Addresses),
         43 => ("Vendor-Option", Dots),
         44 => ("Netbios-Name-Server", Addresses),
-        46 => ("Netbios-Node", Dots),
-        47 => ("Netbios-Scope", Dots),
+        45 => ("WDD", Addresses),
+        46 => ("Netbios-Node", Node),
+        47 => ("Netbios-Scope", Text),
+        48 => ("XFS", Addresses),
+        49 => ("XDM", Addresses),
+        52 => ("OO", Overload),
+        64 => ("N+D", Shorts),
+        65 => ("N+S", Addresses),
+        68 => ("MH", Addresses),
+        69 => ("SMTP", Addresses),
+        70 => ("POP3", Addresses),
+        71 => ("NNTP", Addresses),
+        72 => ("WWW", Addresses),
+        73 => ("FG", Addresses),
+        74 => ("IRC", Addresses),
+        75 => ("STS", Addresses),
+        76 => ("STDA", Addresses),
+        77 => ("User-Class", Classes),
+        78 => ("SLP-DA", Dots),
+        79 => ("SLP-SCOPE", Dots),
+        80 => ("SLP-NA", Text),
         50 => ("Requested-IP", Addresses),
         51 => ("Lease-Time", Words),
         53 => ("DHCP-Message", Message),
@@ -146,8 +192,8 @@ fn describe(tag: u8) -> (&'static str, Option<Form>) {
         61 => ("Client-ID", Client),
         66 => ("TFTP", Text),
         67 => ("BF", Text),
-        81 => ("FQDN", Colons),
-        82 => ("Agent-Information", Colons),
+        81 => ("FQDN", Domain),
+        82 => ("Agent-Information", Agent),
         93 => ("ARCH", Shorts),
         94 => ("NDI", Dots),
         97 => ("GUID", Dots),
@@ -155,10 +201,22 @@ fn describe(tag: u8) -> (&'static str, Option<Form>) {
         101 => ("TZ-Name", Text),
         114 => ("URL", Text),
         116 => ("NOAUTO", Flag),
-        119 => ("Domain-Search", Text),
-        121 => ("Classless-Static-Route", Colons),
+        83 => ("ARMT", Dots),
+        88 => ("TZSTR", Text),
+        89 => ("FQDNS", Dots),
+        90 => ("AUTH", Dots),
+        91 => ("Last-Transaction-Time", Words),
+        92 => ("Associated-IP", Addresses),
+        95 => ("LDAP", Text),
+        98 => ("UAP", Text),
+        112 => ("NI", Addresses),
+        113 => ("NITAG", Text),
+        117 => ("NSSEARCH", Shorts),
+        118 => ("SUBNET", Addresses),
+        121 => ("Classless-Static-Route", Routes),
+        249 => ("Classless-Static-Route-Microsoft", Routes),
+        161 => ("MUD-URL", Text),
         150 => ("TFTP-Server-Address", Addresses),
-        252 => ("Unknown", Text),
         _ => return ("Unknown", None),
     };
     (name, Some(form))
@@ -221,9 +279,14 @@ fn put_value(line: &mut Line<'_>, form: Option<Form>, value: &[u8]) {
         Form::Words => put!(line, "{}", joined(4, ",", &decimal)),
         Form::Shorts => put!(line, "{}", joined(2, ",", &decimal)),
         Form::Dots => put!(line, "{}", joined(1, ".", &decimal)),
-        Form::Colons => {
-            let show = |bytes: &[u8]| format!("{:02x}", number(bytes));
-            put!(line, "{}", joined(1, ":", &show));
+        Form::Pairs => {
+            let address = |bytes: &[u8]| Ipv4Addr::from(number(bytes));
+            let show =
+                |bytes: &[u8]| format!("({}:{})", address(&bytes[..4]), address(&bytes[4..]));
+            put!(line, "{}", joined(8, ",", &show));
+        }
+        Form::Node | Form::Overload | Form::Classes | Form::Routes | Form::Domain | Form::Agent => {
+            dhcp_values::put(line, form, value);
         }
         Form::Flag => {
             let show = |bytes: &[u8]| match number(bytes) {
@@ -281,34 +344,4 @@ fn put_value(line: &mut Line<'_>, form: Option<Form>, value: &[u8]) {
             [] => {}
         },
     }
-}
-
-pub(super) fn print_6(line: &mut Line<'_>, data: Data<'_>) -> Printed {
-    const NAMES: [&str; 16] = [
-        "",
-        "solicit",
-        "advertise",
-        "request",
-        "confirm",
-        "renew",
-        "rebind",
-        "reply",
-        "release",
-        "decline",
-        "reconfigure",
-        "inf-req",
-        "relay-fwd",
-        "relay-reply",
-        "leasequery",
-        "leasequery-reply",
-    ];
-    line.protocol = "dhcp6";
-    put!(line, "dhcp6");
-    data.need(4)?;
-    let kind = data.u8(0)?;
-    match NAMES.get(usize::from(kind)).filter(|name| !name.is_empty()) {
-        Some(name) => put!(line, " {name}"),
-        None => put!(line, " msgtype-{kind}"),
-    }
-    Ok(())
 }

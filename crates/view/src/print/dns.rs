@@ -93,6 +93,15 @@ pub(super) fn print(line: &mut Line<'_>, data: Data<'_>, multicast: bool) -> Pri
     Ok(())
 }
 
+/// Shows a name that stands among other data; the place after it.
+pub(super) fn put_name(line: &mut Line<'_>, data: Data<'_>, at: usize) -> Result<usize, Stop> {
+    Message {
+        data,
+        multicast: false,
+    }
+    .name(line, at)
+}
+
 struct Message<'a> {
     data: Data<'a>,
     multicast: bool,

@@ -10,19 +10,24 @@ const HEX_WIDTH: usize = 40;
 
 pub(super) fn print(out: &mut String, form: DumpForm, bytes: &[u8]) {
     match form {
-        DumpForm::Hex => hex(out, bytes, false),
-        DumpForm::HexAscii => hex(out, bytes, true),
+        DumpForm::Hex => hex(out, "\n\t", bytes),
+        DumpForm::HexAscii => hex_ascii(out, bytes),
         DumpForm::Ascii => ascii(out, bytes),
     }
 }
 
 pub(super) fn hex_ascii(out: &mut String, bytes: &[u8]) {
-    hex(out, bytes, true);
+    rows(out, "\n\t", bytes, true);
 }
 
-fn hex(out: &mut String, bytes: &[u8], with_ascii: bool) {
+/// Rows that begin with `before`, which has the line end.
+pub(super) fn hex(out: &mut String, before: &str, bytes: &[u8]) {
+    rows(out, before, bytes, false);
+}
+
+fn rows(out: &mut String, before: &str, bytes: &[u8], with_ascii: bool) {
     for (row, chunk) in bytes.chunks(BYTES_A_LINE).enumerate() {
-        let _ = write!(out, "\n\t0x{:04x}: ", row * BYTES_A_LINE);
+        let _ = write!(out, "{before}0x{:04x}: ", row * BYTES_A_LINE);
         let start = out.len();
         for pair in chunk.chunks(2) {
             out.push(' ');

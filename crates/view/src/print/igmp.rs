@@ -44,8 +44,21 @@ fn query(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         _ => 2,
     };
     put!(line, " v{version}");
-    if version > 1 && code != USUAL_TIME {
-        put!(line, " [max resp time {:.1}s]", f32::from(code) / 10.0);
+    match version {
+        3 => {
+            // From 128 on it is a floating-point number.
+            let tenths = match code {
+                128.. => (u32::from(code & 0xf) | 0x10) << ((code >> 4 & 7) + 3),
+                _ => u32::from(code),
+            };
+            match tenths {
+                100 => {}
+                0..600 => put!(line, " [max resp time {:.1}s]", f64::from(tenths) / 10.0),
+                _ => put!(line, " [max resp time {}]", super::time::span(tenths / 10)),
+            }
+        }
+        2 if code != USUAL_TIME => put!(line, " [max resp time {code}]"),
+        _ => {}
     }
     if !group.is_unspecified() {
         put!(line, " [gaddr {group}");

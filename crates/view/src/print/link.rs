@@ -1,9 +1,14 @@
 //! Link layers: Ethernet with VLAN tags, Linux cooked, BSD loopback, bare IP.
 
 use super::line::{Data, Line, Mac, Printed, Stop, put};
-use super::{DumpForm, arp, carrier, dump, ipv4, ipv6, llc, names};
+use super::{DumpForm, arp, carrier, dump, ipv4, ipv6, llc, lldp, names, serial, slow};
 use trawl_packet::pcapng::block;
 
+const LINKTYPE_PPP: u16 = 9;
+const LINKTYPE_PPP_HDLC: u16 = 50;
+const LINKTYPE_PPP_ETHER: u16 = 51;
+const LINKTYPE_C_HDLC: u16 = 104;
+const LINKTYPE_LOOP: u16 = 108;
 const ETHERNET_LEN: usize = 14;
 const VLAN_LEN: usize = 4;
 const SLL_LEN: usize = 16;
@@ -13,10 +18,15 @@ const SLL2_LEN: usize = 20;
 pub(super) fn print(line: &mut Line<'_>, link_type: u16, data: Data<'_>) -> usize {
     let printed = match link_type {
         block::LINKTYPE_ETHERNET => ethernet(line, data),
-        block::LINKTYPE_RAW => raw(line, data),
+        // Numbers that systems have had for it, and those of one version alone.
+        block::LINKTYPE_RAW | 12 | 14 | 228 | 229 => raw(line, data),
         block::LINKTYPE_LINUX_SLL => cooked(line, data),
         block::LINKTYPE_LINUX_SLL2 => cooked2(line, data),
-        block::LINKTYPE_NULL => null(line, data),
+        block::LINKTYPE_NULL | LINKTYPE_LOOP => null(line, data),
+        LINKTYPE_PPP => serial::ppp(line, data),
+        LINKTYPE_PPP_HDLC => serial::ppp_in_hdlc(line, data),
+        LINKTYPE_PPP_ETHER => carrier::pppoe(line, data),
+        LINKTYPE_C_HDLC => serial::cisco_hdlc(line, data),
         _ => {
             put!(line, "link type {link_type}, length {}: ", data.len);
             default_print(line, data);
@@ -131,8 +141,8 @@ pub(super) fn ethertype(line: &mut Line<'_>, kind: u16, data: Data<'_>) -> Resul
         names::ARP | names::REVERSE_ARP => arp::print(line, data)?,
         names::MPLS | names::MPLS_MULTICAST => carrier::mpls(line, data)?,
         names::PPPOE_DISCOVERY | names::PPPOE_SESSION => carrier::pppoe(line, data)?,
-        names::LLDP => llc::lldp(line, data)?,
-        names::SLOW => carrier::slow(line, data)?,
+        names::LLDP => lldp::print(line, data)?,
+        names::SLOW => slow::print(line, data)?,
         names::EAPOL => carrier::eapol(line, data)?,
         names::LOOPBACK => carrier::loopback(line, data)?,
         _ => return Ok(false),

@@ -1,8 +1,10 @@
-//! 802.2 LLC, the spanning tree it carries, and LLDP.
+//! 802.2 LLC, and the spanning tree it carries.
 
-use super::line::{Data, Line, Mac, Printed, flag_names, put};
-use super::{control, link, names};
+use super::line::{Data, Line, Mac, Printed, Stop, flag_names, put};
+use super::text::put_string;
+use super::{cdp, link, names};
 
+const CISCO: u32 = 0x00_000c;
 const SAP_STP: u8 = 0x42;
 const SAP_SNAP: u8 = 0xaa;
 const CONTROL_UI: u8 = 0x03;
@@ -69,11 +71,8 @@ fn snap(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         line.link_header_len += SNAP_LEN - HEADER_LEN;
     }
     let name = match organization {
-        0x00_0000 => "Ethernet",
-        0x00_000c => "Cisco",
-        0x00_00f8 => "Cisco bridged",
         0x00_80c2 => "RFC2684 (VC-MUX bridged)",
-        _ => "Unknown",
+        _ => names::organization(organization),
     };
     let payload = data.skip(SNAP_LEN);
     if line.options.link_header {
@@ -82,8 +81,11 @@ fn snap(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     if organization == 0 && link::ethertype(line, kind, payload)? {
         return Ok(());
     }
-    if (organization, kind) == (0x00_000c, 0x2000) {
-        return control::cdp(line, payload);
+    match (organization, kind) {
+        (CISCO, 0x2000) => return cdp::print(line, payload),
+        // A spanning tree for each VLAN.
+        (CISCO, 0x010b) => return spanning_tree(line, payload),
+        _ => {}
     }
     if !line.options.link_header {
         put_snap(line, organization, name, kind, payload.len);
@@ -130,6 +132,7 @@ fn spanning_tree(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         0 => put!(line, "STP 802.1d"),
         2 => put!(line, "STP 802.1w"),
         3 => put!(line, "STP 802.1s"),
+        4 => put!(line, "STP 802.1aq"),
         _ => put!(line, "STP Unknown STP protocol (0x{version:02x})"),
     }
     match kind {
@@ -147,6 +150,9 @@ fn spanning_tree(line: &mut Line<'_>, data: Data<'_>) -> Printed {
             );
             return Ok(());
         }
+    }
+    if kind == RAPID && version > 2 {
+        return multiple_trees(line, version, data);
     }
     let flags = data.u8(4)?;
     let (priority, bridge, port) = (data.u16(17)?, Mac(data.array(19)?), data.u16(25)?);
@@ -182,32 +188,147 @@ fn spanning_tree(line: &mut Line<'_>, data: Data<'_>) -> Printed {
             data.u32(13)?
         );
         if kind == RAPID {
-            let role = ["Unknown", "Alternate", "Root", "Designated"][usize::from(flags >> 2 & 3)];
-            put!(line, ", port-role {role}");
+            put!(line, ", port-role {}", port_role(flags));
         }
     }
     Ok(())
 }
 
-/// The length, and the neighbour's name where it tells one.
-pub(super) fn lldp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
-    const END: u16 = 0;
-    const SYSTEM_NAME: u16 = 5;
-    line.protocol = "lldp";
-    put!(line, "LLDP, length {}", data.len);
-    let mut rest = data;
-    while rest.len >= 2 {
-        let header = rest.u16(0)?;
-        let len = usize::from(header & 0x1ff);
-        match header >> 9 {
-            END => break,
-            SYSTEM_NAME => {
-                let name = String::from_utf8_lossy(rest.slice(2, len)?);
-                put!(line, ": {}", name.escape_debug());
-                break;
-            }
-            _ => rest = rest.skip(2 + len),
-        }
+/// Priority and address of a bridge.
+fn bridge(data: Data<'_>, at: usize) -> Result<String, Stop> {
+    Ok(format!(
+        "{:04x}.{}",
+        data.u16(at)?,
+        Mac(data.array(at + 2)?)
+    ))
+}
+
+fn digest(data: Data<'_>, at: usize) -> Result<String, Stop> {
+    let bytes = data.slice(at, 16)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn port_role(flags: u8) -> &'static str {
+    ["Unknown", "Alternate", "Root", "Designated"][usize::from(flags >> 2 & 3)]
+}
+
+/// The common tree of several, with `-v` each of the others.
+fn multiple_trees(line: &mut Line<'_>, version: u8, data: Data<'_>) -> Printed {
+    const LEAST: usize = 102;
+    const CONFIGURATION_LEN: usize = 64;
+    const TREE_LEN: usize = 16;
+    if data.len < LEAST {
+        return Err(Stop::Invalid);
+    }
+    if data.u8(35)? != 0 {
+        // Such a message has no content of the first version.
+        return Err(Stop::Invalid);
+    }
+    let flags = data.u8(4)?;
+    let list = flag_names(flags.into(), &STP_FLAGS, ", ");
+    put!(line, ", CIST Flags [{list}], length {}", data.len);
+    if !line.verbose() {
+        return Ok(());
+    }
+    let role = port_role(flags);
+    put!(
+        line,
+        "\n\tport-role {role}, CIST root-id {}, CIST ext-pathcost {}",
+        bridge(data, 5)?,
+        data.u32(13)?
+    );
+    put!(
+        line,
+        "\n\tCIST regional-root-id {}, CIST port-id {:04x},",
+        bridge(data, 17)?,
+        data.u16(25)?
+    );
+    let seconds = |at| data.u16(at).map(|value| f32::from(value) / 256.0);
+    put!(
+        line,
+        "\n\tmessage-age {:.2}s, max-age {:.2}s, hello-time {:.2}s, forwarding-delay {:.2}s",
+        seconds(27)?,
+        seconds(29)?,
+        seconds(31)?,
+        seconds(33)?
+    );
+    let len = usize::from(data.u16(36)?);
+    put!(line, "\n\tv3len {len}, MCID Name ");
+    put_string(line, data.slice(39, 32)?);
+    put!(
+        line,
+        ", rev {},\n\t\tdigest {}, CIST int-root-pathcost {},",
+        data.u16(71)?,
+        digest(data, 73)?,
+        data.u32(89)?
+    );
+    put!(
+        line,
+        "\n\tCIST bridge-id {}, CIST remaining-hops {}",
+        bridge(data, 93)?,
+        data.u8(101)?
+    );
+    let count = len.saturating_sub(CONFIGURATION_LEN) / TREE_LEN;
+    for number in 0..count {
+        let tree = data.skip(LEAST + number * TREE_LEN);
+        let flags = tree.u8(0)?;
+        put!(
+            line,
+            "\n\tMSTI {}, Flags [{}], port-role {}",
+            tree.u16(1)? & 0xfff,
+            flag_names(flags.into(), &STP_FLAGS, ", "),
+            port_role(flags)
+        );
+        put!(
+            line,
+            "\n\t\tMSTI regional-root-id {}, pathcost {}",
+            bridge(tree, 1)?,
+            tree.u32(9)?
+        );
+        put!(
+            line,
+            "\n\t\tMSTI bridge-prio {}, port-prio {}, hops {}",
+            tree.u8(13)? >> 4,
+            tree.u8(14)? >> 4,
+            tree.u8(15)?
+        );
+    }
+    if version == 4 {
+        return shortest_paths(line, data.skip(LEAST + count * TREE_LEN));
+    }
+    Ok(())
+}
+
+/// What shortest path bridging adds.
+fn shortest_paths(line: &mut Line<'_>, data: Data<'_>) -> Printed {
+    put!(line, "\n\tv4len {}, AUXMCID Name ", data.u16(0)?);
+    put_string(line, data.slice(3, 32)?);
+    put!(
+        line,
+        ", Rev {},\n\t\tdigest {}",
+        data.u16(35)?,
+        digest(data, 37)?
+    );
+    let (agreement, format, convention) = (data.u8(53)?, data.u8(55)?, data.u8(56)?);
+    put!(
+        line,
+        "\n\tAgreement num {}, Discarded Agreement num {}, Agreement valid-flag {},\n\tRestricted role-flag: {}, Format id {} cap {}, ",
+        agreement >> 6,
+        agreement >> 4 & 3,
+        agreement >> 3 & 1,
+        agreement >> 2 & 1,
+        format >> 4,
+        format
+    );
+    put!(
+        line,
+        "Convention id {} cap {},\n\tEdge count {}, Agreement digest ",
+        convention >> 4,
+        convention,
+        data.u16(57)?
+    );
+    for at in (67..87).step_by(4) {
+        put!(line, "{:08x}", data.u32(at)?);
     }
     Ok(())
 }

@@ -77,6 +77,64 @@ pub(super) fn put_ethertype(line: &mut Line<'_>, value: u16) {
     );
 }
 
+/// Who has the first three bytes of an address or an extension.
+pub(super) fn organization(oui: u32) -> &'static str {
+    match oui {
+        0x00_0000 => "Ethernet",
+        0x00_000c => "Cisco",
+        0x00_005e => "IANA",
+        0x00_0081 => "Nortel Networks SONMP",
+        0x00_00f8 => "Cisco bridged",
+        0x00_80c2 => "Ethernet bridged",
+        0x00_a03e => "ATM Forum",
+        0x00_e02f => "DOCSIS Spanning Tree",
+        0x08_0007 => "Appletalk",
+        0x00_9069 => "Juniper",
+        0x08_0009 => "Hewlett-Packard",
+        0x00_120f => "IEEE 802.3 Private",
+        0x00_12bb => "ANSI/TIA",
+        0x00_1b21 => "DCBX",
+        0x00_2320 => "Nicira Networks",
+        0x5c_16c7 => "Big Switch Networks",
+        0xb0_d2f5 => "Vello Systems",
+        0x00_2481 => "HP",
+        0x00_04ea => "HP-Labs",
+        0x74_8771 => "Infoblox Inc",
+        0xa4_2305 => "Open Networking Lab",
+        0x00_049f => "Freescale",
+        0x00_15ad => "Netronome",
+        0x00_1018 => "Broadcom",
+        0x00_e004 => "PMC-Sierra",
+        0xd0_f0db => "Ericsson",
+        _ => "Unknown",
+    }
+}
+
+/// Address families by IANA's numbers.
+pub(super) fn address_family(number: u16) -> &'static str {
+    match number {
+        0 => "Reserved",
+        1 => "IPv4",
+        2 => "IPv6",
+        3 => "NSAP",
+        4 => "HDLC",
+        5 => "BBN 1822",
+        6 => "802",
+        7 => "E.163",
+        8 => "E.164",
+        9 => "F.69",
+        10 => "X.121",
+        11 => "Novell IPX",
+        12 => "Appletalk",
+        13 => "Decnet IV",
+        14 => "Banyan Vines",
+        15 => "E.164 with NSAP subaddress",
+        25 => "VPLS",
+        196 => "Layer-2 VPN",
+        _ => "Unknown",
+    }
+}
+
 pub(super) const HOP_BY_HOP: u8 = 0;
 pub(super) const ICMP: u8 = 1;
 pub(super) const IGMP: u8 = 2;

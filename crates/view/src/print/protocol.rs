@@ -68,17 +68,7 @@ pub(super) fn print(line: &mut Line<'_>, ip: &Ip, number: u8, data: Data<'_>) ->
         names::IPV6_IN_IP => ipv6::print(line, data),
         names::GRE => tunnel::gre(line, data),
         names::AH => authentication(line, ip, data),
-        names::ESP => {
-            line.protocol = "esp";
-            put!(
-                line,
-                "ESP(spi=0x{:08x},seq=0x{:x}), length {}",
-                data.u32(0)?,
-                data.u32(4)?,
-                data.len
-            );
-            Ok(())
-        }
+        names::ESP => esp(line, data),
         names::ETHERNET_IN_IP if !ip.is_v4() => link::ethernet(line, data),
         88 => control::eigrp(line, data),
         89 => control::ospf(line, ip, data),
@@ -96,6 +86,18 @@ pub(super) fn print(line: &mut Line<'_>, ip: &Ip, number: u8, data: Data<'_>) ->
             Ok(())
         }
     }
+}
+
+pub(super) fn esp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
+    line.protocol = "esp";
+    put!(
+        line,
+        "ESP(spi=0x{:08x},seq=0x{:x}), length {}",
+        data.u32(0)?,
+        data.u32(4)?,
+        data.len
+    );
+    Ok(())
 }
 
 fn wrong_version(line: &mut Line<'_>, number: u8, version: u8) -> Printed {

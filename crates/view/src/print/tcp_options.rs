@@ -74,7 +74,7 @@ fn put_name(line: &mut Line<'_>, kind: u8) {
         AUTHENTICATION => "tcp-ao",
         MULTIPATH => "mptcp",
         FAST_OPEN => "tfo",
-        254 => "exp",
+        253 | 254 => "exp",
         _ => return put!(line, "unknown-{kind}"),
     };
     put!(line, "{name}");
@@ -118,9 +118,17 @@ fn print_value(
             put_hex(line, value.bytes);
         }
         (SIGNATURE, 16) => {
-            put!(line, " ");
+            put!(line, " shared secret not supplied with -M, can't check - ");
             put_hex(line, value.bytes);
         }
+        (253 | 254, 2..) => match (value.u16(0)?, value.len) {
+            (0xf989, 2) => put!(line, "-tfo cookiereq"),
+            (0xf989, len) if len % 2 == 0 && (6..=18).contains(&len) => {
+                put!(line, "-tfo cookie ");
+                put_hex(line, &value.bytes[2..]);
+            }
+            (magic, _) => put!(line, "-{magic:04x}"),
+        },
         (MSS | WINDOW_SCALE | SACK_PERMITTED | TIMESTAMPS, len) => put!(line, "[len {}]", len + 2),
         (_, 0) => {}
         _ => {

@@ -73,6 +73,12 @@ pub(super) fn put_chars(line: &mut Line<'_>, bytes: &[u8]) {
     }
 }
 
+/// Text that may end before its room does, at a zero.
+pub(super) fn put_string(line: &mut Line<'_>, bytes: &[u8]) {
+    let end = bytes.iter().position(|byte| *byte == 0);
+    put_chars(line, &bytes[..end.unwrap_or(bytes.len())]);
+}
+
 pub(super) fn http(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     line.protocol = "http";
     let known = is_message(data.bytes, &HTTP, true);

@@ -25,6 +25,29 @@ pub(super) fn delta(out: &mut String, ns: u64, since: u64, precision: Precision)
     clock(out, delta / SECOND, delta % SECOND, precision);
 }
 
+/// Seconds in the largest units that they fill: `5m1s`.
+pub(super) fn span(mut seconds: u32) -> String {
+    const UNITS: [(u32, &str); 6] = [
+        (31_536_000, "y"),
+        (604_800, "w"),
+        (86_400, "d"),
+        (3600, "h"),
+        (60, "m"),
+        (1, "s"),
+    ];
+    if seconds == 0 {
+        return "0s".to_owned();
+    }
+    let mut text = String::new();
+    for (length, unit) in UNITS {
+        if seconds >= length {
+            text += &format!("{}{unit}", seconds / length);
+            seconds %= length;
+        }
+    }
+    text
+}
+
 pub(super) fn date(out: &mut String, ns: u64, utc_offset: i32, precision: Precision) {
     let (seconds, fraction) = local(ns, utc_offset);
     let (year, month, day) = civil(seconds.div_euclid(DAY));
@@ -35,6 +58,14 @@ pub(super) fn date(out: &mut String, ns: u64, utc_offset: i32, precision: Precis
     decimal(out, day.into(), 2);
     out.push(' ');
     clock(out, seconds.rem_euclid(DAY) as u64, fraction, precision);
+}
+
+/// `2026-01-31T14:30:00`, of seconds since 1970 or before it.
+pub(super) fn date_and_time(seconds: i64) -> String {
+    let (year, month, day) = civil(seconds.div_euclid(DAY));
+    let second = seconds.rem_euclid(DAY);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}")
 }
 
 fn local(ns: u64, utc_offset: i32) -> (i64, u64) {

@@ -73,7 +73,9 @@ pub(super) fn geneve(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     }
     rest.need(options_len)?;
     if options_len > 0 {
-        put!(line, ", options [{options_len} bytes]");
+        put!(line, ", options [");
+        geneve_options(line, rest.claimed(options_len))?;
+        put!(line, "]");
     }
     put!(line, "{}", separator(line));
     let inner = rest.skip(options_len);
@@ -210,4 +212,40 @@ fn gre_1(line: &mut Line<'_>, data: Data<'_>) -> Printed {
             Ok(())
         }
     }
+}
+
+fn geneve_options(line: &mut Line<'_>, mut rest: Data<'_>) -> Printed {
+    let mut joint = "";
+    while rest.len > 0 {
+        let (class, kind) = (rest.u16(0)?, rest.u8(2)?);
+        let len = 4 + usize::from(rest.u8(3)? & 0x1f) * 4;
+        let name = match class {
+            0..=0xff => "Standard",
+            0x0100 => "Linux",
+            0x0101 => "Open vSwitch",
+            0x0102 => "Open Virtual Networking (OVN)",
+            0x0103 => "In-band Network Telemetry (INT)",
+            0x0104 => "VMware",
+            0xfff0.. => "Experimental",
+            _ => "Unknown",
+        };
+        let critical = if kind & 0x80 != 0 { "(C)" } else { "" };
+        put!(
+            line,
+            "{joint}class {name} (0x{class:x}) type 0x{kind:x}{critical} len {len}"
+        );
+        joint = ", ";
+        if len > rest.len {
+            put!(line, " [bad length]");
+            break;
+        }
+        if line.options.verbosity > 1 && len > 4 {
+            put!(line, " data");
+            for at in (4..len).step_by(4) {
+                put!(line, " {:08x}", rest.u32(at)?);
+            }
+        }
+        rest = rest.skip(len);
+    }
+    Ok(())
 }

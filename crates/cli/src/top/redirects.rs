@@ -1,0 +1,276 @@
+//! The page of redirects: what the kernel's XDP tracepoints tell of the whole machine, by error, device and CPU.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use trawl_kernel::redirect_events::{Count, Kind, Place, RedirectEvents};
+use trawl_kernel::{Result, errno};
+use trawl_packet::pcapng::Verdict;
+use trawl_packet::verdict;
+
+/// What one tracepoint told of one place in an interval.
+#[derive(Clone, Debug, Serialize)]
+pub struct RedirectRates {
+    pub event: Event,
+    /// The device that packets came from, and the inode number of its namespace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub netns: Option<u32>,
+    /// The device that they were handed to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_interface: Option<String>,
+    /// The CPU that they were handed to, or that took them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_cpu: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub map_id: Option<u32>,
+    /// As errno(3) names it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<String>,
+    #[serde(flatten)]
+    pub rates: EventRates,
+    /// Verdicts of the cpumap's program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdicts: Option<CpumapVerdicts>,
+    pub cpus: Vec<CpuRates>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    RedirectError,
+    Exception,
+    Devmap,
+    CpumapEnqueue,
+    CpumapKthread,
+}
+
+impl Event {
+    /// Whether its packets are lost, each one.
+    pub fn is_loss(self) -> bool {
+        matches!(self, Self::RedirectError | Self::Exception)
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct EventRates {
+    /// Packets in the interval, and those of them that were dropped.
+    pub packets: u64,
+    pub drops: u64,
+    pub packets_per_second: f64,
+    pub drops_per_second: f64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct CpumapVerdicts {
+    pub pass: u64,
+    pub drop: u64,
+    pub redirect: u64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct CpuRates {
+    pub cpu: usize,
+    #[serde(flatten)]
+    pub rates: EventRates,
+}
+
+/// The tracepoints with what they had counted at the last look.
+pub(super) struct Redirects {
+    events: RedirectEvents,
+    before: HashMap<Place, Vec<Count>>,
+}
+
+impl Redirects {
+    pub fn watch() -> Result<Self> {
+        Ok(Self {
+            events: RedirectEvents::watch()?,
+            before: HashMap::new(),
+        })
+    }
+
+    /// What happened since the last look. Places where something happened before stay, with rates of zero.
+    pub fn look(&mut self, seconds: f64) -> Vec<RedirectRates> {
+        // What cannot be read now can be at the next look.
+        let now = self.events.read().unwrap_or_default();
+        let rows = now.iter().map(|(place, counts)| {
+            let before = self.before.get(place).map_or(&[][..], Vec::as_slice);
+            rates(place, counts, before, seconds)
+        });
+        let rows = rows.collect();
+        self.before.extend(now);
+        rows
+    }
+}
+
+fn rates(place: &Place, now: &[Count], before: &[Count], seconds: f64) -> RedirectRates {
+    let old = |cpu: usize, field: fn(&Count) -> u64| before.get(cpu).map_or(0, field);
+    let sum = |field: fn(&Count) -> u64| -> u64 {
+        let each = now.iter().enumerate();
+        each.map(|(cpu, count)| field(count).saturating_sub(old(cpu, field)))
+            .sum()
+    };
+    let rates = |packets: u64, drops: u64| EventRates {
+        packets,
+        drops,
+        packets_per_second: packets as f64 / seconds,
+        drops_per_second: drops as f64 / seconds,
+    };
+    let cpus = now.iter().enumerate().map(|(cpu, count)| CpuRates {
+        cpu,
+        rates: rates(
+            count
+                .packets
+                .saturating_sub(old(cpu, |count| count.packets)),
+            count.drops.saturating_sub(old(cpu, |count| count.drops)),
+        ),
+    });
+    let (event, detail) = match place.kind {
+        Kind::RedirectError(error) => (Event::RedirectError, error),
+        Kind::Exception(action) => (Event::Exception, action),
+        Kind::Devmap(error) => (Event::Devmap, error),
+        Kind::CpumapEnqueue(cpu) => (Event::CpumapEnqueue, cpu),
+        Kind::CpumapKthread(cpu) => (Event::CpumapKthread, cpu),
+    };
+    let on_cpu = matches!(event, Event::CpumapEnqueue | Event::CpumapKthread);
+    let has_error = matches!(event, Event::RedirectError | Event::Devmap) && detail != 0;
+    let named = |name: &str| (!name.is_empty()).then(|| name.to_owned());
+    RedirectRates {
+        event,
+        interface: named(&place.from),
+        netns: (place.netns != 0).then_some(place.netns),
+        target_interface: named(&place.to),
+        target_cpu: on_cpu.then_some(detail),
+        map_id: (on_cpu || place.map != 0).then_some(place.map),
+        error: has_error.then(|| errno::name(detail)),
+        verdict: (event == Event::Exception)
+            .then(|| verdict::text(Verdict::Xdp(u64::from(detail)))),
+        rates: rates(sum(|count| count.packets), sum(|count| count.drops)),
+        verdicts: (event == Event::CpumapKthread).then(|| CpumapVerdicts {
+            pass: sum(|count| count.pass),
+            drop: sum(|count| count.drop),
+            redirect: sum(|count| count.redirect),
+        }),
+        cpus: cpus
+            .filter(|cpu| cpu.rates.packets + cpu.rates.drops > 0)
+            .collect(),
+    }
+}
+
+impl RedirectRates {
+    /// Where it happened, in words.
+    fn place(&self) -> String {
+        let interface = self.interface.as_deref().unwrap_or("?");
+        let map = self.map_id.unwrap_or_default();
+        let cpu = self.target_cpu.unwrap_or_default();
+        match (&self.event, &self.error) {
+            (Event::RedirectError, error) => {
+                format!("{interface}: {}", error.as_deref().unwrap_or("no error"))
+            }
+            (Event::Exception, _) => {
+                format!("{interface}: {}", self.verdict.as_deref().unwrap_or("?"))
+            }
+            (Event::Devmap, error) => {
+                let target = self.target_interface.as_deref().unwrap_or("?");
+                let error = error
+                    .as_ref()
+                    .map_or(String::new(), |error| format!(" {error}"));
+                format!("{interface} > {target}{error}")
+            }
+            (Event::CpumapEnqueue | Event::CpumapKthread, _) => format!("map {map}, CPU {cpu}"),
+        }
+    }
+}
+
+/// The page: a line for each place, and one for each CPU below it.
+pub(super) fn text(rows: &[RedirectRates], filter: &str) -> String {
+    const SECTIONS: [(Event, &str); 5] = [
+        (Event::RedirectError, "redirect errors"),
+        (Event::Exception, "exceptions"),
+        (Event::Devmap, "devmap"),
+        (Event::CpumapEnqueue, "cpumap enqueue"),
+        (Event::CpumapKthread, "cpumap kthread"),
+    ];
+    let mut out = String::from(
+        "XDP redirects and exceptions of the whole machine        packets/s     dropped/s\n",
+    );
+    for (event, title) in SECTIONS {
+        let _ = writeln!(out, "\n{title}");
+        let mut rows = rows
+            .iter()
+            .filter(|row| row.event == event && row.place().contains(filter))
+            .peekable();
+        if rows.peek().is_none() {
+            out.push_str("  none\n");
+        }
+        for row in rows {
+            let mut line = |name: &str, rates: &EventRates| {
+                let _ = write!(
+                    out,
+                    "{name:<52}{:>14.0}{:>14.0}",
+                    rates.packets_per_second, rates.drops_per_second
+                );
+            };
+            line(&format!("  {}", row.place()), &row.rates);
+            if let Some(verdicts) = &row.verdicts {
+                let _ = write!(
+                    out,
+                    "  pass {}, drop {}, redirect {}",
+                    verdicts.pass, verdicts.drop, verdicts.redirect
+                );
+            }
+            out.push('\n');
+            for cpu in &row.cpus {
+                let rates = &cpu.rates;
+                let _ = writeln!(
+                    out,
+                    "{:<52}{:>14.0}{:>14.0}",
+                    format!("    on CPU {}", cpu.cpu),
+                    rates.packets_per_second,
+                    rates.drops_per_second
+                );
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_tells_what_came_since_the_last_one() {
+        let place = Place {
+            kind: Kind::RedirectError(100),
+            map: 7,
+            netns: 1,
+            from: "eth0".to_owned(),
+            to: String::new(),
+        };
+        let count = |packets| Count {
+            packets,
+            drops: packets,
+            pass: 0,
+            drop: 0,
+            redirect: 0,
+        };
+        let row = rates(&place, &[count(30), count(4)], &[count(10), count(4)], 2.0);
+        assert_eq!(row.error.as_deref(), Some("ENETDOWN"));
+        assert_eq!(
+            (row.rates.packets, row.rates.packets_per_second),
+            (20, 10.0)
+        );
+        assert_eq!(row.cpus.len(), 1);
+        let page = text(&[row], "eth");
+        assert!(
+            page.contains("eth0: ENETDOWN") && page.contains("on CPU 0"),
+            "{page}"
+        );
+        assert!(page.contains("exceptions\n  none"), "{page}");
+    }
+}
