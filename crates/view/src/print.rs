@@ -19,6 +19,7 @@
 mod app;
 mod arp;
 mod bgp;
+mod bgp_attributes;
 mod carrier;
 mod cdp;
 mod control;
@@ -39,7 +40,9 @@ mod link;
 mod llc;
 mod lldp;
 mod names;
+mod ospf;
 mod protocol;
+mod radius;
 mod rpc;
 mod sctp;
 mod secure;

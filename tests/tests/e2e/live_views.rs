@@ -138,7 +138,7 @@ fn top_tells_redirects_that_work_and_that_fail() {
     let (left, right) = (place(&lab.line.left), &lab.line.right);
     let turn = |state| run("ip", &["-n", &right.name, "link", "set", "right", state]);
     let load = [
-        "xdp", "load", &left, "redirect", "--to", "right", "--by", "map",
+        "xdp", "load", &left, "redirect", "--to", "right", "--by", "devmap",
     ];
     done(&load);
     let look = |event: &str, wanted: &dyn Fn(&Value) -> bool| {

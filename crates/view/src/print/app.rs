@@ -3,7 +3,7 @@
 
 use super::line::{Data, Line, Printed, put};
 use super::protocol::Ip;
-use super::{bgp, control, dhcp, dhcp6, dns, ipv4, ipv6, rpc, secure, snmp, text};
+use super::{bgp, control, dhcp, dhcp6, dns, ipv4, ipv6, radius, rpc, secure, snmp, text};
 
 /// After the header of a datagram; false if nothing is known of its ports.
 pub(super) fn udp(
@@ -32,7 +32,7 @@ pub(super) fn udp(
     } else if either(546) || either(547) {
         dhcp6::print(line, data)?;
     } else if [1812, 1813, 1645, 1646, 1700, 3799].into_iter().any(either) {
-        control::radius(line, data)?;
+        radius::print(line, data)?;
     } else if matches!(dst, 3784 | 3785 | 4784 | 6784) {
         control::bfd(line, dst, data)?;
     } else if either(4500) {

@@ -1,4 +1,4 @@
-//! Protocols between routers and servers: NTP, RADIUS, BFD, OSPF, VRRP, PIM, EIGRP.
+//! Protocols between routers and servers: NTP, BFD, VRRP, PIM, EIGRP.
 
 use std::net::Ipv4Addr;
 
@@ -137,40 +137,6 @@ fn put_ntp_time(line: &mut Line<'_>, seconds: u32, fraction: u32) {
     put!(line, " ({}Z)", super::time::date_and_time(unix));
 }
 
-pub(super) fn radius(line: &mut Line<'_>, data: Data<'_>) -> Printed {
-    const HEADER_LEN: usize = 20;
-    line.protocol = "radius";
-    data.need(HEADER_LEN)?;
-    let (code, id, stored) = (data.u8(0)?, data.u8(1)?, usize::from(data.u16(2)?));
-    if stored < HEADER_LEN {
-        return Err(Stop::Cut);
-    }
-    let len = stored.min(data.len);
-    let name = match code {
-        1 => "Access-Request",
-        2 => "Access-Accept",
-        3 => "Access-Reject",
-        4 => "Accounting-Request",
-        5 => "Accounting-Response",
-        11 => "Access-Challenge",
-        12 => "Status-Server",
-        13 => "Status-Client",
-        40 => "Disconnect-Request",
-        41 => "Disconnect-ACK",
-        42 => "Disconnect-NAK",
-        43 => "CoA-Request",
-        44 => "CoA-ACK",
-        45 => "CoA-NAK",
-        255 => "Reserved",
-        _ => "Unknown Command",
-    };
-    put!(
-        line,
-        "RADIUS, {name} ({code}), id: 0x{id:02x} length: {len}"
-    );
-    Ok(())
-}
-
 const BFD_FLAGS: [(u32, &str); 6] = [
     (0x20, "Poll"),
     (0x10, "Final"),
@@ -256,31 +222,6 @@ pub(super) fn bfd(line: &mut Line<'_>, port: u16, data: Data<'_>) -> Printed {
         "\n\t  Required min Echo Interval: {:4} ms",
         data.u32(20)? / 1000
     );
-    Ok(())
-}
-
-pub(super) fn ospf(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
-    const DIGEST: u16 = 2;
-    const DIGEST_LEN: usize = 16;
-    line.protocol = if ip.is_v4() { "ospf2" } else { "ospf3" };
-    let kind = data.u8(1)?;
-    let name = match kind {
-        1 => "Hello",
-        2 => "Database Description",
-        3 => "LS-Request",
-        4 => "LS-Update",
-        5 => "LS-Ack",
-        _ => "",
-    };
-    let len = match ip.is_v4() && data.u16(14)? == DIGEST {
-        true => data.len.saturating_sub(DIGEST_LEN),
-        false => data.len,
-    };
-    let version = if ip.is_v4() { data.u8(0)? } else { 3 };
-    match name {
-        "" => put!(line, "OSPFv{version}, unknown LS-type {kind}, length {len}"),
-        name => put!(line, "OSPFv{version}, {name}, length {len}"),
-    }
     Ok(())
 }
 

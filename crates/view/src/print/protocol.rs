@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::line::{Data, Line, Printed, Stop, put};
-use super::{control, icmp, icmpv6, igmp, ipv4, ipv6, link, names, sctp, tcp, tunnel, udp};
+use super::{control, icmp, icmpv6, igmp, ipv4, ipv6, link, names, ospf, sctp, tcp, tunnel, udp};
 use trawl_packet::checksum::Addresses;
 
 /// What transport headers need of the IP header they are in.
@@ -71,7 +71,7 @@ pub(super) fn print(line: &mut Line<'_>, ip: &Ip, number: u8, data: Data<'_>) ->
         names::ESP => esp(line, data),
         names::ETHERNET_IN_IP if !ip.is_v4() => link::ethernet(line, data),
         88 => control::eigrp(line, data),
-        89 => control::ospf(line, ip, data),
+        89 => ospf::print(line, ip, data),
         103 => control::pim(line, data),
         112 => control::vrrp(line, ip, ip.ttl, data),
         names::NO_NEXT_HEADER => {

@@ -74,7 +74,10 @@ pub(super) fn geneve(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     rest.need(options_len)?;
     if options_len > 0 {
         put!(line, ", options [");
-        geneve_options(line, rest.claimed(options_len))?;
+        match line.verbose() {
+            true => geneve_options(line, rest.claimed(options_len))?,
+            false => put!(line, "{options_len} bytes"),
+        }
         put!(line, "]");
     }
     put!(line, "{}", separator(line));
