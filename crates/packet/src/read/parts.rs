@@ -215,7 +215,7 @@ mod tests {
         }
         for number in frame * PACKETS..(frame + 1) * PACKETS {
             let noise: Vec<u8> = (0..200u64)
-                .map(|at| (at * number * 2_654_435_761 >> 13) as u8)
+                .map(|at| ((at * number * 2_654_435_761) >> 13) as u8)
                 .collect();
             pcap::record(&mut bytes, number * 1_000_000_000, &noise, 200);
         }

@@ -178,14 +178,14 @@ fn attributes(line: &mut Line<'_>, mut rest: Data<'_>) -> Printed {
 fn attribute(line: &mut Line<'_>, kind: u8, value: Data<'_>) -> Printed {
     let is_right = match kind {
         1 => value.len == 1,
-        2 | 17 => value.len % 2 == 0,
+        2 | 17 => value.len.is_multiple_of(2),
         3..=5 | 9 | 35 => value.len == 4,
         6 => value.len == 0,
         7 => matches!(value.len, 6 | 8),
-        8 | 10 => value.len % 4 == 0,
-        16 => value.len % 8 == 0,
+        8 | 10 => value.len.is_multiple_of(4),
+        16 => value.len.is_multiple_of(8),
         18 => value.len == 8,
-        32 => value.len > 0 && value.len % 12 == 0,
+        32 => value.len > 0 && value.len.is_multiple_of(12),
         _ => true,
     };
     if !is_right {

@@ -236,7 +236,7 @@ fn addresses(line: &mut Line<'_>, value: Data<'_>) -> Printed {
 }
 
 fn prefixes(line: &mut Line<'_>, value: Data<'_>) -> Printed {
-    if value.len % 5 != 0 {
+    if !value.len.is_multiple_of(5) {
         put!(line, " [length {} is not a multiple of 5]", value.len);
         return Err(Stop::Invalid);
     }

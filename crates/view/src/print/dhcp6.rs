@@ -166,8 +166,8 @@ fn option(line: &mut Line<'_>, code: u16, value: Data<'_>) -> Printed {
         _ => 0,
     };
     let fits = match code {
-        6 => value.len % 2 == 0,
-        22 | 23 | 27 | 28 | 31 | 34 | 40 | 48 => value.len % 16 == 0,
+        6 => value.len.is_multiple_of(2),
+        22 | 23 | 27 | 28 | 31 | 34 | 40 | 48 => value.len.is_multiple_of(16),
         7 | 19 => value.len == 1,
         8 => value.len == 2,
         12 => value.len == 16,

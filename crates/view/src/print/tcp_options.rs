@@ -123,7 +123,7 @@ fn print_value(
         }
         (253 | 254, 2..) => match (value.u16(0)?, value.len) {
             (0xf989, 2) => put!(line, "-tfo cookiereq"),
-            (0xf989, len) if len % 2 == 0 && (6..=18).contains(&len) => {
+            (0xf989, len) if len.is_multiple_of(2) && (6..=18).contains(&len) => {
                 put!(line, "-tfo cookie ");
                 put_hex(line, &value.bytes[2..]);
             }
