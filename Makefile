@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: install uninstall deb help build build-dpdk build-query demo test test-quick test-vm test-vm-all bench fmt lint lock format clippy man clean
+.PHONY: install uninstall deb help build build-dpdk build-query demo test test-quick test-vm test-vm-all bench fmt lint lock format clippy doc man clean
 
 # Rustup puts cargo where a root shell does not always look.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -61,7 +61,7 @@ fmt: ## Format the source
 	cargo fmt --manifest-path fuzz/Cargo.toml
 	cargo fmt --manifest-path crates/query/Cargo.toml
 
-lint: lock format clippy ## Check the lock files, the format, and clippy's warnings
+lint: lock format clippy doc ## Check the lock files, the format, the warnings of clippy and of the documentation
 
 lock:
 	@scripts/install build
@@ -80,6 +80,10 @@ clippy:
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo clippy --locked --manifest-path crates/query/Cargo.toml --target-dir $(TARGET) -- -D warnings
 
+doc: ## Make the documentation of the libraries, target/doc
+	@scripts/install build
+	RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --quiet -p trawl-packet -p trawl-filter -p trawl-view -p trawl-tap
+
 man: build ## Write the manual pages of docs/man anew
 	$(TARGET)/release/trawl man docs/man
 
@@ -87,17 +91,19 @@ man: build ## Write the manual pages of docs/man anew
 PREFIX ?= /usr/local
 DESTDIR ?=
 ROOT := $(DESTDIR)$(PREFIX)
+# What is installed.
+BINARY ?= $(TARGET)/release/trawl
 
 install: ## Install the release binary, manual pages, completions, units and Wireshark's extcap script
-	@[ -x $(TARGET)/release/trawl ] || $(MAKE) --no-print-directory build
-	install -D -m 755 $(TARGET)/release/trawl $(ROOT)/bin/trawl
+	@[ -x $(BINARY) ] || $(MAKE) --no-print-directory build
+	install -D -m 755 $(BINARY) $(ROOT)/bin/trawl
 	for helper in trawl-dpdk trawl-query; do [ ! -x $(TARGET)/release/$$helper ] || \
 	    install -D -m 755 $(TARGET)/release/$$helper $(ROOT)/libexec/trawl/$$helper; done
 	for page in docs/man/*.1; do install -D -m 644 $$page $(ROOT)/share/man/man1/$${page##*/}; done
 	mkdir -p $(ROOT)/share/bash-completion/completions $(ROOT)/share/zsh/vendor-completions $(ROOT)/share/fish/vendor_completions.d
-	$(TARGET)/release/trawl completions bash > $(ROOT)/share/bash-completion/completions/trawl
-	$(TARGET)/release/trawl completions zsh > $(ROOT)/share/zsh/vendor-completions/_trawl
-	$(TARGET)/release/trawl completions fish > $(ROOT)/share/fish/vendor_completions.d/trawl.fish
+	$(BINARY) completions bash > $(ROOT)/share/bash-completion/completions/trawl
+	$(BINARY) completions zsh > $(ROOT)/share/zsh/vendor-completions/_trawl
+	$(BINARY) completions fish > $(ROOT)/share/fish/vendor_completions.d/trawl.fish
 	for unit in packaging/systemd/*.service; do \
 	    mkdir -p $(ROOT)/lib/systemd/system && \
 	    sed 's|/usr/bin/trawl|$(PREFIX)/bin/trawl|g; s|/usr/local/bin/trawl|$(PREFIX)/bin/trawl|g' $$unit \
@@ -116,6 +122,7 @@ uninstall: ## Remove what `make install` put into place
 	for unit in packaging/systemd/*.service; do rm -f $(ROOT)/lib/systemd/system/$${unit##*/}; done
 	rm -f $(ROOT)/lib/$$(uname -m)-linux-gnu/wireshark/extcap/trawl
 	rm -rf $(ROOT)/share/wireshark/profiles/trawl
+	rmdir $(ROOT)/libexec/trawl 2>/dev/null || true
 
 deb: build build-query ## Make a Debian package in out/
 	@scripts/deb

@@ -13,6 +13,7 @@ pub mod running;
 pub mod strace;
 pub mod summary;
 pub mod tiny;
+pub mod tmux;
 pub mod turn;
 pub mod wait;
 pub mod witness;

@@ -54,6 +54,11 @@ impl Running {
         assert!(said, "trawl did not say {words:?}, but: {all}");
     }
 
+    /// What it said on standard error so far.
+    pub fn said(&self) -> String {
+        String::from_utf8_lossy(&self.stderr.so_far()).into_owned()
+    }
+
     pub fn id(&self) -> u32 {
         self.child.id()
     }

@@ -22,11 +22,12 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 
+use trawl_kernel::privilege::{Capabilities, Kept};
 use trawl_kernel::warden::{self, Task, WholeBytes};
 use trawl_kernel::{Error, Result, errno, host};
 use trawl_sink::{
-    Compression, DirectFile, Fate, Form, Packed, PcapFile, PcapStream, PcapngFile, PcapngStream,
-    Series, SeriesPlan, Several,
+    Compression, DirectFile, Fate, Form, NextFiles, Packed, PcapFile, PcapStream, PcapngFile,
+    PcapngStream, Series, SeriesPlan, Several,
 };
 use trawl_tap::account::{OutputSummary, Summary};
 use trawl_tap::assembly::Host;
@@ -46,7 +47,7 @@ use trawl_view::json::JsonLines;
 use trawl_view::print::{PrintOptions, Printer};
 use trawl_view::record::Place;
 
-use crate::terminal;
+use crate::{outfile, service, terminal};
 
 pub fn run(mut args: Args) -> Result<ExitCode> {
     if args.drops.asks_for_help() {
@@ -70,7 +71,7 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
     if args.tcpdump.only_shows() {
         return args.tcpdump.show(&sites, options.filter.as_ref());
     }
-    let open = |path: &Path| Output::open(path, args.file_mode);
+    let open = |path: &Path| Output::open(path, &args);
     let account = args.summary.as_deref().map(open).transpose()?;
     let output = match args.write.first().map(|path| open(path)).transpose() {
         Ok(output) => output,
@@ -85,7 +86,7 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
         None => Vec::new(),
     };
     let session = Session::attach(&sites, &options, this_host(), &mut observer);
-    let (session, output) = match (session, output) {
+    let (mut session, output) = match (session, output) {
         (Ok(session), output) => (session, output),
         (Err(error), output) => {
             output.iter().chain(&account).for_each(Output::discard);
@@ -103,10 +104,16 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
     if let Some(plan) = &options.trigger {
         observer.notice(&words::waiting_for(plan));
     }
+    let unconfined = args.tappable.is_some() || args.names_ports();
+    if args.user.is_some() && unconfined {
+        let why = "--tappable and --tap dpdk need root's rights until the end";
+        return Err(Error::usage("cannot change to another user", why).fix("leave out -Z"));
+    }
     let mut is_stored = true;
     let (mut summary, ended) = match (output, &args.store.store) {
         (Some(output), _) => record(session, output, &args, &mut observer)?,
         (None, Some(url)) => {
+            confine(&mut session, &args)?;
             let (summary, ended, outcome) =
                 stored::record(session, url, &args.store, &mut observer)?;
             is_stored = stored::tell(&outcome, url);
@@ -114,6 +121,7 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
         }
         (None, None) => show(session, &args, &mut observer)?,
     };
+    service::stopping();
     loans::give_back(loans, &mut observer);
     observer.finish();
     summary.notices = observer.said();
@@ -151,25 +159,41 @@ fn record(
     }
     if let Some(whole) = &whole {
         let file = warden::hold(output.file.as_fd())?;
-        session.warden().watch([Task::CutFile {
+        session.files_warden().watch([Task::CutFile {
             file,
             whole: whole.clone(),
         }])?;
     }
     let Output { file, name, .. } = output;
-    let (sink, detail) = how.open_any(file, name, whole)?;
-    detail.iter().for_each(|notice| observer.detail(notice));
-    run_beside(session, sink, args, observer)
+    let first = move |observer: &mut Terminal| {
+        let (sink, detail) = how.open_any(file, name, whole)?;
+        detail.iter().for_each(|notice| observer.detail(notice));
+        Ok(sink as Box<dyn Sink>)
+    };
+    run_beside(session, first, args, observer)
+}
+
+/// From here on the capture has only the rights that it needs. What --tappable has lent is given back with all of them.
+fn confine(session: &mut Session, args: &Args) -> Result<()> {
+    match args.tappable {
+        Some(_) => Ok(()),
+        None => session
+            .confine(args.user.clone(), Capabilities::empty())
+            .map(|_| ()),
+    }
 }
 
 /// Runs with the outputs that are named beside the first.
 fn run_beside(
-    session: Session,
-    mut first: Box<dyn Sink>,
+    mut session: Session,
+    first: impl FnOnce(&mut Terminal) -> Result<Box<dyn Sink>>,
     args: &Args,
     observer: &mut Terminal,
 ) -> Result<(Summary, Ended)> {
-    let beside = beside::start(&session, args)?;
+    let opened = beside::open(args)?;
+    confine(&mut session, args)?;
+    let mut first = first(observer)?;
+    let beside = beside::start(opened, &session, args)?;
     if beside.is_empty() && args.first.snaplen.is_none() {
         return session.run(first.as_mut(), observer);
     }
@@ -205,26 +229,40 @@ fn run_beside(
 }
 
 fn record_series(
-    mut session: Session,
+    session: Session,
     plan: SeriesPlan,
     how: How,
     args: &Args,
     observer: &mut Terminal,
 ) -> Result<(Summary, Ended)> {
     let whole = WholeBytes::new()?;
-    session.warden().watch([Task::CutNamed {
-        whole: whole.clone(),
-    }])?;
     let mode = args.file_mode;
-    let open = move |path: &Path| {
-        let output = Output::open(path, mode)?;
-        output.start()?;
-        whole.name(path);
-        let (sink, _) = how.open(output.file, output.name, Some(whole.clone()))?;
+    let make = move |path: &Path| {
+        let (file, _) = outfile::open(path, mode)?;
+        let what = || format!("cannot write to {}", path.display());
+        file.set_len(0).map_err(|e| Error::os(what(), e))?;
+        Ok(file)
+    };
+    // A command is the user's own, and may need what trawl does not; as somebody else it has what that one has.
+    let kept = (args.user.is_some() || plan.command.is_none()).then(|| Kept {
+        user: args.user.clone(),
+        capabilities: match args.user {
+            Some(_) => Capabilities::empty(),
+            None => Capabilities::DAC_OVERRIDE | Capabilities::FOWNER,
+        },
+    });
+    let make = Box::new(make);
+    let files = NextFiles::start(plan.clone(), make, whole.clone(), kept.as_ref())?;
+    let open = move |file: File, name: String| {
+        let (sink, _) = how.open(file, name, Some(whole.clone()))?;
         Ok(sink as Box<dyn Sink>)
     };
-    let sink = Series::new(plan, Box::new(open), session.accounts());
-    run_beside(session, Box::new(sink), args, observer)
+    let accounts = session.accounts();
+    let first = move |_: &mut Terminal| {
+        let series = Series::new(plan, files, Box::new(open), accounts);
+        Ok(Box::new(series) as Box<dyn Sink>)
+    };
+    run_beside(session, first, args, observer)
 }
 
 /// How files are written.
@@ -314,7 +352,8 @@ fn places(session: &Session) -> Vec<Place> {
         .collect()
 }
 
-fn show(session: Session, args: &Args, observer: &mut Terminal) -> Result<(Summary, Ended)> {
+fn show(mut session: Session, args: &Args, observer: &mut Terminal) -> Result<(Summary, Ended)> {
+    confine(&mut session, args)?;
     let places = places(&session);
     if args.json {
         return session.run(&mut Shown::new(JsonLines, places)?, observer);

@@ -9,6 +9,9 @@ use clap::{Arg, Command};
 use clap_complete::engine::{
     ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter,
 };
+use trawl_attach::look;
+use trawl_guard::Guard;
+use trawl_guard::rule::Rule;
 use trawl_kernel::netlink::Netlink;
 use trawl_kernel::netns::{self, Namespace};
 
@@ -60,6 +63,8 @@ fn completer(path: &str, argument: &Arg) -> Option<ArgValueCompleter> {
         (_, "netns", _) => ArgValueCompleter::new(|word: &OsStr| matching(word, netns::list())),
         (_, "verdict" | "on_verdict", _) => of_list(&VERDICTS),
         (_, "proto", _) => of_list(&PROTOCOLS),
+        ("trawl guard remove", "ids", _) => ArgValueCompleter::new(rule),
+        ("trawl xdp unload", "id", _) => ArgValueCompleter::new(attached),
         (_, _, "FILE.o|NAME") => ArgValueCompleter::new(program),
         ("trawl guard preset", "name", _) => of_list(&PRESETS),
         ("trawl lab down" | "trawl lab show" | "trawl lab exec", "name", _) => {
@@ -103,6 +108,63 @@ fn matching(
         .into_iter()
         .filter(|candidate| candidate.starts_with(word.as_ref()));
     fits.map(CompletionCandidate::new).collect()
+}
+
+/// The rules of the guard, each with what it says.
+fn rule(word: &OsStr) -> Vec<CompletionCandidate> {
+    let namespace = typed_namespace();
+    let guard = Guard::look(namespace.as_ref()).ok().flatten();
+    let rules = guard.and_then(|guard| guard.rules().ok());
+    let all = rules.iter().flat_map(|set| &set.rules);
+    let begun = all.filter(|rule| rule.id.to_string().starts_with(&*word.to_string_lossy()));
+    let candidate = |rule: &Rule| {
+        CompletionCandidate::new(rule.id.to_string()).help(Some(rule.to_string().into()))
+    };
+    begun.map(candidate).collect()
+}
+
+/// The XDP programs of the interface that is named already, each with its name.
+fn attached(word: &OsStr) -> Vec<CompletionCandidate> {
+    let words: Vec<String> = typed();
+    let after = words.iter().position(|one| one == "unload");
+    let mut rest = words.iter().skip(after.map_or(words.len(), |at| at + 1));
+    let Some(text) = rest.find(|one| !one.starts_with('-')) else {
+        return Vec::new();
+    };
+    let (namespace, name) = match text.split_once(':') {
+        Some((namespace, name)) => (Namespace::open(namespace).ok(), name),
+        None => (typed_namespace(), text.as_str()),
+    };
+    let links = Netlink::open(namespace.as_ref()).and_then(|mut netlink| netlink.links());
+    let links = links.unwrap_or_default().into_iter();
+    let ids = links
+        .filter(|link| link.name == name)
+        .flat_map(|link| link.xdp)
+        .map(|one| one.program_id);
+    let begun = ids.filter(|id| id.to_string().starts_with(&*word.to_string_lossy()));
+    let candidate = |id: u32| {
+        let name = look::name_of(id).map(Into::into);
+        CompletionCandidate::new(id.to_string()).help(name)
+    };
+    begun.map(candidate).collect()
+}
+
+/// The words of the command line so far: the shell calls with them.
+fn typed() -> Vec<String> {
+    let words = std::env::args_os().skip(1);
+    words
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect()
+}
+
+/// The namespace that the command line names.
+fn typed_namespace() -> Option<Namespace> {
+    let words = typed();
+    let name = words.iter().enumerate().find_map(|(at, word)| {
+        word.strip_prefix("--netns=")
+            .or_else(|| (word == "--netns").then(|| words.get(at + 1).map(String::as_str))?)
+    })?;
+    Namespace::open(name).ok()
 }
 
 /// The interfaces here and the namespaces by name; after a colon, the interfaces of that namespace.

@@ -8,10 +8,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Subcommand, ValueEnum};
+use trawl_attach::look;
 use trawl_filter::{LinkType, Options, compile};
 use trawl_kernel::netlink::{Link, Netlink};
 use trawl_kernel::netns::{self, Namespace};
 use trawl_kernel::{Error, Result};
+use trawl_tap::capture_site::CaptureSite;
+use trawl_tap::table::{self, Facts};
 
 use crate::terminal::write_out;
 
@@ -34,7 +37,7 @@ pub struct Args {
     #[arg(long)]
     extcap_config: bool,
     /// Ask anew for the values of one option
-    #[arg(long, value_name = "OPTION")]
+    #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     extcap_reload_option: Option<String>,
     /// The interface that is meant
     #[arg(long, value_name = "IF")]
@@ -72,6 +75,12 @@ pub struct Args {
     /// Bytes to keep of each packet; 0 for all
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     snaplen: u32,
+    /// Record one packet in so many
+    #[arg(long, value_name = "N", default_value = "")]
+    sample: String,
+    /// Record at most this many packets a second
+    #[arg(long, value_name = "PPS", default_value = "")]
+    limit_rate: String,
     /// Apply the filter to the packet inside a tunnel
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     inner: String,
@@ -124,13 +133,14 @@ pub fn run(args: Args) -> Result<ExitCode> {
     } else if args.extcap_dlts {
         known(&args)?;
         write_out("dlt {number=1}{name=EN10MB}{display=Ethernet}\n")?;
+    } else if let Some(option) = &args.extcap_reload_option {
+        if option.trim_start_matches('-') != "program" {
+            let what = format!("cannot list the values of {option} again");
+            return Err(Error::usage(what, "only those of --program change"));
+        }
+        write_out(&values(PROGRAM_NUMBER, &programs(known(&args)?)))?;
     } else if args.extcap_config {
         write_out(&config(known(&args)?))?;
-    } else if args.extcap_reload_option.is_some() {
-        return Err(Error::usage(
-            "cannot list the values of an option again",
-            "no option of trawl's has values that change",
-        ));
     } else if args.capture {
         return capture::run(known(&args)?, &args);
     } else if let Some(filter) = &args.extcap_capture_filter {
@@ -214,81 +224,117 @@ fn describe(name: &str, link: &Link) -> String {
     format!("{name}{what}")
 }
 
+/// The place of --program among the options.
+const PROGRAM_NUMBER: usize = 4;
+
+/// A value of an option, what is shown for it, and whether it is the one if nobody chooses.
+type Value = (String, String, bool);
+
+fn value(value: &str, display: &str, default: bool) -> Value {
+    (value.to_owned(), display.to_owned(), default)
+}
+
+fn values(number: usize, values: &[Value]) -> String {
+    let line = |(value, display, default): &Value| {
+        format!(
+            "value {{arg={number}}}{{value={value}}}{{display={display}}}{{default={default}}}\n"
+        )
+    };
+    values.iter().map(line).collect()
+}
+
+/// The taps that this machine has; of the others a capture would only say that it has not.
+fn taps() -> Vec<Value> {
+    let mut taps = vec![value("auto", "the one that shows most", true)];
+    let has_name = |facts: &&&Facts| <TapName as ValueEnum>::from_str(facts.name, false).is_ok();
+    for facts in table::ALL.iter().filter(has_name) {
+        let is_offered = taps.iter().any(|(name, ..)| name == facts.name);
+        if !is_offered && facts.missing().is_empty() {
+            taps.push(value(
+                facts.name,
+                &format!("{}: {}", facts.name, facts.sees),
+                false,
+            ));
+        }
+    }
+    taps
+}
+
+/// The XDP programs that are attached now.
+fn programs(interface: &str) -> Vec<Value> {
+    let mut found = vec![value("", "the attached one", true)];
+    let Ok(site) = CaptureSite::find(interface, None) else {
+        return found;
+    };
+    let attached = site.interface.xdp_attached(site.namespace.as_ref());
+    if let Some(present) = attached.ok().flatten() {
+        let id = present.program_id;
+        let name = look::name_of(id).unwrap_or_else(|| "of unknown name".to_owned());
+        found.push(value(&id.to_string(), &format!("{name} (id {id})"), false));
+        found.push(value("all", "all of a chain", false));
+    }
+    found
+}
+
 fn config(interface: &str) -> String {
-    let mut text = String::new();
-    let taps = [
-        ("auto", "the one that shows most", true),
-        (
-            "xdp",
-            "XDP: received packets before the stack, with verdicts",
-            false,
-        ),
-        ("hook", "the hook map of an attached XDP program", false),
-        (
-            "tc",
-            "tc: received and sent, between driver and stack",
-            false,
-        ),
-        ("packet", "packet socket: what tcpdump sees", false),
-    ];
     let ends = [
-        ("exit", "at its exit, with the verdict", true),
-        ("entry", "at its entry", false),
-        ("both", "at both ends", false),
+        value("exit", "at its exit, with the verdict", true),
+        value("entry", "at its entry", false),
+        value("both", "at both ends", false),
     ];
     let ways = [
-        ("in", "received", false),
-        ("out", "sent", false),
-        ("inout", "both", false),
+        value("in", "received", false),
+        value("out", "sent", false),
+        value("inout", "both", false),
     ];
-    let verdicts = [
-        ("aborted", "ABORTED", false),
-        ("drop", "DROP", false),
-        ("pass", "PASS", false),
-        ("tx", "TX", false),
-        ("redirect", "REDIRECT", false),
-    ];
-    let mut number = 0;
-    let mut option = |rest: &str, values: &[(&str, &str, bool)]| {
-        let _ = writeln!(text, "arg {{number={number}}}{rest}");
-        for (value, display, default) in values {
-            let _ = writeln!(
-                text,
-                "value {{arg={number}}}{{value={value}}}{{display={display}}}{{default={default}}}"
-            );
-        }
-        number += 1;
-    };
-    option(
-        &format!(
-            "{{call=--tap}}{{display=Tap}}{{tooltip=Where the packets of {interface} are seen}}{{type=selector}}"
+    let verdicts = ["aborted", "drop", "pass", "tx", "redirect"]
+        .map(|name| value(name, &name.to_uppercase(), false));
+    let options: [(&str, &[Value]); 9] = [
+        (
+            "{call=--tap}{display=Tap}{tooltip=Where the packets are seen}{type=selector}",
+            &taps(),
         ),
-        &taps,
-    );
-    option(
-        "{call=--at}{display=Recorded}{tooltip=At which end of the XDP program}{type=selector}",
-        &ends,
-    );
-    option(
-        "{call=--direction}{display=Direction}{tooltip=Which way the packets go, where the tap sees both}{type=selector}",
-        &ways,
-    );
-    option(
-        "{call=--verdict}{display=Only these verdicts}{tooltip=Of an XDP program; all if none is chosen}{type=multicheck}",
-        &verdicts,
-    );
-    option(
-        "{call=--program}{display=XDP program}{tooltip=A name, an id, or all; where several are attached}{type=string}",
-        &[],
-    );
-    option(
-        "{call=--snaplen}{display=Bytes of each packet}{tooltip=0 for all}{type=unsigned}{range=0,262144}{default=0}",
-        &[],
-    );
-    option(
-        "{call=--inner}{display=Filter inside tunnels}{tooltip=Apply the capture filter to the packet inside VXLAN, \
-         GENEVE, GRE or IP-in-IP}{type=boolean}{default=false}",
-        &[],
-    );
+        (
+            "{call=--at}{display=Recorded}{tooltip=At which end of the XDP program}{type=selector}",
+            &ends,
+        ),
+        (
+            "{call=--direction}{display=Direction}{tooltip=Which way the packets go, where the tap sees both}{type=selector}",
+            &ways,
+        ),
+        (
+            "{call=--verdict}{display=Only these verdicts}{tooltip=Of an XDP program; all if none is chosen}{type=multicheck}",
+            &verdicts,
+        ),
+        (
+            "{call=--program}{display=XDP program}{tooltip=A name, an id, or all; where several are attached}\
+             {type=editselector}{reload=true}{placeholder=Look again}",
+            &programs(interface),
+        ),
+        (
+            "{call=--snaplen}{display=Bytes of each packet}{tooltip=0 for all}{type=unsigned}{range=0,262144}{default=0}",
+            &[],
+        ),
+        (
+            "{call=--inner}{display=Filter inside tunnels}{tooltip=Apply the capture filter to the packet inside VXLAN, \
+             GENEVE, GRE or IP-in-IP}{type=boolean}{default=false}",
+            &[],
+        ),
+        (
+            "{call=--sample}{display=One packet in}{tooltip=Record one packet in so many, chosen by chance; empty for all}\
+             {type=string}{validation=^([1-9][0-9]{0,8})?$}{group=Load}",
+            &[],
+        ),
+        (
+            "{call=--limit-rate}{display=Packets a second, at most}{tooltip=For example 10kpps; empty for no limit}\
+             {type=string}{validation=^([0-9]+(\\.[0-9]+)?[kMG]?(pps)?)?$}{group=Load}",
+            &[],
+        ),
+    ];
+    let mut text = String::new();
+    for (number, (rest, offered)) in options.iter().enumerate() {
+        let _ = writeln!(text, "arg {{number={number}}}{rest}");
+        text.push_str(&values(number, offered));
+    }
     text
 }

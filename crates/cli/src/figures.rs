@@ -8,6 +8,8 @@ use trawl_kernel::Result;
 use trawl_kernel::bpf::{info, program};
 use trawl_kernel::netlink::Netlink;
 use trawl_kernel::netns::Namespace;
+use trawl_kernel::privilege::Capabilities;
+use trawl_program::route;
 
 /// What the kernel counted since it started, or since each thing was made.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -16,6 +18,16 @@ pub struct Counters {
     pub softnet: Softnet,
     pub xdp_programs: Vec<ProgramCounters>,
     pub guard_rules: Vec<RuleCounters>,
+    pub router: Vec<RouterCounters>,
+}
+
+/// What a port of the router did with its packets, by outcome.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RouterCounters {
+    pub interface: String,
+    pub outcome: String,
+    pub packets: u64,
+    pub bytes: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -59,6 +71,13 @@ pub struct RuleCounters {
     /// Packets over the rate of a rule that allows.
     pub limited: u64,
 }
+
+/// What reading them takes: programs, guards and routers are found by their numbers and pins, in other namespaces too.
+pub const TAKES: Capabilities = Capabilities::BPF
+    .union(Capabilities::NET_ADMIN)
+    .union(Capabilities::PERFMON)
+    .union(Capabilities::SYS_ADMIN)
+    .union(Capabilities::DAC_READ_SEARCH);
 
 impl Counters {
     /// Of all interfaces of the namespace, or of those named.
@@ -114,6 +133,22 @@ impl Counters {
                 packets: hits.decided,
                 limited: hits.limited,
             });
+        }
+        for port in route::ports(namespace).unwrap_or_default() {
+            let outcomes = port.account().map(|account| account.outcomes);
+            counters
+                .router
+                .extend(
+                    outcomes
+                        .unwrap_or_default()
+                        .into_iter()
+                        .map(|one| RouterCounters {
+                            interface: port.site.label().to_owned(),
+                            outcome: one.name.to_owned(),
+                            packets: one.packets,
+                            bytes: one.bytes,
+                        }),
+                );
         }
         Ok(counters)
     }

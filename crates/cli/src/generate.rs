@@ -38,6 +38,10 @@ pub fn completions(args: Completions) -> Result<ExitCode> {
 
 /// The script that has the shell ask trawl for candidates.
 fn registration(shell: &str) -> io::Result<String> {
+    if shell == "bash" {
+        // clap's own takes the words as readline cuts them.
+        return Ok(include_str!("completions.bash").to_owned());
+    }
     let shells = Shells::builtins();
     let unknown = || io::Error::other("trawl has no completions for it");
     let completer = shells.completer(shell).ok_or_else(unknown)?;

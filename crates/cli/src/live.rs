@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Parser;
+use trawl_kernel::privilege::Capabilities;
 use trawl_kernel::{Error, Result, host};
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::{Host, Point};
@@ -27,7 +28,7 @@ struct CaptureArguments {
 }
 
 /// Which interfaces, and how their packets are seen.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Wanted {
     pub interfaces: Vec<String>,
     pub netns: Option<String>,
@@ -36,6 +37,22 @@ pub struct Wanted {
     pub filter: Vec<String>,
     /// All bytes of each packet, not the headers only.
     pub whole: bool,
+    /// What the viewer's own figures take, beside what the capture does.
+    pub keeps: Capabilities,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Self {
+            interfaces: Vec::new(),
+            netns: None,
+            duration: None,
+            count: None,
+            filter: Vec::new(),
+            whole: false,
+            keeps: Capabilities::empty(),
+        }
+    }
 }
 
 /// What is done with the packets, and between them.
@@ -80,7 +97,8 @@ pub fn run(wanted: &Wanted, viewer: &mut dyn Viewer) -> Result<Summary> {
     let ended_by_viewer = std::cell::Cell::new(false);
     let shared = std::cell::RefCell::new(viewer);
     let mut observer = Figures { viewer: &shared };
-    let session = prepared.attach(&mut observer)?;
+    let mut session = prepared.attach(&mut observer)?;
+    session.confine(None, wanted.keeps)?;
     let places = session
         .interfaces()
         .iter()
@@ -103,7 +121,9 @@ pub fn run(wanted: &Wanted, viewer: &mut dyn Viewer) -> Result<Summary> {
 pub fn run_into(words: &[String], sink: &mut dyn Sink) -> Result<()> {
     let prepared = Prepared::new(words.to_vec())?;
     let mut observer = Silent;
-    let (_, ended) = prepared.attach(&mut observer)?.run(sink, &mut observer)?;
+    let mut session = prepared.attach(&mut observer)?;
+    session.confine(None, Capabilities::empty())?;
+    let (_, ended) = session.run(sink, &mut observer)?;
     fine(ended)
 }
 

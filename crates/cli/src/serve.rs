@@ -5,24 +5,24 @@ mod metrics;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::net::UnixDatagram;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use trawl_kernel::events::Signals;
 use trawl_kernel::netns::Namespace;
+use trawl_kernel::privilege::Kept;
 use trawl_kernel::{Error, Result, events};
-use trawl_tap::account::Summary;
+use trawl_tap::account::{Account, Summary};
 use trawl_view::record::PacketView;
 use trawl_view::stat::{Flow, Interface, Statistics};
 
-use crate::figures::Counters;
+use crate::figures::{self, Counters};
 use crate::live::{self, Viewer, Wanted};
-use crate::terminal;
+use crate::published::{self, Kind};
+use crate::{service, terminal};
 
 /// Serves Prometheus metrics, the same figures as JSON, and a page with live figures
 ///
@@ -48,6 +48,41 @@ pub(crate) struct Figures {
     pub counters: Counters,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capture: Option<Capture>,
+    /// The captures and generators of other commands that run on this machine.
+    pub captures: Vec<RunningCapture>,
+    pub generators: Vec<RunningGenerator>,
+}
+
+/// The account of a capture that another command makes.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct RunningCapture {
+    pub pid: u32,
+    pub seen: u64,
+    pub filtered_out: u64,
+    pub recorded: u64,
+    pub lost: BTreeMap<Cow<'static, str>, u64>,
+}
+
+impl RunningCapture {
+    pub fn new(total: &Account) -> Self {
+        Self {
+            pid: std::process::id(),
+            seen: total.seen,
+            filtered_out: total.filtered_out,
+            recorded: total.recorded,
+            lost: total.lost.clone(),
+        }
+    }
+}
+
+/// What a generator has sent so far.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct RunningGenerator {
+    pub pid: u32,
+    pub interface: String,
+    pub frames: u64,
+    pub bytes: u64,
+    pub refused: u64,
 }
 
 /// The account of this command's own capture.
@@ -80,7 +115,19 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let signals = Signals::watch()?;
     let shared: Shared = Arc::default();
     let served = Arc::clone(&shared);
+    let takes = Kept {
+        user: None,
+        capabilities: figures::TAKES,
+    };
+    if args.interfaces.is_empty() {
+        takes.confine()?;
+    }
     std::thread::spawn(move || {
+        // Its own rights only: those of the capture are given up when that is set up.
+        if let Err(error) = takes.give_up_others() {
+            terminal::say(&error.to_string());
+            return;
+        }
         let figures = || {
             Counters::read(namespace.as_ref(), &[]).map(|counters| Figures {
                 counters,
@@ -88,6 +135,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .clone(),
+                captures: published::all(Kind::Capture),
+                generators: published::all(Kind::Generator),
             })
         };
         for connection in listener.incoming().flatten() {
@@ -95,7 +144,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         }
     });
     terminal::say(&format!("serving http://{address}/"));
-    notify_systemd();
+    service::ready(&format!("serving http://{address}/"));
     if args.interfaces.is_empty() {
         while signals.next().is_none() {
             events::wait(
@@ -109,6 +158,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let wanted = Wanted {
         interfaces: args.interfaces,
         netns: args.netns,
+        keeps: figures::TAKES,
         ..Wanted::default()
     };
     let mut viewer = Watching {
@@ -119,16 +169,6 @@ pub fn run(args: Args) -> Result<ExitCode> {
     };
     live::run(&wanted, &mut viewer)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Tells the service manager, if there is one, that the port is open.
-fn notify_systemd() {
-    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
-        return;
-    };
-    // A manager that does not listen is no reason to end.
-    let _sent: io::Result<usize> =
-        UnixDatagram::unbound().and_then(|socket| socket.send_to(b"READY=1", path));
 }
 
 struct Watching {

@@ -170,7 +170,7 @@ fn look(args: &Args, statistics: &mut Statistics) -> Result<()> {
         duration: Some(args.duration.unwrap_or(LIVE_DURATION)),
         count: args.count,
         filter: args.words.clone(),
-        whole: false,
+        ..Wanted::default()
     };
     let account = live::run(&wanted, &mut Counting(statistics))?;
     terminal::say(&account.total.to_string());

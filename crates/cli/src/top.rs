@@ -16,7 +16,7 @@ use trawl_kernel::{Error, Result, events};
 use trawl_view::record::PacketView;
 use trawl_view::stat::{Counted, Flow, Interface, Statistics};
 
-use crate::figures::{Counters, RuleCounters, Softnet};
+use crate::figures::{self, Counters, RuleCounters, Softnet};
 use crate::libpcap::LibpcapArg;
 use crate::live::{self, Viewer, Wanted};
 use crate::terminal;
@@ -157,6 +157,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
             interfaces: args.interfaces.clone(),
             netns: args.netns.clone(),
             filter: args.expression.clone(),
+            keeps: figures::TAKES,
             ..Wanted::default()
         };
         live::run(&wanted, &mut top)?;

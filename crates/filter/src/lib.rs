@@ -4,10 +4,38 @@
 //!
 //! 1. text, as tcpdump takes it. libpcap's own compiler turns it into
 //! 2. a classic BPF program ([`Classic`]), which can also come from `tcpdump -ddd`, and which
-//!    [`lower`] turns into
+//!    [`lower()`] turns into
 //! 3. a block of eBPF instructions ([`trawl_ebpf::Insn`]) that another crate splices into a program at a hook.
 //!
 //! The contract between the block and the program around it stands at the top of [`mod@lower`].
+//!
+//! A filter that was compiled elsewhere, run on a packet's bytes and turned into an XDP program:
+//!
+//! ```
+//! use trawl_filter::{Classic, Hook, Target, lower, standalone};
+//!
+//! // tcpdump -ddd ip
+//! let filter = Classic::parse("4\n40 0 0 12\n21 0 1 2048\n6 0 0 262144\n6 0 0 0")?;
+//! let mut frame = [0; 60];
+//! assert_eq!(filter.run(&frame, 60), 0);
+//! frame[12] = 8;
+//! assert_ne!(filter.run(&frame, 60), 0);
+//!
+//! let target = Target {
+//!     hook: Hook::Xdp,
+//!     vlan_out_of_band: false,
+//!     load_helper: true,
+//!     gotol: false,
+//!     accepts_unfinished: false,
+//! };
+//! let block = lower(&filter, &target)?;
+//! let program = standalone(&block.insns, &target, None).expect("no packet buffer is needed");
+//! println!("{}", trawl_ebpf::disassemble(&program));
+//! # Ok::<(), trawl_filter::FilterError>(())
+//! ```
+//!
+//! [`compile`] takes expressions. libpcap's compiler is found at run time by the crate `trawl-kernel`, which this crate
+//! does not use: a program names it with [`expression::compile_with`].
 
 pub mod classic;
 pub mod error;

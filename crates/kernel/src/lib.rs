@@ -13,6 +13,7 @@ pub mod errno;
 pub mod error;
 pub mod ethtool;
 pub mod events;
+pub mod helper;
 pub mod host;
 pub mod interface;
 pub mod kallsyms;

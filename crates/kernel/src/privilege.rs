@@ -2,7 +2,8 @@
 
 use std::ffi::CString;
 
-use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
+pub use rustix::thread::CapabilitySet as Capabilities;
+use rustix::thread::{CapabilitySets, set_capabilities, set_keep_capabilities, set_no_new_privs};
 
 use crate::{Error, Result};
 
@@ -33,7 +34,6 @@ impl User {
 
     /// Changes to this user with its groups. All capabilities go with the change where this was root.
     pub fn become_it(&self) -> Result<()> {
-        let what = || format!("cannot change to user {}", self.name.to_string_lossy());
         // SAFETY: plain numbers and a C string that outlives the calls. libc changes all threads of the process.
         let changed = unsafe {
             libc::initgroups(self.name.as_ptr(), self.gid) == 0
@@ -43,67 +43,168 @@ impl User {
         if changed {
             Ok(())
         } else {
-            Err(Error::os(what(), std::io::Error::last_os_error())
-                .fix("run it as root, or leave out -Z"))
+            Err(self.cannot_become(std::io::Error::last_os_error()))
         }
     }
 }
 
+/// What a process keeps once it is set up.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// Whom it becomes; itself where there is none.
+    pub user: Option<User>,
+    pub capabilities: Capabilities,
+}
+
+impl Kept {
+    /// Gives up all the rest, for this thread and those that it starts later, and any way to gain it again. From now on
+    /// it executes no programs, and does nothing that a capture has no use for.
+    pub fn confine(&self) -> Result<()> {
+        self.give_up_others()?;
+        forbid(&[&BEYOND_FILES[..], &[libc::SYS_unshare]].concat());
+        Ok(())
+    }
+
+    /// The same for a process that executes programs.
+    pub fn give_up_others(&self) -> Result<()> {
+        if let Some(user) = &self.user {
+            set_keep_capabilities(true).map_err(cannot_give_up)?;
+            user.become_it()?;
+        }
+        keep_only(self.capabilities)
+    }
+}
+
+impl User {
+    /// Does something with this user's rights to files alone, such as making one that belongs to it.
+    pub fn act_as<T: Send>(&self, act: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        let acted = std::thread::scope(|scope| {
+            let acting = scope.spawn(|| self.become_in_thread().and_then(|()| act()));
+            acting.join()
+        });
+        acted.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    /// Of the calling thread alone, which must not live on as anybody else.
+    fn become_in_thread(&self) -> Result<()> {
+        // SAFETY: plain numbers; the calls below libc's change the calling thread only.
+        let changed = unsafe {
+            libc::syscall(libc::SYS_setgroups, 1, std::ptr::from_ref(&self.gid)) == 0
+                && libc::syscall(libc::SYS_setresgid, self.gid, self.gid, self.gid) == 0
+                && libc::syscall(libc::SYS_setresuid, self.uid, self.uid, self.uid) == 0
+        };
+        match changed {
+            true => Ok(()),
+            false => Err(self.cannot_become(std::io::Error::last_os_error())),
+        }
+    }
+
+    fn cannot_become(&self, error: std::io::Error) -> Error {
+        let what = format!("cannot change to user {}", self.name.to_string_lossy());
+        Error::os(what, error).fix("run it as root, or leave out -Z")
+    }
+}
+
+fn cannot_give_up(error: rustix::io::Errno) -> Error {
+    Error::os("cannot give up privileges", error.into())
+}
+
 /// Gives up all capabilities but these, for this thread and what it starts later, and any way to gain others: nothing
 /// that is executed from now on has more rights than this.
-pub fn keep_only(capabilities: CapabilitySet) -> Result<()> {
-    let fail = |e: rustix::io::Errno| Error::os("cannot give up privileges", e.into());
-    set_no_new_privs(true).map_err(fail)?;
-    let held = rustix::thread::capabilities(None).map_err(fail)?;
+pub fn keep_only(capabilities: Capabilities) -> Result<()> {
+    set_no_new_privs(true).map_err(cannot_give_up)?;
+    let held = rustix::thread::capabilities(None).map_err(cannot_give_up)?;
     let kept = capabilities & held.permitted;
     set_capabilities(
         None,
         CapabilitySets {
             effective: kept,
             permitted: kept,
-            inheritable: CapabilitySet::empty(),
+            inheritable: Capabilities::empty(),
         },
     )
-    .map_err(fail)
+    .map_err(cannot_give_up)
 }
 
 /// Gives up all capabilities: for commands that only read files which are open already.
 pub fn keep_none() -> Result<()> {
-    keep_only(CapabilitySet::empty())
+    keep_only(Capabilities::empty())
 }
 
-pub use rustix::thread::CapabilitySet as Capabilities;
+/// What neither a capture that runs nor the reading of files has any use for.
+const BEYOND_FILES: [libc::c_long; 30] = [
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    libc::SYS_fsopen,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_reboot,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_adjtimex,
+    libc::SYS_clock_adjtime,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    libc::SYS_userfaultfd,
+    libc::SYS_open_by_handle_at,
+];
 
 /// From now on this process may not execute programs, open sockets, trace others, mount, or load BPF programs and
-/// modules. Where the kernel has no seccomp filters, nothing is restricted, and that is no failure.
+/// modules.
 pub fn forbid_all_but_files() {
-    let forbidden: [libc::c_long; 16] = [
-        libc::SYS_execve,
-        libc::SYS_execveat,
+    let sockets = [
         libc::SYS_socket,
         libc::SYS_socketpair,
-        libc::SYS_ptrace,
-        libc::SYS_process_vm_readv,
-        libc::SYS_process_vm_writev,
-        libc::SYS_mount,
-        libc::SYS_umount2,
         libc::SYS_setns,
         libc::SYS_unshare,
         libc::SYS_bpf,
-        libc::SYS_init_module,
-        libc::SYS_finit_module,
-        libc::SYS_delete_module,
-        libc::SYS_kexec_load,
     ];
+    forbid(&[&BEYOND_FILES[..], &sockets].concat());
+}
+
+/// How the kernel names the calls of this machine's own kind: others have other numbers.
+const NATIVE: u32 = if cfg!(target_arch = "aarch64") {
+    0xc000_00b7
+} else {
+    0xc000_003e
+};
+/// Calls of x86-64's other kind have this in their numbers.
+const X32: u32 = 0x4000_0000;
+
+/// Has these calls fail with EPERM in all threads of the process. Where the kernel has no seccomp filters, nothing is
+/// restricted, and that is no failure.
+fn forbid(calls: &[libc::c_long]) {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
     let insn = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    // The number of the call is the first field of what the filter is given.
-    let mut program = vec![insn(LOAD, 0, 0, 0)];
-    for (index, call) in forbidden.iter().enumerate() {
-        let to_refusal = (forbidden.len() - index) as u8;
-        program.push(insn(EQUAL, to_refusal, 0, *call as u32));
+    let count = calls.len() as u8;
+    // The number of the call is the first field of what the filter is given, its kind the second.
+    let mut program = vec![
+        insn(LOAD, 0, 0, 4),
+        insn(EQUAL, 0, count + 3, NATIVE),
+        insn(LOAD, 0, 0, 0),
+        insn(AT_LEAST, count + 1, 0, X32),
+    ];
+    for (index, call) in (0u8..).zip(calls) {
+        program.push(insn(EQUAL, count - index, 0, *call as u32));
     }
     program.push(insn(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW));
     let refusal = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
@@ -115,9 +216,10 @@ pub fn forbid_all_but_files() {
     // SAFETY: the structure and the program that it points to outlive the call, which copies them.
     unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        libc::prctl(
-            libc::PR_SET_SECCOMP,
-            libc::SECCOMP_MODE_FILTER,
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            libc::SECCOMP_FILTER_FLAG_TSYNC,
             std::ptr::from_ref(&filter),
         );
     }

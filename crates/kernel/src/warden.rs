@@ -2,12 +2,9 @@
 //! of other people's hook maps, clsact filters, chains of captures, and a block that was cut in the middle of a write.
 
 use std::ffi::CStr;
-use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -62,8 +59,6 @@ pub enum Task {
     },
     /// Cut a file behind its last whole block.
     CutFile { file: OwnedFd, whole: WholeBytes },
-    /// Cut the file that is named there behind its last whole block.
-    CutNamed { whole: WholeBytes },
     /// What those who ask for it know how to undo. It finds what it needs by itself.
     Other(Box<dyn Undo>),
 }
@@ -77,37 +72,22 @@ pub trait Undo: fmt::Debug + Send {
     }
 }
 
-/// Where the name of the file stands, behind the number of its bytes and the name's length; and the longest name.
-const NAME_AT: usize = 16;
-const NAME_MAX: usize = 4096;
-
 /// How many bytes of a file are whole blocks: told to the warden through memory that both processes see.
 #[derive(Clone, Debug)]
 pub struct WholeBytes(Arc<Mapping>);
 
 impl WholeBytes {
     pub fn new() -> Result<Self> {
-        Ok(Self(Arc::new(Mapping::anonymous(NAME_AT + NAME_MAX)?)))
+        Ok(Self(Arc::new(Mapping::anonymous(size_of::<u64>())?)))
     }
 
-    /// Says which file is meant from now on, of those that follow each other. Nothing of it is written yet.
-    pub fn name(&self, path: &Path) {
-        let name = path.as_os_str().as_bytes();
-        // Until the name is there, none is to be cut.
-        self.set(u64::MAX);
-        if name.len() < NAME_MAX {
-            let length = self.0.short(size_of::<u64>());
-            length.store(0, Ordering::Release);
-            self.0.put(NAME_AT, name);
-            length.store(name.len() as u32, Ordering::Release);
-            self.set(0);
+    /// Cuts a file behind these bytes.
+    pub fn cut(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        let whole = self.get();
+        match rustix::fs::fstat(file)?.st_size as u64 > whole {
+            true => Ok(rustix::fs::ftruncate(file, whole)?),
+            false => Ok(()),
         }
-    }
-
-    fn path(&self) -> Option<PathBuf> {
-        let length = self.0.short(size_of::<u64>()).load(Ordering::Acquire) as usize;
-        let name = self.0.read(NAME_AT, length)?;
-        (!name.is_empty()).then(|| PathBuf::from(OsString::from_vec(name)))
     }
 
     pub fn set(&self, bytes: u64) {
@@ -155,7 +135,6 @@ impl Task {
                 interface: _,
             } => all.extend(namespace.as_ref().map(AsFd::as_fd)),
             Self::CutFile { file, whole: _ } => all.push(file.as_fd()),
-            Self::CutNamed { whole: _ } => {}
             Self::Other(other) => return other.descriptors(),
         }
         all.iter().map(AsRawFd::as_raw_fd).collect()
@@ -209,26 +188,7 @@ impl Task {
                 other.undo();
                 Ok(())
             }
-            Self::CutNamed { whole } => match whole.path() {
-                Some(path) => {
-                    let file = std::fs::File::options().write(true).open(path)?;
-                    let bytes = whole.get();
-                    match file.metadata()?.len() > bytes {
-                        true => file.set_len(bytes),
-                        false => Ok(()),
-                    }
-                }
-                None => Ok(()),
-            },
-            Self::CutFile { file, whole } => {
-                let whole = whole.get();
-                let length = rustix::fs::fstat(file)?.st_size as u64;
-                if length > whole {
-                    Ok(rustix::fs::ftruncate(file, whole)?)
-                } else {
-                    Ok(())
-                }
-            }
+            Self::CutFile { file, whole } => whole.cut(file.as_fd()),
         }
     }
 }
@@ -260,6 +220,15 @@ impl Warden {
             before.dismiss();
         }
         Ok(())
+    }
+
+    /// Has the process that stands by undo all of it now, and waits until that is done: it may do what this one has given
+    /// up the right to. Nothing is left to undo then.
+    pub fn carry_out(&mut self) {
+        if let Some(child) = self.child.take() {
+            child.leave_to_it();
+        }
+        self.tasks.clear();
     }
 
     /// Starts another process where the one that stood by is gone: somebody killed it. Says whether that was so.
@@ -306,6 +275,11 @@ impl Child {
 
     fn dismiss(self) {
         let _ = rustix::io::write(&self.lifeline, b".");
+        self.leave_to_it();
+    }
+
+    /// As if we were gone, and until it is too.
+    fn leave_to_it(self) {
         drop(self.lifeline);
         // SAFETY: waits for our own child and takes no result.
         unsafe { libc::waitpid(self.process, std::ptr::null_mut(), 0) };
@@ -331,14 +305,22 @@ fn stand_by(watched: &OwnedFd, keep: &mut [RawFd], tasks: &[Task]) {
 /// Takes a child process away from the terminal and from all descriptors but these.
 pub(crate) fn leave_terminal(name: &CStr, keep: &mut [RawFd]) {
     crate::lock::forget_inherited();
-    keep.sort_unstable();
-    // SAFETY: plain calls on this process alone. Descriptors that are closed here are never used by the child again.
+    // SAFETY: plain calls on this process alone.
     unsafe {
         libc::setsid();
         libc::prctl(libc::PR_SET_NAME, name.as_ptr());
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE] {
             libc::signal(signal, libc::SIG_IGN);
         }
+    }
+    close_all_but(keep);
+}
+
+/// Closes all descriptors but these.
+pub(crate) fn close_all_but(keep: &mut [RawFd]) {
+    keep.sort_unstable();
+    // SAFETY: plain calls on this process alone. Descriptors that are closed here are never used by it again.
+    unsafe {
         let mut first = 0;
         for fd in keep.iter().map(|fd| *fd as u32) {
             if fd > first {

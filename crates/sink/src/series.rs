@@ -1,16 +1,17 @@
 //! A series of files in the place of one: by size, by time, as a ring; each whole by itself.
 
-use std::collections::VecDeque;
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use trawl_kernel::ring::Lease;
-use trawl_kernel::{Error, Result, clock};
+use trawl_kernel::{Result, clock};
 use trawl_packet::pcapng::block::{self, blocks};
 use trawl_packet::pcapng::write::{InterfaceStatistics, interface_statistics};
 use trawl_tap::account::Account;
 use trawl_tap::sink::Sink;
+
+use crate::next_files::NextFiles;
 
 /// When a file of a series ends, and what becomes of it.
 #[derive(Clone, Debug, Default)]
@@ -48,7 +49,7 @@ impl SeriesPlan {
         self.size.is_some() || self.by_event || (self.time.is_some() && !self.path.contains('%'))
     }
 
-    fn name(&self, number: u64) -> PathBuf {
+    pub(crate) fn name(&self, number: u64) -> PathBuf {
         self.name_at(number, clock::wall())
     }
 
@@ -80,22 +81,19 @@ fn end_of_stem(name: &str) -> usize {
     }
 }
 
-/// Opens a file of the series: what is written to a path.
-pub type Open = Box<dyn FnMut(&Path) -> Result<Box<dyn Sink>>>;
+/// What is written to a file of the series, by its name.
+pub type Open = Box<dyn FnMut(File, String) -> Result<Box<dyn Sink>>>;
 /// The accounts so far, with the interface block that each stands for.
 pub type Accounts = Box<dyn Fn() -> Vec<(u32, Account)>>;
 
 pub struct Series {
     plan: SeriesPlan,
+    files: NextFiles,
     open: Open,
     accounts: Accounts,
     /// What each file begins with.
     header: Vec<u8>,
     current: Option<Current>,
-    number: u64,
-    /// Finished files that are there, and how large they are.
-    past: VecDeque<(PathBuf, u64)>,
-    children: Vec<Child>,
     told: Vec<(u32, Account)>,
     unwritten: Vec<u8>,
     /// What the finished files lost.
@@ -116,9 +114,6 @@ impl std::fmt::Debug for Series {
 
 struct Current {
     sink: Box<dyn Sink>,
-    /// Where it is, and where it is to be once it is finished.
-    path: PathBuf,
-    final_path: PathBuf,
     written: u64,
     began: Instant,
     began_wall: u64,
@@ -129,16 +124,14 @@ struct Current {
 const TRAILER: u64 = 160;
 
 impl Series {
-    pub fn new(plan: SeriesPlan, open: Open, accounts: Accounts) -> Self {
+    pub fn new(plan: SeriesPlan, files: NextFiles, open: Open, accounts: Accounts) -> Self {
         Self {
             plan,
+            files,
             open,
             accounts,
             header: Vec::new(),
             current: None,
-            number: 0,
-            past: VecDeque::new(),
-            children: Vec::new(),
             told: Vec::new(),
             unwritten: Vec::new(),
             lost: Vec::new(),
@@ -148,19 +141,12 @@ impl Series {
     }
 
     fn begin(&mut self) -> Result<()> {
-        self.number += 1;
-        let final_path = self.plan.name(self.number);
-        let path = match self.plan.sealed {
-            true => with_suffix(&final_path, ".part"),
-            false => final_path.clone(),
-        };
-        let mut sink = (self.open)(&path)?;
+        let (file, name) = self.files.begin()?;
+        let mut sink = (self.open)(file, name)?;
         sink.write(&self.header)?;
         sink.rest()?;
         self.current = Some(Current {
             sink,
-            path,
-            final_path,
             written: self.header.len() as u64,
             began: Instant::now(),
             began_wall: clock::wall(),
@@ -186,27 +172,7 @@ impl Series {
         add(&mut self.finished, &current.packets);
         self.lost.extend(current.sink.lost());
         drop(current.sink);
-        let size = std::fs::metadata(&current.path).map_or(0, |about| about.len());
-        if self.plan.sealed {
-            seal(&current.path, &current.final_path)?;
-        }
-        if let Some(command) = &self.plan.command {
-            // Its name is an argument: no shell looks at it.
-            let started = Command::new(command)
-                .arg(&current.final_path)
-                .stdin(Stdio::null())
-                .spawn();
-            match started {
-                Ok(child) => self.children.push(child),
-                Err(error) => {
-                    return Err(Error::os(format!("cannot run {command} for -z"), error));
-                }
-            }
-        }
-        self.children
-            .retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
-        self.past.push_back((current.final_path, size));
-        Ok(())
+        self.files.finished()
     }
 
     /// The file at hand takes no more: what is not in it.
@@ -226,27 +192,8 @@ impl Series {
         }
     }
 
-    /// Removes the oldest files that are too many, with room for the one that comes next.
-    fn make_room(&mut self) {
-        let files = self.plan.files.unwrap_or(usize::MAX).max(1);
-        let total = self.plan.total.unwrap_or(u64::MAX);
-        let next = self.plan.size.unwrap_or(0);
-        loop {
-            let sum: u64 = self.past.iter().map(|(_, size)| size).sum();
-            if self.past.len() < files && sum.saturating_add(next) <= total {
-                return;
-            }
-            let Some((path, _)) = self.past.pop_front() else {
-                return;
-            };
-            // Somebody else may have taken it away.
-            let _ = std::fs::remove_file(path);
-        }
-    }
-
     fn seam(&mut self) -> Result<()> {
         self.end()?;
-        self.make_room();
         self.begin()
     }
 
@@ -444,13 +391,7 @@ impl Sink for Series {
                 }
                 settled
             }
-            None => {
-                for mut child in self.children.drain(..) {
-                    // Its own failure is its own affair.
-                    let _ = child.wait();
-                }
-                Ok(())
-            }
+            None => self.files.wait(),
         }
     }
 
@@ -474,28 +415,6 @@ fn add(sums: &mut Vec<u64>, counts: &[u64]) {
     sums.iter_mut()
         .zip(counts)
         .for_each(|(sum, count)| *sum += count);
-}
-
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    PathBuf::from(name)
-}
-
-/// Has a file on the disk, and then gives it its name.
-fn seal(from: &Path, to: &Path) -> Result<()> {
-    let fail = |e| Error::os(format!("cannot finish {}", to.display()), e);
-    std::fs::File::open(from)
-        .and_then(|file| file.sync_all())
-        .map_err(fail)?;
-    std::fs::rename(from, to).map_err(fail)?;
-    let directory = match to.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
-    std::fs::File::open(directory)
-        .and_then(|directory| directory.sync_all())
-        .map_err(fail)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use trawl_kernel::dpdk::{self, Helper, Line, Request};
 use trawl_kernel::interface::Interface;
 use trawl_kernel::packet_socket::Instruction;
+use trawl_kernel::privilege::Capabilities;
 use trawl_kernel::ring::{Geometry, Rings};
 use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
@@ -273,6 +274,11 @@ impl Attached for AttachedDpdk {
             ));
         }
         said
+    }
+
+    /// What the application's memory asks for is for it to say, and the helper may have to be called once more.
+    fn keeps(&self) -> Option<Capabilities> {
+        None
     }
 
     fn ended(&mut self) -> Option<GoneReason> {

@@ -21,6 +21,7 @@ use trawl_kernel::layout::drop::{
 };
 use trawl_kernel::layout::{Shared, TRACE_COPY};
 use trawl_kernel::netns::Namespace;
+use trawl_kernel::privilege::Capabilities;
 use trawl_kernel::{Error, Result, events, probe};
 
 use crate::assembly::{Assembly, Carries, program_maps};
@@ -268,6 +269,11 @@ impl Attached for AttachedDrop {
     fn detach(&mut self) -> Vec<Notice> {
         self.links.clear();
         Vec::new()
+    }
+
+    /// Names of interfaces in other namespaces, and owners of sockets, are looked up when packets are dropped there.
+    fn keeps(&self) -> Option<Capabilities> {
+        Some(crate::TO_FOLLOW_PROGRAMS | Capabilities::SYS_PTRACE | Capabilities::SYSLOG)
     }
 
     /// Buffers that were freed while the program was at work on that CPU: the kernel does not run it once more, or it

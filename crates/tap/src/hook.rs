@@ -12,6 +12,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use trawl_kernel::layout::TapConfig;
+use trawl_kernel::privilege::Capabilities;
 use trawl_kernel::ring::Rings;
 use trawl_kernel::warden::{self, Warden};
 use trawl_kernel::{Error, Result};
@@ -279,6 +280,10 @@ impl AttachedHook {
 impl Attached for AttachedHook {
     fn detach(&mut self) -> Vec<Notice> {
         self.give_up()
+    }
+
+    fn keeps(&self) -> Option<Capabilities> {
+        Some(crate::TO_FOLLOW_PROGRAMS)
     }
 
     fn watch(&mut self, warden: &mut Warden) -> Sight {

@@ -1,10 +1,71 @@
 //! Taps: where a packet is seen, one file each behind one trait; and the merge of what they saw.
+//!
+//! A capture has an [`Options`](options::Options), sites, a [`Session`](session::Session) that attaches the taps and moves
+//! what they see, and a [`Sink`](sink::Sink) that takes finished pcapng blocks. It requires root:
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use trawl_kernel::ring::Geometry;
+//! use trawl_kernel::{Result, events};
+//! use trawl_tap::Choice;
+//! use trawl_tap::account::Summary;
+//! use trawl_tap::assembly::{Host, Point};
+//! use trawl_tap::notice::Notice;
+//! use trawl_tap::options::Options;
+//! use trawl_tap::session::{Observer, Session};
+//! use trawl_tap::sink::Sink;
+//! use trawl_tap::capture_site::CaptureSite;
+//!
+//! /// Keeps all blocks, which are a pcapng file together.
+//! struct Memory(Vec<u8>);
+//!
+//! impl Sink for Memory {
+//!     fn write(&mut self, blocks: &[u8]) -> Result<()> {
+//!         self.0.extend_from_slice(blocks);
+//!         Ok(())
+//!     }
+//! }
+//!
+//! struct Quiet;
+//!
+//! impl Observer for Quiet {
+//!     fn notice(&mut self, _notice: &Notice) {}
+//!     fn started(&mut self, _points: &[Point]) {}
+//!     fn figures(&mut self, _summary: &Summary) {}
+//! }
+//!
+//! fn capture() -> Result<()> {
+//!     let sites = [CaptureSite::find("lo", None)?];
+//!     let geometry = Geometry::for_total(16 << 20, events::cpu_count())?;
+//!     let mut options = Options::new(Choice::Packet, geometry);
+//!     options.duration = Some(Duration::from_millis(50));
+//!     let host = Host {
+//!         os: String::new(),
+//!         hardware: String::new(),
+//!         application: "an example".to_owned(),
+//!     };
+//!     let mut file = Memory(Vec::new());
+//!     let session = Session::attach(&sites, &options, host, &mut Quiet)?;
+//!     let (summary, _) = session.run(&mut file, &mut Quiet)?;
+//!     assert_eq!(file.0[..4], [0x0a, 0x0d, 0x0d, 0x0a]);
+//!     let total = summary.total;
+//!     assert_eq!(total.seen, total.filtered_out + total.recorded + total.lost_total());
+//!     Ok(())
+//! }
+//!
+//! // Without root it says what is missing.
+//! if let Err(error) = capture() {
+//!     assert!(error.to_string().contains("CAP_"), "{error}");
+//! }
+//! ```
 
 use std::fmt;
 
 use crate::notice::{GoneReason, Notice};
 use serde::{Deserialize, Serialize};
 use trawl_kernel::Result;
+use trawl_kernel::privilege::Capabilities;
 use trawl_kernel::warden::Warden;
 
 pub mod account;
@@ -89,6 +150,22 @@ pub trait Tap: fmt::Debug {
     ) -> Result<Box<dyn Attached>>;
 }
 
+/// What it takes to attach a program again, in the interface's namespace.
+pub(crate) fn to_attach_again(site: &capture_site::CaptureSite) -> Capabilities {
+    let entering = match site.namespace {
+        Some(_) => Capabilities::SYS_ADMIN,
+        None => Capabilities::empty(),
+    };
+    Capabilities::BPF | Capabilities::NET_ADMIN | entering
+}
+
+/// What it takes to find another program, and to load one for it.
+pub(crate) const TO_FOLLOW_PROGRAMS: Capabilities = Capabilities::BPF
+    .union(Capabilities::NET_ADMIN)
+    .union(Capabilities::PERFMON)
+    .union(Capabilities::SYS_ADMIN)
+    .union(Capabilities::DAC_READ_SEARCH);
+
 /// A tap at work.
 pub trait Attached: fmt::Debug {
     /// Begins to record. All taps are attached by then, and no process is forked any more: threads may be started.
@@ -107,6 +184,11 @@ pub trait Attached: fmt::Debug {
     /// What changed there since the last time.
     fn news(&mut self) -> Vec<Notice> {
         Vec::new()
+    }
+
+    /// The capabilities that it takes to look after it while it runs; nothing where that cannot be told.
+    fn keeps(&self) -> Option<Capabilities> {
+        Some(Capabilities::empty())
     }
 
     /// Why the tap cannot see packets any more, if that has happened.

@@ -8,6 +8,7 @@ use serde::Serialize;
 use trawl_filter::Classic;
 use trawl_kernel::events::Wake;
 use trawl_kernel::libpcap::{Handle, Library, Opened, Precision, Program, Request, Way};
+use trawl_kernel::privilege::Capabilities;
 use trawl_kernel::producer::Producer;
 use trawl_kernel::ring::Rings;
 use trawl_kernel::{Error, Result};
@@ -281,6 +282,11 @@ impl Attached for AttachedPcap {
             .into_iter()
             .chain(self.shared.remark(&self.version))
             .collect()
+    }
+
+    /// What the library does to its device when that is closed.
+    fn keeps(&self) -> Option<Capabilities> {
+        Some(Capabilities::NET_ADMIN | Capabilities::NET_RAW)
     }
 
     fn ended(&mut self) -> Option<GoneReason> {

@@ -18,6 +18,7 @@ use summary::lost_output_reason;
 use trawl_kernel::bpf::deadline;
 use trawl_kernel::events::Signals;
 use trawl_kernel::netlink::LinkMonitor;
+use trawl_kernel::privilege::{Capabilities, Kept, User};
 use trawl_kernel::warden::Warden;
 use trawl_kernel::{Error, Result, clock, events};
 use trawl_packet::pcapng;
@@ -101,6 +102,9 @@ pub trait Observer {
     }
 
     fn figures(&mut self, summary: &Summary);
+
+    /// Comes by several times a second, with a way to the figures.
+    fn looked_after(&mut self, _summary: &mut dyn FnMut() -> Summary) {}
 }
 
 /// A capture that is attached and about to run.
@@ -132,6 +136,9 @@ pub struct Session {
     promiscuous: Vec<OwnedFd>,
     /// What more taps are attached with. After the taps: its warden may only be dismissed when they have been detached.
     assembly: Assembly,
+    /// Cuts files; apart, for the other may be told to undo its tasks at the end of every capture.
+    files: Warden,
+    is_confined: bool,
 }
 
 #[derive(Debug)]
@@ -285,6 +292,8 @@ impl Session {
             unseen: Vec::new(),
             promiscuous,
             assembly,
+            files: Warden::default(),
+            is_confined: false,
         })
     }
 
@@ -303,9 +312,27 @@ impl Session {
         names
     }
 
-    /// Has more things undone if trawl is killed.
-    pub fn warden(&mut self) -> &mut Warden {
-        &mut self.assembly.warden
+    /// Has files put right if trawl is killed.
+    pub fn files_warden(&mut self) -> &mut Warden {
+        &mut self.files
+    }
+
+    /// Gives up what the capture does not need while it runs, and changes to a user where one is named. What is to be
+    /// undone at its end is then left to the warden, which keeps its rights. Says whether anything was given up: what
+    /// some taps need cannot be told. To be called before threads are started.
+    pub fn confine(&mut self, user: Option<User>, besides: Capabilities) -> Result<bool> {
+        // Interfaces that appear are attached to as those of the beginning were.
+        if self.options.joins {
+            return Ok(false);
+        }
+        let needed = |sum: Capabilities, at: &AtSite| Some(sum | at.tap.keeps()?);
+        let Some(capabilities) = self.taps.iter().try_fold(besides, needed) else {
+            return Ok(false);
+        };
+        let kept = Kept { user, capabilities };
+        kept.confine()?;
+        self.is_confined = true;
+        Ok(true)
     }
 
     /// Records until something ends it.

@@ -10,6 +10,7 @@ use trawl_kernel::bpf::program::{self, LoadOptions};
 use trawl_kernel::netlink::Netlink;
 use trawl_kernel::netlink::tc::{Direction as Side, Place};
 use trawl_kernel::netns::{Namespace, run_maybe_in};
+use trawl_kernel::privilege::Capabilities;
 use trawl_kernel::warden::{self, Task, Warden};
 use trawl_kernel::{Error, Result, errno, probe};
 
@@ -252,6 +253,10 @@ impl Attached for AttachedTc {
             .collect()
     }
 
+    fn keeps(&self) -> Option<Capabilities> {
+        Some(crate::to_attach_again(&self.site))
+    }
+
     fn watch(&mut self, warden: &mut Warden) -> Sight {
         if !self.site.interface.is_there(self.site.namespace.as_ref()) {
             return Sight::Clear;
@@ -369,7 +374,11 @@ impl ClsactFilter {
 
     fn remove(self) -> Result<()> {
         let mut netlink = Netlink::open(self.namespace.as_ref())?;
-        netlink.del_filter(self.place)?;
+        match netlink.del_filter(self.place) {
+            // The warden has done so, or somebody else.
+            Err(error) if matches!(error.errno(), Some(errno::ENOENT | errno::EINVAL)) => {}
+            removed => removed?,
+        }
         if self.made_qdisc {
             netlink.del_unused_clsact(self.place.interface)
         } else {

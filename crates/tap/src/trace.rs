@@ -8,6 +8,7 @@ mod slot;
 use std::os::fd::AsFd;
 use trawl_kernel::bpf::{functions, program};
 use trawl_kernel::netlink::XdpAttachment;
+use trawl_kernel::privilege::Capabilities;
 use trawl_kernel::probe::{Answer, Feature};
 use trawl_kernel::warden::Warden;
 use trawl_kernel::{Error, Result, errno};
@@ -134,6 +135,10 @@ impl Attached for AttachedTrace {
     fn detach(&mut self) -> Vec<Notice> {
         self.slots.clear();
         Vec::new()
+    }
+
+    fn keeps(&self) -> Option<Capabilities> {
+        Some(crate::TO_FOLLOW_PROGRAMS)
     }
 
     fn watch(&mut self, _warden: &mut Warden) -> Sight {

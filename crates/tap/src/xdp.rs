@@ -11,6 +11,7 @@ use trawl_kernel::bpf::{info, program};
 use trawl_kernel::layout::TapConfig;
 use trawl_kernel::netlink::{XdpAttachment, XdpMode};
 use trawl_kernel::netns::{self, run_maybe_in};
+use trawl_kernel::privilege::Capabilities;
 use trawl_kernel::ring::Rings;
 use trawl_kernel::warden::{self, Task, Warden};
 use trawl_kernel::{Error, Result, errno};
@@ -332,6 +333,10 @@ impl Attached for AttachedXdp {
                 why: error.to_string(),
             }],
         }
+    }
+
+    fn keeps(&self) -> Option<Capabilities> {
+        Some(crate::to_attach_again(&self.site))
     }
 
     fn watch(&mut self, warden: &mut Warden) -> Sight {

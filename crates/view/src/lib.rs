@@ -1,5 +1,36 @@
 //! What people and machines see of packets: lines in tcpdump's manner, JSON, statistics and live views, all made from
 //! one record view. No root, no system calls.
+//!
+//! A capture file's packets as lines in tcpdump's manner:
+//!
+//! ```
+//! use trawl_packet::read::CaptureReader;
+//! use trawl_view::print::{PrintOptions, Printer};
+//! use trawl_view::record::Source;
+//!
+//! # let mut file = Vec::new();
+//! # trawl_packet::pcap::file_header(&mut file, 1, 65_535);
+//! # let frame = trawl_packet::build::Template::new()
+//! #     .ethernet([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
+//! #     .ipv4([10, 0, 0, 1], [10, 0, 0, 2])
+//! #     .udp(40000, 9)
+//! #     .payload(*b"hello")
+//! #     .build();
+//! # trawl_packet::pcap::record(&mut file, 0, &frame, frame.len() as u32);
+//! let mut reader = CaptureReader::new(&file[..])?;
+//! let mut printer = Printer::new(PrintOptions::default());
+//! let mut text = String::new();
+//! while Source::advance(&mut reader)? {
+//!     if let Some(packet) = Source::current(&reader) {
+//!         printer.line(&mut text, &packet);
+//!     }
+//! }
+//! assert!(text.contains("IP 10.0.0.1.40000 > 10.0.0.2.9: UDP, length 5"), "{text}");
+//! # Ok::<(), trawl_packet::read::ReadError>(())
+//! ```
+//!
+//! Whatever is a [`Source`](record::Source) can be shown: a file, the blocks of a running capture, and what a program
+//! makes up. [`json::JsonLines`] prints the same packets for machines, [`stat::Statistics`] counts them.
 
 pub mod drop;
 #[doc(hidden)]

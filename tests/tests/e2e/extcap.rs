@@ -118,6 +118,50 @@ fn filters_are_checked_and_options_offered() {
         assert!(config.contains(part), "{part} in {config}");
     }
     assert_eq!(trawl(&["extcap"]).status.code(), Some(2));
+    // Taps that the machine has not are not offered: what `trawl taps` says.
+    let taps: serde_json::Value =
+        serde_json::from_slice(&trawl(&["taps", "--json"]).stdout).expect("JSON");
+    let taps = taps["taps"].as_array().expect("a list");
+    for tap in taps {
+        let name = tap["name"].as_str().expect("a name");
+        let offered = config.contains(&format!("{{arg=0}}{{value={name}}}"));
+        // A name may stand for two ways.
+        let mut ways = taps.iter().filter(|one| one["name"] == name);
+        let is_there = ways.any(|one| one["available"] == true);
+        assert!(!offered || is_there, "{name} in {config}");
+    }
+    assert!(
+        config.contains("{validation=^([1-9][0-9]{0,8})?$}"),
+        "{config}"
+    );
+}
+
+/// The button beside the list of programs: what is attached by then.
+#[test]
+fn attached_programs_are_listed_again() {
+    let Some(lab) = Lab::open() else { return };
+    let interface = format!("trawl:{}", lab.receiver());
+    let again = |option: &str| {
+        let arguments = [
+            "extcap",
+            "--extcap-interface",
+            &interface,
+            "--extcap-config",
+            "--extcap-reload-option",
+            option,
+        ];
+        trawl(&arguments)
+    };
+    let listed = || String::from_utf8_lossy(&again("program").stdout).into_owned();
+    assert_eq!(listed().lines().count(), 1, "{}", listed());
+    let _program = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
+    let text = listed();
+    assert_eq!(text.lines().count(), 3, "{text}");
+    assert!(
+        text.contains("(id ") && text.contains("{value=all}"),
+        "{text}"
+    );
+    assert_eq!(again("tap").status.code(), Some(2));
 }
 
 #[test]

@@ -9,6 +9,7 @@ use serde_json::Value;
 use trawl_lab::program::{Does, Loaded};
 use trawl_tests::bundled::done;
 use trawl_tests::lab::place;
+use trawl_tests::tmux::Tmux;
 use trawl_tests::witness::run;
 use trawl_tests::{Lab, LineLab, Running, binary, frames, skip, trawl, wait_until};
 
@@ -43,58 +44,6 @@ fn top_once_as_json_tells_rates_verdicts_and_flows() {
         text.contains("softnet:") && text.contains("\nlo "),
         "{text}"
     );
-}
-
-/// A terminal of tmux's own, on a server of its own.
-struct Tmux(String);
-
-impl Tmux {
-    fn start(name: &str, command: &str) -> Option<Self> {
-        let socket = format!("trawl-test-{}-{name}", std::process::id());
-        let tmux = Self(socket);
-        let mut start = Command::new("tmux");
-        start.args([
-            "-L",
-            &tmux.0,
-            "-f",
-            "/dev/null",
-            "new-session",
-            "-d",
-            "-x",
-            "120",
-            "-y",
-            "40",
-            command,
-        ]);
-        match start.status() {
-            Ok(status) => {
-                assert!(status.success());
-                Some(tmux)
-            }
-            Err(_) => {
-                skip("tmux is not installed");
-                None
-            }
-        }
-    }
-
-    fn run(&self, arguments: &[&str]) -> String {
-        let output = Command::new("tmux")
-            .args(["-L", &self.0])
-            .args(arguments)
-            .output();
-        String::from_utf8_lossy(&output.expect("tmux runs").stdout).into_owned()
-    }
-
-    fn wait_shows(&self, part: &str) {
-        wait_until(part, || self.run(&["capture-pane", "-p"]).contains(part));
-    }
-}
-
-impl Drop for Tmux {
-    fn drop(&mut self) {
-        self.run(&["kill-server"]);
-    }
 }
 
 #[test]
@@ -280,4 +229,126 @@ fn serve_gives_metrics_json_and_a_page() {
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, Signal::INT).expect("trawl runs");
     assert!(child.wait().expect("trawl ends").success());
+}
+
+/// A service manager's end of its socket.
+fn notified(lab: &Lab, arguments: &[&str], message: &str) -> Vec<String> {
+    let path = lab.file("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).expect("a socket");
+    let mut child = Command::new(binary::path())
+        .args(arguments)
+        .env("NOTIFY_SOCKET", &path)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("trawl starts");
+    let next = || {
+        let mut bytes = [0; 512];
+        let count = socket.recv(&mut bytes).expect("a message");
+        String::from_utf8_lossy(&bytes[..count]).into_owned()
+    };
+    let mut all = vec![next()];
+    assert!(all[0].contains(message), "{all:?}");
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, Signal::TERM).expect("trawl runs");
+    if arguments[0] == "capture" {
+        all.push(next());
+    }
+    assert!(child.wait().expect("trawl ends").success());
+    std::fs::remove_file(&path).expect("the socket's name");
+    all
+}
+
+#[test]
+fn a_service_manager_is_told() {
+    let Some(lab) = Lab::open() else { return };
+    let (receiver, file) = (lab.receiver(), lab.file("seen.pcapng"));
+    let capture = ["capture", "-q", "-i", &receiver, "-w", &file, "-G", "300"];
+    let said = notified(&lab, &capture, "READY=1");
+    assert!(said[0].contains("STATUS=capturing on"), "{said:?}");
+    assert_eq!(said[1], "STOPPING=1");
+    notified(&lab, &["serve", "--listen", "127.0.0.1:0"], "READY=1");
+}
+
+/// Of a router, and of captures and generators that other commands run.
+#[test]
+fn serve_tells_of_router_and_running_commands() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = trawl_tests::xdp::CleanUp::of(&lab);
+    let (sender, receiver) = (lab.sender(), lab.receiver());
+    trawl_tests::xdp::succeeds(&["route", "load", &receiver]);
+    let namespace = lab.pair.b.name.clone();
+    let serve = Running::start(
+        &["serve", "--listen", "127.0.0.1:0", "--netns", &namespace],
+        "serving http://",
+    );
+    let address = serve.said();
+    let address = address.split_once("http://").expect("an address").1;
+    let address = address.split('/').next().expect("an address").to_owned();
+    let capture = Running::start(
+        &[
+            "capture",
+            "-i",
+            &sender,
+            "--tap",
+            "packet",
+            "-Z",
+            "nobody",
+            "-w",
+            "/dev/null",
+        ],
+        "capturing on",
+    );
+    let generator = Running::start(
+        &[
+            "gen",
+            "udp",
+            "-i",
+            &sender,
+            "--dst",
+            "10.77.0.2",
+            "--rate",
+            "1000",
+            "--duration",
+            "60s",
+        ],
+        "",
+    );
+    let metrics = || get(&address, "/metrics", "localhost");
+    let pid = generator.id();
+    wait_until("the generator's frames are counted", || {
+        let frames =
+            format!("trawl_generator_frames_total{{pid=\"{pid}\",interface=\"{sender}\"}} ");
+        let text = metrics();
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(&frames).map(str::to_owned));
+        line.is_some_and(|count| count != "0")
+    });
+    let pid = capture.id();
+    wait_until("the capture's packets are counted", || {
+        let seen = format!("trawl_running_capture_seen_total{{pid=\"{pid}\"}} ");
+        let text = metrics();
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(&seen).map(str::to_owned));
+        line.is_some_and(|count| count != "0")
+    });
+    assert!(
+        metrics().contains("trawl_router_packets_total{interface="),
+        "{}",
+        metrics()
+    );
+    generator.stop();
+    capture.stop();
+    // Who could not remove its own file is not told of any more.
+    wait_until("those that ended are gone", || {
+        let text = metrics();
+        !text.contains("trawl_generator_") && !text.contains("trawl_running_capture_")
+    });
+    let json = get(&address, "/figures.json", "localhost");
+    let figures: Value =
+        serde_json::from_str(json.split_once("\r\n\r\n").expect("a body").1).expect("JSON");
+    assert!(figures["router"][0]["packets"].is_u64(), "{figures}");
+    serve.stop();
 }

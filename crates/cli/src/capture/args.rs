@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use trawl_kernel::layout::RECORD_MAX_CAPTURED;
+use trawl_kernel::privilege::User;
 use trawl_kernel::{Error, Result};
 use trawl_packet::verdict;
 use trawl_tap::Choice;
@@ -100,6 +101,9 @@ pub struct Args {
     /// Show figures on standard error this often
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub(super) stats: Option<Duration>,
+    /// Change to this user once the capture is set up; files belong to it, and -z runs as it
+    #[arg(short = 'Z', long = "relinquish-privileges", value_name = "USER", value_parser = user)]
+    pub(super) user: Option<User>,
     /// Write the account as JSON to this file, or to standard output with '-'
     #[arg(long, value_name = "FILE")]
     pub(super) summary: Option<PathBuf>,
@@ -391,6 +395,10 @@ impl Args {
             peers: self.peers.resolve(),
         })
     }
+}
+
+fn user(name: &str) -> std::result::Result<User, String> {
+    User::find(name).map_err(|error| error.why().to_owned())
 }
 
 /// Zero means all, as it does for tcpdump.

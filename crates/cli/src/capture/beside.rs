@@ -60,13 +60,25 @@ impl Wanted {
     }
 }
 
-/// Starts all outputs but the first.
-pub(super) fn start(session: &Session, args: &Args) -> Result<Vec<Beside>> {
+/// Opens all outputs but the first.
+pub(super) fn open(args: &Args) -> Result<Vec<(Wanted, Output)>> {
+    let open = |text: &PathBuf| {
+        let wanted = Wanted::parse(text)?;
+        let output = Output::open(&wanted.path, args)?;
+        Ok((wanted, output))
+    };
+    args.write.iter().skip(1).map(open).collect()
+}
+
+/// Starts what writes to them.
+pub(super) fn start(
+    opened: Vec<(Wanted, Output)>,
+    session: &Session,
+    args: &Args,
+) -> Result<Vec<Beside>> {
     let mut all = Vec::new();
     let first = session.interfaces().first().cloned().unwrap_or_default();
-    for text in args.write.iter().skip(1) {
-        let wanted = Wanted::parse(text)?;
-        let output = Output::open(&wanted.path, args.file_mode)?;
+    for (wanted, output) in opened {
         let whole = output.start()?;
         let form = match wanted.format.unwrap_or(args.format_of(&wanted.path)) {
             Format::Pcapng => Form::Pcapng,

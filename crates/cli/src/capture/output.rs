@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use trawl_kernel::warden::WholeBytes;
 use trawl_kernel::{Error, Result};
 
+use super::args::Args;
 use crate::outfile;
 
 /// Whether the name stands for standard output.
@@ -41,7 +42,14 @@ pub(super) struct Output {
 
 impl Output {
     /// Opens without touching what may be there: the capture may still fail to start.
-    pub(super) fn open(path: &Path, mode: Option<u32>) -> Result<Self> {
+    pub(super) fn open(path: &Path, args: &Args) -> Result<Self> {
+        match &args.user {
+            Some(user) => user.act_as(|| Self::open_as_is(path, args.file_mode)),
+            None => Self::open_as_is(path, args.file_mode),
+        }
+    }
+
+    fn open_as_is(path: &Path, mode: Option<u32>) -> Result<Self> {
         let name = if is_stdout(path) {
             "standard output".to_owned()
         } else {

@@ -12,7 +12,9 @@ use trawl_tap::session::Observer;
 use super::args::Args;
 use super::interfaces::{self, Pattern};
 use super::words;
-use crate::{json, terminal};
+use crate::published::{Kind, Published};
+use crate::serve::RunningCapture;
+use crate::{json, service, terminal};
 
 /// How often the live line is shown anew.
 const LIVE: Duration = Duration::from_secs(1);
@@ -31,6 +33,8 @@ pub(super) struct Terminal {
     said: Vec<Notice>,
     previous: Option<(f64, u64)>,
     patterns: Vec<Pattern>,
+    /// For `trawl serve`.
+    published: Option<Published>,
 }
 
 impl Terminal {
@@ -49,6 +53,7 @@ impl Terminal {
             said: Vec::new(),
             previous: None,
             patterns: Pattern::all(args),
+            published: Published::begin(Kind::Capture),
         }
     }
 
@@ -87,6 +92,8 @@ impl Observer for Terminal {
         for point in points {
             self.notice(&words::capturing(point));
         }
+        let places: Vec<&str> = points.iter().map(|point| point.label.as_str()).collect();
+        service::ready(&format!("capturing on {}", places.join(", ")));
     }
 
     fn appeared(&mut self, known: &[CaptureSite]) -> Vec<CaptureSite> {
@@ -95,6 +102,12 @@ impl Observer for Terminal {
 
     fn interval(&self) -> Option<Duration> {
         self.stats
+    }
+
+    fn looked_after(&mut self, summary: &mut dyn FnMut() -> Summary) {
+        if let Some(published) = self.published.as_mut().filter(|one| one.is_due()) {
+            published.tell(&RunningCapture::new(&summary().total));
+        }
     }
 
     fn figures(&mut self, summary: &Summary) {

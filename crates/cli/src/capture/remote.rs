@@ -61,10 +61,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let signals = Signals::watch()?;
     let wake = Wake::new()?;
     let stored = args.store.store.is_some();
-    let account = args
-        .summary
-        .as_deref()
-        .map(|path| File::open(path, args.file_mode));
+    let account = args.summary.as_deref().map(|path| File::open(path, args));
     let account = account.transpose()?;
     let mut output = match stored {
         true => None,

@@ -98,6 +98,12 @@ fn words(interface: &str, args: &Args) -> Vec<String> {
     if args.snaplen > 0 {
         add("-s", args.snaplen.to_string());
     }
+    if !args.sample.is_empty() {
+        add("--sample", format!("1/{}", args.sample));
+    }
+    if !args.limit_rate.is_empty() {
+        add("--limit-rate", args.limit_rate.clone());
+    }
     let filter = args.extcap_capture_filter.as_deref().unwrap_or_default();
     if args.inner == "true" && !filter.is_empty() {
         words.push("--inner".to_owned());

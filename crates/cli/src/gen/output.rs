@@ -10,6 +10,8 @@ use trawl_kernel::Result;
 use trawl_kernel::events::{Signal, Signals};
 
 use super::json::Sent;
+use crate::published::{Kind, Published};
+use crate::serve::RunningGenerator;
 use crate::terminal::write_out;
 use crate::{json, terminal};
 
@@ -24,6 +26,8 @@ pub struct Watch {
     shown: Instant,
     before: Figures,
     line: bool,
+    /// For `trawl serve`.
+    published: Option<Published>,
 }
 
 impl Watch {
@@ -36,6 +40,7 @@ impl Watch {
             shown: Instant::now(),
             before: Figures::default(),
             line: false,
+            published: Published::begin(Kind::Generator),
         })
     }
 
@@ -48,7 +53,16 @@ impl Watch {
     }
 
     /// Whether to go on.
-    pub fn look(&mut self, figures: &Figures) -> bool {
+    pub fn look(&mut self, place: &str, figures: &Figures) -> bool {
+        if let Some(published) = self.published.as_mut().filter(|one| one.is_due()) {
+            published.tell(&RunningGenerator {
+                pid: std::process::id(),
+                interface: place.to_owned(),
+                frames: figures.frames,
+                bytes: figures.bytes,
+                refused: figures.refused,
+            });
+        }
         if self.live && self.shown.elapsed() >= SHOW_EVERY {
             self.show(figures);
         }

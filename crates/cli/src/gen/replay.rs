@@ -146,7 +146,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut watch = Watch::new(args.json)?;
     let report = run_generator(&plan, &open, &mut |figures| {
         watch.notes(&notes);
-        watch.look(figures)
+        watch.look(&site.label, figures)
     });
     watch.notes(&notes);
     let mut report = report?;

@@ -243,7 +243,7 @@ fn show_or_send(
     let mut watch = Watch::new(way.json)?;
     let report = run_generator(&plan, &start, &mut |figures| {
         watch.notes(&notes);
-        watch.look(figures)
+        watch.look(&site.label, figures)
     });
     watch.notes(&notes);
     watch.end(&site.label, &report?, &notes)

@@ -154,6 +154,30 @@ fn metrics(figures: &Figures) -> Vec<Metric> {
             })
             .collect(),
     );
+    let router = &counters.router;
+    let port = |one: &crate::figures::RouterCounters| {
+        vec![
+            ("interface", one.interface.clone()),
+            ("outcome", one.outcome.clone()),
+        ]
+    };
+    add(
+        "trawl_router_packets_total",
+        "Packets that a port of the router received, by what became of them.",
+        router
+            .iter()
+            .map(|one| (port(one), one.packets as f64))
+            .collect(),
+    );
+    add(
+        "trawl_router_bytes_total",
+        "Bytes that a port of the router received, by what became of them.",
+        router
+            .iter()
+            .map(|one| (port(one), one.bytes as f64))
+            .collect(),
+    );
+    running(figures, &mut add);
     if let Some(capture) = &figures.capture {
         for (name, help, value) in [
             (
@@ -199,6 +223,73 @@ fn metrics(figures: &Figures) -> Vec<Metric> {
     all
 }
 
+type Values = Vec<(Vec<(&'static str, String)>, f64)>;
+
+/// What other commands on this machine tell of themselves.
+fn running(figures: &Figures, add: &mut impl FnMut(&'static str, &'static str, Values)) {
+    let pid = |pid: u32| ("pid", pid.to_string());
+    for (name, help, of) in [
+        (
+            "trawl_running_capture_seen_total",
+            "Packets that a running capture saw.",
+            0,
+        ),
+        (
+            "trawl_running_capture_filtered_out_total",
+            "Packets that did not match a running capture's filter.",
+            1,
+        ),
+        (
+            "trawl_running_capture_recorded_total",
+            "Packets that a running capture recorded.",
+            2,
+        ),
+    ] {
+        let value = |one: &super::RunningCapture| {
+            let count = [one.seen, one.filtered_out, one.recorded][of];
+            (vec![pid(one.pid)], count as f64)
+        };
+        add(name, help, figures.captures.iter().map(value).collect());
+    }
+    let lost = figures.captures.iter().flat_map(|one| {
+        let reasons = one.lost.iter();
+        reasons.map(|(reason, count)| {
+            (
+                vec![pid(one.pid), ("reason", reason.to_string())],
+                *count as f64,
+            )
+        })
+    });
+    add(
+        "trawl_running_capture_lost_total",
+        "Packets that a running capture lost, by reason.",
+        lost.collect(),
+    );
+    for (name, help, of) in [
+        (
+            "trawl_generator_frames_total",
+            "Frames that a running generator sent.",
+            0,
+        ),
+        (
+            "trawl_generator_bytes_total",
+            "Bytes that a running generator sent.",
+            1,
+        ),
+        (
+            "trawl_generator_refused_total",
+            "Frames of a running generator that the device refused.",
+            2,
+        ),
+    ] {
+        let value = |one: &super::RunningGenerator| {
+            let labels = vec![pid(one.pid), ("interface", one.interface.clone())];
+            (labels, [one.frames, one.bytes, one.refused][of] as f64)
+        };
+        add(name, help, figures.generators.iter().map(value).collect());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,7 +306,7 @@ mod tests {
                 }],
                 ..Counters::default()
             },
-            capture: None,
+            ..Figures::default()
         };
         let text = text(&figures);
         assert!(text.contains("# TYPE trawl_interface_packets_total counter\n"));

@@ -1,6 +1,6 @@
 //! Filters on the packet inside a tunnel: VXLAN, GENEVE, GRE, IP in IP.
 //!
-//! The way to the inner packet is itself a classic program (see [`locator`]), lowered like any
+//! The way to the inner packet is itself a classic program (see `locator`), lowered like any
 //! other; what it returns is the inner packet's offset and kind. The expression, compiled once for
 //! Ethernet frames and once for bare IP packets, then runs on a packet that begins there. The
 //! outermost tunnel is the one that counts.

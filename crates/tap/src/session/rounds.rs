@@ -45,6 +45,7 @@ impl Session {
                 if let Some(ended) = self.tend(observer)? {
                     return Ok(ended);
                 }
+                observer.looked_after(&mut || self.summary(&Counting::default(), ""));
                 if self.options.joins
                     && let Err(error) = self.join(sink, observer)
                 {
@@ -171,6 +172,9 @@ impl Session {
             .points
             .iter()
             .for_each(|point| point.rings.stop());
+        if self.is_confined {
+            self.assembly.warden.carry_out();
+        }
         for at in &mut self.taps {
             at.tap
                 .detach()

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use trawl_kernel::Result;
 use trawl_kernel::clock;
 use trawl_kernel::netlink::LinkEvent;
+use trawl_kernel::warden::Warden;
 
 use super::{AtSite, Ended, Observer, Session};
 use crate::notice::{Gap, Gone, GoneReason, Notice};
@@ -49,7 +50,12 @@ impl Session {
                 gone.push((at.site, why));
             }
         }
-        if self.assembly.warden.renew()? {
+        let is_new = [&mut self.assembly.warden, &mut self.files].map(Warden::renew);
+        if is_new
+            .into_iter()
+            .collect::<Result<Vec<_>>>()?
+            .contains(&true)
+        {
             observer.notice(&Notice::WardenReplaced);
         }
         if let Some(ended) = self.watch(observer) {

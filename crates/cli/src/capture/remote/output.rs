@@ -59,7 +59,7 @@ impl Output {
                     Format::Pcap => Written::Pcap,
                 };
                 let application = format!("trawl {}", env!("CARGO_PKG_VERSION"));
-                let file = File::open(path, args.file_mode)?;
+                let file = File::open(path, args)?;
                 file.start()?;
                 Form::File(Box::new(Rewriter::new(format, false, application)), file)
             }

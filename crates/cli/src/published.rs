@@ -1,0 +1,106 @@
+//! What running captures and generators tell of themselves, for `trawl serve`: a file each below /run/trawl.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use trawl_kernel::{create, run};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Capture,
+    Generator,
+}
+
+impl Kind {
+    fn directory(self) -> Option<PathBuf> {
+        let name = match self {
+            Self::Capture => "captures",
+            Self::Generator => "generators",
+        };
+        run::directory(name).ok().flatten()
+    }
+}
+
+/// How often figures are told.
+const EVERY: Duration = Duration::from_secs(1);
+const PRIVATE: u32 = 0o600;
+/// Longer ones are damage.
+const MOST: u64 = 65_536;
+
+/// The file of this process. It is open before rights are given up; where they are by its end, a reader removes it.
+#[derive(Debug)]
+pub struct Published {
+    file: File,
+    path: PathBuf,
+    told: Option<Instant>,
+}
+
+impl Published {
+    /// Nothing where only root may tell.
+    pub fn begin(kind: Kind) -> Option<Self> {
+        let path = kind.directory()?.join(std::process::id().to_string());
+        // One of another process that had this number.
+        let _ = std::fs::remove_file(&path);
+        let file = create::new_file(&path, PRIVATE).ok()?;
+        Some(Self {
+            file,
+            path,
+            told: None,
+        })
+    }
+
+    /// Whether what was told last is old.
+    pub fn is_due(&self) -> bool {
+        self.told.is_none_or(|told| told.elapsed() >= EVERY)
+    }
+
+    pub fn tell(&mut self, figures: &impl Serialize) {
+        self.told = Some(Instant::now());
+        let Ok(text) = serde_json::to_vec(figures) else {
+            return;
+        };
+        // Nobody reads half of it: readers have the lock too. Whoever cannot be told now is told the next time.
+        if self.file.try_lock().is_ok() {
+            let _ = self.file.set_len(text.len() as u64);
+            let _ = self.file.write_all_at(&text, 0);
+            let _ = self.file.unlock();
+        }
+    }
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// What all running ones tell, in the order of their processes. Files of processes that are gone are removed.
+pub fn all<T: DeserializeOwned>(kind: Kind) -> Vec<T> {
+    let entries = kind.directory().and_then(|path| path.read_dir().ok());
+    let paths = entries.into_iter().flatten().flatten();
+    let mut found: Vec<(u32, T)> = paths
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_string_lossy().parse().ok()?;
+            if !Path::new(&format!("/proc/{pid}")).exists() {
+                let _ = std::fs::remove_file(entry.path());
+                return None;
+            }
+            Some((pid, read(&entry.path())?))
+        })
+        .collect();
+    found.sort_by_key(|(pid, _)| *pid);
+    found.into_iter().map(|(_, one)| one).collect()
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    let file = File::open(path).ok()?;
+    file.lock_shared().ok()?;
+    let mut text = Vec::new();
+    (&file).take(MOST).read_to_end(&mut text).ok()?;
+    serde_json::from_slice(&text).ok()
+}

@@ -1,0 +1,229 @@
+//! The files of a series, by a process that keeps the right to make and remove them: it is told when the next one is
+//! wanted and when one is finished, and never by what name.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use trawl_kernel::helper::{Answer, Duty, Helper};
+use trawl_kernel::privilege::Kept;
+use trawl_kernel::warden::WholeBytes;
+use trawl_kernel::{Error, Result};
+
+use crate::series::SeriesPlan;
+
+/// Makes a file, or empties one that is there.
+pub type Make = Box<dyn Fn(&Path) -> Result<File>>;
+
+const NEXT: &[u8] = b"next";
+const FINISHED: &[u8] = b"finished";
+const WAIT: &[u8] = b"wait";
+
+/// An answer begins with one of these; what follows is a name, or what went wrong, why, and how to fix it.
+const DONE: u8 = b'+';
+const FAILED: u8 = b'-';
+const BETWEEN: char = '\0';
+
+#[derive(Debug)]
+pub struct NextFiles(Helper);
+
+impl NextFiles {
+    /// Starts the process, with the rights to files that it is to have; with all that this one has where it is not said.
+    pub fn start(
+        plan: SeriesPlan,
+        make: Make,
+        whole: WholeBytes,
+        kept: Option<&Kept>,
+    ) -> Result<Self> {
+        let mut maker = Maker {
+            plan,
+            make,
+            whole,
+            number: 0,
+            begun: None,
+            past: VecDeque::new(),
+            children: Vec::new(),
+        };
+        Helper::start(c"trawl-files", kept, &mut maker).map(Self)
+    }
+
+    /// The next file, and its name.
+    pub fn begin(&mut self) -> Result<(File, String)> {
+        let (name, file) = self.ask(NEXT)?;
+        let none = || Error::failed(format!("cannot write to {name}"), "it was not handed over");
+        Ok((file.map(File::from).ok_or_else(none)?, name.clone()))
+    }
+
+    /// The file at hand is whole.
+    pub fn finished(&mut self) -> Result<()> {
+        self.ask(FINISHED).map(|_| ())
+    }
+
+    /// Waits for the commands that were run with the names of finished files.
+    pub fn wait(&mut self) -> Result<()> {
+        self.ask(WAIT).map(|_| ())
+    }
+
+    fn ask(&self, request: &[u8]) -> Result<(String, Option<OwnedFd>)> {
+        let gone = |e| Error::os("cannot reach the process that opens files", e);
+        let Answer { bytes, file } = self.0.ask(request).map_err(gone)?;
+        let text = String::from_utf8_lossy(bytes.get(1..).unwrap_or_default()).into_owned();
+        if bytes.first() == Some(&DONE) {
+            return Ok((text, file));
+        }
+        let mut parts = text.splitn(3, BETWEEN);
+        let mut part = || parts.next().unwrap_or_default().to_owned();
+        let (what, why, fix) = (part(), part(), part());
+        let error = Error::failed(what, why);
+        Err(match fix.is_empty() {
+            true => error,
+            false => error.fix(fix),
+        })
+    }
+}
+
+/// What the process knows.
+struct Maker {
+    plan: SeriesPlan,
+    make: Make,
+    whole: WholeBytes,
+    number: u64,
+    begun: Option<Begun>,
+    /// Finished files that are there, and how large they are.
+    past: VecDeque<(PathBuf, u64)>,
+    children: Vec<Child>,
+}
+
+struct Begun {
+    file: File,
+    /// Where it is, and where it is to be once it is finished.
+    path: PathBuf,
+    final_path: PathBuf,
+}
+
+impl Duty for Maker {
+    fn answer(&mut self, request: &[u8]) -> Answer {
+        let done = match request {
+            NEXT => self.begin(),
+            FINISHED => self.finish().map(|()| (String::new(), None)),
+            _ => {
+                for mut child in self.children.drain(..) {
+                    // Its own failure is its own affair.
+                    let _ = child.wait();
+                }
+                Ok((String::new(), None))
+            }
+        };
+        let (mark, text, file) = match done {
+            Ok((text, file)) => (DONE, text, file),
+            Err(error) => {
+                let fix = error.how_to_fix().unwrap_or_default();
+                let text = format!("{}{BETWEEN}{}{BETWEEN}{fix}", error.what(), error.why());
+                (FAILED, text, None)
+            }
+        };
+        Answer {
+            bytes: [&[mark], text.as_bytes()].concat(),
+            file,
+        }
+    }
+
+    /// A file that was being written is cut behind its last whole block.
+    fn end(&mut self) {
+        if let Some(begun) = &self.begun {
+            let _ = self.whole.cut(begun.file.as_fd());
+        }
+    }
+}
+
+impl Maker {
+    fn begin(&mut self) -> Result<(String, Option<OwnedFd>)> {
+        self.make_room();
+        self.number += 1;
+        let final_path = self.plan.name(self.number);
+        let path = match self.plan.sealed {
+            true => with_suffix(&final_path, ".part"),
+            false => final_path.clone(),
+        };
+        self.whole.set(0);
+        let file = (self.make)(&path)?;
+        let name = path.display().to_string();
+        let handed = file
+            .try_clone()
+            .map_err(|e| Error::os(format!("cannot write to {name}"), e))?;
+        self.begun = Some(Begun {
+            file,
+            path,
+            final_path,
+        });
+        Ok((name, Some(handed.into())))
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        let Some(begun) = self.begun.take() else {
+            return Ok(());
+        };
+        let size = begun.file.metadata().map_or(0, |about| about.len());
+        if self.plan.sealed {
+            seal(&begun)?;
+        }
+        if let Some(command) = &self.plan.command {
+            // Its name is an argument: no shell looks at it.
+            let started = Command::new(command)
+                .arg(&begun.final_path)
+                .stdin(Stdio::null())
+                .spawn();
+            match started {
+                Ok(child) => self.children.push(child),
+                Err(error) => {
+                    return Err(Error::os(format!("cannot run {command} for -z"), error));
+                }
+            }
+        }
+        self.children
+            .retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
+        self.past.push_back((begun.final_path, size));
+        Ok(())
+    }
+
+    /// Removes the oldest files that are too many, with room for the one that comes next.
+    fn make_room(&mut self) {
+        let files = self.plan.files.unwrap_or(usize::MAX).max(1);
+        let total = self.plan.total.unwrap_or(u64::MAX);
+        let next = self.plan.size.unwrap_or(0);
+        loop {
+            let sum: u64 = self.past.iter().map(|(_, size)| size).sum();
+            if self.past.len() < files && sum.saturating_add(next) <= total {
+                return;
+            }
+            let Some((path, _)) = self.past.pop_front() else {
+                return;
+            };
+            // Somebody else may have taken it away.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// Has a file on the disk, and then gives it its name.
+fn seal(begun: &Begun) -> Result<()> {
+    let to = &begun.final_path;
+    let fail = |e| Error::os(format!("cannot finish {}", to.display()), e);
+    begun.file.sync_all().map_err(fail)?;
+    std::fs::rename(&begun.path, to).map_err(fail)?;
+    let directory = match to.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    File::open(directory)
+        .and_then(|directory| directory.sync_all())
+        .map_err(fail)
+}

@@ -1,0 +1,115 @@
+//! Completions in each shell, as somebody types there (issue 17, Fitting in).
+
+use std::process::{Command, Stdio};
+
+use trawl_tests::tmux::Tmux;
+use trawl_tests::xdp::{CleanUp, succeeds};
+use trawl_tests::{Lab, binary, skip, wait_until};
+
+/// An interactive shell with trawl's completions and nothing else of the user's.
+fn shell(name: &str, lab: &Lab) -> Option<Tmux> {
+    let found = Command::new(name)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .status();
+    if found.is_err() {
+        skip(&format!("{name} is not installed"));
+        return None;
+    }
+    let trawl = binary::path();
+    let script = lab.file(&format!("completions.{name}"));
+    let text = succeeds(&["completions", name]);
+    std::fs::write(&script, text).expect("a file");
+    let start = match name {
+        "bash" => "exec bash --norc --noprofile -i",
+        "zsh" => "exec zsh -f -i",
+        _ => "exec fish --no-config -i",
+    };
+    let folder = trawl.parent().expect("a folder").display();
+    let home = lab.file("");
+    let tmux = Tmux::start(name, &format!("PATH={folder}:$PATH HOME={home} {start}"))?;
+    let type_line = |line: &str| {
+        tmux.run(&["send-keys", "-l", line]);
+        tmux.run(&["send-keys", "Enter"]);
+    };
+    if name == "zsh" {
+        type_line("autoload -U compinit; compinit -u -D");
+    }
+    type_line(&format!("source {script}"));
+    type_line("clear; echo rea''dy");
+    tmux.wait_shows("ready");
+    Some(tmux)
+}
+
+/// Types words and asks for completion, until this is to be seen.
+#[track_caller]
+fn completes(tmux: &Tmux, typed: &str, shown: &str) {
+    tmux.run(&["send-keys", "-l", typed]);
+    tmux.run(&["send-keys", "Tab"]);
+    tmux.run(&["send-keys", "Tab"]);
+    tmux.wait_shows(shown);
+    tmux.run(&["send-keys", "C-c"]);
+    tmux.run(&["send-keys", "-l", "clear; echo rea''dy"]);
+    tmux.run(&["send-keys", "Enter"]);
+    tmux.wait_shows("ready");
+}
+
+fn in_shell(name: &str) {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let namespace = lab.pair.b.name.clone();
+    succeeds(&["guard", "load", &lab.receiver()]);
+    let deny = [
+        "guard",
+        "deny",
+        "--netns",
+        &namespace,
+        "--src",
+        "203.0.113.0/24",
+    ];
+    for port in ["11", "22", "33"] {
+        succeeds(&[&deny[..], &["--proto", "tcp", "--port", port]].concat());
+    }
+    let Some(tmux) = shell(name, &lab) else {
+        return;
+    };
+    completes(&tmux, "trawl capture -i l", "trawl capture -i lo");
+    // Namespaces, then the interfaces in one.
+    let (begun, rest) = namespace.split_at(namespace.len() - 1);
+    let whole = format!("{begun}{rest}");
+    completes(
+        &tmux,
+        &format!("trawl doctor -i {whole}:ve"),
+        &format!("{whole}:veth0"),
+    );
+    completes(&tmux, &format!("trawl guard list --netns {begun}"), &whole);
+    // The numbers of the rules there.
+    let remove = format!("trawl guard remove --netns {whole} ");
+    tmux.run(&["send-keys", "-l", &remove]);
+    tmux.run(&["send-keys", "Tab"]);
+    tmux.run(&["send-keys", "Tab"]);
+    match name {
+        // It shows numbers alone, among the options.
+        "bash" => wait_until("the numbers are listed", || {
+            let pane = tmux.run(&["capture-pane", "-p"]);
+            let words: Vec<&str> = pane.split_whitespace().collect();
+            ["1", "2", "3"].iter().all(|id| words.contains(id))
+        }),
+        _ => tmux.wait_shows("--port 33"),
+    }
+}
+
+#[test]
+fn bash_completes() {
+    in_shell("bash");
+}
+
+#[test]
+fn zsh_completes() {
+    in_shell("zsh");
+}
+
+#[test]
+fn fish_completes() {
+    in_shell("fish");
+}

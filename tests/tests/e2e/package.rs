@@ -1,0 +1,193 @@
+//! What `make install` and `make deb` put into place, and that it goes again (issue 17, Fitting in).
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use trawl_tests::{binary, root_or_skip, skip};
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("trawl-{name}-{}", std::process::id()));
+        std::fs::create_dir(&path).expect("a directory of the test's own");
+        Self(path)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn is_there(tool: &str) -> bool {
+    let found = Command::new("sh")
+        .args(["-c", &format!("command -v {tool}")])
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .stdout(Stdio::null())
+        .status();
+    let is_there = found.is_ok_and(|status| status.success());
+    if !is_there {
+        skip(&format!("{tool} is not installed"));
+    }
+    is_there
+}
+
+#[track_caller]
+fn succeeds(command: &mut Command) -> String {
+    let output: Output = command.output().expect("it runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{command:?}:\n{out}{err}");
+    out + &err
+}
+
+fn make(target: &str, destination: &str) {
+    succeeds(
+        Command::new("make")
+            .args(["--no-print-directory", target])
+            .arg(format!("DESTDIR={destination}"))
+            .arg(format!("BINARY={}", binary::path().display()))
+            .current_dir(repository()),
+    );
+}
+
+fn files_below(directory: &str) -> Vec<String> {
+    let list = succeeds(Command::new("find").args([directory, "-not", "-type", "d"]));
+    list.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn install_and_uninstall_leave_nothing() {
+    let scratch = Scratch::new("install");
+    let destination = scratch.file("root");
+    make("install", &destination);
+    let files = files_below(&destination);
+    let has = |end: &str| files.iter().any(|file| file.ends_with(end));
+    for end in [
+        "/usr/local/bin/trawl",
+        "/man1/trawl-read.1",
+        "/completions/trawl",
+        "/_trawl",
+        "/trawl.fish",
+        "/trawl-serve.service",
+        "/trawl-capture@.service",
+        "/trawl-guard@.service",
+        "/wireshark/extcap/trawl",
+        "/profiles/trawl/colorfilters",
+    ] {
+        assert!(has(end), "{end} in {files:?}");
+    }
+    let unit = format!("{destination}/usr/local/lib/systemd/system/trawl-serve.service");
+    let unit = std::fs::read_to_string(unit).expect("the unit");
+    assert!(
+        unit.contains("ExecStart=/usr/local/bin/trawl serve"),
+        "{unit}"
+    );
+    make("uninstall", &destination);
+    assert_eq!(files_below(&destination), Vec::<String>::new());
+}
+
+/// systemd's own judgement of the units: that they hold together, and how much they let a service do.
+#[test]
+fn units_are_judged_well_by_systemd() {
+    if !is_there("systemd-analyze") {
+        return;
+    }
+    let scratch = Scratch::new("units");
+    let units = repository().join("packaging/systemd");
+    for entry in std::fs::read_dir(units)
+        .expect("a part of the source")
+        .flatten()
+    {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(entry.path()).expect("a unit");
+        let text = text.replace("/usr/bin/trawl", &binary::path().display().to_string());
+        let file = scratch.file(&name.replace('@', "@eth0"));
+        std::fs::write(&file, text).expect("a file");
+        let said = succeeds(
+            Command::new("systemd-analyze")
+                .args(["verify", "--man=no", "--recursive-errors=no", &file])
+                .env("SYSTEMD_LOG_LEVEL", "warning"),
+        );
+        // Of a machine's other units it may complain.
+        assert!(!said.contains("trawl"), "{said}");
+        // 0 is nothing, 10 everything; the command fails above the threshold, here 4.0.
+        succeeds(Command::new("systemd-analyze").args([
+            "security",
+            "--offline=true",
+            "--threshold=40",
+            &file,
+        ]));
+    }
+}
+
+fn package(directory: &str, version: &str) -> String {
+    succeeds(
+        Command::new(repository().join("scripts/deb"))
+            .arg(directory)
+            .env("BINARY", binary::path())
+            .env("VERSION", version)
+            .current_dir(repository()),
+    );
+    let architecture = succeeds(Command::new("dpkg").arg("--print-architecture"));
+    format!("trawl_{version}_{}.deb", architecture.trim())
+}
+
+#[test]
+#[ignore = "make test-long runs it"]
+fn the_package_installs_runs_upgrades_and_goes() {
+    if !root_or_skip() || !is_there("debootstrap") || !is_there("dpkg-deb") {
+        return;
+    }
+    let scratch = Scratch::new("package");
+    let root = scratch.file("root");
+    let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let suite = release
+        .lines()
+        .find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    // With what the package needs and a minimal system need not have.
+    let made = Command::new("debootstrap")
+        .args(["--variant=minbase", "--include=libelf1,zlib1g,libpcap0.8"])
+        .args([suite.unwrap_or("stable"), &root])
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .output()
+        .expect("debootstrap runs");
+    if !made.status.success() {
+        let said = String::from_utf8_lossy(&made.stdout);
+        let last = said.lines().last().unwrap_or_default();
+        skip(&format!("debootstrap cannot make a system: {last}"));
+        return;
+    }
+    let packages = format!("{root}/tmp");
+    let (first, later) = (package(&packages, "0.1.0~1"), package(&packages, "0.1.0~2"));
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/package.sh");
+    let said = succeeds(
+        Command::new("unshare")
+            .args(["--mount", "--net", "--pid", "--fork", "--kill-child", "sh"])
+            .arg(script)
+            .args([&root, &first, &later]),
+    );
+    for step in ["installed", "ran", "upgraded", "removed", "purged"] {
+        assert!(said.lines().any(|line| line == step), "{step}: {said}");
+    }
+    if is_there("lintian") {
+        // As root it says that it should not be.
+        let judged = Command::new("lintian")
+            .args(["--allow-root", "--fail-on", "error,warning"])
+            .arg(format!("{packages}/{later}"))
+            .output()
+            .expect("lintian runs");
+        let said = String::from_utf8_lossy(&judged.stdout).into_owned();
+        assert!(judged.status.success(), "{said}");
+    }
+}

@@ -1,0 +1,76 @@
+#!/bin/sh
+# Installs, runs, upgrades, removes and purges a package in a root of its own, $1; the packages are $2 and, of a later
+# version, $3 within it. Called in mount, network and process namespaces of its own. Each step that is done is printed;
+# whatever fails ends it.
+set -eu
+root=$1 first=$2 later=$3
+
+mount -t proc proc "$root/proc"
+mount -t sysfs sysfs "$root/sys"
+mount -t bpf -o mode=0700 bpf "$root/sys/fs/bpf"
+mount --bind /dev "$root/dev"
+mount -t tmpfs tmpfs "$root/run"
+ip link set lo up
+
+in_root() {
+    DEBIAN_FRONTEND=noninteractive LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot "$root" "$@"
+}
+
+# All that the package could leave; what dpkg and its tools write about packages is not its.
+files() {
+    (cd "$root" && find . -xdev \( -path ./proc -o -path ./sys -o -path ./dev -o -path ./tmp -o -path ./var/log \
+        -o -path ./var/lib/dpkg -o -path ./var/cache -o -path ./etc/ld.so.cache \) -prune -o -print | sort)
+    (cd "$root/run" && find . | sort)
+}
+
+files > "$root/tmp/before"
+in_root dpkg --install "/tmp/$first" >/dev/null
+echo installed
+
+version() {
+    in_root dpkg-query -W -f '${Version}' trawl
+}
+test "$(version)" = "$(echo "$first" | cut -d _ -f 2)"
+in_root trawl --version >/dev/null
+for file in usr/bin/trawl usr/share/man/man1/trawl-capture.1.gz usr/share/bash-completion/completions/trawl \
+    usr/share/zsh/vendor-completions/_trawl usr/share/fish/vendor_completions.d/trawl.fish \
+    lib/systemd/system/trawl-capture@.service lib/systemd/system/trawl-guard@.service \
+    lib/systemd/system/trawl-serve.service usr/share/wireshark/profiles/trawl/preferences; do
+    test -s "$root/$file" || { echo "missing: $file"; exit 1; }
+done
+in_root sh -c '/usr/lib/*/wireshark/extcap/trawl --extcap-interfaces' | grep -q 'value=trawl:lo'
+in_root dpkg --verify trawl
+# A capture at a real hook, and a file of it.
+in_root trawl lab up >/dev/null
+in_root trawl capture -i trawl-lab-b:veth0 -c 3 -q -w /tmp/seen.pcapng &
+capture=$!
+until in_root trawl gen udp -i trawl-lab-a:veth0 --dst 10.77.0.2 --count 10 >/dev/null && ! kill -0 "$capture" 2>/dev/null; do
+    sleep 0.1
+done
+wait "$capture"
+test "$(in_root trawl read /tmp/seen.pcapng | wc -l)" = 3
+in_root trawl lab down >/dev/null
+echo ran
+
+# What a machine has of it after a while: an enabled unit, a rule file, a recording.
+mkdir -p "$root/etc/systemd/system/multi-user.target.wants" "$root/etc/trawl" "$root/var/lib/trawl/captures"
+ln -s /lib/systemd/system/trawl-serve.service "$root/etc/systemd/system/multi-user.target.wants/trawl-serve.service"
+echo 'TRAWL_OPTIONS=-s 128' > "$root/etc/default/trawl-capture-eth0"
+in_root trawl guard save > "$root/etc/trawl/guard.toml" 2>/dev/null || true
+cp "$root/tmp/seen.pcapng" "$root/var/lib/trawl/captures/"
+in_root dpkg --install "/tmp/$later" >/dev/null
+test "$(version)" = "$(echo "$later" | cut -d _ -f 2)"
+test -L "$root/etc/systemd/system/multi-user.target.wants/trawl-serve.service"
+test -f "$root/var/lib/trawl/captures/seen.pcapng"
+in_root trawl --version >/dev/null
+echo upgraded
+
+in_root dpkg --remove trawl >/dev/null
+test ! -e "$root/usr/bin/trawl"
+test -f "$root/etc/default/trawl-capture-eth0" -a -f "$root/var/lib/trawl/captures/seen.pcapng"
+echo removed
+in_root dpkg --purge trawl >/dev/null
+rmdir "$root/etc/systemd/system/multi-user.target.wants" 2>/dev/null || true
+files > "$root/tmp/after"
+diff "$root/tmp/before" "$root/tmp/after"
+echo purged

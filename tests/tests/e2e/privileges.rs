@@ -1,0 +1,245 @@
+//! What a capture gives up once it is set up, and that it goes on without it (issue 17, Least privilege).
+
+use std::os::unix::fs::{MetadataExt, chown, symlink};
+use std::path::PathBuf;
+use std::process::Command;
+
+use trawl_lab::program::{Does, Loaded};
+use trawl_tests::pcapng::Contents;
+use trawl_tests::witness::nothing_attached;
+use trawl_tests::{Capture, Lab, Running, binary, frames, wait_until};
+
+/// nobody, on every Debian system.
+const NOBODY: u32 = 65534;
+const BPF: u64 = 1 << 39;
+const NET_ADMIN: u64 = 1 << 12;
+const SYS_ADMIN: u64 = 1 << 21;
+const PERFMON: u64 = 1 << 38;
+const DAC_READ_SEARCH: u64 = 1 << 2;
+
+struct Status(String);
+
+impl Status {
+    fn of(pid: u32) -> Self {
+        Self(std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs"))
+    }
+
+    fn field(&self, name: &str) -> String {
+        let line = self.0.lines().find_map(|line| line.strip_prefix(name));
+        let value = line.unwrap_or_else(|| panic!("{name} in {}", self.0));
+        value.trim().split('\t').next().unwrap_or("").to_owned()
+    }
+
+    fn capabilities(&self) -> u64 {
+        u64::from_str_radix(&self.field("CapEff:"), 16).expect("a number")
+    }
+
+    /// No way to gain rights, and none but these.
+    #[track_caller]
+    fn has_only(&self, capabilities: u64) {
+        assert_eq!(self.capabilities(), capabilities, "{}", self.0);
+        assert_eq!(self.field("CapPrm:"), self.field("CapEff:"));
+        assert_eq!(self.field("NoNewPrivs:"), "1");
+        assert_eq!(self.field("Seccomp:"), "2");
+    }
+}
+
+/// A directory of the lab's that belongs to nobody.
+fn nobodys(lab: &Lab) -> PathBuf {
+    let directory = lab.path("nobody");
+    std::fs::create_dir_all(&directory).expect("a directory");
+    chown(&directory, Some(NOBODY), Some(NOBODY)).expect("root may");
+    // The account of the capture is beside it.
+    chown(lab.path(""), Some(NOBODY), Some(NOBODY)).expect("root may");
+    directory
+}
+
+#[test]
+fn each_tap_keeps_what_it_needs() {
+    let Some(lab) = Lab::open() else { return };
+    let receiver = lab.receiver();
+    let again = BPF | NET_ADMIN | SYS_ADMIN;
+    for (tap, kept) in [("packet", 0), ("tc", again), ("xdp", again)] {
+        let file = lab.file(tap);
+        let capture = Capture::start(&lab, &["-i", &receiver, "--tap", tap, "-w", &file]);
+        Status::of(capture.id()).has_only(kept);
+        lab.send(&[frames::silent(64)], 5);
+        capture.wait_recorded(5);
+        capture.stop_well().assert_all_recorded(5);
+        nothing_attached(&lab.pair.b);
+    }
+    let _program = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
+    let file = lab.file("hook");
+    let capture = Capture::start(&lab, &["-i", &receiver, "--tap", "hook", "-w", &file]);
+    Status::of(capture.id()).has_only(again | PERFMON | DAC_READ_SEARCH);
+    capture.stop_well();
+}
+
+/// In its own namespace a capture needs no right to enter one.
+#[test]
+fn no_namespace_needs_no_sys_admin() {
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("seen.pcapng");
+    let mut child = Command::new("nsenter")
+        .arg(format!("--net=/run/netns/{}", lab.pair.b.name))
+        .arg(binary::path())
+        .args([
+            "capture",
+            "-i",
+            &lab.pair.b.interface,
+            "--tap",
+            "xdp",
+            "-w",
+            &file,
+        ])
+        .args(["-c", "5"])
+        .spawn()
+        .expect("nsenter is part of every Debian system");
+    wait_until("it has given up its rights", || {
+        Status::of(child.id()).field("Seccomp:") == "2"
+    });
+    Status::of(child.id()).has_only(BPF | NET_ADMIN);
+    lab.send(&[frames::silent(64)], 5);
+    assert!(child.wait().expect("it ends").success());
+    assert_eq!(Contents::read(&file).packets.len(), 5);
+    nothing_attached(&lab.pair.b);
+}
+
+#[test]
+fn files_go_on_after_root_is_given_up() {
+    let Some(lab) = Lab::open() else { return };
+    let directory = nobodys(&lab);
+    let who = lab.file("nobody/who");
+    let script = lab.file("finished.sh");
+    let text = format!("#!/bin/sh\nid -u >> {who}\ngrep CapEff /proc/self/status >> {who}\n");
+    std::fs::write(&script, text).expect("a script");
+    Command::new("chmod")
+        .args(["a+rx", &script])
+        .status()
+        .expect("chmod runs");
+    let receiver = lab.receiver();
+    for sealed in [&[][..], &["--sealed"]] {
+        let file = directory.join("ring.pcapng").display().to_string();
+        let fixed = [
+            "-i", &receiver, "--tap", "packet", "-Z", "nobody", "-w", &file, "-C", "16KiB", "-W",
+            "3", "-z", &script,
+        ];
+        let capture = Capture::start(&lab, &[&fixed[..], sealed].concat());
+        let status = Status::of(capture.id());
+        status.has_only(0);
+        assert_eq!(status.field("Uid:"), NOBODY.to_string());
+        assert_eq!(status.field("Groups:").trim(), NOBODY.to_string());
+        lab.send(&[frames::silent(1000)], 200);
+        capture.wait_recorded(200);
+        capture.stop_well().assert_all_recorded(200);
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(&directory)
+            .expect("a directory")
+            .flatten()
+        {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with("ring") {
+                let about = entry.metadata().expect("a file");
+                assert_eq!(
+                    (about.uid(), about.mode() & 0o777),
+                    (NOBODY, 0o600),
+                    "{name}"
+                );
+                files.push(name);
+            }
+        }
+        assert_eq!(files.len(), 3, "{files:?}");
+        assert!(
+            files.iter().all(|name| name.ends_with(".pcapng")),
+            "{files:?}"
+        );
+        let told = std::fs::read_to_string(&who).expect("the command ran");
+        assert!(told.lines().count() > 20, "{told}");
+        let as_nobody = |line: &str| line == "65534" || line == "CapEff:\t0000000000000000";
+        assert!(told.lines().all(as_nobody), "{told}");
+    }
+}
+
+/// A user's own directory: the capture has not kept the right to write there, its helper has.
+#[test]
+fn rotation_goes_on_in_a_directory_of_another_user() {
+    let Some(lab) = Lab::open() else { return };
+    let file = nobodys(&lab).join("all.pcapng").display().to_string();
+    let receiver = lab.receiver();
+    let arguments = ["-i", &receiver, "--tap", "xdp", "-w", &file, "-C", "16KiB"];
+    let capture = Capture::start(&lab, &arguments);
+    lab.send(&[frames::silent(1000)], 100);
+    capture.wait_recorded(100);
+    capture.stop_well().assert_all_recorded(100);
+    let count = std::fs::read_dir(lab.path("nobody"))
+        .expect("a directory")
+        .count();
+    assert!(count > 5, "{count}");
+}
+
+#[test]
+fn a_user_may_not_write_where_only_root_may() {
+    let Some(lab) = Lab::open() else { return };
+    let directory = lab.path("roots");
+    std::fs::create_dir(&directory).expect("a directory");
+    let receiver = lab.receiver();
+    let file = directory.join("x.pcapng").display().to_string();
+    for more in [&[][..], &["-C", "1MiB"]] {
+        let fixed = ["capture", "-i", &receiver, "-Z", "nobody", "-w", &file];
+        let refused = trawl_tests::trawl(&[&fixed[..], more].concat());
+        assert_eq!(refused.status.code(), Some(1));
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(said.contains("Permission denied"), "{said}");
+    }
+    let unknown = trawl_tests::trawl(&["capture", "-i", &receiver, "-Z", "no-such-user"]);
+    assert_eq!(unknown.status.code(), Some(2));
+}
+
+/// A link that somebody puts where the next file is to be, in a directory that anybody may write to.
+#[test]
+fn no_file_of_a_series_follows_a_planted_link() {
+    let Some(lab) = Lab::open() else { return };
+    let shared = lab.path("shared");
+    std::fs::create_dir(&shared).expect("a directory");
+    Command::new("chmod")
+        .arg("1777")
+        .arg(&shared)
+        .status()
+        .expect("chmod runs");
+    let victim = lab.path("victim");
+    std::fs::write(&victim, "precious").expect("a file");
+    symlink(&victim, shared.join("part_00003.pcapng")).expect("a link");
+    let file = shared.join("part.pcapng").display().to_string();
+    let receiver = lab.receiver();
+    let running = Running::start(
+        &[
+            "capture", "-i", &receiver, "--tap", "xdp", "-w", &file, "-C", "16KiB",
+        ],
+        "capturing on",
+    );
+    lab.send(&[frames::silent(1000)], 100);
+    let done = running.wait();
+    assert_eq!(done.status.code(), Some(1), "{}", done.stderr);
+    assert!(done.stderr.contains("symbolic link"), "{}", done.stderr);
+    assert_eq!(std::fs::read(&victim).expect("a file"), b"precious");
+    nothing_attached(&lab.pair.b);
+}
+
+/// A capture that is in front of another one leaves as before: the warden has kept the right to hand over.
+#[test]
+fn captures_that_share_a_hook_hand_over() {
+    let Some(lab) = Lab::open() else { return };
+    let receiver = lab.receiver();
+    let start = |name: &str| {
+        let file = lab.file(name);
+        Capture::start(&lab, &["-i", &receiver, "--tap", "xdp", "-w", &file])
+    };
+    let (first, second) = (start("first.pcapng"), start("second.pcapng"));
+    lab.send(&[frames::silent(64)], 5);
+    first.wait_recorded(5);
+    first.stop_well();
+    lab.send(&[frames::silent(64)], 5);
+    second.wait_recorded(10);
+    second.stop_well().assert_all_recorded(10);
+    nothing_attached(&lab.pair.b);
+}
