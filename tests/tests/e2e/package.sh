@@ -10,6 +10,8 @@ mount -t sysfs sysfs "$root/sys"
 mount -t bpf -o mode=0700 bpf "$root/sys/fs/bpf"
 mount --bind /dev "$root/dev"
 mount -t tmpfs tmpfs "$root/run"
+# Named namespaces, which a lab has, leave their directory, as those of ip do.
+mkdir "$root/run/netns"
 ip link set lo up
 
 in_root() {
