@@ -258,7 +258,10 @@ mod tests {
         for internal in ["stand-by", "man"] {
             assert!(!commands.contains(&internal.to_owned()), "{internal}");
             let begun = complete(&["trawl", &internal[..3]]);
-            assert_eq!(begun, Vec::<String>::new(), "{internal}");
+            assert!(
+                !begun.contains(&internal.to_owned()),
+                "{internal}: {begun:?}"
+            );
         }
     }
 }

@@ -238,18 +238,26 @@ mod tests {
 
     #[test]
     fn what_was_given_up_stays_so() {
-        let thread = std::thread::spawn(|| {
-            keep_none().expect("giving up is always allowed");
-            let held = rustix::thread::capabilities(None).expect("they can be read");
-            assert!(held.effective.is_empty() && held.permitted.is_empty());
-            forbid_all_but_files();
-            let shell = std::process::Command::new("/bin/true").status();
-            assert!(shell.is_err(), "no program can be executed");
-            assert!(
-                std::fs::read("/proc/self/stat").is_ok(),
-                "files can be read"
-            );
-        });
-        thread.join().expect("no panic");
+        const ALONE: &str = "TRAWL_TEST_ALONE";
+        // All threads give it up, so this is a process of its own.
+        if std::env::var_os(ALONE).is_none() {
+            let own = std::env::current_exe().expect("its path");
+            let tried = std::process::Command::new(own)
+                .args(["--exact", "privilege::tests::what_was_given_up_stays_so"])
+                .env(ALONE, "yes")
+                .output()
+                .expect("it runs");
+            return assert!(tried.status.success(), "{tried:?}");
+        }
+        keep_none().expect("giving up is always allowed");
+        let held = rustix::thread::capabilities(None).expect("they can be read");
+        assert!(held.effective.is_empty() && held.permitted.is_empty());
+        forbid_all_but_files();
+        let shell = std::process::Command::new("/bin/true").status();
+        assert!(shell.is_err(), "no program can be executed");
+        assert!(
+            std::fs::read("/proc/self/stat").is_ok(),
+            "files can be read"
+        );
     }
 }

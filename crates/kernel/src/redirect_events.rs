@@ -148,7 +148,8 @@ mod tests {
             return;
         }
         let events = RedirectEvents::watch().expect("raw tracepoints");
-        assert_eq!(events._links.len(), PROGRAMS.len());
+        // xdp_redirect_map_err is not in every kernel.
+        assert!(events._links.len() + 1 >= PROGRAMS.len());
         events.read().expect("a table");
     }
 

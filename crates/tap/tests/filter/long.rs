@@ -183,7 +183,7 @@ fn tables_say_what_libpcap_says() {
 /// Issue 12 item 33: pairs of host and port, and what else `and` joins.
 #[test]
 fn tables_of_combinations_say_what_libpcap_says() {
-    compare(&combined(), 250);
+    compare(&combined(), 1000);
 }
 
 fn compare(expressions: &[String], count: usize) {
