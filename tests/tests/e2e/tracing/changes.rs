@@ -46,11 +46,11 @@ fn a_capture_goes_on_when_its_program_is_unloaded_and_another_one_comes() {
     capture.wait_recorded(6);
     let id = program.id();
     drop(program);
-    capture.wait_said(&format!("{DROPS} is not run any more"));
+    capture.wait_said(&format!("{DROPS} is no longer attached"));
     // trawl does not keep it.
     wait_unloaded(u64::from(id));
     let _program = Attached::native(FILE, PASSES, &lab.pair.b);
-    capture.wait_said(&format!("looking at the XDP program {PASSES}"));
+    capture.wait_said(&format!("tracing the XDP program {PASSES}"));
     lab.send(&[frames::silent(64)], 2);
     capture.wait_recorded(10);
     capture.stop_well().assert_all_recorded(10);
@@ -74,7 +74,7 @@ fn a_capture_of_one_program_by_number_ends_with_it() {
     assert!(
         finished
             .stderr
-            .contains(&format!("{DROPS} is not run any more")),
+            .contains(&format!("{DROPS} is no longer attached")),
         "{}",
         finished.stderr
     );

@@ -88,7 +88,7 @@ fn programs_of_one_name_are_told_apart_and_each_is_seen_once() {
     assert_eq!(programs_on(&place).len(), 2);
     // The one that stays is not looked at twice.
     succeeds(&["xdp", "unload", &place, &ids[0].to_string()]);
-    capture.wait_said("passes is not run any more");
+    capture.wait_said("passes is no longer attached");
     lab.send(&[frames::silent(64)], 4);
     capture.wait_recorded(10);
     // What was looked at could not be seen to the end (issue 12 item 7).
@@ -233,7 +233,7 @@ fn a_chain_behind_the_driver_is_seen_while_it_shrinks_to_one() {
     capture.wait_recorded(18);
     let drops = programs_on(&place)[1]["id"].to_string();
     succeeds(&["xdp", "unload", &place, &drops]);
-    capture.wait_said("xdp_dispatcher is not run any more");
+    capture.wait_said("xdp_dispatcher is no longer attached");
     // Who decides on packets is at the entry of another program now.
     lab.send(&[frames::silent(64)], 2);
     capture.wait_recorded(22);
