@@ -66,7 +66,11 @@ fn a_chain_by_jumps_is_seen_as_a_whole_and_its_members_by_their_hooks() {
     let fixed = ["-i", &place, "-c", "3", "-w", &file];
     let all = [&fixed[..], &["--tap", "xdp", "--program", "all"]].concat();
     let capture = Capture::start(&lab, &all);
-    assert!(capture.said().contains("by a jump"), "{}", capture.said());
+    assert!(
+        capture.said().contains("by a tail call"),
+        "{}",
+        capture.said()
+    );
     lab.send(&[frames::silent(64)], 3);
     capture.wait().summary_of_success().assert_all_recorded(3);
     let verdicts = |file: &str| -> Vec<_> {
