@@ -1,6 +1,7 @@
 //! The `dpdk` tap: packets of a running DPDK application, copied by its own capture framework. The helper `trawl-dpdk`
 //! joins the application; a thread reads the blocks that it hands over.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -77,8 +78,8 @@ impl Tap for Dpdk {
         site: &CaptureSite,
         assembly: &mut Assembly,
     ) -> Result<Box<dyn Attached>> {
-        let options = &*std::rc::Rc::clone(&assembly.options);
-        refuse_cpu(options)?;
+        let options = Rc::clone(&assembly.options);
+        refuse_cpu(&options)?;
         let program = dpdk::find().ok_or_else(words::no_helper)?;
         let prefix = options
             .peers
@@ -140,7 +141,7 @@ impl Tap for Dpdk {
                 places,
                 snaplen: snaplen.min(own.max_captured()),
                 meta: options.recording.meta,
-                sampling: Sampling::new(options),
+                sampling: Sampling::new(&options),
             },
             Arc::clone(&shared),
         );

@@ -1,6 +1,7 @@
 //! The `packet` tap: AF_PACKET sockets with TPACKET_V3 rings, one for each CPU by fanout; for everything else.
 
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -45,8 +46,8 @@ impl Tap for Packet {
         site: &CaptureSite,
         assembly: &mut Assembly,
     ) -> Result<Box<dyn Attached>> {
-        let options = &*std::rc::Rc::clone(&assembly.options);
-        refuse_card_time(options)?;
+        let options = Rc::clone(&assembly.options);
+        refuse_card_time(&options)?;
         give_notice(site, assembly);
         let sharing = Sharing::new(options.geometry, events::cpu_count(), assembly.sites);
         let snaplen = assembly.snaplen().min(sharing.own.max_captured());
@@ -56,7 +57,7 @@ impl Tap for Packet {
             true => Some(0),
             false => options.queue,
         };
-        let filter = Prepared::new(options, site, snaplen)?;
+        let filter = Prepared::new(&options, site, snaplen)?;
         let Opened {
             sockets,
             rejected,
@@ -99,7 +100,7 @@ impl Tap for Packet {
         };
         Ok(Box::new(AttachedPacket {
             plan,
-            sampling: Sampling::new(options),
+            sampling: Sampling::new(&options),
             rejected,
             waiting: sockets.into_iter().zip(producers).collect(),
             threads: Vec::new(),

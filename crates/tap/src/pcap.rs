@@ -1,5 +1,6 @@
 //! The `pcap` tap: a device of any libpcap, chosen at run time, with a thread that reads it.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -62,8 +63,8 @@ impl Tap for Pcap {
         site: &CaptureSite,
         assembly: &mut Assembly,
     ) -> Result<Box<dyn Attached>> {
-        let options = &*std::rc::Rc::clone(&assembly.options);
-        refuse_cpu(options)?;
+        let options = Rc::clone(&assembly.options);
+        refuse_cpu(&options)?;
         device::refuse_stealing(&site.interface.name, options.peers.steal)?;
         let library = Library::load(options.peers.library.as_deref())?;
         let sharing = Sharing::new(options.geometry, 1, assembly.sites);
@@ -149,7 +150,7 @@ impl Tap for Pcap {
         let shared = Arc::new(Shared::default());
         let wake = Wake::new()?;
         let worker = producers.into_iter().next().map(|producer: Producer| {
-            let sampling = Sampling::new(options);
+            let sampling = Sampling::new(&options);
             Worker::new(
                 handle,
                 producer,

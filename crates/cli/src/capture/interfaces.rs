@@ -61,7 +61,6 @@ pub(super) struct Pattern {
     name: String,
     /// Interfaces are called by their namespace too.
     is_prefixed: bool,
-    netns: Option<String>,
 }
 
 impl Pattern {
@@ -75,7 +74,6 @@ impl Pattern {
             namespace: namespace.map(str::to_owned),
             name: name.to_owned(),
             is_prefixed: text.contains(':'),
-            netns: netns.map(str::to_owned),
         })
     }
 
@@ -112,7 +110,7 @@ impl Pattern {
                 if known.contains(&(label.as_str(), link.index)) {
                     continue;
                 }
-                if let Ok(mut site) = CaptureSite::find(&label, self.netns.as_deref()) {
+                if let Ok(mut site) = CaptureSite::find(&label, self.namespace.as_deref()) {
                     site.one_of_any = true;
                     sites.push(site);
                 }

@@ -1,6 +1,7 @@
 //! What the tracing programs of one site are made from, and which of them stands where.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use trawl_filter::lower::Target;
@@ -79,13 +80,13 @@ pub struct TracePlan {
 
 impl TracePlan {
     pub fn new(assembly: &mut Assembly, site: &CaptureSite, several: bool) -> Result<Self> {
-        let options = &*std::rc::Rc::clone(&assembly.options);
+        let options = Rc::clone(&assembly.options);
         let at = options.at.unwrap_or(At::Exit);
         let rings = assembly.program_rings()?;
         let mut config = assembly.config(&rings);
         config.only_ifindex = site.interface.index;
         config.only_namespace = namespace_number(site)?;
-        config.wanted_verdicts = wanted_verdicts(options);
+        config.wanted_verdicts = wanted_verdicts(&options);
         if let Some(found) = kernel_addresses() {
             let halves = |address: u64| (address as u32, (address >> 32) as u32);
             (config.first_address_low, config.first_address_high) = halves(found.first_address);
