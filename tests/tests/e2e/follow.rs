@@ -65,9 +65,8 @@ fn within(lab: &Lab) -> String {
     format!("{},{}", lab.pair.a.name, lab.pair.b.name)
 }
 
-#[test]
-fn a_packet_is_followed_into_another_namespace() {
-    let Some(lab) = Lab::open() else { return };
+/// Follows one datagram of six bytes to a port of the receiver, which is sent then.
+fn follow_datagram(lab: &Lab, port: u16) -> Running {
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     let arguments = [
         "follow",
@@ -77,12 +76,20 @@ fn a_packet_is_followed_into_another_namespace() {
         "--netns",
         &a.name,
         "--within",
-        &within(&lab),
-        "udp dst port 53",
+        &within(lab),
+        &format!("udp dst port {port}"),
     ];
     let follow = Running::start(&arguments, "following packets on");
-    let send = format!("echo hello > /dev/udp/{}/53", b.ipv4);
+    let send = format!("echo hello > /dev/udp/{}/{port}", b.ipv4);
     run("ip", &["netns", "exec", &a.name, "bash", "-c", &send]);
+    follow
+}
+
+#[test]
+fn a_packet_is_followed_into_another_namespace() {
+    let Some(lab) = Lab::open() else { return };
+    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    let follow = follow_datagram(&lab, 53);
     let done = follow.wait();
     assert_eq!(done.status.code(), Some(0), "{}", done.stderr);
     let ways = ways(&done.stdout);
@@ -282,7 +289,7 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
 #[test]
 fn a_packet_is_followed_from_an_xdp_program_to_its_socket() {
     let Some(lab) = Lab::open() else { return };
-    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    let b = &lab.pair.b;
     let receiver = lab.receiver();
     let loaded = trawl(&[
         "xdp",
@@ -298,20 +305,7 @@ fn a_packet_is_followed_from_an_xdp_program_to_its_socket() {
         UdpSocket::bind((b.ipv4, 5300)).expect("a port")
     })
     .unwrap();
-    let arguments = [
-        "follow",
-        "--json",
-        "-c",
-        "1",
-        "--netns",
-        &a.name,
-        "--within",
-        &within(&lab),
-        "udp dst port 5300",
-    ];
-    let follow = Running::start(&arguments, "following packets on");
-    let send = format!("echo hello > /dev/udp/{}/5300", b.ipv4);
-    run("ip", &["netns", "exec", &a.name, "bash", "-c", &send]);
+    let follow = follow_datagram(&lab, 5300);
     let mut text = [0; 16];
     assert_eq!(socket.recv(&mut text).expect("a datagram"), 6);
     let done = follow.wait();
