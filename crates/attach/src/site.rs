@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use trawl_kernel::lock::{self, Rank};
 use trawl_kernel::netlink::{Link, Netlink};
-use trawl_kernel::netns::{Look, Mark, Namespace};
+use trawl_kernel::netns::{self, Look, Mark, Namespace};
 use trawl_kernel::{Error, Result, bpffs, run};
 
 /// Trawl's own directory in the BPF file system.
@@ -29,10 +29,7 @@ pub struct Site {
 impl Site {
     /// `NAME` in the namespace given (or the present one), or `NAMESPACE:NAME`.
     pub fn find(text: &str, default_namespace: Option<&str>) -> Result<Self> {
-        let (namespace, name) = match text.split_once(':') {
-            Some((namespace, name)) => (Some(namespace), name),
-            None => (default_namespace, text),
-        };
+        let (namespace, name) = netns::split_place(text, default_namespace);
         if name.is_empty() {
             return Err(Error::usage(
                 format!("cannot use the interface '{text}'"),

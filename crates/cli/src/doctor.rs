@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use trawl_kernel::Result;
-use trawl_kernel::netns::Namespace;
+use trawl_kernel::netns::{self, Namespace};
 use trawl_tap::doctor::{self, Finding, State};
 
 use crate::json;
@@ -36,10 +36,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let mut findings = Vec::new();
     // First what can fail: a wrong name is said at once, and alone.
     for text in &args.interface {
-        let (namespace, name) = match text.split_once(':') {
-            Some((namespace, name)) => (Some(namespace), name),
-            None => (args.netns.as_deref(), text.as_str()),
-        };
+        let (namespace, name) = netns::split_place(text, args.netns.as_deref());
         let namespace = namespace.map(Namespace::open).transpose()?;
         findings.extend(doctor::interface(namespace.as_ref(), name)?);
     }

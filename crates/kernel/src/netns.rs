@@ -280,6 +280,15 @@ pub fn delete(name: &str) -> Result<()> {
     fs::remove_file(&path).map_err(|e| Error::os(format!("cannot delete the namespace {name}"), e))
 }
 
+/// Namespace and name of an interface as people write it: `NAMESPACE:NAME`, or `NAME` in the default one.
+/// Alias interfaces have a colon too (eth0:1), but a namespace cannot be told from them without looking.
+pub fn split_place<'t>(text: &'t str, default: Option<&'t str>) -> (Option<&'t str>, &'t str) {
+    match text.split_once(':') {
+        Some((namespace, name)) => (Some(namespace), name),
+        None => (default, text),
+    }
+}
+
 /// The names under /run/netns, sorted.
 pub fn list() -> Vec<String> {
     let mut names: Vec<String> = [NAMED, NAMED_OLD]

@@ -1,7 +1,7 @@
 //! Where to capture: an interface in a network namespace.
 
 use trawl_kernel::interface::Interface;
-use trawl_kernel::netns::Namespace;
+use trawl_kernel::netns::{self, Namespace};
 use trawl_kernel::probe::{Capability, lack_of};
 use trawl_kernel::{Error, Result};
 use trawl_program::again;
@@ -22,11 +22,7 @@ pub struct CaptureSite {
 impl CaptureSite {
     /// `NAME` in the namespace given (or the present one), or `NAMESPACE:NAME`.
     pub fn find(text: &str, default_namespace: Option<&str>) -> Result<Self> {
-        // Alias interfaces have a colon too (eth0:1), but a namespace cannot be told from them without looking.
-        let (namespace, name) = match text.split_once(':') {
-            Some((namespace, name)) => (Some(namespace), name),
-            None => (default_namespace, text),
-        };
+        let (namespace, name) = netns::split_place(text, default_namespace);
         if name.is_empty() {
             return Err(Error::usage(
                 format!("interface '{text}'"),

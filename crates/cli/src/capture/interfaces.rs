@@ -65,10 +65,7 @@ pub(super) struct Pattern {
 
 impl Pattern {
     fn of(text: &str, netns: Option<&str>) -> Option<Self> {
-        let (namespace, name) = match text.split_once(':') {
-            Some((namespace, name)) => (Some(namespace), name),
-            None => (netns, text),
-        };
+        let (namespace, name) = netns::split_place(text, netns);
         let is_one = name == ANY || is_pattern(name) || namespace.is_some_and(is_pattern);
         is_one.then(|| Self {
             namespace: namespace.map(str::to_owned),
