@@ -7,6 +7,8 @@ use trawl_kernel::interface::Interface;
 use trawl_kernel::netlink::{Peer, Refusal, XdpMode, veth_peer};
 use trawl_kernel::netns::Namespace;
 
+use crate::fix::Fix;
+use crate::fix::Fix;
 use crate::site::Site;
 use crate::snapshot::Snapshot;
 
@@ -21,7 +23,7 @@ pub fn cannot_offload(site: &Site, program: &str) -> Error {
         format!("cannot load {program} for the card of {}", site.label()),
         format!("the card or its driver ({driver}) does not run XDP programs itself"),
     )
-    .fix("--mode native, or --mode skb")
+    .fix(Fix::NativeOrSkb)
 }
 
 /// The kernel or the driver does not take the program.
@@ -85,8 +87,11 @@ impl<'a> Attempt<'a> {
         let errno = self.refusal.errno;
         let silent = self.refusal.says.is_none();
         if errno == EPERM && silent {
-            return Error::os(self.what, std::io::Error::from_raw_os_error(EPERM))
-                .fix("it takes root (CAP_NET_ADMIN)");
+            return Error::os(self.what, std::io::Error::from_raw_os_error(EPERM)).fix(
+                trawl_kernel::fix::Fix::Root {
+                    capabilities: "CAP_NET_ADMIN".to_owned(),
+                },
+            );
         }
         if self.says(&["mtu", "too large", "single-buffer", "jumbo", "frame size"])
             || (errno == ERANGE && silent)
@@ -113,20 +118,21 @@ impl<'a> Attempt<'a> {
         if self.says(&["upper device"]) {
             return self.occupied_above();
         }
-        let same_place = self.site.label();
         match (self.mode, errno) {
             (XdpMode::Offload, EOPNOTSUPP | EINVAL) => self
                 .fail(format!(
                     "the card or its driver ({}) does not run XDP programs itself",
                     self.driver
                 ))
-                .fix("--mode native, or --mode skb"),
+                .fix(Fix::NativeOrSkb),
             (XdpMode::Native, EOPNOTSUPP) => self
                 .fail(format!("the driver ({}) has no native XDP", self.driver))
-                .fix("--mode skb"),
+                .fix(Fix::Skb),
             (_, EBUSY | EEXIST) => self
                 .fail("another program is on it")
-                .fix(format!("trawl xdp status -i {same_place} shows which")),
+                .fix(Fix::ShowPrograms {
+                    interface: self.site.label().to_owned(),
+                }),
             _ => match &self.refusal.says {
                 Some(says) => Error::failed(self.what.clone(), format!("the kernel says: {says}")),
                 None => Error::os(self.what, std::io::Error::from_raw_os_error(errno)),
@@ -136,19 +142,19 @@ impl<'a> Attempt<'a> {
 
     /// Packets that do not fit into a page come in pieces.
     fn too_large(self) -> Error {
-        let others = "or compile the program with SEC(\"xdp.frags\"), if it copes with packets in several pieces; or \
-                      --mode skb";
         let pieces = "for native XDP with a program that takes packets only in one piece";
         let of_peer = self.says(&["peer"]) || (self.is_veth() && !self.says(&["mtu"]));
         if !of_peer {
             let mtu = self.interface.as_ref().map_or(0, |about| about.mtu);
             return self
                 .fail(format!("its MTU of {mtu} is too large {pieces}"))
-                .fix(format!(
-                    "{}ip link set {} mtu {LINEAR_MTU}; {others}",
-                    self.site.prefix(),
-                    self.site.name()
-                ));
+                .fix(Fix::SmallerMtu {
+                    command: format!(
+                        "{}ip link set {} mtu {LINEAR_MTU}",
+                        self.site.prefix(),
+                        self.site.name()
+                    ),
+                });
         }
         match &self.peer {
             Some(peer) => self
@@ -156,16 +162,18 @@ impl<'a> Attempt<'a> {
                     "the MTU of its other end {}, {}, is too large {pieces}",
                     peer.link.name, peer.link.mtu
                 ))
-                .fix(format!(
-                    "{}ip link set {} mtu {LINEAR_MTU}; {others}",
-                    prefix_of(peer),
-                    peer.link.name
-                )),
+                .fix(Fix::SmallerMtu {
+                    command: format!(
+                        "{}ip link set {} mtu {LINEAR_MTU}",
+                        prefix_of(peer),
+                        peer.link.name
+                    ),
+                }),
             None => self
                 .fail(format!("the MTU of its other end is too large {pieces}"))
-                .fix(format!(
-                    "ip link set mtu {LINEAR_MTU} on the other end; {others}"
-                )),
+                .fix(Fix::SmallerMtu {
+                    command: format!("ip link set mtu {LINEAR_MTU} on the other end"),
+                }),
         }
     }
 
@@ -196,7 +204,7 @@ impl<'a> Attempt<'a> {
                     "it has {} receive queues, too few for what the {} send queues of its other end {} send",
                     own.rx, theirs.tx, peer.link.name
                 ))
-                .fix(format!("{fix}; or --mode skb"));
+                .fix(Fix::CommandOrSkb { command: fix });
         }
         let few = own.map_or_else(String::new, |own| {
             format!(
@@ -208,9 +216,9 @@ impl<'a> Attempt<'a> {
         self.fail(format!(
             "its queues{few} leave none for XDP to send from, or are too few"
         ))
-        .fix(format!(
-            "{prefix}ethtool -L {name} combined N, with N half of what there is; or --mode skb"
-        ))
+        .fix(Fix::CommandOrSkb {
+            command: format!("{prefix}ethtool -L {name} combined N, with N half of what there is"),
+        })
     }
 
     fn occupied_above(self) -> Error {
@@ -218,7 +226,7 @@ impl<'a> Attempt<'a> {
             Some(above) => program_above(self.what, self.site, &above),
             None => self
                 .fail("an interface above it has an XDP program")
-                .fix("trawl xdp status --all-namespaces shows which"),
+                .fix(Fix::ShowAllPrograms),
         }
     }
 
@@ -238,11 +246,14 @@ impl<'a> Attempt<'a> {
             .map(|suspect| format!("{suspect} off"))
             .collect();
         let fix = match on.is_empty() {
-            true => format!("trawl doctor -i {} shows the offloads", self.site.label()),
-            false => format!("{prefix}ethtool -K {name} {}", on.join(" ")),
+            true => Fix::ShowOffloads {
+                interface: self.site.label().to_owned(),
+            },
+            false => Fix::CommandOrSkb {
+                command: format!("{prefix}ethtool -K {name} {}", on.join(" ")),
+            },
         };
-        self.fail("an offload is in the way")
-            .fix(format!("{fix}; or --mode skb"))
+        self.fail("an offload is in the way").fix(fix)
     }
 }
 
@@ -256,7 +267,7 @@ pub fn program_above(what: String, site: &Site, above: &str) -> Error {
         what,
         format!("{above}, which is above it, has an XDP program"),
     )
-    .fix(format!("trawl xdp unload {above} --all takes it off"))
+    .fix(Fix::UnloadAll { interface: above })
 }
 
 fn prefix_of(peer: &Peer) -> String {

@@ -11,6 +11,7 @@
 
 pub mod apply;
 pub mod explain;
+pub mod fix;
 pub mod look;
 pub mod plan;
 pub mod site;

@@ -18,6 +18,8 @@ use trawl_program::safety;
 use trawl_program::tappable::HOOK;
 use trawl_program::{Site, Standing};
 
+use crate::fix::Fix;
+use crate::fix::Fix;
 use crate::live::Slot;
 use crate::memory;
 use crate::service::Protocol;
@@ -78,7 +80,9 @@ impl Balancer {
                 format!("no balancer is on {}", site.label()),
                 "the program is not attached there",
             )
-            .fix(format!("trawl balance load {}", site.label()))),
+            .fix(Fix::Load {
+                interface: site.label().to_owned(),
+            })),
         }
     }
 
@@ -411,7 +415,7 @@ fn check_session(site: &Site, before: &Table, after: &Table) -> Result<()> {
                     session.client.ip()
                 ),
             )
-            .fix("--yes applies it anyway"))
+            .fix(Fix::ApplyAnyway))
         }
         _ => Ok(()),
     }

@@ -68,14 +68,14 @@ impl Probe {
                         format!("cannot check the backends of {}", vip.service),
                         "it is about all ports",
                     )
-                    .fix("--port N names the one to ask"));
+                    .fix(crate::fix::Fix::CheckPort));
                 }
                 (None, _) if vip.service.protocol != Protocol::Tcp => {
                     return Err(Error::usage(
                         format!("cannot check the backends of {}", vip.service),
                         "a TCP connection says nothing about a UDP port",
                     )
-                    .fix("--port N names a TCP port to ask"));
+                    .fix(crate::fix::Fix::CheckTcpPort));
                 }
                 (None, port) => port,
             };

@@ -36,9 +36,9 @@ impl Slot {
         decompile(line).ok_or_else(|| {
             Error::failed(
                 "cannot read the balancer's table",
-                "another version of trawl wrote it",
+                "it was written by another version",
             )
-            .fix("trawl balance unload IF, then load it again")
+            .fix(crate::fix::Fix::Reload)
         })
     }
 

@@ -28,9 +28,9 @@ fn check_against(available: u64, table: usize, flows: Option<u32>) -> Result<()>
         ),
     );
     Err(match of_flows > table as u64 {
-        true => error.fix(format!(
-            "--flows N with a smaller N, the default is {BALANCE_FLOWS}"
-        )),
+        true => error.fix(crate::fix::Fix::FewerFlows {
+            default: BALANCE_FLOWS as u32,
+        }),
         false => error.fix("fewer virtual addresses or backends"),
     })
 }

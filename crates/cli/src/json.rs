@@ -56,7 +56,7 @@ struct Details<'a> {
     kind: &'static str,
     what: &'a str,
     why: &'a str,
-    fix: Option<&'a str>,
+    fix: Option<String>,
     errno: Option<i32>,
 }
 
@@ -111,7 +111,7 @@ pub fn report_usage(why: &str) {
         kind: "usage",
         what: "the command line is wrong",
         why,
-        fix: Some("trawl --help"),
+        fix: Some("trawl --help".to_owned()),
         errno: None,
     });
 }

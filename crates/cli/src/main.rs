@@ -28,6 +28,7 @@ mod packing;
 mod published;
 mod query;
 mod read;
+mod remedy;
 mod report;
 mod route;
 mod serve;
@@ -91,6 +92,7 @@ enum Command {
 
 fn main() -> ExitCode {
     CompleteEnv::with_factory(|| completion::with_candidates(Cli::command())).complete();
+    trawl_kernel::error::word_remedies(remedy::words);
     trawl_kernel::libpcap::compile_filters();
     let in_json = json::is_wanted();
     let parsed = examples::with_examples(Cli::command())

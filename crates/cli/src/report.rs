@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.compare && args.results.len() < 2 {
         return Err(Error::usage(
             "--compare",
-            "it takes the results of two runs or more",
+            "it needs the results of two runs or more",
         ));
     }
     if let Some(port) = args.serve {

@@ -48,7 +48,7 @@ pub enum FilterError {
     },
     /// The lowered program is longer than jumps can reach.
     #[error(
-        "the filter becomes {len} eBPF instructions, more than the {max} that jumps can reach here; use a shorter expression or `--tap packet`"
+        "the filter becomes {len} eBPF instructions, more than the {max} that jumps can reach here"
     )]
     TooLong {
         /// Number of eBPF instructions needed.
@@ -57,15 +57,32 @@ pub enum FilterError {
         max: usize,
     },
     /// The filter asks for something that the hook does not know.
-    #[error("the filter asks for {part}, which is not known at {hook}; {instead}")]
+    #[error("the filter asks for {part}, which is not known at {hook}")]
     NotAtHook {
         /// What the filter asks for.
         part: &'static str,
         /// The hook, in words.
         hook: &'static str,
-        /// Which tap could answer.
-        instead: &'static str,
+        /// What could answer.
+        instead: Instead,
     },
+}
+
+/// What answers where a hook does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Instead {
+    /// Name the interface, or use the tap packet or tc.
+    NameInterface,
+    /// Choose packets by queue without a filter, or use the tap packet or tc.
+    QueueOption,
+    /// Use the tap tc or packet.
+    TcOrPacket,
+    /// Use the tap packet.
+    Packet,
+    /// Use a netlink socket.
+    NetlinkSocket,
+    /// `inbound` and `outbound` work; for the others use the tap tc or packet.
+    InboundOrTap,
 }
 
 impl FilterError {

@@ -241,10 +241,8 @@ impl<'a> Run<'a> {
         }
         Err(match error.raw_os_error() {
             Some(24) => failure.fix("raise the limit of open files: ulimit -n"),
-            Some(99) => {
-                failure.fix("all source ports are taken: fewer new connections, or another --src")
-            }
-            Some(111) => failure.fix("is somebody listening there?"),
+            Some(99) => failure.fix(crate::fix::Fix::OtherSource),
+            Some(111) => failure.fix("check that a server listens there: ss -lnt"),
             _ => failure,
         })
     }

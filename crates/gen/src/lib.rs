@@ -11,6 +11,7 @@
 mod alike;
 pub mod connections;
 pub mod engine;
+pub mod fix;
 pub mod pace;
 pub mod pattern;
 pub mod receive;

@@ -9,6 +9,8 @@ use trawl_kernel::netns::{Namespace, run_maybe_in};
 use trawl_kernel::session::Session;
 use trawl_kernel::{Error, Result};
 
+use crate::fix::Fix;
+use crate::fix::Fix;
 use crate::traffic::{Protocol, Spec};
 
 /// What stands in tunnels when nobody says otherwise: addresses that are kept for documentation.
@@ -24,7 +26,7 @@ pub fn interface_for(spec: &Spec, namespace: Option<&Namespace>) -> Result<Strin
             "cannot send",
             "neither an interface nor a destination is given",
         )
-        .fix("give -i IF or --dst ADDRESS"));
+        .fix(Fix::InterfaceOrDestination));
     };
     let mut netlink = Netlink::open(namespace)?;
     let way = netlink
@@ -40,7 +42,7 @@ fn no_route(destination: IpAddr) -> Error {
         format!("cannot send to {destination}"),
         "there is no route to it",
     )
-    .fix("give -i IF, --src and --dst-mac, or add a route")
+    .fix(Fix::Route)
 }
 
 /// Fills in the addresses that were not given. `v6` is the family where nothing else says which.
@@ -88,7 +90,9 @@ pub fn complete(
                     "cannot send",
                     "no destination is given, and there is not just one neighbour",
                 )
-                .fix(format!("give --{dst} ADDRESS"))
+                .fix(Fix::Address {
+                    option: dst.to_owned(),
+                })
             })?;
             spec.set_default(dst, address.to_string());
             if spec.protocol != Protocol::Arp || tunnel {
@@ -178,7 +182,9 @@ fn own_address(netlink: &mut Netlink, interface: &Interface, to: IpAddr) -> Resu
                 format!("cannot send from {} to {to}", interface.name),
                 "the interface has no address of that family",
             )
-            .fix("give --src ADDRESS")
+            .fix(Fix::Address {
+                option: "src".to_owned(),
+            })
         })
 }
 

@@ -8,6 +8,7 @@ mod definition;
 #[doc(hidden)]
 pub mod exercise;
 pub mod file;
+pub mod fix;
 pub mod live;
 mod load;
 pub mod mac;

@@ -167,7 +167,7 @@ impl Arena {
         if first + bytes.len() / GUARD_LINE > half {
             return Err(Error::failed(
                 "cannot put the rules in force",
-                "there is no room for so many beside those that hold",
+                "there is no room for them beside the rules in force",
             )
             .fix("fewer rules"));
         }

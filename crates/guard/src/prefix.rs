@@ -73,7 +73,7 @@ impl FromStr for Prefix {
             true => Ok(prefix),
             // More likely a slip than an intention.
             false => Err(format!(
-                "'{text}' has bits behind its length; did you mean {prefix} or {address}?"
+                "'{text}' has bits set after its length; did you mean {prefix} or {address}?"
             )),
         }
     }

@@ -2,6 +2,8 @@
 
 mod ways;
 
+use crate::fix::Fix;
+use crate::fix::Fix;
 use std::borrow::Cow;
 
 use trawl_kernel::netns::Namespace;
@@ -136,12 +138,12 @@ fn refusal(
             session.client.ip()
         ),
     );
-    let place = namespace.map_or(String::new(), |one| format!(" --netns {}", one.label()));
     match remedy(session, set, packet) {
-        Some(what) => error.fix(format!(
-            "keep it: trawl guard allow{what}{place}; or apply anyway: --yes; or take it back unless confirmed: --confirm 60s"
-        )),
-        None => error.fix("apply anyway: --yes; or take it back unless confirmed: --confirm 60s"),
+        Some(what) => error.fix(Fix::KeepSession {
+            rule: what.to_string(),
+            namespace: namespace.map(|one| one.label().to_string()),
+        }),
+        None => error.fix(Fix::ApplyAnyway),
     }
 }
 

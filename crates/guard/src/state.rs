@@ -2,6 +2,8 @@
 //!
 //! Rules are kept whether an interface is guarded or not; when the last of both is gone, nothing is left.
 
+use crate::fix::Fix;
+use crate::fix::Fix;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -177,7 +179,9 @@ impl Guard {
                             about.id
                         ),
                     )
-                    .fix(format!("trawl guard load {} --replace", site.label())));
+                    .fix(Fix::LoadAgain {
+                        interface: site.label().to_owned(),
+                    }));
                 }
             }
         }
@@ -345,7 +349,9 @@ pub fn not_guarded(site: &Site) -> Error {
         format!("{} is not guarded", site.label()),
         "the guard is not on it",
     )
-    .fix(format!("trawl guard load {}", site.label()))
+    .fix(Fix::Load {
+        interface: site.label().to_owned(),
+    })
 }
 
 /// The interface that a rule is to be confined to.

@@ -70,7 +70,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
     if sum > LONGEST as f64 {
         return Err(format!(
-            "'{text}' is too long: a rule without --for has no end"
+            "'{text}' is too long: a rule without a time has no end"
         ));
     }
     match Duration::try_from_secs_f64(sum) {

@@ -329,7 +329,9 @@ fn explain(what: String, path: &Path, error: io::Error) -> Error {
             "it is not a pinned BPF object, but a file of another file system",
         )
         .fix("name a pin under /sys/fs/bpf"),
-        Some(libc::EPERM) => Error::os(what, error).fix("it takes root (CAP_BPF)"),
+        Some(libc::EPERM) => Error::os(what, error).fix(crate::fix::Fix::Root {
+            capabilities: "CAP_BPF".to_owned(),
+        }),
         _ => Error::os(what, error),
     }
 }

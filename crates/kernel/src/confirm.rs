@@ -43,7 +43,11 @@ pub struct Pending {
 pub fn begin(scope: &str, command: &str, time: Duration, undo: &dyn Undo) -> Result<Pending> {
     let what = "cannot make a change that is to be confirmed";
     let path = path_of(scope)?.ok_or_else(|| {
-        Error::failed(what, "the process that takes it back requires root").fix("run it as root")
+        Error::failed(what, "the process that takes it back requires root").fix(
+            crate::fix::Fix::Root {
+                capabilities: "".to_owned(),
+            },
+        )
     })?;
     refuse_if_pending(scope)?;
     let fail = |e: std::io::Error| Error::os(what, e);

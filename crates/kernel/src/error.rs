@@ -1,6 +1,8 @@
 //! The one shape of an error a person gets to read: what failed, why, and what fixes it.
 
+use std::any::Any;
 use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 /// Whether the caller asked for something impossible or the machine would not do it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +13,54 @@ pub enum Kind {
     Failed,
 }
 
+/// What fixes an error, as data: each crate has an enum of them. The command line puts them into words.
+pub trait Remedy: Any + fmt::Debug + Send + Sync {}
+
+/// What fixes an error: data of trawl's own, or the command of another tool.
+#[derive(Clone, Debug)]
+pub enum Advice {
+    Command(String),
+    Remedy(Arc<dyn Remedy>),
+}
+
+impl Advice {
+    /// In words, as far as there are words for it.
+    pub fn words(&self) -> Option<String> {
+        match self {
+            Self::Command(command) => Some(command.clone()),
+            Self::Remedy(remedy) => WORDING.get()?(remedy.as_ref()),
+        }
+    }
+}
+
+impl From<&str> for Advice {
+    fn from(command: &str) -> Self {
+        Self::Command(command.to_owned())
+    }
+}
+
+impl From<String> for Advice {
+    fn from(command: String) -> Self {
+        Self::Command(command)
+    }
+}
+
+impl<R: Remedy> From<R> for Advice {
+    fn from(remedy: R) -> Self {
+        Self::Remedy(Arc::new(remedy))
+    }
+}
+
+type Wording = fn(&dyn Remedy) -> Option<String>;
+
+static WORDING: OnceLock<Wording> = OnceLock::new();
+
+/// Sets how remedies are put into words, once for the process. Without it they are data only.
+pub fn word_remedies(wording: Wording) {
+    // The first one stays: a process has one command line.
+    let _ = WORDING.set(wording);
+}
+
 /// `what: why; fix`, for example
 /// `cannot attach to eth0 in native mode: the driver (r8169) has no XDP support; try --mode skb`.
 #[derive(Clone, Debug)]
@@ -18,7 +68,7 @@ pub struct Error {
     kind: Kind,
     what: String,
     why: String,
-    fix: Option<String>,
+    fix: Option<Advice>,
     errno: Option<i32>,
     refusal: Option<Refusal>,
 }
@@ -72,7 +122,7 @@ impl Error {
 
     /// Adds what the person can do about it, usually a command.
     #[must_use]
-    pub fn fix(mut self, how: impl Into<String>) -> Self {
+    pub fn fix(mut self, how: impl Into<Advice>) -> Self {
         self.fix = Some(how.into());
         self
     }
@@ -99,8 +149,13 @@ impl Error {
     }
 
     /// What the person can do about it.
-    pub fn how_to_fix(&self) -> Option<&str> {
-        self.fix.as_deref()
+    pub fn advice(&self) -> Option<&Advice> {
+        self.fix.as_ref()
+    }
+
+    /// The same in words, as far as there are words for it.
+    pub fn how_to_fix(&self) -> Option<String> {
+        self.fix.as_ref()?.words()
     }
 
     pub fn kind(&self) -> Kind {
@@ -116,7 +171,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.what, self.why)?;
-        match &self.fix {
+        match self.how_to_fix() {
             Some(fix) => write!(f, "; {fix}"),
             None => Ok(()),
         }

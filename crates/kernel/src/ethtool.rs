@@ -310,7 +310,9 @@ impl Ethtool {
         let privileges = error.raw_os_error() == Some(libc::EPERM);
         let error = Error::os(format!("ethtool: {what} of {}", self.name), error);
         if privileges {
-            error.fix("it takes root (CAP_NET_ADMIN)")
+            error.fix(crate::fix::Fix::Root {
+                capabilities: "CAP_NET_ADMIN".to_owned(),
+            })
         } else {
             error
         }

@@ -13,6 +13,7 @@ pub mod errno;
 pub mod error;
 pub mod ethtool;
 pub mod events;
+pub mod fix;
 pub mod helper;
 pub mod host;
 pub mod interface;
@@ -47,7 +48,6 @@ mod testing;
 pub mod text_file;
 pub mod warden;
 pub mod writeback;
-
 pub mod xsk;
 
 pub use error::{Error, Result};

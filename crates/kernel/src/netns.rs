@@ -240,7 +240,11 @@ pub fn run_in_scratch<R: Send>(work: impl FnOnce() -> R + Send) -> std::io::Resu
 pub fn create(name: &str) -> Result<Namespace> {
     check_name(name)?;
     let what = || format!("cannot make the namespace {name}");
-    share_directory().map_err(|e| Error::os(what(), e).fix("it takes root"))?;
+    share_directory().map_err(|e| {
+        Error::os(what(), e).fix(crate::fix::Fix::Root {
+            capabilities: "".to_owned(),
+        })
+    })?;
     let path = Path::new(NAMED).join(name);
     let reserved = fs::OpenOptions::new()
         .write(true)
@@ -263,7 +267,9 @@ pub fn create(name: &str) -> Result<Namespace> {
     });
     if let Err(e) = made {
         let _ = fs::remove_file(&path);
-        return Err(Error::os(what(), e.into()).fix("it takes root (CAP_SYS_ADMIN)"));
+        return Err(Error::os(what(), e.into()).fix(crate::fix::Fix::Root {
+            capabilities: "CAP_SYS_ADMIN".to_owned(),
+        }));
     }
     Namespace::by_name(name)
 }
@@ -332,7 +338,7 @@ fn enter_error(namespace: &Namespace, errno: rustix::io::Errno) -> Error {
         errno.into(),
     );
     if errno == rustix::io::Errno::PERM {
-        return error.fix("entering a namespace takes root (CAP_SYS_ADMIN)");
+        return error.fix("entering a namespace requires root (CAP_SYS_ADMIN)");
     }
     error
 }

@@ -101,7 +101,7 @@ impl User {
 
     fn cannot_become(&self, error: std::io::Error) -> Error {
         let what = format!("cannot change to user {}", self.name.to_string_lossy());
-        Error::os(what, error).fix("run it as root, or leave out -Z")
+        Error::os(what, error).fix(crate::fix::Fix::KeepUser)
     }
 }
 

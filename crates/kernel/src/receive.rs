@@ -63,11 +63,11 @@ impl ReceiveProgram {
                 libbpf_rs::ErrorKind::PermissionDenied
                     if !missing_capabilities(&Capability::FOR_BPF).is_empty() =>
                 {
-                    error.fix("run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")
+                    error.fix(crate::fix::Fix::Root {
+                        capabilities: "CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON".to_owned(),
+                    })
                 }
-                libbpf_rs::ErrorKind::OutOfMemory => {
-                    error.fix("fewer --max-flows take less memory")
-                }
+                libbpf_rs::ErrorKind::OutOfMemory => error.fix(crate::fix::Fix::FewerFlows),
                 _ => error,
             }
         };

@@ -186,7 +186,9 @@ fn bind_patiently(socket: &OwnedFd, index: u32, queue: u32) -> std::io::Result<b
 fn explain(doing: &str, name: &str, queue: u32, error: std::io::Error) -> Error {
     let what = format!("cannot {doing} {name}");
     match error.raw_os_error() {
-        Some(libc::EPERM) => Error::os(what, error).fix("it takes root (CAP_NET_RAW)"),
+        Some(libc::EPERM) => Error::os(what, error).fix(crate::fix::Fix::Root {
+            capabilities: "CAP_NET_RAW".to_owned(),
+        }),
         Some(libc::EAFNOSUPPORT) => {
             Error::failed(what, "the kernel has no AF_XDP (CONFIG_XDP_SOCKETS)")
         }

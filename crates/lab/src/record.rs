@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use trawl_kernel::netns;
 use trawl_kernel::{Error, Result};
 
+use crate::fix::Fix;
+use crate::fix::Fix;
 use crate::topology::Topology;
 
 const BOOK: &str = "/run/trawl/labs";
@@ -81,14 +83,21 @@ impl Record {
     pub(crate) fn enter(&self) -> Result<()> {
         let path = Self::path(&self.id);
         let what = || format!("cannot make the lab {}", self.id);
-        fs::create_dir_all(BOOK).map_err(|e| Error::os(what(), e).fix("it takes root"))?;
+        fs::create_dir_all(BOOK).map_err(|e| {
+            Error::os(what(), e).fix(trawl_kernel::fix::Fix::Root {
+                capabilities: "".to_owned(),
+            })
+        })?;
         // Linked into place whole: nobody ever reads half a record, and takes it for a dead one's.
         let draft = self.draft().map_err(|e| Error::os(what(), e))?;
         let entered = fs::hard_link(&draft, &path);
         let _ = fs::remove_file(&draft);
         entered.map_err(|e| match e.kind() {
-            io::ErrorKind::AlreadyExists => Error::failed(what(), "there is one of that name")
-                .fix(format!("trawl lab down {}", self.id)),
+            io::ErrorKind::AlreadyExists => {
+                Error::failed(what(), "there is one of that name").fix(Fix::Down {
+                    lab: self.id.clone(),
+                })
+            }
             _ => Error::os(what(), e),
         })
     }
@@ -183,7 +192,7 @@ pub fn remove(id: &str) -> Result<Record> {
             let names: Vec<_> = labs.iter().map(|lab| lab.id.as_str()).collect();
             let error = Error::failed(format!("lab {id}"), "there is none of that name");
             Err(match names.is_empty() {
-                true => error.fix("trawl lab up makes one"),
+                true => error.fix(Fix::Up),
                 false => error.fix(format!("those that exist: {}", names.join(", "))),
             })
         }

@@ -174,7 +174,7 @@ impl Topology {
             "balance" => vec![("client", "lb"), ("lb", "s1"), ("lb", "s2"), ("lb", "s3")],
             _ => {
                 return Err(Error::usage(
-                    format!("--preset {name}"),
+                    format!("the preset {name}"),
                     format!("there are {}", PRESETS.join(", ")),
                 ));
             }

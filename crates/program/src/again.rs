@@ -2,52 +2,82 @@
 
 use std::path::Path;
 
+use serde::Serialize;
 use trawl_kernel::netlink::XdpMode;
 
 use crate::bundled::{GUARD, NAMES};
-use crate::dispatcher::Dispatcher;
 use crate::jump_chain;
+use crate::dispatcher::Dispatcher;
 use crate::route;
 use crate::standing::Standing;
 use trawl_attach::site::Site;
 
-/// The command that does so, for a person. Of a chain's programs it is the attached one that is meant.
-pub fn with_hooks(site: &Site, program: u32) -> String {
-    let place = site.label();
+/// How to load the program on an interface once more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Reload {
+    pub interface: String,
+    pub how: Again,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Again {
+    /// trawl has not loaded it.
+    Unknown,
+    Guard,
+    Route,
+    Program {
+        source: String,
+        /// Its name in the file, where it is from one.
+        program: Option<String>,
+        skb: bool,
+        /// The one without hooks, in whose chain the new one is put before that one is unloaded.
+        beside: Option<Beside>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Beside {
+    pub id: u32,
+    pub priority: Option<i32>,
+}
+
+/// How that is done with this program. Of a chain's programs it is the attached one that is meant.
+pub fn with_hooks(site: &Site, program: u32) -> Reload {
+    Reload {
+        interface: site.label().to_owned(),
+        how: how(site, program),
+    }
+}
+
+fn how(site: &Site, program: u32) -> Again {
     let dispatcher = Dispatcher::read(program);
     let members: Vec<u32> = dispatcher.iter().flat_map(Dispatcher::programs).collect();
     let wanted = |one: &Standing| one.id() == program || members.contains(&one.id());
     let all = Standing::all(site).unwrap_or_default();
     let Some(found) = all.iter().find(|one| wanted(one)) else {
-        return format!("trawl xdp load {place} FILE.o --replace --keep-maps --tappable");
+        return Again::Unknown;
     };
     let source = found.source();
     match source {
-        GUARD => return format!("trawl guard load {place} --tappable"),
-        route::NAME => return format!("trawl route load {place} --tappable"),
+        GUARD => return Again::Guard,
+        route::NAME => return Again::Route,
         _ => {}
     }
-    let what = match Path::new(source).is_absolute() {
-        true => format!("{source} --prog {}", found.name()),
+    let is_file = Path::new(source).is_absolute();
+    let source = match is_file || (NAMES.contains(&source) && source != "redirect") {
+        true => source.to_owned(),
         // Those with a fixed verdict need no options.
-        false if NAMES.contains(&source) && source != "redirect" => source.to_owned(),
         false => format!("{source}, with its options,"),
     };
-    let mode = match found.mode() {
-        Some(XdpMode::Skb) => " --mode skb",
-        _ => "",
-    };
-    match jump_chain::after(program).is_empty() && members.len() <= 1 {
-        true => format!("trawl xdp load {place} {what} --replace --keep-maps --tappable{mode}"),
-        // Of two programs with the same maps the one without hooks goes when the other one is there.
-        false => {
-            let id = found.id();
-            let priority = found
-                .seat()
-                .map_or_else(String::new, |seat| format!(" --prio {}", seat.priority));
-            format!(
-                "trawl xdp load {place} {what} --keep-maps --tappable{priority}{mode} && trawl xdp unload {place} {id}"
-            )
-        }
+    let is_alone = jump_chain::after(program).is_empty() && members.len() <= 1;
+    Again::Program {
+        source,
+        program: is_file.then(|| found.name().to_owned()),
+        skb: found.mode() == Some(XdpMode::Skb),
+        beside: (!is_alone).then(|| Beside {
+            id: found.id(),
+            priority: found.seat().map(|seat| seat.priority),
+        }),
     }
 }

@@ -137,7 +137,7 @@ fn next_map_of(program: u32, what: impl Fn() -> String) -> Result<OwnedFd> {
     next_map(program).ok_or_else(|| {
         Error::failed(
             what(),
-            format!("program {program} has no place for a program behind it"),
+            format!("program {program} has no slot for a next program"),
         )
     })
 }
@@ -182,7 +182,7 @@ pub(crate) fn join(
     };
     if let Some(name) = unfollowable {
         let why = format!("{name} can only be the last one, as its exits could not be rewritten");
-        return Err(Error::failed(what(), why).fix("choose another place for it by --prio"));
+        return Err(Error::failed(what(), why).fix(crate::fix::Fix::OtherPriority));
     }
     let id = program.id();
     let fail = |e| Error::os(what(), e);

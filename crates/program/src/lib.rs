@@ -34,6 +34,7 @@ pub mod bundled;
 pub mod captures;
 pub mod dispatcher;
 mod explain;
+pub mod fix;
 pub mod jump_chain;
 pub mod jumps;
 pub mod keep;

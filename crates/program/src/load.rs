@@ -12,6 +12,7 @@ use trawl_kernel::bpf::loader::{LoadFailure, MapEntry, ObjectFile, ProgramEntry,
 use trawl_kernel::bpf::{info, map, program};
 use trawl_kernel::{Error, Result};
 
+use crate::fix::Fix;
 use crate::actions::Actions;
 use crate::jump_chain::ChainSeat;
 use crate::map_pins::Pins;
@@ -143,7 +144,7 @@ impl Source {
             (None, [only]) => only,
             (None, _) => {
                 return Err(Error::failed(what, "it has several XDP programs")
-                    .fix(format!("name one with --prog: {}", names())));
+                    .fix(Fix::NameProgram { names: names() }));
             }
             (Some(name), all) => {
                 let by_name = all.iter().find(|one| one.name == name);
@@ -153,7 +154,7 @@ impl Source {
                     (None, Some(_), Some(_)) => {
                         let why = format!("several of its programs are in the section {name}");
                         return Err(Error::failed(what, why)
-                            .fix(format!("name one with --prog: {}", names())));
+                            .fix(Fix::NameProgram { names: names() }));
                     }
                     (None, None, _) => {
                         let others = self.object.programs();
@@ -310,7 +311,7 @@ impl Source {
             Role::Instead { of, function } => self
                 .object
                 .replace_function(&name, of, function)
-                .map_err(|e| Error::os(format!("cannot put {name} behind a dispatcher"), e))?,
+                .map_err(|e| Error::os(format!("cannot put {name} into a dispatcher"), e))?,
         }
         let mut wanted = vec![name.as_str()];
         wanted.extend(self.also.iter().map(String::as_str));
@@ -347,7 +348,7 @@ impl Source {
         if let Role::Instead { .. } = role {
             for target in &targets {
                 self.object.drop_attach_type(target).map_err(|e| {
-                    Error::os(format!("cannot put {target} behind a dispatcher"), e)
+                    Error::os(format!("cannot put {target} into a dispatcher"), e)
                 })?;
             }
         }
@@ -405,7 +406,7 @@ impl Source {
                 format!("cannot make {name} tappable"),
                 "programs on the card cannot jump to others",
             )
-            .fix("leave out --mode hw"));
+            .fix(Fix::NotOffloaded));
         }
         let mut prepared = self
             .object
@@ -434,12 +435,12 @@ impl Source {
                 format!("cannot make {which} of {} tappable", self.label),
                 refusal,
             )
-            .fix("load it without --tappable")),
+            .fix(Fix::NotTappable)),
             Err(Problem::Taken(map)) => Err(Error::failed(
                 format!("cannot make {name} of {} tappable", self.label),
                 format!("it has a map {map}, and that is what captures know the hooks by"),
             )
-            .fix("give the map another name, or load it without --tappable")),
+            .fix(Fix::NotTappableHere)),
             Err(Problem::Original(which, failure)) => {
                 Err(explain::cannot_load(&self.label, &which, &failure))
             }

@@ -18,6 +18,8 @@ use trawl_kernel::netns::{Look, Mark, Namespace};
 use trawl_kernel::warden::{Task, Undo, Warden};
 use trawl_kernel::{Error, Result, bpffs};
 
+use crate::fix::Fix;
+use crate::fix::Fix;
 use crate::standing::{Standing, all_changes};
 use trawl_attach::site::{DIRECTORY, Lock, Site, make_locked, try_lock};
 
@@ -138,11 +140,13 @@ impl Readiness {
             let prefix = down.namespace.as_ref().map(Namespace::exec_prefix);
             return Err(
                 Error::failed(what, format!("its other end, {}, is down", label(down))).fix(
-                    format!(
-                        "{}ip link set {} up; or --mode skb",
-                        prefix.unwrap_or_default(),
-                        down.link.name
-                    ),
+                    Fix::PeerUp {
+                        command: format!(
+                            "{}ip link set {} up",
+                            prefix.unwrap_or_default(),
+                            down.link.name
+                        ),
+                    },
                 ),
             );
         }
@@ -156,7 +160,7 @@ impl Readiness {
                 "its driver takes none from other interfaces as it is set up now",
             ),
         };
-        Err(error.fix("--mode skb sends them through the stack's own way"))
+        Err(error.fix(Fix::SkbSends))
     }
 
     /// Frames that a program on the interface sends back where they came from are to reach the other end: a veth wakes
@@ -182,7 +186,7 @@ impl Readiness {
                 format!("cannot make {} take what is sent back", label(&peer)),
                 refused.explain(&to, "trawl_pass").why(),
             )
-            .fix("--mode skb sends it through the stack's own way")
+            .fix(Fix::SkbSends)
         })?;
         self.link = Some(link);
         self.note(label(&peer), true, "an XDP program that passes everything");

@@ -67,7 +67,7 @@ impl Back {
                 what(),
                 "a chain of several programs is on it, which cannot be put back as a whole",
             )
-            .fix("leave out --confirm"));
+            .fix(crate::fix::Fix::NoConfirm));
         }
         let mut before = Vec::new();
         for present in attached {

@@ -20,7 +20,9 @@ use trawl_kernel::netlink::{Link, Netlink, XdpMode};
 use trawl_kernel::netns::{Namespace, run_maybe_in};
 use trawl_kernel::{Error, Result};
 
+use crate::fix::Fix;
 use crate::bundled::{open_table, put_interfaces};
+use crate::fix::Fix;
 use crate::load::{Program, Source};
 use crate::place::{self, Put};
 use crate::ready::{self, Readiness};
@@ -148,7 +150,9 @@ impl Port {
                 format!("{} is not a port of a router", site.label()),
                 "the program is not on it",
             )
-            .fix(format!("trawl route load {}", site.label()))),
+            .fix(Fix::LoadRoute {
+                interface: site.label().to_owned(),
+            })),
         }
     }
 
@@ -310,9 +314,9 @@ fn check_port(site: &Site, links: &[Link]) -> Result<()> {
             what(),
             format!("it is a VLAN of {below}, where XDP sees its packets"),
         )
-        .fix(format!(
-            "trawl route load {below} routes all VLANs on it too"
-        )));
+        .fix(Fix::RouteBelow {
+            interface: below.to_owned(),
+        }));
     }
     match named(link.master) {
         Some(master) if master.kind.as_deref() != Some("vrf") => Err(Error::failed(

@@ -14,7 +14,9 @@ use trawl_packet::build::{Mac, Tcp, Template, flags};
 
 use trawl_attach::{Request, Site};
 
+use crate::fix::Fix;
 use crate::bundled::GUARD;
+use crate::fix::Fix;
 use crate::standing::Standing;
 
 const PASS: u32 = 2;
@@ -78,7 +80,7 @@ pub(crate) fn check_session(
                 verdict(answer.value)
             ),
         )
-        .fix("--yes attaches it anyway")),
+        .fix(Fix::AttachAnyway)),
         Ok(_) => {
             let new = test_run::xdp_outcome(whole, &packet.bytes).ok();
             let changes = replaced.iter().find_map(|id| {
@@ -88,7 +90,7 @@ pub(crate) fn check_session(
             match changes {
                 Some((id, how)) => Err(packet
                     .needs(format!("cannot replace {id} on {}", site.label()), &how)
-                    .fix("--yes replaces it anyway, --confirm 60s for a time")),
+                    .fix(Fix::ReplaceAnyway)),
                 None => Ok(()),
             }
         }
@@ -155,19 +157,16 @@ pub(crate) fn check_absence(site: &Site, programs: &[u32], careful: bool) -> Res
             what(guard.id()),
             "it is a guard: its rules would no longer be enforced",
         )
-        .fix(format!(
-            "trawl guard unload {} takes it off, and so does --yes",
-            site.label()
-        )));
+        .fix(Fix::UnloadGuard {
+            interface: site.label().to_owned(),
+        }));
     }
     let Some(packet) = arriving(site, careful)? else {
         return Ok(());
     };
     for id in programs {
         if let Some((how, _)) = packet.is_changed_by(*id) {
-            return Err(packet
-                .needs(what(*id), &how)
-                .fix("--yes takes it off anyway, --confirm 60s for a time"));
+            return Err(packet.needs(what(*id), &how).fix(Fix::UnloadAnyway));
         }
     }
     Ok(())

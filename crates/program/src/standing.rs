@@ -392,7 +392,9 @@ fn may_look(site: &Site, attached: &[XdpAttachment]) -> Result<()> {
                 "cannot look at what is on {} (id {id}, {mode} mode)",
                 site.label()
             );
-            Err(Error::os(what, error).fix("it takes root"))
+            Err(Error::os(what, error).fix(trawl_kernel::fix::Fix::Root {
+                capabilities: "".to_owned(),
+            }))
         }
         _ => Ok(()),
     }

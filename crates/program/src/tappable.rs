@@ -103,7 +103,7 @@ pub fn fit(
     }
     if throws(&original) {
         fitted.notices.push(format!(
-            "{main} throws exceptions: what leaves by one is seen by no capture at its exit, and by no program behind in a chain"
+            "{main} throws exceptions: a packet that leaves by one is seen by no capture at its exit, and by no later program of a chain"
         ));
     }
     let next = hooks.chain_actions.is_some();

@@ -88,7 +88,7 @@ impl Output {
         )
     }
 
-    /// Fails where another process has cut or removed the file: behind a cut, a hole would be left.
+    /// Fails where another process has cut or removed the file: after a cut, a hole would be left.
     fn look(&mut self) -> Result<()> {
         let Some(watch) = &mut self.watch else {
             return Ok(());

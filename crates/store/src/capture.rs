@@ -235,7 +235,7 @@ impl StoreSink {
             Refusal::SpoolFull => {
                 let what = format!("cannot record more for {}", self.url);
                 Error::failed(what, format!("the spool {root} is full"))
-                    .fix("allow more with --spool-size, or --spool-full evict")
+                    .fix(crate::fix::Fix::LargerSpool)
             }
             Refusal::Broken(errno, why) => {
                 let what = format!("cannot write to the spool {root}");

@@ -311,7 +311,7 @@ impl Assembly {
         let point = self.points.len();
         if point >= self.points_max() {
             let why = format!("{} is the limit", self.points_max());
-            return Err(Error::failed("cannot capture at so many places", why)
+            return Err(Error::failed("cannot capture at this many places", why)
                 .fix("split the capture in two"));
         }
         Ok(point)

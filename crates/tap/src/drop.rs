@@ -238,8 +238,8 @@ fn fill(places: &mut [DropPlace], found: &[DropPlace]) -> Result<u32> {
     let Some(room) = places.get_mut(..found.len()) else {
         let why = format!("{DROP_PLACES} is the limit");
         return Err(
-            Error::failed("cannot look for drops at so many interfaces", why)
-                .fix("leave out -i to look at all"),
+            Error::failed("cannot look for drops at this many interfaces", why)
+                .fix(crate::fix::Fix::AllInterfaces),
         );
     };
     room.copy_from_slice(found);

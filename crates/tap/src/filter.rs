@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use serde::{Deserialize, Serialize};
 use trawl_ebpf::{Insn, op};
 use trawl_filter::classic::Classic;
-use trawl_filter::error::FilterError;
+use trawl_filter::error::{FilterError, Instead};
 use trawl_filter::expression::{self, LinkType};
 use trawl_filter::lower::{Lowered, Target, lower};
 use trawl_filter::{Inner, lower_inner, lower_quick};
@@ -17,6 +17,7 @@ use trawl_kernel::libpcap::compile_filters;
 use trawl_kernel::{Error, Result, probe};
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 
+use crate::fix::Fix;
 use crate::capture_site::CaptureSite;
 use crate::options::Options;
 
@@ -215,7 +216,17 @@ impl Filter {
         });
         let said = Error::usage("cannot use this filter", format!("{error}{place}"));
         match error {
-            FilterError::TooLong { .. } => said.refused(Refusal::TooLong),
+            FilterError::TooLong { .. } => said
+                .refused(Refusal::TooLong)
+                .fix(trawl_kernel::fix::Fix::ShorterFilter),
+            FilterError::NotAtHook { instead, .. } => said.fix(match instead {
+                Instead::NameInterface => Fix::NameInterface,
+                Instead::QueueOption => Fix::QueueOption,
+                Instead::TcOrPacket => Fix::TcOrPacket,
+                Instead::Packet => Fix::OnlyPacket,
+                Instead::NetlinkSocket => Fix::NetlinkSocket,
+                Instead::InboundOrTap => Fix::InboundOrTap,
+            }),
             _ => said,
         }
     }

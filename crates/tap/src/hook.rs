@@ -209,7 +209,7 @@ fn check_jumps(looked: &Looked, ends: &Ends, site: &CaptureSite) -> Result<()> {
             jumps::MOST
         ),
     )
-    .fix("end another capture, or record at one end only: --at exit"))
+    .fix(crate::fix::Fix::ExitOnly))
 }
 
 #[derive(Debug)]

@@ -76,6 +76,7 @@ pub mod doctor;
 pub mod dpdk;
 pub mod drop;
 pub mod filter;
+pub mod fix;
 pub mod hook;
 pub mod merge;
 pub mod notice;

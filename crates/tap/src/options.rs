@@ -345,14 +345,14 @@ impl Options {
                 "cannot record at entry what a filter chooses at exit",
                 "the record is made before the filter has looked",
             )
-            .fix("leave out --filter-at, or say --at exit"));
+            .fix(crate::fix::Fix::AtExit));
         }
         if at == At::Entry && self.verdicts.is_some() {
             return Err(Error::usage(
                 "cannot choose packets by their verdict at entry",
                 "the program has not decided yet",
             )
-            .fix("say --at exit, or --at both"));
+            .fix(crate::fix::Fix::AtExitOrBoth));
         }
         Ok(())
     }

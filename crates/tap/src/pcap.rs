@@ -179,7 +179,7 @@ fn refuse_cpu(options: &Options) -> Result<()> {
             "cannot choose packets by CPU with the pcap tap",
             "libpcap does not tell it",
         )
-        .fix("leave out --cpu, or use --tap packet")),
+        .fix(crate::fix::Fix::NoCpu)),
         None => Ok(()),
     }
 }
@@ -212,7 +212,7 @@ fn program(filter: &Filter) -> Result<Program> {
             "cannot look inside tunnels with the pcap tap",
             "libpcap has no such filter",
         )
-        .fix("leave out --inner, or use --tap packet")),
+        .fix(crate::fix::Fix::NoInner)),
     }
 }
 

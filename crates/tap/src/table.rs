@@ -7,6 +7,8 @@ use trawl_kernel::libpcap::Library;
 use trawl_kernel::probe::{Answer, Feature};
 use trawl_kernel::{Error, Result};
 
+use crate::fix::Fix;
+use crate::fix::Fix;
 use crate::options::{At, Direction, Options, TimeSource};
 
 /// What the pcap tap needs beside the kernel.
@@ -238,39 +240,35 @@ impl Facts {
         let without = |what: &str| format!("cannot {what} with the {name} tap");
         if options.direction == Some(Direction::Out) && !gives.sent {
             let why = "an XDP hook sees received ones only";
-            return refuse(
-                without("see sent packets"),
-                why,
-                "use --tap tc or --tap packet",
-            );
+            return refuse(without("see sent packets"), why, Fix::SentTap);
         }
         if options.at.is_some_and(At::entry) && !gives.entry {
             let what = without("record at entry");
-            return refuse(what, "it sees a packet once", "leave out --at");
+            return refuse(what, "it sees a packet once", Fix::NoAtOption);
         }
         if options.filter_at == Some(At::Entry) && !gives.entry {
             let what = without("filter packets as they arrived at an XDP program");
-            return refuse(what, "it sees a packet once", "leave out --filter-at");
+            return refuse(what, "it sees a packet once", Fix::NoFilterAtOption);
         }
         if options.verdicts.is_some() && !gives.verdict {
             return refuse(
                 without("choose packets by verdict"),
                 "it does not see verdicts",
-                "leave out --verdict, or use --tap xdp or --tap hook",
+                Fix::NoVerdict,
             );
         }
         if options.programs.is_some() && !gives.programs {
             return refuse(
                 without("choose an XDP program"),
                 "only the xdp tap can, where a program is attached",
-                "leave out --program, or use --tap xdp",
+                Fix::NoProgram,
             );
         }
         if options.time == TimeSource::Hardware && !gives.hardware_time {
             return refuse(
                 without("read hardware time stamps"),
                 "its programs are bound to no device",
-                "leave out --time hw",
+                Fix::NoHardwareTime,
             );
         }
         self.check_queue(options)
@@ -287,12 +285,12 @@ impl Facts {
         refuse(
             format!("cannot choose packets by queue with the {} tap", self.name),
             why,
-            "leave out --queue",
+            Fix::NoQueue,
         )
     }
 }
 
-fn refuse(what: String, why: &str, fix: &str) -> Result<()> {
+fn refuse(what: String, why: &str, fix: Fix) -> Result<()> {
     Err(Error::usage(what, why).fix(fix))
 }
 

@@ -152,7 +152,7 @@ impl AttachedTc {
                 ),
                 "the kernel chooses the queue after tc",
             )
-            .fix("use --tap packet, or -Q in for what is received"));
+            .fix(crate::fix::Fix::PacketOrIn));
         }
         let rings = assembly.program_rings()?;
         let (hook, flags, attach_type, place) = match side {
@@ -230,9 +230,9 @@ impl AttachedTc {
                 assembly.set_mode(ids.point, "clsact");
                 Ok(())
             }
-            Err((Some(errno::EPERM), error)) => {
-                Err(error.fix("run as root, or with CAP_BPF and CAP_NET_ADMIN"))
-            }
+            Err((Some(errno::EPERM), error)) => Err(error.fix(trawl_kernel::fix::Fix::Root {
+                capabilities: "CAP_BPF and CAP_NET_ADMIN".to_owned(),
+            })),
             Err((_, error)) => Err(error),
         }
     }

@@ -52,10 +52,9 @@ pub fn refused(site: &CaptureSite, present: &XdpAttachment, answer: &Answer) -> 
             present.mode.name()
         ),
     );
-    error.fix(format!(
-        "load it with hooks and use --tap hook: {}; or capture behind XDP with --tap packet",
-        site.with_hooks(present.program_id)
-    ))
+    error.fix(crate::fix::Fix::HooksAndTap {
+        reload: site.with_hooks(present.program_id),
+    })
 }
 
 impl Tap for Trace {
@@ -77,7 +76,7 @@ impl Tap for Trace {
                 format!("cannot look at an XDP program on {}", site.label),
                 "none is on it",
             )
-            .fix("leave out --program, or attach one: trawl xdp load"));
+            .fix(crate::fix::Fix::NoProgramOrLoad));
         };
         if let Some(answer) = refusal() {
             return Err(refused(site, &present.attachment(), answer));

@@ -180,7 +180,7 @@ impl Trigger {
                 "cannot wait for a verdict",
                 "no tap here sees the exit of an XDP program",
             )
-            .fix("capture with --tap xdp or --tap hook, and without --at entry"));
+            .fix(crate::fix::Fix::TapWithVerdict));
         }
         let blocks = points.iter().flat_map(|point| &point.interfaces);
         let mut selectors = Vec::new();
@@ -198,7 +198,7 @@ impl Trigger {
                     );
                     selector
                         .prepare(kind)
-                        .map_err(|e| Error::usage("cannot use the expression of --trigger", e))?;
+                        .map_err(|e| Error::usage("cannot use the trigger's expression", e))?;
                     selectors[*interface as usize] = Some((selector, kind.0));
                 }
             }
@@ -250,7 +250,7 @@ impl Trigger {
                 packet.captured,
                 packet.original_len,
             )
-            .map_err(|e| Error::failed("cannot use the expression of --trigger", e))?;
+            .map_err(|e| Error::failed("cannot use the trigger's expression", e))?;
         let expression = self.plan.expression.clone().unwrap_or_default();
         Ok(matches.then_some(Cause::Expression { expression }))
     }

@@ -54,14 +54,14 @@ impl Tap for Xdp {
                 what,
                 "another XDP program is on it, and this takes the hook for itself",
             )
-            .fix("leave out --time hw"));
+            .fix(crate::fix::Fix::NoHardwareTime));
         }
         if assembly.options.mode == Mode::Skb && assembly.options.time == TimeSource::Hardware {
             let what = format!(
                 "cannot read hardware time stamps on {} in skb mode",
                 site.label
             );
-            return Err(Error::usage(what, "only drivers have them").fix("leave out --mode skb"));
+            return Err(Error::usage(what, "only drivers have them").fix(crate::fix::Fix::NotSkb));
         }
         let joined = present
             .as_ref()
@@ -175,10 +175,9 @@ pub fn occupied(site: &CaptureSite, present: &XdpAttachment) -> Error {
             present.mode.name()
         ),
     )
-    .fix(format!(
-        "use --tap packet to capture behind XDP, or load the program with hooks and use --tap hook: {}",
-        site.with_hooks(present.program_id)
-    ))
+    .fix(crate::fix::Fix::HooksAndTap {
+        reload: site.with_hooks(present.program_id),
+    })
 }
 
 fn link_of(present: &XdpAttachment, site: &CaptureSite) -> Option<OwnedFd> {
@@ -210,9 +209,9 @@ fn hold(
     let to = site.to_attach()?;
     trawl_attach::hold(&to, program.as_fd(), mode).map_err(|refused| {
         let error = refused.explain(&to, NAME);
-        match error.how_to_fix() {
+        match error.advice() {
             Some(_) => error,
-            None => error.fix("try --tap packet"),
+            None => error.fix(crate::fix::Fix::UsePacket),
         }
     })
 }
@@ -292,7 +291,7 @@ fn load(
     })?
     .map_err(|e| {
         let what = format!("cannot read hardware time stamps on {}", site.label);
-        Error::failed(what, e).fix("leave out --time hw")
+        Error::failed(what, e).fix(crate::fix::Fix::NoHardwareTime)
     })
 }
 

@@ -352,7 +352,7 @@ pub(super) fn library(figures: &LibraryFigures) -> String {
         (Some(received), Some(dropped), Some(by_interface)) => format!(
             "{name}: {received} received, {dropped} dropped, {by_interface} dropped by the interface"
         ),
-        _ => format!("{name} has no figures of its own for this device"),
+        _ => format!("{name} counts nothing for this device"),
     }
 }
 

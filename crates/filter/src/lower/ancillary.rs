@@ -5,7 +5,7 @@
 
 use super::{Hook, Target};
 use crate::classic::ancillary::AD_OFF;
-use crate::error::FilterError;
+use crate::error::{FilterError, Instead};
 
 /// A fact about a packet, by its place in `<linux/filter.h>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,33 +114,24 @@ impl Ancillary {
             (PacketType, _) => Answer::NotOutgoing,
 
             (Interface, Hook::Copy { .. }) => {
-                return refuse(
-                    "the interface's number (`ifindex`)",
-                    "name the interface with -i, or use `--tap packet` or `--tap tc`",
-                );
+                return refuse("the interface's number (`ifindex`)", Instead::NameInterface);
             }
             (Queue, Hook::Copy { .. }) => {
-                return refuse(
-                    "the receive queue",
-                    "use `--queue`, or `--tap packet` or `--tap tc`",
-                );
+                return refuse("the receive queue", Instead::QueueOption);
             }
-            (Mark, _) => return refuse("the packet's mark", "use `--tap tc` or `--tap packet`"),
-            (Hash, _) => return refuse("the packet's hash", "use `--tap tc` or `--tap packet`"),
+            (Mark, _) => return refuse("the packet's mark", Instead::TcOrPacket),
+            (Hash, _) => return refuse("the packet's hash", Instead::TcOrPacket),
             (HardwareType, _) => {
-                return refuse("the device's hardware type", "use `--tap packet`");
+                return refuse("the device's hardware type", Instead::Packet);
             }
             (PayloadOffset, _) => {
                 return refuse(
                     "the payload's offset as the kernel parses it",
-                    "use `--tap packet`",
+                    Instead::Packet,
                 );
             }
             (NetlinkAttribute, _) => {
-                return refuse(
-                    "a netlink attribute",
-                    "such a filter is for netlink sockets",
-                );
+                return refuse("a netlink attribute", Instead::NetlinkSocket);
             }
         })
     }
@@ -150,7 +141,7 @@ impl Ancillary {
         FilterError::NotAtHook {
             part: "the packet's type (to this host, to another, broadcast)",
             hook: target.hook.words(),
-            instead: "`inbound` and `outbound` work here; for the others use `--tap tc` or `--tap packet`",
+            instead: Instead::InboundOrTap,
         }
     }
 }

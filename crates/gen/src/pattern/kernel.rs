@@ -55,7 +55,7 @@ impl Tables {
         if header.words > SEND_HEADER_WORDS {
             let reach = SEND_HEADER_WORDS * 8;
             return Err(cannot(format!(
-                "they differ behind their first {reach} bytes"
+                "they differ after their first {reach} bytes"
             )));
         }
         for variant in &pattern.variants {
@@ -68,7 +68,7 @@ impl Tables {
                 .any(|(edit, _)| edit.offset + 8 > SEND_REACH)
             {
                 return Err(cannot(format!(
-                    "a field lies behind the first {SEND_REACH} bytes"
+                    "a field lies after the first {SEND_REACH} bytes"
                 )));
             }
             variants.push(in_kernel(variant, &frame, &header, &mut lists));

@@ -199,7 +199,10 @@ impl Maker {
                 .into_iter()
                 .find(|key| spec.get(key).is_some())
         {
-            return Err(Misfit::new(key, "there is no tunnel without --vxlan"));
+            return Err(Misfit::new(
+                key,
+                "there is no tunnel: it needs a VNI (vxlan)",
+            ));
         }
         let Some(vni) = tunnel else {
             self.ethernet(spec, "src-mac", "dst-mac")?;

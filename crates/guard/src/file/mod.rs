@@ -72,7 +72,7 @@ impl RuleFile {
                 format!("the rule at {} would deny every packet", rule.place),
                 "it names no address, protocol or port",
             )
-            .fix("name what to deny, write all = true in it, or --all")),
+            .fix(crate::fix::Fix::DenyWhat)),
             None => Ok(()),
         }
     }

@@ -188,9 +188,9 @@ fn explain(name: &str, error: io::Error, log: &[u8]) -> Error {
     let reason = reason_in(log);
     let os = Error::os(format!("cannot load the program {name}"), error);
     match (os.errno(), reason) {
-        (Some(libc::EPERM), None) => {
-            os.fix("run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")
-        }
+        (Some(libc::EPERM), None) => os.fix(crate::fix::Fix::Root {
+            capabilities: "CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON".to_owned(),
+        }),
         (_, Some(reason)) => Error::failed(
             format!("cannot load the program {name}"),
             format!("the verifier says: {reason}"),

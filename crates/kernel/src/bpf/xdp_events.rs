@@ -72,8 +72,11 @@ pub struct XdpEvents {
 impl XdpEvents {
     pub fn watch() -> Result<Self> {
         let fail = |why: libbpf_rs::Error| {
-            Error::failed("cannot count the packets that XDP loses", why)
-                .fix("run as root, or with CAP_BPF and CAP_PERFMON")
+            Error::failed("cannot count the packets that XDP loses", why).fix(
+                crate::fix::Fix::Root {
+                    capabilities: "CAP_BPF and CAP_PERFMON".to_owned(),
+                },
+            )
         };
         super::object::quiet_libbpf();
         let types = kernel_types::for_programs()

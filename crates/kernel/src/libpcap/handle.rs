@@ -7,6 +7,10 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 
 use super::{BpfProgram, Library, PacketHeader, PcapT, Statistics, text};
+use crate::error::Advice;
+use crate::fix::Fix;
+use crate::error::Advice;
+use crate::fix::Fix;
 use crate::netns::{Namespace, run_maybe_in};
 use crate::{Error, Result};
 
@@ -243,7 +247,7 @@ impl Handle {
             let status = unsafe { (of.setdirection)(self.pcap, direction as c_int) };
             if status < 0 {
                 let what = format!("cannot choose the direction on {}", self.device);
-                return Err(Error::failed(what, self.reason(status)).fix("leave out -Q"));
+                return Err(Error::failed(what, self.reason(status)).fix(Fix::NoDirection));
             }
         }
         warnings.retain(|one| !one.is_empty());
@@ -455,32 +459,29 @@ fn grown(before: u32, now: u32) -> u64 {
     }
 }
 
-fn fix_for(device: &str, status: c_int) -> String {
-    let needs = |module: &str, what: &str| {
-        format!(
-            "{what} needs the kernel module {module}: modprobe {module}, and a libpcap built with it (--libpcap PATH; see docs/peers.md)"
-        )
+fn fix_for(device: &str, status: c_int) -> Advice {
+    let needs = |module: &str| Fix::LibpcapModule {
+        module: module.to_owned(),
     };
     match status {
         PERMISSION_DENIED | PROMISC_PERMISSION_DENIED => {
-            return "run as root, or with CAP_NET_RAW; or leave the mode as it is: -p".to_owned();
+            return Fix::RootOrNotPromiscuous.into();
         }
-        IFACE_NOT_UP => return format!("ip link set dev {device} up"),
+        IFACE_NOT_UP => return format!("ip link set dev {device} up").into(),
         _ => {}
     }
     if device.starts_with("netmap:") || device.starts_with("vale") {
-        needs("netmap", "netmap")
+        needs("netmap").into()
     } else if device.starts_with("zc:") {
-        needs("pf_ring", "PF_RING")
+        needs("pf_ring").into()
     } else if device.starts_with("usbmon") {
-        "modprobe usbmon".to_owned()
+        "modprobe usbmon".into()
     } else if device.starts_with("dpdk:") {
-        "this needs a libpcap that was built with DPDK (--libpcap PATH); --tap dpdk needs none"
-            .to_owned()
+        Fix::LibpcapWithDpdk.into()
     } else if status == NO_SUCH_DEVICE || status == ERROR {
-        "ip link shows the interfaces; tcpdump -D the devices of the system's libpcap".to_owned()
+        "ip link shows the interfaces; tcpdump -D the devices of the system's libpcap".into()
     } else {
-        "docs/peers.md tells what each kind of device needs".to_owned()
+        "docs/peers.md tells what each kind of device needs".into()
     }
 }
 

@@ -12,6 +12,8 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::fix::Fix;
+use crate::fix::Fix;
 use crate::{Error, Result};
 
 pub use filters::{
@@ -21,7 +23,6 @@ pub use handle::{Figures, Handle, Opened, Packet, Precision, Program, Request, R
 
 /// The names under which systems have it: its own, and Debian's.
 const NAMES: [&str; 2] = ["libpcap.so.1", "libpcap.so.0.8"];
-const INSTALL: &str = "apt install libpcap0.8, or name a library with --libpcap PATH";
 
 pub(crate) enum PcapT {}
 
@@ -171,8 +172,7 @@ impl Library {
                 true => "it is not libpcap: it has none of its functions".to_owned(),
                 false => format!("it lacks {}", missing.join(", ")),
             };
-            Error::failed(format!("cannot use {}", name.display()), why)
-                .fix("libpcap has them all since version 1.5: name a newer one with --libpcap PATH")
+            Error::failed(format!("cannot use {}", name.display()), why).fix(Fix::NewerLibpcap)
         })?;
         // SAFETY: the function takes nothing and gives a string of the library's, or nothing.
         let version = unsafe { text((functions.lib_version)()) };
@@ -197,7 +197,7 @@ fn open_of_system() -> Result<(Open, PathBuf)> {
             Err(said) => why = said,
         }
     }
-    Err(Error::failed("cannot load libpcap", why).fix(INSTALL))
+    Err(Error::failed("cannot load libpcap", why).fix(Fix::InstallLibpcap))
 }
 
 fn open_named(path: &Path) -> Result<Open> {

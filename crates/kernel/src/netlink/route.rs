@@ -241,9 +241,9 @@ impl Netlink {
         let name = link.map_or_else(|| format!("number {interface}"), |link| link.name);
         Err(Error::failed(
             format!("the MAC address of {address} on {name}{}", self.place),
-            "the kernel does not know it, and nobody answered when it asked",
+            "the kernel does not know it, and no neighbour answered",
         )
-        .fix("give --dst-mac"))
+        .fix(crate::fix::Fix::DestinationMac))
     }
 }
 

@@ -35,7 +35,9 @@ impl Refusal {
             error = error.fix(format!("the kernel says: {says}"));
         }
         if self.errno == libc::EPERM {
-            error = error.fix("it takes root (CAP_NET_ADMIN)");
+            error = error.fix(crate::fix::Fix::Root {
+                capabilities: "CAP_NET_ADMIN".to_owned(),
+            });
         }
         error
     }

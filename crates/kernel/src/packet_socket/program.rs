@@ -56,7 +56,9 @@ pub fn load(
         map::create_mmapable_array("trawl_rejected", COUNTS_SIZE as u32, 1).map_err(|e| match e
             .errno()
         {
-            Some(libc::EPERM) => e.fix("run as root, or with CAP_BPF"),
+            Some(libc::EPERM) => e.fix(crate::fix::Fix::Root {
+                capabilities: "CAP_BPF".to_owned(),
+            }),
             _ => e,
         })?;
     let counts = Mapping::of_map(map.as_fd(), COUNTS_SIZE)?;

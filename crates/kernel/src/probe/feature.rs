@@ -67,9 +67,9 @@ features! {
     RawTracepoint, (4, 17), "raw tracepoints", "counts of failed redirects and sends", raw_tracepoint;
     RingBuffer, (5, 8), "BPF ring buffer", "notices from programs", ring_buffer;
     TaiClock, (6, 1), "bpf_ktime_get_tai_ns", "wall-clock stamps that follow a clock step", tai_clock;
-    XdpMetadata, (6, 3), "XDP metadata", "hardware time stamps (--time hw)", xdp_metadata;
+    XdpMetadata, (6, 3), "XDP metadata", "hardware time stamps", xdp_metadata;
     LiveFrames, (5, 18), "live XDP frames", "sending at full speed", live_frames;
-    XdpSocket, (4, 18), "AF_XDP sockets", "the xsk engine of trawl gen", xdp_socket;
+    XdpSocket, (4, 18), "AF_XDP sockets", "the generator's xsk engine", xdp_socket;
     PacketV3, (3, 2), "AF_PACKET TPACKET_V3", "the packet tap", packet_v3;
 }
 

@@ -88,7 +88,11 @@ impl LiveSender {
     pub fn plain(name: &str) -> Result<Self> {
         let program = Program::new(libbpf_sys::BPF_PROG_TYPE_XDP, &returning(XDP_TX))
             .load("trawl_send")
-            .map_err(|e| Error::os(CANNOT_LOAD, e).fix("it takes root (CAP_BPF, CAP_NET_ADMIN)"))?;
+            .map_err(|e| {
+                Error::os(CANNOT_LOAD, e).fix(crate::fix::Fix::Root {
+                    capabilities: "CAP_BPF, CAP_NET_ADMIN".to_owned(),
+                })
+            })?;
         Self::with_program(name, program)
     }
 

@@ -59,7 +59,11 @@ pub fn passing_program() -> Result<OwnedFd> {
         ..Program::new(libbpf_sys::BPF_PROG_TYPE_XDP, &instructions)
     };
     let loaded = program.load("trawl_pass");
-    loaded.map_err(|e| Error::os("cannot load a program", e).fix("it takes root (CAP_BPF)"))
+    loaded.map_err(|e| {
+        Error::os("cannot load a program", e).fix(crate::fix::Fix::Root {
+            capabilities: "CAP_BPF".to_owned(),
+        })
+    })
 }
 
 /// An interface that answers ENETDOWN is down, or it was deleted and is down for good.

@@ -84,7 +84,9 @@ pub(super) fn bound(name: &str, index: u32) -> Result<OwnedFd> {
         let privileges = error.raw_os_error() == Some(libc::EPERM);
         let error = Error::os(format!("cannot open a packet socket on {name}"), error);
         if privileges {
-            error.fix("it takes root (CAP_NET_RAW)")
+            error.fix(crate::fix::Fix::Root {
+                capabilities: "CAP_NET_RAW".to_owned(),
+            })
         } else {
             error
         }

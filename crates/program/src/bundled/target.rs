@@ -130,8 +130,8 @@ impl Target {
                 Some(_) => "the target's driver sends none on",
             };
             let instead = match priority {
-                Some(_) => "--mode skb without --prio does",
-                None => "--mode skb does",
+                Some(_) => "skb mode without a priority does",
+                None => "skb mode does",
             };
             caveats.push(format!(
                 "packets of several buffers, which an MTU of {mtu} allows, are dropped: {why}; {instead}"
@@ -156,7 +156,7 @@ impl Target {
             && !probe::kernel_is_at_least(6, 15)
         {
             caveats.push(
-                "in skb mode Linux before 6.15 may give packets to the stack that should be dropped or redirected on the other CPU: all but the first of each eight at most; --mode native does not".to_owned(),
+                "in skb mode Linux before 6.15 may give packets to the stack that should be dropped or redirected on the other CPU: all but the first of each eight at most; native mode does not".to_owned(),
             );
         }
         Ok(caveats)

@@ -30,7 +30,7 @@ const VERIFIER: &[(&[&str], &str)] = &[
     (
         &["device-bound program"],
         "it asks the device for what that knows of a packet, which only a program that was loaded for one device may, and \
-         trawl loads none so: bpftool prog load FILE.o PIN type xdp xdpmeta_dev IF, then bpftool net attach xdp pinned PIN \
+         such a program cannot be loaded here: bpftool prog load FILE.o PIN type xdp xdpmeta_dev IF, then bpftool net attach xdp pinned PIN \
          dev IF",
     ),
     (
@@ -103,8 +103,8 @@ const VERIFIER: &[(&[&str], &str)] = &[
             "cannot use helper",
             "program of this type",
         ],
-        "this kernel has no such function for XDP programs: trawl doctor tells its version, and 'bpftool feature probe' \
-         the functions that each kind of program can call",
+        "this kernel has no such function for XDP programs: uname -r tells its version, and bpftool feature probe the \
+         functions that each kind of program can call",
     ),
     (
         &["R0 !read_ok", "At program exit"],
@@ -145,7 +145,7 @@ const MAP: &[(&str, &str)] = &[
     ),
     (
         "EPERM",
-        "on kernels before 5.11 it counts as locked memory: ulimit -l unlimited; elsewhere it takes root",
+        "on kernels before 5.11 it counts as locked memory: ulimit -l unlimited; on newer ones it requires root",
     ),
     (
         "EINVAL",
@@ -182,8 +182,8 @@ pub fn on_libbpf(says: &str) -> Option<&'static str> {
     }
     if says.contains("failed to initialize slot") {
         return Some(
-            "where programs stand behind a dispatcher, the kernel does not let the one that jumps be jumped to: \
-             --tappable loads it by itself",
+            "the kernel does not let a program of a dispatcher that makes tail calls be the target of one: load it with hooks, \
+             which loads it by itself",
         );
     }
     says.contains("incompatible with vmlinux").then_some(

@@ -1,5 +1,6 @@
 //! Why a program cannot be put on an interface as it is now.
 
+use crate::fix::Fix;
 use std::path::Path;
 
 use trawl_attach::plan::time::LoanRefusal;
@@ -20,16 +21,13 @@ pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Confli
                 chain_of(&by)
             ),
         )
-        .fix(format!(
-            "leave out --tappable, for a bundled program with --prio N: trawl capture -i {label} --program NAME sees the \
-             programs of this chain without hooks; {}",
-            instead_of_chain(label)
-        )),
+        .fix(Fix::HooksInDispatcher {
+            interface: label.to_owned(),
+        }),
         Conflict::OtherMode { mode } => {
-            Error::failed(join, format!("it runs in {} mode", mode.name())).fix(format!(
-                "--mode {}, or --replace to take the whole chain's place",
-                mode.name()
-            ))
+            Error::failed(join, format!("it runs in {} mode", mode.name())).fix(Fix::ModeOfChain {
+                mode: mode.name().to_owned(),
+            })
         }
         Conflict::PacketsInPieces => Error::failed(
             join,
@@ -42,9 +40,9 @@ pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Confli
             join,
             format!("it has {programs} programs, and there is room for no more"),
         )
-        .fix(format!(
-            "trawl xdp unload {label} ID makes room; trawl xdp status shows the programs"
-        )),
+        .fix(Fix::ChainFull {
+            interface: label.to_owned(),
+        }),
         Conflict::Above { interface } => {
             program_above(format!("cannot attach {program} to {label}"), site, &interface)
         }
@@ -52,7 +50,7 @@ pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Confli
             format!("cannot replace the program on {label}"),
             format!("it is a guard (id {id}): its rules would no longer be enforced"),
         )
-        .fix("--prio N puts a program before or after it, --yes replaces it anyway"),
+        .fix(Fix::GuardAttached),
         Conflict::NoPredecessor { running } => Error::failed(
             format!("cannot keep the maps of the program on {label}"),
             format!(
@@ -60,7 +58,7 @@ pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Confli
                 running.join(", ")
             ),
         )
-        .fix("--replace without --keep-maps starts with new maps"),
+        .fix(Fix::NewMaps),
         Conflict::ContentsLost { programs, maps } => Error::failed(
             format!("cannot replace {} on {label}", programs.join(", ")),
             format!(
@@ -68,9 +66,8 @@ pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Confli
                 maps.join(", ")
             ),
         )
-        .fix(match is_from_file {
-            true => "--keep-maps gives them to the new program, --yes replaces it anyway",
-            false => "--yes replaces it anyway",
+        .fix(Fix::KeepMaps {
+            from_file: is_from_file,
         }),
     }
 }
@@ -80,19 +77,17 @@ pub fn loan(site: &Site, which: &str, file: &Path, refusal: LoanRefusal) -> Erro
     let (label, file) = (site.label(), file.display());
     let fail =
         |why: String| Error::failed(format!("cannot put hooks into {which} on {label}"), why);
-    let other_file = format!(
-        "name the file that it was loaded from; trawl xdp load {label} {file} --replace --keep-maps --tappable replaces it"
-    );
+    let other_file = Fix::OtherFile {
+        interface: label.to_owned(),
+        file: file.to_string(),
+    };
     match refusal {
         LoanRefusal::NothingAttached => fail("no XDP program is on it".to_owned())
-            .fix("leave out --tappable to capture what arrives"),
+            .fix(Fix::NoHooksNeeded),
         LoanRefusal::SeveralModes { programs } => {
             fail(format!("{programs} programs are on it, in several modes"))
         }
-        LoanRefusal::Chain => fail("a chain of several programs is on it".to_owned()).fix(
-            "load the program with hooks: trawl xdp load IF FILE.o --keep-maps --tappable --prio N, then unload the one \
-             without",
-        ),
+        LoanRefusal::Chain => fail("a chain of several programs is on it".to_owned()).fix(Fix::HooksInChain),
         LoanRefusal::SeveralLinks { links } => fail(format!(
             "{links} links attach it to interfaces with this number, in several namespaces"
         )),
@@ -122,19 +117,14 @@ fn chain_of(by: &Present) -> String {
     )
 }
 
-fn instead_of_chain(label: &str) -> String {
-    format!("--replace takes the whole chain's place; trawl xdp unload {label} --all takes it off")
-}
-
 fn occupied(site: &Site, by: &Present) -> Error {
     let (label, id) = (site.label(), by.program_id);
     let what = format!("cannot attach to {label}");
-    let (name, join) = match &by.kind {
+    let (name, chain) = match &by.kind {
         Kind::Dispatcher { .. } => {
-            return Error::failed(what, chain_of(by)).fix(format!(
-                "--prio N puts the program into it; {}",
-                instead_of_chain(label)
-            ));
+            return Error::failed(what, chain_of(by)).fix(Fix::JoinDispatcher {
+                interface: label.to_owned(),
+            });
         }
         Kind::Installed {
             name,
@@ -142,18 +132,17 @@ fn occupied(site: &Site, by: &Present) -> Error {
             chain,
         } => (
             format!("{name}, which trawl loaded from {source},"),
-            match chain {
-                Some(_) => "--prio N puts it into the chain there; ",
-                None => "to have both, load each with --prio N; ",
-            },
+            Some(chain.is_some()),
         ),
-        Kind::Other { name } => (name.clone().unwrap_or_else(|| "a program".to_owned()), ""),
+        Kind::Other { name } => (name.clone().unwrap_or_else(|| "a program".to_owned()), None),
     };
     Error::failed(
         what,
         format!("{name} is on it already (id {id}, {} mode)", by.mode.name()),
     )
-    .fix(format!(
-        "{join}--replace puts the new one in its place; trawl xdp unload {label} {id} takes it off"
-    ))
+    .fix(Fix::Occupied {
+        interface: label.to_owned(),
+        id,
+        chain,
+    })
 }

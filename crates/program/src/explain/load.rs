@@ -193,7 +193,7 @@ fn pinned_otherwise(what: String, path: &Path) -> Error {
         Err(_) => (format!("what is pinned at {path} is no map"), "rm"),
     };
     Error::failed(what, why).fix(format!(
-        "name another directory, or, if nobody needs it any more, {remove} {path}"
+        "name another directory, or, if it is no longer needed, {remove} {path}"
     ))
 }
 
@@ -219,7 +219,7 @@ pub fn cannot_fit(label: &str, program: &str, failure: &LoadFailure) -> Error {
         )
         .to_string(),
     };
-    Error::failed(what, why).fix("load it without --tappable")
+    Error::failed(what, why).fix(crate::fix::Fix::NotTappable)
 }
 
 /// The first complaint is the cause; what follows is what came of it.

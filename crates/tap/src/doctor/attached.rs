@@ -14,6 +14,8 @@ use trawl_kernel::probe::attached::tcx;
 use trawl_program::again;
 
 use super::{Finding, State};
+use crate::fix::Fix;
+use trawl_program::again::Reload;
 use crate::capture_chain;
 use trawl_kernel::owners::Owners;
 
@@ -40,7 +42,7 @@ pub struct Attached {
     pub xdp_is_trawl: bool,
     pub hooks: Vec<HookMap>,
     /// The command that loads the program with hooks.
-    pub with_hooks: Option<String>,
+    pub with_hooks: Option<Reload>,
 }
 
 pub fn look(area: &str, namespace: Option<&Namespace>, interface: &Link) -> Attached {
@@ -191,10 +193,7 @@ impl Attached {
                 pin.path.display()
             );
             self.findings.push(
-                Finding::new(area, "hook map", State::Info, text).fix(format!(
-                    "if a program here jumps through it: --hook {}",
-                    pin.path.display()
-                )),
+                Finding::new(area, "hook map", State::Info, text).fix(Fix::HookAt { path: pin.path.clone() }),
             );
         }
     }

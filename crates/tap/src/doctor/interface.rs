@@ -1,6 +1,8 @@
 //! One interface: its driver, what is attached, what changes packets before they are seen, and which taps
 //! work there.
 
+use crate::fix::Fix;
+use crate::fix::Fix;
 use trawl_kernel::ethtool::{Channels, Ethtool};
 use trawl_kernel::interface::Interface;
 use trawl_kernel::netlink::{Link, Netlink, XdpAbilities, xdp_abilities};
@@ -163,10 +165,12 @@ impl Subject {
                 format!("{mtu} is more than native XDP takes with this driver"),
             )
             .why("a packet has to fit into a page")
-            .fix(format!(
-                "{}ip link set {} mtu {LINEAR_MTU}, or --mode skb",
-                self.prefix, self.interface.name
-            ))
+            .fix(trawl_attach::fix::Fix::CommandOrSkb {
+                command: format!(
+                    "{}ip link set {} mtu {LINEAR_MTU}",
+                    self.prefix, self.interface.name
+                ),
+            })
         })
     }
 
@@ -206,7 +210,7 @@ impl Subject {
         let stamps = ethtool.timestamping().unwrap_or_default();
         let through_xdp = self.abilities.is_some_and(XdpAbilities::hardware_time);
         let text = match (through_xdp, stamps.receive_hardware) {
-            (true, _) => "XDP can read the driver's receive stamps (--time hw)",
+            (true, _) => "XDP can read the driver's receive stamps",
             (false, true) => "the card stamps packets, but its driver does not hand that to XDP",
             (false, false) => "none: packets are stamped at the hook",
         };
@@ -251,8 +255,8 @@ impl Subject {
                     "the program {name} is attached, and this host refuses tracing programs"
                 ))
                 .fix(match attached.hooks.is_empty() {
-                    false => "--tap hook",
-                    true => "--tap tc or --tap packet, which see what the program passes",
+                    false => Fix::TapHook,
+                    true => Fix::TapsAfterXdp,
                 }),
             (None, Some(abilities)) if !abilities.native() => {
                 self.finding(subject, State::Ok, "yes, in skb mode")
@@ -279,14 +283,13 @@ impl Subject {
                 self.finding(subject, State::Info, "the program there is trawl's own")
             }
             (None, Some(name)) => {
-                let command = attached.with_hooks.as_deref().unwrap_or_default();
-                self.finding(subject, State::Warn, "no")
-                    .why(format!(
-                        "{name} has no program array with an entry for each of the 5 XDP actions"
-                    ))
-                    .fix(format!(
-                        "load it with hooks: {command}; or name its map with --hook"
-                    ))
+                let finding = self.finding(subject, State::Warn, "no").why(format!(
+                    "{name} has no program array with an entry for each of the 5 XDP actions"
+                ));
+                match attached.with_hooks.clone() {
+                    Some(reload) => finding.fix(Fix::LoadWithHooks { reload }),
+                    None => finding,
+                }
             }
         }
     }

@@ -1,6 +1,10 @@
 //! The machine: kernel, privileges, features, BPF file system.
 
+use crate::fix::Fix;
+use trawl_kernel::error::Advice;
+use crate::fix::Fix;
 use trawl_kernel::bpffs;
+use trawl_kernel::error::Advice;
 use trawl_kernel::probe::{self, Answer, Capability, Feature};
 
 use super::{Finding, State};
@@ -72,33 +76,39 @@ fn judge(feature: Feature, answer: &Answer) -> Finding {
     }
 }
 
-fn fix(feature: Feature, answer: &Answer) -> Option<&'static str> {
-    match (feature, answer) {
-        (Feature::Jit, _) => Some("sysctl -w net.core.bpf_jit_enable=1"),
-        (Feature::LargeMap, Answer::Refused { .. }) => Some("ulimit -l unlimited"),
-        (Feature::Fentry | Feature::Fexit, _) => Some(
-            "trawl xdp load --replace --keep-maps --tappable gives an attached program hooks for --tap hook; --tap tc and --tap packet need none",
-        ),
-        (Feature::Freplace, _) => Some("nothing to do: chains by tail calls are used instead"),
-        (Feature::Tcx, _) => Some("nothing to do: clsact is used instead"),
+fn fix(feature: Feature, answer: &Answer) -> Option<Advice> {
+    let command = match (feature, answer) {
+        (Feature::Jit, _) => "sysctl -w net.core.bpf_jit_enable=1",
+        (Feature::LargeMap, Answer::Refused { .. }) => "ulimit -l unlimited",
+        (Feature::Fentry | Feature::Fexit, _) => return Some(Fix::HooksWithoutTracing.into()),
+        (Feature::Freplace, _) => "nothing to do: chains by tail calls are used instead",
+        (Feature::Tcx, _) => "nothing to do: clsact is used instead",
         (Feature::TaiClock, _) => {
-            Some("nothing to do: the monotonic clock and its offset are used instead")
+            "nothing to do: the monotonic clock and its offset are used instead"
         }
         (_, Answer::Refused { .. })
             if !probe::missing_capabilities(&Capability::FOR_BPF).is_empty() =>
         {
-            Some("run trawl as root")
+            "run trawl as root"
         }
-        _ => None,
-    }
+        _ => return None,
+    };
+    Some(command.into())
 }
 
 fn file_system() -> Finding {
     let mounts = bpffs::mounts();
     let Some(first) = mounts.first() else {
-        return Finding::new("bpffs", "mount", State::Warn, "no BPF file system is mounted here")
-            .why("pinned hook maps cannot be found; inside `ip netns exec` it is hidden: use --netns instead")
-            .fix(format!("mount -t bpf -o mode=0700 bpf {}", bpffs::USUAL));
+        return Finding::new(
+            "bpffs",
+            "mount",
+            State::Warn,
+            "no BPF file system is mounted here",
+        )
+        .why("pinned hook maps cannot be found; `ip netns exec` hides it")
+        .fix(Fix::MountOrNamespace {
+            command: format!("mount -t bpf -o mode=0700 bpf {}", bpffs::USUAL),
+        });
     };
     let pins = bpffs::pinned().len();
     let things = if pins == 1 { "object" } else { "objects" };

@@ -10,6 +10,7 @@ pub use interface::examine as interface;
 pub use machine::examine as machine;
 
 use serde::Serialize;
+use trawl_kernel::error::Advice;
 
 /// How good a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -56,8 +57,8 @@ impl Finding {
         self
     }
 
-    fn fix(mut self, fix: impl Into<String>) -> Self {
-        self.fix = Some(fix.into());
+    fn fix(mut self, fix: impl Into<Advice>) -> Self {
+        self.fix = fix.into().words();
         self
     }
 }

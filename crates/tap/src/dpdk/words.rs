@@ -32,7 +32,7 @@ pub fn fell_silent(label: &str, helper: &Helper) -> Error {
         .unwrap_or_else(|| "it said nothing".to_owned());
     Error::failed(
         format!("cannot capture on {label}"),
-        format!("{PROGRAM} has ended without a word of its own: {said}"),
+        format!("{PROGRAM} has ended without saying why: {said}"),
     )
 }
 
@@ -50,7 +50,7 @@ pub fn refused(label: &str, prefix: &str, line: &Line, helper: &Helper) -> Error
             what,
             format!("no DPDK application with the file prefix {prefix} is running: {first}: {second}"),
         )
-        .fix("--file-prefix names another one; ls /run/dpdk shows those that were started"),
+        .fix(crate::fix::Fix::OtherPrefix),
         "not_ready" => Error::failed(
             what,
             format!("the DPDK application with the file prefix {prefix} has not finished its start"),
@@ -65,12 +65,12 @@ pub fn refused(label: &str, prefix: &str, line: &Line, helper: &Helper) -> Error
             what,
             format!("DPDK cannot join the application as a secondary process: {first}{}", log()),
         )
-        .fix("applications that run with --no-huge or --in-memory cannot be joined"),
+        .fix(crate::fix::Fix::ShareMemory),
         "no_pool" => Error::failed(
             what,
             "the application has no packet pool of the kind ring_mp_mc, from which its table of pool operations is learnt",
         )
-        .fix("start it with --mbuf-pool-ops-name=ring_mp_mc"),
+        .fix(crate::fix::Fix::MempoolOps),
         "no_pdump" => Error::failed(
             what,
             "the application has not started DPDK's capture framework",
@@ -91,7 +91,7 @@ pub fn refused(label: &str, prefix: &str, line: &Line, helper: &Helper) -> Error
             "cannot use this filter with the dpdk tap",
             format!("DPDK cannot convert it: {first}{}", log()),
         )
-        .fix("record without it, and use: trawl read -r FILE -w FILTERED EXPRESSION"),
+        .fix(crate::fix::Fix::FilterLater),
         "exists" => Error::failed(
             what,
             match second {
@@ -108,7 +108,7 @@ pub fn refused(label: &str, prefix: &str, line: &Line, helper: &Helper) -> Error
         "pdump" => Error::failed(what, format!("the application refuses the capture of port {first}: {second}{}", log())),
         "owner" => Error::failed(what, format!("cannot write in {first}: {second}")),
         "places" => Error::usage(what, format!("{first} queues are the limit"))
-            .fix("choose one queue by --queue, or one port"),
+            .fix(crate::fix::Fix::OneQueue),
         _ => Error::failed(what, line.rest.join(" ")),
     }
 }

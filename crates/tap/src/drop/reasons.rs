@@ -99,7 +99,7 @@ impl Reasons {
                         format!("cannot choose drops by the reason {name}"),
                         "the running kernel has no reason of that name",
                     )
-                    .fix("--reason help lists those it has")
+                    .fix(crate::fix::Fix::ListReasons)
                 })
         };
         list.iter().map(one).collect()

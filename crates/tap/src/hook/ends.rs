@@ -37,22 +37,21 @@ impl Ends {
         let load = || {
             let attached = site.interface.xdp_attached(site.namespace.as_ref());
             let program = attached.ok().flatten().map(|one| one.program_id);
-            let command = site.with_hooks(program.unwrap_or_default());
-            format!("load the program with hooks: {command}")
+            site.with_hooks(program.unwrap_or_default())
         };
         if at.entry() && !tappable {
             return Err(Error::usage(
                 "cannot record at entry through this hook",
                 "its programs run when the other is done",
             )
-            .fix(format!("leave out --at, or {}", load())));
+            .fix(crate::fix::Fix::NoAt { reload: load() }));
         }
         if filter_at_entry && !tappable {
             return Err(Error::usage(
                 "cannot filter packets as they arrived through this hook",
                 "its programs see them as the other program left them",
             )
-            .fix(format!("leave out --filter-at, or {}", load())));
+            .fix(crate::fix::Fix::NoFilterAt { reload: load() }));
         }
         options.check_ends()?;
         Ok(ends)

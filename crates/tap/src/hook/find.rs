@@ -144,7 +144,7 @@ fn open_hook(path: &Path) -> Result<Found> {
 fn by_program(site: &CaptureSite) -> Result<Looked> {
     let what = || format!("cannot find a hook on {}", site.label);
     let Some(present) = site.interface.xdp_attached(site.namespace.as_ref())? else {
-        return Err(Error::failed(what(), "no XDP program is on it").fix("use --tap xdp"));
+        return Err(Error::failed(what(), "no XDP program is on it").fix(crate::fix::Fix::UseXdp));
     };
     if let Some(error) = site.may_not_look() {
         return Err(error);
@@ -162,7 +162,7 @@ fn by_program(site: &CaptureSite) -> Result<Looked> {
         let names: Vec<String> = found.iter().map(Found::describe).collect();
         return Err(
             Error::failed(what(), format!("there are several: {}", names.join(", ")))
-                .fix("say which: --hook PATH"),
+                .fix(crate::fix::Fix::NameHook),
         );
     }
     let Some(hook) = found.pop() else {
@@ -173,10 +173,9 @@ fn by_program(site: &CaptureSite) -> Result<Looked> {
                 present.program_id
             ),
         )
-        .fix(format!(
-            "load the program with hooks: {}; or name its map with --hook PATH, or capture behind XDP with --tap packet",
-            site.with_hooks(present.program_id)
-        )));
+        .fix(crate::fix::Fix::LoadWithHooks {
+            reload: site.with_hooks(present.program_id),
+        }));
     };
     Ok(Looked {
         hooks: vec![hook],

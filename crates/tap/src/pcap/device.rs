@@ -76,10 +76,10 @@ pub fn refuse_stealing(device: &str, steal: bool) -> Result<()> {
         framework
     };
     Err(Error::usage(
-        format!("cannot capture on {device} without --steal"),
+        format!("cannot capture on {device}"),
         format!("{framework} takes the packets of {name} away from the network stack: its connections stop for the time of the capture"),
     )
-    .fix("add --steal if that is meant"))
+    .fix(crate::fix::Fix::Steal))
 }
 
 /// A capture file's number for one of the library's, which differ where systems did.

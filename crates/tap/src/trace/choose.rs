@@ -114,8 +114,7 @@ impl Present {
                 let why = format!(
                     "packets get to {unseen} by a jump, and tracing does not see programs that are jumped to"
                 );
-                return Err(Error::failed(what(), why)
-                    .fix("look through the hooks of the chain's programs: --tap hook"));
+                return Err(Error::failed(what(), why).fix(crate::fix::Fix::UseHook));
             }
             let there: Vec<String> = self.all().map(Program::describe).collect();
             let wanted = match programs {
@@ -127,7 +126,7 @@ impl Present {
                 what(),
                 format!("none {wanted} is there, but {}", there.join(", ")),
             )
-            .fix("name one of these with --program, or say --program all"));
+            .fix(crate::fix::Fix::NameProgram));
         }
         Ok(chosen)
     }

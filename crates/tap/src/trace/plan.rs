@@ -145,7 +145,7 @@ impl TracePlan {
                 ),
                 "it was loaded without type information",
             )
-            .fix("compile it with -g, or use --tap packet"));
+            .fix(crate::fix::Fix::WithTypes));
         };
         let (name, ready) = self.prepare(role, ids, entry)?;
         let attach_type = match role.is_exit() {

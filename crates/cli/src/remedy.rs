@@ -1,0 +1,430 @@
+//! What fixes an error, in words: the one place below which nothing names an option or a command of trawl.
+
+use std::any::Any;
+
+use trawl_kernel::error::Remedy;
+use trawl_program::again::{Again, Reload};
+
+/// What the person can do, usually a command.
+pub fn words(remedy: &dyn Remedy) -> Option<String> {
+    let remedy: &dyn Any = remedy;
+    if let Some(fix) = remedy.downcast_ref::<trawl_kernel::fix::Fix>() {
+        return Some(of_kernel(fix));
+    }
+    if let Some(fix) = remedy.downcast_ref::<trawl_attach::fix::Fix>() {
+        return Some(of_attach(fix));
+    }
+    if let Some(fix) = remedy.downcast_ref::<trawl_program::fix::Fix>() {
+        return Some(of_program(fix));
+    }
+    if let Some(fix) = remedy.downcast_ref::<trawl_balance::fix::Fix>() {
+        return Some(of_balance(fix));
+    }
+    if let Some(fix) = remedy.downcast_ref::<trawl_gen::fix::Fix>() {
+        return Some(of_gen(fix));
+    }
+    if let Some(fix) = remedy.downcast_ref::<trawl_guard::fix::Fix>() {
+        return Some(of_guard(fix));
+    }
+    if let Some(fix) = remedy.downcast_ref::<trawl_lab::fix::Fix>() {
+        return Some(of_lab(fix));
+    }
+    if let Some(fix) = remedy.downcast_ref::<trawl_store::fix::Fix>() {
+        return Some(of_store(fix));
+    }
+    if let Some(fix) = remedy.downcast_ref::<trawl_tap::fix::Fix>() {
+        return Some(of_tap(fix));
+    }
+    None
+}
+
+fn of_kernel(fix: &trawl_kernel::fix::Fix) -> String {
+    use trawl_kernel::fix::Fix;
+    match fix {
+        Fix::Root { capabilities } => root(capabilities),
+        Fix::ShorterFilter => "use a shorter expression, or --tap packet".to_owned(),
+        Fix::NoDirection => "leave out -Q".to_owned(),
+        Fix::NewerLibpcap => {
+            "libpcap has them all since version 1.5: name a newer one with --libpcap PATH"
+                .to_owned()
+        }
+        Fix::InstallLibpcap => {
+            "apt install libpcap0.8, or name a library with --libpcap PATH".to_owned()
+        }
+        Fix::LibpcapModule { module } => format!(
+            "{module} needs its kernel module: modprobe {module}, and a libpcap built with it (--libpcap PATH; see docs/peers.md)"
+        ),
+        Fix::LibpcapWithDpdk => {
+            "this needs a libpcap that was built with DPDK (--libpcap PATH); --tap dpdk needs none"
+                .to_owned()
+        }
+        Fix::NotPromiscuous => "leave the mode as it is: -p".to_owned(),
+        Fix::RootOrNotPromiscuous => {
+            "run as root, or with CAP_NET_RAW; or leave the mode as it is: -p".to_owned()
+        }
+        Fix::DestinationMac => "give --dst-mac".to_owned(),
+        Fix::LargerSocketFilter { bytes } => {
+            format!("sysctl -w net.core.optmem_max={bytes}, or use --tap tc")
+        }
+        Fix::SmallerRing => "choose a smaller --ring-size".to_owned(),
+        Fix::KeepUser => "run it as root, or leave out -Z".to_owned(),
+        Fix::FewerFlows => "choose fewer flows with --max-flows".to_owned(),
+        Fix::LessMemory { kib } => {
+            format!("{kib} KiB may be too much here: choose less with --memory")
+        }
+        Fix::MemoryBetween {
+            least_kib,
+            most_gib,
+        } => format!("choose --memory between {least_kib} KiB and {most_gib} GiB"),
+    }
+}
+
+fn of_attach(fix: &trawl_attach::fix::Fix) -> String {
+    use trawl_attach::fix::Fix;
+    match fix {
+        Fix::NativeOrSkb => "use --mode native or --mode skb".to_owned(),
+        Fix::Skb => "use --mode skb".to_owned(),
+        Fix::ShowPrograms { interface } => format!("trawl xdp status -i {interface} shows which"),
+        Fix::ShowAllPrograms => "trawl xdp status --all-namespaces shows which".to_owned(),
+        Fix::ShowOffloads { interface } => {
+            format!("trawl doctor -i {interface} shows the offloads; or use --mode skb")
+        }
+        Fix::CommandOrSkb { command } => format!("{command}; or use --mode skb"),
+        Fix::SmallerMtu { command } => format!(
+            "{command}; or compile the program with SEC(\"xdp.frags\") if it handles packets in several pieces; or use --mode skb"
+        ),
+        Fix::UnloadAll { interface } => format!("trawl xdp unload {interface} --all removes it"),
+    }
+}
+
+fn of_program(fix: &trawl_program::fix::Fix) -> String {
+    use trawl_program::fix::Fix;
+    match fix {
+        Fix::HooksInDispatcher { interface } => format!("leave out --tappable, for a bundled program with --prio N: trawl capture -i {interface} --program NAME sees the programs of this chain without hooks; --replace takes the whole chain's place; trawl xdp unload {interface} --all removes it"),
+        Fix::ModeOfChain { mode } => format!("use --mode {mode}, or --replace to take the whole chain's place"),
+        Fix::ChainFull { interface } => format!("trawl xdp unload {interface} ID makes room; trawl xdp status shows the programs"),
+        Fix::GuardAttached => "--prio N puts a program before or after it, --yes replaces it anyway".to_owned(),
+        Fix::JoinDispatcher { interface } => format!("--prio N puts the program into it; --replace takes the whole chain's place; trawl xdp unload {interface} --all removes it"),
+        Fix::Occupied { interface, id, chain } => occupied(interface, *id, *chain),
+        Fix::NotTappable => "load it without --tappable".to_owned(),
+        Fix::NotTappableHere => "give the map another name, or load it without --tappable".to_owned(),
+        Fix::KeepMaps { from_file } => match from_file {
+            true => "--keep-maps gives them to the new program, --yes replaces it anyway".to_owned(),
+            false => "--yes replaces it anyway".to_owned(),
+        },
+        Fix::NewMaps => "--replace without --keep-maps starts with new maps".to_owned(),
+        Fix::NameProgram { names } => format!("name one with --prog: {names}"),
+        Fix::NotOffloaded => "leave out --mode hw".to_owned(),
+        Fix::NoHooksNeeded => "leave out --tappable to capture what arrives".to_owned(),
+        Fix::HooksInChain => "load the program with hooks: trawl xdp load IF FILE.o --keep-maps --tappable --prio N, then unload the one without".to_owned(),
+        Fix::OtherFile { interface, file } => format!("name the file that it was loaded from; trawl xdp load {interface} {file} --replace --keep-maps --tappable replaces it"),
+        Fix::NameToUnload { programs } => format!("name the program to remove: {programs}, or --all"),
+        Fix::UnloadFor { interface, id } => format!("trawl xdp unload {interface} {id} removes both"),
+        Fix::OtherPriority => "choose another place for it with --prio".to_owned(),
+        Fix::TouchNone => "drop, pass and aborted with --touch none need none".to_owned(),
+        Fix::PeerUp { command } => format!("{command}; or use --mode skb"),
+        Fix::SkbSends => "--mode skb sends them through the network stack".to_owned(),
+        Fix::NoConfirm => "leave out --confirm".to_owned(),
+        Fix::LoadRoute { interface } => format!("trawl route load {interface}"),
+        Fix::RouteBelow { interface } => format!("trawl route load {interface} routes all VLANs on it too"),
+        Fix::AttachAnyway => "--yes attaches it anyway".to_owned(),
+        Fix::ReplaceAnyway => "--yes replaces it anyway, --confirm 60s replaces it for a time".to_owned(),
+        Fix::UnloadAnyway => "--yes removes it anyway, --confirm 60s removes it for a time".to_owned(),
+        Fix::UnloadGuard { interface } => format!("trawl guard unload {interface} removes it, and so does --yes"),
+    }
+}
+
+fn of_balance(fix: &trawl_balance::fix::Fix) -> String {
+    use trawl_balance::fix::Fix;
+    match fix {
+        Fix::Load { interface } => format!("trawl balance load {interface}"),
+        Fix::Reload => "trawl balance unload IF, then load it again".to_owned(),
+        Fix::ApplyAnyway => "--yes applies it anyway".to_owned(),
+        Fix::CheckPort => "--port N names the one to check".to_owned(),
+        Fix::CheckTcpPort => "--port N names a TCP port to check".to_owned(),
+        Fix::FewerFlows { default } => {
+            format!("choose fewer flows with --flows N; the default is {default}")
+        }
+        Fix::ListVips => "trawl balance vip list shows them".to_owned(),
+    }
+}
+
+fn of_gen(fix: &trawl_gen::fix::Fix) -> String {
+    use trawl_gen::fix::Fix;
+    match fix {
+        Fix::OtherSource => {
+            "all source ports are taken: open fewer connections, or give another --src".to_owned()
+        }
+        Fix::InterfaceOrDestination => "give -i IF or --dst ADDRESS".to_owned(),
+        Fix::Route => "give -i IF, --src and --dst-mac, or add a route".to_owned(),
+        Fix::Address { option } => format!("give --{option} ADDRESS"),
+    }
+}
+
+fn of_guard(fix: &trawl_guard::fix::Fix) -> String {
+    use trawl_guard::fix::Fix;
+    match fix {
+        Fix::DenyWhat => "name what to deny, write all = true in it, or --all".to_owned(),
+        Fix::KeepSession { rule, namespace } => keep_session(rule, namespace.as_deref()),
+        Fix::ApplyAnyway => {
+            "apply anyway: --yes; or apply for a time, unless confirmed: --confirm 60s".to_owned()
+        }
+        Fix::LoadAgain { interface } => format!("trawl guard load {interface} --replace"),
+        Fix::Load { interface } => format!("trawl guard load {interface}"),
+    }
+}
+
+fn of_lab(fix: &trawl_lab::fix::Fix) -> String {
+    use trawl_lab::fix::Fix;
+    match fix {
+        Fix::Down { lab } => format!("trawl lab down {lab}"),
+        Fix::Up => "trawl lab up makes one".to_owned(),
+    }
+}
+
+fn of_store(fix: &trawl_store::fix::Fix) -> String {
+    use trawl_store::fix::Fix;
+    match fix {
+        Fix::LargerSpool => "allow more with --spool-size, or --spool-full evict".to_owned(),
+        Fix::OtherSpool => "name another directory with --spool".to_owned(),
+    }
+}
+
+fn of_tap(fix: &trawl_tap::fix::Fix) -> String {
+    use trawl_tap::fix::Fix;
+    match fix {
+        Fix::NoCpu => "leave out --cpu, or use --tap packet".to_owned(),
+        Fix::NoCpuButQueue => "leave out --cpu; --queue chooses by queue".to_owned(),
+        Fix::ReadInner => "leave out --inner, or record and use: trawl read --inner".to_owned(),
+        Fix::NoInner => "leave out --inner, or use --tap packet".to_owned(),
+        Fix::OtherPrefix => "--file-prefix names another one; ls /run/dpdk shows those that were started".to_owned(),
+        Fix::ShareMemory => "start it without --no-huge and without --in-memory".to_owned(),
+        Fix::MempoolOps => "start it with --mbuf-pool-ops-name=ring_mp_mc".to_owned(),
+        Fix::FilterLater => "record without it, and use: trawl read -r FILE -w FILTERED EXPRESSION".to_owned(),
+        Fix::OneQueue => "choose one queue with --queue, or one port".to_owned(),
+        Fix::AllInterfaces => "leave out -i to look at all".to_owned(),
+        Fix::ListReasons => "--reason help lists those it has".to_owned(),
+        Fix::ExitOnly => "end another capture, or record at one end only: --at exit".to_owned(),
+        Fix::NoAt { reload } => format!("leave out --at, or load the program with hooks: {}", reload_command(reload)),
+        Fix::NoFilterAt { reload } => format!("leave out --filter-at, or load the program with hooks: {}", reload_command(reload)),
+        Fix::UseXdp => "use --tap xdp".to_owned(),
+        Fix::NameHook => "name one: --hook PATH".to_owned(),
+        Fix::LoadWithHooks { reload } => format!(
+            "load the program with hooks: {}; or name its map with --hook PATH; or capture after XDP with --tap packet",
+            reload_command(reload)
+        ),
+        Fix::HooksAndTap { reload } => format!(
+            "load it with hooks and use --tap hook: {}; or capture after XDP with --tap packet",
+            reload_command(reload)
+        ),
+        Fix::AtExit => "leave out --filter-at, or use --at exit".to_owned(),
+        Fix::AtExitOrBoth => "use --at exit or --at both".to_owned(),
+        Fix::PacketRing => "use --packet-ring v3 or v2, or leave out --time hw".to_owned(),
+        Fix::Steal => "add --steal if that is meant".to_owned(),
+        Fix::SentTap => "use --tap tc or --tap packet".to_owned(),
+        Fix::NoAtOption => "leave out --at".to_owned(),
+        Fix::NoFilterAtOption => "leave out --filter-at".to_owned(),
+        Fix::NoVerdict => "leave out --verdict, or use --tap xdp or --tap hook".to_owned(),
+        Fix::NoProgram => "leave out --program, or use --tap xdp".to_owned(),
+        Fix::NoHardwareTime => "leave out --time hw".to_owned(),
+        Fix::NoQueue => "leave out --queue".to_owned(),
+        Fix::NotSkb => "leave out --mode skb".to_owned(),
+        Fix::PacketOrIn => "use --tap packet, or -Q in for received packets".to_owned(),
+        Fix::NoProgramOrLoad => "leave out --program, or attach one: trawl xdp load".to_owned(),
+        Fix::UseHook => "look through the hooks of the chain's programs: --tap hook".to_owned(),
+        Fix::NameProgram => "name one of these with --program, or use --program all".to_owned(),
+        Fix::WithTypes => "compile it with -g, or use --tap packet".to_owned(),
+        Fix::TapWithVerdict => "capture with --tap xdp or --tap hook, and without --at entry".to_owned(),
+        Fix::UsePacket => "try --tap packet".to_owned(),
+        Fix::HookAt { path } => format!("if a program here makes tail calls through it: --hook {}", path.display()),
+        Fix::TapHook => "use --tap hook".to_owned(),
+        Fix::TapsAfterXdp => "use --tap tc or --tap packet, which see what the program passes".to_owned(),
+        Fix::MountOrNamespace { command } => format!("{command}; or use --netns instead of ip netns exec"),
+        Fix::HooksWithoutTracing => "trawl xdp load --replace --keep-maps --tappable gives an attached program hooks for --tap hook; --tap tc and --tap packet need none".to_owned(),
+        Fix::NameInterface => "name the interface with -i, or use --tap packet or --tap tc".to_owned(),
+        Fix::QueueOption => "use --queue, or --tap packet or --tap tc".to_owned(),
+        Fix::TcOrPacket => "use --tap tc or --tap packet".to_owned(),
+        Fix::OnlyPacket => "use --tap packet".to_owned(),
+        Fix::NetlinkSocket => "such a filter is for netlink sockets".to_owned(),
+        Fix::InboundOrTap => "inbound and outbound work here; for the others use --tap tc or --tap packet".to_owned(),
+    }
+}
+
+fn root(capabilities: &str) -> String {
+    match capabilities {
+        "" => "this requires root".to_owned(),
+        some => format!("this requires root ({some})"),
+    }
+}
+
+fn occupied(interface: &str, id: u32, chain: Option<bool>) -> String {
+    let join = match chain {
+        Some(true) => "--prio N puts it into the chain there; ",
+        Some(false) => "to have both, load each with --prio N; ",
+        None => "",
+    };
+    format!(
+        "{join}--replace puts the new one in its place; trawl xdp unload {interface} {id} removes it"
+    )
+}
+
+fn keep_session(rule: &str, namespace: Option<&str>) -> String {
+    let place = namespace.map_or(String::new(), |label| format!(" --netns {label}"));
+    format!(
+        "keep it: trawl guard allow{rule}{place}; or apply anyway: --yes; or apply for a time, unless confirmed: --confirm 60s"
+    )
+}
+
+/// The command that loads a program once more, with hooks.
+pub fn reload_command(reload: &Reload) -> String {
+    let Reload { interface, how } = reload;
+    match how {
+        Again::Unknown => {
+            format!("trawl xdp load {interface} FILE.o --replace --keep-maps --tappable")
+        }
+        Again::Guard => format!("trawl guard load {interface} --tappable"),
+        Again::Route => format!("trawl route load {interface} --tappable"),
+        Again::Program {
+            source,
+            program,
+            skb,
+            beside,
+        } => {
+            let what = match program {
+                Some(program) => format!("{source} --prog {program}"),
+                None => source.clone(),
+            };
+            let mode = if *skb { " --mode skb" } else { "" };
+            match beside {
+                None => format!(
+                    "trawl xdp load {interface} {what} --replace --keep-maps --tappable{mode}"
+                ),
+                // Of two programs with the same maps the one without hooks goes when the other one is there.
+                Some(beside) => {
+                    let priority = beside
+                        .priority
+                        .map_or_else(String::new, |priority| format!(" --prio {priority}"));
+                    format!(
+                        "trawl xdp load {interface} {what} --keep-maps --tappable{priority}{mode} && trawl xdp unload {interface} {}",
+                        beside.id
+                    )
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::{Path, PathBuf};
+
+    use clap::CommandFactory;
+
+    /// Where the words of trawl's command line are data, with the reason.
+    const ALLOWED: [(&str, &str); 6] = [
+        ("guard/src/exercise.rs", "the text of a rule"),
+        ("guard/src/file/save.rs", "a comment in a file of rules"),
+        ("guard/src/rule/", "the text of a rule"),
+        ("kernel/src/dpdk.rs", "arguments of trawl-dpdk"),
+        ("kernel/src/netns.rs", "an argument of nsenter"),
+        ("tap/src/table.rs", "the table of taps in the README"),
+    ];
+
+    /// The measuring crate runs trawl and its peers, and shows what it ran.
+    const RUNS_COMMANDS: &str = "bench/";
+
+    fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(directory).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().and_then(|name| name.to_str());
+            match path.is_dir() {
+                true if name != Some("tests") => sources(&path, found),
+                false if name.is_some_and(|name| name.ends_with(".rs") && name != "tests.rs") => {
+                    found.push(path);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The string literals of a source file up to its tests.
+    fn literals(text: &str) -> Vec<String> {
+        let text = text
+            .split("#[cfg(test)]\nmod tests {")
+            .next()
+            .unwrap_or(text);
+        let mut found = Vec::new();
+        for line in text
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"))
+        {
+            // Odd pieces are inside quotes; an escaped quote only joins or splits what is looked at anyway.
+            found.extend(line.split('"').skip(1).step_by(2).map(str::to_owned));
+            if line.matches('"').count() % 2 == 0 && !line.contains('"') && !line.contains("//") {
+                // The middle of a string of several lines, or code, in which no option can stand.
+                found.push(line.trim().to_owned());
+            }
+        }
+        found
+    }
+
+    fn names(command: &clap::Command, longs: &mut BTreeSet<String>) {
+        let arguments = command.get_arguments();
+        longs.extend(arguments.filter_map(|one| one.get_long().map(str::to_owned)));
+        command.get_subcommands().for_each(|one| names(one, longs));
+    }
+
+    /// Issue 13: lower layers return causes; the command line names what fixes them.
+    #[test]
+    fn lower_crates_name_no_options_or_commands() {
+        let cli = crate::Cli::command();
+        let mut longs = BTreeSet::new();
+        names(&cli, &mut longs);
+        let commands: Vec<String> = cli
+            .get_subcommands()
+            .map(|one| format!("trawl {} ", one.get_name()))
+            .collect();
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .expect("crates/");
+        let mut files = Vec::new();
+        sources(crates, &mut files);
+        let mut wrong = Vec::new();
+        for file in files {
+            let name = file
+                .strip_prefix(crates)
+                .expect("below")
+                .to_string_lossy()
+                .into_owned();
+            let is_lower = name.contains("/src/")
+                && !name.starts_with("cli/")
+                && !name.starts_with(RUNS_COMMANDS);
+            if !is_lower || ALLOWED.iter().any(|(place, _)| name.starts_with(place)) {
+                continue;
+            }
+            let text = std::fs::read_to_string(&file).expect("text");
+            for literal in literals(&text) {
+                let option = literal
+                    .split([' ', '`', '\'', '(', '=', ',', ';', ':'])
+                    .find(|word| {
+                        word.strip_prefix("--")
+                            .is_some_and(|long| longs.contains(long))
+                    });
+                let with_end = format!("{literal} ");
+                let command = commands
+                    .iter()
+                    .find(|command| with_end.contains(command.as_str()));
+                if option.is_some() || command.is_some() {
+                    wrong.push(format!("{name}: {literal}"));
+                }
+            }
+        }
+        assert!(
+            wrong.is_empty(),
+            "{} strings:\n{}",
+            wrong.len(),
+            wrong.join("\n")
+        );
+    }
+}

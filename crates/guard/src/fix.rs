@@ -1,0 +1,24 @@
+//! What fixes the errors of this crate: data, which the command line puts into words.
+
+use serde::Serialize;
+use trawl_kernel::error::Remedy;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Fix {
+    /// The rule denies every packet.
+    DenyWhat,
+    /// The rules would cut the SSH session; this rule keeps it.
+    KeepSession {
+        rule: String,
+        namespace: Option<String>,
+    },
+    /// The rules would cut the SSH session.
+    ApplyAnyway,
+    /// The rules are not where trawl keeps them.
+    LoadAgain { interface: String },
+    /// No guard is attached.
+    Load { interface: String },
+}
+
+impl Remedy for Fix {}

@@ -1,0 +1,43 @@
+//! What fixes the errors of this crate: data, which the command line puts into words.
+
+use crate::error::Remedy;
+use serde::Serialize;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Fix {
+    /// The process lacks these capabilities.
+    Root { capabilities: String },
+    /// The filter is too long for a BPF program.
+    ShorterFilter,
+    /// The library cannot choose the direction.
+    NoDirection,
+    /// The library lacks functions.
+    NewerLibpcap,
+    /// The system has no libpcap.
+    InstallLibpcap,
+    /// The device needs a kernel module, and a libpcap that knows it.
+    LibpcapModule { module: String },
+    /// The device needs a libpcap that knows DPDK.
+    LibpcapWithDpdk,
+    /// The interface cannot be made promiscuous.
+    NotPromiscuous,
+    /// The process may not make the interface promiscuous.
+    RootOrNotPromiscuous,
+    /// The kernel does not know the MAC address.
+    DestinationMac,
+    /// A socket may not have such a long filter.
+    LargerSocketFilter { bytes: usize },
+    /// There is not enough memory for a packet socket.
+    SmallerRing,
+    /// The process may not change its user.
+    KeepUser,
+    /// There is not enough memory for the receiver.
+    FewerFlows,
+    /// There is not enough memory for the rings.
+    LessMemory { kib: u64 },
+    /// The rings cannot have that size.
+    MemoryBetween { least_kib: u64, most_gib: u64 },
+}
+
+impl Remedy for Fix {}
