@@ -233,7 +233,7 @@ fn unfit(why: Unfit) -> Error {
         Unfit::TooLong { instructions } => fail(format!(
             "its {instructions} instructions are more than a jump can pass over"
         ))
-        .fix("use a shorter expression, or --tap packet")
+        .fix(crate::fix::Fix::ShorterFilter)
         .refused(Refusal::TooLong),
     }
 }
