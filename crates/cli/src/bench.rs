@@ -15,7 +15,7 @@ use trawl_kernel::{Error, Result};
 use crate::cleaner::Cleaner;
 use crate::terminal;
 
-/// Runs an experiment in labs of its own and prints its figures
+/// Runs an experiment in its own labs and prints its figures
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]

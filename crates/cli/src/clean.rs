@@ -9,7 +9,7 @@ use trawl_program::leftovers;
 use crate::json;
 use crate::terminal::write_out;
 
-/// Removes what killed commands and vanished interfaces left: pins, settings, rules and labs that nobody uses
+/// Removes what killed commands and vanished interfaces left: pins, settings, rules and labs that nothing uses
 ///
 /// Commands that only look (status, stats, maps, list, doctor) change nothing. What is in use stays.
 #[derive(Debug, clap::Args)]

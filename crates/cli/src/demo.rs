@@ -22,10 +22,10 @@ use crate::cleaner::Cleaner;
 use crate::terminal::write_out;
 use watchers::Watcher;
 
-/// Shows in a lab of its own that trawl records what an XDP program drops and tcpdump misses
+/// Shows in a lab that trawl records what an XDP program drops and tcpdump misses
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The capture file that is left behind
+    /// The capture file to write
     #[arg(
         short = 'w',
         long = "write",

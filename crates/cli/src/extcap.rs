@@ -36,7 +36,7 @@ pub struct Args {
     /// List an interface's options
     #[arg(long)]
     extcap_config: bool,
-    /// Ask anew for the values of one option
+    /// Ask again for the values of one option
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     extcap_reload_option: Option<String>,
     /// The interface that is meant

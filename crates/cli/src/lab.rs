@@ -55,7 +55,7 @@ enum Command {
         #[arg(default_value = DEFAULT_NAME)]
         name: String,
     },
-    /// Removes what killed processes left behind
+    /// Removes what killed processes left
     Clean {
         /// Labs that are in use as well, and every namespace named trawl-…
         #[arg(long)]
@@ -94,7 +94,7 @@ struct Up {
     queues: Option<u32>,
     #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=65535))]
     mtu: u32,
-    /// Leave GRO off: the veth then takes no XDP frames before it has a program of its own
+    /// Leave GRO off: the veth then takes no XDP frames before a program is attached to it
     #[arg(long)]
     no_gro: bool,
     /// Let the hosts speak by themselves (link-local addresses, ARP, neighbour and multicast discovery)
@@ -302,7 +302,7 @@ fn list(as_json: bool) -> String {
         let state = match lab.owner {
             None => "up until it is taken down".to_owned(),
             Some(owner) if lab.in_use() => format!("in use by process {}", owner.pid),
-            Some(_) => "left behind (trawl lab clean)".to_owned(),
+            Some(_) => "left by a killed process (trawl lab clean)".to_owned(),
         };
         format!("{}  {}  {state}\n", lab.id, lab.namespaces.join(" "))
     };

@@ -47,7 +47,7 @@ pub struct Args {
     /// End after this time, for example 10s [default: at the first interrupt]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
-    /// Show what is no loss as well: queues of closing sockets, and groups that nobody has joined
+    /// Show what is no loss as well: queues of closing sockets, and groups that no socket has joined
     #[arg(long)]
     all: bool,
     /// Show the result as JSON, one document at the end

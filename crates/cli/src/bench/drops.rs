@@ -12,7 +12,7 @@ pub struct Args {
     /// Frames to send in each run
     #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1..))]
     frames: u64,
-    /// How often each has its turn
+    /// How many times each is measured
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
     /// Where to write the captures

@@ -14,10 +14,10 @@ pub struct Args {
     /// Length of each frame without its checksum
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u16).range(60..=1514))]
     size: u16,
-    /// How long each turn counts
+    /// How long each measurement lasts
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     seconds: f64,
-    /// How often each sender has its turn
+    /// How many times each sender is measured
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
     /// The CPU that all is done on

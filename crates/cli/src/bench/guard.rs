@@ -14,7 +14,7 @@ pub struct Args {
     /// Length of each frame
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u16).range(42..=1514))]
     size: u16,
-    /// How often each has its turn, beside the bare drop
+    /// How many times each is measured, beside the bare drop
     #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
     /// The results as JSON

@@ -13,7 +13,7 @@ pub struct Args {
     /// How long the recording is
     #[arg(long, value_name = "SIZE", default_value = "1GB", value_parser = units::bytes)]
     size: u64,
-    /// How often each has its turn
+    /// How many times each is measured
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
     /// Where to write the recordings

@@ -38,7 +38,7 @@ pub struct Args {
     /// Network namespace of interfaces that name none: a name, a path or a process id
     #[arg(long, value_name = "NAME")]
     pub(super) netns: Option<String>,
-    /// Where to see the packets; drop may stand beside another one: xdp,drop
+    /// Where to see the packets; drop may be combined with another one: xdp,drop
     #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
     tap: Vec<TapName>,
     /// Which way the packets go [default: in for the xdp and hook taps, inout for tc and packet]
@@ -61,7 +61,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE.o", conflicts_with = "hook")]
     pub(super) tappable: Option<PathBuf>,
     /// Write the packets to this file, or to standard output with '-'; several times for several outputs. Behind the name
-    /// may stand ,snaplen=N ,format=pcap|pcapng ,compress=zstd|lz4|gzip|none for this output alone
+    /// may follow ,snaplen=N ,format=pcap|pcapng ,compress=zstd|lz4|gzip|none for this output alone
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     pub(super) write: Vec<PathBuf>,
     /// What is particular to the first of them.
@@ -156,7 +156,7 @@ struct ChoiceArgs {
     /// Ask the expression of the packet inside a tunnel: VXLAN, GENEVE, GRE or IP-in-IP
     #[arg(long, conflicts_with = "cbpf")]
     inner: bool,
-    /// Where the XDP program stands when the filter looks: the packet as it came or as it left it
+    /// Where the filter sees the packet: as it arrived at the XDP program, or as it left it
     #[arg(long, value_enum, value_name = "END")]
     filter_at: Option<FilterEnd>,
     /// Only packets that are received or sent by this queue

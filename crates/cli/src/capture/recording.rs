@@ -46,13 +46,13 @@ pub(super) struct RecordingArgs {
     /// Begin another file before one grows larger: millions of bytes, or a size such as 64MiB
     #[arg(short = 'C', value_name = "SIZE", value_parser = file_size)]
     file_size: Option<u64>,
-    /// Begin another file after so many seconds; -w then takes strftime(3)'s conversions
+    /// Begin another file after this many seconds; -w then takes strftime(3)'s conversions
     #[arg(short = 'G', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     file_seconds: Option<u64>,
-    /// Keep the latest so many files
+    /// Keep this many files, the latest ones
     #[arg(short = 'W', value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..))]
     files: Option<u64>,
-    /// Keep files of so many bytes together, the latest ones
+    /// Keep the latest files, this many bytes in total
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     max_disk: Option<u64>,
     /// Run this with the name of each finished file

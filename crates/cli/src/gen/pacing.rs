@@ -25,7 +25,7 @@ pub struct Pacing {
     /// End after this time, for example 10s
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
-    /// Send from this many threads, each on a CPU of its own
+    /// Send from this many threads, each on its own CPU
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// The CPUs to send from, for example 0,2-3 [default: wherever the kernel puts a single thread, else from CPU 0 on]
@@ -73,7 +73,7 @@ impl Pacing {
             }
             (Some(cpus), Some(threads)) => Err(Error::usage(
                 format!("cannot put {threads} threads on {} CPUs", cpus.len()),
-                "each thread has a CPU of its own",
+                "each thread needs its own CPU",
             )
             .fix("give as many --cpus as --threads, or only one of the two")),
         }

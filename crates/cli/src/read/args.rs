@@ -41,11 +41,11 @@ pub struct Args {
     /// Begin another file before one grows larger: millions of bytes, or a size such as 64MiB
     #[arg(short = 'C', value_name = "SIZE", value_parser = file_size, requires = "write")]
     file_size: Option<u64>,
-    /// Begin another file with the first packet so many seconds after the first of the file; -w then takes strftime(3)'s
+    /// Begin another file with the first packet SECONDS after the first of the file; -w then takes strftime(3)'s
     /// conversions
     #[arg(short = 'G', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), requires = "write")]
     file_seconds: Option<u64>,
-    /// Keep the latest so many files
+    /// Keep this many files, the latest ones
     #[arg(short = 'W', value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..), requires = "write")]
     files: Option<u64>,
     /// Show the packets as well as write them

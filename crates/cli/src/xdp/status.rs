@@ -14,7 +14,7 @@ use crate::json;
 use crate::terminal::write_out;
 use crate::units;
 
-/// Shows the XDP programs on interfaces, the chains behind them, and where they redirect packets to
+/// Shows the XDP programs on interfaces, their chains, and where they redirect packets to
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]

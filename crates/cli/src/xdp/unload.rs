@@ -21,7 +21,7 @@ pub struct Args {
     /// The program's number, as status shows it [default: the one that trawl loaded]
     #[arg(value_name = "ID")]
     id: Option<u32>,
-    /// All programs, whoever loaded them
+    /// All programs, those loaded by other tools too
     #[arg(long, conflicts_with = "id")]
     all: bool,
     /// Network namespace of an interface that names none: a name, a path or a process id
