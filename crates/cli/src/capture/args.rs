@@ -60,8 +60,8 @@ pub struct Args {
     /// program with the same maps; the program without hooks is put back at the end
     #[arg(long, value_name = "FILE.o", conflicts_with = "hook")]
     pub(super) tappable: Option<PathBuf>,
-    /// Write the packets to this file, or to standard output with '-'; several times for several outputs. Behind the name
-    /// may follow ,snaplen=N ,format=pcap|pcapng ,compress=zstd|lz4|gzip|none for this output alone
+    /// Write the packets to this file, or to standard output with '-'; several times for several outputs. The name may be followed by
+    /// ,snaplen=N ,format=pcap|pcapng ,compress=zstd|lz4|gzip|none for this output alone
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     pub(super) write: Vec<PathBuf>,
     /// What is particular to the first of them.
