@@ -42,7 +42,7 @@ int lab_pass_hook(struct xdp_md *context)
 	return exit_by_hook(context, XDP_PASS);
 }
 
-/* The ethertype 0x88b5 is free for experiments; the two bytes behind it choose the verdict. */
+/* The ethertype 0x88b5 is free for experiments; the two bytes after it choose the verdict. */
 #define EXPERIMENTAL 0x88b5
 
 struct experiment {

@@ -2,7 +2,7 @@
 /* The sending program: makes the frames of a pattern, which leave by XDP_TX from BPF_PROG_TEST_RUN.
  *
  * The kernel gives it the same pages again and again, with what was put into them the last time, by this program or
- * by whoever received the frame. So everything that may differ is written in each frame. */
+ * by the one that received the frame. So everything that may differ is written in each frame. */
 #include <stdbool.h>
 #include <linux/bpf.h>
 #include <bpf/bpf_endian.h>

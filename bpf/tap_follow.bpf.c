@@ -52,7 +52,7 @@ static __always_inline bool is_same(const struct known_packet *known, const stru
 	       before->weak == now->weak;
 }
 
-/* A buffer that nobody has seen: an XDP program may have seen the packet in the same memory, or sent it on. */
+/* A buffer that no step has shown yet: an XDP program may have seen the packet in the same memory, or sent it on. */
 static __always_inline struct known_packet *find_elsewhere(const struct tap_context *packet,
 							   const struct contents *contents, __u64 now, __u32 *found)
 {
@@ -71,7 +71,7 @@ static __always_inline struct known_packet *find_elsewhere(const struct tap_cont
 	return take_by_content(contents->whole, now);
 }
 
-/* Nobody else is to take it for the same packet. */
+/* Nothing else is to take it for the same packet. */
 static __always_inline void forget_elsewhere(const struct tap_context *packet, const struct contents *contents)
 {
 	__u64 key = packet->head | KEY_HEAD;

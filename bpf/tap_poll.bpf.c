@@ -17,7 +17,7 @@ int trawl_poll_end(void *arguments)
 	(void)arguments;
 	if (!control || !control->since_poll)
 		return 0;
-	/* Behind the last reading there may have been records: how wrong those can be shows now. */
+	/* After the last reading there may have been records: how wrong those can be shows now. */
 	last = control->since_poll - 1;
 	if (last >= CONFIG(clock_first) && last & CONFIG(clock_mask)) {
 		__u64 now = wall_clock(control), read = control->read_time;

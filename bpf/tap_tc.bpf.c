@@ -11,7 +11,7 @@
 
 #define tap_context __sk_buff
 #define DIRECTION_INBOUND 1
-/* Behind the two MAC addresses. */
+/* After the two MAC addresses. */
 #define TAG_OFFSET 12
 #define TAG_LENGTH 4
 

@@ -8,7 +8,7 @@
 #define MAGIC 236
 #define VERSION 2
 #define SLOTS 10
-/* What a place that nobody has taken returns; every slot's actions contain it, so that the chain goes on there. */
+/* What a place that is not taken returns; every slot's actions contain it, so that the chain goes on there. */
 #define STUB_VERDICT 31
 
 struct xdp_dispatcher_config {

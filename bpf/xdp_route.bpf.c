@@ -10,7 +10,7 @@
 char LICENSE[] SEC("license") = "GPL";
 
 /* The kernel learns from its own use of a neighbour whether it is still there; frames that XDP sends do not count. So
- * one packet in so many ticks goes to each neighbour through the stack: every quarter of a second to every two and a
+ * one packet in N ticks goes to each neighbour through the stack: every quarter of a second to every two and a
  * half, by the kernel's HZ. Reading a clock would take longer than all the rest of this. */
 #define REFRESH_TICKS 250
 

@@ -35,7 +35,7 @@ int trawl_tx(struct xdp_md *context)
 	__u32 touch = config.touch;
 	__u32 which = touch_packet(context, touch);
 
-	/* A frame that goes back with its old addresses would be taken by nobody. */
+	/* A frame that goes back with its old addresses would be dropped by every receiver. */
 	if (touch != TOUCH_SWAP)
 		touch_packet(context, TOUCH_SWAP);
 	count(context, which);

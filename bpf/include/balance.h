@@ -84,7 +84,7 @@ struct balance_backend {
 	__u32 weight;
 	/* The number of its virtual address. */
 	__u32 vip;
-	/* Never given twice, so that a flow is not taken to whoever got the number later. 0: there is none. */
+	/* Never given twice, so that a flow is not taken to the backend that got the number later. 0: there is none. */
 	__u32 generation;
 	__u32 server_id;
 	__u32 unused[4];

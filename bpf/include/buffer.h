@@ -67,7 +67,7 @@ struct scratch {
 	/* The packet's beginning, and room for the last piece of it to be copied. */
 	char copy[TRACE_COPY * 2];
 	struct drop_note note;
-	/* Behind the note: what one kind of program adds to it. */
+	/* After the note: what one kind of program adds to it. */
 	union {
 		struct drop_stack stack;
 		struct follow_note follow;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
 /* Several captures on one hook: the program that is attached runs first, then jumps to the next one, which stands in
- * this map. While nobody is there the kernel patches the jump away; one that nobody can come behind has none. A program
- * that leaves puts the one behind it in its place, so that there is never a gap to look beyond. Behind the seats stands
+ * this map. While it is empty the kernel patches the jump away; one that no program can follow has none. A program
+ * that leaves puts the one after it in its place, so that there is never a gap to look beyond. After the seats stands
  * what was at the hook before. */
 #ifndef TRAWL_CHAIN_H
 #define TRAWL_CHAIN_H
@@ -15,7 +15,7 @@ struct {
 	__uint(value_size, 4);
 } trawl_chain SEC(".maps");
 
-/* What runs behind the last capture: the program itself where captures stand at its entry, the next one of a chain of
+/* What runs after the last capture: the program itself where captures stand at its entry, the next one of a chain of
  * programs at its exit. At other hooks there is nothing, and the verifier takes the jump away. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);

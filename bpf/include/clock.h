@@ -12,7 +12,7 @@ static __always_inline __u64 wall_clock(const struct ring_control *control)
 	return now + control->clock_offset;
 }
 
-/* A clock that is this far back was set by somebody: stamps follow it. */
+/* A clock that is this far back was set: stamps follow it. */
 #define CLOCK_STEP 1000000000ull
 
 static __noinline __u64 read_clock(struct ring_control *control, __u32 place)

@@ -17,7 +17,7 @@
 #define DROP_FUNCTIONS 8
 
 struct drop_note {
-	/* The address behind the call that freed the packet. */
+	/* The address after the call that freed the packet. */
 	__u64 location;
 	__u32 reason;
 	__u32 link;
@@ -37,7 +37,7 @@ struct drop_note {
 	__u64 inode;
 	/* Interface on which it was first received; 0: none. */
 	__u32 received_on;
-	/* Nobody wanted the packet any more. */
+	/* No socket wanted the packet any more. */
 	__u32 no_loss;
 	/* The size of the socket's receive buffer; 0: not known. */
 	__u32 receive_buffer;
@@ -62,7 +62,7 @@ struct drop_note {
 #define STEP_CONSUMED 15
 #define STEP_DROPPED 16
 
-/* Behind the note, where packets are followed. */
+/* After the note, where packets are followed. */
 struct follow_note {
 	__u32 step;
 	/* Of a netfilter step: the hook, NF_INET_…. */

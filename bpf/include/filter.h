@@ -91,7 +91,7 @@ static __always_inline void reject(bool twice)
 	((CONFIG(only_queue) == ALL || (queue) == CONFIG(only_queue)) &&              \
 	 (CONFIG(only_cpu) == ALL || bpf_get_smp_processor_id() == CONFIG(only_cpu)))
 
-/* --sample: by chance. --sample-every: the first of every so many on each CPU. */
+/* --sample: by chance. --sample-every: the first of every N on each CPU. */
 static __always_inline bool in_sample(struct ring_control *control)
 {
 	if (CONFIG(sample_below))
@@ -123,7 +123,7 @@ static __always_inline bool over_rate(void)
 		if (__sync_val_compare_and_swap(&shared->rate_due, due, next) == due)
 			return false;
 	}
-	/* So many others went ahead meanwhile that the limit is reached in any case. */
+	/* Enough others went ahead meanwhile that the limit is reached in any case. */
 	return true;
 }
 

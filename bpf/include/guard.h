@@ -6,7 +6,7 @@
  *
  *   line 0        the header
  *   prefixes      one line for each source prefix, and one for each destination prefix below a source prefix
- *   rules         one line for each rule, in the order of their ids; the interfaces' defaults behind them
+ *   rules         one line for each rule, in the order of their ids; the interfaces' defaults after them
  *   extras        one line for each rule that names source ports or MAC addresses
  *   tries         words: tables of branches
  *   lists         32-bit entries: the rules to try, one after the other
@@ -26,7 +26,7 @@
  *
  * What all packets touch stands aside of where drivers put packets into their pages, mostly the beginning: each of those
  * lies in another page, but at the same place in it, and so pushes what lies there in other pages out of the cache. A
- * set's header stands GUARD_ASIDE behind the beginning of a page for that, and so do the counters.
+ * set's header stands GUARD_ASIDE after the beginning of a page for that, and so do the counters.
  */
 #ifndef TRAWL_GUARD_H
 #define TRAWL_GUARD_H
@@ -114,7 +114,7 @@ struct guard_header {
 	/* Where the search for an interface's default begins; its number is the key. */
 	__u64 defaults;
 	/* Where a CPU's hits of a rule are found: their number among all hits of the set is this one, and that of the
-	 * line of the rule, and so many for each CPU before. One more block of hits follows for the CPUs that came up
+	 * line of the rule, and this many for each CPU before. One more block of hits follows for the CPUs that came up
 	 * later, which share it. */
 	__u32 hits;
 	__u32 hits_of_cpu;
@@ -143,7 +143,7 @@ struct guard_prefix {
 	/* For a source: whether there is but one rule about it, which decides about each packet of its service; that
 	 * one is what `services` ends with. */
 	__u32 only;
-	/* The only rule's service: the first one, and so many more. */
+	/* The only rule's service: the first one, and N more. */
 	__u32 first;
 	__u32 more;
 };
@@ -157,7 +157,7 @@ struct guard_rule {
 	__u32 other_first;
 	__u32 other_last;
 	__u32 action;
-	/* Holds for later fragments, whose ports nobody knows. */
+	/* Holds for later fragments, whose ports are unknown. */
 	__u32 fragments;
 	__u32 tcp;
 	/* 0: any interface. */

@@ -113,8 +113,8 @@ static __always_inline enum kind read_transport(struct xdp_md *context, struct p
 	return KIND_IP;
 }
 
-/* A fragment but the first has no ports. One of TCP that begins right behind the ports is made to write over the
- * flags that a filter saw (RFC 3128): nobody sends such a thing in good faith. */
+/* A fragment but the first has no ports. One of TCP that begins right after the ports is made to write over the
+ * flags that a filter saw (RFC 3128): no stack sends such a fragment. */
 static __always_inline enum kind later_fragment(struct packet *packet, __u8 protocol, __u32 offset)
 {
 	packet->service = 1 << 24 | protocol << 16;

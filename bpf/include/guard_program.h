@@ -39,7 +39,7 @@ static __always_inline int conclude(__u32 cpu, __u32 fate)
 
 /* Version 4, and no options. */
 #define PLAIN_IPV4 0x45
-/* So many tables, and so many prefixes around each other, are looked at here. */
+/* This many tables, and this many prefixes around each other, are looked at here. */
 #define FEW_TABLES 3
 #define FEW_PREFIXES 4
 
@@ -109,7 +109,7 @@ static __always_inline int decided(rules_t rules, __u32 cpu, __u32 line, __u32 a
 }
 
 /* The verdict on an IPv4 packet with plain headers in the first buffer, where one rule of its source decides or none.
- * There is no call in it, so that all stays in registers that nobody has to save: this is what the guard's speed is made of.
+ * There is no call in it, so that all stays in registers that need not be saved: this is what the guard's speed is made of.
  * Whatever is out of the ordinary is UNDECIDED, and begins anew with judge_with_care(). */
 static __always_inline int judge_at_once(struct xdp_md *context, __u32 cpu, bool ethernet)
 {

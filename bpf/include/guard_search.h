@@ -199,7 +199,7 @@ static __always_inline bool applies(rules_t rules, const struct guard_rule __rul
 	return holds_for(rule, service);
 }
 
-/* Whether this packet is one too many from its source. An IPv6 source is a network of 64 bits: whoever has one
+/* Whether this packet is one too many from its source. An IPv6 source is a network of 64 bits: a host that has one
  * address there has them all. */
 static __always_inline bool over_rate(const struct guard_rule __rules *rule, const struct packet *packet, __u64 now)
 {
@@ -308,7 +308,7 @@ static long step(__u32 turn, struct view *view)
 	return 0;
 }
 
-/* No rule decided: what the interface's default is. `discovery` is let through all the same. */
+/* No rule decided: what the interface's default is. `discovery` is let through anyway. */
 static __always_inline __u32 by_default(rules_t rules, __u32 cpu, bool discovery)
 {
 	const struct guard_header __rules *header = header_of(rules);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* The headers in front of a packet: Ethernet, up to two VLAN tags, and what is behind them. */
+/* The headers in front of a packet: Ethernet, up to two VLAN tags, and what is after them. */
 #ifndef TRAWL_HEADERS_H
 #define TRAWL_HEADERS_H
 
@@ -31,7 +31,7 @@ static __always_inline bool is_tag(__be16 type)
 	return type == bpf_htons(ETH_P_8021Q) || type == bpf_htons(ETH_P_8021AD);
 }
 
-/* The type of what is behind the link header and its tags, and where that begins; 0 where the frame ends first. */
+/* The type of what is after the link header and its tags, and where that begins; 0 where the frame ends first. */
 static __always_inline __be16 skip_link_header(void *data, void *end, void **behind)
 {
 	struct link_header *link = data;

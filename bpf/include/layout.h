@@ -18,7 +18,7 @@
 #define RING_MAX_POINTS 1024
 /* A CPU's control block, with room to keep those of two CPUs on different pages. */
 #define RING_CONTROL_SIZE 73728
-/* Room behind the last segment of a bank, so that the verifier can prove that any bounded offset plus the largest block
+/* Room after the last segment of a bank, so that the verifier can prove that any bounded offset plus the largest block
  * fits. Whole pages. */
 #define POOL_SLACK (288 * 1024)
 /* At the end of a segment, for a block that fills it up to what a disk takes. */
@@ -72,7 +72,7 @@ struct ring_control {
 	__u64 clock_offset;
 	/* Non-zero once the capture is over: the programs then neither count nor record. */
 	__u64 stopped;
-	/* Packets that passed the filter, for sampling one in so many. */
+	/* Packets that passed the filter, for sampling one in N. */
 	__u64 matched;
 
 	/* When the clock was read last, in its own time and in the kernel's ticks, and the longest time between two
@@ -169,7 +169,7 @@ struct tap_config {
 	/* A bank's size less one, and the exponent of the number of segments in one. */
 	__u32 bank_mask;
 	__u32 bank_shift;
-	/* How many records the clock is read for behind the end of a poll, and then for which ones: those whose number
+	/* How many records the clock is read for after the end of a poll, and then for which ones: those whose number
 	 * has none of these bits. 0 readings: for each record. */
 	__u32 clock_first;
 	__u32 clock_mask;
@@ -191,7 +191,7 @@ struct tap_config {
 	__u32 only_cpu;
 	/* What the kernel adds to the queue that it notes on a packet: 1 on received ones, mostly. */
 	__u32 queue_offset;
-	/* --sample-every: one packet in so many; 0 for all. */
+	/* --sample-every: one packet in N; 0 for all. */
 	__u32 sample;
 	/* --sample: a packet whose random number is below this; 0 for all. */
 	__u32 sample_below;
@@ -200,7 +200,7 @@ struct tap_config {
 	__u32 rate_interval_high;
 	__u32 rate_tolerance_low;
 	__u32 rate_tolerance_high;
-	/* The place of the next program in the chain of captures on this hook; ALL if nobody can be there. */
+	/* The place of the next program in the chain of captures on this hook; ALL if none can be there. */
 	__u32 chain_next;
 	/* 1: bpf_ktime_get_tai_ns, 0: bpf_ktime_get_ns. */
 	__u32 clock_is_tai;

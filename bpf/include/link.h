@@ -37,7 +37,7 @@ struct {
 #define UDP_LENGTH 8
 /* As much of a transport header as is looked at. */
 #define TRANSPORT_LENGTH 16
-/* Of a datagram's payload, behind its first eight bytes. */
+/* Of a datagram's payload, after its first eight bytes. */
 #define MORE_LENGTH 24
 #define TUNNEL_LENGTH 8
 /* In the order in which the first bytes of a VXLAN header lie in memory: flags and what is reserved. */
@@ -50,7 +50,7 @@ static __always_inline __u64 mix(__u64 hash, __u64 word)
 	return hash ^ hash >> 29;
 }
 
-/* The first so many bytes of a word, which lies in memory as it came. */
+/* The first N bytes of a word, which lies in memory as it came. */
 static __always_inline __u64 first_bytes(__u64 word, __u64 count)
 {
 	return count >= 8 ? word : word & ((1ull << (count * 8)) - 1);

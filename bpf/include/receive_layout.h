@@ -3,7 +3,7 @@
 #ifndef TRAWL_RECEIVE_LAYOUT_H
 #define TRAWL_RECEIVE_LAYOUT_H
 
-/* How far behind the highest sequence number a packet may be and still be told from a duplicate: all words of 64
+/* How far below the highest sequence number a packet may be and still be told from a duplicate: all words of 64
  * packets but the one that is being filled. */
 #define RECEIVE_WINDOW 8128
 #define RECEIVE_WINDOW_WORDS 128
@@ -48,7 +48,7 @@ struct receive_word {
 struct receive_flow {
 	__u64 received;
 	__u64 bytes;
-	/* Came once more, or behind one with a higher sequence number, or so far behind that nobody knows which. */
+	/* Came once more, or after one with a higher sequence number, or so far below it that it is unknown which. */
 	__u64 duplicates;
 	__u64 reordered;
 	__u64 too_old;

@@ -15,7 +15,7 @@
 #define OPTION_VERDICT OPTION(7, 9)
 
 /* The lengths of a block's parts. All are multiples of four bytes and no more aligned than that: the writing below
- * goes in pairs of 32-bit words all the same, since the machines that trawl runs on take unaligned stores. */
+ * goes in pairs of 32-bit words anyway, since the machines that trawl runs on take unaligned stores. */
 #define HEADER_LENGTH 28
 #define FLAGS_LENGTH 8
 #define QUEUE_LENGTH 8
@@ -36,7 +36,7 @@ static __always_inline void put(char *at, __u64 pair)
 	*(__u64 *)at = pair;
 }
 
-/* Words about a packet, zero behind their end; none if the length is 0. */
+/* Words about a packet, zero after their end; none if the length is 0. */
 struct comment {
 	__u64 length;
 	__u64 words[COMMENT_MAX / 8];
@@ -48,7 +48,7 @@ struct sighting {
 	/* 64 bits: kernels before 6.3 forget the bounds of what is put aside in fewer. */
 	__u64 captured;
 	__u32 queue;
-	/* A VLAN tag that travels beside the packet and belongs behind the MAC addresses, as it stands on the wire. */
+	/* A VLAN tag that travels beside the packet and belongs after the MAC addresses, as it stands on the wire. */
 	__u32 tag;
 	__u64 packet_id;
 	/* At an end where the verdict is not known before: what the program returned. */
@@ -180,7 +180,7 @@ static __always_inline char *put_count(char *at, __u32 option, __u64 count)
 	return at + COUNT_LENGTH;
 }
 
-/* The options behind the packet's bytes and the closing length. */
+/* The options after the packet's bytes and the closing length. */
 static __always_inline void write_options(char *block, const struct sighting *sight, __u32 size, __u64 untold,
 					  enum which which)
 {

@@ -10,7 +10,7 @@
 #define AF_INET 2
 #define AF_INET6 10
 #define IPV4_FRAGMENT bpf_htons(0x3fff)
-/* A frame is padded to 60 bytes; more behind the packet than that is no padding. */
+/* A frame is padded to 60 bytes; more after the packet than that is no padding. */
 #define MOST_PADDING 46
 #define VLAN_ID 0x0fff
 #define TAG_SIZE ((int)sizeof(struct vlan_tag))

@@ -49,7 +49,7 @@ struct send_sum {
 	__u32 offset;
 	/* The sum over everything that stays, edited words taken as zero. */
 	__u32 start;
-	/* Zero means unchecked here: all ones are written in its stead. */
+	/* Zero means unchecked here: all ones are written instead. */
 	__u32 never_zero;
 	__u32 padding;
 };
@@ -72,9 +72,9 @@ struct send_variant {
 struct send_plan {
 	/* Frames belong to this many flows in turn, and their values are those of their flow; 0: each frame for itself. */
 	__u64 flows;
-	/* After so many frames the order of kinds begins anew. */
+	/* After this many frames the order of kinds begins anew. */
 	__u64 schedule;
-	/* Every so many-th frame is of another kind, `other` further on in the table; 0: none. */
+	/* Every N-th frame is of another kind, `other` further on in the table; 0: none. */
 	__u64 every;
 	__u32 other;
 	/* The length of the frames that the kernel starts from. */
@@ -83,7 +83,7 @@ struct send_plan {
 	__u32 tail;
 	/* --stamp: the number of the stream. */
 	__u32 stream;
-	/* After so many frames of this order each flow's sequence number goes up by one; 0: no stamps. */
+	/* After this many frames of this order each flow's sequence number goes up by one; 0: no stamps. */
 	__u64 stamp_every;
 	/* The flow in the stamp is the frame's number modulo this. */
 	__u64 stamp_flows;

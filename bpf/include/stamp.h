@@ -6,7 +6,7 @@
  *   magic, check, stream, flow, sequence (two words), time (three words).
  *
  * `check` makes the words' one's complement sum 0xffff, the other form of zero. Every Internet checksum that covers
- * the stamp is therefore the same with it as with eighteen zero bytes, wherever in the frame it is, behind any headers
+ * the stamp is therefore the same with it as with eighteen zero bytes, wherever in the frame it is, after any headers
  * and however deep in a tunnel: no checksum has to be known, found or fixed when it is written.
  *
  * It fits the 64-byte frames (with their checksum) of RFC 2544: 14 + 20 + 8 + 18 = 60. And being last, it is found

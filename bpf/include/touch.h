@@ -40,7 +40,7 @@ static __always_inline __u32 touch_packet(struct xdp_md *context, __u32 touch)
 		return COUNT_UNPARSED;
 	switch (touch) {
 	case TOUCH_READ:
-		/* Nobody needs the value: volatile, so that it is read all the same. */
+		/* The value is not needed: volatile, so that it is read anyway. */
 		(void)*(volatile __be16 *)&link->type;
 		return COUNT_UNPARSED;
 	case TOUCH_SWAP:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
 /* A packet as the kernel holds it while an XDP program runs, read from beside: which interface it came by, how long it
- * is, and its bytes, in the first buffer and in the fragments behind it. */
+ * is, and its bytes, in the first buffer and in the fragments after it. */
 #ifndef TRAWL_XDP_BUFF_H
 #define TRAWL_XDP_BUFF_H
 
@@ -29,11 +29,11 @@ struct tap_context {
 	 * socket buffers of their own. */
 	__u32 in_fragments;
 	__u64 fragments;
-	/* Bytes behind the first buffer that cannot be copied. */
+	/* Bytes after the first buffer that cannot be copied. */
 	__u32 out_of_reach;
 	/* Room to work in. */
 	struct scratch *scratch;
-	/* The memory that it is in, and where its IP header is; 0 if it has to be looked for behind an Ethernet header. */
+	/* The memory that it is in, and where its IP header is; 0 if it has to be looked for after an Ethernet header. */
 	__u64 head;
 	__u64 network;
 };
@@ -92,7 +92,7 @@ struct copying {
 };
 
 /* What follows has as few branches as can be: the verifier goes through it once for each round there may be, and for
- * each branch through what comes behind once more. Lengths and counts have far less than 63 bits. */
+ * each branch through what comes after once more. Lengths and counts have far less than 63 bits. */
 
 /* All ones if it is less, or zero. */
 static __always_inline __u64 is_less(__u64 one, __u64 other)
@@ -139,8 +139,8 @@ static __always_inline __u64 copy_piece(struct copying *copying, char *to, __u64
 /* As many rounds as any packet takes: one for each fragment, and for each further piece. */
 #define MOST_FRAGMENTS                                                                                            	((bpf_core_type_size(struct skb_shared_info) - bpf_core_field_offset(struct skb_shared_info, frags)) / 	 sizeof(struct fragment))
 
-/* Copies from the fragments behind the bytes that are done until there are as many as wanted: `last` is the last place
- * in the target, which has room for a piece behind it. */
+/* Copies from the fragments after the bytes that are done until there are as many as wanted: `last` is the last place
+ * in the target, which has room for a piece after it. */
 static __always_inline int copy_fragments(struct copying *copying, char *to, __u64 shared, __u64 piece, __u64 last)
 {
 	struct skb_shared_info *info = (void *)shared;
