@@ -39,7 +39,7 @@ pub enum Again {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Beside {
     pub id: u32,
-    pub priority: Option<i32>,
+    pub priority: Option<u32>,
 }
 
 /// How that is done with this program. Of a chain's programs it is the attached one that is meant.

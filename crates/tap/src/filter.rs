@@ -203,7 +203,7 @@ impl Filter {
         if let FilterError::NoCompiler(cause) = error {
             let error = Error::failed(&cause.what, &cause.why);
             return match &cause.fix {
-                Some(fix) => error.fix(fix),
+                Some(fix) => error.fix(fix.as_str()),
                 None => error,
             };
         }
