@@ -52,7 +52,7 @@ fn of_kernel(fix: &trawl_kernel::fix::Fix) -> String {
             "apt install libpcap0.8, or name a library with --libpcap PATH".to_owned()
         }
         Fix::LibpcapModule { module } => format!(
-            "{module} needs its kernel module: modprobe {module}, and a libpcap built with it (--libpcap PATH; see docs/peers.md)"
+            "this needs the kernel module {module}: modprobe {module}, and a libpcap built with it (--libpcap PATH; see docs/peers.md)"
         ),
         Fix::LibpcapWithDpdk => {
             "this needs a libpcap that was built with DPDK (--libpcap PATH); --tap dpdk needs none"

@@ -224,11 +224,12 @@ mod tests {
             &deny,
             &packet,
             &end_of(&deny, &packet).unwrap(),
-        )
-        .to_string();
+        );
+        let advice = format!("{:?}", error.advice());
         assert!(
-            error.contains("trawl guard allow --src 192.0.2.9 --proto tcp --port 22"),
-            "{error}"
+            advice.contains("KeepSession")
+                && advice.contains(" --src 192.0.2.9 --proto tcp --port 22"),
+            "{advice}"
         );
         let mut helped = deny.clone();
         helped.add(allow(remedy(&session, &deny, &packet).unwrap(), None));

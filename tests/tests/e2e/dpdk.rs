@@ -450,7 +450,7 @@ fn dpdk_says_what_is_missing() {
             "the application has DPDK 23.11.0",
         ),
         ("echo 'EAL: so it is' >&2; exit 3", "EAL: so it is"),
-        ("kill -9 $$", "ended without a word"),
+        ("kill -9 $$", "ended without saying why"),
     ];
     for (text, words) in cases {
         let (status, said) = capture(&script(text), "none");

@@ -331,7 +331,7 @@ fn a_library_that_fails_is_told_in_plain_words() {
 #[test]
 fn missing_modules_and_libraries_are_named() {
     for (arguments, code, why) in [
-        (&["-i", "netmap:lo"][..], 2, "without --steal"),
+        (&["-i", "netmap:lo"][..], 2, "add --steal"),
         (&["-i", "netmap:lo", "--steal"], 1, "kernel module netmap"),
         (&["-i", "zc:lo", "--steal"], 1, "kernel module pf_ring"),
         (&["-i", "usbmon99"], 1, "modprobe usbmon"),

@@ -264,7 +264,7 @@ fn what_cannot_be_waited_for_is_refused() {
         ),
         (
             &["--trigger", "udp port"],
-            "cannot use the expression of --trigger",
+            "cannot use the trigger's expression",
         ),
         (&["--on-signal", "-c", "3"], "cannot be used with"),
         (

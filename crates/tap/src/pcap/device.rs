@@ -110,7 +110,7 @@ mod tests {
         assert!(refuse_stealing("netmap:eth0", true).is_ok());
         assert!(refuse_stealing("vale0:a", false).is_ok());
         let error = refuse_stealing("netmap:eth0", false).unwrap_err();
-        assert!(error.to_string().contains("--steal"), "{error}");
+        assert!(format!("{:?}", error.advice()).contains("Steal"), "{error}");
     }
 
     #[test]

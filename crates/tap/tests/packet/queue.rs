@@ -172,7 +172,10 @@ fn the_queue_of_what_is_sent_is_unknown_at_tc() {
         };
         let error = Session::attach(&sites, &options, host(), &mut Silent).unwrap_err();
         assert_eq!(error.kind(), Kind::Usage, "{error}");
-        assert!(error.to_string().contains("--tap packet"), "{error}");
+        assert!(
+            format!("{:?}", error.advice()).contains("PacketOrIn"),
+            "{error}"
+        );
     }
     let options = Options {
         tap: Choice::Tc,
