@@ -6,8 +6,8 @@ use serde::Serialize;
 use trawl_kernel::netlink::XdpMode;
 
 use crate::bundled::{GUARD, NAMES};
-use crate::jump_chain;
 use crate::dispatcher::Dispatcher;
+use crate::jump_chain;
 use crate::route;
 use crate::standing::Standing;
 use trawl_attach::site::Site;

@@ -12,8 +12,8 @@ use trawl_kernel::bpf::loader::{LoadFailure, MapEntry, ObjectFile, ProgramEntry,
 use trawl_kernel::bpf::{info, map, program};
 use trawl_kernel::{Error, Result};
 
-use crate::fix::Fix;
 use crate::actions::Actions;
+use crate::fix::Fix;
 use crate::jump_chain::ChainSeat;
 use crate::map_pins::Pins;
 use crate::reach::Reach;
@@ -153,8 +153,9 @@ impl Source {
                     (Some(found), ..) | (None, Some(found), None) => found,
                     (None, Some(_), Some(_)) => {
                         let why = format!("several of its programs are in the section {name}");
-                        return Err(Error::failed(what, why)
-                            .fix(Fix::NameProgram { names: names() }));
+                        return Err(
+                            Error::failed(what, why).fix(Fix::NameProgram { names: names() })
+                        );
                     }
                     (None, None, _) => {
                         let others = self.object.programs();
@@ -347,9 +348,9 @@ impl Source {
         }
         if let Role::Instead { .. } = role {
             for target in &targets {
-                self.object.drop_attach_type(target).map_err(|e| {
-                    Error::os(format!("cannot put {target} into a dispatcher"), e)
-                })?;
+                self.object
+                    .drop_attach_type(target)
+                    .map_err(|e| Error::os(format!("cannot put {target} into a dispatcher"), e))?;
             }
         }
         let mut pins = Pins::place(&mut self.object, self.pin_maps.as_deref())?;

@@ -20,8 +20,8 @@ use trawl_kernel::netlink::{Link, Netlink, XdpMode};
 use trawl_kernel::netns::{Namespace, run_maybe_in};
 use trawl_kernel::{Error, Result};
 
-use crate::fix::Fix;
 use crate::bundled::{open_table, put_interfaces};
+use crate::fix::Fix;
 use crate::fix::Fix;
 use crate::load::{Program, Source};
 use crate::place::{self, Put};

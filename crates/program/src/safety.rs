@@ -14,8 +14,8 @@ use trawl_packet::build::{Mac, Tcp, Template, flags};
 
 use trawl_attach::{Request, Site};
 
-use crate::fix::Fix;
 use crate::bundled::GUARD;
+use crate::fix::Fix;
 use crate::fix::Fix;
 use crate::standing::Standing;
 

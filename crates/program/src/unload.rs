@@ -10,6 +10,7 @@ use trawl_kernel::{Error, Result, events};
 
 use crate::dispatcher::build::{self, build, parts_of};
 use crate::dispatcher::{Dispatcher, pins};
+use crate::fix::Fix;
 use crate::leftovers::{clear_away_at, sweep_everywhere};
 use crate::safety;
 use crate::standing::{Standing, helped_by, on};
@@ -124,12 +125,12 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
                     return Err(error);
                 }
                 return Err(Error::failed(what(), "trawl has not loaded what is on it")
-                    .fix(format!("name what to take off: {}, or --all", choice())));
+                    .fix(Fix::NameToUnload { programs: choice() }));
             }
             Err(_) => {
                 return Err(
                     Error::failed(what(), "trawl has loaded several programs there")
-                        .fix(format!("name what to take off: {}, or --all", choice())),
+                        .fix(Fix::NameToUnload { programs: choice() }),
                 );
             }
         },
@@ -148,10 +149,10 @@ fn there_for_another(site: &Site, present: &[XdpAttachment], what: String) -> Op
     })?;
     let error = Error::failed(what, format!("what is on it is there for {name} (id {id})"));
     Some(match other {
-        Some(other) => error.fix(format!(
-            "trawl xdp unload {} {id} takes both off",
-            other.label()
-        )),
+        Some(other) => error.fix(Fix::UnloadFor {
+            interface: other.label().to_owned(),
+            id,
+        }),
         None => error,
     })
 }

@@ -17,8 +17,8 @@ use trawl_kernel::libpcap::compile_filters;
 use trawl_kernel::{Error, Result, probe};
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 
-use crate::fix::Fix;
 use crate::capture_site::CaptureSite;
+use crate::fix::Fix;
 use crate::options::Options;
 
 /// Which packets are wanted, by what is in them.

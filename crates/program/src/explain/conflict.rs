@@ -43,9 +43,11 @@ pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Confli
         .fix(Fix::ChainFull {
             interface: label.to_owned(),
         }),
-        Conflict::Above { interface } => {
-            program_above(format!("cannot attach {program} to {label}"), site, &interface)
-        }
+        Conflict::Above { interface } => program_above(
+            format!("cannot attach {program} to {label}"),
+            site,
+            &interface,
+        ),
         Conflict::Guard { id } => Error::failed(
             format!("cannot replace the program on {label}"),
             format!("it is a guard (id {id}): its rules would no longer be enforced"),
@@ -82,12 +84,15 @@ pub fn loan(site: &Site, which: &str, file: &Path, refusal: LoanRefusal) -> Erro
         file: file.to_string(),
     };
     match refusal {
-        LoanRefusal::NothingAttached => fail("no XDP program is on it".to_owned())
-            .fix(Fix::NoHooksNeeded),
+        LoanRefusal::NothingAttached => {
+            fail("no XDP program is on it".to_owned()).fix(Fix::NoHooksNeeded)
+        }
         LoanRefusal::SeveralModes { programs } => {
             fail(format!("{programs} programs are on it, in several modes"))
         }
-        LoanRefusal::Chain => fail("a chain of several programs is on it".to_owned()).fix(Fix::HooksInChain),
+        LoanRefusal::Chain => {
+            fail("a chain of several programs is on it".to_owned()).fix(Fix::HooksInChain)
+        }
         LoanRefusal::SeveralLinks { links } => fail(format!(
             "{links} links attach it to interfaces with this number, in several namespaces"
         )),

@@ -14,10 +14,10 @@ use trawl_kernel::probe::attached::tcx;
 use trawl_program::again;
 
 use super::{Finding, State};
-use crate::fix::Fix;
-use trawl_program::again::Reload;
 use crate::capture_chain;
+use crate::fix::Fix;
 use trawl_kernel::owners::Owners;
+use trawl_program::again::Reload;
 
 /// One slot for each XDP action.
 const HOOK_ENTRIES: u32 = 5;
@@ -192,9 +192,12 @@ impl Attached {
                 about.max_entries,
                 pin.path.display()
             );
-            self.findings.push(
-                Finding::new(area, "hook map", State::Info, text).fix(Fix::HookAt { path: pin.path.clone() }),
-            );
+            self.findings
+                .push(
+                    Finding::new(area, "hook map", State::Info, text).fix(Fix::HookAt {
+                        path: pin.path.clone(),
+                    }),
+                );
         }
     }
 }
