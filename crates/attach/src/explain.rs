@@ -8,7 +8,6 @@ use trawl_kernel::netlink::{Peer, Refusal, XdpMode, veth_peer};
 use trawl_kernel::netns::Namespace;
 
 use crate::fix::Fix;
-use crate::fix::Fix;
 use crate::site::Site;
 use crate::snapshot::Snapshot;
 

@@ -19,7 +19,6 @@ use trawl_program::tappable::HOOK;
 use trawl_program::{Site, Standing};
 
 use crate::fix::Fix;
-use crate::fix::Fix;
 use crate::live::Slot;
 use crate::memory;
 use crate::service::Protocol;

@@ -10,7 +10,6 @@ use trawl_kernel::session::Session;
 use trawl_kernel::{Error, Result};
 
 use crate::fix::Fix;
-use crate::fix::Fix;
 use crate::traffic::{Protocol, Spec};
 
 /// What stands in tunnels when nobody says otherwise: addresses that are kept for documentation.

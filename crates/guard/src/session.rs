@@ -3,7 +3,6 @@
 mod ways;
 
 use crate::fix::Fix;
-use crate::fix::Fix;
 use std::borrow::Cow;
 
 use trawl_kernel::netns::Namespace;

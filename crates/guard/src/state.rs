@@ -3,7 +3,6 @@
 //! Rules are kept whether an interface is guarded or not; when the last of both is gone, nothing is left.
 
 use crate::fix::Fix;
-use crate::fix::Fix;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};

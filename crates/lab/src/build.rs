@@ -12,7 +12,6 @@ use trawl_kernel::netns::{self, Namespace, run_in};
 use trawl_kernel::{Error, Result, process};
 
 use crate::fix::Fix;
-use crate::fix::Fix;
 use crate::pair::Guard;
 use crate::record::{Record, check_id, list};
 use crate::topology::{Link, Node, Shaper, Topology, ipv4, ipv6, mac, namespace};

@@ -10,7 +10,6 @@ use trawl_kernel::netns;
 use trawl_kernel::{Error, Result};
 
 use crate::fix::Fix;
-use crate::fix::Fix;
 use crate::topology::Topology;
 
 const BOOK: &str = "/run/trawl/labs";

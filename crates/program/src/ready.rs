@@ -19,7 +19,6 @@ use trawl_kernel::warden::{Task, Undo, Warden};
 use trawl_kernel::{Error, Result, bpffs};
 
 use crate::fix::Fix;
-use crate::fix::Fix;
 use crate::standing::{Standing, all_changes};
 use trawl_attach::site::{DIRECTORY, Lock, Site, make_locked, try_lock};
 

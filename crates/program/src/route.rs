@@ -22,7 +22,6 @@ use trawl_kernel::{Error, Result};
 
 use crate::bundled::{open_table, put_interfaces};
 use crate::fix::Fix;
-use crate::fix::Fix;
 use crate::load::{Program, Source};
 use crate::place::{self, Put};
 use crate::ready::{self, Readiness};

@@ -16,7 +16,6 @@ use trawl_attach::{Request, Site};
 
 use crate::bundled::GUARD;
 use crate::fix::Fix;
-use crate::fix::Fix;
 use crate::standing::Standing;
 
 const PASS: u32 = 2;

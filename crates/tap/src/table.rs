@@ -8,7 +8,6 @@ use trawl_kernel::probe::{Answer, Feature};
 use trawl_kernel::{Error, Result};
 
 use crate::fix::Fix;
-use crate::fix::Fix;
 use crate::options::{At, Direction, Options, TimeSource};
 
 /// What the pcap tap needs beside the kernel.

@@ -8,8 +8,6 @@ use std::sync::Arc;
 
 use super::{BpfProgram, Library, PacketHeader, PcapT, Statistics, text};
 use crate::error::Advice;
-use crate::error::Advice;
-use crate::fix::Fix;
 use crate::fix::Fix;
 use crate::netns::{Namespace, run_maybe_in};
 use crate::{Error, Result};

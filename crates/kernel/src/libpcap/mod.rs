@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::fix::Fix;
-use crate::fix::Fix;
 use crate::{Error, Result};
 
 pub use filters::{

@@ -18,8 +18,6 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::Advice;
-use crate::error::Advice;
-use crate::fix::Fix;
 use crate::fix::Fix;
 use crate::memory::Mapping;
 use crate::netns::{Namespace, run_maybe_in};

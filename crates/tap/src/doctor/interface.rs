@@ -2,7 +2,6 @@
 //! work there.
 
 use crate::fix::Fix;
-use crate::fix::Fix;
 use trawl_kernel::ethtool::{Channels, Ethtool};
 use trawl_kernel::interface::Interface;
 use trawl_kernel::netlink::{Link, Netlink, XdpAbilities, xdp_abilities};

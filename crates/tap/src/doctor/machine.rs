@@ -1,9 +1,7 @@
 //! The machine: kernel, privileges, features, BPF file system.
 
 use crate::fix::Fix;
-use crate::fix::Fix;
 use trawl_kernel::bpffs;
-use trawl_kernel::error::Advice;
 use trawl_kernel::error::Advice;
 use trawl_kernel::probe::{self, Answer, Capability, Feature};
 
