@@ -201,6 +201,12 @@ fn of_tap(fix: &trawl_tap::fix::Fix) -> String {
         Fix::ShareMemory => "start it without --no-huge and without --in-memory".to_owned(),
         Fix::MempoolOps => "start it with --mbuf-pool-ops-name=ring_mp_mc".to_owned(),
         Fix::FilterLater => "record without it, and use: trawl read -r FILE -w FILTERED EXPRESSION".to_owned(),
+        Fix::FollowShorter => {
+            "use a shorter filter, or record what matches with trawl capture, which filters in user space".to_owned()
+        }
+        Fix::JudgeBoth => {
+            "use --at both instead of --filter-at entry: trawl then filters both records by the entry's".to_owned()
+        }
         Fix::OneQueue => "choose one queue with --queue, or one port".to_owned(),
         Fix::AllInterfaces => "leave out -i to look at all".to_owned(),
         Fix::ListReasons => "--reason help lists those it has".to_owned(),

@@ -25,6 +25,10 @@ pub enum Fix {
     MempoolOps,
     /// DPDK cannot convert the filter.
     FilterLater,
+    /// Packets are followed from where the kernel's filter takes them, and the kernel refuses this one.
+    FollowShorter,
+    /// The exit's record does not tell what the packet was at the entry.
+    JudgeBoth,
     /// There are too many queues.
     OneQueue,
     /// There are too many interfaces.
