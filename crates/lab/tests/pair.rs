@@ -208,10 +208,12 @@ fn a_lab_is_gone_when_dropped_and_stays_when_kept() {
         [pair.a.name.clone(), pair.b.name.clone()],
     );
     assert!(names.iter().all(|name| netns::list().contains(name)));
-    let error = Pair::named(&id, &PairOptions::default())
-        .unwrap_err()
-        .to_string();
-    assert!(error.contains(&format!("trawl lab down {id}")), "{error}");
+    let error = Pair::named(&id, &PairOptions::default()).unwrap_err();
+    let advice = format!("{:?}", error.advice());
+    assert!(
+        advice.contains(&format!("Down {{ lab: {id:?} }}")),
+        "{advice}"
+    );
     drop(pair);
     assert!(names.iter().all(|name| !netns::list().contains(name)));
     assert!(list().iter().all(|lab| lab.id != id));

@@ -435,7 +435,8 @@ fn promiscuous_mode_lasts_as_long_as_the_descriptor() {
     drop(held);
     assert!(!is_on());
     let error = promiscuous(Some(&veth.scratch.namespace), 9999).unwrap_err();
-    assert!(error.to_string().contains("-p"), "{error}");
+    let advice = format!("{:?}", error.advice());
+    assert!(advice.contains("NotPromiscuous"), "{error}: {advice}");
 }
 
 #[test]
