@@ -188,7 +188,7 @@ fn a_refused_filter_follows_no_packets() {
     assert_eq!(done.status.code(), Some(1), "{said}");
     assert!(said.contains("the kernel does not take it"), "{said}");
     assert!(
-        said.contains("trawl capture filters in user space"),
+        said.contains("trawl capture, which filters in user space"),
         "{said}"
     );
 }
