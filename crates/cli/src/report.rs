@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use trawl_bench::study::report::{Source, markdown, page};
-use trawl_bench::study::store;
+use trawl_bench::study::{self, store};
 use trawl_kernel::{Error, Result, create};
 
 use crate::terminal;
@@ -24,10 +24,10 @@ pub struct Args {
     /// Show what changed since the first of several results, and mark what is more than the spread
     #[arg(long)]
     compare: bool,
-    /// Write a picture of the page to this file, too (takes chromium)
+    /// Write a picture of the page to this file, too (requires chromium)
     #[arg(long, value_name = "FILE")]
     png: Option<PathBuf>,
-    /// Write the same picture as SVG to this file, too (takes chromium)
+    /// Write the plots as a vector picture to this file, too
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Write the report as Markdown to this file, too; - for standard output
@@ -64,50 +64,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         terminal::say(&format!("wrote {}", png.display()));
     }
     if let Some(svg) = &args.svg {
-        let mut draft = svg.as_os_str().to_owned();
-        draft.push(".png");
-        let draft = PathBuf::from(draft);
-        screenshot(&args.output, &draft)?;
-        let picture = std::fs::read(&draft)
-            .map_err(|e| Error::os(format!("cannot read {}", draft.display()), e));
-        let _ = std::fs::remove_file(&draft);
-        write(svg, around(&picture?).as_bytes())?;
+        let picture = study::report::svg(&sources)
+            .map_err(|why| Error::failed(format!("cannot draw {}", svg.display()), why))?;
+        write(svg, picture.as_bytes())?;
         terminal::say(&format!("wrote {}", svg.display()));
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The page as chromium draws it, in an SVG of the same size. The plots are drawn on canvases, which have no lines to
-/// take out.
-fn around(png: &[u8]) -> String {
-    let number = |at: usize| {
-        let bytes = png.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
-        u32::from_be_bytes(bytes.unwrap_or_default())
-    };
-    // The first chunk of a PNG holds its width and height.
-    let (width, height) = (number(16), number(20));
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\">\
-         <title>trawl beside the published studies</title>\
-         <image width=\"{width}\" height=\"{height}\" href=\"data:image/png;base64,{}\"/></svg>\n",
-        base64(png)
-    )
-}
-
-fn base64(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for three in bytes.chunks(3) {
-        let at = |place: usize| u32::from(three.get(place).copied().unwrap_or(0));
-        let all = at(0) << 16 | at(1) << 8 | at(2);
-        for place in 0..4 {
-            text.push(match place <= three.len() {
-                true => char::from(LETTERS[(all >> (18 - 6 * place)) as usize & 63]),
-                false => '=',
-            });
-        }
-    }
-    text
 }
 
 fn load(results: &[PathBuf]) -> Result<Vec<Source>> {
@@ -216,20 +178,4 @@ fn answer(mut stream: TcpStream, args: &Args) -> std::io::Result<()> {
         body.len()
     )?;
     stream.write_all(body.as_bytes())
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn base64_is_that_of_rfc_4648() {
-        for (plain, coded) in [
-            ("", ""),
-            ("f", "Zg=="),
-            ("fo", "Zm8="),
-            ("foo", "Zm9v"),
-            ("foobar", "Zm9vYmFy"),
-        ] {
-            assert_eq!(super::base64(plain.as_bytes()), coded);
-        }
-    }
 }

@@ -94,6 +94,12 @@ fn a_tiny_run_has_a_figure_for_every_point_and_is_resumed_without_running_again(
         1 + 3 * runs.len(),
         "a line for each metric of each run"
     );
+    let columns: Vec<usize> = csv.lines().map(|line| line.split(',').count()).collect();
+    assert!(
+        csv.contains(",cpu0_user,cpu0_system,cpu0_softirq,cpu0_steal"),
+        "{csv}"
+    );
+    assert!(columns.iter().min() >= columns.first(), "{csv}");
 
     let again = trawl(&["bench", "resume", directory.text()]);
     assert_eq!(again.status.code(), Some(0));

@@ -64,8 +64,17 @@ pub fn load(path: &Path) -> Result<Report> {
 fn csv(report: &Report) -> String {
     let mut text = String::from(
         "experiment,series,x,x_unit,repetition,metric,value,unit,sent,expected,recorded,lost,claimed_recorded,\
-         claimed_lost,claim_wrong,seconds,memory_bytes,disturbed\n",
+         claimed_lost,claim_wrong,seconds,memory_bytes,disturbed",
     );
+    let runs = report.experiments.iter().flat_map(|one| &one.runs);
+    let cpus = runs.map(|run| run.cpus.len()).max().unwrap_or(0);
+    for cpu in 0..cpus {
+        let _ = write!(
+            text,
+            ",cpu{cpu}_user,cpu{cpu}_system,cpu{cpu}_softirq,cpu{cpu}_steal"
+        );
+    }
+    text.push('\n');
     for experiment in &report.experiments {
         let definition = &experiment.definition;
         for run in &experiment.runs {
@@ -99,7 +108,18 @@ fn csv(report: &Report) -> String {
                     number(run.memory_bytes),
                     quoted(run.disturbed.as_deref().unwrap_or("")),
                 ];
-                let _ = writeln!(text, "{}", fields.join(","));
+                let _ = write!(text, "{}", fields.join(","));
+                for cpu in 0..cpus {
+                    let _ = match run.cpus.get(cpu) {
+                        Some(used) => write!(
+                            text,
+                            ",{},{},{},{}",
+                            used.user, used.system, used.softirq, used.steal
+                        ),
+                        None => write!(text, ",,,,"),
+                    };
+                }
+                text.push('\n');
             }
         }
     }

@@ -1,15 +1,18 @@
-//! The report: one page that needs no network, or Markdown, out of the results of one or more runs.
+//! The report: one page that needs no network, Markdown or a vector picture, out of the results of one or more runs.
 
 mod behind;
 mod compare;
 mod markdown;
 mod page;
+mod plot;
+mod svg;
 mod table;
 
 pub use behind::behind;
 pub use compare::{Change, changes};
 pub use markdown::markdown;
 pub use page::page;
+pub use svg::svg;
 
 use super::model::Report;
 

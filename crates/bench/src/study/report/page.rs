@@ -3,8 +3,7 @@
 
 use std::fmt::Write as _;
 
-use serde::Serialize;
-
+use super::plot::{Plot, plot};
 use super::table::{figure, interval, rows};
 use super::{Source, behind, changes};
 use crate::study::model::{Agreement, Experiment, PeerState, Report};
@@ -14,34 +13,6 @@ const UPLOT_CSS: &str = include_str!("vendor/uPlot.css");
 const UPLOT_LICENSE: &str = include_str!("vendor/LICENSE.uPlot");
 const SCRIPT: &str = include_str!("page.js");
 const STYLE: &str = include_str!("page.css");
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Plot {
-    id: String,
-    x: String,
-    y: String,
-    log_x: bool,
-    log_y: bool,
-    series: Vec<Line>,
-    published: Vec<Line>,
-}
-
-#[derive(Debug, Serialize)]
-struct Line {
-    name: String,
-    points: Vec<Dot>,
-}
-
-#[derive(Debug, Serialize)]
-struct Dot {
-    x: f64,
-    y: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    low: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    high: Option<f64>,
-}
 
 pub fn words(agrees: Agreement) -> &'static str {
     match agrees {
@@ -277,59 +248,6 @@ fn section(
     figures(body, one);
     parameters(body, one);
     body.push_str("</section>");
-}
-
-fn plot(one: &Experiment, metric: &str, id: String) -> Plot {
-    let definition = &one.definition;
-    let axis = definition
-        .metrics
-        .iter()
-        .find(|axis| axis.name == metric)
-        .cloned()
-        .unwrap_or_default();
-    let with_unit = |label: &str, unit: &str| match unit {
-        "" => label.to_owned(),
-        unit => format!("{label} ({unit})"),
-    };
-    let series = one.series().into_iter().filter_map(|name| {
-        let points: Vec<Dot> = one
-            .line(&name, metric)
-            .into_iter()
-            .map(|point| Dot {
-                x: point.x,
-                y: point.value.median,
-                low: Some(point.value.low),
-                high: Some(point.value.high),
-            })
-            .collect();
-        (!points.is_empty()).then_some(Line { name, points })
-    });
-    let published = definition
-        .published
-        .iter()
-        .filter(|one| one.metric == metric)
-        .map(|one| Line {
-            name: one.series.clone(),
-            points: one
-                .points
-                .iter()
-                .map(|[x, y]| Dot {
-                    x: *x,
-                    y: *y,
-                    low: None,
-                    high: None,
-                })
-                .collect(),
-        });
-    Plot {
-        id,
-        x: with_unit(&definition.x.label, &definition.x.unit),
-        y: with_unit(&axis.label, &axis.unit),
-        log_x: definition.x.log,
-        log_y: axis.log,
-        series: series.collect(),
-        published: published.collect(),
-    }
 }
 
 fn failures(body: &mut String, one: &Experiment) {
