@@ -53,6 +53,8 @@ static struct {
 	uint16_t ports[EXCHANGE_PORTS];
 	unsigned int port_count;
 	uint64_t head;
+	/* Up to where trawl had read when that was last looked at. */
+	uint64_t tail;
 	uint64_t newest;
 	bool primary_ended;
 } state;
@@ -199,7 +201,10 @@ static unsigned char *room(uint32_t length)
 	uint64_t size = exchange->ring_bytes, at = state.head % size;
 	uint64_t skipped = at + length > size ? size - at : 0;
 
-	while (state.head + skipped + length - load(&exchange->tail) > size) {
+	while (state.head + skipped + length - state.tail > size) {
+		state.tail = load(&exchange->tail);
+		if (state.head + skipped + length - state.tail <= size)
+			break;
 		store(&exchange->head, state.head);
 		if (trawl_is_gone())
 			return NULL;

@@ -40,6 +40,7 @@ mod terminal;
 mod top;
 mod units;
 mod verifier_log;
+mod version;
 mod why;
 mod xdp;
 
@@ -95,6 +96,13 @@ fn main() -> ExitCode {
     trawl_kernel::error::word_remedies(remedy::words);
     trawl_kernel::libpcap::compile_filters();
     let in_json = json::is_wanted();
+    // What is beside the binary is looked at only for those who ask for it.
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|word| word == "--version")
+    {
+        return end(version::run(), in_json);
+    }
     let parsed = examples::with_examples(Cli::command())
         .try_get_matches()
         .and_then(|matches| Cli::from_arg_matches(&matches));
@@ -139,6 +147,10 @@ fn main() -> ExitCode {
         Command::Completions(args) => generate::completions(args),
         Command::Man(args) => generate::man(args),
     };
+    end(result, in_json)
+}
+
+fn end(result: trawl_kernel::Result<ExitCode>, in_json: bool) -> ExitCode {
     result.unwrap_or_else(|error| {
         if in_json {
             json::report(&error);

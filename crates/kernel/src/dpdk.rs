@@ -35,6 +35,8 @@ pub const VARIABLE: &str = "TRAWL_DPDK";
 const BLOCK_ENHANCED_PACKET: u32 = 6;
 /// A header and the length once more.
 const BLOCK_LEAST: u64 = 32;
+/// The ring is given back to the helper in this many pieces.
+const GIVEN_BACK_IN: u64 = 64;
 const POLL: Duration = Duration::from_millis(20);
 /// The last words of DPDK's log that an error quotes.
 const LOG_LINES: usize = 4;
@@ -55,6 +57,59 @@ pub fn find() -> Option<PathBuf> {
     ]
     .into_iter()
     .find(|path| path.is_file())
+}
+
+/// The helper, as it is seen without an application.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Presence {
+    NotThere,
+    /// It cannot be run: the libraries of DPDK are gone, say.
+    DoesNotRun {
+        program: PathBuf,
+        said: String,
+    },
+    OtherBuild {
+        program: PathBuf,
+    },
+    Ready {
+        program: PathBuf,
+        dpdk: String,
+    },
+}
+
+/// Asks the helper for its version.
+pub fn presence() -> Presence {
+    match find() {
+        Some(program) => presence_of(program),
+        None => Presence::NotThere,
+    }
+}
+
+fn presence_of(program: PathBuf) -> Presence {
+    let output = Command::new(&program)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .output();
+    let said = match output {
+        Ok(output) if output.status.success() => {
+            String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        }
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            return Presence::DoesNotRun { program, said };
+        }
+        Err(error) => {
+            let said = error.to_string();
+            return Presence::DoesNotRun { program, said };
+        }
+    };
+    match said.strip_prefix(&format!("{PROGRAM} {EXCHANGE_ABI} ")) {
+        Some(dpdk) => Presence::Ready {
+            dpdk: dpdk.to_owned(),
+            program,
+        },
+        None => Presence::OtherBuild { program },
+    }
 }
 
 /// What it is asked to do.
@@ -328,7 +383,9 @@ impl Blocks {
         if head.wrapping_sub(self.tail) > self.ring_bytes {
             return Err(Broken);
         }
-        let mut shown = 0;
+        // The helper reads that word: it is not written for each block.
+        let piece = self.ring_bytes / GIVEN_BACK_IN;
+        let (mut shown, mut given_back) = (0, self.tail);
         while self.tail != head {
             let at = self.tail % self.ring_bytes;
             let finished = (head - self.tail).min(self.ring_bytes - at);
@@ -343,9 +400,18 @@ impl Blocks {
             if self.tail > head {
                 return Err(Broken);
             }
-            word(&self.exchange, offset_of!(Exchange, tail)).store(self.tail, Ordering::Release);
+            if self.tail - given_back >= piece {
+                given_back = self.tail;
+                self.give_back();
+            }
         }
+        self.give_back();
         Ok(shown)
+    }
+
+    /// The helper may write again up to where has been read.
+    fn give_back(&self) {
+        word(&self.exchange, offset_of!(Exchange, tail)).store(self.tail, Ordering::Release);
     }
 
     /// How long the block at this place is, of which so many bytes are finished; 0 where the rest is left empty.

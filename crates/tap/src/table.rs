@@ -2,7 +2,7 @@
 //! made from it.
 
 use serde::Serialize;
-use trawl_kernel::dpdk;
+use trawl_kernel::dpdk::{self, Presence};
 use trawl_kernel::libpcap::Library;
 use trawl_kernel::probe::{Answer, Feature};
 use trawl_kernel::{Error, Result};
@@ -223,14 +223,23 @@ impl Facts {
                 why: error.to_string(),
             });
         }
-        if *self == DPDK && dpdk::find().is_none() {
-            missing.push(Missing {
+        if *self == DPDK {
+            missing.extend(no_helper().map(|why| Missing {
                 feature: dpdk::PROGRAM,
                 refused: false,
-                why: "the helper is not beside trawl: make build-dpdk".to_owned(),
-            });
+                why,
+            }));
         }
         missing
+    }
+
+    /// Why packets of this tap carry no time of the network card.
+    fn no_hardware_time(&self) -> &'static str {
+        match *self {
+            DPDK => "DPDK's capture framework stamps packets by the processor's counter",
+            DROP => "a drop is stamped when the kernel frees the packet",
+            _ => "its programs are bound to no device",
+        }
     }
 
     /// Refuses what was asked of the tap and it cannot give.
@@ -266,7 +275,7 @@ impl Facts {
         if options.time == TimeSource::Hardware && !gives.hardware_time {
             return refuse(
                 without("read hardware time stamps"),
-                "its programs are bound to no device",
+                self.no_hardware_time(),
                 Fix::NoHardwareTime,
             );
         }
@@ -286,6 +295,22 @@ impl Facts {
             why,
             Fix::NoQueue,
         )
+    }
+}
+
+/// What keeps the helper of the dpdk tap from its work.
+fn no_helper() -> Option<String> {
+    match dpdk::presence() {
+        Presence::Ready { .. } => None,
+        Presence::NotThere => Some("the helper is not beside trawl: make build-dpdk".to_owned()),
+        Presence::DoesNotRun { program, said } => Some(format!(
+            "{} does not run ({said}): make build-dpdk",
+            program.display()
+        )),
+        Presence::OtherBuild { program } => Some(format!(
+            "{} is of another build of trawl: make build-dpdk",
+            program.display()
+        )),
     }
 }
 
@@ -326,6 +351,8 @@ pub fn markdown() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Choice;
+    use trawl_kernel::ring::Geometry;
 
     /// Issue 14: the matrix in the docs is made from the table (`trawl taps --markdown`).
     #[test]
@@ -336,6 +363,23 @@ mod tests {
             "README.md differs from trawl taps --markdown:\n{}",
             markdown()
         );
+    }
+
+    /// Issue 14: each tap says by itself why it has no hardware time.
+    #[test]
+    fn hardware_time_is_refused_for_the_taps_own_reason() {
+        let geometry = Geometry::for_total(1 << 20, 1).expect("in bounds");
+        let mut options = Options::new(Choice::Auto, geometry);
+        options.time = TimeSource::Hardware;
+        for facts in ALL {
+            let refusal = facts.check(&options).err().map(|error| error.to_string());
+            assert_eq!(refusal.is_some(), !facts.gives.hardware_time);
+            if let Some(words) = refusal {
+                let named = format!("with the {} tap", facts.name);
+                assert!(words.contains(&named), "{words}");
+                assert_eq!(words.contains("processor's counter"), *facts == DPDK);
+            }
+        }
     }
 
     #[test]

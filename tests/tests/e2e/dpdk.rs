@@ -358,7 +358,7 @@ fn dpdk_refuses_what_cannot_be() {
         "-w",
         &application.lab.file("first.pcapng"),
     ]);
-    let cases: [(&[&str], i32, &str); 5] = [
+    let cases: [(&[&str], i32, &str); 6] = [
         (
             &["-i", "dpdk:1"],
             1,
@@ -376,6 +376,11 @@ fn dpdk_refuses_what_cannot_be() {
             "by CPU with the dpdk tap",
         ),
         (&["-i", "eth0"], 2, "the dpdk tap takes dpdk:PORT"),
+        (
+            &["-i", "dpdk:0", "--time", "hw"],
+            2,
+            "stamps packets by the processor's counter",
+        ),
     ];
     let file = application.lab.file("refused.pcapng");
     for (arguments, status, words) in cases {
@@ -433,6 +438,19 @@ fn dpdk_says_what_is_missing() {
     let (status, said) = capture("/nowhere/trawl-dpdk", "none");
     assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("make build-dpdk"), "{said}");
+    // What a person looks at first says it too.
+    let looked = |command: &str| {
+        let output = Command::new(binary::path())
+            .arg(command)
+            .env("TRAWL_DPDK", "/nowhere/trawl-dpdk")
+            .output()
+            .expect("trawl runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    for command in ["--version", "doctor", "taps"] {
+        let said = looked(command);
+        assert!(said.contains("make build-dpdk"), "{command}: {said}");
+    }
     // One of another build.
     let script = |text: &str| {
         let file = directory.path().join("helper");

@@ -1,7 +1,10 @@
 //! The machine: kernel, privileges, features, BPF file system.
 
+use std::path::PathBuf;
+
 use crate::fix::Fix;
 use trawl_kernel::bpffs;
+use trawl_kernel::dpdk::{self, Presence};
 use trawl_kernel::error::Advice;
 use trawl_kernel::probe::{self, Answer, Capability, Feature};
 
@@ -32,7 +35,29 @@ pub fn examine() -> Vec<Finding> {
             .map(|feature| judge(*feature, feature.probe())),
     );
     findings.push(file_system());
+    findings.push(dpdk_helper());
     findings
+}
+
+/// Few machines have DPDK: its helper is only worth a warning where it is there and of no use.
+fn dpdk_helper() -> Finding {
+    const BUILD: &str = "make build-dpdk";
+    let new = |state, text: String| Finding::new("helpers", dpdk::PROGRAM, state, text);
+    let useless = |program: PathBuf, why: &str| {
+        let text = format!("the dpdk tap is not there: {}", program.display());
+        new(State::Warn, text).why(why).fix(BUILD)
+    };
+    match dpdk::presence() {
+        Presence::Ready { program, dpdk } => new(
+            State::Ok,
+            format!("the dpdk tap, for {dpdk}: {}", program.display()),
+        ),
+        Presence::NotThere => new(State::Info, "not there: the dpdk tap".to_owned()).fix(BUILD),
+        Presence::DoesNotRun { program, said } => {
+            useless(program, &format!("it does not run: {said}"))
+        }
+        Presence::OtherBuild { program } => useless(program, "it is of another build of trawl"),
+    }
 }
 
 fn capability(capability: Capability) -> Finding {

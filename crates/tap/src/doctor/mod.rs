@@ -28,7 +28,7 @@ pub enum State {
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What it belongs to: `system`, `privileges`, `kernel`, `bpffs`, or the interface.
+    /// What it belongs to: `system`, `privileges`, `kernel`, `bpffs`, `helpers`, or the interface.
     pub area: String,
     pub subject: String,
     pub state: State,
