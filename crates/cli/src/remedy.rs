@@ -332,8 +332,8 @@ mod tests {
         ("guard/src/exercise.rs", "the text of a rule"),
         ("guard/src/file/save.rs", "a comment in a file of rules"),
         ("guard/src/rule/", "the text of a rule"),
-        ("kernel/src/dpdk.rs", "arguments of trawl-dpdk"),
-        ("kernel/src/netns.rs", "an argument of nsenter"),
+        ("kernel/src/datapath/dpdk.rs", "arguments of trawl-dpdk"),
+        ("kernel/src/system/netns.rs", "an argument of nsenter"),
         (
             "store/src/fetch.rs",
             "the name of the program that wrote a file",

@@ -39,7 +39,7 @@ unsafe extern "C" fn collect(level: u32, format: *const c_char, list: *mut c_voi
 }
 
 /// Collects what libbpf says on this thread, instead of letting it write to the terminal.
-pub(in crate::bpf) fn listen<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
+pub(in crate::toolchain::bpf) fn listen<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
     // SAFETY: the two types differ in how the C compiler's list of arguments is called only: a pointer on all machines
     // that trawl is built for.
     let callback =
