@@ -16,7 +16,7 @@ use trawl_program::place::{self, Put};
 use trawl_program::ready::Readiness;
 use trawl_program::safety;
 use trawl_program::tappable::HOOK;
-use trawl_program::{Site, Standing};
+use trawl_program::{Installed, Site};
 
 use crate::fix::Fix;
 use crate::live::Slot;
@@ -56,7 +56,7 @@ pub struct Extras {
 #[derive(Debug)]
 pub struct Balancer {
     pub site: Site,
-    pub standing: Standing,
+    pub installed: Installed,
 }
 
 /// What came of loading or of a change.
@@ -73,8 +73,8 @@ pub struct Done {
 impl Balancer {
     /// The one on an interface.
     pub fn at(site: Site) -> Result<Self> {
-        match Standing::named(&site, FUNCTION)? {
-            Some(standing) => Ok(Self { site, standing }),
+        match Installed::named(&site, FUNCTION)? {
+            Some(installed) => Ok(Self { site, installed }),
             None => Err(Error::failed(
                 format!("no balancer is on {}", site.label()),
                 "the program is not attached there",
@@ -89,15 +89,15 @@ impl Balancer {
     pub fn all_in(namespace: Option<&Namespace>) -> Result<Vec<Self>> {
         let mut found = Vec::new();
         for site in Site::all_in(namespace)? {
-            if let Some(standing) = Standing::named(&site, FUNCTION)? {
-                found.push(Self { site, standing });
+            if let Some(installed) = Installed::named(&site, FUNCTION)? {
+                found.push(Self { site, installed });
             }
         }
         Ok(found)
     }
 
     fn slot(&self) -> Result<Slot> {
-        self.standing.map(TABLE).map(Slot::of)
+        self.installed.map(TABLE).map(Slot::of)
     }
 
     pub fn table(&self) -> Result<Table> {
@@ -112,25 +112,25 @@ impl Balancer {
         extras: Extras,
         care: Care,
     ) -> Result<Done> {
-        let Some(standing) = Standing::named(site, FUNCTION)? else {
+        let Some(installed) = Installed::named(site, FUNCTION)? else {
             return load_new(site, table.unwrap_or_default(), request, extras, None);
         };
-        let seat = standing.seat().map(|seat| seat.priority);
+        let seat = installed.seat().map(|seat| seat.priority);
         let is_as_asked = request
             .mode
-            .is_none_or(|mode| standing.mode() == Some(mode))
+            .is_none_or(|mode| installed.mode() == Some(mode))
             && extras.priority.is_none_or(|wanted| seat == Some(wanted))
             && extras.flows.is_none()
             && !extras.tappable;
         if !is_as_asked {
-            let before = Slot::of(standing.map(TABLE)?).read()?;
+            let before = Slot::of(installed.map(TABLE)?).read()?;
             let mut table = table.unwrap_or_else(|| before.clone());
             table.number_after(&before)?;
-            return load_new(site, table, request, extras, Some(standing));
+            return load_new(site, table, request, extras, Some(installed));
         }
         let balancer = Self {
             site: site.clone(),
-            standing,
+            installed,
         };
         match table {
             Some(table) => balancer.change(care, |held| {
@@ -153,7 +153,7 @@ impl Balancer {
             check_session(&self.site, &before, &table)?;
         }
         if table != before {
-            forget_new(&self.standing, &before, &table)?;
+            forget_new(&self.installed, &before, &table)?;
             slot.publish(&table)?;
         }
         drop(lock);
@@ -162,12 +162,12 @@ impl Balancer {
             .inspect_err(|_| self.put_back(&before))?;
         if needs_more {
             let extras = Extras {
-                tappable: self.standing.map(HOOK).is_ok(),
+                tappable: self.installed.map(HOOK).is_ok(),
                 ..Extras::default()
             };
             let request = Request::default();
-            let Self { site, standing } = self;
-            return load_new(&site, table, &request, extras, Some(standing))
+            let Self { site, installed } = self;
+            return load_new(&site, table, &request, extras, Some(installed))
                 .inspect_err(|_| put_back(&site, &slot, &before));
         }
         ask_for_neighbours(&self.site, &ways)?;
@@ -188,7 +188,7 @@ impl Balancer {
 
     /// Whether an interface that packets leave by now has to be made ready for that, which the program is to remember.
     fn needs_more(&self, ways: &Ways) -> Result<bool> {
-        if self.standing.mode() == Some(XdpMode::Skb) {
+        if self.installed.mode() == Some(XdpMode::Skb) {
             return Ok(false);
         }
         let mut ready = Readiness::default();
@@ -199,15 +199,15 @@ impl Balancer {
     }
 
     pub fn unload(self) -> Result<()> {
-        self.standing.detach(&self.site)
+        self.installed.detach(&self.site)
     }
 
     pub fn account(&self) -> Result<trawl_program::stats::Account> {
-        stats::account(&self.standing)
+        stats::account(&self.installed)
     }
 
     pub fn by_vip(&self) -> Result<Vec<stats::VipCount>> {
-        stats::by_vip(&self.standing, &self.table()?)
+        stats::by_vip(&self.installed, &self.table()?)
     }
 }
 
@@ -219,7 +219,7 @@ fn put_back(site: &Site, slot: &Slot, before: &Table) {
 }
 
 /// Numbers that something else had count from zero.
-fn forget_new(standing: &Standing, before: &Table, after: &Table) -> Result<()> {
+fn forget_new(installed: &Installed, before: &Table, after: &Table) -> Result<()> {
     let vips =
         |table: &Table| -> HashSet<u32> { table.vips.iter().map(|vip| vip.number).collect() };
     let backends = |table: &Table| -> HashSet<(u32, u32)> {
@@ -229,8 +229,8 @@ fn forget_new(standing: &Standing, before: &Table, after: &Table) -> Result<()> 
     let new_vips: Vec<u32> = vips(after).difference(&vips(before)).copied().collect();
     let (old, new) = (backends(before), backends(after));
     let new_backends: Vec<u32> = new.difference(&old).map(|(number, _)| *number).collect();
-    stats::forget(standing, VIP_COUNTERS, &new_vips)?;
-    stats::forget(standing, BACKEND_COUNTERS, &new_backends)
+    stats::forget(installed, VIP_COUNTERS, &new_vips)?;
+    stats::forget(installed, BACKEND_COUNTERS, &new_backends)
 }
 
 fn load_new(
@@ -238,7 +238,7 @@ fn load_new(
     mut table: Table,
     request: &Request,
     extras: Extras,
-    old: Option<Standing>,
+    old: Option<Installed>,
 ) -> Result<Done> {
     if !site.has_ethernet()? {
         return Err(Error::failed(
@@ -287,7 +287,7 @@ fn load_new(
     }
     let fill = |program: &mut Program| program.remember(&ready);
     let Put {
-        standing, notices, ..
+        installed, notices, ..
     } = match old {
         Some(old) => place::put_instead(site, source, request, extras.priority, old, fill)?,
         None => {
@@ -301,7 +301,7 @@ fn load_new(
     Ok(Done {
         balancer: Balancer {
             site: site.clone(),
-            standing,
+            installed,
         },
         warnings: warnings(site, &table)?,
         table,

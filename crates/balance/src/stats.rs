@@ -14,7 +14,7 @@ use trawl_kernel::layout::balance::{
     BALANCE_UNKNOWN_FRAGMENT, BalanceCounter, BalanceVipCounters,
 };
 use trawl_kernel::{Error, Result};
-use trawl_program::Standing;
+use trawl_program::Installed;
 use trawl_program::stats::{Account, Layout, NamedCount};
 
 use crate::table::{Table, Vip};
@@ -148,8 +148,8 @@ fn what() -> &'static str {
     "cannot read the balancer's counters"
 }
 
-fn open(standing: &Standing, name: &str) -> Result<Map> {
-    Map::new(standing.map(name)?).map_err(|e| Error::os(what(), e))
+fn open(installed: &Installed, name: &str) -> Result<Map> {
+    Map::new(installed.map(name)?).map_err(|e| Error::os(what(), e))
 }
 
 /// All CPUs' values under a number, summed up.
@@ -173,11 +173,11 @@ fn read<const N: usize>(map: &Map, number: u32) -> Result<[Count; N]> {
 }
 
 /// Sets what a number counted to zero, for whoever gets it next.
-pub(crate) fn forget(standing: &Standing, name: &str, numbers: &[u32]) -> Result<()> {
+pub(crate) fn forget(installed: &Installed, name: &str, numbers: &[u32]) -> Result<()> {
     if numbers.is_empty() {
         return Ok(());
     }
-    let map = open(standing, name)?;
+    let map = open(installed, name)?;
     let fail = |e| Error::os("cannot clear the balancer's counters", e);
     for number in numbers {
         let key = number.to_ne_bytes();
@@ -191,14 +191,14 @@ pub(crate) fn forget(standing: &Standing, name: &str, numbers: &[u32]) -> Result
     Ok(())
 }
 
-pub fn account(standing: &Standing) -> Result<Account> {
-    Account::with_layout(standing, LAYOUT)
+pub fn account(installed: &Installed) -> Result<Account> {
+    Account::with_layout(installed, LAYOUT)
 }
 
 /// Backends are read before their virtual address: what comes in meanwhile is then counted there at least.
-pub fn by_vip(standing: &Standing, table: &Table) -> Result<Vec<VipCount>> {
-    let vips = open(standing, VIP_COUNTERS)?;
-    let backends = open(standing, BACKEND_COUNTERS)?;
+pub fn by_vip(installed: &Installed, table: &Table) -> Result<Vec<VipCount>> {
+    let vips = open(installed, VIP_COUNTERS)?;
+    let backends = open(installed, BACKEND_COUNTERS)?;
     let one = |vip: &Vip| {
         let mut forwarded = Count::default();
         let mut of_backends = Vec::new();

@@ -11,7 +11,7 @@ use trawl_guard::rule::Ports;
 use trawl_guard::{Action, Care, Draft, Guard, Match, Prefix};
 use trawl_kernel::bpf::test_run;
 use trawl_kernel::{Error, Result, host, process};
-use trawl_program::{Site, Standing};
+use trawl_program::{Installed, Site};
 
 use super::Spread;
 use trawl_lab::program::{Does, Loaded};
@@ -242,7 +242,7 @@ struct Stand {
 
 enum Dropping {
     Bare(Box<Loaded>),
-    Guard(Box<(Guard, Site, Standing)>),
+    Guard(Box<(Guard, Site, Installed)>),
 }
 
 impl Dropping {
@@ -273,10 +273,10 @@ impl Stand {
                 })?;
                 let took = start.elapsed().as_secs_f64();
                 let site = Site::find(&format!("{}:{}", lab.b.name, lab.b.interface), None)?;
-                let standing =
+                let installed =
                     guard.load(&site, None, &Request::default(), false, Care::Without)?;
                 (
-                    Dropping::Guard(Box::new((guard, site, standing))),
+                    Dropping::Guard(Box::new((guard, site, installed))),
                     Some(took),
                 )
             }

@@ -231,9 +231,9 @@ fn make(up: &Up) -> Result<String> {
         quiet: !up.chatty,
         ..defaults
     };
-    let standing = Pair::standing(&up.name, &options)?;
-    let is_new = standing.is_none();
-    let ends = match standing {
+    let existing = Pair::existing(&up.name, &options)?;
+    let is_new = existing.is_none();
+    let ends = match existing {
         Some(ends) => ends,
         None => {
             let pair = Pair::named(&up.name, &options)?;

@@ -170,8 +170,8 @@ fn load(args: &Load) -> Result<ExitCode> {
 }
 
 fn describe(port: &Port) -> String {
-    let mode = port.standing.mode().map_or("", XdpMode::name);
-    format!("{} (id {}, {mode})", port.site.label(), port.standing.id())
+    let mode = port.installed.mode().map_or("", XdpMode::name);
+    format!("{} (id {}, {mode})", port.site.label(), port.installed.id())
 }
 
 /// What `route load --json` prints.
@@ -194,8 +194,8 @@ impl<'a> PortDocument<'a> {
     fn new(port: &'a Port) -> Self {
         Self {
             interface: port.site.label(),
-            id: port.standing.id(),
-            mode: port.standing.mode().map(XdpMode::name),
+            id: port.installed.id(),
+            mode: port.installed.mode().map(XdpMode::name),
         }
     }
 }

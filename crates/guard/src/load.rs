@@ -7,10 +7,10 @@ use trawl_kernel::bpf::map;
 use trawl_kernel::{Error, Result};
 use trawl_program::bundled::GUARD;
 use trawl_program::load::Source;
-use trawl_program::{Site, Standing, place};
+use trawl_program::{Installed, Site, place};
 
 use super::rule::{Action, On};
-use super::state::{Care, FUNCTION, FUNCTION_WITHOUT_ETHERNET, Guard, RATES, SET, standing_on};
+use super::state::{Care, FUNCTION, FUNCTION_WITHOUT_ETHERNET, Guard, RATES, SET, installed_on};
 
 /// The program's constant for the number of its interface.
 const INTERFACE: &str = "guard_ifindex";
@@ -27,13 +27,13 @@ impl Guard {
         request: &Request,
         tappable: bool,
         care: Care,
-    ) -> Result<Standing> {
+    ) -> Result<Installed> {
         let on = On {
             index: site.index(),
             name: site.name().to_owned(),
         };
-        let present = match standing_on(site)? {
-            Some(standing) if self.is_asked_by(&standing)? => Some(standing),
+        let present = match installed_on(site)? {
+            Some(installed) if self.is_asked_by(&installed)? => Some(installed),
             _ => None,
         };
         let before = self.rules()?;
@@ -43,19 +43,19 @@ impl Guard {
             set.set_default(on, action);
         }
         self.put(&before, set, care)?;
-        let is_there = |standing: &Standing| {
-            let seat = standing.seat().map(|seat| seat.priority);
+        let is_there = |installed: &Installed| {
+            let seat = installed.seat().map(|seat| seat.priority);
             request.priority.is_none_or(|wanted| seat == Some(wanted))
         };
-        if let Some(standing) = present
-            && is_there(&standing)
+        if let Some(installed) = present
+            && is_there(&installed)
             && request
                 .mode
-                .is_none_or(|mode| standing.mode() == Some(mode))
+                .is_none_or(|mode| installed.mode() == Some(mode))
             && !tappable
             && !request.replace
         {
-            return Ok(standing);
+            return Ok(installed);
         }
         let attached = self.attach(site, request, tappable);
         if attached.is_err() {
@@ -67,16 +67,16 @@ impl Guard {
 
     /// Whether a program of the guard's looks into these rules. One that came along with its interface from another
     /// namespace looks into that one's, and knows the interface by the number that it had there.
-    fn is_asked_by(&self, standing: &Standing) -> Result<bool> {
+    fn is_asked_by(&self, installed: &Installed) -> Result<bool> {
         let id = |fd: BorrowedFd<'_>| {
             map::info(fd)
                 .map(|about| about.id)
                 .map_err(|e| Error::os("cannot look at the rules", e))
         };
-        Ok(id(standing.map(SET)?.as_fd())? == id(self.store.as_fd())?)
+        Ok(id(installed.map(SET)?.as_fd())? == id(self.store.as_fd())?)
     }
 
-    fn attach(&self, site: &Site, request: &Request, tappable: bool) -> Result<Standing> {
+    fn attach(&self, site: &Site, request: &Request, tappable: bool) -> Result<Installed> {
         let function = match site.has_ethernet()? {
             true => FUNCTION,
             false => FUNCTION_WITHOUT_ETHERNET,
@@ -89,7 +89,7 @@ impl Guard {
         if tappable {
             source.make_tappable();
         }
-        let put = match standing_on(site)? {
+        let put = match installed_on(site)? {
             Some(old) => {
                 let before = old.seat().map(|seat| seat.priority);
                 let priority = request.priority.or(before).unwrap_or(PRIORITY);
@@ -97,6 +97,6 @@ impl Guard {
             }
             None => place::put(site, source, request, request.priority.or(Some(PRIORITY))),
         };
-        put.map(|put| put.standing)
+        put.map(|put| put.installed)
     }
 }

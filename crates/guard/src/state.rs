@@ -16,7 +16,7 @@ use trawl_kernel::lock::Rank;
 use trawl_kernel::netlink::Netlink;
 use trawl_kernel::netns::{self, Look, Mark, Namespace};
 use trawl_kernel::{Error, Result, bpffs, clock};
-use trawl_program::{Site, Standing, standing};
+use trawl_program::{Installed, Site, installed};
 
 use super::live::{self, Store};
 use super::rule::On;
@@ -51,7 +51,7 @@ pub struct Guard {
 #[derive(Debug)]
 pub struct Post {
     pub site: Site,
-    pub standing: Standing,
+    pub installed: Installed,
 }
 
 /// What became of the packets of an interface, by the numbers of bpf/include/guard.h.
@@ -161,7 +161,7 @@ impl Guard {
         let look = |e| Error::os("cannot look at the guard's programs", e);
         let own = map::info(self.store.as_fd()).map_err(look)?.id;
         for site in Site::all_in(self.namespace())? {
-            for attached in standing::on(&site)? {
+            for attached in installed::on(&site)? {
                 // One that ended meanwhile guards nothing.
                 let Ok(opened) = program::open_by_id(attached.program_id) else {
                     continue;
@@ -206,10 +206,10 @@ impl Guard {
 
     /// Takes the guard off an interface. With the last one go the rules.
     pub fn unload(&self, site: &Site) -> Result<()> {
-        let Some(standing) = standing_on(site)? else {
+        let Some(installed) = installed_on(site)? else {
             return Err(not_guarded(site));
         };
-        standing.detach(site)?;
+        installed.detach(site)?;
         self.let_go()
     }
 
@@ -245,12 +245,12 @@ pub fn around<R>(sites: &[Site], change: impl FnOnce() -> Result<R>) -> Result<R
 
 /// Whether the guard is on an interface.
 pub(crate) fn is_on(site: &Site) -> Result<bool> {
-    Ok(standing_on(site)?.is_some())
+    Ok(installed_on(site)?.is_some())
 }
 
 /// Whether a program is the guard's.
-pub(crate) fn is_guard(standing: &Standing) -> bool {
-    [FUNCTION, FUNCTION_WITHOUT_ETHERNET].contains(&standing.name())
+pub(crate) fn is_guard(installed: &Installed) -> bool {
+    [FUNCTION, FUNCTION_WITHOUT_ETHERNET].contains(&installed.name())
 }
 
 /// Removes the rules of namespaces that are no more: no program looks at them.
@@ -327,16 +327,16 @@ fn open_or_pin(path: &Path, make: impl FnOnce() -> Result<OwnedFd>) -> Result<Ow
     Ok(made)
 }
 
-pub(super) fn standing_on(site: &Site) -> Result<Option<Standing>> {
-    let all = Standing::all(site)?;
+pub(super) fn installed_on(site: &Site) -> Result<Option<Installed>> {
+    let all = Installed::all(site)?;
     Ok(all.into_iter().find(is_guard))
 }
 
 pub fn posts(namespace: Option<&Namespace>) -> Result<Vec<Post>> {
     let mut posts = Vec::new();
     for site in Site::all_in(namespace)? {
-        if let Some(standing) = standing_on(&site)? {
-            posts.push(Post { site, standing });
+        if let Some(installed) = installed_on(&site)? {
+            posts.push(Post { site, installed });
         }
     }
     Ok(posts)
@@ -370,7 +370,7 @@ impl Post {
                 e,
             )
         };
-        let table = Table::new(self.standing.map(TOTALS)?).map_err(fail)?;
+        let table = Table::new(self.installed.map(TOTALS)?).map_err(fail)?;
         let values = table
             .lookup(&0u32.to_ne_bytes())
             .map_err(fail)?

@@ -176,7 +176,7 @@ impl Pair {
     }
 
     /// A pair of this name that was made before and stays, if its interfaces are as these options say.
-    pub fn standing(id: &str, options: &PairOptions) -> Result<Option<[Station; 2]>> {
+    pub fn existing(id: &str, options: &PairOptions) -> Result<Option<[Station; 2]>> {
         let wanted = [namespace_name(id, 0), namespace_name(id, 1)];
         let all = crate::list();
         let Some(there) = all.iter().find(|lab| lab.id == id) else {

@@ -7,9 +7,9 @@ use trawl_kernel::netlink::XdpMode;
 
 use crate::bundled::{GUARD, NAMES};
 use crate::dispatcher::Dispatcher;
+use crate::installed::Installed;
 use crate::jump_chain;
 use crate::route;
-use crate::standing::Standing;
 use trawl_attach::site::Site;
 
 /// How to load the program on an interface once more.
@@ -53,8 +53,8 @@ pub fn with_hooks(site: &Site, program: u32) -> Reload {
 fn how(site: &Site, program: u32) -> Again {
     let dispatcher = Dispatcher::read(program);
     let members: Vec<u32> = dispatcher.iter().flat_map(Dispatcher::programs).collect();
-    let wanted = |one: &Standing| one.id() == program || members.contains(&one.id());
-    let all = Standing::all(site).unwrap_or_default();
+    let wanted = |one: &Installed| one.id() == program || members.contains(&one.id());
+    let all = Installed::all(site).unwrap_or_default();
     let Some(found) = all.iter().find(|one| wanted(one)) else {
         return Again::Unknown;
     };

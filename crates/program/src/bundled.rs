@@ -10,11 +10,11 @@ use trawl_kernel::layout::bundled::{
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::{Error, Result};
 
+use crate::installed::Installed;
 use crate::keep::Inherited;
 use crate::load::{Program, Source};
 use crate::place::{self, Put};
 use crate::ready::Readiness;
-use crate::standing::Standing;
 use trawl_attach::Request;
 use trawl_attach::site::Site;
 
@@ -82,7 +82,7 @@ pub enum Bundled {
 /// A bundled program that was put on an interface.
 #[derive(Debug)]
 pub struct Loaded {
-    pub standing: Standing,
+    pub installed: Installed,
     /// What was switched on other interfaces for it, and what else is good to know.
     pub told: Vec<String>,
     pub inherited: Option<Inherited>,
@@ -153,7 +153,7 @@ impl Bundled {
             program.remember(&ready)
         };
         let Put {
-            standing,
+            installed,
             notices,
             inherited,
         } = match extras.priority {
@@ -162,11 +162,11 @@ impl Bundled {
         };
         let mut told = [notices, ready.told()].concat();
         if let Self::Redirect(target) = self {
-            told.extend(target.caveats(site, standing.mode(), extras.priority)?);
+            told.extend(target.caveats(site, installed.mode(), extras.priority)?);
         }
         ready.keep();
         Ok(Loaded {
-            standing,
+            installed,
             told,
             inherited,
         })

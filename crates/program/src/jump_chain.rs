@@ -19,10 +19,10 @@ use trawl_kernel::{Error, Result, events};
 
 use crate::actions::Actions;
 use crate::captures;
+use crate::installed::{Installed, Pinned};
 use crate::jumps::{self, Looks};
 use crate::load::{Program, Source};
 use crate::safety;
-use crate::standing::{Pinned, Standing};
 use crate::tappable::{ACTIONS, ENTRY, HOOK, NEXT};
 use trawl_attach::site::Lock;
 
@@ -78,23 +78,26 @@ impl ChainSeat {
 
 /// The programs of the chain on the interface, in their order; none if the program that is attached takes no part in
 /// one.
-pub fn of(site: &Site, mode: Option<XdpMode>) -> Result<Vec<Standing>> {
+pub fn of(site: &Site, mode: Option<XdpMode>) -> Result<Vec<Installed>> {
     let offload = mode == Some(XdpMode::Offload);
     let present = site.link()?.xdp;
     let head = present
         .iter()
         .find(|one| (one.mode == XdpMode::Offload) == offload);
-    Ok(from(head.map(|head| head.program_id), Standing::all(site)?))
+    Ok(from(
+        head.map(|head| head.program_id),
+        Installed::all(site)?,
+    ))
 }
 
 /// The chain that begins with this program, of those that trawl keeps on the interface.
-pub(crate) fn from(head: Option<u32>, mut standing: Vec<Standing>) -> Vec<Standing> {
+pub(crate) fn from(head: Option<u32>, mut installed: Vec<Installed>) -> Vec<Installed> {
     let mut chain = Vec::new();
     for id in head.into_iter().chain(head.into_iter().flat_map(after)) {
-        let Some(at) = standing.iter().position(|one| one.id() == id) else {
+        let Some(at) = installed.iter().position(|one| one.id() == id) else {
             break;
         };
-        let found = standing.swap_remove(at);
+        let found = installed.swap_remove(at);
         if found.seat().is_none() {
             break;
         }
@@ -147,11 +150,11 @@ pub(crate) fn join(
     site: &Site,
     lock: &Lock,
     mut program: Program,
-    chain: Vec<Standing>,
+    chain: Vec<Installed>,
     request: &Request,
-) -> Result<Standing> {
+) -> Result<Installed> {
     let what = || format!("cannot join the chain on {}", site.label());
-    let (Some(mode), Some(seat)) = (chain.first().and_then(Standing::mode), program.seat()) else {
+    let (Some(mode), Some(seat)) = (chain.first().and_then(Installed::mode), program.seat()) else {
         return Err(Error::failed(what(), "it is gone"));
     };
     let mut looks = vec![Looks {
@@ -169,7 +172,7 @@ pub(crate) fn join(
         );
         return Err(Error::failed(what(), why).fix("end a capture first"));
     }
-    let goes_before = |one: &Standing| {
+    let goes_before = |one: &Installed| {
         one.seat()
             .is_some_and(|other| other.priority > seat.priority)
     };
@@ -207,9 +210,9 @@ pub(crate) fn join(
             program.as_fd().try_clone_to_owned().map_err(fail)?,
         )? {
             Some(link) => {
-                let standing = pinned.attached_by(link, attachment)?;
+                let installed = pinned.attached_by(link, attachment)?;
                 head.drop_link();
-                Ok(standing)
+                Ok(installed)
             }
             None => Ok(pinned.attached(attachment)),
         };
@@ -219,7 +222,7 @@ pub(crate) fn join(
     let held = program.as_fd().try_clone_to_owned().map_err(fail)?;
     if let Err(error) = lead(&map, &slots, Some(&held)) {
         // As it was, before it is said that nothing came of it.
-        let next = after.first().map(Standing::program).transpose()?;
+        let next = after.first().map(Installed::program).transpose()?;
         let _ = lead(&map, &slots, next.as_ref());
         return Err(fail(error));
     }
@@ -227,13 +230,13 @@ pub(crate) fn join(
 }
 
 /// The captures that stand in a program's hooks.
-fn looks_at(standing: &Standing) -> Result<Looks> {
+fn looks_at(installed: &Installed) -> Result<Looks> {
     let mut looks = Looks::default();
-    if let Ok(hook) = standing.map(HOOK) {
+    if let Ok(hook) = installed.map(HOOK) {
         looks.tappable = true;
         looks.at_exit = captures::count(hook.as_fd(), ACTIONS)?;
     }
-    if let Ok(entry) = standing.map(ENTRY) {
+    if let Ok(entry) = installed.map(ENTRY) {
         looks.at_entry = captures::count(entry.as_fd(), 1)?;
     }
     Ok(looks)
@@ -248,7 +251,7 @@ fn lead(map: &OwnedFd, slots: &[u32], to: Option<&OwnedFd>) -> io::Result<()> {
 }
 
 /// Attaches a program in the place of the chain's first one, without a gap; gives the link that does, if there is one.
-fn take_head(site: &Site, head: &Standing, program: OwnedFd) -> Result<Option<OwnedFd>> {
+fn take_head(site: &Site, head: &Installed, program: OwnedFd) -> Result<Option<OwnedFd>> {
     let what = || format!("cannot change the chain on {}", site.label());
     let Some(mode) = head.mode() else {
         return Err(Error::failed(what(), "it is gone"));
@@ -269,7 +272,7 @@ pub(crate) fn settle(site: &Site) {
     for head in link.xdp {
         let chain = from(
             Some(head.program_id),
-            Standing::all(site).unwrap_or_default(),
+            Installed::all(site).unwrap_or_default(),
         );
         for (at, one) in chain.iter().enumerate() {
             let slots = one.seat().map(|seat| seat.slots()).unwrap_or_default();
@@ -294,7 +297,7 @@ pub(crate) fn settle(site: &Site) {
 }
 
 /// Takes a program out of the chain it is in. False where it is in none, or alone.
-pub(crate) fn leave(site: &Site, leaving: &Standing) -> Result<bool> {
+pub(crate) fn leave(site: &Site, leaving: &Installed) -> Result<bool> {
     let what = || format!("cannot take {} off {}", leaving.name(), site.label());
     let heads = site.link()?.xdp;
     let Some(order) = heads.iter().find_map(|head| {
@@ -318,7 +321,7 @@ pub(crate) fn leave(site: &Site, leaving: &Standing) -> Result<bool> {
             lead(&map, &slots, next.as_ref()).map_err(fail)?;
         }
         (None, Some(program)) => {
-            let own = Standing::all(site)?;
+            let own = Installed::all(site)?;
             let heir = own.iter().find(|one| Some(one.id()) == next);
             if let (Some(link), Some(heir)) = (leaving.link(), heir) {
                 heir.renew_link(link)?;

@@ -14,9 +14,9 @@ use trawl_kernel::{Error, Result};
 use crate::bundled;
 use crate::dispatcher::Dispatcher;
 use crate::explain;
+use crate::installed::{Installed, on};
 use crate::load::{Program, Source};
 use crate::route;
-use crate::standing::{Standing, on};
 use crate::tappable::{ENTRY, HOOK, NEXT};
 use trawl_attach::plan::maps::{self as plan, MapShape, same_name, section_of};
 use trawl_attach::site::Site;
@@ -186,7 +186,7 @@ impl Succession {
 
 /// Programs on the interface, but for dispatchers, which have no maps of a person's.
 fn running_on(site: &Site, mode: XdpMode) -> Result<Vec<Running>> {
-    let own = Standing::all(site)?;
+    let own = Installed::all(site)?;
     let mut found: Vec<Running> = Vec::new();
     for one in on(site)? {
         let id = one.program_id;
@@ -194,8 +194,8 @@ fn running_on(site: &Site, mode: XdpMode) -> Result<Vec<Running>> {
         if is_known || !excludes(one.mode, mode) || Dispatcher::read(id).is_some() {
             continue;
         }
-        let trawls = own.iter().find(|standing| standing.id() == id);
-        let source = trawls.map(Standing::source).unwrap_or_default();
+        let trawls = own.iter().find(|installed| installed.id() == id);
+        let source = trawls.map(Installed::source).unwrap_or_default();
         let is_bundled =
             bundled::NAMES.contains(&source) || [route::NAME, bundled::GUARD].contains(&source);
         let fail = |e| {
@@ -207,7 +207,7 @@ fn running_on(site: &Site, mode: XdpMode) -> Result<Vec<Running>> {
         let Some(mut running) = Running::open(id, is_bundled).map_err(fail)? else {
             continue;
         };
-        if let Some(tag) = trawls.and_then(Standing::plain_tag) {
+        if let Some(tag) = trawls.and_then(Installed::plain_tag) {
             tag.clone_into(&mut running.tag);
             running.has_hooks = false;
         }

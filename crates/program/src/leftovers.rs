@@ -5,7 +5,7 @@ use trawl_kernel::bpf::info;
 use trawl_kernel::lock::Rank;
 use trawl_kernel::netns::{self, Look, Namespace};
 
-use crate::standing::{Standing, on, read_all};
+use crate::installed::{Installed, on, read_all};
 use crate::{jump_chain, ready};
 use trawl_attach::site::{self, Lock, Site};
 
@@ -34,7 +34,7 @@ pub fn clear_away_all() {
 pub(crate) fn clear_away_at(site: &Site) {
     let lock = match site.directory() {
         Some(directory) if directory.exists() => site::lock_existing(&directory, Rank::Interface),
-        Some(_) if Standing::all(site).is_ok_and(|all| !all.is_empty()) => site.lock().map(Some),
+        Some(_) if Installed::all(site).is_ok_and(|all| !all.is_empty()) => site.lock().map(Some),
         _ => return,
     };
     if let Ok(Some(lock)) = lock {
@@ -82,7 +82,7 @@ pub(crate) fn sweep_everywhere() {
             continue;
         };
         let left = read_all(lock.path(), &[]);
-        let mut has_ended = |one: &Standing| match one.pinned_link() {
+        let mut has_ended = |one: &Installed| match one.pinned_link() {
             Some(link) => info::link(link).is_ok_and(|about| about.ifindex == 0),
             // Attached by netlink, or behind a dispatcher: there for as long as its namespace is.
             None => site::namespace_of(&directory).is_some_and(|mark| mark.is_gone(&mut look)),
@@ -96,7 +96,7 @@ pub(crate) fn sweep_everywhere() {
         let alive: Vec<u32> = heads
             .flat_map(|head| jump_chain::after(head.id()))
             .collect();
-        let orphaned = |one: &&&Standing| {
+        let orphaned = |one: &&&Installed| {
             chained
                 && one.seat().is_some()
                 && one.pinned_link().is_none()
@@ -122,7 +122,7 @@ fn forget_orphans(behind_ended: &[u32]) {
     {
         let left = read_all(lock.path(), &[]);
         let orphaned =
-            |one: &&Standing| one.pinned_link().is_none() && behind_ended.contains(&one.id());
-        left.iter().filter(orphaned).for_each(Standing::forget);
+            |one: &&Installed| one.pinned_link().is_none() && behind_ended.contains(&one.id());
+        left.iter().filter(orphaned).for_each(Installed::forget);
     }
 }

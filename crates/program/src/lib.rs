@@ -4,7 +4,7 @@
 //!
 //! ```no_run
 //! use trawl_attach::{Request, Site};
-//! use trawl_program::{Standing, load::Source, place};
+//! use trawl_program::{Installed, load::Source, place};
 //! # fn main() -> trawl_kernel::Result<()> {
 //! let site = Site::find("red:veth0", None)?;             // an interface in a namespace
 //! let mut source = Source::read("filter.o".as_ref())?;   // or Source::embedded("guard", GUARD_OBJECT)
@@ -15,14 +15,14 @@
 //!     let rules = program.map("rules");                  // the verifier has seen it; maps can be filled
 //!     Ok(())
 //! })?;
-//! let standing = put.standing;
-//! println!("program {} is on {}", standing.id(), site.label());
+//! let installed = put.installed;
+//! println!("program {} is on {}", installed.id(), site.label());
 //!
 //! // Another command, later:
-//! for standing in Standing::all(&site)? {
-//!     if standing.name() == "filter" {
-//!         let rules = standing.map("rules")?;            // a descriptor
-//!         standing.detach(&site)?;                       // and all that came with it is gone
+//! for installed in Installed::all(&site)? {
+//!     if installed.name() == "filter" {
+//!         let rules = installed.map("rules")?;            // a descriptor
+//!         installed.detach(&site)?;                       // and all that came with it is gone
 //!     }
 //! }
 //! # Ok(()) }
@@ -35,6 +35,7 @@ pub mod captures;
 pub mod dispatcher;
 mod explain;
 pub mod fix;
+pub mod installed;
 pub mod jump_chain;
 pub mod jumps;
 pub mod keep;
@@ -53,11 +54,10 @@ pub mod rewrite;
 pub mod route;
 pub mod run_config;
 pub mod safety;
-pub mod standing;
 pub mod stats;
 pub mod status;
 pub mod tappable;
 pub mod unload;
 
-pub use standing::Standing;
+pub use installed::Installed;
 pub use trawl_attach::Site;

@@ -13,10 +13,10 @@ use trawl_kernel::{Error, Result, bpffs};
 
 use crate::dispatcher::Dispatcher;
 use crate::explain;
+use crate::installed::{Installed, STAND_IN};
 use crate::jump_chain;
 use crate::keep::{Inherited, Succession};
 use crate::load::Source;
-use crate::standing::{STAND_IN, Standing};
 use crate::tappable::HOOK;
 
 /// The program with hooks is on the interface until this ends.
@@ -57,7 +57,7 @@ impl Loan {
                 one.kind = Kind::Dispatcher { programs };
             }
         }
-        let standings = Standing::all(site)?;
+        let installed = Installed::all(site)?;
         let hooks = match now.present.as_slice() {
             [only] => has_hooks(only.program_id).map_err(|e| Error::os(what(), e))?,
             _ => false,
@@ -65,7 +65,7 @@ impl Loan {
         let facts = |of: XdpAttachment| Facts {
             hooks,
             jumps: jump_chain::after(of.program_id).len(),
-            links: match own_link(&standings, of) {
+            links: match own_link(&installed, of) {
                 Some(_) => 1,
                 None => look::links_of(site.index(), of).len(),
             },
@@ -100,12 +100,12 @@ impl Loan {
         })?;
         let own_maps = program.own_maps();
         let new = hold(program.as_fd())?;
-        let is_own = standings.iter().any(|one| one.id() == id);
+        let is_own = installed.iter().any(|one| one.id() == id);
         let swap = || -> Result<Swap> {
             Ok(Swap {
                 site: site.clone(),
                 mode: present.mode,
-                link: match own_link(&standings, present) {
+                link: match own_link(&installed, present) {
                     Some(link) => Some(hold(link)?),
                     None => look::link_of(site.index(), present),
                 },
@@ -210,7 +210,7 @@ fn has_hooks(program_id: u32) -> std::io::Result<bool> {
 }
 
 /// The link by which trawl keeps the program attached.
-fn own_link(standings: &[Standing], of: XdpAttachment) -> Option<BorrowedFd<'_>> {
-    let own = standings.iter().find(|one| one.id() == of.program_id)?;
+fn own_link(installed: &[Installed], of: XdpAttachment) -> Option<BorrowedFd<'_>> {
+    let own = installed.iter().find(|one| one.id() == of.program_id)?;
     own.link()
 }

@@ -7,7 +7,7 @@ use trawl_kernel::bpf::loader::ObjectFile;
 use trawl_kernel::warden::{Task, Undo, Warden};
 use trawl_kernel::{Error, Result, bpffs};
 
-use crate::standing::all_pins;
+use crate::installed::all_pins;
 use trawl_attach::site::make_directory;
 
 /// Pins that loading made outside trawl's own directory; removed again unless they are kept.

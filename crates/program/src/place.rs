@@ -19,11 +19,11 @@ use crate::bundled::GUARD;
 use crate::dispatcher::build::{Part, build, parts_of};
 use crate::dispatcher::config::Slot;
 use crate::dispatcher::{Dispatcher, pins};
+use crate::installed::{Installed, Pinned, on};
 use crate::jump_chain::ChainSeat;
 use crate::keep::{Inherited, Succession};
 use crate::leftovers::sweep;
 use crate::load::{Program, Source};
-use crate::standing::{Pinned, Standing, on};
 use crate::{explain, jump_chain, ready, safety};
 
 /// Loads a program and puts it on the interface: into the chain that is there, at the head of a new one, or, where the
@@ -56,7 +56,7 @@ pub fn put_alone(
 /// What is on an interface, as trawl's own account completes what the kernel tells.
 struct Now {
     snapshot: Snapshot,
-    standing: Vec<Standing>,
+    installed: Vec<Installed>,
     /// The program that a new one would meet, and the dispatcher that it may be.
     head: Option<XdpAttachment>,
     dispatcher: Option<Dispatcher>,
@@ -65,7 +65,7 @@ struct Now {
 impl Now {
     fn read(site: &Site, mode: XdpMode) -> Result<Self> {
         let mut snapshot = Snapshot::read(site)?;
-        let standing = Standing::all(site)?;
+        let installed = Installed::all(site)?;
         let mut dispatcher = None;
         let head = snapshot.met_in(mode).map(|one| one.attachment());
         for one in &mut snapshot.present {
@@ -76,7 +76,7 @@ impl Now {
                 if head == Some(one.attachment()) {
                     dispatcher = Some(found);
                 }
-            } else if let Some(ours) = standing.iter().find(|own| own.id() == one.program_id) {
+            } else if let Some(ours) = installed.iter().find(|own| own.id() == one.program_id) {
                 one.kind = Kind::Installed {
                     name: ours.name().to_owned(),
                     source: ours.source().to_owned(),
@@ -90,11 +90,11 @@ impl Now {
                 }
             }
         }
-        let guard = standing.iter().find(|one| one.source() == GUARD);
-        snapshot.guard = guard.map(Standing::id);
+        let guard = installed.iter().find(|one| one.source() == GUARD);
+        snapshot.guard = guard.map(Installed::id);
         Ok(Self {
             snapshot,
-            standing,
+            installed,
             head,
             dispatcher,
         })
@@ -263,10 +263,10 @@ impl<'a> Task<'a> {
             .attach(site, plan, old, &lock)
             .map_err(|refused| refused.explain(site, &name))?;
         if self.request.replace {
-            now.standing.iter().for_each(Standing::forget);
+            now.installed.iter().for_each(Installed::forget);
         }
         Ok(Put {
-            standing: pinned.attached(XdpAttachment { mode, program_id }),
+            installed: pinned.attached(XdpAttachment { mode, program_id }),
             notices,
             inherited,
         })
@@ -281,7 +281,7 @@ impl Ready<'_> {
         safety::check_session(self.site, self.request, name, program.as_fd(), &replaced)?;
         let notices = program.notices().to_vec();
         let Now {
-            standing,
+            installed,
             head: old,
             dispatcher,
             ..
@@ -289,20 +289,20 @@ impl Ready<'_> {
         let mut members: Vec<u32> =
             old.map_or_else(Vec::new, |old| jump_chain::after(old.program_id));
         members.extend(dispatcher.iter().flat_map(Dispatcher::programs));
-        let (members, standing): (Vec<Standing>, Vec<Standing>) = standing
+        let (members, installed): (Vec<Installed>, Vec<Installed>) = installed
             .into_iter()
             .partition(|one| members.contains(&one.id()));
-        let is_old = |one: &Standing| old.is_some_and(|old| old.program_id == one.id());
-        let old = standing.into_iter().find(is_old);
+        let is_old = |one: &Installed| old.is_some_and(|old| old.program_id == one.id());
+        let old = installed.into_iter().find(is_old);
         let pinned = Pinned::new(self.lock, &mut program, false)?;
-        if let Some(link) = old.as_ref().and_then(Standing::link) {
+        if let Some(link) = old.as_ref().and_then(Installed::link) {
             pinned.holds(link)?;
         }
         let keep = |link: std::os::fd::BorrowedFd<'_>| {
             old.as_ref().is_some_and(|old| old.renew_link(link).is_ok())
         };
         let owner = Owner {
-            link: old.as_ref().and_then(Standing::link),
+            link: old.as_ref().and_then(Installed::link),
             keep: Some(&keep),
         };
         let attached = apply(self.site, program.as_fd(), plan, &owner)
@@ -311,7 +311,7 @@ impl Ready<'_> {
             mode: attached.mode,
             program_id: program.id(),
         };
-        let standing = match attached.link {
+        let installed = match attached.link {
             Some(link) => pinned.attached_by(link, attachment)?,
             None => pinned.attached(attachment),
         };
@@ -323,9 +323,9 @@ impl Ready<'_> {
             let lock = pins::Lock::take()?;
             pins::remove(&lock.of(self.site, dispatcher.id));
         }
-        members.iter().chain(&old).for_each(Standing::forget);
+        members.iter().chain(&old).for_each(Installed::forget);
         Ok(Put {
-            standing,
+            installed,
             notices,
             inherited: self.inherited,
         })
@@ -335,10 +335,10 @@ impl Ready<'_> {
     fn join(self, mode: XdpMode, now: Now) -> Result<Put> {
         let notices = self.program.notices().to_vec();
         let head = now.snapshot.met_in(mode).map(|one| one.program_id);
-        let chain = jump_chain::from(head, now.standing);
-        let standing = jump_chain::join(self.site, self.lock, self.program, chain, self.request)?;
+        let chain = jump_chain::from(head, now.installed);
+        let installed = jump_chain::join(self.site, self.lock, self.program, chain, self.request)?;
         Ok(Put {
-            standing,
+            installed,
             notices,
             inherited: self.inherited,
         })
@@ -356,7 +356,7 @@ pub fn put_instead(
     source: Source,
     request: &Request,
     priority: Option<u32>,
-    old: Standing,
+    old: Installed,
     fill: impl FnOnce(&mut Program) -> Result<()>,
 ) -> Result<Put> {
     let others = |one: &XdpAttachment| {
@@ -389,7 +389,7 @@ pub fn put_instead(
 /// A program that has been put on an interface.
 #[derive(Debug)]
 pub struct Put {
-    pub standing: Standing,
+    pub installed: Installed,
     /// What the person should know.
     pub notices: Vec<String>,
     /// What became of the maps of the program whose place it took, if they were to be kept.

@@ -19,7 +19,7 @@ use trawl_kernel::warden::{Task, Undo, Warden};
 use trawl_kernel::{Error, Result, bpffs};
 
 use crate::fix::Fix;
-use crate::standing::{Standing, all_changes};
+use crate::installed::{Installed, all_changes};
 use trawl_attach::site::{DIRECTORY, Lock, Site, make_locked, try_lock};
 
 const GRO: &str = "rx-gro";
@@ -169,8 +169,8 @@ impl Readiness {
             return Ok(());
         };
         // Held once more, it outlives the program that it was put there for.
-        let own = Standing::all(site)?;
-        if let Some(link) = own.iter().find_map(Standing::peer_link) {
+        let own = Installed::all(site)?;
+        if let Some(link) = own.iter().find_map(Installed::peer_link) {
             self.link = Some(link);
             return Ok(());
         }

@@ -10,7 +10,7 @@ use trawl_kernel::netns::Mark;
 use trawl_kernel::warden::Undo;
 use trawl_kernel::{Error, Result};
 
-use crate::standing::{self, Standing};
+use crate::installed::{self, Installed};
 use crate::unload::{Which, unload};
 use trawl_attach::plan::time::{self, BackStep};
 use trawl_attach::{Site, apply};
@@ -60,7 +60,7 @@ impl Back {
     pub fn note(site: &Site) -> Result<Self> {
         let what = || format!("cannot change the programs on {} for a time", site.label());
         let fail = |e| Error::os(what(), e);
-        let all = standing::on(site)?;
+        let all = installed::on(site)?;
         let attached = site.link()?.xdp;
         if all.len() > attached.len() {
             return Err(Error::failed(
@@ -89,8 +89,8 @@ impl Back {
     pub fn put_back(&self) -> Result<()> {
         let attachments: Vec<XdpAttachment> =
             self.before.iter().map(|old| old.attachment).collect();
-        let installed = Standing::all(&self.site)?;
-        let installed: Vec<u32> = installed.iter().map(Standing::id).collect();
+        let installed = Installed::all(&self.site)?;
+        let installed: Vec<u32> = installed.iter().map(Installed::id).collect();
         for step in time::take_back(&attachments, &self.site.link()?.xdp, &installed) {
             match step {
                 BackStep::Unload { program_id } => {

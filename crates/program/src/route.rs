@@ -22,10 +22,10 @@ use trawl_kernel::{Error, Result};
 
 use crate::bundled::{open_table, put_interfaces};
 use crate::fix::Fix;
+use crate::installed::Installed;
 use crate::load::{Program, Source};
 use crate::place::{self, Put};
 use crate::ready::{self, Readiness};
-use crate::standing::Standing;
 use crate::stats::{Account, Layout};
 use crate::tappable::HOOK;
 use trawl_attach::Request;
@@ -137,14 +137,14 @@ const LAYOUT: Layout = Layout {
 #[derive(Debug)]
 pub struct Port {
     pub site: Site,
-    pub standing: Standing,
+    pub installed: Installed,
 }
 
 impl Port {
     /// The port that the interface is.
     pub fn at(site: Site) -> Result<Self> {
-        match Standing::named(&site, FUNCTION)? {
-            Some(standing) => Ok(Self { site, standing }),
+        match Installed::named(&site, FUNCTION)? {
+            Some(installed) => Ok(Self { site, installed }),
             None => Err(Error::failed(
                 format!("{} is not a port of a router", site.label()),
                 "the program is not on it",
@@ -156,7 +156,7 @@ impl Port {
     }
 
     pub fn account(&self) -> Result<Account> {
-        Account::with_layout(&self.standing, LAYOUT)
+        Account::with_layout(&self.installed, LAYOUT)
     }
 }
 
@@ -186,8 +186,8 @@ pub struct Loaded {
 pub fn ports(namespace: Option<&Namespace>) -> Result<Vec<Port>> {
     let mut ports = Vec::new();
     for site in Site::all_in(namespace)? {
-        if let Some(standing) = Standing::named(&site, FUNCTION)? {
-            ports.push(Port { site, standing });
+        if let Some(installed) = Installed::named(&site, FUNCTION)? {
+            ports.push(Port { site, installed });
         }
     }
     Ok(ports)
@@ -217,7 +217,7 @@ pub fn load(sites: &[Site], request: &Request, extras: Extras) -> Result<Loaded>
         ));
     }
     let is_wanted = |site: &Site| sites.iter().any(|one| one.index() == site.index());
-    let closed = |port: &Port| port.standing.map(HOOK).is_err();
+    let closed = |port: &Port| port.installed.map(HOOK).is_err();
     let again: Vec<Port> = match extras.tappable {
         true => ports(namespace)?
             .into_iter()
@@ -236,25 +236,25 @@ pub fn load(sites: &[Site], request: &Request, extras: Extras) -> Result<Loaded>
             ready.for_sending(site)?;
         }
     }
-    for Port { site, standing } in again {
+    for Port { site, installed } in again {
         let source = source(&all, extras.tappable)?;
         let fill = |program: &mut Program| program.remember(&ready);
-        let Put { standing, .. } =
-            place::put_instead(&site, source, request, extras.priority, standing, fill)?;
+        let Put { installed, .. } =
+            place::put_instead(&site, source, request, extras.priority, installed, fill)?;
         all.retain(|port| port.site.index() != site.index());
-        all.push(Port { site, standing });
+        all.push(Port { site, installed });
     }
     let known = all.len();
     for site in new {
         let attached = add_port(site, &all, &ready, request, extras);
         match attached {
-            Ok(standing) => all.push(Port {
+            Ok(installed) => all.push(Port {
                 site: site.clone(),
-                standing,
+                installed,
             }),
             Err(error) => {
                 for port in all.drain(known..) {
-                    let _ = port.standing.detach(&port.site);
+                    let _ = port.installed.detach(&port.site);
                 }
                 return Err(error);
             }
@@ -280,9 +280,9 @@ pub fn load(sites: &[Site], request: &Request, extras: Extras) -> Result<Loaded>
 pub fn unload(sites: &[Site]) -> Result<()> {
     for site in sites {
         let _turn = site.lock_namespace()?;
-        let Port { standing, .. } = Port::at(site.clone())?;
+        let Port { installed, .. } = Port::at(site.clone())?;
         // The others stop sending there before what the port needs for that is put back.
-        let table = open(&standing, PORTS)?;
+        let table = open(&installed, PORTS)?;
         for key in table.keys().map_err(|e| cannot_fill(PORTS, e))? {
             let leaves_by_it = table
                 .lookup(&key)
@@ -292,7 +292,7 @@ pub fn unload(sites: &[Site]) -> Result<()> {
                 table.delete(&key).map_err(|e| cannot_fill(PORTS, e))?;
             }
         }
-        standing.detach(site)?;
+        installed.detach(site)?;
     }
     Ok(())
 }
@@ -335,14 +335,14 @@ fn add_port(
     ready: &Readiness,
     request: &Request,
     extras: Extras,
-) -> Result<Standing> {
+) -> Result<Installed> {
     let source = source(others, extras.tappable)?;
     let fill = |program: &mut Program| program.remember(ready);
-    let Put { standing, .. } = match extras.priority {
+    let Put { installed, .. } = match extras.priority {
         Some(_) => place::put_filled(site, source, request, extras.priority, fill)?,
         None => place::put_alone(site, source, request, fill)?,
     };
-    Ok(standing)
+    Ok(installed)
 }
 
 /// The program, with the maps that it shares with the router's other ports.
@@ -352,7 +352,7 @@ fn source(others: &[Port], tappable: bool) -> Result<Source> {
     let mut shared = Vec::new();
     if let Some(port) = others.first() {
         for name in SHARED {
-            shared.push((name, port.standing.map(name)?));
+            shared.push((name, port.installed.map(name)?));
         }
     }
     for (name, map) in &shared {
@@ -373,7 +373,7 @@ fn refresh(ports: &[Port], links: &[Link]) -> Result<Vlans> {
     let vlans = Vlans::on(&indices, links);
     let whole_only = !ready::all_send_several_buffers(ports.iter().map(|port| &port.site))?;
     for port in ports {
-        let own = open(&port.standing, OWN)?;
+        let own = open(&port.installed, OWN)?;
         let link = port.site.link()?;
         let mac = Mac::of(&link);
         let config = RouteConfig {
@@ -386,16 +386,16 @@ fn refresh(ports: &[Port], links: &[Link]) -> Result<Vlans> {
             .map_err(|e| cannot_fill(OWN, e))?;
     }
     replace_all(
-        &open(&first.standing, ARRIVALS)?,
+        &open(&first.installed, ARRIVALS)?,
         ARRIVALS,
         vlans.arrivals(),
     )?;
     replace_all(
-        &open(&first.standing, DEPARTURES)?,
+        &open(&first.installed, DEPARTURES)?,
         DEPARTURES,
         vlans.departures(),
     )?;
-    let devices = open(&first.standing, PORTS)?;
+    let devices = open(&first.installed, PORTS)?;
     let wanted: Vec<(u32, u32)> = indices
         .iter()
         .map(|index| (*index, *index))
@@ -424,8 +424,8 @@ fn replace_all(table: &Table, name: &str, wanted: Vec<(Vec<u8>, Vec<u8>)>) -> Re
     Ok(())
 }
 
-fn open(standing: &Standing, name: &str) -> Result<Table> {
-    let map = standing.map(name)?;
+fn open(installed: &Installed, name: &str) -> Result<Table> {
+    let map = installed.map(name)?;
     open_table(std::os::fd::AsFd::as_fd(&map), name)
 }
 

@@ -16,7 +16,7 @@ use trawl_attach::{Request, Site};
 
 use crate::bundled::GUARD;
 use crate::fix::Fix;
-use crate::standing::Standing;
+use crate::installed::Installed;
 
 const PASS: u32 = 2;
 const SENDS_ON: [u32; 2] = [3, 4];
@@ -149,7 +149,7 @@ fn arriving(site: &Site, careful: bool) -> Result<Option<Arriving>> {
 /// enforced; and where that matters, one that the session's packets are sent on or rewritten by.
 pub(crate) fn check_absence(site: &Site, programs: &[u32], careful: bool) -> Result<()> {
     let what = |id: u32| format!("cannot unload {id} from {}", site.label());
-    let guards = Standing::all(site)?;
+    let guards = Installed::all(site)?;
     let guard = guards.iter().find(|one| one.source() == GUARD);
     if let Some(guard) = guard.filter(|one| programs.contains(&one.id())) {
         return Err(Error::failed(

@@ -12,7 +12,7 @@ use trawl_kernel::layout::bundled::{
 };
 use trawl_kernel::{Error, Result};
 
-use crate::standing::Standing;
+use crate::installed::Installed;
 
 const COUNTERS: &str = "counters";
 
@@ -136,16 +136,16 @@ pub struct Account {
 
 impl Account {
     /// Of a bundled program; `None` for any other, which trawl knows no counters of.
-    pub fn read(standing: &Standing) -> Result<Option<Self>> {
-        match layout_of(standing.name()) {
-            Some(layout) => Self::with_layout(standing, layout).map(Some),
+    pub fn read(installed: &Installed) -> Result<Option<Self>> {
+        match layout_of(installed.name()) {
+            Some(layout) => Self::with_layout(installed, layout).map(Some),
             None => Ok(None),
         }
     }
 
-    pub fn with_layout(standing: &Standing, layout: Layout) -> Result<Self> {
-        let what = || format!("cannot read the counters of {}", standing.name());
-        let table = Table::new(standing.map(COUNTERS)?).map_err(|e| Error::os(what(), e))?;
+    pub fn with_layout(installed: &Installed, layout: Layout) -> Result<Self> {
+        let what = || format!("cannot read the counters of {}", installed.name());
+        let table = Table::new(installed.map(COUNTERS)?).map_err(|e| Error::os(what(), e))?;
         let places = Places::new(&table, layout.of_queue);
         let read = |named: &[Named]| -> Result<Vec<NamedCount>> {
             let one = |(index, name, text): &Named| {
@@ -177,9 +177,9 @@ impl Account {
         outcomes.retain(|one| one.packets > 0);
         far.retain(|one| one.packets > 0);
         Ok(Self {
-            program: standing.source().to_owned(),
-            id: standing.id(),
-            mode: standing.mode().map_or("not attached", |mode| mode.name()),
+            program: installed.source().to_owned(),
+            id: installed.id(),
+            mode: installed.mode().map_or("not attached", |mode| mode.name()),
             packets,
             bytes,
             outcomes,

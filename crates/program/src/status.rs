@@ -12,9 +12,9 @@ use trawl_kernel::owners::Owners;
 use trawl_kernel::{Error, Result};
 
 use crate::dispatcher::Dispatcher;
+use crate::installed::{self, Installed};
 use crate::jump_chain;
 use crate::redirects::{self, Names, Redirect};
-use crate::standing::{self, Standing};
 use trawl_attach::look;
 use trawl_attach::site::Site;
 
@@ -140,13 +140,13 @@ pub fn of(sites: &[Site], measure: Option<Duration>) -> Result<Vec<Status>> {
 
 /// What is asked once for all programs of an interface.
 struct Known {
-    standing: Vec<Standing>,
+    installed: Vec<Installed>,
     names: Names,
 }
 
 impl Known {
-    fn find(&self, program: u32) -> Option<&Standing> {
-        self.standing.iter().find(|one| one.id() == program)
+    fn find(&self, program: u32) -> Option<&Installed> {
+        self.installed.iter().find(|one| one.id() == program)
     }
 }
 
@@ -160,7 +160,7 @@ struct Look {
 impl Look {
     fn at(&self, site: &Site) -> Result<Status> {
         let known = Known {
-            standing: Standing::all(site)?,
+            installed: Installed::all(site)?,
             names: Names::of(site),
         };
         let mut programs = Vec::new();
@@ -175,7 +175,7 @@ impl Look {
             };
             if let Some(link) = link {
                 program.take_holders(self.owners.of_link(link));
-                program.helps = standing::helped_by(link).map(|(site, name, id)| match site {
+                program.helps = installed::helped_by(link).map(|(site, name, id)| match site {
                     Some(site) => format!("{name} (id {id}) on {}", site.label()),
                     None => format!("{name} (id {id})"),
                 });
@@ -231,7 +231,7 @@ impl Look {
         }
         let member = |(position, id): (usize, u32)| {
             let ours = known.find(id);
-            let seat = ours.and_then(Standing::seat);
+            let seat = ours.and_then(Installed::seat);
             Member {
                 position,
                 priority: seat.map_or(0, |seat| seat.priority),

@@ -11,9 +11,9 @@ use trawl_kernel::{Error, Result, events};
 use crate::dispatcher::build::{self, build, parts_of};
 use crate::dispatcher::{Dispatcher, pins};
 use crate::fix::Fix;
+use crate::installed::{Installed, helped_by, on};
 use crate::leftovers::{clear_away_at, sweep_everywhere};
 use crate::safety;
-use crate::standing::{Standing, helped_by, on};
 
 /// How often others may come in between.
 const MOST_ROUNDS: u32 = 20;
@@ -79,7 +79,7 @@ pub fn check_unload(site: &Site, which: Which, careful: bool) -> Result<()> {
     let programs = match which {
         Which::One(id) => vec![id],
         Which::All => programs_of(&on(site)?),
-        Which::Own => Standing::all(site)?.iter().map(Standing::id).collect(),
+        Which::Own => Installed::all(site)?.iter().map(Installed::id).collect(),
     };
     safety::check_absence(site, &programs, careful)
 }
@@ -100,7 +100,7 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
     if present.is_empty() {
         return Err(Error::failed(what(), "no XDP program is on it"));
     }
-    let own = Standing::all(site)?;
+    let own = Installed::all(site)?;
     let gone = match which {
         Which::All => take_all_off(site)?,
         Which::One(id) => {
@@ -114,7 +114,7 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
             }
             vec![id]
         }
-        Which::Own => match <[Standing; 1]>::try_from(own) {
+        Which::Own => match <[Installed; 1]>::try_from(own) {
             Ok([only]) => {
                 let id = only.id();
                 only.detach(site)?;
@@ -166,7 +166,7 @@ fn take_all_off(site: &Site) -> Result<Vec<u32>> {
             return Ok(gone);
         }
         let programs = programs_of(&on(site)?);
-        let own = Standing::all(site)?;
+        let own = Installed::all(site)?;
         let mut are_off = true;
         for head in heads {
             are_off &= take_off(site, head)?;
@@ -174,7 +174,7 @@ fn take_all_off(site: &Site) -> Result<Vec<u32>> {
         if are_off {
             events::wait_for_running_programs();
             let _lock = site.lock()?;
-            own.iter().for_each(Standing::forget);
+            own.iter().for_each(Installed::forget);
             gone.extend(programs);
         }
     }

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use trawl_lab::program::{Does, Loaded};
-use trawl_program::{Site, Standing, status};
+use trawl_program::{Installed, Site, status};
 use trawl_tests::programs::object_file;
 use trawl_tests::witness::{run, xdp_on};
 use trawl_tests::xdp::{CleanUp, only_program, programs_on, status_of, succeeds};
@@ -231,9 +231,9 @@ fn an_interface_that_goes_away_meanwhile_is_left_out() {
     let all = status::of(&sites, None).expect("the other one is there");
     let labels: Vec<&str> = all.iter().map(|one| one.interface.as_str()).collect();
     assert_eq!(labels, [other.receiver()]);
-    let left = Standing::all(&sites[0]).expect("nothing is there");
+    let left = Installed::all(&sites[0]).expect("nothing is there");
     assert!(left.is_empty(), "{left:?}");
-    assert_eq!(Standing::all(&sites[1]).expect("a program").len(), 1);
+    assert_eq!(Installed::all(&sites[1]).expect("a program").len(), 1);
 }
 
 #[test]

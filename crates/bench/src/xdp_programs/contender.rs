@@ -196,8 +196,8 @@ impl Contender {
 fn take_off(line: &Line) -> Result<()> {
     for station in [&line.left, &line.right] {
         let site = site(station)?;
-        for standing in trawl_program::Standing::all(&site)? {
-            standing.detach(&site)?;
+        for installed in trawl_program::Installed::all(&site)? {
+            installed.detach(&site)?;
         }
     }
     Ok(())

@@ -35,8 +35,8 @@ fn tell(done: &Done, as_json: bool, said: &str) -> Result<()> {
     if as_json {
         return json::print(&DoneDocument {
             interface: balancer.site.label(),
-            id: balancer.standing.id(),
-            mode: balancer.standing.mode().map(XdpMode::name),
+            id: balancer.installed.id(),
+            mode: balancer.installed.mode().map(XdpMode::name),
             vips: table.vips.len(),
             backends: table.backends(),
             notices,
@@ -82,8 +82,8 @@ pub fn load(args: &Load) -> Result<()> {
     let said = format!(
         "balancing on {} (id {}, {}): {}, {}\n",
         done.balancer.site.label(),
-        done.balancer.standing.id(),
-        done.balancer.standing.mode().map_or("", XdpMode::name),
+        done.balancer.installed.id(),
+        done.balancer.installed.mode().map_or("", XdpMode::name),
         plural(
             done.table.vips.len(),
             "virtual address",

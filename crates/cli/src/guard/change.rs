@@ -64,13 +64,13 @@ fn load_on(args: &Load, sites: &[Site]) -> Result<()> {
     let mut done = Vec::new();
     for site in sites {
         let guard = Guard::find_or_make(site.namespace())?;
-        let standing = guard.load(site, default, &request, args.tappable, args.consent.care())?;
+        let installed = guard.load(site, default, &request, args.tappable, args.consent.care())?;
         let set = guard.rules()?;
         let holds = set.defaults.iter().find(|one| one.on.index == site.index());
         let one = Guarded {
             interface: site.label(),
-            program_id: standing.id(),
-            mode: standing.mode().map_or("", XdpMode::name),
+            program_id: installed.id(),
+            mode: installed.mode().map_or("", XdpMode::name),
             rules: set.rules.len(),
             default: holds.map(|one| one.action.name()),
         };

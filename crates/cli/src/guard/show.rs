@@ -235,12 +235,12 @@ pub fn stats(args: &Stats) -> Result<()> {
             counted.map(|(at, ..)| totals.0[*at]).sum()
         };
         let (passed, dropped) = (sum(true), sum(false));
-        let mode = post.standing.mode().map_or("", XdpMode::name);
+        let mode = post.installed.mode().map_or("", XdpMode::name);
         if args.json {
             all.push(Counted {
                 interface: post.site.label(),
                 mode,
-                program_id: post.standing.id(),
+                program_id: post.installed.id(),
                 seen: passed + dropped,
                 passed,
                 dropped,

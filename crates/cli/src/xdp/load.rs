@@ -13,7 +13,7 @@ use trawl_program::bundled::{Bundled, Extras, Touch};
 use trawl_program::keep::Inherited;
 use trawl_program::load::Source;
 use trawl_program::place::{self, Put};
-use trawl_program::{Site, Standing};
+use trawl_program::{Installed, Site};
 
 use super::ModeName;
 use super::bundled::{Options, what_was_meant};
@@ -119,13 +119,13 @@ fn load(args: &Args, site: &Site, file: &Path) -> Result<ExitCode> {
         source.set_actions(actions);
     }
     let Put {
-        standing,
+        installed,
         notices,
         inherited,
     } = guard::around(std::slice::from_ref(site), || {
         place::put(site, source, &request(args), args.prio)
     })?;
-    tell(args, site, &standing, &notices, inherited.as_ref())
+    tell(args, site, &installed, &notices, inherited.as_ref())
 }
 
 fn request(args: &Args) -> Request {
@@ -165,7 +165,7 @@ fn load_bundled(args: &Args, site: &Site, bundled: &Bundled, touch: Touch) -> Re
     tell(
         args,
         site,
-        &loaded.standing,
+        &loaded.installed,
         &loaded.told,
         loaded.inherited.as_ref(),
     )
@@ -187,18 +187,18 @@ struct Report<'a> {
 fn tell(
     args: &Args,
     site: &Site,
-    standing: &Standing,
+    installed: &Installed,
     notices: &[String],
     inherited: Option<&Inherited>,
 ) -> Result<ExitCode> {
-    let mode = standing.mode().map_or("", XdpMode::name);
+    let mode = installed.mode().map_or("", XdpMode::name);
     if args.json {
         let report = Report {
             interface: site.label(),
-            id: standing.id(),
-            name: standing.name(),
+            id: installed.id(),
+            name: installed.name(),
             mode,
-            source: standing.source(),
+            source: installed.source(),
             notices,
             maps: inherited,
         };
@@ -215,9 +215,9 @@ fn tell(
     notices.iter().for_each(|text| terminal::say(text));
     write_out(&format!(
         "{} is on {} (id {}, {mode} mode)\n",
-        standing.name(),
+        installed.name(),
         site.label(),
-        standing.id()
+        installed.id()
     ))?;
     Ok(ExitCode::SUCCESS)
 }

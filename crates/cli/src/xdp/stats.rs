@@ -9,7 +9,7 @@ use serde::Serialize;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
 use trawl_program::stats::{Account, NamedCount, Rate};
-use trawl_program::{Site, Standing};
+use trawl_program::{Installed, Site};
 
 use crate::json::{self, rounded_option};
 use crate::terminal::write_to_reader;
@@ -59,8 +59,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     // What a program lacks is said once, not each time that it is looked at.
     let mut is_said = false;
     args.how.show(|| {
-        let say = |site: &Site, standing: &Standing| {
-            for lost in standing.lost(site) {
+        let say = |site: &Site, installed: &Installed| {
+            for lost in installed.lost(site) {
                 terminal::say(&format!("{}: {lost}", site.label()));
             }
         };
@@ -88,13 +88,13 @@ fn sites(args: &Args) -> Result<Vec<Site>> {
     }
 }
 
-fn read(args: &Args, look: impl Fn(&Site, &Standing)) -> Result<Vec<Counted>> {
+fn read(args: &Args, look: impl Fn(&Site, &Installed)) -> Result<Vec<Counted>> {
     let mut found = Vec::new();
     for site in &sites(args)? {
         let before = found.len();
-        for standing in Standing::all(site)? {
-            look(site, &standing);
-            if let Some(account) = Account::read(&standing)? {
+        for installed in Installed::all(site)? {
+            look(site, &installed);
+            if let Some(account) = Account::read(&installed)? {
                 found.push(Counted {
                     interface: site.label().to_owned(),
                     account,

@@ -33,7 +33,7 @@ const RECORD: &str = "record";
 const MAPS: &str = "maps";
 
 #[derive(Debug)]
-pub struct Standing {
+pub struct Installed {
     directory: PathBuf,
     id: u32,
     link: Option<OwnedFd>,
@@ -42,7 +42,7 @@ pub struct Standing {
     record: Record,
 }
 
-impl Standing {
+impl Installed {
     /// What trawl put on this interface and still runs there.
     pub fn all(site: &Site) -> Result<Vec<Self>> {
         let attached = match on(site) {
@@ -250,7 +250,7 @@ fn number(link: BorrowedFd<'_>) -> Option<u32> {
 /// Pins of a program that is about to be attached; gone again unless it is.
 #[derive(Debug)]
 pub(crate) struct Pinned {
-    standing: Standing,
+    installed: Installed,
     done: bool,
 }
 
@@ -260,7 +260,7 @@ impl Pinned {
     pub fn new(lock: &Lock, program: &mut Program, member: bool) -> Result<Self> {
         let directory = lock.make_inside(&program.id().to_string())?;
         let pinned = Self {
-            standing: Standing {
+            installed: Installed {
                 directory: directory.clone(),
                 id: program.id(),
                 link: None,
@@ -272,7 +272,7 @@ impl Pinned {
         if !member {
             bpffs::pin(program.as_fd(), &directory.join(PROGRAM))?;
         }
-        pinned.standing.record.pin(&directory.join(RECORD))?;
+        pinned.installed.record.pin(&directory.join(RECORD))?;
         program.recorded();
         if let Some(link) = program.peer_link() {
             bpffs::pin(link.as_fd(), &directory.join(PEER_LINK))?;
@@ -287,40 +287,40 @@ impl Pinned {
 
     /// Pins the link that is about to attach the program in another one's place.
     pub fn holds(&self, link: BorrowedFd<'_>) -> Result<()> {
-        self.standing.renew_link(link)
+        self.installed.renew_link(link)
     }
 
     /// Pins the link that attaches the program.
-    pub fn attached_by(mut self, link: OwnedFd, attachment: XdpAttachment) -> Result<Standing> {
-        self.standing.renew_link(link.as_fd())?;
-        self.standing.link = Some(link);
+    pub fn attached_by(mut self, link: OwnedFd, attachment: XdpAttachment) -> Result<Installed> {
+        self.installed.renew_link(link.as_fd())?;
+        self.installed.link = Some(link);
         Ok(self.finish(attachment))
     }
 
     /// It has been attached by netlink.
-    pub fn attached(self, attachment: XdpAttachment) -> Standing {
+    pub fn attached(self, attachment: XdpAttachment) -> Installed {
         self.finish(attachment)
     }
 
-    fn finish(mut self, attachment: XdpAttachment) -> Standing {
+    fn finish(mut self, attachment: XdpAttachment) -> Installed {
         self.done = true;
-        let empty = Standing {
+        let empty = Installed {
             directory: PathBuf::new(),
             id: 0,
             link: None,
             attachment: None,
             record: Record::default(),
         };
-        let mut standing = std::mem::replace(&mut self.standing, empty);
-        standing.attachment = Some(attachment);
-        standing
+        let mut installed = std::mem::replace(&mut self.installed, empty);
+        installed.attachment = Some(attachment);
+        installed
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
         if !self.done {
-            self.standing.forget();
+            self.installed.forget();
         }
     }
 }
@@ -339,7 +339,7 @@ pub(crate) fn helped_by(link: u32) -> Option<(Option<Site>, String, u32)> {
 }
 
 /// Programs that are attached here and were put on the interface before it came into this namespace.
-fn moved_here(own: &Path, attached: &[XdpAttachment]) -> Vec<Standing> {
+fn moved_here(own: &Path, attached: &[XdpAttachment]) -> Vec<Installed> {
     let others = || site::all_directories().into_iter().filter(|one| one != own);
     let mut found = Vec::new();
     for id in attached.iter().map(|one| one.program_id.to_string()) {
@@ -431,7 +431,7 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
     paths
 }
 
-pub(crate) fn read_all(directory: &Path, attached: &[XdpAttachment]) -> Vec<Standing> {
+pub(crate) fn read_all(directory: &Path, attached: &[XdpAttachment]) -> Vec<Installed> {
     entries(directory)
         .into_iter()
         .filter_map(|path| read_one(path, attached))
@@ -443,11 +443,11 @@ fn stand_in_of(directory: &Path) -> Option<u32> {
     info::program(program.as_fd()).map(|about| about.id).ok()
 }
 
-fn read_one(directory: PathBuf, attached: &[XdpAttachment]) -> Option<Standing> {
+fn read_one(directory: PathBuf, attached: &[XdpAttachment]) -> Option<Installed> {
     let id: u32 = directory.file_name()?.to_str()?.parse().ok()?;
     let link = bpffs::open_link(&directory.join(LINK)).ok();
     let stand_in = stand_in_of(&directory);
-    Some(Standing {
+    Some(Installed {
         id,
         attachment: attached
             .iter()
