@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use etherparse::{EtherType, LaxNetSlice, LaxSlicedPacket, LinkSlice, TransportSlice};
 use serde::Serialize;
 
 use crate::pcapng::block;
+use crate::walk::{self, Headers, walk};
 
 /// What was found in a packet, as deep as it goes. Absent layers are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -100,136 +100,83 @@ pub struct Tunnel {
 const MAX_DEPTH: u8 = 8;
 const VXLAN_PORT: u16 = 4789;
 const VXLAN_LEN: usize = 8;
+const PROTOCOL_ICMP: u8 = 1;
 const PROTOCOL_SCTP: u8 = 132;
 
 /// Decodes the captured bytes of a packet; `link_type` is a LINKTYPE_ value.
 pub fn summary(link_type: u16, captured: &[u8]) -> Summary {
-    let after = |len: usize| captured.get(len..).unwrap_or_default();
-    let word = |at: usize| {
-        let bytes = captured.get(at..).and_then(|rest| rest.first_chunk::<2>());
-        bytes.map(|bytes| EtherType(u16::from_be_bytes(*bytes)))
-    };
-    let typed = |kind: Option<EtherType>, len| match kind {
-        Some(kind) => slices(&LaxSlicedPacket::from_ether_type(kind, after(len)), 0),
-        None => incomplete(),
-    };
-    match link_type {
-        block::LINKTYPE_ETHERNET => ethernet(captured, 0),
-        block::LINKTYPE_LINUX_SLL => typed(word(14), 16),
-        block::LINKTYPE_LINUX_SLL2 => typed(word(0), 20),
-        block::LINKTYPE_RAW => ip(captured),
-        block::LINKTYPE_NULL => ip(after(4)),
-        _ => Summary::default(),
-    }
+    described(&walk(link_type, captured), 0)
 }
 
-fn incomplete() -> Summary {
+fn described(headers: &Headers<'_>, depth: u8) -> Summary {
+    let transport = transport(headers);
+    let is_vxlan = matches!(
+        transport,
+        Some(Transport::Udp {
+            dst_port: VXLAN_PORT,
+            ..
+        })
+    );
     Summary {
-        incomplete: true,
-        ..Summary::default()
+        ethernet: headers
+            .macs
+            .zip(headers.ethertype)
+            .map(|((dst, src), ethertype)| Ethernet {
+                src: mac(&src),
+                dst: mac(&dst),
+                ethertype,
+            }),
+        vlans: headers.vlan_numbers().to_vec(),
+        arp: headers.arp.map(|arp| Arp {
+            operation: arp.operation,
+            sender_mac: mac(arp.sender_mac),
+            sender_ip: address(arp.sender_ip),
+            target_mac: mac(arp.target_mac),
+            target_ip: address(arp.target_ip),
+        }),
+        ip: headers.ip.map(|ip| Ip {
+            version: if ip.src.is_ipv4() { 4 } else { 6 },
+            src: ip.src,
+            dst: ip.dst,
+            protocol: ip.protocol,
+            ttl: ip.ttl,
+            fragment: ip.fragment,
+        }),
+        tunnel: (is_vxlan && depth < MAX_DEPTH)
+            .then(|| vxlan(headers.payload, depth))
+            .flatten(),
+        transport,
+        incomplete: headers.incomplete,
     }
 }
 
-fn ip(bytes: &[u8]) -> Summary {
-    LaxSlicedPacket::from_ip(bytes).map_or_else(|_| incomplete(), |packet| slices(&packet, 0))
-}
-
-fn ethernet(bytes: &[u8], depth: u8) -> Summary {
-    let parsed = LaxSlicedPacket::from_ethernet(bytes);
-    parsed.map_or_else(|_| incomplete(), |packet| slices(&packet, depth))
-}
-
-fn slices(packet: &LaxSlicedPacket<'_>, depth: u8) -> Summary {
-    let mut summary = Summary {
-        vlans: packet.vlan_ids().iter().map(|id| id.value()).collect(),
-        incomplete: packet.stop_err.is_some(),
-        ..Summary::default()
-    };
-    if let Some(LinkSlice::Ethernet2(header)) = &packet.link {
-        let kind = packet
-            .ether_payload()
-            .map_or(header.ether_type(), |inner| inner.ether_type);
-        summary.ethernet = Some(Ethernet {
-            src: mac(&header.source()),
-            dst: mac(&header.destination()),
-            ethertype: kind.0,
+fn transport(headers: &Headers<'_>) -> Option<Transport> {
+    let protocol = headers.ip.filter(|_| !headers.incomplete)?.protocol;
+    if let Some((kind, code)) = headers.icmp {
+        return Some(match protocol {
+            PROTOCOL_ICMP => Transport::Icmp { kind, code },
+            _ => Transport::Icmpv6 { kind, code },
         });
     }
-    match &packet.net {
-        Some(LaxNetSlice::Arp(arp)) => {
-            summary.arp = Some(Arp {
-                operation: arp.operation().0,
-                sender_mac: mac(arp.sender_hw_addr()),
-                sender_ip: address(arp.sender_protocol_addr()),
-                target_mac: mac(arp.target_hw_addr()),
-                target_ip: address(arp.target_protocol_addr()),
-            });
-        }
-        Some(LaxNetSlice::Ipv4(slice)) => {
-            let header = slice.header();
-            summary.ip = Some(Ip {
-                version: 4,
-                src: header.source_addr().into(),
-                dst: header.destination_addr().into(),
-                protocol: slice.payload_ip_number().0,
-                ttl: header.ttl(),
-                fragment: slice.is_payload_fragmented(),
-            });
-        }
-        Some(LaxNetSlice::Ipv6(slice)) => {
-            let header = slice.header();
-            summary.ip = Some(Ip {
-                version: 6,
-                src: header.source_addr().into(),
-                dst: header.destination_addr().into(),
-                protocol: slice.payload().ip_number.0,
-                ttl: header.hop_limit(),
-                fragment: slice.is_payload_fragmented(),
-            });
-        }
-        None => {}
-    }
-    summary.transport = transport(packet);
-    if let Some(TransportSlice::Udp(udp)) = &packet.transport {
-        let is_vxlan = udp.destination_port() == VXLAN_PORT && depth < MAX_DEPTH;
-        summary.tunnel = is_vxlan.then(|| vxlan(udp.payload(), depth)).flatten();
-    }
-    summary
-}
-
-fn transport(packet: &LaxSlicedPacket<'_>) -> Option<Transport> {
-    match &packet.transport {
-        Some(TransportSlice::Tcp(tcp)) => Some(Transport::Tcp {
-            src_port: tcp.source_port(),
-            dst_port: tcp.destination_port(),
-            seq: tcp.sequence_number(),
-            ack: tcp.acknowledgment_number(),
-            flags: crate::build::flags::text(tcp.slice().get(13).copied().unwrap_or(0)),
-            window: tcp.window_size(),
-            payload_len: tcp.payload().len(),
+    let (src_port, dst_port) = headers.ports?;
+    let payload_len = headers.payload.len();
+    match (protocol, headers.tcp) {
+        (_, Some(tcp)) => Some(Transport::Tcp {
+            src_port,
+            dst_port,
+            seq: tcp.seq,
+            ack: tcp.ack,
+            flags: crate::build::flags::text(tcp.flags),
+            window: tcp.window,
+            payload_len,
         }),
-        Some(TransportSlice::Udp(udp)) => Some(Transport::Udp {
-            src_port: udp.source_port(),
-            dst_port: udp.destination_port(),
-            payload_len: udp.payload().len(),
+        (walk::UDP, _) => Some(Transport::Udp {
+            src_port,
+            dst_port,
+            payload_len,
         }),
-        Some(TransportSlice::Icmpv4(icmp)) => Some(Transport::Icmp {
-            kind: icmp.type_u8(),
-            code: icmp.code_u8(),
-        }),
-        Some(TransportSlice::Icmpv6(icmp)) => Some(Transport::Icmpv6 {
-            kind: icmp.type_u8(),
-            code: icmp.code_u8(),
-        }),
-        _ => {
-            let payload = packet.ip_payload()?;
-            let [a, b, c, d] = *payload.payload.first_chunk()?;
-            let is_start = payload.ip_number.0 == PROTOCOL_SCTP && !payload.fragmented;
-            is_start.then(|| Transport::Sctp {
-                src_port: u16::from_be_bytes([a, b]),
-                dst_port: u16::from_be_bytes([c, d]),
-            })
-        }
+        (PROTOCOL_SCTP, _) => Some(Transport::Sctp { src_port, dst_port }),
+        _ => None,
     }
 }
 
@@ -238,7 +185,7 @@ fn vxlan(bytes: &[u8], depth: u8) -> Option<Tunnel> {
     let [.., a, b, c, _] = *header else {
         return None;
     };
-    let inner = Box::new(ethernet(frame, depth + 1));
+    let inner = Box::new(described(&walk(block::LINKTYPE_ETHERNET, frame), depth + 1));
     Some(Tunnel {
         kind: "vxlan",
         vni: u32::from_be_bytes([0, a, b, c]),

@@ -1,6 +1,6 @@
-//! One walk over a packet's headers: where they are and what they say, without a copy and without an allocation, for
-//! statistics, live views and whoever else asks about many packets. Whatever is not there or makes no sense is left
-//! out, and the walk ends.
+//! One walk over a packet's headers: where they are and what they say, without a copy and without an allocation. JSON,
+//! statistics, the index, live views and the replay's rewriting go by it. Headers that are absent or contradict
+//! themselves are left out.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -16,13 +16,18 @@ const IPV6: u16 = 0x86dd;
 const MPLS: [u16; 2] = [0x8847, 0x8848];
 const PPPOE_SESSION: u16 = 0x8864;
 
-const TCP: u8 = 6;
-const UDP: u8 = 17;
+const ICMP: u8 = 1;
+pub const TCP: u8 = 6;
+pub const UDP: u8 = 17;
 const DCCP: u8 = 33;
+pub const ICMPV6: u8 = 58;
 const SCTP: u8 = 132;
-const UDP_LITE: u8 = 136;
+pub const UDP_LITE: u8 = 136;
+/// More VLAN tags than that are counted, and their numbers not kept.
+const MAX_TAGS: usize = 4;
 /// Extension headers of IPv6 whose length is in their second byte.
-const EXTENSIONS: [u8; 3] = [0, 43, 60];
+const EXTENSIONS: [u8; 2] = [0, 60];
+const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 
@@ -33,13 +38,24 @@ pub struct Headers<'a> {
     pub macs: Option<([u8; 6], [u8; 6])>,
     /// The one inside VLAN tags.
     pub ethertype: Option<u16>,
-    /// The outermost tag's number, and how many tags there are.
-    pub vlan: Option<u16>,
+    /// The numbers of the VLAN tags, the outermost first, and how many tags there are.
+    vlan_numbers: [u16; MAX_TAGS],
     pub vlans: u8,
     pub mpls_label: Option<u32>,
+    pub arp: Option<Arp<'a>>,
     pub ip: Option<Ip>,
+    /// Where the ARP or IP header begins in the bytes that were given.
+    pub network_at: Option<usize>,
+    /// Where the header after it begins, unless this is a later fragment.
+    pub transport_at: Option<usize>,
     pub ports: Option<(u16, u16)>,
     pub tcp: Option<Tcp>,
+    /// Type and code of ICMP and ICMPv6.
+    pub icmp: Option<(u8, u8)>,
+    /// The captured bytes end inside a header, or a header contradicts itself.
+    pub incomplete: bool,
+    /// How many bytes were given.
+    len: usize,
     /// What follows the last header that was understood, as far as it was captured.
     pub payload: &'a [u8],
     /// How long the payload is by the headers.
@@ -57,6 +73,17 @@ pub struct Ip {
     pub tos: u8,
     /// A part of a packet; only the first one has the transport's header.
     pub fragment: bool,
+    /// An IPv6 routing header names another final destination.
+    pub routed_on: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arp<'a> {
+    pub operation: u16,
+    pub sender_mac: &'a [u8],
+    pub sender_ip: &'a [u8],
+    pub target_mac: &'a [u8],
+    pub target_ip: &'a [u8],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,17 +99,24 @@ pub fn walk(link_type: u16, bytes: &[u8]) -> Headers<'_> {
     let mut headers = Headers {
         payload: bytes,
         payload_len: bytes.len(),
+        len: bytes.len(),
         ..Headers::default()
     };
-    let _ended_early = match link_type {
+    let understood = match link_type {
         block::LINKTYPE_ETHERNET => ethernet(&mut headers, bytes),
         block::LINKTYPE_LINUX_SLL => typed(&mut headers, bytes, 14, 16),
         block::LINKTYPE_LINUX_SLL2 => typed(&mut headers, bytes, 0, 20),
         block::LINKTYPE_RAW => ip(&mut headers, bytes),
         block::LINKTYPE_NULL => bytes.get(4..).and_then(|rest| ip(&mut headers, rest)),
-        _ => None,
+        _ => Some(()),
     };
+    headers.incomplete = understood.is_none();
     headers
+}
+
+/// Whether this ethertype stands for a VLAN tag.
+pub fn is_tag(ethertype: u16) -> bool {
+    VLAN.contains(&ethertype)
 }
 
 fn half(bytes: &[u8], at: usize) -> Option<u16> {
@@ -104,14 +138,17 @@ fn ethernet<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
 fn typed<'a>(headers: &mut Headers<'a>, bytes: &'a [u8], at: usize, len: usize) -> Option<()> {
     let mut kind = half(bytes, at)?;
     let mut rest = bytes.get(len..)?;
-    while VLAN.contains(&kind) {
+    headers.ethertype = Some(kind);
+    while is_tag(kind) {
         let tag = half(rest, 0)?;
-        headers.vlan.get_or_insert(tag & 0xfff);
+        if let Some(number) = headers.vlan_numbers.get_mut(usize::from(headers.vlans)) {
+            *number = tag & 0xfff;
+        }
         headers.vlans = headers.vlans.saturating_add(1);
         kind = half(rest, 2)?;
         rest = rest.get(4..)?;
+        headers.ethertype = Some(kind);
     }
-    headers.ethertype = Some(kind);
     follow(headers, kind, rest)
 }
 
@@ -120,10 +157,10 @@ fn follow<'a>(headers: &mut Headers<'a>, kind: u16, rest: &'a [u8]) -> Option<()
     headers.payload_len = rest.len();
     match kind {
         IPV4 | IPV6 => ip(headers, rest),
+        ARP => arp(headers, rest),
         PPPOE_SESSION => match half(rest, 6)? {
-            0x21 => ip(headers, rest.get(8..)?),
-            0x57 => ip(headers, rest.get(8..)?),
-            _ => None,
+            0x21 | 0x57 => ip(headers, rest.get(8..)?),
+            _ => Some(()),
         },
         _ if MPLS.contains(&kind) => {
             let mut rest = rest;
@@ -137,14 +174,32 @@ fn follow<'a>(headers: &mut Headers<'a>, kind: u16, rest: &'a [u8]) -> Option<()
             }
             match rest.first()? >> 4 {
                 4 | 6 => ip(headers, rest),
-                _ => None,
+                _ => Some(()),
             }
         }
-        _ => None,
+        _ => Some(()),
     }
 }
 
+fn arp<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
+    headers.network_at = Some(headers.len - bytes.len());
+    let [mac, address] = *bytes.get(4..)?.first_chunk()?;
+    let (mac, address) = (usize::from(mac), usize::from(address));
+    let (sender_mac, rest) = bytes.get(8..)?.split_at_checked(mac)?;
+    let (sender_ip, rest) = rest.split_at_checked(address)?;
+    let (target_mac, rest) = rest.split_at_checked(mac)?;
+    headers.arp = Some(Arp {
+        operation: half(bytes, 6)?,
+        sender_mac,
+        sender_ip,
+        target_mac,
+        target_ip: rest.get(..address)?,
+    });
+    Some(())
+}
+
 fn ip<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
+    headers.network_at = Some(headers.len - bytes.len());
     match bytes.first()? >> 4 {
         4 => ipv4(headers, bytes),
         6 => ipv6(headers, bytes),
@@ -163,6 +218,9 @@ fn ipv4<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
     let place = half(bytes, 6)?;
     let address = |at| Some(Ipv4Addr::from(word(bytes, at)?));
     let offset = place & 0x1fff;
+    if header_len < 20 {
+        return None;
+    }
     headers.ip = Some(Ip {
         src: address(12)?.into(),
         dst: address(16)?.into(),
@@ -170,10 +228,8 @@ fn ipv4<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
         ttl: *bytes.get(8)?,
         tos: *bytes.get(1)?,
         fragment: place & 0x3fff != 0,
+        routed_on: false,
     });
-    if header_len < 20 {
-        return None;
-    }
     // A length of zero is a segment that the card is still to cut up.
     let total = if total < header_len {
         bytes.len()
@@ -183,9 +239,16 @@ fn ipv4<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
     headers.payload = trimmed(bytes, total).get(header_len..)?;
     headers.payload_len = total.saturating_sub(header_len);
     if offset != 0 {
-        return None;
+        return Some(());
     }
-    transport(headers)
+    if headers.ip?.protocol != AUTHENTICATION {
+        return transport(headers, header_len);
+    }
+    let extension = (usize::from(*headers.payload.get(1)?) + 2) * 4;
+    headers.ip.as_mut()?.protocol = *headers.payload.first()?;
+    headers.payload = headers.payload.get(extension..)?;
+    headers.payload_len = headers.payload_len.saturating_sub(extension);
+    transport(headers, header_len + extension)
 }
 
 fn ipv6<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
@@ -203,6 +266,7 @@ fn ipv6<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
         ttl: *bytes.get(7)?,
         tos: (half(bytes, 0)? >> 4) as u8,
         fragment: false,
+        routed_on: false,
     };
     headers.ip = Some(described);
     let all = bytes.get(40..)?;
@@ -213,7 +277,7 @@ fn ipv6<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
     };
     let mut rest = trimmed(all, len);
     let mut left = len;
-    let mut first = true;
+    let (mut first, mut routed_on) = (true, false);
     loop {
         let header_len = match next {
             FRAGMENT => {
@@ -223,6 +287,10 @@ fn ipv6<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
                 8
             }
             AUTHENTICATION => (usize::from(*rest.get(1)?) + 2) * 4,
+            ROUTING => {
+                routed_on |= *rest.get(3)? != 0;
+                (usize::from(*rest.get(1)?) + 1) * 8
+            }
             _ if EXTENSIONS.contains(&next) => (usize::from(*rest.get(1)?) + 1) * 8,
             _ => break,
         };
@@ -232,6 +300,7 @@ fn ipv6<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
         headers.ip = Some(Ip {
             protocol: next,
             fragment,
+            routed_on,
             ..described
         });
         if !first {
@@ -240,12 +309,22 @@ fn ipv6<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
     }
     headers.payload = rest;
     headers.payload_len = left;
-    if first { transport(headers) } else { None }
+    match first {
+        true => transport(headers, 40 + len.min(all.len()) - rest.len()),
+        false => Some(()),
+    }
 }
 
-fn transport(headers: &mut Headers<'_>) -> Option<()> {
+/// The header that comes `after` so many bytes of the network's.
+fn transport(headers: &mut Headers<'_>, after: usize) -> Option<()> {
+    headers.transport_at = headers.network_at.map(|at| at + after);
     let bytes = headers.payload;
     let header_len = match headers.ip?.protocol {
+        ICMP | ICMPV6 => {
+            let [kind, code, ..] = *bytes.first_chunk::<4>()?;
+            headers.icmp = Some((kind, code));
+            return Some(());
+        }
         TCP => {
             headers.ports = Some((half(bytes, 0)?, half(bytes, 2)?));
             let tcp = Tcp {
@@ -255,7 +334,7 @@ fn transport(headers: &mut Headers<'_>) -> Option<()> {
                 window: half(bytes, 14)?,
             };
             headers.tcp = Some(tcp);
-            usize::from(bytes.get(12)? >> 4) * 4
+            Some(usize::from(bytes.get(12)? >> 4) * 4).filter(|len| *len >= 20)?
         }
         UDP | UDP_LITE => {
             headers.ports = Some((half(bytes, 0)?, half(bytes, 2)?));
@@ -267,9 +346,9 @@ fn transport(headers: &mut Headers<'_>) -> Option<()> {
         }
         DCCP => {
             headers.ports = Some((half(bytes, 0)?, half(bytes, 2)?));
-            return None;
+            return Some(());
         }
-        _ => return None,
+        _ => return Some(()),
     };
     headers.payload = bytes.get(header_len..)?;
     headers.payload_len = headers.payload_len.saturating_sub(header_len);
@@ -296,6 +375,12 @@ impl<'a> Headers<'a> {
 
     pub fn is_arp(&self) -> bool {
         self.ethertype == Some(ARP)
+    }
+
+    /// The numbers of the VLAN tags, the outermost first.
+    pub fn vlan_numbers(&self) -> &[u16] {
+        let known = usize::from(self.vlans).min(MAX_TAGS);
+        self.vlan_numbers.get(..known).unwrap_or_default()
     }
 }
 
@@ -348,7 +433,10 @@ mod tests {
             .payload(b"hello")
             .build();
         let headers = walk(1, &frame);
-        assert_eq!((headers.vlan, headers.ethertype), (Some(7), Some(IPV4)));
+        assert_eq!(
+            (headers.vlan_numbers(), headers.ethertype),
+            (&[7][..], Some(IPV4))
+        );
         assert_eq!(
             (headers.ports, headers.payload),
             (Some((5, 6)), &b"hello"[..])

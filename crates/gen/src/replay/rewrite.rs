@@ -8,9 +8,10 @@ pub use rules::{Prefix, Rewrite, TagChange};
 use std::net::IpAddr;
 
 use headers::{Checksum, Headers, Ip, headers};
+use trawl_packet::walk::is_tag;
 
 const TAG: usize = 4;
-/// Where a tag goes: behind the two addresses.
+/// Where a tag goes: after the two addresses.
 const TAG_AT: usize = 12;
 const VLAN: [u8; 2] = [0x81, 0x00];
 
@@ -40,7 +41,7 @@ impl Rewrite {
     }
 
     fn change_tag(&self, room: &mut [u8], length: usize) -> usize {
-        let tagged = headers::is_tag([room[12], room[13]]) && length >= TAG_AT + TAG + 2;
+        let tagged = is_tag(u16::from_be_bytes([room[12], room[13]])) && length >= TAG_AT + TAG + 2;
         match self.tag {
             Some(TagChange::Remove) if tagged => {
                 room.copy_within(TAG_AT + TAG..length, TAG_AT);

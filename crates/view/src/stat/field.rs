@@ -90,7 +90,7 @@ impl Field {
             Self::DstMac => headers.macs.map(|(dst, _)| mac(dst)),
             Self::Protocol => protocols(headers).last().map(|name| (*name).to_owned()),
             Self::Ethertype => headers.ethertype.map(|kind| format!("0x{kind:04x}")),
-            Self::Vlan => headers.vlan.map(|id| id.to_string()),
+            Self::Vlan => headers.vlan_numbers().first().map(u16::to_string),
             Self::Ttl => ip.map(|ip| ip.ttl.to_string()),
             Self::Dscp => ip.map(|ip| (ip.tos >> 2).to_string()),
             Self::Flags => headers

@@ -1,29 +1,11 @@
-//! Where in a frame the addresses are, and the checksums that cover them. Frames are anything: nothing is believed.
+//! Where in a frame the addresses are, and the checksums that cover them.
 
 use std::net::IpAddr;
 use std::ops::Range;
 
-const ETHERTYPE_AT: usize = 12;
-const TYPE_IPV4: u16 = 0x0800;
-const TYPE_ARP: u16 = 0x0806;
-const TYPE_IPV6: u16 = 0x86dd;
-/// More tags than anybody stacks.
-const MOST_TAGS: usize = 4;
+use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
+use trawl_packet::walk::{ICMPV6, TCP, UDP, UDP_LITE, walk};
 
-const PROTOCOL_TCP: u8 = 6;
-const PROTOCOL_UDP: u8 = 17;
-const PROTOCOL_ICMPV6: u8 = 58;
-const PROTOCOL_UDP_LITE: u8 = 136;
-
-/// IPv6 extension headers.
-const HOP_BY_HOP: u8 = 0;
-const ROUTING: u8 = 43;
-const FRAGMENT: u8 = 44;
-const AUTHENTICATION: u8 = 51;
-const DESTINATION_OPTIONS: u8 = 60;
-const MOST_EXTENSIONS: usize = 8;
-
-const ARP_LENGTH: usize = 28;
 /// Ethernet, IPv4, six and four bytes of address.
 const ARP_KIND: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
@@ -41,7 +23,7 @@ pub struct Ip {
     version: u8,
     /// The header's own.
     pub checksum: Option<Checksum>,
-    /// The one behind it that covers the addresses.
+    /// The one after it that covers the addresses.
     pub transport: Option<Checksum>,
     /// A routing header says that the packet goes elsewhere in the end: the transport checksum covers that address.
     routed_on: bool,
@@ -85,109 +67,37 @@ impl Ip {
     }
 }
 
-pub fn is_tag(ethertype: [u8; 2]) -> bool {
-    matches!(u16::from_be_bytes(ethertype), 0x8100 | 0x88a8 | 0x9100)
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<[u8; 2]> {
-    bytes.get(at..)?.first_chunk().copied()
-}
-
-/// What is behind the Ethernet header and its tags, where it is something with addresses.
+/// The outermost header of a frame that holds addresses.
 pub fn headers(frame: &[u8]) -> Option<Headers> {
-    let mut at = ETHERTYPE_AT;
-    for _ in 0..MOST_TAGS {
-        if !is_tag(word(frame, at)?) {
-            break;
-        }
-        at += 4;
+    let walked = walk(LINKTYPE_ETHERNET, frame);
+    let at = walked.network_at?;
+    if walked.arp.is_some() {
+        let is_known = frame.get(at..)?.starts_with(&ARP_KIND);
+        return is_known.then_some(Headers::Arp { at });
     }
-    let ethertype = u16::from_be_bytes(word(frame, at)?);
-    let inside = at + 2;
-    let bytes = frame.get(inside..)?;
-    match ethertype {
-        TYPE_ARP if bytes.len() >= ARP_LENGTH && bytes.starts_with(&ARP_KIND) => {
-            Some(Headers::Arp { at: inside })
-        }
-        TYPE_IPV4 => ipv4(bytes, inside).map(Headers::Ip),
-        TYPE_IPV6 => ipv6(bytes, inside).map(Headers::Ip),
-        _ => None,
-    }
-}
-
-fn ipv4(bytes: &[u8], at: usize) -> Option<Ip> {
-    let header = bytes.first_chunk::<20>()?;
-    let length = usize::from(header[0] & 0xf) * 4;
-    if header[0] >> 4 != 4 || length < 20 {
-        return None;
-    }
-    let is_later_fragment = u16::from_be_bytes([header[6], header[7]]) & 0x1fff != 0;
-    let transport = if is_later_fragment {
-        None
-    } else {
-        transport(header[9], at + length)
-    };
-    Some(Ip {
+    let ip = walked.ip?;
+    let is_v4 = ip.src.is_ipv4();
+    Some(Headers::Ip(Ip {
         at,
-        version: 4,
-        checksum: Some(Checksum {
+        version: if is_v4 { 4 } else { 6 },
+        checksum: is_v4.then_some(Checksum {
             at: at + 10,
             zero_is_none: false,
         }),
-        transport,
-        routed_on: false,
-    })
-}
-
-fn ipv6(bytes: &[u8], at: usize) -> Option<Ip> {
-    let header = bytes.first_chunk::<40>()?;
-    if header[0] >> 4 != 6 {
-        return None;
-    }
-    let mut ip = Ip {
-        at,
-        version: 6,
-        checksum: None,
-        transport: None,
-        routed_on: false,
-    };
-    let (mut next, mut offset) = (header[6], 40);
-    for _ in 0..MOST_EXTENSIONS {
-        let Some(extension) = bytes.get(offset..).and_then(|rest| rest.first_chunk::<4>()) else {
-            break;
-        };
-        let units = usize::from(extension[1]);
-        let length = match next {
-            HOP_BY_HOP | DESTINATION_OPTIONS => (units + 1) * 8,
-            ROUTING => {
-                ip.routed_on |= extension[3] != 0;
-                (units + 1) * 8
-            }
-            FRAGMENT => {
-                if u16::from_be_bytes([extension[2], extension[3]]) & 0xfff8 != 0 {
-                    return Some(ip);
-                }
-                8
-            }
-            AUTHENTICATION => (units + 2) * 4,
-            protocol => {
-                ip.transport = transport(protocol, at + offset);
-                break;
-            }
-        };
-        next = extension[0];
-        offset += length;
-    }
-    Some(ip)
+        transport: walked
+            .transport_at
+            .and_then(|at| transport(ip.protocol, at)),
+        routed_on: ip.routed_on,
+    }))
 }
 
 /// The checksum of a transport header at this place, if it covers the addresses.
 fn transport(protocol: u8, at: usize) -> Option<Checksum> {
     let (offset, zero_is_none) = match protocol {
-        PROTOCOL_TCP => (16, false),
-        PROTOCOL_UDP => (6, true),
-        PROTOCOL_UDP_LITE => (6, false),
-        PROTOCOL_ICMPV6 => (2, false),
+        TCP => (16, false),
+        UDP => (6, true),
+        UDP_LITE => (6, false),
+        ICMPV6 => (2, false),
         _ => return None,
     };
     Some(Checksum {
