@@ -124,7 +124,7 @@ static void join(const char *prefix)
 		fail("init\t%s", rte_strerror(rte_errno));
 }
 
-/* The file that trawl hands over: the header, and the ring behind it. */
+/* The file that trawl hands over: the header, and the ring after it. */
 static struct exchange *map_exchange(void)
 {
 	struct exchange *header = mmap(NULL, EXCHANGE_HEADER, PROT_READ | PROT_WRITE, MAP_SHARED, STDIN_FILENO, 0);

@@ -199,7 +199,7 @@ static __always_inline __u64 copy_piece_of_list(struct copying *copying, char *t
 	return failed;
 }
 
-/* Copies what is behind the bytes that are done: the first buffer's fragments, then the list. */
+/* Copies what comes after the bytes that are done: the first buffer's fragments, then the list. */
 static __always_inline int copy_list(struct copying *copying, char *to, __u64 shared, __u64 piece, __u64 last)
 {
 	struct skb_shared_info *info = (void *)shared;

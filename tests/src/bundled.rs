@@ -54,7 +54,7 @@ impl Counts {
         Self(all["interfaces"][0].clone())
     }
 
-    /// Waits until so many packets were counted, and returns that: more would be a mistake.
+    /// Waits until this many packets were counted, and returns that: more would be a mistake.
     #[track_caller]
     pub fn wait(read: impl Fn() -> Self, packets: u64) -> Self {
         let mut last = read();

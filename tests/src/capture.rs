@@ -115,7 +115,7 @@ pub struct Finished {
 }
 
 impl Capture {
-    /// The first packets, so many, that the stack of a station gets while they are sent, recorded to this file.
+    /// The first packets, a number of them, that the stack of a station gets while they are sent, recorded to this file.
     pub fn received(
         lab: &impl Files,
         at: &Station,
@@ -271,13 +271,13 @@ impl Capture {
         self.signal(Signal::CONT);
     }
 
-    /// Asks for figures until so many packets were seen in all.
+    /// Asks for figures until this many packets were seen in all.
     #[track_caller]
     pub fn wait_seen(&self, count: u64) {
         self.wait_figure("seen", count);
     }
 
-    /// Asks for figures until so many packets were recorded in all.
+    /// Asks for figures until this many packets were recorded in all.
     #[track_caller]
     pub fn wait_recorded(&self, count: u64) {
         self.wait_figure("recorded", count);
@@ -320,7 +320,7 @@ impl Capture {
         self.stop().summary_of_success()
     }
 
-    /// Kills it and waits until the process that cleans up behind it is done.
+    /// Kills it and waits until the process that cleans up after it is done.
     pub fn kill(self) -> Finished {
         let family = marked_processes(&self.mark);
         self.signal(Signal::KILL);

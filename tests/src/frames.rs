@@ -126,7 +126,7 @@ fn tagged(tags: u16) -> Template {
     (0..tags).fold(ethernet(), |frame, tag| frame.vlan(100 + tag))
 }
 
-/// A UDP datagram of 64 bytes or the least that there can be, behind so many VLAN tags.
+/// A UDP datagram of 64 bytes or the least that there can be, after this number of VLAN tags.
 pub fn ipv4_udp(tags: u16) -> Vec<u8> {
     let frame = tagged(tags).ipv4(FROM4, TO4).udp(40_000, 9);
     frame.payload(b"four").frame_len(64).build()

@@ -56,7 +56,7 @@ pub fn received(lab: &Lab) -> u64 {
     all[0]["stats64"]["rx"]["packets"].as_u64().unwrap_or(0)
 }
 
-/// Waits until the receiving end has counted just so many more than before.
+/// Waits until the receiving end has counted just this many more than before.
 #[track_caller]
 pub fn wait_received(lab: &Lab, before: u64, count: u64) {
     wait_until(&format!("{count} packets are received"), || {

@@ -9,7 +9,7 @@ use crate::witness::run;
 pub struct TinyDisk(PathBuf);
 
 impl TinyDisk {
-    /// One that holds so many bytes (in whole pages), under the test's own directory.
+    /// One that holds this many bytes (in whole pages), under the test's own directory.
     pub fn mount(lab: &Lab, bytes: u64) -> Self {
         let path = lab.path("tiny");
         std::fs::create_dir(&path).expect("a directory");

@@ -106,7 +106,7 @@ pub fn xdp_on(station: &Station) -> Option<(u64, String)> {
     Some((xdp["prog"]["id"].as_u64()?, mode.to_owned()))
 }
 
-/// Whether the interface is in promiscuous mode, by whoever's wish.
+/// Whether the interface is in promiscuous mode, no matter who asked for it.
 pub fn promiscuity(station: &Station) -> u64 {
     ip_link(station)
         .and_then(|link| link["promiscuity"].as_u64())

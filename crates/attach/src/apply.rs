@@ -190,7 +190,7 @@ pub fn exchange(
     }
 }
 
-/// Takes a program off, whoever attached it.
+/// Takes a program off, no matter what attached it.
 pub fn remove(site: &Site, old: XdpAttachment) -> Result<(), Refusal> {
     let program = program::open_by_id(old.program_id)?;
     let expected = XdpExpected::Program(program.as_fd());
@@ -207,7 +207,7 @@ pub fn remove(site: &Site, old: XdpAttachment) -> Result<(), Refusal> {
             errno: EBUSY,
             says: Some(format!(
                 "{} links attach the program to interfaces with the number {}, in different namespaces, and the kernel does not \
-                 say which is this one's: whoever made it has to end it",
+                 say which is this one's: the process that made it has to end it",
                 several.len(),
                 site.index()
             )),

@@ -8,7 +8,7 @@ const SIZES: [u32; 4] = [4099, 16_411, 65_537, 262_147];
 const PLACES_PER_BACKEND: usize = 40;
 const EMPTY: u32 = u32::MAX;
 
-/// How large the ring for so many backends is. It follows from their number alone, so that a change of one backend
+/// How large the ring for this many backends is. It follows from their number alone, so that a change of one backend
 /// moves few flows.
 pub fn size_for(backends: usize) -> u32 {
     let wanted = backends * PLACES_PER_BACKEND;

@@ -6,7 +6,7 @@ use trawl_kernel::{Error, Result, host};
 /// Of each flow, what the kernel's LRU hash takes: an element with key and value, and a place in its buckets.
 const BYTES_PER_FLOW: u64 = 128;
 
-/// Refuses what the host has no memory for: a table of so many bytes, and, where the program is loaded anew, its flows.
+/// Refuses what the host has no memory for: a table of this many bytes, and, where the program is loaded anew, its flows.
 pub fn check(table: usize, flows: Option<u32>) -> Result<()> {
     check_against(host::available_memory(), table, flows)
 }

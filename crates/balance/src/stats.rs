@@ -172,7 +172,7 @@ fn read<const N: usize>(map: &Map, number: u32) -> Result<[Count; N]> {
     Ok(counts)
 }
 
-/// Sets what a number counted to zero, for whoever gets it next.
+/// Sets what a number counted to zero, for its next owner.
 pub(crate) fn forget(installed: &Installed, name: &str, numbers: &[u32]) -> Result<()> {
     if numbers.is_empty() {
         return Ok(());

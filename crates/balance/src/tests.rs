@@ -184,7 +184,7 @@ fn packet() -> impl Strategy<Value = Packet> {
         )
 }
 
-/// The packet on the wire, with so many words of options if it is IPv4.
+/// The packet on the wire, with this many words of options if it is IPv4.
 fn frame_with(packet: &Packet, options: usize) -> Vec<u8> {
     let mut frame = plain_frame(packet);
     match packet.source {

@@ -13,7 +13,7 @@ use trawl_kernel::{Result, host};
 
 use super::Spread;
 
-/// So many source ports take turns where ports vary; xdp-trafficgen varies destination ports as often.
+/// This many source ports take turns where ports vary; xdp-trafficgen varies destination ports as often.
 const PORTS: u64 = 1000;
 /// What the experiment is told.
 #[derive(Clone, Debug)]

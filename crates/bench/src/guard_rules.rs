@@ -38,7 +38,7 @@ pub struct GuardBench {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Contender {
     Bare,
-    /// The guard with so many source addresses denied, the sender's among them.
+    /// The guard with this many source addresses denied, the sender's among them.
     Addresses(u32),
     /// With a protocol and a port in each rule.
     Services(u32),
@@ -65,7 +65,7 @@ pub struct Run {
     /// From rules in memory to rules in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rules_seconds: Option<f64>,
-    /// Of the bare drop's right before it or behind it.
+    /// Of the bare drop's right before it or after it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub of_bare: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -19,7 +19,7 @@ use super::leftovers::MARK;
 
 /// Frames of the recording that differ; then they come again at other times.
 const DIFFERENT: u32 = 5000;
-/// One frame in so many is a DNS query.
+/// One frame in N is a DNS query.
 const QUERY_EVERY: u32 = 100;
 const MICROSECONDS_APART: u64 = 3;
 

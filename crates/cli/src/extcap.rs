@@ -75,7 +75,7 @@ pub struct Args {
     /// Bytes to keep of each packet; 0 for all
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     snaplen: u32,
-    /// Record one packet in so many
+    /// Record one packet in N
     #[arg(long, value_name = "N", default_value = "")]
     sample: String,
     /// Record at most this many packets a second
@@ -321,7 +321,7 @@ fn config(interface: &str) -> String {
             &[],
         ),
         (
-            "{call=--sample}{display=One packet in}{tooltip=Record one packet in so many, chosen by chance; empty for all}\
+            "{call=--sample}{display=One packet in}{tooltip=Record one packet in N, chosen by chance; empty for all}\
              {type=string}{validation=^([1-9][0-9]{0,8})?$}{group=Load}",
             &[],
         ),

@@ -94,7 +94,7 @@ impl Counters {
             for attached in &link.xdp {
                 let about = program::open_by_id(attached.program_id)
                     .and_then(|fd| info::program(fd.as_fd()));
-                // Whoever may not look at programs sees their interfaces all the same.
+                // A user who may not look at programs still sees their interfaces.
                 if let Ok(about) = about {
                     counters.xdp_programs.push(ProgramCounters {
                         interface: link.name.clone(),

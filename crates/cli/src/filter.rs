@@ -94,7 +94,7 @@ impl HookName {
             Self::Xdp => Target::xdp(),
             Self::Tc => Target::tc(),
         };
-        // Whoever may not load programs may not try either; most kernels have these jumps.
+        // A user who may not load programs may not try either; most kernels have these jumps.
         let gotol = !matches!(Feature::FarJumps.probe(), Answer::NotSupported { .. });
         Target { gotol, ..target }
     }

@@ -64,7 +64,7 @@ impl Published {
         let Ok(text) = serde_json::to_vec(figures) else {
             return;
         };
-        // Nobody reads half of it: readers have the lock too. Whoever cannot be told now is told the next time.
+        // Nobody reads half of it: readers have the lock too. A reader that cannot be told now is told the next time.
         if self.file.try_lock().is_ok() {
             let _ = self.file.set_len(text.len() as u64);
             let _ = self.file.write_all_at(&text, 0);

@@ -51,7 +51,7 @@ pub fn file_mode(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Packets a second: a number with an optional k, M or G (powers of 1000), with or without `pps` behind it.
+/// Packets a second: a number with an optional k, M or G (powers of 1000), with or without `pps` after it.
 pub fn rate(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);
     let factor = match unit.trim_end_matches("pps") {

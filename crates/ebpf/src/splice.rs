@@ -32,7 +32,7 @@ pub fn has_place(program: &[Insn], mark: i32) -> bool {
 }
 
 /// The program with the block in its place: control enters the block at its top and leaves it at its end. A block
-/// that jumps cannot pass over goes behind the function, with far jumps there and back, if the kernel has these.
+/// that jumps cannot pass over goes after the function, with far jumps there and back, if the kernel has these.
 pub fn splice(
     program: &[Insn],
     mark: i32,
@@ -157,7 +157,7 @@ mod tests {
     fn a_filter_that_no_jump_passes_over_goes_behind_the_function() {
         let call = op::call(3).with_src(op::OWN_FUNCTION);
         let mut program = program();
-        program[1] = call; // of the function behind the exit
+        program[1] = call; // of the function after the exit
         program[1].imm = 4;
         program.push(instruction(0xb7, 0, 7));
         program.push(instruction(0x95, 0, 0));

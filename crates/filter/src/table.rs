@@ -75,7 +75,7 @@ impl Table {
 /// Rows that all states together may be led to by; more take seconds and hundreds of megabytes.
 const MOST_LED_TO: usize = 1 << 24;
 
-/// Tables for rows of so many words, each from a first one to a last one. Nothing if rows lie in each other so often
+/// Tables for rows of this many words, each from a first one to a last one. Nothing if rows lie in each other so often
 /// that the tables would be much longer than their list.
 pub(crate) fn tables(words: usize, cells: &[(u32, u32)]) -> Option<Vec<Table>> {
     let rows = cells.len() / words;

@@ -19,7 +19,7 @@ const LONGEST_WAIT: Duration = Duration::from_millis(50);
 /// The kernel reports no acknowledgement: what waits for one asks this often.
 const ACKNOWLEDGEMENT: Duration = Duration::from_micros(200);
 const WATCH_EVERY: Duration = Duration::from_millis(100);
-/// So many failures in a row, without one connection in between, are no accident.
+/// This many failures in a row, without one connection in between, are no accident.
 const HOPELESS: u64 = 100;
 
 /// What is asked for.
@@ -32,11 +32,11 @@ pub struct Connecting<'a> {
     pub connections: usize,
     /// New connections a second.
     pub rate: Option<f64>,
-    /// A connection is closed after so many bytes, and another one opened; `None`: it stays.
+    /// A connection is closed after this many bytes, and another one opened; `None`: it stays.
     pub bytes: Option<u64>,
     /// Bits of data a second, over all connections.
     pub bandwidth: Option<f64>,
-    /// End after so many connections.
+    /// End after this many connections.
     pub count: Option<u64>,
     pub duration: Option<Duration>,
 }
@@ -290,7 +290,7 @@ impl<'a> Run<'a> {
                 Fate::Failed(error) => self.fail(&error)?,
             }
         }
-        // Whoever was served last is served first the next time: a bandwidth is shared by all.
+        // The connection that was served last is served first the next time: a bandwidth is shared by all.
         if self.plan.bandwidth.is_some() && !self.connections.is_empty() {
             self.connections.rotate_left(1);
         }

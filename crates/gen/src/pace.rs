@@ -25,7 +25,7 @@ pub enum Rate {
 pub const WIRE_OVERHEAD: u32 = 8 + 4 + 12;
 
 impl Rate {
-    /// The share of one of so many threads.
+    /// The share of one of this many threads.
     #[must_use]
     pub fn divided_by(self, threads: usize) -> Self {
         let share = threads.max(1) as f64;

@@ -116,7 +116,7 @@ fn write_word(bytes: &mut [u8], offset: usize, width: usize, word: u64) {
     bytes[offset..offset + width].copy_from_slice(&word.to_be_bytes()[8 - width..]);
 }
 
-/// Every so many-th frame is of another kind.
+/// Every Nth frame is of another kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exception {
     pub every: u64,
@@ -233,7 +233,7 @@ impl Pattern {
     }
 }
 
-/// The frames of a pattern, every so many-th of them.
+/// The frames of a pattern, every Nth of them.
 #[derive(Clone, Debug)]
 pub struct PatternSource {
     pattern: Arc<Pattern>,
@@ -249,7 +249,7 @@ pub struct Marks {
     pub stream: u16,
     /// A frame's flow is its number modulo this.
     pub flows: u64,
-    /// A frame's sequence number is its number divided by this: the thread comes back to a flow after so many.
+    /// A frame's sequence number is its number divided by this: the thread comes back to a flow after that many.
     pub every: u64,
 }
 
@@ -283,7 +283,7 @@ fn common_divisor(one: u64, other: u64) -> u64 {
 }
 
 impl PatternSource {
-    /// For one of so many threads: together they make all frames.
+    /// For one of this many threads: together they make all frames.
     pub fn new(pattern: Arc<Pattern>, thread: usize, threads: usize) -> Self {
         let stride = threads.max(1) as u64;
         let marks = pattern
@@ -321,14 +321,14 @@ impl PatternSource {
         self.number = number;
     }
 
-    /// Goes on behind so many frames that somebody else made, and says how many bytes they had.
+    /// Goes on after a number of frames that another engine made, and says how many bytes they had.
     pub fn skip(&mut self, frames: u64) -> u64 {
         let bytes = self.bytes_of(frames);
         self.number = self.number.wrapping_add(frames.wrapping_mul(self.stride));
         bytes
     }
 
-    /// The bytes of the next so many frames.
+    /// The bytes of this many frames from here on.
     fn bytes_of(&self, frames: u64) -> u64 {
         let pattern = &self.pattern;
         if pattern

@@ -47,7 +47,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Attaches, in the driver where it can and behind it otherwise.
+    /// Attaches in native mode where the driver can, in generic mode otherwise.
     pub fn attach(options: &Options<'_>) -> Result<Self> {
         let interface = Interface::find(options.namespace, options.interface)?;
         if let Some(present) = interface.xdp_attached(options.namespace)? {

@@ -25,7 +25,7 @@ pub const CHECKSUM: usize = 4;
 pub const SIZES: [usize; 7] = [64, 128, 256, 512, 1024, 1280, 1518];
 /// The share of a trial's time that looking for the fastest the sender can do takes, and no more than this.
 const PROBE: Duration = Duration::from_secs(1);
-/// A search is over after so many trials, however fine it was to be.
+/// A search is over after this many trials, however fine it was to be.
 const MOST_TRIALS: usize = 12;
 /// In frame loss measurements the rate goes down by a tenth each time.
 const STEPS: u32 = 10;

@@ -52,7 +52,7 @@ impl Figures {
         self.frames as f64 / self.elapsed.as_secs_f64().max(f64::EPSILON)
     }
 
-    /// Bits a second, each frame with so many bytes beside its own.
+    /// Bits a second, each frame with this many bytes beside its own.
     pub fn bits_per_second(&self, overhead: u32) -> f64 {
         let bytes = self.bytes + self.frames * u64::from(overhead);
         bytes as f64 * 8.0 / self.elapsed.as_secs_f64().max(f64::EPSILON)

@@ -7,7 +7,7 @@ use crate::pattern::PatternSource;
 /// What a source has to say when it is asked for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// A frame of so many bytes was written.
+    /// A frame of this many bytes was written.
     Frame(usize),
     /// None yet: the next one is due at this time, in nanoseconds since the start of the run.
     Later(u64),

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 use trawl_kernel::clock;
 
-/// So many bytes at the very end of the frame.
+/// This many bytes at the very end of the frame.
 pub const LENGTH: usize = 18;
 const MAGIC: u16 = 0x7472;
 const TIME_BITS: u32 = 48;

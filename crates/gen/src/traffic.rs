@@ -21,7 +21,7 @@ use field::{Choice, Kind};
 use payload::Payload;
 use size::Sizes;
 
-/// A schedule has at most so many entries: a mix whose order repeats later is cut there.
+/// A schedule has at most this many entries: a mix whose order repeats later is cut there.
 const LONGEST_SCHEDULE: usize = 1 << 16;
 
 /// What kind of frames.
@@ -242,7 +242,7 @@ impl Spec {
         }
     }
 
-    /// The spec of every so many-th frame.
+    /// The spec of every Nth frame.
     fn exception(&self) -> Result<Option<(u64, Self)>, Misfit> {
         let Some(text) = self.get("every") else {
             return Ok(None);
@@ -331,7 +331,7 @@ const FRAMES_MEMORY: usize = 256 << 20;
 /// The frames of one spec: its variants, in the order in which they come.
 struct Part {
     variants: Vec<Variant>,
-    /// The same with what every so many-th frame has different.
+    /// The same with what every Nth frame has different.
     others: Vec<Variant>,
     every: Option<u64>,
     flows: Option<u64>,

@@ -168,7 +168,7 @@ fn word(bytes: &[u8], at: usize) -> u16 {
 }
 
 /// Walks down from an Ethernet header; how many checksums there were, all of them right, and how many bytes stood
-/// behind what the headers say is there.
+/// after what the headers say is there.
 fn check(frame: &[u8]) -> Result<usize, TestCaseError> {
     let mut at = 12;
     while matches!(word(frame, at), 0x8100 | 0x88a8) {

@@ -14,7 +14,7 @@ use super::text;
 const COMPILED: usize = 200;
 const CPUS: u32 = 2;
 
-/// A rule file; behind a zero byte, if there is one, the list that it may name.
+/// A rule file; after a zero byte, if there is one, the list that it may name.
 pub fn rule_file(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;

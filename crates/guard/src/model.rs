@@ -35,7 +35,7 @@ pub struct PortPair {
     pub destination: u16,
 }
 
-/// What is behind the IP header.
+/// What comes after the IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// Of a protocol with ports: these, and the part of a TCP packet in a connection.

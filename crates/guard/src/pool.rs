@@ -18,9 +18,9 @@ const HALF: u32 = 64;
 const WIDEST: u32 = GUARD_WIDEST as u32;
 const NARROWEST: u32 = GUARD_NARROWEST as u32;
 const SERVICE_BITS: u32 = GUARD_SERVICE_BITS as u32;
-/// A table may have so many entries for each prefix that is found by it.
+/// A table may have this many entries for each prefix that is found by it.
 const ROOM: usize = 4;
-/// Up to so many rules are tried one after the other, before it is worth the room to look at the service first.
+/// Up to this many rules are tried one after the other, before it is worth the room to look at the service first.
 pub const SHORT_LIST: usize = 8;
 
 /// A line to be found by the first bits of a key.

@@ -12,7 +12,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// `None` where the length is more than an address has. Bits behind the length are dropped.
+    /// `None` where the length is more than an address has. Bits after the length are dropped.
     pub fn new(address: IpAddr, length: u8) -> Option<Self> {
         let address = match address {
             IpAddr::V4(v4) if length <= 32 => {

@@ -20,7 +20,7 @@ pub enum Does {
     /// The same through a hook map, which a capture can enter.
     DropWithHook,
     PassWithHook,
-    /// What the frame says, if its ethertype is 0x88b5: the two bytes behind it are the action.
+    /// What the frame says, if its ethertype is 0x88b5: the two bytes after it are the action.
     ChosenWithHook,
     /// A program that takes packets in one piece only, with a hook map.
     DropLinearWithHook,

@@ -182,7 +182,7 @@ fn unreadable(id: String) -> Record {
     }
 }
 
-/// Takes down one lab, whoever made it.
+/// Takes down one lab, no matter who made it.
 pub fn remove(id: &str) -> Result<Record> {
     let labs = list();
     match labs.iter().find(|lab| lab.id == id) {

@@ -14,7 +14,7 @@ use trawl_gen::source::InTurn;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
 
-/// Frames that are not all alike: one in so many has other bytes at one place.
+/// Frames that are not all alike: one in N has other bytes at one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variation {
     /// Where the two bytes are; at most 255.
@@ -30,7 +30,7 @@ pub struct Variation {
 pub enum Engine {
     /// XDP frames made in the kernel, straight to the peer's driver: the fastest.
     Live,
-    /// The same, and every so many-th frame differs.
+    /// The same, and every Nth frame differs.
     LiveVaried(Variation),
     /// A raw packet socket: through the stack's transmit path, any length.
     Packet,

@@ -315,7 +315,7 @@ fn ipv6<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
     }
 }
 
-/// The header that comes `after` so many bytes of the network's.
+/// The header that comes `after` this many bytes of the network's.
 fn transport(headers: &mut Headers<'_>, after: usize) -> Option<()> {
     headers.transport_at = headers.network_at.map(|at| at + after);
     let bytes = headers.payload;

@@ -1,4 +1,4 @@
-//! Captures that stand in a hook's slots: one is in the slots themselves, the others behind it, in an array of programs
+//! Captures that stand in a hook's slots: one is in the slots themselves, the others after it, in an array of programs
 //! that each one jumps on into (see `capture_chain.rs` of crates/tap, which puts them there).
 
 use std::collections::HashSet;
@@ -24,14 +24,14 @@ pub fn is_member(name: &str) -> bool {
     name.starts_with(PROGRAM_NAME)
 }
 
-/// How many captures stand in a hook's first slots, of which each capture takes so many.
+/// How many captures stand in a hook's first slots, of which each capture takes this many.
 pub fn count(hook: BorrowedFd<'_>, stride: u32) -> Result<u32> {
     let fail = |e| Error::os("cannot read a hook map", e);
     for slot in 0..stride {
         if let Some(first) = map::program_in(hook, slot).map_err(fail)? {
             let seats = array_of(first, stride)?;
             let seated = seats.map(|map| seated(map.as_fd(), stride));
-            // One by somebody else has nobody behind it.
+            // A program of another tool has none after it.
             return Ok(seated.transpose().map_err(fail)?.unwrap_or(1));
         }
     }

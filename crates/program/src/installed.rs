@@ -205,7 +205,7 @@ impl Installed {
         let _ = fs::remove_dir(&self.directory);
     }
 
-    /// Takes the program off the other end, unless another one on this interface needs it too. Whoever looks at the link
+    /// Takes the program off the other end, unless another one on this interface needs it too. A command that looks at the link
     /// at this moment would keep it there a little longer.
     fn drop_peer_link(&self) {
         let path = self.directory.join(PEER_LINK);

@@ -2,7 +2,7 @@
 //! another one (freplace), and for tappable programs.
 //!
 //! There is no dispatcher: the first program is attached, and each one's exits jump through its own map `trawl_next`,
-//! five slots by action. The slots of its chain-call actions hold the program behind it, the others are empty, and an
+//! five slots by action. The slots of its chain-call actions hold the program after it, the others are empty, and an
 //! exit whose slot is empty returns. A program is put in by filling its own map first and then the slots (or the link)
 //! that lead to it, and taken out by leading past it; its map stays filled while packets are still on their way
 //! through it. So each packet meets the chain as it was before or as it is after, never half of one.
@@ -35,7 +35,7 @@ pub struct ChainSeat {
     actions: u32,
     /// The program takes packets in several pieces: all in a chain do, or none.
     frags: bool,
-    /// Others can run behind it.
+    /// Others can run after it.
     followable: bool,
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn from(head: Option<u32>, mut installed: Vec<Installed>) -> Vec<Inst
     chain
 }
 
-/// The programs that run behind an attached one, as the kernel's own maps tell.
+/// The programs that run after an attached one, as the kernel's own maps tell.
 pub fn after(head: u32) -> Vec<u32> {
     let mut found: Vec<u32> = Vec::new();
     let mut at = head;
@@ -333,7 +333,7 @@ pub(crate) fn leave(site: &Site, leaving: &Installed) -> Result<bool> {
         }
         (None, None) => return Ok(false),
     }
-    // Packets that are on their way through it still find what comes behind.
+    // Packets that are on their way through it still find what comes after.
     events::wait_for_running_programs();
     Ok(true)
 }

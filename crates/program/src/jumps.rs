@@ -32,12 +32,12 @@ pub fn most(programs: &[Looks]) -> u32 {
 }
 
 impl Looks {
-    /// To each capture, into the program behind those at its entry, and to the next program.
+    /// To each capture, into the program after those at its entry, and to the next program.
     fn jumps(&self) -> u32 {
         self.at_entry + u32::from(self.at_entry > 0) + self.at_exit + 1
     }
 
-    /// As above, with those that nobody is there for: behind the last capture, or where no capture is.
+    /// As above, with the jumps that have no target: after the last capture, or where no capture is.
     fn attempts(&self) -> u32 {
         let entry = match (self.tappable, self.at_entry) {
             (false, _) => 0,

@@ -29,7 +29,7 @@ pub fn clear_away_all() {
 
 /// As [`sweep`], at this interface alone, if there is anything to look through and this process may do so.
 ///
-/// Whoever looks whether all is gone is to find it so: no directory is made for that, unless programs that came with the
+/// A look whether all is gone is to find it so: no directory is made for that, unless programs that came with the
 /// interface from another namespace have theirs there.
 pub(crate) fn clear_away_at(site: &Site) {
     let lock = match site.directory() {

@@ -252,7 +252,7 @@ impl Readiness {
         if changes.is_empty() {
             return;
         }
-        // Whoever unloaded the last program that needed one meanwhile may have looked before there was a record.
+        // The command that unloaded the last program that needed one may have looked before there was a record.
         let _turn = Turn::take();
         let (noted, _) = split(changes, &all_changes(None));
         set_all(&noted, true);
@@ -295,7 +295,7 @@ impl Readiness {
             let mut same = others
                 .iter()
                 .filter(|other| other.concerns_the_same_as(&change));
-            // Whoever leaves last puts it back.
+            // The last one puts it back.
             match same.next() {
                 Some(shared) => change.was = shared.was,
                 None if found.on == on || !found.changeable => continue,
@@ -333,7 +333,7 @@ impl Drop for Readiness {
     }
 }
 
-/// The right to switch features for programs. Whoever puts some back keeps it until the note of them is gone too: of two
+/// The right to switch features for programs. The command that puts some back keeps it until the note of them is gone too: of two
 /// at once, each would leave it to the other.
 #[derive(Debug)]
 pub(crate) struct Turn {

@@ -51,7 +51,7 @@ pub struct Attached {
 pub enum Kind {
     /// Put there by `trawl`.
     Trawl,
-    /// The head of a chain by libxdp's protocol, whoever loaded it.
+    /// The head of a chain by libxdp's protocol, no matter what loaded it.
     Dispatcher,
     /// Anyone else's.
     Plain,

@@ -1,5 +1,5 @@
 //! Hooks put into a program between its preparation by libbpf and its loading, without its source: jumps through maps
-//! that captures, and the programs behind it in a chain, can enter.
+//! that captures, and the programs after it in a chain, can enter.
 //!
 //! A tappable program has two maps. `trawl_hook` is as xdpcap has it: five slots, one for each action, and every exit
 //! jumps through the one of its verdict. `trawl_entry` is jumped through before the program begins: a capture in its

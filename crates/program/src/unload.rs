@@ -25,7 +25,7 @@ pub(crate) struct Headed {
     dispatcher: Dispatcher,
 }
 
-/// The dispatcher on the interface that a program is behind.
+/// The dispatcher on the interface that runs a program.
 pub(crate) fn dispatcher_of(site: &Site, program: u32) -> Result<Option<Headed>> {
     let heads = site.link()?.xdp.into_iter();
     let found = heads.filter_map(|head| {
@@ -84,7 +84,7 @@ pub fn check_unload(site: &Site, which: Which, careful: bool) -> Result<()> {
     safety::check_absence(site, &programs, careful)
 }
 
-/// Takes programs off an interface, whoever put them there, with all that trawl made for its own. Tells the numbers of
+/// Takes programs off an interface, no matter what put them there, with all that trawl made for its own. Tells the numbers of
 /// those that went.
 pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
     let what = || format!("cannot unload from {}", site.label());

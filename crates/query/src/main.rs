@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     };
     match answered {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads has seen enough.
+        // The reader has seen enough.
         Err(DataFusionError::IoError(error)) if error.kind() == ErrorKind::BrokenPipe => {
             ExitCode::SUCCESS
         }

@@ -191,7 +191,7 @@ fn push_out(sink: &mut dyn Sink, end: &End) -> Result<()> {
     Ok(())
 }
 
-/// The blocks with at most so many bytes of each packet.
+/// The blocks with at most this many bytes of each packet.
 fn cut(bytes: &[u8], snaplen: u32) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len());
     for block in blocks(bytes) {
@@ -219,7 +219,7 @@ fn cut(bytes: &[u8], snaplen: u32) -> Vec<u8> {
 /// The first output, and those beside it.
 pub struct Several {
     first: Box<dyn Sink>,
-    /// The first one's packets are cut to so many bytes.
+    /// The first one's packets are cut to this many bytes.
     snaplen: Option<u32>,
     beside: Vec<Beside>,
 }

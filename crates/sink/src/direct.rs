@@ -140,7 +140,7 @@ impl DirectFile {
         failure.map_or(Ok(()), |error| Err(self.fail(error)))
     }
 
-    /// Moves the last boundary on, and lets go what is behind it.
+    /// Moves the last boundary on, and releases what comes before it.
     fn advance(&mut self) {
         while let Some(boundary) = self.boundaries.front().filter(|end| **end <= self.done_to) {
             self.whole = *boundary;
@@ -159,7 +159,7 @@ impl DirectFile {
         }
     }
 
-    /// Cuts the file behind its last whole block, and keeps what is not in it.
+    /// Cuts the file after its last whole block, and keeps what is not in it.
     fn fail(&mut self, error: io::Error) -> Error {
         let mut rest = Vec::new();
         let mut start = None;
@@ -258,7 +258,7 @@ impl DirectFile {
     fn look(&mut self) -> Result<()> {
         let harm = match self.watch.look(&self.plain, self.done_to) {
             Some(harm) => harm,
-            // What was written since the cut is behind a hole.
+            // What was written since the cut is after a hole.
             None => match first_hole(&self.plain) {
                 Ok(end) if end < self.done_to => Harm::Cut(end),
                 _ => return Ok(()),

@@ -130,7 +130,7 @@ impl Duty for Maker {
         }
     }
 
-    /// A file that was being written is cut behind its last whole block.
+    /// A file that was being written is cut after its last whole block.
     fn end(&mut self) {
         if let Some(begun) = &self.begun {
             let _ = self.whole.cut(begun.file.as_fd());

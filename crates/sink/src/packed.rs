@@ -21,7 +21,7 @@ use crate::intact::{Watch, refused};
 
 pub use frame::Compression;
 
-/// So many bytes make a frame.
+/// This many bytes make a frame.
 const FRAME: usize = 1 << 20;
 /// What may wait to be packed, or be written out of order. What comes on top of it is lost.
 const WAITING_MAX: usize = 64 << 20;
@@ -234,7 +234,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Puts a frame behind the others, or cuts the file behind those.
+    /// Puts a frame after the others, or cuts the file after those.
     fn append(&self, state: &mut State, bytes: &[u8]) {
         self.look(state);
         if state.failed {

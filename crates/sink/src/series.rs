@@ -21,7 +21,7 @@ pub struct SeriesPlan {
     /// A file grows no larger than this.
     pub size: Option<u64>,
     pub time: Option<Duration>,
-    /// So many files stay, the latest ones.
+    /// This many files stay, the latest ones.
     pub files: Option<usize>,
     /// All files together stay below this.
     pub total: Option<u64>,

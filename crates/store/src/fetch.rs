@@ -191,7 +191,7 @@ impl<I: Iterator<Item = io::Result<Place>>> Packets<I> {
             let Some(next_frame) = at(*next) else { break };
             let next_end = next_frame.offset + u64::from(next_frame.compressed);
             let is_close = next_frame.offset - end <= GAP_BYTES;
-            // Not so many that they would push each other out.
+            // Not as many as would push each other out.
             if !is_close || next_end - first.offset > CALL_BYTES || wanted.len() >= FRAMES_HELD / 4
             {
                 break;

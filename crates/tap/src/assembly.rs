@@ -299,7 +299,7 @@ impl Assembly {
         })
     }
 
-    /// Accounts take memory on each CPU: there is room for as many as captures of so many sites have.
+    /// Accounts take memory on each CPU: there is room for as many as captures of this many sites have.
     fn points_max(&self) -> usize {
         match self.options.joins {
             true => RING_MAX_POINTS,

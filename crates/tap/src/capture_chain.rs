@@ -1,5 +1,5 @@
 //! Several captures on one hook: a chain, an array of programs that each one jumps on into. At an interface the first
-//! program is attached, and later captures come behind it and hold the attachment open too. In the slots of a hook's map
+//! program is attached, and later captures come after it and hold the attachment open too. In the slots of a hook's map
 //! the latest stands in front, so that a capture that is alone has nowhere to jump to, which the kernel makes a program
 //! pay for. When the one in front leaves, the next takes its place without a gap.
 
@@ -26,7 +26,7 @@ pub struct CaptureSeat {
 }
 
 impl CaptureSeat {
-    /// The head of a new chain that grows behind it.
+    /// The head of a new chain that grows after it.
     pub fn first(stride: u32) -> Result<Self> {
         Self::new(stride, 0, Some(1))
     }
@@ -46,7 +46,7 @@ impl CaptureSeat {
         })
     }
 
-    /// A free seat behind all others in the chain of a program that is attached, if that program is trawl's.
+    /// A free seat after all others in the chain of a program that is attached, if that program is trawl's.
     pub fn behind(attached: u32, stride: u32) -> Result<Option<Self>> {
         let Some(map) = joinable(attached, stride)? else {
             return Ok(None);
@@ -136,7 +136,7 @@ impl CaptureSeat {
         })
     }
 
-    /// The program that takes this seat's place now, if somebody sits behind.
+    /// The program that takes this seat's place now, if there is a next one.
     pub fn program_behind(&self, offset: u32) -> Option<OwnedFd> {
         self.successor(offset).ok()?.program()
     }
@@ -168,7 +168,7 @@ impl CaptureSeat {
         program::open_by_id(first).ok()
     }
 
-    /// Gives the seat up to whoever sits behind.
+    /// Gives the seat up to the next program.
     pub fn leave(&mut self) {
         for (offset, own) in (0u32..).zip(std::mem::take(&mut self.seated)) {
             let next = self.program_behind(offset);

@@ -181,7 +181,7 @@ impl Filter {
             .map_err(|error| self.explain(&error))
     }
 
-    /// Whether it has loops at one of these sites: the kernel follows them for so many turns only.
+    /// Whether it has loops at one of these sites: the kernel follows them for a limited number of turns.
     pub(crate) fn may_loop(&self, sites: &[CaptureSite], options: &Options) -> Result<bool> {
         let loops = |compiler: &expression::Options| {
             let program = self.classic(compiler)?;

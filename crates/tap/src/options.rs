@@ -84,7 +84,7 @@ impl At {
 pub enum Programs {
     /// The one that is attached, whichever that is.
     Attached,
-    /// That one and all behind it.
+    /// That one and all after it.
     All,
     Named(String),
     Id(u32),
@@ -100,7 +100,7 @@ impl Programs {
         }
     }
 
-    /// Whether one behind the attached program is meant.
+    /// Whether one after the attached program is meant.
     pub(crate) fn mean(&self, name: &str, id: u32) -> bool {
         match self {
             Self::Attached => false,
@@ -135,12 +135,12 @@ pub enum Stamps {
     Poll,
 }
 
-/// Of the packets of a poll, the first ones get their own reading, and then each of so many.
+/// Of the packets of a poll, the first ones get their own reading, and then every Nth.
 const AUTO_FIRST: u32 = 4;
 const AUTO_EVERY: u32 = 8;
 
 impl Stamps {
-    /// How many records have a reading behind the end of a poll, and which bits the number of one has not that has one
+    /// How many records have a reading after the end of a poll, and which bits the number of one has not that has one
     /// later; `None` for all.
     pub(crate) fn readings(self) -> Option<(u32, u32)> {
         match self {
@@ -204,9 +204,9 @@ pub struct Recording {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sample {
-    /// Each with a chance of one in so many: no pattern of the traffic decides.
+    /// Each with a chance of one in N: no pattern of the traffic decides.
     Random(u32),
-    /// The first of every so many, on each CPU by itself.
+    /// The first of every N, on each CPU by itself.
     Every(u32),
 }
 

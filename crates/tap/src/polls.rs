@@ -1,4 +1,4 @@
-//! The ends of polls: a program at the kernel's tracepoint behind each poll of a device, so that the taps need not read
+//! The ends of polls: a program at the kernel's tracepoint after each poll of a device, so that the taps need not read
 //! the clock for each packet.
 
 use std::os::fd::{AsFd, OwnedFd};

@@ -21,7 +21,7 @@ pub trait Sink {
         None
     }
 
-    /// Nothing more is at hand for now, after records as well as in every round without any: whoever looks on should see
+    /// Nothing more is at hand for now, after records as well as in every round without any: who looks on should see
     /// all there is.
     fn rest(&mut self) -> Result<()> {
         self.next_mut().map_or(Ok(()), |next| next.rest())

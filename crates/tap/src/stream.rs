@@ -18,7 +18,7 @@ pub struct Stream {
     taken: u64,
     /// What it has not taken yet.
     left: Vec<u8>,
-    /// The blocks behind that.
+    /// The blocks after that.
     blocks: Vec<u8>,
     ends: Vec<End>,
 }

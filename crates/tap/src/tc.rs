@@ -175,7 +175,7 @@ impl AttachedTc {
                 config.queue_offset = site.interface.received_queue_offset();
                 assembly.stamp_by_polls(&mut config, site, &[ids.point])?;
             }
-            // Packets are sent by whoever has them, outside of polls.
+            // Packets are sent by their owners, outside of polls.
             Side::Egress if queue_is_chosen_later(site) => config.write_queue = 0,
             Side::Egress => {}
         }
@@ -404,7 +404,7 @@ fn came_with_trawl(netlink: &mut Netlink, interface: u32) -> Result<bool> {
     Ok(false)
 }
 
-/// The foremost free place on the way in, one behind all others on the way out.
+/// The foremost free place on the way in, one after all others on the way out.
 fn free_priority(netlink: &mut Netlink, interface: u32, side: Side) -> Result<u16> {
     let taken: Vec<u16> = match netlink.has_clsact(interface)? {
         true => netlink

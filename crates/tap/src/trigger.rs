@@ -48,7 +48,7 @@ pub struct TriggerPlan {
     pub signal: bool,
     /// Bytes for packets that may lead to an event.
     pub memory: u64,
-    /// The capture ends after so many.
+    /// The capture ends after this many.
     pub events: Option<u64>,
 }
 

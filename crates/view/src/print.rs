@@ -6,10 +6,10 @@
 //! - Nothing is looked up: addresses, ports and protocols are numbers, always.
 //! - TLS client and server hellos, QUIC's long headers, WireGuard and GTP-U, which tcpdump does not decode, are
 //!   told after its own text.
-//! - A frame inside VXLAN stays on the same line, behind `: `.
+//! - A frame inside VXLAN stays on the same line, after `: `.
 //! - A time difference of a day or more shows all its hours.
 //! - An IPv4 length of zero is a segment that the card is still to cut up, not damage.
-//! - A packet that ends behind an IPv6 extension header is marked as cut; under a cut packet `-x`
+//! - A packet that ends after an IPv6 extension header is marked as cut; under a cut packet `-x`
 //!   leaves out the link header as under any other.
 //! - `-vv` does not dump what SCTP chunks and neighbour discovery options hold.
 //! - EAPOL, PIM, EIGRP and OSPFv3 show one line with `-v` too.
@@ -155,7 +155,7 @@ impl Printer {
         }
     }
 
-    /// From the next packet on, times have so many digits.
+    /// From the next packet on, times have this many digits.
     pub fn set_precision(&mut self, precision: Precision) {
         self.options.precision = precision;
     }

@@ -42,7 +42,7 @@ impl fmt::Display for ShortId {
     }
 }
 
-/// The device of an interface block: those of drops have more behind the name.
+/// The device of an interface block: those of drops have more after the name.
 fn device(name: &str) -> &str {
     name.strip_suffix(" (drop)").unwrap_or(name)
 }

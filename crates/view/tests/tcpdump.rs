@@ -29,7 +29,7 @@ fn tcpdump(args: &[&str], cases: &[&Case]) -> Vec<String> {
         &[&["-n", "--nano"], args, &["-r"]].concat(),
         &path,
     );
-    // Every packet begins with its own time, whatever lines of its own it has behind.
+    // Every packet begins with its own time, whatever lines follow it.
     let mut starts = Vec::new();
     let mut from = 0;
     for index in 0..cases.len() {
@@ -139,7 +139,7 @@ const ALWAYS: [&str; 10] = [
     "GTP-U",
 ];
 
-/// tcpdump shows a packet that ends behind an IPv6 fragment header as if it were whole.
+/// tcpdump shows a packet that ends after an IPv6 fragment header as if it were whole.
 const BEHIND_EXTENSION: &str = "cut in a fragment header";
 
 /// Not shown in more than one line.

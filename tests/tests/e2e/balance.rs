@@ -46,7 +46,7 @@ fn json(arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{arguments:?}: {said}"))
 }
 
-/// Stats once they count so many packets for virtual addresses and others.
+/// Stats once they count this many packets for virtual addresses and others.
 fn counted(left: &str, packets: u64) -> Value {
     let mut last = Value::Null;
     wait_until(&format!("{packets} packets are counted"), || {
@@ -92,7 +92,7 @@ fn tunnelled_packets_arrive_whole() {
         let line = &lab.line;
         let left = place(&line.left);
         done(&["balance", "load", &left]);
-        // Backends behind another interface are reached by way of it, which has to be ready for that.
+        // Backends at another interface are reached by way of it, which has to be ready for that.
         add(&left, line, forward);
         done(&["balance", "load", &left, "--tappable"]);
         let sent = to_vip(line, 20, flags::SYN);

@@ -175,7 +175,7 @@ fn many_commands_come_and_go_at_once() {
     }
 }
 
-/// What one finds first on the interface may be behind another one's program when it is its turn.
+/// What one finds first on the interface may be another's program when its turn comes.
 #[test]
 fn all_are_taken_off_while_others_come() {
     let Some(lab) = Chained::open() else { return };
@@ -479,7 +479,7 @@ fn an_interface_that_goes_takes_its_chain_along() {
         "ip",
         &["-n", &pair.b.name, "link", "delete", &pair.b.interface],
     );
-    // Whoever loads next, wherever that is, tidies up.
+    // The next load, wherever it is, tidies up.
     let Some(other) = Chained::open() else { return };
     other.load(1, &[]);
     for id in ids {

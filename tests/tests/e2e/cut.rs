@@ -26,7 +26,7 @@ fn packets_in(file: &str) -> u64 {
     }
 }
 
-/// Captures into a file, which is harmed when it has so many bytes.
+/// Captures into a file, which is harmed when it has this many bytes.
 fn harmed(
     lab: &Lab,
     arguments: &[&str],

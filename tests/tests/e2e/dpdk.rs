@@ -1,4 +1,4 @@
-//! The dpdk tap on testpmd: every packet once, by port and direction, beside dpdk-dumpcap, and whoever is killed.
+//! The dpdk tap on testpmd: every packet once, by port and direction, beside dpdk-dumpcap, and with either side killed.
 
 mod application;
 
@@ -27,7 +27,7 @@ impl Application {
         Capture::start(&self.lab, &all)
     }
 
-    /// A capture of so many packets that ends well.
+    /// A capture of a number of packets that ends well.
     fn capture_some(&self, file: &str) -> String {
         let capture = self.capture(&["-i", "dpdk:0", "-Q", "in", "-c", "50", "-w", file]);
         let finished = capture.wait();

@@ -46,7 +46,7 @@ fn a_termination() {
 
 #[test]
 fn a_hang_up() {
-    // As behind nohup: trawl, as all that is started there, goes on then.
+    // As after nohup: trawl, as all that is started there, goes on then.
     if is_ignored(Signal::HUP) {
         eprintln!("SKIPPED: hang-ups are ignored where these tests were started");
         return;

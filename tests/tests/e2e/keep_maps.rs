@@ -169,7 +169,7 @@ fn advice_never_opens_a_firewall() {
     assert_eq!(firewall.map("ports"), maps[0]);
     firewall.assert_blocked();
 
-    // Whoever agrees loses them.
+    // With consent they are lost.
     succeeds(&["xdp", "load", &place, &firewall.file, "--replace", "--yes"]);
     assert_ne!(firewall.map("ports"), maps[0]);
 }

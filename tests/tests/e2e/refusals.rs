@@ -332,7 +332,7 @@ fn somebody_elses_program_without_a_hook() {
 #[test]
 fn no_privileges() {
     let Some(lab) = Lab::open() else { return };
-    // Where everybody may run it, whoever built it.
+    // Where every user may run it, no matter who built it.
     let copy = lab.file("trawl");
     std::fs::copy(binary::path(), &copy).expect("a copy");
     for path in [copy.as_str(), &lab.file("")] {

@@ -39,7 +39,7 @@ fn written(lab: &Lab, name: &str, bytes: &[u8]) -> String {
     lab.file(name)
 }
 
-/// Replays, with a capture of so many packets at the other end; the summary and what was captured.
+/// Replays, with a capture of this many packets at the other end; the summary and what was captured.
 #[track_caller]
 fn replayed(lab: &Lab, count: usize, arguments: &[&str]) -> (Value, Vec<Vec<u8>>) {
     let (output, frames) = captured(lab, count, arguments);

@@ -10,7 +10,7 @@ use trawl_tests::{Capture, Lab, frames, trawl};
 const UDP: u8 = 17;
 const TCP: u8 = 6;
 
-/// An IPv6 packet with so many destination options before the last header.
+/// An IPv6 packet with this many destination options before the last header.
 fn chain(headers: usize, last: u8) -> Vec<u8> {
     const OPTIONS: u8 = 60;
     const IPV6: usize = 40;

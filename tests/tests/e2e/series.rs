@@ -233,7 +233,7 @@ fn compressed_files_unpack_to_what_was_recorded() {
     }
 }
 
-/// Issue 16: what stands behind a name is for that output alone, the first one included.
+/// Issue 16: what stands after a name is for that output alone, the first one included.
 #[test]
 fn each_output_has_its_own_length_format_and_compression() {
     let Some(lab) = Lab::open() else { return };

@@ -1,4 +1,4 @@
-//! Issue 12 items 12 and 20: tcpdump's letters, options behind the expression, and names that mean one thing.
+//! Issue 12 items 12 and 20: tcpdump's letters, options after the expression, and names that mean one thing.
 
 use serde_json::Value;
 use trawl_tests::witness::{nothing_attached, xdp_on};

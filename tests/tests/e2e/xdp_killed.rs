@@ -1,4 +1,4 @@
-//! A load or an unload that is killed at any moment leaves nothing behind that the next command does not clear away.
+//! A load or an unload that is killed at any moment leaves nothing behind that the next command does not remove.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use trawl_tests::{Lab, binary, tools_or_skip, wait_until};
 
 /// What changes something, or begins a thread that does so in another namespace.
 const CALLS: &str = "trace=bpf,ioctl,?unlink,?unlinkat,?rmdir,?mkdir,?mkdirat,?clone3";
-/// Of calls about a device most only ask: so many stand together, of which one is chosen.
+/// Of calls about a device most only ask: this many stand together, of which one is chosen.
 const QUESTIONS: usize = 3;
 
 /// The settings that programs switch on the other end.

@@ -333,7 +333,7 @@ fn too_few_queues_for_native_mode() {
 #[test]
 fn no_privileges() {
     let Some(lab) = Lab::open() else { return };
-    // Where everybody may run it, whoever built it.
+    // Where every user may run it, no matter who built it.
     let (copy, file) = (lab.file("trawl"), object_file(&lab, "several"));
     std::fs::copy(binary::path(), &copy).expect("a copy");
     for path in [copy.as_str(), &lab.file(""), &file] {

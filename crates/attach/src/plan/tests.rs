@@ -157,7 +157,7 @@ fn replacing_leaves_no_gap_where_none_is_needed() {
     for (hold, mode, expected) in [
         (Hold::Netlink, Native, vec![exchange(Native)]),
         (Hold::OwnLink, Native, vec![exchange(Native)]),
-        // It ends with whoever made it.
+        // It ends with the process that made it.
         (
             Hold::OtherLink,
             Native,

@@ -122,7 +122,7 @@ impl Clock {
         }
     }
 
-    /// The time for so many of the runs that are left: as large a part of what is left of the budget as they are.
+    /// The time for a number of the runs that are left: as large a part of what is left of the budget as they are.
     fn share(&self, runs: usize) -> Option<Duration> {
         let left = self.budget?.saturating_sub(self.began.elapsed());
         let part = runs as f64 / self.total.saturating_sub(self.done).max(1) as f64;

@@ -15,7 +15,7 @@ use super::shown::Shown;
 use super::{How, places};
 use crate::packing::Packing;
 
-/// One `-w`: a path, and behind commas what is particular to it.
+/// One `-w`: a path, and after commas what is particular to it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wanted {
     pub(super) path: PathBuf,

@@ -42,7 +42,7 @@ pub struct Args {
     /// Network namespace of an interface that names none: a name, a path or a process id
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
-    /// So many times as fast as it was recorded (2, 0.5), or `max`: as fast as the frames go [default: 1]
+    /// This many times as fast as it was recorded (2, 0.5), or `max`: as fast as the frames go [default: 1]
     #[arg(long, value_name = "TIMES", conflicts_with_all = ["rate", "bandwidth"], allow_hyphen_values = true)]
     speed: Option<SpeedName>,
     /// Send all this many times; 0: until interrupted

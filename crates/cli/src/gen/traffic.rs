@@ -259,7 +259,7 @@ impl Carried {
     }
 }
 
-/// The header behind IP's.
+/// The header after IP's.
 pub trait Header: clap::Args {
     const PROTOCOL: Protocol;
 

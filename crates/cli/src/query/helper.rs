@@ -93,7 +93,7 @@ impl Answer {
 
     pub fn copy_out(&mut self) -> Result<()> {
         match io::copy(&mut self.out, &mut io::stdout().lock()) {
-            // Whoever reads has seen enough.
+            // The reader has seen enough.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             copied => copied.map_err(|e| Error::os("cannot write to standard output", e))?,
         };

@@ -117,7 +117,7 @@ impl Input {
                         following: Some(following),
                     });
                 }
-                // Whoever writes it has not come to the header.
+                // Its writer has not come to the header.
                 Err(error) if is_begun_only(&error) && pause(signals) => {}
                 Err(error) => return Err(unreadable(&name, error)),
             }

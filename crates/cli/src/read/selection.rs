@@ -113,7 +113,7 @@ impl Selection {
         (from.map_or(0, absolute), to.map_or(u64::MAX, absolute))
     }
 
-    /// Whether there are times that packets of each of so many files are outside of by that file alone.
+    /// Whether the times given exclude packets of a file by that file alone.
     pub fn can_leave_out(&self, files: usize) -> bool {
         let (from, to) = self.bounds;
         let bounds = [from, to].into_iter().flatten();

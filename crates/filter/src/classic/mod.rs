@@ -80,7 +80,7 @@ pub mod ancillary {
     /// Offsets from here to [`NET_OFF`] count from the link header, -2097152.
     pub const LL_OFF: u32 = 0xffe0_0000;
 
-    /// The offset in an Ethernet frame. The network header is taken to be right behind the 14 bytes
+    /// The offset in an Ethernet frame. The network header is taken to be right after the 14 bytes
     /// of the Ethernet header; a Linux socket has it there too, once a tag is taken off the frame.
     /// Ancillary fields are nowhere in it.
     pub fn offset(k: u32) -> Option<u32> {

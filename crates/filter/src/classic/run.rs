@@ -30,7 +30,7 @@ pub(super) fn run(program: &Classic, bytes: &[u8], length: u32) -> ClassicAnswer
     run_within(program, bytes, length, most)
 }
 
-/// Runs the program with at most so many jumps backward.
+/// Runs the program with at most this many jumps backward.
 pub(super) fn run_within(program: &Classic, bytes: &[u8], length: u32, most: u32) -> ClassicAnswer {
     let mut backward = 0;
     let value = step_through(program, bytes, length, most, &mut backward).unwrap_or(0);

@@ -22,7 +22,7 @@ pub(crate) const LONG: usize = 150;
 /// Longer ones too, as far as libpcap's optimiser is done with them in about a second. It goes through the program once
 /// for each member of the longest list, and each time takes the square of its length.
 const MOST_WORK: usize = 8_000_000;
-/// A list of so many members is taken apart.
+/// A list of this many members is taken apart.
 pub(crate) const APART: usize = 201;
 const _: () = assert!(APART * APART * APART > MOST_WORK);
 /// Operands that are given to libpcap together: enough to share loads, too few to take long.

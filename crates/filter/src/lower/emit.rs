@@ -411,7 +411,7 @@ impl<'a> Emitter<'a> {
     /// Emits what follows the fast versions, which are all there now; says how many instructions
     /// they have.
     pub(super) fn finish_fast(&mut self) -> usize {
-        // Right behind the fast code, so that its last block falls into one of them.
+        // Right after the fast code, so that its last block falls into one of them.
         self.emit_tails();
         let fast = self.asm.len();
         self.emit_stubs();

@@ -77,7 +77,7 @@ pub(super) enum Return {
 pub(super) enum End {
     Return(Return),
     Goto(usize),
-    /// A jump backward, of which a packet may take only so many.
+    /// A jump backward, of which a packet may take only a limited number.
     Back(usize),
     Branch {
         /// A comparison of `ebpf::op`.

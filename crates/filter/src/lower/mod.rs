@@ -38,7 +38,7 @@
 //!
 //! # How packets are read
 //!
-//! Twice: a *fast* version reads packet memory behind as few comparisons with `data_end` as it
+//! Twice: a *fast* version reads packet memory with as few comparisons with `data_end` as it
 //! can, and a *slow* version of the same program reads each field with the kernel's load helper,
 //! which reaches bytes beyond the linear part. The fast one goes over to the slow one, at the
 //! instruction it has come to, when a comparison fails and the packet is long enough to match; it
@@ -68,7 +68,7 @@ use crate::error::FilterError;
 use crate::table::Table;
 use trawl_ebpf::{Insn, helper};
 
-/// Bytes of stack behind r5 that a block may use.
+/// Bytes of stack below r5 that a block may use.
 pub const SCRATCH_SIZE: i16 = 256;
 
 /// Where a block runs, which decides what the registers hold.

@@ -6,7 +6,7 @@ use super::emit::Emitter;
 use super::layout::reg;
 use trawl_ebpf::op;
 
-/// So many ranges are tried one after the other.
+/// This many ranges are tried one after the other.
 const IN_A_ROW: usize = 3;
 
 impl Emitter<'_> {
@@ -23,7 +23,7 @@ impl Emitter<'_> {
         self.asm.goto(no);
     }
 
-    /// Jumps if A is in one of the ranges; otherwise goes on behind, or jumps there already.
+    /// Jumps if A is in one of the ranges; otherwise goes on after it, or jumps there already.
     fn search(&mut self, ranges: &[(u32, u32)], yes: Label, no: Label) {
         if ranges.len() <= IN_A_ROW {
             for &(from, to) in ranges {

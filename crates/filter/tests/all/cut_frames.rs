@@ -8,10 +8,10 @@ use crate::support::classic;
 use crate::support::oracle::oracle;
 use crate::support::packets::{Random, frames};
 
-/// From so many operators on expressions are taken apart.
+/// From this many operators on expressions are taken apart.
 const LONG: usize = 150;
 
-/// An expression of so many operators, in groups as people write them.
+/// An expression of this many operators, in groups as people write them.
 fn expression(r: &mut Random, operators: usize) -> String {
     let mut text = primitive(r);
     let mut left = operators;

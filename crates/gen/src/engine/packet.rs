@@ -51,7 +51,7 @@ impl Packet {
         }
     }
 
-    /// Takes frames from the source until so many wait, and says how it answered when it gave none.
+    /// Takes frames from the source until this many wait, and says how it answered when it gave none.
     fn fetch(&mut self, source: &mut dyn Source, now: u64, want: usize) -> Result<Option<Next>> {
         if self.first == self.end {
             (self.first, self.end) = (0, 0);

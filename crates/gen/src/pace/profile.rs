@@ -2,7 +2,7 @@
 
 use trawl_kernel::{Error, Result};
 
-/// So many pieces are more than anybody writes by hand, repetitions counted.
+/// More pieces than anybody writes by hand, repetitions counted.
 const MOST: usize = 100_000;
 
 /// A time with one rate, or one that goes evenly from one to the other.
@@ -12,7 +12,7 @@ pub struct Phase {
     /// Units (frames or bits) a second, at the beginning and at the end.
     pub from: f64,
     pub to: f64,
-    /// The way from one to the other in so many steps; 0: evenly.
+    /// The way from one to the other in this many steps; 0: evenly.
     pub steps: u32,
     /// Frames that go together; 0: as elsewhere.
     pub burst: u64,
@@ -42,7 +42,7 @@ impl Piece {
         (self.phase.from + self.phase.to) / 2.0 * self.phase.seconds
     }
 
-    /// When so many units of this piece are due.
+    /// When this many units of this piece are due.
     fn seconds_for(&self, units: f64) -> f64 {
         let Phase {
             from, to, seconds, ..
@@ -60,12 +60,12 @@ impl Piece {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     pieces: Vec<Piece>,
-    /// Units are bits of a wire where each frame takes so many bytes beside its own; `None`: units are frames.
+    /// Units are bits of a wire where each frame takes this many bytes beside its own; `None`: units are frames.
     pub overhead: Option<u32>,
 }
 
 impl Profile {
-    /// All phases, so many times.
+    /// All phases, this many times.
     pub fn new(phases: &[Phase], repeat: u32, overhead: Option<u32>) -> Result<Self> {
         let too_many = || {
             Error::usage(
@@ -98,7 +98,7 @@ impl Profile {
         Ok(Self { pieces, overhead })
     }
 
-    /// For one of so many threads.
+    /// For one of this many threads.
     #[must_use]
     pub fn divided_by(&self, threads: usize) -> Self {
         let share = threads.max(1) as f64;
@@ -137,7 +137,7 @@ impl Profile {
         })
     }
 
-    /// When so many units are due; behind the end where there are never so many.
+    /// When this number of units is due; after the end where it never is.
     pub(super) fn time_of(&self, units: f64) -> f64 {
         let at = self
             .pieces
@@ -162,7 +162,7 @@ impl Profile {
     }
 }
 
-/// A phase in steps is so many phases.
+/// A phase in steps is that many phases.
 fn straight(phase: &Phase) -> Vec<Phase> {
     let steps = phase.steps;
     if steps < 2 {

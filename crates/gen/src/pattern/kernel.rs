@@ -137,7 +137,7 @@ struct Header {
 impl Header {
     /// Up to where the frames differ from the one that the kernel starts from, and the headers in any case: a router
     /// or a balancer on the way rewrites addresses and TTL in the very page that the kernel sends again. A stamp of a shorter frame that stays
-    /// behind it lies where all frames have zeroes, or else they would differ there: it changes no checksum.
+    /// after it lies where all frames have zeroes, or else they would differ there: it changes no checksum.
     fn of(pattern: &Pattern, frame: &[u8]) -> Self {
         let differing = |variant: &Variant| {
             let mut pairs = variant.bytes.iter().zip(frame);
@@ -185,7 +185,7 @@ fn in_kernel(variant: &Variant, frame: &[u8], header: &Header, lists: &mut Lists
         header: [0; SEND_HEADER_WORDS],
         tail: 0,
     };
-    // What a shorter frame has behind its end is cut off afterwards.
+    // What a shorter frame has after its end is cut off afterwards.
     let whole = [&variant.bytes[..], &frame[variant.length()..]].concat();
     for (to, from) in told.header.iter_mut().zip(whole.as_chunks::<8>().0) {
         *to = u64::from_ne_bytes(*from);

@@ -71,7 +71,7 @@ pub(super) fn relate(
         for range in &cover.ranges {
             start += sum_of(&still[range.clone()]);
         }
-        assert!(sums.len() < SEND_SUMS, "no frame has so many checksums");
+        assert!(sums.len() < SEND_SUMS, "no frame has that many checksums");
         for (row, factor) in factors.iter_mut().zip(own) {
             row[sums.len()] = (factor % MODULUS) as u32;
         }

@@ -21,14 +21,14 @@ pub struct FlowReport {
     pub received: Count,
     /// Missing between the lowest and the highest sequence number that came.
     pub lost: u64,
-    /// Between the two there are so many numbers.
+    /// How many numbers there are between the two.
     pub expected: u64,
     pub reordered: u64,
     pub duplicates: u64,
-    /// So far behind the highest number that late ones and duplicates cannot be told apart. Late ones are in `lost`.
+    /// So far below the highest number that late ones and duplicates cannot be told apart. Late ones are in `lost`.
     pub too_old: u64,
     pub restarts: u64,
-    /// The lowest number that came: so many before it came before the receiver was there, or were lost.
+    /// The lowest number that came: that many were sent before the receiver was there, or were lost.
     pub before_first: u64,
     pub latency: Latency,
 }

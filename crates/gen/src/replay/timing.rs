@@ -3,7 +3,7 @@
 /// How fast to go through a recording.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Speed {
-    /// So many times as fast as it was recorded.
+    /// This many times as fast as it was recorded.
     Times(f64),
     /// Its times do not count: as fast as the frames go, or as the pacer says.
     Unpaced,
@@ -53,7 +53,7 @@ impl Timing {
         self.replay_time()
     }
 
-    /// The next frame is the first of another file, which is sent right behind this one, whenever it was recorded.
+    /// The next frame is the first of another file, which is sent right after this one, whenever it was recorded.
     pub fn next_file(&mut self) {
         self.latest = None;
     }

@@ -12,7 +12,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// Up to `most`; over when what is known differs by no more than `finest`, or after so many steps.
+    /// Up to `most`; over when what is known differs by no more than `finest`, or after this many steps.
     pub fn new(most: f64, finest: f64, steps: usize) -> Self {
         Self {
             good: 0.0,

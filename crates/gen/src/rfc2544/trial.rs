@@ -1,4 +1,4 @@
-//! One trial: so many frames at a rate, and what of them arrived.
+//! One trial: a number of frames at a rate, and what of them arrived.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -186,7 +186,7 @@ impl Measurement<'_> {
         }))
     }
 
-    /// Waits until so many frames have arrived, or no more do.
+    /// Waits until this many frames have arrived, or no more do.
     fn arrived(&self, key: FlowKey, sent: u64) -> Result<Option<FlowReport>> {
         let end = Instant::now() + PATIENCE;
         let mut last = (Instant::now(), 0);

@@ -18,7 +18,7 @@ pub struct Gaps {
     late: Option<i64>,
 }
 
-/// The error that so many of a hundred gaps did not exceed.
+/// The error that this many of a hundred gaps did not exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Percentiles {
     pub p50: u64,

@@ -253,7 +253,7 @@ impl Choice {
         let (high, low) = (offset, offset + 8);
         match self {
             Self::Fixed(_) => Vec::new(),
-            // Whoever counts 2^64 addresses up does not live to see the carry.
+            // 2^64 addresses are more than any run counts: there is no carry.
             Self::Step { first, step, count } => vec![half(
                 low,
                 Value::Step {

@@ -92,7 +92,7 @@ impl Maker {
         ETHERNET + if self.tagged { TAG } else { 0 }
     }
 
-    /// A frame of this length, with so many zeroes at its end.
+    /// A frame of this length, with this many zeroes at its end.
     pub fn make(&self, length: usize, payload: &Payload, zeroes: usize) -> Result<Variant, Misfit> {
         let room = length.saturating_sub(self.length + zeroes);
         let mut bytes = match &self.raw {
@@ -251,7 +251,7 @@ impl Maker {
         };
         let (dst, src) = (mac(dst)?, mac(src)?);
         let at = self.length;
-        // Whole words of eight bytes: what stands behind a MAC address is part of it and stays.
+        // Whole words of eight bytes: what stands after a MAC address is part of it and stays.
         self.field(at, 8, 16, 48, &dst);
         self.field(at + 6, 8, 16, 48, &src);
         self.push(

@@ -2,7 +2,7 @@
 
 use crate::pattern::Value;
 
-/// The bytes behind the headers; zeroes fill up what is longer.
+/// The bytes after the headers; zeroes fill up what is longer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// Zeroes, but in a UDP frame that is always the same the first two bytes make its checksum equal to the sum of the
@@ -52,7 +52,7 @@ impl Payload {
         }
     }
 
-    /// So many bytes, at least as many as it takes.
+    /// This many bytes, at least as many as it takes.
     pub fn bytes(&self, length: usize) -> Vec<u8> {
         match self {
             Self::Bytes(bytes) => {

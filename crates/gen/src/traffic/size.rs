@@ -5,7 +5,7 @@ use crate::pattern::Value;
 
 /// The simple Internet mix of frame lengths, without the checksum: seven, four and one of twelve.
 const IMIX: [(usize, usize); 3] = [(60, 7), (590, 4), (1514, 1)];
-/// Lengths at random are drawn once; the draws come again after so many frames.
+/// Lengths at random are drawn once; the draws come again after this many frames.
 const DRAWS: u64 = 4096;
 const LONGEST: u128 = 65_549;
 
@@ -62,7 +62,7 @@ impl Sizes {
         ))
     }
 
-    /// The lengths in turn, for frames that take at least so many bytes.
+    /// The lengths in turn, for frames that take at least this many bytes.
     pub fn lengths(&self, least: usize) -> Result<Vec<usize>, String> {
         match self {
             Self::Shortest => Ok(vec![least.max(60)]),

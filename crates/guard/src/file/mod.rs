@@ -305,7 +305,7 @@ fn without_mark(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
-/// One prefix on each line; what is behind `#` or `;` is a remark.
+/// One prefix on each line; what comes after `#` or `;` is a remark.
 fn prefix_list(text: &str, name: &str) -> Result<Vec<Prefix>, String> {
     let mut all = Vec::new();
     for (number, line) in without_mark(text).lines().enumerate() {

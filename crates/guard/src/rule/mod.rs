@@ -78,7 +78,7 @@ impl Rule {
         )
     }
 
-    /// It decides about each packet of its services: rules behind it are never asked.
+    /// It decides about each packet of its services: rules after it are never asked.
     pub fn is_certain(&self) -> bool {
         self.what.on.is_none()
             && self.what.tcp.is_none()

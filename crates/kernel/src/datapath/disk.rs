@@ -85,7 +85,7 @@ pub struct Write {
 #[derive(Debug)]
 pub struct Done {
     pub write: Write,
-    /// So many of its bytes are in the file.
+    /// This many of its bytes are in the file.
     pub written: usize,
 }
 

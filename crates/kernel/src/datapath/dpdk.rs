@@ -414,7 +414,7 @@ impl Blocks {
         word(&self.exchange, offset_of!(Exchange, tail)).store(self.tail, Ordering::Release);
     }
 
-    /// How long the block at this place is, of which so many bytes are finished; 0 where the rest is left empty.
+    /// How long the block at this place is, of which this many bytes are finished; 0 where the rest is left empty.
     fn length(&self, at: u64, finished: u64) -> Result<u64, Broken> {
         let place = EXCHANGE_HEADER + at as usize;
         if finished < EXCHANGE_ALIGN as u64 {

@@ -43,7 +43,7 @@ pub unsafe trait Shared: Copy {
             .to_vec()
     }
 
-    /// `None` where there are too few bytes; what is behind them is left alone.
+    /// `None` where there are too few bytes; what comes after them is left alone.
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.get(..size_of::<Self>())?;
         // SAFETY: there are as many bytes as the value has, and integers can be made of any.

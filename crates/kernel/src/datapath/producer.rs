@@ -19,7 +19,7 @@ const OPTION_PACKETID: u32 = option(5, 8);
 const OPTION_QUEUE: u32 = option(6, 4);
 const END_OF_OPTIONS: u32 = 0;
 
-/// Bytes of a block beside the packet's: before it, and behind it.
+/// Bytes of a block beside the packet's: before it, and after it.
 const HEADER: usize = 28;
 const FLAGS: usize = 8;
 const COUNT: usize = 12;
@@ -378,7 +378,7 @@ fn put_count(to: &mut [u8], option: u32, count: u64) -> &mut [u8] {
     put(to, [option, count as u32, (count >> 32) as u32])
 }
 
-/// Writes words in the file's byte order, and returns what lies behind them.
+/// Writes words in the file's byte order, and returns what lies after them.
 fn put<const N: usize>(to: &mut [u8], words: [u32; N]) -> &mut [u8] {
     let (now, later) = to.split_at_mut(4 * N);
     for (place, word) in now.chunks_exact_mut(4).zip(words) {

@@ -54,7 +54,7 @@ impl std::fmt::Debug for ReceiveProgram {
 }
 
 impl ReceiveProgram {
-    /// With room for so many flows.
+    /// With room for this many flows.
     pub fn load(verdict: Verdict, flows: u32) -> Result<Self> {
         let fail = |why: libbpf_rs::Error| {
             let error = Error::failed("cannot load the receiving program", &why);

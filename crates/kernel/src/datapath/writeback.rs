@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use crate::{Error, Result};
 
-/// So many bytes are handed to the disk at once.
+/// This many bytes are handed to the disk at once.
 const PORTION: u64 = 8 << 20;
 
 #[derive(Debug)]

@@ -170,7 +170,7 @@ impl XskSender {
     }
 }
 
-/// A socket that was closed keeps its queue a moment longer: the kernel tidies up behind the closing.
+/// A socket that was closed keeps its queue a moment longer: the kernel releases it after the close.
 fn bind_patiently(socket: &OwnedFd, index: u32, queue: u32) -> std::io::Result<bool> {
     let start = Instant::now();
     loop {

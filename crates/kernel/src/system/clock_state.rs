@@ -1,4 +1,4 @@
-//! How far the system's clock can be trusted: what the kernel was told of it by whoever disciplines it.
+//! How far the system's clock can be trusted: what the daemon that disciplines it told the kernel.
 
 use rustix::io::Errno;
 

@@ -1,7 +1,7 @@
 //! Changes that are taken back unless they are confirmed in time: a process of their own waits, which needs neither the
 //! terminal nor the command that made the change.
 //!
-//! A change has a file under /run/trawl/pending for as long as it may still be taken back. Whoever removes it first
+//! A change has a file under /run/trawl/pending for as long as it may still be taken back. The process that removes it first
 //! decides: the person who confirms, or the process that waited long enough.
 
 use std::fs::{self, File};

@@ -196,7 +196,7 @@ pub fn cpu_count() -> usize {
     pretended_cpus().unwrap_or_else(|| one_past_the_last("online"))
 }
 
-/// TRAWL_CPUS has trawl believe in so many, for tests.
+/// TRAWL_CPUS has trawl believe in this many, for tests.
 fn pretended_cpus() -> Option<usize> {
     std::env::var("TRAWL_CPUS").ok()?.parse().ok()
 }

@@ -123,7 +123,7 @@ impl Mapping {
         self.put(offset, bytes);
     }
 
-    /// The same where the owner is shared: whoever else reads there knows by other words when it may.
+    /// The same where the owner is shared: another reader learns from other words when it may read.
     pub(crate) fn put(&self, offset: usize, bytes: &[u8]) {
         let _ = self.at(offset + bytes.len());
         // SAFETY: the range was just checked to lie within the mapping, which no reference of Rust's points into.

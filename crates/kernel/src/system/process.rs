@@ -70,7 +70,7 @@ pub fn variable_of(process: u32, name: &str) -> Option<String> {
 /// The CPU time a process has used, in user space and in the kernel.
 pub fn cpu_seconds(process: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // The name in the second field may hold anything; the fields behind its bracket are numbers.
+    // The name in the second field may hold anything; the fields after its bracket are numbers.
     let fields: Vec<&str> = stat
         .rsplit(')')
         .next()

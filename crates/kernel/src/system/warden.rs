@@ -57,7 +57,7 @@ pub enum Task {
         namespace: Option<Namespace>,
         interface: u32,
     },
-    /// Cut a file behind its last whole block.
+    /// Cut a file after its last whole block.
     CutFile { file: OwnedFd, whole: WholeBytes },
     /// What those who ask for it know how to undo. It finds what it needs by itself.
     Other(Box<dyn Undo>),
@@ -81,7 +81,7 @@ impl WholeBytes {
         Ok(Self(Arc::new(Mapping::anonymous(size_of::<u64>())?)))
     }
 
-    /// Cuts a file behind these bytes.
+    /// Cuts a file after these bytes.
     pub fn cut(&self, file: BorrowedFd<'_>) -> io::Result<()> {
         let whole = self.get();
         match rustix::fs::fstat(file)?.st_size as u64 > whole {

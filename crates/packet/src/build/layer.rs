@@ -201,7 +201,7 @@ pub struct Tcp {
     pub options: Vec<u8>,
 }
 
-/// ICMP or ICMPv6: the four bytes behind the checksum are `rest`, what follows is the payload.
+/// ICMP or ICMPv6: the four bytes after the checksum are `rest`, what follows is the payload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Icmp {
     pub kind: u8,

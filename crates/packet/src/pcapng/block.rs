@@ -75,7 +75,7 @@ pub const LINKTYPE_LINUX_SLL2: u16 = 276;
 
 /// Type and total length in front of a block's body.
 pub const HEADER_LEN: usize = 8;
-/// The total length again, behind the body.
+/// The total length again, after the body.
 pub const TRAILER_LEN: usize = 4;
 /// Shortest possible block: no body.
 pub const MIN_BLOCK_LEN: usize = HEADER_LEN + TRAILER_LEN;
@@ -149,7 +149,7 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Appends a packet's whole little-endian block with no more than so many of the packet's bytes.
+/// Appends a packet's whole little-endian block with no more than this many of the packet's bytes.
 pub fn push_cut(block: &[u8], most: u32, out: &mut Vec<u8>) {
     /// Type and length of the block, interface and time come before the two lengths of the packet.
     const CAPTURED: usize = 20;

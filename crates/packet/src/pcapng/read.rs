@@ -184,7 +184,7 @@ impl Body<'_> {
         }
     }
 
-    /// Where the options behind `len` bytes from `at` on are. There may be none.
+    /// Where the options after `len` bytes from `at` on are. There may be none.
     fn options(&self, at: usize, len: usize) -> Range<usize> {
         let start = (at + padded(len)).min(self.bytes.len());
         HEADER_LEN + start..HEADER_LEN + self.bytes.len()

@@ -96,7 +96,7 @@ impl<R> Input<R> {
         self.offset
     }
 
-    /// The record being read, from its first byte to what is buffered behind it.
+    /// The record being read, from its first byte to what is buffered after it.
     pub fn buffered(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }

@@ -173,7 +173,7 @@ impl Target {
     }
 }
 
-/// Whether the program is to run behind the driver, where it is not the driver that sends.
+/// Whether the program is to run in generic mode, where it is not the driver that sends.
 pub(super) fn is_in_stack(site: &Site, request: &Request) -> Result<bool> {
     let able = xdp_abilities(site.namespace(), site.index())?;
     Ok(request.mode == Some(XdpMode::Skb) || able.is_some_and(|able| !able.native()))

@@ -2,7 +2,7 @@
 
 use crate::actions::Actions;
 
-/// So many programs can be behind one dispatcher.
+/// This many programs can be behind one dispatcher.
 pub const SLOTS: usize = 10;
 const MAGIC: u8 = 236;
 /// The version that is written here; libxdp since 1.3.

@@ -1,5 +1,5 @@
 //! libxdp's dispatcher: one program on the interface that calls up to ten others in turn, each put in the place of one
-//! of its functions (freplace). Read here, whoever made it; made and changed in [`build`].
+//! of its functions (freplace). Read here, no matter what made it; made and changed in [`build`].
 
 pub(crate) mod build;
 pub mod config;
@@ -58,7 +58,7 @@ impl Dispatcher {
         })
     }
 
-    /// The numbers of the programs behind it.
+    /// The numbers of the programs that it runs.
     pub(crate) fn programs(&self) -> impl Iterator<Item = u32> {
         self.members.iter().map(|member| member.program)
     }

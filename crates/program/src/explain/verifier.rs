@@ -53,7 +53,7 @@ pub fn condense(log: &str) -> Option<Refusal> {
 fn apart(line: &str) -> impl Iterator<Item = &str> {
     let at = end_of_jump(line).unwrap_or(line.len());
     let (instruction, rest) = line.split_at(at);
-    // Registers are listed behind a semicolon.
+    // Registers are listed after a semicolon.
     let (instruction, message) = match rest.trim_start().starts_with(';') {
         true => (line, ""),
         false => (instruction, rest.trim()),
@@ -90,7 +90,7 @@ fn is_instruction(line: &str) -> bool {
     })
 }
 
-/// Registers are listed behind an instruction after a semicolon.
+/// An instruction's registers are listed after a semicolon.
 fn without_state(line: &str) -> &str {
     line.split(" ; ").next().unwrap_or(line).trim()
 }
@@ -131,7 +131,7 @@ fn is_state(line: &str) -> bool {
         || is_register_dump(line)
 }
 
-/// ` R1=ctx(off=0,imm=0) R10=fp0`, also with `_w` and the like behind the number.
+/// ` R1=ctx(off=0,imm=0) R10=fp0`, also with `_w` and the like after the number.
 fn is_register_dump(line: &str) -> bool {
     let Some(rest) = line.strip_prefix('R') else {
         return false;

@@ -23,7 +23,7 @@ pub struct Rewritten {
 enum Becomes {
     /// The end itself stands in its place.
     End,
-    /// A jump to the end that stands in that exit's place, or behind the main program for the main program's length.
+    /// A jump to the end that stands in that exit's place, or after the main program for the main program's length.
     JumpTo(usize),
 }
 
@@ -85,7 +85,7 @@ pub(super) fn rewrite(
     })
 }
 
-/// The main program's exits and what becomes of them, seen from its end: each jumps to the nearest end behind it.
+/// The main program's exits and what becomes of them, seen from its end: each jumps to the nearest end after it.
 fn place_ends(program: &Program) -> Vec<(usize, Becomes)> {
     let exits: Vec<usize> = whole(program.main())
         .filter(|(_, instruction)| instruction.code == op::EXIT_CODE)
@@ -116,7 +116,7 @@ fn set_distance(instruction: &mut Insn, at: usize, target: usize) -> Option<()> 
     })
 }
 
-/// Keeps the context, and lets whoever sits in the entry's slot look first.
+/// Keeps the context, and lets the program in the entry's slot look first.
 fn beginning(entry: Option<Entry>, keep: Keep) -> Vec<Insn> {
     let mut code = vec![keep.save()];
     if let Some(Entry { map, slot }) = entry {

@@ -3,7 +3,7 @@
 //!
 //! The rewriting works on instructions as libbpf has prepared them: references resolved, subprograms appended. It
 //! puts a few in front, which keep the context for later, turns each exit into a jump to a common end, and puts that
-//! end behind the main program. All distances between instructions are set anew.
+//! end after the main program. All distances between instructions are set anew.
 
 mod context;
 mod layout;

@@ -234,7 +234,7 @@ fn exits_far_from_the_end_get_one_of_their_own() {
     code.extend([set(0, 2), op::exit()]);
     let found = rewritten(&code, &full_plan(), Keep::Register(9));
     let (beginning, end) = (6, 20);
-    // One end behind the program, and one in the place of the first exit.
+    // One end after the program, and one in the place of the first exit.
     assert_eq!(
         found.instructions.len() - code.len(),
         beginning + 2 * end - 1

@@ -1,4 +1,4 @@
-//! The frames of compressed files and the tables behind them.
+//! The frames of compressed files and the tables after them.
 //!
 //! A table is a list of the frames' lengths, packed and not, each four bytes. For zstd and lz4 it stands in a frame that
 //! readers skip, as zstd's "seekable format" has it, and ends with the number of frames, a zero byte and a magic number.

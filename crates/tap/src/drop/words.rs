@@ -68,7 +68,7 @@ struct Numbered {
     records: u64,
 }
 
-/// What stands behind a note.
+/// What stands after a note.
 #[derive(Debug)]
 enum More {
     Nothing,

@@ -16,7 +16,7 @@ use super::ends::Ends;
 use crate::capture_chain;
 use crate::capture_site::CaptureSite;
 
-/// Where the program itself stands behind those that look at its entry.
+/// Where the program itself stands after those that look at its entry.
 pub const BODY_SLOT: u32 = ENTRY_SLOT_BODY as u32;
 /// Longer chains than any tool makes are not followed.
 const LONGEST: usize = 33;

@@ -19,7 +19,7 @@ use crate::filter::XdpBlocks;
 use crate::notice::{Left, Notice};
 use crate::watch::{Cause, Sight};
 
-/// What the map of the programs behind all captures is called in the BPF source.
+/// What the map of the programs after all captures is called in the BPF source.
 const ONWARD: &str = "trawl_onward";
 
 /// A program for a slot, as it is to be loaded.
@@ -46,7 +46,7 @@ pub struct Stand {
     /// The map, in words.
     pub what: String,
     pub map: OwnedFd,
-    /// What runs behind all captures.
+    /// What runs after all captures.
     pub onward: Option<OwnedFd>,
     pub occupants: Vec<Occupant>,
 }
@@ -252,7 +252,7 @@ impl Occupied {
 
     /// Looks whether the slots are still this capture's, or another capture's that jumps on to it. A slot that was
     /// emptied or taken is taken again, and what was in it then is put back in the end; one that is taken a second time
-    /// is left to whoever wants it so much.
+    /// is left to the one who took it.
     pub fn watch(&mut self) -> Sight {
         let mut sight = Sight::Clear;
         for slot in 0..self.programs.len() as u32 {

@@ -1,4 +1,4 @@
-//! Which of the packets that match are recorded: one in so many, and so many a second.
+//! Which of the packets that match are recorded: one in N, and a number a second.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

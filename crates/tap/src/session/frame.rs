@@ -1,4 +1,4 @@
-//! What stands before and behind the packets of a capture file.
+//! What stands before and after the packets of a capture file.
 
 use trawl_kernel::clock;
 use trawl_packet::pcapng::write;

@@ -86,7 +86,7 @@ impl Loaded {
         test_run::xdp(self.program.as_fd(), &[0; 64], Some(32), 1).is_ok()
     }
 
-    /// The answer in the kernel, with everything behind `linear` in fragments if that is given.
+    /// The answer in the kernel, with everything after `linear` in fragments if that is given.
     pub fn ask(&self, frame: &[u8], linear: Option<usize>) -> bool {
         let program = self.program.as_fd();
         let answer = match self.target.hook {

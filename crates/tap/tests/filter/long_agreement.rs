@@ -64,7 +64,7 @@ fn ports(source: u16, destination: u16) -> Vec<u8> {
     bytes
 }
 
-/// Words of options behind the header, and the fragment's offset.
+/// Words of options after the header, and the fragment's offset.
 fn ipv4(
     [source, destination]: [[u8; 4]; 2],
     protocol: u8,

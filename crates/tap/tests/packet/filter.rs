@@ -9,7 +9,7 @@ use trawl_tap::options::{Direction, Options};
 
 use crate::support::*;
 
-/// IPv4 and UDP to a port, with this much behind them.
+/// IPv4 and UDP to a port, with this much after them.
 fn datagram(port: u16, payload: usize) -> Vec<u8> {
     let mut frame = frame(0, 42 + payload);
     frame[12..14].copy_from_slice(&[0x08, 0x00]);

@@ -149,7 +149,7 @@ fn vlan_tags_are_put_back() {
     let lengths: Vec<u32> = captured.records.iter().map(|r| r.original).collect();
     assert_eq!(lengths, [64, 64, 60]);
 
-    // Cut behind the tag, in the middle of it, and before it.
+    // Cut after the tag, in the middle of it, and before it.
     for snaplen in [20, 14, 9] {
         let options = Options {
             snaplen,

@@ -49,7 +49,7 @@ pub fn options() -> Options {
     }
 }
 
-/// Ends after so many records.
+/// Ends after this many records.
 pub fn until(count: u64) -> Options {
     Options {
         count: Some(count),
@@ -211,7 +211,7 @@ pub fn send_from(station: &Station, frames: &[Vec<u8>], count: u64, cpu: usize) 
     assert_eq!(send(&job).expect("sent").packets, count);
 }
 
-/// Has tcpdump capture so many packets of the same traffic on the second station; those that it then finds to match
+/// Has tcpdump capture a number of packets of the same traffic on the second station; those that it then finds to match
 /// come back too. (Not at once: its filter in the kernel sees frames without the tags that are put back later, and so
 /// takes `udp` for true of tagged ones.)
 pub fn beside_tcpdump(

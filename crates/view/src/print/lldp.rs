@@ -72,7 +72,7 @@ pub(super) fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// Fails as a cut packet does unless there are so many bytes, as tcpdump takes it.
+/// Fails as a cut packet does unless there are this many bytes, as tcpdump takes it.
 fn at_least(value: Data<'_>, len: usize) -> Printed {
     match value.len < len {
         true => Err(Stop::Cut),

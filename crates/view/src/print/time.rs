@@ -90,7 +90,7 @@ fn fraction_of(out: &mut String, ns: u64, precision: Precision) {
     out.push(' ');
 }
 
-/// A number with at least so many digits.
+/// A number with at least this many digits.
 pub(super) fn decimal(out: &mut String, mut number: u64, least: usize) {
     let mut digits = [b'0'; 20];
     let mut at = digits.len();

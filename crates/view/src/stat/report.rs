@@ -120,7 +120,7 @@ fn epoch(ns: u64) -> String {
 }
 
 impl Statistics {
-    /// The figures so far, with at most so many talkers, flows and groups.
+    /// The figures so far, with at most this many talkers, flows and groups.
     pub fn report(&self, files: Vec<String>, top: usize) -> Report {
         let first = self.first_ns.unwrap_or(0);
         let seconds = self.last_ns.saturating_sub(first) as f64 / 1e9;

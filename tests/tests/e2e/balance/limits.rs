@@ -133,7 +133,7 @@ fn more_flows_than_there_is_memory_for_are_refused() {
     assert_eq!(json(&["balance", "vip", "list", "--on", &left]), before);
 }
 
-/// So many virtual addresses with so many backends each, all in 100.64.0.0/10.
+/// This many virtual addresses with this many backends each, all in 100.64.0.0/10.
 fn table(vips: usize, backends: usize) -> String {
     let mut text = String::new();
     for vip in 0..vips {

@@ -118,7 +118,7 @@ impl Change {
             if done.status.success() {
                 assert_eq!(order, self.after, "{}", at());
             }
-            // Whoever comes next can go on with it.
+            // The next command can go on with it.
             if order == self.before {
                 let again = run(&ids, &[]);
                 let said = String::from_utf8_lossy(&again.stderr);

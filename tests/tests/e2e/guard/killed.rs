@@ -7,7 +7,7 @@ use super::*;
 
 /// Moments at which it is killed, spread over the whole command.
 const MOMENTS: usize = 6;
-/// And each of so many calls at its end.
+/// And each of this many calls at its end.
 const LAST: usize = 6;
 /// Calls that happen all through it: while rules are read and compiled, and while they are put in force.
 const CALLS: &str = "bpf,brk,mmap,munmap,mremap";
@@ -16,7 +16,7 @@ fn numbered(network: u32, number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits((network << 24) + number)
 }
 
-/// A file with so many rules about a network, and the one that all have in common.
+/// A file with a number of rules about a network, and the one that all have in common.
 fn rules(lab: &Lab, network: u32, count: u32) -> String {
     let list: String = (0..count)
         .map(|number| format!("{}\n", numbered(network, number)))

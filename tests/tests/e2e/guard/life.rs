@@ -92,7 +92,7 @@ fn a_namespace_that_vanishes_takes_its_guard_along() {
         assert!(trawl(command).status.success(), "{command:?}");
         assert!(rules.exists(), "{command:?}");
         run("ip", &["netns", "del", &other]);
-        // The kernel takes it down behind the command's back.
+        // The kernel takes it down without the command.
         wait_until(&format!("nothing is left after {command:?}"), || {
             assert!(trawl(command).status.success(), "{command:?}");
             !rules.exists()
@@ -251,7 +251,7 @@ fn captures_look_in_at_a_tappable_guard() {
     assert_eq!(guarded.hits(1), 2);
 }
 
-/// Whoever takes the program off, and however: a default is never one that held once.
+/// No matter what takes the program off, and how: a default is never one that held once.
 #[test]
 fn a_guard_that_others_took_off_leaves_no_default() {
     let Some(lab) = Lab::open() else { return };

@@ -59,7 +59,7 @@ fn floods_are_dropped_while_a_connection_holds() {
     });
     let seconds = start.elapsed().as_secs() + 1;
     assert_eq!(guarded.hits(1), FLOOD);
-    // What is under the rate passes: so many a second, and a tenth of a second's worth at once. One is the client's own.
+    // What is under the rate passes: this many a second, and a tenth of a second's worth at once. One is the client's own.
     for (rule, rate) in [(2, 50), (3, 10)] {
         let hits = guarded.hits(rule);
         let allowed = rate * seconds + rate / 10 + 2;

@@ -38,7 +38,7 @@ fn rules_that_the_attached_program_does_not_use_are_not_said_to_hold() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &[]);
     let directory = guarded.directory();
-    // Whoever could do so takes the rules out of the way.
+    // A user who could do so moves the rules away.
     let moved = directory.with_file_name(format!("moved-{}", std::process::id()));
     std::fs::rename(&directory, &moved).expect("it is there");
     let said = guarded.refused(1, &["deny", "--src", &STRANGER.to_string()]);

@@ -25,7 +25,7 @@ fn two_programs_that_need_the_same_leave_it_to_the_last() {
     assert_eq!(features(&lab), before);
 }
 
-/// Whoever unloads the last program that needs a thing may do so while another command loads one that needs it too.
+/// The last program that needs a thing may be unloaded while another command loads one that needs it too.
 #[test]
 fn programs_that_need_the_same_come_and_go_at_once() {
     let Some(lab) = unready() else { return };

@@ -51,7 +51,7 @@ impl Sent {
     }
 }
 
-/// Frames a second that fill so many Mbit/s with frames of this length, checksum included.
+/// Frames a second that fill this many Mbit/s with frames of this length, checksum included.
 pub fn frames_per_second(megabits: f64, size: usize) -> f64 {
     megabits * 1e6 / 8.0 / size as f64
 }

@@ -308,7 +308,7 @@ impl Farm {
     }
 }
 
-/// What makes frames belong to so many flows, the same ones each time. Frames that are rewritten on their way come round
+/// What makes frames belong to this many flows, the same ones each time. Frames that are rewritten on their way come round
 /// again as they were left, unless they are of more than one kind: then all headers are written anew.
 fn with_flows(mut traffic: Traffic, flows: u64) -> Traffic {
     let flows = flows.to_string();

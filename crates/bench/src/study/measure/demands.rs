@@ -114,7 +114,7 @@ impl Measure for Demand {
     }
 }
 
-/// What a series says of trawl's setting behind the way to capture.
+/// What a series says of trawl's setting, after the name of the way to capture.
 fn set_up(series: &str) -> (&str, Setting) {
     let mut setting = Setting::default();
     if let Some(way) = series.strip_suffix(", ring 64KiB") {

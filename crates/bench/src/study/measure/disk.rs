@@ -21,7 +21,7 @@ use crate::study::{Bench, Case, Measure, Measured, Stop};
 #[derive(Clone, Copy, Debug)]
 pub struct Disk;
 
-/// The ceilings are measured with so many frames, or what is measured has, if that is less.
+/// The ceilings are measured with this number of frames, or that of the measurement if it is less.
 const CEILING_FRAMES: u64 = 4_000_000;
 const SHARE: f64 = 0.6;
 const DISK_PIECE: usize = 2 << 20;

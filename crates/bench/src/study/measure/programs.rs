@@ -170,7 +170,7 @@ fn cpu_use(bench: &Bench, who: Who, traffic: Traffic) -> Result<Measured, Stop> 
     Ok(measured)
 }
 
-/// Forwarding between two hosts with so many routes in the table.
+/// Forwarding between two hosts with this many routes in the table.
 fn route(
     bench: &Bench,
     who: Who,

@@ -2,7 +2,7 @@
 //! is answered already is not asked again, wherever the register is that held the value.
 //!
 //! A block is followed once for each different knowledge that ways bring to it, as far as something
-//! behind it still wants to know. The ways are then put together from their ends, and those that go
+//! after it still wants to know. The ways are then put together from their ends, and those that go
 //! on alike become one.
 
 use std::collections::{BTreeMap, HashMap};
@@ -18,7 +18,7 @@ use super::terms::{Term, TermId, Terms};
 /// How often a block may be followed, on average, before it is given up.
 const MOST_VISITS: usize = 16;
 
-/// So many different values of the machine at one place are told apart when it is found out what is
+/// This many different values of the machine at one place are told apart when it is found out what is
 /// asked later: libpcap lets the fields of a few protocols share their comparisons.
 const MOST_ALTERNATIVES: usize = 4;
 

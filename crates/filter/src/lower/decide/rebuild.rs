@@ -67,7 +67,7 @@ pub(super) fn rebuild(root: NodeId, terms: &Terms, nodes: &Nodes) -> Option<Grap
 }
 
 /// All nodes that are reached, each before those it leads to, and the way on that is mostly taken
-/// right behind it.
+/// right after it.
 fn order(root: NodeId, nodes: &Nodes) -> Vec<NodeId> {
     let mut seen = vec![false; nodes.len()];
     let mut order = Vec::new();

@@ -277,7 +277,7 @@ fn tunnel(r: &mut Random, depth: usize) -> Vec<u8> {
         _ => (17, udp(6081, &geneve(r, &ethernet))),
     };
     if r.below(3) == 0 {
-        // Not IPv4, but behind an Ethernet type that says so half of the time anyway.
+        // Not IPv4, but after an Ethernet type that says so half of the time anyway.
         return ipv6_with(r, protocol, &body);
     }
     ipv4_with(r, protocol, &body)

@@ -215,7 +215,7 @@ fn open(path: &Path) -> Result<Open, String> {
     };
     // Its own functions come first where it calls itself: another libpcap may be in this process already.
     let how = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_DEEPBIND;
-    // SAFETY: the name is a C string. What the library does when it is loaded is its own affair: whoever names one trusts
+    // SAFETY: the name is a C string. What the library does when it is loaded is its own affair: who names one trusts
     // it as the system's.
     let handle = unsafe { libc::dlopen(name.as_ptr(), how) };
     if handle.is_null() {

@@ -19,7 +19,7 @@ const fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> Instruction {
     }
 }
 
-/// Ends the program: so many bytes are wanted.
+/// Ends the program: this many bytes are wanted.
 const fn give(bytes: u32) -> Instruction {
     instruction(libc::BPF_RET | libc::BPF_K, 0, 0, bytes)
 }
@@ -29,7 +29,7 @@ const fn load(what: libc::c_int) -> Instruction {
     instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, from)
 }
 
-/// Skips so many instructions if the value is this, and so many if it is not.
+/// Skips one number of instructions if the value is this, and another if it is not.
 const fn skip_if_is(value: u32, if_so: u8, if_not: u8) -> Instruction {
     instruction(
         libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
@@ -39,7 +39,7 @@ const fn skip_if_is(value: u32, if_so: u8, if_not: u8) -> Instruction {
     )
 }
 
-/// The direction first, then the queue, the CPU and the filter asked for. Jumps are relative, so one may stand behind
+/// The direction first, then the queue, the CPU and the filter asked for. Jumps are relative, so one may stand after
 /// the other.
 pub fn program(request: &Request<'_>) -> Vec<Instruction> {
     let mut program = Vec::new();

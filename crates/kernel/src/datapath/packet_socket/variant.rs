@@ -37,7 +37,7 @@ pub enum Fanout {
     Ebpf,
 }
 
-/// So many packets are read before the reader looks around.
+/// This many packets are read before the reader looks around.
 const AT_ONCE: usize = 64;
 /// Packets of one call of recvmmsg.
 const BATCH: usize = 32;
@@ -218,7 +218,7 @@ fn receive(socket: &OwnedFd, bytes: &mut [Vec<u8>], batch: usize) -> io::Result<
         if length < 0 { -1 } else { 1 }
     } else {
         let count = pieces.len() as u32;
-        // SAFETY: as above, for so many messages; no time-out is given.
+        // SAFETY: as above, for this many messages; no time-out is given.
         unsafe {
             libc::recvmmsg(
                 descriptor,

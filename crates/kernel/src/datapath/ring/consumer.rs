@@ -13,7 +13,7 @@ pub struct Observation {
     offset: u32,
     /// A record is being written whose time is not known yet, but is not before `last_time`.
     pub in_flight: bool,
-    /// In the middle of a poll: the next record may be stamped without a reading of the clock, just behind `last_time`.
+    /// In the middle of a poll: the next record may be stamped without a reading of the clock, just after `last_time`.
     pub counts_on: bool,
     /// The time stamp of the last finished record.
     pub last_time: u64,
@@ -72,7 +72,7 @@ impl Consumer {
         );
         // SAFETY: the range lies within the segment (just checked), was finished before `until` was observed with
         // acquire ordering, and the producer does not write to it again before it is free, which it is not while it is
-        // held; what is behind it is let go by `consume`, which needs the borrow to have ended.
+        // held; what comes after it is let go by `consume`, which needs the borrow to have ended.
         unsafe { std::slice::from_raw_parts(start, length) }
     }
 

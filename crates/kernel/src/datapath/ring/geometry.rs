@@ -25,7 +25,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// At most `bytes` for the rings of so many CPUs, rounded down: memory is promised not to be more than asked for.
+    /// At most `bytes` for the rings of this many CPUs, rounded down: memory is promised not to be more than asked for.
     pub fn for_total(bytes: u64, cpus: usize) -> Result<Self> {
         let cpus = cpus.max(1) as u64;
         let least = SHARE_MIN * cpus;
@@ -73,7 +73,7 @@ impl Geometry {
         self.pool_size / self.segment_size
     }
 
-    /// How many bytes of a segment records take at most; what is behind them is for the one who writes them to a disk.
+    /// How many bytes of a segment records take at most; what comes after them is for the one who writes them to a disk.
     pub fn segment_room(&self) -> usize {
         self.segment_size - SEGMENT_RESERVE
     }
@@ -84,7 +84,7 @@ impl Geometry {
             .min(crate::layout::RECORD_MAX_CAPTURED as u32)
     }
 
-    /// The pool lies in banks of so many bytes each.
+    /// The pool lies in banks of this many bytes each.
     pub fn bank_size(&self) -> usize {
         self.pool_size.min(BANK_MAX as usize)
     }

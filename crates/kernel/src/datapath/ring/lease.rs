@@ -39,11 +39,11 @@ impl Lease {
     pub fn bytes(&self) -> &[u8] {
         let start = self.held.rings.bytes(self.held.segment, 0);
         // SAFETY: the range lies within the segment, whose producer has left it; nobody writes there before the segment is
-        // free, which it is not while it is held. Its one lease has `fill` write behind these bytes only.
+        // free, which it is not while it is held. Its one lease has `fill` write after these bytes only.
         unsafe { std::slice::from_raw_parts(start, self.length) }
     }
 
-    /// Fills the segment up to a multiple of `unit` by what `fill` puts into the room behind the blocks, if it needs to.
+    /// Fills the segment up to a multiple of `unit` by what `fill` puts into the room after the blocks, if it needs to.
     pub fn fill_up(&mut self, unit: usize, fill: impl FnOnce(&mut [u8])) {
         let rings = &self.held.rings;
         let end = whole_units(self.length, unit).min(rings.geometry.segment_size);
@@ -51,7 +51,7 @@ impl Lease {
             return;
         }
         let start = rings.bytes(self.held.segment, self.length);
-        // SAFETY: the range lies within the segment and behind its blocks. The producer has left the segment, there is
+        // SAFETY: the range lies within the segment and after its blocks. The producer has left the segment, there is
         // one lease of it, which is borrowed exclusively, and the consumer reads no further than the blocks.
         let room = unsafe { std::slice::from_raw_parts_mut(start, end - self.length) };
         fill(room);

@@ -56,7 +56,7 @@ impl PacketSender {
         }
         let count = frames.len() as u32;
         // SAFETY: `count` messages are given, each points to an iovec of its own that outlives the call, and the
-        // kernel only reads the frames behind them.
+        // kernel only reads the frames after them.
         let taken =
             unsafe { libc::sendmmsg(self.socket.as_raw_fd(), messages.as_mut_ptr(), count, 0) };
         if taken >= 0 {

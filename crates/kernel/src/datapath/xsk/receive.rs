@@ -1,4 +1,4 @@
-//! AF_XDP sockets that receive, for experiments: the tap of this kind would take the packets away from whoever else
+//! AF_XDP sockets that receive, for experiments: the tap of this kind would take the packets away from others that
 //! wants them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -44,7 +44,7 @@ pub fn map(arena: BorrowedFd<'_>) -> Result<Mapping> {
 /// Returns when every program that runs at this moment has ended.
 pub fn wait_for_programs() -> Result<()> {
     const NAME: &str = "trawl_wait";
-    // Whoever fills a slot of an array of maps is made to wait for that.
+    // The process that fills a slot of an array of maps waits for that.
     let map = shared_array::SharedArray::create(NAME, 8, 1)?;
     let slot = shared_array::create_slot(NAME, map.as_fd())?;
     shared_array::fill_slot(slot.as_fd(), map.as_fd())

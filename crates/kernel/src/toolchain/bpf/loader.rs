@@ -26,7 +26,7 @@ const LOG_END: usize = 1 << 20;
 
 /// The end of a log, from the beginning of a line on.
 pub(super) fn end_of_log(log: &[u8]) -> String {
-    // Where the verifier takes lines of its log back it leaves zeroes, and old text behind them.
+    // Where the verifier takes lines of its log back it leaves zeroes, and old text after them.
     let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
     let log = &log[..end];
     let cut = log.len().saturating_sub(LOG_END);

@@ -165,7 +165,7 @@ fn try_load(
 
 /// The line of the verifier's log that tells the reason: the last one before its statistics.
 fn reason_in(log: &[u8]) -> Option<String> {
-    // Where the verifier takes lines of its log back it leaves zeroes. What stands behind them may be the rest of
+    // Where the verifier takes lines of its log back it leaves zeroes. What stands after them may be the rest of
     // the log, or what an earlier attempt to verify a branch left there: the part with the statistics is the end.
     let text = String::from_utf8_lossy(log);
     let is_end = |part: &&str| part.lines().any(|line| line.starts_with("processed "));

@@ -22,7 +22,7 @@ pub struct Answer {
 /// Runs an XDP program on a frame.
 ///
 /// The kernel takes no frame shorter than an Ethernet header. What is more than a page holds is put into
-/// fragments; so is all behind the first `linear` bytes if that is given (kernel 6.18 and later, an older one
+/// fragments; so is all after the first `linear` bytes if that is given (kernel 6.18 and later, an older one
 /// answers EINVAL). Whether the program was loaded for fragments is not looked at.
 pub fn xdp(
     program: BorrowedFd<'_>,
@@ -61,13 +61,13 @@ pub fn xdp_from(
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestRunAnswer {
     pub value: u32,
-    /// All bytes behind the program, the metadata in front of the frame included.
+    /// All bytes after the program, the metadata in front of the frame included.
     pub bytes: Vec<u8>,
     /// How many of them are metadata.
     pub metadata: u32,
 }
 
-/// Room for what a program may put before and behind a frame.
+/// Room for what a program may put before and after a frame.
 const GROWTH: usize = 4096;
 
 /// Runs an XDP program on a frame once, and gives back the frame as the program left it.
