@@ -3,6 +3,7 @@
 mod advice;
 mod counted;
 mod known;
+mod netfilter;
 mod report;
 
 use std::cell::RefCell;

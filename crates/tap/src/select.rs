@@ -148,8 +148,15 @@ fn xdp_tap(site: &CaptureSite, options: &Options) -> Result<Box<dyn Tap>> {
     {
         return Err(error);
     }
-    let is_others = present.is_some_and(|present| !xdp::is_trawls(&present));
-    if is_others || options.programs.is_some() {
+    let others = present.filter(|present| !xdp::is_trawls(present));
+    if let Some(present) = &others
+        && options.programs.is_none()
+        && trace::refusal().is_some()
+        && hook::is_there(present)
+    {
+        return Ok(Box::new(Hook));
+    }
+    if others.is_some() || options.programs.is_some() {
         Ok(Box::new(Trace))
     } else {
         Ok(Box::new(Xdp))

@@ -11,19 +11,37 @@ use crate::record::PacketView;
 /// Flows that are kept of one row; further ones count for the row alone.
 const FLOWS: usize = 4096;
 /// The functions that call a netfilter hook, and the hook's name.
-const HOOKS: [(&str, &str); 12] = [
+const HOOKS: [(&str, &str); 30] = [
     ("ip_local_deliver", "input"),
     ("ip6_input", "input"),
+    ("ip6_mc_input", "input"),
     ("ip_forward", "forward"),
     ("ip6_forward", "forward"),
+    ("ip_mr_forward", "forward"),
+    ("ip6_mr_forward", "forward"),
     ("__ip_local_out", "output"),
     ("__ip6_local_out", "output"),
+    ("ip6_xmit", "output"),
+    ("raw_sendmsg", "output"),
+    ("rawv6_sendmsg", "output"),
+    ("mld_sendpack", "output"),
+    ("igmp6_send", "output"),
+    ("ndisc_send_skb", "output"),
     ("ip_rcv", "prerouting"),
     ("ipv6_rcv", "prerouting"),
+    ("ip_sublist_rcv", "prerouting"),
+    ("ip_list_rcv", "prerouting"),
+    ("ip6_sublist_rcv", "prerouting"),
+    ("ipv6_list_rcv", "prerouting"),
     ("ip_output", "postrouting"),
     ("ip6_output", "postrouting"),
+    ("ip_mc_output", "postrouting"),
     ("__netif_receive_skb_core", "ingress"),
+    ("__dev_queue_xmit", "egress"),
     ("br_handle_frame", "bridge"),
+    ("__br_forward", "bridge"),
+    ("br_pass_frame_up", "bridge"),
+    ("br_forward_finish", "bridge"),
 ];
 const NETFILTER: &str = "NETFILTER_DROP";
 /// The functions that run XDP programs on socket buffers give no reason.
@@ -62,6 +80,17 @@ pub struct Row {
 }
 
 impl Row {
+    /// The versions of IP among the packets; both where there is none.
+    pub fn versions(&self) -> Vec<u8> {
+        let is_six = |name: &str| name.ends_with('6') && !name.starts_with("protocol");
+        let has = |six| self.protocols.keys().any(|name| is_six(name) == six);
+        match (has(false), has(true)) {
+            (true, false) => vec![4],
+            (false, true) => vec![6],
+            _ => vec![4, 6],
+        }
+    }
+
     /// The flows with the most packets.
     pub fn most_concerned(&self, count: usize) -> Vec<(&str, u64)> {
         let mut flows: Vec<(&str, u64)> = self
@@ -123,10 +152,10 @@ impl Tally {
         let decoded = summary(packet.link_type, packet.captured);
         row.destination = decoded.ip.as_ref().map(|ip| ip.dst.to_string());
         let protocol = protocol(&decoded);
-        let flow = match drop.socket {
+        let flow = match is_for_socket(&drop, &decoded) {
             // The socket tells where they were bound to.
-            Some(_) => flow_from(&protocol, &decoded),
-            None => flow(&protocol, &decoded),
+            true => flow_from(&protocol, &decoded),
+            false => flow(&protocol, &decoded),
         };
         *row.protocols.entry(protocol).or_default() += 1;
         if row.flows.len() < FLOWS || row.flows.contains_key(&flow) {
@@ -200,6 +229,18 @@ fn protocol(decoded: &Summary) -> String {
             (_, Some(ethernet)) => format!("ethertype {:#06x}", ethernet.ethertype),
             _ => "unknown".to_owned(),
         },
+    }
+}
+
+/// Whether the socket was to receive the packet; else it sent it.
+fn is_for_socket(drop: &Drop<'_>, decoded: &Summary) -> bool {
+    let port = drop.socket.and_then(|socket| socket.rsplit_once(':'));
+    match (port, &decoded.transport) {
+        (
+            Some((_, port)),
+            Some(Transport::Tcp { dst_port, .. } | Transport::Udp { dst_port, .. }),
+        ) => port.parse() == Ok(*dst_port),
+        (port, _) => port.is_some(),
     }
 }
 

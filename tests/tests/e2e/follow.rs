@@ -152,6 +152,17 @@ fn buffers_that_are_used_again_make_no_false_link() {
     assert_eq!(first.len(), usize::from(count), "each packet once");
 }
 
+/// So many packets of different lengths are sent from each port.
+const LENGTHS: u64 = 100;
+
+/// Source port and length of a packet, in a tunnel or not.
+fn own_marks(text: &str) -> Option<(String, String)> {
+    let (_, inner) = text.rsplit_once("10.99.0.1.")?;
+    let (port, rest) = inner.split_once(" > ")?;
+    let (_, length) = rest.rsplit_once("length ")?;
+    Some((port.to_owned(), length.to_owned()))
+}
+
 /// Issue 18, point 9: over translation, a tunnel, clones, an XDP program and buffers that are used again, no packet gets a
 /// step of another one, and where it is not known again there is a gap.
 #[test]
@@ -223,22 +234,32 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
         "udp dst port 5300",
     ];
     let follow = Running::start(&arguments, "following packets on");
-    let sender = run_in(&a.namespace, || {
-        UdpSocket::bind("10.99.0.1:0").expect("a port")
+    // Port and length tell each packet from all others.
+    let senders: Vec<UdpSocket> = run_in(&a.namespace, || {
+        let sender = |_| UdpSocket::bind("10.99.0.1:0").expect("a port");
+        (0..count.div_ceil(LENGTHS)).map(sender).collect()
     })
     .unwrap();
+    let send = |number: u64| {
+        let text = vec![b'x'; (number % LENGTHS) as usize + 1];
+        let sender = &senders[(number / LENGTHS) as usize];
+        sender.send_to(&text, "10.99.0.2:5300").unwrap();
+    };
+    // The first ones in lockstep: there is room for each in the socket's buffer.
+    for number in 0..LENGTHS {
+        send(number);
+        let length = socket.recv(&mut [0; 256]).expect("the packet");
+        assert_eq!(length as u64, number + 1);
+    }
     let received = std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
-            let mut received = 0u64;
-            while socket.recv(&mut [0; 64]).is_ok() {
+            let mut received = LENGTHS;
+            while socket.recv(&mut [0; 256]).is_ok() {
                 received += 1;
             }
             received
         });
-        for number in 0..count {
-            let text = format!("{number:08} a packet of its own");
-            sender.send_to(text.as_bytes(), "10.99.0.2:5300").unwrap();
-        }
+        (LENGTHS..count).for_each(send);
         reader.join().unwrap()
     });
     follow.signal(Signal::INT);
@@ -257,6 +278,16 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
             .filter_map(|step| step["time_ns"].as_u64())
             .collect();
         assert!(times.is_sorted(), "{way}");
+        let texts = all.iter().filter_map(|step| step["packet"].as_str());
+        let own = way["packet"].as_str().map(own_marks);
+        assert!(own.as_ref().is_some_and(Option::is_some), "{way}");
+        for text in texts {
+            assert_eq!(
+                Some(own_marks(text)),
+                own,
+                "{text} is another packet: {way}"
+            );
+        }
         assert!(
             names.iter().filter(|name| **name == "output").count() <= 2,
             "{way}"
@@ -275,13 +306,13 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
                     .as_str()
                     .is_some_and(|packet| packet.contains(".5301:"))
         });
-        whole += usize::from(translated && names[0] == "output" && way["end"] == "delivered");
+        whole += u64::from(translated && names[0] == "output" && way["end"] == "delivered");
     }
     assert!(delivered as u64 <= received, "{delivered} of {received}");
     assert!(
-        whole > 0,
-        "some are seen from one end to the other: {}",
-        done.stdout.lines().next().unwrap_or_default()
+        whole >= LENGTHS,
+        "{whole} of {} are seen from one end to the other",
+        ways.len()
     );
 }
 

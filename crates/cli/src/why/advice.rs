@@ -1,18 +1,23 @@
 //! One line of advice for the reasons where there is one: the command that shows or fixes what dropped the packets.
 
 use std::fmt;
-use std::process::Command;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use trawl_kernel::bpf::xdp_events::What;
 use trawl_kernel::bpf::{functions, program};
 use trawl_kernel::interface::Interface;
+use trawl_kernel::netlink::Netlink;
+use trawl_kernel::netlink::tc::Direction;
 use trawl_kernel::netns::{Namespace, run_maybe_in};
+use trawl_kernel::probe::attached::tcx;
 use trawl_view::why::Place;
+
+use super::netfilter;
 
 use std::os::fd::AsFd;
 
-pub fn of(place: &Place, destination: Option<&str>) -> Option<String> {
+/// `destination` is of one of the packets, `versions` are those of IP among them.
+pub fn of(place: &Place, destination: Option<&str>, versions: &[u8]) -> Option<String> {
     let interface = place.interface.as_deref().unwrap_or("IF");
     let prefix = netns_prefix(place.netns.as_deref());
     let destination = destination.unwrap_or("ADDRESS");
@@ -28,15 +33,15 @@ pub fn of(place: &Place, destination: Option<&str>) -> Option<String> {
         "IP_RPFILTER" => format!(
             "no route back by {interface}: {prefix}sysctl -w net.ipv4.conf.{interface}.rp_filter=2 (or add the route)"
         ),
-        "NETFILTER_DROP" => netfilter(place, &prefix),
+        "NETFILTER_DROP" => netfilter::advice(place, versions, &prefix),
         "NEIGH_FAILED" | "NEIGH_QUEUEFULL" => {
             format!("nobody answers for the next hop: {prefix}ip neigh show dev {interface}")
         }
         "IP_INNOROUTES" | "IP_OUTNOROUTES" => {
             format!("no route: {prefix}ip route get {destination}")
         }
-        "TC_INGRESS" => tc(&prefix, interface, "ingress"),
-        "TC_EGRESS" => tc(&prefix, interface, "egress"),
+        "TC_INGRESS" => tc(place, interface, Direction::Ingress),
+        "TC_EGRESS" => tc(place, interface, Direction::Egress),
         "QDISC_DROP" | "QDISC_OVERLIMIT" => {
             format!("the queue is full: {prefix}tc -s qdisc show dev {interface}")
         }
@@ -69,13 +74,42 @@ fn netns_prefix(netns: Option<&str>) -> String {
     }
 }
 
-fn tc(prefix: &str, interface: &str, side: &str) -> String {
-    format!(
-        "{prefix}tc -s filter show dev {interface} {side}; {prefix}bpftool net show dev {interface}"
-    )
+/// Which programs may have dropped them, what lists all filters there, and the command that looks at what comes by.
+fn tc(place: &Place, interface: &str, direction: Direction) -> String {
+    let prefix = netns_prefix(place.netns.as_deref());
+    let side = direction.name();
+    let found = namespace(place).and_then(|namespace| {
+        let index = Interface::find(namespace.as_ref(), interface).ok()?.index;
+        let ingress = direction == Direction::Ingress;
+        let by_link = run_maybe_in(namespace.as_ref(), || tcx(index, ingress));
+        let by_link = by_link.ok().and_then(Result::ok).unwrap_or_default();
+        let mut ids: Vec<u32> = by_link.iter().map(|one| one.program_id).collect();
+        let mut netlink = Netlink::open(namespace.as_ref()).ok()?;
+        let filters = netlink.filters(index, direction).unwrap_or_default();
+        ids.extend(filters.iter().filter_map(|filter| filter.program_id));
+        Some(ids)
+    });
+    let programs: Vec<String> = found
+        .unwrap_or_default()
+        .into_iter()
+        .map(|id| Program::of(id).to_string())
+        .collect();
+    let list = match programs.is_empty() {
+        true => format!("{prefix}tc -s filter show dev {interface} {side}"),
+        false => format!(
+            "tc {}; {prefix}bpftool net show dev {interface}",
+            programs.join(", ")
+        ),
+    };
+    let label = label(interface, place.netns.as_deref());
+    let way = match direction {
+        Direction::Ingress => "in",
+        Direction::Egress => "out",
+    };
+    format!("{list}; trawl capture --tap tc -i {label} -Q {way}")
 }
 
-fn namespace(place: &Place) -> Option<Option<Namespace>> {
+pub fn namespace(place: &Place) -> Option<Option<Namespace>> {
     match &place.netns {
         None => Some(None),
         Some(name) => match Namespace::by_name(name) {
@@ -169,68 +203,4 @@ pub fn of_event(
             format!("enlarge the queues of the cpumap: bpftool map dump id {map}")
         }
     })
-}
-
-/// `nft -j list chains`, as far as it is asked.
-#[derive(Deserialize)]
-struct Chains {
-    nftables: Vec<Item>,
-}
-
-#[derive(Deserialize)]
-struct Item {
-    chain: Option<Chain>,
-}
-
-#[derive(Deserialize)]
-struct Chain {
-    family: String,
-    table: String,
-    name: String,
-    hook: Option<String>,
-}
-
-/// The chains at the hook, by the commands that list them.
-fn netfilter(place: &Place, prefix: &str) -> String {
-    let hook = place.hook.unwrap_or("input");
-    let found: Vec<String> = namespace(place)
-        .and_then(|namespace| run_maybe_in(namespace.as_ref(), chains).ok())
-        .flatten()
-        .unwrap_or_default()
-        .into_iter()
-        .filter(|chain| {
-            chain.hook.as_deref() == Some(hook) || place.hook.is_none() && chain.hook.is_some()
-        })
-        .map(|chain| {
-            format!(
-                "nft list chain {} {} {}",
-                chain.family, chain.table, chain.name
-            )
-        })
-        .collect();
-    if !found.is_empty() {
-        return format!("{prefix}{}", found.join(&format!("; {prefix}")));
-    }
-    if place.function.starts_with("ip6t") {
-        return format!("{prefix}ip6tables -vnL");
-    }
-    if place.function.starts_with("ipt") {
-        return format!("{prefix}iptables -vnL");
-    }
-    format!("{prefix}nft list ruleset")
-}
-
-fn chains() -> Option<Vec<Chain>> {
-    let output = Command::new("nft")
-        .args(["-j", "list", "chains"])
-        .output()
-        .ok()?;
-    let chains: Chains = serde_json::from_slice(&output.stdout).ok()?;
-    Some(
-        chains
-            .nftables
-            .into_iter()
-            .filter_map(|item| item.chain)
-            .collect(),
-    )
 }

@@ -135,7 +135,7 @@ impl ReportRow {
         };
         let advice = known
             .entry(place.clone())
-            .or_insert_with(|| advice::of(place, row.destination.as_deref()));
+            .or_insert_with(|| advice::of(place, row.destination.as_deref(), &row.versions()));
         Self {
             packets: row.packets,
             place: place.clone(),
@@ -166,7 +166,9 @@ fn counters(tally: &Tally, differences: &Differences, known: &mut Advice) -> Vec
             let advice = known.entry(place.clone());
             all.push(Counter {
                 what: one.what.to_owned(),
-                advice: advice.or_insert_with(|| advice::of(&place, None)).clone(),
+                advice: advice
+                    .or_insert_with(|| advice::of(&place, None, &[4, 6]))
+                    .clone(),
                 ..Counter::new(key, *difference, in_rows)
             });
         }
@@ -262,7 +264,9 @@ fn of_device(key: &Key, difference: u64, told: &mut ToldOf, known: &mut Advice) 
         mode: Some("native"),
         verdict: Some("DROP".to_owned()),
         what: "dropped by an XDP program".to_owned(),
-        advice: advice.or_insert_with(|| advice::of(&place, None)).clone(),
+        advice: advice
+            .or_insert_with(|| advice::of(&place, None, &[4, 6]))
+            .clone(),
         ..counter
     }
 }

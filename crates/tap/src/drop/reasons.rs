@@ -18,11 +18,12 @@ const PREFIXES: [&str; 3] = ["SKB_DROP_REASON_", "SKB_", "OVS_DROP_"];
 /// Buffers that are thrown away with the socket or the queue they waited in: nobody wanted them any more.
 const NO_LOSS: [&str; 3] = ["NOT_DROPPED_YET", "CONSUMED", "QUEUE_PURGE"];
 /// What the kernel says of a packet to a group that nobody on this machine has joined.
-const NO_LOSS_IN_GROUP: [&str; 6] = [
+const NO_LOSS_IN_GROUP: [&str; 7] = [
     "NOT_SPECIFIED",
     "NO_SOCKET",
     "UNHANDLED_PROTO",
     "IP_INVALID_DEST",
+    "IP_INNOROUTES",
     "IP_INADDRERRORS",
     "UNICAST_IN_L2_MULTICAST",
 ];

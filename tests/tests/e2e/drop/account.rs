@@ -44,11 +44,11 @@ fn a_million_drops_are_all_accounted_for() {
 fn an_xdp_drop_is_one_record_beside_another_tap() {
     let Some(lab) = Lab::open() else { return };
     let receiver = lab.receiver();
-    for (mode, verdict, value) in [
-        ("native", "drop", 1),
-        ("native", "aborted", 0),
-        ("skb", "drop", 1),
-        ("skb", "aborted", 0),
+    for (mode, verdict, value, taps) in [
+        ("native", "drop", 1, "hook,drop"),
+        ("native", "aborted", 0, "xdp,drop"),
+        ("skb", "drop", 1, "xdp,drop"),
+        ("skb", "aborted", 0, "hook,drop"),
     ] {
         let load = [
             "xdp",
@@ -62,7 +62,7 @@ fn an_xdp_drop_is_one_record_beside_another_tap() {
         let loaded = trawl(&load);
         assert!(loaded.status.success(), "{loaded:?}");
         let file = lab.file("both.pcapng");
-        let arguments = ["--tap", "hook,drop", "-i", &receiver, "-w", &file, "udp"];
+        let arguments = ["--tap", taps, "-i", &receiver, "-w", &file, "udp"];
         let capture = Capture::start(&lab, &arguments);
         let frames = [udp_frame(&lab, 7000), udp_frame(&lab, 7001)];
         lab.send_long(&frames);
