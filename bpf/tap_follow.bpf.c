@@ -80,13 +80,14 @@ static __always_inline void forget_elsewhere(const struct tap_context *packet, c
 	bpf_map_delete_elem(&known_packets, &contents->whole);
 }
 
-static __always_inline void describe(struct scratch *scratch, __u32 found)
+static __always_inline void describe(struct scratch *scratch, __u32 found, __u32 number)
 {
 	struct follow_note *follow = &scratch->follow;
 
 	scratch->note.no_loss = 0;
 	follow->step = CONFIG(step);
 	follow->found = found;
+	follow->number = number;
 	follow->pid = 0;
 	if (CONFIG(step) == STEP_READ) {
 		follow->pid = bpf_get_current_pid_tgid() >> 32;
@@ -165,6 +166,9 @@ static __always_inline void follow(struct sk_buff *buffer, struct net_device *na
 	if (known) {
 		state->id = known->id;
 		state->seen = known->seen;
+		state->number = known->number + 1;
+		if (found != FOUND_BUFFER)
+			state->number += FOLLOW_BRANCH;
 		if (found != FOUND_BUFFER)
 			forget_elsewhere(&packet, &state->contents);
 	} else {
@@ -184,6 +188,7 @@ static __always_inline void follow(struct sk_buff *buffer, struct net_device *na
 		}
 		state->id = ++control->last_packet_id;
 		state->seen = 0;
+		state->number = 1;
 	}
 	state->time = now;
 	state->step = CONFIG(step);
@@ -198,7 +203,7 @@ static __always_inline void follow(struct sk_buff *buffer, struct net_device *na
 		note_name(device, true, note);
 	note_socket(socket, true, note);
 	note_segments(&packet, note);
-	describe(scratch, found);
+	describe(scratch, found, state->number);
 	sight.note = (const __u64 *)note;
 	record(&packet, control, &sight, FIRST, false);
 }

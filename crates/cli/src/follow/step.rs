@@ -66,6 +66,8 @@ pub struct Segment {
 pub struct Seen {
     pub step: Step,
     pub side: Side,
+    /// Which of the packet's steps it is; `None` where nobody counted.
+    pub number: Option<u32>,
     /// What a line about the packet depends on, as far as it changes on the way.
     pub outline: Outline,
     pub segment: Option<Segment>,
@@ -80,21 +82,26 @@ const ETHERNET_LENGTH: usize = 14;
 impl Seen {
     /// `None` for what is no step of a packet that is followed.
     pub fn new(packet: &PacketView<'_>) -> Option<Self> {
-        let (step, side) = match packet.comment.and_then(|text| text.strip_prefix("step=")) {
+        let (step, side, number) = match packet.comment.and_then(|text| text.strip_prefix("step="))
+        {
             Some(words) => of_stack(packet, words),
-            None => at_xdp(packet)?,
+            None => {
+                let (step, side) = at_xdp(packet)?;
+                (step, side, None)
+            }
         };
         let joins = matches!(step.step.as_str(), "gro" | "received");
         Some(Self {
             step,
             side,
+            number,
             outline: outline(packet),
             segment: joins.then(|| segment(packet)).flatten(),
         })
     }
 }
 
-fn of_stack(packet: &PacketView<'_>, words: &str) -> (Step, Side) {
+fn of_stack(packet: &PacketView<'_>, words: &str) -> (Step, Side, Option<u32>) {
     let word = |key: &str| {
         let mut pairs = words.split(' ').filter_map(|word| word.split_once('='));
         let found = pairs.find(|(one, _)| *one == key);
@@ -120,7 +127,8 @@ fn of_stack(packet: &PacketView<'_>, words: &str) -> (Step, Side) {
         found: word("found").filter(|how| how != "new" && how != "buffer"),
         ..Step::default()
     };
-    (step, side)
+    let number = word("number").and_then(|number| number.parse().ok());
+    (step, side, number)
 }
 
 /// The entry and the exit of an XDP program.

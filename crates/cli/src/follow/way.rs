@@ -4,12 +4,15 @@ use std::fmt;
 
 use serde::Serialize;
 
+use trawl_kernel::layout::drop::FOLLOW_BRANCH;
 use trawl_view::record::{PacketView, ShortId};
 
 use super::step::{Outline, Seen, Segment, Side, Step, line};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
+/// In place of steps that were not recorded.
+const GAP: &str = "gap";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -37,6 +40,9 @@ pub struct Way {
     /// The identifier of the packet that it was joined to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub joined_into: Option<u64>,
+    /// The number of the latest step.
+    #[serde(skip)]
+    number: u32,
     #[serde(skip)]
     outline: Outline,
     #[serde(skip)]
@@ -51,15 +57,27 @@ impl Way {
             steps: Vec::new(),
             end: End::Gap,
             joined_into: None,
+            number: 0,
             outline: first.outline,
             segment: None,
         }
     }
 
     pub fn go_on(&mut self, packet: &PacketView<'_>, seen: Seen) {
+        if let Some(number) = seen.number {
+            if self.is_torn(&seen.step, number) {
+                self.steps.push(Step {
+                    step: GAP.to_owned(),
+                    time_ns: seen.step.time_ns,
+                    ..Step::default()
+                });
+            }
+            self.number = self.number.max(number);
+        }
         let Seen {
             mut step,
             side,
+            number: _,
             outline,
             segment,
         } = seen;
@@ -91,6 +109,15 @@ impl Way {
         }
         step.packet = changed;
         self.steps.push(step);
+    }
+
+    /// Whether records of steps before this one were lost.
+    fn is_torn(&self, step: &Step, number: u32) -> bool {
+        let branch = match step.found {
+            Some(_) => FOLLOW_BRANCH as u32,
+            None => 0,
+        };
+        number > self.number + branch + 1 || step.found.is_some() && self.steps.is_empty()
     }
 
     /// What the way came to if this is its last step.
@@ -167,6 +194,7 @@ impl fmt::Display for Way {
                 at += &format!(" ({netns})");
             }
             let mut more: Vec<String> = Vec::new();
+            more.extend((step.step == GAP).then(|| "steps were lost".to_owned()));
             more.extend(step.to.map(|to| match to {
                 "local" => "to this host".to_owned(),
                 _ => "on to this interface".to_owned(),

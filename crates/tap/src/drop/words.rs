@@ -334,6 +334,7 @@ fn step_in_words(
     if let Some(found) = FOUND.get(step.found as usize) {
         write!(comment, " found={found}")?;
     }
+    write!(comment, " number={}", step.number)?;
     if step.pid != 0 {
         let bytes = step.command.iter().flat_map(|word| word.to_ne_bytes());
         let name: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
