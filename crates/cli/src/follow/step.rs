@@ -212,6 +212,8 @@ fn segment(packet: &PacketView<'_>) -> Option<Segment> {
     Some(Segment {
         flow: (ip.src, src_port, ip.dst, dst_port),
         sequence: seq,
-        length: payload_len as u32,
+        // What was cut off is payload.
+        length: packet.original_len - (packet.captured.len() as u32).min(packet.original_len)
+            + payload_len as u32,
     })
 }

@@ -13,6 +13,8 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 /// In place of steps that were not recorded.
 const GAP: &str = "gap";
+/// Receive offload holds segments no longer. What comes later may be a retransmission.
+const OFFLOAD_NS: u64 = 20_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -262,7 +264,7 @@ impl Joined {
         let has = |(id, time, segment): &&(u64, u64, Segment)| {
             let into = own.sequence.wrapping_sub(segment.sequence);
             *id != way.packet_id
-                && *time >= last.time_ns
+                && (last.time_ns..=last.time_ns + OFFLOAD_NS).contains(time)
                 && segment.flow == own.flow
                 && own.length > 0
                 && u64::from(into) + u64::from(own.length) <= u64::from(segment.length)
