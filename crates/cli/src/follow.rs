@@ -218,7 +218,7 @@ impl Following {
     }
 
     fn close(&mut self, mut way: Way) -> Result<()> {
-        if way.end == End::Gap
+        if matches!(way.end, End::Gap | End::Consumed)
             && let Some(into) = self.joined.has(&way)
         {
             way.end = End::Joined;

@@ -1,6 +1,7 @@
 //! `trawl follow`: the steps of single packets, across namespaces, to their end; and no step of another packet.
 
-use std::net::UdpSocket;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -381,6 +382,71 @@ fn a_packet_is_followed_from_an_xdp_program_to_its_socket() {
     // A buffer that is handed to another CPU to be freed is not seen again.
     let end = ways[0]["end"].as_str();
     assert!(matches!(end, Some("delivered" | "gap")), "{}", ways[0]);
+}
+
+/// Issue 18, point 9: what receive offload made of a TCP stream; each segment is told to be part of the packet that has its
+/// place in the stream.
+#[test]
+fn segments_are_joined_to_the_packet_that_has_them() {
+    let Some(lab) = Lab::open() else { return };
+    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    for (station, features) in [
+        (a, &["tso", "off", "gso", "off"][..]),
+        (b, &["gro", "on"][..]),
+    ] {
+        let fixed = ["netns", "exec", &station.name, "ethtool", "-K", "veth0"];
+        run("ip", &[&fixed[..], features].concat());
+    }
+    let address = (b.ipv4, 8080);
+    let listener = run_in(&b.namespace, || TcpListener::bind(address));
+    let listener = listener.unwrap().unwrap();
+    let receiver = lab.receiver();
+    let within = within(&lab);
+    let arguments = [
+        "follow",
+        "--json",
+        "-i",
+        &receiver,
+        "--within",
+        &within,
+        "tcp dst port 8080",
+    ];
+    let follow = Running::start(&arguments, "following packets on");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_to_end(&mut Vec::new()).unwrap();
+        });
+        let sender = run_in(&a.namespace, || TcpStream::connect(address));
+        sender.unwrap().unwrap().write_all(&[7; 1 << 20]).unwrap();
+    });
+    follow.signal(Signal::INT);
+    let ways = ways(&follow.wait().stdout);
+    let range = |way: &Value| -> (u32, u32) {
+        let text = way["packet"].as_str().expect("a packet");
+        let range = text.split("seq ").nth(1).expect("a sequence number");
+        let range = range.split(',').next().expect("its end");
+        let (from, to) = range.split_once(':').expect("a segment");
+        (
+            from.parse().expect("a number"),
+            to.parse().expect("a number"),
+        )
+    };
+    let mut joined = 0;
+    for way in ways.iter().filter(|way| way["end"] == "joined") {
+        joined += 1;
+        let into = ways
+            .iter()
+            .find(|other| other["packet_id"] == way["joined_into"])
+            .unwrap_or_else(|| panic!("nothing that {way} is part of"));
+        let segments = into["steps"].as_array().expect("steps").iter();
+        let segments = segments.filter_map(|step| step["segments"].as_u64()).max();
+        let (first, (from, to)) = (range(into), range(way));
+        let length = first.1.wrapping_sub(first.0) * segments.expect("segments") as u32;
+        assert!(from.wrapping_sub(first.0) < length, "{way} in {into}");
+        assert!(to.wrapping_sub(first.0) <= length, "{way} in {into}");
+    }
+    assert!(joined > 0, "{} ways", ways.len());
 }
 
 /// Issue 18, point 8.

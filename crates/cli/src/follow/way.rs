@@ -13,6 +13,8 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 /// In place of steps that were not recorded.
 const GAP: &str = "gap";
+const CONSUMED: &str = "consumed";
+const OFFLOAD: &str = "gro";
 /// Receive offload holds segments no longer. What comes later may be a retransmission.
 const OFFLOAD_NS: u64 = 20_000_000;
 
@@ -85,7 +87,9 @@ impl Way {
         } = seen;
         let changed = (self.outline != outline).then(|| line(packet));
         self.outline = outline;
-        self.segment = segment;
+        if step.step != CONSUMED {
+            self.segment = segment;
+        }
         let last = self.steps.last().map(|last| last.step.as_str());
         let before = last.map(str::to_owned);
         self.end = self.end_after(&step);
@@ -160,10 +164,13 @@ impl Way {
 
     /// No other step can come.
     pub fn is_over(&self) -> bool {
-        let last = self.steps.last().map_or("", |step| step.step.as_str());
+        let mut last = self.steps.iter().rev().map(|step| step.step.as_str());
         match self.end {
             End::Dropped => true,
-            End::Consumed | End::Delivered => last == "consumed",
+            // What was joined to another packet may be freed with that.
+            End::Consumed | End::Delivered => {
+                last.next() == Some(CONSUMED) && last.next() != Some(OFFLOAD)
+            }
             // What one end of a cable sent is received at the other, in other memory perhaps.
             _ => false,
         }
@@ -259,7 +266,11 @@ impl Joined {
 
     /// The packet that another one is part of, which was last seen where receive offload begins.
     pub fn has(&self, way: &Way) -> Option<u64> {
-        let last = way.steps.last().filter(|step| step.step == "gro")?;
+        let mut last = way.steps.iter().rev();
+        let last = last.find(|step| step.step != CONSUMED)?;
+        if last.step != OFFLOAD {
+            return None;
+        }
         let own = way.segment.as_ref()?;
         let has = |(id, time, segment): &&(u64, u64, Segment)| {
             let into = own.sequence.wrapping_sub(segment.sequence);
