@@ -215,6 +215,8 @@ pub enum Sample {
 #[serde(deny_unknown_fields)]
 pub struct Options {
     pub tap: Choice,
+    /// The tc tap as well, beside one at XDP.
+    pub with_tc: bool,
     /// What the kernel drops, beside what the tap sees or alone.
     pub drops: Option<Drops>,
     /// `None`: whatever the tap sees by nature.
@@ -299,6 +301,7 @@ impl Options {
     pub fn new(tap: Choice, geometry: Geometry) -> Self {
         Self {
             tap,
+            with_tc: false,
             drops: None,
             direction: None,
             programs: None,

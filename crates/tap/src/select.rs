@@ -71,6 +71,10 @@ fn wants_entry(options: &Options) -> bool {
 /// An XDP hook sees what is received; what is sent is left to tc.
 fn with_sent(tap: Box<dyn Tap>, options: &Options) -> Result<Selection> {
     match options.direction {
+        _ if options.with_tc => Ok(Selection {
+            taps: vec![tap, Box::new(Tc)],
+            why: None,
+        }),
         None | Some(Direction::In) => Ok(Selection {
             taps: vec![tap],
             why: None,

@@ -78,13 +78,24 @@ fn a_redirected_packet_keeps_its_identifier() {
 
 #[test]
 fn a_packet_that_is_dropped_after_xdp_keeps_its_identifier() {
+    keeps_its_identifier(&["--tap", "xdp,drop"]);
+}
+
+/// Issue 12 item 15.
+#[test]
+fn a_packet_keeps_its_identifier_from_xdp_to_tc() {
+    keeps_its_identifier(&["--tap", "xdp,tc", "-Q", "in"]);
+}
+
+/// Each packet of 500 is recorded at two points under one identifier.
+fn keeps_its_identifier(taps: &[&str]) {
     if !can_link() {
         return;
     }
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("both.pcapng");
     let receiver = lab.receiver();
-    let arguments = ["--tap", "xdp,drop", "-i", &receiver, "-w", &file, "udp"];
+    let arguments = [taps, &["-i", &receiver, "-w", &file, "udp"]].concat();
     let capture = Capture::start(&lab, &arguments);
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     let frames: Vec<Vec<u8>> = (0..500u16)

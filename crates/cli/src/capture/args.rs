@@ -38,7 +38,7 @@ pub struct Args {
     /// Network namespace of interfaces that name none: a name, a path or a process id
     #[arg(long, value_name = "NAME")]
     pub(super) netns: Option<String>,
-    /// Where to see the packets; drop may be combined with another one: xdp,drop
+    /// Where to see the packets; tc may be combined with xdp or hook, drop with any: xdp,tc,drop
     #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
     tap: Vec<TapName>,
     /// Which way the packets go [default: in for the xdp and hook taps, inout for tc and packet]
@@ -253,10 +253,18 @@ impl Args {
         }
     }
 
+    /// Whether the tc tap goes with one at XDP.
+    fn with_tc(&self) -> bool {
+        let at_xdp = |tap: &TapName| matches!(tap, TapName::Auto | TapName::Xdp | TapName::Hook);
+        self.tap.contains(&TapName::Tc) && self.tap.iter().any(at_xdp)
+    }
+
     /// The tap for packets that come by, and what is asked of the one at drops.
     fn taps(&self) -> Result<(Choice, Option<Drops>)> {
         let wants_drops = self.tap.contains(&TapName::Drop);
-        let mut others = self.tap.iter().filter(|tap| **tap != TapName::Drop);
+        let beside =
+            |tap: &TapName| *tap == TapName::Drop || (*tap == TapName::Tc && self.with_tc());
+        let mut others = self.tap.iter().filter(|tap| !beside(tap));
         let tap = match others.next() {
             None => Choice::Drop,
             Some(TapName::Auto) if self.tappable.is_some() => Choice::Hook,
@@ -272,9 +280,9 @@ impl Args {
         if others.next().is_some() {
             return Err(Error::usage(
                 "cannot use these taps together",
-                "only drop goes with another one",
+                "only tc goes with xdp or hook, and drop with any other one",
             )
-            .fix("name one tap, or one and drop: --tap xdp,drop"));
+            .fix("name one tap, or some of --tap xdp,tc,drop"));
         }
         if self.interfaces.is_empty() && tap != Choice::Drop && !self.list_interfaces {
             return Err(Error::usage("cannot capture", "no interface is named")
@@ -344,6 +352,7 @@ impl Args {
             // Events and notes of drops are tied to the interfaces of the beginning.
             joins: drops.is_none() && trigger.is_none() && !Pattern::all(self).is_empty(),
             drops,
+            with_tc: self.with_tc(),
             direction: self.direction.map(|way| match way {
                 Way::In => Direction::In,
                 Way::Out => Direction::Out,

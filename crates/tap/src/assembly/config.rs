@@ -85,7 +85,8 @@ impl Assembly {
 /// Packets are known again where they can be seen at several points of a capture, and their identifiers are recorded.
 pub(super) fn links(options: &Options, sites: usize) -> u32 {
     let beside = options.drops.is_some() && options.tap != crate::Choice::Drop;
-    let several = sites > 1 || beside || options.direction == Some(Direction::Both);
+    let several =
+        sites > 1 || beside || options.with_tc || options.direction == Some(Direction::Both);
     let links = match (options.follows(), several && options.recording.meta.id) {
         (true, _) => LINKS_FOLLOWED,
         (false, true) => LINKS_POINTS,

@@ -1,5 +1,5 @@
 //! AF_XDP sockets that receive, for experiments: the tap of this kind would take the packets away from others that
-//! wants them.
+//! want them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
