@@ -233,6 +233,7 @@ fn of_tap(fix: &trawl_tap::fix::Fix) -> String {
         Fix::NoVerdict => "leave out --verdict, or use --tap xdp or --tap hook".to_owned(),
         Fix::NoProgram => "leave out --program, or use --tap xdp".to_owned(),
         Fix::NoHardwareTime => "leave out --time hw".to_owned(),
+ Fix::NoPoll => "leave out --time poll, or use --tap xdp, hook or tc".to_owned(),
         Fix::NoQueue => "leave out --queue".to_owned(),
         Fix::NotSkb => "leave out --mode skb".to_owned(),
         Fix::PacketOrIn => "use --tap packet, or -Q in for received packets".to_owned(),

@@ -69,6 +69,8 @@ pub enum Fix {
     NoProgram,
     /// The tap cannot read hardware time.
     NoHardwareTime,
+    /// The tap does not read the clock itself.
+    NoPoll,
     /// The tap does not tell the queue.
     NoQueue,
     /// Only drivers have hardware time.

@@ -8,7 +8,7 @@ use trawl_kernel::probe::{Answer, Feature};
 use trawl_kernel::{Error, Result};
 
 use crate::fix::Fix;
-use crate::options::{At, Direction, Options, TimeSource};
+use crate::options::{At, Direction, Options, Stamps, TimeSource};
 
 /// What the pcap tap needs beside the kernel.
 const LIBPCAP: &str = "libpcap";
@@ -277,6 +277,15 @@ impl Facts {
                 without("read hardware time stamps"),
                 self.no_hardware_time(),
                 Fix::NoHardwareTime,
+            );
+        }
+        if options.recording.stamps == Stamps::Poll
+            && ![XDP.name, HOOK.name, TC.name].contains(name)
+        {
+            return refuse(
+                without("read the clock once a poll"),
+                "its packets are stamped by others",
+                Fix::NoPoll,
             );
         }
         self.check_queue(options)

@@ -115,6 +115,19 @@ impl Background {
         ))
     }
 
+    /// Starts it, whose output goes elsewhere.
+    pub fn spawn(command: &mut Command) -> Result<Self> {
+        let what = words(command);
+        let child = command.spawn();
+        child
+            .map(Self)
+            .map_err(|e| Error::os(format!("cannot start {what}"), e))
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.0.try_wait(), Ok(None))
+    }
+
     pub fn id(&self) -> u32 {
         self.0.id()
     }

@@ -40,6 +40,9 @@ struct Seen {
 /// ICMP errors quote a frame with its stamp, and are longer than any header in front of a frame of 64 bytes makes it.
 const QUOTED: usize = 85;
 
+/// As `--time` takes them.
+const CLOCKS: [&str; 3] = ["auto", "poll", "precise"];
+
 impl Measure for Demand {
     fn cases(&self, space: &Space, bench: &Bench) -> Result<Vec<Case>> {
         let seconds = space.number("seconds")?;
@@ -86,7 +89,8 @@ impl Measure for Demand {
             Self::Timestamps => (
                 ours < 100.0,
                 format!(
-                    "trawl's time stamps are taken at the hook: at most {ours:.1} us (median) after the frame was sent."
+                    "trawl's time stamps are taken at the hook: at most {ours:.1} us (median) after the frame was sent{}.",
+                    by_clock(experiment)
                 ),
             ),
             Self::Order => (
@@ -114,6 +118,26 @@ impl Measure for Demand {
     }
 }
 
+/// What each of trawl's clocks comes to at the highest rate, by the median and by 99 % of the packets.
+fn by_clock(experiment: &Experiment) -> String {
+    let at_most = |series: &str, metric: &str| {
+        let line = experiment.line(series, metric);
+        line.last().map(|point| (point.x, point.value.median))
+    };
+    let of = |clock: &&str| {
+        let series = format!("trawl hook, drop, {clock}");
+        let (rate, middle) = at_most(&series, "delay_p50_us")?;
+        let (_, late) = at_most(&series, "delay_p99_us")?;
+        Some((rate, format!("{clock} {middle:.2} us (99 %: {late:.2})")))
+    };
+    let found: Vec<(f64, String)> = CLOCKS.iter().filter_map(of).collect();
+    let Some((rate, _)) = found.first() else {
+        return String::new();
+    };
+    let clocks: Vec<&str> = found.iter().map(|(_, text)| text.as_str()).collect();
+    format!("; by clock, at {rate:.0} kpps: {}", clocks.join(", "))
+}
+
 /// What a series says of trawl's setting, after the name of the way to capture.
 fn set_up(series: &str) -> (&str, Setting) {
     let mut setting = Setting::default();
@@ -121,7 +145,7 @@ fn set_up(series: &str) -> (&str, Setting) {
         setting.ring = Some("64KiB".to_owned());
         return (way, setting);
     }
-    for time in ["auto", "poll", "precise"] {
+    for time in CLOCKS {
         let way = series
             .strip_suffix(time)
             .and_then(|way| way.strip_suffix(", "));
