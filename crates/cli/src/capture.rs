@@ -60,7 +60,7 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
     let options = args.options()?;
     args.verifier_log.begin()?;
     if args.list_interfaces {
-        return interfaces::list(&args, &options);
+        return interfaces::list(args.netns.as_deref(), args.json, &options);
     }
     if args.remote.are_named() {
         return remote::run(&args);

@@ -11,12 +11,15 @@ use std::io::Read;
 use std::process::ExitCode;
 
 use trawl_filter::LinkType;
-use trawl_kernel::events::Signals;
+use trawl_kernel::events::{self, Signals};
 use trawl_kernel::privilege::{self, User};
-use trawl_kernel::{Error, Result};
+use trawl_kernel::ring::Geometry;
+use trawl_kernel::{Error, Result, host};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::read::Step;
+use trawl_tap::Choice;
 use trawl_tap::filter::Filter;
+use trawl_tap::options::Options;
 use trawl_view::merge::Merge;
 use trawl_view::record::Source;
 use trawl_view::select::Selector;
@@ -28,10 +31,16 @@ use output::{Output, Written};
 use selection::Selection;
 pub(crate) use time::{Bound, parse as time};
 
+use crate::capture::interfaces;
 use crate::filter::read::{explain, question};
 use crate::terminal;
 
 pub fn run(args: Args) -> Result<ExitCode> {
+    if args.list_interfaces {
+        let geometry = Geometry::by_default(events::cpu_count(), host::available_memory())?;
+        let options = Options::new(Choice::Auto, geometry);
+        return interfaces::list(None, args.json, &options);
+    }
     args.libpcap.choose();
     let request = args.resolve()?;
     let signals = request.follow.then(Signals::watch).transpose()?;

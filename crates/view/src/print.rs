@@ -41,6 +41,7 @@ mod llc;
 mod lldp;
 mod names;
 mod ospf;
+mod ospf3;
 mod protocol;
 mod radius;
 mod rpc;

@@ -127,6 +127,15 @@ fn all_interfaces_are_listed_and_captured_on() {
         serde_json::json!(["xdp"])
     );
     nothing_attached(station);
+    let of_read = trawl(&["read", "-D", "--json"]);
+    let rows: Value = serde_json::from_slice(&of_read.stdout).expect("JSON");
+    let names: Vec<&str> = rows
+        .as_array()
+        .expect("rows")
+        .iter()
+        .filter_map(|row| row["name"].as_str())
+        .collect();
+    assert!(names.contains(&"lo"), "{names:?}");
     let any = format!("{}:any", station.name);
     let capture = Capture::start(&lab, &["-i", &any]);
     assert!(xdp_on(station).is_some());

@@ -172,10 +172,11 @@ struct Row {
     refusal: Option<String>,
 }
 
-pub(super) fn list(args: &Args, options: &Options) -> Result<ExitCode> {
+/// Shows the interfaces of a network namespace, and the taps that captures with these options would use.
+pub(crate) fn list(netns: Option<&str>, as_json: bool, options: &Options) -> Result<ExitCode> {
     let mut rows = Vec::new();
-    for link in links_in(args.netns.as_deref())? {
-        let Ok(site) = CaptureSite::find(&link.name, args.netns.as_deref()) else {
+    for link in links_in(netns)? {
+        let Ok(site) = CaptureSite::find(&link.name, netns) else {
             continue;
         };
         let selection = select(&site, options);
@@ -193,7 +194,7 @@ pub(super) fn list(args: &Args, options: &Options) -> Result<ExitCode> {
             refusal,
         });
     }
-    if args.json {
+    if as_json {
         json::print(&rows)?;
         return Ok(ExitCode::SUCCESS);
     }

@@ -24,7 +24,7 @@ use crate::packing::{self, Packing, file_size};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Files, and after them which packets, as tcpdump takes it: a.pcap b.pcapng 'tcp port 80'
-    #[arg(value_name = "FILE… [EXPRESSION]", required_unless_present = "read")]
+    #[arg(value_name = "FILE… [EXPRESSION]", required_unless_present_any = ["read", "list_interfaces"])]
     words: Vec<String>,
     /// Read this file, as tcpdump has it; all other words are the expression
     #[arg(short = 'r', long, value_name = "FILE")]
@@ -57,6 +57,9 @@ pub struct Args {
     /// Go on as the file grows, or as files are added to a ring of files; Ctrl-C ends it
     #[arg(short = 'f', long)]
     follow: bool,
+    /// List the interfaces, and the tap that a capture on each would use; no file is read
+    #[arg(short = 'D', long)]
+    pub list_interfaces: bool,
     /// Read the expression from this file
     #[arg(short = 'F', value_name = "FILE")]
     expression_file: Option<PathBuf>,
@@ -66,7 +69,7 @@ pub struct Args {
     choice: ChoiceArgs,
     /// Show packets as one JSON document, an array
     #[arg(long, conflicts_with = "jsonl")]
-    json: bool,
+    pub json: bool,
     /// Show packets as JSON, one object a line
     #[arg(long)]
     jsonl: bool,

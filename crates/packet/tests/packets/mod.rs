@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 mod application;
+mod control;
 mod inner;
 mod link;
 mod network;
@@ -32,6 +33,7 @@ pub fn all() -> Vec<Case> {
     transport::add(&mut cases);
     inner::add(&mut cases);
     application::add(&mut cases);
+    control::add(&mut cases);
     cases.0
 }
 

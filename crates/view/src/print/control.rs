@@ -40,11 +40,53 @@ pub(super) fn ntp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         _ => "clock unsynchronized",
     };
     put!(line, "\n\tLeap indicator: {leap_name} ({leap})");
-    if mode < 6 {
-        ntp_times(line, data)
-    } else {
-        Ok(())
+    match mode {
+        0..6 => ntp_times(line, data),
+        6 => ntp_control(line, data),
+        _ => Ok(()),
     }
+}
+
+/// The head of a control message (RFC 9327).
+fn ntp_control(line: &mut Line<'_>, data: Data<'_>) -> Printed {
+    const HEADER_LEN: usize = 12;
+    if data.len < HEADER_LEN {
+        return Err(Stop::Invalid);
+    }
+    let second = data.u8(1)?;
+    put!(
+        line,
+        ", {}, {}, {}, OpCode={}",
+        if second & 0x80 == 0 {
+            "Request"
+        } else {
+            "Response"
+        },
+        if second & 0x40 == 0 { "OK" } else { "Error" },
+        if second & 0x20 == 0 { "Last" } else { "More" },
+        second & 0x1f
+    );
+    put!(line, "\n\tSequence={}", data.u16(2)?);
+    match data.u16(4)? {
+        0 => put!(line, ", Status=0"),
+        status => put!(line, ", Status={status:#x}"),
+    }
+    let count = data.u16(10)?;
+    put!(
+        line,
+        ", Assoc.={}, Offset={}, Count={count}",
+        data.u16(6)?,
+        data.u16(8)?
+    );
+    let count = usize::from(count);
+    if HEADER_LEN + count > data.len {
+        return Err(Stop::Invalid);
+    }
+    if count > 0 {
+        data.need(HEADER_LEN + count)?;
+        put!(line, "\n\tTO-BE-DONE: data not interpreted");
+    }
+    Ok(())
 }
 
 fn ntp_times(line: &mut Line<'_>, data: Data<'_>) -> Printed {

@@ -6,7 +6,7 @@ mod words;
 
 use super::line::{Data, Line, Printed, Stop, put};
 use super::text::put_chars;
-use words::{put_class, put_span, put_type};
+use words::{OPERATIONS, RESPONSES, put_class, put_span, put_type};
 
 const HEADER_LEN: usize = 12;
 const TYPE_A: u16 = 1;
@@ -15,51 +15,6 @@ const CLASS_IN: u16 = 1;
 const TOP_BIT: u16 = 0x8000;
 /// A name is shown up to this many characters.
 const MOST: usize = 255;
-
-const OPERATIONS: [&str; 16] = [
-    "",
-    " inv_q",
-    " stat",
-    " op3",
-    " notify",
-    " update",
-    " op6",
-    " op7",
-    " op8",
-    " updateA",
-    " updateD",
-    " updateDA",
-    " updateM",
-    " updateMA",
-    " zoneInit",
-    " zoneRef",
-];
-const RESPONSES: [&str; 24] = [
-    "",
-    " FormErr",
-    " ServFail",
-    " NXDomain",
-    " NotImp",
-    " Refused",
-    " YXDomain",
-    " YXRRSet",
-    " NXRRSet",
-    " NotAuth",
-    " NotZone",
-    " Resp11",
-    " Resp12",
-    " Resp13",
-    " Resp14",
-    " NoChange",
-    " BadVers",
-    "Resp17",
-    " Resp18",
-    " Resp19",
-    " Resp20",
-    "Resp21",
-    " Resp22",
-    " BadCookie",
-];
 
 pub(super) fn print_over_tcp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     line.protocol = "domain";

@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 
 use super::line::{Data, Line, Printed, Stop, flag_names, put};
+use super::ospf3;
 use super::protocol::Ip;
 use super::text::put_string;
 
@@ -47,7 +48,7 @@ pub(super) fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
         }
         false => data,
     };
-    let version = if ip.is_v4() { data.u8(0)? } else { 3 };
+    let version = data.u8(0)?;
     match name {
         "" => put!(
             line,
@@ -56,8 +57,11 @@ pub(super) fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
         ),
         name => put!(line, "OSPFv{version}, {name}, length {}", data.len),
     }
-    if name.is_empty() || !line.verbose() || !ip.is_v4() {
+    if name.is_empty() || !line.verbose() {
         return Ok(());
+    }
+    if !ip.is_v4() {
+        return ospf3::print(line, kind, data);
     }
     let stored = usize::from(data.u16(2)?);
     if stored != data.len {

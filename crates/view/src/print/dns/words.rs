@@ -2,6 +2,51 @@
 
 use super::super::line::{Line, put};
 
+pub(super) const OPERATIONS: [&str; 16] = [
+    "",
+    " inv_q",
+    " stat",
+    " op3",
+    " notify",
+    " update",
+    " op6",
+    " op7",
+    " op8",
+    " updateA",
+    " updateD",
+    " updateDA",
+    " updateM",
+    " updateMA",
+    " zoneInit",
+    " zoneRef",
+];
+pub(super) const RESPONSES: [&str; 24] = [
+    "",
+    " FormErr",
+    " ServFail",
+    " NXDomain",
+    " NotImp",
+    " Refused",
+    " YXDomain",
+    " YXRRSet",
+    " NXRRSet",
+    " NotAuth",
+    " NotZone",
+    " Resp11",
+    " Resp12",
+    " Resp13",
+    " Resp14",
+    " NoChange",
+    " BadVers",
+    "Resp17",
+    " Resp18",
+    " Resp19",
+    " Resp20",
+    "Resp21",
+    " Resp22",
+    " BadCookie",
+];
+
 /// A span in weeks, days, hours, minutes and seconds.
 pub(super) fn put_span(line: &mut Line<'_>, mut seconds: u32) {
     if seconds == 0 {
