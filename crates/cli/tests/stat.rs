@@ -105,6 +105,41 @@ fn figures_of_a_file() {
     std::fs::remove_file(file).expect("it was there");
 }
 
+/// A SYN takes a sequence number, but is no keep-alive when it comes again (issue 17).
+#[test]
+fn a_repeated_syn_is_a_retransmission_and_a_keep_alive_is_not() {
+    let syn = |flags| {
+        let segment = Tcp {
+            src: 1234,
+            dst: 80,
+            seq: 999,
+            flags,
+            ..Tcp::default()
+        };
+        Template::new()
+            .ethernet([2; 6], [4; 6])
+            .ipv4([10, 0, 0, 1], [10, 0, 0, 2])
+            .tcp(segment)
+            .build()
+    };
+    let mut out = Vec::new();
+    pcap::file_header(&mut out, 1, 0);
+    let keep_alive = segment(1099, 1);
+    for frame in [
+        syn(flags::SYN),
+        syn(flags::SYN),
+        segment(1000, 100),
+        keep_alive,
+    ] {
+        pcap::record(&mut out, 0, &frame, frame.len() as u32);
+    }
+    let path = std::env::temp_dir().join(format!("trawl-stat-{}-syn.pcap", std::process::id()));
+    std::fs::write(&path, out).expect("a file");
+    let report = json(&[&path.display().to_string()]);
+    std::fs::remove_file(path).expect("it was there");
+    assert_eq!(report["tcp_retransmissions"], 1);
+}
+
 #[test]
 fn capinfos_has_the_same_figures() {
     let file = a_file("capinfos");

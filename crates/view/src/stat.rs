@@ -208,18 +208,18 @@ impl Statistics {
         // What is before or at the end of what was sent, by less than half of all numbers, was sent again.
         let is_before = |a: u32, b: u32| (b.wrapping_sub(a) as i32) >= 0;
         match flow.next_seq {
-            Some(next) if is_before(end, next) && !is_keep_alive(headers, tcp.seq, next) => {
-                flow.retransmissions += 1;
+            Some(next) if is_before(end, next) => {
+                let keeps_alive = !takes_one && is_keep_alive(headers, tcp.seq, next);
+                flow.retransmissions += u64::from(!keeps_alive);
             }
-            Some(next) if is_before(end, next) => {}
             _ => flow.next_seq = Some(end),
         }
     }
 }
 
-/// One byte, or none, just before what comes next.
+/// One byte just before what comes next.
 fn is_keep_alive(headers: &Headers<'_>, seq: u32, next: u32) -> bool {
-    headers.payload_len <= 1 && seq == next.wrapping_sub(1)
+    headers.payload_len == 1 && seq == next.wrapping_sub(1)
 }
 
 /// The entry of a key, unless it is a new one and there are too many.
