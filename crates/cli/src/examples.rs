@@ -2,18 +2,21 @@
 
 use clap::Command;
 
+use crate::short_help::shorten;
+
 const TEXT: &str = include_str!("examples.txt");
 
 /// What for, and what to type.
 type Example = (&'static str, &'static str);
 
-/// Adds its examples to the command, and to those below it.
+/// Adds its examples to the command, and to those below it; `-h` leaves rare options out.
 pub fn with_examples(command: Command) -> Command {
     let path = command.get_name().to_owned();
     add(command, &path)
 }
 
-fn add(mut command: Command, path: &str) -> Command {
+fn add(command: Command, path: &str) -> Command {
+    let mut command = shorten(command, path);
     let examples = of(path);
     if !examples.is_empty() {
         let lines = examples

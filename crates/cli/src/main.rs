@@ -33,6 +33,7 @@ mod report;
 mod route;
 mod serve;
 mod service;
+mod short_help;
 mod stat;
 mod store;
 mod taps;

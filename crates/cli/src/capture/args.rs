@@ -139,7 +139,11 @@ pub struct Args {
     #[command(flatten)]
     pub(super) tcpdump: TcpdumpArgs,
     /// Which packets, as tcpdump takes it: 'tcp port 80 and host 10.0.0.1'. Options may follow it
-    #[arg(value_name = "EXPRESSION", allow_negative_numbers = true)]
+    #[arg(
+        value_name = "EXPRESSION",
+        help_heading = "Arguments",
+        allow_negative_numbers = true
+    )]
     expression: Vec<String>,
 }
 
