@@ -83,6 +83,8 @@ pub fn attach(
     let mut config = assembly.config(&rings);
     config.first = ids.record(0, Carries::Nothing);
     config.write_queue = 0;
+    // Told by the note.
+    config.write_flags = 0;
     config.names_receiver = u32::from(tracepoint.arguments >= ARGUMENTS_WITH_RECEIVER);
     config.with_stack = u32::from(asked.stack);
     if let Some(found) = kernel_addresses() {

@@ -12,7 +12,7 @@ use trawl_tests::witness::{run, tshark};
 use trawl_tests::{Capture, Lab, skip};
 
 mod account;
-mod reasons;
+pub mod reasons;
 
 /// Runs a command in a station's namespace.
 #[track_caller]

@@ -1,12 +1,16 @@
 //! `trawl why`: rows that add up, counters that equal the account, advice.
 
 use std::net::{SocketAddrV4, UdpSocket};
+use std::process::Command;
 
 use serde_json::Value;
+use trawl_kernel::bpf::program;
 use trawl_kernel::netns::run_in;
 use trawl_packet::build::Template;
 use trawl_tests::witness::run;
-use trawl_tests::{Lab, Running, trawl, wait_until};
+use trawl_tests::{Lab, Running, skip, trawl, wait_until};
+
+use crate::drop::reasons::shoots;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Signal;
@@ -85,6 +89,57 @@ fn rows_and_counters_are_the_same() {
             (&count.into(), &count.into())
         );
     }
+}
+
+/// Issue 18: the advice names tables of iptables of both kinds, and programs at tc and XDP by number and name.
+#[test]
+fn advice_names_what_dropped_the_packets() {
+    let Some(lab) = Lab::open() else { return };
+    let name = &lab.pair.b.name;
+    let inside = |command: &str| {
+        let words: Vec<&str> = command.split(' ').collect();
+        run("ip", &[&["netns", "exec", name], &words[..]].concat())
+    };
+    let advice = |reason: &str| -> String {
+        let why = Running::start(
+            &["why", "--netns", name, "--json", "udp dst port 5555"],
+            "looking",
+        );
+        lab.send_long(&[udp(&lab, 5555)]);
+        why.signal(Signal::INT);
+        let report: Value = serde_json::from_str(&why.wait().stdout).expect("JSON");
+        let row = row(&report, reason);
+        row["advice"].as_str().expect("advice").to_owned()
+    };
+    inside("iptables-nft -A INPUT -p udp --dport 5555 -j DROP");
+    let expected = format!("ip netns exec {name} iptables-nft -t filter -vnL INPUT");
+    assert_eq!(advice("NETFILTER_DROP"), expected);
+    inside("iptables-nft -F INPUT");
+    let legacy = ["netns", "exec", name, "iptables-legacy", "-t", "raw"];
+    let rule = ["-A", "PREROUTING", "-p", "udp", "-j", "DROP"];
+    let added = Command::new("ip").args(legacy).args(rule).output().unwrap();
+    match added.status.success() {
+        true => {
+            let expected = format!("ip netns exec {name} iptables-legacy -t raw -vnL PREROUTING");
+            assert_eq!(advice("NETFILTER_DROP"), expected);
+            inside("iptables-legacy -t raw -F PREROUTING");
+        }
+        false => skip("the kernel has no iptables of the older kind"),
+    }
+    if let Some(link) = shoots(&lab.pair.b, program::ATTACH_TCX_INGRESS) {
+        let told = advice("TC_INGRESS");
+        assert!(told.starts_with("tc program shoots (id "), "{told}");
+        let capture = format!("trawl capture --tap tc -i {name}:veth0 -Q in");
+        assert!(told.ends_with(&capture), "{told}");
+        drop(link);
+    }
+    let receiver = lab.receiver();
+    trawl(&["xdp", "load", &receiver, "drop", "--mode", "skb"]);
+    let told = advice("XDP");
+    trawl(&["xdp", "unload", &receiver]);
+    assert!(told.starts_with("XDP program trawl_drop (id "), "{told}");
+    let capture = format!("trawl capture -i {receiver} --verdict drop,aborted");
+    assert!(told.ends_with(&capture), "{told}");
 }
 
 /// What `nstat` says in b's namespace.

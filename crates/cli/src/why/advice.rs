@@ -34,9 +34,9 @@ pub fn of(place: &Place, destination: Option<&str>, versions: &[u8]) -> Option<S
             "no route back by {interface}: {prefix}sysctl -w net.ipv4.conf.{interface}.rp_filter=2 (or add the route)"
         ),
         "NETFILTER_DROP" => netfilter::advice(place, versions, &prefix),
-        "NEIGH_FAILED" | "NEIGH_QUEUEFULL" => {
-            format!("nobody answers for the next hop: {prefix}ip neigh show dev {interface}")
-        }
+        "NEIGH_FAILED" | "NEIGH_QUEUEFULL" => neighbour(&prefix, interface),
+        // Of IPv6 neighbours the kernel does not give that reason.
+        _ if place.function == "neigh_invalidate" => neighbour(&prefix, interface),
         "IP_INNOROUTES" | "IP_OUTNOROUTES" => {
             format!("no route: {prefix}ip route get {destination}")
         }
@@ -62,6 +62,10 @@ pub fn of(place: &Place, destination: Option<&str>, versions: &[u8]) -> Option<S
         "BPF_CGROUP_EGRESS" | "SOCKET_FILTER" => "a BPF program: bpftool cgroup tree".to_owned(),
         _ => return None,
     })
+}
+
+fn neighbour(prefix: &str, interface: &str) -> String {
+    format!("nobody answers for the next hop: {prefix}ip neigh show dev {interface}")
 }
 
 /// In front of commands about a namespace with a name.

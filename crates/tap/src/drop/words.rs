@@ -262,7 +262,8 @@ impl Words {
         if note.segments > 1 {
             let _ = write!(self.comment, " segs={}", note.segments);
         }
-        if note.family != 0 {
+        // Without a port it is closed by now.
+        if note.family != 0 && note.port != 0 {
             let protocol = protocol(note.protocol);
             let _ = write!(self.comment, " sock={protocol}:{}", note.port);
             match note.family {

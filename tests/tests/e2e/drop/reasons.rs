@@ -234,7 +234,7 @@ fn traffic_control() {
 }
 
 /// A program at tcx that drops everything; `None` where the kernel has no tcx.
-fn shoots(station: &Station, side: u32) -> Option<OwnedFd> {
+pub fn shoots(station: &Station, side: u32) -> Option<OwnedFd> {
     if !Feature::Tcx.probe().is_supported() {
         skip("the kernel has no tcx");
         return None;
