@@ -472,6 +472,11 @@ fn report(
             "{stamped} of {all} recorded packets carry the hardware's time"
         ));
     }
+    let errors = summary.interfaces.iter();
+    let largest = errors.filter_map(|point| point.time_error_max_ns).max();
+    if let Some(error) = largest.filter(|_| args.lines.is_verbose()) {
+        terminal::say(&format!("time stamps are wrong by at most {error} ns"));
+    }
     for gap in &summary.unseen {
         terminal::say(&words::unseen(gap));
     }

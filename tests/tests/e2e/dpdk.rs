@@ -12,7 +12,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use application::Application;
 use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::process::{Pid, Signal, kill_process};
-use trawl_tests::lab::{Directory, Files};
+use trawl_lab::sender::Engine;
+use trawl_tests::lab::{Directory, Files, send_from};
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{capinfos, run, tshark};
 use trawl_tests::{Capture, binary, frames, root_or_skip, skip, trawl, wait_until};
@@ -132,6 +133,30 @@ fn dpdk_ports_are_recorded_by_direction() {
         frames::assert_same(&got, &sent);
     }
     assert_eq!(tshark(&file, &["frame.len"]).len() as u64, 2 * FRAMES);
+}
+
+/// Issue 14: at a rate that it has to keep up with, every packet is recorded.
+#[test]
+#[ignore = "make test-long runs it"]
+fn dpdk_records_400000_packets_at_100_kpps() {
+    const PACKETS: u64 = 400_000;
+    let Some(application) = Application::on_veths() else {
+        return;
+    };
+    let file = application.lab.file("all.pcapng");
+    let capture = application.capture(&["-i", "dpdk:0", "-Q", "in", "-w", &file]);
+    let rate = Some(100_000);
+    send_from(
+        &application.lab.line.a,
+        &numbered(),
+        PACKETS,
+        Engine::Live,
+        None,
+        rate,
+    );
+    capture.wait_recorded(PACKETS);
+    capture.stop_well().assert_all_recorded(PACKETS);
+    assert_eq!(Contents::read(&file).packets.len() as u64, PACKETS);
 }
 
 /// Issue 14: a filter runs in the application, snaplen cuts there, and what was rejected is counted.

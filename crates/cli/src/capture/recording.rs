@@ -106,6 +106,12 @@ impl RecordingArgs {
                 "queue" => meta.queue = true,
                 "id" => meta.id = true,
                 "verdict" => meta.verdict = true,
+                "full" | "none" => {
+                    return Err(Error::usage(
+                        "cannot understand --meta",
+                        format!("'{word}' stands alone, without other words"),
+                    ));
+                }
                 _ => {
                     return Err(Error::usage(
                         "cannot understand --meta",
