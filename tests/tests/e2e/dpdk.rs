@@ -150,7 +150,7 @@ fn dpdk_records_400000_packets_at_100_kpps() {
         &application.lab.line.a,
         &numbered(),
         PACKETS,
-        Engine::Live,
+        Engine::Packet,
         None,
         rate,
     );

@@ -126,10 +126,8 @@ impl Application {
     /// On the two interfaces in the middle of a line.
     pub fn on_veths() -> Option<Self> {
         Self::start(|line| {
-            // Room for what comes while testpmd waits for a processor.
-            let port = |number, interface: &str| {
-                format!("--vdev=net_af_packet{number},iface={interface},framecnt=8192")
-            };
+            let port =
+                |number, interface: &str| format!("--vdev=net_af_packet{number},iface={interface}");
             [
                 port(0, &line.left.interface),
                 port(1, &line.right.interface),
