@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use trawl_lab::{Line, LineOptions};
@@ -18,6 +19,7 @@ const PAGES_SETTING: &str = "/proc/sys/vm/nr_hugepages";
 
 /// One application at a time: each keeps a CPU busy and takes huge pages.
 static ONE: Mutex<()> = Mutex::new(());
+static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// What DPDK needs of the machine.
 fn ready_or_skip() -> bool {
@@ -126,8 +128,10 @@ impl Application {
     /// On the two interfaces in the middle of a line.
     pub fn on_veths() -> Option<Self> {
         Self::start(|line| {
-            let port =
-                |number, interface: &str| format!("--vdev=net_af_packet{number},iface={interface}");
+            // Room for what comes while testpmd waits for a processor.
+            let port = |number, interface: &str| {
+                format!("--vdev=net_af_packet{number},iface={interface},framecnt=8192")
+            };
             [
                 port(0, &line.left.interface),
                 port(1, &line.right.interface),
@@ -151,7 +155,9 @@ impl Application {
             ..LineOptions::default()
         })?;
         let pages = Pages::take(PathBuf::from(lab.file("huge")))?;
-        let prefix = format!("trawltest{}", std::process::id());
+        // Each its own: the helper of a test that failed may still be taking leave of the one before.
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let prefix = format!("trawltest{}_{number}", std::process::id());
         let log = lab.file("testpmd.log");
         let output = File::create(&log).expect("a file");
         let mut command = Command::new("nsenter");
