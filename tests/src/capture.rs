@@ -20,8 +20,14 @@ const MARK: &str = "TRAWL_TESTS_MARK";
 
 /// Runs trawl to its end.
 pub fn trawl(arguments: &[&str]) -> Output {
+    trawl_in(&[], arguments)
+}
+
+/// As [`trawl`], with variables in its environment.
+pub fn trawl_in(environment: &[(&str, &str)], arguments: &[&str]) -> Output {
     let mut command = Command::new(binary::path());
     command.args(arguments).stdin(Stdio::null());
+    command.envs(environment.iter().copied());
     command.output().expect("trawl runs")
 }
 
@@ -145,7 +151,12 @@ impl Capture {
 
     /// As [`Self::start`], with a variable in its environment.
     pub fn start_with(variable: (&str, &str), lab: &impl Files, arguments: &[&str]) -> Self {
-        Self::launch(Command::new(binary::path()), variable, lab, arguments).followed()
+        Self::start_in(&[variable], lab, arguments)
+    }
+
+    /// As [`Self::start`], with variables in its environment.
+    pub fn start_in(environment: &[(&str, &str)], lab: &impl Files, arguments: &[&str]) -> Self {
+        Self::launch(Command::new(binary::path()), environment, lab, arguments).followed()
     }
 
     /// As [`Self::start`], on what takes itself for a host of that name.
@@ -154,7 +165,16 @@ impl Capture {
         let renamed = r#"echo "$0" >/proc/sys/kernel/hostname && exec "$@""#;
         command.args(["--uts", "sh", "-c", renamed, host]);
         command.arg(binary::path());
-        Self::launch(command, ("TRAWL_WITHOUT", ""), lab, arguments).followed()
+        Self::launch(command, &[], lab, arguments).followed()
+    }
+
+    /// As [`Self::start`], in the network namespace of a station.
+    pub fn start_inside(at: &Station, lab: &impl Files, arguments: &[&str]) -> Self {
+        let mut command = Command::new("ip");
+        command
+            .args(["netns", "exec", &at.name])
+            .arg(binary::path());
+        Self::launch(command, &[], lab, arguments).followed()
     }
 
     fn followed(mut self) -> Self {
@@ -167,7 +187,7 @@ impl Capture {
     /// As [`Self::start`], with standard output as a pipe that the test reads itself.
     pub fn start_piped(lab: &impl Files, arguments: &[&str]) -> (Self, ChildStdout) {
         let command = Command::new(binary::path());
-        let mut capture = Self::launch(command, ("TRAWL_WITHOUT", ""), lab, arguments);
+        let mut capture = Self::launch(command, &[], lab, arguments);
         let stdout = capture.child.stdout.take().expect("a pipe");
         capture.wait_ready();
         (capture, stdout)
@@ -175,7 +195,7 @@ impl Capture {
 
     fn launch(
         mut command: Command,
-        variable: (&str, &str),
+        environment: &[(&str, &str)],
         lab: &impl Files,
         arguments: &[&str],
     ) -> Self {
@@ -190,7 +210,7 @@ impl Capture {
             .args(ring_size(arguments))
             .args(arguments)
             .env(MARK, &mark)
-            .env(variable.0, variable.1)
+            .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -10,6 +10,7 @@ pub mod lab;
 pub mod pcapng;
 pub mod programs;
 pub mod running;
+pub mod s3;
 pub mod strace;
 pub mod summary;
 pub mod tiny;
@@ -19,7 +20,7 @@ pub mod wait;
 pub mod witness;
 pub mod xdp;
 
-pub use capture::{Capture, Finished, trawl};
+pub use capture::{Capture, Finished, trawl, trawl_in};
 pub use lab::{Lab, LineLab};
 pub use running::{Done, Running};
 pub use summary::Summary;

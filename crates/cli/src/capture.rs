@@ -7,6 +7,7 @@ pub(crate) mod interfaces;
 mod loans;
 mod output;
 mod peers;
+mod pod;
 mod progress;
 mod recording;
 mod remote;

@@ -133,7 +133,7 @@ pub struct Session {
     /// Times in which packets went by unseen and that are over.
     unseen: Vec<Gap>,
     /// Keep the interfaces promiscuous while they are open.
-    promiscuous: Vec<OwnedFd>,
+    promiscuous: Vec<(usize, OwnedFd)>,
     /// What more taps are attached with. After the taps: its warden may only be dismissed when they have been detached.
     assembly: Assembly,
     /// Cuts files; apart, for the other may be told to undo its tasks at the end of every capture.

@@ -43,6 +43,7 @@ mod packet_variants;
 mod patterns;
 mod pcap_tap;
 mod peer_modules;
+mod pod;
 mod printing;
 mod privileges;
 mod query;

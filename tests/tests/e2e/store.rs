@@ -6,7 +6,9 @@ use std::process::Output;
 
 use serde_json::Value;
 use trawl_tests::witness::{nothing_attached, tshark};
-use trawl_tests::{Capture, Lab, frames, trawl, wait_until};
+use trawl_tests::{Capture, Lab, frames, trawl, trawl_in, wait_until};
+
+mod s3;
 
 fn files_below(directory: &Path, end: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -33,6 +35,7 @@ struct Places {
     store: PathBuf,
     spool: String,
     url: String,
+    environment: Vec<(String, String)>,
 }
 
 impl Places {
@@ -42,7 +45,13 @@ impl Places {
             url: format!("file://{store}"),
             store: store.into(),
             spool: lab.file("spool"),
+            environment: Vec::new(),
         }
+    }
+
+    fn environment(&self) -> Vec<(&str, &str)> {
+        let pairs = self.environment.iter();
+        pairs.map(|(name, value)| (&**name, &**value)).collect()
     }
 
     fn start(&self, lab: &Lab, more: &[&str]) -> Capture {
@@ -57,7 +66,7 @@ impl Places {
             "--spool",
             &self.spool,
         ];
-        Capture::start(lab, &[&base[..], more].concat())
+        Capture::start_in(&self.environment(), lab, &[&base[..], more].concat())
     }
 
     fn command(&self, command: &str, more: &[&str]) -> Output {
@@ -69,7 +78,7 @@ impl Places {
             &self.spool,
             "--json",
         ];
-        trawl(&[&base[..], more].concat())
+        trawl_in(&self.environment(), &[&base[..], more].concat())
     }
 
     fn account(&self) -> [u64; 5] {
@@ -311,10 +320,9 @@ fn engine(name: &str, call: &str, query: &str) -> Option<String> {
     let program = format!(
         "import sys\ntry:\n import {name}\nexcept ImportError:\n sys.exit(77)\nprint({call})"
     );
-    let target = trawl_tests::binary::path().parent()?.parent()?;
     let output = std::process::Command::new("python3")
         .args(["-c", &program, query])
-        .env("PYTHONPATH", target.join("python"))
+        .env("PYTHONPATH", trawl_tests::s3::python_packages())
         .output()
         .ok()?;
     if output.status.code() == Some(77) {

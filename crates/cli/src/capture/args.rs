@@ -18,6 +18,7 @@ use super::beside::Wanted;
 use super::drops::DropArgs;
 use super::interfaces::Pattern;
 use super::peers::PeerArgs;
+use super::pod::PodArgs;
 use super::recording::RecordingArgs;
 use super::remote::HostArgs;
 use super::stored::StoreArgs;
@@ -128,6 +129,8 @@ pub struct Args {
     pub(super) remote: HostArgs,
     #[command(flatten)]
     pub(super) store: StoreArgs,
+    #[command(flatten)]
+    pub(super) pod: PodArgs,
     #[command(flatten)]
     choice: ChoiceArgs,
     #[command(flatten)]
@@ -288,7 +291,8 @@ impl Args {
             )
             .fix("name one tap, or some of --tap xdp,tc,drop"));
         }
-        if self.interfaces.is_empty() && tap != Choice::Drop && !self.list_interfaces {
+        let is_named = !self.interfaces.is_empty() || !self.pod.pods.is_empty();
+        if !is_named && tap != Choice::Drop && !self.list_interfaces {
             return Err(Error::usage("cannot capture", "no interface is named")
                 .fix("name one with -i (--interface); trawl capture -D lists them"));
         }

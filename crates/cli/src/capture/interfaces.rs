@@ -48,6 +48,9 @@ pub(crate) fn find(args: &Args) -> Result<Vec<CaptureSite>> {
                 .fix("trawl capture -D lists them"));
         }
     }
+    for name in args.pod.interfaces()? {
+        sites.push(CaptureSite::find(&name, None)?);
+    }
     // One that two patterns name is captured once.
     let mut known = HashSet::new();
     sites.retain(|site| !site.one_of_any || known.insert(site.label.clone()));

@@ -17,7 +17,8 @@ use crate::{dpdk, pcap};
 #[derive(Debug, Default)]
 pub(super) struct Held {
     pub taps: Vec<AtSite>,
-    pub promiscuous: Vec<OwnedFd>,
+    /// With the site whose interface it keeps promiscuous.
+    pub promiscuous: Vec<(usize, OwnedFd)>,
 }
 
 /// Attaches the taps of a site; tells whether one of them sees verdicts.
@@ -51,9 +52,8 @@ pub(super) fn attach_at(
         .any(|tap| !own_sockets.contains(&tap.name()));
     // Taps with sockets of their own see to it themselves.
     if options.promiscuous && sees_beside_socket && !site.interface.loopback {
-        let index = site.interface.index;
-        held.promiscuous
-            .push(packet_socket::promiscuous(site.namespace.as_ref(), index)?);
+        let socket = packet_socket::promiscuous(site.namespace.as_ref(), site.interface.index)?;
+        held.promiscuous.push((index, socket));
     }
     if options.follows() && selection.taps.is_empty() {
         assembly.notice(Notice::NoHooks {

@@ -71,6 +71,7 @@ impl Session {
             };
             observer.notice(&Notice::Gone(gone.clone()));
             self.monitors.retain(|(index, _)| *index != site);
+            self.promiscuous.retain(|(index, _)| *index != site);
             if self.options.joins {
                 self.taps.retain(|at| at.site != site);
             } else if self.monitors.is_empty() {

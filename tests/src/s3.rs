@@ -1,0 +1,254 @@
+//! An S3 server of others (moto, from PyPI) with a proxy before it that makes faults, one connection a request.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::{binary, skip, trawl};
+
+pub const BUCKET: &str = "trawl";
+
+/// Objects are private; the server takes any signature.
+const AUTHORIZATION: &str = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
+
+/// What happens to the requests that create an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    None,
+    /// Each connection is closed at once, whatever it asks for.
+    Partition,
+    /// Nothing is forwarded until this is over: [`Server::set`].
+    Slow,
+    /// The request is answered with this status, and not done.
+    Status(u16),
+    /// The request is done, and the connection closed before its answer.
+    LostReply,
+    /// The request is done twice; the second answer is given.
+    Doubled,
+}
+
+#[derive(Debug)]
+struct Proxy {
+    target: u16,
+    /// The fault and how many requests it meets.
+    fault: Mutex<(Fault, u64)>,
+    met: AtomicU64,
+    ended: AtomicBool,
+}
+
+/// The server and its proxy; both end with this.
+#[derive(Debug)]
+pub struct Server {
+    moto: Child,
+    proxy: Arc<Proxy>,
+    port: u16,
+}
+
+const START: &str = "
+import sys
+try:
+    from moto.server import ThreadedMotoServer
+except ImportError:
+    sys.exit(77)
+server = ThreadedMotoServer(ip_address='127.0.0.1', port=0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+sys.stdin.read()
+";
+
+/// Where `make test` puts what it takes from PyPI.
+pub fn python_packages() -> PathBuf {
+    let target = binary::path().parent().and_then(std::path::Path::parent);
+    target.expect("a target directory").join("python")
+}
+
+/// One request to an S3 server: status and body.
+fn ask(port: u16, request: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.write_all(request)?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    Ok(answer)
+}
+
+impl Server {
+    /// Says that the test is skipped where trawl or Python lack what it needs.
+    pub fn open() -> Option<Self> {
+        // Without a bucket: refused before anything is asked.
+        let probe = trawl(&["store", "ls", "s3://"]);
+        if String::from_utf8_lossy(&probe.stderr).contains("for file:// stores only") {
+            skip("this trawl has no S3: cargo build --bin trawl --features cloud");
+            return None;
+        }
+        let mut moto = Command::new("python3")
+            .args(["-c", START])
+            .env("PYTHONPATH", python_packages())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
+        let mut line = String::new();
+        let mut said = BufReader::new(moto.stdout.take().expect("a pipe"));
+        said.read_line(&mut line).expect("it is text");
+        let Ok(target) = line.trim().parse() else {
+            let status = moto.wait().expect("it ends");
+            assert_eq!(status.code(), Some(77), "moto did not start");
+            skip("Python's moto is not installed: pip install 'moto[server]'");
+            return None;
+        };
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let proxy = Arc::new(Proxy {
+            target,
+            fault: Mutex::new((Fault::None, 0)),
+            met: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
+        });
+        let at_work = Arc::clone(&proxy);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                if at_work.ended.load(Ordering::Acquire) {
+                    return;
+                }
+                let proxy = Arc::clone(&at_work);
+                std::thread::spawn(move || proxy.serve(stream));
+            }
+        });
+        let server = Self { moto, proxy, port };
+        let made = server.request("PUT", "", &[]);
+        assert_eq!(made.0, 200);
+        Some(server)
+    }
+
+    /// The next requests that create objects, or all there are, meet a fault.
+    pub fn set(&self, fault: Fault, times: u64) {
+        *self.proxy.fault.lock().expect("no panic") = (fault, times);
+        self.proxy.met.store(0, Ordering::Release);
+    }
+
+    /// How many requests met the fault.
+    pub fn met(&self) -> u64 {
+        self.proxy.met.load(Ordering::Acquire)
+    }
+
+    /// What trawl's environment has to say.
+    pub fn environment(&self) -> Vec<(String, String)> {
+        let endpoint = format!("http://127.0.0.1:{}", self.port);
+        [
+            ("AWS_ENDPOINT", endpoint.as_str()),
+            ("AWS_ALLOW_HTTP", "true"),
+            ("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "false"),
+            ("AWS_ACCESS_KEY_ID", "test"),
+            ("AWS_SECRET_ACCESS_KEY", "test"),
+            ("AWS_REGION", "us-east-1"),
+            ("NO_PROXY", "127.0.0.1"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .to_vec()
+    }
+
+    /// Asks the server itself, past the proxy: status and body.
+    pub fn request(&self, method: &str, key: &str, body: &[u8]) -> (u16, Vec<u8>) {
+        let mut request = format!(
+            "{method} /{BUCKET}/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nAuthorization: {AUTHORIZATION}\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        )
+        .into_bytes();
+        request.extend_from_slice(body);
+        let answer = ask(self.proxy.target, &request).expect("moto answers");
+        let end = answer
+            .windows(4)
+            .position(|four| four == b"\r\n\r\n")
+            .expect("a whole answer");
+        let head = String::from_utf8_lossy(&answer[..end]).into_owned();
+        let status = head.split(' ').nth(1).and_then(|text| text.parse().ok());
+        (status.expect("a status"), answer[end + 4..].to_vec())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.proxy.ended.store(true, Ordering::Release);
+        // The listener's thread looks when a connection comes.
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+        let _ = self.moto.kill();
+        let _ = self.moto.wait();
+    }
+}
+
+impl Proxy {
+    fn fault(&self, creates: bool) -> Fault {
+        let mut state = self.fault.lock().expect("no panic");
+        let (fault, left) = *state;
+        if left == 0 || !(creates || fault == Fault::Partition) {
+            return Fault::None;
+        }
+        if fault != Fault::Slow {
+            state.1 = left.saturating_sub(1);
+        }
+        self.met.fetch_add(1, Ordering::AcqRel);
+        fault
+    }
+
+    fn is_slow(&self) -> bool {
+        self.fault.lock().expect("no panic").0 == Fault::Slow && !self.ended.load(Ordering::Acquire)
+    }
+
+    fn serve(&self, mut stream: TcpStream) {
+        let mut reader = BufReader::new(stream.try_clone().expect("a socket"));
+        let mut head = String::new();
+        let mut length = 0;
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line).unwrap_or(0) == 0 {
+                return;
+            }
+            let lower = line.to_ascii_lowercase();
+            if let Some(value) = lower.strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap_or(0);
+            }
+            if line == "\r\n" {
+                break;
+            }
+            if !lower.starts_with("connection:") {
+                head.push_str(&line);
+            }
+        }
+        let mut body = vec![0; length];
+        if reader.read_exact(&mut body).is_err() {
+            return;
+        }
+        let creates = head.starts_with("PUT ");
+        let mut request = format!("{head}Connection: close\r\n\r\n").into_bytes();
+        request.extend_from_slice(&body);
+        let fault = self.fault(creates);
+        let refused = |status: u16| {
+            format!("HTTP/1.1 {status} Refused\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        };
+        let answer = match fault {
+            Fault::Partition => return,
+            Fault::Status(status) => refused(status).into_bytes(),
+            Fault::Slow => {
+                while self.is_slow() {
+                    std::thread::park_timeout(std::time::Duration::from_millis(5));
+                }
+                ask(self.target, &request).unwrap_or_default()
+            }
+            Fault::None => ask(self.target, &request).unwrap_or_default(),
+            Fault::LostReply => {
+                let _ = ask(self.target, &request);
+                return;
+            }
+            Fault::Doubled => {
+                let _ = ask(self.target, &request);
+                ask(self.target, &request).unwrap_or_default()
+            }
+        };
+        let _ = stream.write_all(&answer);
+        let _ = stream.shutdown(Shutdown::Both);
+    }
+}

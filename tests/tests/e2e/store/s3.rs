@@ -1,0 +1,260 @@
+//! The same against an S3 server of others, and through faults on the way to it (issue 19, proof).
+
+use std::process::Output;
+
+use serde_json::Value;
+use trawl_tests::generator::generate;
+use trawl_tests::s3::{BUCKET, Fault, Server};
+use trawl_tests::witness::{run, tshark};
+use trawl_tests::{Capture, Finished, Lab, frames, trawl_in, wait_until};
+
+use super::{Places, json};
+
+fn places(lab: &Lab, server: &Server) -> Places {
+    Places {
+        url: format!("s3://{BUCKET}/captures"),
+        environment: server.environment(),
+        ..Places::of(lab)
+    }
+}
+
+const CHUNKS: [&str; 2] = ["--chunk-size", "4KiB"];
+
+fn send(lab: &Lab, capture: &Capture, before: u64, count: u64) -> u64 {
+    let number = count.to_string();
+    generate(lab, "udp", &["--dst", "10.77.0.2", "--count", &number]);
+    capture.wait_recorded(before + count);
+    before + count
+}
+
+fn ended(finished: &Finished, code: i32) {
+    assert_eq!(finished.status.code(), Some(code), "{}", finished.stderr);
+}
+
+/// All keys that the server has, without trawl's help.
+fn keys(server: &Server) -> Vec<String> {
+    let (status, listing) = server.request("GET", "?list-type=2", &[]);
+    assert_eq!(status, 200);
+    let text = String::from_utf8_lossy(&listing).into_owned();
+    let keys = text.split("<Key>").skip(1);
+    keys.filter_map(|rest| rest.split("</Key>").next().map(str::to_owned))
+        .collect()
+}
+
+fn chunks(server: &Server) -> Vec<String> {
+    let mut keys = keys(server);
+    keys.retain(|key| key.ends_with(".pcapng.zst"));
+    keys
+}
+
+fn good(output: Output) -> Value {
+    assert!(output.status.success(), "{output:?}");
+    json(&output)
+}
+
+#[test]
+fn a_store_in_s3_is_listed_verified_indexed_queried_and_pruned() {
+    let (Some(server), Some(lab)) = (Server::open(), Lab::open()) else {
+        return;
+    };
+    let places = places(&lab, &server);
+    let capture = places.start(&lab, &[&CHUNKS[..], &["udp"]].concat());
+    send(&lab, &capture, 0, 300);
+    ended(&capture.stop(), 0);
+    assert_eq!(places.account(), [300, 300, 0, 0, 0]);
+    assert_eq!(places.problems(), Vec::<String>::new());
+    assert!(chunks(&server).len() > 2);
+    // A chunk as others get it.
+    let file = lab.file("chunk.pcapng.zst");
+    let packets: usize = chunks(&server)
+        .iter()
+        .map(|key| {
+            std::fs::write(&file, server.request("GET", key, &[]).1).expect("a file");
+            tshark(&file, &["frame.len"]).len()
+        })
+        .sum();
+    assert_eq!(packets, 300);
+    let environment = places.environment();
+    let indexed = good(trawl_in(&environment, &["index", &places.url, "--json"]));
+    assert_eq!(indexed["packets"], 300);
+    let helper = trawl_tests::binary::path().with_file_name("trawl-query");
+    let found = lab.file("found.pcapng");
+    let query = ["query", "--store", &places.url, "--spool", "/nonexistent"];
+    let filter = [
+        "--filter",
+        "udp and dst host 10.77.0.2",
+        "--packets",
+        &found,
+    ];
+    let answer = trawl_in(&environment, &[&query[..], &filter].concat());
+    let said = String::from_utf8_lossy(&answer.stderr).into_owned();
+    match helper.exists() && !said.contains("for file:// stores only") {
+        true => {
+            assert!(answer.status.success(), "{said}");
+            assert_eq!(tshark(&found, &["frame.len"]).len(), 300);
+        }
+        false => eprintln!("not queried: trawl-query is not built with S3"),
+    }
+    let pruned = good(places.command("prune", &["--max", "0"]));
+    assert_eq!(pruned["packets"], 300);
+    assert_eq!(places.account(), [300, 0, 0, 300, 0]);
+    assert_eq!(chunks(&server), Vec::<String>::new());
+    assert_eq!(places.problems(), Vec::<String>::new());
+}
+
+/// Faults that pass: all that was sent is stored in the end, once.
+#[test]
+fn faults_that_pass_lose_and_double_nothing() {
+    let (Some(server), Some(lab)) = (Server::open(), Lab::open()) else {
+        return;
+    };
+    let places = places(&lab, &server);
+    let mut all = 0;
+    for (fault, times) in [
+        (Fault::Status(503), 3),
+        (Fault::Status(409), 2),
+        (Fault::LostReply, 3),
+        (Fault::Doubled, 50),
+        (Fault::Partition, 3),
+        (Fault::Slow, 1),
+    ] {
+        server.set(fault, times);
+        let capture = places.start(&lab, &[&CHUNKS[..], &["udp"]].concat());
+        let sent = send(&lab, &capture, 0, 200);
+        wait_until("the fault was met", || server.met() > 0);
+        if fault == Fault::Slow {
+            // Nothing is answered, and the capture goes on.
+            let more = send(&lab, &capture, sent, 100);
+            all += more - sent;
+            server.set(Fault::None, 0);
+        }
+        all += sent;
+        let finished = capture.stop();
+        ended(&finished, 0);
+        assert_eq!(places.account(), [all, all, 0, 0, 0], "{fault:?}");
+        assert_eq!(places.problems(), Vec::<String>::new(), "{fault:?}");
+        let mut once = chunks(&server);
+        let before = once.len();
+        once.dedup();
+        assert_eq!(before, once.len());
+    }
+}
+
+/// The capture goes on without the store; then the spool is full, and does what was chosen.
+#[test]
+fn a_full_spool_before_a_store_out_of_reach_evicts_or_stops() {
+    let (Some(server), Some(lab)) = (Server::open(), Lab::open()) else {
+        return;
+    };
+    for (policy, ends) in [("evict", false), ("stop", true)] {
+        let places = Places {
+            url: format!("s3://{BUCKET}/{policy}"),
+            ..places(&lab, &server)
+        };
+        server.set(Fault::Partition, u64::MAX);
+        let full = ["--spool-size", "4KiB", "--spool-full", policy];
+        let wait = ["--store-wait", "100ms", "udp"];
+        let capture = places.start(&lab, &[&CHUNKS[..], &full, &wait].concat());
+        generate(&lab, "udp", &["--dst", "10.77.0.2", "--count", "2000"]);
+        // A full spool is noticed with the next packet.
+        (0..20).for_each(|_| lab.send(&[frames::ipv4_udp(0)], 100));
+        let sent = 4000;
+        let finished = match ends {
+            true => capture.wait(),
+            false => {
+                capture.wait_recorded(sent);
+                capture.stop()
+            }
+        };
+        ended(&finished, 1);
+        server.set(Fault::None, 0);
+        let [recorded, stored, spooled, evicted, unknown] = places.account();
+        assert_eq!(recorded, stored + spooled + evicted + unknown);
+        assert_eq!((stored, unknown), (0, 0), "{}", finished.stderr);
+        assert!(recorded <= sent && (ends || recorded == sent));
+        assert_eq!(evicted > 0, !ends);
+        good(places.command("push", &[]));
+        assert_eq!(places.account(), [recorded, spooled, 0, evicted, 0]);
+        assert_eq!(places.problems(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_flipped_bit_in_a_stored_chunk_is_found() {
+    let (Some(server), Some(lab)) = (Server::open(), Lab::open()) else {
+        return;
+    };
+    let places = places(&lab, &server);
+    let capture = places.start(&lab, &[&CHUNKS[..], &["udp"]].concat());
+    send(&lab, &capture, 0, 300);
+    ended(&capture.stop(), 0);
+    let key = &chunks(&server)[1];
+    let mut bytes = server.request("GET", key, &[]).1;
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x10;
+    assert_eq!(server.request("PUT", key, &bytes).0, 200);
+    assert_eq!(places.problems(), ["chunk_changed"]);
+    assert_eq!(places.command("verify", &[]).status.code(), Some(1));
+    assert_eq!(server.request("DELETE", key, &[]).0, 204);
+    assert_eq!(places.problems(), ["chunk_missing"]);
+    let [recorded, stored, spooled, evicted, unknown] = places.account();
+    assert_eq!((recorded, spooled, evicted), (300, 0, 0));
+    assert_eq!(stored + unknown, 300);
+    assert!(unknown > 0);
+}
+
+/// A disk of the test's own, unmounted with this.
+struct Disk(String);
+
+impl Disk {
+    fn mount(path: String, size: &str) -> Self {
+        std::fs::create_dir_all(&path).expect("a directory");
+        run("mount", &["-t", "tmpfs", "-o", size, "tmpfs", &path]);
+        Self(path)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        run("umount", &["--lazy", &self.0]);
+    }
+}
+
+/// Issue 19, proof: the spool's disk is full (ENOSPC) before its bound is.
+#[test]
+fn a_full_disk_of_the_spool_ends_the_capture_with_its_account() {
+    let Some(lab) = Lab::open() else { return };
+    let blocked = lab.file("blocked");
+    std::fs::create_dir_all(&blocked).expect("a directory");
+    let in_the_way = format!("{blocked}/trawl");
+    std::fs::write(&in_the_way, "").expect("a file");
+    let disk = Disk::mount(lab.file("disk"), "size=128k");
+    let places = Places {
+        url: format!("file://{blocked}"),
+        spool: disk.0.clone(),
+        ..Places::of(&lab)
+    };
+    let wait = ["--store-wait", "100ms", "udp"];
+    let capture = places.start(&lab, &[&CHUNKS[..], &wait].concat());
+    let sent = 20000;
+    generate(&lab, "udp", &["--dst", "10.77.0.2", "--count", "20000"]);
+    let finished = capture.wait();
+    ended(&finished, 1);
+    assert!(
+        finished.stderr.contains("No space left on device"),
+        "{}",
+        finished.stderr
+    );
+    let listed = places.account();
+    let [recorded, stored, spooled, evicted, unknown] = listed;
+    assert_eq!(recorded, stored + spooled + evicted + unknown, "{listed:?}");
+    assert!(recorded <= sent, "{listed:?}");
+    assert!(stored == 0 && spooled > 0, "{listed:?}");
+    std::fs::remove_file(&in_the_way).expect("a file");
+    run("mount", &["-o", "remount,size=4m", &disk.0]);
+    good(places.command("push", &[]));
+    let [recorded, stored, spooled, evicted, unknown] = places.account();
+    assert_eq!(recorded, stored + evicted + unknown);
+    assert_eq!(spooled, 0);
+    assert_eq!((stored, spooled), (listed[2], 0));
+}
