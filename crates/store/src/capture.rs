@@ -362,6 +362,17 @@ impl Sink for StoreSink {
         })
     }
 
+    /// A spool that takes no more ends the capture at once, not with the next packet.
+    fn rest(&mut self) -> Result<()> {
+        let refused = self.channel.lock().refused.clone();
+        refused.map_or(Ok(()), |refusal| Err(self.refusal(refusal)))
+    }
+
+    /// What is at hand is on its way; `finish` tells what became of it.
+    fn settle(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     fn take_unwritten(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.unwritten)
     }

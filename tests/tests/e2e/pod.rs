@@ -5,6 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::json;
+use trawl_lab::sender::Engine;
+use trawl_tests::lab::send_from;
 use trawl_tests::s3::python_packages;
 use trawl_tests::witness::tshark;
 use trawl_tests::{Capture, Lab, frames, skip, trawl};
@@ -116,7 +118,7 @@ fn a_pod_is_captured_at_the_hosts_end_of_its_veth() {
     let arguments = ["--cri-socket", &runtime.socket, "--pod", "default/web-0"];
     let at = ["--tap", "packet", "-w", &file, "udp"];
     let capture = Capture::start_inside(host, &lab, &[&arguments[..], &at].concat());
-    lab.send(&[frames::ipv4_udp(0)], 7);
+    send_from(pod, &[frames::ipv4_udp(0)], 7, Engine::Live, None, None);
     capture.wait_recorded(7);
     capture.stop_well();
     let rows = tshark(&file, &["frame.interface_name"]);
