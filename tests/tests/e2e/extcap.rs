@@ -1,5 +1,7 @@
 //! Wireshark's way of capturing through trawl, as tshark goes it; and figures of a running interface.
 
+use std::fs::File;
+use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 
 use trawl_lab::program::{Does, Loaded};
@@ -205,4 +207,84 @@ fn stat_counts_what_an_interface_sees() {
     assert_eq!(report["packets"], 10);
     assert_eq!(report["groups"][0]["values"][0], "PASS");
     assert_eq!(report["flows"][0]["dst_port"], 9);
+}
+
+/// A message of the toolbar's pipes: 'T', the length in three bytes, the control, the command, the text.
+fn toolbar_message(control: u8, command: u8, text: &str) -> Vec<u8> {
+    let mut message = (text.len() as u32 + 2).to_be_bytes().to_vec();
+    message[0] = b'T';
+    message.extend([control, command]);
+    message.extend(text.as_bytes());
+    message
+}
+
+fn status_of(pipe: &mut File) -> String {
+    let mut header = [0; 6];
+    pipe.read_exact(&mut header).expect("a header");
+    assert_eq!(
+        (header[0], header[5]),
+        (b'T', 6),
+        "a text for the status bar"
+    );
+    let len = u32::from_be_bytes([0, header[1], header[2], header[3]]);
+    let mut text = vec![0; len as usize - 2];
+    pipe.read_exact(&mut text).expect("a text");
+    String::from_utf8(text).expect("UTF-8")
+}
+
+/// Issue 17: the filter in Wireshark's toolbar, by the protocol of its pipes.
+#[test]
+fn the_toolbar_changes_the_filter_of_a_running_capture() {
+    let Some(lab) = Lab::open() else { return };
+    let pipe = |name: &str| {
+        let path = lab.file(name);
+        let made = Command::new("mkfifo").arg(&path).status();
+        assert!(made.expect("mkfifo runs").success());
+        // Open both ways, so that no end waits for the other.
+        let file = File::options().read(true).write(true).open(&path);
+        (path, file.expect("a pipe"))
+    };
+    let (packets, mut from_trawl) = pipe("packets");
+    let (controls, mut to_trawl) = pipe("controls");
+    let (statuses, mut status) = pipe("statuses");
+    let name = format!("trawl:{}", lab.receiver());
+    let _capturing = Capturing(
+        Command::new(trawl_tests::binary::path())
+            .args(["extcap", "--capture", "--extcap-interface", &name])
+            .args(["--fifo", &packets, "--extcap-control-in", &controls])
+            .args(["--extcap-control-out", &statuses])
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("trawl runs"),
+    );
+    let mut captured = Vec::new();
+    let mut until = |text: &[u8]| {
+        while !captured.windows(text.len()).any(|part| part == text) {
+            let mut bytes = [0; 4096];
+            let count = from_trawl.read(&mut bytes).expect("packets");
+            captured.extend_from_slice(&bytes[..count]);
+        }
+        captured.clone()
+    };
+    // The file's head comes when the capture is attached.
+    until(b"veth0");
+    let send = |payload: &[u8]| lab.send(&[frames::udp(payload)], 1);
+    let mut say = |filter: &str| {
+        let message = toolbar_message(0, 1, filter);
+        to_trawl.write_all(&message).expect("the toolbar");
+    };
+    say("udp prot 9");
+    assert!(status_of(&mut status).contains("syntax error"));
+    send(b"before any filter");
+    until(b"before any filter");
+    say("udp[8] == 0x79");
+    assert_eq!(status_of(&mut status), "trawl: filter udp[8] == 0x79");
+    send(b"not wanted");
+    send(b"yes, wanted");
+    let seen = until(b"yes, wanted");
+    assert!(!seen.windows(10).any(|part| part == b"not wanted"));
+    say("");
+    assert_eq!(status_of(&mut status), "trawl: no filter");
+    send(b"wanted again");
+    until(b"wanted again");
 }

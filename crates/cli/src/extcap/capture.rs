@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::ValueEnum;
 use trawl_filter::{LinkType, Options};
@@ -35,18 +35,6 @@ pub(super) fn run(interface: &str, args: &Args) -> Result<ExitCode> {
         .write(true)
         .open(path)
         .map_err(|e| fail(path, e))?;
-    let (sender, filters) = channel();
-    if let Some(path) = &args.extcap_control_in {
-        let source = File::open(path).map_err(|e| fail(path, e))?;
-        std::thread::spawn(move || {
-            let mut source = source;
-            while let Some(filter) = next_filter(&mut source) {
-                if sender.send(filter).is_err() {
-                    break;
-                }
-            }
-        });
-    }
     let toolbar = args
         .extcap_control_out
         .as_ref()
@@ -57,11 +45,19 @@ pub(super) fn run(interface: &str, args: &Args) -> Result<ExitCode> {
                 .map_err(|e| fail(path, e))
         })
         .transpose()?;
+    let selector = Arc::default();
+    if let Some(path) = &args.extcap_control_in {
+        let source = File::open(path).map_err(|e| fail(path, e))?;
+        let toolbar = Toolbar {
+            source,
+            answers: toolbar,
+            selector: Arc::clone(&selector),
+        };
+        std::thread::spawn(move || toolbar.obey());
+    }
     let mut sink = Fifo {
         fifo,
-        filters,
-        toolbar,
-        selector: None,
+        selector,
         kept: Vec::new(),
     };
     match live::run_into(&words(interface, args), &mut sink) {
@@ -131,45 +127,49 @@ fn next_filter(source: &mut impl Read) -> Option<String> {
     }
 }
 
-/// Wireshark's end of the pipe, with the toolbar's filter in front of it.
-struct Fifo {
-    fifo: File,
-    filters: Receiver<String>,
-    toolbar: Option<File>,
-    selector: Option<Selector>,
-    kept: Vec<u8>,
+/// The toolbar's pipes, and the filter that it has set.
+struct Toolbar {
+    source: File,
+    answers: Option<File>,
+    selector: Arc<Mutex<Option<Selector>>>,
 }
 
-impl Fifo {
-    /// Takes the toolbar's last filter, if it can be used; Wireshark's status bar tells why not.
-    fn renew(&mut self) {
-        let Some(filter) = self.filters.try_iter().last() else {
-            return;
-        };
-        if filter.is_empty() {
-            self.selector = None;
-            self.tell("trawl: no filter");
-            return;
-        }
-        let options = Options {
-            link: LinkType::ETHERNET,
-            snaplen: 262_144,
-            netmask: None,
-            optimise: true,
-            file: None,
-        };
-        let mut selector = Selector::new(Question::Expression(filter.clone()), options);
-        match selector.prepare((1, ByteOrder::Little)) {
-            Ok(()) => {
-                self.selector = Some(selector);
-                self.tell(&format!("trawl: filter {filter}"));
-            }
-            Err(error) => self.tell(&format!("trawl: {error}")),
+impl Toolbar {
+    /// Takes each filter that can be used; Wireshark's status bar tells why not, also while no packets come.
+    fn obey(mut self) {
+        while let Some(filter) = next_filter(&mut self.source) {
+            let said = match self.renew(&filter) {
+                Ok(()) if filter.is_empty() => "trawl: no filter".to_owned(),
+                Ok(()) => format!("trawl: filter {filter}"),
+                Err(why) => format!("trawl: {why}"),
+            };
+            self.tell(&said);
         }
     }
 
+    fn renew(&self, filter: &str) -> std::result::Result<(), String> {
+        let mut renewed = None;
+        if !filter.is_empty() {
+            let options = Options {
+                link: LinkType::ETHERNET,
+                snaplen: 262_144,
+                netmask: None,
+                optimise: true,
+                file: None,
+            };
+            let question = Question::Expression(filter.to_owned());
+            let mut selector = Selector::new(question, options);
+            selector
+                .prepare((1, ByteOrder::Little))
+                .map_err(|error| error.to_string())?;
+            renewed = Some(selector);
+        }
+        *self.selector.lock().unwrap_or_else(PoisonError::into_inner) = renewed;
+        Ok(())
+    }
+
     fn tell(&mut self, text: &str) {
-        let Some(toolbar) = &mut self.toolbar else {
+        let Some(answers) = &mut self.answers else {
             return;
         };
         let len = (text.len() + 2) as u32;
@@ -177,15 +177,22 @@ impl Fifo {
         message[0] = SYNC;
         let parts = [&message[..], &[FILTER_CONTROL, STATUS_BAR], text.as_bytes()].concat();
         // A closed toolbar is no reason to end.
-        let _ = toolbar.write_all(&parts);
+        let _ = answers.write_all(&parts);
     }
+}
+
+/// Wireshark's end of the pipe, with the toolbar's filter in front of it.
+struct Fifo {
+    fifo: File,
+    selector: Arc<Mutex<Option<Selector>>>,
+    kept: Vec<u8>,
 }
 
 impl Sink for Fifo {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.renew();
         let fail = |e| Error::os("cannot write to Wireshark", e);
-        let Some(selector) = &mut self.selector else {
+        let mut chosen = self.selector.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(selector) = chosen.as_mut() else {
             return self.fifo.write_all(bytes).map_err(fail);
         };
         self.kept.clear();
