@@ -173,7 +173,8 @@ impl Guard {
                         "the rules stay as they are",
                         format!(
                             "the guard on {} (program {}) uses rules that are not where trawl keeps them: \
-                             its directory under /sys/fs/bpf was moved or removed",
+                             its directory under /sys/fs/bpf was moved or removed, or another /sys/fs/bpf is \
+                             mounted here, as `ip netns exec` does: there, use --netns from outside",
                             site.label(),
                             about.id
                         ),

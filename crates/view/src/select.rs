@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use trawl_filter::classic::{ancillary, op};
+use trawl_filter::classic::{Instruction, ancillary, op};
 use trawl_filter::error::FilterError;
 use trawl_filter::{Classic, Inner, LinkType, Options, compile};
 use trawl_packet::pcapng::block::{ByteOrder, LINKTYPE_ETHERNET};
@@ -119,13 +119,6 @@ impl Program {
             Self::Inside(_) => true,
         }
     }
-
-    fn parts(&self) -> Vec<&Classic> {
-        match self {
-            Self::Whole(classic) => vec![classic],
-            Self::Inside(inner) => vec![&inner.ethernet, &inner.raw],
-        }
-    }
 }
 
 fn program(
@@ -149,12 +142,13 @@ fn program(
         Question::Inner(text) => Program::Inside(Box::new(Inner::compile(text, &options)?)),
         Question::Classic(text) => Program::Whole(Classic::parse(text)?),
     };
-    let asks_for_facts = program
-        .parts()
-        .into_iter()
-        .flat_map(Classic::instructions)
-        .any(|i| i.class() == op::LD && i.code & 0xe0 == op::ABS && i.k >= ancillary::AD_OFF);
-    if asks_for_facts {
+    let asks_for_fact = |i: &Instruction| {
+        i.class() == op::LD && i.code & 0xe0 == op::ABS && i.k >= ancillary::AD_OFF
+    };
+    // In an expression such an offset is a negative one, as in `ether[-31:2]`: libpcap finds no byte there.
+    if let (Question::Classic(_), Program::Whole(classic)) = (question, &program)
+        && classic.instructions().iter().any(asks_for_fact)
+    {
         return Err(SelectError::NotInFiles);
     }
     Ok(program)
@@ -169,4 +163,18 @@ fn dlt(link_type: u16) -> LinkType {
         106 => 19,
         other => other.into(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fact_about_the_packet_is_refused() {
+        let kind = (LINKTYPE_ETHERNET, ByteOrder::Little);
+        let mark = "2,32 0 0 4294963220,6 0 0 65535".to_owned();
+        let mut selector = Selector::new(Question::Classic(mark), Options::default());
+        let refused = selector.prepare(kind);
+        assert!(matches!(refused, Err(SelectError::NotInFiles)));
+    }
 }

@@ -1,9 +1,12 @@
-//! Reads a file ahead on a thread of its own, so that the one that sends does not wait for the disk.
+//! Reads a file ahead on a thread of its own, and decompresses it there, so that the one that sends does not wait for
+//! the disk.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
+
+use trawl_packet::read::compressed;
 
 /// How much is read at once, and how many such pieces may wait: what a file takes of memory.
 const PIECE: usize = 256 << 10;
@@ -35,7 +38,15 @@ impl Ahead {
     }
 }
 
-fn fill(mut file: File, full: &SyncSender<Piece>, emptied: &Receiver<Vec<u8>>) {
+fn fill(file: File, full: &SyncSender<Piece>, emptied: &Receiver<Vec<u8>>) {
+    let mut file = match compressed::open(file) {
+        Ok((file, _)) => file,
+        Err(error) => {
+            // It is told at the first read, unless the replay is over.
+            let _ = full.send(Err(error));
+            return;
+        }
+    };
     loop {
         let mut piece = emptied.try_recv().unwrap_or_default();
         piece.resize(PIECE, 0);

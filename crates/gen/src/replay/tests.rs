@@ -197,6 +197,30 @@ fn what_is_good_of_a_damaged_file_is_sent() {
     assert!(outcome.problems[1].contains("empty: the capture file is empty"));
 }
 
+/// Issue 12, recordings compressed by gzip and zstd.
+#[test]
+fn compressed_recordings_are_replayed() {
+    let files = Files::new();
+    let plain = numbered(&[(0, 1), (10, 2), (20, 3)]);
+    let path = files.file("plain", &plain);
+    let gzip = std::process::Command::new("gzip")
+        .arg("-c")
+        .arg(&path)
+        .output()
+        .expect("gzip runs");
+    let mut zstd = trawl_packet::seekable::Writer::new(Vec::new(), 1);
+    zstd.push(&plain).expect("memory");
+    let (zstd, _) = zstd.finish().expect("memory");
+    for (name, bytes) in [("a.gz", &gzip.stdout), ("a.zst", &zstd)] {
+        let (marks, _, outcome) = replayed(options(&[&files.file(name, bytes)]));
+        assert_eq!(marks, [1, 2, 3], "{name}");
+        assert!(outcome.problems.is_empty(), "{:?}", outcome.problems);
+    }
+    let cut = files.file("cut.gz", &gzip.stdout[..gzip.stdout.len() - 12]);
+    let (_, _, outcome) = replayed(options(&[&path, &cut]));
+    assert!(!outcome.problems.is_empty());
+}
+
 #[test]
 fn nothing_to_send_is_refused_with_the_reason() {
     let files = Files::new();
