@@ -48,7 +48,8 @@ fn the_doctor_tells_that_no_bpf_file_system_is_mounted() {
         .iter()
         .find(of_bpffs)
         .unwrap_or_else(|| panic!("nothing of bpffs: {report:#}"));
-    assert_eq!(one["fix"], FIX, "{one}");
+    let fix = one["fix"].as_str().expect("a command");
+    assert!(fix.starts_with(FIX), "{one}");
 }
 
 #[test]
