@@ -75,6 +75,10 @@ fn pages() -> io::Result<Vec<(String, Vec<u8>)>> {
 }
 
 fn add_pages(command: &Command, pages: &mut Vec<(String, Vec<u8>)>) -> io::Result<()> {
+    // A page has what `--help` has, also of options that `-h` leaves out.
+    let command = &command
+        .clone()
+        .mut_args(|argument| argument.hide_short_help(false));
     let page = clap_mangen::Man::new(command.clone());
     let mut text = Vec::new();
     page.render_title(&mut text)?;
