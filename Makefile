@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: install uninstall deb help build build-dpdk build-query demo test test-quick test-vm test-vm-all bench fmt lint lock format clippy doc man clean
+.PHONY: install uninstall deb help build build-dpdk build-query build-bus demo test test-quick test-vm test-vm-all bench fmt lint lock format clippy doc man clean
 
 # Rustup puts cargo where a root shell does not always look.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -18,6 +18,10 @@ build-dpdk: ## Build the helper for --tap dpdk, target/release/trawl-dpdk, for t
 build-query: ## Build the helper for trawl query, target/release/trawl-query; DataFusion takes minutes
 	@scripts/install build
 	@scripts/build-query release
+
+build-bus: ## Build the helper of trawl agent and trawl fleet for NATS, target/release/trawl-bus
+	@scripts/install build
+	@scripts/build-bus release
 
 build: ## Build the release binary, target/release/trawl
 	@scripts/install build
@@ -60,6 +64,7 @@ fmt: ## Format the source
 	cargo fmt --all
 	cargo fmt --manifest-path fuzz/Cargo.toml
 	cargo fmt --manifest-path crates/query/Cargo.toml
+	cargo fmt --manifest-path crates/bus/Cargo.toml
 
 lint: lock format clippy doc ## Check the lock files, the format, the warnings of clippy and of the documentation
 
@@ -68,17 +73,20 @@ lock:
 	cargo metadata --locked --format-version 1 >/dev/null
 	cargo metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
 	cargo metadata --locked --format-version 1 --manifest-path crates/query/Cargo.toml >/dev/null
+	cargo metadata --locked --format-version 1 --manifest-path crates/bus/Cargo.toml >/dev/null
 
 format:
 	@scripts/install build lint
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo fmt --manifest-path crates/query/Cargo.toml --check
+	cargo fmt --manifest-path crates/bus/Cargo.toml --check
 
 clippy:
 	@scripts/install build lint
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo clippy --locked --manifest-path crates/query/Cargo.toml --target-dir $(TARGET) -- -D warnings
+	cargo clippy --locked --manifest-path crates/bus/Cargo.toml --target-dir $(TARGET) -- -D warnings
 
 doc: ## Make the documentation of the libraries, target/doc
 	@scripts/install build
@@ -97,7 +105,7 @@ BINARY ?= $(TARGET)/release/trawl
 install: ## Install the release binary, manual pages, completions, units and Wireshark's extcap script
 	@[ -x $(BINARY) ] || $(MAKE) --no-print-directory build
 	install -D -m 755 $(BINARY) $(ROOT)/bin/trawl
-	for helper in trawl-dpdk trawl-query; do [ ! -x $(TARGET)/release/$$helper ] || \
+	for helper in trawl-dpdk trawl-query trawl-bus; do [ ! -x $(TARGET)/release/$$helper ] || \
 	    install -D -m 755 $(TARGET)/release/$$helper $(ROOT)/libexec/trawl/$$helper; done
 	for page in docs/man/*.1; do install -D -m 644 $$page $(ROOT)/share/man/man1/$${page##*/}; done
 	mkdir -p $(ROOT)/share/bash-completion/completions $(ROOT)/share/zsh/vendor-completions $(ROOT)/share/fish/vendor_completions.d
@@ -116,7 +124,7 @@ install: ## Install the release binary, manual pages, completions, units and Wir
 	chmod 755 $(ROOT)/lib/$$(uname -m)-linux-gnu/wireshark/extcap/trawl
 
 uninstall: ## Remove what `make install` put into place
-	rm -f $(ROOT)/bin/trawl $(ROOT)/libexec/trawl/trawl-dpdk $(ROOT)/libexec/trawl/trawl-query $(ROOT)/share/bash-completion/completions/trawl
+	rm -f $(ROOT)/bin/trawl $(ROOT)/libexec/trawl/trawl-dpdk $(ROOT)/libexec/trawl/trawl-query $(ROOT)/libexec/trawl/trawl-bus $(ROOT)/share/bash-completion/completions/trawl
 	rm -f $(ROOT)/share/zsh/vendor-completions/_trawl $(ROOT)/share/fish/vendor_completions.d/trawl.fish
 	for page in docs/man/*.1; do rm -f $(ROOT)/share/man/man1/$${page##*/}; done
 	for unit in packaging/systemd/*.service; do rm -f $(ROOT)/lib/systemd/system/$${unit##*/}; done
@@ -124,7 +132,7 @@ uninstall: ## Remove what `make install` put into place
 	rm -rf $(ROOT)/share/wireshark/profiles/trawl
 	rmdir $(ROOT)/libexec/trawl 2>/dev/null || true
 
-deb: build build-query ## Make a Debian package in out/
+deb: build build-query build-bus ## Make a Debian package in out/
 	@scripts/deb
 
 clean: ## Remove what was built and recorded

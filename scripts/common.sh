@@ -11,7 +11,7 @@ readonly RUST_NEEDED=1.91
 # filters, which libpcap looks up in files of netbase.
 readonly BUILD_PACKAGES=(clang-19 gcc libc6-dev linux-libc-dev libelf-dev zlib1g-dev libpcap0.8 make pkgconf ca-certificates)
 readonly DEMO_PACKAGES=(iproute2 tcpdump tshark)
-readonly TEST_PACKAGES=(bash-completion bpftool chromium debootstrap dpdk-dev ethtool fish git gzip iproute2 iptables iputils-ping jq libdpdk-dev lintian lz4 netbase nftables openssh-client openssh-server procps python3-pip strace systemd tcpdump tmux tshark util-linux zsh zstd)
+readonly TEST_PACKAGES=(bash-completion bpftool chromium debootstrap dpdk-dev ethtool fish git gzip iproute2 iptables iputils-ping jq libdpdk-dev lintian lz4 nats-server netbase nftables openssh-client openssh-server openssl procps python3-pip strace systemd tcpdump tmux tshark util-linux zsh zstd)
 # What the helper for --tap dpdk is built with.
 readonly DPDK_PACKAGES=(libdpdk-dev libpcap-dev)
 # The virtual machine tier, and what its tests use there. It is done without where they cannot be had.

@@ -440,7 +440,9 @@ fn report(
     let blind = summary.unseen.iter().any(|gap| gap.to_ns.is_none());
     let code = match ended {
         Ended::Blind => ExitCode::FAILURE,
-        Ended::Signal | Ended::Duration | Ended::Count | Ended::Triggers => ExitCode::SUCCESS,
+        Ended::Signal | Ended::Duration | Ended::Count | Ended::Size | Ended::Triggers => {
+            ExitCode::SUCCESS
+        }
         // The reader has seen enough: no failure of ours.
         Ended::Output(error) if error.errno() == Some(errno::EPIPE) => ExitCode::SUCCESS,
         Ended::Output(error) => {

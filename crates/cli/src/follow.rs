@@ -103,7 +103,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     sink.end_all()?;
     terminal::say(&format!("steps: {}", summary.total));
     match ended {
-        Ended::Signal | Ended::Duration | Ended::Count => Ok(ExitCode::SUCCESS),
+        Ended::Signal | Ended::Duration | Ended::Count | Ended::Size => Ok(ExitCode::SUCCESS),
         Ended::Output(error) => Err(error),
         other => Err(Error::failed("cannot go on following packets", other)),
     }

@@ -1,5 +1,6 @@
 //! The binary: arguments and terminal output, nothing else.
 
+mod agent;
 mod balance;
 mod bench;
 mod capture;
@@ -13,6 +14,7 @@ mod extcap;
 mod figures;
 mod filter;
 mod filter_file;
+mod fleet;
 mod follow;
 mod r#gen;
 mod generate;
@@ -83,6 +85,8 @@ enum Command {
     Index(index::Args),
     Query(Box<query::Args>),
     TraceFlow(query::trace::Args),
+    Agent(agent::Args),
+    Fleet(fleet::Args),
     Lab(lab::Args),
     Demo(demo::Args),
     Clean(clean::Args),
@@ -138,6 +142,8 @@ fn main() -> ExitCode {
         Command::Index(args) => index::run(args),
         Command::Query(args) => query::run(*args),
         Command::TraceFlow(args) => query::trace::run(&args),
+        Command::Agent(args) => agent::run(args),
+        Command::Fleet(args) => fleet::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Clean(args) => clean::run(&args),

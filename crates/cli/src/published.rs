@@ -97,6 +97,11 @@ pub fn all<T: DeserializeOwned>(kind: Kind) -> Vec<T> {
     found.into_iter().map(|(_, one)| one).collect()
 }
 
+/// What a running one tells of itself.
+pub fn of<T: DeserializeOwned>(kind: Kind, process: u32) -> Option<T> {
+    read(&kind.directory()?.join(process.to_string()))
+}
+
 fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     let file = File::open(path).ok()?;
     file.lock_shared().ok()?;

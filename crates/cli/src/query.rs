@@ -2,7 +2,7 @@
 
 mod condition;
 mod coverage;
-mod helper;
+pub mod helper;
 pub mod trace;
 
 use std::path::PathBuf;

@@ -32,6 +32,9 @@ pub fn words(remedy: &dyn Remedy) -> Option<String> {
     if let Some(fix) = remedy.downcast_ref::<trawl_store::fix::Fix>() {
         return Some(of_store(fix));
     }
+    if let Some(fix) = remedy.downcast_ref::<trawl_agent::fix::Fix>() {
+        return Some(of_agent(fix));
+    }
     if let Some(fix) = remedy.downcast_ref::<trawl_tap::fix::Fix>() {
         return Some(of_tap(fix));
     }
@@ -76,6 +79,18 @@ fn of_kernel(fix: &trawl_kernel::fix::Fix) -> String {
             least_kib,
             most_gib,
         } => format!("choose --memory between {least_kib} KiB and {most_gib} GiB"),
+    }
+}
+
+fn of_agent(fix: &trawl_agent::fix::Fix) -> String {
+    use trawl_agent::fix::Fix;
+    match fix {
+        Fix::FormOfDesired => {
+            "the guide (Agents) shows the form: [[capture]] with name, interfaces and store"
+                .to_owned()
+        }
+        Fix::FormOfPolicy => "man trawl-agent lists the keys of a policy".to_owned(),
+        Fix::FormOfSelector => "write for example 'web*', role=edge or 'web*,role=edge'".to_owned(),
     }
 }
 

@@ -115,7 +115,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         terminal::say(&report.account());
     }
     match ended {
-        Ended::Signal | Ended::Duration | Ended::Count => Ok(ExitCode::SUCCESS),
+        Ended::Signal | Ended::Duration | Ended::Count | Ended::Size => Ok(ExitCode::SUCCESS),
         Ended::Output(error) => Err(error),
         other => Err(Error::failed("cannot go on looking for drops", other)),
     }

@@ -34,6 +34,8 @@ pub struct Config {
     pub full: Full,
     pub chunk_bytes: u64,
     pub chunk_time: Duration,
+    /// The capture ends once it recorded so many bytes.
+    pub size: Option<u64>,
     /// How long the end of the capture may wait for the store.
     pub patience: Duration,
     pub options: Vec<String>,
@@ -133,6 +135,8 @@ pub struct StoreSink {
     stop: Arc<AtomicBool>,
     patience: Duration,
     unwritten: Vec<u8>,
+    taken: u64,
+    size: Option<u64>,
     root: PathBuf,
     url: String,
 }
@@ -224,6 +228,8 @@ impl StoreSink {
             stop,
             patience: config.patience,
             unwritten: Vec::new(),
+            taken: 0,
+            size: config.size,
             root: config.spool.clone(),
             url,
         })
@@ -355,6 +361,7 @@ fn make_chunks(mut chunker: Chunker, channel: &Channel) -> (Vec<InterfaceEnd>, u
 
 impl Sink for StoreSink {
     fn write(&mut self, blocks: &[u8]) -> Result<()> {
+        self.taken += blocks.len() as u64;
         let sent = self.channel.send(Message::Blocks(blocks.to_vec()));
         sent.map_err(|refusal| {
             self.unwritten.extend_from_slice(blocks);
@@ -375,6 +382,10 @@ impl Sink for StoreSink {
 
     fn take_unwritten(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.unwritten)
+    }
+
+    fn is_full(&self) -> bool {
+        self.size.is_some_and(|size| self.taken >= size)
     }
 
     fn wants_account(&self) -> bool {

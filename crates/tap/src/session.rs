@@ -58,6 +58,8 @@ pub enum Ended {
     Signal,
     Duration,
     Count,
+    /// The output has as many bytes as were wanted.
+    Size,
     /// As many events as were wanted are over.
     Triggers,
     /// All interfaces are gone; the last one's end.
@@ -73,6 +75,7 @@ impl fmt::Display for Ended {
             Self::Signal => f.write_str("signal"),
             Self::Duration => f.write_str("duration"),
             Self::Count => f.write_str("count"),
+            Self::Size => f.write_str("size"),
             Self::Triggers => f.write_str("triggers"),
             Self::NoInterface(gone) => write!(f, "{gone}"),
             Self::Blind => f.write_str("blind"),

@@ -27,6 +27,11 @@ pub trait Sink {
         self.next_mut().map_or(Ok(()), |next| next.rest())
     }
 
+    /// Whether it has as many bytes as were wanted.
+    fn is_full(&self) -> bool {
+        self.next().is_some_and(|next| next.is_full())
+    }
+
     /// Whether whole segments of a ring are wanted as they are. The open one is then held back for a moment.
     fn takes_segments(&self) -> bool {
         false

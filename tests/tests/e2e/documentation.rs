@@ -7,7 +7,12 @@ use std::process::{Command, Stdio};
 use trawl_tests::{binary, programs, root_or_skip, skip};
 
 /// Commands that need what is not on a test's machine, with the reason.
-const NOT_RUN: [(&str, &str); 9] = [
+const NOT_RUN: [(&str, &str); 11] = [
+    ("trawl agent", "it goes on; tests of its own start agents"),
+    (
+        "trawl fleet",
+        "it needs a NATS server; tests of its own start one",
+    ),
     (
         "--tap dpdk",
         "it needs a DPDK application; tests of its own start one",

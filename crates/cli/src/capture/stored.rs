@@ -37,6 +37,9 @@ pub(super) struct StoreArgs {
     /// Seal a chunk after this time, whether packets came or not
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "10s", requires = "store")]
     chunk_time: Duration,
+    /// End after this many recorded bytes, as they are before compression
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes, requires = "store")]
+    store_size: Option<u64>,
     /// How long the end of the capture may wait for the store; what is not stored by then stays in the spool
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "30s", requires = "store")]
     store_wait: Duration,
@@ -70,6 +73,7 @@ impl StoreArgs {
             },
             chunk_bytes: self.chunk_size,
             chunk_time: self.chunk_time,
+            size: self.store_size,
             patience: self.store_wait,
             options: std::env::args_os()
                 .skip(1)

@@ -26,22 +26,22 @@ pub(super) struct Answer {
 }
 
 /// Beside this program, where packages put it, or where the shell finds it.
-fn program() -> PathBuf {
+pub fn program(name: &str) -> PathBuf {
     let beside = std::env::current_exe().ok().and_then(|own| {
         let directory = own.parent()?;
         let places = [
-            directory.join(PROGRAM),
-            directory.join("../libexec/trawl").join(PROGRAM),
+            directory.join(name),
+            directory.join("../libexec/trawl").join(name),
         ];
         places.into_iter().find(|path| path.is_file())
     });
-    beside.unwrap_or_else(|| PROGRAM.into())
+    beside.unwrap_or_else(|| name.into())
 }
 
 impl Answer {
     /// Returns when the first row is there, or the query is known to be wrong.
     pub fn to(store: &str, form: Form, query: &str) -> Result<Self> {
-        let program = program();
+        let program = program(PROGRAM);
         let form = match form {
             Form::Table => "table",
             Form::Csv => "csv",

@@ -32,6 +32,11 @@ impl User {
         Ok(Self { name, uid, gid })
     }
 
+    /// Its number, and that of its group.
+    pub fn ids(&self) -> (u32, u32) {
+        (self.uid, self.gid)
+    }
+
     /// Changes to this user with its groups. All capabilities go with the change where this was root.
     pub fn become_it(&self) -> Result<()> {
         // SAFETY: plain numbers and a C string that outlives the calls. libc changes all threads of the process.

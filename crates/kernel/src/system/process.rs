@@ -108,6 +108,33 @@ pub fn with_signals(command: &mut std::process::Command) -> &mut std::process::C
     unsafe { command.pre_exec(unblock) }
 }
 
+/// Interrupts what a command starts when the thread that starts it ends, whichever way. A program that holds rights which it
+/// gives up later keeps this.
+pub fn ends_with_parent(command: &mut std::process::Command) -> &mut std::process::Command {
+    use std::os::unix::process::CommandExt;
+    let parent = std::process::id();
+    let arm = move || {
+        // SAFETY: the call takes numbers only, and a system call is safe between fork and exec.
+        if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGINT) } != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        // SAFETY: it takes nothing and cannot fail.
+        match u32::try_from(unsafe { libc::getppid() }) == Ok(parent) {
+            true => Ok(()),
+            // It ended before it could be watched.
+            false => Err(std::io::Error::from_raw_os_error(libc::ESRCH)),
+        }
+    };
+    // SAFETY: the closure makes the two system calls above and allocates nothing.
+    unsafe { command.pre_exec(arm) }
+}
+
+/// Ends a process at once.
+pub fn kill(process: u32) -> Result<()> {
+    kill_process(pid(process)?, Signal::KILL)
+        .map_err(|e| Error::os(format!("cannot kill process {process}"), e.into()))
+}
+
 /// Lets a process or thread go before others on its CPU.
 pub fn prefer(process: u32) -> Result<()> {
     setpriority_process(Some(pid(process)?), FIRST)

@@ -40,6 +40,9 @@ impl Session {
             if let Some(ended) = self.look_around(observer)? {
                 return Ok(ended);
             }
+            if sink.is_full() {
+                return Ok(Ended::Size);
+            }
             if tended.elapsed() > TEND_EVERY {
                 tended = Instant::now();
                 if let Some(ended) = self.tend(observer)? {

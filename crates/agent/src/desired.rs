@@ -1,0 +1,167 @@
+//! What a host is desired to do: a list of captures, in TOML or JSON.
+
+use std::collections::{BTreeMap, HashSet};
+
+use serde::{Deserialize, Serialize};
+use trawl_kernel::{Error, Result};
+
+use crate::fix::Fix;
+
+pub type Labels = BTreeMap<String, String>;
+
+/// Longer texts are refused: the bus takes no more, and no host has so many captures.
+pub const TEXT_MOST: usize = 1 << 20;
+const NAME_MOST: usize = 64;
+
+/// All that is desired of a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Desired {
+    /// What the host is called by; those of its own policy file come first.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
+    #[serde(default, rename = "capture", alias = "captures")]
+    pub captures: Vec<Capture>,
+}
+
+/// One capture. What is absent is not limited.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Capture {
+    pub name: String,
+    pub interfaces: Vec<String>,
+    /// Where the packets go.
+    pub store: String,
+    /// Which packets, as tcpdump takes it; empty for all.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub filter: String,
+    /// In whose place `auto` stands.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub taps: Vec<String>,
+    /// Bytes of each packet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snaplen: Option<u32>,
+    /// Counted from the first start, whether the agent was there all the time or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_seconds: Option<u64>,
+    /// Recorded packets, all starts together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packets: Option<u64>,
+    /// Recorded bytes of each start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
+    /// Memory for packets on their way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// Disk for chunks that wait for the store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spool_bytes: Option<u64>,
+}
+
+impl Desired {
+    /// From TOML, or from JSON where the text begins with a brace.
+    pub fn parse(text: &str) -> Result<Self> {
+        let what = "cannot read the desired state";
+        let wrong = |why: String| Error::usage(what, why).fix(Fix::FormOfDesired);
+        if text.len() > TEXT_MOST {
+            return Err(wrong(format!("it has more than {TEXT_MOST} bytes")));
+        }
+        let desired: Self = match text.trim_start().starts_with('{') {
+            true => serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?,
+            false => toml::from_str(text).map_err(|e| wrong(e.to_string()))?,
+        };
+        desired.check().map_err(wrong)?;
+        Ok(desired)
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        let mut names = HashSet::new();
+        for capture in &self.captures {
+            capture.check()?;
+            if !names.insert(&capture.name) {
+                return Err(format!("two captures are named '{}'", capture.name));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Names are parts of keys in the store and of files.
+pub fn is_name(text: &str) -> bool {
+    let letters = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    !text.is_empty() && text.len() <= NAME_MOST && text.chars().all(letters)
+}
+
+impl Capture {
+    fn check(&self) -> std::result::Result<(), String> {
+        let name = &self.name;
+        if !is_name(name) {
+            return Err(format!(
+                "'{name}' is no name of a capture: letters, digits, - and _ are possible, at most {NAME_MOST}"
+            ));
+        }
+        if self.interfaces.is_empty() || self.interfaces.iter().any(String::is_empty) {
+            return Err(format!("the capture '{name}' names no interface"));
+        }
+        if self.store.is_empty() {
+            return Err(format!("the capture '{name}' names no store"));
+        }
+        let bounds = [
+            ("duration_seconds", self.duration_seconds),
+            ("packets", self.packets),
+            ("size_bytes", self.size_bytes),
+            ("memory_bytes", self.memory_bytes),
+            ("spool_bytes", self.spool_bytes),
+            ("snaplen", self.snaplen.map(u64::from)),
+        ];
+        match bounds.iter().find(|(_, bound)| *bound == Some(0)) {
+            Some((bound, _)) => Err(format!("{bound} of the capture '{name}' is 0")),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: &str = r#"
+        [labels]
+        role = "edge"
+        [[capture]]
+        name = "dns"
+        interfaces = ["eth0"]
+        filter = "udp port 53"
+        store = "file:///s"
+        duration_seconds = 60
+    "#;
+
+    #[test]
+    fn toml_and_json_say_the_same() {
+        let desired = Desired::parse(ONE).unwrap();
+        let json = serde_json::to_string(&desired).unwrap();
+        assert_eq!(Desired::parse(&json).unwrap(), desired);
+        assert_eq!(desired.captures[0].duration_seconds, Some(60));
+        assert_eq!(desired.labels["role"], "edge");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let capture = |fields: &str| {
+            format!("[[capture]]\nname = \"a\"\ninterfaces = [\"e\"]\nstore = \"s\"\n{fields}")
+        };
+        for (text, words) in [
+            (capture("").repeat(2), "two captures"),
+            (capture("duration_seconds = 0"), "is 0"),
+            (capture("colour = 1"), "colour"),
+            (capture("").replace("\"e\"", ""), "no interface"),
+            (capture("").replace("\"a\"", "\"../a\""), "no name"),
+            ("{\"capture\":".to_owned(), "EOF"),
+            (" ".repeat(TEXT_MOST + 1), "more than"),
+        ] {
+            let error = Desired::parse(&text).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        assert_eq!(Desired::parse("").unwrap(), Desired::default());
+    }
+}

@@ -1,0 +1,252 @@
+//! What a host allows, whatever is desired of it: its own file, which no command changes.
+
+use serde::{Deserialize, Serialize};
+use trawl_kernel::{Error, Result};
+
+use crate::desired::{Capture, Labels};
+use crate::fix::Fix;
+
+/// A list that is absent allows all; a limit that is absent limits nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    #[serde(default)]
+    pub labels: Labels,
+    /// Names as `-i` takes them; `*` is any text without a colon.
+    interfaces: Option<Vec<String>>,
+    taps: Option<Vec<String>>,
+    /// Addresses of stores; `*` is any text.
+    stores: Option<Vec<String>>,
+    max_captures: Option<usize>,
+    max_duration_seconds: Option<u64>,
+    max_size_bytes: Option<u64>,
+    max_memory_bytes: Option<u64>,
+    max_spool_bytes: Option<u64>,
+    /// At most this many bytes of each packet; absent: whole packets.
+    max_snaplen: Option<u32>,
+}
+
+/// Why a capture is not started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Refusal {
+    Interface { interface: String },
+    Tap { tap: String },
+    Store { store: String },
+    TooMany { most: usize },
+    Duration { asked: Option<u64>, most: u64 },
+    Size { asked: Option<u64>, most: u64 },
+    Memory { asked: u64, most: u64 },
+    Spool { asked: u64, most: u64 },
+    Snaplen { asked: Option<u32>, most: u32 },
+}
+
+impl Policy {
+    pub fn parse(text: &str) -> Result<Self> {
+        toml::from_str(text)
+            .map_err(|e| Error::usage("cannot read the policy", e).fix(Fix::FormOfPolicy))
+    }
+
+    /// Nothing if the capture is allowed as the `number`th of them, from 0.
+    pub fn refuses(&self, capture: &Capture, number: usize) -> Option<Refusal> {
+        if let Some(most) = self.max_captures.filter(|most| number >= *most) {
+            return Some(Refusal::TooMany { most });
+        }
+        if let Some(allowed) = &self.interfaces {
+            let is_refused =
+                |name: &&String| !allowed.iter().any(|one| allows_interface(one, name));
+            if let Some(interface) = capture.interfaces.iter().find(is_refused) {
+                return Some(Refusal::Interface {
+                    interface: interface.clone(),
+                });
+            }
+        }
+        if let Some(allowed) = &self.taps {
+            let auto = ["auto".to_owned()];
+            let taps = match capture.taps.is_empty() {
+                true => &auto[..],
+                false => &capture.taps[..],
+            };
+            if let Some(tap) = taps.iter().find(|tap| !allowed.contains(tap)) {
+                return Some(Refusal::Tap { tap: tap.clone() });
+            }
+        }
+        if let Some(allowed) = &self.stores
+            && !allowed.iter().any(|one| allows_store(one, &capture.store))
+        {
+            return Some(Refusal::Store {
+                store: capture.store.clone(),
+            });
+        }
+        self.exceeds(capture)
+    }
+
+    fn exceeds(&self, capture: &Capture) -> Option<Refusal> {
+        let unbounded = |asked: Option<u64>, most: Option<u64>| {
+            most.filter(|most| asked.is_none_or(|asked| asked > *most))
+        };
+        let larger = |asked: Option<u64>, most: Option<u64>| {
+            asked.zip(most).filter(|(asked, most)| asked > most)
+        };
+        if let Some(most) = unbounded(capture.duration_seconds, self.max_duration_seconds) {
+            let asked = capture.duration_seconds;
+            return Some(Refusal::Duration { asked, most });
+        }
+        if let Some(most) = unbounded(capture.size_bytes, self.max_size_bytes) {
+            let asked = capture.size_bytes;
+            return Some(Refusal::Size { asked, most });
+        }
+        if let Some(most) = self
+            .max_snaplen
+            .filter(|most| capture.snaplen.is_none_or(|asked| asked > *most))
+        {
+            let asked = capture.snaplen;
+            return Some(Refusal::Snaplen { asked, most });
+        }
+        if let Some((asked, most)) = larger(capture.memory_bytes, self.max_memory_bytes) {
+            return Some(Refusal::Memory { asked, most });
+        }
+        larger(capture.spool_bytes, self.max_spool_bytes)
+            .map(|(asked, most)| Refusal::Spool { asked, most })
+    }
+
+    /// The capture with the policy's limits where it names none of its own and one can be put in place.
+    pub fn limited(&self, capture: &Capture) -> Capture {
+        Capture {
+            memory_bytes: capture.memory_bytes.or(self.max_memory_bytes),
+            spool_bytes: capture.spool_bytes.or(self.max_spool_bytes),
+            ..capture.clone()
+        }
+    }
+}
+
+/// `*` stands for any text; all else for itself. So a pattern that is asked for is allowed only where all that it can mean is.
+fn matches(pattern: &str, text: &str) -> bool {
+    let Some((head, mut rest)) = pattern.split_once('*') else {
+        return pattern == text;
+    };
+    let Some(mut text) = text.strip_prefix(head) else {
+        return false;
+    };
+    while let Some((part, after)) = rest.split_once('*') {
+        let Some(at) = text.find(part) else {
+            return false;
+        };
+        text = &text[at + part.len()..];
+        rest = after;
+    }
+    text.ends_with(rest)
+}
+
+fn allows_interface(pattern: &str, asked: &str) -> bool {
+    match (pattern.rsplit_once(':'), asked.rsplit_once(':')) {
+        (None, None) => allows_name(pattern, asked),
+        (Some((space, name)), Some((asked_space, asked_name))) => {
+            matches(space, asked_space) && allows_name(name, asked_name)
+        }
+        _ => false,
+    }
+}
+
+/// `any` stands for every interface, and so needs a pattern that does.
+fn allows_name(pattern: &str, asked: &str) -> bool {
+    match asked {
+        "any" => pattern == "any" || pattern == "*",
+        _ => matches(pattern, asked),
+    }
+}
+
+/// Ways out of a directory are never allowed.
+fn allows_store(pattern: &str, asked: &str) -> bool {
+    let climbs = asked.contains('%') || asked.split('/').any(|part| part == "..");
+    !climbs && matches(pattern, asked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn capture() -> Capture {
+        Capture {
+            name: "a".to_owned(),
+            interfaces: vec!["eth0".to_owned()],
+            store: "file:///s/one".to_owned(),
+            ..Capture::default()
+        }
+    }
+
+    fn refused(policy: &str, change: impl FnOnce(&mut Capture)) -> Option<Refusal> {
+        let mut capture = capture();
+        change(&mut capture);
+        Policy::parse(policy).unwrap().refuses(&capture, 0)
+    }
+
+    #[test]
+    fn names_are_allowed_only_where_all_they_mean_is() {
+        for (pattern, asked, allowed) in [
+            ("eth*", "eth0", true),
+            ("eth*", "eth*", true),
+            ("eth*", "e*", false),
+            ("eth0", "eth*", false),
+            ("a*", "any", false),
+            ("*", "any", true),
+            ("*", "web:eth0", false),
+            ("web:*", "web:any", true),
+            ("web:*", "*:eth0", false),
+            ("*:eth0", "web:eth0", true),
+            ("*:eth0", "/proc/1/ns/net:eth1", false),
+            ("e*h*0", "eth10", true),
+        ] {
+            assert_eq!(
+                allows_interface(pattern, asked),
+                allowed,
+                "{pattern} {asked}"
+            );
+        }
+    }
+
+    #[test]
+    fn stores_have_no_way_out() {
+        let policy = "stores = [\"file:///s/*\"]";
+        assert_eq!(refused(policy, |_| ()), None);
+        for store in ["file:///s/../etc", "file:///s/%2e%2e/etc", "s3://other/"] {
+            let refusal = refused(policy, |capture| capture.store = store.to_owned());
+            assert!(matches!(refusal, Some(Refusal::Store { .. })), "{store}");
+        }
+    }
+
+    #[test]
+    fn each_limit_holds() {
+        let asks = |field: &str| {
+            let policy = format!("{field} = 100");
+            (
+                refused(&policy, |_| ()).is_some(),
+                refused(&policy, |capture| {
+                    capture.duration_seconds = Some(101);
+                    capture.size_bytes = Some(101);
+                    capture.memory_bytes = Some(101);
+                    capture.spool_bytes = Some(101);
+                    capture.snaplen = Some(101);
+                })
+                .is_some(),
+                refused(&policy, |capture| {
+                    capture.duration_seconds = Some(100);
+                    capture.size_bytes = Some(100);
+                    capture.memory_bytes = Some(100);
+                    capture.spool_bytes = Some(100);
+                    capture.snaplen = Some(100);
+                })
+                .is_some(),
+            )
+        };
+        // Without a bound, a capture has no end and keeps whole packets; memory and spool are bounded anyway.
+        assert_eq!(asks("max_duration_seconds"), (true, true, false));
+        assert_eq!(asks("max_size_bytes"), (true, true, false));
+        assert_eq!(asks("max_snaplen"), (true, true, false));
+        assert_eq!(asks("max_memory_bytes"), (false, true, false));
+        assert_eq!(asks("max_spool_bytes"), (false, true, false));
+        assert!(refused("max_captures = 0", |_| ()).is_some());
+        assert!(refused("taps = [\"xdp\"]", |_| ()).is_some());
+        assert!(Policy::parse("max_colour = 1").is_err());
+    }
+}

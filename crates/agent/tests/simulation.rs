@@ -1,0 +1,269 @@
+//! A thousand agents and a bus that drops, delays, repeats, reorders and partitions, all from one seed: the machines are those
+//! of `trawl agent`, the processes and the bus are made up. When it is quiet, each host runs exactly what is desired of it.
+
+use std::collections::BTreeMap;
+
+use trawl_agent::desired::Labels;
+use trawl_agent::{Action, Capture, Counts, Desired, End, Event, Machine, Memory, Now, Policy};
+
+const HOSTS: usize = 1000;
+const SECOND: u64 = 1_000_000_000;
+const STORM: u64 = 300;
+const QUIET: u64 = 200;
+/// Every 5 s an agent asks the bus for what it may have missed.
+const ASK: u64 = 5;
+
+/// Numbers by chance, the same for the same seed (splitmix64).
+struct Chance(u64);
+
+impl Chance {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+#[derive(Clone)]
+struct Process {
+    name: String,
+    filter: String,
+    /// When it ends, if it is told to or its agent is gone.
+    ends_at: Option<u64>,
+}
+
+struct Host {
+    machine: Machine,
+    memory: Vec<Memory>,
+    processes: BTreeMap<u64, Process>,
+    /// Of agents that were killed: they end by themselves after a while.
+    orphans: Vec<Process>,
+    partitioned: bool,
+    /// On their way: when they arrive, and what they say.
+    messages: Vec<(u64, u64, Desired)>,
+    desired: (u64, Desired),
+}
+
+fn policy() -> Policy {
+    Policy::parse("interfaces = [\"eth*\"]\nmax_captures = 3").unwrap()
+}
+
+fn desired(chance: &mut Chance) -> Desired {
+    let number = chance.below(5);
+    let capture = |n: u64| Capture {
+        name: format!("c{n}"),
+        // The policy refuses the last one.
+        interfaces: vec![if n == 2 { "lo" } else { "eth0" }.to_owned()],
+        store: "file:///s".to_owned(),
+        filter: format!("port {}", n + number),
+        ..Capture::default()
+    };
+    Desired {
+        captures: (0..number.min(4)).map(capture).collect(),
+        ..Desired::default()
+    }
+}
+
+/// What ought to run: by name, the filter.
+fn expected(desired: &Desired) -> Vec<(String, String)> {
+    let policy = policy();
+    let all = desired.captures.iter().enumerate();
+    let allowed = all.filter(|(n, one)| policy.refuses(one, *n).is_none());
+    let mut names: Vec<_> = allowed
+        .map(|(_, one)| (one.name.clone(), one.filter.clone()))
+        .collect();
+    names.sort();
+    names
+}
+
+impl Host {
+    fn new() -> Self {
+        Self {
+            machine: Machine::new(policy(), Labels::new(), Vec::new()),
+            memory: Vec::new(),
+            processes: BTreeMap::new(),
+            orphans: Vec::new(),
+            partitioned: false,
+            messages: Vec::new(),
+            desired: (0, Desired::default()),
+        }
+    }
+
+    fn step(&mut self, time: u64, chance: &mut Chance, quiet: bool, event: Event) {
+        let now = Now {
+            monotonic: time * SECOND,
+            wall: time * SECOND,
+        };
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            for action in self.machine.step(now, event) {
+                match action {
+                    Action::Start { run, capture } => {
+                        let counts = Counts::default();
+                        let held = self.orphans.iter().any(|one| one.name == capture.name);
+                        let end = match held {
+                            true => Some(End::Held),
+                            false if !quiet && chance.one_in(4) => {
+                                Some(End::Failed("by chance".to_owned()))
+                            }
+                            false => None,
+                        };
+                        if let Some(end) = end {
+                            events.push(Event::Ended { run, end, counts });
+                            continue;
+                        }
+                        // The one property that must hold at any time.
+                        let mut alive = self.processes.values();
+                        assert!(alive.all(|one| one.name != capture.name), "a double");
+                        let process = Process {
+                            name: capture.name,
+                            filter: capture.filter,
+                            ends_at: None,
+                        };
+                        self.processes.insert(run, process);
+                        events.push(Event::Ready { run });
+                    }
+                    Action::Stop { run, force } => {
+                        if let Some(process) = self.processes.get_mut(&run) {
+                            let wait = if force { 0 } else { chance.below(90) };
+                            let end = process.ends_at.unwrap_or(u64::MAX).min(time + wait);
+                            process.ends_at = Some(end);
+                        }
+                    }
+                    Action::Push => events.push(Event::Pushed {
+                        all: quiet || !chance.one_in(2),
+                    }),
+                }
+            }
+        }
+        self.memory = self.machine.memory();
+    }
+
+    /// SIGKILL: the captures are interrupted by the kernel and take a while; a new agent begins.
+    fn kill(&mut self, time: u64, chance: &mut Chance) {
+        let left = std::mem::take(&mut self.processes);
+        for (_, mut process) in left {
+            process.ends_at = Some(time + chance.below(20));
+            self.orphans.push(process);
+        }
+        self.machine = Machine::new(policy(), Labels::new(), self.memory.clone());
+    }
+
+    fn second(&mut self, time: u64, chance: &mut Chance, quiet: bool) {
+        if !quiet {
+            if chance.one_in(100) {
+                self.desired = (self.desired.0 + 1, desired(chance));
+                // Published once, perhaps twice, perhaps never; what is late may be overtaken.
+                for _ in 0..chance.below(3) {
+                    let (revision, desired) = self.desired.clone();
+                    let at = time + chance.below(60);
+                    self.messages.push((at, revision, desired));
+                }
+            }
+            if chance.one_in(40) {
+                self.partitioned = !self.partitioned;
+            }
+            if chance.one_in(100) {
+                self.kill(time, chance);
+            }
+        }
+        if quiet {
+            self.partitioned = false;
+        }
+        let mut events = Vec::new();
+        if !self.partitioned && time.is_multiple_of(ASK) && self.desired.0 > 0 {
+            let (revision, desired) = self.desired.clone();
+            events.push(Event::Desired { revision, desired });
+        }
+        let partitioned = self.partitioned;
+        self.messages.retain(|(at, revision, desired)| {
+            if *at <= time && !partitioned {
+                let (revision, desired) = (*revision, desired.clone());
+                events.push(Event::Desired { revision, desired });
+            }
+            *at > time
+        });
+        self.orphans
+            .retain(|one| one.ends_at.is_none_or(|at| at > time));
+        let over = self.processes.iter();
+        let over: Vec<u64> = over
+            .filter(|(_, one)| one.ends_at.is_some_and(|at| at <= time))
+            .map(|(run, _)| *run)
+            .collect();
+        for run in over {
+            self.processes.remove(&run);
+            events.push(Event::Ended {
+                run,
+                end: End::Well,
+                counts: Counts::default(),
+            });
+        }
+        if !quiet
+            && chance.one_in(200)
+            && let Some((run, _)) = self.processes.pop_first()
+        {
+            events.push(Event::Ended {
+                run,
+                end: End::Failed("it died".to_owned()),
+                counts: Counts::default(),
+            });
+        }
+        events.push(Event::Tick);
+        for event in events {
+            self.step(time, chance, quiet, event);
+        }
+    }
+
+    fn runs(&self) -> Vec<(String, String)> {
+        let all = self.processes.values().filter(|one| one.ends_at.is_none());
+        let mut all: Vec<_> = all
+            .map(|one| (one.name.clone(), one.filter.clone()))
+            .collect();
+        all.sort();
+        all
+    }
+}
+
+/// What each host runs after the storm and the quiet.
+fn simulate(seed: u64) -> Vec<Vec<(String, String)>> {
+    let mut chance = Chance(seed);
+    let mut hosts: Vec<Host> = (0..HOSTS).map(|_| Host::new()).collect();
+    for time in 0..STORM + QUIET {
+        for host in &mut hosts {
+            host.second(time, &mut chance, time >= STORM);
+        }
+    }
+    for (number, host) in hosts.iter().enumerate() {
+        assert_eq!(
+            host.runs(),
+            expected(&host.desired.1),
+            "seed {seed}, host {number}"
+        );
+        assert_eq!(host.processes.len(), host.runs().len(), "seed {seed}");
+        assert!(host.orphans.is_empty());
+    }
+    hosts.iter().map(Host::runs).collect()
+}
+
+#[test]
+fn after_quiet_each_of_a_thousand_hosts_runs_what_is_desired() {
+    let runs = simulate(1);
+    let running: usize = runs.iter().map(Vec::len).sum();
+    assert!(running > HOSTS / 2, "something runs: {running}");
+    simulate(2);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    assert_eq!(simulate(3), simulate(3));
+}

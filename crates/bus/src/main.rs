@@ -1,0 +1,41 @@
+//! `trawl-bus MODE`: the network side of `trawl agent --nats` (MODE agent) and of `trawl fleet` (MODE fleet). It has no
+//! rights over packets. The first line of standard input is the configuration, in JSON; after it come requests, and answers
+//! and news go to standard output, one JSON object a line. It ends with its standard input.
+
+mod agent;
+mod connection;
+mod fleet;
+mod lines;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mode = std::env::args().nth(1);
+    let built = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = match built {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("cannot start: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let done = runtime.block_on(async {
+        let mut input = lines::Input::new();
+        match mode.as_deref() {
+            Some("agent") => agent::run(&mut input).await,
+            Some("fleet") => fleet::run(&mut input).await,
+            _ => Err("this program is for trawl agent and trawl fleet".to_owned()),
+        }
+    });
+    // A thread may be reading standard input still; it is not waited for.
+    runtime.shutdown_background();
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! A capture that the agent has started: a process of the same program, which ends with the agent.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::Deserialize;
+use trawl_agent::{Capture, Counts, End};
+use trawl_kernel::{Error, Result, process};
+
+use crate::published::{self, Kind};
+use crate::serve::RunningCapture;
+use crate::terminal;
+
+/// What a sd_notify message begins with once a capture is attached.
+const READY: &[u8] = b"READY=1";
+
+pub(super) struct Running {
+    pub run: u64,
+    child: Child,
+    /// Where the capture says that it is attached.
+    notices: UnixDatagram,
+    is_ready: bool,
+    files: Files,
+    last_words: Arc<Mutex<String>>,
+}
+
+/// The files of one start.
+struct Files {
+    notices: PathBuf,
+    summary: PathBuf,
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        for path in [&self.notices, &self.summary] {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// What could not be started.
+pub(super) enum Refused {
+    /// An earlier process has the lock of this capture still.
+    Held,
+    Failed(Error),
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// The lock of a capture. The process inherits it as its standard input, so that it is held as long as anything of that
+/// capture is alive, whether its agent is or not.
+fn lock(directory: &Path, name: &str) -> std::result::Result<File, Refused> {
+    let path = directory.join(format!("{name}.lock"));
+    let opened = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path);
+    let file = opened.map_err(|e| Error::os(format!("cannot open {}", path.display()), e))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(_) => Err(Refused::Held),
+    }
+}
+
+impl Running {
+    pub fn start(
+        run: u64,
+        capture: &Capture,
+        directory: &Path,
+        spool: &Path,
+    ) -> std::result::Result<Self, Refused> {
+        let lock = lock(directory, &capture.name)?;
+        let files = Files {
+            notices: directory.join(format!("{}.notify", capture.name)),
+            summary: directory.join(format!("{}.summary", capture.name)),
+        };
+        for path in [&files.notices, &files.summary] {
+            let _ = std::fs::remove_file(path);
+        }
+        let what = || format!("cannot start the capture '{}'", capture.name);
+        let notices = UnixDatagram::bind(&files.notices).map_err(|e| Error::os(what(), e))?;
+        let made = notices.set_nonblocking(true);
+        made.map_err(|e| Error::os(what(), e))?;
+        let own = std::env::current_exe().map_err(|e| Error::os(what(), e))?;
+        let mut command = Command::new(own);
+        command
+            .args(arguments(capture, &files.summary, spool))
+            .env("NOTIFY_SOCKET", &files.notices)
+            .stdin(Stdio::from(lock))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        process::with_signals(&mut command);
+        process::ends_with_parent(&mut command);
+        let mut child = command.spawn().map_err(|e| Error::os(what(), e))?;
+        let last_words = Arc::default();
+        if let Some(stderr) = child.stderr.take() {
+            let (name, last) = (capture.name.clone(), Arc::clone(&last_words));
+            std::thread::spawn(move || relay(&name, BufReader::new(stderr), &last));
+        }
+        Ok(Self {
+            run,
+            child,
+            notices,
+            is_ready: false,
+            files,
+            last_words,
+        })
+    }
+
+    /// Whether it says for the first time that it is attached.
+    pub fn became_ready(&mut self) -> bool {
+        let mut message = [0; 4096];
+        let mut told = false;
+        while let Ok(length) = self.notices.recv(&mut message) {
+            told |= message[..length].starts_with(READY);
+        }
+        let news = told && !self.is_ready;
+        self.is_ready |= told;
+        news
+    }
+
+    pub fn stop(&self, force: bool) {
+        // It may have ended by itself.
+        let _ = match force {
+            true => process::kill(self.child.id()),
+            false => process::interrupt(self.child.id()),
+        };
+    }
+
+    pub fn counts(&self) -> Option<Counts> {
+        let told: RunningCapture = published::of(Kind::Capture, self.child.id())?;
+        Some(Counts {
+            seen: told.seen,
+            filtered_out: told.filtered_out,
+            recorded: told.recorded,
+            lost: named(told.lost),
+        })
+    }
+
+    /// How it ended, once it has.
+    pub fn ended(&mut self) -> Option<(End, Counts)> {
+        let status = self.child.try_wait().ok().flatten()?;
+        let counts = self.counted_at_end().unwrap_or_default();
+        let end = match status.success() {
+            true => End::Well,
+            false => End::Failed(self.why(status)),
+        };
+        Some((end, counts))
+    }
+
+    fn why(&self, status: ExitStatus) -> String {
+        let words = self.last_words.lock();
+        let words = words.unwrap_or_else(PoisonError::into_inner).clone();
+        match words.is_empty() || status.code().is_none() {
+            true => format!("the capture ended: {status}"),
+            false => words,
+        }
+    }
+
+    fn counted_at_end(&self) -> Option<Counts> {
+        #[derive(Deserialize)]
+        struct Summary {
+            #[serde(flatten)]
+            total: trawl_tap::account::Account,
+        }
+        let text = std::fs::read(&self.files.summary).ok()?;
+        let Summary { total } = serde_json::from_slice(&text).ok()?;
+        Some(Counts {
+            seen: total.seen,
+            filtered_out: total.filtered_out,
+            recorded: total.recorded,
+            lost: named(total.lost),
+        })
+    }
+}
+
+fn named(
+    lost: std::collections::BTreeMap<std::borrow::Cow<'static, str>, u64>,
+) -> std::collections::BTreeMap<String, u64> {
+    let named = lost.into_iter().filter(|(_, count)| *count > 0);
+    named
+        .map(|(reason, count)| (reason.into_owned(), count))
+        .collect()
+}
+
+/// Its words go on to the agent's own, with its name before them.
+fn relay(name: &str, from: impl BufRead, last: &Mutex<String>) {
+    for line in from.lines().map_while(std::result::Result::ok) {
+        let line = line.strip_prefix("trawl: ").unwrap_or(&line);
+        terminal::say(&format!("{name}: {line}"));
+        *last.lock().unwrap_or_else(PoisonError::into_inner) = line.to_owned();
+    }
+}
+
+/// Values are joined to their options, and the filter follows `--`: nothing of a command is taken for an option.
+fn arguments(capture: &Capture, summary: &Path, spool: &Path) -> Vec<String> {
+    let mut arguments = vec!["capture".to_owned(), "-q".to_owned()];
+    let mut add = |option: &str, value: &str| arguments.push(format!("--{option}={value}"));
+    for interface in &capture.interfaces {
+        add("interface", interface);
+    }
+    add("store", &capture.store);
+    add("store-name", &capture.name);
+    add("spool", &spool.to_string_lossy());
+    add("summary", &summary.to_string_lossy());
+    if !capture.taps.is_empty() {
+        add("tap", &capture.taps.join(","));
+    }
+    let numbers = [
+        ("snaplen", capture.snaplen.map(u64::from)),
+        ("count", capture.packets),
+        ("store-size", capture.size_bytes),
+        ("memory", capture.memory_bytes),
+        ("spool-size", capture.spool_bytes),
+    ];
+    for (option, value) in numbers {
+        if let Some(value) = value {
+            add(option, &value.to_string());
+        }
+    }
+    if let Some(seconds) = capture.duration_seconds {
+        add("duration", &format!("{seconds}s"));
+    }
+    arguments.push("--".to_owned());
+    arguments.push(capture.filter.clone());
+    arguments
+}
+
+/// Stores what captures left in the spool; a process of its own, as they are.
+pub(super) fn push(spool: &Path) -> Result<Child> {
+    let what = "cannot store what is in the spool";
+    let own = std::env::current_exe().map_err(|e| Error::os(what, e))?;
+    let mut command = Command::new(own);
+    command
+        .args(["store", "push", "--json", "--spool"])
+        .arg(spool)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    process::with_signals(&mut command);
+    process::ends_with_parent(&mut command);
+    command.spawn().map_err(|e| Error::os(what, e))
+}

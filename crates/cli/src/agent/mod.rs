@@ -1,0 +1,270 @@
+//! `trawl agent`: follows what is desired of this host, in a file or on a bus, within what the host's policy allows. What to
+//! do is decided by `trawl_agent::Machine`; here are the processes, the files and the clock.
+
+pub(crate) mod bus;
+mod child;
+mod source;
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitCode};
+use std::time::{Duration, Instant};
+
+use trawl_agent::desired::Labels;
+use trawl_agent::{Action, Counts, End, Event, HostReport, Machine, Memory, Now, Policy};
+use trawl_kernel::events::{self, Signals, Wake};
+use trawl_kernel::{Error, Result, clock, create, host, run, text_file};
+use trawl_store::default_spool;
+
+use crate::{json, service, terminal};
+use child::{Refused, Running};
+use source::Source;
+
+/// Keeps the captures of this host as desired: started once, bounded, and stopped when they are desired no more
+///
+/// The policy file is TOML; what it does not name is not limited: labels (a table), interfaces, taps and stores (lists with *),
+/// max_captures, max_duration_seconds, max_size_bytes, max_memory_bytes, max_spool_bytes and max_snaplen. Captures end with
+/// the agent, and go on while the bus is away.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Follow this file, in TOML or JSON; it is read again when it changes
+    #[arg(long, value_name = "FILE", required_unless_present = "nats")]
+    state: Option<PathBuf>,
+    /// Follow trawl.cmd.HOST at this NATS server, and put the state to trawl.state.HOST
+    #[arg(
+        long,
+        value_name = "URL",
+        conflicts_with = "state",
+        requires = "policy"
+    )]
+    nats: Option<String>,
+    #[command(flatten)]
+    bus: bus::BusArgs,
+    /// What this host allows, whatever is desired
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
+    /// The host's name on the bus [default: what the machine calls itself]
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+    /// Where chunks wait until they are stored
+    #[arg(long, value_name = "DIR", default_value_os_t = default_spool())]
+    spool: PathBuf,
+    /// Where the agent remembers its captures
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/trawl/agent")]
+    memory: PathBuf,
+    /// Write the state to this file when it changes
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Print the state when it changes, one JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// How often processes and files are looked at.
+const LOOK: Duration = Duration::from_millis(100);
+/// How often the counts of running captures are read.
+const COUNT: Duration = Duration::from_secs(1);
+
+pub fn run(args: Args) -> Result<ExitCode> {
+    let what = "cannot run an agent";
+    let directory = run::directory("agent")?
+        .ok_or_else(|| Error::failed(what, "captures need root").fix("run it as root"))?;
+    let policy = match &args.policy {
+        Some(path) => Policy::parse(&text_file::read(path)?)?,
+        None => Policy::default(),
+    };
+    std::fs::create_dir_all(&args.memory)
+        .map_err(|e| Error::os(format!("cannot make {}", args.memory.display()), e))?;
+    run::check_owner(&args.memory)?;
+    let signals = Signals::watch()?;
+    let wake = Wake::new()?;
+    let host = args.host.clone().unwrap_or_else(host::name);
+    let source = match (&args.state, &args.nats) {
+        (Some(path), _) => Source::file(path.clone()),
+        (None, Some(url)) => Source::bus(url, &host, &args.bus, &wake)?,
+        (None, None) => return Err(Error::usage(what, "nothing tells it what is desired")),
+    };
+    let memory = args.memory.join("captures.json");
+    let remembered = remembered(&memory);
+    let mut agent = Agent {
+        machine: Machine::new(policy, Labels::new(), remembered.clone()),
+        source,
+        directory,
+        spool: args.spool,
+        host,
+        running: Vec::new(),
+        push: None,
+        memory,
+        remembered,
+        report: args.report,
+        json: args.json,
+        reported: None,
+        counted: Instant::now(),
+    };
+    agent.source.check()?;
+    let status = format!("following {}", agent.source);
+    terminal::say(&status);
+    service::ready(&status);
+    while !agent.machine.is_over() {
+        wake.hush();
+        while let Some(signal) = signals.next() {
+            if signal.ends() {
+                service::stopping();
+                agent.step(Event::Shutdown);
+            }
+        }
+        agent.look()?;
+        events::wait(&[signals.as_fd(), wake.as_fd()], LOOK)?;
+    }
+    agent.tell()?;
+    agent.source.end();
+    Ok(ExitCode::SUCCESS)
+}
+
+fn now() -> Now {
+    Now {
+        monotonic: clock::monotonic(),
+        wall: clock::wall(),
+    }
+}
+
+/// Nothing where there is no such file, or damage: captures then begin anew.
+fn remembered(path: &Path) -> Vec<Memory> {
+    let text = std::fs::read(path).unwrap_or_default();
+    serde_json::from_slice(&text).unwrap_or_default()
+}
+
+struct Agent {
+    machine: Machine,
+    source: Source,
+    directory: PathBuf,
+    spool: PathBuf,
+    host: String,
+    running: Vec<Running>,
+    push: Option<Child>,
+    memory: PathBuf,
+    remembered: Vec<Memory>,
+    report: Option<PathBuf>,
+    json: bool,
+    reported: Option<HostReport>,
+    counted: Instant,
+}
+
+impl Agent {
+    fn step(&mut self, event: Event) {
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            for action in self.machine.step(now(), event) {
+                events.extend(self.act(action));
+            }
+        }
+    }
+
+    /// What comes of it at once.
+    fn act(&mut self, action: Action) -> Option<Event> {
+        match action {
+            Action::Start { run, capture } => {
+                let counts = Counts::default();
+                let end = match Running::start(run, &capture, &self.directory, &self.spool) {
+                    Ok(running) => {
+                        self.running.push(running);
+                        return None;
+                    }
+                    Err(Refused::Held) => End::Held,
+                    Err(Refused::Failed(error)) => {
+                        terminal::say(&error.to_string());
+                        End::Failed(error.to_string())
+                    }
+                };
+                Some(Event::Ended { run, end, counts })
+            }
+            Action::Stop { run, force } => {
+                let mut these = self.running.iter().filter(|one| one.run == run);
+                these.by_ref().for_each(|one| one.stop(force));
+                None
+            }
+            Action::Push => match child::push(&self.spool) {
+                Ok(child) => {
+                    self.push = Some(child);
+                    None
+                }
+                Err(_) => Some(Event::Pushed { all: false }),
+            },
+        }
+    }
+
+    /// Everything that may have happened.
+    fn look(&mut self) -> Result<()> {
+        for event in self.source.events() {
+            self.step(event);
+        }
+        let mut events = Vec::new();
+        let counting = self.counted.elapsed() >= COUNT;
+        if counting {
+            self.counted = Instant::now();
+        }
+        self.running.retain_mut(|one| {
+            let run = one.run;
+            if one.became_ready() {
+                events.push(Event::Ready { run });
+            }
+            if let Some((end, counts)) = one.ended() {
+                events.push(Event::Ended { run, end, counts });
+                return false;
+            }
+            if counting && let Some(counts) = one.counts() {
+                events.push(Event::Counted { run, counts });
+            }
+            true
+        });
+        if let Some(child) = &mut self.push
+            && let Ok(Some(status)) = child.try_wait()
+        {
+            self.push = None;
+            events.push(Event::Pushed {
+                all: status.success(),
+            });
+        }
+        events.push(Event::Tick);
+        events.into_iter().for_each(|event| self.step(event));
+        self.tell()
+    }
+
+    /// Writes down what has changed.
+    fn tell(&mut self) -> Result<()> {
+        let memory = self.machine.memory();
+        if memory != self.remembered {
+            replace(&self.memory, &memory)?;
+            self.remembered = memory;
+        }
+        let report = self
+            .machine
+            .report(&self.host, env!("CARGO_PKG_VERSION"), now());
+        let is_news = self.reported.as_ref().is_none_or(|old| {
+            let same_time = HostReport {
+                time_ns: old.time_ns,
+                ..report.clone()
+            };
+            *old != same_time
+        });
+        if !is_news {
+            return Ok(());
+        }
+        if let Some(path) = &self.report {
+            replace(path, &report)?;
+        }
+        if self.json {
+            json::print(&report)?;
+        }
+        self.source.tell(&report);
+        self.reported = Some(report);
+        Ok(())
+    }
+}
+
+/// Readers see the old file or the new one.
+fn replace(path: &Path, value: &impl serde::Serialize) -> Result<()> {
+    let what = || format!("cannot write {}", path.display());
+    let text = serde_json::to_vec(value).map_err(|e| Error::failed(what(), e))?;
+    create::replace(path, &text).map_err(|e| Error::os(what(), e))
+}

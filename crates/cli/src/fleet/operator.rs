@@ -1,0 +1,214 @@
+//! What an operator knows of the hosts over the bus, and changes of what is desired of them.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use trawl_agent::{Desired, HostReport, Selector};
+use trawl_kernel::events::Wake;
+use trawl_kernel::{Error, Result};
+
+use super::show::{Fleet, Host};
+use crate::agent::bus::{Bus, BusArgs};
+
+/// For the connection and the list, or for one answer.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Two operators that change the same host at once try again.
+const ATTEMPTS: u32 = 10;
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum What {
+    Desired,
+    State,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum News {
+    Entry {
+        what: What,
+        host: String,
+        revision: u64,
+        value: String,
+    },
+    Listed,
+    Stored {
+        host: String,
+        revision: u64,
+    },
+    Conflict {
+        host: String,
+    },
+    Failed {
+        host: String,
+        why: String,
+    },
+    Connected,
+    Disconnected,
+    Refused {
+        why: String,
+    },
+}
+
+#[derive(Serialize)]
+struct Request<'a> {
+    host: &'a str,
+    revision: u64,
+    value: String,
+}
+
+/// What became of a change.
+pub(super) enum Put {
+    Stored(u64),
+    Failed(String),
+}
+
+#[derive(Default)]
+struct Known {
+    /// With its revision.
+    desired: Option<(u64, String)>,
+    state: Option<HostReport>,
+}
+
+pub(super) struct Operator {
+    bus: Bus<News>,
+    url: String,
+    hosts: BTreeMap<String, Known>,
+    /// What the server refused last.
+    refused: Option<String>,
+}
+
+impl Operator {
+    /// Returns once all that is known now is known here.
+    pub fn open(url: &str, args: &BusArgs, wake: &Wake) -> Result<Self> {
+        let mut operator = Self {
+            bus: Bus::start("fleet", url, "operator", args, Some(wake))?,
+            url: url.to_owned(),
+            hosts: BTreeMap::new(),
+            refused: None,
+        };
+        while !matches!(operator.next(Instant::now() + PATIENCE)?, News::Listed) {}
+        Ok(operator)
+    }
+
+    fn next(&mut self, until: Instant) -> Result<News> {
+        let left = until.saturating_duration_since(Instant::now());
+        let what = || format!("cannot ask {}", self.url);
+        let news = self.bus.news.recv_timeout(left).map_err(|e| match e {
+            RecvTimeoutError::Timeout => Error::failed(what(), "it does not answer"),
+            // Its own words are on standard error.
+            RecvTimeoutError::Disconnected => {
+                let why = self.refused.clone();
+                Error::failed(what(), why.unwrap_or("trawl-bus ended".to_owned()))
+            }
+        })?;
+        match &news {
+            News::Entry {
+                what: What::Desired,
+                host,
+                revision,
+                value,
+            } => self.known(host).desired = Some((*revision, value.clone())),
+            News::Entry {
+                what: What::State,
+                host,
+                value,
+                ..
+            } => self.known(host).state = serde_json::from_str(value).ok(),
+            News::Refused { why } => self.refused = Some(why.clone()),
+            _ => {}
+        }
+        Ok(news)
+    }
+
+    fn known(&mut self, host: &str) -> &mut Known {
+        self.hosts.entry(host.to_owned()).or_default()
+    }
+
+    /// Takes in what has come meanwhile.
+    pub fn listen(&mut self) -> Result<()> {
+        loop {
+            match self.next(Instant::now()) {
+                Ok(_) => {}
+                Err(error) if self.bus.is_over() => return Err(error),
+                Err(_) => return Ok(()),
+            }
+        }
+    }
+
+    pub fn hosts(&self, wanted: &Selector) -> Vec<String> {
+        let fleet = self.fleet(wanted).hosts;
+        fleet.into_iter().map(|host| host.host).collect()
+    }
+
+    pub fn fleet(&self, wanted: &Selector) -> Fleet {
+        let host = |(name, known): (&String, &Known)| {
+            let (revision, text) = known.desired.clone().unwrap_or_default();
+            let desired = Desired::parse(&text);
+            let mut labels = desired.as_ref().map_or_else(
+                |_| trawl_agent::desired::Labels::new(),
+                |desired| desired.labels.clone(),
+            );
+            labels.extend(known.state.iter().flat_map(|state| state.labels.clone()));
+            wanted.selects(name, &labels).then(|| Host {
+                host: name.clone(),
+                labels,
+                revision,
+                follows: known
+                    .state
+                    .as_ref()
+                    .is_some_and(|state| state.revision == revision),
+                error: desired.err().map(|error| error.to_string()),
+                state: known.state.clone(),
+            })
+        };
+        Fleet {
+            hosts: self.hosts.iter().filter_map(host).collect(),
+        }
+    }
+
+    /// Changes what is desired of a host; if another operator was faster, what that one desires.
+    pub fn change(&mut self, host: &str, change: &dyn Fn(&mut Desired)) -> Result<Put> {
+        for _ in 0..ATTEMPTS {
+            let (revision, text) = self.known(host).desired.clone().unwrap_or_default();
+            let mut desired = match Desired::parse(&text) {
+                Ok(desired) => desired,
+                Err(error) => return Ok(Put::Failed(error.to_string())),
+            };
+            change(&mut desired);
+            let value = serde_json::to_string(&desired);
+            let value = value.map_err(|e| Error::failed("cannot write JSON", e))?;
+            let request = Request {
+                host,
+                revision,
+                value: value.clone(),
+            };
+            self.bus.send(&request)?;
+            let until = Instant::now() + PATIENCE;
+            loop {
+                match self.next(until)? {
+                    News::Stored { host: of, revision } if of == host => {
+                        self.known(host).desired = Some((revision, value));
+                        return Ok(Put::Stored(revision));
+                    }
+                    News::Failed { host: of, why } if of == host => return Ok(Put::Failed(why)),
+                    // The other one's change is on its way.
+                    News::Conflict { host: of } if of == host => break,
+                    _ => {}
+                }
+            }
+            while self.known(host).desired.as_ref().map_or(0, |one| one.0) == revision {
+                self.next(until)?;
+            }
+        }
+        Ok(Put::Failed(
+            "other operators change it all the time".to_owned(),
+        ))
+    }
+
+    pub fn end(self) {
+        self.bus.end();
+    }
+}
