@@ -65,7 +65,7 @@ pub enum End {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// The bounds of the capture are what is left of them.
-    Start { run: u64, capture: Capture },
+    Start { run: u64, capture: Box<Capture> },
     /// Once politely, later by force.
     Stop { run: u64, force: bool },
     /// Store what captures left in the spool.

@@ -109,7 +109,7 @@ impl Host {
             for action in self.machine.step(now, event) {
                 match action {
                     Action::Start { run, capture } => {
-                        let counts = Counts::default();
+                        let (capture, counts) = (*capture, Counts::default());
                         let held = self.orphans.iter().any(|one| one.name == capture.name);
                         let end = match held {
                             true => Some(End::Held),

@@ -1,6 +1,7 @@
 //! End to end: the real binary, real namespaces, real XDP. One file for each subject; each test in a lab of its own.
 
 mod account;
+mod agent;
 mod balance;
 mod bench;
 mod blind;

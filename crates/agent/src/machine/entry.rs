@@ -182,7 +182,7 @@ impl Entry {
         });
         Some(Action::Start {
             run: number,
-            capture,
+            capture: Box::new(capture),
         })
     }
 

@@ -72,7 +72,7 @@ impl Host {
 fn start(run: u64, capture: &Capture) -> Action {
     Action::Start {
         run,
-        capture: capture.clone(),
+        capture: Box::new(capture.clone()),
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::os::unix::net::UnixDatagram;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,21 +25,24 @@ pub(super) struct Running {
     /// Where the capture says that it is attached.
     notices: UnixDatagram,
     is_ready: bool,
-    files: Files,
+    summary: SummaryFile,
     last_words: Arc<Mutex<String>>,
 }
 
-/// The files of one start.
-struct Files {
-    notices: PathBuf,
-    summary: PathBuf,
+/// The account of one start, which the capture writes at its end.
+struct SummaryFile(PathBuf);
+
+impl SummaryFile {
+    /// One of an earlier start is none of this one's.
+    fn new(path: PathBuf) -> Self {
+        let _ = std::fs::remove_file(&path);
+        Self(path)
+    }
 }
 
-impl Drop for Files {
+impl Drop for SummaryFile {
     fn drop(&mut self) {
-        for path in [&self.notices, &self.summary] {
-            let _ = std::fs::remove_file(path);
-        }
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 
@@ -80,22 +84,19 @@ impl Running {
         spool: &Path,
     ) -> std::result::Result<Self, Refused> {
         let lock = lock(directory, &capture.name)?;
-        let files = Files {
-            notices: directory.join(format!("{}.notify", capture.name)),
-            summary: directory.join(format!("{}.summary", capture.name)),
-        };
-        for path in [&files.notices, &files.summary] {
-            let _ = std::fs::remove_file(path);
-        }
+        let summary = SummaryFile::new(directory.join(format!("{}.summary", capture.name)));
         let what = || format!("cannot start the capture '{}'", capture.name);
-        let notices = UnixDatagram::bind(&files.notices).map_err(|e| Error::os(what(), e))?;
+        let name = format!("trawl-agent-{}-{run}", std::process::id());
+        let notices = SocketAddr::from_abstract_name(&name)
+            .and_then(|address| UnixDatagram::bind_addr(&address))
+            .map_err(|e| Error::os(what(), e))?;
         let made = notices.set_nonblocking(true);
         made.map_err(|e| Error::os(what(), e))?;
         let own = std::env::current_exe().map_err(|e| Error::os(what(), e))?;
         let mut command = Command::new(own);
         command
-            .args(arguments(capture, &files.summary, spool))
-            .env("NOTIFY_SOCKET", &files.notices)
+            .args(arguments(capture, &summary.0, spool))
+            .env("NOTIFY_SOCKET", format!("@{name}"))
             .stdin(Stdio::from(lock))
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
@@ -112,7 +113,7 @@ impl Running {
             child,
             notices,
             is_ready: false,
-            files,
+            summary,
             last_words,
         })
     }
@@ -173,7 +174,7 @@ impl Running {
             #[serde(flatten)]
             total: trawl_tap::account::Account,
         }
-        let text = std::fs::read(&self.files.summary).ok()?;
+        let text = std::fs::read(&self.summary.0).ok()?;
         let Summary { total } = serde_json::from_slice(&text).ok()?;
         Some(Counts {
             seen: total.seen,

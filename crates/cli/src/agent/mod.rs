@@ -49,7 +49,7 @@ pub struct Args {
     /// Where chunks wait until they are stored
     #[arg(long, value_name = "DIR", default_value_os_t = default_spool())]
     spool: PathBuf,
-    /// Where the agent remembers its captures
+    /// Where the agent remembers its captures, and locks them: one agent a directory
     #[arg(long, value_name = "DIR", default_value = "/var/lib/trawl/agent")]
     memory: PathBuf,
     /// Write the state to this file when it changes
@@ -67,8 +67,6 @@ const COUNT: Duration = Duration::from_secs(1);
 
 pub fn run(args: Args) -> Result<ExitCode> {
     let what = "cannot run an agent";
-    let directory = run::directory("agent")?
-        .ok_or_else(|| Error::failed(what, "captures need root").fix("run it as root"))?;
     let policy = match &args.policy {
         Some(path) => Policy::parse(&text_file::read(path)?)?,
         None => Policy::default(),
@@ -89,7 +87,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let mut agent = Agent {
         machine: Machine::new(policy, Labels::new(), remembered.clone()),
         source,
-        directory,
+        directory: args.memory,
         spool: args.spool,
         host,
         running: Vec::new(),

@@ -15,6 +15,8 @@ use crate::terminal;
 const READ_EVERY: Duration = Duration::from_millis(500);
 /// Between two starts of trawl-bus, if it ends.
 const RESTART: Duration = Duration::from_secs(2);
+/// Between two puts of a state that stays the same: the bus may have been without its bucket.
+const PUT_EVERY: Duration = Duration::from_secs(5);
 
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -49,6 +51,7 @@ pub(super) struct OnBus {
     wake: Wake,
     bus: Option<Bus<News>>,
     started: Instant,
+    put: Instant,
     last_state: Option<HostReport>,
     said: Option<String>,
     /// The latest that was told.
@@ -83,6 +86,7 @@ impl Source {
             wake: wake.clone(),
             bus: Some(bus),
             started: Instant::now(),
+            put: Instant::now(),
             last_state: None,
             said: None,
             revision: 0,
@@ -185,6 +189,9 @@ impl OnBus {
             }
             self.put();
         }
+        if self.put.elapsed() >= PUT_EVERY {
+            self.put();
+        }
         let events = events.into_iter();
         events
             .map(|(revision, value)| event(revision, Ok(value)))
@@ -192,6 +199,7 @@ impl OnBus {
     }
 
     fn put(&mut self) {
+        self.put = Instant::now();
         if let (Some(bus), Some(state)) = (&mut self.bus, &self.last_state) {
             // One that has ended is started again.
             let _ = bus.send(&Put { state });

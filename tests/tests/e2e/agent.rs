@@ -1,0 +1,356 @@
+//! Agents that follow a file or a NATS server, and fleets of them (issue 19, Many hosts).
+
+use std::fs;
+use std::net::TcpListener;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+use trawl_tests::witness::nothing_attached;
+use trawl_tests::{Lab, Running, binary, frames, skip, tools_or_skip, trawl, wait_until};
+
+use rustix::process::Signal;
+
+/// NKeys of the tests' own: seed and public key.
+const ALPHA: [&str; 2] = [
+    "SUAN2GQQA5IYTSDLTRGLAZT6MWI2S4RPJZNWKSWX5PD2PVOA6XYBYTXIAQ",
+    "UAO3HXW4KW6FNA2PUH4IS4FRNIZYAR7KGMWJO4T6EPXG4X5G72FLVGDQ",
+];
+const BETA: [&str; 2] = [
+    "SUAJR3MP2YW3SEGSDE22LXKSNQX62PFLUTDXSPNZ6TH2MQPC7WHVCONKTE",
+    "UCTK4SSUZ7RTEN7A23YESLL6DZYV7AK6JP2B6CP3QELA2MP6RVYVKHRY",
+];
+const OPERATOR: [&str; 2] = [
+    "SUAJKMEJTCJYWWL7FTZWJYBZY7FJW7ZAHCRDAZT4YEM3RZKUZXJ4MGXSM4",
+    "UDU7M76S5NQVSIU7JJ4U6A4UXERIUUSQ3ZSNRJRCDGJWKA4GAQWUCSS5",
+];
+
+fn report(path: &str) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap_or_default()).unwrap_or_default()
+}
+
+fn phases(report: &Value) -> Vec<&str> {
+    let captures = report["captures"].as_array();
+    captures
+        .into_iter()
+        .flatten()
+        .filter_map(|capture| capture["phase"].as_str())
+        .collect()
+}
+
+fn children(process: u32) -> Vec<u32> {
+    let path = format!("/proc/{process}/task/{process}/children");
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.split_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .collect()
+}
+
+/// Captures of the host under these names, at the receiver.
+fn state(lab: &Lab, names: &[&str], more: &str) -> String {
+    let capture = |name: &&str| {
+        format!(
+            "[[capture]]\nname = \"{name}\"\ninterfaces = [\"{}\"]\ntaps = [\"packet\"]\nstore = \"file://{}\"\n{more}\n",
+            lab.receiver(),
+            lab.file("store")
+        )
+    };
+    names.iter().map(capture).collect()
+}
+
+fn agent(lab: &Lab, more: &[&str]) -> Running {
+    let (spool, memory, report) = (lab.file("spool"), lab.file("memory"), lab.file("report"));
+    let base = ["agent", "--spool", &spool, "--memory", &memory];
+    let base = [&base[..], &["--report", &report], more].concat();
+    Running::start(&base, "following")
+}
+
+#[test]
+fn an_agent_follows_its_file() {
+    let Some(lab) = Lab::open() else { return };
+    let (file, path) = (lab.file("agent.toml"), lab.file("report"));
+    fs::write(&file, state(&lab, &["one"], "")).expect("a file");
+    let agent = agent(&lab, &["--state", &file]);
+    wait_until("it runs", || phases(&report(&path)) == ["running"]);
+    lab.send(&[frames::silent(64)], 100);
+    wait_until("it counts", || {
+        report(&path)["captures"][0]["account"]["recorded"] == 100
+    });
+    // What cannot be read leaves all as it is.
+    fs::write(&file, "[[capture").expect("a file");
+    wait_until("it says so", || report(&path)["error"].is_string());
+    assert_eq!(phases(&report(&path)), ["running"]);
+    // A capture that is bounded ends by itself and stays so.
+    fs::write(&file, state(&lab, &["one"], "packets = 10")).expect("a file");
+    wait_until("it runs again", || phases(&report(&path)) == ["running"]);
+    lab.send(&[frames::silent(64)], 50);
+    wait_until("it is finished", || phases(&report(&path)) == ["finished"]);
+    fs::write(&file, "").expect("a file");
+    wait_until("it is gone", || phases(&report(&path)).is_empty());
+    assert_eq!(agent.stop().status.code(), Some(0));
+    nothing_attached(&lab.pair.b);
+    let listing = trawl(&["store", "verify", &format!("file://{}", lab.file("store"))]);
+    assert!(listing.status.success(), "{listing:?}");
+}
+
+#[test]
+fn a_policy_bounds_what_is_desired() {
+    let Some(lab) = Lab::open() else { return };
+    let (file, path, policy) = (
+        lab.file("agent.toml"),
+        lab.file("report"),
+        lab.file("policy"),
+    );
+    fs::write(&file, state(&lab, &["one", "two"], "snaplen = 100")).expect("a file");
+    fs::write(&policy, "max_captures = 1\nmax_snaplen = 64").expect("a file");
+    let agent = agent(&lab, &["--state", &file, "--policy", &policy]);
+    wait_until("both are refused", || {
+        phases(&report(&path)) == ["refused", "refused"]
+    });
+    let captures = report(&path)["captures"].clone();
+    assert_eq!(captures[0]["refused"]["kind"], "snaplen");
+    assert_eq!(captures[1]["refused"]["kind"], "too_many");
+    fs::write(&file, state(&lab, &["one", "two"], "snaplen = 64")).expect("a file");
+    wait_until("one runs", || {
+        phases(&report(&path)) == ["running", "refused"]
+    });
+    assert_eq!(agent.stop().status.code(), Some(0));
+    let nats = ["agent", "--nats", "nats://127.0.0.1:1"];
+    assert_eq!(trawl(&nats).status.code(), Some(2), "no policy");
+}
+
+#[test]
+fn an_agent_that_is_killed_leaves_nothing_and_its_captures_do_not_double() {
+    let Some(lab) = Lab::open() else { return };
+    let (file, path) = (lab.file("agent.toml"), lab.file("report"));
+    fs::write(&file, state(&lab, &["one"], "")).expect("a file");
+    let first = agent(&lab, &["--state", &file]);
+    wait_until("it runs", || phases(&report(&path)) == ["running"]);
+    let before = children(first.id());
+    first.kill();
+    fs::remove_file(&path).expect("a report");
+    let second = agent(&lab, &["--state", &file]);
+    wait_until("it runs again", || phases(&report(&path)) == ["running"]);
+    let is_alive = |pid: &u32| fs::metadata(format!("/proc/{pid}/exe")).is_ok();
+    assert!(!before.iter().any(is_alive), "the first ones are over");
+    second.kill();
+    let stopped = agent(&lab, &["--state", &lab.file("agent.toml")]);
+    assert_eq!(stopped.stop().status.code(), Some(0));
+    nothing_attached(&lab.pair.b);
+}
+
+/// A NATS server with a key for each host, which must show a certificate as well.
+struct Nats {
+    server: Option<Child>,
+    directory: String,
+    url: String,
+}
+
+impl Drop for Nats {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn openssl(directory: &str, arguments: &str) {
+    let done = Command::new("openssl")
+        .current_dir(directory)
+        .args(arguments.split(' '))
+        .stderr(Stdio::null())
+        .status();
+    assert!(done.expect("openssl").success(), "{arguments}");
+}
+
+impl Nats {
+    fn up(lab: &Lab) -> Option<Self> {
+        if !binary::path().with_file_name("trawl-bus").exists() {
+            skip("trawl-bus is not built: make build-bus");
+            return None;
+        }
+        if !tools_or_skip(&["nats-server", "openssl"]) {
+            return None;
+        }
+        let directory = lab.file("nats");
+        fs::create_dir_all(&directory).expect("a directory");
+        let write = |name: &str, text: &str| {
+            fs::write(format!("{directory}/{name}"), text).expect("a file");
+        };
+        openssl(
+            &directory,
+            "req -x509 -newkey ed25519 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=ca",
+        );
+        write("names", "subjectAltName=IP:127.0.0.1\n");
+        for name in ["server", "client"] {
+            openssl(
+                &directory,
+                &format!(
+                    "req -newkey ed25519 -nodes -keyout {name}.key -out {name}.csr -subj /CN={name}"
+                ),
+            );
+            openssl(
+                &directory,
+                &format!(
+                    "x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out {name}.pem -days 2 -extfile names"
+                ),
+            );
+        }
+        for (name, key) in [("alpha", ALPHA), ("beta", BETA), ("operator", OPERATOR)] {
+            write(name, key[0]);
+        }
+        let host = |name: &str, key: &str| {
+            format!(
+                "{{ nkey: {key}, permissions: {{ publish: [\"$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.{name}\", \"$KV.trawl.state.{name}\"], subscribe: [\"trawl.cmd.{name}\", \"_INBOX_{name}.>\"] }} }}"
+            )
+        };
+        let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = free.local_addr().expect("an address");
+        write(
+            "nats.conf",
+            &format!(
+                "listen: \"{address}\"\njetstream {{ store_dir: \"{directory}/js\" }}\ntls {{ cert_file: \"{directory}/server.pem\", key_file: \"{directory}/server.key\", ca_file: \"{directory}/ca.pem\", verify: true }}\nauthorization {{ users = [\n{{ nkey: {} }}\n{}\n{}\n] }}\n",
+                OPERATOR[1],
+                host("alpha", ALPHA[1]),
+                host("beta", BETA[1])
+            ),
+        );
+        drop(free);
+        let mut nats = Self {
+            server: None,
+            directory,
+            url: format!("tls://{address}"),
+        };
+        nats.start();
+        Some(nats)
+    }
+
+    fn start(&mut self) {
+        let server = Command::new("nats-server")
+            .args(["-c", &format!("{}/nats.conf", self.directory)])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        self.server = Some(server.expect("nats-server"));
+        let address = self.url.trim_start_matches("tls://").to_owned();
+        wait_until("the server listens", || {
+            std::net::TcpStream::connect(&address).is_ok()
+        });
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+
+    /// How to get there as one of these, with a certificate.
+    fn place(&self, who: &str) -> Vec<String> {
+        let at = |name: &str| format!("{}/{name}", self.directory);
+        let options = [
+            ("--nats", self.url.clone()),
+            ("--nkey", at(who)),
+            ("--tls-ca", at("ca.pem")),
+            ("--tls-cert", at("client.pem")),
+            ("--tls-key", at("client.key")),
+        ];
+        let words = options.map(|(option, value)| [option.to_owned(), value]);
+        words.concat()
+    }
+
+    fn fleet(&self, arguments: &[&str]) -> Output {
+        let place = self.place("operator");
+        let place: Vec<&str> = place.iter().map(String::as_str).collect();
+        trawl(&[&["fleet"], arguments, &place[..]].concat())
+    }
+
+    fn status(&self, selector: &str) -> Value {
+        let output = self.fleet(&["status", selector, "--json"]);
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    }
+
+    /// An agent as this host, with the key of that one.
+    fn agent(&self, lab: &Lab, host: &str, key: &str) -> Running {
+        let (spool, memory, policy) = (
+            lab.file(&format!("spool-{host}")),
+            lab.file(&format!("memory-{host}")),
+            lab.file(&format!("policy-{host}")),
+        );
+        fs::write(&policy, format!("[labels]\nrole = \"{host}\"")).expect("a file");
+        let place = self.place(key);
+        let place: Vec<&str> = place.iter().map(String::as_str).collect();
+        let base = ["agent", "--host", host, "--spool", &spool];
+        let own = ["--memory", &memory, "--policy", &policy];
+        Running::start(&[&base[..], &own, &place[..]].concat(), "connected to")
+    }
+}
+
+fn phase_of(status: &Value, host: &str) -> String {
+    let hosts = status["hosts"].as_array();
+    let host = hosts.into_iter().flatten().find(|one| one["host"] == host);
+    let phase = host.map(|one| one["state"]["captures"][0]["phase"].clone());
+    phase.map_or(String::new(), |phase| {
+        phase.as_str().unwrap_or("none").to_owned()
+    })
+}
+
+#[test]
+fn a_fleet_is_started_and_stopped_over_nats_and_outlives_it() {
+    let Some(lab) = Lab::open() else { return };
+    let Some(mut nats) = Nats::up(&lab) else {
+        return;
+    };
+    let made = nats.fleet(&["status"]);
+    assert!(made.status.success(), "{made:?}");
+    let alpha = nats.agent(&lab, "alpha", "alpha");
+    let beta = nats.agent(&lab, "beta", "beta");
+    wait_until("both have reported", || {
+        nats.status("*")["hosts"].as_array().map(Vec::len) == Some(2)
+    });
+    let (receiver, store) = (lab.receiver(), format!("file://{}", lab.file("store")));
+    let what = ["-i", &receiver, "--tap", "packet", "--store", &store];
+    let started = nats.fleet(
+        &[
+            &["start", "role=alpha", "ether", "proto", "0x88b5"],
+            &what[..],
+        ]
+        .concat(),
+    );
+    assert!(started.status.success(), "{started:?}");
+    wait_until("alpha runs", || {
+        phase_of(&nats.status("alpha"), "alpha") == "running"
+    });
+    assert_eq!(phase_of(&nats.status("beta"), "beta"), "none");
+    // Without the bus the capture goes on.
+    nats.kill();
+    alpha.wait_said("captures go on");
+    assert_eq!(children(alpha.id()).len(), 2, "the capture and trawl-bus");
+    nats.start();
+    // A command that comes before the agent is back is found by it.
+    wait_until("the server takes commands", || {
+        nats.fleet(&["stop", "alpha"]).status.success()
+    });
+    wait_until("alpha has stopped", || {
+        phase_of(&nats.status("alpha"), "alpha") == "none"
+    });
+    for agent in [alpha, beta] {
+        assert_eq!(agent.stop().status.code(), Some(0));
+    }
+    nothing_attached(&lab.pair.b);
+}
+
+#[test]
+fn a_host_has_no_rights_to_another_ones_subjects() {
+    let Some(lab) = Lab::open() else { return };
+    let Some(nats) = Nats::up(&lab) else { return };
+    let impostor = nats.agent(&lab, "beta", "alpha");
+    impostor.wait_said("Permissions Violation for Subscription to \"trawl.cmd.beta\"");
+    impostor.wait_said("Permissions Violation for Publish to \"$KV.trawl.state.beta\"");
+    impostor.signal(Signal::TERM);
+    impostor.wait();
+    // Neither a key that the server does not know nor a connection without a certificate is let in.
+    let key = format!("{}/operator", nats.directory);
+    let ca = format!("{}/ca.pem", nats.directory);
+    let refused = trawl(&[
+        "fleet", "status", "--nats", &nats.url, "--nkey", &key, "--tls-ca", &ca,
+    ]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+}
