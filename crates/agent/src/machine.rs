@@ -85,6 +85,7 @@ pub struct Memory {
 #[derive(Debug)]
 pub struct Machine {
     policy: Policy,
+    /// Those of the policy, and those of the desired state that it does not name.
     labels: Labels,
     /// Of the desired state that is followed; none has come yet.
     revision: Option<u64>,
@@ -104,13 +105,13 @@ struct Push {
 
 impl Machine {
     /// With what an agent before this one remembered. What it left in the spool is stored first.
-    pub fn new(policy: Policy, labels: Labels, memory: Vec<Memory>) -> Self {
+    pub fn new(policy: Policy, memory: Vec<Memory>) -> Self {
         let entries = memory
             .into_iter()
             .map(|one| (one.capture.name.clone(), Entry::remembered(one)));
         Self {
+            labels: policy.labels.clone(),
             policy,
-            labels,
             revision: None,
             error: None,
             entries: entries.collect(),
@@ -166,9 +167,8 @@ impl Machine {
         }
         self.revision = Some(revision);
         self.error = None;
-        let own = self.policy.labels.clone();
-        self.labels.extend(desired.labels);
-        self.labels.extend(own);
+        self.labels = desired.labels;
+        self.labels.extend(self.policy.labels.clone());
         for entry in self.entries.values_mut() {
             entry.desire(None);
         }

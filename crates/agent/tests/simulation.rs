@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use trawl_agent::desired::Labels;
 use trawl_agent::{Action, Capture, Counts, Desired, End, Event, Machine, Memory, Now, Policy};
 
 const HOSTS: usize = 1000;
@@ -89,7 +88,7 @@ fn expected(desired: &Desired) -> Vec<(String, String)> {
 impl Host {
     fn new() -> Self {
         Self {
-            machine: Machine::new(policy(), Labels::new(), Vec::new()),
+            machine: Machine::new(policy(), Vec::new()),
             memory: Vec::new(),
             processes: BTreeMap::new(),
             orphans: Vec::new(),
@@ -156,7 +155,7 @@ impl Host {
             process.ends_at = Some(time + chance.below(20));
             self.orphans.push(process);
         }
-        self.machine = Machine::new(policy(), Labels::new(), self.memory.clone());
+        self.machine = Machine::new(policy(), self.memory.clone());
     }
 
     fn second(&mut self, time: u64, chance: &mut Chance, quiet: bool) {

@@ -81,9 +81,10 @@ fn an_agent_follows_its_file() {
     assert_eq!(phases(&report(&path)), ["running"]);
     // A capture that is bounded ends by itself and stays so.
     fs::write(&file, state(&lab, &["one"], "packets = 10")).expect("a file");
-    wait_until("it runs again", || phases(&report(&path)) == ["running"]);
-    lab.send(&[frames::silent(64)], 50);
-    wait_until("it is finished", || phases(&report(&path)) == ["finished"]);
+    wait_until("it is finished", || {
+        lab.send(&[frames::silent(64)], 50);
+        phases(&report(&path)) == ["finished"]
+    });
     fs::write(&file, "").expect("a file");
     wait_until("it is gone", || phases(&report(&path)).is_empty());
     assert_eq!(agent.stop().status.code(), Some(0));
@@ -302,8 +303,12 @@ fn a_fleet_is_started_and_stopped_over_nats_and_outlives_it() {
     assert!(made.status.success(), "{made:?}");
     let alpha = nats.agent(&lab, "alpha", "alpha");
     let beta = nats.agent(&lab, "beta", "beta");
+    let has_reported = |role: &str| {
+        let hosts = nats.status(role)["hosts"].as_array().map(Vec::len);
+        hosts == Some(1)
+    };
     wait_until("both have reported", || {
-        nats.status("*")["hosts"].as_array().map(Vec::len) == Some(2)
+        has_reported("role=alpha") && has_reported("role=beta")
     });
     let (receiver, store) = (lab.receiver(), format!("file://{}", lab.file("store")));
     let what = ["-i", &receiver, "--tap", "packet", "--store", &store];

@@ -36,7 +36,7 @@ impl Host {
     fn new(policy: &str, memory: Vec<Memory>) -> Self {
         let policy = Policy::parse(policy).unwrap();
         let mut host = Self {
-            machine: Machine::new(policy, Labels::new(), memory),
+            machine: Machine::new(policy, memory),
             now: 0,
             revision: 0,
         };

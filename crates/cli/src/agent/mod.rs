@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode};
 use std::time::{Duration, Instant};
 
-use trawl_agent::desired::Labels;
 use trawl_agent::{Action, Counts, End, Event, HostReport, Machine, Memory, Now, Policy};
 use trawl_kernel::events::{self, Signals, Wake};
 use trawl_kernel::{Error, Result, clock, create, host, run, text_file};
@@ -85,7 +84,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let memory = args.memory.join("captures.json");
     let remembered = remembered(&memory);
     let mut agent = Agent {
-        machine: Machine::new(policy, Labels::new(), remembered.clone()),
+        machine: Machine::new(policy, remembered.clone()),
         source,
         directory: args.memory,
         spool: args.spool,
