@@ -88,7 +88,10 @@ impl Config {
 
     fn tls(&self) -> Result<ClientConfig, String> {
         let mut roots = RootCertStore::empty();
-        let ca = self.tls_ca.as_ref().ok_or("TLS needs --tls-ca")?;
+        let ca = self
+            .tls_ca
+            .as_ref()
+            .ok_or("TLS requires the certificate of the authority")?;
         for one in certificates(ca)? {
             let added = roots.add(one);
             added.map_err(|e| format!("cannot use the certificate authority: {e}"))?;

@@ -26,7 +26,10 @@ fn main() -> ExitCode {
         match mode.as_deref() {
             Some("agent") => agent::run(&mut input).await,
             Some("fleet") => fleet::run(&mut input).await,
-            _ => Err("this program is for trawl agent and trawl fleet".to_owned()),
+            _ => Err(
+                "this program serves agents and fleets of trawl; it is not called by hand"
+                    .to_owned(),
+            ),
         }
     });
     // A thread may be reading standard input still; it is not waited for.
