@@ -89,6 +89,12 @@ impl<News: DeserializeOwned + Send + 'static> Bus<News> {
         wake: Option<&Wake>,
     ) -> Result<Self> {
         check_name(name)?;
+        if url.starts_with("tls://") && args.tls_ca.is_none() {
+            let what = format!("cannot reach {url}");
+            return Err(
+                Error::usage(what, "TLS requires the server's authority").fix("--tls-ca FILE")
+            );
+        }
         let config = Config {
             url,
             name,
