@@ -59,17 +59,40 @@ pub fn run(
     store::save(directory, &report)?;
     let total = plans.iter().map(Planned::total).sum();
     let mut clock = Clock::new(total, request);
-    for (entry, plan) in entries.iter().zip(&plans) {
-        let at = plan.place_in(&mut report);
-        let began = Instant::now();
-        let whole = plan.run(entry, bench, &mut report, at, directory, &mut clock, watch)?;
-        let experiment = &mut report.experiments[at];
-        experiment.seconds += began.elapsed().as_secs_f64();
-        finish(entry, experiment);
-        store::save(directory, &report)?;
-        store::save_csv(directory, &report)?;
-        if !whole {
-            return Ok(report);
+    let most = plans.iter().map(|plan| plan.repetitions).max().unwrap_or(0);
+    // One repetition of every experiment before the next: what else the machine does falls on all of them.
+    for repetition in 1..=most {
+        for (entry, plan) in entries.iter().zip(&plans) {
+            if repetition > plan.repetitions {
+                continue;
+            }
+            let at = plan.place_in(&mut report);
+            let experiment = &mut report.experiments[at];
+            if repetition > 1 && !clock.has_time_for(experiment.seconds / f64::from(repetition - 1))
+            {
+                experiment.repetitions_left_out += 1;
+                clock.done += plan.cases.len();
+                continue;
+            }
+            let began = Instant::now();
+            let whole = plan.run(
+                entry,
+                repetition,
+                bench,
+                &mut report,
+                at,
+                directory,
+                &mut clock,
+                watch,
+            )?;
+            let experiment = &mut report.experiments[at];
+            experiment.seconds += began.elapsed().as_secs_f64();
+            finish(entry, experiment);
+            store::save(directory, &report)?;
+            store::save_csv(directory, &report)?;
+            if !whole {
+                return Ok(report);
+            }
         }
     }
     report.complete = true;
@@ -81,23 +104,24 @@ fn finish(entry: &Entry, experiment: &mut Experiment) {
     experiment.summarise();
     experiment.finding = match experiment.points.is_empty() {
         false => entry.measure.judge(experiment),
-        true => {
-            let why: Vec<&str> = experiment
-                .failures
-                .iter()
-                .map(|one| one.message.as_str())
-                .collect();
-            Finding {
-                shows: "nothing was measured".to_owned(),
-                sentence: why.join("; "),
-                ..Finding::default()
-            }
-        }
+        true => Finding {
+            shows: "nothing was measured".to_owned(),
+            ..Finding::default()
+        },
     };
+    // Where there is nothing to compare with, the reason is what there is to say.
+    if experiment.finding.sentence.is_empty() {
+        let why: BTreeSet<String> = experiment
+            .failures
+            .iter()
+            .map(|one| format!("{}.", one.message.trim_end_matches('.')))
+            .collect();
+        experiment.finding.sentence = why.into_iter().collect::<Vec<_>>().join(" ");
+    }
 }
 
-/// A quick run of all experiments ends within 15 minutes: this is for repetitions, the rest for the report and for
-/// the experiment that is at its first repetition when the time is over.
+/// A quick run of all experiments ends within 15 minutes: no repetition begins that would end later than this; the
+/// rest is for what takes longer than it did before, and for the report.
 const QUICK: Duration = Duration::from_secs(13 * 60);
 
 /// What is done and how long the rest takes.
@@ -122,15 +146,11 @@ impl Clock {
         }
     }
 
-    /// The time for a number of the runs that are left: as large a part of what is left of the budget as they are.
-    fn share(&self, runs: usize) -> Option<Duration> {
-        let left = self.budget?.saturating_sub(self.began.elapsed());
-        let part = runs as f64 / self.total.saturating_sub(self.done).max(1) as f64;
-        Some(left.mul_f64(part.min(1.0)))
-    }
-
-    fn skip(&mut self, runs: usize) {
-        self.done += runs;
+    /// Whether a repetition that takes this long ends within the budget.
+    fn has_time_for(&self, seconds: f64) -> bool {
+        self.budget.is_none_or(|budget| {
+            self.began.elapsed().as_secs_f64() + seconds < budget.as_secs_f64()
+        })
     }
 
     fn left(&self) -> Option<Duration> {
@@ -206,10 +226,12 @@ impl Planned {
         })
     }
 
+    /// One repetition; false where it was interrupted.
     #[allow(clippy::too_many_arguments)]
     fn run(
         &self,
         entry: &Entry,
+        repetition: u32,
         bench: &Bench,
         report: &mut Report,
         at: usize,
@@ -224,70 +246,56 @@ impl Planned {
             .map(|failure| failure.series.clone())
             .filter(|series| !earlier.runs.iter().any(|run| run.series == *series))
             .collect();
-        let (began, share) = (Instant::now(), clock.share(self.total()));
-        for repetition in 1..=self.repetitions {
-            // Another repetition takes as long as those before it did.
-            let with_it = began
-                .elapsed()
-                .mul_f64(f64::from(repetition) / f64::from(repetition.max(2) - 1));
-            if repetition > 1 && share.is_some_and(|share| with_it > share) {
-                let left_out = self.repetitions + 1 - repetition;
-                report.experiments[at].repetitions_left_out = left_out;
-                clock.skip(left_out as usize * self.cases.len());
-                break;
+        // There and back: what comes first has no advantage from it.
+        let mut order: Vec<&Case> = self.cases.iter().collect();
+        if repetition.is_multiple_of(2) {
+            order.reverse();
+        }
+        for case in order {
+            let progress = Progress {
+                experiment: entry.name.to_owned(),
+                series: case.series.clone(),
+                x: case.x,
+                repetition,
+                done: clock.done,
+                total: clock.total,
+                left: clock.left(),
+            };
+            if !watch(&progress) {
+                return Ok(false);
             }
-            // There and back: what comes first has no advantage from it.
-            let mut order: Vec<&Case> = self.cases.iter().collect();
-            if repetition % 2 == 0 {
-                order.reverse();
+            clock.done += 1;
+            let experiment = &mut report.experiments[at];
+            let is_done = experiment.runs.iter().any(|run| {
+                (run.series.as_str(), run.x, run.repetition)
+                    == (case.series.as_str(), case.x, repetition)
+            });
+            if is_done || given_up.contains(&case.series) {
+                continue;
             }
-            for case in order {
-                let progress = Progress {
-                    experiment: entry.name.to_owned(),
-                    series: case.series.clone(),
-                    x: case.x,
-                    repetition,
-                    done: clock.done,
-                    total: clock.total,
-                    left: clock.left(),
-                };
-                if !watch(&progress) {
-                    return Ok(false);
+            let sample = Sample::now();
+            let result = (case.run)(bench);
+            // An interruption reaches the programs that are measured as well: what they gave is no figure.
+            if !watch(&progress) {
+                return Ok(false);
+            }
+            match result {
+                Ok(measured) => {
+                    clock.measured += 1;
+                    experiment
+                        .runs
+                        .push(as_run(case, repetition, measured, &sample));
                 }
-                clock.done += 1;
-                let experiment = &mut report.experiments[at];
-                let is_done = experiment.runs.iter().any(|run| {
-                    (run.series.as_str(), run.x, run.repetition)
-                        == (case.series.as_str(), case.x, repetition)
-                });
-                if is_done || given_up.contains(&case.series) {
-                    continue;
-                }
-                let sample = Sample::now();
-                let result = (case.run)(bench);
-                // An interruption reaches the programs that are measured as well: what they gave is no figure.
-                if !watch(&progress) {
-                    return Ok(false);
-                }
-                match result {
-                    Ok(measured) => {
-                        clock.measured += 1;
-                        experiment
-                            .runs
-                            .push(as_run(case, repetition, measured, &sample));
+                Err(stop) => {
+                    let has_worked = experiment.runs.iter().any(|run| run.series == case.series);
+                    if !has_worked {
+                        given_up.insert(case.series.clone());
                     }
-                    Err(stop) => {
-                        let has_worked =
-                            experiment.runs.iter().any(|run| run.series == case.series);
-                        if !has_worked {
-                            given_up.insert(case.series.clone());
-                        }
-                        note(experiment, &case.series, stop);
-                    }
+                    note(experiment, &case.series, stop);
                 }
-                experiment.summarise();
-                store::save(directory, report)?;
             }
+            experiment.summarise();
+            store::save(directory, report)?;
         }
         Ok(true)
     }
@@ -383,26 +391,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_experiment_of_a_quick_run_has_its_share_of_the_time() {
-        let clock = |request: &Request| Clock::new(100, request);
+    fn a_quick_run_has_time_for_what_ends_within_its_budget() {
         let quick = Request::default();
-        let mut all = clock(&quick);
-        let quarter = all.share(25).expect("there is a budget");
-        assert!(quarter <= QUICK / 4 && quarter > QUICK / 5, "{quarter:?}");
-        all.skip(50);
-        // What others did not use is there for the rest.
-        assert!(all.share(25) > Some(QUICK / 3));
+        let whole = QUICK.as_secs_f64();
+        let clock = Clock::new(100, &quick);
+        assert!(clock.has_time_for(whole / 2.0) && !clock.has_time_for(whole));
         let repeat = Some(3);
-        assert_eq!(
-            clock(&Request {
-                repeat,
-                ..quick.clone()
-            })
-            .share(25),
-            None
-        );
+        let asked = Request {
+            repeat,
+            ..quick.clone()
+        };
+        assert!(Clock::new(100, &asked).has_time_for(whole));
         let profile = Profile::Full;
-        assert_eq!(clock(&Request { profile, ..quick }).share(25), None);
+        assert!(Clock::new(100, &Request { profile, ..quick }).has_time_for(whole));
     }
 
     #[test]

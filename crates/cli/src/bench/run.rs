@@ -57,8 +57,8 @@ pub struct How {
     /// A peer's binary, where another one than the installed is to be measured
     #[arg(long, value_name = "NAME=PATH", value_parser = pair)]
     peer: Vec<(String, String)>,
-    /// Another value for a parameter of the experiments, or with EXPERIMENT.KEY=VALUE of one of them; several with
-    /// commas or semicolons between them
+    /// Another value for a parameter of the experiments, or with EXPERIMENT.KEY=VALUE of one of them; a list has
+    /// commas or semicolons between its values; may be given several times
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     set: Vec<(String, String)>,
     /// Where results.json and results.csv go [default: trawl-bench-TIME]

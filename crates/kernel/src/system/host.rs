@@ -26,6 +26,12 @@ pub fn describe() -> Description {
     Description { os, hardware }
 }
 
+/// Bytes that may still be written to the file system of a path.
+pub fn free_space(path: &std::path::Path) -> std::io::Result<u64> {
+    let about = rustix::fs::statvfs(path)?;
+    Ok(about.f_bavail.saturating_mul(about.f_frsize))
+}
+
 /// The name that the machine calls itself.
 pub fn name() -> String {
     uname().nodename().to_string_lossy().into_owned()

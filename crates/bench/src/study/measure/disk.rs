@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use trawl_kernel::bpf::object::{self, Plain};
 use trawl_kernel::disk::{Aligned, Disk as Direct, Piece, Write};
+use trawl_kernel::host::free_space;
 use trawl_kernel::{Error, Result, process};
 use trawl_lab::program::{Does, Loaded};
 use trawl_lab::sender::{Engine, Job, Sent, send};
@@ -141,6 +142,14 @@ impl DiskLoad {
         let bare = self.ceiling(bench, Does::Drop)?;
         let clock = self.ceiling(bench, Does::DropWithHook)?;
         let disk = disk_rate(&bench.scratch)?;
+        let (count, rate) = match self.load {
+            Load::Share => {
+                let rate = bare.rate() * SHARE;
+                ((rate * self.long.as_secs_f64()) as u64, Some(rate as u64))
+            }
+            _ => (self.frames, None),
+        };
+        self.check_room(bench, count)?;
         let setting = Setting {
             time: self.time,
             buffer: matches!(self.way, Way::Xdpcap(_)).then_some(XDPCAP_BUFFER),
@@ -148,14 +157,6 @@ impl DiskLoad {
         };
         let running = Running::start(bench, self.way, &setting)?;
         let cpu_before = running.peer.cpu_seconds();
-        let (count, rate) = match self.load {
-            Load::Share => {
-                let rate = bare.rate() * SHARE;
-                let count = (rate * self.long.as_secs_f64()) as u64;
-                (count, Some(rate as u64))
-            }
-            _ => (self.frames, None),
-        };
         let first = self.send(bench, &running.lab, count / 5, rate)?;
         let memory = |running: &Running| running.peer.memory().map_or(0, |memory| memory.peak);
         let early = memory(&running);
@@ -217,6 +218,25 @@ impl DiskLoad {
             memory_bytes: Some(late),
             cpus: None,
         })
+    }
+
+    /// A full disk would be measured as loss.
+    fn check_room(self, bench: &Bench, count: u64) -> std::result::Result<(), Stop> {
+        let directory = bench.scratch.display();
+        let free = free_space(&bench.scratch)
+            .map_err(|e| Error::os(format!("cannot tell the free space of {directory}"), e))?;
+        let needed = (count as f64 * record(self.size as f64)) as u64;
+        if needed <= free / 10 * 9 {
+            return Ok(());
+        }
+        Err(Stop::NotHere(format!(
+            "the recording takes {:.1} GB, {directory} has {:.1} GB free: name a larger disk by --scratch, or record less \
+             by --set long_seconds={:.0} or --set frames={}",
+            needed as f64 / 1e9,
+            free as f64 / 1e9,
+            (self.long.as_secs_f64() * free as f64 / needed as f64 / 2.0).floor(),
+            self.frames / 4,
+        )))
     }
 
     /// What goes when nothing is recorded: with a hook map, by a program that only reads the clock.

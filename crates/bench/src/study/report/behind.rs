@@ -4,6 +4,11 @@ use super::table::figure;
 use crate::study::model::{Experiment, Point};
 use crate::study::peers::Peers;
 
+/// A difference that counts, of the peer's value: less is within what one more run would show.
+const LEAST: f64 = 0.01;
+/// A series of this name has nothing of trawl's to compare with: it is what the others are measured against.
+const BASELINE: &str = " alone";
+
 /// One line for each experiment in which a peer is ahead somewhere in its first metric; empty: in none.
 pub fn behind<'a>(experiments: impl IntoIterator<Item = &'a Experiment>) -> Vec<(String, String)> {
     let note = |one: &'a Experiment| Some((one.definition.name.clone(), places(one)?));
@@ -30,6 +35,7 @@ fn places(one: &Experiment) -> Option<String> {
             point.metric == metric.name
                 && point.x == x
                 && Peers::of_series(&point.series).is_some() == is_peer
+                && !point.series.contains(BASELINE)
         });
         own.reduce(
             |best, point| match better(point.value.median, best.value.median) {
@@ -44,6 +50,8 @@ fn places(one: &Experiment) -> Option<String> {
             true => theirs.value.high < ours.value.low,
             false => theirs.value.low > ours.value.high,
         };
+        let difference = (theirs.value.median - ours.value.median).abs();
+        let apart = apart && difference > LEAST * theirs.value.median.abs();
         apart.then(|| {
             format!(
                 "at {} {}: {} {} {}, {} {}",
@@ -124,6 +132,13 @@ mod tests {
             ("xdp-trafficgen", 9.0),
         ];
         assert!(behind([&experiment(false, &mixed)]).is_empty());
+        let alike = [("trawl live", 8.95), ("xdp-trafficgen", 9.0)];
+        assert!(behind([&experiment(false, &alike)]).is_empty());
+        let baseline = [
+            ("trawl tc beside dpdk-testpmd", 7.0),
+            ("dpdk-testpmd alone", 9.0),
+        ];
+        assert!(behind([&experiment(false, &baseline)]).is_empty());
         assert!(behind([&experiment(false, &ahead[1..])]).is_empty());
     }
 }
