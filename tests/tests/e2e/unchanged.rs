@@ -1,11 +1,15 @@
 //! Programs with hooks put into them do what they did: the same verdicts and the same bytes, packet by packet, from
 //! the kernel's own test runs.
 
+use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use trawl_ebpf::{Insn, helper, op};
+use trawl_kernel::Error;
 use trawl_kernel::bpf::{map, object, program, test_run};
+use trawl_kernel::error::Advice;
 use trawl_program::Site;
+use trawl_program::fix::Fix;
 use trawl_program::load::{Program, Source};
 use trawl_program::tappable::{ACTIONS, ENTRY, HOOK};
 use trawl_tests::{programs, root_or_skip};
@@ -255,12 +259,22 @@ fn what_leaves_no_room_is_refused_by_its_name() {
     }
     let bytes = programs::object("crowded");
     load("crowded", bytes, "overcrowded", false).expect("it is fine as it is");
-    let error = load("crowded", bytes, "overcrowded", true)
-        .expect_err("nothing is left")
-        .to_string();
-    for words in ["overcrowded", "512 of 512 bytes", "without --tappable"] {
-        assert!(error.contains(words), "{error}");
+    let error = load("crowded", bytes, "overcrowded", true).expect_err("nothing is left");
+    assert_not_tappable(&error, &["overcrowded", "512 of 512 bytes"]);
+}
+
+/// The refusal says why in these words, and advises to do without hooks.
+#[track_caller]
+fn assert_not_tappable(error: &Error, words: &[&str]) {
+    let text = error.to_string();
+    for words in words {
+        assert!(text.contains(words), "{text}");
     }
+    let Some(Advice::Remedy(remedy)) = error.advice() else {
+        panic!("no advice: {error:?}");
+    };
+    let remedy: &dyn Any = remedy.as_ref();
+    assert_eq!(remedy.downcast_ref(), Some(&Fix::NotTappable));
 }
 
 /// What leaves by an exception meets no hook; its verdict is the same.
@@ -313,12 +327,8 @@ fn a_stack_that_no_jump_is_allowed_on_any_more_is_refused() {
         .into_iter()
         .find(|name| load(name, false).is_ok())
         .expect("one of them is fine");
-    let error = load(deepest, true)
-        .expect_err("it gets too deep")
-        .to_string();
-    for words in [deepest, "with hooks put in", "stack", "without --tappable"] {
-        assert!(error.contains(words), "{error}");
-    }
+    let error = load(deepest, true).expect_err("it gets too deep");
+    assert_not_tappable(&error, &[deepest, "with hooks put in", "stack"]);
 }
 
 /// With hooks in it is looked through instruction by instruction, as it is without.
