@@ -13,8 +13,13 @@ char LICENSE[] SEC("license") = "GPL";
 #define NF_ACCEPT 1
 #define TC_ACT_UNSPEC -1
 /* Hooks of netfilter. From the first on it is known where a packet goes; at the other those of this host begin. */
+#define HOOK_INPUT 1
 #define HOOK_FORWARD 2
 #define HOOK_OUTPUT 3
+
+/* Where the IP header tells the protocol, in version 4 and in version 6. */
+#define PROTOCOL_AT_MOST 9
+#define PROTOCOL_AT_IP6 6
 
 #define BIT(step) (1u << (step))
 #define AT_SOCKET (BIT(STEP_SOCKET) | BIT(STEP_READ))
@@ -69,6 +74,15 @@ static __always_inline struct known_packet *find_elsewhere(const struct tap_cont
 	}
 	*found = FOUND_CONTENT;
 	return take_by_content(contents->whole, now);
+}
+
+/* The memory that is left is for the steps of packets that are followed already: a way is told whole or not at all. */
+static __always_inline bool has_room_for_entries(void)
+{
+	__u32 zero = 0;
+	struct pool_state *state = bpf_map_lookup_elem(&pool_state, &zero);
+
+	return state && READ_ONCE(state->in_use) <= CONFIG(segments_for_entries);
 }
 
 /* Nothing else is to take it for the same packet. */
@@ -127,9 +141,22 @@ static __always_inline struct known_packet *find_known(const struct tap_context 
 	return find_elsewhere(packet, contents, now, found);
 }
 
-/* `named` is the device that netfilter names; the note tells of the hook and of a packet's end already. */
-static __always_inline void follow(struct sk_buff *buffer, struct net_device *named, struct scratch *scratch,
-				   const struct drop_settings *settings, __u32 cpu, bool is_entry, bool filtered)
+/* What is known of the step before the packet is looked at. */
+struct sight_of_step {
+	/* Of a packet's end. */
+	__u64 location;
+	__u32 reason;
+	__u32 hook;
+	/* The device that netfilter names. */
+	struct net_device *device;
+	/* The socket that is told of the packet. */
+	struct sock *socket;
+};
+
+/* The note tells of the hook and of a packet's end already. */
+static __always_inline void follow(struct sk_buff *buffer, struct sight_of_step seen, struct scratch *scratch,
+				   const struct drop_settings *settings, __u32 cpu, bool typed, bool is_entry,
+				   bool filtered)
 {
 	struct drop_note *note = &scratch->note;
 	struct known_packet *known, *state = &scratch->state_of_packet;
@@ -142,17 +169,20 @@ static __always_inline void follow(struct sk_buff *buffer, struct net_device *na
 	struct sock *socket;
 	bool had_contents;
 
+	scratch->state.latest = 0;
 	known = bpf_map_lookup_elem(&known_packets, &key);
 	if (!known && !is_entry)
 		return;
 	packet.scratch = scratch;
-	socket = GET(true, buffer, sk);
-	device = find_place(buffer, socket, true, note, &kind);
-	if (named && note_device(named, true, note, &kind))
-		device = named;
-	if (!find_bytes(buffer, true, kind, &packet, note))
+	socket = GET(typed, buffer, sk);
+	device = find_place(buffer, socket, typed, note, &kind);
+	if (seen.device && note_device(seen.device, true, note, &kind)) {
+		note_name(seen.device, true, note);
+		device = NULL;
+	}
+	if (!find_bytes(buffer, typed, kind, &packet, note))
 		return;
-	sight.original = packet.linear + GET(true, buffer, data_len);
+	sight.original = packet.linear + GET(typed, buffer, data_len);
 	control = control_of(&cpu, false);
 	if (!control)
 		return;
@@ -186,6 +216,10 @@ static __always_inline void follow(struct sk_buff *buffer, struct net_device *na
 			reject(false);
 			return;
 		}
+		if (!has_room_for_entries()) {
+			scratch->state.not_followed++;
+			return;
+		}
 		state->id = ++control->last_packet_id;
 		state->seen = 0;
 		state->number = 1;
@@ -193,31 +227,28 @@ static __always_inline void follow(struct sk_buff *buffer, struct net_device *na
 	state->time = now;
 	state->step = CONFIG(step);
 	state->hook = scratch->follow.hook;
-	if (CONFIG(step) >= STEP_CONSUMED)
+	if (CONFIG(step) >= STEP_CONSUMED) {
 		bpf_map_delete_elem(&known_packets, &key);
-	else
+	} else {
 		bpf_map_update_elem(&known_packets, &key, state, BPF_ANY);
+		scratch->state.latest = key;
+	}
 	leave_word(&packet, state);
 	sight.packet_id = state->id;
 	if (device)
-		note_name(device, true, note);
-	note_socket(socket, true, note);
+		note_name(device, typed, note);
+	if (seen.socket)
+		note_socket(seen.socket, true, note);
+	else
+		note_socket(socket, typed, note);
 	note_segments(&packet, note);
 	describe(scratch, found, state->number);
 	sight.note = (const __u64 *)note;
 	record(&packet, control, &sight, FIRST, false);
 }
 
-/* What is known of the step before the packet is looked at. */
-struct sight_of_step {
-	/* Of a packet's end. */
-	__u64 location;
-	__u32 reason;
-	__u32 hook;
-};
-
-static __always_inline void take_step(struct sk_buff *buffer, struct net_device *named, struct sight_of_step seen,
-				      bool is_entry, bool filtered)
+static __always_inline void take_step(struct sk_buff *buffer, struct sight_of_step seen, bool typed, bool is_entry,
+				      bool filtered)
 {
 	__u32 cpu = bpf_get_smp_processor_id(), zero = 0;
 	struct drop_settings *settings = bpf_map_lookup_elem(&drop_settings, &zero);
@@ -232,7 +263,7 @@ static __always_inline void take_step(struct sk_buff *buffer, struct net_device 
 	scratch->note.location = seen.location;
 	scratch->note.reason = seen.reason;
 	scratch->follow.hook = seen.hook;
-	follow(buffer, named, scratch, settings, cpu, is_entry, filtered);
+	follow(buffer, seen, scratch, settings, cpu, typed, is_entry, filtered);
 	end(scratch);
 }
 
@@ -242,7 +273,7 @@ static __always_inline void take_step(struct sk_buff *buffer, struct net_device 
 	SEC("?raw_tp")                                                                                  \
 	int name(__u64 *arguments)                                                                      \
 	{                                                                                               \
-		take_step((void *)arguments[argument], NULL, (struct sight_of_step){}, is_entry, filtered); \
+		take_step((void *)arguments[argument], (struct sight_of_step){}, true, is_entry, filtered);     \
 		return 0;                                                                               \
 	}
 
@@ -261,7 +292,7 @@ int trawl_consume(__u64 *arguments)
 	/* Kernels that name the receiver at a drop tell the place of an orderly end too. */
 	if (CONFIG(names_receiver))
 		seen.location = arguments[1];
-	take_step((void *)arguments[0], NULL, seen, false, false);
+	take_step((void *)arguments[0], seen, true, false, false);
 	return 0;
 }
 
@@ -270,7 +301,47 @@ int trawl_free(__u64 *arguments)
 {
 	struct sight_of_step seen = {.location = arguments[1], .reason = arguments[2]};
 
-	take_step((void *)arguments[0], NULL, seen, false, false);
+	take_step((void *)arguments[0], seen, true, false, false);
+	return 0;
+}
+
+/* Whether the packet is one that this socket gets: it has just come up to here, for this protocol and port. */
+static __always_inline bool is_for(struct sock *socket, struct sk_buff *buffer)
+{
+	__u64 head = (__u64)BPF_CORE_READ(buffer, head), key = (__u64)buffer;
+	__u64 network = head + BPF_CORE_READ(buffer, network_header);
+	__u64 transport = head + BPF_CORE_READ(buffer, transport_header);
+	struct known_packet *known = bpf_map_lookup_elem(&known_packets, &key);
+	__u8 header[PROTOCOL_AT_MOST + 1];
+	__u16 ports[2];
+
+	if (!known || !is_recent(known, bpf_ktime_get_ns(), ARRIVAL_NS))
+		return false;
+	if (known->step == STEP_NETFILTER_LAST ? known->hook != HOOK_INPUT
+					       : known->step != STEP_RECEIVED && known->step != STEP_TC_INGRESS)
+		return false;
+	if (bpf_probe_read_kernel(header, sizeof(header), (void *)network) ||
+	    bpf_probe_read_kernel(ports, sizeof(ports), (void *)transport))
+		return false;
+	return header[header[0] >> 4 == 4 ? PROTOCOL_AT_MOST : PROTOCOL_AT_IP6] == socket->sk_protocol &&
+	       bpf_ntohs(ports[1]) == socket->__sk_common.skc_num;
+}
+
+/* A socket is told that there is something to read: of the packet that this CPU has just seen, or of none that is
+ * followed. */
+SEC("?raw_tp")
+int trawl_ready(__u64 *arguments)
+{
+	struct sight_of_step seen = {.socket = (void *)arguments[0]};
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct scratch *scratch = bpf_map_lookup_elem(&drop_scratch, &cpu);
+	struct sk_buff *buffer;
+
+	if (!scratch)
+		return 0;
+	buffer = (void *)READ_ONCE(scratch->state.latest);
+	if (buffer && is_for(seen.socket, buffer))
+		take_step(buffer, seen, false, false, false);
 	return 0;
 }
 
@@ -279,10 +350,10 @@ static __always_inline int at_hook(__u64 *arguments, bool filtered)
 {
 	struct nf_hook_state *state = (void *)arguments[0];
 	struct sight_of_step seen = {.hook = state->hook};
-	struct net_device *device = seen.hook >= HOOK_FORWARD ? state->out : state->in;
 	bool is_entry = CONFIG(step) == STEP_NETFILTER_FIRST && seen.hook == HOOK_OUTPUT;
 
-	take_step((void *)arguments[1], device, seen, is_entry, filtered);
+	seen.device = seen.hook >= HOOK_FORWARD ? state->out : state->in;
+	take_step((void *)arguments[1], seen, true, is_entry, filtered);
 	return NF_ACCEPT;
 }
 
@@ -305,6 +376,6 @@ int trawl_traffic(struct __sk_buff *context)
 	register struct sk_buff *r0 asm("r0");
 
 	asm volatile("call %2" : "=r"(r0), "+r"(r1) : "i"(CAST_MARK) : "r2", "r3", "r4", "r5", "memory");
-	take_step(r0, NULL, (struct sight_of_step){}, false, false);
+	take_step(r0, (struct sight_of_step){}, true, false, false);
 	return TC_ACT_UNSPEC;
 }

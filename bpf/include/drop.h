@@ -92,6 +92,9 @@ struct follow_note {
 #define HEAD_AGE_NS 1000000000
 #define CONTENT_AGE_NS 20000000
 
+/* So long at most between a packet's last step in the stack and its socket's being told of it. */
+#define ARRIVAL_NS 1000000
+
 /* What is in a packet that tells it from others: hashes. */
 struct contents {
 	/* With addresses and ports, and without: translation changes those. 0: nothing is known. */
@@ -174,6 +177,11 @@ struct drop_state {
 	/* A program is at work there: another one that interrupts it counts its packet as lost. */
 	__u64 busy;
 	__u64 interrupted;
+	/* Packets that the filter let through while there was little memory left for records. */
+	__u64 not_followed;
+	/* The buffer that a program saw last, if it is followed: a socket that is told of new bytes right then is told of
+	 * these. */
+	__u64 latest;
 };
 
 #endif

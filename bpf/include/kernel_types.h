@@ -86,6 +86,7 @@ struct sk_buff {
 	__u16 vlan_tci;
 	__be16 protocol;
 	__u16 network_header;
+	__u16 transport_header;
 	__u16 mac_header;
 	__u32 tail;
 	__u32 end;

@@ -106,7 +106,9 @@ struct pool_state {
 	/* The segment on top of the stack of free ones in the lower half, or SEGMENT_NONE; how often the stack has changed
 	 * in the upper. */
 	__u64 free;
-	__u64 padding[7];
+	/* How many segments are not on it. */
+	__u64 in_use;
+	__u64 padding[6];
 	struct closed_segment closed[POOL_MAX_SEGMENTS];
 	/* Of a free segment: the one below it on the stack. */
 	__u32 below[POOL_MAX_SEGMENTS];
@@ -227,6 +229,9 @@ struct tap_config {
 	 * functions that led to the drop are recorded. */
 	__u32 names_receiver;
 	__u32 with_stack;
+	/* For programs that follow packets: with more segments in use, no more packets are followed. The rest is for the
+	 * steps of those that are. */
+	__u32 segments_for_entries;
 	/* Packets that other programs of the capture have seen: LINKS_… of drop.h; and how far into the kernel's own
 	 * structure of the packet the address of its memory lies. */
 	__u32 links;

@@ -96,8 +96,10 @@ static __always_inline __u32 take_segment(struct pool_state *state)
 		barrier_var(segment);
 		rest = READ_ONCE(state->below[segment & (POOL_MAX_SEGMENTS - 1)]);
 		rest |= (free & ~0xffffffffull) + (1ull << 32);
-		if (__sync_val_compare_and_swap(&state->free, free, rest) == free)
+		if (__sync_val_compare_and_swap(&state->free, free, rest) == free) {
+			__sync_fetch_and_add(&state->in_use, 1);
 			return segment;
+		}
 	}
 	return SEGMENT_NONE;
 }

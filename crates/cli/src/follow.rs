@@ -23,8 +23,6 @@ use crate::why::watching_drops;
 use crate::{capture, json, terminal, units};
 use way::{End, Joined, Way};
 
-/// Each packet has ten records and more.
-const RING_SIZE: u64 = 64 << 20;
 /// A way that was not gone on for so long after its last step is told.
 const PATIENCE_NS: u64 = 100_000_000;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -46,6 +44,9 @@ pub struct Args {
     /// Look at netfilter, tc and XDP in these network namespaces only [default: in all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     within: Vec<String>,
+    /// Memory for steps on their way to the output; while half of it is in use, no more packets are followed, and those count as lost [default: 256MiB]
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
+    memory: Option<u64>,
     /// End after this time, for example 10s
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
@@ -72,7 +73,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let sites = Along::find(&drops)?.with_programs();
     let options = Options {
         at: Some(At::Both),
-        geometry: Geometry::for_share(RING_SIZE, events::cpu_count())?,
+        geometry: geometry(args.memory)?,
         ..watching_drops(drops, &args.expression, args.duration)?
     };
     let about = host::describe();
@@ -106,6 +107,14 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Ended::Signal | Ended::Duration | Ended::Count | Ended::Size => Ok(ExitCode::SUCCESS),
         Ended::Output(error) => Err(error),
         other => Err(Error::failed("cannot go on following packets", other)),
+    }
+}
+
+fn geometry(memory: Option<u64>) -> Result<Geometry> {
+    let cpus = events::cpu_count();
+    match memory {
+        Some(bytes) => Geometry::for_total(bytes, cpus),
+        None => Geometry::by_default(cpus, host::available_memory()),
     }
 }
 

@@ -122,6 +122,7 @@ fn of_program(fix: &trawl_program::fix::Fix) -> String {
         Fix::JoinDispatcher { interface } => format!("--prio N puts the program into it; --replace takes the whole chain's place; trawl xdp unload {interface} --all removes it"),
         Fix::Occupied { interface, id, chain } => occupied(interface, *id, *chain),
         Fix::NotTappable => "load it without --tappable".to_owned(),
+        Fix::LoadWithHooks => "add --tappable, which loads it by itself, outside a dispatcher".to_owned(),
         Fix::NotTappableHere => "give the map another name, or load it without --tappable".to_owned(),
         Fix::KeepMaps { from_file } => match from_file {
             true => "--keep-maps gives them to the new program, --yes replaces it anyway".to_owned(),

@@ -24,6 +24,8 @@ pub enum Fix {
     },
     /// The program cannot have hooks.
     NotTappable,
+    /// With hooks it is loaded by itself, not into a dispatcher.
+    LoadWithHooks,
     /// Hooks need the whole program.
     NotTappableHere,
     /// The contents of maps would be lost.

@@ -87,6 +87,7 @@ pub fn attach(
     config.write_flags = 0;
     config.names_receiver = u32::from(tracepoint.arguments >= ARGUMENTS_WITH_RECEIVER);
     config.with_stack = u32::from(asked.stack);
+    config.segments_for_entries = (assembly.options.geometry.segments() / 2) as u32;
     if let Some(found) = kernel_addresses() {
         let halves = |address: u64| (address as u32, (address >> 32) as u32);
         (config.first_address_low, config.first_address_high) = halves(found.first_address);
@@ -285,15 +286,18 @@ impl Attached for AttachedDrop {
             info::program(program.as_fd()).map_or(0, |about| about.recursion_misses)
         };
         let missed: u64 = self.programs.iter().map(missed).sum();
-        let interrupted: u64 = (0..events::cpu_count() as u32)
-            .filter_map(|cpu| {
-                let bytes = map::read(self.scratch.as_fd(), cpu).ok()?;
-                Some(DropState::from_bytes(&bytes)?.interrupted)
-            })
-            .sum();
-        match missed + interrupted {
-            0 => Vec::new(),
-            count => vec![(self.point, "interrupted", count)],
-        }
+        let states: Vec<DropState> = (0..events::cpu_count() as u32)
+            .filter_map(|cpu| DropState::from_bytes(&map::read(self.scratch.as_fd(), cpu).ok()?))
+            .collect();
+        let interrupted: u64 = states.iter().map(|state| state.interrupted).sum();
+        let not_followed = states.iter().map(|state| state.not_followed).sum();
+        [
+            ("interrupted", missed + interrupted),
+            ("not_followed", not_followed),
+        ]
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(why, count)| (self.point, why, count))
+        .collect()
     }
 }

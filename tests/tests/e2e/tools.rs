@@ -298,8 +298,8 @@ pub(crate) fn memory_of(process: u32) -> u64 {
     own + maps_memory(process)
 }
 
-/// What is mapped, without the rings of maps and sockets, which count by themselves; what several processes share
-/// counts in part for each.
+/// What is mapped, without the rings of maps and sockets, which count by themselves, and without the binary's own file,
+/// whose size is the build's; what several processes share counts in part for each.
 fn own_memory(process: u32) -> u64 {
     let smaps =
         std::fs::read_to_string(format!("/proc/{process}/smaps")).expect("a process of ours");
@@ -309,7 +309,9 @@ fn own_memory(process: u32) -> u64 {
         match line.strip_prefix("Pss:") {
             Some(size) if counts => sum += kilobytes(size),
             Some(_) => {}
-            None if is_heading(line) => counts = !line.contains("bpf-map"),
+            None if is_heading(line) => {
+                counts = !line.contains("bpf-map") && !line.ends_with("/trawl")
+            }
             None => {}
         }
     }

@@ -35,7 +35,10 @@ pub struct Step {
     /// The function where it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-    /// The process that read it: `name[pid]`.
+    /// The socket that got it: `udp:53`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket: Option<String>,
+    /// The process that read it, or that has the socket open: `name[pid]`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
     /// How many segments it stands for.
@@ -76,6 +79,7 @@ pub struct Seen {
 /// The protocol, addresses and ports.
 pub type Outline = [u8; OUTLINE];
 const OUTLINE: usize = 40;
+const SOCKET: &str = "socket";
 const ETHERNET: u16 = 1;
 const ETHERNET_LENGTH: usize = 14;
 
@@ -112,8 +116,11 @@ fn of_stack(packet: &PacketView<'_>, words: &str) -> (Step, Side, Option<u32>) {
         Some("last") => Side::Last,
         _ => Side::Only,
     };
+    let name = words.split(' ').next().unwrap_or_default();
+    let at_socket = |key: &str| (name == SOCKET).then(|| word(key)).flatten();
+    let owner = at_socket("comm").zip(at_socket("pid"));
     let step = Step {
-        step: words.split(' ').next().unwrap_or_default().to_owned(),
+        step: name.to_owned(),
         time_ns: packet.timestamp_ns,
         interface: packet
             .interface
@@ -122,7 +129,8 @@ fn of_stack(packet: &PacketView<'_>, words: &str) -> (Step, Side, Option<u32>) {
         netns: word("netns"),
         reason: word("drop"),
         at: word("at"),
-        by: word("by"),
+        socket: at_socket("sock"),
+        by: word("by").or_else(|| owner.map(|(name, id)| format!("{name}[{id}]"))),
         segments: word("segs").and_then(|count| count.parse().ok()),
         found: word("found").filter(|how| how != "new" && how != "buffer"),
         ..Step::default()

@@ -211,6 +211,7 @@ impl fmt::Display for Way {
             more.extend(step.verdict.clone());
             more.extend(step.reason.clone());
             more.extend(step.at.as_ref().map(|at| format!("at {at}")));
+            more.extend(step.socket.clone());
             more.extend(step.by.as_ref().map(|by| format!("by {by}")));
             more.extend(step.segments.map(|count| format!("{count} segments")));
             more.extend(

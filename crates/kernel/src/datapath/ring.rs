@@ -236,7 +236,10 @@ impl Rings {
                 .free()
                 .compare_exchange(free, rest, Ordering::AcqRel, Ordering::Acquire)
             {
-                Ok(_) => return Some(segment),
+                Ok(_) => {
+                    state.in_use().fetch_add(1, Ordering::Relaxed);
+                    return Some(segment);
+                }
                 Err(now) => free = now,
             }
         }
@@ -253,7 +256,10 @@ impl Rings {
                 .free()
                 .compare_exchange(free, with, Ordering::AcqRel, Ordering::Acquire)
             {
-                Ok(_) => return,
+                Ok(_) => {
+                    state.in_use().fetch_sub(1, Ordering::Relaxed);
+                    return;
+                }
                 Err(now) => free = now,
             }
         }

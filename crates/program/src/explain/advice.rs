@@ -180,12 +180,6 @@ pub fn on_libbpf(says: &str) -> Option<&'static str> {
             "it asks how the kernel was configured, which is read from /proc/config.gz or /boot/config-$(uname -r)",
         );
     }
-    if says.contains("failed to initialize slot") {
-        return Some(
-            "the kernel does not let a program of a dispatcher that makes tail calls be the target of one: load it with hooks, \
-             which loads it by itself",
-        );
-    }
     says.contains("incompatible with vmlinux").then_some(
         "this kernel has a function of that name with other arguments: declare it as vmlinux.h does (bpftool btf dump \
          file /sys/kernel/btf/vmlinux format c)",

@@ -161,6 +161,12 @@ fn says_libbpf(what: String, says: &str) -> Error {
     {
         return pinned_otherwise(what, Path::new(path));
     }
+    if says.contains("failed to initialize slot") {
+        let why = format!(
+            "libbpf says: {says}; the kernel does not let a program of a dispatcher that makes tail calls be the target of one"
+        );
+        return Error::failed(what, why).fix(crate::fix::Fix::LoadWithHooks);
+    }
     let error = Error::failed(what, format!("libbpf says: {says}"));
     fixed(error, advice::on_libbpf(says))
 }

@@ -29,10 +29,11 @@ struct Step {
 }
 
 /// The last ones first: what is seen at a beginning finds everything else in place.
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 13] = [
     pass(STEP_DROPPED, "kfree_skb", "trawl_free"),
     pass(STEP_CONSUMED, "consume_skb", "trawl_consume"),
     pass(STEP_READ, "skb_copy_datagram_iovec", "trawl_pass"),
+    pass(STEP_SOCKET, "sk_data_ready", "trawl_ready"),
     pass(STEP_SOCKET, "tcp_probe", "trawl_pass_second"),
     pass(STEP_TRANSMITTED, "net_dev_start_xmit", "trawl_pass"),
     pass(STEP_QDISC_OUT, "qdisc_dequeue", "trawl_pass_fourth"),

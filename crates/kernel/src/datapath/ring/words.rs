@@ -61,6 +61,10 @@ impl State {
         atomic64(self.0.wrapping_add(std::mem::offset_of!(PoolState, free)))
     }
 
+    pub(crate) fn in_use<'a>(self) -> &'a AtomicU64 {
+        atomic64(self.0.wrapping_add(std::mem::offset_of!(PoolState, in_use)))
+    }
+
     pub(crate) fn below<'a>(self, segment: u32) -> &'a AtomicU32 {
         let within = 4 * (segment as usize % POOL_MAX_SEGMENTS);
         atomic32(
