@@ -77,12 +77,15 @@ static __always_inline struct known_packet *find_elsewhere(const struct tap_cont
 }
 
 /* The memory that is left is for the steps of packets that are followed already: a way is told whole or not at all. */
-static __always_inline bool has_room_for_entries(void)
+static __always_inline bool has_room_for_entries(struct drop_state *own, __u64 now)
 {
 	__u32 zero = 0;
 	struct pool_state *state = bpf_map_lookup_elem(&pool_state, &zero);
 
-	return state && READ_ONCE(state->in_use) <= CONFIG(segments_for_entries);
+	if (state && READ_ONCE(state->in_use) <= CONFIG(segments_for_entries))
+		return now - own->crowded > CROWDED_NS;
+	own->crowded = now;
+	return false;
 }
 
 /* Nothing else is to take it for the same packet. */
@@ -216,7 +219,7 @@ static __always_inline void follow(struct sk_buff *buffer, struct sight_of_step 
 			reject(false);
 			return;
 		}
-		if (!has_room_for_entries()) {
+		if (!has_room_for_entries(&scratch->state, now)) {
 			scratch->state.not_followed++;
 			return;
 		}

@@ -92,6 +92,8 @@ struct follow_note {
 #define HEAD_AGE_NS 1000000000
 #define CONTENT_AGE_NS 20000000
 
+/* After one that was not followed for lack of memory, so long none is: it would be taken up in the middle of its way. */
+#define CROWDED_NS 10000000
 /* So long at most between a packet's last step in the stack and its socket's being told of it. */
 #define ARRIVAL_NS 1000000
 
@@ -179,6 +181,8 @@ struct drop_state {
 	__u64 interrupted;
 	/* Packets that the filter let through while there was little memory left for records. */
 	__u64 not_followed;
+	/* When that was last. */
+	__u64 crowded;
 	/* The buffer that a program saw last, if it is followed: a socket that is told of new bytes right then is told of
 	 * these. */
 	__u64 latest;

@@ -229,7 +229,7 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
         "follow",
         "--json",
         "--memory",
-        "2GiB",
+        "512MiB",
         "--netns",
         &a.name,
         "--within",
@@ -287,9 +287,11 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
     for way in &ways {
         let all = way["steps"].as_array().expect("steps");
         let names = steps(way);
-        // Where no gap is told, nothing is missing.
+        // Where no gap is told, nothing is missing, except that a packet may be taken up later where there was no room.
+        let there = way_there(way);
+        let is_late = done.stderr.contains("not followed") && longest.ends_with(&there);
         assert!(
-            names.contains(&"gap") || longest.starts_with(&way_there(way)),
+            names.contains(&"gap") || is_late || longest.starts_with(&there),
             "{way}"
         );
         // What is the same at all steps tells a packet from another: it has this many steps at most, in this order.
