@@ -34,6 +34,19 @@ const XDP_TOOLS_WORKS: &str = "version 1.6.3 works: build it from https://github
 const XDP_TOOLS: &str = "apt-get install xdp-tools where that is version 1.5 or newer, else build 1.6.3 from \
                          https://github.com/xdp-project/xdp-tools and use --peer NAME=PATH";
 
+/// testpmd says its version only when it starts; it ends at the help text.
+const TESTPMD_VERSION: &[&str] = &[
+    "-v",
+    "--no-pci",
+    "--no-huge",
+    "-m",
+    "64",
+    "--in-memory",
+    "--no-telemetry",
+    "--",
+    "--help",
+];
+
 const KNOWN: &[Known] = &[
     program("tcpdump", &["--version"], "apt-get install tcpdump"),
     program(
@@ -52,7 +65,7 @@ const KNOWN: &[Known] = &[
     xdp_tools("xdp-trafficgen"),
     xdp_tools("xdp-forward"),
     xdp_tools("xdp-filter"),
-    program("dpdk-testpmd", &["--version"], "apt-get install dpdk"),
+    program("dpdk-testpmd", TESTPMD_VERSION, "apt-get install dpdk"),
     program("dpdk-dumpcap", &["--version"], "apt-get install dpdk"),
     program("netsniff-ng", &["--version"], "apt-get install netsniff-ng"),
     program("trafgen", &["--version"], "apt-get install netsniff-ng"),
@@ -240,6 +253,7 @@ fn version_of(known: &Known, path: &Path) -> Option<String> {
         "xdp-bench" => &["drop"],
         "xdp-trafficgen" => &["udp"],
         "xdp-forward" => &["load"],
+        "xdp-filter" => &["status"],
         _ => &[],
     };
     let output = Command::new(path)
