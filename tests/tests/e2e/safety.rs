@@ -258,6 +258,23 @@ fn route_and_balance_do_not_replace_a_guard_unasked() {
     }
 }
 
+/// Issue 12 item 2: `ip netns exec` hides the BPF file system, and the process that takes the change back outlives those
+/// by which it could be found.
+#[test]
+fn in_ip_netns_exec_it_is_taken_back_as_well() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let station = &lab.pair.b;
+    let output = Command::new("ip")
+        .args(["netns", "exec", &station.name])
+        .arg(binary::path())
+        .args(["xdp", "load", &station.interface, "drop", "--confirm", "1s"])
+        .output()
+        .expect("ip runs");
+    assert!(output.status.success(), "{output:?}");
+    wait_until("the program is taken off", || xdp_on(station).is_none());
+}
+
 /// Issue 12 item 2: a router that is not confirmed goes again.
 #[test]
 fn route_and_balance_are_taken_back_too() {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::warden::{Undo, leave_terminal};
-use crate::{Error, Result, clock, run};
+use crate::{Error, Result, bpffs, clock, run};
 
 const PAUSE: Duration = Duration::from_millis(100);
 const APPLIED: u8 = b'a';
@@ -65,6 +65,7 @@ pub fn begin(scope: &str, command: &str, time: Duration, undo: &dyn Undo) -> Res
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| fail(e.into()))?;
     let mut keep = undo.descriptors();
     keep.extend([watched.as_raw_fd(), file.as_raw_fd()]);
+    keep.extend(bpffs::hold());
     // SAFETY: the child runs only the code below and never returns into the caller. No other thread holds a lock that
     // the child needs: trawl makes such changes before it starts threads.
     match unsafe { libc::fork() } {

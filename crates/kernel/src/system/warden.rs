@@ -244,6 +244,7 @@ impl Warden {
         let (watched, lifeline) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let mut keep: Vec<RawFd> = self.tasks.iter().flat_map(Task::descriptors).collect();
         keep.push(watched.as_raw_fd());
+        keep.extend(crate::bpffs::hold());
         // SAFETY: the child runs only the code below and never returns into the caller. trawl forks before it starts
         // threads of its own, except where it replaces a child that was killed: what the code below calls takes no lock
         // but the allocator's, which fork(3) leaves usable in the child.

@@ -6,10 +6,11 @@
 use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::thread;
 
 use rustix::fs::statfs;
@@ -31,6 +32,9 @@ const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 /// Deeper trees than any tool makes are not walked, nor more entries than a person would look at.
 const DEEPEST: usize = 8;
 const MOST: usize = 100_000;
+
+/// What [`hold`] holds.
+static HELD: OnceLock<OwnedFd> = OnceLock::new();
 
 /// What a pinned file stands for.
 #[derive(Clone, Debug)]
@@ -78,11 +82,25 @@ pub fn lasting() -> Option<PathBuf> {
     if is_on_bpffs(Path::new(USUAL)) {
         return Some(USUAL.into());
     }
+    if let Some(held) = HELD.get() {
+        return Some(format!("/proc/self/fd/{}", held.as_raw_fd()).into());
+    }
     let seen_by = |process: u32| PathBuf::from(format!("/proc/{process}/root{USUAL}"));
     ancestors()
         .into_iter()
         .map(seen_by)
         .find(|path| is_on_bpffs(path))
+}
+
+/// Keeps hold of the file system, for a child process that goes on when the processes it comes from have ended: it no
+/// longer finds it by them. The descriptor must stay open in the child; `None`: it is at the usual place.
+pub fn hold() -> Option<RawFd> {
+    if HELD.get().is_none() {
+        let place = lasting().filter(|place| place != Path::new(USUAL))?;
+        let directory = fs::File::open(place).ok()?;
+        let _ = HELD.set(directory.into());
+    }
+    HELD.get().map(AsRawFd::as_raw_fd)
 }
 
 /// A path as everyone else has it, for one that only leads there from here.
