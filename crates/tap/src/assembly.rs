@@ -186,6 +186,11 @@ impl Assembly {
         Ok(rings)
     }
 
+    /// Programs that follow packets know them again on kernels too where those at XDP cannot.
+    fn knows_again(&self) -> bool {
+        self.links != LINKS_NONE as u32 || self.options.follows()
+    }
+
     /// Rings for programs that may interrupt those that write to the others, and be interrupted by them.
     pub fn rings_apart(&mut self) -> Result<Arc<Rings>> {
         let rings = match &self.rings {
@@ -194,7 +199,7 @@ impl Assembly {
                 self.options.geometry,
                 events::cpu_count(),
                 self.points_max(),
-                self.links != LINKS_NONE as u32,
+                self.knows_again(),
             )?,
         };
         rings.set_clock_offset(self.clock.offset_to_wall());

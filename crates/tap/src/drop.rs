@@ -17,7 +17,7 @@ use trawl_kernel::bpf::{info, map};
 use trawl_kernel::kallsyms::Symbols;
 use trawl_kernel::layout::drop::{
     DROP_FUNCTIONS, DROP_PLACES, DROP_REASON_WORDS, DROP_SCRATCH_SIZE, DropFunction, DropPlace,
-    DropSettings, DropState,
+    DropSettings, DropState, LINKS_FOLLOWED,
 };
 use trawl_kernel::layout::{Shared, TRACE_COPY};
 use trawl_kernel::netns::Namespace;
@@ -88,6 +88,9 @@ pub fn attach(
     config.names_receiver = u32::from(tracepoint.arguments >= ARGUMENTS_WITH_RECEIVER);
     config.with_stack = u32::from(asked.stack);
     config.segments_for_entries = (assembly.options.geometry.segments() / 2) as u32;
+    if asked.follow {
+        config.links = LINKS_FOLLOWED as u32;
+    }
     if let Some(found) = kernel_addresses() {
         let halves = |address: u64| (address as u32, (address >> 32) as u32);
         (config.first_address_low, config.first_address_high) = halves(found.first_address);

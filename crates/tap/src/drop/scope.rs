@@ -1,6 +1,7 @@
 //! Where a packet is looked for on its way: namespaces, interfaces, and those with XDP programs.
 
 use trawl_kernel::Result;
+use trawl_kernel::bpf::object;
 use trawl_kernel::interface::Interface;
 use trawl_kernel::netlink::Netlink;
 use trawl_kernel::netns::{Look, Namespace};
@@ -57,6 +58,9 @@ impl Along {
 
     /// The interfaces that have an XDP program.
     pub fn with_programs(&self) -> Vec<CaptureSite> {
+        if !object::can_cast() {
+            return Vec::new();
+        }
         let has_program = |site: &&CaptureSite| {
             let found = site.interface.xdp_attached(site.namespace.as_ref());
             matches!(found, Ok(Some(_)))
