@@ -123,6 +123,8 @@ impl Tally {
             *self.no_losses.entry(drop.reason.to_owned()).or_default() += 1;
             return;
         }
+        let decoded = summary(packet.link_type, packet.captured);
+        let is_received = is_for_socket(&drop, &decoded);
         let function = drop.function();
         let by_xdp = RUN_XDP.contains(&function);
         let reason = if by_xdp { REASON_XDP } else { drop.reason };
@@ -135,13 +137,16 @@ impl Tally {
                 .filter(|name| *name != "unknown")
                 .map(str::to_owned),
             netns: drop.netns.map(str::to_owned),
-            socket: drop.socket.map(|socket| match drop.address {
-                Some(address) if address.contains(':') => {
-                    socket.replacen(':', &format!(" [{address}]:"), 1)
-                }
-                Some(address) => socket.replacen(':', &format!(" {address}:"), 1),
-                None => socket.to_owned(),
-            }),
+            socket: drop
+                .socket
+                .filter(|_| is_received)
+                .map(|socket| match drop.address {
+                    Some(address) if address.contains(':') => {
+                        socket.replacen(':', &format!(" [{address}]:"), 1)
+                    }
+                    Some(address) => socket.replacen(':', &format!(" {address}:"), 1),
+                    None => socket.to_owned(),
+                }),
         };
         let row = self.rows.entry(place).or_default();
         row.packets += 1;
@@ -149,10 +154,9 @@ impl Tally {
             row.process.get_or_insert_with(|| (command.to_owned(), pid));
         }
         row.receive_buffer = drop.receive_buffer.or(row.receive_buffer);
-        let decoded = summary(packet.link_type, packet.captured);
         row.destination = decoded.ip.as_ref().map(|ip| ip.dst.to_string());
         let protocol = protocol(&decoded);
-        let flow = match is_for_socket(&drop, &decoded) {
+        let flow = match is_received {
             // The socket tells where they were bound to.
             true => flow_from(&protocol, &decoded),
             false => flow(&protocol, &decoded),

@@ -16,6 +16,16 @@ use super::netfilter;
 
 use std::os::fd::AsFd;
 
+/// The functions that drop what a route refuses, and what a router may not forward any more.
+const REFUSING_ROUTES: [&str; 5] = [
+    "ip_error",
+    "dst_discard",
+    "dst_discard_out",
+    "ip6_pkt_discard",
+    "ip6_pkt_prohibit",
+];
+const FORWARDING: [&str; 2] = ["ip_forward", "ip6_forward"];
+
 /// `destination` is of one of the packets, `versions` are those of IP among them.
 pub fn of(place: &Place, destination: Option<&str>, versions: &[u8]) -> Option<String> {
     let interface = place.interface.as_deref().unwrap_or("IF");
@@ -35,15 +45,25 @@ pub fn of(place: &Place, destination: Option<&str>, versions: &[u8]) -> Option<S
         ),
         "NETFILTER_DROP" => netfilter::advice(place, versions, &prefix),
         "NEIGH_FAILED" | "NEIGH_QUEUEFULL" => neighbour(&prefix, interface),
-        // Of IPv6 neighbours the kernel does not give that reason.
+        // For IPv6 neighbours, routes that refuse, and a time to live that ran out, the kernel gives no reason of their own.
         _ if place.function == "neigh_invalidate" => neighbour(&prefix, interface),
+        "NOT_SPECIFIED" if REFUSING_ROUTES.contains(&place.function.as_str()) => {
+            format!(
+                "a route that refuses (blackhole, prohibit, unreachable): {prefix}ip route get {destination}"
+            )
+        }
+        "IP_INHDR" if FORWARDING.contains(&place.function.as_str()) => format!(
+            "the time to live ran out; more than a traceroute's packets are a routing loop: traceroute -n {destination}"
+        ),
         "IP_INNOROUTES" | "IP_OUTNOROUTES" => {
             format!("no route: {prefix}ip route get {destination}")
         }
         "TC_INGRESS" => tc(place, interface, Direction::Ingress),
         "TC_EGRESS" => tc(place, interface, Direction::Egress),
         "QDISC_DROP" | "QDISC_OVERLIMIT" => {
-            format!("the queue is full: {prefix}tc -s qdisc show dev {interface}")
+            format!(
+                "the queue is full, or the interface has no carrier: {prefix}tc -s qdisc show dev {interface}; {prefix}ip link show {interface}"
+            )
         }
         "XDP" => xdp(place, interface),
         "NO_SOCKET" => format!("nobody listens there: {prefix}ss -lntu"),

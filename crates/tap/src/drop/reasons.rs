@@ -27,6 +27,9 @@ const NO_LOSS_IN_GROUP: [&str; 7] = [
     "IP_INADDRERRORS",
     "UNICAST_IN_L2_MULTICAST",
 ];
+/// Names like a wrong one are told: how long a common word has to be, and how many.
+const LIKE_LEAST: usize = 3;
+const LIKE_MOST: usize = 6;
 const REASON_XDP: &str = "XDP";
 const REASON_NONE: &str = "NOT_SPECIFIED";
 
@@ -96,14 +99,39 @@ impl Reasons {
             self.number(plain)
                 .or_else(|| plain.parse().ok())
                 .ok_or_else(|| {
-                    Error::usage(
-                        format!("cannot choose drops by the reason {name}"),
-                        "the running kernel has no reason of that name",
-                    )
-                    .fix(crate::fix::Fix::ListReasons)
+                    let like = self.like(plain);
+                    let why = match like.is_empty() {
+                        true => "the running kernel has no reason of that name".to_owned(),
+                        false => format!(
+                            "the running kernel has no reason of that name; it has {}",
+                            like.join(", ")
+                        ),
+                    };
+                    Error::usage(format!("cannot choose drops by the reason {name}"), why)
+                        .fix(crate::fix::Fix::ListReasons)
                 })
         };
         list.iter().map(one).collect()
+    }
+
+    /// Names that have a word in common with one that there is not, those with the most first.
+    fn like(&self, name: &str) -> Vec<&str> {
+        let name = name.to_ascii_uppercase();
+        let words = || name.split('_').filter(|word| word.len() >= LIKE_LEAST);
+        let common = |one: &str| -> usize {
+            words()
+                .filter(|word| one.contains(word))
+                .map(str::len)
+                .sum()
+        };
+        let mut found: Vec<(usize, &str)> = self
+            .all()
+            .map(|one| (common(one), one))
+            .filter(|(common, _)| *common > 0)
+            .collect();
+        found.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
+        found.truncate(LIKE_MOST);
+        found.into_iter().map(|(_, one)| one).collect()
     }
 
     /// The reasons that stand for no loss.
@@ -166,7 +194,9 @@ mod tests {
     fn names_go_with_and_without_their_prefix() {
         let list = ["queue_purge", "SKB_DROP_REASON_NOT_SPECIFIED", "131074"].map(str::to_owned);
         assert_eq!(reasons().parse(&list).unwrap(), [104, 2, 131_074]);
-        assert!(reasons().parse(&["NO_SUCH".to_owned()]).is_err());
+        let wrong = reasons().parse(&["queue_purged".to_owned(), "NO_SUCH".to_owned()]);
+        let told = wrong.unwrap_err().to_string();
+        assert!(told.contains("queue_purged") && told.contains("it has QUEUE_PURGE"));
         assert_eq!(reasons().name(2), "NOT_SPECIFIED");
         assert_eq!(reasons().name(3), "3");
     }
