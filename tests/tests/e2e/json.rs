@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use trawl_tests::{Lab, trawl};
+use trawl_tests::{Capture, Lab, frames, trawl};
 
 /// The keys that the page has under a heading.
 fn documented(heading: &str) -> BTreeSet<String> {
@@ -48,11 +48,17 @@ pub fn holds(heading: &str, text: &[u8]) {
     let mut found = BTreeSet::new();
     keys(&document, "", &mut found);
     let known = documented(heading);
-    // What may be null on one machine is an object on another.
+    // A key without others below it on the page describes all that is below it.
+    let is_below = |key: &str, one: &str| {
+        key.strip_prefix(one)
+            .is_some_and(|rest| rest.starts_with(['.', '[']))
+    };
+    let describes_all = |one: &String| !known.iter().any(|other| is_below(other, one));
     let is_known = |key: &String| {
-        known
-            .iter()
-            .any(|one| one == key || key.starts_with(&format!("{one}.")))
+        known.contains(key)
+            || known
+                .iter()
+                .any(|one| is_below(key, one) && describes_all(one))
     };
     let missing: Vec<&String> = found
         .iter()
@@ -108,10 +114,97 @@ fn documents_have_the_keys_of_the_page() {
         "guard stats",
         &["guard", "stats", "--netns", &netns, "--json"],
     );
+    let of_guard = |words: &[&'static str]| {
+        let heading = match words[1] {
+            "allow" | "preset" => "guard allow, preset".to_owned(),
+            word => format!("guard {word}"),
+        };
+        prints(&heading, &[words, &["--netns", &netns, "--json"]].concat());
+    };
+    of_guard(&["guard", "allow", "--src", "192.0.2.1"]);
+    of_guard(&["guard", "preset", "ping-flood"]);
+    of_guard(&["guard", "remove", "1"]);
     prints("guard unload", &["guard", "unload", &to, "--json"]);
+    balancer(&to, &netns);
+    confirmed(&to);
     prints("lab list", &["lab", "list", "--json"]);
     prints("capture -D", &["capture", "-D", "--json"]);
+    let name = netns.trim_start_matches("trawl-").trim_end_matches("-b");
+    prints("lab up, show", &["lab", "show", name, "--json"]);
+    prints("taps", &["taps", "--json"]);
+    prints("filter", &["filter", "udp port 53", "--check", "--json"]);
+    let watched = ["--netns", &netns, "--duration", "300ms"];
+    prints("why", &[&["why", "--json"], &watched[..]].concat());
+    prints("top --once", &["top", "-i", &to, "--once", "--json"]);
     prints("bench peers", &["bench", "peers", "--json"]);
+    prints("bench list", &["bench", "list", "--json"]);
+}
+
+fn balancer(to: &str, netns: &str) {
+    let changes = "balance load, vip add, vip remove, backend add, backend remove, backend drain, backend weight";
+    let vip = "tcp:192.0.2.80:80";
+    prints(changes, &["balance", "load", to, "--json"]);
+    let inside = |heading: &str, words: &[&str]| {
+        prints(
+            heading,
+            &[&["balance"], words, &["--netns", netns, "--json"]].concat(),
+        );
+    };
+    inside(changes, &["vip", "add", vip]);
+    inside(changes, &["backend", "add", vip, "10.77.0.1"]);
+    inside("balance vip list", &["vip", "list"]);
+    inside("balance stats", &["stats"]);
+    // Exit status 1: a backend that nothing answers from.
+    let checked = trawl(&["balance", "check", "--netns", netns, "--json"]);
+    holds("balance check", &checked.stdout);
+    prints("balance unload", &["balance", "unload", to, "--json"]);
+}
+
+fn confirmed(to: &str) {
+    let output = trawl(&["xdp", "load", to, "pass", "--confirm", "60s", "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    prints(
+        "guard confirm, xdp confirm",
+        &["xdp", "confirm", to, "--json"],
+    );
+    prints("xdp unload", &["xdp", "unload", to, "--json"]);
+}
+
+/// Of a recording of a few packets in a store: what reads files and stores.
+#[test]
+fn documents_of_files_have_the_keys_of_the_page() {
+    let Some(lab) = Lab::open() else { return };
+    let (from, to) = (lab.sender(), lab.receiver());
+    let (file, store, spool) = (lab.file("a.pcapng"), lab.file("store"), lab.file("spool"));
+    std::fs::create_dir(&store).expect("a directory of the test's own");
+    let store = format!("file://{store}");
+    let ways: [&[&str]; 2] = [&["-w", &file], &["--store", &store, "--spool", &spool]];
+    for way in ways {
+        let arguments = [&["-i", &to, "-c", "5"], way].concat();
+        let capture = Capture::start(&lab, &arguments);
+        lab.send(&[frames::silent(64)], 5);
+        capture.wait();
+    }
+    prints("stat", &["stat", &file, "--by", "protocol,src", "--json"]);
+    prints("filter", &["filter", "udp", "--read", &file, "--json"]);
+    prints(
+        "gen replay",
+        &["gen", "replay", "-i", &from, &file, "--json"],
+    );
+    prints("index", &["index", &store, "--json"]);
+    prints(
+        "store ls",
+        &["store", "ls", &store, "--spool", &spool, "--json"],
+    );
+    prints("store verify", &["store", "verify", &store, "--json"]);
+    prints(
+        "store prune",
+        &["store", "prune", &store, "--keep", "7d", "--json"],
+    );
+    prints(
+        "store push",
+        &["store", "push", "--spool", &spool, "--json"],
+    );
 }
 
 #[test]

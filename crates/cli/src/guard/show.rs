@@ -35,14 +35,7 @@ pub fn list(args: &List) -> Result<()> {
             (true, None) => return write_json(&Listed::of(&set)),
             (true, Some(_)) => terminal::json_line(&Listed::of(&set))?,
             (false, None) => return write_out(&for_people(&set)),
-            (false, Some(_)) => {
-                let text = terminal::printable(&for_people(&set));
-                // On a terminal the new table replaces the old one.
-                match terminal::stdout_is_terminal() {
-                    true => format!("\x1b[H\x1b[2J{text}"),
-                    false => text + "\n",
-                }
-            }
+            (false, Some(every)) => terminal::frame(every, &for_people(&set)),
         };
         if !terminal::write_to_reader(&text)? {
             return Ok(());
