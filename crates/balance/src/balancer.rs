@@ -198,10 +198,6 @@ impl Balancer {
         Ok(!ready.told().is_empty())
     }
 
-    pub fn unload(self) -> Result<()> {
-        self.installed.detach(&self.site)
-    }
-
     pub fn account(&self) -> Result<trawl_program::stats::Account> {
         stats::account(&self.installed)
     }

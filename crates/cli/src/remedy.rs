@@ -185,7 +185,14 @@ fn of_guard(fix: &trawl_guard::fix::Fix) -> String {
         Fix::ApplyAnyway => {
             "apply anyway: --yes; or apply for a time, unless confirmed: --confirm 60s".to_owned()
         }
-        Fix::LoadAgain { interface } => format!("trawl guard load {interface} --replace"),
+        Fix::ReplaceAnyway => "--yes replaces it anyway".to_owned(),
+        Fix::LoadAgain { interface } => format!(
+            "trawl guard load {interface} --replace --yes starts a guard without rules; trawl guard apply FILE.toml gives it those of a file"
+        ),
+        Fix::Outside { namespace } => format!(
+            "give the command outside of ip netns exec, with --netns {}",
+            namespace.as_deref().unwrap_or("NAME")
+        ),
         Fix::Load { interface } => format!("trawl guard load {interface}"),
     }
 }

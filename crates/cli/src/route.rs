@@ -11,6 +11,7 @@ use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
 use trawl_program::Site;
 use trawl_program::route::{self, Extras, Port};
+use trawl_program::unload::{Which, check_unload};
 
 use crate::terminal::write_out;
 use crate::verifier_log::VerifierLog;
@@ -99,6 +100,8 @@ struct Unload {
     /// Say what was done as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    consent: Consent,
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
@@ -244,7 +247,17 @@ fn unload(args: &Unload) -> Result<ExitCode> {
     if sites.is_empty() {
         return Err(Error::failed("cannot unload", "no router is loaded"));
     }
-    route::unload(&sites)?;
+    if !args.consent.yes {
+        for site in &sites {
+            for port in route::ports(site.namespace())? {
+                if port.site.index() == site.index() {
+                    let which = Which::One(port.installed.id());
+                    check_unload(site, which, args.consent.is_careful())?;
+                }
+            }
+        }
+    }
+    args.consent.change(&sites, || route::unload(&sites))?;
     let names: Vec<&str> = sites.iter().map(Site::label).collect();
     if args.json {
         json::print(&UnloadDocument { unloaded: names })?;

@@ -17,6 +17,10 @@ pub enum Fix {
     ApplyAnyway,
     /// The rules are not where trawl keeps them.
     LoadAgain { interface: String },
+    /// The rules are in the BPF file system that is mounted outside of this mount namespace.
+    Outside { namespace: Option<String> },
+    /// Rules that are in force would be lost.
+    ReplaceAnyway,
     /// No guard is attached.
     Load { interface: String },
 }

@@ -9,13 +9,33 @@ use trawl_program::bundled::GUARD;
 use trawl_program::load::Source;
 use trawl_program::{Installed, Site, place};
 
+use super::fix::Fix;
+use super::live::Store;
 use super::rule::{Action, On};
+use super::set::Default;
 use super::state::{Care, FUNCTION, FUNCTION_WITHOUT_ETHERNET, Guard, RATES, SET, installed_on};
 
 /// The program's constant for the number of its interface.
 const INTERFACE: &str = "guard_ifindex";
 /// In a chain: what is dropped anyway should cost the others nothing.
 const PRIORITY: u32 = 10;
+
+/// Rules that only the attached program knows are gone with it.
+fn refuse_to_forget(site: &Site, installed: &Installed) -> Result<()> {
+    let set = Store::of(installed.map(SET)?)?.read()?;
+    let allows = |one: &Default| one.action == Action::Allow;
+    if set.rules.is_empty() && set.defaults.iter().all(allows) {
+        return Ok(());
+    }
+    Err(Error::failed(
+        format!("cannot replace the guard on {}", site.label()),
+        format!(
+            "program {} enforces rules that are not where trawl keeps them; they would no longer be enforced",
+            installed.id()
+        ),
+    )
+    .fix(Fix::ReplaceAnyway))
+}
 
 impl Guard {
     /// Puts the guard on an interface, or changes the default of one it is on. One that is `tappable` can be captured
@@ -34,6 +54,10 @@ impl Guard {
         };
         let present = match installed_on(site)? {
             Some(installed) if self.is_asked_by(&installed)? => Some(installed),
+            Some(installed) if request.spares_guard => {
+                refuse_to_forget(site, &installed)?;
+                None
+            }
             _ => None,
         };
         let before = self.rules()?;

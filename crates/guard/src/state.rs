@@ -169,23 +169,42 @@ impl Guard {
                 let about = info::program(opened.as_fd()).map_err(look)?;
                 let is_guard = [FUNCTION, FUNCTION_WITHOUT_ETHERNET].contains(&about.name.as_str());
                 if is_guard && !about.map_ids.contains(&own) {
-                    return Err(Error::failed(
-                        "the rules stay as they are",
-                        format!(
-                            "the guard on {} (program {}) uses rules that are not where trawl keeps them: \
-                             its directory under /sys/fs/bpf was moved or removed, or another /sys/fs/bpf is \
-                             mounted here, as `ip netns exec` does: there, use --netns from outside",
-                            site.label(),
-                            about.id
-                        ),
-                    )
-                    .fix(Fix::LoadAgain {
-                        interface: site.label().to_owned(),
-                    }));
+                    return Err(self.uses_other_rules(&site, &about)?);
                 }
             }
         }
         Ok(())
+    }
+
+    fn uses_other_rules(&self, site: &Site, program: &info::ProgramInfo) -> Result<Error> {
+        let mut outside = bpffs::outside().into_iter().filter_map(|mount| {
+            let rules = directory(&mount, self.namespace()).ok()?.join(SET);
+            map::info(bpffs::open_map(&rules).ok()?.as_fd()).ok()
+        });
+        let (place, fix) = match outside.any(|rules| program.map_ids.contains(&rules.id)) {
+            true => (
+                "are in the BPF file system outside: another one is mounted at /sys/fs/bpf here",
+                Fix::Outside {
+                    namespace: name_of(self.namespace())?,
+                },
+            ),
+            false => (
+                "are not where trawl keeps them: its directory under /sys/fs/bpf was moved or removed, \
+                 or another /sys/fs/bpf is mounted over it",
+                Fix::LoadAgain {
+                    interface: site.label().to_owned(),
+                },
+            ),
+        };
+        Ok(Error::failed(
+            "the rules stay as they are",
+            format!(
+                "the guard on {} (program {}) uses rules that {place}",
+                site.label(),
+                program.id
+            ),
+        )
+        .fix(fix))
     }
 
     pub(super) fn put(&self, before: &RuleSet, set: RuleSet, care: Care) -> Result<()> {
@@ -312,6 +331,13 @@ fn remove_pins(directory: &Path) {
     for name in [SET, RATES] {
         let _ = fs::remove_file(directory.join(name));
     }
+}
+
+/// The name of a namespace, also of the one that this process was started in.
+fn name_of(namespace: Option<&Namespace>) -> Result<Option<String>> {
+    let this = namespace.cloned().map_or_else(Namespace::current, Ok)?;
+    let is_this = |name: &String| Namespace::by_name(name).is_ok_and(|other| other == this);
+    Ok(netns::list().into_iter().find(is_this))
 }
 
 fn directory(mount: &Path, namespace: Option<&Namespace>) -> Result<PathBuf> {

@@ -129,3 +129,57 @@ fn the_same_bytes_are_not_the_same_packet() {
     capture.stop_well();
     assert_eq!(sharing(&Contents::read(&file)), 0);
 }
+
+/// Issue 12 item 15: `--id` shows the identifier as CPU and number, in lines of each kind of tap alike.
+#[test]
+fn lines_show_the_identifier_in_its_short_form() {
+    if !can_link() {
+        return;
+    }
+    let Some(lab) = LineLab::with(&LineOptions::default()) else {
+        return;
+    };
+    let (from, to) = (place(&lab.line.left), place(&lab.line.b));
+    done(&[
+        "xdp",
+        "load",
+        &from,
+        "redirect",
+        "--to",
+        "right",
+        "--tappable",
+    ]);
+    for arguments in [
+        &["-i", &from, "-i", &to, "--id"][..],
+        &["--id", "-i", &to, "--tap", "xdp,tc", "-Q", "in"],
+        &["-i", &to, "--tap", "xdp,drop", "--id"],
+    ] {
+        let capture = Capture::start(&lab, &[arguments, &["udp"]].concat());
+        let sent: Vec<Vec<u8>> = (0..50).map(numbered).collect();
+        send_from(&lab.line.a, &sent, 50, Engine::Packet, None, None);
+        let printed = capture.wait_printed(|text| text.lines().count() >= 100);
+        capture.stop();
+        let mut sightings: HashMap<&str, Vec<&str>> = HashMap::new();
+        for line in printed.lines() {
+            let is_short = |word: &&str| {
+                let parts = word.split_once('.');
+                parts.is_some_and(|(cpu, number)| {
+                    cpu.parse::<u16>().is_ok() && number.parse::<u64>().is_ok()
+                })
+            };
+            let id = line.split_whitespace().find(is_short).expect(line);
+            let port = line
+                .split_whitespace()
+                .find(|word| word.contains("10.77.0.1.10"));
+            sightings.entry(id).or_default().push(port.expect(line));
+        }
+        assert_eq!(sightings.len(), 50, "{arguments:?}: {printed}");
+        for (id, ports) in sightings {
+            assert!(
+                ports.len() == 2 && ports[0] == ports[1],
+                "{arguments:?}: {id}: {ports:?}"
+            );
+        }
+    }
+    done(&["xdp", "unload", &from]);
+}

@@ -292,3 +292,73 @@ fn route_and_balance_are_taken_back_too() {
         succeeds(&["xdp", "unload", &place, "--all"]);
     }
 }
+
+/// Issue 12 item 2: the router and the balancer are asked what they do with the session's packets, at load, at replace and
+/// at unload.
+#[test]
+fn route_and_balance_do_not_cut_the_session() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let place = lab.receiver();
+    let said_to = |arguments: &[&str]| {
+        let output = in_session(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    };
+    // The address of the session is a virtual one: its packets go to the backend.
+    let table = lab.path("takes_ssh.toml");
+    let text = r#"
+[[vip]]
+address = "10.77.0.2"
+port = 22
+protocol = "tcp"
+forward = "direct"
+
+[[vip.backend]]
+address = "10.77.0.1"
+mac = "02:00:00:00:00:05"
+"#;
+    std::fs::write(&table, text).expect("a file");
+    let load = ["balance", "load", &place, &lab.file("takes_ssh.toml")];
+    let (status, said) = said_to(&load);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(
+        said.contains("SSH session from 10.77.0.1") && said.contains("--yes"),
+        "{said}"
+    );
+    nothing_attached(&lab.pair.b);
+    let (status, said) = said_to(&[&load[..], &["--yes"]].concat());
+    assert_eq!(status, Some(0), "{said}");
+
+    // It goes on through the balancer by now: nothing takes that away unasked.
+    let before = xdp_on(&lab.pair.b).expect("a balancer");
+    for command in [
+        &["balance", "unload", &place][..],
+        &["xdp", "unload", &place],
+        &["route", "load", &place, "--replace"],
+        &["xdp", "load", &place, "pass", "--replace"],
+    ] {
+        let (status, said) = said_to(command);
+        assert_eq!(status, Some(1), "{command:?}: {said}");
+        let why = match command.contains(&"unload") {
+            true => "SSH session from 10.77.0.1 may need it",
+            false => "the contents of its maps would be lost",
+        };
+        assert!(said.contains(why) && said.contains("--yes"), "{said}");
+        assert_eq!(xdp_on(&lab.pair.b).as_ref(), Some(&before), "{command:?}");
+    }
+    // For a time, and after that as it was.
+    let (status, said) = said_to(&["balance", "unload", &place, "--confirm", "1s"]);
+    assert_eq!(status, Some(0), "{said}");
+    wait_until("the balancer is put back", || {
+        xdp_on(&lab.pair.b).as_ref() == Some(&before)
+    });
+    succeeds(&["xdp", "unload", &place, "--all"]);
+
+    // A router leaves to the stack what is for this host, and the session with it.
+    for command in [&["load"][..], &["load", "--replace"], &["unload"]] {
+        let (status, said) = said_to(&[&["route"], command, &[&place]].concat());
+        assert_eq!(status, Some(0), "{command:?}: {said}");
+    }
+    nothing_attached(&lab.pair.b);
+}

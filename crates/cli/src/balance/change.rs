@@ -8,6 +8,7 @@ use trawl_guard::state as guard;
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::{Error, Result};
 use trawl_program::Site;
+use trawl_program::unload::{Which, check_unload};
 
 use super::{BackendAdd, BackendRemove, Drain, Load, Place, Unload, VipAdd, VipRemove, Weight};
 use crate::json;
@@ -165,8 +166,8 @@ pub fn weight(args: &Weight) -> Result<()> {
 
 /// What `balance unload --json` prints.
 #[derive(Debug, Serialize)]
-struct UnloadDocument {
-    unloaded: Vec<String>,
+struct UnloadDocument<'a> {
+    unloaded: Vec<&'a str>,
 }
 
 pub fn unload(args: &Unload) -> Result<()> {
@@ -191,11 +192,21 @@ pub fn unload(args: &Unload) -> Result<()> {
         };
         found.push(place.balancer().map_err(name)?);
     }
-    let mut unloaded = Vec::new();
-    for balancer in found {
-        unloaded.push(balancer.site.label().to_owned());
-        balancer.unload()?;
+    if !args.consent.yes {
+        for balancer in &found {
+            let which = Which::One(balancer.installed.id());
+            check_unload(&balancer.site, which, args.consent.is_careful())?;
+        }
     }
+    let (sites, programs): (Vec<Site>, Vec<_>) = found
+        .into_iter()
+        .map(|Balancer { site, installed }| (site, installed))
+        .unzip();
+    args.consent.change(&sites, || {
+        let mut both = sites.iter().zip(programs);
+        both.try_for_each(|(site, installed)| installed.detach(site))
+    })?;
+    let unloaded: Vec<&str> = sites.iter().map(Site::label).collect();
     match args.json {
         true => json::print(&UnloadDocument { unloaded }),
         false => write_out(&format!(

@@ -341,6 +341,8 @@ struct Unload {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    consent: crate::xdp::consent::Consent,
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {

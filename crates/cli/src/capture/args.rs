@@ -117,7 +117,8 @@ pub struct Args {
     /// Show packets as JSON, one object a line
     #[arg(long, conflicts_with = "write")]
     pub(super) json: bool,
-    /// Show each packet's identifier as CPU and number: the same for all sightings of one packet at an XDP program
+    /// Show each packet's identifier as CPU and number: the same for all sightings of one packet, at entry and exit, after
+    /// a redirect, at tc and where it is dropped
     #[arg(long, conflicts_with = "write")]
     pub(super) id: bool,
     /// Say nothing but errors and the account

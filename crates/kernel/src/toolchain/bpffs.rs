@@ -92,6 +92,18 @@ pub fn lasting() -> Option<PathBuf> {
         .find(|path| is_on_bpffs(path))
 }
 
+/// The BPF file systems that the processes this one comes from see at the usual place, where something else is mounted
+/// for this process.
+pub fn outside() -> Vec<PathBuf> {
+    let device = |path: &Path| fs::metadata(path).ok().map(|about| about.dev());
+    let own = device(Path::new(USUAL));
+    ancestors()
+        .into_iter()
+        .map(|process| PathBuf::from(format!("/proc/{process}/root{USUAL}")))
+        .filter(|path| is_on_bpffs(path) && device(path) != own)
+        .collect()
+}
+
 /// Keeps hold of the file system, for a child process that goes on when the processes it comes from have ended: it no
 /// longer finds it by them. The descriptor must stay open in the child; `None`: it is at the usual place.
 pub fn hold() -> Option<RawFd> {

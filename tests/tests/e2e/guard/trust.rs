@@ -37,6 +37,7 @@ fn rules_in_a_directory_of_another_user_are_refused() {
 fn rules_that_the_attached_program_does_not_use_are_not_said_to_hold() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &[]);
+    guarded.well(&["deny", "--src", "192.0.2.7"]);
     let directory = guarded.directory();
     // A user who could do so moves the rules away.
     let moved = directory.with_file_name(format!("moved-{}", std::process::id()));
@@ -44,11 +45,50 @@ fn rules_that_the_attached_program_does_not_use_are_not_said_to_hold() {
     let said = guarded.refused(1, &["deny", "--src", &STRANGER.to_string()]);
     let remedy = format!("trawl guard load {}:veth0 --replace", lab.pair.b.name);
     assert!(said.contains(&remedy), "{said}");
-    guarded.well(&["load", "veth0", "--replace"]);
+    // Rules that are in force are not thrown away unasked.
+    let attached = xdp_on(&lab.pair.b);
+    let said = guarded.refused(1, &["load", "veth0", "--replace"]);
+    assert!(said.contains("would no longer be enforced"), "{said}");
+    assert_eq!(xdp_on(&lab.pair.b), attached);
+    guarded.well(&["load", "veth0", "--replace", "--yes"]);
     guarded.well(&["deny", "--src", &STRANGER.to_string()]);
     guarded.send(&[udp_from(STRANGER, 9)], 3);
     assert_eq!(guarded.hits(1), 3);
     std::fs::remove_dir_all(&moved).expect("it is a test's");
+}
+
+/// Issue 12 item 4: another BPF file system, as people mount one inside `ip netns exec`, has no rules of the guard's. The
+/// advice there does not throw away those that are in force.
+#[test]
+fn inside_ip_netns_exec_the_advice_is_to_go_outside() {
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded::load(&lab, &[]);
+    guarded.well(&["deny", "--src", &STRANGER.to_string()]);
+    let (name, attached) = (lab.pair.b.name.clone(), xdp_on(&lab.pair.b));
+    let inside = |command: &str| {
+        let script = format!(
+            "mount -t bpf -o mode=0700 bpf /sys/fs/bpf && {} guard {command}",
+            binary::path().display()
+        );
+        let output = Command::new("ip")
+            .args(["netns", "exec", &name, "sh", "-c", &script])
+            .output()
+            .expect("ip runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{command}: {said}");
+        said
+    };
+    let said = inside("deny --src 192.0.2.1");
+    assert!(
+        said.contains(&format!("outside of ip netns exec, with --netns {name}")),
+        "{said}"
+    );
+    assert!(!said.contains("--replace"), "{said}");
+    let said = inside("load veth0 --replace");
+    assert!(said.contains("would be lost"), "{said}");
+    assert_eq!(xdp_on(&lab.pair.b), attached);
+    guarded.send(&[udp_from(STRANGER, 9)], 3);
+    assert_eq!(guarded.hits(1), 3);
 }
 
 /// The command as it waits for a lock that this test holds.
