@@ -177,7 +177,9 @@ static __always_inline void follow(struct sk_buff *buffer, struct sight_of_step 
 	if (!known && !is_entry)
 		return;
 	packet.scratch = scratch;
-	socket = GET(typed, buffer, sk);
+	socket = seen.socket;
+	if (!socket)
+		socket = GET(typed, buffer, sk);
 	device = find_place(buffer, socket, typed, note, &kind);
 	if (seen.device && note_device(seen.device, true, note, &kind)) {
 		note_name(seen.device, true, note);
@@ -240,10 +242,7 @@ static __always_inline void follow(struct sk_buff *buffer, struct sight_of_step 
 	sight.packet_id = state->id;
 	if (device)
 		note_name(device, typed, note);
-	if (seen.socket)
-		note_socket(seen.socket, true, note);
-	else
-		note_socket(socket, typed, note);
+	note_socket(socket, typed, note);
 	note_segments(&packet, note);
 	describe(scratch, found, state->number);
 	sight.note = (const __u64 *)note;
@@ -283,9 +282,17 @@ static __always_inline void take_step(struct sk_buff *buffer, struct sight_of_st
 STEP(trawl_enter, 0, true, false)
 STEP(trawl_enter_f, 0, true, true)
 STEP(trawl_pass, 0, false, false)
-STEP(trawl_pass_second, 1, false, false)
 STEP(trawl_pass_third, 2, false, false)
 STEP(trawl_pass_fourth, 3, false, false)
+
+SEC("?raw_tp")
+int trawl_segment(__u64 *arguments)
+{
+	struct sight_of_step seen = {.socket = (void *)arguments[0]};
+
+	take_step((void *)arguments[1], seen, true, false, false);
+	return 0;
+}
 
 SEC("?raw_tp")
 int trawl_consume(__u64 *arguments)

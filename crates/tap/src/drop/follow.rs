@@ -1,6 +1,6 @@
 //! Where packets are looked at on their way: tracepoints of the network stack, netfilter's hooks, and tc.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use trawl_ebpf::Insn;
 use trawl_kernel::bpf::link::{self, TcxPlace};
@@ -34,7 +34,7 @@ const STEPS: [Step; 13] = [
     pass(STEP_CONSUMED, "consume_skb", "trawl_consume"),
     pass(STEP_READ, "skb_copy_datagram_iovec", "trawl_pass"),
     pass(STEP_SOCKET, "sk_data_ready", "trawl_ready"),
-    pass(STEP_SOCKET, "tcp_probe", "trawl_pass_second"),
+    pass(STEP_SOCKET, "tcp_probe", "trawl_segment"),
     pass(STEP_TRANSMITTED, "net_dev_start_xmit", "trawl_pass"),
     pass(STEP_QDISC_OUT, "qdisc_dequeue", "trawl_pass_fourth"),
     pass(STEP_QDISC_IN, "qdisc_enqueue", "trawl_pass_third"),
@@ -48,9 +48,23 @@ const STEPS: [Step; 13] = [
 /// Netfilter's families and hooks: NFPROTO_…, NF_INET_….
 const FAMILIES: [u32; 2] = [2, 10];
 const HOOKS: [u32; 5] = [0, 1, 2, 3, 4];
-/// The very first and the very last are not for programs.
-const FIRST: i32 = i32::MIN + 1;
-const LAST: i32 = i32::MAX - 1;
+/// The priorities on both ends, the outermost first. The very first and the very last are not for programs. A program
+/// gets no priority that anything else has, as connection tracking has the last but one at the input of IPv6.
+const FIRST: Priorities = Priorities {
+    outermost: i32::MIN + 1,
+    inwards: 1,
+};
+const LAST: Priorities = Priorities {
+    outermost: i32::MAX - 1,
+    inwards: -1,
+};
+const PRIORITIES: i32 = 16;
+
+#[derive(Clone, Copy)]
+struct Priorities {
+    outermost: i32,
+    inwards: i32,
+}
 
 const fn pass(number: usize, tracepoint: &'static str, program: &'static str) -> Step {
     Step {
@@ -122,7 +136,7 @@ fn netfilter(
     attached: &mut Vec<Loaded>,
 ) -> Result<()> {
     // Packets that are local begin at the first end of a hook, and the last ends are in place by then.
-    for (number, priority) in [(STEP_NETFILTER_LAST, LAST), (STEP_NETFILTER_FIRST, FIRST)] {
+    for (number, priorities) in [(STEP_NETFILTER_LAST, LAST), (STEP_NETFILTER_FIRST, FIRST)] {
         let block = block.filter(|_| number == STEP_NETFILTER_FIRST);
         let (ready, name) =
             load::prepare(object::FOLLOW, "trawl_netfilter", &at(number), maps, block)?;
@@ -134,8 +148,7 @@ fn netfilter(
                 let mut links = Vec::new();
                 for family in FAMILIES {
                     for hook in HOOKS {
-                        let link = link::attach_netfilter(loaded.as_fd(), family, hook, priority)?;
-                        links.push(link);
+                        links.push(outermost(&loaded, family, hook, priorities)?);
                     }
                 }
                 Ok(links)
@@ -149,6 +162,23 @@ fn netfilter(
         attached.push((loaded, links));
     }
     Ok(())
+}
+
+/// At the outermost priority that is free.
+fn outermost(
+    program: &OwnedFd,
+    family: u32,
+    hook: u32,
+    priorities: Priorities,
+) -> std::io::Result<OwnedFd> {
+    let mut attempts = (0..PRIORITIES).map(|step| {
+        let priority = priorities.outermost + step * priorities.inwards;
+        link::attach_netfilter(program.as_fd(), family, hook, priority)
+    });
+    let is_decided = |result: &std::io::Result<OwnedFd>| !matches!(result, Err(error) if error.raw_os_error() == Some(errno::EBUSY));
+    attempts
+        .find(is_decided)
+        .unwrap_or_else(|| Err(std::io::Error::from_raw_os_error(errno::EBUSY)))
 }
 
 /// A program before all others on both sides of each interface.
