@@ -15,6 +15,7 @@ use trawl_kernel::layout::guard::{GUARD_FATES, GuardTotals};
 use trawl_kernel::lock::Rank;
 use trawl_kernel::netlink::Netlink;
 use trawl_kernel::netns::{self, Look, Mark, Namespace};
+use trawl_kernel::probe::{Capability, has_capability};
 use trawl_kernel::{Error, Result, bpffs, clock};
 use trawl_program::{Installed, Site, installed};
 
@@ -61,7 +62,7 @@ pub struct Totals(pub [u64; GUARD_FATES]);
 impl Guard {
     /// The guard of a namespace, if it has rules or guarded interfaces.
     pub fn find(namespace: Option<&Namespace>) -> Result<Option<Self>> {
-        let Some(mount) = bpffs::lasting() else {
+        let Some(mount) = mount()? else {
             return Ok(None);
         };
         let directory = directory(&mount, namespace)?;
@@ -73,7 +74,7 @@ impl Guard {
 
     /// As [`Self::find`], for a command that only looks: nothing is made, and nothing removed.
     pub fn look(namespace: Option<&Namespace>) -> Result<Option<Self>> {
-        let Some(mount) = bpffs::lasting() else {
+        let Some(mount) = mount()? else {
             return Ok(None);
         };
         let directory = directory(&mount, namespace)?;
@@ -331,6 +332,21 @@ fn remove_pins(directory: &Path) {
     for name in [SET, RATES] {
         let _ = fs::remove_file(directory.join(name));
     }
+}
+
+/// None where nothing can be pinned. Who may not look behind the /sys of `ip netns exec` knows nothing of the rules.
+fn mount() -> Result<Option<PathBuf>> {
+    let mount = bpffs::lasting();
+    if mount.is_none() && !has_capability(Capability::SysAdmin) {
+        return Err(Error::failed(
+            "cannot look at the guard's rules",
+            "this process may not open the BPF file system",
+        )
+        .fix(trawl_kernel::fix::Fix::Root {
+            capabilities: String::new(),
+        }));
+    }
+    Ok(mount)
 }
 
 /// The name of a namespace, also of the one that this process was started in.

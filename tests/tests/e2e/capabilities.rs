@@ -69,3 +69,38 @@ fn what_is_missing_is_said() {
         );
     }
 }
+
+/// Where another user may not look, nothing is said to be absent.
+#[test]
+fn another_user_is_not_told_that_there_are_no_rules() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    succeeds(&["guard", "load", &lab.receiver(), "--default", "deny"]);
+    for arguments in [
+        &["guard", "list"][..],
+        &["guard", "list", "--json"],
+        &["guard", "save"],
+        &["guard", "remove", "--all"],
+        &["guard", "unload", "veth0"],
+        &["guard", "deny", "--src", "2001:db8::/32"],
+        &["guard", "confirm"],
+        &["xdp", "confirm", "veth0"],
+        &["xdp", "status"],
+        &["route", "unload"],
+        &["balance", "stats"],
+    ] {
+        let output = Command::new("ip")
+            .args(["netns", "exec", &lab.pair.b.name])
+            .args(["setpriv", "--reuid", "65534", "--regid", "65534"])
+            .arg("--clear-groups")
+            .arg(binary::path())
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .expect("setpriv and ip are part of every Debian system");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(said.contains("requires root"), "{arguments:?}: {said}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+    }
+}

@@ -189,8 +189,15 @@ pub fn refuse_if_pending(scope: &str) -> Result<()> {
 /// Keeps the change that waits in a scope.
 pub fn confirm(scope: &str) -> Result<About> {
     let none = || Error::failed("cannot confirm", "no change waits for it");
+    let privileges = || {
+        Error::failed("cannot confirm", "the changes that wait are root's").fix(
+            crate::fix::Fix::Root {
+                capabilities: String::new(),
+            },
+        )
+    };
+    let path = path_of(scope)?.ok_or_else(privileges)?;
     let (about, is_watched) = look(scope)?.ok_or_else(none)?;
-    let path = path_of(scope)?.ok_or_else(none)?;
     // Removed by somebody else: it was taken back at this very moment.
     fs::remove_file(&path).map_err(|_| none())?;
     match is_watched {
