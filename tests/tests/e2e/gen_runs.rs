@@ -223,6 +223,11 @@ fn what_carries_a_default_route_is_not_flooded() {
     ip("route add 128.0.0.0/1 via 10.77.0.2");
     is_refused();
     ip("route del 128.0.0.0/1");
+    for network in ["64.0.0.0/2", "2000::/3", "8000::/1"] {
+        ip(&format!("route add {network} dev {interface}"));
+        is_refused();
+        ip(&format!("route del {network} dev {interface}"));
+    }
     ip(&format!("link add over link {interface} type macvlan"));
     ip("link set over up");
     ip("route add default dev over");

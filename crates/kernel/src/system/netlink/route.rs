@@ -19,8 +19,8 @@ const RTA_VIA: u16 = 18;
 const RTA_MULTIPATH: u16 = 9;
 const RTN_UNICAST: u8 = 1;
 const RTN_LOCAL: u8 = 2;
-/// Two such routes stand for a default route, as VPNs set them.
-const LONGEST_DEFAULT: u8 = 1;
+/// Routes to this much together stand for a default route, as VPNs and IPv6 providers set them.
+const LONGEST_DEFAULT: u8 = 3;
 const NEXT_HOP_HEADER: usize = 8;
 const ROUTE_HEADER: usize = 12;
 const NEIGHBOUR_HEADER: usize = 12;
@@ -165,8 +165,8 @@ impl Netlink {
     }
 
     /// The interfaces that default routes lead to, by each of their next hops, and those that carry these: ports of a
-    /// bridge or a bond, the parent of a VLAN or a macvlan. Two routes that halve all addresses (0/1 and 128/1) count
-    /// as a default route.
+    /// bridge or a bond, the parent of a VLAN or a macvlan. Routes that split all addresses between them (0/1 and 128/1,
+    /// or four quarters) and that to all of the IPv6 internet (2000::/3) count as default routes.
     pub fn default_route_interfaces(&mut self) -> Result<Vec<u32>> {
         let mut found = HashSet::new();
         for family in [libc::AF_INET, libc::AF_INET6] {
