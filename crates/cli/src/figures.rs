@@ -4,11 +4,11 @@ use std::os::fd::AsFd;
 
 use serde::Serialize;
 use trawl_guard::Guard;
-use trawl_kernel::Result;
 use trawl_kernel::bpf::{info, program};
 use trawl_kernel::netlink::Netlink;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::privilege::Capabilities;
+use trawl_kernel::{Result, names};
 use trawl_program::route;
 
 /// What the kernel counted since it started, or since each thing was made.
@@ -80,14 +80,14 @@ pub const TAKES: Capabilities = Capabilities::BPF
     .union(Capabilities::DAC_READ_SEARCH);
 
 impl Counters {
-    /// Of all interfaces of the namespace, or of those named.
+    /// Of all interfaces of the namespace, or of those that a name or pattern of these fits.
     pub fn read(namespace: Option<&Namespace>, only: &[String]) -> Result<Self> {
         let mut counters = Self {
             softnet: softnet(),
             ..Self::default()
         };
         for link in Netlink::open(namespace)?.links()? {
-            if !only.is_empty() && !only.contains(&link.name) {
+            if !only.is_empty() && !only.iter().any(|one| names::matches(one, &link.name)) {
                 continue;
             }
             let counted = link.statistics;

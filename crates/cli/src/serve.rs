@@ -5,6 +5,7 @@ mod metrics;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -106,8 +107,7 @@ const RENEW: Duration = Duration::from_secs(60);
 
 pub fn run(args: Args) -> Result<ExitCode> {
     let namespace = args.netns.as_deref().map(Namespace::open).transpose()?;
-    let listener = TcpListener::bind(args.listen)
-        .map_err(|e| Error::os(format!("cannot listen on {}", args.listen), e))?;
+    let listener = TcpListener::bind(args.listen).map_err(|e| cannot_listen(args.listen, e))?;
     let address = listener
         .local_addr()
         .map_err(|e| Error::os("cannot find the address", e))?;
@@ -169,6 +169,27 @@ pub fn run(args: Args) -> Result<ExitCode> {
     };
     live::run(&wanted, &mut viewer)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn cannot_listen(address: SocketAddr, error: std::io::Error) -> Error {
+    let fix = match error.kind() {
+        ErrorKind::AddrInUse => Some(format!(
+            "give another port with --listen, or end the command that listens there: ss -ltnp 'sport = :{}'",
+            address.port()
+        )),
+        ErrorKind::AddrNotAvailable => {
+            Some("give an address of this machine with --listen: ip address".to_owned())
+        }
+        ErrorKind::PermissionDenied => {
+            Some("give a port above 1023 with --listen, or run as root".to_owned())
+        }
+        _ => None,
+    };
+    let error = Error::os(format!("cannot listen on {address}"), error);
+    match fix {
+        Some(fix) => error.fix(fix),
+        None => error,
+    }
 }
 
 struct Watching {

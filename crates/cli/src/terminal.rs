@@ -85,7 +85,7 @@ pub fn stdout_is_terminal() -> bool {
 
 /// What of a text fits on the terminal, so that it can be taken off again, and how many lines that is.
 pub fn fitted(text: &str) -> (String, usize) {
-    let (columns, rows) = keyboard::window().unwrap_or((80, 24));
+    let (columns, rows) = window();
     let mut fitted = String::new();
     let lines = text.lines().take(rows.saturating_sub(1).max(1));
     let mut count = 0;
@@ -95,6 +95,11 @@ pub fn fitted(text: &str) -> (String, usize) {
         count += 1;
     }
     (fitted, count)
+}
+
+/// Columns and rows of the terminal, or those that terminals have as a rule.
+pub fn window() -> (usize, usize) {
+    keyboard::window().unwrap_or((80, 24))
 }
 
 /// One look of a command that looks again and again: on a terminal it takes the place of the one before, elsewhere it

@@ -27,7 +27,8 @@ use view::{Page, Screen};
 /// Shows live rates, drops and where they happen, verdicts, XDP run time and top flows
 ///
 /// Without -i the counters of all interfaces are shown; with -i packets are captured as well, for verdicts, protocols
-/// and flows. Keys: s changes the order, x shows redirects and exceptions, / filters, p pauses, h shows help, q ends it.
+/// and flows. Keys: s changes the order, x shows redirects and exceptions, / filters, p pauses, j and k scroll, h shows
+/// help, q ends it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Capture on this interface too, NAME or NAMESPACE:NAME; may be given several times
@@ -187,6 +188,10 @@ fn looked_at(args: &Args) -> Result<(Option<Namespace>, Vec<String>)> {
             None => names.push(text.clone()),
         }
     }
+    // All interfaces are meant then.
+    if names.iter().any(|name| name == "any") {
+        names.clear();
+    }
     Ok((
         namespace.as_deref().map(Namespace::open).transpose()?,
         names,
@@ -255,12 +260,7 @@ impl Top<'_> {
         let (Some(keyboard), Some(screen)) = (&self.keyboard, &mut self.screen) else {
             return false;
         };
-        while let Some(key) = keyboard.key() {
-            if screen.take(key) {
-                return true;
-            }
-        }
-        false
+        screen.take(std::iter::from_fn(|| keyboard.key()))
     }
 
     /// Shows what happened since the last look; false if nobody reads any more.

@@ -82,6 +82,43 @@ fn top_in_a_terminal_obeys_its_keys() {
 }
 
 #[test]
+fn top_in_a_small_terminal_cuts_and_scrolls() {
+    let command = format!("{} top --interval 100ms", binary::path().display());
+    let Some(tmux) = Tmux::start("small", &command) else {
+        return;
+    };
+    tmux.wait_shows("softnet:");
+    tmux.run(&["resize-window", "-x", "30", "-y", "4"]);
+    // The first line is still that of the state, cut and not wrapped, with the page's beginning below it.
+    let is_cut = |second: &str| {
+        let pane = tmux.run(&["capture-pane", "-p"]);
+        let mut lines = pane.lines();
+        lines.next() == Some("trawl top  live  sorted by rat")
+            && lines.next().is_some_and(|line| line.starts_with(second))
+    };
+    wait_until("the page is cut", || is_cut("received packets/s"));
+    tmux.run(&["send-keys", "j", "Down"]);
+    wait_until("it is scrolled", || is_cut("interface "));
+    tmux.run(&["send-keys", "Up"]);
+    tmux.run(&["send-keys", "g"]);
+    wait_until("the beginning is back", || is_cut("received packets/s"));
+}
+
+#[test]
+fn top_of_a_pattern_has_the_interfaces_that_fit() {
+    let Some(lab) = Lab::open() else { return };
+    let namespace = lab.pair.b.name.clone();
+    for pattern in ["veth*", "any"] {
+        let look = ["top", "--once", "--json", "--netns", &namespace];
+        let look = trawl(&[&look[..], &["--interval", "50ms", "-i", pattern]].concat());
+        let look: Value = serde_json::from_slice(&look.stdout).expect("JSON");
+        let names = look["interfaces"].as_array().expect("a list").iter();
+        let names: Vec<&Value> = names.map(|one| &one["interface"]).collect();
+        assert!(names.iter().any(|name| *name == "veth0"), "{look}");
+    }
+}
+
+#[test]
 fn top_tells_redirects_that_work_and_that_fail() {
     let Some(lab) = LineLab::open() else { return };
     let (left, right) = (place(&lab.line.left), &lab.line.right);

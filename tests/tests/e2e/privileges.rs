@@ -160,6 +160,24 @@ fn files_go_on_after_root_is_given_up() {
     }
 }
 
+/// Who is to be another user does not stay root to attach to what appears later (issue 17, Least privilege).
+#[test]
+fn a_pattern_keeps_no_rights_of_a_user() {
+    let Some(lab) = Lab::open() else { return };
+    let file = nobodys(&lab).join("all.pcapng").display().to_string();
+    let pattern = format!("{}:veth*", lab.pair.b.name);
+    let arguments = [
+        "-i", &pattern, "--tap", "packet", "-Z", "nobody", "-w", &file,
+    ];
+    let capture = Capture::start(&lab, &arguments);
+    let status = Status::of(capture.id());
+    status.has_only(0);
+    assert_eq!(status.field("Uid:"), NOBODY.to_string());
+    lab.send(&[frames::silent(64)], 5);
+    capture.wait_recorded(5);
+    capture.stop_well().assert_all_recorded(5);
+}
+
 /// A user's own directory: the capture has not kept the right to write there, its helper has.
 #[test]
 fn rotation_goes_on_in_a_directory_of_another_user() {

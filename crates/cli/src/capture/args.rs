@@ -103,6 +103,8 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub(super) stats: Option<Duration>,
     /// Change to this user once the capture is set up; files belong to it, and -z runs as it
+    ///
+    /// Interfaces that appear later and fit a pattern of -i are not captured then.
     #[arg(short = 'Z', long = "relinquish-privileges", value_name = "USER", value_parser = user)]
     pub(super) user: Option<User>,
     /// Write the account as JSON to this file, or to standard output with '-'
@@ -358,8 +360,12 @@ impl Args {
         let trigger = self.trigger.plan(self.recording.meta()?.verdict)?;
         Ok(Options {
             tap,
-            // Events and notes of drops are tied to the interfaces of the beginning.
-            joins: drops.is_none() && trigger.is_none() && !Pattern::all(self).is_empty(),
+            // Events and notes of drops are tied to the interfaces of the beginning; who gives up root's rights cannot
+            // attach to others later.
+            joins: drops.is_none()
+                && trigger.is_none()
+                && self.user.is_none()
+                && !Pattern::all(self).is_empty(),
             drops,
             with_tc: self.with_tc(),
             direction: self.direction.map(|way| match way {

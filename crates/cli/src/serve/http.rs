@@ -54,6 +54,20 @@ fn head(connection: &mut TcpStream) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// Whether a Host header names this machine by a number, or as localhost; the port may be absent.
+fn is_address(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if !port.ends_with(']') => name,
+        _ => host,
+    };
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse::<std::net::Ipv4Addr>().is_ok()
+        || name
+            .strip_prefix('[')
+            .and_then(|name| name.strip_suffix(']'))
+            .is_some_and(|name| name.parse::<std::net::Ipv6Addr>().is_ok())
+}
+
 fn answer_to(request: &str, figures: &dyn Fn() -> Result<Figures>) -> Answer {
     let plain = |status, body: &str| Answer {
         status,
@@ -70,14 +84,6 @@ fn answer_to(request: &str, figures: &dyn Fn() -> Result<Figures>) -> Answer {
         let (name, value) = line.split_once(':')?;
         name.eq_ignore_ascii_case("host").then(|| value.trim())
     });
-    let is_address = |host: &str| {
-        let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-        name == "localhost"
-            || name
-                .trim_matches(['[', ']'])
-                .parse::<std::net::IpAddr>()
-                .is_ok()
-    };
     if host.is_some_and(|host| !is_address(host)) {
         return plain("403 Forbidden", "name this machine by its address\n");
     }
@@ -107,5 +113,34 @@ fn answer_to(request: &str, figures: &dyn Fn() -> Result<Figures>) -> Answer {
             "application/json",
         ),
         _ => plain("404 Not Found", "there are /, /metrics and /figures.json\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_address;
+
+    #[test]
+    fn hosts_are_numbers_or_localhost() {
+        for host in [
+            "localhost",
+            "LocalHost:9464",
+            "127.0.0.1",
+            "127.0.0.1:80",
+            "[::1]",
+            "[::1]:9464",
+        ] {
+            assert!(is_address(host), "{host}");
+        }
+        for host in [
+            "",
+            "evil.example",
+            "evil.example:80",
+            "[evil]",
+            "::1",
+            "[::1",
+        ] {
+            assert!(!is_address(host), "{host}");
+        }
     }
 }

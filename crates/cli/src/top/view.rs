@@ -199,7 +199,53 @@ fn drops(look: &Look) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-const HELP: &str = "keys\n  s  sort interfaces by rate, drops or name\n  x  show redirects, exceptions, devmaps and cpumaps, or all again\n  /  show only lines that contain what is typed; Enter ends it, Escape shows all\n  p  pause, and go on\n  h  show or hide this help\n  q  end\n";
+const HELP: &str = "keys\n  s  sort interfaces by rate, drops or name\n  x  show redirects, exceptions, devmaps and cpumaps, or all again\n  /  show only lines that contain what is typed; Enter ends it, Escape shows all\n  p  pause, and go on\n  j  scroll down, as the arrow does\n  k  scroll up, as the arrow does\n  g  to the top\n  h  show or hide this help\n  q  end\n";
+
+const ESCAPE: u8 = 0x1b;
+/// What [`Sequence`] gives for the arrows: bytes that no key of a terminal sends alone.
+const UP: u8 = 0xf0;
+const DOWN: u8 = 0xf1;
+
+/// The bytes of one key: arrows and their like come as Escape and two or more bytes.
+#[derive(Debug, Default)]
+enum Sequence {
+    #[default]
+    None,
+    Escape,
+    Parameters,
+}
+
+impl Sequence {
+    /// A key, once its last byte has come.
+    fn take(&mut self, byte: u8) -> Option<u8> {
+        match (&self, byte) {
+            (_, ESCAPE) => *self = Self::Escape,
+            (Self::Escape, b'[' | b'O') => *self = Self::Parameters,
+            (Self::Parameters, b'@'..=b'~') => {
+                *self = Self::None;
+                return match byte {
+                    b'A' => Some(UP),
+                    b'B' => Some(DOWN),
+                    _ => None,
+                };
+            }
+            (Self::Parameters, _) => {}
+            (Self::None | Self::Escape, _) => {
+                *self = Self::None;
+                return Some(byte);
+            }
+        }
+        None
+    }
+
+    /// Nothing more is typed: Escape alone is the key of that name.
+    fn end(&mut self) -> Option<u8> {
+        match std::mem::take(self) {
+            Self::Escape => Some(ESCAPE),
+            _ => None,
+        }
+    }
+}
 
 /// The alternate screen of the terminal, left when this is dropped.
 pub(super) struct Screen {
@@ -208,6 +254,9 @@ pub(super) struct Screen {
     help: bool,
     /// The filter is being typed.
     typing: bool,
+    /// Lines of the page above the screen.
+    above: usize,
+    sequence: Sequence,
     last: Option<(Look, Vec<u64>)>,
 }
 
@@ -222,13 +271,35 @@ impl Screen {
             paused: false,
             help: false,
             typing: false,
+            above: 0,
+            sequence: Sequence::default(),
             last: None,
         })
     }
 
-    /// Takes a key; true if it ends the view.
-    pub fn take(&mut self, key: u8) -> bool {
-        const ESCAPE: u8 = 0x1b;
+    /// Takes the keys that were typed; true if one of them ends the view.
+    pub fn take(&mut self, typed: impl Iterator<Item = u8>) -> bool {
+        let mut any = false;
+        for byte in typed {
+            any = true;
+            if let Some(key) = self.sequence.take(byte)
+                && self.act(key)
+            {
+                return true;
+            }
+        }
+        if let Some(key) = self.sequence.end() {
+            self.act(key);
+        }
+        if any {
+            // A terminal that is gone ends the view at the next look.
+            let _ = self.draw();
+        }
+        false
+    }
+
+    /// Does what a key asks for; true if it ends the view.
+    fn act(&mut self, key: u8) -> bool {
         const BACKSPACE: u8 = 0x7f;
         let filter = &mut self.shown.filter;
         match key {
@@ -238,11 +309,15 @@ impl Screen {
                 filter.clear();
             }
             b'\r' | b'\n' => self.typing = false,
-            BACKSPACE if self.typing => drop(filter.pop()),
+            BACKSPACE | 8 if self.typing => drop(filter.pop()),
             b' '..=b'~' if self.typing => filter.push(char::from(key)),
+            DOWN | b'j' => self.above += 1,
+            UP | b'k' => self.above = self.above.saturating_sub(1),
+            b'g' => self.above = 0,
             b'q' => return true,
             b's' => self.shown.order = self.shown.order.next(),
             b'x' => {
+                self.above = 0;
                 self.shown.page = match self.shown.page {
                     Page::Overview => Page::Redirects,
                     Page::Redirects => Page::Overview,
@@ -251,10 +326,8 @@ impl Screen {
             b'/' | b'f' => self.typing = true,
             b'p' | b' ' => self.paused = !self.paused,
             b'h' | b'?' => self.help = !self.help,
-            _ => return false,
+            _ => {}
         }
-        // A terminal that is gone ends the view at the next look.
-        let _ = self.draw();
         false
     }
 
@@ -267,7 +340,7 @@ impl Screen {
         self.draw()
     }
 
-    fn draw(&self) -> Result<bool> {
+    fn draw(&mut self) -> Result<bool> {
         let body = match (&self.last, self.help) {
             (_, true) => HELP.to_owned(),
             (Some((look, history)), false) => text(look, history, &self.shown),
@@ -279,17 +352,55 @@ impl Screen {
             (false, "") => String::new(),
             (false, filter) => format!("  filter: {filter}"),
         };
+        let (columns, rows) = terminal::window();
+        let body = terminal::printable(&body);
+        let mut lines: Vec<&str> = body.lines().collect();
+        let room = rows.saturating_sub(1);
+        self.above = self.above.min(lines.len().saturating_sub(room));
+        lines.drain(..self.above);
+        let below = lines.len().saturating_sub(room);
+        lines.truncate(room);
+        let hidden = match (self.above, below) {
+            (0, 0) => String::new(),
+            (above, below) => format!("  {above} lines above, {below} below"),
+        };
         let head = format!(
-            "trawl top  {state}  sorted by {}{filter}  (s sort, x redirects, / filter, p pause, h help, q end)\n",
+            "trawl top  {state}  sorted by {}{filter}{hidden}  (s sort, x redirects, / filter, p pause, j k scroll, h help, q end)",
             self.shown.order.word()
         );
-        let lines = terminal::printable(&format!("{head}{body}")).replace('\n', "\x1b[K\r\n");
-        terminal::write_to_reader(&format!("\x1b[H{lines}\x1b[J"))
+        lines.insert(0, &head);
+        // What is longer than the terminal is wide would push the lines below it off the screen.
+        let lines: Vec<String> = lines
+            .iter()
+            .map(|line| line.chars().take(columns).collect())
+            .collect();
+        terminal::write_to_reader(&format!("\x1b[H{}\x1b[K\x1b[J", lines.join("\x1b[K\r\n")))
     }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
         let _ = terminal::write_control("\x1b[?25h\x1b[?1049l");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrows_are_keys_and_escape_is_one() {
+        let keys = |typed: &[u8]| {
+            let mut sequence = Sequence::default();
+            let mut keys: Vec<u8> = typed
+                .iter()
+                .filter_map(|&byte| sequence.take(byte))
+                .collect();
+            keys.extend(sequence.end());
+            keys
+        };
+        assert_eq!(keys(b"s\x1b[A\x1bOB\x1b[5~p"), [b's', UP, DOWN, b'p']);
+        assert_eq!(keys(b"q\x1b"), [b'q', ESCAPE]);
+        assert_eq!(keys(b"\x1b["), []);
     }
 }
