@@ -16,6 +16,14 @@ impl Drop for Capturing {
     }
 }
 
+/// A folder as tshark names it.
+fn folder(name: &str) -> Option<String> {
+    let folders = Command::new("tshark").args(["-G", "folders"]).output();
+    let folders = String::from_utf8_lossy(&folders.ok()?.stdout).into_owned();
+    let named = folders.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(named.trim().to_owned())
+}
+
 /// tshark with trawl installed in a folder of the lab's.
 fn tshark(lab: &Lab, arguments: &[&str]) -> Option<Command> {
     if Command::new("tshark").arg("--version").output().is_err() {
@@ -33,12 +41,7 @@ fn tshark(lab: &Lab, arguments: &[&str]) -> Option<Command> {
     ]);
     assert!(installed.status.success(), "{installed:?}");
     // For root tshark looks into the machine's folder only: here the lab's is in its place.
-    let folders = Command::new("tshark").args(["-G", "folders"]).output();
-    let folders = String::from_utf8_lossy(&folders.expect("tshark runs").stdout).into_owned();
-    let named = folders
-        .lines()
-        .find_map(|line| line.strip_prefix("Extcap path:"));
-    let shared = named.expect("tshark names it").trim().to_owned();
+    let shared = folder("Extcap path:").expect("tshark names it");
     let mut command = Command::new("unshare");
     command
         .args([
@@ -181,6 +184,45 @@ fn what_is_installed_is_removed_and_other_files_stay() {
     std::fs::write(lab.path("extcap/trawl"), "#!/bin/sh\n").expect("the folder is there");
     assert_eq!(run("install").status.code(), Some(1));
     assert_eq!(run("remove").status.code(), Some(1));
+}
+
+/// Who may not write to the machine's folder has one of its own, and is told how Wireshark finds it (issue 17, Showing).
+#[test]
+fn a_user_installs_for_itself() {
+    let Some(lab) = Lab::open() else { return };
+    let Some(shared) = folder("Extcap path:") else {
+        return skip("tshark is not installed");
+    };
+    if folder("Personal Extcap path:").is_some() {
+        return skip("this Wireshark has a folder for each user");
+    }
+    let run = |command: &str| {
+        let script = "mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\" && exec \"$@\"";
+        Command::new("unshare")
+            .args(["--mount", "sh", "-c", script, &shared])
+            .arg(trawl_tests::binary::path())
+            .args(["extcap", command])
+            .env("HOME", lab.file("home"))
+            .env_remove("XDG_CONFIG_HOME")
+            .output()
+            .expect("unshare runs")
+    };
+    let done = run("install");
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(
+        done.status.success() && said.contains("WIRESHARK_EXTCAP_DIR="),
+        "{done:?}"
+    );
+    let script = lab.path("home/.local/lib/wireshark/extcap/trawl");
+    let listed = Command::new("tshark")
+        .arg("-D")
+        .env("WIRESHARK_EXTCAP_DIR", script.parent().expect("a folder"))
+        .output();
+    let listed = String::from_utf8_lossy(&listed.expect("tshark runs").stdout).into_owned();
+    assert!(listed.contains("trawl:lo"), "{listed}");
+    let removed = run("remove");
+    assert!(removed.status.success(), "{removed:?}");
+    assert!(!script.exists() && !lab.path("home/.config/wireshark/profiles/trawl").exists());
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! Making trawl known to Wireshark: a script in its folder for extcap programs, and a profile of columns and colours.
 
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use trawl_kernel::{Error, Result};
 
-use crate::terminal::write_out;
+use crate::terminal::{say, write_out};
 
 const PREFERENCES: &str = include_str!("../../../../packaging/wireshark/preferences");
 const COLOURS: &str = include_str!("../../../../packaging/wireshark/colorfilters");
@@ -25,14 +26,15 @@ pub struct Args {
 }
 
 struct Places {
-    script: PathBuf,
+    /// Where the script may be: the first of these that this user may write to.
+    scripts: Vec<PathBuf>,
     profile: PathBuf,
 }
 
 impl Args {
     fn places(&self) -> Result<Places> {
         let extcap = match &self.dir {
-            Some(dir) => dir.clone(),
+            Some(dir) => vec![dir.clone()],
             None => default_extcap()?,
         };
         let profiles = match &self.profiles {
@@ -40,7 +42,7 @@ impl Args {
             None => configuration()?.join("profiles"),
         };
         Ok(Places {
-            script: extcap.join("trawl"),
+            scripts: extcap.iter().map(|dir| dir.join("trawl")).collect(),
             profile: profiles.join("trawl"),
         })
     }
@@ -60,8 +62,9 @@ fn configuration() -> Result<PathBuf> {
     })
 }
 
-/// As tshark names it, if this user may write there.
-fn default_extcap() -> Result<PathBuf> {
+/// As tshark names it. Before Wireshark 4.2 there is the machine's folder alone, where only root may write: then the
+/// user's own is the second choice, which Wireshark looks into when an environment variable says so.
+fn default_extcap() -> Result<Vec<PathBuf>> {
     let folders = Command::new("tshark").args(["-G", "folders"]).output();
     let text = folders.map_or_else(
         |_| String::new(),
@@ -72,11 +75,12 @@ fn default_extcap() -> Result<PathBuf> {
         Some(PathBuf::from(line.trim()))
     };
     if let Some(personal) = named("Personal Extcap path:") {
-        return Ok(personal);
+        return Ok(vec![personal]);
     }
+    let own = home().map(|home| home.join(".local/lib/wireshark/extcap"));
     match named("Extcap path:") {
-        Some(shared) => Ok(shared),
-        None => Ok(home()?.join(".local/lib/wireshark/extcap")),
+        Some(shared) => Ok(std::iter::once(shared).chain(own).collect()),
+        None => Ok(vec![own?]),
     }
 }
 
@@ -85,40 +89,57 @@ pub(super) fn install(args: &Args) -> Result<()> {
     let program =
         std::env::current_exe().map_err(|e| Error::os("cannot find where trawl is", e))?;
     let quoted = program.display().to_string().replace('\'', "'\\''");
-    let script = format!("#!/bin/sh\n{MARK}\nexec '{quoted}' extcap \"$@\"\n");
-    refuse_others(&places.script, "install")?;
-    write(&places.script, &script)?;
-    let executable = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(&places.script, executable).map_err(|e| {
-        Error::os(
-            format!("cannot make {} executable", places.script.display()),
-            e,
-        )
-    })?;
-    write(&places.profile.join("preferences"), PREFERENCES)?;
-    write(&places.profile.join("colorfilters"), COLOURS)?;
+    let text = format!("#!/bin/sh\n{MARK}\nexec '{quoted}' extcap \"$@\"\n");
+    let mut written = None;
+    for (index, script) in places.scripts.iter().enumerate() {
+        refuse_others(script, "install")?;
+        match write(script, &text)
+            .and_then(|()| std::fs::set_permissions(script, std::fs::Permissions::from_mode(0o755)))
+        {
+            Ok(()) => {
+                written = Some((index, script));
+                break;
+            }
+            Err(e) if is_denied(&e) && index + 1 < places.scripts.len() => {}
+            Err(e) => return Err(cannot_write(script, e)),
+        }
+    }
+    for (name, text) in [("preferences", PREFERENCES), ("colorfilters", COLOURS)] {
+        let file = places.profile.join(name);
+        write(&file, text).map_err(|e| cannot_write(&file, e))?;
+    }
+    let Some((index, script)) = written else {
+        return Ok(());
+    };
     write_out(&format!(
         "installed {} and the profile {}\n",
-        places.script.display(),
+        script.display(),
         places.profile.display()
-    ))
+    ))?;
+    if let (true, Some(folder)) = (index > 0, script.parent()) {
+        say(&format!(
+            "this Wireshark looks there only with: export WIRESHARK_EXTCAP_DIR={}; for all users: run 'trawl extcap install' as root",
+            folder.display()
+        ));
+    }
+    Ok(())
 }
 
 pub(super) fn remove(args: &Args) -> Result<()> {
     let places = args.places()?;
-    refuse_others(&places.script, "remove")?;
+    for script in &places.scripts {
+        refuse_others(script, "remove")?;
+    }
     let mut removed = Vec::new();
-    let mut take = |path: &Path| -> Result<()> {
+    let files = ["preferences", "colorfilters"].map(|name| places.profile.join(name));
+    // What the user's own folder has goes before it is told that the machine's is root's.
+    for path in files.iter().chain(places.scripts.iter().rev()) {
         match std::fs::remove_file(path) {
             Ok(()) => removed.push(path.display().to_string()),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) if is_denied(&e) && !removed.is_empty() => {}
             Err(e) => return Err(Error::os(format!("cannot remove {}", path.display()), e)),
         }
-        Ok(())
-    };
-    take(&places.script)?;
-    for file in ["preferences", "colorfilters"] {
-        take(&places.profile.join(file))?;
     }
     // What else a person has put into the profile stays, and the folder with it.
     let _ = std::fs::remove_dir(&places.profile);
@@ -141,10 +162,25 @@ fn refuse_others(script: &Path, verb: &str) -> Result<()> {
         .fix("name another folder with --dir"))
 }
 
-fn write(path: &Path, text: &str) -> Result<()> {
-    let fail = |e| Error::os(format!("cannot write {}", path.display()), e);
+fn write(path: &Path, text: &str) -> io::Result<()> {
     if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory).map_err(fail)?;
+        std::fs::create_dir_all(directory)?;
     }
-    std::fs::write(path, text).map_err(fail)
+    std::fs::write(path, text)
+}
+
+fn is_denied(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+    )
+}
+
+fn cannot_write(path: &Path, error: io::Error) -> Error {
+    let denied = is_denied(&error);
+    let error = Error::os(format!("cannot write {}", path.display()), error);
+    match denied {
+        true => error.fix("run it as root, or name folders of your own with --dir and --profiles"),
+        false => error,
+    }
 }
