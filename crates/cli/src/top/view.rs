@@ -401,6 +401,6 @@ mod tests {
         };
         assert_eq!(keys(b"s\x1b[A\x1bOB\x1b[5~p"), [b's', UP, DOWN, b'p']);
         assert_eq!(keys(b"q\x1b"), [b'q', ESCAPE]);
-        assert_eq!(keys(b"\x1b["), []);
+        assert!(keys(b"\x1b[").is_empty());
     }
 }
