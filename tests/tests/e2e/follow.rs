@@ -354,6 +354,10 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
 #[test]
 fn a_packet_is_followed_from_an_xdp_program_to_its_socket() {
     let Some(lab) = Lab::open() else { return };
+    if !kernel_is_at_least(6, 2) {
+        skip("before Linux 6.2 packets cannot be followed at XDP programs");
+        return;
+    }
     let b = &lab.pair.b;
     let receiver = lab.receiver();
     let loaded = trawl(&[
@@ -394,8 +398,7 @@ fn a_packet_is_followed_from_an_xdp_program_to_its_socket() {
     let begin = here.iter().position(|step| *step == "gro");
     let begin = begin.unwrap_or_else(|| panic!("no receive offload in {}", ways[0]));
     assert_eq!(here[begin..begin + expected.len()], expected, "{}", ways[0]);
-    let by_xdp = steps(&ways[0]).contains(&"xdp");
-    assert_eq!(by_xdp, kernel_is_at_least(6, 2), "{}", ways[0]);
+    assert!(steps(&ways[0]).contains(&"xdp"), "{}", ways[0]);
     if kernel_is_at_least(6, 3) {
         let own = std::fs::read_to_string("/proc/self/comm").expect("a name");
         let socket = all.iter().find(|step| step["step"] == "socket");
