@@ -297,7 +297,8 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
         let names = steps(way);
         // Where no gap is told, nothing is missing, except that a packet may be taken up later where there was no room.
         let there = way_there(way);
-        let is_late = done.stderr.contains("not followed") && longest.ends_with(&there);
+        let is_late = done.stderr.contains("not followed")
+            && longest.windows(there.len()).any(|part| part == there);
         assert!(
             names.contains(&"gap") || is_late || longest.starts_with(&there),
             "{way}"
