@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Subcommand, ValueEnum};
-use serde_json::json;
 use trawl_kernel::interface::Interface;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result, text_file};
@@ -13,6 +12,7 @@ use trawl_lab::sender::{Engine, Job, send};
 use trawl_lab::topology::{PRESETS, Topology, namespace};
 use trawl_lab::{Pair, PairOptions, Record, frame};
 
+use crate::json;
 use crate::terminal::write_out;
 
 /// Makes and removes networks of namespaces for trying things out
@@ -54,12 +54,18 @@ enum Command {
         /// Its name
         #[arg(default_value = DEFAULT_NAME)]
         name: String,
+        /// The lab that was removed as JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Removes what killed processes left
     Clean {
         /// Labs that are in use as well, and every namespace named trawl-…
         #[arg(long)]
         all: bool,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Lists the labs
     List {
@@ -148,12 +154,15 @@ pub fn run(args: Args) -> Result<ExitCode> {
             return Ok(code.map_or(ExitCode::FAILURE, ExitCode::from));
         }
         Command::Show { name, json } => show(&name, json)?,
-        Command::Down { name } => {
+        Command::Down { name, json } => {
             let lab = trawl_lab::remove(&name)?;
-            format!("removed {}: {}\n", lab.id, lab.namespaces.join(", "))
+            match json {
+                true => json::line(&lab)?,
+                false => format!("removed {}: {}\n", lab.id, lab.namespaces.join(", ")),
+            }
         }
-        Command::Clean { all } => clean(all)?,
-        Command::List { json } => list(json),
+        Command::Clean { all, json } => clean(all, json)?,
+        Command::List { json } => list(json)?,
         Command::Send(args) => send_frames(&args)?,
     };
     write_out(&text)?;
@@ -190,7 +199,7 @@ fn up_by_plan(up: &Up) -> Result<Option<String>> {
     };
     let made = trawl_lab::raise(&id, &topology)?;
     if up.json {
-        return Ok(Some(format!("{}\n", json!(trawl_lab::find(&id)?))));
+        return Ok(Some(json::line(&trawl_lab::find(&id)?)?));
     }
     let mut text = topology.draw(&id);
     let first = topology
@@ -208,7 +217,7 @@ fn up_by_plan(up: &Up) -> Result<Option<String>> {
 fn show(id: &str, as_json: bool) -> Result<String> {
     let lab = trawl_lab::find(id)?;
     if as_json {
-        return Ok(format!("{}\n", json!(lab)));
+        return json::line(&lab);
     }
     // A plain pair carries no plan: it is drawn by its namespaces.
     Ok(match &lab.topology {
@@ -243,7 +252,7 @@ fn make(up: &Up) -> Result<String> {
         }
     };
     if up.json {
-        return Ok(format!("{}\n", json!(trawl_lab::find(&up.name)?)));
+        return json::line(&trawl_lab::find(&up.name)?);
     }
     let mut text = String::new();
     for station in &ends {
@@ -275,10 +284,13 @@ fn make(up: &Up) -> Result<String> {
     Ok(text)
 }
 
-fn clean(all: bool) -> Result<String> {
+fn clean(all: bool, as_json: bool) -> Result<String> {
     let cleaned = trawl_lab::clean(all)?;
     trawl_program::leftovers::clear_away();
     trawl_guard::state::sweep();
+    if as_json {
+        return json::line(&cleaned);
+    }
     if cleaned.removed.is_empty() && cleaned.kept.is_empty() {
         return Ok("nothing to remove\n".to_owned());
     }
@@ -293,10 +305,10 @@ fn clean(all: bool) -> Result<String> {
     Ok(removed.chain(kept).collect())
 }
 
-fn list(as_json: bool) -> String {
+fn list(as_json: bool) -> Result<String> {
     let labs = trawl_lab::list();
     if as_json {
-        return format!("{}\n", json!(labs));
+        return json::line(&labs);
     }
     let line = |lab: &Record| {
         let state = match lab.owner {
@@ -306,7 +318,7 @@ fn list(as_json: bool) -> String {
         };
         format!("{}  {}  {state}\n", lab.id, lab.namespaces.join(" "))
     };
-    labs.iter().map(line).collect()
+    Ok(labs.iter().map(line).collect())
 }
 
 fn send_frames(args: &Send) -> Result<String> {

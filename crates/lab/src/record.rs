@@ -199,7 +199,7 @@ pub fn remove(id: &str) -> Result<Record> {
 }
 
 /// What a cleaning did.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Cleaned {
     /// Names of the labs and stray namespaces that were removed.
     pub removed: Vec<String>,

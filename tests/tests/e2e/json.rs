@@ -130,7 +130,7 @@ fn documents_have_the_keys_of_the_page() {
     prints("lab list", &["lab", "list", "--json"]);
     prints("capture -D", &["capture", "-D", "--json"]);
     let name = netns.trim_start_matches("trawl-").trim_end_matches("-b");
-    prints("lab up, show", &["lab", "show", name, "--json"]);
+    prints("lab up, show, down", &["lab", "show", name, "--json"]);
     prints("taps", &["taps", "--json"]);
     prints("filter", &["filter", "udp port 53", "--check", "--json"]);
     let watched = ["--netns", &netns, "--duration", "300ms"];
