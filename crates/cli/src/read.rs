@@ -26,7 +26,7 @@ use trawl_view::select::Selector;
 
 pub use args::Args;
 pub(crate) use args::{Form, Request};
-use input::Input;
+pub(crate) use input::Input;
 use output::{Output, Written};
 use selection::Selection;
 pub(crate) use time::{Bound, parse as time};
@@ -82,7 +82,7 @@ fn give_up_privileges(user: Option<&str>, follow: bool) -> Result<()> {
     Ok(())
 }
 
-fn filter_options() -> trawl_filter::Options {
+pub(crate) fn filter_options() -> trawl_filter::Options {
     trawl_filter::Options {
         link: LinkType::ETHERNET,
         snaplen: 262_144,

@@ -1,22 +1,28 @@
 //! `trawl stat`: figures of capture files, or of what interfaces see for a while.
 
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use trawl_kernel::{Error, Result, clock};
+use sha1::Sha1;
+use sha2::{Digest, Sha256};
+use trawl_kernel::{Error, Result, clock, privilege};
+use trawl_packet::pcapng::Interface;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
-use trawl_packet::read::{CaptureReader, compressed};
+use trawl_packet::read::Step;
 use trawl_tap::filter::Filter;
+use trawl_view::merge::Merge;
 use trawl_view::print::{PrintOptions, Printer, Timestamp};
 use trawl_view::record::{PacketView, Source};
 use trawl_view::select::Selector;
-use trawl_view::stat::{Field, Statistics};
+use trawl_view::stat::{Field, FileFacts, FileFigures, FileReport, Statistics, Stored};
 
 use crate::filter::read::{explain, question};
 use crate::libpcap::LibpcapArg;
 use crate::live::{self, Viewer, Wanted};
+use crate::read::{Input, filter_options};
 use crate::terminal::{self, write_out};
 use crate::units;
 
@@ -44,7 +50,7 @@ pub struct Args {
     /// End after this many packets
     #[arg(short = 'c', long = "count", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Count by the values of these fields too: src, dst, sport, dport, smac, dmac, protocol, ethertype, vlan, ttl, dscp, flags, length, interface, direction, hook, verdict, queue
+    /// Count by the values of these fields too: src, dst, sport, dport, smac, dmac, protocol, ethertype, vlan, ttl, dscp, flags, window, length, icmptype, icmpcode, family, ecn, mpls, linktype, interface, direction, hook, verdict, reason, queue, second, minute
     #[arg(long, value_name = "FIELD,…", value_delimiter = ',')]
     by: Vec<Field>,
     /// Talkers, flows and groups to show
@@ -60,21 +66,18 @@ const LIVE_DURATION: Duration = Duration::from_secs(10);
 pub fn run(args: Args) -> Result<ExitCode> {
     args.libpcap.choose();
     let mut statistics = Statistics::new(args.by.clone());
-    let (names, whole) = if args.interfaces.is_empty() {
+    let (reports, whole) = if args.interfaces.is_empty() {
         files(&args, &mut statistics)?
     } else {
         look(&args, &mut statistics)?;
-        (args.interfaces.clone(), true)
+        (Vec::new(), true)
     };
-    let report = statistics.report(names, args.top);
-    let text = if args.json {
-        let json = serde_json::to_string(&report)
-            .map_err(|e| Error::failed("cannot put the figures into JSON", e))?;
-        json + "\n"
+    let report = statistics.report(reports, args.top);
+    if args.json {
+        crate::json::print(&report)?;
     } else {
-        report.text(time)
-    };
-    write_out(&text)?;
+        write_out(&report.text(time))?;
+    }
     Ok(if whole {
         ExitCode::SUCCESS
     } else {
@@ -82,73 +85,153 @@ pub fn run(args: Args) -> Result<ExitCode> {
     })
 }
 
-/// Reads the files; false if one could not be read to its end.
-fn files(args: &Args, statistics: &mut Statistics) -> Result<(Vec<String>, bool)> {
+/// A file that is read, and what is known of it.
+struct Opened {
+    figures: FileFigures,
+    facts: FileFacts,
+    /// To be hashed, unless it is a pipe.
+    file: Option<File>,
+}
+
+/// Reads the files in the order of their packets' times; false if one could not be read to its end.
+fn files(args: &Args, statistics: &mut Statistics) -> Result<(Vec<FileReport>, bool)> {
     let is_file = |word: &&String| *word == "-" || Path::new(word).exists();
     let count = args.words.iter().take_while(is_file).count().max(1);
     let (files, words) = args.words.split_at(count.min(args.words.len()));
     let expression = words.join(" ");
     let filter = (!expression.is_empty()).then_some(Filter::Expression(expression));
-    let mut whole = true;
+    let mut inputs = Vec::new();
+    let mut opened = Vec::new();
     for name in files {
-        let unreadable = |why: String| Error::failed(format!("cannot read {name}"), why);
-        let path = match name.as_str() {
-            "-" => PathBuf::from("/dev/stdin"),
-            name => PathBuf::from(name),
-        };
-        let file =
-            std::fs::File::open(&path).map_err(|e| Error::os(format!("cannot read {name}"), e))?;
-        let (source, _) = compressed::open(file).map_err(|e| unreadable(e.to_string()))?;
-        let mut reader = CaptureReader::new(source).map_err(|e| unreadable(e.to_string()))?;
-        if let Err(error) = one_file(&mut reader, filter.as_ref(), args.count, statistics)? {
-            terminal::say(&format!("cannot read {name}: {error}"));
-            whole = false;
-        }
+        let input = Input::open(Path::new(name), None, None)?;
+        opened.push(open(name, &input)?);
+        inputs.push(input);
     }
-    Ok((files.to_vec(), whole))
-}
-
-/// The inner error is why the file could not be read to its end.
-fn one_file<R: Read>(
-    reader: &mut CaptureReader<R>,
-    filter: Option<&Filter>,
-    count: Option<u64>,
-    statistics: &mut Statistics,
-) -> Result<std::result::Result<(), String>> {
-    let options = trawl_filter::Options {
-        link: trawl_filter::LinkType::ETHERNET,
-        snaplen: 262_144,
-        netmask: None,
-        optimise: true,
-        file: None,
-    };
-    let mut selector = filter.map(|filter| (filter, Selector::new(question(filter), options)));
-    if let Some((filter, selector)) = &mut selector {
-        let first = reader.interfaces().first();
+    let mut filter = filter
+        .as_ref()
+        .map(|filter| (filter, Selector::new(question(filter), filter_options())));
+    if let (Some((filter, selector)), Some(input)) = (&mut filter, inputs.first()) {
+        let first = input.reader.interfaces().first();
         let link_type = first.map_or(LINKTYPE_ETHERNET, |interface| interface.link_type);
-        let prepared = selector.prepare((link_type, reader.byte_order()));
+        let prepared = selector.prepare((link_type, input.reader.byte_order()));
         prepared.map_err(|error| explain(filter, error))?;
     }
-    while count.is_none_or(|count| statistics.packets() < count) {
-        match reader.advance() {
-            Ok(true) => {}
-            Ok(false) => break,
-            Err(error) => return Ok(Err(error.to_string())),
-        }
-        let order = reader.byte_order();
-        let Some(packet) = Source::current(reader) else {
-            continue;
+    // All files are open: the bytes of strangers are parsed with no more rights than that takes.
+    privilege::keep_none()?;
+    privilege::forbid_all_but_files();
+    let mut sources = Merge::new(inputs);
+    while args.count.is_none_or(|count| statistics.packets() < count) {
+        let step = sources.step();
+        let index = sources.index();
+        let (Some(input), Some(of_file)) = (sources.source(), opened.get_mut(index)) else {
+            break;
         };
-        if let Some((filter, selector)) = &mut selector {
-            let kind = (packet.link_type, order);
+        match step {
+            Ok(Some(Step::Packet)) => of_file.packet(input, &mut filter, statistics)?,
+            Ok(Some(Step::Block { kind })) => {
+                let reader = &input.reader;
+                let first = reader.first_interface();
+                let figures = &mut of_file.figures;
+                figures.block(kind, reader.raw(), reader.byte_order(), first);
+            }
+            Ok(None) => break,
+            Err(error) if error.would_block() => {}
+            Err(error) => {
+                terminal::say(&format!("cannot read {}: {error}", input.name));
+                of_file.facts.error = Some(error.to_string());
+            }
+        }
+    }
+    let whole = opened.iter().all(|file| file.facts.error.is_none());
+    let mut reports = Vec::new();
+    let inputs = sources.into_sources();
+    for (file, input) in opened.into_iter().zip(inputs) {
+        reports.push(file.report(input.reader.interfaces())?);
+    }
+    Ok((reports, whole))
+}
+
+fn open(name: &str, input: &Input) -> Result<Opened> {
+    let os = |e| Error::os(format!("cannot read {name}"), e);
+    // A pipe is not opened twice: that would wait for another writer.
+    let metadata = (name != "-").then(|| std::fs::metadata(name)).transpose();
+    let regular = metadata.map_err(os)?.filter(Metadata::is_file);
+    let file = regular.as_ref().map(|_| File::open(name)).transpose();
+    Ok(Opened {
+        figures: FileFigures::default(),
+        facts: FileFacts {
+            name: input.name.clone(),
+            format: Some(input.reader.format()),
+            compression: input.compression.name(),
+            size: regular.as_ref().map(Metadata::len),
+            ..FileFacts::default()
+        },
+        file: file.map_err(os)?,
+    })
+}
+
+impl Opened {
+    /// The file counts each of its packets, all files together those that the filter takes.
+    fn packet(
+        &mut self,
+        input: &Input,
+        filter: &mut Option<(&Filter, Selector)>,
+        statistics: &mut Statistics,
+    ) -> Result<()> {
+        let (Some(packet), Some((timestamp_ns, interface))) =
+            (Source::current(input), input.reader.time_and_interface())
+        else {
+            return Ok(());
+        };
+        self.figures.packet(&Stored {
+            timestamp_ns,
+            interface,
+            link_type: packet.link_type,
+            captured: packet.captured.len() as u32,
+            original_len: packet.original_len,
+            direction: packet.direction,
+        });
+        if let Some((filter, selector)) = filter {
+            let kind = (packet.link_type, input.reader.byte_order());
             let matches = selector.matches(kind, packet.captured, packet.original_len);
             if !matches.map_err(|error| explain(filter, error))? {
-                continue;
+                return Ok(());
             }
         }
         statistics.add(&packet);
+        Ok(())
     }
-    Ok(Ok(()))
+
+    fn report(mut self, interfaces: &[Interface]) -> Result<FileReport> {
+        if let Some(file) = &self.file {
+            let (sha256, sha1) = hashes(file)
+                .map_err(|e| Error::os(format!("cannot read {}", self.facts.name), e))?;
+            self.facts.sha256 = Some(sha256);
+            self.facts.sha1 = Some(sha1);
+        }
+        Ok(self.figures.report(self.facts, interfaces))
+    }
+}
+
+/// SHA-256 and SHA-1 of the file as it is stored.
+fn hashes(mut file: &File) -> io::Result<(String, String)> {
+    let (mut sha256, mut sha1) = (Sha256::new(), Sha1::new());
+    let mut buffer = vec![0; 1 << 18];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => {
+                sha256.update(&buffer[..count]);
+                sha1.update(&buffer[..count]);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((
+        format!("{:x}", sha256.finalize()),
+        format!("{:x}", sha1.finalize()),
+    ))
 }
 
 struct Counting<'a>(&'a mut Statistics);

@@ -124,6 +124,30 @@ pub enum Step {
     Block { kind: u32 },
 }
 
+/// Which of the formats a file is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileFormat {
+    Pcapng,
+    Pcap {
+        nanoseconds: bool,
+        /// Alexey Kuznetzov's variant with longer record headers.
+        modified: bool,
+    },
+}
+
+impl FileFormat {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pcapng => "pcapng",
+            Self::Pcap { modified: true, .. } => "modified pcap",
+            Self::Pcap {
+                nanoseconds: true, ..
+            } => "nanosecond pcap",
+            Self::Pcap { .. } => "pcap",
+        }
+    }
+}
+
 enum Format {
     Pcap(pcap::read::Records),
     Pcapng(pcapng::read::Sections),
@@ -274,6 +298,13 @@ impl<R: Read> CaptureReader<R> {
         match &self.format {
             Format::Pcap(records) => Some(records.header()),
             Format::Pcapng(_) => None,
+        }
+    }
+
+    pub fn format(&self) -> FileFormat {
+        match &self.format {
+            Format::Pcap(records) => records.format(),
+            Format::Pcapng(_) => FileFormat::Pcapng,
         }
     }
 

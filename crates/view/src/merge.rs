@@ -77,6 +77,10 @@ impl<S: Source> Merge<S> {
         Ok(Some(Step::Packet))
     }
 
+    pub fn into_sources(self) -> impl Iterator<Item = S> {
+        self.streams.into_iter().map(|stream| stream.source)
+    }
+
     /// Which source the last step was of.
     pub fn index(&self) -> usize {
         self.current

@@ -2,22 +2,27 @@
 //! and retransmissions.
 
 mod field;
+mod file;
 mod rate;
 mod report;
+mod span;
+mod tcp;
 mod text;
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;
 
-use trawl_packet::build::flags;
 use trawl_packet::verdict;
 use trawl_packet::walk::{Headers, walk};
 
+use crate::drop::Drop;
 use crate::record::PacketView;
 pub use field::{Field, UnknownField};
+pub use file::{FileFacts, FileFigures, FileReport, Stored};
 pub use rate::{Rate, plot};
 pub use report::{Counted, Flow, Gap, Group, Interface, Report, Size};
+use span::Span;
 pub use text::bits;
 
 /// Different talkers, flows or groups that are told apart, at most: beyond, they are counted as one.
@@ -62,6 +67,16 @@ impl FlowKey {
             dst_port,
         })
     }
+
+    fn reversed(self) -> Self {
+        Self {
+            protocol: self.protocol,
+            src: self.dst,
+            dst: self.src,
+            src_port: self.dst_port,
+            dst_port: self.src_port,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -69,10 +84,15 @@ struct FlowState {
     count: Count,
     first_ns: u64,
     last_ns: u64,
-    /// The sequence number after the last byte that was sent, once there is one.
-    next_seq: Option<u32>,
+    tcp: tcp::Direction,
     retransmissions: u64,
+    out_of_order: u64,
+    /// Times that segments before one are missing.
+    missing: u64,
 }
+
+/// Hook, verdict, and the reason of a packet that the kernel dropped.
+type Judged = (String, Option<String>, Option<String>);
 
 /// Counts packets as they come.
 #[derive(Debug, Default)]
@@ -81,10 +101,7 @@ pub struct Statistics {
     total: Count,
     captured_bytes: u64,
     cut: u64,
-    first_ns: Option<u64>,
-    last_ns: u64,
-    previous_ns: u64,
-    in_order: bool,
+    span: Span,
     dropped: u64,
     sizes: [Count; SIZES.len()],
     smallest: u32,
@@ -93,8 +110,11 @@ pub struct Statistics {
     protocols: HashMap<&'static str, Count>,
     talkers: HashMap<IpAddr, (Count, Count)>,
     flows: HashMap<FlowKey, FlowState>,
-    others: Count,
-    verdicts: HashMap<(String, String), Count>,
+    /// Packets of the flows and groups, and packets to or from the addresses, that there was no room for.
+    other_flows: Count,
+    other_groups: Count,
+    other_talkers: Count,
+    verdicts: HashMap<Judged, Count>,
     interfaces: HashMap<(String, String), Count>,
     groups: HashMap<Vec<String>, Count>,
     rate: Rate,
@@ -106,7 +126,6 @@ impl Statistics {
     pub fn new(by: Vec<Field>) -> Self {
         Self {
             by,
-            in_order: true,
             smallest: u32::MAX,
             ..Self::default()
         }
@@ -136,9 +155,11 @@ impl Statistics {
             let place = (text(packet.interface), text(packet.hook));
             self.interfaces.entry(place).or_default().add(length);
         }
-        if let Some(verdict) = packet.verdict {
+        let drop = packet.comment.and_then(Drop::parse);
+        if packet.verdict.is_some() || drop.is_some() {
             let hook = packet.hook.unwrap_or_default().to_owned();
-            let key = (hook, verdict::text(verdict));
+            let reason = drop.map(|drop| drop.reason.to_owned());
+            let key = (hook, packet.verdict.map(verdict::text), reason);
             self.verdicts.entry(key).or_default().add(length);
         }
         let headers = walk(packet.link_type, packet.captured);
@@ -152,30 +173,24 @@ impl Statistics {
                 .iter()
                 .map(|field| field.of(packet, &headers))
                 .collect();
-            if let Some(count) = within(&mut self.groups, key) {
-                count.add(length);
-            }
+            within(&mut self.groups, key)
+                .unwrap_or(&mut self.other_groups)
+                .add(length);
         }
     }
 
     fn time(&mut self, packet: &PacketView<'_>) {
         let now = packet.timestamp_ns;
-        match self.first_ns {
-            None => self.first_ns = Some(now),
-            Some(first) => {
-                self.in_order &= now >= self.previous_ns;
-                self.first_ns = Some(first.min(now));
-                let gap = now.saturating_sub(self.previous_ns);
-                if self.gaps.len() < GAPS || self.gaps.last().is_some_and(|(least, _)| gap > *least)
-                {
-                    let at = self.gaps.partition_point(|(longer, _)| *longer >= gap);
-                    self.gaps.insert(at, (gap, self.previous_ns));
-                    self.gaps.truncate(GAPS);
-                }
+        if self.span.first_ns.is_some() {
+            let before = self.span.previous_ns;
+            let gap = now.saturating_sub(before);
+            if self.gaps.len() < GAPS || self.gaps.last().is_some_and(|(least, _)| gap > *least) {
+                let at = self.gaps.partition_point(|(longer, _)| *longer >= gap);
+                self.gaps.insert(at, (gap, before));
+                self.gaps.truncate(GAPS);
             }
         }
-        self.last_ns = self.last_ns.max(now);
-        self.previous_ns = now;
+        self.span.add(now);
         self.rate.add(now, packet.original_len);
     }
 
@@ -185,12 +200,13 @@ impl Statistics {
             return;
         };
         for (address, sends) in [(key.src, true), (key.dst, false)] {
-            if let Some((sent, received)) = within(&mut self.talkers, address) {
-                if sends { sent } else { received }.add(length);
+            match within(&mut self.talkers, address) {
+                Some((sent, received)) => if sends { sent } else { received }.add(length),
+                None => self.other_talkers.add(length),
             }
         }
         let Some(flow) = within(&mut self.flows, key) else {
-            self.others.add(length);
+            self.other_flows.add(length);
             return;
         };
         if flow.count.packets == 0 {
@@ -199,27 +215,20 @@ impl Statistics {
         flow.last_ns = packet.timestamp_ns;
         flow.count.add(length);
         let Some(tcp) = headers.tcp else { return };
-        let takes_one = tcp.flags & (flags::SYN | flags::FIN) != 0;
-        let len = headers.payload_len as u32 + u32::from(takes_one);
-        if len == 0 || tcp.flags & flags::RST != 0 {
-            return;
-        }
-        let end = tcp.seq.wrapping_add(len);
-        // What is before or at the end of what was sent, by less than half of all numbers, was sent again.
-        let is_before = |a: u32, b: u32| (b.wrapping_sub(a) as i32) >= 0;
-        match flow.next_seq {
-            Some(next) if is_before(end, next) => {
-                let keeps_alive = !takes_one && is_keep_alive(headers, tcp.seq, next);
-                flow.retransmissions += u64::from(!keeps_alive);
+        let mut direction = flow.tcp;
+        let reverse = || self.flows.get(&key.reversed()).map(|flow| flow.tcp);
+        let payload = headers.payload_len as u32;
+        let order = direction.segment(&tcp, payload, packet.timestamp_ns, reverse);
+        if let Some(flow) = self.flows.get_mut(&key) {
+            flow.tcp = direction;
+            match order {
+                tcp::Order::Retransmission => flow.retransmissions += 1,
+                tcp::Order::OutOfOrder => flow.out_of_order += 1,
+                tcp::Order::AfterMissing => flow.missing += 1,
+                tcp::Order::Next | tcp::Order::KeepAlive => {}
             }
-            _ => flow.next_seq = Some(end),
         }
     }
-}
-
-/// One byte just before what comes next.
-fn is_keep_alive(headers: &Headers<'_>, seq: u32, next: u32) -> bool {
-    headers.payload_len == 1 && seq == next.wrapping_sub(1)
 }
 
 /// The entry of a key, unless it is a new one and there are too many.

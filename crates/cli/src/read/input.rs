@@ -25,11 +25,12 @@ const PAUSE: Duration = Duration::from_millis(50);
 type Reader = CaptureReader<Box<dyn Read>>;
 
 /// Earliest time and end in nanoseconds since 1970, by the time of a first packet.
-pub(super) type Span<'a> = &'a dyn Fn(u64) -> (u64, u64);
+pub(crate) type Span<'a> = &'a dyn Fn(u64) -> (u64, u64);
 
-pub(super) struct Input {
+pub(crate) struct Input {
     pub reader: Reader,
     pub name: String,
+    pub compression: Compression,
     /// The file or pipe itself, to be told from the one that is written.
     pub identity: Option<(u64, u64)>,
     following: Option<Following>,
@@ -80,11 +81,12 @@ impl Input {
                     told: false,
                 })
             };
-            let (reader, _) = reader(source).map_err(|e| unreadable(&name, e))?;
+            let (reader, compression) = reader(source).map_err(|e| unreadable(&name, e))?;
             opened.set(true);
             return Ok(Self {
                 reader,
                 name,
+                compression,
                 identity: Some(identity(&metadata)),
                 following: None,
             });
@@ -113,6 +115,7 @@ impl Input {
                     return Ok(Self {
                         reader,
                         name,
+                        compression: Compression::None,
                         identity: Some(identity),
                         following: Some(following),
                     });
@@ -128,6 +131,7 @@ impl Input {
         Ok(Self {
             reader: CaptureReader::new(stream).map_err(|e| unreadable(name, e))?,
             name: name.to_owned(),
+            compression: Compression::None,
             identity: None,
             following: None,
         })

@@ -9,7 +9,7 @@ use super::{
 use crate::pcapng::Interface;
 use crate::pcapng::block::{ByteOrder, TSRESOL_NANOSECONDS};
 use crate::read::Input;
-use crate::read::{Found, OptionsAt, ReadError};
+use crate::read::{FileFormat, Found, OptionsAt, ReadError};
 
 /// Longest packet that is taken for possible: far above any snapshot length in use.
 const MAX_PACKET_LEN: u32 = 16 << 20;
@@ -70,6 +70,13 @@ pub(crate) struct Records {
 impl Records {
     pub fn byte_order(&self) -> ByteOrder {
         self.magic.order
+    }
+
+    pub fn format(&self) -> FileFormat {
+        FileFormat::Pcap {
+            nanoseconds: self.magic.resolution == TSRESOL_NANOSECONDS,
+            modified: self.magic.record_header_len == MODIFIED_RECORD_HEADER_LEN,
+        }
     }
 
     /// The file's header as it is stored.

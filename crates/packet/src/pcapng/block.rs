@@ -43,6 +43,10 @@ pub const EPB_PACKETID: u16 = 5;
 pub const EPB_QUEUE: u16 = 6;
 pub const EPB_VERDICT: u16 = 7;
 
+/// Records of a Name Resolution Block: an IPv4 or IPv6 address and its names.
+pub const NRB_IPV4: u16 = 1;
+pub const NRB_IPV6: u16 = 2;
+
 pub const ISB_STARTTIME: u16 = 2;
 pub const ISB_ENDTIME: u16 = 3;
 pub const ISB_IFRECV: u16 = 4;
@@ -64,6 +68,8 @@ pub const DIRECTION_OUTBOUND: u32 = 0b10;
 pub const FILTER_IS_STRING: u8 = 0;
 
 pub const TSRESOL_NANOSECONDS: u8 = 9;
+/// The bit that makes the rest a power of two instead of ten.
+pub const TSRESOL_IS_BINARY: u8 = 0x80;
 /// What a file means that has no `if_tsresol`.
 pub const TSRESOL_DEFAULT: u8 = 6;
 

@@ -307,11 +307,10 @@ pub(super) fn interface_of(block: &block::Block<'_>) -> Option<Interface> {
 
 /// Ticks of an interface as nanoseconds since 1970, at the ends of the range where they are beyond.
 fn nanoseconds(ticks: u64, interface: &Interface) -> u64 {
-    const IS_BINARY: u8 = 0x80;
     const NANOSECONDS: u128 = 1_000_000_000;
-    let exponent = u32::from(interface.tsresol & !IS_BINARY);
+    let exponent = u32::from(interface.tsresol & !block::TSRESOL_IS_BINARY);
     let scaled = u128::from(ticks) * NANOSECONDS;
-    let ns = if interface.tsresol & IS_BINARY != 0 {
+    let ns = if interface.tsresol & block::TSRESOL_IS_BINARY != 0 {
         scaled.checked_shr(exponent).unwrap_or(0)
     } else {
         10u128

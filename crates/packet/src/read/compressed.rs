@@ -24,6 +24,16 @@ pub enum Compression {
 }
 
 impl Compression {
+    /// `None` for a file that is not compressed.
+    pub fn name(self) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::Gzip => Some("gzip"),
+            Self::Zstd => Some("zstd"),
+            Self::Lz4 => Some("lz4"),
+        }
+    }
+
     /// By the first four bytes of a file.
     pub fn of(start: &[u8]) -> Self {
         let magic = start.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));

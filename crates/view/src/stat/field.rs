@@ -4,9 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use trawl_packet::pcapng::Direction;
-use trawl_packet::verdict;
 use trawl_packet::walk::Headers;
+use trawl_packet::{link_type, verdict};
 
+use crate::drop::Drop;
 use crate::record::PacketView;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,9 +30,19 @@ pub enum Field {
     Hook,
     Verdict,
     Queue,
+    Reason,
+    Family,
+    Ecn,
+    Mpls,
+    IcmpType,
+    IcmpCode,
+    Window,
+    LinkType,
+    Minute,
+    Second,
 }
 
-const NAMES: [(&str, Field); 18] = [
+const NAMES: [(&str, Field); 28] = [
     ("src", Field::Src),
     ("dst", Field::Dst),
     ("sport", Field::SrcPort),
@@ -50,6 +61,16 @@ const NAMES: [(&str, Field); 18] = [
     ("hook", Field::Hook),
     ("verdict", Field::Verdict),
     ("queue", Field::Queue),
+    ("reason", Field::Reason),
+    ("family", Field::Family),
+    ("ecn", Field::Ecn),
+    ("mpls", Field::Mpls),
+    ("icmptype", Field::IcmpType),
+    ("icmpcode", Field::IcmpCode),
+    ("window", Field::Window),
+    ("linktype", Field::LinkType),
+    ("minute", Field::Minute),
+    ("second", Field::Second),
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -108,9 +129,27 @@ impl Field {
             Self::Hook => packet.hook.map(str::to_owned),
             Self::Verdict => packet.verdict.map(verdict::text),
             Self::Queue => packet.queue.map(|queue| queue.to_string()),
+            Self::Reason => packet
+                .comment
+                .and_then(Drop::parse)
+                .map(|drop| drop.reason.to_owned()),
+            Self::Family => ip.map(|ip| if ip.src.is_ipv4() { "ipv4" } else { "ipv6" }.to_owned()),
+            Self::Ecn => ip.map(|ip| (ip.tos & 3).to_string()),
+            Self::Mpls => headers.mpls_label.map(|label| label.to_string()),
+            Self::IcmpType => headers.icmp.map(|(kind, _)| kind.to_string()),
+            Self::IcmpCode => headers.icmp.map(|(_, code)| code.to_string()),
+            Self::Window => headers.tcp.map(|tcp| tcp.window.to_string()),
+            Self::LinkType => Some(link_type::described(packet.link_type)),
+            Self::Minute => Some(begin_of(packet.timestamp_ns, 60)),
+            Self::Second => Some(begin_of(packet.timestamp_ns, 1)),
         };
         value.unwrap_or_else(|| "-".to_owned())
     }
+}
+
+/// The begin of the span of so many seconds that a time is in, in seconds since 1970.
+fn begin_of(time_ns: u64, seconds: u64) -> String {
+    (time_ns / 1_000_000_000 / seconds * seconds).to_string()
 }
 
 /// Names of a packet's protocols from the outside in, the application's by its well-known port.

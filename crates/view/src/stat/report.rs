@@ -3,11 +3,11 @@
 use serde::Serialize;
 use trawl_packet::link_type;
 
-use super::{Count, SIZES, Statistics};
+use super::{Count, FileReport, SIZES, Statistics};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Report {
-    pub files: Vec<String>,
+    pub files: Vec<FileReport>,
     pub packets: u64,
     /// As long as they were on the wire.
     pub bytes: u64,
@@ -21,6 +21,7 @@ pub struct Report {
     pub last_time: Option<String>,
     pub duration_seconds: f64,
     pub packets_per_second: f64,
+    pub bytes_per_second: f64,
     pub bits_per_second: f64,
     pub average_length: f64,
     pub smallest: u32,
@@ -35,7 +36,14 @@ pub struct Report {
     pub flows: Vec<Flow>,
     /// Different flows there are.
     pub flow_count: usize,
+    pub talker_count: usize,
+    /// Packets whose flow, address or group is one too many to be told apart.
+    pub other_flows: u64,
+    pub other_talkers: u64,
     pub tcp_retransmissions: u64,
+    pub tcp_out_of_order: u64,
+    /// Times that segments before a segment are missing from the capture.
+    pub tcp_missing: u64,
     pub sizes: Vec<Size>,
     pub gaps: Vec<Gap>,
     pub rate: RateReport,
@@ -43,6 +51,11 @@ pub struct Report {
     pub by: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<Group>,
+    /// Different groups there are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group_count: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other_groups: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -58,6 +71,9 @@ pub struct Interface {
     pub hook: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<String>,
+    /// Why the kernel dropped the packets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     pub packets: u64,
     pub bytes: u64,
 }
@@ -82,6 +98,8 @@ pub struct Flow {
     pub bytes: u64,
     pub seconds: f64,
     pub retransmissions: u64,
+    pub out_of_order: u64,
+    pub missing: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -115,15 +133,15 @@ pub struct Group {
     pub bytes: u64,
 }
 
-fn epoch(ns: u64) -> String {
+pub(super) fn epoch(ns: u64) -> String {
     format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
 
 impl Statistics {
     /// The figures so far, with at most this many talkers, flows and groups.
-    pub fn report(&self, files: Vec<String>, top: usize) -> Report {
-        let first = self.first_ns.unwrap_or(0);
-        let seconds = self.last_ns.saturating_sub(first) as f64 / 1e9;
+    pub fn report(&self, files: Vec<FileReport>, top: usize) -> Report {
+        let first = self.span.first_ns;
+        let seconds = self.span.seconds();
         let per_second = |value: f64| if seconds > 0.0 { value / seconds } else { 0.0 };
         let Count { packets, bytes } = self.total;
         let seen = packets > 0;
@@ -134,15 +152,16 @@ impl Statistics {
             captured_bytes: self.captured_bytes,
             cut: self.cut,
             dropped: self.dropped,
-            first_time: seen.then(|| epoch(first)),
-            last_time: seen.then(|| epoch(self.last_ns)),
+            first_time: first.map(epoch),
+            last_time: first.map(|_| epoch(self.span.last_ns)),
             duration_seconds: seconds,
             packets_per_second: per_second(packets as f64),
+            bytes_per_second: per_second(bytes as f64),
             bits_per_second: per_second(bytes as f64 * 8.0),
             average_length: bytes as f64 / packets.max(1) as f64,
             smallest: if seen { self.smallest } else { 0 },
             largest: self.largest,
-            in_time_order: self.in_order,
+            in_time_order: !self.span.disordered,
             encapsulations: counted(
                 self.link_types
                     .iter()
@@ -151,12 +170,19 @@ impl Statistics {
             interfaces: most(
                 self.interfaces
                     .iter()
-                    .map(|((interface, hook), count)| (place(interface, hook, None), *count)),
+                    .map(|((interface, hook), count)| (place(interface, hook), *count)),
             ),
             verdicts: most(
                 self.verdicts
                     .iter()
-                    .map(|((hook, verdict), count)| (place("", hook, Some(verdict)), *count)),
+                    .map(|((hook, verdict, reason), count)| {
+                        let judged = Interface {
+                            verdict: verdict.clone(),
+                            reason: reason.clone(),
+                            ..place("", hook)
+                        };
+                        (judged, *count)
+                    }),
             ),
             protocols: counted(
                 self.protocols
@@ -166,7 +192,12 @@ impl Statistics {
             talkers: self.talkers(top),
             flows: self.flows(top),
             flow_count: self.flows.len(),
+            talker_count: self.talkers.len(),
+            other_flows: self.other_flows.packets,
+            other_talkers: self.other_talkers.packets,
             tcp_retransmissions: self.flows.values().map(|flow| flow.retransmissions).sum(),
+            tcp_out_of_order: self.flows.values().map(|flow| flow.out_of_order).sum(),
+            tcp_missing: self.flows.values().map(|flow| flow.missing).sum(),
             sizes: self.sizes(),
             gaps: self
                 .gaps
@@ -183,6 +214,8 @@ impl Statistics {
             },
             by: self.by.iter().map(ToString::to_string).collect(),
             groups: self.groups(top),
+            group_count: (!self.by.is_empty()).then_some(self.groups.len()),
+            other_groups: (!self.by.is_empty()).then_some(self.other_groups.packets),
         }
     }
 
@@ -216,6 +249,8 @@ impl Statistics {
                 bytes: flow.count.bytes,
                 seconds: flow.last_ns.saturating_sub(flow.first_ns) as f64 / 1e9,
                 retransmissions: flow.retransmissions,
+                out_of_order: flow.out_of_order,
+                missing: flow.missing,
             })
             .collect()
     }
@@ -246,18 +281,19 @@ impl Statistics {
     }
 }
 
-fn place(interface: &str, hook: &str, verdict: Option<&str>) -> Interface {
+fn place(interface: &str, hook: &str) -> Interface {
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     Interface {
         interface: text(interface),
         hook: text(hook),
-        verdict: verdict.map(str::to_owned),
+        verdict: None,
+        reason: None,
         packets: 0,
         bytes: 0,
     }
 }
 
-fn counted(entries: impl Iterator<Item = (String, Count)>) -> Vec<Counted> {
+pub(super) fn counted(entries: impl Iterator<Item = (String, Count)>) -> Vec<Counted> {
     let mut all: Vec<Counted> = entries
         .map(|(name, count)| Counted {
             name,
@@ -283,6 +319,7 @@ fn most(entries: impl Iterator<Item = (Interface, Count)>) -> Vec<Interface> {
                 place.interface.clone(),
                 place.hook.clone(),
                 place.verdict.clone(),
+                place.reason.clone(),
             )
         };
         b.packets

@@ -2,8 +2,10 @@
 
 use std::fmt::Write as _;
 
+use super::file::InterfaceReport;
 use super::rate;
 use super::report::{Flow, Interface, Report};
+use super::{FileReport, MOST};
 
 const PLOT_WIDTH: usize = 72;
 
@@ -11,12 +13,14 @@ impl Report {
     /// `time` shows a number of seconds since 1970 as people want it.
     pub fn text(&self, time: impl Fn(&str) -> String) -> String {
         let mut out = String::new();
+        for file in &self.files {
+            // The figures of the only file are those of all.
+            let in_all = self.files.len() == 1 && file.packets == self.packets;
+            file.write(&mut out, in_all, &time);
+        }
         let mut line = |name: &str, value: String| {
             let _ = writeln!(out, "{name:<18}{value}");
         };
-        if !self.files.is_empty() {
-            line("files", self.files.join(", "));
-        }
         line("packets", self.packets.to_string());
         line(
             "bytes",
@@ -42,8 +46,9 @@ impl Report {
         line(
             "rate",
             format!(
-                "{:.1} packets/s, {}",
+                "{:.1} packets/s, {:.0} bytes/s, {}",
                 self.packets_per_second,
+                self.bytes_per_second,
                 bits(self.bits_per_second)
             ),
         );
@@ -100,6 +105,12 @@ impl Report {
                 let values = group.values.join("  ");
                 let _ = writeln!(out, "{:>11}{:>17}  {values}", group.packets, group.bytes);
             }
+            let count = self.group_count.unwrap_or(0);
+            if count > self.groups.len() {
+                let shown = self.groups.len();
+                let _ = writeln!(out, "  {shown} of {count} groups; --top N shows more");
+            }
+            others(&mut out, "groups", self.other_groups.unwrap_or(0));
         }
         out
     }
@@ -110,7 +121,7 @@ impl Report {
         }
         let _ = writeln!(out, "\n{name:<20}packets");
         for place in places {
-            let parts = [&place.interface, &place.hook, &place.verdict];
+            let parts = [&place.interface, &place.hook, &place.verdict, &place.reason];
             let words: Vec<&str> = parts.into_iter().flatten().map(String::as_str).collect();
             let shown = share(place.packets, self.packets);
             let _ = writeln!(
@@ -143,8 +154,8 @@ impl Report {
         }
         let _ = writeln!(
             out,
-            "\nflows: {}, TCP retransmissions: {}\n    packets         bytes  retransmissions  flow",
-            self.flow_count, self.tcp_retransmissions
+            "\nflows: {}, TCP retransmissions: {}, out of order: {}, after missing segments: {}\n    packets         bytes  retransmissions  flow",
+            self.flow_count, self.tcp_retransmissions, self.tcp_out_of_order, self.tcp_missing
         );
         for flow in &self.flows {
             let _ = writeln!(
@@ -156,6 +167,8 @@ impl Report {
                 flow.words()
             );
         }
+        others(out, "flows", self.other_flows);
+        others(out, "talkers", self.other_talkers);
     }
 
     fn over_time(&self, out: &mut String, time: &impl Fn(&str) -> String) {
@@ -200,6 +213,139 @@ impl Flow {
             "{}.{} > {}.{} {protocol}",
             self.src, self.src_port, self.dst, self.dst_port
         )
+    }
+}
+
+/// Told apart are as many as memory is set aside for.
+fn others(out: &mut String, what: &str, packets: u64) {
+    if packets > 0 {
+        let _ = writeln!(
+            out,
+            "  {packets} packets are of further {what}, which are not told apart: the first {MOST} are"
+        );
+    }
+}
+
+impl FileReport {
+    fn write(&self, out: &mut String, in_all: bool, time: &impl Fn(&str) -> String) {
+        let mut line = |name: &str, value: String| {
+            let _ = writeln!(out, "{name:<18}{value}");
+        };
+        line("file", self.name.clone());
+        let compressed = self.compression.map(|how| format!(", compressed by {how}"));
+        line(
+            "type",
+            self.format.to_owned() + &compressed.unwrap_or_default(),
+        );
+        for kind in &self.encapsulations {
+            let packets = format!("{}: {} packets", kind.name, kind.packets);
+            line("encapsulation", packets);
+        }
+        let limit = self
+            .snaplen
+            .map_or("not set".to_owned(), |limit| format!("{limit} bytes"));
+        let inferred = match (self.inferred_limit_min, self.inferred_limit_max) {
+            (Some(least), Some(most)) if least == most => format!(", inferred: {least} bytes"),
+            (Some(least), Some(most)) => format!(", inferred: {least} to {most} bytes"),
+            _ => String::new(),
+        };
+        line("size limit", limit + &inferred);
+        if let Some(size) = self.size_bytes {
+            line("file size", format!("{size} bytes"));
+        }
+        line("data size", format!("{} bytes", self.data_bytes));
+        if !in_all {
+            line("packets", self.packets.to_string());
+            if let (Some(first), Some(last)) = (&self.first_time, &self.last_time) {
+                line("first packet", time(first));
+                line("last packet", time(last));
+            }
+            line("duration", format!("{:.6} s", self.duration_seconds));
+            line(
+                "rate",
+                format!(
+                    "{:.1} packets/s, {:.0} bytes/s, {}",
+                    self.packets_per_second,
+                    self.bytes_per_second,
+                    bits(self.bits_per_second)
+                ),
+            );
+            line(
+                "length",
+                format!("{:.1} bytes on average", self.average_length),
+            );
+            line(
+                "time order",
+                if self.in_time_order { "yes" } else { "no" }.to_owned(),
+            );
+        }
+        for (name, hash) in [("SHA256", &self.sha256), ("SHA1", &self.sha1)] {
+            if let Some(hash) = hash {
+                line(name, hash.clone());
+            }
+        }
+        for section in &self.sections {
+            let told = [
+                ("hardware", &section.hardware),
+                ("capture system", &section.os),
+                ("application", &section.application),
+            ];
+            for (name, value) in told {
+                if let Some(value) = value {
+                    line(name, value.escape_debug().to_string());
+                }
+            }
+            for comment in &section.comments {
+                line("comment", comment.escape_debug().to_string());
+            }
+        }
+        if self.resolved_ipv4 + self.resolved_ipv6 > 0 {
+            line(
+                "resolved names",
+                format!("{} IPv4, {} IPv6", self.resolved_ipv4, self.resolved_ipv6),
+            );
+        }
+        if self.decryption_secrets > 0 {
+            line("secrets", self.decryption_secrets.to_string());
+        }
+        for (index, interface) in self.interfaces.iter().enumerate() {
+            line(&format!("interface {index}"), interface.words());
+        }
+        if let Some(error) = &self.error {
+            line("read until", error.clone());
+        }
+        let _ = writeln!(out);
+    }
+}
+
+impl InterfaceReport {
+    fn words(&self) -> String {
+        let text = |name: &str, value: &Option<String>| {
+            let value = value.as_deref()?;
+            Some(format!("{name}{}", value.escape_debug()))
+        };
+        let number = |value: Option<u64>, name: &str| Some(format!("{} {name}", value?));
+        let mut words = vec![
+            text("", &self.name),
+            text("", &self.description),
+            Some(self.encapsulation.clone()),
+            number(self.snaplen.map(u64::from), "bytes a packet at most"),
+            self.bits_per_second.map(|speed| bits(speed as f64)),
+            text("MAC ", &self.mac),
+            text("", &self.hardware),
+            text("", &self.os),
+            text("filter ", &self.filter),
+            number(self.ticks_per_second, "ticks a second"),
+            Some(format!(
+                "{} packets, {} received, {} sent",
+                self.packets, self.received, self.sent
+            )),
+            Some(format!("{} blocks of statistics", self.statistics_blocks)),
+            number(self.dropped, "dropped"),
+        ];
+        let comments = self.comments.iter().cloned().map(Some);
+        words.extend(comments.map(|comment| text("comment ", &comment)));
+        words.into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
 }
 

@@ -1,0 +1,296 @@
+//! What is known of each file, in the words of capinfos: its format, its sections and interfaces, its own figures.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use trawl_packet::link_type;
+use trawl_packet::pcapng::block::{
+    self, ByteOrder, DECRYPTION_SECRETS, INTERFACE_STATISTICS, NAME_RESOLUTION, SECTION_HEADER,
+};
+use trawl_packet::pcapng::details::{InterfaceCounts, Names, Section};
+use trawl_packet::pcapng::{Direction, Interface};
+use trawl_packet::read::FileFormat;
+
+use super::report::{Counted, counted, epoch};
+use super::{Count, Span};
+
+/// Counts the packets of a file and keeps what its other blocks say.
+#[derive(Debug, Clone, Default)]
+pub struct FileFigures {
+    total: Count,
+    span: Span,
+    /// Shortest and longest captured lengths of packets that were cut.
+    cut: Option<(u32, u32)>,
+    cut_packets: u64,
+    link_types: BTreeMap<u16, Count>,
+    /// By interface: packets, of these received and sent, blocks of statistics, and what the last one of these said.
+    interfaces: BTreeMap<usize, Seen>,
+    sections: Vec<Section>,
+    names: Names,
+    secrets: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    packets: u64,
+    received: u64,
+    sent: u64,
+    statistics: u64,
+    dropped: Option<u64>,
+}
+
+/// A packet as a file has it.
+#[derive(Debug, Clone, Copy)]
+pub struct Stored {
+    pub timestamp_ns: u64,
+    pub interface: usize,
+    pub link_type: u16,
+    pub captured: u32,
+    pub original_len: u32,
+    pub direction: Option<Direction>,
+}
+
+/// What the file system and the reader know of a file.
+#[derive(Debug, Clone, Default)]
+pub struct FileFacts {
+    pub name: String,
+    pub format: Option<FileFormat>,
+    pub compression: Option<&'static str>,
+    /// Absent for pipes, as the hashes are.
+    pub size: Option<u64>,
+    pub sha256: Option<String>,
+    pub sha1: Option<String>,
+    /// Why the file could not be read to its end.
+    pub error: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct FileReport {
+    pub name: String,
+    pub format: &'static str,
+    /// `gzip`, `zstd` or `lz4`.
+    pub compression: Option<&'static str>,
+    pub encapsulations: Vec<Counted>,
+    pub packets: u64,
+    /// As it is stored.
+    pub size_bytes: Option<u64>,
+    /// All packets as long as they were on the wire.
+    pub data_bytes: u64,
+    /// What the file says that packets are cut at, in its header or in all its interfaces.
+    pub snaplen: Option<u32>,
+    /// Packets that were cut, and the shortest and longest captured length of these.
+    pub cut: u64,
+    pub inferred_limit_min: Option<u32>,
+    pub inferred_limit_max: Option<u32>,
+    pub first_time: Option<String>,
+    pub last_time: Option<String>,
+    pub duration_seconds: f64,
+    pub bytes_per_second: f64,
+    pub bits_per_second: f64,
+    pub average_length: f64,
+    pub packets_per_second: f64,
+    pub in_time_order: bool,
+    pub sha256: Option<String>,
+    pub sha1: Option<String>,
+    pub sections: Vec<SectionReport>,
+    pub resolved_ipv4: u64,
+    pub resolved_ipv6: u64,
+    pub decryption_secrets: u64,
+    pub interfaces: Vec<InterfaceReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct SectionReport {
+    pub hardware: Option<String>,
+    pub os: Option<String>,
+    pub application: Option<String>,
+    pub comments: Vec<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct InterfaceReport {
+    pub name: Option<String>,
+    pub description: Option<String>,
+    pub encapsulation: String,
+    pub snaplen: Option<u32>,
+    pub bits_per_second: Option<u64>,
+    pub mac: Option<String>,
+    pub hardware: Option<String>,
+    pub os: Option<String>,
+    pub filter: Option<String>,
+    pub comments: Vec<String>,
+    /// Units of time a second; absent where they are not whole, as no known writer has them.
+    pub ticks_per_second: Option<u64>,
+    pub packets: u64,
+    pub received: u64,
+    pub sent: u64,
+    pub statistics_blocks: u64,
+    /// By the last block of statistics: lost at the interface and in the kernel.
+    pub dropped: Option<u64>,
+}
+
+impl FileFigures {
+    pub fn packet(&mut self, packet: &Stored) {
+        self.total.add(packet.original_len);
+        self.span.add(packet.timestamp_ns);
+        if packet.captured < packet.original_len {
+            self.cut_packets += 1;
+            let (least, most) = self.cut.unwrap_or((u32::MAX, 0));
+            self.cut = Some((least.min(packet.captured), most.max(packet.captured)));
+        }
+        let of_type = self.link_types.entry(packet.link_type).or_default();
+        of_type.add(packet.original_len);
+        let seen = self.interfaces.entry(packet.interface).or_default();
+        seen.packets += 1;
+        seen.received += u64::from(packet.direction == Some(Direction::In));
+        seen.sent += u64::from(packet.direction == Some(Direction::Out));
+    }
+
+    /// A block without a packet; `first_interface` is the number of its section's first interface in the file.
+    pub fn block(&mut self, kind: u32, bytes: &[u8], order: ByteOrder, first_interface: usize) {
+        match kind {
+            SECTION_HEADER => self.sections.push(Section::parse(bytes, order)),
+            NAME_RESOLUTION => {
+                let more = Names::parse(bytes, order);
+                self.names.ipv4 += more.ipv4;
+                self.names.ipv6 += more.ipv6;
+            }
+            DECRYPTION_SECRETS => self.secrets += 1,
+            INTERFACE_STATISTICS => {
+                let Some(counts) = InterfaceCounts::parse(bytes, order) else {
+                    return;
+                };
+                let id = first_interface.saturating_add(counts.interface as usize);
+                let seen = self.interfaces.entry(id).or_default();
+                seen.statistics += 1;
+                let lost = [counts.interface_dropped, counts.os_dropped];
+                if lost.iter().any(Option::is_some) {
+                    let sum = |sum: u64, more: &u64| sum.saturating_add(*more);
+                    seen.dropped = Some(lost.iter().flatten().fold(0, sum));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub fn report(&self, facts: FileFacts, interfaces: &[Interface]) -> FileReport {
+        let seconds = self.span.seconds();
+        let per_second = |value: f64| if seconds > 0.0 { value / seconds } else { 0.0 };
+        let Count { packets, bytes } = self.total;
+        let limit = |interface: &Interface| (interface.snaplen > 0).then_some(interface.snaplen);
+        // One limit for the file, as capinfos has it, only where all interfaces have the same.
+        let first = interfaces.first().and_then(limit);
+        let snaplen = first.filter(|first| {
+            interfaces
+                .iter()
+                .all(|interface| limit(interface) == Some(*first))
+        });
+        FileReport {
+            name: facts.name,
+            format: facts.format.map_or("", FileFormat::name),
+            compression: facts.compression,
+            encapsulations: self.encapsulations(interfaces),
+            packets,
+            size_bytes: facts.size,
+            data_bytes: bytes,
+            snaplen,
+            cut: self.cut_packets,
+            inferred_limit_min: self.cut.map(|(least, _)| least),
+            inferred_limit_max: self.cut.map(|(_, most)| most),
+            first_time: self.span.first_ns.map(epoch),
+            last_time: self.span.first_ns.map(|_| epoch(self.span.last_ns)),
+            duration_seconds: seconds,
+            bytes_per_second: per_second(bytes as f64),
+            bits_per_second: per_second(bytes as f64 * 8.0),
+            average_length: bytes as f64 / packets.max(1) as f64,
+            packets_per_second: per_second(packets as f64),
+            in_time_order: !self.span.disordered,
+            sha256: facts.sha256,
+            sha1: facts.sha1,
+            sections: self.sections.iter().map(section).collect(),
+            resolved_ipv4: self.names.ipv4,
+            resolved_ipv6: self.names.ipv6,
+            decryption_secrets: self.secrets,
+            interfaces: interfaces
+                .iter()
+                .enumerate()
+                .map(|(index, interface)| {
+                    let seen = self.interfaces.get(&index).copied().unwrap_or_default();
+                    described(interface, seen)
+                })
+                .collect(),
+            error: facts.error,
+        }
+    }
+
+    /// Those of packets; of a file without packets, what its interfaces say.
+    fn encapsulations(&self, interfaces: &[Interface]) -> Vec<Counted> {
+        let mut kinds = self.link_types.clone();
+        if kinds.is_empty() {
+            kinds.extend(interfaces.iter().map(|i| (i.link_type, Count::default())));
+        }
+        counted(
+            kinds
+                .into_iter()
+                .map(|(kind, count)| (link_type::described(kind), count)),
+        )
+    }
+}
+
+fn section(section: &Section) -> SectionReport {
+    let Section {
+        hardware,
+        os,
+        application,
+        comments,
+    } = section.clone();
+    SectionReport {
+        hardware,
+        os,
+        application,
+        comments,
+    }
+}
+
+fn described(interface: &Interface, seen: Seen) -> InterfaceReport {
+    let Interface {
+        link_type: kind,
+        snaplen,
+        name,
+        description,
+        filter,
+        speed,
+        mac,
+        hardware,
+        os,
+        tsresol,
+        tsoffset: _,
+        comments,
+    } = interface.clone();
+    let base: u64 = if tsresol & block::TSRESOL_IS_BINARY == 0 {
+        10
+    } else {
+        2
+    };
+    let exponent = u32::from(tsresol & !block::TSRESOL_IS_BINARY);
+    InterfaceReport {
+        name,
+        description,
+        encapsulation: link_type::described(kind),
+        snaplen: (snaplen > 0).then_some(snaplen),
+        bits_per_second: speed,
+        mac: mac.map(|mac| mac.map(|byte| format!("{byte:02x}")).join(":")),
+        hardware,
+        os,
+        filter,
+        comments,
+        ticks_per_second: base.checked_pow(exponent),
+        packets: seen.packets,
+        received: seen.received,
+        sent: seen.sent,
+        statistics_blocks: seen.statistics,
+        dropped: seen.dropped,
+    }
+}

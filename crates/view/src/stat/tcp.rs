@@ -1,0 +1,193 @@
+//! TCP segments that come again, come late, or follow ones that are missing, told apart by the rules of Wireshark's
+//! analysis of sequence numbers.
+
+use trawl_packet::build::flags;
+use trawl_packet::walk::Tcp;
+
+/// A late segment is out of order if it comes this soon after the one that it should have come before, where the
+/// connection's first round trip is not known.
+const SOON_NS: u64 = 3_000_000;
+/// A segment that duplicate acknowledgements ask for is a fast retransmission within this time.
+const FAST_NS: u64 = 20_000_000;
+const ASKS_AGAIN: u32 = 2;
+
+/// What a segment is to those before it in its direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    Next,
+    /// No byte, or one, just before the next one.
+    KeepAlive,
+    Retransmission,
+    OutOfOrder,
+    /// Segments before it are missing.
+    AfterMissing,
+}
+
+/// One direction of a connection.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Direction {
+    /// The number after the highest byte sent, and when that was sent.
+    next: Option<(u32, u64)>,
+    /// The last acknowledgement, its window, how often it was repeated and when.
+    acknowledged: Option<u32>,
+    window: u16,
+    repeated: u32,
+    repeated_ns: u64,
+    syn_ns: Option<u64>,
+    first_round_trip_ns: Option<u64>,
+}
+
+fn is_before(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) < 0
+}
+
+impl Direction {
+    /// Judges a segment of this direction and takes it up. `reverse` is the other direction as far as it is known.
+    pub fn segment(
+        &mut self,
+        tcp: &Tcp,
+        payload: u32,
+        now: u64,
+        reverse: impl FnOnce() -> Option<Self>,
+    ) -> Order {
+        let has = |flag: u8| tcp.flags & flag != 0;
+        let takes_one = has(flags::SYN | flags::FIN);
+        let len = payload.wrapping_add(u32::from(takes_one));
+        let end = tcp.seq.wrapping_add(len);
+        let order = match self.next {
+            _ if has(flags::RST) => Order::Next,
+            Some((next, at)) if len > 0 && is_before(tcp.seq, next) => {
+                let keeps_alive = payload <= 1 && !takes_one && tcp.seq == next.wrapping_sub(1);
+                if keeps_alive {
+                    Order::KeepAlive
+                } else {
+                    self.again(tcp.seq, end, next, now.saturating_sub(at), now, reverse())
+                }
+            }
+            Some((next, _)) if is_before(next, tcp.seq) => Order::AfterMissing,
+            _ => Order::Next,
+        };
+        self.acknowledgement(tcp, payload, now);
+        if !has(flags::RST) && self.next.is_none_or(|(next, _)| is_before(next, end)) {
+            self.next = Some((end, now));
+        }
+        order
+    }
+
+    fn again(
+        &self,
+        seq: u32,
+        end: u32,
+        next: u32,
+        late_ns: u64,
+        now: u64,
+        reverse: Option<Self>,
+    ) -> Order {
+        let reverse = reverse.unwrap_or_default();
+        let is_asked_for = reverse.repeated >= ASKS_AGAIN
+            && reverse.acknowledged == Some(seq)
+            && now.saturating_sub(reverse.repeated_ns) < FAST_NS;
+        let round_trip = self.first_round_trip_ns.or(reverse.first_round_trip_ns);
+        let is_soon = late_ns < round_trip.unwrap_or(SOON_NS);
+        if is_asked_for || !is_soon || end == next {
+            Order::Retransmission
+        } else {
+            Order::OutOfOrder
+        }
+    }
+
+    fn acknowledgement(&mut self, tcp: &Tcp, payload: u32, now: u64) {
+        if tcp.flags & flags::SYN != 0 {
+            if tcp.flags & flags::ACK == 0 {
+                self.syn_ns = Some(now);
+            }
+        } else if tcp.flags & flags::ACK != 0
+            && let Some(syn) = self.syn_ns.take()
+        {
+            self.first_round_trip_ns = Some(now.saturating_sub(syn));
+        }
+        if tcp.flags & flags::ACK == 0 {
+            return;
+        }
+        let plain = tcp.flags & (flags::SYN | flags::FIN | flags::RST) == 0 && payload == 0;
+        if self.acknowledged == Some(tcp.ack) {
+            if plain && tcp.window == self.window {
+                self.repeated += 1;
+                self.repeated_ns = now;
+            }
+        } else {
+            self.repeated = 0;
+        }
+        self.acknowledged = Some(tcp.ack);
+        self.window = tcp.window;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn data(seq: u32) -> Tcp {
+        Tcp {
+            seq,
+            ack: 1,
+            flags: flags::ACK,
+            window: 100,
+        }
+    }
+
+    fn order(direction: &mut Direction, seq: u32, at_ms: u64) -> Order {
+        direction.segment(&data(seq), 100, at_ms * MS, || None)
+    }
+
+    #[test]
+    fn late_by_less_than_three_milliseconds_is_out_of_order() {
+        let mut one = Direction::default();
+        assert_eq!(order(&mut one, 0, 0), Order::Next);
+        assert_eq!(order(&mut one, 200, 1), Order::AfterMissing);
+        assert_eq!(order(&mut one, 100, 2), Order::OutOfOrder);
+        assert_eq!(order(&mut one, 300, 3), Order::Next);
+        assert_eq!(order(&mut one, 100, 9), Order::Retransmission);
+        // The last segment once more is never out of order.
+        assert_eq!(order(&mut one, 300, 4), Order::Retransmission);
+    }
+
+    #[test]
+    fn the_first_round_trip_takes_the_place_of_the_three_milliseconds() {
+        let mut one = Direction::default();
+        let syn = Tcp {
+            seq: 0xffff_ffff,
+            ack: 0,
+            flags: flags::SYN,
+            window: 100,
+        };
+        one.segment(&syn, 0, 0, || None);
+        assert_eq!(one.segment(&data(0), 0, 50 * MS, || None), Order::Next);
+        order(&mut one, 0, 60);
+        order(&mut one, 200, 61);
+        assert_eq!(order(&mut one, 100, 100), Order::OutOfOrder);
+        order(&mut one, 400, 101);
+        assert_eq!(order(&mut one, 300, 160), Order::Retransmission);
+    }
+
+    #[test]
+    fn a_segment_that_was_asked_for_three_times_is_a_retransmission_however_soon() {
+        let mut one = Direction::default();
+        let mut other = Direction::default();
+        order(&mut one, 0, 0);
+        order(&mut one, 200, 1);
+        for _ in 0..3 {
+            let ask = Tcp {
+                seq: 1,
+                ack: 100,
+                flags: flags::ACK,
+                window: 7,
+            };
+            other.segment(&ask, 0, MS, || None);
+        }
+        let again = one.segment(&data(100), 100, 2 * MS, || Some(other));
+        assert_eq!(again, Order::Retransmission);
+    }
+}
