@@ -63,11 +63,11 @@ impl Report {
             "time order",
             if self.in_time_order { "yes" } else { "no" }.to_owned(),
         );
-        for kind in &self.encapsulations {
-            line(
-                "encapsulation",
-                format!("{}: {} packets", kind.name, kind.packets),
-            );
+        if self.files.len() != 1 {
+            for kind in &self.encapsulations {
+                let packets = format!("{}: {} packets", kind.name, kind.packets);
+                line("encapsulation", packets);
+            }
         }
         self.places(&mut out, "interfaces", &self.interfaces);
         self.places(&mut out, "verdicts", &self.verdicts);
