@@ -222,10 +222,10 @@ impl Statistics {
         if let Some(flow) = self.flows.get_mut(&key) {
             flow.tcp = direction;
             match order {
-                tcp::Order::Retransmission => flow.retransmissions += 1,
-                tcp::Order::OutOfOrder => flow.out_of_order += 1,
-                tcp::Order::AfterMissing => flow.missing += 1,
-                tcp::Order::Next | tcp::Order::KeepAlive => {}
+                tcp::Standing::Retransmission => flow.retransmissions += 1,
+                tcp::Standing::OutOfOrder => flow.out_of_order += 1,
+                tcp::Standing::AfterMissing => flow.missing += 1,
+                tcp::Standing::Next | tcp::Standing::Probe => {}
             }
         }
     }

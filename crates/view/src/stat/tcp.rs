@@ -13,10 +13,10 @@ const ASKS_AGAIN: u32 = 2;
 
 /// What a segment is to those before it in its direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
+pub enum Standing {
     Next,
     /// No byte, or one, just before the next one.
-    KeepAlive,
+    Probe,
     Retransmission,
     OutOfOrder,
     /// Segments before it are missing.
@@ -49,23 +49,23 @@ impl Direction {
         payload: u32,
         now: u64,
         reverse: impl FnOnce() -> Option<Self>,
-    ) -> Order {
+    ) -> Standing {
         let has = |flag: u8| tcp.flags & flag != 0;
         let takes_one = has(flags::SYN | flags::FIN);
         let len = payload.wrapping_add(u32::from(takes_one));
         let end = tcp.seq.wrapping_add(len);
         let order = match self.next {
-            _ if has(flags::RST) => Order::Next,
+            _ if has(flags::RST) => Standing::Next,
             Some((next, at)) if len > 0 && is_before(tcp.seq, next) => {
                 let keeps_alive = payload <= 1 && !takes_one && tcp.seq == next.wrapping_sub(1);
                 if keeps_alive {
-                    Order::KeepAlive
+                    Standing::Probe
                 } else {
                     self.again(tcp.seq, end, next, now.saturating_sub(at), now, reverse())
                 }
             }
-            Some((next, _)) if is_before(next, tcp.seq) => Order::AfterMissing,
-            _ => Order::Next,
+            Some((next, _)) if is_before(next, tcp.seq) => Standing::AfterMissing,
+            _ => Standing::Next,
         };
         self.acknowledgement(tcp, payload, now);
         if !has(flags::RST) && self.next.is_none_or(|(next, _)| is_before(next, end)) {
@@ -82,7 +82,7 @@ impl Direction {
         late_ns: u64,
         now: u64,
         reverse: Option<Self>,
-    ) -> Order {
+    ) -> Standing {
         let reverse = reverse.unwrap_or_default();
         let is_asked_for = reverse.repeated >= ASKS_AGAIN
             && reverse.acknowledged == Some(seq)
@@ -90,9 +90,9 @@ impl Direction {
         let round_trip = self.first_round_trip_ns.or(reverse.first_round_trip_ns);
         let is_soon = late_ns < round_trip.unwrap_or(SOON_NS);
         if is_asked_for || !is_soon || end == next {
-            Order::Retransmission
+            Standing::Retransmission
         } else {
-            Order::OutOfOrder
+            Standing::OutOfOrder
         }
     }
 
@@ -138,20 +138,20 @@ mod tests {
         }
     }
 
-    fn order(direction: &mut Direction, seq: u32, at_ms: u64) -> Order {
+    fn order(direction: &mut Direction, seq: u32, at_ms: u64) -> Standing {
         direction.segment(&data(seq), 100, at_ms * MS, || None)
     }
 
     #[test]
     fn late_by_less_than_three_milliseconds_is_out_of_order() {
         let mut one = Direction::default();
-        assert_eq!(order(&mut one, 0, 0), Order::Next);
-        assert_eq!(order(&mut one, 200, 1), Order::AfterMissing);
-        assert_eq!(order(&mut one, 100, 2), Order::OutOfOrder);
-        assert_eq!(order(&mut one, 300, 3), Order::Next);
-        assert_eq!(order(&mut one, 100, 9), Order::Retransmission);
+        assert_eq!(order(&mut one, 0, 0), Standing::Next);
+        assert_eq!(order(&mut one, 200, 1), Standing::AfterMissing);
+        assert_eq!(order(&mut one, 100, 2), Standing::OutOfOrder);
+        assert_eq!(order(&mut one, 300, 3), Standing::Next);
+        assert_eq!(order(&mut one, 100, 9), Standing::Retransmission);
         // The last segment once more is never out of order.
-        assert_eq!(order(&mut one, 300, 4), Order::Retransmission);
+        assert_eq!(order(&mut one, 300, 4), Standing::Retransmission);
     }
 
     #[test]
@@ -164,12 +164,12 @@ mod tests {
             window: 100,
         };
         one.segment(&syn, 0, 0, || None);
-        assert_eq!(one.segment(&data(0), 0, 50 * MS, || None), Order::Next);
+        assert_eq!(one.segment(&data(0), 0, 50 * MS, || None), Standing::Next);
         order(&mut one, 0, 60);
         order(&mut one, 200, 61);
-        assert_eq!(order(&mut one, 100, 100), Order::OutOfOrder);
+        assert_eq!(order(&mut one, 100, 100), Standing::OutOfOrder);
         order(&mut one, 400, 101);
-        assert_eq!(order(&mut one, 300, 160), Order::Retransmission);
+        assert_eq!(order(&mut one, 300, 160), Standing::Retransmission);
     }
 
     #[test]
@@ -188,6 +188,6 @@ mod tests {
             other.segment(&ask, 0, MS, || None);
         }
         let again = one.segment(&data(100), 100, 2 * MS, || Some(other));
-        assert_eq!(again, Order::Retransmission);
+        assert_eq!(again, Standing::Retransmission);
     }
 }
