@@ -76,6 +76,7 @@ static __always_inline __u64 head_of(struct __sk_buff *context)
 #define NETWORK_OF(context) network_of_frame((__u64)(context)->data)
 
 #include "include/capture.h"
+#include "include/places.h"
 
 static __always_inline __u32 queue_of(const struct __sk_buff *context)
 {
@@ -85,28 +86,22 @@ static __always_inline __u32 queue_of(const struct __sk_buff *context)
 	return noted ? noted - CONFIG(queue_offset) : 0;
 }
 
-static __always_inline int capture(struct __sk_buff *context, bool use_hardware_time, bool filtered)
+static __always_inline void take(struct __sk_buff *context, const struct interface_place *place, bool use_hardware_time)
 {
 	struct ring_control *control;
 	struct sighting sight = {};
-	__u32 cpu;
+	__u32 cpu = bpf_get_smp_processor_id();
 
-	if (!PLACE_WANTED(queue_of(context)) ||
-	    (filtered && !matches(context, (void *)(long)context->data, (void *)(long)context->data_end))) {
-		reject(false);
-		return TC_ACT_UNSPEC;
-	}
-	cpu = bpf_get_smp_processor_id();
-	control = control_of(&cpu, false);
+	control = control_at(&cpu, place, false);
 	if (!control)
-		return TC_ACT_UNSPEC;
+		return;
 	if (!in_sample(control)) {
-		left_out(control, false);
-		return TC_ACT_UNSPEC;
+		left_out_at(control, place, false);
+		return;
 	}
 	if (over_rate()) {
-		rate_limited(control, false);
-		return TC_ACT_UNSPEC;
+		rate_limited_at(control, place, false);
+		return;
 	}
 	sight.original = context->len;
 	if (context->vlan_present) {
@@ -114,7 +109,35 @@ static __always_inline int capture(struct __sk_buff *context, bool use_hardware_
 		sight.original += TAG_LENGTH;
 	}
 	sight.queue = queue_of(context);
+	sight.place = place;
 	record_points(context, control, &sight, false, use_hardware_time);
+}
+
+static __always_inline bool is_wanted(struct __sk_buff *context, bool filtered)
+{
+	return PLACE_WANTED(queue_of(context)) &&
+	       (!filtered || matches(context, (void *)(long)context->data, (void *)(long)context->data_end));
+}
+
+static __always_inline int capture(struct __sk_buff *context, bool use_hardware_time, bool filtered)
+{
+	if (is_wanted(context, filtered))
+		take(context, NULL, use_hardware_time);
+	else
+		reject(false);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int capture_many(struct __sk_buff *context, bool filtered)
+{
+	const struct interface_place *place = place_of(context, context->ifindex);
+
+	if (!place)
+		return TC_ACT_UNSPEC;
+	if (is_wanted(context, filtered))
+		take(context, place, false);
+	else
+		reject_at(place->point, false);
 	return TC_ACT_UNSPEC;
 }
 
@@ -129,3 +152,13 @@ PROGRAM(trawl_tc, false, false)
 PROGRAM(trawl_tc_f, false, true)
 PROGRAM(trawl_tc_h, true, false)
 PROGRAM(trawl_tc_hf, true, true)
+
+#define MANY(name, filtered)                            \
+	SEC("?tc")                                      \
+	int name(struct __sk_buff *context)             \
+	{                                               \
+		return capture_many(context, filtered); \
+	}
+
+MANY(trawl_tc_m, false)
+MANY(trawl_tc_mf, true)

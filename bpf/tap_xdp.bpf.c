@@ -66,10 +66,15 @@ static __always_inline __u64 head_of(struct xdp_md *context)
 
 #include "include/capture.h"
 #include "include/ends.h"
+#include "include/places.h"
 
 static __always_inline bool came_elsewhere(struct xdp_md *context)
 {
-	return CONFIG(only_ifindex) && context->ingress_ifindex != CONFIG(only_ifindex);
+	if (!CONFIG(only_ifindex))
+		return false;
+	if (context->ingress_ifindex != CONFIG(only_ifindex))
+		return true;
+	return CONFIG(by_namespace) && namespace_of(context) != CONFIG(only_namespace);
 }
 
 static __always_inline bool is_unwanted(struct xdp_md *context)
@@ -78,25 +83,32 @@ static __always_inline bool is_unwanted(struct xdp_md *context)
 }
 
 /* What is done with a packet that matches. */
-static __always_inline void take(struct xdp_md *context, bool twice, bool use_hardware_time)
+static __always_inline void take_at(struct xdp_md *context, const struct interface_place *place, bool twice,
+				    bool use_hardware_time)
 {
 	struct ring_control *control;
 	struct sighting sight = {};
 	__u32 cpu = bpf_get_smp_processor_id();
 
-	control = control_of(&cpu, twice);
+	control = control_at(&cpu, place, twice);
 	if (!control)
 		return;
 	if (!in_sample(control)) {
-		left_out(control, twice);
+		left_out_at(control, place, twice);
 		return;
 	}
 	sight.original = bpf_xdp_get_buff_len(context);
 	sight.queue = context->rx_queue_index;
+	sight.place = place;
 	if (over_rate())
-		rate_limited(control, twice);
+		rate_limited_at(control, place, twice);
 	else
 		record_points(context, control, &sight, twice, use_hardware_time);
+}
+
+static __always_inline void take(struct xdp_md *context, bool twice, bool use_hardware_time)
+{
+	take_at(context, NULL, twice, use_hardware_time);
 }
 
 static __always_inline void filter_and_take(struct xdp_md *context, bool twice, bool use_hardware_time)
@@ -153,6 +165,21 @@ out:
 	return CONFIG(verdict);
 }
 
+/* On many interfaces: those that are not this capture's are those of captures before it in the chain. */
+static __always_inline int capture_many(struct xdp_md *context, bool twice, bool filtered)
+{
+	const struct interface_place *place = place_of(context, context->ingress_ifindex);
+
+	if (!place)
+		return leave(context);
+	if (is_unwanted(context) || (filtered && !matches(context, (void *)(long)context->data,
+							  (void *)(long)context->data_end)))
+		reject_at(place->point, twice);
+	else
+		take_at(context, place, twice, false);
+	return leave(context);
+}
+
 /* One program for each combination, so that none pays for what it does not do. Those with hardware time are loaded
  * for one device only, as the metadata functions demand. */
 #define PROGRAM(name, twice, hardware_time, filtered)             \
@@ -204,6 +231,18 @@ out:
 
 PROGRAMS(trawl_xdp, false)
 PROGRAMS(trawl_xdp2, true)
+
+#define MANY(name, twice, filtered)                            \
+	SEC("?xdp.frags")                                      \
+	int name(struct xdp_md *context)                       \
+	{                                                      \
+		return capture_many(context, twice, filtered); \
+	}
+
+MANY(trawl_xdp_m, false, false)
+MANY(trawl_xdp_mf, false, true)
+MANY(trawl_xdp2_m, true, false)
+MANY(trawl_xdp2_mf, true, true)
 
 #define END(name, first, filtered)                           \
 	SEC("?xdp.frags")                                    \

@@ -18,9 +18,23 @@
 #define REACHABLE(context, length) (length)
 #endif
 
+/* The account's number, if the interface is looked up. */
+static __always_inline __u64 point_at(const struct interface_place *place, enum which which)
+{
+	return ((__u64)place->point + which) & (RING_MAX_POINTS - 1);
+}
+
+static __always_inline struct point_counters *account_at(struct ring_control *control, const struct interface_place *place,
+							 enum which which)
+{
+	if (place)
+		return &control->points[point_at(place, which)];
+	return (void *)((char *)control + CONFIG_OF(which, account_offset));
+}
+
 static __always_inline struct point_counters *account_of(struct ring_control *control, enum which which)
 {
-	return (void *)((char *)control + CONFIG_OF(which, account_offset));
+	return account_at(control, NULL, which);
 }
 
 /* How much of a packet is kept. The verifier looks at the straight way first, and what it found there, for a length of
@@ -43,7 +57,7 @@ kept:
 static __always_inline bool record(struct tap_context *context, struct ring_control *control,
 				   struct sighting *sight, enum which which, bool use_hardware_time)
 {
-	struct point_counters *account = account_of(control, which);
+	struct point_counters *account = account_at(control, sight->place, which);
 	__u64 position, time, stamp, untold;
 	__u32 size, interface;
 	char *block;
@@ -80,7 +94,7 @@ static __always_inline bool record(struct tap_context *context, struct ring_cont
 	/* The clock last: while it is read, the stores above find their way. */
 	time = time_of_record(control);
 	stamp = time;
-	interface = CONFIG_OF(which, interface);
+	interface = sight->place ? sight->place->interface + which : CONFIG_OF(which, interface);
 	if (use_hardware_time && hardware_time(context, &stamp)) {
 		interface = CONFIG_OF(which, hardware_interface);
 		account->hardware_stamped++;
@@ -91,46 +105,64 @@ static __always_inline bool record(struct tap_context *context, struct ring_cont
 }
 
 /* This CPU's ring, or NULL: none is there, or the capture is over. */
-static __always_inline struct ring_control *control_of(__u32 *cpu, bool twice)
+static __always_inline struct ring_control *control_at(__u32 *cpu, const struct interface_place *place, bool twice)
 {
 	struct ring_control *control = bpf_map_lookup_elem(&rings, cpu);
 
 	if (unlikely(!control)) {
-		count_without_ring(CONFIG(first.point));
+		count_without_ring(place ? point_at(place, FIRST) : CONFIG(first.point));
 		if (twice)
-			count_without_ring(CONFIG(second.point));
+			count_without_ring(place ? point_at(place, SECOND) : CONFIG(second.point));
 		return NULL;
 	}
 	return READ_ONCE(control->stopped) ? NULL : control;
 }
 
+static __always_inline struct ring_control *control_of(__u32 *cpu, bool twice)
+{
+	return control_at(cpu, NULL, twice);
+}
+
 /* By --sample, which is looked at last. */
+static __always_inline void left_out_at(struct ring_control *control, const struct interface_place *place, bool twice)
+{
+	account_at(control, place, FIRST)->filtered_out++;
+	if (twice)
+		account_at(control, place, SECOND)->filtered_out++;
+}
+
 static __always_inline void left_out(struct ring_control *control, bool twice)
 {
-	account_of(control, FIRST)->filtered_out++;
+	left_out_at(control, NULL, twice);
+}
+
+static __always_inline void rate_limited_at(struct ring_control *control, const struct interface_place *place, bool twice)
+{
+	account_at(control, place, FIRST)->lost_rate_limit++;
 	if (twice)
-		account_of(control, SECOND)->filtered_out++;
+		account_at(control, place, SECOND)->lost_rate_limit++;
 }
 
 static __always_inline void rate_limited(struct ring_control *control, bool twice)
 {
-	account_of(control, FIRST)->lost_rate_limit++;
-	if (twice)
-		account_of(control, SECOND)->lost_rate_limit++;
+	rate_limited_at(control, NULL, twice);
 }
 
 /* The packet's identifier, which is a new one unless another point of the capture has seen it. */
-static __always_inline __u64 identify(struct tap_context *context, struct ring_control *control)
+static __always_inline __u64 identify_at(struct tap_context *context, struct ring_control *control,
+					 const struct interface_place *place)
 {
 	__u64 fresh = control->last_packet_id + 1, id = fresh;
 
 	if (CONFIG(links) != LINKS_NONE) {
 #ifdef ROOM_OF
-		id = linked_id(HEAD_OF(context), NETWORK_OF(context), fresh, ROOM_OF(context));
+		id = linked_id(HEAD_OF(context), NETWORK_OF(context), fresh, ROOM_OF(context),
+			       place ? place->point : CONFIG(first.point));
 #else
 		struct known_packet room = {};
 
-		id = linked_id(HEAD_OF(context), NETWORK_OF(context), fresh, &room);
+		id = linked_id(HEAD_OF(context), NETWORK_OF(context), fresh, &room,
+			       place ? place->point : CONFIG(first.point));
 #endif
 	}
 	if (id == fresh)
@@ -138,11 +170,16 @@ static __always_inline __u64 identify(struct tap_context *context, struct ring_c
 	return id;
 }
 
+static __always_inline __u64 identify(struct tap_context *context, struct ring_control *control)
+{
+	return identify_at(context, control, NULL);
+}
+
 /* Records the packet once or, at both ends of a program, twice under one packet identifier. */
 static __always_inline void record_points(struct tap_context *context, struct ring_control *control,
 					  struct sighting *sight, bool twice, bool use_hardware_time)
 {
-	sight->packet_id = identify(context, control);
+	sight->packet_id = identify_at(context, control, sight->place);
 	if (record(context, control, sight, FIRST, use_hardware_time) && twice)
 		record(context, control, sight, SECOND, use_hardware_time);
 }

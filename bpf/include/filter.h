@@ -86,6 +86,17 @@ static __always_inline void reject(bool twice)
 		++*(__u64 *)(REJECTIONS(SECOND) + own);
 }
 
+/* The same of a program for many interfaces. */
+static __always_inline void reject_at(__u64 point, bool twice)
+{
+	__u64 own = (__u64)(bpf_get_smp_processor_id() & CONFIG(cpu_mask)) * sizeof(struct rejections);
+	__u64 *counts = (__u64 *)(REJECTIONS(FIRST) + own);
+
+	++counts[point & (RING_MAX_POINTS - 1)];
+	if (twice)
+		++counts[(point + SECOND) & (RING_MAX_POINTS - 1)];
+}
+
 /* --queue and --cpu. The queue is an expression, so that it is not asked for where it does not matter. */
 #define PLACE_WANTED(queue)                                                           \
 	((CONFIG(only_queue) == ALL || (queue) == CONFIG(only_queue)) &&              \

@@ -15,9 +15,9 @@
 #define TRAWL_LAYOUT_H
 
 #define POOL_MAX_SEGMENTS 8192
-#define RING_MAX_POINTS 1024
+#define RING_MAX_POINTS 2048
 /* A CPU's control block, with room to keep those of two CPUs on different pages. */
-#define RING_CONTROL_SIZE 73728
+#define RING_CONTROL_SIZE 139264
 /* Room after the last segment of a bank, so that the verifier can prove that any bounded offset plus the largest block
  * fits. Whole pages. */
 #define POOL_SLACK (288 * 1024)
@@ -213,8 +213,7 @@ struct tap_config {
 	__u32 hold;
 	/* Decide on the packet for the points that follow, without a record here. */
 	__u32 silent;
-	/* For tracing programs, which run wherever the program does that they look at: only packets in this network
-	 * namespace. */
+	/* For programs that run after others, wherever those do: only packets in this network namespace; 0 for all. */
 	__u32 only_namespace;
 	/* The verdicts that are recorded, a bit for each. */
 	__u32 wanted_verdicts;
@@ -238,6 +237,27 @@ struct tap_config {
 	__u32 head_offset;
 	/* Where packets are followed: which step this program stands at, STEP_… of drop.h. */
 	__u32 step;
+	/* Interfaces are told apart by their namespace too; and how far into the kernel's own structures lie: what XDP knows
+	 * of a queue (0: there is none on the way), the device, its namespace, and the number of that. */
+	__u32 by_namespace;
+	__u32 queue_info_offset;
+	__u32 device_offset;
+	__u32 device_namespace_offset;
+	__u32 namespace_number_offset;
+};
+
+/* An interface that a program for many of them sees packets on. */
+struct interface_key {
+	__u32 ifindex;
+	/* The number of its namespace, if interfaces are told apart by that. */
+	__u32 namespace;
+};
+
+/* Where its packets count, and the interface block that they belong to. The second record of a program has the next
+ * account and the next block. */
+struct interface_place {
+	__u32 point;
+	__u32 interface;
 };
 
 /* What there is to know of the kernel's own memory, to find a fragment's bytes. */
@@ -281,7 +301,7 @@ struct kernel_addresses {
 #define TRACE_SCRATCH_SIZE 4352
 
 _Static_assert(sizeof(struct ring_control) <= RING_CONTROL_SIZE, "the control block fits in front of the bytes");
-_Static_assert(sizeof(struct rejections) == 3 * 4096, "the rejections of a CPU fill whole pages");
+_Static_assert(sizeof(struct rejections) == 5 * 4096, "the rejections of a CPU fill whole pages");
 _Static_assert(sizeof(struct point_counters) == 64, "an account fills one cache line");
 _Static_assert(__builtin_offsetof(struct ring_control, current_packet) % 64 == 0,
 	       "what is known of the packet under way is on a line of its own");

@@ -202,9 +202,10 @@ static __always_inline void leave_by_content(const struct known_packet *packet)
 /* The identifier of a packet at one of a capture's points: the one that it has, if another point has seen the same
  * bytes in the same memory a moment ago, or a new one. `room` is to work in: the verifier has less to remember where
  * that is in a map. */
-static __noinline __u64 linked_id(__u64 head, __u64 network, __u64 fresh, struct known_packet *room)
+static __noinline __u64 linked_id(__u64 head, __u64 network, __u64 fresh, struct known_packet *room, __u32 number)
 {
-	__u64 key = head | KEY_HEAD, point = 1ull << (CONFIG(first.point) & (RING_MAX_POINTS - 1));
+	/* Of points with far apart numbers two may share a bit: the packet then has a new identifier at the second. */
+	__u64 key = head | KEY_HEAD, point = 1ull << (number & 63);
 	__u64 now = bpf_ktime_get_ns();
 	struct known_packet *known;
 

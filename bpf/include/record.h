@@ -57,6 +57,8 @@ struct sighting {
 	const struct comment *comment;
 	/* What user space is to put into words: NOTE_LENGTH bytes. */
 	const __u64 *note;
+	/* Of a program for many interfaces: where the packet counts. Else NULL, and the configuration says it. */
+	const struct interface_place *place;
 };
 
 /* A tap that leaves notes defines how long they are, in whole pairs of words. */

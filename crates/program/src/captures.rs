@@ -10,6 +10,8 @@ use trawl_kernel::{Error, Result};
 
 /// What the array is called, in the BPF source and in the kernel: how another trawl's is known.
 pub const MAP_NAME: &str = "trawl_chain";
+/// The same of an array that serves many interfaces with one program.
+pub const SHARED_MAP_NAME: &str = "trawl_chain_all";
 /// How the names of the programs that take part begin.
 const PROGRAM_NAME: &str = "trawl_xdp";
 
@@ -51,7 +53,9 @@ pub fn array_of(attached: u32, stride: u32) -> Result<Option<OwnedFd>> {
     for id in about.map_ids {
         let map = map::open_by_id(id).map_err(fail)?;
         let about = map::info(&map).map_err(fail)?;
-        if about.name == MAP_NAME && about.max_entries == ROWS * stride {
+        if [MAP_NAME, SHARED_MAP_NAME].contains(&about.name.as_str())
+            && about.max_entries == ROWS * stride
+        {
             return Ok(Some(map));
         }
     }

@@ -17,12 +17,13 @@ use trawl_kernel::layout::{
 };
 use trawl_kernel::producer::{Producer, Tickets};
 use trawl_kernel::ring::{Account, Consumer, Geometry, Rings, account_offset, rejected_offset};
-use trawl_kernel::warden::Warden;
+use trawl_kernel::warden::{Task, Warden};
 use trawl_kernel::{Error, Result, clock, events, probe};
 use trawl_packet::pcapng;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 
 use crate::capture_site::CaptureSite;
+use crate::many::Many;
 use crate::notice::{ClockReason, Notice};
 use crate::options::{Options, Stamps, TimeSource};
 use crate::polls;
@@ -137,6 +138,9 @@ pub struct Assembly {
     /// How many sites there are; those whose rings lie in this process's memory share what may be used of it.
     pub(crate) sites: usize,
     pub(crate) host: Host,
+    pub(crate) many: Many,
+    /// Tasks for the warden that need not be looked after at once: it starts anew for each of its calls.
+    tasks: Vec<Task>,
 }
 
 /// What the file says of the machine.
@@ -173,6 +177,8 @@ impl Assembly {
             links: links(options, sites),
             sites,
             host,
+            many: Many::default(),
+            tasks: Vec::new(),
         }
     }
 
@@ -306,7 +312,7 @@ impl Assembly {
 
     /// Accounts take memory on each CPU: there is room for as many as captures of this many sites have.
     fn points_max(&self) -> usize {
-        match self.options.joins {
+        match self.options.joins || self.serves_many() {
             true => RING_MAX_POINTS,
             false => (self.sites * POINTS_OF_A_SITE).clamp(POINTS_AT_LEAST, RING_MAX_POINTS),
         }
@@ -456,6 +462,20 @@ impl Assembly {
                 .ok()
                 .flatten()
                 .unwrap_or(0),
+        }
+    }
+
+    /// Has the warden look after a task once `settle` is called: for what ends with trawl anyway, and only goes on better
+    /// if others are told.
+    pub(crate) fn watch_later(&mut self, task: Task) {
+        self.tasks.push(task);
+    }
+
+    /// Hands the tasks of many interfaces to the warden at once.
+    pub(crate) fn settle(&mut self) -> Result<()> {
+        match self.tasks.is_empty() {
+            true => Ok(()),
+            false => self.warden.watch(self.tasks.drain(..)),
         }
     }
 

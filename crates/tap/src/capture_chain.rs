@@ -5,18 +5,19 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use trawl_kernel::bpf::{map, program};
 use trawl_kernel::layout::{ALL, CHAIN_SLOTS};
 use trawl_kernel::warden::{self, Successor, Task};
 use trawl_kernel::{Error, Result};
 pub use trawl_program::captures::{MAP_NAME, is_member};
-use trawl_program::captures::{ROWS, SEATS, array_of, last_taken, row_of, seated};
+use trawl_program::captures::{ROWS, SEATS, SHARED_MAP_NAME, array_of, last_taken, row_of, seated};
 
 /// A seat in a chain: a row of programs, one for each action of a hook, or one alone.
 #[derive(Debug)]
 pub struct CaptureSeat {
-    map: OwnedFd,
+    map: Arc<OwnedFd>,
     row: u32,
     /// The row of the capture that comes after.
     next: Option<u32>,
@@ -28,17 +29,22 @@ pub struct CaptureSeat {
 impl CaptureSeat {
     /// The head of a new chain that grows after it.
     pub fn first(stride: u32) -> Result<Self> {
-        Self::new(stride, 0, Some(1))
+        Self::new(MAP_NAME, stride, 0, Some(1))
+    }
+
+    /// The head of a new chain for many interfaces, where one program is attached to all of them.
+    pub fn first_of_many() -> Result<Self> {
+        Self::new(SHARED_MAP_NAME, 1, 0, Some(1))
     }
 
     /// The end of a new chain that grows in front of it: as long as it is alone there it jumps nowhere.
     pub fn last(stride: u32) -> Result<Self> {
-        Self::new(stride, SEATS - 1, None)
+        Self::new(MAP_NAME, stride, SEATS - 1, None)
     }
 
-    fn new(stride: u32, row: u32, next: Option<u32>) -> Result<Self> {
+    fn new(name: &str, stride: u32, row: u32, next: Option<u32>) -> Result<Self> {
         Ok(Self {
-            map: map::create_prog_array(MAP_NAME, ROWS * stride)?,
+            map: Arc::new(map::create_prog_array(name, ROWS * stride)?),
             row,
             next,
             stride,
@@ -56,7 +62,7 @@ impl CaptureSeat {
             return Err(used_up());
         }
         Ok(Some(Self {
-            map,
+            map: Arc::new(map),
             row,
             next: Some(row + 1),
             stride,
@@ -74,7 +80,7 @@ impl CaptureSeat {
         };
         let row = next.checked_sub(1).ok_or_else(used_up)?;
         Ok(Some(Self {
-            map,
+            map: Arc::new(map),
             row,
             next: Some(next),
             stride,
@@ -84,6 +90,30 @@ impl CaptureSeat {
 
     pub fn map(&self) -> BorrowedFd<'_> {
         self.map.as_fd()
+    }
+
+    /// Whether programs in this chain are attached to many interfaces: each sees packets of all of them.
+    pub fn is_for_many(&self) -> bool {
+        map::info(self.map()).is_ok_and(|about| about.name == SHARED_MAP_NAME)
+    }
+
+    /// Whether the program that is attached jumps into this chain.
+    pub fn is_of(&self, attached: u32) -> bool {
+        let Ok(Some(other)) = array_of(attached, self.stride) else {
+            return false;
+        };
+        let number = |map: BorrowedFd<'_>| map::info(map).map(|about| about.id).ok();
+        number(self.map()) == number(other.as_fd())
+    }
+
+    /// What the warden does about a link that this seat's program is attached by, one of many.
+    pub fn hand_over(&self, link: &Arc<OwnedFd>, own: &Arc<OwnedFd>) -> Task {
+        Task::HandOverOne {
+            link: Arc::downgrade(link),
+            own: Arc::downgrade(own),
+            chain: Arc::downgrade(&self.map),
+            index: self.next(0),
+        }
     }
 
     /// Makes the chain known by one of its programs: one that jumps nowhere does not name it by itself.

@@ -64,6 +64,15 @@ impl CaptureSite {
         Some(Error::failed(what, why).fix(how))
     }
 
+    /// The number of the interface's namespace, as programs read it.
+    pub(crate) fn namespace_number(&self) -> Result<u32> {
+        let (_, inode) = match &self.namespace {
+            Some(namespace) => namespace.identity(),
+            None => Namespace::current()?.identity(),
+        };
+        Ok(inode as u32)
+    }
+
     /// It need not be asked which queue a packet came or goes by.
     pub fn has_one_queue(&self) -> bool {
         self.interface.rx_queues.max(self.interface.tx_queues) <= 1

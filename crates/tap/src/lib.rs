@@ -78,6 +78,7 @@ pub mod drop;
 pub mod filter;
 pub mod fix;
 pub mod hook;
+pub mod many;
 pub mod merge;
 pub mod notice;
 pub mod options;

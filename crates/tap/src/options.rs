@@ -252,6 +252,9 @@ pub struct Options {
     /// Interfaces that appear while the capture goes on are captured on as well.
     #[serde(default)]
     pub joins: bool,
+    /// They may appear in other network namespaces than the first ones are in.
+    #[serde(default)]
+    pub across_namespaces: bool,
     pub peers: Peers,
 }
 
@@ -324,6 +327,7 @@ impl Options {
             trigger: None,
             promiscuous: false,
             joins: false,
+            across_namespaces: false,
             peers: Peers::default(),
         }
     }
@@ -438,6 +442,7 @@ mod tests {
             }),
             promiscuous: true,
             joins: false,
+            across_namespaces: false,
             peers: Peers {
                 reading: Reading::V2,
                 fanout: Fanout::Hash,

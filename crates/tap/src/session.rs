@@ -4,20 +4,20 @@
 mod attach;
 mod frame;
 mod join;
+mod presence;
+mod promiscuous;
 mod rounds;
 mod summary;
 mod tend;
 
 use std::cell::RefCell;
 use std::fmt;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use summary::lost_output_reason;
 use trawl_kernel::bpf::deadline;
 use trawl_kernel::events::Signals;
-use trawl_kernel::netlink::LinkMonitor;
 use trawl_kernel::privilege::{Capabilities, Kept, User};
 use trawl_kernel::warden::Warden;
 use trawl_kernel::{Error, Result, clock, events};
@@ -34,8 +34,10 @@ use crate::second::{Fates, SecondLook};
 use crate::sink::{Counting, Sink};
 use crate::trigger::Trigger;
 use crate::{Attached, drop, trigger};
-use attach::{Held, attach_at, monitor, tell};
+use attach::{attach_at, tell};
 use join::Joins;
+use presence::Presence;
+use promiscuous::Promiscuous;
 use rounds::Handed;
 
 /// The longest sleep while nothing comes: live output is never later than this.
@@ -126,8 +128,9 @@ pub struct Session {
     merge: Merge,
     /// Puts what was noted of drops into words.
     words: Option<drop::Words>,
-    /// `None` for a device that only a library knows.
-    monitors: Vec<(usize, Option<LinkMonitor>)>,
+    presence: Presence,
+    /// How many of the taps have been looked at in this turn.
+    watched: usize,
     clock_offset: u64,
     signals: Signals,
     started: Instant,
@@ -135,8 +138,7 @@ pub struct Session {
     joins: Joins,
     /// Times in which packets went by unseen and that are over.
     unseen: Vec<Gap>,
-    /// Keep the interfaces promiscuous while they are open.
-    promiscuous: Vec<(usize, OwnedFd)>,
+    promiscuous: Promiscuous,
     /// What more taps are attached with. After the taps: its warden may only be dismissed when they have been detached.
     assembly: Assembly,
     /// Cuts files; apart, for the other may be told to undo its tasks at the end of every capture.
@@ -241,28 +243,28 @@ impl Session {
             _ => Signals::watch()?,
         };
         let mut assembly = Assembly::new(options, host, sites.len());
-        let mut held = Held::default();
+        assembly.expect(sites);
+        let (mut taps, mut promiscuous) = (Vec::new(), Promiscuous::default());
         let mut at_xdp = Vec::new();
         for (index, site) in sites.iter().enumerate() {
-            if attach_at(index, site, &mut assembly, &mut held)? {
+            if attach_at(index, site, &mut assembly, &mut taps, &mut promiscuous)? {
                 at_xdp.push(site);
             }
         }
-        let Held {
-            mut taps,
-            promiscuous,
-        } = held;
+        assembly.settle()?;
         let mut words = None;
         if let Some(drops) = &options.drops {
             let (tap, point, found) = drop::attach(sites, &at_xdp, drops, &mut assembly)?;
             taps.push(AtSite::new(0, drop::HOOK, tap));
             words = Some((point, found));
         }
-        let monitors = (0..sites.len())
-            // What is only looked at on the way may come and go.
-            .filter(|_| !options.follows())
-            .map(|index| Ok((index, monitor(&sites[index])?)))
-            .collect::<Result<_>>()?;
+        let mut presence = Presence::default();
+        // What is only looked at on the way may come and go.
+        if !options.follows() {
+            for (index, site) in sites.iter().enumerate() {
+                presence.add(index, site)?;
+            }
+        }
         tell(&mut assembly, observer);
         let interfaces = assembly.interface_blocks(sites, 0);
         let words = words.map(|(point, mut words)| {
@@ -286,7 +288,8 @@ impl Session {
             taps,
             merge: Merge::new(std::mem::take(&mut assembly.streams), foreign_clock),
             words,
-            monitors,
+            presence,
+            watched: 0,
             clock_offset: assembly.clock.offset_to_wall(),
             signals,
             started: Instant::now(),

@@ -1,24 +1,28 @@
 //! The `xdp` tap: trawl's own pass-through program on an interface that has none, native where the driver can.
 
+use std::cell::RefCell;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use trawl_attach::look;
 use trawl_kernel::bpf::link;
 use trawl_kernel::bpf::object::{self, TapProgram};
 use trawl_kernel::bpf::program::LoadOptions;
+use trawl_kernel::bpf::table::Table;
 use trawl_kernel::bpf::{info, program};
 use trawl_kernel::layout::TapConfig;
 use trawl_kernel::netlink::{XdpAttachment, XdpMode};
 use trawl_kernel::netns::{self, run_maybe_in};
 use trawl_kernel::privilege::Capabilities;
 use trawl_kernel::ring::Rings;
-use trawl_kernel::warden::{self, Task, Warden};
+use trawl_kernel::warden::{Task, Warden};
 use trawl_kernel::{Error, Result, errno};
 
-use crate::assembly::{Assembly, Carries, program_maps};
+use crate::assembly::{Assembly, Carries, PointIds, program_maps};
 use crate::capture_chain::{self, CaptureSeat};
 use crate::capture_site::CaptureSite;
+use crate::many::{self, From, Place, ask_for_namespace};
 use crate::notice::{Left, Notice};
 use crate::options::{At, Mode, Options, TimeSource};
 use crate::table::{self, Facts};
@@ -27,6 +31,8 @@ use crate::{Attached, Tap};
 
 /// The program, in messages.
 const NAME: &str = "the capture's program";
+/// The hook that its interfaces are told apart at.
+const HOOK: &str = "xdp";
 const XDP_PASS: u32 = 2;
 const DIRECTION_INBOUND: u32 = 1;
 
@@ -67,10 +73,6 @@ impl Tap for Xdp {
             .as_ref()
             .map(|present| join(site, present))
             .transpose()?;
-        let seat = match &joined {
-            Some(joined) => CaptureSeat::behind(joined.head, 1)?.ok_or_else(|| moved_on(site))?,
-            None => CaptureSeat::first(1)?,
-        };
         let mut config = assembly.config(&rings);
         let unwanted = assembly
             .options
@@ -84,12 +86,23 @@ impl Tap for Xdp {
         }
         config.verdict = XDP_PASS;
         config.unwanted = u32::from(unwanted);
-        config.chain_next = seat.next(0);
         let points = add_points(&mut config, index, site, assembly, &rings)?;
+        let numbers: Vec<u32> = points.iter().map(|ids| ids.point).collect();
         if assembly.options.mode != Mode::Skb {
-            assembly.stamp_by_polls(&mut config, site, &points)?;
+            assembly.stamp_by_polls(&mut config, site, &numbers)?;
         }
-        let program = load(&config, site, &rings, &seat, &assembly.options)?;
+        let shared = match assembly.serves_many() {
+            true => shared_program(config, site, &rings, &points, joined.as_ref(), assembly)?,
+            false => None,
+        };
+        let is_shared = shared.is_some();
+        let (seated, place) = match shared {
+            Some((seated, place)) => (seated, Some(place)),
+            None => {
+                let seated = own_program(config, site, &rings, joined.as_ref(), &assembly.options)?;
+                (Rc::new(seated), None)
+            }
+        };
         let (link, mode) = match joined {
             Some(joined) => {
                 assembly.notice(Notice::SharingHook {
@@ -97,37 +110,124 @@ impl Tap for Xdp {
                 });
                 (joined.link, joined.mode)
             }
-            None => attach_program(site, &program, assembly)?,
+            None => attach_program(site, &seated.program, assembly)?,
         };
-        points
+        let link = Arc::new(link);
+        numbers
             .into_iter()
             .for_each(|point| assembly.set_mode(point, mode.name()));
-        let hand_over = Task::HandOver {
-            link: warden::hold(link.as_fd())?,
-            own: warden::hold(program.as_fd())?,
-            successor: seat.successor(0)?,
-        };
-        let leave = seat.leave_tasks(std::slice::from_ref(&program))?;
-        assembly
-            .warden
-            .watch([hand_over].into_iter().chain(leave))?;
-        let mut tap = AttachedXdp {
+        let hand_over = seated.seat.borrow().hand_over(&link, &seated.program);
+        if is_shared {
+            assembly.watch_later(hand_over);
+        } else {
+            let leave = seated.leave_tasks()?;
+            assembly
+                .warden
+                .watch([hand_over].into_iter().chain(leave))?;
+            // A program that is bound to its device cannot stand in a chain, only at its head.
+            if assembly.options.time == TimeSource::System {
+                seated.sit(site)?;
+            }
+        }
+        Ok(Box::new(AttachedXdp {
             site: site.clone(),
             mode,
-            seat,
-            program,
+            seated,
             link: Some(link),
             known: None,
-        };
-        // A program that is bound to its device cannot stand in a chain, only at its head.
-        if assembly.options.time == TimeSource::System {
-            let programs = std::slice::from_ref(&tap.program);
-            tap.seat
-                .sit(programs)
-                .map_err(|e| Error::os(format!("cannot join the capture on {}", site.label), e))?;
-        }
-        Ok(Box::new(tap))
+            place,
+        }))
     }
+}
+
+/// A program, and its seat among the captures of the interfaces that it is on.
+#[derive(Debug)]
+pub(crate) struct Seated {
+    seat: RefCell<CaptureSeat>,
+    program: Arc<OwnedFd>,
+    id: u32,
+}
+
+impl Seated {
+    fn new(seat: CaptureSeat, program: OwnedFd) -> Result<Self> {
+        Ok(Self {
+            seat: RefCell::new(seat),
+            id: program::id(&program).map_err(|e| Error::os("cannot look at a program", e))?,
+            program: Arc::new(program),
+        })
+    }
+
+    fn sit(&self, site: &CaptureSite) -> Result<()> {
+        self.seat
+            .borrow_mut()
+            .sit(std::slice::from_ref(&*self.program))
+            .map_err(|e| Error::os(format!("cannot join the capture on {}", site.label), e))
+    }
+
+    fn leave_tasks(&self) -> Result<Vec<Task>> {
+        let seat = self.seat.borrow();
+        seat.leave_tasks(std::slice::from_ref(&*self.program))
+    }
+}
+
+/// The program for one interface alone.
+fn own_program(
+    mut config: TapConfig,
+    site: &CaptureSite,
+    rings: &Rings,
+    joined: Option<&Joined>,
+    options: &Options,
+) -> Result<Seated> {
+    let seat = match joined {
+        Some(joined) => CaptureSeat::behind(joined.head, 1)?.ok_or_else(|| moved_on(site))?,
+        None => CaptureSeat::first(1)?,
+    };
+    config.chain_next = seat.next(0);
+    if seat.is_for_many() {
+        config.only_ifindex = site.interface.index;
+        config.only_namespace = site.namespace_number()?;
+        ask_for_namespace(&mut config, From::Xdp);
+    }
+    let program = load(&config, site, rings, &seat, None, options)?;
+    Seated::new(seat, program)
+}
+
+/// The program for all interfaces like this one, made when the first of them comes, and its place among them. `None` where
+/// it cannot serve: other captures that this one joins have chains of their own, or the interface is captured twice.
+fn shared_program(
+    mut config: TapConfig,
+    site: &CaptureSite,
+    rings: &Rings,
+    points: &[PointIds],
+    joined: Option<&Joined>,
+    assembly: &mut Assembly,
+) -> Result<Option<(Rc<Seated>, Place)>> {
+    let likeness = assembly.for_many(HOOK, &mut config, site, From::Xdp)?;
+    let Some(place) = assembly.place(HOOK, &likeness, site, &points[0])? else {
+        return Ok(None);
+    };
+    let known = assembly.many.xdp.iter().find(|(one, _)| *one == likeness);
+    if let Some((_, seated)) = known {
+        let serves = joined.is_none_or(|joined| seated.seat.borrow().is_of(joined.head));
+        return Ok(serves.then(|| (Rc::clone(seated), place)));
+    }
+    let seat = match joined {
+        Some(joined) => CaptureSeat::behind(joined.head, 1)?.ok_or_else(|| moved_on(site))?,
+        None => CaptureSeat::first_of_many()?,
+    };
+    if !seat.is_for_many() {
+        return Ok(None);
+    }
+    config.chain_next = seat.next(0);
+    let table = assembly.places(HOOK, &likeness)?;
+    let program = load(&config, site, rings, &seat, Some(&table), &assembly.options)?;
+    let seated = Rc::new(Seated::new(seat, program)?);
+    for task in seated.leave_tasks()? {
+        assembly.watch_later(task);
+    }
+    seated.sit(site)?;
+    assembly.many.xdp.push((likeness, Rc::clone(&seated)));
+    Ok(Some((seated, place)))
 }
 
 /// Another trawl's attachment, held open by us too.
@@ -230,13 +330,13 @@ fn add_points(
     site: &CaptureSite,
     assembly: &mut Assembly,
     rings: &Arc<Rings>,
-) -> Result<Vec<u32>> {
+) -> Result<Vec<PointIds>> {
     let at = assembly.options.at.unwrap_or(At::Exit);
     let mut points = Vec::new();
     if at.entry() {
         let ids = assembly.add_point(index, site, rings, "xdp", "xdp entry")?;
         config.first = ids.record(DIRECTION_INBOUND, Carries::Nothing);
-        points.push(ids.point);
+        points.push(ids);
     }
     if at.exit() {
         let ids = assembly.add_point(index, site, rings, "xdp", "xdp exit")?;
@@ -246,7 +346,7 @@ fn add_points(
         } else {
             config.first = record;
         }
-        points.push(ids.point);
+        points.push(ids);
     }
     Ok(points)
 }
@@ -256,6 +356,7 @@ fn load(
     site: &CaptureSite,
     rings: &Rings,
     seat: &CaptureSeat,
+    places: Option<&Table>,
     options: &Options,
 ) -> Result<OwnedFd> {
     let twice = if options.at == Some(At::Both) {
@@ -268,16 +369,20 @@ fn load(
     let blocks = filter
         .map(|filter| filter.xdp_blocks(site, config.snaplen))
         .transpose()?;
-    let filtered = blocks.as_ref().map_or("", |blocks| blocks.suffix(true));
+    // The quick version judges before the interface is known.
+    let quickly = places.is_none();
+    let filtered = blocks.as_ref().map_or("", |blocks| blocks.suffix(quickly));
     let name = match (hardware, filtered) {
+        (_, filtered) if places.is_some() => format!("trawl_xdp{twice}_m{filtered}"),
         (false, "") => format!("trawl_xdp{twice}"),
         (false, filtered) => format!("trawl_xdp{twice}_{filtered}"),
         (true, filtered) => format!("trawl_xdp{twice}_h{filtered}"),
     };
-    let maps = program_maps(rings, Some(seat.map()));
+    let mut maps = program_maps(rings, Some(seat.map()));
+    maps.extend(places.map(|table| (many::MAP_NAME, table.as_fd())));
     let mut ready = TapProgram::prepare(object::XDP, &name, config, &maps)?;
     if let Some(blocks) = &blocks {
-        blocks.put_into(&mut ready, true)?;
+        blocks.put_into(&mut ready, quickly)?;
     }
     let mut how = xdp_options(&name);
     if !hardware {
@@ -299,11 +404,12 @@ fn load(
 struct AttachedXdp {
     site: CaptureSite,
     mode: XdpMode,
-    seat: CaptureSeat,
-    program: OwnedFd,
-    link: Option<OwnedFd>,
+    seated: Rc<Seated>,
+    link: Option<Arc<OwnedFd>>,
     /// Another capture's program at the head of the chain, when it was last looked at.
     known: Option<u32>,
+    /// Where its packets count, if the program is one for many interfaces.
+    place: Option<Place>,
 }
 
 impl Attached for AttachedXdp {
@@ -311,16 +417,22 @@ impl Attached for AttachedXdp {
         let Some(link) = self.link.take() else {
             return Vec::new();
         };
-        let own = program::id(&self.program);
-        let is_head =
-            info::link(link.as_fd()).is_ok_and(|about| own.is_ok_and(|own| own == about.program));
-        let result = match self.seat.program_behind(0) {
+        let own = self.seated.id;
+        let is_head = info::link(link.as_fd()).is_ok_and(|about| own == about.program);
+        let mut seat = self.seated.seat.borrow_mut();
+        let result = match seat.program_behind(0) {
             _ if !is_head => Ok(()),
-            Some(next) => link::replace_program(link.as_fd(), next.as_fd(), self.program.as_fd()),
+            Some(next) => {
+                link::replace_program(link.as_fd(), next.as_fd(), self.seated.program.as_fd())
+            }
             // Not by closing alone: the warden holds the link as well.
             None => link::detach(link.as_fd()),
         };
-        self.seat.leave();
+        match self.place.take() {
+            // The seat is for the other interfaces as well.
+            Some(place) => std::mem::drop(place),
+            None => seat.leave(),
+        }
         match result {
             Ok(()) => Vec::new(),
             // It went away together with its interface.
@@ -352,10 +464,10 @@ impl Attached for AttachedXdp {
 
 impl AttachedXdp {
     fn is_ours(&mut self, id: u32) -> bool {
-        if program::id(&self.program).is_ok_and(|own| own == id) || self.known == Some(id) {
+        if self.seated.id == id || self.known == Some(id) {
             return true;
         }
-        self.known = self.seat.holds(id).then_some(id);
+        self.known = self.seated.seat.borrow().holds(id).then_some(id);
         self.known.is_some()
     }
 
@@ -376,20 +488,17 @@ impl AttachedXdp {
             }
             Some(present) => return Sight::Lost(Cause::replaced_by(&present), None),
             None => {
-                let head = self.seat.head();
-                let head = head.as_ref().unwrap_or(&self.program);
+                let head = self.seated.seat.borrow().head();
+                let head = head.as_ref().unwrap_or(&self.seated.program);
                 hold(&self.site, head, Some(self.mode))
                     .map(|(link, _)| link)
                     .map_err(|e| e.to_string())
             }
         };
         let mut watched = |link: OwnedFd| {
-            let hand_over = Task::HandOver {
-                link: warden::hold(link.as_fd())?,
-                own: warden::hold(self.program.as_fd())?,
-                successor: self.seat.successor(0)?,
-            };
-            warden.watch([hand_over])?;
+            let link = Arc::new(link);
+            let seat = self.seated.seat.borrow();
+            warden.watch([seat.hand_over(&link, &self.seated.program)])?;
             Ok::<_, Error>(link)
         };
         match link.and_then(|link| watched(link).map_err(|e| e.to_string())) {

@@ -366,6 +366,7 @@ impl Args {
                 && trigger.is_none()
                 && self.user.is_none()
                 && !Pattern::all(self).is_empty(),
+            across_namespaces: Pattern::all(self).iter().any(Pattern::spans_namespaces),
             drops,
             with_tc: self.with_tc(),
             direction: self.direction.map(|way| match way {

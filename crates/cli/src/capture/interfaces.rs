@@ -88,6 +88,11 @@ impl Pattern {
             .collect()
     }
 
+    /// Whether it stands for interfaces of several network namespaces.
+    pub fn spans_namespaces(&self) -> bool {
+        self.namespace.as_deref().is_some_and(is_pattern)
+    }
+
     /// The interfaces that match, without those known by label and index.
     pub fn sites(&self, known: &HashSet<(&str, u32)>) -> Result<Vec<CaptureSite>> {
         let mut sites = Vec::new();

@@ -5,8 +5,8 @@ use std::ffi::CStr;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use crate::bpf::{link, map, program};
 use crate::memory::Mapping;
@@ -24,8 +24,12 @@ pub struct Successor {
 
 impl Successor {
     pub fn program(&self) -> Option<OwnedFd> {
-        program::open_by_id(map::program_in(self.chain.as_fd(), self.index).ok()??).ok()
+        program_at(self.chain.as_fd(), self.index)
     }
+}
+
+fn program_at(chain: BorrowedFd<'_>, index: u32) -> Option<OwnedFd> {
+    program::open_by_id(map::program_in(chain, index).ok()??).ok()
 }
 
 /// Something to undo.
@@ -46,6 +50,14 @@ pub enum Task {
         link: OwnedFd,
         own: OwnedFd,
         successor: Successor,
+    },
+    /// The same for one of many links with one program. What is held elsewhere is not held twice: the task is over
+    /// when the link is let go of.
+    HandOverOne {
+        link: Weak<OwnedFd>,
+        own: Weak<OwnedFd>,
+        chain: Weak<OwnedFd>,
+        index: u32,
     },
     /// Delete a clsact filter.
     RemoveFilter {
@@ -105,6 +117,10 @@ impl WholeBytes {
 }
 
 impl Task {
+    fn is_over(&self) -> bool {
+        matches!(self, Self::HandOverOne { link, .. } if link.strong_count() == 0)
+    }
+
     fn descriptors(&self) -> Vec<RawFd> {
         let mut all: Vec<BorrowedFd<'_>> = Vec::new();
         match self {
@@ -125,6 +141,15 @@ impl Task {
                 successor,
             } => {
                 all.extend([link.as_fd(), own.as_fd(), successor.chain.as_fd()]);
+            }
+            Self::HandOverOne {
+                link,
+                own,
+                chain,
+                index: _,
+            } => {
+                let held = [link, own, chain].into_iter().filter_map(Weak::upgrade);
+                return held.map(|one| one.as_raw_fd()).collect();
             }
             Self::RemoveFilter {
                 namespace,
@@ -175,6 +200,18 @@ impl Task {
                 Some(next) => link::replace_program(link.as_fd(), next.as_fd(), own.as_fd()),
                 None => Ok(()),
             },
+            Self::HandOverOne {
+                link,
+                own,
+                chain,
+                index,
+            } => match (link.upgrade(), own.upgrade(), chain.upgrade()) {
+                (Some(link), Some(own), Some(chain)) => match program_at(chain.as_fd(), *index) {
+                    Some(next) => link::replace_program(link.as_fd(), next.as_fd(), own.as_fd()),
+                    None => Ok(()),
+                },
+                _ => Ok(()),
+            },
             Self::RemoveFilter { namespace, place } => Netlink::open(namespace.as_ref())
                 .and_then(|mut netlink| netlink.del_filter(*place))
                 .map_err(|e| io::Error::other(e.to_string())),
@@ -210,6 +247,7 @@ struct Child {
 impl Warden {
     /// Takes on tasks. They are looked after from now on: call this before doing what they undo.
     pub fn watch(&mut self, tasks: impl IntoIterator<Item = Task>) -> Result<()> {
+        self.tasks.retain(|task| !task.is_over());
         self.tasks.extend(tasks);
         let before = self.child.take();
         self.child = Some(

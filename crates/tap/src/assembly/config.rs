@@ -79,6 +79,11 @@ impl Assembly {
             links: self.links,
             head_offset: self.offset("xdp_buff", "data_hard_start"),
             step: 0,
+            by_namespace: 0,
+            queue_info_offset: 0,
+            device_offset: 0,
+            device_namespace_offset: 0,
+            namespace_number_offset: 0,
         }
     }
 }

@@ -1,11 +1,10 @@
 //! The taps of one site, attached when a capture starts or later.
 
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use trawl_kernel::netlink::LinkMonitor;
-use trawl_kernel::{Result, packet_socket};
+use trawl_kernel::Result;
 
+use super::promiscuous::Promiscuous;
 use super::{AtSite, Observer};
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
@@ -13,20 +12,13 @@ use crate::notice::Notice;
 use crate::select::select;
 use crate::{dpdk, pcap};
 
-/// What is open at the sites.
-#[derive(Debug, Default)]
-pub(super) struct Held {
-    pub taps: Vec<AtSite>,
-    /// With the site whose interface it keeps promiscuous.
-    pub promiscuous: Vec<(usize, OwnedFd)>,
-}
-
 /// Attaches the taps of a site; tells whether one of them sees verdicts.
 pub(super) fn attach_at(
     index: usize,
     site: &CaptureSite,
     assembly: &mut Assembly,
-    held: &mut Held,
+    taps: &mut Vec<AtSite>,
+    promiscuous: &mut Promiscuous,
 ) -> Result<bool> {
     let options = Rc::clone(&assembly.options);
     site.check_queue(&options)?;
@@ -43,7 +35,7 @@ pub(super) fn attach_at(
             }
             Err(error) => return Err(error),
         };
-        held.taps.push(AtSite::new(index, tap.name(), attached));
+        taps.push(AtSite::new(index, tap.name(), attached));
     }
     let own_sockets = ["packet", pcap::NAME, dpdk::NAME];
     let sees_beside_socket = selection
@@ -52,8 +44,7 @@ pub(super) fn attach_at(
         .any(|tap| !own_sockets.contains(&tap.name()));
     // Taps with sockets of their own see to it themselves.
     if options.promiscuous && sees_beside_socket && !site.interface.loopback {
-        let socket = packet_socket::promiscuous(site.namespace.as_ref(), site.interface.index)?;
-        held.promiscuous.push((index, socket));
+        promiscuous.add(site)?;
     }
     if options.follows() && selection.taps.is_empty() {
         assembly.notice(Notice::NoHooks {
@@ -69,13 +60,6 @@ pub(super) fn attach_at(
         });
     }
     Ok(selection.taps.iter().any(|tap| tap.facts().gives.verdict))
-}
-
-/// `None` for a device that only a library knows.
-pub(super) fn monitor(site: &CaptureSite) -> Result<Option<LinkMonitor>> {
-    (site.interface.index != 0)
-        .then(|| LinkMonitor::new(site.namespace.as_ref(), site.interface.index))
-        .transpose()
 }
 
 /// Says what there was to say while taps were attached.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use trawl_kernel::Result;
 use trawl_packet::pcapng::write;
 
-use super::attach::{Held, attach_at, monitor, tell};
+use super::attach::{attach_at, tell};
 use super::{Observer, Session};
 use crate::capture_site::CaptureSite;
 use crate::notice::Notice;
@@ -36,15 +36,16 @@ impl Session {
             return Ok(());
         }
         let there: Vec<CaptureSite> = self
-            .monitors
-            .iter()
-            .filter_map(|(index, _)| self.sites.get(*index).cloned())
+            .presence
+            .sites()
+            .filter_map(|index| self.sites.get(index).cloned())
             .collect();
         for site in observer.appeared(&there) {
             if !self.joins.refused.contains(&identity(&site)) {
                 self.join_one(site, sink, observer)?;
             }
         }
+        self.assembly.settle()?;
         self.joins.next = Some(Instant::now() + LOOK_EVERY.max(began.elapsed() * REST_FACTOR));
         Ok(())
     }
@@ -59,13 +60,15 @@ impl Session {
         let index = self.sites.len();
         self.sites.push(site);
         let site = &self.sites[index];
-        let mut held = Held::default();
-        let attached = attach_at(index, site, &mut self.assembly, &mut held).and_then(|_| {
-            for at in &mut held.taps {
-                at.tap.start()?;
-            }
-            monitor(site)
-        });
+        let mut taps = Vec::new();
+        let promiscuous = &mut self.promiscuous;
+        let attached =
+            attach_at(index, site, &mut self.assembly, &mut taps, promiscuous).and_then(|_| {
+                for at in &mut taps {
+                    at.tap.start()?;
+                }
+                self.presence.add(index, site)
+            });
         tell(&mut self.assembly, observer);
         // Points stay where a tap failed: their numbers are the places of their accounts.
         let made = self.assembly.interface_blocks(&self.sites, blocks);
@@ -76,10 +79,8 @@ impl Session {
         self.interfaces.extend(made);
         self.merge.add(std::mem::take(&mut self.assembly.streams));
         match attached {
-            Ok(monitor) => {
-                self.monitors.push((index, monitor));
-                self.taps.extend(held.taps);
-                self.promiscuous.extend(held.promiscuous);
+            Ok(()) => {
+                self.taps.extend(taps);
                 observer.started(&self.assembly.points[points..]);
             }
             Err(error) => {

@@ -4,7 +4,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use trawl_kernel::events::Signal;
-use trawl_kernel::netlink::LinkMonitor;
 use trawl_kernel::{Result, clock, events};
 
 use super::{
@@ -114,10 +113,7 @@ impl Session {
         if let Some(interval) = interval {
             sleep = sleep.min(interval.saturating_sub(reported.elapsed()));
         }
-        let mut descriptors: Vec<BorrowedFd<'_>> = vec![self.signals.as_fd()];
-        let monitors = self.monitors.iter().filter_map(|(_, one)| one.as_ref());
-        descriptors.extend(monitors.map(LinkMonitor::as_fd));
-        events::wait_also(&descriptors, outlet, sleep)
+        events::wait_also(&[self.signals.as_fd()], outlet, sleep)
     }
 
     /// What has to be noticed in every round.
@@ -170,7 +166,8 @@ impl Session {
 
     pub(super) fn stop(&mut self, observer: &mut dyn Observer) {
         // What happened since the last look. Its end is at hand in any case.
-        self.watch(observer);
+        self.watched = 0;
+        self.watch(usize::MAX, observer);
         self.assembly
             .points
             .iter()

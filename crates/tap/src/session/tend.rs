@@ -14,6 +14,9 @@ use crate::watch::Sight;
 /// How long a tap that sees nothing may take until it can be attached again: a firewall that is restarted is back.
 const BLIND_PATIENCE: Duration = Duration::from_secs(5);
 
+/// As many taps are looked at in one turn.
+const WATCHED_AT_ONCE: usize = 100;
+
 impl Session {
     /// What may be noticed a little later: clocks, and interfaces that went away.
     pub(super) fn tend(&mut self, observer: &mut dyn Observer) -> Result<Option<Ended>> {
@@ -26,18 +29,15 @@ impl Session {
                 .for_each(|point| point.rings.set_clock_offset(offset));
         }
         let mut gone: Vec<(usize, GoneReason)> = Vec::new();
-        for (index, monitor) in &mut self.monitors {
-            let Some(monitor) = monitor else { continue };
-            for event in monitor.events()? {
-                let interface = self.sites[*index].label.clone();
-                match event {
-                    LinkEvent::Removed => gone.push((*index, GoneReason::Removed)),
-                    LinkEvent::MovedAway => gone.push((*index, GoneReason::MovedAway)),
-                    LinkEvent::Down => observer.notice(&Notice::LinkDown { interface }),
-                    LinkEvent::Up => observer.notice(&Notice::LinkUp { interface }),
-                    LinkEvent::Renamed(name) => {
-                        observer.notice(&Notice::Renamed { interface, name });
-                    }
+        for (index, event) in self.presence.events()? {
+            let interface = self.sites[index].label.clone();
+            match event {
+                LinkEvent::Removed => gone.push((index, GoneReason::Removed)),
+                LinkEvent::MovedAway => gone.push((index, GoneReason::MovedAway)),
+                LinkEvent::Down => observer.notice(&Notice::LinkDown { interface }),
+                LinkEvent::Up => observer.notice(&Notice::LinkUp { interface }),
+                LinkEvent::Renamed(name) => {
+                    observer.notice(&Notice::Renamed { interface, name });
                 }
             }
         }
@@ -58,11 +58,11 @@ impl Session {
         {
             observer.notice(&Notice::WardenReplaced);
         }
-        if let Some(ended) = self.watch(observer) {
+        if let Some(ended) = self.watch(WATCHED_AT_ONCE, observer) {
             return Ok(Some(ended));
         }
         for (site, reason) in gone {
-            if !self.monitors.iter().any(|(index, _)| *index == site) {
+            if !self.presence.remove(site, &self.sites[site]) {
                 continue;
             }
             let gone = Gone {
@@ -70,11 +70,10 @@ impl Session {
                 reason,
             };
             observer.notice(&Notice::Gone(gone.clone()));
-            self.monitors.retain(|(index, _)| *index != site);
-            self.promiscuous.retain(|(index, _)| *index != site);
+            self.promiscuous.remove(&self.sites[site]);
             if self.options.joins {
                 self.taps.retain(|at| at.site != site);
-            } else if self.monitors.is_empty() {
+            } else if self.presence.is_empty() {
                 return Ok(Some(Ended::NoInterface(gone)));
             }
         }
@@ -83,8 +82,14 @@ impl Session {
 
     /// Looks whether the taps still see packets; those that do not, and cannot be attached again in a while, end the
     /// capture when no other is left.
-    pub(super) fn watch(&mut self, observer: &mut dyn Observer) -> Option<Ended> {
-        for at in &mut self.taps {
+    pub(super) fn watch(&mut self, most: usize, observer: &mut dyn Observer) -> Option<Ended> {
+        // In turn, where there are many.
+        let first = match self.watched < self.taps.len() {
+            true => self.watched,
+            false => 0,
+        };
+        self.watched = first.saturating_add(most);
+        for at in self.taps.iter_mut().skip(first).take(most) {
             let now = clock::wall();
             let sight = at.tap.watch(&mut self.assembly.warden);
             let gap = |cause, why, to_ns| Gap {

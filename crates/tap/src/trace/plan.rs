@@ -12,7 +12,6 @@ use trawl_kernel::bpf::{link, map};
 use trawl_kernel::layout::{
     HOLD_AT_ENTRY, HOLD_UNTIL_EXIT, TRACE_COPY, TRACE_SCRATCH_SIZE, TapConfig,
 };
-use trawl_kernel::netns::Namespace;
 use trawl_kernel::ring::Rings;
 use trawl_kernel::{Error, Result, events};
 
@@ -85,7 +84,7 @@ impl TracePlan {
         let rings = assembly.program_rings()?;
         let mut config = assembly.config(&rings);
         config.only_ifindex = site.interface.index;
-        config.only_namespace = namespace_number(site)?;
+        config.only_namespace = site.namespace_number()?;
         config.wanted_verdicts = wanted_verdicts(&options);
         if let Some(found) = kernel_addresses() {
             let halves = |address: u64| (address as u32, (address >> 32) as u32);
@@ -203,14 +202,6 @@ impl TracePlan {
 }
 
 /// What the kernel calls the site's network namespace.
-fn namespace_number(site: &CaptureSite) -> Result<u32> {
-    let (_, inode) = match &site.namespace {
-        Some(namespace) => namespace.identity(),
-        None => Namespace::current()?.identity(),
-    };
-    Ok(inode as u32)
-}
-
 fn wanted_verdicts(options: &Options) -> u32 {
     let Some(set) = &options.verdicts else {
         return u32::MAX;

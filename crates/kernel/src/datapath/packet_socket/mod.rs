@@ -189,6 +189,14 @@ pub fn promiscuous(namespace: Option<&Namespace>, interface: u32) -> Result<Owne
     })
 }
 
+/// Has such a descriptor keep another interface of its namespace promiscuous as well, or no longer.
+pub fn promiscuous_too(socket: &OwnedFd, interface: u32, on: bool) -> io::Result<()> {
+    match on {
+        true => option::be_promiscuous(socket, interface),
+        false => option::be_selective(socket, interface),
+    }
+}
+
 impl PacketSocket {
     /// A bound socket that lets no packet in yet.
     fn open(request: &Request<'_>) -> io::Result<Self> {

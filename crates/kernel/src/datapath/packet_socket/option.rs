@@ -68,18 +68,33 @@ pub fn ignore_sent(socket: &OwnedFd) -> io::Result<()> {
 }
 
 pub fn be_promiscuous(socket: &OwnedFd, interface: u32) -> io::Result<()> {
-    let request = libc::packet_mreq {
-        mr_ifindex: interface as c_int,
-        mr_type: libc::PACKET_MR_PROMISC as u16,
-        mr_alen: 0,
-        mr_address: [0; 8],
-    };
+    let request = promiscuity_of(interface);
     set(
         socket,
         libc::SOL_PACKET,
         libc::PACKET_ADD_MEMBERSHIP,
         &request,
     )
+}
+
+/// The socket wants only what is for this machine again.
+pub fn be_selective(socket: &OwnedFd, interface: u32) -> io::Result<()> {
+    let request = promiscuity_of(interface);
+    set(
+        socket,
+        libc::SOL_PACKET,
+        libc::PACKET_DROP_MEMBERSHIP,
+        &request,
+    )
+}
+
+fn promiscuity_of(interface: u32) -> libc::packet_mreq {
+    libc::packet_mreq {
+        mr_ifindex: interface as c_int,
+        mr_type: libc::PACKET_MR_PROMISC as u16,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    }
 }
 
 /// Joins the group, or makes a new one. Which of its sockets gets a packet is told by the kind.

@@ -376,13 +376,13 @@ impl Netlink {
     pub fn wait_until_operational(&self, index: u32, patience: Duration) -> Result<()> {
         let mut monitor = LinkMonitor::new(self.namespace.as_ref(), index)?;
         let deadline = Instant::now() + patience;
-        while !monitor.link().operational {
+        while monitor.link(index).is_some_and(|link| !link.operational) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(Error::failed(
                     format!(
                         "interface {}{} is not ready",
-                        monitor.link().name,
+                        monitor.link(index).map_or("", |link| &link.name),
                         self.place
                     ),
                     format!("it does not send {} s after it went up", patience.as_secs()),

@@ -1,6 +1,6 @@
-//! Watching one interface: told when it goes away, goes down, comes up or changes its name.
+//! Watching interfaces of a network namespace: told when one goes away, goes down, comes up or changes its name.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use super::Netlink;
@@ -12,7 +12,9 @@ use crate::netns::Namespace;
 
 const IFLA_NEW_IFINDEX: u16 = 49;
 
-/// What happened to the watched interface.
+const CANNOT_WATCH: &str = "cannot watch interfaces";
+
+/// What happened to a watched interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
     Removed,
@@ -23,20 +25,31 @@ pub enum LinkEvent {
     Renamed(String),
 }
 
-/// Readable (poll its descriptor) when something may have happened to the interface.
+/// One socket for all that are watched in a namespace: each hears of all interfaces there.
 #[derive(Debug)]
 pub struct LinkMonitor {
     events: Socket,
     namespace: Option<Namespace>,
-    last: Link,
+    /// As they were last heard of, by number.
+    links: HashMap<u32, Link>,
 }
 
 impl LinkMonitor {
     /// Starts watching; an interface that is already gone is an error, so no removal is missed
     /// between looking it up and watching it.
     pub fn new(namespace: Option<&Namespace>, index: u32) -> Result<Self> {
-        let events = Socket::route_events(namespace, libc::RTMGRP_LINK as u32)?;
-        let last = Netlink::open(namespace)?
+        let mut monitor = Self {
+            events: Socket::route_events(namespace, libc::RTMGRP_LINK as u32)?,
+            namespace: namespace.cloned(),
+            links: HashMap::new(),
+        };
+        monitor.watch(index)?;
+        Ok(monitor)
+    }
+
+    /// Watches another one as well.
+    pub fn watch(&mut self, index: u32) -> Result<()> {
+        let link = Netlink::open(self.namespace.as_ref())?
             .find_link_by_index(index)?
             .ok_or_else(|| {
                 Error::failed(
@@ -44,27 +57,28 @@ impl LinkMonitor {
                     "it is gone",
                 )
             })?;
-        Ok(Self {
-            events,
-            namespace: namespace.cloned(),
-            last,
-        })
+        self.links.insert(index, link);
+        Ok(())
     }
 
-    /// The interface as it was last heard of.
-    pub fn link(&self) -> &Link {
-        &self.last
+    pub fn forget(&mut self, index: u32) {
+        self.links.remove(&index);
+    }
+
+    /// An interface as it was last heard of.
+    pub fn link(&self, index: u32) -> Option<&Link> {
+        self.links.get(&index)
     }
 
     /// Waits until something may have happened, or the time is up.
     pub fn wait(&self, at_most: Duration) -> Result<()> {
         self.events
             .wait(at_most)
-            .map_err(|r| r.about(format!("cannot watch interface {}", self.last.name)))
+            .map_err(|r| r.about(CANNOT_WATCH))
     }
 
     /// What happened since the last call, without waiting.
-    pub fn events(&mut self) -> Result<Vec<LinkEvent>> {
+    pub fn events(&mut self) -> Result<Vec<(u32, LinkEvent)>> {
         let mut seen = Vec::new();
         loop {
             match self.events.events() {
@@ -73,29 +87,29 @@ impl LinkMonitor {
                 // Messages were dropped: look at how things are now instead.
                 Err(refusal) if refusal.errno == libc::ENOBUFS => self.resynchronise(&mut seen)?,
                 Err(refusal) => {
-                    return Err(refusal.about(format!("cannot watch interface {}", self.last.name)));
+                    return Err(refusal.about(CANNOT_WATCH));
                 }
             }
         }
     }
 
-    fn take(&mut self, reply: &Reply, seen: &mut Vec<LinkEvent>) {
+    fn take(&mut self, reply: &Reply, seen: &mut Vec<(u32, LinkEvent)>) {
         // Bridges speak of their ports' ends under another family; those are not removals.
-        if reply.payload.first() != Some(&(libc::AF_UNSPEC as u8))
-            || read_u32(&reply.payload, 4) != Some(self.last.index)
-        {
+        if reply.payload.first() != Some(&(libc::AF_UNSPEC as u8)) {
             return;
         }
+        let watched = read_u32(&reply.payload, 4).filter(|index| self.links.contains_key(index));
+        let Some(index) = watched else { return };
         match reply.kind {
             libc::RTM_DELLINK => {
                 let attributes = reply.payload.get(16..).unwrap_or(&[]);
                 let moved =
                     find(attributes, IFLA_NEW_NETNSID).or(find(attributes, IFLA_NEW_IFINDEX));
-                seen.push(if moved.is_some() {
-                    LinkEvent::MovedAway
-                } else {
-                    LinkEvent::Removed
-                });
+                let event = match moved {
+                    Some(_) => LinkEvent::MovedAway,
+                    None => LinkEvent::Removed,
+                };
+                seen.push((index, event));
             }
             libc::RTM_NEWLINK => {
                 if let Some(link) = Link::parse(&reply.payload) {
@@ -106,31 +120,33 @@ impl LinkMonitor {
         }
     }
 
-    fn compare(&mut self, now: Link, seen: &mut Vec<LinkEvent>) {
-        if now.is_up() != self.last.is_up() {
-            seen.push(if now.is_up() {
-                LinkEvent::Up
-            } else {
-                LinkEvent::Down
-            });
+    fn compare(&mut self, now: Link, seen: &mut Vec<(u32, LinkEvent)>) {
+        let Some(last) = self.links.get_mut(&now.index) else {
+            return;
+        };
+        if now.is_up() != last.is_up() {
+            let event = match now.is_up() {
+                true => LinkEvent::Up,
+                false => LinkEvent::Down,
+            };
+            seen.push((now.index, event));
         }
-        if !now.name.is_empty() && now.name != self.last.name {
-            seen.push(LinkEvent::Renamed(now.name.clone()));
+        if !now.name.is_empty() && now.name != last.name {
+            seen.push((now.index, LinkEvent::Renamed(now.name.clone())));
         }
-        self.last = now;
+        *last = now;
     }
 
-    fn resynchronise(&mut self, seen: &mut Vec<LinkEvent>) -> Result<()> {
-        match Netlink::open(self.namespace.as_ref())?.find_link_by_index(self.last.index)? {
-            Some(now) => self.compare(now, seen),
-            None => seen.push(LinkEvent::Removed),
-        }
+    fn resynchronise(&mut self, seen: &mut Vec<(u32, LinkEvent)>) -> Result<()> {
+        let now = Netlink::open(self.namespace.as_ref())?.links()?;
+        let gone = |index: &&u32| now.iter().all(|link| link.index != **index);
+        seen.extend(
+            self.links
+                .keys()
+                .filter(gone)
+                .map(|index| (*index, LinkEvent::Removed)),
+        );
+        now.into_iter().for_each(|link| self.compare(link, seen));
         Ok(())
-    }
-}
-
-impl AsFd for LinkMonitor {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.events.as_fd()
     }
 }

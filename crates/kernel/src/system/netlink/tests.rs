@@ -45,7 +45,7 @@ fn wait_for(monitor: &mut LinkMonitor) -> Vec<LinkEvent> {
         monitor.wait(Duration::from_secs(5)).unwrap();
         let events = monitor.events().unwrap();
         if !events.is_empty() {
-            return events;
+            return events.into_iter().map(|(_, event)| event).collect();
         }
     }
 }

@@ -3,12 +3,13 @@
 
 mod excerpt;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::io::Write;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use excerpt::Excerpt;
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -101,9 +102,17 @@ pub fn tracepoint(name: &str) -> io::Result<Option<Tracepoint>> {
     Ok(of_kernel()?.tracepoint(name))
 }
 
-/// How many bytes into one of the kernel's structures a member lies; `None` if it is not there, or no whole bytes in.
+/// How many bytes into one of the kernel's structures a member lies, searched for once; `None` if it is not there, or no whole bytes in.
 pub fn offset(structure: &str, member: &str) -> io::Result<Option<u32>> {
-    Ok(of_kernel()?.offset(structure, member))
+    static FOUND: Mutex<BTreeMap<(String, String), Option<u32>>> = Mutex::new(BTreeMap::new());
+    let key = (structure.to_owned(), member.to_owned());
+    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = found.get(&key) {
+        return Ok(*known);
+    }
+    let offset = of_kernel()?.offset(structure, member);
+    found.insert(key, offset);
+    Ok(offset)
 }
 
 /// Read once, for everyone in this process.

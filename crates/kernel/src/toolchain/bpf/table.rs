@@ -60,6 +60,24 @@ impl Table {
         Ok(table)
     }
 
+    /// A hash map, empty.
+    pub fn hash(name: &str, (key, value): (usize, usize), entries: u32) -> io::Result<Self> {
+        let opts = opts!(libbpf_sys::bpf_map_create_opts);
+        let name = c_name(name);
+        // SAFETY: name and options outlive the call.
+        let fd = owned(unsafe {
+            libbpf_sys::bpf_map_create(
+                libbpf_sys::BPF_MAP_TYPE_HASH,
+                name.as_ptr(),
+                key as u32,
+                value as u32,
+                entries,
+                &raw const opts,
+            )
+        })?;
+        Self::new(fd)
+    }
+
     pub fn about(&self) -> &MapInfo {
         &self.about
     }

@@ -1,0 +1,93 @@
+//! The sites whose interfaces are there, and what is heard of them: one socket for each network namespace.
+
+use std::collections::{BTreeSet, HashMap};
+
+use trawl_kernel::Result;
+use trawl_kernel::netlink::{LinkEvent, LinkMonitor};
+use trawl_kernel::netns::Namespace;
+
+use crate::capture_site::CaptureSite;
+
+#[derive(Debug, Default)]
+pub(super) struct Presence {
+    sites: BTreeSet<usize>,
+    namespaces: Vec<Watched>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    namespace: Option<Namespace>,
+    monitor: LinkMonitor,
+    /// By the interface's number.
+    sites: HashMap<u32, Vec<usize>>,
+}
+
+impl Presence {
+    /// Watches a site's interface. What only a library knows is taken to be there.
+    pub fn add(&mut self, index: usize, site: &CaptureSite) -> Result<()> {
+        let number = site.interface.index;
+        if number != 0 {
+            let known = self
+                .namespaces
+                .iter_mut()
+                .find(|one| one.namespace == site.namespace);
+            let watched = match known {
+                Some(watched) => {
+                    watched.monitor.watch(number)?;
+                    watched
+                }
+                None => {
+                    self.namespaces.push(Watched {
+                        namespace: site.namespace.clone(),
+                        monitor: LinkMonitor::new(site.namespace.as_ref(), number)?,
+                        sites: HashMap::new(),
+                    });
+                    let last = self.namespaces.len() - 1;
+                    &mut self.namespaces[last]
+                }
+            };
+            watched.sites.entry(number).or_default().push(index);
+        }
+        self.sites.insert(index);
+        Ok(())
+    }
+
+    /// Forgets a site; false if it was forgotten before.
+    pub fn remove(&mut self, index: usize, site: &CaptureSite) -> bool {
+        let number = site.interface.index;
+        for watched in &mut self.namespaces {
+            if watched.namespace != site.namespace {
+                continue;
+            }
+            if let Some(sites) = watched.sites.get_mut(&number) {
+                sites.retain(|one| *one != index);
+                if sites.is_empty() {
+                    watched.sites.remove(&number);
+                    watched.monitor.forget(number);
+                }
+            }
+        }
+        self.namespaces.retain(|one| !one.sites.is_empty());
+        self.sites.remove(&index)
+    }
+
+    pub fn sites(&self) -> impl Iterator<Item = usize> {
+        self.sites.iter().copied()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.sites.is_empty()
+    }
+
+    /// What happened since the last call, by site.
+    pub fn events(&mut self) -> Result<Vec<(usize, LinkEvent)>> {
+        let mut seen = Vec::new();
+        for watched in &mut self.namespaces {
+            for (number, event) in watched.monitor.events()? {
+                let sites = watched.sites.get(&number).into_iter().flatten();
+                seen.extend(sites.map(|site| (*site, event.clone())));
+            }
+        }
+        Ok(seen)
+    }
+}
