@@ -31,11 +31,12 @@ pub struct Many {
     /// By hook, since an interface has an account at each, and by the namespace that their programs serve, if not all.
     tables: HashMap<(&'static str, Option<u32>), Rc<Table>>,
     pub(crate) xdp: Vec<(Likeness, Rc<Seated>)>,
-    pub(crate) tc: Vec<(Likeness, Arc<OwnedFd>)>,
+    /// With the attach type.
+    pub(crate) tc: Vec<(Likeness, u32, Arc<OwnedFd>)>,
 }
 
 /// What makes two programs the same one.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Likeness {
     name: String,
     config: Vec<u8>,

@@ -1,22 +1,26 @@
 //! The `tc` tap: what the stack sends and what it gets, by tcx, or by the clsact qdisc on kernels without it.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use trawl_filter::lower::Target;
 use trawl_kernel::bpf::info;
 use trawl_kernel::bpf::link::{self, TcxPlace};
 use trawl_kernel::bpf::object::{self, TapProgram};
 use trawl_kernel::bpf::program::{self, LoadOptions};
+use trawl_kernel::layout::TapConfig;
 use trawl_kernel::netlink::Netlink;
 use trawl_kernel::netlink::tc::{Direction as Side, Place};
 use trawl_kernel::netns::{Namespace, run_maybe_in};
 use trawl_kernel::privilege::Capabilities;
+use trawl_kernel::ring::Rings;
 use trawl_kernel::warden::{self, Task, Warden};
 use trawl_kernel::{Error, Result, errno, probe};
 
 use crate::assembly::{Assembly, Carries, program_maps};
 use crate::capture_site::CaptureSite;
 use crate::filter::Block;
+use crate::many::{From, Likeness, Place as PlaceOfMany};
 use crate::notice::{Left, Notice};
 use crate::options::{Direction, TimeSource};
 use crate::table::{self, Facts};
@@ -45,13 +49,13 @@ impl Tap for Tc {
             site: site.clone(),
             sides: Vec::new(),
             clsact: Vec::new(),
+            places: Vec::new(),
         };
-        let block = block(site, assembly)?;
         if direction.includes_in() {
-            tap.add(Side::Ingress, index, site, assembly, block.as_deref())?;
+            tap.add(Side::Ingress, index, site, assembly)?;
         }
         if direction.includes_out() {
-            tap.add(Side::Egress, index, site, assembly, block.as_deref())?;
+            tap.add(Side::Egress, index, site, assembly)?;
         }
         Ok(Box::new(tap))
     }
@@ -76,9 +80,9 @@ impl Tap for TcEgress {
             site: site.clone(),
             sides: Vec::new(),
             clsact: Vec::new(),
+            places: Vec::new(),
         };
-        let block = block(site, assembly)?;
-        tap.add(Side::Egress, index, site, assembly, block.as_deref())?;
+        tap.add(Side::Egress, index, site, assembly)?;
         Ok(Box::new(tap))
     }
 }
@@ -101,13 +105,66 @@ struct AttachedTc {
     site: CaptureSite,
     sides: Vec<TcxSide>,
     clsact: Vec<ClsactFilter>,
+    /// Where packets count that programs for many interfaces see here.
+    places: Vec<PlaceOfMany>,
+}
+
+/// What a side's program is made of.
+struct Recipe<'a> {
+    name: &'static str,
+    config: TapConfig,
+    rings: &'a Rings,
+    /// What makes it the program of another interface too.
+    likeness: Option<Likeness>,
+    hook: &'static str,
+}
+
+impl Recipe<'_> {
+    /// The program, loaded with this attach type, or the one that other interfaces have.
+    fn load(
+        &self,
+        attach_type: u32,
+        site: &CaptureSite,
+        assembly: &mut Assembly,
+    ) -> Result<Arc<OwnedFd>> {
+        let known = assembly.many.tc.iter().find(|(one, of_type, _)| {
+            *of_type == attach_type && Some(one) == self.likeness.as_ref()
+        });
+        if let Some((_, _, program)) = known {
+            return Ok(Arc::clone(program));
+        }
+        let table = match &self.likeness {
+            Some(likeness) => Some(assembly.places(self.hook, likeness)?),
+            None => None,
+        };
+        let mut maps = program_maps(self.rings, None);
+        maps.extend(
+            table
+                .iter()
+                .map(|table| (crate::many::MAP_NAME, table.as_fd())),
+        );
+        let mut ready = TapProgram::prepare(object::TC, self.name, &self.config, &maps)?;
+        let block = block(site, assembly)?;
+        if let Some(block) = &block {
+            ready.filter(block)?;
+        }
+        let program = Arc::new(ready.load(&LoadOptions {
+            expected_attach_type: attach_type,
+            ..LoadOptions::new(self.name, program::SCHED_CLS)
+        })?);
+        if let Some(likeness) = &self.likeness {
+            let shared = (likeness.clone(), attach_type, Arc::clone(&program));
+            assembly.many.tc.push(shared);
+        }
+        Ok(program)
+    }
 }
 
 /// A program on one of the tcx hooks.
 #[derive(Debug)]
 struct TcxSide {
     link: OwnedFd,
-    program: OwnedFd,
+    program: Arc<OwnedFd>,
     attach_type: u32,
     place: TcxPlace,
 }
@@ -139,7 +196,6 @@ impl AttachedTc {
         index: usize,
         site: &CaptureSite,
         assembly: &mut Assembly,
-        block: Option<&[trawl_ebpf::Insn]>,
     ) -> Result<()> {
         if side == Side::Egress
             && queue_is_chosen_later(site)
@@ -180,29 +236,37 @@ impl AttachedTc {
             Side::Egress => {}
         }
         let hardware = assembly.options.time == TimeSource::Hardware;
-        let name = match (hardware, assembly.options.filter.is_some()) {
-            (false, false) => "trawl_tc",
-            (false, true) => "trawl_tc_f",
-            (true, false) => "trawl_tc_h",
-            (true, true) => "trawl_tc_hf",
+        let filtered = assembly.options.filter.is_some();
+        let mut recipe = Recipe {
+            name: match (hardware, filtered) {
+                (false, false) => "trawl_tc",
+                (false, true) => "trawl_tc_f",
+                (true, false) => "trawl_tc_h",
+                (true, true) => "trawl_tc_hf",
+            },
+            config,
+            rings: &rings,
+            likeness: None,
+            hook,
         };
-        let mut ready =
-            TapProgram::prepare(object::TC, name, &config, &program_maps(&rings, None))?;
-        if let Some(block) = block {
-            ready.filter(block)?;
+        if assembly.serves_many() {
+            let name = if filtered { "trawl_tc_mf" } else { "trawl_tc_m" };
+            let likeness = assembly.for_many(name, &mut config, site, From::SocketBuffer)?;
+            if let Some(place) = assembly.place(hook, &likeness, site, &ids)? {
+                self.places.push(place);
+                recipe.name = name;
+                recipe.config = config;
+                recipe.likeness = Some(likeness);
+            }
         }
-        let options = |expected_attach_type| LoadOptions {
-            expected_attach_type,
-            ..LoadOptions::new(name, program::SCHED_CLS)
-        };
         let what = || format!("cannot attach to {} at {hook}", site.label);
         let tcx = match probe::is_unwanted("tcx") {
             true => Err((
                 Some(errno::EOPNOTSUPP),
                 Error::failed(what(), "TRAWL_WITHOUT says so"),
             )),
-            false => ready
-                .load(&options(attach_type))
+            false => recipe
+                .load(attach_type, site, assembly)
                 .map_err(|e| (e.errno(), e))
                 .and_then(|program| {
                     let link = attach_tcx(site, &program, attach_type, place)
@@ -224,7 +288,8 @@ impl AttachedTc {
             }
             // Kernels before 6.6 know neither this link nor, some of them, the attach type.
             Err((Some(errno::EINVAL | errno::EOPNOTSUPP), _)) => {
-                let program = ready.load(&options(0))?;
+                let program = recipe.load(0, site, assembly)?;
+                let name = recipe.name;
                 let filter = ClsactFilter::add(site, side, &program, name, &mut assembly.warden)?;
                 self.clsact.push(filter);
                 assembly.set_mode(ids.point, "clsact");
@@ -240,6 +305,7 @@ impl AttachedTc {
 
 impl Attached for AttachedTc {
     fn detach(&mut self) -> Vec<Notice> {
+        self.places.clear();
         self.sides.clear();
         // The last one first: the qdisc came with the first.
         self.clsact
@@ -258,7 +324,8 @@ impl Attached for AttachedTc {
     }
 
     fn watch(&mut self, warden: &mut Warden) -> Sight {
-        if !self.site.interface.is_there(self.site.namespace.as_ref()) {
+        let is_well = self.clsact.is_empty() && self.sides.iter().all(TcxSide::is_attached);
+        if is_well || !self.site.interface.is_there(self.site.namespace.as_ref()) {
             return Sight::Clear;
         }
         let mut sight = Sight::Clear;

@@ -1,7 +1,8 @@
 //! The interfaces that are promiscuous for a capture, by one socket for each network namespace: closing one takes the kernel
-//! some 10 ms.
+//! some 10 ms, in which it waits.
 
 use std::os::fd::OwnedFd;
+use std::thread;
 
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Result, packet_socket};
@@ -33,13 +34,27 @@ impl Promiscuous {
         }
     }
 
-    /// A namespace ends only when nobody holds a socket in it.
-    pub fn leave(&mut self, namespace: Option<&Namespace>) {
-        self.sockets.retain(|(one, _)| one.as_ref() != namespace);
-    }
-
     fn socket(&self, site: &CaptureSite) -> Option<&OwnedFd> {
         let of_site = |one: &&(Option<Namespace>, OwnedFd)| one.0 == site.namespace;
         self.sockets.iter().find(of_site).map(|(_, socket)| socket)
+    }
+}
+
+/// So many sockets are closed at the same time: what closing takes is waiting.
+const CLOSED_AT_ONCE: usize = 32;
+
+impl Drop for Promiscuous {
+    fn drop(&mut self) {
+        let mut rest = std::mem::take(&mut self.sockets);
+        if rest.len() <= 1 {
+            return;
+        }
+        let share = rest.len().div_ceil(CLOSED_AT_ONCE);
+        thread::scope(|scope| {
+            while !rest.is_empty() {
+                let part = rest.split_off(rest.len().saturating_sub(share));
+                scope.spawn(move || std::mem::drop(part));
+            }
+        });
     }
 }
