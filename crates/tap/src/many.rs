@@ -157,11 +157,7 @@ impl Assembly {
     }
 
     /// The table that a program looks into.
-    pub(crate) fn places(
-        &mut self,
-        hook: &'static str,
-        likeness: &Likeness,
-    ) -> Result<Rc<Table>> {
+    pub(crate) fn places(&mut self, hook: &'static str, likeness: &Likeness) -> Result<Rc<Table>> {
         let whose = (hook, likeness.namespace);
         if let Some(table) = self.many.tables.get(&whose) {
             return Ok(Rc::clone(table));

@@ -250,7 +250,11 @@ impl AttachedTc {
             hook,
         };
         if assembly.serves_many() {
-            let name = if filtered { "trawl_tc_mf" } else { "trawl_tc_m" };
+            let name = if filtered {
+                "trawl_tc_mf"
+            } else {
+                "trawl_tc_m"
+            };
             let likeness = assembly.for_many(name, &mut config, site, From::SocketBuffer)?;
             if let Some(place) = assembly.place(hook, &likeness, site, &ids)? {
                 self.places.push(place);

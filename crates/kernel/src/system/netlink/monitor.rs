@@ -72,9 +72,7 @@ impl LinkMonitor {
 
     /// Waits until something may have happened, or the time is up.
     pub fn wait(&self, at_most: Duration) -> Result<()> {
-        self.events
-            .wait(at_most)
-            .map_err(|r| r.about(CANNOT_WATCH))
+        self.events.wait(at_most).map_err(|r| r.about(CANNOT_WATCH))
     }
 
     /// What happened since the last call, without waiting.
