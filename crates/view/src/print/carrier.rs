@@ -1,7 +1,7 @@
 //! What carriers and switches put around packets: MPLS, PPPoE, EAPOL, loopback.
 
 use super::line::{Data, Line, Mac, Printed, put};
-use super::{dump, ipv4, ipv6, link};
+use super::{dump, ipv4, ipv6, link, names, ppp};
 
 /// A stack of labels, and the IP packet under it where its first half byte looks like one.
 pub(super) fn mpls(line: &mut Line<'_>, mut data: Data<'_>) -> Printed {
@@ -140,9 +140,25 @@ fn pppoe_tags(line: &mut Line<'_>, mut tags: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// A PPP frame without its address and control bytes.
-pub(super) fn ppp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
+/// A PPP frame, whose address and control bytes may be left out.
+pub(super) fn ppp(line: &mut Line<'_>, frame: Data<'_>) -> Printed {
+    const ADDRESS_AND_CONTROL: u16 = 0xff03;
+    const RECEIVED: u16 = 0x0003;
+    const SENT: u16 = 0x0103;
     line.protocol = "ppp";
+    if frame.len < 2 {
+        return Err(super::line::Stop::Cut);
+    }
+    let start = frame.u16(0)?;
+    match start {
+        RECEIVED if line.options.link_header => put!(line, "In  "),
+        SENT if line.options.link_header => put!(line, "Out "),
+        _ => {}
+    }
+    let data = match start {
+        ADDRESS_AND_CONTROL | RECEIVED | SENT => frame.skip(2),
+        _ => frame,
+    };
     let first = data.u8(0)?;
     // An odd first byte is a protocol compressed to one byte.
     let (protocol, header_len) = if first & 1 == 1 {
@@ -150,30 +166,32 @@ pub(super) fn ppp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     } else {
         (data.u16(0)?, 2)
     };
-    let name = match protocol {
-        0x0021 => "IP",
-        0x0057 => "IP6",
-        0x0281 => "MPLS unicast",
-        0x8021 => "IPCP",
-        0x8057 => "IP6CP",
-        0x80fd => "CCP",
-        0xc021 => "LCP",
-        0xc023 => "PAP",
-        0xc025 => "LQR",
-        0xc223 => "CHAP",
-        _ => "unknown",
-    };
-    let payload = data.skip(header_len);
-    let known = matches!(protocol, 0x0021 | 0x0057 | 0x0281);
-    if line.options.link_header || !known {
-        put!(line, "{name} (0x{protocol:04x}), length {}: ", data.len);
+    if line.options.link_header {
+        let name = ppp::name(protocol);
+        let shown = name.unwrap_or("unknown");
+        put!(line, "{shown} (0x{protocol:04x}), length {}", frame.len);
+        if name.is_none() {
+            return Ok(());
+        }
+        put!(line, ": ");
     }
+    ppp_payload(line, protocol, data.skip(header_len))
+}
+
+/// What follows PPP's protocol number.
+pub(super) fn ppp_payload(line: &mut Line<'_>, protocol: u16, data: Data<'_>) -> Printed {
     match protocol {
-        0x0021 => ipv4::print(line, payload),
-        0x0057 => ipv6::print(line, payload),
-        0x0281 => mpls(line, payload),
+        0x0021 | 0x002f | names::IPV4 => ipv4::print(line, data),
+        0x0057 | names::IPV6 => ipv6::print(line, data),
+        0x0281 | 0x0283 => mpls(line, data),
         _ => {
-            link::default_print(line, payload);
+            if !ppp::print(line, protocol, data)? {
+                match ppp::name(protocol) {
+                    Some(name) => put!(line, "{name} "),
+                    None => put!(line, "unknown PPP protocol (0x{protocol:04x}) "),
+                }
+                dump::hex(line.out, "\n\t", data.bytes);
+            }
             Ok(())
         }
     }

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use super::line::{Data, Line, Printed, Stop, put};
 use super::protocol::Ip;
-use super::{ipv4, names};
+use super::{icmp_extensions, ipv4, names};
 use trawl_packet::checksum::Sum;
 
 const HEADER_LEN: usize = 8;
@@ -51,6 +51,9 @@ pub(super) fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
             len: inner.len.max(claimed),
         };
         ipv4::print(line, whole)?;
+        if matches!(kind, UNREACHABLE | TIME_EXCEEDED | PARAMETER_PROBLEM) {
+            icmp_extensions::print(line, data)?;
+        }
     }
     Ok(())
 }

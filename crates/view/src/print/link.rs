@@ -141,6 +141,10 @@ pub(super) fn ethertype(line: &mut Line<'_>, kind: u16, data: Data<'_>) -> Resul
         names::ARP | names::REVERSE_ARP => arp::print(line, data)?,
         names::MPLS | names::MPLS_MULTICAST => carrier::mpls(line, data)?,
         names::PPPOE_DISCOVERY | names::PPPOE_SESSION => carrier::pppoe(line, data)?,
+        names::PPP_FRAME => {
+            put!(line, ": ");
+            carrier::ppp(line, data)?;
+        }
         names::LLDP => lldp::print(line, data)?,
         names::SLOW => slow::print(line, data)?,
         names::EAPOL => carrier::eapol(line, data)?,

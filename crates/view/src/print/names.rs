@@ -15,6 +15,7 @@ pub(super) const IPV6: u16 = 0x86dd;
 pub(super) const PPP: u16 = 0x880b;
 pub(super) const MPLS: u16 = 0x8847;
 pub(super) const MPLS_MULTICAST: u16 = 0x8848;
+pub(super) const PPP_FRAME: u16 = 0x880b;
 pub(super) const PPPOE_DISCOVERY: u16 = 0x8863;
 pub(super) const PPPOE_SESSION: u16 = 0x8864;
 pub(super) const EAPOL: u16 = 0x888e;

@@ -3,31 +3,35 @@
 use std::net::Ipv4Addr;
 
 use super::line::{Data, Line, Printed, put};
-use super::{carrier, link, names};
-
-const ADDRESS_AND_CONTROL: [u8; 2] = [0xff, 0x03];
+use super::{carrier, link, names, ppp};
 
 /// PPP, whose address and control bytes may be left out.
 pub(super) fn ppp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     line.protocol = "ppp";
     data.need(4)?;
-    let has_address = data.bytes.starts_with(&ADDRESS_AND_CONTROL);
-    let frame = if has_address { data.skip(2) } else { data };
     line.link_header_len = 4;
-    carrier::ppp(line, frame)
+    carrier::ppp(line, data)
 }
 
 /// PPP in HDLC frames: as such, or Cisco's framing where the first byte says so.
 pub(super) fn ppp_in_hdlc(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     const UNICAST: u8 = 0x0f;
     const BROADCAST: u8 = 0x8f;
-    line.protocol = "ppp";
+    line.protocol = "ppp_hdlc";
     data.need(2)?;
     match data.u8(0)? {
         0xff => {
             data.need(4)?;
             line.link_header_len = 4;
-            carrier::ppp(line, data.skip(2))
+            if line.options.link_header {
+                put!(line, "ff {:02x} {} ", data.u8(1)?, data.len);
+            }
+            let protocol = data.u16(2)?;
+            match ppp::name(protocol) {
+                Some(name) => put!(line, "{name}: "),
+                None => put!(line, "unknown PPP protocol (0x{protocol:04x}): "),
+            }
+            carrier::ppp_payload(line, protocol, data.skip(4))
         }
         UNICAST | BROADCAST => cisco_hdlc(line, data),
         address => {
