@@ -2,11 +2,13 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: install uninstall deb help build build-dpdk build-query build-bus demo test test-quick test-vm test-vm-all bench fmt lint lock format clippy doc man clean
+.PHONY: install uninstall deb help build build-dpdk build-query build-bus demo test test-quick test-vm test-vm-all fuzz bench fmt lint lock format clippy doc man clean
 
 # Rustup puts cargo where a root shell does not always look.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
+# How long `make fuzz` runs each parser.
+FUZZ_SECONDS ?= 10
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -53,6 +55,10 @@ test-vm-all: ## Run all end-to-end tests in a virtual machine, under another ker
 test-quick: ## Run the unit tests only
 	@scripts/install build
 	@scripts/test --workspace --lib --bins
+
+fuzz: ## Run the parsers on changed bytes, each for FUZZ_SECONDS
+	@scripts/install build
+	TRAWL_FUZZ_SECONDS=$(FUZZ_SECONDS) cargo test --locked --package trawl-tests --test fuzz -- --nocapture --test-threads 1
 
 bench: build ## Measure recording to a file beside the peers that are installed
 	@scripts/install demo

@@ -1,18 +1,22 @@
 //! Drives the parsers over any bytes: the body of the fuzz targets, shared with the test that
 //! replays their seeds so that both mean the same.
 
-use std::io::Read;
+use std::io::{self, Cursor, Read};
 
+use crate::Show;
+use crate::json::JsonLines;
 use crate::print::{Dump, DumpForm, PrintOptions, Printer};
-use crate::record::PacketView;
+use crate::record::{PacketView, Source};
+use crate::stat::{Field, FileFacts, FileFigures, Statistics, Stored};
 use trawl_packet::decode;
 use trawl_packet::pcap;
 use trawl_packet::pcapng::block;
 use trawl_packet::pcapng::options::PacketOptions;
-use trawl_packet::read::{CaptureReader, compressed};
+use trawl_packet::read::parts::Seekable;
+use trawl_packet::read::{CaptureReader, Step, compressed};
 use trawl_packet::seekable;
 
-/// Reads a whole file and prints its packets.
+/// Reads a whole file, prints its packets, and makes figures of them and of the blocks between.
 pub fn capture_file(bytes: &[u8]) {
     let Ok(mut reader) = CaptureReader::new(bytes) else {
         return;
@@ -21,20 +25,38 @@ pub fn capture_file(bytes: &[u8]) {
         verbosity: 1,
         ..PrintOptions::default()
     });
+    let mut json = JsonLines;
+    let mut statistics = Statistics::new(vec![Field::Src, Field::Verdict, Field::Reason]);
+    let mut figures = FileFigures::default();
     let mut line = String::new();
-    while let Ok(Some(packet)) = reader.next_packet() {
-        line.clear();
-        let view = PacketView {
-            timestamp_ns: packet.timestamp_ns,
-            link_type: packet.link_type,
-            captured: packet.captured,
-            original_len: packet.original_len,
-            direction: packet.options.direction(),
-            verdict: packet.options.verdict,
-            ..PacketView::default()
-        };
-        printer.line(&mut line, &view);
+    while let Ok(Some(step)) = reader.step() {
+        match step {
+            Step::Block { kind } => {
+                let (order, first) = (reader.byte_order(), reader.first_interface());
+                figures.block(kind, reader.raw(), order, first);
+            }
+            Step::Packet => {
+                let Some(view) = Source::current(&reader) else {
+                    continue;
+                };
+                line.clear();
+                printer.line(&mut line, &view);
+                json.show(&mut line, &view);
+                statistics.add(&view);
+                figures.packet(&Stored {
+                    timestamp_ns: view.timestamp_ns,
+                    interface: reader.time_and_interface().map_or(0, |(_, id)| id),
+                    link_type: view.link_type,
+                    captured: view.captured.len() as u32,
+                    original_len: view.original_len,
+                    direction: view.direction,
+                });
+            }
+        }
     }
+    let file = figures.report(FileFacts::default(), reader.interfaces());
+    let report = statistics.report(vec![file], 3);
+    assert!(report.text(str::to_owned).ends_with('\n'));
 }
 
 /// What a compressed file may come to here: a few bytes can stand for more than a fuzzer has memory for.
@@ -47,6 +69,11 @@ pub fn compressed_file(bytes: &[u8]) {
         // An error comes after what was sound.
         let _ = source.take(MOST_UNPACKED).read_to_end(&mut unpacked);
         capture_file(&unpacked);
+    }
+    if let Ok(Some(seekable)) = Seekable::open(Cursor::new(bytes))
+        && let Ok(Some(parts)) = seekable.between(|first| (first, first.saturating_add(1 << 40)))
+    {
+        let _ = io::copy(&mut parts.take(MOST_UNPACKED), &mut io::sink());
     }
     if let Ok(frames) = seekable::frames(bytes) {
         for frame in frames.iter().take(4) {
@@ -75,7 +102,8 @@ pub fn blocks(bytes: &[u8]) {
     assert_eq!(walked + walk.rest().len(), bytes.len());
 }
 
-/// Prints and summarises one packet. The first byte picks the link type and the options.
+/// Prints and summarises one packet. The first byte picks the link type and the options; what is no Ethernet frame is
+/// taken for a frame of each serial link too.
 pub fn packet(bytes: &[u8]) {
     const LINK_TYPES: [u16; 4] = [
         block::LINKTYPE_ETHERNET,
@@ -86,7 +114,23 @@ pub fn packet(bytes: &[u8]) {
     let Some((&choice, captured)) = bytes.split_first() else {
         return;
     };
+    const SERIAL: [u16; 5] = [
+        block::LINKTYPE_PPP,
+        block::LINKTYPE_PPP_HDLC,
+        block::LINKTYPE_PPP_ETHER,
+        block::LINKTYPE_C_HDLC,
+        block::LINKTYPE_LINUX_SLL,
+    ];
     let link_type = LINK_TYPES[usize::from(choice & 3)];
+    one_packet(link_type, choice, captured);
+    if link_type != block::LINKTYPE_ETHERNET {
+        for link_type in SERIAL {
+            one_packet(link_type, choice, captured);
+        }
+    }
+}
+
+fn one_packet(link_type: u16, choice: u8, captured: &[u8]) {
     let options = PrintOptions {
         link_header: choice & 4 != 0,
         verbosity: choice >> 3 & 3,

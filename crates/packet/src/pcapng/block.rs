@@ -75,7 +75,11 @@ pub const TSRESOL_DEFAULT: u8 = 6;
 
 pub const LINKTYPE_NULL: u16 = 0;
 pub const LINKTYPE_ETHERNET: u16 = 1;
+pub const LINKTYPE_PPP: u16 = 9;
+pub const LINKTYPE_PPP_HDLC: u16 = 50;
+pub const LINKTYPE_PPP_ETHER: u16 = 51;
 pub const LINKTYPE_RAW: u16 = 101;
+pub const LINKTYPE_C_HDLC: u16 = 104;
 pub const LINKTYPE_LINUX_SLL: u16 = 113;
 pub const LINKTYPE_LINUX_SLL2: u16 = 276;
 

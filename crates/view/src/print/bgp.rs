@@ -150,7 +150,7 @@ fn capabilities(line: &mut Line<'_>, mut rest: Data<'_>) -> Printed {
             68 => "Multi BGP Session",
             69 => "Multiple Paths",
             70 => "Enhanced Route Refresh",
-            71 => "Long-Lived Graceful Restart (LLGR)",
+            71 => "Long-lived Graceful Restart",
             128 => "Route Refresh (Cisco)",
             _ => "Unknown",
         };

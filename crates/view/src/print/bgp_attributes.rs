@@ -1,8 +1,9 @@
 //! BGP updates: routes that go and come, and their attributes.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::Ipv4Addr;
 
 use super::bgp::subsequent_family;
+use super::bgp_routes::{Family, prefixes};
 use super::line::{Data, Line, Printed, Stop, put};
 use super::{dump, names};
 
@@ -28,78 +29,13 @@ pub(super) fn update(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         bytes: after.slice(0, len)?,
         len,
     };
-    attributes(line, list)?;
+    attributes(line, list, "  ")?;
     let routes = after.skip(len);
     if routes.len > 0 {
         put!(line, "\n\t  Updated routes:");
         prefixes::<4>(line, routes, "\n\t    ")?;
     }
     Ok(())
-}
-
-/// Whether numbers of paths stand before the prefixes: it is not said, only that they make sense with them and none
-/// without.
-fn has_path_numbers(data: Data<'_>, most: usize) -> bool {
-    let makes_sense = |with: bool| {
-        let mut rest = data.bytes;
-        while !rest.is_empty() {
-            if with {
-                let Some(after) = rest.get(4..).filter(|after| !after.is_empty()) else {
-                    return false;
-                };
-                rest = after;
-            }
-            let bits = usize::from(rest[0]);
-            let is_default = bits == 0 && rest.len() > 1;
-            match rest.get(1 + bits.div_ceil(8)..) {
-                Some(after) if bits <= most && !is_default => rest = after,
-                _ => return false,
-            }
-        }
-        true
-    };
-    !makes_sense(false) && makes_sense(true)
-}
-
-/// Prefixes of addresses of `N` bytes.
-fn prefixes<const N: usize>(line: &mut Line<'_>, data: Data<'_>, before: &str) -> Printed {
-    let with_path = has_path_numbers(data, N * 8);
-    let mut rest = data;
-    while rest.len > 0 {
-        let mut path = None;
-        if with_path {
-            path = Some(rest.u32(0)?);
-            rest = rest.skip(4);
-        }
-        let bits = usize::from(rest.u8(0)?);
-        if bits > N * 8 {
-            put!(line, "\n\t    (illegal prefix length)");
-            return Ok(());
-        }
-        let octets = bits.div_ceil(8);
-        let mut address = [0u8; N];
-        address[..octets].copy_from_slice(rest.slice(1, octets)?);
-        if let Some(last) = address[..octets].last_mut()
-            && bits % 8 != 0
-        {
-            *last &= (0xff00u16 >> (bits % 8)) as u8;
-        }
-        put!(line, "{before}{}/{bits}", text(&address));
-        if let Some(path) = path {
-            put!(line, "   Path Id: {path}");
-        }
-        rest = rest.skip(1 + octets);
-    }
-    Ok(())
-}
-
-/// An address of four or sixteen bytes.
-fn text(bytes: &[u8]) -> String {
-    match (bytes.first_chunk::<16>(), bytes.first_chunk::<4>()) {
-        (Some(long), _) => Ipv6Addr::from(*long).to_string(),
-        (None, Some(short)) => Ipv4Addr::from(*short).to_string(),
-        (None, None) => String::new(),
-    }
 }
 
 fn name(kind: u8) -> &'static str {
@@ -134,7 +70,8 @@ fn name(kind: u8) -> &'static str {
     }
 }
 
-fn attributes(line: &mut Line<'_>, mut rest: Data<'_>) -> Printed {
+/// `indent` is deeper for those that one attribute holds.
+fn attributes(line: &mut Line<'_>, mut rest: Data<'_>, indent: &str) -> Printed {
     const EXTENDED: u8 = 0x10;
     while rest.len > 0 {
         if rest.len < 2 {
@@ -146,7 +83,7 @@ fn attributes(line: &mut Line<'_>, mut rest: Data<'_>) -> Printed {
             0 => (usize::from(rest.u8(2)?), 3),
             _ => (usize::from(rest.u16(2)?), 4),
         };
-        put!(line, "\n\t  {} ({kind}), length: {len}", name(kind));
+        put!(line, "\n\t{indent}{} ({kind}), length: {len}", name(kind));
         if flags != 0 {
             let letters = [(0x80, "O"), (0x40, "T"), (0x20, "P"), (0x10, "E")];
             let set = letters.iter().filter(|(bit, _)| flags & bit != 0);
@@ -158,7 +95,11 @@ fn attributes(line: &mut Line<'_>, mut rest: Data<'_>) -> Printed {
             if flags & 0xf != 0 {
                 put!(line, "+{:x}", flags & 0xf);
             }
-            put!(line, "]: ");
+            put!(line, "]");
+        }
+        // As tcpdump has it: the colon is one of the flags' only outside of sets.
+        if flags != 0 || indent.len() > 2 {
+            put!(line, ": ");
         }
         let value = rest.skip(header_len);
         if value.len < len {
@@ -236,7 +177,13 @@ fn attribute(line: &mut Line<'_>, kind: u8, value: Data<'_>) -> Printed {
         }
         14 => reached(line, value)?,
         15 => unreached(line, value)?,
+        22 => tunnel(line, value)?,
+        26 => accumulated(line, value)?,
         16 => communities(line, value)?,
+        128 => {
+            put!(line, "\n\t    Origin AS: {}", value.u32(0)?);
+            line.nested(|line| attributes(line, value.skip(4), "      "))?;
+        }
         32 => {
             put!(line, "\n\t    ");
             for at in (0..value.len).step_by(12) {
@@ -302,70 +249,140 @@ fn path(line: &mut Line<'_>, kind: u8, value: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// Families whose prefixes are plain addresses; the others are shown as bytes.
-fn put_routes(line: &mut Line<'_>, family: u16, subsequent: u8, routes: Data<'_>) -> Printed {
-    match (family, subsequent) {
-        (1, 1..=3) => prefixes::<4>(line, routes, "\n\t      "),
-        (2, 1..=3) => prefixes::<16>(line, routes, "\n\t      "),
-        _ => {
-            put!(line, "\n\t    no AFI {family} / SAFI {subsequent} decoder");
-            if line.options.verbosity <= 1 {
-                dump::hex(line.out, "\n\t    ", routes.bytes);
-            }
-            Ok(())
+/// The family of the routes that follow; `None` if these are shown as bytes.
+fn family(line: &mut Line<'_>, value: Data<'_>) -> Result<Option<Family>, Stop> {
+    let (family, subsequent) = (value.u16(0)?, value.u8(2)?);
+    let vendor = if subsequent > 128 {
+        "vendor specific "
+    } else {
+        ""
+    };
+    put!(
+        line,
+        "\n\t    AFI: {} ({family}), {vendor}SAFI: {} ({subsequent})",
+        names::address_family(family),
+        subsequent_family(subsequent)
+    );
+    let known = Family::of(family, subsequent);
+    if known.is_none() {
+        put!(line, "\n\t    no AFI {family} / SAFI {subsequent} decoder");
+        if line.options.verbosity <= 1 {
+            dump::hex(line.out, "\n\t    ", value.bytes);
         }
     }
+    Ok(known)
 }
 
 fn reached(line: &mut Line<'_>, value: Data<'_>) -> Printed {
-    let (family, subsequent) = (value.u16(0)?, value.u8(2)?);
-    put!(
-        line,
-        "\n\t    AFI: {} ({family}), SAFI: {} ({subsequent})",
-        names::address_family(family),
-        subsequent_family(subsequent)
-    );
-    let is_plain = matches!((family, subsequent), (1 | 2, 1..=3));
-    if !is_plain {
-        return put_routes(line, family, subsequent, value.skip(3));
-    }
+    let Some(family) = family(line, value)? else {
+        return Ok(());
+    };
     let len = usize::from(value.u8(3)?);
-    let hops = value.slice(4, len)?;
-    put!(line, "\n\t    nexthop: ");
-    let size = if family == 1 { 4 } else { 16 };
-    for (index, hop) in hops.chunks(size).enumerate() {
-        if index > 0 {
-            put!(line, ", ");
-        }
-        match hop.len() == size {
-            true => put!(line, "{}", text(hop)),
-            false => put!(line, "invalid len"),
-        }
+    if len > 0 {
+        put!(line, "\n\t    nexthop: ");
+        family.put_next_hops(line, value.slice(4, len)?)?;
     }
     put!(line, ", nh-length: {len}");
-    let rest = value.skip(4 + len);
-    let reserved = rest.u8(0)?;
-    if reserved > 0 {
-        put!(line, "\n\t    {reserved} SNPA");
-    } else {
+    let mut rest = value.skip(4 + len);
+    let attachments = rest.u8(0)?;
+    rest = rest.skip(1);
+    if attachments == 0 {
         put!(line, ", no SNPA");
+    } else {
+        put!(line, "\n\t    {attachments} SNPA");
     }
-    put_routes(line, family, subsequent, rest.skip(1))
+    for _ in 0..attachments {
+        let len = usize::from(rest.u8(0)?);
+        put!(line, "\n\t      {len} bytes");
+        rest.slice(1, len)?;
+        rest = rest.skip(1 + len);
+    }
+    family.put_routes(line, rest)
 }
 
 fn unreached(line: &mut Line<'_>, value: Data<'_>) -> Printed {
-    let (family, subsequent) = (value.u16(0)?, value.u8(2)?);
-    put!(
-        line,
-        "\n\t    AFI: {} ({family}), SAFI: {} ({subsequent})",
-        names::address_family(family),
-        subsequent_family(subsequent)
-    );
+    let Some(family) = family(line, value)? else {
+        return Ok(());
+    };
     if value.len == 3 {
         put!(line, "\n\t      End-of-Rib Marker (empty NLRI)");
         return Ok(());
     }
-    put_routes(line, family, subsequent, value.skip(3))
+    family.put_routes(line, value.skip(3))
+}
+
+/// The tunnel of a multicast VPN's tree (RFC 6514).
+fn tunnel(line: &mut Line<'_>, value: Data<'_>) -> Printed {
+    let (flags, kind) = (value.u8(0)?, value.u8(1)?);
+    let label = (u32::from(value.u8(2)?) << 16 | u32::from(value.u16(3)?)) >> 4;
+    let name = match kind {
+        0 => "None",
+        1 => "RSVP-TE P2MP LSP",
+        2 => "LDP P2MP LSP",
+        3 => "PIM-SSM",
+        4 => "PIM-SM",
+        5 => "PIM-BIDIR",
+        6 => "Ingress Replication",
+        7 => "LDP MP2MP LSP",
+        _ => "Unknown",
+    };
+    let leaf = match flags & 1 {
+        0 => "none",
+        _ => "Leaf Information required",
+    };
+    put!(
+        line,
+        "\n\t    Tunnel-type {name} ({kind}), Flags [{leaf}], MPLS Label {label}"
+    );
+    let rest = value.skip(5);
+    let first = || rest.u32(0).map(Ipv4Addr::from);
+    match kind {
+        1 => put!(
+            line,
+            "\n\t      Extended-Tunnel-ID {}, P2MP-ID 0x{:08x}",
+            first()?,
+            rest.u32(4)?
+        ),
+        2 | 7 => put!(
+            line,
+            "\n\t      Root-Node {}, LSP-ID 0x{:08x}",
+            first()?,
+            rest.u32(4)?
+        ),
+        3..=5 => {
+            let role = if kind == 3 { "Root-Node" } else { "Sender" };
+            let group = Ipv4Addr::from(rest.u32(4)?);
+            put!(line, "\n\t      {role} {}, P-Group {group}", first()?);
+        }
+        6 => put!(line, "\n\t      Tunnel-Endpoint {}", first()?),
+        _ if line.options.verbosity <= 1 => dump::hex(line.out, "\n\t      ", rest.bytes),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// The accumulated cost of a route's way (RFC 7311).
+fn accumulated(line: &mut Line<'_>, mut rest: Data<'_>) -> Printed {
+    const HEADER_LEN: usize = 3;
+    while rest.len >= HEADER_LEN {
+        let (kind, len) = (rest.u8(0)?, usize::from(rest.u16(1)?));
+        let name = if kind == 1 { "AIGP" } else { "Unknown" };
+        put!(line, "\n\t    {name} TLV ({kind}), length {len}");
+        if len < HEADER_LEN {
+            return Err(Stop::Cut);
+        }
+        let value = rest.slice(HEADER_LEN, len - HEADER_LEN)?;
+        match kind {
+            1 => {
+                let metric = value.first_chunk().copied().ok_or(Stop::Cut)?;
+                put!(line, ", metric {}", u64::from_be_bytes(metric));
+            }
+            _ if line.options.verbosity <= 1 => dump::hex(line.out, "\n\t      ", value),
+            _ => {}
+        }
+        rest = rest.skip(len);
+    }
+    Ok(())
 }
 
 fn communities(line: &mut Line<'_>, value: Data<'_>) -> Result<(), Stop> {
@@ -375,12 +392,21 @@ fn communities(line: &mut Line<'_>, value: Data<'_>) -> Result<(), Stop> {
         let name = match kind {
             0x0002 | 0x0102 | 0x0202 => "target",
             0x0003 | 0x0103 | 0x0203 => "origin",
-            0x0005 | 0x0105 => "ospf-domain",
-            0x0306 => "ospf-route-type",
-            0x0107 => "ospf-router-id",
             0x4004 => "link-BW",
-            0x8001 => "vrf-target",
+            0x0005 | 0x0105 | 0x0205 | 0x8005 => "ospf-domain",
+            0x0306 | 0x8000 => "ospf-route-type",
             0x030c => "encapsulation",
+            0x0107 | 0x8001 => "ospf-router-id",
+            0x800a => "layer2-info",
+            0x8800 => "eigrp-general-route (flag, tag)",
+            0x8801 => "eigrp-route-metric (AS, delay)",
+            0x8802 => "eigrp-route-metric (reliability, nexthop, bandwidth)",
+            0x8803 => "eigrp-route-metric (load, MTU)",
+            0x8804 => "eigrp-external-route (remote-AS, remote-ID)",
+            0x8805 => "eigrp-external-route (remote-proto, remote-metric)",
+            0x0009 => "source-AS",
+            0x010b => "vrf-route-import",
+            0x000a | 0xf10a => "l2vpn-id",
             _ => "unknown extd community typecode",
         };
         put!(line, "\n\t    {name} (0x{kind:04x}), Flags [");
@@ -392,14 +418,23 @@ fn communities(line: &mut Line<'_>, value: Data<'_>) -> Result<(), Stop> {
         }
         put!(line, "]");
         match kind {
-            0x0002 | 0x0003 => put!(
+            0x0002 | 0x0003 | 0x000a => put!(
                 line,
                 ": {}:{} (= {})",
                 one.u16(2)?,
                 one.u32(4)?,
                 Ipv4Addr::from(one.u32(4)?)
             ),
-            0x0102 | 0x0103 | 0x0105 | 0x0107 => {
+            0x0005 | 0x0105 | 0x0205 | 0x8005 | 0x0107 | 0x8001 => {
+                put!(line, ": {}", Ipv4Addr::from(one.u32(2)?));
+            }
+            0x0306 | 0x8000 => route_type(line, one)?,
+            0x0009 => put!(line, ": AS {}", one.u16(2)?),
+            0x030c => {
+                let tunnel = encapsulation(one.u16(6)?);
+                put!(line, ": Tunnel type: {tunnel}");
+            }
+            0x0102 | 0x0103 | 0xf10a | 0x010b => {
                 put!(line, ": {}:{}", Ipv4Addr::from(one.u32(2)?), one.u16(6)?);
             }
             0x4004 => {
@@ -411,4 +446,47 @@ fn communities(line: &mut Line<'_>, value: Data<'_>) -> Result<(), Stop> {
         }
     }
     Ok(())
+}
+
+/// Where in OSPF a route came from.
+fn route_type(line: &mut Line<'_>, one: Data<'_>) -> Printed {
+    let area = Ipv4Addr::from(one.u32(2)?);
+    let (kind, options) = (one.u8(6)?, one.u8(7)?);
+    put!(line, ": area:{area}, router-type:");
+    match kind {
+        1 => put!(line, "Router"),
+        2 => put!(line, "Network"),
+        3 => put!(line, "Summary"),
+        5 => put!(line, "External"),
+        7 => put!(line, "NSSA External"),
+        129 => put!(line, "MPLS-VPN Sham"),
+        _ => put!(line, "unknown (0x{kind:02x})"),
+    }
+    let second = if options & 1 != 0 { "E2" } else { "" };
+    let external = if matches!(kind, 5 | 7) { "E1" } else { "" };
+    put!(line, ", metric-type:{second}{external}");
+    Ok(())
+}
+
+fn encapsulation(kind: u16) -> &'static str {
+    match kind {
+        1 => "L2TPv3 over IP",
+        2 => "GRE",
+        3 => "Transmit Tunnel",
+        4 => "IPsec",
+        5 => "IP in IP with IPsec",
+        6 => "MPLS in IP with IPsec",
+        7 => "IP in IP",
+        8 => "VXLAN",
+        9 => "NVGRE",
+        10 => "MPLS",
+        11 => "MPLS in GRE",
+        12 => "VXLAN GPE",
+        13 => "MPLS in UDP",
+        14 => "IPv6",
+        15 => "SR TE",
+        16 => "Bare",
+        17 => "SR",
+        _ => "unknown encaps",
+    }
 }

@@ -190,6 +190,8 @@ const BFD_FLAGS: [(u32, &str); 6] = [
 
 pub(super) fn bfd(line: &mut Line<'_>, port: u16, data: Data<'_>) -> Printed {
     const ECHO: u16 = 3785;
+    const HEADER_LEN: usize = 24;
+    const AUTHENTICATED: u8 = 0x04;
     line.protocol = "bfd";
     if port == ECHO {
         put!(line, "BFD, Echo, length: {}", data.len);
@@ -264,6 +266,47 @@ pub(super) fn bfd(line: &mut Line<'_>, port: u16, data: Data<'_>) -> Printed {
         "\n\t  Required min Echo Interval: {:4} ms",
         data.u32(20)? / 1000
     );
+    if flags & AUTHENTICATED != 0 {
+        bfd_authentication(line, data.skip(HEADER_LEN))?;
+    }
+    Ok(())
+}
+
+/// Who may speak: a password, or a digest over the message with a number that grows.
+fn bfd_authentication(line: &mut Line<'_>, data: Data<'_>) -> Printed {
+    let (kind, len) = (data.u8(0)?, usize::from(data.u8(1)?));
+    let name = match kind {
+        1 => "Simple Password",
+        2 => "Keyed MD5",
+        3 => "Meticulous Keyed MD5",
+        4 => "Keyed SHA1",
+        5 => "Meticulous Keyed SHA1",
+        _ => "Unknown",
+    };
+    put!(
+        line,
+        "\n\tAuthentication: {name} ({kind}), length: {len}\n\t  Auth Key ID: {}",
+        data.u8(2)?
+    );
+    match (kind, len) {
+        (1, 4..=19) => {
+            put!(line, ", Password: ");
+            put_chars(line, data.slice(3, len - 3)?);
+        }
+        (2 | 3, 24) | (4 | 5, 28) => {
+            let what = if len == 24 { "Digest" } else { "Hash" };
+            put!(
+                line,
+                ", Sequence Number: 0x{:08x}\n\t  {what}: ",
+                data.u32(4)?
+            );
+            for byte in data.slice(8, len - 8)? {
+                put!(line, "{byte:02x}");
+            }
+        }
+        (1..=5, _) => put!(line, "[invalid length {len}]"),
+        _ => {}
+    }
     Ok(())
 }
 

@@ -4,10 +4,6 @@ use super::line::{Data, Line, Mac, Printed, Stop, put};
 use super::{DumpForm, arp, carrier, dump, ipv4, ipv6, llc, lldp, names, serial, slow};
 use trawl_packet::pcapng::block;
 
-const LINKTYPE_PPP: u16 = 9;
-const LINKTYPE_PPP_HDLC: u16 = 50;
-const LINKTYPE_PPP_ETHER: u16 = 51;
-const LINKTYPE_C_HDLC: u16 = 104;
 const LINKTYPE_LOOP: u16 = 108;
 const ETHERNET_LEN: usize = 14;
 const VLAN_LEN: usize = 4;
@@ -23,10 +19,10 @@ pub(super) fn print(line: &mut Line<'_>, link_type: u16, data: Data<'_>) -> usiz
         block::LINKTYPE_LINUX_SLL => cooked(line, data),
         block::LINKTYPE_LINUX_SLL2 => cooked2(line, data),
         block::LINKTYPE_NULL | LINKTYPE_LOOP => null(line, data),
-        LINKTYPE_PPP => serial::ppp(line, data),
-        LINKTYPE_PPP_HDLC => serial::ppp_in_hdlc(line, data),
-        LINKTYPE_PPP_ETHER => carrier::pppoe(line, data),
-        LINKTYPE_C_HDLC => serial::cisco_hdlc(line, data),
+        block::LINKTYPE_PPP => serial::ppp(line, data),
+        block::LINKTYPE_PPP_HDLC => serial::ppp_in_hdlc(line, data),
+        block::LINKTYPE_PPP_ETHER => carrier::pppoe(line, data),
+        block::LINKTYPE_C_HDLC => serial::cisco_hdlc(line, data),
         _ => {
             put!(line, "link type {link_type}, length {}: ", data.len);
             default_print(line, data);

@@ -1,0 +1,249 @@
+//! Each parser of strangers' bytes over its seeds with bytes changed, the same ones in each run; for a fixed time where
+//! TRAWL_FUZZ_SECONDS says how long (`make fuzz`). What a parser panics at is kept in a file, to become a seed. The
+//! targets are those of fuzz/, which is for libFuzzer.
+
+#[path = "../../crates/packet/tests/packets/mod.rs"]
+mod packets;
+
+use std::panic::catch_unwind;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Longer inputs take longer and show no more.
+const LONGEST: usize = 64 << 10;
+/// Numbers at which lengths and counts go wrong.
+const ODD: [u32; 12] = [
+    0,
+    1,
+    3,
+    4,
+    0x7f,
+    0x80,
+    0xff,
+    0x7fff,
+    0xffff,
+    0x7fff_ffff,
+    0x8000_0000,
+    0xffff_ffff,
+];
+
+/// Numbers that are the same in each run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % limit.max(1)
+    }
+
+    /// A seed with one to eight changes.
+    fn changed(&mut self, seeds: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = seeds[self.below(seeds.len())].clone();
+        for _ in 0..=self.below(8) {
+            let at = self.below(bytes.len());
+            let len = self.below(16).min(bytes.len() - at.min(bytes.len()));
+            match self.below(9) {
+                0 => flip(&mut bytes, at, 1 << self.below(8)),
+                1 => put(&mut bytes, at, &[self.below(256) as u8]),
+                2 => put(&mut bytes, at, &[ODD[self.below(ODD.len())] as u8]),
+                3 => put(
+                    &mut bytes,
+                    at,
+                    &(ODD[self.below(ODD.len())] as u16).to_be_bytes(),
+                ),
+                4 => put(&mut bytes, at, &ODD[self.below(ODD.len())].to_le_bytes()),
+                5 => bytes.truncate(at),
+                6 => drop(bytes.drain(at..at + len)),
+                7 => {
+                    let part = bytes[at..at + len].to_vec();
+                    bytes.splice(at..at, part);
+                }
+                _ => {
+                    let other = &seeds[self.below(seeds.len())];
+                    let from = self.below(other.len());
+                    let end = (from + self.below(64)).min(other.len());
+                    let at = at.min(bytes.len());
+                    bytes.splice(at..at, other[from..end].iter().copied());
+                }
+            }
+        }
+        bytes.truncate(LONGEST);
+        bytes
+    }
+}
+
+fn flip(bytes: &mut [u8], at: usize, bits: u8) {
+    if let Some(byte) = bytes.get_mut(at) {
+        *byte ^= bits;
+    }
+}
+
+fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
+    for (byte, new) in bytes.iter_mut().skip(at).zip(value) {
+        *byte = *new;
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The seeds of the fuzz target of this name, and further ones; as many runs as take about a second in the ordinary tests.
+fn fuzz(target: &str, count: usize, more: Vec<Vec<u8>>, run: fn(&[u8])) {
+    let mut seeds = more;
+    let corpus = root().join("fuzz/corpus").join(target);
+    let mut files: Vec<PathBuf> = std::fs::read_dir(&corpus)
+        .unwrap_or_else(|error| panic!("{}: {error}", corpus.display()))
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
+    // A directory has no order, and runs are to be the same.
+    files.sort();
+    seeds.extend(
+        files
+            .iter()
+            .map(|path| std::fs::read(path).expect("a seed")),
+    );
+    let time = std::env::var("TRAWL_FUZZ_SECONDS").ok();
+    let time = time.map(|time| Duration::from_secs(time.parse().expect("a number of seconds")));
+    let begin = Instant::now();
+    let mut numbers = Numbers(17);
+    if time.is_some() {
+        // Each timed run is another one, and says which.
+        let seed = std::process::id();
+        eprintln!("{target}: seed {seed}");
+        numbers = Numbers(seed.into());
+    }
+    let goes_on = |runs| time.map_or(runs < count, |time| begin.elapsed() < time);
+    let mut runs = 0;
+    while goes_on(runs) {
+        let bytes = numbers.changed(&seeds);
+        if catch_unwind(|| run(&bytes)).is_err() {
+            let found = std::env::temp_dir().join(format!("trawl-fuzz-{target}"));
+            std::fs::write(&found, &bytes).expect("a file");
+            panic!(
+                "{target} panics at run {runs}; its input is {}",
+                found.display()
+            );
+        }
+        runs += 1;
+    }
+    eprintln!(
+        "{target}: {runs} runs in {:.1} s",
+        begin.elapsed().as_secs_f64()
+    );
+}
+
+/// All crafted packets, each as the printer's target takes it: with all details.
+fn crafted() -> Vec<Vec<u8>> {
+    const ALL_DETAILS: u8 = 0x1c;
+    let kind = |link_type| match link_type {
+        101 => 1,
+        276 => 2,
+        0 => 3,
+        _ => 0,
+    };
+    packets::all()
+        .into_iter()
+        .map(|case| [&[ALL_DETAILS | kind(case.link_type)], &case.bytes[..]].concat())
+        .collect()
+}
+
+#[test]
+fn printer() {
+    fuzz("printer", 20_000, crafted(), trawl_view::exercise::packet);
+}
+
+#[test]
+fn capture_file() {
+    fuzz(
+        "capture_file",
+        600,
+        Vec::new(),
+        trawl_view::exercise::capture_file,
+    );
+}
+
+#[test]
+fn blocks() {
+    fuzz("blocks", 40_000, Vec::new(), trawl_view::exercise::blocks);
+}
+
+#[test]
+fn compressed() {
+    fuzz(
+        "compressed",
+        600,
+        Vec::new(),
+        trawl_view::exercise::compressed_file,
+    );
+}
+
+#[test]
+fn expression() {
+    trawl_kernel::libpcap::compile_filters();
+    fuzz(
+        "expression",
+        60,
+        Vec::new(),
+        trawl_filter::exercise::expression,
+    );
+}
+
+#[test]
+fn guard_rules() {
+    fuzz(
+        "guard_rules",
+        4_000,
+        Vec::new(),
+        trawl_guard::exercise::rule_file,
+    );
+}
+
+#[test]
+fn balance_table() {
+    fuzz(
+        "balance_table",
+        4_000,
+        Vec::new(),
+        trawl_balance::exercise::table_file,
+    );
+}
+
+#[test]
+fn rewrite() {
+    fuzz(
+        "rewrite",
+        20_000,
+        Vec::new(),
+        trawl_gen::replay::rewrite::exercise,
+    );
+}
+
+#[test]
+fn template() {
+    fuzz(
+        "template",
+        2_000,
+        Vec::new(),
+        trawl_gen::template::exercise::file,
+    );
+}
+
+/// Words of the comments of dropped packets.
+#[test]
+fn documents() {
+    fuzz("documents", 10_000, Vec::new(), |bytes| {
+        let Ok(text) = std::str::from_utf8(bytes) else {
+            return;
+        };
+        if let Some(drop) = trawl_view::drop::Drop::parse(text) {
+            let _ = drop.to_string();
+        }
+        let _ = trawl_agent::desired::Desired::parse(text);
+        let _ = trawl_agent::policy::Policy::parse(text);
+        let _ = trawl_lab::topology::Topology::parse(text);
+    });
+}
