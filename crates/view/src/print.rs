@@ -46,6 +46,7 @@ mod ospf;
 mod ospf3;
 mod ospf_opaque;
 mod ppp;
+mod ppp_options;
 mod protocol;
 mod radius;
 mod rpc;

@@ -161,7 +161,7 @@ fn address(data: Data<'_>, at: usize, bits: usize, size: usize) -> Result<String
     let octets = bits.div_ceil(8);
     let mut whole = [0u8; 16];
     whole[..octets].copy_from_slice(data.slice(at, octets)?);
-    if bits % 8 != 0 {
+    if !bits.is_multiple_of(8) {
         whole[octets - 1] &= (0xff00u16 >> (bits % 8)) as u8;
     }
     Ok(text(&whole[..size]))

@@ -360,7 +360,7 @@ fn constraints(line: &mut Line<'_>, value: Data<'_>) -> Result<(), End> {
         "\n\t\tBandwidth Constraints Model ID: {name} ({model})"
     );
     let len = value.len;
-    if len % 4 != 0 {
+    if !len.is_multiple_of(4) {
         put!(line, "\n\t\tlength {len} != N x 4");
         return Err(End::Invalid);
     }
