@@ -42,7 +42,7 @@ pub fn skip(reason: &str) {
 pub fn root_or_skip() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        skip("it takes root");
+        skip("requires root");
     }
     root
 }

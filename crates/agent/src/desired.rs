@@ -9,7 +9,7 @@ use crate::fix::Fix;
 
 pub type Labels = BTreeMap<String, String>;
 
-/// Longer texts are refused: the bus takes no more, and no host has so many captures.
+/// Longer texts are refused: the bus takes no more, and 1 MiB is some thousand captures.
 pub const TEXT_MOST: usize = 1 << 20;
 const NAME_MOST: usize = 64;
 

@@ -63,11 +63,28 @@ impl Scratch {
     pub fn path(&self) -> &Path {
         &self.0
     }
+
+    /// The files of a series that a capture made of this name, `NAME_00000` and so on.
+    pub fn series(&self) -> Vec<PathBuf> {
+        let directory = self.0.parent().unwrap_or(Path::new("."));
+        let name = self.0.file_name().unwrap_or_default().to_string_lossy();
+        let first = format!("{name}_");
+        let is_of_series = |path: &PathBuf| {
+            path.file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with(&first))
+        };
+        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+        let mut files: Vec<PathBuf> = entries.map(|one| one.path()).filter(is_of_series).collect();
+        files.sort();
+        files
+    }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        for file in self.series().iter().chain([&self.0]) {
+            let _ = std::fs::remove_file(file);
+        }
     }
 }
 

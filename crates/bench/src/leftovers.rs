@@ -17,7 +17,7 @@ pub fn clean_up(process: u32, directory: &Path) {
     for peer in marked(process) {
         let _ = process::interrupt(peer);
     }
-    for lab in trawl_lab::list() {
+    for lab in trawl_lab::list().unwrap_or_default() {
         if lab.owner.is_some_and(|owner| owner.pid == process) {
             let _ = trawl_lab::remove(&lab.id);
         }

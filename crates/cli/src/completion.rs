@@ -196,7 +196,8 @@ fn interfaces(namespace: Option<&Namespace>) -> Vec<String> {
 }
 
 fn labs() -> Vec<String> {
-    trawl_lab::list().into_iter().map(|lab| lab.id).collect()
+    let labs = trawl_lab::list().unwrap_or_default();
+    labs.into_iter().map(|lab| lab.id).collect()
 }
 
 fn experiments() -> Vec<String> {

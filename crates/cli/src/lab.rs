@@ -306,7 +306,7 @@ fn clean(all: bool, as_json: bool) -> Result<String> {
 }
 
 fn list(as_json: bool) -> Result<String> {
-    let labs = trawl_lab::list();
+    let labs = trawl_lab::list()?;
     if as_json {
         return json::line(&labs);
     }

@@ -11,7 +11,7 @@ use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
 use trawl_program::Site;
 use trawl_program::route::{self, Extras, Port};
-use trawl_program::unload::{Which, check_unload};
+use trawl_program::unload::Which;
 
 use crate::terminal::write_out;
 use crate::verifier_log::VerifierLog;
@@ -247,14 +247,10 @@ fn unload(args: &Unload) -> Result<ExitCode> {
     if sites.is_empty() {
         return Err(Error::failed("cannot unload", "no router is loaded"));
     }
-    if !args.consent.yes {
-        for site in &sites {
-            for port in route::ports(site.namespace())? {
-                if port.site.index() == site.index() {
-                    let which = Which::One(port.installed.id());
-                    check_unload(site, which, args.consent.is_careful())?;
-                }
-            }
+    for site in &sites {
+        if let Some(installed) = route::installed_on(site)? {
+            args.consent
+                .check_unload(site, Which::One(installed.id()))?;
         }
     }
     args.consent.change(&sites, || route::unload(&sites))?;

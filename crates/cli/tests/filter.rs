@@ -482,7 +482,7 @@ fn the_verifier_is_asked() {
     let output = trawl(&["tcp port 80", "--hook", "xdp,tc", "--check", "--json"]);
     let found = json(&output);
     if found["ebpf"][0]["check"]["accepted"].is_null() {
-        println!("SKIPPED: loading programs into the kernel takes root");
+        println!("SKIPPED: requires root, to load programs into the kernel");
         assert_eq!(output.status.code(), Some(1));
         return;
     }

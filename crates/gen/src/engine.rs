@@ -24,7 +24,7 @@ pub struct Sent {
     /// Frames that the device took, and their bytes, without the checksum that ends an Ethernet frame.
     pub frames: u64,
     pub bytes: u64,
-    /// Times that the device had no room for a frame: it, or another in its stead, is offered again.
+    /// Times that the device had no room for a frame: it, or another one, is offered again.
     pub refused: u64,
     /// The source has no frame before this time: see [`crate::Next::Later`].
     pub later: Option<u64>,

@@ -17,7 +17,7 @@ const RESTART: u64 = 10_000_000;
 
 fn program(flows: u32) -> Option<ReceiveProgram> {
     if !missing_capabilities(&Capability::FOR_BPF).is_empty() {
-        eprintln!("SKIPPED: loading programs takes root");
+        eprintln!("SKIPPED: requires root, to load programs");
         return None;
     }
     Some(ReceiveProgram::load(Verdict::Drop, flows).unwrap_or_else(|e| panic!("{e}")))

@@ -39,7 +39,7 @@ impl Bench {
         if !trawl_kernel::probe::missing_capabilities(&trawl_kernel::probe::Capability::FOR_BPF)
             .is_empty()
         {
-            eprintln!("SKIPPED: it takes root");
+            eprintln!("SKIPPED: requires root");
             return Vec::new();
         }
         let slot = Store::new_slot().expect("all kernels have arrays of maps");

@@ -31,7 +31,7 @@ const OFFLOADS: &[&str] = &[
 /// Makes it stay; what exists already from the same topology is left as it is. Says whether it was made.
 pub fn raise(id: &str, topology: &Topology) -> Result<bool> {
     check_id(id)?;
-    if let Some(there) = list().into_iter().find(|lab| lab.id == id) {
+    if let Some(there) = list()?.into_iter().find(|lab| lab.id == id) {
         let existing = netns::list();
         let is_whole = there.namespaces.iter().all(|name| existing.contains(name));
         if there.topology.as_ref() == Some(topology) && there.owner.is_none() && is_whole {
@@ -97,7 +97,7 @@ pub fn raise(id: &str, topology: &Topology) -> Result<bool> {
 
 /// The lab of this name.
 pub fn find(id: &str) -> Result<Record> {
-    let labs = list();
+    let labs = list()?;
     if let Some(lab) = labs.iter().find(|lab| lab.id == id) {
         return Ok(lab.clone());
     }

@@ -28,7 +28,7 @@ pub struct PairOptions {
     pub gro: bool,
     pub mtu: u32,
     /// No packet goes by but those that someone sends: no link-local address, no neighbour or
-    /// multicast chatter. IPv4 and IPv6 work all the same.
+    /// multicast chatter. IPv4 and IPv6 still work.
     pub quiet: bool,
 }
 
@@ -178,7 +178,7 @@ impl Pair {
     /// A pair of this name that was made before and stays, if its interfaces are as these options say.
     pub fn existing(id: &str, options: &PairOptions) -> Result<Option<[Station; 2]>> {
         let wanted = [namespace_name(id, 0), namespace_name(id, 1)];
-        let all = crate::list();
+        let all = crate::list()?;
         let Some(there) = all.iter().find(|lab| lab.id == id) else {
             return Ok(None);
         };

@@ -151,10 +151,18 @@ pub(crate) fn check_id(id: &str) -> Result<()> {
 }
 
 /// The labs in the book, by name.
-pub fn list() -> Vec<Record> {
-    let mut labs: Vec<Record> = fs::read_dir(BOOK)
-        .into_iter()
-        .flatten()
+pub fn list() -> Result<Vec<Record>> {
+    let entries = match fs::read_dir(BOOK) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => {
+            let root = trawl_kernel::fix::Fix::Root {
+                capabilities: "".to_owned(),
+            };
+            return Err(Error::os(format!("cannot list the labs in {BOOK}"), e).fix(root));
+        }
+    };
+    let mut labs: Vec<Record> = entries
         .filter_map(|entry| {
             let path = entry.ok()?.path();
             if path.extension()? != "json" {
@@ -168,7 +176,7 @@ pub fn list() -> Vec<Record> {
         })
         .collect();
     labs.sort_by(|a, b| a.id.cmp(&b.id));
-    labs
+    Ok(labs)
 }
 
 /// An entry that someone damaged: nobody's, and its namespaces are found by their names.
@@ -184,18 +192,9 @@ fn unreadable(id: String) -> Record {
 
 /// Takes down one lab, no matter who made it.
 pub fn remove(id: &str) -> Result<Record> {
-    let labs = list();
-    match labs.iter().find(|lab| lab.id == id) {
-        Some(lab) => lab.remove().map(|()| lab.clone()),
-        None => {
-            let names: Vec<_> = labs.iter().map(|lab| lab.id.as_str()).collect();
-            let error = Error::failed(format!("lab {id}"), "there is none of that name");
-            Err(match names.is_empty() {
-                true => error.fix(Fix::Up),
-                false => error.fix(format!("those that exist: {}", names.join(", "))),
-            })
-        }
-    }
+    let lab = crate::find(id)?;
+    lab.remove()?;
+    Ok(lab)
 }
 
 /// What a cleaning did.
@@ -211,7 +210,7 @@ pub struct Cleaned {
 pub fn clean(all: bool) -> Result<Cleaned> {
     let mut cleaned = Cleaned::default();
     let mut known = Vec::new();
-    for lab in list() {
+    for lab in list()? {
         known.extend(lab.namespaces.iter().cloned());
         if all || !lab.in_use() {
             lab.remove()?;

@@ -216,14 +216,18 @@ fn a_lab_is_gone_when_dropped_and_stays_when_kept() {
     );
     drop(pair);
     assert!(names.iter().all(|name| !netns::list().contains(name)));
-    assert!(list().iter().all(|lab| lab.id != id));
+    assert!(list().expect("the book").iter().all(|lab| lab.id != id));
 
     let id = format!("{id}-kept");
     Pair::named(&id, &PairOptions::default())
         .unwrap()
         .keep()
         .unwrap();
-    let lab = list().into_iter().find(|lab| lab.id == id).unwrap();
+    let lab = list()
+        .expect("the book")
+        .into_iter()
+        .find(|lab| lab.id == id)
+        .unwrap();
     assert!(lab.in_use() && lab.owner.is_none());
     let removed = trawl_lab::remove(&id).unwrap();
     assert_eq!(removed.namespaces, lab.namespaces);
@@ -255,7 +259,7 @@ fn a_lab_that_cannot_be_made_leaves_nothing() {
     .unwrap_err()
     .to_string();
     assert!(error.contains("veth"), "{error}");
-    assert!(list().iter().all(|lab| lab.id != id));
+    assert!(list().expect("the book").iter().all(|lab| lab.id != id));
     assert!(netns::list().iter().all(|name| !name.contains(&id)));
 }
 
@@ -287,7 +291,11 @@ fn what_a_killed_process_left_is_cleaned_and_what_is_in_use_is_not() {
         .unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    let left = list().into_iter().find(|lab| lab.id == id).unwrap();
+    let left = list()
+        .expect("the book")
+        .into_iter()
+        .find(|lab| lab.id == id)
+        .unwrap();
     assert!(!left.in_use());
 
     let cleaned = trawl_lab::clean(false).unwrap();

@@ -23,14 +23,14 @@ use crate::record::Record;
 use crate::unload::dispatcher_of;
 use trawl_attach::site::{self, Lock, Site, make_directory};
 
-const PROGRAM: &str = "program";
+pub(crate) const PROGRAM: &str = "program";
 const LINK: &str = "link";
 /// Of a program on the other end of a veth, without which this one would send in vain.
-const PEER_LINK: &str = "peer_link";
+pub(crate) const PEER_LINK: &str = "peer_link";
 /// The program with hooks that a capture has put in its place for as long as it looks.
 pub(crate) const STAND_IN: &str = "stand_in";
-const RECORD: &str = "record";
-const MAPS: &str = "maps";
+pub(crate) const RECORD: &str = "record";
+pub(crate) const MAPS: &str = "maps";
 
 #[derive(Debug)]
 pub struct Installed {
@@ -77,6 +77,10 @@ impl Installed {
     /// The file it came from, or the name of the bundled program.
     pub fn source(&self) -> &str {
         &self.record.source
+    }
+
+    pub(crate) fn record(&self) -> &Record {
+        &self.record
     }
 
     /// The tag that it had before hooks were put in.

@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn the_kernel_is_asked() {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("SKIPPED: it takes root");
+            eprintln!("SKIPPED: requires root");
             return;
         }
         reached_behind_attempts().expect("the programs are fine");

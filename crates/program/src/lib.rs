@@ -39,6 +39,7 @@ pub mod installed;
 pub mod jump_chain;
 pub mod jumps;
 pub mod keep;
+mod keepsake;
 pub mod leftovers;
 pub mod load;
 pub mod loan;

@@ -113,6 +113,13 @@ struct Switched {
 }
 
 impl Readiness {
+    /// What was switched for a program that is put back: `keep` switches it again.
+    pub(crate) fn again(changes: &[Change]) -> Self {
+        let mut ready = Self::default();
+        ready.changes = changes.to_vec();
+        ready
+    }
+
     /// Frames that XDP sends out of the interface are to reach the other end.
     pub fn for_sending(&mut self, site: &Site) -> Result<()> {
         let link = site.link()?;

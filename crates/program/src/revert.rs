@@ -11,6 +11,7 @@ use trawl_kernel::warden::Undo;
 use trawl_kernel::{Error, Result};
 
 use crate::installed::{self, Installed};
+use crate::keepsake::Keepsake;
 use crate::unload::{Which, unload};
 use trawl_attach::plan::time::{self, BackStep};
 use trawl_attach::{Site, apply};
@@ -46,6 +47,8 @@ struct Before {
     program: OwnedFd,
     /// The kernel empties an array of programs that nobody holds.
     maps: Vec<OwnedFd>,
+    /// Of one that trawl put there.
+    keepsake: Option<Keepsake>,
 }
 
 /// What was on an interface.
@@ -69,6 +72,7 @@ impl Back {
             )
             .fix(crate::fix::Fix::NoConfirm));
         }
+        let own = Installed::all(site)?;
         let mut before = Vec::new();
         for present in attached {
             let program = program::open_by_id(present.program_id).map_err(fail)?;
@@ -78,6 +82,7 @@ impl Back {
                 attachment: present,
                 program,
                 maps: maps.collect(),
+                keepsake: (own.iter().find(|one| one.id() == present.program_id)).map(Keepsake::of),
             });
         }
         Ok(Back {
@@ -103,6 +108,11 @@ impl Back {
                         .map_err(|refusal| {
                             refusal.about(format!("cannot put back the program {}", old.program_id))
                         })?;
+                    if let Some((held, keepsake)) =
+                        held.zip(held.and_then(|one| one.keepsake.as_ref()))
+                    {
+                        keepsake.restore(&self.site, old.program_id, held.program.as_fd())?;
+                    }
                 }
             }
         }
@@ -124,7 +134,8 @@ impl Undo for Back {
             .iter()
             .flat_map(|old| &old.maps)
             .map(AsFd::as_fd);
-        let all = namespace.chain(programs).chain(maps);
+        let keepsakes = self.before.iter().filter_map(|old| old.keepsake.as_ref());
+        let all = (namespace.chain(programs).chain(maps)).chain(keepsakes.flat_map(Keepsake::maps));
         all.map(|fd| fd.as_raw_fd()).collect()
     }
 }

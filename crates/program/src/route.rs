@@ -143,7 +143,7 @@ pub struct Port {
 impl Port {
     /// The port that the interface is.
     pub fn at(site: Site) -> Result<Self> {
-        match Installed::named(&site, FUNCTION)? {
+        match installed_on(&site)? {
             Some(installed) => Ok(Self { site, installed }),
             None => Err(Error::failed(
                 format!("{} is not a port of a router", site.label()),
@@ -182,11 +182,16 @@ pub struct Loaded {
     pub warnings: Vec<String>,
 }
 
+/// The router on an interface.
+pub fn installed_on(site: &Site) -> Result<Option<Installed>> {
+    Installed::named(site, FUNCTION)
+}
+
 /// The ports of the router in a namespace.
 pub fn ports(namespace: Option<&Namespace>) -> Result<Vec<Port>> {
     let mut ports = Vec::new();
     for site in Site::all_in(namespace)? {
-        if let Some(installed) = Installed::named(&site, FUNCTION)? {
+        if let Some(installed) = installed_on(&site)? {
             ports.push(Port { site, installed });
         }
     }

@@ -87,7 +87,7 @@ impl Tap for TcEgress {
     }
 }
 
-/// Where there is only one queue to send by, it is known all the same.
+/// Where there is only one queue to send by, it is known.
 fn queue_is_chosen_later(site: &CaptureSite) -> bool {
     site.interface.tx_queues > 1
 }

@@ -67,7 +67,7 @@ impl Rewriter {
         self.left_out
     }
 
-    /// A file of no packets is one all the same.
+    /// A file without packets is still a valid file.
     pub fn start<R: Read>(&mut self, out: &mut Vec<u8>, reader: &CaptureReader<R>) {
         if std::mem::replace(&mut self.started, true) {
             return;

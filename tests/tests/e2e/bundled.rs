@@ -134,7 +134,7 @@ fn what_only_looks_changes_nothing() {
 fn swapped_addresses_are_swapped() {
     let sent = frames::assorted();
     let expected: Vec<_> = sent.iter().map(|frame| swapped(frame)).collect();
-    // To somebody else's address: the packet socket gets it all the same.
+    // To somebody else's address: the packet socket still gets it.
     assert!(passed_up(&["--touch", "swap"], &sent) == expected);
 }
 

@@ -72,7 +72,7 @@ fn what_is_missing_is_said() {
 
 /// Where another user may not look, nothing is said to be absent.
 #[test]
-fn another_user_is_not_told_that_there_are_no_rules() {
+fn another_user_is_not_told_that_there_is_nothing() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     succeeds(&["guard", "load", &lab.receiver(), "--default", "deny"]);
@@ -88,6 +88,10 @@ fn another_user_is_not_told_that_there_are_no_rules() {
         &["xdp", "status"],
         &["route", "unload"],
         &["balance", "stats"],
+        &["lab", "list"],
+        &["lab", "show", "nothing"],
+        &["lab", "down", "nothing"],
+        &["lab", "clean"],
     ] {
         let output = Command::new("ip")
             .args(["netns", "exec", &lab.pair.b.name])

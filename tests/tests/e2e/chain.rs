@@ -436,7 +436,7 @@ fn more_jumps_than_the_kernel_allows_are_refused() {
 }
 
 /// Without hooks for captures as well, where the kernel has no other chains: a program whose exits cannot be rewritten
-/// is loaded all the same, and can be the last one.
+/// is still loaded, and can be the last one.
 #[test]
 fn what_cannot_be_followed_goes_last() {
     let Some(lab) = Chained::open() else { return };

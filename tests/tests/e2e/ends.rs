@@ -396,7 +396,7 @@ fn a_reader_that_stands_still_loses_nothing_silently() {
     );
 }
 
-/// Issue 12 item 8: nobody reads what goes into the pipe, and the capture ends all the same.
+/// Issue 12 item 8: nobody reads what goes into the pipe, and the capture still ends.
 fn ends_though_nobody_reads(arguments: &[&str], end: impl FnOnce(&Capture)) {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();

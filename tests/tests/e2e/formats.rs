@@ -210,3 +210,65 @@ fn interfaces_of_different_kinds_do_not_fit_into_the_old_format() {
     );
     assert!(!lab.path("file.pcap").exists());
 }
+
+/// Issue 12 item 27: packets have the numbers that Wireshark shows, which counts custom blocks and journal entries too.
+#[test]
+fn packets_have_wiresharks_numbers() {
+    let Some(lab) = Lab::open() else { return };
+    let words = |list: &[u32]| -> Vec<u8> { list.iter().flat_map(|w| w.to_le_bytes()).collect() };
+    let block = |kind: u32, body: Vec<u8>| {
+        let length = (12 + body.len() as u32).to_le_bytes();
+        [&kind.to_le_bytes()[..], &length, &body, &length].concat()
+    };
+    let packet = |frame: &[u8]| {
+        let length = frame.len() as u32;
+        let mut body = words(&[0, 0, 0, length, length]);
+        body.extend(frame);
+        body.resize(body.len().next_multiple_of(4), 0);
+        block(6, body)
+    };
+    let (wanted, other) = (frames::udp(b"wanted"), frames::silent(60));
+    let custom = |kind: u32| block(kind, words(&[32_473, 0]));
+    let journal = block(9, b"__REALTIME_TIMESTAMP=1\nMESSAGE=hello\n\n\0".to_vec());
+    let unknown = block(0x0bad_cafe & 0x7fff_ffff, words(&[1, 2]));
+    let file = lab.file("numbers.pcapng");
+    let blocks = [
+        block(0x0a0d_0d0a, words(&[0x1a2b_3c4d, 1, u32::MAX, u32::MAX])),
+        block(1, words(&[1, 0])),
+        packet(&wanted),
+        custom(0xbad),
+        packet(&other),
+        unknown,
+        packet(&wanted),
+        journal.clone(),
+        journal,
+        packet(&wanted),
+        custom(0x4000_0bad),
+        custom(0xbad),
+        packet(&other),
+        packet(&wanted),
+    ];
+    std::fs::write(&file, blocks.concat()).expect("a file");
+    let theirs = run(
+        "tshark",
+        &[
+            "-nr",
+            &file,
+            "-Y",
+            "udp",
+            "-T",
+            "fields",
+            "-e",
+            "frame.number",
+        ],
+    );
+    let theirs: Vec<u64> = theirs
+        .lines()
+        .map(|line| line.parse().expect("a number"))
+        .collect();
+    assert_eq!(theirs.len(), 4, "{theirs:?}");
+    let done = trawl(&["filter", "--read", &file, "udp", "--json"]);
+    assert!(done.status.success(), "{done:?}");
+    let said: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    assert_eq!(said["read"]["matched"], serde_json::json!(theirs), "{said}");
+}

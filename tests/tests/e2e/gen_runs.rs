@@ -48,6 +48,38 @@ fn a_rate_and_a_time_make_an_exact_count() {
     }
 }
 
+/// Issue 12 item 27: a time ends a run whose rate no engine reaches, and the summary says that it was not reached.
+#[test]
+fn a_rate_beyond_reach_does_not_prolong_a_run() {
+    let Some(lab) = Lab::open() else { return };
+    for engine in ENGINES {
+        let before = received(&lab);
+        let fixed = ["--engine", engine, "--rate", "500Mpps"];
+        let summary = generate(
+            &lab,
+            "udp",
+            &[&fixed[..], &["--duration", "300ms"]].concat(),
+        );
+        assert_eq!(summary["frames_asked"], 150_000_000, "{engine}: {summary}");
+        let sent = summary["frames"].as_u64().expect("a count");
+        assert!(sent > 0 && sent < 150_000_000, "{engine}: {summary}");
+        wait_received(&lab, before, sent);
+        let sender = lab.sender();
+        let told = trawl(
+            &[
+                &["gen", "udp", "-i", &sender, "--duration", "100ms"],
+                &fixed[..],
+            ]
+            .concat(),
+        );
+        let said = String::from_utf8_lossy(&told.stdout).into_owned();
+        assert!(
+            told.status.success() && said.contains("rate not reached"),
+            "{engine}: {said}"
+        );
+    }
+}
+
 /// `ip netns exec lab trawl gen …` sends as fast as it goes, as `-i lab:IF` does.
 #[test]
 fn inside_a_lab_nothing_holds_it_back() {

@@ -45,14 +45,8 @@ fn sharing(contents: &Contents) -> usize {
     seen.values().filter(|packets| packets.len() > 1).count()
 }
 
-#[test]
-fn a_redirected_packet_keeps_its_identifier() {
-    if !can_link() {
-        return;
-    }
-    let Some(lab) = LineLab::with(&LineOptions::default()) else {
-        return;
-    };
+/// Packets from a go by XDP from the router's one interface to b: the two places where they are seen.
+fn redirecting(lab: &LineLab) -> (String, String) {
     let (from, to) = (place(&lab.line.left), place(&lab.line.b));
     done(&[
         "xdp",
@@ -63,6 +57,18 @@ fn a_redirected_packet_keeps_its_identifier() {
         "right",
         "--tappable",
     ]);
+    (from, to)
+}
+
+#[test]
+fn a_redirected_packet_keeps_its_identifier() {
+    if !can_link() {
+        return;
+    }
+    let Some(lab) = LineLab::with(&LineOptions::default()) else {
+        return;
+    };
+    let (from, to) = redirecting(&lab);
     let file = lab.file("both.pcapng");
     let capture = Capture::start(&lab, &["-i", &from, "-i", &to, "-w", &file, "udp"]);
     let sent: Vec<Vec<u8>> = (0..500).map(numbered).collect();
@@ -139,16 +145,7 @@ fn lines_show_the_identifier_in_its_short_form() {
     let Some(lab) = LineLab::with(&LineOptions::default()) else {
         return;
     };
-    let (from, to) = (place(&lab.line.left), place(&lab.line.b));
-    done(&[
-        "xdp",
-        "load",
-        &from,
-        "redirect",
-        "--to",
-        "right",
-        "--tappable",
-    ]);
+    let (from, to) = redirecting(&lab);
     for arguments in [
         &["-i", &from, "-i", &to, "--id"][..],
         &["--id", "-i", &to, "--tap", "xdp,tc", "-Q", "in"],

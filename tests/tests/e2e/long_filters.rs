@@ -178,3 +178,70 @@ fn names_in_long_lists_are_looked_up_in_tables() {
         assert_eq!(theirs, ours, "{expression:.60}");
     }
 }
+
+/// Prefix number `n`, of IPv4 or of every fourth of IPv6, an address in it, and one just after it that is in none.
+fn prefix(n: u32) -> (String, Vec<u8>, Vec<u8>) {
+    if n % 4 == 3 {
+        let at = |place: u8| {
+            let mut address = [0; 16];
+            address[..4].copy_from_slice(&[0x20, 0x01, 0x0d, 0xb8]);
+            address[4..8].copy_from_slice(&(n << 4).to_be_bytes());
+            address[8] = place;
+            address
+        };
+        let text = std::net::Ipv6Addr::from(at(0));
+        let frames = [at(0x7f), at(0x80)].map(|source| ipv6_datagram(source, 9));
+        let [inside, outside] = frames;
+        return (format!("net {text}/65"), inside, outside);
+    }
+    // Lengths 23 to 32, each in 1,024 addresses of its own.
+    let (first, length) = (0x2000_0000 + n * 1024, 23 + n % 10);
+    let text = std::net::Ipv4Addr::from(first);
+    let after = first + (1 << (32 - length));
+    let frames =
+        [after - 1, after].map(|source| datagram([source.to_be_bytes(), [192, 0, 2, 1]], [9, 9]));
+    let [inside, outside] = frames;
+    (format!("net {text}/{length}"), inside, outside)
+}
+
+/// Issue 12 item 33: 100,000 prefixes of both families and of many lengths are looked up in the kernel.
+#[test]
+fn a_hundred_thousand_mixed_prefixes() {
+    const PREFIXES: u32 = 100_000;
+    let Some(lab) = Lab::open() else { return };
+    let (receiver, file) = (lab.receiver(), lab.file("file.pcapng"));
+    let expression = lab.file("expression");
+    let all: Vec<String> = (0..PREFIXES).map(|n| prefix(n).0).collect();
+    std::fs::write(&expression, all.join(" or ")).unwrap();
+    let asked = (0..PREFIXES)
+        .step_by(997)
+        .chain([PREFIXES - 2, PREFIXES - 1]);
+    let (wanted, others): (Vec<_>, Vec<_>) = asked
+        .map(|n| {
+            let (_, inside, outside) = prefix(n);
+            (inside, outside)
+        })
+        .unzip();
+    let sent = [&wanted[..], &others[..]].concat();
+    for (tap, more) in [("xdp", &[][..]), ("tc", &["-Q", "in"])] {
+        let what = [
+            "-i",
+            &receiver,
+            "--tap",
+            tap,
+            "-w",
+            &file,
+            "-F",
+            &expression,
+        ];
+        let capture = Capture::start(&lab, &[&what[..], more].concat());
+        let said = capture.said();
+        assert!(!said.contains("does not take"), "{tap}: {said}");
+        lab.send(&sent, sent.len() as u64);
+        capture.wait_seen(sent.len() as u64);
+        capture.stop_well();
+        let contents = Contents::read(&file);
+        let recorded: Vec<&[u8]> = contents.packets.iter().map(|p| &p.bytes[..]).collect();
+        frames::assert_same(&recorded, &wanted);
+    }
+}

@@ -175,7 +175,7 @@ fn a_cut_file_is_sent_as_far_as_it_is_good() {
         "{said}"
     );
     assert_eq!(numbers(&came), [0, 1, 2, 3]);
-    // The others go all the same.
+    // The others are still sent.
     let empty = written(&lab, "empty.pcap", &[]);
     let (output, came) = captured(&lab, 9, &["--speed", "max", &empty, &cut, &whole]);
     let said = String::from_utf8_lossy(&output.stderr);

@@ -45,8 +45,9 @@ fn to_b(line: &Line) -> Vec<Vec<u8>> {
             .payload(vec![tos; 8])
             .build()
     }));
-    // Padded, as a card would have it.
+    // Padded, as a card, or a switch that took a tag out, would have it.
     frames.push(ipv4(64, 0).udp(40_000, 9).frame_len(60).build());
+    frames.push(ipv6(64).udp(40_000, 9).frame_len(64).build());
     frames
 }
 
@@ -96,7 +97,7 @@ fn arrives(mode: &str) {
         [0x08, 0x00] => {
             frame[..14 + usize::from(u16::from_be_bytes([frame[16], frame[17]]))].to_vec()
         }
-        _ => frame.to_vec(),
+        _ => frame[..54 + usize::from(u16::from_be_bytes([frame[18], frame[19]]))].to_vec(),
     };
     let mut got = contents.frames();
     let mut wanted: Vec<Vec<u8>> = sent

@@ -111,6 +111,54 @@ fn what_was_on_its_way_before_the_capture_is_not_called_filtered_out() {
     unload(&lab);
 }
 
+/// Issue 12 items 13 and 33: a filter that the kernel does not take is applied in user space to both sightings, and
+/// `--verdict` still holds an entry back until its exit is known.
+#[test]
+fn a_refused_filter_at_both_ends() {
+    let Some(lab) = lab_with("chosen", &[]) else {
+        return;
+    };
+    let pairs = (0..1_000).map(|n| {
+        let host = format!("10.1.{}.{}", n / 250, n % 250 + 1);
+        format!("(host {host} and port {n} and ip[4:2] = {})", 3000 + n)
+    });
+    // Frames of action 1 are dropped, those of action 2 pass; the byte after it stands for what the filter looks at.
+    let wanted = format!(
+        "{} or ether[20] = 7",
+        pairs.collect::<Vec<_>>().join(" or ")
+    );
+    let expression = lab.file("expression");
+    std::fs::write(&expression, wanted).expect("a file");
+    let frame = |action: u16, byte: u8| {
+        let mut frame = frames::choosing(action);
+        frame[20] = byte;
+        frame
+    };
+    let sent = [frame(1, 7), frame(1, 8), frame(2, 7), frame(2, 8)];
+    for (more, recorded) in [(&[][..], 4), (&["--verdict", "drop"], 2)] {
+        let (capture, file) = capture(&lab, &[&["--at", "both", "-F", &expression], more].concat());
+        capture.wait_said("the kernel does not take this filter");
+        lab.send(&sent, 4);
+        capture.wait_seen(8);
+        let summary = capture.stop_well();
+        assert_eq!(
+            (summary.recorded, summary.lost_total()),
+            (recorded, 0),
+            "{more:?}"
+        );
+        let rows = tshark(&file, &["frame.packet_id", "frame.verdict.ebpf_xdp"]);
+        let verdicts: Vec<&str> = rows.iter().map(|row| row[1].as_str()).collect();
+        let expected: &[&str] = if recorded == 4 {
+            &["", "1", "", "2"]
+        } else {
+            &["", "1"]
+        };
+        assert_eq!(verdicts, expected, "{more:?}");
+        assert_eq!(rows[0][0], rows[1][0], "both sightings have one identifier");
+    }
+    unload(&lab);
+}
+
 #[test]
 fn a_filter_looks_at_the_packet_as_it_came() {
     let Some(lab) = lab_with("chosen", &[]) else {

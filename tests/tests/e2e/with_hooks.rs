@@ -67,7 +67,7 @@ fn each_kind_of_program_has_a_command_of_its_own() {
         let place_alone = ["-i", &place, "--tap", "hook"];
         let told = advice(&place_alone);
         assert_eq!(told, expected);
-        // The namespace may stand beside the interface: a command for a person needs it all the same.
+        // The namespace may stand beside the interface: the advised command needs it too.
         let (namespace, name) = place.split_once(':').expect("both");
         let apart = ["-i", name, "--netns", namespace, "--tap", "hook"];
         assert_eq!(advice(&apart), expected);

@@ -8,7 +8,7 @@ use trawl_guard::state as guard;
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::{Error, Result};
 use trawl_program::Site;
-use trawl_program::unload::{Which, check_unload};
+use trawl_program::unload::Which;
 
 use super::{BackendAdd, BackendRemove, Drain, Load, Place, Unload, VipAdd, VipRemove, Weight};
 use crate::json;
@@ -192,11 +192,9 @@ pub fn unload(args: &Unload) -> Result<()> {
         };
         found.push(place.balancer().map_err(name)?);
     }
-    if !args.consent.yes {
-        for balancer in &found {
-            let which = Which::One(balancer.installed.id());
-            check_unload(&balancer.site, which, args.consent.is_careful())?;
-        }
+    for balancer in &found {
+        let which = Which::One(balancer.installed.id());
+        args.consent.check_unload(&balancer.site, which)?;
     }
     let (sites, programs): (Vec<Site>, Vec<_>) = found
         .into_iter()

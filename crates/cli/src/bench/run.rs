@@ -240,7 +240,7 @@ fn start(request: &Request, args: &How) -> Result<ExitCode> {
             "they would be overwritten",
         )
         .fix(format!(
-            "trawl bench resume {} goes on with them, -o names another directory",
+            "trawl bench resume {} continues it; -o DIR writes to another directory",
             directory.display()
         )));
     }

@@ -8,7 +8,7 @@ use trawl_kernel::netns::run_in;
 use trawl_kernel::{Error, Result, process};
 use trawl_lab::Station;
 
-/// Far longer than the demo takes: a capture that misses packets ends all the same.
+/// Far longer than the demo takes: a capture that misses packets ends too.
 const PATIENCE: &str = "20s";
 
 #[derive(Debug)]

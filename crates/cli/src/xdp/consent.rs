@@ -5,6 +5,7 @@ use std::time::Duration;
 use trawl_attach::{OldMaps, Request};
 use trawl_guard::text;
 use trawl_kernel::Result;
+use trawl_program::unload::{self, Which};
 use trawl_program::{Site, revert};
 
 use crate::{terminal, units};
@@ -39,6 +40,14 @@ impl Consent {
     /// Whether what may cut a session is refused.
     pub fn is_careful(&self) -> bool {
         !self.yes && self.confirm.is_none()
+    }
+
+    /// Refuses to unload what the session of this command needs, unless that was agreed to.
+    pub fn check_unload(&self, site: &Site, which: Which) -> Result<()> {
+        match self.yes {
+            true => Ok(()),
+            false => unload::check_unload(site, which, self.is_careful()),
+        }
     }
 
     /// What a program may cut and take away that is to be attached.

@@ -48,9 +48,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         None if args.all => Which::All,
         None => Which::Own,
     };
-    if !args.consent.yes {
-        unload::check_unload(&site, which, args.consent.is_careful())?;
-    }
+    args.consent.check_unload(&site, which)?;
     let sites = std::slice::from_ref(&site);
     let gone = args.consent.change(sites, || {
         guard::around(sites, || unload::unload(&site, which))

@@ -139,8 +139,8 @@ fn tokens(expression: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// The place of a complaint that names no word of the expression, if it is one of those that are known; there may be no
-/// such place all the same.
+/// The place of a complaint that names no word of the expression, if it is one of those that are known; a known one may still
+/// have no place.
 fn known(expression: &str, tokens: &[Range<usize>], message: &str) -> Option<Option<Range<usize>>> {
     let text = |at: &Range<usize>| &expression[at.clone()];
     let behind = |signs: &[&str], test: &dyn Fn(&str) -> bool| {

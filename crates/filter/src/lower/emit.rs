@@ -61,7 +61,7 @@ impl Mode {
 pub(super) enum Returns {
     /// It is the block's result.
     Result,
-    /// Something else goes on with it in r0, unless it is 0.
+    /// The code that follows uses it in r0, unless it is 0.
     To { fast: Label, slow: Label },
 }
 

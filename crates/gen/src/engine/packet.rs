@@ -142,7 +142,7 @@ impl Engine for Packet {
     fn send(&mut self, source: &mut dyn Source, now: u64, want: u64) -> Result<Sent> {
         let want = usize::try_from(want).map_or(MOST_TOGETHER, |want| want.min(MOST_TOGETHER));
         // Of frames that go together it is not known which ones the device dropped: those of a pattern may be others
-        // in their stead, those of a recording may not. And the device counts the drops of all threads in one.
+        // in their place, those of a recording may not. And the device counts the drops of all threads in one.
         if want >= PACKET_BATCH
             && source
                 .pattern()

@@ -323,7 +323,7 @@ mod tests {
     #[test]
     fn the_kernel_makes_the_same_frames() {
         if !may_run_programs() {
-            eprintln!("SKIPPED: it takes root to run a program");
+            eprintln!("SKIPPED: requires root, to run a program");
             return;
         }
         let pattern = Arc::new(pattern());
@@ -340,7 +340,7 @@ mod tests {
     #[test]
     fn stamps_made_in_the_kernel_are_those_made_here() {
         if !may_run_programs() {
-            eprintln!("SKIPPED: it takes root to run a program");
+            eprintln!("SKIPPED: requires root, to run a program");
             return;
         }
         let mut bytes = vec![0; 60];

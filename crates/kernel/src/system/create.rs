@@ -1,4 +1,4 @@
-//! Files that are made anew, so that nobody else's file or link is written to in their stead.
+//! Files that are made anew, so that trawl never writes to somebody else's file or through somebody else's link.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};

@@ -60,7 +60,7 @@ impl Signals {
             libc::sigemptyset(&mut set);
             for &(number, _) in watched {
                 // `nohup` ignores the hang-up before it starts a program, and means it. Shells ignore interrupts for
-                // jobs in the background, but `kill -INT` must end those all the same, as it does tcpdump.
+                // jobs in the background, but `kill -INT` must end those too, as it ends tcpdump.
                 if number != libc::SIGHUP || !is_ignored(number) {
                     libc::sigaddset(&mut set, number);
                 }

@@ -44,7 +44,7 @@ impl Interface {
         let link = Netlink::open(namespace)?.link(name)?;
         // By its own name: ethtool knows no other.
         let ethtool = Ethtool::open(namespace, &link.name)?;
-        // Drivers without ethtool are captured from all the same.
+        // Drivers without ethtool can still be captured from.
         let driver = ethtool.driver().unwrap_or_default();
         Ok(Self::from_parts(link, driver, ethtool.speed()))
     }

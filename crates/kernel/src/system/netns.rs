@@ -281,7 +281,7 @@ pub fn delete(name: &str) -> Result<()> {
     if !path.exists() {
         return Namespace::by_name(name).map(|_| ());
     }
-    // The file may never have been mounted on (a crash between the two steps): unlink it all the same.
+    // The file may never have been mounted on (a crash between the two steps): unlink it in that case too.
     let _ = unmount(&path, UnmountFlags::DETACH);
     fs::remove_file(&path).map_err(|e| Error::os(format!("cannot delete the namespace {name}"), e))
 }

@@ -22,6 +22,7 @@ use crate::bpf::info;
 use crate::error::{Error, Result};
 use crate::mounts;
 use crate::probe::program::owned;
+use crate::process;
 
 /// Where everyone expects it.
 pub const USUAL: &str = "/sys/fs/bpf";
@@ -85,11 +86,7 @@ pub fn lasting() -> Option<PathBuf> {
     if let Some(held) = HELD.get() {
         return Some(format!("/proc/self/fd/{}", held.as_raw_fd()).into());
     }
-    let seen_by = |process: u32| PathBuf::from(format!("/proc/{process}/root{USUAL}"));
-    ancestors()
-        .into_iter()
-        .map(seen_by)
-        .find(|path| is_on_bpffs(path))
+    seen_by_ancestors().find(|path| is_on_bpffs(path))
 }
 
 /// The BPF file systems that the processes this one comes from see at the usual place, where something else is mounted
@@ -97,9 +94,7 @@ pub fn lasting() -> Option<PathBuf> {
 pub fn outside() -> Vec<PathBuf> {
     let device = |path: &Path| fs::metadata(path).ok().map(|about| about.dev());
     let own = device(Path::new(USUAL));
-    ancestors()
-        .into_iter()
-        .map(|process| PathBuf::from(format!("/proc/{process}/root{USUAL}")))
+    seen_by_ancestors()
         .filter(|path| is_on_bpffs(path) && device(path) != own)
         .collect()
 }
@@ -147,17 +142,15 @@ pub fn lasting_or_mounted() -> Result<PathBuf> {
     })
 }
 
+/// The usual place as the processes see it that this one comes from, the first one first.
+fn seen_by_ancestors() -> impl Iterator<Item = PathBuf> {
+    let seen_by = |process: u32| PathBuf::from(format!("/proc/{process}/root{USUAL}"));
+    ancestors().into_iter().map(seen_by)
+}
+
 /// The processes that this one comes from, the first one first.
 fn ancestors() -> Vec<u32> {
-    let parent_of = |process: u32| -> Option<u32> {
-        let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
-        line.trim().parse().ok().filter(|parent| *parent != 0)
-    };
-    let mut found: Vec<u32> =
-        std::iter::successors(Some(std::process::id()), |process| parent_of(*process))
-            .skip(1)
-            .collect();
+    let mut found: Vec<u32> = process::ancestors().collect();
     if found.last() != Some(&1) {
         found.push(1);
     }

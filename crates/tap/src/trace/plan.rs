@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn the_verifier_takes_each_program() {
         if !trawl_kernel::probe::has_capability(trawl_kernel::probe::Capability::SysAdmin) {
-            eprintln!("SKIPPED: it takes root");
+            eprintln!("SKIPPED: requires root");
             return;
         }
         let host = Host {

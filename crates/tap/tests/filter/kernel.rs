@@ -18,7 +18,7 @@ pub fn root_or_skip() -> bool {
     let root =
         std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
     if !root {
-        println!("SKIPPED: loading programs into the kernel takes root");
+        println!("SKIPPED: requires root, to load programs into the kernel");
     }
     root
 }

@@ -100,7 +100,7 @@ fn an_interface_that_takes_no_frames_is_refused_and_nothing_stays() {
     assert!(!listed.lines().any(|line| line == own), "{listed}");
 }
 
-/// A veth's driver says only that it takes no frames; what helps is known all the same.
+/// A veth's driver says only that it takes no frames; trawl still knows what helps.
 #[test]
 fn a_target_whose_other_end_is_down_is_told_with_what_helps() {
     if !probe::kernel_is_at_least(6, 3) {

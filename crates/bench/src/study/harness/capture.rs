@@ -81,6 +81,8 @@ pub struct Setting {
     pub ring: Option<String>,
     /// How often trawl reads the clock: `--time`.
     pub time: Option<&'static str>,
+    /// trawl keeps this many files of so many million bytes, the latest ones.
+    pub files: Option<(u64, u64)>,
     /// Only one sent frame in this many passes the filter.
     pub one_in: Option<u64>,
 }
@@ -282,6 +284,9 @@ impl Way {
             }
             if let Some(time) = setting.time {
                 trawl.args(["--time", time]);
+            }
+            if let Some((files, megabytes)) = setting.files {
+                trawl.args(["-W", &files.to_string(), "-C", &megabytes.to_string()]);
             }
             trawl.arg("-w").arg(file).args(&setting.filter);
             (trawl, "capturing on")

@@ -230,7 +230,10 @@ fn judge_complete(experiment: &Experiment) -> Finding {
         own.map(|(_, limit)| *limit).reduce(f64::max)
     };
     let ours = best(&|series| series.starts_with("trawl"));
-    let theirs = best(&|series| !series.starts_with("trawl"));
+    let best_other = limits
+        .iter()
+        .find(|(series, _)| !series.starts_with("trawl"));
+    let theirs = best_other.map(|(_, limit)| *limit);
     let tcpdump = best(&|series| series.starts_with("tcpdump"));
     let xdpcap = best(&|series| series.starts_with("xdpcap") && !series.contains("MiB buffer"));
     let agrees = match (tcpdump, xdpcap) {
@@ -257,11 +260,28 @@ fn judge_complete(experiment: &Experiment) -> Finding {
         Some((ours, _)) => format!("; trawl is complete to {ours} {unit}, no other at any rate"),
         None => String::new(),
     };
+    let ceiling = match best_other {
+        Some((series, limit)) if limited_by_sender(experiment, series, *limit) => format!(
+            "; above {limit} {unit} the sender cannot offer the rate and {series} loses nothing of what is sent"
+        ),
+        _ => String::new(),
+    };
     Finding {
         agrees,
         shows: format!("complete: {}", shows.join(", ")),
-        sentence: format!("{order}{ahead}."),
+        sentence: format!("{order}{ahead}{ceiling}."),
     }
+}
+
+/// Whether a series stops being complete because the sender fell short, not because frames were lost.
+fn limited_by_sender(experiment: &Experiment, series: &str, limit: f64) -> bool {
+    let after = |metric| {
+        let line = experiment.line(series, metric);
+        let next = line.iter().find(|point| point.x > limit)?;
+        Some(next.value.median)
+    };
+    matches!(after("recorded_percent").zip(after("offered_percent")),
+        Some((recorded, offered)) if offered < COMPLETE && recorded / offered >= COMPLETE / 100.0)
 }
 
 fn judge_buffers(experiment: &Experiment) -> Finding {

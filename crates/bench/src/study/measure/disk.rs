@@ -12,7 +12,7 @@ use trawl_lab::program::{Does, Loaded};
 use trawl_lab::sender::{Engine, Job, Sent, send};
 use trawl_lab::{Pair, PairOptions, frame};
 
-use crate::count::{self, Contents, Scratch};
+use crate::count::{self, Scratch};
 use crate::study::definition::Space;
 use crate::study::harness::capture::{Fate, Running, Setting, Way};
 use crate::study::harness::traffic::CHECKSUM;
@@ -25,6 +25,8 @@ pub struct Disk;
 /// The ceilings are measured with this number of frames, or that of the measurement if it is less.
 const CEILING_FRAMES: u64 = 4_000_000;
 const SHARE: f64 = 0.6;
+/// Where the disk is too small for the long recording: the latest files, and the size of each in millions of bytes.
+const KEPT: (u64, u64) = (4, 1000);
 const DISK_PIECE: usize = 2 << 20;
 const DISK_PIECES: usize = 16;
 const DISK_ROUNDS: usize = 8;
@@ -149,9 +151,14 @@ impl DiskLoad {
             }
             _ => (self.frames, None),
         };
-        self.check_room(bench, count)?;
+        let files = match self.needs_more_than_there_is(bench, count)? {
+            Some(_) if self.load == Load::Share => Some(KEPT),
+            Some(stop) => return Err(stop),
+            None => None,
+        };
         let setting = Setting {
             time: self.time,
+            files,
             buffer: matches!(self.way, Way::Xdpcap(_)).then_some(XDPCAP_BUFFER),
             ..Setting::default()
         };
@@ -168,16 +175,28 @@ impl DiskLoad {
         let late = memory(&running);
         let writer = running.peer.cpu_seconds() - cpu_before;
         let said = running.peer.finish()?;
-        let path = running.file.path();
         // What trawl's hook sees is what was sent; others see the answers of the host too.
         let mac = (!matches!(self.way, Way::TrawlHook(_))).then_some(running.lab.b.mac);
-        let Contents {
-            packets: recorded,
-            disordered,
-        } = count::contents(path, mac)?;
         let claim = self.way.claim(&said);
         let counted = claim.as_ref().and_then(|claim| claim.lost).unwrap_or(0);
-        let bytes = path.metadata().map_or(0, |about| about.len()) as f64;
+        let there = match files {
+            Some(_) => running.file.series(),
+            None => vec![running.file.path().to_owned()],
+        };
+        let mut bytes = 0.0;
+        let (mut recorded, mut disordered) = (0, 0);
+        for path in &there {
+            let contents = count::contents(path, mac)?;
+            recorded += contents.packets;
+            disordered += contents.disordered;
+            bytes += path.metadata().map_or(0, |about| about.len()) as f64;
+        }
+        // Of the files that made room for later ones there is only trawl's account.
+        if files.is_some() {
+            let all = claim.as_ref().and_then(|claim| claim.recorded).unwrap_or(0);
+            bytes *= all as f64 / recorded.max(1) as f64;
+            recorded = all;
+        }
         let percent = |part: f64, whole: f64| part / whole.max(f64::EPSILON) * 100.0;
         let lost = sent.frames.saturating_sub(recorded);
         Ok(Measured {
@@ -220,23 +239,22 @@ impl DiskLoad {
         })
     }
 
-    /// A full disk would be measured as loss.
-    fn check_room(self, bench: &Bench, count: u64) -> std::result::Result<(), Stop> {
+    /// Why the disk is too small for the recording: a full one would be measured as loss.
+    fn needs_more_than_there_is(self, bench: &Bench, count: u64) -> Result<Option<Stop>> {
         let directory = bench.scratch.display();
         let free = free_space(&bench.scratch)
             .map_err(|e| Error::os(format!("cannot tell the free space of {directory}"), e))?;
         let needed = (count as f64 * record(self.size as f64)) as u64;
         if needed <= free / 10 * 9 {
-            return Ok(());
+            return Ok(None);
         }
-        Err(Stop::NotHere(format!(
+        Ok(Some(Stop::NotHere(format!(
             "the recording takes {:.1} GB, {directory} has {:.1} GB free: name a larger disk by --scratch, or record less \
-             by --set long_seconds={:.0} or --set frames={}",
+             by --set frames={}",
             needed as f64 / 1e9,
             free as f64 / 1e9,
-            (self.long.as_secs_f64() * free as f64 / needed as f64 / 2.0).floor(),
             self.frames / 4,
-        )))
+        ))))
     }
 
     /// What goes when nothing is recorded: with a hook map, by a program that only reads the clock.

@@ -28,7 +28,7 @@ pub(super) struct Output {
     form: Form,
     bytes: Vec<u8>,
     text: String,
-    /// A file of no packets is one all the same.
+    /// A file without packets is still a valid file.
     is_begun: bool,
 }
 

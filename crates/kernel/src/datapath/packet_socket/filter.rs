@@ -60,7 +60,7 @@ pub fn program(request: &Request<'_>) -> Vec<Instruction> {
     }
     match request.filter.and_then(|filter| filter.classic) {
         Some(filter) => program.extend_from_slice(filter),
-        // A packet of which no byte is wanted is wanted all the same, and 0 would reject it.
+        // A packet of which no byte is wanted must still be accepted, and 0 would reject it.
         None => program.push(give(request.snaplen.max(1))),
     }
     program

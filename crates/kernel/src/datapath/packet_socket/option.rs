@@ -27,7 +27,7 @@ pub fn make_ring(
     blocks: usize,
     retire_after_ms: u32,
 ) -> io::Result<()> {
-    // Packets lie in a block one after the other; the kernel wants a frame size that divides it all the same.
+    // Packets lie in a block one after the other; the kernel still wants a frame size that divides the block.
     const FRAME_SIZE: usize = 2048;
     set(socket, libc::SOL_PACKET, libc::PACKET_VERSION, &TPACKET_V3)?;
     let request = libc::tpacket_req3 {

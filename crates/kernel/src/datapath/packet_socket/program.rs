@@ -124,7 +124,7 @@ fn instructions(request: &Request<'_>, filter: &Filter<'_>, block: &[Insn], map:
         program.push(op::jump_if(op::JNE, R0, 0, COUNT_LENGTH));
         program.extend(count_and_reject(map));
     }
-    // A packet of which no byte is wanted is wanted all the same, and 0 would reject it.
+    // A packet of which no byte is wanted must still be accepted, and 0 would reject it.
     program.extend([op::mov32_imm(R0, request.snaplen.max(1)), op::exit()]);
     program
 }

@@ -39,7 +39,7 @@ pub(super) fn register_memory(socket: &OwnedFd, memory: &Mapping, room: u32) -> 
 }
 
 pub(super) fn make_sending_rings(socket: &OwnedFd, size: u32) -> io::Result<SendingRings> {
-    // A socket without a ring for receiving needs one for memory to receive into all the same.
+    // A socket that does not receive still needs a ring for memory to receive into.
     for ring in [
         libc::XDP_UMEM_FILL_RING,
         libc::XDP_UMEM_COMPLETION_RING,
