@@ -25,7 +25,7 @@ pub struct Pacing {
     /// End after this time, for example 10s
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
-    /// Send from this many threads, each on its own CPU
+    /// Send from this many threads, each on its own CPU unless --cpus names fewer
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// The CPUs to send from, for example 0,2-3 [default: wherever the kernel puts a single thread, else from CPU 0 on]
@@ -68,14 +68,14 @@ impl Pacing {
             (None, None | Some(1)) => Ok(vec![None]),
             (None, Some(threads)) => Ok((0..threads).map(Some).collect()),
             (Some(cpus), None) => Ok(cpus.into_iter().map(Some).collect()),
-            (Some(cpus), Some(threads)) if cpus.len() == threads => {
-                Ok(cpus.into_iter().map(Some).collect())
+            (Some(cpus), Some(threads)) if cpus.len() <= threads => {
+                Ok(cpus.into_iter().map(Some).cycle().take(threads).collect())
             }
             (Some(cpus), Some(threads)) => Err(Error::usage(
                 format!("cannot put {threads} threads on {} CPUs", cpus.len()),
-                "each thread needs its own CPU",
+                "some of the CPUs would have no thread",
             )
-            .fix("give as many --cpus as --threads, or only one of the two")),
+            .fix("give at least as many --threads as --cpus, or only one of the two")),
         }
     }
 }

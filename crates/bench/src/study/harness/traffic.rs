@@ -110,8 +110,14 @@ impl Traffic {
             Amount::Frames(count) => add("--count", count.to_string()),
             Amount::Time(time) => add("--duration", format!("{}ms", time.as_millis().max(1))),
         }
-        let cpus: Vec<String> = self.cpus.iter().map(usize::to_string).collect();
-        add("--threads", cpus.len().to_string());
+        add("--threads", self.cpus.len().to_string());
+        // More threads than CPUs share them, in this order.
+        let mut cpus: Vec<String> = Vec::new();
+        for cpu in self.cpus.iter().map(usize::to_string) {
+            if !cpus.contains(&cpu) {
+                cpus.push(cpu);
+            }
+        }
         add("--cpus", cpus.join(","));
         words.extend(self.more.iter().cloned());
         words
@@ -184,5 +190,9 @@ mod tests {
             words.ends_with("--size 124 --duration 250ms --threads 2 --cpus 0,1 --stamp"),
             "{words}"
         );
+        let words = Traffic::flood(128, 0.25, &[0, 1, 0, 1])
+            .arguments("n:v", "x")
+            .join(" ");
+        assert!(words.ends_with("--threads 4 --cpus 0,1"), "{words}");
     }
 }
