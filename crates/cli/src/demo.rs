@@ -193,7 +193,7 @@ fn count_and_print(file: File) -> Result<Recorded, ReadError> {
     let mut reader = CaptureReader::new(file)?;
     let mut recorded = Recorded::default();
     let mut printer = Printer::new(PrintOptions {
-        utc_offset: clock::utc_offset(),
+        utc_offset: Some(clock::local_offset()),
         ..PrintOptions::default()
     });
     while let Some(packet) = reader.next_packet()? {

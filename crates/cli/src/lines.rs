@@ -106,7 +106,7 @@ impl LineArgs {
                 4 => Timestamp::Date,
                 _ => Timestamp::DeltaFirst,
             },
-            utc_offset: clock::utc_offset(),
+            utc_offset: Some(clock::local_offset()),
             verbosity,
             dump: dump(hex_ascii, DumpForm::HexAscii)
                 .or_else(|| dump(hex, DumpForm::Hex))

@@ -104,7 +104,7 @@ impl PartArgs {
                 "a store has no first packet",
             )
             .fix("write a time, or -1h for an hour before now")),
-            bound => Ok(bound.map(|bound| bound.absolute(now, now, clock::utc_offset()))),
+            bound => Ok(bound.map(|bound| bound.absolute(now, now, clock::local_offset()))),
         };
         Ok(Scope {
             hosts: self.host.clone(),

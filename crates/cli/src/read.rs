@@ -43,7 +43,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
     args.libpcap.choose();
     let request = args.resolve()?;
-    let signals = request.follow.then(Signals::watch).transpose()?;
+    // A pipe that is waited for is left by Ctrl-C itself.
+    let follows = request.follow && !input::is_a_pipe(&request.files);
+    let signals = follows.then(Signals::watch).transpose()?;
     let span = |first| request.selection.span(first);
     let by_part = request.selection.can_leave_out(request.files.len());
     let inputs = request
@@ -51,6 +53,17 @@ pub fn run(args: Args) -> Result<ExitCode> {
         .iter()
         .map(|path| Input::open(path, signals.as_ref(), by_part.then_some(&span)))
         .collect::<Result<Vec<_>>>()?;
+    if let Some(option) = request.selection.only_in_pcapng() {
+        for input in inputs
+            .iter()
+            .filter(|input| input.reader.pcap_header().is_some())
+        {
+            terminal::say(&format!(
+                "no packet of {} matches {option}: pcap files say nothing of that, only pcapng files do",
+                input.name
+            ));
+        }
+    }
     let mut reading = Reading::new(&request, inputs)?;
     // Names of hosts are looked up while that is still allowed.
     reading.check_filter()?;

@@ -272,7 +272,7 @@ fn time(epoch: &str) -> String {
     };
     let mut printer = Printer::new(PrintOptions {
         timestamp: Timestamp::Date,
-        utc_offset: clock::utc_offset(),
+        utc_offset: Some(clock::local_offset()),
         ..PrintOptions::default()
     });
     printer.time(seconds * 1_000_000_000 + nanoseconds)

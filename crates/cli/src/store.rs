@@ -146,7 +146,7 @@ fn list(args: &Ls) -> Result<ExitCode> {
 fn time(ns: u64) -> String {
     let mut printer = Printer::new(PrintOptions {
         timestamp: Timestamp::Date,
-        utc_offset: clock::utc_offset(),
+        utc_offset: Some(clock::local_offset()),
         ..PrintOptions::default()
     });
     printer.time(ns)

@@ -333,7 +333,7 @@ fn a_file_and_then_a_ring_of_files_are_followed() {
     let whole = a_pcap(9000..9010);
     let first = scratch.write("ring_1.pcap", &whole[..whole.len() / 2]);
     let shown = scratch.0.join("shown");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_trawl"))
+    let child = Command::new(env!("CARGO_BIN_EXE_trawl"))
         .args(["read", "-f", &first])
         .stdout(std::fs::File::create(&shown).unwrap())
         .spawn()
@@ -345,11 +345,62 @@ fn a_file_and_then_a_ring_of_files_are_followed() {
         .unwrap();
     file.write_all(&whole[whole.len() / 2..]).unwrap();
     wait_for_lines(&shown, 10);
-    scratch.write("ring_2.pcap", &whole);
+    let second = scratch.write("ring_2.pcap", &whole);
     wait_for_lines(&shown, 20);
+    // A ring that is full removes its oldest file, which may be the one that is read.
+    let mut file = std::fs::OpenOptions::new()
+        .append(true)
+        .open(&second)
+        .unwrap();
+    std::fs::remove_file(&first).unwrap();
+    std::fs::remove_file(&second).unwrap();
+    file.write_all(&whole[PCAP_HEADER..]).unwrap();
+    wait_for_lines(&shown, 30);
+    let third = scratch.write("ring_3.pcap", &whole);
+    wait_for_lines(&shown, 40);
+    // As `copytruncate` of logrotate has it.
+    let five = PCAP_HEADER + (whole.len() - PCAP_HEADER) / 2;
+    std::fs::write(&third, &whole[..five]).unwrap();
+    wait_for_lines(&shown, 45);
+    interrupt(child);
+}
+
+const PCAP_HEADER: usize = 24;
+
+fn interrupt(mut child: std::process::Child) {
     let pid = child.id().to_string();
     let killed = Command::new("kill").args(["-INT", &pid]).status();
     assert!(killed.expect("kill runs").success());
+    assert!(child.wait().expect("trawl ends").success());
+}
+
+#[test]
+fn a_file_on_standard_input_is_followed_and_a_pipe_read_to_its_end() {
+    let scratch = Scratch::new("follow-input");
+    let whole = a_pcap(9000..9010);
+    let (path, shown) = (scratch.write("a.pcap", &whole), scratch.0.join("shown"));
+    let start = |input: Stdio| {
+        Command::new(env!("CARGO_BIN_EXE_trawl"))
+            .args(["read", "-f", "-"])
+            .stdin(input)
+            .stdout(std::fs::File::create(&shown).unwrap())
+            .spawn()
+            .expect("trawl runs")
+    };
+    let child = start(std::fs::File::open(&path).unwrap().into());
+    wait_for_lines(&shown, 10);
+    let mut file = std::fs::OpenOptions::new()
+        .append(true)
+        .open(&path)
+        .unwrap();
+    file.write_all(&whole[PCAP_HEADER..]).unwrap();
+    wait_for_lines(&shown, 20);
+    interrupt(child);
+    let mut child = start(Stdio::piped());
+    let mut pipe = child.stdin.take().expect("a pipe");
+    pipe.write_all(&whole).unwrap();
+    wait_for_lines(&shown, 10);
+    drop(pipe);
     assert!(child.wait().expect("trawl ends").success());
 }
 
@@ -366,6 +417,96 @@ fn damage_ends_reading_and_what_came_before_is_shown() {
         stderr.contains("cut.pcap") && stderr.contains("cut at byte"),
         "{stderr}"
     );
+}
+
+/// tcpdump's letters that say nothing of a file are accepted, and -V reads a list of files.
+#[test]
+fn letters_of_tcpdump() {
+    let scratch = Scratch::new("letters");
+    let first = scratch.write("a.pcap", &a_pcap(9000..9010));
+    let second = scratch.write("b.pcap", &a_pcap(9010..9020));
+    let plain = read(&[&first]);
+    for letters in ["-O", "-p", "-b", "-u", "-H", "-nbuHOp", "-s100", "-s0"] {
+        assert_eq!(read(&[letters, "-r", &first]), plain, "{letters}");
+    }
+    let list = scratch.write("list", format!("{first}\n\n{second}\n").as_bytes());
+    assert_eq!(read(&["-V", &list]), read(&[&first, &second]));
+    assert_eq!(read(&["-V", &list, "udp port 9012"]).lines().count(), 1);
+    let empty = scratch.write("empty", b"\n");
+    assert_eq!(run(&["-V", &empty]).status.code(), Some(1));
+    assert_eq!(run(&["-V", &list, "-r", &first]).status.code(), Some(2));
+}
+
+#[test]
+fn what_only_pcapng_has_is_told_of_a_pcap_file() {
+    let scratch = Scratch::new("only-pcapng");
+    let file = scratch.write("a.pcap", &a_pcap(9000..9010));
+    for (option, value) in [
+        ("--verdict", "drop"),
+        ("--at", "exit"),
+        ("--interface", "eth0"),
+    ] {
+        let output = run(&[&file, option, value]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success() && output.stdout.is_empty(),
+            "{said}"
+        );
+        assert!(
+            said.contains(option) && said.contains("only pcapng files do"),
+            "{said}"
+        );
+    }
+}
+
+/// A pcap file has the link type of its packets, not that of an interface of which it holds none.
+#[test]
+fn the_link_type_of_what_is_written() {
+    let scratch = Scratch::new("link-types");
+    let mut file = Vec::new();
+    section_header(&mut file, &SectionHeader::default());
+    for link_type in [113, 1] {
+        let interface = Interface {
+            link_type,
+            ..Interface::default()
+        };
+        interface_description(&mut file, &interface);
+    }
+    let packet = a_pcap(9000..9001);
+    enhanced_packet(
+        &mut file,
+        &EnhancedPacket {
+            interface_id: 1,
+            timestamp_ns: START,
+            captured: &packet[40..],
+            original_len: (packet.len() - 40) as u32,
+            ..EnhancedPacket::default()
+        },
+    );
+    let (from, to) = (scratch.write("two.pcapng", &file), scratch.path("one.pcap"));
+    read(&[&from, "-w", &to]);
+    let written = std::fs::read(&to).unwrap();
+    assert_eq!(written[20..24], 1u32.to_le_bytes());
+    assert_eq!(read(&[&to]).lines().count(), 1);
+}
+
+/// As libpcap has it: a record holds no more than the file's header announces.
+#[test]
+fn records_are_cut_to_the_snaplen_of_the_file() {
+    let scratch = Scratch::new("snaplen");
+    let mut bytes = a_pcap(9000..9003);
+    bytes[16..20].copy_from_slice(&20u32.to_le_bytes());
+    let file = scratch.write("short.pcap", &bytes);
+    let ours = read(&["-tnxx", &file]);
+    assert_eq!(ours.matches("0x0010").count(), 3, "{ours}");
+    assert!(!ours.contains("0x0020"), "{ours}");
+    if let Some(theirs) = tool("tcpdump", &["-tnxxr", &file]) {
+        let bytes = |text: &str| -> Vec<String> {
+            let lines = text.lines().filter(|line| line.contains("0x00"));
+            lines.map(|line| line.trim().to_owned()).collect()
+        };
+        assert_eq!(bytes(&ours), bytes(&theirs));
+    }
 }
 
 #[test]

@@ -168,7 +168,8 @@ pub fn unpack(compression: Compression, frame: &Frame, compressed: &[u8]) -> io:
     };
     let bytes = match compression {
         Compression::None => compressed.to_vec(),
-        Compression::Zstd => zstd::bulk::decompress(compressed, length)?,
+        // As a stream, so that no more is allocated than comes out of it.
+        Compression::Zstd => streamed(&mut zstd::stream::read::Decoder::new(compressed)?)?,
         Compression::Lz4 => streamed(&mut lz4_flex::frame::FrameDecoder::new(compressed))?,
         Compression::Gzip => streamed(&mut flate2::read::GzDecoder::new(compressed))?,
     };

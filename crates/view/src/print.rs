@@ -73,14 +73,14 @@ use crate::drop::Drop;
 use crate::record::{PacketView, ShortId};
 
 /// How packets are shown; the letters are tcpdump's.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct PrintOptions {
     /// `-e`: the link layer's header.
     pub link_header: bool,
     /// `-t` and its repetitions.
     pub timestamp: Timestamp,
-    /// Seconds east of Greenwich, for times of day and dates.
-    pub utc_offset: i32,
+    /// Seconds east of Greenwich at a time in seconds since 1970, for times of day and dates; `None`: UTC.
+    pub utc_offset: Option<fn(i64) -> i32>,
     /// `-v` and its repetitions.
     pub verbosity: u8,
     pub dump: Option<Dump>,
@@ -150,6 +150,8 @@ pub struct Printer {
     count: u64,
     first_ns: Option<u64>,
     previous_ns: Option<u64>,
+    /// The offset from UTC in the quarter of an hour that the last packet came in.
+    offset: Option<(u64, i32)>,
     flows: Flows,
 }
 
@@ -211,10 +213,27 @@ impl Printer {
         out
     }
 
+    /// Zones change their offset at quarters of an hour.
+    fn utc_offset(&mut self, now: u64) -> i32 {
+        const QUARTER: u64 = 900_000_000_000;
+        let Some(offset_at) = self.options.utc_offset else {
+            return 0;
+        };
+        let quarter = now / QUARTER;
+        match self.offset {
+            Some((known, offset)) if known == quarter => offset,
+            _ => {
+                let offset = offset_at((now / 1_000_000_000) as i64);
+                self.offset = Some((quarter, offset));
+                offset
+            }
+        }
+    }
+
     fn timestamp(&mut self, out: &mut String, now: u64) {
         let first = *self.first_ns.get_or_insert(now);
         let previous = self.previous_ns.replace(now).unwrap_or(now);
-        let offset = self.options.utc_offset;
+        let offset = self.utc_offset(now);
         let digits = self.options.precision;
         match self.options.timestamp {
             Timestamp::Default => time::time_of_day(out, now, offset, digits),

@@ -76,9 +76,12 @@ impl Rewriter {
             (Format::Pcap, true) => out.extend_from_slice(reader.pcap_header().unwrap_or_default()),
             (Format::Pcapng, true) => {}
             (Format::Pcap, false) => {
-                let first = reader.interfaces().first().cloned().unwrap_or_default();
-                self.link_type = Some(first.link_type);
-                pcap::file_header(out, first.link_type, 0);
+                // That of the first packet to be written: the first interface may have none that is wanted.
+                let of_file = || reader.interfaces().first().cloned().unwrap_or_default();
+                let packet = reader.current().map(|packet| packet.link_type);
+                let link_type = packet.unwrap_or_else(|| of_file().link_type);
+                self.link_type = Some(link_type);
+                pcap::file_header(out, link_type, 0);
             }
             (Format::Pcapng, false) => section_header(
                 out,

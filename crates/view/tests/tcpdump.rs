@@ -108,7 +108,7 @@ fn compare(args: &[&str], options: PrintOptions, different: &[&str]) {
 const EPOCH: PrintOptions = PrintOptions {
     link_header: false,
     timestamp: Timestamp::Epoch,
-    utc_offset: 0,
+    utc_offset: None,
     verbosity: 0,
     dump: None,
     number: false,

@@ -7,7 +7,7 @@ use serde::Serialize;
 use trawl_filter::Options;
 use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
-use trawl_packet::read::{CaptureReader, Packet, ReadError, Step};
+use trawl_packet::read::{CaptureReader, ReadError, Step};
 use trawl_tap::filter::Filter;
 use trawl_view::select::{Question, SelectError, Selector};
 
@@ -57,7 +57,7 @@ pub fn matches(path: &Path, filter: &Filter, options: &Options) -> Result<Matche
         packets += 1;
         numbers += 1;
         let kind = (packet.link_type, packet.byte_order);
-        let matches = selector.matches(kind, cut(&packet, &reader), packet.original_len);
+        let matches = selector.matches(kind, packet.captured, packet.original_len);
         if matches.map_err(|error| explain(filter, error))? {
             matched.push(numbers);
         }
@@ -80,18 +80,6 @@ pub fn matches(path: &Path, filter: &Filter, options: &Options) -> Result<Matche
 
 /// Blocks that are no packets and that Wireshark counts as it counts these: journal entries and custom blocks.
 const WITH_NUMBERS: [u32; 3] = [0x9, 0xbad, 0x4000_0bad];
-
-/// As much of a packet as libpcap hands on: no more of a pcap file's record than the file's header announces.
-fn cut<'p, R: std::io::Read>(packet: &Packet<'p>, reader: &CaptureReader<R>) -> &'p [u8] {
-    let limit = match (
-        reader.pcap_header(),
-        reader.interfaces().get(packet.interface),
-    ) {
-        (Some(_), Some(interface)) if interface.snaplen > 0 => interface.snaplen as usize,
-        _ => usize::MAX,
-    };
-    &packet.captured[..packet.captured.len().min(limit)]
-}
 
 /// The filter as files are asked.
 pub fn question(filter: &Filter) -> Question {

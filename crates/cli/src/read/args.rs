@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::ValueEnum;
+use clap::{ArgAction, ValueEnum};
 use trawl_kernel::{Error, Result, clock};
 use trawl_sink::{Compression, SeriesPlan};
 use trawl_tap::filter::Filter;
@@ -24,11 +24,14 @@ use crate::packing::{self, Packing, file_size};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Files, and after them which packets, as tcpdump takes it: a.pcap b.pcapng 'tcp port 80'
-    #[arg(value_name = "FILE… [EXPRESSION]", required_unless_present_any = ["read", "list_interfaces"])]
+    #[arg(value_name = "FILE… [EXPRESSION]", required_unless_present_any = ["read", "read_list", "list_interfaces"])]
     words: Vec<String>,
     /// Read this file, as tcpdump has it; all other words are the expression
     #[arg(short = 'r', long, value_name = "FILE")]
     read: Vec<PathBuf>,
+    /// Read the files that this file names, one a line; '-' is standard input
+    #[arg(short = 'V', value_name = "FILE", conflicts_with = "read")]
+    read_list: Option<PathBuf>,
     /// Write the packets to this file, or to standard output with '-'
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     write: Option<PathBuf>,
@@ -87,6 +90,26 @@ pub struct Args {
     user: Option<String>,
     #[command(flatten)]
     lines: LineArgs,
+    #[command(flatten)]
+    _tcpdump: TcpdumpArgs,
+}
+
+/// tcpdump's options that mean nothing for a file, or that trawl does anyway.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Accepted from tcpdump")]
+struct TcpdumpArgs {
+    /// Do not optimise the filter; trawl's compiler has one way
+    #[arg(short = 'O', long)]
+    no_optimize: bool,
+    /// No promiscuous mode: nothing is captured
+    #[arg(short = 'p', long)]
+    no_promiscuous_mode: bool,
+    /// The most bytes to capture of a packet: a file's packets are as they were captured
+    #[arg(short = 's', long = "snapshot-length", value_name = "BYTES")]
+    snapshot_length: Option<u32>,
+    /// AS numbers in ASDOT, NFS handles as they are, and 802.11s: trawl shows none of them
+    #[arg(short = 'b', short_aliases = ['u', 'H'], action = ArgAction::Count)]
+    not_shown: u8,
 }
 
 /// Which packets, apart from an expression.
@@ -163,7 +186,7 @@ impl Request {
         Self {
             files: Vec::new(),
             filter,
-            selection: Selection::new(None, None, Vec::new(), (None, None), clock::utc_offset()),
+            selection: Selection::new(None, None, Vec::new(), (None, None), clock::local_offset()),
             count: None,
             follow: false,
             format: None,
@@ -200,7 +223,7 @@ impl Args {
                 self.choice.at,
                 self.choice.interface.clone(),
                 (self.choice.from, self.choice.to),
-                clock::utc_offset(),
+                clock::local_offset(),
             ),
             count: self.count,
             follow: self.follow,
@@ -235,6 +258,9 @@ impl Args {
 
     /// The words that name files come first; the first that does not begins the expression.
     fn files_and_words(&self) -> Result<(Vec<PathBuf>, Vec<String>)> {
+        if let Some(list) = &self.read_list {
+            return Ok((listed(list)?, self.words.clone()));
+        }
         if !self.read.is_empty() {
             return Ok((self.read.clone(), self.words.clone()));
         }
@@ -273,6 +299,27 @@ impl Args {
             None if self.choice.inner => Ok(Some(Filter::Inner(text))),
             None => Ok(Some(Filter::Expression(text))),
         }
+    }
+}
+
+/// The files that a list names.
+fn listed(list: &Path) -> Result<Vec<PathBuf>> {
+    let name = list.display();
+    let read = match list == Path::new("-") {
+        true => std::io::read_to_string(std::io::stdin()),
+        false => std::fs::read_to_string(list),
+    };
+    let text = read.map_err(|e| Error::os(format!("cannot read the list of files {name}"), e))?;
+    let files: Vec<PathBuf> = (text.lines().map(str::trim_end))
+        .filter(|line| !line.is_empty())
+        .map(PathBuf::from)
+        .collect();
+    match files.is_empty() {
+        true => Err(Error::failed(
+            format!("cannot read the files that {name} lists"),
+            "it names none",
+        )),
+        false => Ok(files),
     }
 }
 

@@ -18,6 +18,7 @@ use trawl_view::record::{PacketView, Source};
 use trawl_view::select::Kind;
 
 use super::unreadable;
+use crate::terminal;
 
 /// How often a file is looked at that does not grow.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -39,9 +40,18 @@ pub(crate) struct Input {
 /// What is known of a file that is followed.
 struct Following {
     path: PathBuf,
-    /// A compressed file cannot be read on from its end: only whole files of a ring are.
-    compressed: bool,
-    /// Files of a ring are those of this directory whose names differ from the first one's by digits only, or all.
+    /// The file at hand, with the offset that it is read at: it may have lost its name.
+    file: Option<File>,
+    ring: Option<Ring>,
+    /// The next file was seen, after which the one at hand is read to its end once more: its writer may have written
+    /// between the last read and the beginning of the next file.
+    ends: bool,
+    /// That it was cut, or removed, was said.
+    told: bool,
+}
+
+/// Files of a ring are those of this directory whose names differ from the first one's by digits only, or all.
+struct Ring {
     directory: PathBuf,
     name_without_digits: Option<String>,
 }
@@ -56,7 +66,9 @@ impl Input {
             path.display().to_string()
         };
         let os = |e| Error::os(format!("cannot read {name}"), e);
-        let Some(signals) = signals else {
+        // A pipe grows until its writer ends.
+        let is_pipe = path == Path::new("-") && !stdin_is_file();
+        let Some(signals) = signals.filter(|_| !is_pipe) else {
             let file = open(path).map_err(os)?;
             let metadata = file.metadata().map_err(os)?;
             if metadata.is_dir() {
@@ -91,19 +103,26 @@ impl Input {
                 following: None,
             });
         };
-        let metadata = std::fs::metadata(path).map_err(os)?;
+        let is_dir = open(path)
+            .and_then(|file| file.metadata())
+            .map_err(os)?
+            .is_dir();
         let mut following = Following {
             path: path.to_owned(),
-            compressed: false,
-            directory: match path.parent() {
-                _ if metadata.is_dir() => path.to_owned(),
-                Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-                _ => PathBuf::from("."),
-            },
-            name_without_digits: (!metadata.is_dir()).then(|| without_digits(path)),
+            file: None,
+            ring: (path != Path::new("-")).then(|| Ring {
+                directory: match path.parent() {
+                    _ if is_dir => path.to_owned(),
+                    Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+                    _ => PathBuf::from("."),
+                },
+                name_without_digits: (!is_dir).then(|| without_digits(path)),
+            }),
+            ends: false,
+            told: false,
         };
         loop {
-            if metadata.is_dir() {
+            if is_dir {
                 match following.oldest() {
                     Some(oldest) => following.path = oldest,
                     None if pause(signals) => continue,
@@ -149,7 +168,20 @@ impl Input {
         let (Some(following), Some(signals)) = (&mut self.following, signals) else {
             return true;
         };
-        if let Some(next) = following.successor() {
+        let next = match following.is_cut() {
+            true => {
+                following.tell("was truncated: reading it from its beginning");
+                Some(following.path.clone())
+            }
+            false => match following.successor() {
+                Some(_) if !following.ends => {
+                    following.ends = true;
+                    return true;
+                }
+                next => next,
+            },
+        };
+        if let Some(next) = next {
             let before = std::mem::replace(&mut following.path, next);
             match following.open() {
                 Ok((reader, identity)) => {
@@ -160,6 +192,9 @@ impl Input {
                 // It is tried again when more of it is there.
                 Err(_) => following.path = before,
             }
+        }
+        if following.is_removed() {
+            following.tell("was removed: waiting for the next file of its ring; Ctrl-C ends");
         }
         pause(signals)
     }
@@ -192,35 +227,39 @@ impl Source for Input {
 impl Following {
     fn open(&mut self) -> Result<(Reader, (u64, u64)), ReadError> {
         let unread = |source| ReadError::Io { offset: 0, source };
-        let file = open(&self.path).map_err(unread)?;
+        let mut file = open(&self.path).map_err(unread)?;
+        file.rewind().map_err(unread)?;
         let identity = identity(&file.metadata().map_err(unread)?);
-        let (reader, compression) = reader(Box::new(file))?;
-        self.compressed = compression != Compression::None;
-        if self.compressed {
-            return Ok((reader, identity));
+        let (mut reader, compression) = reader(Box::new(file.try_clone().map_err(unread)?))?;
+        // A compressed file cannot be read on from its end: only whole files of a ring are.
+        if compression == Compression::None {
+            file.rewind().map_err(unread)?;
+            let growing = Growing(file.try_clone().map_err(unread)?);
+            reader = CaptureReader::new(Box::new(growing) as Box<dyn Read>)?;
         }
-        let file = open(&self.path).map_err(unread)?;
-        Ok((
-            CaptureReader::new(Box::new(Growing(file)) as Box<dyn Read>)?,
-            identity,
-        ))
+        self.file = Some(file);
+        (self.ends, self.told) = (false, false);
+        Ok((reader, identity))
     }
 
     /// The files of the ring, from the one that was written first on.
-    fn files(&self) -> Vec<(i64, i64, PathBuf)> {
-        let entries = std::fs::read_dir(&self.directory).into_iter().flatten();
+    fn files(&self) -> Vec<RingFile> {
+        let Some(ring) = &self.ring else {
+            return Vec::new();
+        };
+        let entries = std::fs::read_dir(&ring.directory).into_iter().flatten();
         let mut files: Vec<_> = entries
             .flatten()
             .map(|entry| entry.path())
             .filter(|path| {
-                self.name_without_digits
+                ring.name_without_digits
                     .as_ref()
                     .is_none_or(|name| *name == without_digits(path))
             })
             .filter_map(|path| {
                 let metadata = std::fs::metadata(&path).ok()?;
                 let is_begun = metadata.is_file() && metadata.len() > 0;
-                is_begun.then(|| (metadata.mtime(), metadata.mtime_nsec(), path))
+                is_begun.then(|| RingFile::new(&metadata, path))
             })
             .collect();
         files.sort();
@@ -228,24 +267,75 @@ impl Following {
     }
 
     fn oldest(&self) -> Option<PathBuf> {
-        self.files().into_iter().next().map(|(.., path)| path)
+        self.files().into_iter().next().map(|file| file.path)
     }
 
-    /// The file that was written to next after this one.
+    /// The file that was written to next after this one, which may be removed already.
     fn successor(&self) -> Option<PathBuf> {
-        let files = self.files();
-        let at = files.iter().position(|(.., path)| same(path, &self.path))?;
-        files.into_iter().nth(at + 1).map(|(.., path)| path)
+        let metadata = self.file.as_ref()?.metadata().ok()?;
+        let own = identity(&metadata);
+        let this = RingFile::new(&metadata, self.path.clone());
+        let mut later = self.files().into_iter();
+        later
+            .find(|file| file.identity != own && *file > this)
+            .map(|file| file.path)
     }
+
+    /// Whether somebody has cut the file to less than was read of it.
+    fn is_cut(&self) -> bool {
+        let Some(mut file) = self.file.as_ref() else {
+            return false;
+        };
+        let length = file.metadata().map(|about| about.len());
+        matches!((length, file.stream_position()), (Ok(length), Ok(at)) if length < at)
+    }
+
+    fn is_removed(&self) -> bool {
+        let about = self.file.as_ref().and_then(|file| file.metadata().ok());
+        about.is_some_and(|about| about.nlink() == 0)
+    }
+
+    /// Says once what happened to the file at hand.
+    fn tell(&mut self, what: &str) {
+        if !std::mem::replace(&mut self.told, true) {
+            terminal::say(&format!("{} {what}", self.path.display()));
+        }
+    }
+}
+
+/// A file of a ring, in the order in which they were written last.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct RingFile {
+    seconds: i64,
+    nanoseconds: i64,
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl RingFile {
+    fn new(metadata: &Metadata, path: PathBuf) -> Self {
+        Self {
+            seconds: metadata.mtime(),
+            nanoseconds: metadata.mtime_nsec(),
+            path,
+            identity: identity(metadata),
+        }
+    }
+}
+
+/// Whether all that is read is a pipe on standard input.
+pub(super) fn is_a_pipe(files: &[PathBuf]) -> bool {
+    files == [Path::new("-")] && !stdin_is_file()
+}
+
+fn stdin_is_file() -> bool {
+    let about = open(Path::new("-")).and_then(|file| file.metadata());
+    about.is_ok_and(|about| about.is_file())
 }
 
 /// Whether a file ends before its header does.
 fn is_begun_only(error: &ReadError) -> bool {
     matches!(error, ReadError::Empty | ReadError::Truncated { .. }) || error.would_block()
-}
-
-fn same(one: &Path, other: &Path) -> bool {
-    one == other || one.file_name() == other.file_name()
 }
 
 fn without_digits(path: &Path) -> String {

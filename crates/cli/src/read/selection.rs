@@ -73,7 +73,7 @@ pub(crate) struct Selection {
     at: Option<End>,
     interfaces: Vec<String>,
     bounds: (Option<Bound>, Option<Bound>),
-    utc_offset: i32,
+    utc_offset: fn(i64) -> i32,
     /// The bounds in nanoseconds since 1970, known once there is a packet that they may relate to.
     times: Option<(u64, u64)>,
 }
@@ -84,7 +84,7 @@ impl Selection {
         at: Option<End>,
         interfaces: Vec<String>,
         bounds: (Option<Bound>, Option<Bound>),
-        utc_offset: i32,
+        utc_offset: fn(i64) -> i32,
     ) -> Self {
         Self {
             verdicts,
@@ -94,6 +94,18 @@ impl Selection {
             utc_offset,
             times: None,
         }
+    }
+
+    /// What is asked that a pcap file has of no packet.
+    pub fn only_in_pcapng(&self) -> Option<&'static str> {
+        let asked = [
+            (self.verdicts.is_some(), "--verdict"),
+            (self.at.is_some(), "--at"),
+            (!self.interfaces.is_empty(), "--interface"),
+        ];
+        asked
+            .into_iter()
+            .find_map(|(is_asked, option)| is_asked.then_some(option))
     }
 
     /// Whether anything is asked that needs a look at more than the packet's bytes.

@@ -19,19 +19,25 @@ pub(crate) enum Bound {
 }
 
 impl Bound {
-    /// In nanoseconds since 1970; `first` is the first packet's time.
-    pub fn absolute(self, first: u64, now: u64, utc_offset: i32) -> u64 {
-        let offset = i64::from(utc_offset) * SECOND as i64;
+    /// In nanoseconds since 1970; `first` is the first packet's time, `utc_offset` tells the seconds east of Greenwich at a
+    /// time in seconds since 1970.
+    pub fn absolute(self, first: u64, now: u64, utc_offset: fn(i64) -> i32) -> u64 {
+        let offset_at =
+            |ns: i64| i64::from(utc_offset(ns.div_euclid(SECOND as i64))) * SECOND as i64;
+        let of_local = |local: i64| {
+            // The offset is that of the time itself, which is not known before: the second guess is right unless the
+            // clock is set in this very hour.
+            let guess = local.saturating_sub(offset_at(local));
+            local.saturating_sub(offset_at(guess)).max(0) as u64
+        };
         match self {
             Self::Absolute(ns) => ns,
-            Self::Local(ns) => ns.saturating_sub(offset).max(0) as u64,
+            Self::Local(ns) => of_local(ns),
             Self::TimeOfDay(ns) => {
-                let local = (first.min(i64::MAX as u64) as i64).saturating_add(offset);
+                let first = first.min(i64::MAX as u64) as i64;
+                let local = first.saturating_add(offset_at(first));
                 let midnight = local - local.rem_euclid(DAY * SECOND as i64);
-                midnight
-                    .saturating_add(ns as i64)
-                    .saturating_sub(offset)
-                    .max(0) as u64
+                of_local(midnight.saturating_add(ns as i64))
             }
             Self::AfterFirst(ns) => first.saturating_add(ns),
             Self::BeforeNow(ns) => now.saturating_sub(ns),
@@ -42,7 +48,8 @@ impl Bound {
 pub(crate) fn parse(text: &str) -> Result<Bound, String> {
     let wrong = || {
         format!(
-            "'{text}' is not a time; write 14:30:00, '2026-01-31 14:30:00', seconds since 1970, +10s or -1h"
+            "'{text}' is not a time; write 14:30:00, '2026-01-31 14:30:00', 2026-01-31T14:30:00+02:00, seconds since 1970, \
+             +10s or -1h"
         )
     };
     let span = |text: &str| {
@@ -72,22 +79,49 @@ fn with_date(date: &str, clock: &str) -> Option<Bound> {
     let year: i64 = parts.next()?.parse().ok()?;
     let month: u8 = parts.next()?.parse().ok()?;
     let day: u8 = parts.next()?.parse().ok()?;
-    if !(1970..=2554).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+    if !(1970..=2554).contains(&year) || !(1..=12).contains(&month) || day == 0 {
         return None;
     }
-    let (clock, is_utc) = match clock.strip_suffix('Z') {
-        Some(clock) => (clock, true),
-        None => (clock, false),
-    };
     let days = days_since_1970(year, month.into(), day.into());
+    let (next_year, next_month) = match month {
+        12 => (year + 1, 1),
+        month => (year, i64::from(month) + 1),
+    };
+    if days >= days_since_1970(next_year, next_month, 1) {
+        return None;
+    }
+    let (clock, offset) = match clock.find(['Z', 'z', '+', '-']) {
+        Some(at) => (clock[..at].trim_end(), Some(offset(&clock[at..])?)),
+        None => (clock, None),
+    };
     let ns = days
         .checked_mul(DAY * SECOND as i64)?
         .checked_add(time_of_day(clock)? as i64)?;
-    Some(if is_utc {
-        Bound::Absolute(ns as u64)
-    } else {
-        Bound::Local(ns)
+    Some(match offset {
+        Some(seconds) => {
+            let ns = ns.checked_sub(seconds * SECOND as i64)?;
+            Bound::Absolute(u64::try_from(ns).ok()?)
+        }
+        None => Bound::Local(ns),
     })
+}
+
+/// `Z`, `+02:00`, `-0330` or `+02`, in seconds east of Greenwich.
+fn offset(text: &str) -> Option<i64> {
+    let sign = match text.as_bytes().first()? {
+        b'+' => 1,
+        b'-' => -1,
+        _ => return (text.len() == 1).then_some(0),
+    };
+    let digits: String = text[1..].split(':').collect();
+    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let (hours, minutes) = match (is_number, digits.len(), text.len()) {
+        (true, 2, 3) => (&digits[..], "0"),
+        (true, 4, 5 | 6) => digits.split_at(2),
+        _ => return None,
+    };
+    let (hours, minutes): (i64, i64) = (hours.parse().ok()?, minutes.parse().ok()?);
+    (hours < 24 && minutes < 60).then_some(sign * (hours * 3600 + minutes * 60))
 }
 
 /// `HH:MM`, `HH:MM:SS` or `HH:MM:SS.fraction`, in nanoseconds.
@@ -132,11 +166,22 @@ mod tests {
     #[test]
     fn forms_of_time() {
         let noon = 1_700_049_600 * SECOND; // 2023-11-15 12:00:00 UTC
-        let at = |text: &str| parse(text).unwrap().absolute(noon + 5, noon + SECOND, 3600);
+        let at = |text: &str| {
+            parse(text)
+                .unwrap()
+                .absolute(noon + 5, noon + SECOND, |_| 3600)
+        };
         assert_eq!(at("1700049600"), noon);
         assert_eq!(at("1700049600.25"), noon + SECOND / 4);
         assert_eq!(at("2023-11-15T12:00:00Z"), noon);
         assert_eq!(at("2023-11-15 13:00:00"), noon);
+        for same in [
+            "2023-11-15T14:00:00+02:00",
+            "2023-11-15 08:30-0330",
+            "2023-11-15T13:00+01",
+        ] {
+            assert_eq!(at(same), noon, "{same}");
+        }
         assert_eq!(at("2023-11-15"), noon - 13 * 3600 * SECOND);
         assert_eq!(at("13:00"), noon);
         assert_eq!(at("13:00:01.5"), noon + 3 * SECOND / 2);
@@ -153,8 +198,36 @@ mod tests {
             "-",
             "12:",
             "2023-11-15 12",
+            "2023-11-15T12:00+2",
+            "2023-11-15T12:00+24:00",
+            "2023-11-15T12:00Zulu",
+            "2026-02-29",
+            "2026-02-31",
+            "2026-04-31",
+            "2026-01-00",
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
+        assert!(parse("2024-02-29").is_ok() && parse("2026-12-31").is_ok());
+    }
+
+    /// A zone that is one hour ahead in winter, and two from 2023-03-26 01:00 UTC to 2023-10-29 01:00 UTC.
+    #[test]
+    fn summer_time_is_that_of_the_time_asked_for() {
+        fn berlin(seconds: i64) -> i32 {
+            match (1_679_792_400..1_698_541_200).contains(&seconds) {
+                true => 7200,
+                false => 3600,
+            }
+        }
+        let at = |text: &str, first: u64| parse(text).unwrap().absolute(first, 0, berlin) / SECOND;
+        let (winter, summer) = (1_700_049_600, 1_688_212_800); // 12:00 UTC on 2023-11-15 and 2023-07-01
+        assert_eq!(at("2023-07-01 14:00", winter * SECOND), summer);
+        assert_eq!(at("2023-11-15 13:00", summer * SECOND), winter);
+        assert_eq!(at("14:00", summer * SECOND), summer);
+        assert_eq!(at("13:00", winter * SECOND), winter);
+        // Midnight and noon of the day on which the clock is set.
+        assert_eq!(at("2023-03-26 12:00", 0), 1_679_824_800);
+        assert_eq!(at("2023-03-26", 0), 1_679_785_200);
     }
 }

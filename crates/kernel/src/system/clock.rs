@@ -111,13 +111,24 @@ fn distance() -> u64 {
 
 /// Seconds east of Greenwich here and now.
 pub fn utc_offset() -> i32 {
-    let now = (wall() / 1_000_000_000) as libc::time_t;
+    utc_offset_at((wall() / 1_000_000_000) as i64)
+}
+
+/// The same at another time, in seconds since 1970: it is another one in summer.
+pub fn utc_offset_at(seconds: i64) -> i32 {
+    let then = seconds as libc::time_t;
     // SAFETY: `time` is plain memory that localtime_r fills; both pointers are valid for the call.
     unsafe {
         let mut time: libc::tm = std::mem::zeroed();
-        libc::localtime_r(&now, &mut time);
+        libc::localtime_r(&then, &mut time);
         time.tm_gmtoff as i32
     }
+}
+
+/// `utc_offset_at`, with the zone's file read now: later it may be out of reach.
+pub fn local_offset() -> fn(i64) -> i32 {
+    utc_offset();
+    utc_offset_at
 }
 
 /// The local time here and now as strftime(3) writes it; the format itself where that makes nothing of it.

@@ -63,6 +63,8 @@ pub(crate) struct Records {
     lengths: Lengths,
     nanoseconds_a_tick: u64,
     header: [u8; FILE_HEADER_LEN],
+    /// As much of a packet as the file's header announces: libpcap hands on no more, whatever a record holds.
+    most_captured: usize,
     /// Length of the record that was handed out last.
     pending: usize,
 }
@@ -126,6 +128,10 @@ impl Records {
                 lengths,
                 nanoseconds_a_tick,
                 header,
+                most_captured: match interface.snaplen {
+                    0 => usize::MAX,
+                    snaplen => snaplen as usize,
+                },
                 pending: 0,
             },
             interface,
@@ -163,7 +169,7 @@ impl Records {
             timestamp_ns: u64::from(seconds) * 1_000_000_000 + fraction,
             interface: 0,
             original_len,
-            captured: start..end,
+            captured: start..start + self.most_captured.min(captured_len as usize),
             options: OptionsAt::None,
         }))
     }
