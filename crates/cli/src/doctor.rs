@@ -9,6 +9,7 @@ use trawl_kernel::netns::{self, Namespace};
 use trawl_tap::doctor::{self, Finding, State};
 
 use crate::json;
+use crate::netns::NetnsArg;
 use crate::terminal::{colours_wanted, printable, write_control};
 
 /// Tells what this machine and its interfaces can do for a capture, and how to fix the rest
@@ -17,9 +18,8 @@ pub struct Args {
     /// Look at this interface too (IF, or NAMESPACE:IF); may be given several times
     #[arg(short, value_name = "IF")]
     interface: Vec<String>,
-    /// The network namespace the interfaces are in
-    #[arg(long, value_name = "NAME")]
-    netns: Option<String>,
+    #[command(flatten)]
+    netns: NetnsArg,
     /// As JSON
     #[arg(long)]
     json: bool,

@@ -19,6 +19,7 @@ use trawl_tap::sink::Sink;
 use trawl_view::record::{PacketView, Place, RingBlocks, Source, add_places};
 
 use crate::libpcap::LibpcapArg;
+use crate::netns::NetnsArg;
 use crate::why::watching_drops;
 use crate::{capture, json, terminal, units};
 use way::{End, Joined, Way};
@@ -35,9 +36,8 @@ pub struct Args {
     /// End after this many packets
     #[arg(short = 'c', long = "count", value_name = "N", default_value_t = u64::MAX, hide_default_value = true, value_parser = clap::value_parser!(u64).range(1..))]
     count: u64,
-    /// Packets that are seen first in this network namespace; they are followed into others
-    #[arg(long, value_name = "NAME")]
-    netns: Option<String>,
+    #[command(flatten)]
+    netns: NetnsArg,
     /// Packets that are seen first at this interface, NAME or NAMESPACE:NAME; may be given several times
     #[arg(short = 'i', long = "interface", value_name = "IF")]
     interfaces: Vec<String>,
@@ -65,7 +65,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let drops = Drops {
         no_losses: true,
         follow: true,
-        namespace: args.netns.clone(),
+        namespace: args.netns.as_deref().map(str::to_owned),
         entries: args.interfaces.clone(),
         within: args.within.clone(),
         ..Drops::default()

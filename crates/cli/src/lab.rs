@@ -13,6 +13,7 @@ use trawl_lab::topology::{PRESETS, Topology, namespace};
 use trawl_lab::{Pair, PairOptions, Record, frame};
 
 use crate::json;
+use crate::netns::NetnsArg;
 use crate::terminal::write_out;
 
 /// Makes and removes networks of namespaces for trying things out
@@ -121,9 +122,8 @@ struct Send {
     /// The interface that the frames leave by
     #[arg(short, value_name = "IF")]
     interface: String,
-    /// The namespace it is in
-    #[arg(long, value_name = "NAME")]
-    netns: Option<String>,
+    #[command(flatten)]
+    netns: NetnsArg,
     #[arg(long, value_name = "N")]
     count: u64,
     /// Frames a second [default: as fast as they go]

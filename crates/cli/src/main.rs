@@ -25,6 +25,7 @@ mod lab;
 mod libpcap;
 mod lines;
 mod live;
+mod netns;
 mod outfile;
 mod packing;
 mod published;

@@ -13,6 +13,7 @@ use trawl_program::Site;
 use trawl_program::route::{self, Extras, Port};
 use trawl_program::unload::Which;
 
+use crate::netns::NetnsArg;
 use crate::terminal::write_out;
 use crate::verifier_log::VerifierLog;
 use crate::xdp::consent::Consent;
@@ -63,9 +64,8 @@ struct Load {
     /// Let captures look in at entry and exit (`trawl capture --tap hook`) where the kernel takes no tracing programs
     #[arg(long)]
     tappable: bool,
-    /// Network namespace of interfaces that name none: a name, a path or a process id
-    #[arg(long, value_name = "NAME")]
-    netns: Option<String>,
+    #[command(flatten)]
+    netns: NetnsArg,
     /// Say what was done as JSON
     #[arg(long)]
     json: bool,
@@ -81,9 +81,8 @@ struct Stats {
     /// These ports only
     #[arg(value_name = "IF")]
     interfaces: Vec<String>,
-    /// Network namespace of the router: a name, a path or a process id
-    #[arg(long, value_name = "NAME")]
-    netns: Option<String>,
+    #[command(flatten)]
+    netns: NetnsArg,
     #[command(flatten)]
     how: How,
 }
@@ -94,9 +93,8 @@ struct Unload {
     /// These ports [default: all in the namespace]
     #[arg(value_name = "IF")]
     interfaces: Vec<String>,
-    /// Network namespace of the router: a name, a path or a process id
-    #[arg(long, value_name = "NAME")]
-    netns: Option<String>,
+    #[command(flatten)]
+    netns: NetnsArg,
     /// Say what was done as JSON
     #[arg(long)]
     json: bool,

@@ -22,6 +22,7 @@ use trawl_view::stat::{Flow, Interface, Statistics};
 
 use crate::figures::{self, Counters};
 use crate::live::{self, Viewer, Wanted};
+use crate::netns::NetnsArg;
 use crate::published::{self, Kind};
 use crate::{service, terminal};
 
@@ -37,9 +38,8 @@ pub struct Args {
     /// Capture on this interface, for verdicts, flows and the account; may be given several times
     #[arg(short = 'i', long = "interface", value_name = "IF")]
     interfaces: Vec<String>,
-    /// Network namespace to look at
-    #[arg(long, value_name = "NAME")]
-    netns: Option<String>,
+    #[command(flatten)]
+    netns: NetnsArg,
 }
 
 /// All that is served.
@@ -157,7 +157,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     drop(signals);
     let wanted = Wanted {
         interfaces: args.interfaces,
-        netns: args.netns,
+        netns: args.netns.as_deref().map(str::to_owned),
         keeps: figures::TAKES,
         ..Wanted::default()
     };

@@ -22,6 +22,7 @@ use trawl_view::stat::{Field, FileFacts, FileFigures, FileReport, Statistics, St
 use crate::filter::read::{explain, question};
 use crate::libpcap::LibpcapArg;
 use crate::live::{self, Viewer, Wanted};
+use crate::netns::NetnsArg;
 use crate::read::{Input, filter_options};
 use crate::terminal::{self, write_out};
 use crate::units;
@@ -41,9 +42,8 @@ pub struct Args {
     /// Look at this interface, NAME or NAMESPACE:NAME; may be given several times
     #[arg(short = 'i', long = "interface", value_name = "IF")]
     interfaces: Vec<String>,
-    /// Network namespace of interfaces that name none
-    #[arg(long, value_name = "NAME", requires = "interfaces")]
-    netns: Option<String>,
+    #[command(flatten)]
+    netns: NetnsArg,
     /// How long to look at interfaces [default: 10s, or until Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "interfaces")]
     duration: Option<Duration>,
@@ -95,6 +95,12 @@ struct Opened {
 
 /// Reads the files in the order of their packets' times; false if one could not be read to its end.
 fn files(args: &Args, statistics: &mut Statistics) -> Result<(Vec<FileReport>, bool)> {
+    if args.netns.is_some() {
+        return Err(
+            Error::usage("cannot use --netns", "files are in no network namespace")
+                .fix("name an interface: -i IF"),
+        );
+    }
     let is_file = |word: &&String| *word == "-" || Path::new(word).exists();
     let count = args.words.iter().take_while(is_file).count().max(1);
     let (files, words) = args.words.split_at(count.min(args.words.len()));
@@ -249,7 +255,7 @@ impl Viewer for Counting<'_> {
 fn look(args: &Args, statistics: &mut Statistics) -> Result<()> {
     let wanted = Wanted {
         interfaces: args.interfaces.clone(),
-        netns: args.netns.clone(),
+        netns: args.netns.as_deref().map(str::to_owned),
         duration: Some(args.duration.unwrap_or(LIVE_DURATION)),
         count: args.count,
         filter: args.words.clone(),

@@ -19,6 +19,7 @@ use trawl_view::stat::{Counted, Flow, Interface, Statistics};
 use crate::figures::{self, Counters, RuleCounters, Softnet};
 use crate::libpcap::LibpcapArg;
 use crate::live::{self, Viewer, Wanted};
+use crate::netns::NetnsArg;
 use crate::terminal;
 use crate::units;
 use redirects::{RedirectRates, Redirects};
@@ -34,9 +35,8 @@ pub struct Args {
     /// Capture on this interface too, NAME or NAMESPACE:NAME; may be given several times
     #[arg(short = 'i', long = "interface", value_name = "IF")]
     interfaces: Vec<String>,
-    /// Network namespace to look at
-    #[arg(long, value_name = "NAME")]
-    netns: Option<String>,
+    #[command(flatten)]
+    netns: NetnsArg,
     /// Time between two looks
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "1s")]
     interval: Duration,
@@ -156,7 +156,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     } else {
         let wanted = Wanted {
             interfaces: args.interfaces.clone(),
-            netns: args.netns.clone(),
+            netns: args.netns.as_deref().map(str::to_owned),
             filter: args.expression.clone(),
             keeps: figures::TAKES,
             ..Wanted::default()
@@ -171,7 +171,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
 
 /// The namespace whose counters are shown, and the interfaces if only some are meant.
 fn looked_at(args: &Args) -> Result<(Option<Namespace>, Vec<String>)> {
-    let mut namespace = args.netns.clone();
+    let mut namespace = args.netns.as_deref().map(str::to_owned);
     let mut names = Vec::new();
     for text in &args.interfaces {
         match text.split_once(':') {

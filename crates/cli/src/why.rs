@@ -27,6 +27,7 @@ use trawl_view::record::{Place, RingBlocks, Source, add_places};
 use trawl_view::why::Tally;
 
 use crate::libpcap::LibpcapArg;
+use crate::netns::NetnsArg;
 use crate::{capture, json, terminal, units};
 use counted::{Counted, Differences};
 use report::{Advice, Report};
@@ -39,9 +40,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Tells where packets went: what the kernel dropped, why, where, of which flows, and what to do about it
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only what happens in this network namespace: a name, a path or a process id
-    #[arg(long, value_name = "NAME")]
-    netns: Option<String>,
+    #[command(flatten)]
+    netns: NetnsArg,
     /// Only what happens at this interface, NAME or NAMESPACE:NAME; may be given several times
     #[arg(short = 'i', long = "interface", value_name = "IF")]
     interfaces: Vec<String>,
@@ -125,7 +125,7 @@ fn options(args: &Args) -> Result<Options> {
     let drops = Drops {
         no_losses: true,
         stack: true,
-        namespace: args.netns.clone(),
+        namespace: args.netns.as_deref().map(str::to_owned),
         ..Drops::default()
     };
     watching_drops(drops, &args.expression, args.duration)

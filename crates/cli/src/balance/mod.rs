@@ -18,6 +18,7 @@ use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
 use trawl_program::{Site, leftovers};
 
+use crate::netns::NetnsArg;
 use crate::units;
 use crate::verifier_log::VerifierLog;
 
@@ -66,9 +67,8 @@ struct Place {
     /// The balancer on this interface, NAME or NAMESPACE:NAME [default: the only one in the namespace]
     #[arg(long, value_name = "IF")]
     on: Option<String>,
-    /// Network namespace: a name, a path or a process id
-    #[arg(long, value_name = "NAME")]
-    netns: Option<String>,
+    #[command(flatten)]
+    netns: NetnsArg,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -183,9 +183,8 @@ struct Load {
     /// Flows to remember; those used least recently are forgotten first [default: 262144]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1024..=67_108_864))]
     flows: Option<u32>,
-    /// Network namespace: a name, a path or a process id
-    #[arg(long, value_name = "NAME")]
-    netns: Option<String>,
+    #[command(flatten)]
+    netns: NetnsArg,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -335,9 +334,8 @@ struct Unload {
     /// These interfaces [default: the only one in the namespace that has a balancer]
     #[arg(value_name = "IF")]
     interfaces: Vec<String>,
-    /// Network namespace: a name, a path or a process id
-    #[arg(long, value_name = "NAME")]
-    netns: Option<String>,
+    #[command(flatten)]
+    netns: NetnsArg,
     /// Print JSON
     #[arg(long)]
     json: bool,

@@ -26,6 +26,7 @@ use super::tcpdump::{StampType, TcpdumpArgs};
 use super::trigger::TriggerArgs;
 use crate::filter_file;
 use crate::lines::LineArgs;
+use crate::netns::NetnsArg;
 use crate::units;
 use crate::verifier_log::VerifierLog;
 
@@ -36,9 +37,8 @@ pub struct Args {
     /// name those that match: 'veth*', '*:eth0' of every named namespace. None with --tap drop alone
     #[arg(short = 'i', long = "interface", value_name = "IF")]
     pub(super) interfaces: Vec<String>,
-    /// Network namespace of interfaces that name none: a name, a path or a process id
-    #[arg(long, value_name = "NAME")]
-    pub(super) netns: Option<String>,
+    #[command(flatten)]
+    pub(super) netns: NetnsArg,
     /// Where to see the packets; tc may be combined with xdp or hook, drop with any: xdp,tc,drop
     #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
     tap: Vec<TapName>,

@@ -14,6 +14,7 @@ use trawl_tap::capture_site::CaptureSite;
 
 use super::json::Received;
 use super::output::{rate, time};
+use crate::netns::NetnsArg;
 use crate::terminal::write_out;
 use crate::{json, terminal, units};
 
@@ -32,9 +33,8 @@ pub struct Args {
     /// Interface that the packets come in by, NAME or NAMESPACE:NAME
     #[arg(short, long, value_name = "IF")]
     interface: String,
-    /// Network namespace of an interface that names none: a name, a path or a process id
-    #[arg(long, value_name = "NAME")]
-    netns: Option<String>,
+    #[command(flatten)]
+    netns: NetnsArg,
     /// End after this time, for example 10s
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,

@@ -21,6 +21,7 @@ use super::output::{self, Watch};
 use super::pacing::Pacing;
 use super::send::EngineChoice;
 use crate::json;
+use crate::netns::NetnsArg;
 use crate::terminal::write_out;
 
 /// Sends recorded frames again: in their own time, at a multiple of its speed, at a rate, or as fast as they go
@@ -39,9 +40,8 @@ pub struct Args {
     /// Interface that the frames leave by, NAME or NAMESPACE:NAME
     #[arg(short, long, value_name = "IF")]
     interface: String,
-    /// Network namespace of an interface that names none: a name, a path or a process id
-    #[arg(long, value_name = "NAME")]
-    netns: Option<String>,
+    #[command(flatten)]
+    netns: NetnsArg,
     /// This many times as fast as it was recorded (2, 0.5), or `max`: as fast as the frames go [default: 1]
     #[arg(long, value_name = "TIMES", conflicts_with_all = ["rate", "bandwidth"], allow_hyphen_values = true)]
     speed: Option<SpeedName>,

@@ -22,6 +22,7 @@ use super::json::Frame;
 use super::output::Watch;
 use super::pacing::Pacing;
 use super::traffic::Traffic;
+use crate::netns::NetnsArg;
 use crate::terminal::write_out;
 use crate::{json, terminal};
 
@@ -48,9 +49,8 @@ pub struct Way {
     /// Interface that the frames leave by, NAME or NAMESPACE:NAME [default: the one that the route to --dst leads to]
     #[arg(short, long, value_name = "IF")]
     pub interface: Option<String>,
-    /// Network namespace of an interface that names none: a name, a path or a process id
-    #[arg(long, value_name = "NAME")]
-    pub netns: Option<String>,
+    #[command(flatten)]
+    pub netns: NetnsArg,
     #[command(flatten)]
     pub engine: EngineChoice,
     /// Send even where the default route or a remote session would suffer

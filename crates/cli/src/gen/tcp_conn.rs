@@ -10,6 +10,7 @@ use trawl_kernel::{Error, Result};
 
 use super::json::Connections;
 use super::output::{Watch, rate, time};
+use crate::netns::NetnsArg;
 use crate::terminal::write_out;
 use crate::{json, units};
 
@@ -24,9 +25,8 @@ pub struct Args {
     /// Source address [default: that of the route]
     #[arg(long, value_name = "ADDR")]
     src: Option<IpAddr>,
-    /// Network namespace to connect from: a name, a path or a process id
-    #[arg(long, value_name = "NAME")]
-    netns: Option<String>,
+    #[command(flatten)]
+    netns: NetnsArg,
     /// Connections that are open at a time
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     connections: u32,

@@ -17,6 +17,7 @@ use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
 use trawl_program::{Site, leftovers};
 
+use crate::netns::NetnsArg;
 use crate::terminal;
 use crate::verifier_log::VerifierLog;
 
@@ -57,9 +58,8 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Place {
-    /// Network namespace: a name, a path or a process id
-    #[arg(long, value_name = "NAME")]
-    netns: Option<String>,
+    #[command(flatten)]
+    netns: NetnsArg,
 }
 
 impl Place {

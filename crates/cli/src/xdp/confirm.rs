@@ -7,6 +7,7 @@ use trawl_kernel::Result;
 use trawl_program::{Site, revert};
 
 use crate::json::{self, rounded};
+use crate::netns::NetnsArg;
 use crate::terminal::write_out;
 
 /// Keeps the program that `trawl xdp load --confirm` loaded
@@ -15,9 +16,8 @@ pub struct Args {
     /// The interface, NAME or NAMESPACE:NAME
     #[arg(value_name = "IF")]
     interface: String,
-    /// Network namespace of an interface that names none: a name, a path or a process id
-    #[arg(long, value_name = "NAME")]
-    netns: Option<String>,
+    #[command(flatten)]
+    netns: NetnsArg,
     /// Print JSON
     #[arg(long)]
     json: bool,

@@ -18,6 +18,7 @@ use trawl_program::{Installed, Site};
 use super::ModeName;
 use super::bundled::{Options, what_was_meant};
 use super::consent::Consent;
+use crate::netns::NetnsArg;
 use crate::terminal::write_out;
 use crate::verifier_log::VerifierLog;
 use crate::{json, terminal};
@@ -59,9 +60,8 @@ pub struct Args {
     /// Put hooks into the program for captures, at its entry and its exits (trawl capture --tap hook)
     #[arg(long)]
     tappable: bool,
-    /// Network namespace of an interface that names none: a name, a path or a process id
-    #[arg(long, value_name = "NAME")]
-    netns: Option<String>,
+    #[command(flatten)]
+    netns: NetnsArg,
     /// Say what was done as JSON
     #[arg(long)]
     json: bool,

@@ -12,6 +12,7 @@ use trawl_program::stats::{Account, NamedCount, Rate};
 use trawl_program::{Installed, Site};
 
 use crate::json::{self, rounded_option};
+use crate::netns::NetnsArg;
 use crate::terminal::write_to_reader;
 use crate::{terminal, units};
 
@@ -24,9 +25,8 @@ pub struct Args {
     /// The same, as trawl capture takes them
     #[arg(short = 'i', long = "interface", value_name = "IF", action = ArgAction::Append)]
     more_interfaces: Vec<String>,
-    /// Network namespace of interfaces that name none: a name, a path or a process id
-    #[arg(long, value_name = "NAME")]
-    netns: Option<String>,
+    #[command(flatten)]
+    netns: NetnsArg,
     #[command(flatten)]
     how: How,
 }

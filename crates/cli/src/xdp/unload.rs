@@ -10,6 +10,7 @@ use trawl_program::unload::{self, Which};
 
 use super::consent::Consent;
 use crate::json;
+use crate::netns::NetnsArg;
 use crate::terminal::write_out;
 
 /// Takes XDP programs off an interface
@@ -24,9 +25,8 @@ pub struct Args {
     /// All programs, those loaded by other tools too
     #[arg(long, conflicts_with = "id")]
     all: bool,
-    /// Network namespace of an interface that names none: a name, a path or a process id
-    #[arg(long, value_name = "NAME")]
-    netns: Option<String>,
+    #[command(flatten)]
+    netns: NetnsArg,
     /// Say what was done as JSON
     #[arg(long)]
     json: bool,
