@@ -19,9 +19,9 @@ use rustix::process::{chroot, fchdir};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 use crate::bpf::info;
+use crate::bpf::owned;
 use crate::error::{Error, Result};
 use crate::mounts;
-use crate::probe::program::owned;
 use crate::process;
 
 /// Where everyone expects it.

@@ -5,9 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::param::page_size;
 
+use super::owned;
 use super::{c_name, info, opts, shared_array};
 use crate::memory::Mapping;
-use crate::probe::program::owned;
 use crate::{Error, Result};
 
 pub const KIND: u32 = libbpf_sys::BPF_MAP_TYPE_ARENA;

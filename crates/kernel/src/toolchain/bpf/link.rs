@@ -1,9 +1,9 @@
 //! Links: attachments that end with the descriptor that holds them.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use super::{check, opts};
+use super::{check, opts, owned};
 use crate::netlink::XdpMode;
 
 /// Where among the programs on a tcx hook.
@@ -62,16 +62,14 @@ pub fn replace_function(
     // SAFETY: both programs are open and the options live for the call.
     let fd =
         unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), target.as_raw_fd(), 0, &opts) };
-    // SAFETY: a non-negative result is a descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(check(fd)?) })
+    owned(fd)
 }
 
 /// Attaches a tracing program to the function or tracepoint that it was loaded for.
 pub fn attach_tracing(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: no name is given, and the program is open.
     let fd = unsafe { libbpf_sys::bpf_raw_tracepoint_open(std::ptr::null(), program.as_raw_fd()) };
-    // SAFETY: a non-negative result is a descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(check(fd)?) })
+    owned(fd)
 }
 
 /// Attaches a raw tracepoint program to a tracepoint by its name.
@@ -79,8 +77,7 @@ pub fn attach_raw_tracepoint(program: BorrowedFd<'_>, name: &str) -> io::Result<
     let name = std::ffi::CString::new(name)?;
     // SAFETY: the name ends with a zero, and the program is open.
     let fd = unsafe { libbpf_sys::bpf_raw_tracepoint_open(name.as_ptr(), program.as_raw_fd()) };
-    // SAFETY: a non-negative result is a descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(check(fd)?) })
+    owned(fd)
 }
 
 fn create(
@@ -93,8 +90,7 @@ fn create(
     let fd = unsafe {
         libbpf_sys::bpf_link_create(program.as_raw_fd(), ifindex as i32, attach_type, opts)
     };
-    // SAFETY: a non-negative result is a descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(check(fd)?) })
+    owned(fd)
 }
 
 /// Puts another program in a link's place, without a gap. Fails with EPERM if the link's program is not `old`.
@@ -121,8 +117,7 @@ pub fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
 pub fn open_by_id(id: u32) -> io::Result<OwnedFd> {
     // SAFETY: the call takes a plain number.
     let fd = unsafe { libbpf_sys::bpf_link_get_fd_by_id(id) };
-    // SAFETY: a non-negative result is a descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(check(fd)?) })
+    owned(fd)
 }
 
 /// The identifiers of all links there are.

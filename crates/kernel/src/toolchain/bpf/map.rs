@@ -1,9 +1,9 @@
 //! Maps: making them, and reading and writing their entries.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use super::{c_name, check, opts};
+use super::{c_name, check, opts, owned};
 use crate::layout::Shared;
 use crate::{Error, Result};
 
@@ -49,8 +49,7 @@ fn create(
     let fd = unsafe {
         libbpf_sys::bpf_map_create(kind, name.as_ptr(), key_size, value_size, entries, &opts)
     };
-    // SAFETY: a non-negative result is a descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(check(fd)?) })
+    owned(fd)
 }
 
 /// An array whose memory user space can map.
@@ -193,8 +192,7 @@ pub fn read(map: BorrowedFd<'_>, slot: u32) -> io::Result<Vec<u8>> {
 pub fn open_by_id(id: u32) -> io::Result<OwnedFd> {
     // SAFETY: the call takes a plain number.
     let fd = unsafe { libbpf_sys::bpf_map_get_fd_by_id(id) };
-    // SAFETY: a non-negative result is a descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(check(fd)?) })
+    owned(fd)
 }
 
 /// The kernel's own description of a map.

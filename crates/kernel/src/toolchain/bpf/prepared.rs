@@ -3,14 +3,14 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use libbpf_rs::{AsRawLibbpf, OpenObject};
 use trawl_ebpf::Insn;
 
 use super::loader::{LOG_SIZE, LoadFailure, ObjectFile, end_of_log, listen};
-use super::{c_name, check, opts, verifier_log};
+use super::{check, load_program, opts, verifier_log};
 use crate::{Error, Result};
 
 /// Asks the verifier for its statistics, and nothing else.
@@ -247,26 +247,13 @@ impl Twin {
             opts.line_info_cnt = self.lines.0.len() as u32;
             opts.line_info_rec_size = size_of::<libbpf_sys::bpf_line_info>() as u32;
         }
-        if let Some((log, level)) = log {
-            opts.log_level = level;
-            opts.log_size = log.len() as u32;
-            opts.log_buf = log.as_mut_ptr().cast();
-        }
-        let name = c_name(&self.name);
-        let license = CString::new(license)?;
-        // SAFETY: instructions, records and log stay alive for the call and have the counts and sizes given.
-        let fd = unsafe {
-            libbpf_sys::bpf_prog_load(
-                self.kind,
-                name.as_ptr(),
-                license.as_ptr(),
-                self.instructions.as_ptr().cast(),
-                self.instructions.len() as libbpf_sys::size_t,
-                &mut opts,
-            )
-        };
-        // SAFETY: a non-negative result is a descriptor that nobody else owns.
-        Ok(unsafe { OwnedFd::from_raw_fd(check(fd)?) })
+        let log = log.map(|(log, level)| (&mut log[..], level));
+        load_program(
+            (self.kind, &self.name, license),
+            &self.instructions,
+            &mut opts,
+            log,
+        )
     }
 }
 

@@ -1,12 +1,11 @@
 //! Programs: loading finished instructions, and opening ones that exist.
 
-use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use trawl_ebpf::Insn;
 
-use super::{c_name, check, deadline, opts, verifier_log};
+use super::{check, deadline, load_program, opts, owned, verifier_log};
 use crate::error::Refusal;
 use crate::probe::{Capability, lack_of};
 use crate::{Error, Result};
@@ -141,26 +140,8 @@ fn try_load(
         opts.attach_prog_fd = program.map_or(0, |program| program.as_raw_fd() as u32);
         opts.attach_btf_id = function;
     }
-    if let Some((log, level)) = log {
-        opts.log_level = level;
-        opts.log_size = log.len() as u32;
-        opts.log_buf = log.as_mut_ptr().cast();
-    }
-    let name = c_name(name);
-    let license = CString::new(license).unwrap_or_default();
-    // SAFETY: an Insn has the layout of struct bpf_insn; all pointers passed stay alive for the call, and the counts are those of the slices.
-    let fd = unsafe {
-        libbpf_sys::bpf_prog_load(
-            kind,
-            name.as_ptr(),
-            license.as_ptr(),
-            instructions.as_ptr().cast(),
-            instructions.len() as libbpf_sys::size_t,
-            &mut opts,
-        )
-    };
-    // SAFETY: a non-negative result is a descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(check(fd)?) })
+    let log = log.map(|(log, level)| (&mut log[..], level));
+    load_program((kind, name, license), instructions, &mut opts, log)
 }
 
 /// The line of the verifier's log that tells the reason: the last one before its statistics.
@@ -205,8 +186,7 @@ fn explain(name: &str, error: io::Error, log: &[u8]) -> Error {
 pub fn open_by_id(id: u32) -> io::Result<OwnedFd> {
     // SAFETY: the call takes a plain number.
     let fd = unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) };
-    // SAFETY: a non-negative result is a descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(check(fd)?) })
+    owned(fd)
 }
 
 /// The identifier of an open program.

@@ -3,9 +3,9 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use super::owned;
 use super::{c_name, info, map, opts};
 use crate::memory::Mapping;
-use crate::probe::program::owned;
 use crate::{Error, Result};
 
 /// An array map, mapped. Programs may read it and write to it at the same time.

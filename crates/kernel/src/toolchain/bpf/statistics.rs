@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use crate::probe::program::owned;
+use super::owned;
 
 const SYSCTL: &str = "/proc/sys/kernel/bpf_stats_enabled";
 

@@ -4,8 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use super::info::{self, MapInfo};
-use super::{c_name, check, opts};
-use crate::probe::program::owned;
+use super::{c_name, check, opts, owned};
 
 /// `BPF_ANY`, `BPF_NOEXIST`, `BPF_EXIST`.
 pub const ANY: u64 = libbpf_sys::BPF_ANY as u64;

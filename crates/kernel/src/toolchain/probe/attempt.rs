@@ -9,8 +9,9 @@ use super::Answer;
 use super::btf::{self, TARGET_FUNCTION, Target};
 use trawl_ebpf::{Insn, helper, op};
 
-use super::program::{Program, owned, returning};
+use super::program::{Program, returning};
 use crate::bpf::link::{TcxPlace, attach_tcx, attach_xdp};
+use crate::bpf::owned;
 use crate::bpf::{arena, info};
 use crate::netns;
 use crate::socket_option;

@@ -5,8 +5,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use super::program::{Program, owned, returning};
+use super::program::{Program, returning};
 use crate::bpf::kernel_types;
+use crate::bpf::owned;
 
 const KIND_INT: u32 = 1;
 const KIND_PTR: u32 = 2;

@@ -1,10 +1,11 @@
 //! Small BPF programs that the probes and the sender load.
 
-use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use trawl_ebpf::{Insn, op};
+
+use crate::bpf::load_program;
 
 /// The program that does nothing but answer.
 pub fn returning(value: i32) -> [Insn; 2] {
@@ -44,7 +45,6 @@ impl<'a> Program<'a> {
 
     /// Loads it; the error is the kernel's errno.
     pub fn load(&self, name: &str) -> io::Result<OwnedFd> {
-        let name = CString::new(name)?;
         // struct bpf_func_info: the function starts at instruction 0.
         let function = [0, self.types.map_or(0, |(_, id)| id)];
         let mut options = libbpf_sys::bpf_prog_load_opts {
@@ -62,27 +62,11 @@ impl<'a> Program<'a> {
             options.func_info_cnt = 1;
             options.func_info_rec_size = size_of_val(&function) as u32;
         }
-        // SAFETY: Insn has the layout of bpf_insn, the count is the slice's own; name, options
-        // and function outlive the call.
-        let fd = unsafe {
-            libbpf_sys::bpf_prog_load(
-                self.kind,
-                name.as_ptr(),
-                c"GPL".as_ptr(),
-                self.instructions.as_ptr().cast(),
-                self.instructions.len() as _,
-                &raw mut options,
-            )
-        };
-        owned(fd)
+        load_program(
+            (self.kind, name, "GPL"),
+            self.instructions,
+            &mut options,
+            None,
+        )
     }
-}
-
-/// The descriptor that a libbpf call returned, or its negative errno as an error.
-pub(crate) fn owned(fd: RawFd) -> io::Result<OwnedFd> {
-    if fd < 0 {
-        return Err(io::Error::from_raw_os_error(-fd));
-    }
-    // SAFETY: the call succeeded, so this is a new descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
