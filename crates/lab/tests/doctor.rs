@@ -7,7 +7,7 @@ use trawl_kernel::bpf::{link, map, program};
 use trawl_kernel::netlink::tc::{Direction, Place};
 use trawl_kernel::netns;
 use trawl_kernel::probe::Feature;
-use trawl_kernel::probe::program::{Program, returning};
+use trawl_kernel::probe::program::{SmallProgram, returning};
 use trawl_lab::{Pair, PairOptions, Station};
 use trawl_tap::doctor::{self, Finding, State};
 
@@ -165,9 +165,9 @@ fn what_is_attached_is_told_with_its_holder_and_its_hook() {
     }
     let pair = Pair::new(&PairOptions::default()).unwrap();
     let pass = returning(2);
-    let xdp = Program {
+    let xdp = SmallProgram {
         attach_type: ATTACH_XDP,
-        ..Program::new(XDP, &pass)
+        ..SmallProgram::new(XDP, &pass)
     }
     .load("red_guard")
     .unwrap();
@@ -182,7 +182,7 @@ fn what_is_attached_is_told_with_its_holder_and_its_hook() {
     });
     let _link = attached.unwrap().unwrap();
     let next = returning(-1);
-    let tc = Program::new(SCHED_CLS, &next).load("red_tc").unwrap();
+    let tc = SmallProgram::new(SCHED_CLS, &next).load("red_tc").unwrap();
     let _tcx = Feature::Tcx.probe().is_supported().then(|| {
         let last = link::TcxPlace::Last;
         netns::run_in(&pair.a.namespace, || {

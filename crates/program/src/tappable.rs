@@ -17,7 +17,7 @@ use trawl_kernel::{Error, Result};
 
 use crate::reach::{LeadsTo, Reach};
 use crate::rewrite::{
-    Entry, Keep, Program, Refusal, Rewriting, Rewritten, STACK_SIZE, Slots, Through,
+    Code, Entry, Keep, Refusal, Rewriting, Rewritten, STACK_SIZE, Slots, Through,
 };
 
 /// The maps' names, by which captures find them.
@@ -169,13 +169,13 @@ fn exits(maps: &Maps, hooks: &Hooks) -> Vec<Through> {
     exits
 }
 
-fn read(prepared: &Prepared<'_>, name: &str) -> Result<Program, Problem> {
-    Program::new(prepared.instructions(name)?)
+fn read(prepared: &Prepared<'_>, name: &str) -> Result<Code, Problem> {
+    Code::new(prepared.instructions(name)?)
         .map_err(|refusal| Problem::Refused(name.to_owned(), refusal))
 }
 
 /// An exception ends the program wherever it is thrown, and no exit is met.
-fn throws(program: &Program) -> bool {
+fn throws(program: &Code) -> bool {
     let called = program.kernel_functions();
     let number = || kernel_function(THROW).ok()?.try_into().ok();
     !called.is_empty() && number().is_some_and(|throw| called.contains(&throw))
@@ -185,7 +185,7 @@ fn throws(program: &Program) -> bool {
 fn keep(
     prepared: &Prepared<'_>,
     name: &str,
-    program: &Program,
+    program: &Code,
     plan: &Rewriting,
 ) -> Result<Keep, Problem> {
     let depths = match program.calls_modules() {
@@ -218,7 +218,7 @@ fn keep(
 fn edit(
     prepared: &Prepared<'_>,
     name: &str,
-    program: &Program,
+    program: &Code,
     plan: &Rewriting,
     is_tried: bool,
 ) -> Result<Edited, Problem> {
@@ -238,14 +238,14 @@ fn edit(
     Ok(edited)
 }
 
-fn keep_in_sight(program: &Program) -> Option<Keep> {
+fn keep_in_sight(program: &Code) -> Option<Keep> {
     match program.free_registers().first() {
         Some(register) => Some(Keep::Register(*register)),
         None => Keep::below(program.stack_in_sight()).ok(),
     }
 }
 
-fn rewrite(name: &str, program: &Program, plan: &Rewriting, keep: Keep) -> Result<Edited, Problem> {
+fn rewrite(name: &str, program: &Code, plan: &Rewriting, keep: Keep) -> Result<Edited, Problem> {
     let Rewritten {
         instructions,
         moved,

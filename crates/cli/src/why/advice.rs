@@ -116,7 +116,7 @@ fn tc(place: &Place, interface: &str, direction: Direction) -> String {
     let programs: Vec<String> = found
         .unwrap_or_default()
         .into_iter()
-        .map(|id| Program::of(id).to_string())
+        .map(|id| ProgramName::of(id).to_string())
         .collect();
     let list = match programs.is_empty() {
         true => format!("{prefix}tc -s filter show dev {interface} {side}"),
@@ -149,14 +149,14 @@ pub fn namespace(place: &Place) -> Option<Option<Namespace>> {
 
 /// An XDP program by number and name.
 #[derive(Clone, Debug, Serialize)]
-pub struct Program {
+pub struct ProgramName {
     pub id: u32,
     /// `None` for one that is gone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-impl Program {
+impl ProgramName {
     pub fn of(id: u32) -> Self {
         let name = program::open_by_id(id).and_then(|fd| functions::name_of(fd.as_fd()));
         Self {
@@ -166,7 +166,7 @@ impl Program {
     }
 }
 
-impl fmt::Display for Program {
+impl fmt::Display for ProgramName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.name {
             Some(name) => write!(f, "program {name} (id {})", self.id),
@@ -191,7 +191,7 @@ fn xdp(place: &Place, interface: &str) -> String {
     let found = namespace(place).and_then(|namespace| {
         let found = Interface::find(namespace.as_ref(), interface).ok()?;
         let present = found.xdp_attached(namespace.as_ref()).ok()??;
-        Some(Program::of(present.program_id))
+        Some(ProgramName::of(present.program_id))
     });
     match found {
         Some(program) => format!("XDP {program}: {look}"),
@@ -202,7 +202,7 @@ fn xdp(place: &Place, interface: &str) -> String {
 /// What to look at where XDP lost packets.
 pub fn of_event(
     what: &What,
-    program: Option<&Program>,
+    program: Option<&ProgramName>,
     interface: Option<&str>,
     netns: Option<&str>,
 ) -> Option<String> {

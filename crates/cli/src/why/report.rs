@@ -61,7 +61,7 @@ struct Counter {
     interface: Option<String>,
     /// Of what XDP lost: the program, the verdict or the error, `native` or `skb`, and the function.
     #[serde(skip_serializing_if = "Option::is_none")]
-    program: Option<advice::Program>,
+    program: Option<advice::ProgramName>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verdict: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -327,7 +327,7 @@ fn of_xdp(tally: &Tally, place: &counted::Place) -> Counter {
             format!("the queue of CPU {cpu} in cpumap {map} was full"),
         ),
     };
-    let program = (event.program != 0).then(|| advice::Program::of(event.program));
+    let program = (event.program != 0).then(|| advice::ProgramName::of(event.program));
     let is_run = matches!(event.what, What::Exception { .. } | What::Redirect { .. });
     Counter {
         name: name.to_owned(),
@@ -392,7 +392,7 @@ impl Counter {
     fn words(&self) -> String {
         let mut words = vec![self.what.clone()];
         // A driver's counter says by its name what it counts.
-        words.extend(self.program.as_ref().map(advice::Program::to_string));
+        words.extend(self.program.as_ref().map(advice::ProgramName::to_string));
         words.extend(self.mode.map(|mode| format!("{mode} mode")));
         words.extend((self.in_rows > 0).then(|| format!("{} more are in rows", self.in_rows)));
         words.retain(|word| !word.is_empty());

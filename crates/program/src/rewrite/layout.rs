@@ -2,7 +2,7 @@
 
 use trawl_ebpf::{Insn, helper, op, target};
 
-use super::{Entry, Keep, Program, Refusal, Rewriting, Slots, Through, whole};
+use super::{Code, Entry, Keep, Refusal, Rewriting, Slots, Through, whole};
 
 const RESULT: u8 = 0;
 const SECOND_ARGUMENT: u8 = 2;
@@ -27,12 +27,8 @@ enum Becomes {
     JumpTo(usize),
 }
 
-pub(super) fn rewrite(
-    program: &Program,
-    plan: &Rewriting,
-    keep: Keep,
-) -> Result<Rewritten, Refusal> {
-    let Program { instructions, main } = program;
+pub(super) fn rewrite(program: &Code, plan: &Rewriting, keep: Keep) -> Result<Rewritten, Refusal> {
+    let Code { instructions, main } = program;
     let begin = beginning(plan.entry, keep);
     let end = ending(&plan.exits, keep);
     let exits = place_ends(program);
@@ -86,7 +82,7 @@ pub(super) fn rewrite(
 }
 
 /// The main program's exits and what becomes of them, seen from its end: each jumps to the nearest end after it.
-fn place_ends(program: &Program) -> Vec<(usize, Becomes)> {
+fn place_ends(program: &Code) -> Vec<(usize, Becomes)> {
     let exits: Vec<usize> = whole(program.main())
         .filter(|(_, instruction)| instruction.code == op::EXIT_CODE)
         .map(|(index, _)| index)

@@ -92,13 +92,13 @@ impl std::error::Error for Refusal {}
 
 /// A program as libbpf has prepared it.
 #[derive(Clone, Debug)]
-pub struct Program {
+pub struct Code {
     instructions: Vec<Insn>,
     /// Where the main program ends and the first subprogram begins.
     main: usize,
 }
 
-impl Program {
+impl Code {
     pub fn new(instructions: Vec<Insn>) -> Result<Self, Refusal> {
         let mut main = instructions.len();
         for (index, instruction) in whole(&instructions) {

@@ -110,7 +110,7 @@ fn through(map: i32, slots: Slots) -> Through {
 }
 
 fn rewritten(code: &[Insn], plan: &Rewriting, keep: Keep) -> Rewritten {
-    let program = Program::new(code.to_vec()).expect("a program");
+    let program = Code::new(code.to_vec()).expect("a program");
     program.rewrite(plan, keep).expect("it can be rewritten")
 }
 
@@ -256,7 +256,7 @@ fn an_unconditional_jump_may_grow_and_a_conditional_one_may_not() {
     assert_eq!(found.instructions[found.moved[0]].code, JUMP_FAR);
     same(&far, &full_plan(), Keep::Register(9));
     let conditional = program(Insn::new(op::JMP | op::JEQ | op::K, 1, 0, i16::MAX - 1, 7));
-    let program = Program::new(conditional.clone()).expect("a program");
+    let program = Code::new(conditional.clone()).expect("a program");
     assert_eq!(
         program
             .rewrite(&full_plan(), Keep::Register(9))
@@ -267,7 +267,7 @@ fn an_unconditional_jump_may_grow_and_a_conditional_one_may_not() {
 
 #[test]
 fn what_cannot_be_followed_is_refused() {
-    let refused = |code: &[Insn]| Program::new(code.to_vec()).expect_err("refused");
+    let refused = |code: &[Insn]| Code::new(code.to_vec()).expect_err("refused");
     let indirect = Insn::new(JUMP_INDIRECT, 1, 0, 0, 0);
     assert_eq!(
         refused(&[set(0, 1), indirect]),
@@ -300,7 +300,7 @@ fn registers_in_use_are_known_from_the_main_program_alone() {
         set(0, 1),
         op::exit(),
     ];
-    let program = Program::new(code.to_vec()).expect("a program");
+    let program = Code::new(code.to_vec()).expect("a program");
     assert_eq!(program.free_registers(), [7, 8, 9]);
     assert_eq!(program.main().len(), 3);
 }
@@ -311,9 +311,7 @@ fn what_the_stack_is_used_for_is_seen() {
     let end = [set(0, 2), op::exit()];
     let depth = |code: &[Insn]| {
         let code = [code, &end].concat();
-        Program::new(code.clone())
-            .expect("a program")
-            .stack_in_sight()
+        Code::new(code.clone()).expect("a program").stack_in_sight()
     };
     assert_eq!(depth(&[]), 0);
     assert_eq!(depth(&[op::store(op::DW, 10, -24, 1)]), 24);
@@ -422,7 +420,7 @@ proptest! {
     #[test]
     fn no_words_make_it_panic(fields in proptest::collection::vec(any::<(u8, u8, i16, i32)>(), 0..60)) {
         let code = fields.into_iter().map(|(code, regs, off, imm)| Insn { code, regs, off, imm });
-        if let Ok(program) = Program::new(code.collect()) {
+        if let Ok(program) = Code::new(code.collect()) {
             let _ = program.rewrite(&full_plan(), Keep::Register(9));
         }
     }

@@ -13,7 +13,7 @@ use crate::options::Programs;
 
 /// A program that could be looked at.
 #[derive(Debug)]
-pub struct Program {
+pub struct Traceable {
     pub id: u32,
     /// The whole name of its function, if it has type information.
     pub name: String,
@@ -22,7 +22,7 @@ pub struct Program {
     pub fd: OwnedFd,
 }
 
-impl Program {
+impl Traceable {
     fn open(id: u32) -> Result<Self> {
         let fail = |e| Error::os(format!("cannot look at the XDP program {id}"), e);
         let fd = program::open_by_id(id).map_err(fail)?;
@@ -46,11 +46,11 @@ pub struct Present {
     /// The number of the program that is attached.
     pub head: u32,
     /// Where packets come first: that program, or the only one behind a dispatcher, which then runs in its place.
-    pub main: Program,
+    pub main: Traceable,
     /// Behind the main one, in the order in which they run.
-    pub members: Vec<Program>,
+    pub members: Vec<Traceable>,
     /// Behind it in a chain by jumps: a jump passes by the place where tracing programs are called.
-    pub jumped_to: Vec<Program>,
+    pub jumped_to: Vec<Traceable>,
     pub mode: XdpMode,
 }
 
@@ -67,14 +67,14 @@ impl Present {
         };
         Ok(Some(Self {
             head,
-            main: Program::open(main)?,
+            main: Traceable::open(main)?,
             members: members
                 .iter()
-                .map(|member| Program::open(member.program))
+                .map(|member| Traceable::open(member.program))
                 .collect::<Result<_>>()?,
             jumped_to: jump_chain::after(main)
                 .into_iter()
-                .map(Program::open)
+                .map(Traceable::open)
                 .collect::<Result<_>>()?,
             mode: attachment.mode,
         }))
@@ -87,7 +87,7 @@ impl Present {
         }
     }
 
-    pub fn all(&self) -> impl Iterator<Item = &Program> {
+    pub fn all(&self) -> impl Iterator<Item = &Traceable> {
         std::iter::once(&self.main).chain(&self.members)
     }
 
@@ -95,14 +95,14 @@ impl Present {
     pub fn out_of_sight(&self, programs: &Programs) -> Option<String> {
         let behind = self.jumped_to.iter();
         let meant = behind.filter(|one| programs.mean(&one.name, one.id));
-        let names: Vec<String> = meant.map(Program::describe).collect();
+        let names: Vec<String> = meant.map(Traceable::describe).collect();
         (!names.is_empty()).then(|| names.join(", "))
     }
 
     /// The programs that are meant, in the order in which packets meet them.
-    pub fn choose(&self, programs: &Programs, site: &CaptureSite) -> Result<Vec<&Program>> {
+    pub fn choose(&self, programs: &Programs, site: &CaptureSite) -> Result<Vec<&Traceable>> {
         let what = || format!("cannot look at an XDP program on {}", site.label);
-        let chosen: Vec<&Program> = match programs {
+        let chosen: Vec<&Traceable> = match programs {
             Programs::Attached => vec![&self.main],
             Programs::All => self.all().collect(),
             Programs::Named(name) => self.all().filter(|one| one.name == *name).collect(),
@@ -116,7 +116,7 @@ impl Present {
                 );
                 return Err(Error::failed(what(), why).fix(crate::fix::Fix::UseHook));
             }
-            let there: Vec<String> = self.all().map(Program::describe).collect();
+            let there: Vec<String> = self.all().map(Traceable::describe).collect();
             let wanted = match programs {
                 Programs::Id(id) => format!("with the id {id}"),
                 Programs::Named(name) => format!("called {name}"),

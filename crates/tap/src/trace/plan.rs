@@ -15,7 +15,7 @@ use trawl_kernel::layout::{
 use trawl_kernel::ring::Rings;
 use trawl_kernel::{Error, Result, events};
 
-use super::choose::Program;
+use super::choose::Traceable;
 use super::explain_attach;
 use crate::assembly::{Assembly, Carries, PointIds, program_maps};
 use crate::capture_site::CaptureSite;
@@ -131,7 +131,7 @@ impl TracePlan {
     pub fn attach(
         &self,
         role: Role,
-        at: &Program,
+        at: &Traceable,
         ids: Option<PointIds>,
         entry: Option<PointIds>,
     ) -> Result<OwnedFd> {

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use trawl_kernel::Result;
 
-use super::choose::{Present, Program};
+use super::choose::{Present, Traceable};
 use super::plan::{Role, TracePlan};
 use crate::assembly::{Assembly, PointIds};
 use crate::capture_site::CaptureSite;
@@ -40,7 +40,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    pub fn new(program: &Program, follow: Follow, ends: Ends) -> Self {
+    pub fn new(program: &Traceable, follow: Follow, ends: Ends) -> Self {
         Self {
             id: Some(program.id),
             name: program.name.clone(),
@@ -52,13 +52,13 @@ impl Slot {
     }
 
     /// Turns to the program that is there now, if that is another one.
-    fn move_to(&mut self, now: Option<&Program>, label: &str, news: &mut Vec<Notice>) {
+    fn move_to(&mut self, now: Option<&Traceable>, label: &str, news: &mut Vec<Notice>) {
         if now.map(|program| program.id) == self.id {
             return;
         }
         self.links.clear();
         let (interface, before) = (label.to_owned(), self.name.clone());
-        news.push(match now.map(Program::describe) {
+        news.push(match now.map(Traceable::describe) {
             Some(program) if self.id.is_some() => Notice::ProgramReplaced {
                 interface,
                 before,
@@ -79,14 +79,14 @@ impl Slot {
     }
 
     /// The program that it is at, if that is there now.
-    fn find<'p>(&self, present: &'p Present) -> Option<&'p Program> {
+    fn find<'p>(&self, present: &'p Present) -> Option<&'p Traceable> {
         present.all().find(|one| Some(one.id) == self.id)
     }
 
     /// Which program it is to be at from now on. Of several that have one name each has a slot of its own.
-    fn follow<'p>(&self, present: &'p Present, taken: &[u32]) -> Option<&'p Program> {
-        let is_free = |one: &&Program| Some(one.id) == self.id || !taken.contains(&one.id);
-        let is_called_so = |one: &&Program| one.name == self.name;
+    fn follow<'p>(&self, present: &'p Present, taken: &[u32]) -> Option<&'p Traceable> {
+        let is_free = |one: &&Traceable| Some(one.id) == self.id || !taken.contains(&one.id);
+        let is_called_so = |one: &&Traceable| one.name == self.name;
         match self.follow {
             Follow::Attached => Some(&present.main).filter(is_free),
             Follow::Name => self
@@ -182,8 +182,8 @@ impl Slots {
         // The exits come first and the first entry last: a packet that is seen there finds everything else in place.
         let exit = self.plan.exit_role();
         self.fill(present, |slot| slot.ends.exit, |_| Some(exit))?;
-        let is_first = |program: &Program| first.is_some_and(|first| first.id == program.id);
-        let later = |program: &Program| (!is_first(program)).then_some(Role::Entry);
+        let is_first = |program: &Traceable| first.is_some_and(|first| first.id == program.id);
+        let later = |program: &Traceable| (!is_first(program)).then_some(Role::Entry);
         self.fill(present, |slot| slot.ends.entry, later)?;
         let leader = self.plan.leader();
         self.fill(
@@ -204,7 +204,7 @@ impl Slots {
         &mut self,
         present: &Present,
         end: impl Fn(&Slot) -> Option<PointIds>,
-        role: impl Fn(&Program) -> Option<Role>,
+        role: impl Fn(&Traceable) -> Option<Role>,
     ) -> Result<()> {
         for slot in self.slots.iter_mut().filter(|slot| slot.is_new) {
             if let Some(program) = slot.find(present)
@@ -221,7 +221,7 @@ impl Slots {
     }
 
     /// What has to stand at the first entry where no record is made there.
-    fn lead(&mut self, first: Option<&Program>) -> Result<()> {
+    fn lead(&mut self, first: Option<&Traceable>) -> Result<()> {
         let Some((role, program)) = self.plan.leader().zip(first) else {
             return Ok(());
         };

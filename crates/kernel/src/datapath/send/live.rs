@@ -18,7 +18,7 @@ use crate::ethtool::Ethtool;
 use crate::netlink::XdpMode;
 use crate::netlink::{Link, Netlink, veth_peer};
 use crate::netns::{Namespace, run_in_scratch};
-use crate::probe::program::{Program, returning};
+use crate::probe::program::{SmallProgram, returning};
 
 const XDP_TX: i32 = 3;
 const LOOPBACK: u32 = 1;
@@ -86,7 +86,7 @@ impl Ready {
 impl LiveSender {
     /// Sends frames as they are given, out of an interface of the calling thread's namespace.
     pub fn plain(name: &str) -> Result<Self> {
-        let program = Program::new(libbpf_sys::BPF_PROG_TYPE_XDP, &returning(XDP_TX))
+        let program = SmallProgram::new(libbpf_sys::BPF_PROG_TYPE_XDP, &returning(XDP_TX))
             .load("trawl_send")
             .map_err(|e| {
                 Error::os(CANNOT_LOAD, e).fix(crate::fix::Fix::Root {

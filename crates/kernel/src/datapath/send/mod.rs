@@ -20,7 +20,7 @@ use std::os::fd::OwnedFd;
 use crate::bpf::program::HAS_FRAGS;
 use crate::error::{Error, Result};
 use crate::netlink::Netlink;
-use crate::probe::program::{Program, returning};
+use crate::probe::program::{SmallProgram, returning};
 
 /// The shortest frame there can be: an Ethernet header.
 pub const SHORTEST_FRAME: usize = 14;
@@ -54,9 +54,9 @@ pub fn pin_to_cpu(cpu: usize) -> Result<()> {
 pub fn passing_program() -> Result<OwnedFd> {
     const XDP_PASS: i32 = 2;
     let instructions = returning(XDP_PASS);
-    let program = Program {
+    let program = SmallProgram {
         flags: HAS_FRAGS,
-        ..Program::new(libbpf_sys::BPF_PROG_TYPE_XDP, &instructions)
+        ..SmallProgram::new(libbpf_sys::BPF_PROG_TYPE_XDP, &instructions)
     };
     let loaded = program.load("trawl_pass");
     loaded.map_err(|e| {

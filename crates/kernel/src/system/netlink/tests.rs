@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::tc::{Direction, Place};
 use super::*;
-use crate::probe::program::{Program, returning};
+use crate::probe::program::{SmallProgram, returning};
 use crate::testing::{ScratchNamespace, root_or_skip};
 
 struct Pair {
@@ -202,7 +202,7 @@ fn clsact_is_added_once_and_filters_come_and_go() {
     assert!(netlink.add_clsact(index).unwrap());
     assert!(!netlink.add_clsact(index).unwrap());
     assert!(netlink.has_clsact(index).unwrap());
-    let program = Program::new(libbpf_sys::BPF_PROG_TYPE_SCHED_CLS, &returning(-1))
+    let program = SmallProgram::new(libbpf_sys::BPF_PROG_TYPE_SCHED_CLS, &returning(-1))
         .load("trawl_test")
         .unwrap();
     for direction in [Direction::Ingress, Direction::Egress] {

@@ -154,14 +154,14 @@ mod tests {
 
     use super::*;
     use crate::bpf::program::{HAS_FRAGS, SCHED_CLS, XDP};
-    use crate::probe::program::{Program, returning};
+    use crate::probe::program::{SmallProgram, returning};
     use crate::testing::root_or_skip;
 
     fn answering(kind: u32, value: i32, flags: u32) -> OwnedFd {
         let instructions = returning(value);
-        Program {
+        SmallProgram {
             flags,
-            ..Program::new(kind, &instructions)
+            ..SmallProgram::new(kind, &instructions)
         }
         .load("trawl_test")
         .expect("a program of two instructions")

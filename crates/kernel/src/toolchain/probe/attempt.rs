@@ -9,7 +9,7 @@ use super::Answer;
 use super::btf::{self, TARGET_FUNCTION, Target};
 use trawl_ebpf::{Insn, helper, op};
 
-use super::program::{Program, returning};
+use super::program::{SmallProgram, returning};
 use crate::bpf::link::{TcxPlace, attach_tcx, attach_xdp};
 use crate::bpf::owned;
 use crate::bpf::{arena, info};
@@ -45,10 +45,10 @@ fn map(kind: u32, key: u32, value: u32, entries: u32, flags: u32) -> io::Result<
 }
 
 fn xdp(code: &[Insn], flags: u32) -> io::Result<OwnedFd> {
-    Program {
+    SmallProgram {
         flags,
         attach_type: libbpf_sys::BPF_XDP,
-        ..Program::new(libbpf_sys::BPF_PROG_TYPE_XDP, code)
+        ..SmallProgram::new(libbpf_sys::BPF_PROG_TYPE_XDP, code)
     }
     .load(NAME)
 }
@@ -154,7 +154,7 @@ pub fn xdp_link() -> Answer {
 
 pub fn tcx_link() -> Answer {
     let code = returning(TC_NEXT);
-    let program = match Program::new(libbpf_sys::BPF_PROG_TYPE_SCHED_CLS, &code).load(NAME) {
+    let program = match SmallProgram::new(libbpf_sys::BPF_PROG_TYPE_SCHED_CLS, &code).load(NAME) {
         Ok(program) => program,
         Err(e) => return Answer::from_error(&e),
     };
@@ -187,12 +187,12 @@ pub fn fexit() -> Answer {
 /// a program to attach to.
 fn tracing(attach_type: u32) -> Answer {
     let code = returning(0);
-    let plain = Program {
+    let plain = SmallProgram {
         attach_type,
-        ..Program::new(libbpf_sys::BPF_PROG_TYPE_TRACING, &code)
+        ..SmallProgram::new(libbpf_sys::BPF_PROG_TYPE_TRACING, &code)
     };
     let attempt = match Target::load() {
-        Ok(target) => Program {
+        Ok(target) => SmallProgram {
             attach_program: target.program().as_raw_fd(),
             attach_btf_id: TARGET_FUNCTION,
             ..plain
@@ -200,7 +200,7 @@ fn tracing(attach_type: u32) -> Answer {
         .load(NAME)
         .and_then(|program| attach_tracing(program.as_fd())),
         Err(_) => btf::kernel_function(TRACEABLE).and_then(|function| {
-            Program {
+            SmallProgram {
                 attach_btf_id: function,
                 ..plain
             }
@@ -224,11 +224,11 @@ fn attach_raw_tracepoint(name: Option<&CStr>, program: BorrowedFd<'_>) -> io::Re
 pub fn freplace() -> Answer {
     let code = returning(XDP_PASS);
     let loaded = Target::load().and_then(|target| {
-        Program {
+        SmallProgram {
             attach_program: target.program().as_raw_fd(),
             attach_btf_id: TARGET_FUNCTION,
             types: Some((target.types(), TARGET_FUNCTION)),
-            ..Program::new(libbpf_sys::BPF_PROG_TYPE_EXT, &code)
+            ..SmallProgram::new(libbpf_sys::BPF_PROG_TYPE_EXT, &code)
         }
         .load(NAME)
     });
@@ -237,7 +237,7 @@ pub fn freplace() -> Answer {
 
 pub fn raw_tracepoint() -> Answer {
     let code = returning(0);
-    let attached = Program::new(libbpf_sys::BPF_PROG_TYPE_RAW_TRACEPOINT, &code)
+    let attached = SmallProgram::new(libbpf_sys::BPF_PROG_TYPE_RAW_TRACEPOINT, &code)
         .load(NAME)
         .and_then(|program| attach_raw_tracepoint(Some(c"xdp_exception"), program.as_fd()));
     Answer::from_result(attached)

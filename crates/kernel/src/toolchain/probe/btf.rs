@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use super::program::{Program, returning};
+use super::program::{SmallProgram, returning};
 use crate::bpf::kernel_types;
 use crate::bpf::owned;
 
@@ -43,9 +43,9 @@ impl Target {
     pub fn load() -> io::Result<Self> {
         let types = load_types()?;
         let code = returning(XDP_PASS);
-        let program = Program {
+        let program = SmallProgram {
             types: Some((types.as_fd(), TARGET_FUNCTION)),
-            ..Program::new(libbpf_sys::BPF_PROG_TYPE_XDP, &code)
+            ..SmallProgram::new(libbpf_sys::BPF_PROG_TYPE_XDP, &code)
         }
         .load("trawl_probe")?;
         Ok(Self { program, types })

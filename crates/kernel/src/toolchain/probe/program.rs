@@ -14,7 +14,7 @@ pub fn returning(value: i32) -> [Insn; 2] {
 
 /// What to load and how; the rest of `bpf_prog_load_opts` stays zero.
 #[derive(Clone, Copy, Debug)]
-pub struct Program<'a> {
+pub struct SmallProgram<'a> {
     /// `BPF_PROG_TYPE_…`
     pub kind: u32,
     pub instructions: &'a [Insn],
@@ -30,7 +30,7 @@ pub struct Program<'a> {
     pub types: Option<(BorrowedFd<'a>, u32)>,
 }
 
-impl<'a> Program<'a> {
+impl<'a> SmallProgram<'a> {
     pub fn new(kind: u32, instructions: &'a [Insn]) -> Self {
         Self {
             kind,
