@@ -186,6 +186,8 @@ fn what_only_pcapng_has_is_shown_and_asked_for() {
     assert_eq!(count(&["--at", "entry", "--verdict", "drop"]), 0);
     assert_eq!(count(&["-i", "eth7"]), 20);
     assert_eq!(count(&["--interface", "eth8"]), 0);
+    assert_eq!(count(&["-i", "eth[67]"]), 20);
+    assert_eq!(count(&["-i", "veth*"]), 0);
     assert_eq!(count(&["--from", "+3s"]), 14);
     assert_eq!(count(&["--from", "1700000003", "--to", "1700000004.5"]), 4);
     assert_eq!(count(&["--to", "1700000000.000000001"]), 1);

@@ -128,7 +128,7 @@ struct ChoiceArgs {
     /// Only packets recorded at this end of a hook
     #[arg(long, value_enum)]
     at: Option<End>,
-    /// Only packets of this interface; may be given several times
+    /// Only packets of this interface, or of those that match: 'veth*'; may be given several times
     #[arg(short = 'i', long = "interface", value_name = "IF")]
     interface: Vec<String>,
     /// Only packets from this time on: 14:30, '2026-01-31 14:30:00', seconds since 1970, +10s (after the first packet), -1h (before now)

@@ -1,7 +1,7 @@
 //! Which packets are wanted by what is not among their bytes: time, interface, hook and verdict.
 
 use clap::ValueEnum;
-use trawl_kernel::{Error, Result, clock};
+use trawl_kernel::{Error, Result, clock, names};
 use trawl_packet::pcapng::Verdict;
 use trawl_packet::verdict::{Kind, Set};
 use trawl_view::record::PacketView;
@@ -140,7 +140,10 @@ impl Selection {
         };
         let in_time = (earliest..end).contains(&packet.timestamp_ns)
             || (self.bounds.1.is_none() && packet.timestamp_ns >= earliest);
-        let wanted_interface = |name: &str| self.interfaces.iter().any(|wanted| wanted == name);
+        let wanted_interface = |name: &str| {
+            let mut wanted = self.interfaces.iter();
+            wanted.any(|wanted| wanted == name || names::matches(wanted, name))
+        };
         in_time
             && (self.interfaces.is_empty() || packet.interface.is_some_and(wanted_interface))
             && self
