@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use trawl_kernel::privilege::{self, Capabilities};
 use trawl_kernel::{Error, Result, clock};
 use trawl_tap::account::Summary;
 use trawl_tap::sink::Sink;
@@ -209,7 +210,10 @@ impl StoreSink {
             let channel = channel.clone();
             let thread = std::thread::Builder::new().name("chunks".into());
             thread
-                .spawn(move || make_chunks(chunker, &channel))
+                .spawn(move || {
+                    keep_rights_to_files();
+                    make_chunks(chunker, &channel)
+                })
                 .map_err(fail)?
         };
         let uploader = {
@@ -217,7 +221,10 @@ impl StoreSink {
             let thread = std::thread::Builder::new().name("store".into());
             let give_up = move || stop.load(Ordering::Acquire);
             thread
-                .spawn(move || upload::run(&store, &spool, &give_up, &complain))
+                .spawn(move || {
+                    keep_rights_to_files();
+                    upload::run(&store, &spool, &give_up, &complain)
+                })
                 .map_err(fail)?
         };
         Ok(Self {
@@ -395,4 +402,10 @@ impl Sink for StoreSink {
     fn account(&mut self, summary: &Summary) {
         let _ = self.channel.send(Message::Counts(counts(summary)));
     }
+}
+
+/// A thread that makes chunks, or talks to the network, has no rights to BPF, packets or interfaces.
+fn keep_rights_to_files() {
+    // A capture that is confined already has fewer.
+    let _ = privilege::keep_only(Capabilities::DAC_OVERRIDE | Capabilities::DAC_READ_SEARCH);
 }

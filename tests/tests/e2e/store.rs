@@ -125,6 +125,52 @@ fn stored_chunks_hold_what_was_sent() {
     nothing_attached(&lab.pair.b);
 }
 
+/// The threads that make chunks and talk to the store keep rights to files alone.
+#[test]
+fn the_uploader_has_no_rights_to_bpf() {
+    const DAC_OVERRIDE: u64 = 1 << 1;
+    const DAC_READ_SEARCH: u64 = 1 << 2;
+    let Some(lab) = Lab::open() else { return };
+    let places = Places::of(&lab);
+    let capture = places.start(&lab, &["--chunk-size", "8KiB"]);
+    let tasks = format!("/proc/{}/task", capture.id());
+    let rights = |thread: &str| -> Vec<u64> {
+        let named = fs::read_dir(&tasks)
+            .expect("tasks")
+            .flatten()
+            .filter(|task| {
+                let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+                name.trim_end() == thread
+            });
+        named
+            .flat_map(|task| {
+                let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+                let lines: Vec<u64> = (status.lines())
+                    .filter_map(|line| {
+                        line.strip_prefix("CapEff:")
+                            .or(line.strip_prefix("CapPrm:"))
+                    })
+                    .filter_map(|digits| u64::from_str_radix(digits.trim(), 16).ok())
+                    .collect();
+                lines
+            })
+            .collect()
+    };
+    for thread in ["chunks", "store"] {
+        wait_until("its rights are given up", || {
+            let found = rights(thread);
+            !found.is_empty()
+                && found
+                    .iter()
+                    .all(|held| held & !(DAC_OVERRIDE | DAC_READ_SEARCH) == 0)
+        });
+    }
+    lab.send(&[frames::silent(64)], 500);
+    capture.wait_recorded(500);
+    assert!(capture.stop().status.success());
+    assert_eq!(places.account(), [500, 500, 0, 0, 0]);
+}
+
 #[test]
 fn each_missing_or_changed_piece_is_reported() {
     let Some(lab) = Lab::open() else { return };
