@@ -105,6 +105,9 @@ man: build ## Write the manual pages of docs/man anew
 PREFIX ?= /usr/local
 DESTDIR ?=
 ROOT := $(DESTDIR)$(PREFIX)
+# Wireshark looks into its own folders alone, which are below /usr wherever trawl is.
+EXTCAP ?= /usr/lib/$(shell uname -m)-linux-gnu/wireshark/extcap
+PROFILES ?= /usr/share/wireshark/profiles
 # What is installed.
 BINARY ?= $(TARGET)/release/trawl
 
@@ -123,19 +126,19 @@ install: ## Install the release binary, manual pages, completions, units and Wir
 	    sed 's|/usr/bin/trawl|$(PREFIX)/bin/trawl|g; s|/usr/local/bin/trawl|$(PREFIX)/bin/trawl|g' $$unit \
 	        > $(ROOT)/lib/systemd/system/$${unit##*/}; done
 	for file in preferences colorfilters; do \
-	    install -D -m 644 packaging/wireshark/$$file $(ROOT)/share/wireshark/profiles/trawl/$$file; done
-	install -d $(ROOT)/lib/$$(uname -m)-linux-gnu/wireshark/extcap
+	    install -D -m 644 packaging/wireshark/$$file $(DESTDIR)$(PROFILES)/trawl/$$file; done
+	install -d $(DESTDIR)$(EXTCAP)
 	printf '#!/bin/sh\n# Written by trawl extcap install.\nexec %s extcap "$$@"\n' '$(PREFIX)/bin/trawl' \
-	    > $(ROOT)/lib/$$(uname -m)-linux-gnu/wireshark/extcap/trawl
-	chmod 755 $(ROOT)/lib/$$(uname -m)-linux-gnu/wireshark/extcap/trawl
+	    > $(DESTDIR)$(EXTCAP)/trawl
+	chmod 755 $(DESTDIR)$(EXTCAP)/trawl
 
 uninstall: ## Remove what `make install` put into place
 	rm -f $(ROOT)/bin/trawl $(ROOT)/libexec/trawl/trawl-dpdk $(ROOT)/libexec/trawl/trawl-query $(ROOT)/libexec/trawl/trawl-bus $(ROOT)/share/bash-completion/completions/trawl
 	rm -f $(ROOT)/share/zsh/vendor-completions/_trawl $(ROOT)/share/fish/vendor_completions.d/trawl.fish
 	for page in docs/man/*.1; do rm -f $(ROOT)/share/man/man1/$${page##*/}; done
 	for unit in packaging/systemd/*.service; do rm -f $(ROOT)/lib/systemd/system/$${unit##*/}; done
-	rm -f $(ROOT)/lib/$$(uname -m)-linux-gnu/wireshark/extcap/trawl
-	rm -rf $(ROOT)/share/wireshark/profiles/trawl
+	rm -f $(DESTDIR)$(EXTCAP)/trawl
+	rm -rf $(DESTDIR)$(PROFILES)/trawl
 	rmdir $(ROOT)/libexec/trawl 2>/dev/null || true
 
 deb: build build-query build-bus ## Make a Debian package in out/

@@ -142,7 +142,11 @@ pub fn ipv6_udp(tags: u16) -> Vec<u8> {
 
 /// A UDP datagram with this payload.
 pub fn udp(payload: &[u8]) -> Vec<u8> {
-    ipv4().udp(40_000, 9).payload(payload).build()
+    udp_to(9, payload)
+}
+
+pub fn udp_to(port: u16, payload: &[u8]) -> Vec<u8> {
+    ipv4().udp(40_000, port).payload(payload).build()
 }
 
 /// A ping, which the receiving end's stack answers.

@@ -105,11 +105,6 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
     if let Some(plan) = &options.trigger {
         observer.notice(&words::waiting_for(plan));
     }
-    let unconfined = args.tappable.is_some() || args.names_ports();
-    if args.user.is_some() && unconfined {
-        let why = "--tappable and --tap dpdk need root's rights until the end";
-        return Err(Error::usage("cannot change to another user", why).fix("leave out -Z"));
-    }
     let mut is_stored = true;
     let (mut summary, ended) = match (output, &args.store.store) {
         (Some(output), _) => record(session, output, &args, &mut observer)?,
@@ -174,14 +169,9 @@ fn record(
     run_beside(session, first, args, observer)
 }
 
-/// From here on the capture has only the rights that it needs. What --tappable has lent is given back with all of them.
+/// From here on the capture has only the rights that it needs.
 fn confine(session: &mut Session, args: &Args) -> Result<()> {
-    match args.tappable {
-        Some(_) => Ok(()),
-        None => session
-            .confine(args.user.clone(), Capabilities::empty())
-            .map(|_| ()),
-    }
+    session.confine(args.user.clone(), Capabilities::empty())
 }
 
 /// Runs with the outputs that are named beside the first.

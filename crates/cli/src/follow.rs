@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use trawl_kernel::privilege::Capabilities;
 use trawl_kernel::ring::Geometry;
 use trawl_kernel::{Error, Result, clock, events, host, process};
 use trawl_tap::account::Summary;
@@ -83,7 +84,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         application: format!("trawl {}", env!("CARGO_PKG_VERSION")),
     };
     let mut observer = Watcher { json: args.json };
-    let session = Session::attach(&sites, &options, host, &mut observer)?;
+    let mut session = Session::attach(&sites, &options, host, &mut observer)?;
+    session.confine(None, Capabilities::empty())?;
     let mut sink = Following {
         places: session
             .interfaces()

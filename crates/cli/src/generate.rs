@@ -47,11 +47,7 @@ fn registration(shell: &str) -> io::Result<String> {
     let completer = shells.completer(shell).ok_or_else(unknown)?;
     let mut script = Vec::new();
     completer.write_registration("COMPLETE", "trawl", "trawl", "trawl", &mut script)?;
-    let mut script = String::from_utf8_lossy(&script).into_owned();
-    if shell == "bash" {
-        script.push_str(include_str!("words_at_colons.bash"));
-    }
-    Ok(script)
+    Ok(String::from_utf8_lossy(&script).into_owned())
 }
 
 pub fn man(args: Man) -> Result<ExitCode> {

@@ -62,6 +62,9 @@ pub trait Viewer {
     /// Nothing more is at hand for now; false ends it.
     fn rest(&mut self) -> bool;
 
+    /// The capture is set up.
+    fn started(&mut self) {}
+
     /// The account so far, as often as `interval` says.
     fn figures(&mut self, _summary: &Summary) {}
 
@@ -223,6 +226,7 @@ impl Observer for Figures<'_, '_, '_> {
         for point in points {
             self.notice(&capture::words::capturing(point));
         }
+        self.viewer.borrow_mut().started();
     }
 
     fn interval(&self) -> Option<Duration> {

@@ -143,15 +143,17 @@ pub fn run(args: Args) -> Result<ExitCode> {
             http::answer(connection, &figures);
         }
     });
-    terminal::say(&format!("serving http://{address}/"));
-    service::ready(&format!("serving http://{address}/"));
+    let serving = format!("serving http://{address}/");
+    terminal::say(&serving);
     if args.interfaces.is_empty() {
+        service::ready(&serving);
         while signals.next().is_none() {
             events::wait(
                 &[std::os::fd::AsFd::as_fd(&signals)],
                 Duration::from_secs(3600),
             )?;
         }
+        service::stopping();
         return Ok(ExitCode::SUCCESS);
     }
     drop(signals);
@@ -166,8 +168,11 @@ pub fn run(args: Args) -> Result<ExitCode> {
         statistics: Statistics::new(Vec::new()),
         since: std::time::Instant::now(),
         verdicts: Vec::new(),
+        serving,
     };
-    live::run(&wanted, &mut viewer)?;
+    let ended = live::run(&wanted, &mut viewer);
+    service::stopping();
+    ended?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -198,11 +203,17 @@ struct Watching {
     since: std::time::Instant,
     /// Counts of verdicts before the flows were last renewed.
     verdicts: Vec<Interface>,
+    /// What the service manager is told.
+    serving: String,
 }
 
 impl Viewer for Watching {
     fn packet(&mut self, packet: &PacketView<'_>) {
         self.statistics.add(packet);
+    }
+
+    fn started(&mut self) {
+        service::ready(&self.serving);
     }
 
     fn rest(&mut self) -> bool {

@@ -1,5 +1,6 @@
 //! `trawl top`: rates, drops, verdicts and flows of interfaces as they change.
 
+mod order;
 mod redirects;
 mod view;
 
@@ -12,6 +13,7 @@ use trawl_kernel::bpf::statistics;
 use trawl_kernel::events::Signals;
 use trawl_kernel::keyboard::Keyboard;
 use trawl_kernel::netns::Namespace;
+use trawl_kernel::privilege::Kept;
 use trawl_kernel::{Error, Result, events};
 use trawl_view::record::PacketView;
 use trawl_view::stat::{Counted, Flow, Interface, Statistics};
@@ -22,14 +24,15 @@ use crate::live::{self, Viewer, Wanted};
 use crate::netns::NetnsArg;
 use crate::terminal;
 use crate::units;
+use order::{Key, Order};
 use redirects::{RedirectRates, Redirects};
 use view::{Page, Screen};
 
 /// Shows live rates, drops and where they happen, verdicts, XDP run time and top flows
 ///
 /// Without -i the counters of all interfaces are shown; with -i packets are captured as well, for verdicts, protocols
-/// and flows. Keys: s changes the order, x shows redirects and exceptions, / filters, p pauses, j and k scroll, h shows
-/// help, q ends it.
+/// and flows. Keys: s changes the order of all tables, r reverses it, x shows redirects and exceptions, / filters, p pauses,
+/// the arrows scroll, h shows help, q ends it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Capture on this interface too, NAME or NAMESPACE:NAME; may be given several times
@@ -49,6 +52,9 @@ pub struct Args {
     /// What is shown at first: all, or what the XDP tracepoints tell of redirects, exceptions, devmaps and cpumaps
     #[arg(long, value_enum, default_value_t = Page::Overview)]
     page: Page,
+    /// What interfaces, programs, protocols and flows are sorted by at first
+    #[arg(long, value_enum, value_name = "KEY", default_value_t = Key::Rate)]
+    sort: Key,
     /// Flows to show
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
@@ -113,6 +119,19 @@ pub struct Captured {
     pub flows: Vec<Flow>,
 }
 
+impl Args {
+    fn shown(&self) -> view::Shown {
+        view::Shown {
+            page: self.page,
+            order: Order {
+                key: self.sort,
+                reverse: false,
+            },
+            ..view::Shown::default()
+        }
+    }
+}
+
 pub fn run(args: Args) -> Result<ExitCode> {
     args.libpcap.choose();
     // Without the right to, run times stay zero.
@@ -134,7 +153,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
         statistics: Statistics::new(Vec::new()),
         lost: (0, 0),
         looks: 0,
-        screen: wants_screen.then(|| Screen::open(args.page)).transpose()?,
+        screen: wants_screen
+            .then(|| Screen::open(args.shown()))
+            .transpose()?,
         keyboard: wants_screen.then(Keyboard::open).transpose()?,
         history: VecDeque::new(),
         failed: None,
@@ -144,6 +165,11 @@ pub fn run(args: Args) -> Result<ExitCode> {
     top.before = top.read()?;
     if args.interfaces.is_empty() {
         let signals = Signals::watch()?;
+        let takes = Kept {
+            user: None,
+            capabilities: figures::TAKES,
+        };
+        takes.confine()?;
         while top.rest() {
             events::wait(
                 &[std::os::fd::AsFd::as_fd(&signals)],
@@ -267,11 +293,19 @@ impl Top<'_> {
     fn look(&mut self) -> Result<bool> {
         let now = self.read()?;
         let seconds = self.since.elapsed().as_secs_f64().max(1e-9);
+        let order = match &self.screen {
+            Some(screen) => screen.order(),
+            None => self.args.shown().order,
+        };
         let mut look = self.difference(&now, seconds);
+        if let Some(captured) = &mut look.captured {
+            order.fill(captured, &self.statistics, self.args.top);
+        }
         look.redirects = self
             .redirects
             .as_mut()
             .map(|redirects| redirects.look(seconds));
+        order.apply(&mut look);
         self.before = now;
         self.since = Instant::now();
         self.statistics = Statistics::new(Vec::new());
@@ -293,13 +327,8 @@ impl Top<'_> {
         match &mut self.screen {
             Some(screen) => screen.show(look, &history),
             None => {
-                let shown = view::Shown {
-                    page: self.args.page,
-                    ..view::Shown::default()
-                };
-                terminal::write_to_reader(&terminal::printable(&view::text(
-                    &look, &history, &shown,
-                )))
+                let text = view::text(&look, &history, &self.args.shown());
+                terminal::write_to_reader(&terminal::printable(&text))
             }
         }
     }
@@ -359,13 +388,13 @@ impl Top<'_> {
             });
         }
         if !self.args.interfaces.is_empty() {
-            let report = self.statistics.report(Vec::new(), self.args.top);
+            let report = self.statistics.report(Vec::new(), 0);
             look.captured = Some(Captured {
                 packets: report.packets,
                 lost: self.lost.1.saturating_sub(self.lost.0),
                 verdicts: report.verdicts,
                 protocols: report.protocols,
-                flows: report.flows,
+                flows: Vec::new(),
             });
         }
         look

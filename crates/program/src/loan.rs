@@ -152,13 +152,14 @@ impl Loan {
         self.end()
     }
 
+    /// Left to the warden, which keeps rights that a capture gives up.
     fn end(&mut self) -> bool {
-        let is_back = match self.swap.take() {
-            Some(swap) => swap.put_back(),
-            None => true,
+        let Some(swap) = self.swap.take() else {
+            return true;
         };
-        self.warden = Warden::default();
-        is_back
+        self.warden.carry_out();
+        // Somebody may have killed the warden.
+        swap.is_back() || swap.put_back()
     }
 }
 
@@ -172,6 +173,14 @@ impl Swap {
     fn exchange(&self, from: &OwnedFd, to: &OwnedFd) -> Result<(), Refusal> {
         let link = self.link.as_ref().map(AsFd::as_fd);
         apply::exchange(&self.site, self.mode, link, from.as_fd(), to.as_fd())
+    }
+
+    fn is_back(&self) -> bool {
+        let Ok(old) = info::program(self.old.as_fd()) else {
+            return false;
+        };
+        let link = self.site.link();
+        link.is_ok_and(|link| link.xdp.iter().any(|one| one.program_id == old.id))
     }
 
     /// The kernel exchanges it only for the program with hooks.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use trawl_kernel::dpdk::{self, Helper, Line, Request};
+use trawl_kernel::dpdk::{self, Cleaner, Helper, Line, Request};
 use trawl_kernel::interface::Interface;
 use trawl_kernel::packet_socket::Instruction;
 use trawl_kernel::privilege::Capabilities;
@@ -92,6 +92,7 @@ impl Tap for Dpdk {
             .map(|filter| classic(filter, site, snaplen))
             .transpose()?;
         let directions = directions(options.direction);
+        let cleaner = Cleaner::start(&program, prefix)?;
         let mut helper = Helper::start(&Request {
             program: &program,
             prefix,
@@ -147,8 +148,7 @@ impl Tap for Dpdk {
         );
         Ok(Box::new(AttachedDpdk {
             ports: points,
-            prefix: prefix.to_owned(),
-            program,
+            cleaner,
             waiting: Some(worker),
             thread: None,
             shared,
@@ -235,8 +235,7 @@ impl Dialogue<'_> {
 #[derive(Debug)]
 struct AttachedDpdk {
     ports: Vec<Port>,
-    prefix: String,
-    program: std::path::PathBuf,
+    cleaner: Cleaner,
     /// Its blocks wait in the memory shared with the helper until the thread is started.
     waiting: Option<Worker>,
     thread: Option<JoinHandle<()>>,
@@ -269,17 +268,14 @@ impl Attached for AttachedDpdk {
         let failure = self.shared.failure().cloned();
         let mut said: Vec<Notice> = failure.map(Notice::ReadFailed).into_iter().collect();
         if self.shared.was_killed() {
-            said.extend(words::cleared(
-                NAME,
-                &dpdk::clear(&self.program, &self.prefix),
-            ));
+            said.extend(words::cleared(NAME, &self.cleaner.clear()));
         }
         said
     }
 
-    /// What the application's memory asks for is for it to say, and the helper may have to be called once more.
-    fn keeps(&self) -> Option<Capabilities> {
-        None
+    /// A helper that does not end is killed, whoever we are by then.
+    fn keeps(&self) -> Capabilities {
+        Capabilities::KILL
     }
 
     fn ended(&mut self) -> Option<GoneReason> {

@@ -278,8 +278,8 @@ impl Attached for AttachedDrop {
     }
 
     /// Names of interfaces in other namespaces, and owners of sockets, are looked up when packets are dropped there.
-    fn keeps(&self) -> Option<Capabilities> {
-        Some(crate::TO_FOLLOW_PROGRAMS | Capabilities::SYS_PTRACE | Capabilities::SYSLOG)
+    fn keeps(&self) -> Capabilities {
+        crate::TO_FOLLOW_PROGRAMS | Capabilities::SYS_PTRACE | Capabilities::SYSLOG
     }
 
     /// Buffers that were freed while the program was at work on that CPU: the kernel does not run it once more, or it

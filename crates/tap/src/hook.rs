@@ -282,8 +282,8 @@ impl Attached for AttachedHook {
         self.give_up()
     }
 
-    fn keeps(&self) -> Option<Capabilities> {
-        Some(crate::TO_FOLLOW_PROGRAMS)
+    fn keeps(&self) -> Capabilities {
+        crate::TO_FOLLOW_PROGRAMS
     }
 
     fn watch(&mut self, warden: &mut Warden) -> Sight {

@@ -168,6 +168,9 @@ pub(crate) const TO_FOLLOW_PROGRAMS: Capabilities = Capabilities::BPF
     .union(Capabilities::SYS_ADMIN)
     .union(Capabilities::DAC_READ_SEARCH);
 
+/// What it takes to attach any tap to an interface that appears, in another namespace too.
+pub(crate) const TO_JOIN: Capabilities = TO_FOLLOW_PROGRAMS.union(Capabilities::NET_RAW);
+
 /// A tap at work.
 pub trait Attached: fmt::Debug {
     /// Begins to record. All taps are attached by then, and no process is forked any more: threads may be started.
@@ -188,9 +191,9 @@ pub trait Attached: fmt::Debug {
         Vec::new()
     }
 
-    /// The capabilities that it takes to look after it while it runs; nothing where that cannot be told.
-    fn keeps(&self) -> Option<Capabilities> {
-        Some(Capabilities::empty())
+    /// The capabilities that it takes to look after it while it runs.
+    fn keeps(&self) -> Capabilities {
+        Capabilities::empty()
     }
 
     /// Why the tap cannot see packets any more, if that has happened.

@@ -286,8 +286,8 @@ impl Attached for AttachedPcap {
     }
 
     /// What the library does to its device when that is closed.
-    fn keeps(&self) -> Option<Capabilities> {
-        Some(Capabilities::NET_ADMIN | Capabilities::NET_RAW)
+    fn keeps(&self) -> Capabilities {
+        Capabilities::NET_ADMIN | Capabilities::NET_RAW
     }
 
     fn ended(&mut self) -> Option<GoneReason> {

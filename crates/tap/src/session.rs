@@ -324,21 +324,19 @@ impl Session {
     }
 
     /// Gives up what the capture does not need while it runs, and changes to a user where one is named. What is to be
-    /// undone at its end is then left to the warden, which keeps its rights. Says whether anything was given up: what
-    /// some taps need cannot be told. To be called before threads are started.
-    pub fn confine(&mut self, user: Option<User>, besides: Capabilities) -> Result<bool> {
+    /// undone at its end is then left to the warden, which keeps its rights. To be called before threads are started.
+    pub fn confine(&mut self, user: Option<User>, besides: Capabilities) -> Result<()> {
+        let mut capabilities = besides;
+        for at in &self.taps {
+            capabilities |= at.tap.keeps();
+        }
         // Interfaces that appear are attached to as those of the beginning were.
         if self.options.joins {
-            return Ok(false);
+            capabilities |= crate::TO_JOIN;
         }
-        let needed = |sum: Capabilities, at: &AtSite| Some(sum | at.tap.keeps()?);
-        let Some(capabilities) = self.taps.iter().try_fold(besides, needed) else {
-            return Ok(false);
-        };
-        let kept = Kept { user, capabilities };
-        kept.confine()?;
+        Kept { user, capabilities }.confine()?;
         self.is_confined = true;
-        Ok(true)
+        Ok(())
     }
 
     /// Records until something ends it.

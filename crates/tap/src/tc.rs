@@ -323,8 +323,8 @@ impl Attached for AttachedTc {
             .collect()
     }
 
-    fn keeps(&self) -> Option<Capabilities> {
-        Some(crate::to_attach_again(&self.site))
+    fn keeps(&self) -> Capabilities {
+        crate::to_attach_again(&self.site)
     }
 
     fn watch(&mut self, warden: &mut Warden) -> Sight {

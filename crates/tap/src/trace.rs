@@ -136,8 +136,8 @@ impl Attached for AttachedTrace {
         Vec::new()
     }
 
-    fn keeps(&self) -> Option<Capabilities> {
-        Some(crate::TO_FOLLOW_PROGRAMS)
+    fn keeps(&self) -> Capabilities {
+        crate::TO_FOLLOW_PROGRAMS
     }
 
     fn watch(&mut self, _warden: &mut Warden) -> Sight {

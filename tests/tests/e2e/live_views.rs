@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
@@ -58,8 +59,10 @@ fn top_in_a_terminal_obeys_its_keys() {
     tmux.wait_shows("sorted by rate");
     tmux.wait_shows("softnet:");
     for (key, shown) in [
+        ("s", "sorted by bits"),
         ("s", "sorted by drops"),
         ("s", "sorted by name"),
+        ("r", "sorted by name, reversed"),
         ("p", "paused"),
         ("p", "live"),
         ("h", "show or hide this help"),
@@ -79,6 +82,51 @@ fn top_in_a_terminal_obeys_its_keys() {
     }
     tmux.run(&["send-keys", "q"]);
     tmux.wait_shows("the end");
+}
+
+/// Flows and protocols as well as interfaces (issue 17, Showing).
+#[test]
+fn top_sorts_all_tables_by_one_key() {
+    let Some(lab) = Lab::open() else { return };
+    let receiver = lab.receiver();
+    let top = |key: &str| {
+        let running = Running::start(
+            &[
+                "top",
+                "-i",
+                &receiver,
+                "--once",
+                "--json",
+                "--interval",
+                "2s",
+                "--sort",
+                key,
+                "--top",
+                "2",
+            ],
+            "capturing on",
+        );
+        // Most packets, most bytes, and neither.
+        lab.send(&[frames::udp_to(1, &[0; 10])], 30);
+        lab.send(&[frames::udp_to(2, &[0; 1000])], 10);
+        lab.send(&[frames::udp_to(3, &[0; 10])], 5);
+        lab.send(&[frames::silent(64)], 100);
+        let look = running.wait().json();
+        let flows = look["captured"]["flows"].as_array().expect("a list").iter();
+        let flows: Vec<u64> = flows.filter_map(|flow| flow["dst_port"].as_u64()).collect();
+        let protocols = look["captured"]["protocols"].as_array().expect("a list");
+        let protocols = protocols.iter().filter_map(|one| one["name"].as_str());
+        let protocols: Vec<String> = protocols.map(str::to_owned).collect();
+        (flows, protocols)
+    };
+    let (flows, by_rate) = top("rate");
+    assert_eq!(flows, [1, 2]);
+    let (flows, by_bits) = top("bits");
+    assert_eq!(flows, [2, 1]);
+    assert_ne!(by_rate, by_bits);
+    let (flows, by_name) = top("name");
+    assert_eq!(flows, [1, 2]);
+    assert!(by_name.is_sorted(), "{by_name:?}");
 }
 
 #[test]
@@ -187,6 +235,37 @@ fn get(address: &str, target: &str, host: &str) -> String {
     text
 }
 
+/// Prometheus' own judgement, where promtool is installed or was unpacked by scripts/install.
+#[track_caller]
+fn lint(metrics: &str) {
+    let target = binary::path().parent().and_then(Path::parent);
+    let unpacked = target
+        .expect("a target directory")
+        .join("prometheus/usr/bin/promtool");
+    let tool = match unpacked.is_file() {
+        true => unpacked,
+        false => "promtool".into(),
+    };
+    let started = Command::new(tool)
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(mut child) = started else {
+        return skip("promtool is not there: the metrics were not checked");
+    };
+    let mut stdin = child.stdin.take().expect("a pipe");
+    stdin.write_all(metrics.as_bytes()).expect("it reads");
+    drop(stdin);
+    let judged = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&[judged.stdout, judged.stderr].concat()).into_owned();
+    assert!(
+        judged.status.success() && said.is_empty(),
+        "{said}\n{metrics}"
+    );
+}
+
 #[test]
 fn serve_gives_metrics_json_and_a_page() {
     let Some(lab) = Lab::open() else { return };
@@ -229,6 +308,7 @@ fn serve_gives_metrics_json_and_a_page() {
         metrics.contains("trawl_interface_packets_total{interface=\"veth0\",direction=\"in\"} "),
         "{metrics}"
     );
+    lint(metrics.split_once("\r\n\r\n").expect("a body").1);
     let json = get(&address, "/figures.json", "localhost");
     let body = json.split_once("\r\n\r\n").expect("a body").1;
     let figures: Value = serde_json::from_str(body).expect("JSON");
@@ -288,9 +368,7 @@ fn notified(lab: &Lab, arguments: &[&str], message: &str) -> Vec<String> {
     assert!(all[0].contains(message), "{all:?}");
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, Signal::TERM).expect("trawl runs");
-    if arguments[0] == "capture" {
-        all.push(next());
-    }
+    all.push(next());
     assert!(child.wait().expect("trawl ends").success());
     std::fs::remove_file(&path).expect("the socket's name");
     all
@@ -304,7 +382,12 @@ fn a_service_manager_is_told() {
     let said = notified(&lab, &capture, "READY=1");
     assert!(said[0].contains("STATUS=capturing on"), "{said:?}");
     assert_eq!(said[1], "STOPPING=1");
-    notified(&lab, &["serve", "--listen", "127.0.0.1:0"], "READY=1");
+    for more in [&[][..], &["-i", &receiver]] {
+        let serve = ["serve", "--listen", "127.0.0.1:0"];
+        let said = notified(&lab, &[&serve[..], more].concat(), "READY=1");
+        assert!(said[0].contains("STATUS=serving http://"), "{said:?}");
+        assert_eq!(said[1], "STOPPING=1");
+    }
 }
 
 /// Of a router, and of captures and generators that other commands run.
@@ -371,11 +454,12 @@ fn serve_tells_of_router_and_running_commands() {
             .find_map(|line| line.strip_prefix(&seen).map(str::to_owned));
         line.is_some_and(|count| count != "0")
     });
+    let text = metrics();
     assert!(
-        metrics().contains("trawl_router_packets_total{interface="),
-        "{}",
-        metrics()
+        text.contains("trawl_router_packets_total{interface="),
+        "{text}"
     );
+    lint(text.split_once("\r\n\r\n").expect("a body").1);
     generator.stop();
     capture.stop();
     // Who could not remove its own file is not told of any more.

@@ -82,10 +82,17 @@ fn install_and_uninstall_leave_nothing() {
         "/trawl-serve.service",
         "/trawl-capture@.service",
         "/trawl-guard@.service",
-        "/wireshark/extcap/trawl",
+        "-linux-gnu/wireshark/extcap/trawl",
         "/profiles/trawl/colorfilters",
     ] {
         assert!(has(end), "{end} in {files:?}");
+    }
+    // The only folders that Wireshark looks into for everybody.
+    for end in ["/extcap/trawl", "/profiles/trawl/preferences"] {
+        let file = files.iter().find(|file| file.ends_with(end));
+        let below = file.and_then(|file| file.strip_prefix(&destination));
+        let is_below = below.is_some_and(|path| !path.starts_with("/usr/local"));
+        assert!(is_below, "{file:?}");
     }
     let unit = format!("{destination}/usr/local/lib/systemd/system/trawl-serve.service");
     let unit = std::fs::read_to_string(unit).expect("the unit");

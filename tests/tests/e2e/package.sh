@@ -37,7 +37,7 @@ in_root trawl --version >/dev/null
 for file in usr/bin/trawl usr/share/man/man1/trawl-capture.1.gz usr/share/bash-completion/completions/trawl \
     usr/share/zsh/vendor-completions/_trawl usr/share/fish/vendor_completions.d/trawl.fish \
     lib/systemd/system/trawl-capture@.service lib/systemd/system/trawl-guard@.service \
-    lib/systemd/system/trawl-serve.service usr/share/wireshark/profiles/trawl/preferences; do
+    lib/systemd/system/trawl-serve.service lib/systemd/system/trawl-agent.service usr/share/wireshark/profiles/trawl/preferences; do
     test -s "$root/$file" || { echo "missing: $file"; exit 1; }
 done
 in_root sh -c '/usr/lib/*/wireshark/extcap/trawl --extcap-interfaces' | grep -q 'value=trawl:lo'
@@ -57,6 +57,8 @@ echo ran
 # What a machine has of it after a while: an enabled unit, a rule file, a recording.
 mkdir -p "$root/etc/systemd/system/multi-user.target.wants" "$root/etc/trawl" "$root/var/lib/trawl/captures"
 ln -s /lib/systemd/system/trawl-serve.service "$root/etc/systemd/system/multi-user.target.wants/trawl-serve.service"
+ln -s /lib/systemd/system/trawl-agent.service "$root/etc/systemd/system/multi-user.target.wants/trawl-agent.service"
+echo 'TRAWL_AGENT_OPTIONS=' > "$root/etc/default/trawl-agent"
 echo 'TRAWL_OPTIONS=-s 128' > "$root/etc/default/trawl-capture-eth0"
 in_root trawl guard save > "$root/etc/trawl/guard.toml" 2>/dev/null || true
 cp "$root/tmp/seen.pcapng" "$root/var/lib/trawl/captures/"

@@ -6,13 +6,16 @@ use std::process::Command;
 
 use trawl_lab::program::{Does, Loaded};
 use trawl_tests::pcapng::Contents;
-use trawl_tests::witness::nothing_attached;
+use trawl_tests::programs::object_file;
+use trawl_tests::witness::{nothing_attached, run, xdp_on};
+use trawl_tests::xdp::{CleanUp, succeeds};
 use trawl_tests::{Capture, Lab, Running, binary, frames, wait_until};
 
 /// nobody, on every Debian system.
 const NOBODY: u32 = 65534;
 const BPF: u64 = 1 << 39;
 const NET_ADMIN: u64 = 1 << 12;
+const NET_RAW: u64 = 1 << 13;
 const SYS_ADMIN: u64 = 1 << 21;
 const PERFMON: u64 = 1 << 38;
 const DAC_READ_SEARCH: u64 = 1 << 2;
@@ -38,7 +41,12 @@ impl Status {
     #[track_caller]
     fn has_only(&self, capabilities: u64) {
         assert_eq!(self.capabilities(), capabilities, "{}", self.0);
-        assert_eq!(self.field("CapPrm:"), self.field("CapEff:"));
+        for other in ["CapPrm:", "CapBnd:"] {
+            assert_eq!(self.field(other), self.field("CapEff:"), "{other}");
+        }
+        for none in ["CapInh:", "CapAmb:"] {
+            assert_eq!(self.field(none), "0".repeat(16), "{none}");
+        }
         assert_eq!(self.field("NoNewPrivs:"), "1");
         assert_eq!(self.field("Seccomp:"), "2");
     }
@@ -176,6 +184,57 @@ fn a_pattern_keeps_no_rights_of_a_user() {
     lab.send(&[frames::silent(64)], 5);
     capture.wait_recorded(5);
     capture.stop_well().assert_all_recorded(5);
+}
+
+/// It attaches to interfaces that appear, with no rights but those that this takes (issue 17, Least privilege).
+#[test]
+fn a_pattern_joins_with_what_attaching_takes() {
+    let Some(lab) = Lab::open() else { return };
+    let file = lab.file("all.pcapng");
+    let (a, b) = (&lab.pair.a.name, &lab.pair.b.name);
+    for tap in ["xdp", "packet", "tc"] {
+        let pattern = format!("{b}:*[a-z]0");
+        let capture = Capture::start(&lab, &["-i", &pattern, "--tap", tap, "-w", &file]);
+        let attaching = BPF | NET_ADMIN | NET_RAW | SYS_ADMIN | PERFMON | DAC_READ_SEARCH;
+        Status::of(capture.id()).has_only(attaching);
+        let pair = [
+            "link", "add", "new0", "type", "veth", "peer", "name", "new0",
+        ];
+        run("ip", &[&["-n", a][..], &pair, &["netns", b]].concat());
+        run("ip", &["-n", a, "link", "set", "new0", "up"]);
+        run("ip", &["-n", b, "link", "set", "new0", "up"]);
+        capture.wait_said(&format!("capturing on {b}:new0 at "));
+        lab.send(&[frames::silent(64)], 5);
+        capture.wait_recorded(5);
+        capture.stop_well();
+        run("ip", &["-n", a, "link", "del", "new0"]);
+        nothing_attached(&lab.pair.b);
+    }
+}
+
+/// The warden gives back what --tappable has lent, so that the capture may be somebody else (issue 17, Least privilege).
+#[test]
+fn hooks_that_are_lent_are_given_back_without_rights() {
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let place = lab.receiver();
+    let object = object_file(&lab, "drop_ports");
+    succeeds(&["xdp", "load", &place, &object]);
+    let before = xdp_on(&lab.pair.b).expect("a program").0;
+    let file = nobodys(&lab).join("hooks.pcapng").display().to_string();
+    for user in [&[][..], &["-Z", "nobody"]] {
+        let lend = ["-i", &place, "--tappable", &object, "-w", &file];
+        let capture = Capture::start(&lab, &[&lend[..], user].concat());
+        Status::of(capture.id()).has_only(BPF | NET_ADMIN | SYS_ADMIN | PERFMON | DAC_READ_SEARCH);
+        assert_ne!(xdp_on(&lab.pair.b).expect("a program").0, before);
+        lab.send(&[frames::udp(b"hello")], 5);
+        capture.wait_recorded(5);
+        let done = capture.stop();
+        done.summary_of_success().assert_all_recorded(5);
+        assert!(!done.stderr.contains("was not put back"), "{}", done.stderr);
+        assert_eq!(xdp_on(&lab.pair.b).expect("a program").0, before);
+        let _ = std::fs::remove_file(&file);
+    }
 }
 
 /// A user's own directory: the capture has not kept the right to write there, its helper has.

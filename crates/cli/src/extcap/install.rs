@@ -138,7 +138,7 @@ pub(super) fn remove(args: &Args) -> Result<()> {
             Ok(()) => removed.push(path.display().to_string()),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) if is_denied(&e) && !removed.is_empty() => {}
-            Err(e) => return Err(Error::os(format!("cannot remove {}", path.display()), e)),
+            Err(e) => return Err(failed(format!("cannot remove {}", path.display()), e)),
         }
     }
     // What else a person has put into the profile stays, and the folder with it.
@@ -177,8 +177,12 @@ fn is_denied(error: &io::Error) -> bool {
 }
 
 fn cannot_write(path: &Path, error: io::Error) -> Error {
+    failed(format!("cannot write {}", path.display()), error)
+}
+
+fn failed(what: String, error: io::Error) -> Error {
     let denied = is_denied(&error);
-    let error = Error::os(format!("cannot write {}", path.display()), error);
+    let error = Error::os(what, error);
     match denied {
         true => error.fix("run it as root, or name folders of your own with --dir and --profiles"),
         false => error,

@@ -163,7 +163,7 @@ fn rates(place: &Place, now: &[Count], before: &[Count], seconds: f64) -> Redire
 
 impl RedirectRates {
     /// Where it happened, in words.
-    fn place(&self) -> String {
+    pub fn place(&self) -> String {
         let interface = self.interface.as_deref().unwrap_or("?");
         let map = self.map_id.unwrap_or_default();
         let cpu = self.target_cpu.unwrap_or_default();
@@ -195,9 +195,8 @@ pub(super) fn text(rows: &[RedirectRates], filter: &str) -> String {
         (Event::CpumapEnqueue, "cpumap enqueue"),
         (Event::CpumapKthread, "cpumap kthread"),
     ];
-    let mut out = String::from(
-        "XDP redirects and exceptions of the whole machine        packets/s     dropped/s\n",
-    );
+    let mut out =
+        String::from("XDP redirects, whole machine                     packets/s     dropped/s\n");
     for (event, title) in SECTIONS {
         let _ = writeln!(out, "\n{title}");
         let mut rows = rows
@@ -209,29 +208,21 @@ pub(super) fn text(rows: &[RedirectRates], filter: &str) -> String {
         }
         for row in rows {
             let mut line = |name: &str, rates: &EventRates| {
-                let _ = write!(
+                let _ = writeln!(
                     out,
-                    "{name:<52}{:>14.0}{:>14.0}",
+                    "{name:<44}{:>14.0}{:>14.0}",
                     rates.packets_per_second, rates.drops_per_second
                 );
             };
             line(&format!("  {}", row.place()), &row.rates);
-            if let Some(verdicts) = &row.verdicts {
-                let _ = write!(
-                    out,
-                    "  pass {}, drop {}, redirect {}",
-                    verdicts.pass, verdicts.drop, verdicts.redirect
-                );
-            }
-            out.push('\n');
             for cpu in &row.cpus {
-                let rates = &cpu.rates;
+                line(&format!("    on CPU {}", cpu.cpu), &cpu.rates);
+            }
+            if let Some(verdicts) = &row.verdicts {
                 let _ = writeln!(
                     out,
-                    "{:<52}{:>14.0}{:>14.0}",
-                    format!("    on CPU {}", cpu.cpu),
-                    rates.packets_per_second,
-                    rates.drops_per_second
+                    "    verdicts of its program: pass {}, drop {}, redirect {}",
+                    verdicts.pass, verdicts.drop, verdicts.redirect
                 );
             }
         }

@@ -5,35 +5,10 @@ use std::fmt::Write as _;
 use trawl_kernel::Result;
 use trawl_view::stat::{bits, plot};
 
-use super::{Look, redirects};
+use super::order::Order;
+use super::redirects::Event;
+use super::{Captured, Look, redirects};
 use crate::terminal;
-
-/// What interfaces and flows are sorted by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Order {
-    #[default]
-    Rate,
-    Drops,
-    Name,
-}
-
-impl Order {
-    fn next(self) -> Self {
-        match self {
-            Self::Rate => Self::Drops,
-            Self::Drops => Self::Name,
-            Self::Name => Self::Rate,
-        }
-    }
-
-    fn word(self) -> &'static str {
-        match self {
-            Self::Rate => "rate",
-            Self::Drops => "drops",
-            Self::Name => "name",
-        }
-    }
-}
 
 /// What is on the screen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -66,24 +41,17 @@ pub(super) fn text(look: &Look, history: &[u64], shown: &Shown) -> String {
 
 fn overview(look: &Look, history: &[u64], shown: &Shown) -> String {
     let mut out = String::new();
-    let order = shown.order;
     let wanted = |name: &str| name.contains(&shown.filter);
-    let mut interfaces = look.interfaces.clone();
-    interfaces.retain(|rates| wanted(&rates.interface));
-    interfaces.sort_by(|a, b| match order {
-        Order::Rate => b.rx_packets_per_second.total_cmp(&a.rx_packets_per_second),
-        Order::Drops => (b.rx_dropped + b.tx_dropped).cmp(&(a.rx_dropped + a.tx_dropped)),
-        Order::Name => a.interface.cmp(&b.interface),
-    });
     let _ = writeln!(out, "received packets/s  {}", plot(history, HISTORY_WIDTH));
     let _ = writeln!(
         out,
-        "\ninterface            in packets/s            in   dropped   out packets/s           out   dropped"
+        "\n{:<15}{:>10}{:>15}{:>7}{:>10}{:>15}{:>7}",
+        "interface", "in pkt/s", "in", "drops", "out pkt/s", "out", "drops"
     );
-    for rates in &interfaces {
+    for rates in look.interfaces.iter().filter(|one| wanted(&one.interface)) {
         let _ = writeln!(
             out,
-            "{:<20}{:>13.0}{:>14}{:>10}{:>16.0}{:>14}{:>10}",
+            "{:<15} {:>9.0} {:>14} {:>6} {:>9.0} {:>14} {:>6}",
             rates.interface,
             rates.rx_packets_per_second,
             bits(rates.rx_bits_per_second),
@@ -118,7 +86,7 @@ fn overview(look: &Look, history: &[u64], shown: &Shown) -> String {
             );
         }
     }
-    for rule in &look.guard_rules {
+    for rule in look.guard_rules.iter().filter(|one| wanted(&one.rule)) {
         let _ = writeln!(
             out,
             "guard rule {}: {} packets  {}",
@@ -126,42 +94,46 @@ fn overview(look: &Look, history: &[u64], shown: &Shown) -> String {
         );
     }
     if let Some(captured) = &look.captured {
-        let _ = writeln!(
-            out,
-            "\ncaptured {} packets, lost {}",
-            captured.packets, captured.lost
-        );
-        for verdict in &captured.verdicts {
-            let name = verdict.verdict.as_deref().unwrap_or_default();
-            let hook = verdict.hook.as_deref().unwrap_or_default();
-            let share = verdict.packets as f64 * 100.0 / captured.packets.max(1) as f64;
-            let _ = writeln!(
-                out,
-                "  {hook} {name:<10}{:>11}{share:>7.1} %",
-                verdict.packets
-            );
-        }
-        let protocols = captured.protocols.iter().take(8);
-        let protocols = protocols.map(|one| format!("{} {}", one.name, one.packets));
-        let _ = writeln!(
-            out,
-            "  protocols: {}",
-            protocols.collect::<Vec<_>>().join(", ")
-        );
-        if !captured.flows.is_empty() {
-            let _ = writeln!(out, "\n    packets         bytes  flow");
-        }
-        for flow in captured.flows.iter().filter(|flow| wanted(&flow.words())) {
-            let _ = writeln!(
-                out,
-                "{:>11}{:>14}  {}",
-                flow.packets,
-                flow.bytes,
-                flow.words()
-            );
-        }
+        captured_text(&mut out, captured, &wanted);
     }
     out
+}
+
+/// Protocols that are shown.
+const PROTOCOLS: usize = 8;
+
+fn captured_text(out: &mut String, captured: &Captured, wanted: &dyn Fn(&str) -> bool) {
+    let _ = writeln!(
+        out,
+        "\ncaptured {} packets, lost {}",
+        captured.packets, captured.lost
+    );
+    for verdict in &captured.verdicts {
+        let name = verdict.verdict.as_deref().unwrap_or_default();
+        let hook = verdict.hook.as_deref().unwrap_or_default();
+        let share = verdict.packets as f64 * 100.0 / captured.packets.max(1) as f64;
+        let _ = writeln!(
+            out,
+            "  {hook} {name:<10}{:>11}{share:>7.1} %",
+            verdict.packets
+        );
+    }
+    let protocols = captured.protocols.iter().filter(|one| wanted(&one.name));
+    let protocols = protocols.take(PROTOCOLS);
+    let protocols = protocols.map(|one| (one.packets, one.bytes, one.name.clone()));
+    let flows = captured.flows.iter();
+    let flows = flows.map(|flow| (flow.packets, flow.bytes, flow.words()));
+    let mut table = |title: &str, rows: &mut dyn Iterator<Item = (u64, u64, String)>| {
+        let mut rows = rows.peekable();
+        if rows.peek().is_some() {
+            let _ = writeln!(out, "\n    packets         bytes  {title}");
+        }
+        for (packets, bytes, name) in rows {
+            let _ = writeln!(out, "{packets:>11}{bytes:>14}  {name}");
+        }
+    };
+    table("protocol", &mut { protocols });
+    table("flow", &mut flows.filter(|(_, _, name)| wanted(name)));
 }
 
 /// Packets that were dropped in the interval, by where.
@@ -169,21 +141,28 @@ fn drops(look: &Look) -> String {
     let device = |rates: &super::Rates| {
         rates.rx_dropped + rates.rx_errors + rates.tx_dropped + rates.tx_errors
     };
+    let at = |wanted: &[Event]| -> u64 {
+        let events = look.redirects.iter().flatten();
+        let there = events.filter(|row| wanted.contains(&row.event));
+        there.map(|row| row.rates.drops).sum()
+    };
     let mut places = vec![
         (
             "device".to_owned(),
             look.interfaces.iter().map(device).sum(),
         ),
         ("softnet".to_owned(), look.softnet.dropped),
+        (
+            "redirect".to_owned(),
+            at(&[Event::RedirectError, Event::Exception]),
+        ),
     ];
-    let events = look.redirects.iter().flatten();
-    places.push((
-        "redirect errors and exceptions".to_owned(),
-        events
-            .filter(|row| row.event.is_loss())
-            .map(|row| row.rates.drops)
-            .sum(),
-    ));
+    let maps = [
+        ("devmap", at(&[Event::Devmap])),
+        ("cpumap", at(&[Event::CpumapEnqueue, Event::CpumapKthread])),
+    ];
+    let seldom = maps.into_iter().filter(|(_, packets)| *packets > 0);
+    places.extend(seldom.map(|(place, packets)| (place.to_owned(), packets)));
     if let Some(captured) = &look.captured {
         for verdict in &captured.verdicts {
             let name = verdict.verdict.as_deref().unwrap_or_default();
@@ -191,7 +170,7 @@ fn drops(look: &Look) -> String {
                 places.push((format!("XDP {name}"), verdict.packets));
             }
         }
-        places.push(("ring of the capture".to_owned(), captured.lost));
+        places.push(("ring".to_owned(), captured.lost));
     }
     let words = places
         .iter()
@@ -199,12 +178,27 @@ fn drops(look: &Look) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-const HELP: &str = "keys\n  s  sort interfaces by rate, drops or name\n  x  show redirects, exceptions, devmaps and cpumaps, or all again\n  /  show only lines that contain what is typed; Enter ends it, Escape shows all\n  p  pause, and go on\n  j  scroll down, as the arrow does\n  k  scroll up, as the arrow does\n  g  to the top\n  h  show or hide this help\n  q  end\n";
+const HELP: &str = "keys
+  s  sort all tables by rate, bits, drops or name
+  r  reverse the order
+  x  redirects, exceptions, devmaps and cpumaps, or all again
+  /  show only lines that contain what is typed
+     Enter ends typing, Escape shows all lines
+  p  pause, and go on
+  j  scroll down; k up; g to the top (or the arrows)
+  <  scroll left; > right (or the arrows)
+  h  show or hide this help
+  q  end
+";
 
+/// Columns that one key scrolls by.
+const SIDEWAYS: usize = 8;
 const ESCAPE: u8 = 0x1b;
 /// What [`Sequence`] gives for the arrows: bytes that no key of a terminal sends alone.
 const UP: u8 = 0xf0;
 const DOWN: u8 = 0xf1;
+const RIGHT: u8 = 0xf2;
+const LEFT: u8 = 0xf3;
 
 /// The bytes of one key: arrows and their like come as Escape and two or more bytes.
 #[derive(Debug, Default)]
@@ -226,6 +220,8 @@ impl Sequence {
                 return match byte {
                     b'A' => Some(UP),
                     b'B' => Some(DOWN),
+                    b'C' => Some(RIGHT),
+                    b'D' => Some(LEFT),
                     _ => None,
                 };
             }
@@ -256,25 +252,29 @@ pub(super) struct Screen {
     typing: bool,
     /// Lines of the page above the screen.
     above: usize,
+    /// Columns of the page left of the screen.
+    left: usize,
     sequence: Sequence,
     last: Option<(Look, Vec<u64>)>,
 }
 
 impl Screen {
-    pub fn open(page: Page) -> Result<Self> {
+    pub fn open(shown: Shown) -> Result<Self> {
         terminal::write_control("\x1b[?1049h\x1b[?25l")?;
         Ok(Self {
-            shown: Shown {
-                page,
-                ..Shown::default()
-            },
+            shown,
             paused: false,
             help: false,
             typing: false,
             above: 0,
+            left: 0,
             sequence: Sequence::default(),
             last: None,
         })
+    }
+
+    pub fn order(&self) -> Order {
+        self.shown.order
     }
 
     /// Takes the keys that were typed; true if one of them ends the view.
@@ -313,9 +313,15 @@ impl Screen {
             b' '..=b'~' if self.typing => filter.push(char::from(key)),
             DOWN | b'j' => self.above += 1,
             UP | b'k' => self.above = self.above.saturating_sub(1),
-            b'g' => self.above = 0,
+            b'g' => (self.above, self.left) = (0, 0),
             b'q' => return true,
-            b's' => self.shown.order = self.shown.order.next(),
+            b's' => self.sort(self.shown.order.next()),
+            b'r' => self.sort(Order {
+                reverse: !self.shown.order.reverse,
+                ..self.shown.order
+            }),
+            RIGHT | b'>' => self.left += SIDEWAYS,
+            LEFT | b'<' => self.left = self.left.saturating_sub(SIDEWAYS),
             b'x' => {
                 self.above = 0;
                 self.shown.page = match self.shown.page {
@@ -329,6 +335,14 @@ impl Screen {
             _ => {}
         }
         false
+    }
+
+    /// What is on the screen is sorted anew at once.
+    fn sort(&mut self, order: Order) {
+        self.shown.order = order;
+        if let Some((look, _)) = &mut self.last {
+            order.apply(look);
+        }
     }
 
     /// Shows a look, unless the view is paused; false if the terminal is gone.
@@ -365,16 +379,23 @@ impl Screen {
             (above, below) => format!("  {above} lines above, {below} below"),
         };
         let head = format!(
-            "trawl top  {state}  sorted by {}{filter}{hidden}  (s sort, x redirects, / filter, p pause, j k scroll, h help, q end)",
+            "trawl top  {state}  sorted by {}{filter}{hidden}",
             self.shown.order.word()
         );
-        lines.insert(0, &head);
+        let keys = [
+            "  (s sort, r reverse, x redirects, / filter, p pause, arrows scroll, h help, q end)",
+            "  (h help, q end)",
+            "  h help",
+        ];
+        let fits = |keys: &&str| head.chars().count() + keys.len() <= columns;
+        let head = head.clone() + keys.into_iter().find(fits).unwrap_or_default();
+        let longest = lines.iter().map(|line| line.chars().count()).max();
+        self.left = self.left.min(longest.unwrap_or(0).saturating_sub(columns));
         // What is longer than the terminal is wide would push the lines below it off the screen.
-        let lines: Vec<String> = lines
-            .iter()
-            .map(|line| line.chars().take(columns).collect())
-            .collect();
-        terminal::write_to_reader(&format!("\x1b[H{}\x1b[K\x1b[J", lines.join("\x1b[K\r\n")))
+        let cut = |line: &str, left: usize| line.chars().skip(left).take(columns).collect();
+        let mut shown: Vec<String> = vec![cut(&head, 0)];
+        shown.extend(lines.iter().map(|line| cut(line, self.left)));
+        terminal::write_to_reader(&format!("\x1b[H{}\x1b[K\x1b[J", shown.join("\x1b[K\r\n")))
     }
 }
 
@@ -400,6 +421,7 @@ mod tests {
             keys
         };
         assert_eq!(keys(b"s\x1b[A\x1bOB\x1b[5~p"), [b's', UP, DOWN, b'p']);
+        assert_eq!(keys(b"\x1b[C\x1b[D"), [RIGHT, LEFT]);
         assert_eq!(keys(b"q\x1b"), [b'q', ESCAPE]);
         assert!(keys(b"\x1b[").is_empty());
     }

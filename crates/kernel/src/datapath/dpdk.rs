@@ -16,6 +16,7 @@ use std::{env, slice, thread};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
+use crate::helper::{self, Answer, Duty};
 use crate::layout::Shared as _;
 use crate::layout::dpdk::{
     COMMAND_GO, COMMAND_STOP, EXCHANGE_ALIGN, EXCHANGE_ALL_QUEUES, EXCHANGE_FILTER_MAX,
@@ -275,19 +276,46 @@ impl Drop for Helper {
     }
 }
 
-/// Has a helper remove what killed captures left in an application; what it said.
-pub fn clear(program: &Path, prefix: &str) -> Vec<Line> {
-    let output = Command::new(program)
-        .args(["--file-prefix", prefix, "--clear"])
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .process_group(0)
-        .output();
-    let text = output.map(|output| output.stdout).unwrap_or_default();
-    String::from_utf8_lossy(&text)
-        .lines()
-        .map(Line::parse)
-        .collect()
+/// A process with all rights that can remove what a killed helper left in an application, for a capture that has given
+/// up the right to run programs.
+#[derive(Debug)]
+pub struct Cleaner(helper::Helper);
+
+impl Cleaner {
+    /// To be called before threads are started.
+    pub fn start(program: &Path, prefix: &str) -> Result<Self> {
+        let mut duty = Clear { program, prefix };
+        helper::Helper::start(c"trawl-dpdk-end", None, &mut duty).map(Self)
+    }
+
+    /// Removes it now; what the helper said.
+    pub fn clear(&self) -> Vec<Line> {
+        let said = self.0.ask(b"clear").map(|answer| answer.bytes);
+        String::from_utf8_lossy(&said.unwrap_or_default())
+            .lines()
+            .map(Line::parse)
+            .collect()
+    }
+}
+
+struct Clear<'a> {
+    program: &'a Path,
+    prefix: &'a str,
+}
+
+impl Duty for Clear<'_> {
+    fn answer(&mut self, _request: &[u8]) -> Answer {
+        let output = Command::new(self.program)
+            .args(["--file-prefix", self.prefix, "--clear"])
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .output();
+        Answer {
+            bytes: output.map(|output| output.stdout).unwrap_or_default(),
+            file: None,
+        }
+    }
 }
 
 /// The helper's lines, as they come.

@@ -44,7 +44,7 @@ impl Helper {
     /// Starts it, with the rights that it is to keep, or with all that this process has. It has the standard descriptors
     /// and no others; no thread may run beside this one.
     pub fn start(name: &CStr, kept: Option<&Kept>, duty: &mut dyn Duty) -> Result<Self> {
-        let fail = |e: io::Error| Error::os("cannot start the process that opens files", e);
+        let fail = |e| Error::os(format!("cannot start {}", name.to_string_lossy()), e);
         let (own, other) = socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,

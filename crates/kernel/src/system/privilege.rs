@@ -3,7 +3,10 @@
 use std::ffi::CString;
 
 pub use rustix::thread::CapabilitySet as Capabilities;
-use rustix::thread::{CapabilitySets, set_capabilities, set_keep_capabilities, set_no_new_privs};
+use rustix::thread::{
+    CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set,
+    set_capabilities, set_keep_capabilities, set_no_new_privs,
+};
 
 use crate::{Error, Result};
 
@@ -72,6 +75,8 @@ impl Kept {
 
     /// The same for a process that executes programs.
     pub fn give_up_others(&self) -> Result<()> {
+        // Where /sys hides it, other processes lead to it, which must not be looked at from then on.
+        let _ = crate::bpffs::hold();
         if let Some(user) = &self.user {
             set_keep_capabilities(true).map_err(cannot_give_up)?;
             user.become_it()?;
@@ -120,6 +125,11 @@ pub fn keep_only(capabilities: Capabilities) -> Result<()> {
     set_no_new_privs(true).map_err(cannot_give_up)?;
     let held = rustix::thread::capabilities(None).map_err(cannot_give_up)?;
     let kept = capabilities & held.permitted;
+    // Without CAP_SETPCAP the bounding set stays; nothing of it can be gained by then all the same.
+    for other in kept.complement().iter() {
+        let _ = remove_capability_from_bounding_set(other);
+    }
+    let _ = clear_ambient_capability_set();
     set_capabilities(
         None,
         CapabilitySets {

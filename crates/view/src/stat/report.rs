@@ -190,7 +190,7 @@ impl Statistics {
                     .map(|(name, count)| ((*name).to_owned(), *count)),
             ),
             talkers: self.talkers(top),
-            flows: self.flows(top),
+            flows: self.flows_by(top, |key, count| (std::cmp::Reverse(count.bytes), *key)),
             flow_count: self.flows.len(),
             talker_count: self.talkers.len(),
             other_flows: self.other_flows.packets,
@@ -234,9 +234,10 @@ impl Statistics {
         all.into_iter().take(top).map(talker).collect()
     }
 
-    fn flows(&self, top: usize) -> Vec<Flow> {
+    /// The first flows by an order.
+    pub fn flows_by<K: Ord>(&self, top: usize, order: impl Fn(&FlowKey, Count) -> K) -> Vec<Flow> {
         let mut all: Vec<_> = self.flows.iter().collect();
-        all.sort_by_key(|(key, flow)| (std::cmp::Reverse(flow.count.bytes), **key));
+        all.sort_by_cached_key(|(key, flow)| order(key, flow.count));
         all.into_iter()
             .take(top)
             .map(|(key, flow)| Flow {

@@ -10,6 +10,7 @@ use trawl_lab::program::{Does, Loaded};
 use trawl_lab::{Pair, PairOptions};
 
 use super::programs::spread;
+use crate::count::Scratch;
 use crate::study::definition::Space;
 use crate::study::harness::process::{self, Background};
 use crate::study::harness::traffic::{CHECKSUM, Traffic, received};
@@ -124,6 +125,7 @@ fn measure(bench: &Bench, who: &str, job: &Job) -> std::result::Result<Measured,
         _ => Some(Loaded::native(Does::Drop, &lab.b)?),
     };
     let mut _server = None;
+    let mut _frame = None;
     match who {
         "xdp-trafficgen" => {
             let mac = lab.b.mac.map(|byte| format!("{byte:02x}")).join(":");
@@ -131,14 +133,14 @@ fn measure(bench: &Bench, who: &str, job: &Job) -> std::result::Result<Measured,
             command.arg(&lab.a.interface);
         }
         "trafgen" => {
-            let file = bench.scratch.join(format!(
-                "{}trafgen",
-                crate::leftovers::file_prefix(std::process::id())
-            ));
-            std::fs::write(&file, packet(&lab, job.size - CHECKSUM))
-                .map_err(|e| Error::os(format!("cannot write {}", file.display()), e))?;
+            let file = Scratch::new(&bench.scratch, "trafgen")?;
+            std::fs::write(file.path(), packet(&lab, job.size - CHECKSUM))
+                .map_err(|e| Error::os(format!("cannot write {}", file.path().display()), e))?;
             command.arg(path).args(["--dev", &lab.a.interface]);
-            command.args(["--cpus", &threads, "--conf"]).arg(file);
+            command
+                .args(["--cpus", &threads, "--conf"])
+                .arg(file.path());
+            _frame = Some(file);
         }
         "iperf3" => {
             let mut server = process::command_in(&lab.b.name, &path);
@@ -159,12 +161,7 @@ fn measure(bench: &Bench, who: &str, job: &Job) -> std::result::Result<Measured,
             )));
         }
     }
-    let result = rate(&mut command, &lab, job.seconds);
-    let _ = std::fs::remove_file(bench.scratch.join(format!(
-        "{}trafgen",
-        crate::leftovers::file_prefix(std::process::id())
-    )));
-    result
+    rate(&mut command, &lab, job.seconds)
 }
 
 /// Runs until it was counted for a time, beginning a little after its first frame.
