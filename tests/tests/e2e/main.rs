@@ -70,6 +70,7 @@ mod store;
 mod tappable;
 mod tcpdump_options;
 mod tools;
+mod top;
 mod tracing;
 mod trigger;
 mod unchanged;

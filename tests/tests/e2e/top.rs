@@ -1,0 +1,285 @@
+//! `trawl top` on a running lab: once and as JSON, and in a terminal with its keys.
+
+use std::cell::RefCell;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use trawl_lab::program::{Does, Loaded};
+use trawl_tests::bundled::done;
+use trawl_tests::lab::place;
+use trawl_tests::programs::object_file;
+use trawl_tests::tmux::Tmux;
+use trawl_tests::witness::run;
+use trawl_tests::xdp::{CleanUp, succeeds};
+use trawl_tests::{Lab, LineLab, Running, binary, frames, tools_or_skip, trawl, wait_until};
+
+#[test]
+fn top_once_as_json_tells_rates_verdicts_and_flows() {
+    let Some(lab) = Lab::open() else { return };
+    let _program = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
+    let receiver = lab.receiver();
+    let running = Running::start(
+        &[
+            "top",
+            "-i",
+            &receiver,
+            "--once",
+            "--json",
+            "--interval",
+            "2s",
+        ],
+        "capturing on",
+    );
+    lab.send(&[frames::udp(b"hello")], 1000);
+    let look = running.wait().json();
+    assert_eq!(look["captured"]["packets"], 1000, "{look}");
+    assert_eq!(look["captured"]["verdicts"][0]["verdict"], "DROP");
+    assert_eq!(look["captured"]["flows"][0]["dst_port"], 9);
+    let rate = look["interfaces"][0]["rx_packets_per_second"].as_f64();
+    assert!(rate.is_some_and(|rate| rate > 100.0), "{look}");
+    assert!(look["softnet"]["processed"].is_u64());
+    let text = trawl(&["top", "--once", "--interval", "50ms"]);
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(
+        text.contains("softnet:") && text.contains("\nlo "),
+        "{text}"
+    );
+}
+
+#[test]
+fn top_in_a_terminal_obeys_its_keys() {
+    let command = format!(
+        "{} top --interval 100ms; echo the end; sleep 60",
+        binary::path().display()
+    );
+    let Some(tmux) = Tmux::start("keys", &command) else {
+        return;
+    };
+    tmux.wait_shows("sorted by rate");
+    tmux.wait_shows("softnet:");
+    for (key, shown) in [
+        ("s", "sorted by bits"),
+        ("s", "sorted by drops"),
+        ("s", "sorted by name"),
+        ("r", "sorted by name, reversed"),
+        ("p", "paused"),
+        ("p", "live"),
+        ("h", "show or hide this help"),
+    ] {
+        tmux.run(&["send-keys", key]);
+        tmux.wait_shows(shown);
+    }
+    tmux.run(&["send-keys", "h"]);
+    for (keys, shown) in [
+        (&["x"][..], "cpumap kthread"),
+        (&["x"], "softnet:"),
+        (&["/", "l", "o"], "filter: lo_"),
+        (&["Enter"], "filter: lo "),
+    ] {
+        tmux.run(&[&["send-keys"][..], keys].concat());
+        tmux.wait_shows(shown);
+    }
+    tmux.run(&["send-keys", "q"]);
+    tmux.wait_shows("the end");
+}
+
+/// Flows and protocols as well as interfaces (issue 17, Showing).
+#[test]
+fn top_sorts_all_tables_by_one_key() {
+    let Some(lab) = Lab::open() else { return };
+    let receiver = lab.receiver();
+    let top = |key: &str| {
+        let running = Running::start(
+            &[
+                "top",
+                "-i",
+                &receiver,
+                "--once",
+                "--json",
+                "--interval",
+                "2s",
+                "--sort",
+                key,
+                "--top",
+                "2",
+            ],
+            "capturing on",
+        );
+        // Most packets, most bytes, and neither.
+        lab.send(&[frames::udp_to(1, &[0; 10])], 30);
+        lab.send(&[frames::udp_to(2, &[0; 1000])], 10);
+        lab.send(&[frames::udp_to(3, &[0; 10])], 5);
+        lab.send(&[frames::silent(64)], 100);
+        let look = running.wait().json();
+        let flows = look["captured"]["flows"].as_array().expect("a list").iter();
+        let flows: Vec<u64> = flows.filter_map(|flow| flow["dst_port"].as_u64()).collect();
+        let protocols = look["captured"]["protocols"].as_array().expect("a list");
+        let protocols = protocols.iter().filter_map(|one| one["name"].as_str());
+        let protocols: Vec<String> = protocols.map(str::to_owned).collect();
+        (flows, protocols)
+    };
+    let (flows, by_rate) = top("rate");
+    assert_eq!(flows, [1, 2]);
+    let (flows, by_bits) = top("bits");
+    assert_eq!(flows, [2, 1]);
+    assert_ne!(by_rate, by_bits);
+    let (flows, by_name) = top("name");
+    assert_eq!(flows, [1, 2]);
+    assert!(by_name.is_sorted(), "{by_name:?}");
+}
+
+#[test]
+fn top_in_a_small_terminal_cuts_and_scrolls() {
+    let command = format!("{} top --interval 100ms", binary::path().display());
+    let Some(tmux) = Tmux::start("small", &command) else {
+        return;
+    };
+    tmux.wait_shows("softnet:");
+    tmux.run(&["resize-window", "-x", "30", "-y", "4"]);
+    // The first line is still that of the state, cut and not wrapped, with the page's beginning below it.
+    let is_cut = |second: &str| {
+        let pane = tmux.run(&["capture-pane", "-p"]);
+        let mut lines = pane.lines();
+        lines.next() == Some("trawl top  live  sorted by rat")
+            && lines.next().is_some_and(|line| line.starts_with(second))
+    };
+    wait_until("the page is cut", || is_cut("received packets/s"));
+    tmux.run(&["send-keys", "j", "Down"]);
+    wait_until("it is scrolled", || is_cut("interface "));
+    tmux.run(&["send-keys", "Up"]);
+    tmux.run(&["send-keys", "g"]);
+    wait_until("the beginning is back", || is_cut("received packets/s"));
+}
+
+#[test]
+fn top_of_a_pattern_has_the_interfaces_that_fit() {
+    let Some(lab) = Lab::open() else { return };
+    let namespace = lab.pair.b.name.clone();
+    for pattern in ["veth*", "any"] {
+        let look = ["top", "--once", "--json", "--netns", &namespace];
+        let look = trawl(&[&look[..], &["--interval", "50ms", "-i", pattern]].concat());
+        let look: Value = serde_json::from_slice(&look.stdout).expect("JSON");
+        let names = look["interfaces"].as_array().expect("a list").iter();
+        let names: Vec<&Value> = names.map(|one| &one["interface"]).collect();
+        assert!(names.iter().any(|name| *name == "veth0"), "{look}");
+    }
+}
+
+/// What the looks of `trawl top` tell in sum, while these frames arrive, until enough of it came.
+fn told(namespace: &str, send: &dyn Fn(), rows: &dyn Fn(&Value) -> u64, enough: u64) -> u64 {
+    let mut child = Command::new(binary::path())
+        .args(["top", "--json", "--interval", "200ms", "--netns", namespace])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("trawl starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    let mut look = || -> Value {
+        let line = lines.next().expect("a look").expect("text");
+        serde_json::from_str(&line).expect("JSON")
+    };
+    // From the first look on everything is counted.
+    look();
+    send();
+    let mut packets = 0;
+    for _ in 0..50 {
+        let look = look();
+        packets += look["redirects"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(rows)
+            .sum::<u64>();
+        if packets >= enough {
+            break;
+        }
+    }
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    packets
+}
+
+fn count(row: &Value, name: &str) -> u64 {
+    row[name].as_u64().unwrap_or(0)
+}
+
+#[test]
+fn top_tells_redirects_that_work_and_that_fail() {
+    let Some(lab) = LineLab::open() else { return };
+    let (left, right) = (place(&lab.line.left), &lab.line.right);
+    let turn = |state| run("ip", &["-n", &right.name, "link", "set", "right", state]);
+    let load = [
+        "xdp", "load", &left, "redirect", "--to", "right", "--by", "devmap",
+    ];
+    done(&load);
+    let look = |event: &str, wanted: &dyn Fn(&Value) -> bool| {
+        let rows = |row: &Value| match row["event"] == event && wanted(row) {
+            true => count(row, "packets"),
+            false => 0,
+        };
+        let send = || lab.send(&[frames::udp(b"hello")], 100);
+        told(&right.name, &send, &rows, 100)
+    };
+    let passed = look("devmap", &|row| {
+        row["interface"] == "left" && row["target_interface"] == "right" && row["drops"] == 0
+    });
+    assert_eq!(passed, 100);
+    turn("down");
+    let failed = look("redirect_error", &|row| {
+        row["interface"] == "left" && row["error"] == "ENETDOWN" && !row["cpus"].is_null()
+    });
+    assert_eq!(failed, 100);
+    turn("up");
+    done(&["xdp", "unload", &left]);
+}
+
+/// The kernel's own count is the judge: what is put into a queue for one packet, eight at a time, does not fit (issue 17,
+/// Showing).
+#[test]
+fn top_tells_what_a_cpumap_drops() {
+    if !tools_or_skip(&["bpftool"]) {
+        return;
+    }
+    let Some(lab) = Lab::open() else { return };
+    let _clean = CleanUp::of(&lab);
+    let place = lab.receiver();
+    done(&["xdp", "load", &place, &object_file(&lab, "to_cpu")]);
+    let maps = succeeds(&["xdp", "maps", "-i", &place, "--json"]);
+    let maps: Value = serde_json::from_str(&maps).expect("JSON");
+    let cpus = maps["maps"].as_array().expect("a list").iter();
+    let mut cpus = cpus.filter(|map| map["name"] == "cpus");
+    let map = cpus.next().expect("the map")["id"].to_string();
+    let queue = [
+        "map", "update", "id", &map, "key", "0", "0", "0", "0", "value", "1", "0", "0", "0",
+    ];
+    run("bpftool", &queue);
+    let mut sums = [0; 3];
+    let namespace = lab.pair.b.name.clone();
+    let send = || lab.send(&[frames::udp(b"hello")], 1000);
+    let sums = RefCell::new(&mut sums);
+    let rows = |row: &Value| {
+        let mut sums = sums.borrow_mut();
+        if row["map_id"].as_u64() != map.parse().ok() {
+            return 0;
+        }
+        let (packets, drops) = (count(row, "packets"), count(row, "drops"));
+        match row["event"].as_str() {
+            Some("cpumap_enqueue") => {
+                sums[0] += packets;
+                sums[1] += drops;
+                drops
+            }
+            Some("cpumap_kthread") => {
+                sums[2] += packets;
+                packets
+            }
+            _ => 0,
+        }
+    };
+    assert_eq!(told(&namespace, &send, &rows, 1000), 1000);
+    let [put, dropped, taken] = **sums.borrow();
+    assert_eq!(put, 1000);
+    assert!(dropped > 0);
+    assert_eq!(taken, put - dropped);
+}
