@@ -1,9 +1,10 @@
 //! Files that are written: what a stranger may have put in their place.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use trawl_kernel::{Error, Result, create};
 
@@ -21,22 +22,69 @@ fn is_everybodys(path: &Path) -> bool {
     about.is_ok_and(|directory| directory.mode() & WRITABLE_BY_OTHERS != 0)
 }
 
-/// In a directory that anybody may write to, such as /tmp, a symbolic link of that name may lead to a file that only
-/// this user may write.
-pub fn refuse_planted_link(path: &Path) -> Result<()> {
-    let Ok(link) = path.symlink_metadata() else {
-        return Ok(());
-    };
-    let directory = directory_of(path);
-    if link.file_type().is_symlink() && is_everybodys(path) {
+/// More links are a circle, as the kernel sees it.
+const MOST_LINKS: u32 = 40;
+
+/// Where a path leads. In a directory that anybody may write to, such as /tmp, a symbolic link may lead to a file that only
+/// this user may write: there no link is followed to the file, and on the way to it only this user's and the directory
+/// owner's.
+fn followed(path: &Path) -> Result<PathBuf> {
+    let refused = |link: &Path| {
         let what = format!("cannot write to {}", path.display());
-        let why = format!(
-            "it is a symbolic link in {}, where anybody can put one",
-            directory.display()
-        );
-        return Err(Error::failed(what, why).fix("name the file that it leads to"));
+        let directory = directory_of(link).display();
+        let why = match link == path {
+            true => format!("it is a symbolic link in {directory}, where anybody can put one"),
+            false => format!(
+                "{} is a symbolic link in {directory}, where anybody can put one",
+                link.display()
+            ),
+        };
+        Error::failed(what, why).fix("name the file that it leads to")
+    };
+    let mut place = match path.is_absolute() {
+        true => PathBuf::new(),
+        false => PathBuf::from("."),
+    };
+    let parts = |path: &Path| -> Vec<OsString> {
+        let parts = path.components().map(|part| part.as_os_str().to_owned());
+        parts.rev().collect()
+    };
+    let mut left = parts(path);
+    let mut links = 0;
+    while let Some(part) = left.pop() {
+        let next = place.join(part);
+        let target = match next.symlink_metadata() {
+            Ok(about) if about.is_symlink() => about,
+            _ => {
+                place = next;
+                continue;
+            }
+        };
+        if is_everybodys(&next) {
+            let owner = directory_of(&next).metadata().map(|about| about.uid());
+            let trusted = target.uid() == create::own_user() || owner.ok() == Some(target.uid());
+            if left.is_empty() || !trusted {
+                return Err(refused(next.strip_prefix("./").unwrap_or(&next)));
+            }
+        }
+        links += 1;
+        // What is in /proc leads to open files, whose names may be others' by now.
+        match std::fs::read_link(&next) {
+            Ok(to) if links <= MOST_LINKS && !next.starts_with("/proc") => {
+                left.extend(parts(&to));
+                place = if to.is_absolute() {
+                    PathBuf::new()
+                } else {
+                    place
+                };
+            }
+            _ => return Ok(path.to_owned()),
+        }
     }
-    Ok(())
+    Ok(match place.strip_prefix(".") {
+        Ok(relative) => relative.to_owned(),
+        Err(_) => place,
+    })
 }
 
 /// What captured packets are written with, if nobody says otherwise: they are nobody else's business.
@@ -46,7 +94,12 @@ pub const PRIVATE: u32 = 0o600;
 /// that is there must be this user's own.
 pub fn open(path: &Path, mode: Option<u32>) -> Result<(File, bool)> {
     let fail = |e| Error::os(format!("cannot write to {}", path.display()), e);
-    refuse_planted_link(path)?;
+    // One that leads to where anybody can put files is like a file there.
+    let leads_to = followed(path)?;
+    let path = match is_everybodys(&leads_to) {
+        true => leads_to.as_path(),
+        false => path,
+    };
     match create::new_file(path, mode.unwrap_or(PRIVATE)) {
         Ok(file) => {
             if let Some(mode) = mode {
@@ -77,19 +130,49 @@ mod tests {
 
     use super::*;
 
+    /// A directory of the user's own, and one below it where anybody may write.
+    fn scratch(name: &str) -> (PathBuf, PathBuf) {
+        let own = std::env::temp_dir().join(format!("trawl-outfile-{name}-{}", std::process::id()));
+        let shared = own.join("shared");
+        std::fs::create_dir_all(&shared).expect("a directory");
+        let mode = std::fs::Permissions::from_mode(0o1777);
+        std::fs::set_permissions(&shared, mode).expect("its owner may");
+        (own, shared)
+    }
+
     #[test]
     fn only_links_where_anybody_writes_are_refused() {
-        let scratch = std::env::temp_dir().join(format!("trawl-outfile-{}", std::process::id()));
-        std::fs::create_dir_all(&scratch).expect("a directory");
-        let link = scratch.join("link");
-        symlink(scratch.join("target"), &link).expect("a link");
-        let allow =
-            |mode| std::fs::set_permissions(&scratch, std::fs::Permissions::from_mode(mode));
-        allow(0o755).expect("its owner may");
-        assert!(refuse_planted_link(&link).is_ok());
-        allow(0o1777).expect("its owner may");
-        assert!(refuse_planted_link(&link).is_err());
-        assert!(refuse_planted_link(&scratch.join("new")).is_ok());
-        std::fs::remove_dir_all(&scratch).expect("it can be removed");
+        let (own, shared) = scratch("links");
+        symlink(own.join("target"), own.join("link")).expect("a link");
+        symlink(own.join("target"), shared.join("link")).expect("a link");
+        symlink(shared.join("link"), own.join("chain")).expect("a link");
+        assert_eq!(
+            followed(&own.join("link")).expect("it is one's own"),
+            own.join("target")
+        );
+        for refused in [shared.join("link"), own.join("chain")] {
+            let error = open(&refused, None).expect_err("anybody may have put it there");
+            assert!(error.to_string().contains("symbolic link in"), "{error}");
+        }
+        assert!(!own.join("target").exists());
+        assert!(followed(&shared.join("new")).is_ok());
+        std::fs::remove_dir_all(&own).expect("it can be removed");
+    }
+
+    /// A link of one's own to a place where anybody may have put a file, and one of one's own on the way there.
+    #[test]
+    fn a_link_to_a_shared_directory_is_like_a_file_there() {
+        let (own, shared) = scratch("chain");
+        symlink(shared.join("file"), own.join("link")).expect("a link");
+        let (_, is_new) = open(&own.join("link"), None).expect("it is made there");
+        assert!(is_new && shared.join("file").is_file());
+        std::fs::hard_link(shared.join("file"), shared.join("again")).expect("a second name");
+        assert!(open(&own.join("link"), None).is_err());
+        symlink(&own, shared.join("way")).expect("a link");
+        assert!(open(&shared.join("way/below"), None).is_ok());
+        assert!(own.join("below").is_file());
+        symlink("circle", own.join("circle")).expect("a link");
+        assert!(open(&own.join("circle"), None).is_err());
+        std::fs::remove_dir_all(&own).expect("it can be removed");
     }
 }
