@@ -49,13 +49,6 @@ pub enum Event {
     CpumapKthread,
 }
 
-impl Event {
-    /// Whether its packets are lost, each one.
-    pub fn is_loss(self) -> bool {
-        matches!(self, Self::RedirectError | Self::Exception)
-    }
-}
-
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct EventRates {
     /// Packets in the interval, and those of them that were dropped.

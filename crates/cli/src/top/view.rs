@@ -323,7 +323,7 @@ impl Screen {
             RIGHT | b'>' => self.left += SIDEWAYS,
             LEFT | b'<' => self.left = self.left.saturating_sub(SIDEWAYS),
             b'x' => {
-                self.above = 0;
+                (self.above, self.left) = (0, 0);
                 self.shown.page = match self.shown.page {
                     Page::Overview => Page::Redirects,
                     Page::Redirects => Page::Overview,
@@ -331,7 +331,10 @@ impl Screen {
             }
             b'/' | b'f' => self.typing = true,
             b'p' | b' ' => self.paused = !self.paused,
-            b'h' | b'?' => self.help = !self.help,
+            b'h' | b'?' => {
+                (self.above, self.left) = (0, 0);
+                self.help = !self.help;
+            }
             _ => {}
         }
         false
@@ -376,24 +379,27 @@ impl Screen {
         lines.truncate(room);
         let hidden = match (self.above, below) {
             (0, 0) => String::new(),
-            (above, below) => format!("  {above} lines above, {below} below"),
+            (above, below) => {
+                let (last, all) = (above + lines.len(), above + lines.len() + below);
+                format!("  lines {}-{last} of {all}", above + 1)
+            }
         };
-        let head = format!(
-            "trawl top  {state}  sorted by {}{filter}{hidden}",
-            self.shown.order.word()
-        );
-        let keys = [
-            "  (s sort, r reverse, x redirects, / filter, p pause, arrows scroll, h help, q end)",
-            "  (h help, q end)",
-            "  h help",
+        let order = self.shown.order.word();
+        let head = format!("trawl top  {state}  sorted by {order}{filter}");
+        let keys =
+            "s sort, r reverse, x redirects, / filter, p pause, arrows scroll, h help, q end";
+        let heads = [
+            format!("{head}{hidden}  ({keys})"),
+            format!("{head}{hidden}  (h help, q end)"),
+            format!("{head}  h help"),
         ];
-        let fits = |keys: &&str| head.chars().count() + keys.len() <= columns;
-        let head = head.clone() + keys.into_iter().find(fits).unwrap_or_default();
+        let fits = heads.iter().find(|head| head.chars().count() <= columns);
+        let head = fits.unwrap_or(&head);
         let longest = lines.iter().map(|line| line.chars().count()).max();
         self.left = self.left.min(longest.unwrap_or(0).saturating_sub(columns));
         // What is longer than the terminal is wide would push the lines below it off the screen.
         let cut = |line: &str, left: usize| line.chars().skip(left).take(columns).collect();
-        let mut shown: Vec<String> = vec![cut(&head, 0)];
+        let mut shown: Vec<String> = vec![cut(head, 0)];
         shown.extend(lines.iter().map(|line| cut(line, self.left)));
         terminal::write_to_reader(&format!("\x1b[H{}\x1b[K\x1b[J", shown.join("\x1b[K\r\n")))
     }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use trawl_packet::link_type;
 
-use super::{Count, FileReport, SIZES, Statistics};
+use super::{Count, FileReport, FlowKey, SIZES, Statistics};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Report {
