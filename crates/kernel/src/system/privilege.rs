@@ -77,6 +77,8 @@ impl Kept {
     pub fn give_up_others(&self) -> Result<()> {
         // Where /sys hides it, other processes lead to it, which must not be looked at from then on.
         let _ = crate::bpffs::hold();
+        // Another user has no right to, until it has given up the rest.
+        bound(self.capabilities);
         if let Some(user) = &self.user {
             set_keep_capabilities(true).map_err(cannot_give_up)?;
             user.become_it()?;
@@ -125,11 +127,7 @@ pub fn keep_only(capabilities: Capabilities) -> Result<()> {
     set_no_new_privs(true).map_err(cannot_give_up)?;
     let held = rustix::thread::capabilities(None).map_err(cannot_give_up)?;
     let kept = capabilities & held.permitted;
-    // Without CAP_SETPCAP the bounding set stays; nothing of it can be gained by then all the same.
-    for other in kept.complement().iter() {
-        let _ = remove_capability_from_bounding_set(other);
-    }
-    let _ = clear_ambient_capability_set();
+    bound(kept);
     set_capabilities(
         None,
         CapabilitySets {
@@ -139,6 +137,14 @@ pub fn keep_only(capabilities: Capabilities) -> Result<()> {
         },
     )
     .map_err(cannot_give_up)
+}
+
+/// Without CAP_SETPCAP the bounding set stays; nothing of it can be gained all the same, by no_new_privs.
+fn bound(kept: Capabilities) {
+    for other in kept.complement().iter() {
+        let _ = remove_capability_from_bounding_set(other);
+    }
+    let _ = clear_ambient_capability_set();
 }
 
 /// Gives up all capabilities: for commands that only read files which are open already.
