@@ -6,6 +6,7 @@ mod control;
 mod inner;
 mod link;
 mod network;
+mod routing;
 mod transport;
 
 use trawl_packet::build::{Ipv4, Layer, Template};
@@ -34,6 +35,7 @@ pub fn all() -> Vec<Case> {
     inner::add(&mut cases);
     application::add(&mut cases);
     control::add(&mut cases);
+    routing::add(&mut cases);
     cases.0
 }
 

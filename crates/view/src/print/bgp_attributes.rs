@@ -73,6 +73,7 @@ fn name(kind: u8) -> &'static str {
 /// `indent` is deeper for those that one attribute holds.
 fn attributes(line: &mut Line<'_>, mut rest: Data<'_>, indent: &str) -> Printed {
     const EXTENDED: u8 = 0x10;
+    const SET: u8 = 128;
     while rest.len > 0 {
         if rest.len < 2 {
             put!(line, "\n\t  [path attrs too short]");
@@ -108,7 +109,8 @@ fn attributes(line: &mut Line<'_>, mut rest: Data<'_>, indent: &str) -> Printed 
         }
         let value = value.claimed(len);
         attribute(line, kind, value)?;
-        if line.options.verbosity > 1 && len > 0 {
+        // The attributes of a set have shown all of its bytes.
+        if line.options.verbosity > 1 && len > 0 && kind != SET {
             dump::hex(line.out, "\n\t    ", value.bytes);
         }
         rest = rest.skip(header_len + len);
@@ -260,8 +262,8 @@ fn family(line: &mut Line<'_>, value: Data<'_>) -> Result<Option<Family>, Stop> 
     put!(
         line,
         "\n\t    AFI: {} ({family}), {vendor}SAFI: {} ({subsequent})",
-        names::address_family(family),
-        subsequent_family(subsequent)
+        or_unknown(names::address_family(family), "Unknown AFI"),
+        or_unknown(subsequent_family(subsequent), "Unknown SAFI")
     );
     let known = Family::of(family, subsequent);
     if known.is_none() {
@@ -271,6 +273,11 @@ fn family(line: &mut Line<'_>, value: Data<'_>) -> Result<Option<Family>, Stop> 
         }
     }
     Ok(known)
+}
+
+/// What has no name is called otherwise here than in capabilities.
+fn or_unknown<'a>(name: &'a str, unknown: &'a str) -> &'a str {
+    if name == "Unknown" { unknown } else { name }
 }
 
 fn reached(line: &mut Line<'_>, value: Data<'_>) -> Printed {
