@@ -265,6 +265,7 @@ pub struct Gone {
 pub enum GoneReason {
     Removed,
     MovedAway,
+    NamespaceDeleted,
     /// None of the chosen programs is attached any more.
     ProgramsGone,
     /// The program that is attached now cannot be traced.
@@ -302,6 +303,7 @@ impl GoneReason {
     fn name(&self) -> &'static str {
         match self {
             Self::Removed => "interface_removed",
+            Self::NamespaceDeleted => "namespace_deleted",
             Self::MovedAway => "interface_moved_away",
             Self::ProgramsGone => "interface_without_chosen_programs",
             Self::ProgramUntraceable { .. } => "interface_program_untraceable",

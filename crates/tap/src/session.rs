@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use summary::lost_output_reason;
 use trawl_kernel::bpf::deadline;
 use trawl_kernel::events::Signals;
+use trawl_kernel::netns::Namespace;
 use trawl_kernel::privilege::{Capabilities, Kept, User};
 use trawl_kernel::warden::Warden;
 use trawl_kernel::{Error, Result, clock, events};
@@ -96,8 +97,13 @@ pub trait Observer {
     /// Everything is attached, or what has appeared since, and packets are being recorded.
     fn started(&mut self, points: &[Point]);
 
-    /// The interfaces that are wanted too and that are not among those known; asked for where a capture joins such.
-    fn appeared(&mut self, _known: &[CaptureSite]) -> Vec<CaptureSite> {
+    /// The interfaces that are wanted too and that are not among those known; asked for where a capture joins such. In the
+    /// namespaces that are unchanged there are none.
+    fn appeared(
+        &mut self,
+        _known: &[CaptureSite],
+        _unchanged: &[Option<Namespace>],
+    ) -> Vec<CaptureSite> {
         Vec::new()
     }
 
@@ -136,6 +142,8 @@ pub struct Session {
     started: Instant,
     started_wall: u64,
     joins: Joins,
+    /// What taps counted that are gone: packets filtered out, and lost by reason, by hook point.
+    left: (Vec<(u32, u64)>, Vec<(u32, &'static str, u64)>),
     /// Times in which packets went by unseen and that are over.
     unseen: Vec<Gap>,
     promiscuous: Promiscuous,
@@ -295,6 +303,7 @@ impl Session {
             started: Instant::now(),
             started_wall: clock::wall(),
             joins: Joins::default(),
+            left: Default::default(),
             unseen: Vec::new(),
             promiscuous,
             assembly,

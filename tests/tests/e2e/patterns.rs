@@ -1,15 +1,17 @@
 //! Captures of interfaces that are named by a pattern, more than one would type (issue 19, large hosts).
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+use serde_json::Value;
 use trawl_tests::witness::{run, tshark};
 use trawl_tests::{Capture, Lab, frames, trawl};
 
 const PAIRS: usize = 60;
 
 /// More interfaces between the two namespaces of the lab, gone with them.
-fn add_pairs(lab: &Lab) {
+fn add_pairs(lab: &Lab, pairs: usize) {
     let (a, b) = (&lab.pair.a.name, &lab.pair.b.name);
     let batch = |namespace: &str, lines: String| {
         let mut ip = Command::new("ip")
@@ -22,7 +24,7 @@ fn add_pairs(lab: &Lab) {
         drop(stdin);
         assert!(ip.wait().expect("ip ends").success());
     };
-    let lines = |line: &dyn Fn(usize) -> String| (0..PAIRS).map(line).collect::<String>();
+    let lines = |line: &dyn Fn(usize) -> String| (0..pairs).map(line).collect::<String>();
     batch(
         a,
         lines(&|number| format!("link add p{number} type veth peer name p{number} netns {b}\n")),
@@ -38,7 +40,7 @@ fn add_pairs(lab: &Lab) {
 #[test]
 fn a_pattern_names_interfaces_of_several_namespaces() {
     let Some(lab) = Lab::open() else { return };
-    add_pairs(&lab);
+    add_pairs(&lab, PAIRS);
     let name = &lab.pair.b.name;
     // One letter stands for each of the two namespaces.
     let pattern = format!("{}?:[pv]*", &name[..name.len() - 1]);
@@ -139,4 +141,122 @@ fn interfaces_that_appear_join_and_those_that_go_leave_their_account() {
     let about = run("capinfos", &[&file]);
     assert!(about.contains("Number of interfaces in file: 3"), "{about}");
     assert!(about.contains("Number of packets = 7"), "{about}");
+}
+
+/// The XDP programs on the interfaces of a namespace, and how many interfaces have one.
+fn programs_in(namespace: &str) -> (BTreeSet<u64>, usize) {
+    let links = run("ip", &["-n", namespace, "-details", "-json", "link", "show"]);
+    let links: Vec<Value> = serde_json::from_str(&links).expect("ip prints JSON");
+    let programs: Vec<u64> = links
+        .iter()
+        .filter_map(|link| link["xdp"]["prog"]["id"].as_u64())
+        .collect();
+    (programs.iter().copied().collect(), programs.len())
+}
+
+/// One program serves them all, each has its account and its interface block, and they come and go.
+fn many_interfaces(pairs: usize, options: &[&str]) {
+    let Some(lab) = Lab::open() else { return };
+    let (a, b) = (lab.pair.a.name.clone(), lab.pair.b.name.clone());
+    add_pairs(&lab, pairs);
+    let file = lab.file("many.pcapng");
+    let pattern = format!("{b}:[pv]*");
+    let usual = ["-i", &pattern, "-w", &file, "--json"];
+    let capture = Capture::start(&lab, &[&usual[..], options, &["udp"]].concat());
+    let (first, last) = ("p0".to_owned(), format!("p{}", pairs - 1));
+    let uses_xdp = !options.contains(&"packet");
+    if uses_xdp {
+        let (programs, interfaces) = programs_in(&b);
+        assert_eq!((programs.len(), interfaces), (1, pairs + 1));
+    }
+    generate(&format!("{a}:{first}"), "3");
+    generate(&format!("{a}:{last}"), "4");
+    capture.wait_recorded(7);
+    ip(&["-n", &a, "link", "del", "dev", &first]);
+    capture.wait_said(&format!("the interface {b}:{first} was removed"));
+    ip(&[
+        "-n", &a, "link", "add", "pnew", "type", "veth", "peer", "name", "pnew", "netns", &b,
+    ]);
+    ip(&["-n", &a, "link", "set", "dev", "pnew", "up"]);
+    ip(&["-n", &b, "link", "set", "dev", "pnew", "up"]);
+    capture.wait_said(&format!("capturing on {b}:pnew at "));
+    generate(&format!("{a}:pnew"), "5");
+    lab.send(&[frames::ipv4_udp(0)], 2);
+    capture.wait_recorded(14);
+    if uses_xdp {
+        assert_eq!(programs_in(&b).0.len(), 1);
+    }
+    let finished = capture.stop();
+    let summary: Value = serde_json::from_str(&finished.printed()).expect("a summary");
+    let recorded = |name: &str| -> u64 {
+        let label = format!("{b}:{name}");
+        let points = summary["interfaces"].as_array().expect("a list");
+        let of_name = points.iter().filter(|point| point["interface"] == *label);
+        of_name.filter_map(|point| point["recorded"].as_u64()).sum()
+    };
+    assert_eq!(
+        [&first, &last, "pnew", "veth0", "p1"].map(|name| recorded(name)),
+        [3, 4, 5, 2, 0]
+    );
+    assert_eq!(summary["recorded"], 14, "{summary}");
+    let rows = tshark(&file, &["frame.interface_name"]);
+    for (name, count) in [(first.as_str(), 3), (&last, 4), ("pnew", 5), ("veth0", 2)] {
+        let label = format!("{b}:{name}");
+        assert_eq!(rows.iter().filter(|row| row[0] == label).count(), count);
+    }
+    let about = run("capinfos", &[&file]);
+    let count = format!("Number of interfaces in file: {}", pairs + 2);
+    assert!(about.contains(&count), "{about}");
+    assert_eq!(programs_in(&b).1, 0);
+}
+
+/// Issue 19, large hosts.
+#[test]
+fn two_hundred_interfaces_have_one_program() {
+    many_interfaces(200, &[]);
+}
+
+#[test]
+#[ignore = "make test-long runs it"]
+fn a_thousand_interfaces_have_one_program() {
+    many_interfaces(1000, &[]);
+}
+
+/// A namespace that was deleted is not kept by the capture, and one that appears is looked into.
+#[test]
+fn interfaces_leave_with_their_namespace() {
+    let Some(lab) = Lab::open() else { return };
+    let (a, b) = (lab.pair.a.name.clone(), lab.pair.b.name.clone());
+    let other = format!("{b}x");
+    let add = || {
+        ip(&["netns", "add", &other]);
+        ip(&[
+            "-n", &a, "link", "add", "far", "type", "veth", "peer", "name", "eth7", "netns", &other,
+        ]);
+        ip(&["-n", &a, "link", "set", "dev", "far", "up"]);
+        ip(&["-n", &other, "link", "set", "dev", "eth7", "up"]);
+    };
+    let file = lab.file("namespaces.pcapng");
+    let pattern = format!("{b}*:[ev][et]*");
+    let capture = Capture::start(&lab, &["-i", &pattern, "-w", &file, "udp"]);
+    add();
+    let joined = format!("capturing on {other}:eth7 at ");
+    capture.wait_said(&joined);
+    generate(&format!("{a}:far"), "6");
+    capture.wait_recorded(6);
+    ip(&["netns", "del", &other]);
+    capture.wait_said(&format!("the interface {other}:eth7"));
+    // Its end here goes with the namespace, which nobody holds any more.
+    trawl_tests::wait_until("the other end is gone", || {
+        !run("ip", &["-n", &a, "link", "show"]).contains("far@")
+    });
+    add();
+    trawl_tests::wait_until("it joins again", || {
+        capture.said().matches(&joined).count() == 2
+    });
+    generate(&format!("{a}:far"), "4");
+    capture.wait_recorded(10);
+    ip(&["netns", "del", &other]);
+    let summary = capture.stop_well();
+    assert_eq!(summary.recorded, 10);
 }

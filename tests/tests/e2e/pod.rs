@@ -8,10 +8,10 @@ use serde_json::json;
 use trawl_lab::sender::Engine;
 use trawl_tests::lab::send_from;
 use trawl_tests::s3::python_packages;
-use trawl_tests::witness::tshark;
+use trawl_tests::witness::{run, tshark};
 use trawl_tests::{Capture, Lab, frames, skip, trawl};
 
-/// CRI's messages, as api.proto of runtime.v1 declares them, and answers taken from the first argument.
+/// CRI's messages, as api.proto of runtime.v1 declares them, and answers taken from a file.
 const RUNTIME: &str = r#"
 import json, sys
 try:
@@ -41,13 +41,14 @@ message('Entry', (1, 'key', 'STRING'), (2, 'value', 'STRING'))
 message('StatusResponse', (1, 'status', 'Sandbox'), (2, 'info', '*Entry'))
 pool = descriptor_pool.DescriptorPool(); pool.Add(file)
 T = {n: message_factory.GetMessageClass(pool.FindMessageTypeByName('runtime.v1.' + n)) for n in ('ListRequest', 'ListResponse', 'StatusRequest', 'StatusResponse')}
-pods = json.loads(sys.argv[2])
+def pods():
+    return json.load(open(sys.argv[2]))
 def sandbox(p):
     return dict(id=p['id'], metadata=dict(name=p['name'], namespace=p['namespace'], uid='u' * 36), state=p.get('state', 0), created_at=p.get('created', 1), runtime_handler='runc')
 def listing(request, context):
-    return T['ListResponse'](items=[sandbox(p) for p in pods])
+    return T['ListResponse'](items=[sandbox(p) for p in pods()])
 def status(request, context):
-    found = [p for p in pods if p['id'] == request.pod_sandbox_id]
+    found = [p for p in pods() if p['id'] == request.pod_sandbox_id]
     if not found:
         context.abort(grpc.StatusCode.NOT_FOUND, 'no such sandbox')
     info = [dict(key='info', value=json.dumps(found[0]['info']))] if request.verbose else []
@@ -63,6 +64,13 @@ print('ready', flush=True)
 sys.stdin.read()
 "#;
 
+/// Tells the runtime which pods there are, at once.
+fn tell(list: &str, pods: &serde_json::Value) {
+    let fresh = format!("{list}.new");
+    std::fs::write(&fresh, pods.to_string()).expect("the directory is the lab's");
+    std::fs::rename(&fresh, list).expect("it is there");
+}
+
 struct Runtime {
     child: Child,
     socket: String,
@@ -70,9 +78,10 @@ struct Runtime {
 
 impl Runtime {
     fn start(lab: &Lab, pods: &serde_json::Value) -> Option<Self> {
-        let socket = lab.file("cri.sock");
+        let (socket, list) = (lab.file("cri.sock"), lab.file("pods.json"));
+        tell(&list, pods);
         let mut child = Command::new("python3")
-            .args(["-c", RUNTIME, &socket, &pods.to_string()])
+            .args(["-c", RUNTIME, &socket, &list])
             .env("PYTHONPATH", python_packages())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -144,4 +153,62 @@ fn a_pod_is_captured_at_the_hosts_end_of_its_veth() {
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
     let wrong = trawl(&["capture", "--pod", "web-0"]);
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+}
+
+/// A pod that is started again has another sandbox and another veth (issue 19, large hosts).
+#[test]
+fn a_restarted_pod_joins_again() {
+    let Some(lab) = Lab::open() else { return };
+    let (host, pod) = (&lab.pair.a, &lab.pair.b);
+    let spec = json!({"linux": {"namespaces": [{"type": "network", "path": format!("/run/netns/{}", pod.name)}]}});
+    let info = json!({"pid": 0, "runtimeSpec": spec});
+    let first = json!({"id": "a1", "name": "web-0", "namespace": "default", "created": 1, "info": info.clone()});
+    let Some(runtime) = Runtime::start(&lab, &json!([first])) else {
+        return;
+    };
+    let file = lab.file("restarted.pcapng");
+    let arguments = ["--cri-socket", &runtime.socket, "--pod", "default/web-0"];
+    let capture = Capture::start_inside(
+        host,
+        &lab,
+        &[&arguments[..], &["-w", &file, "udp"]].concat(),
+    );
+    send_from(pod, &[frames::ipv4_udp(0)], 7, Engine::Live, None, None);
+    capture.wait_recorded(7);
+    let old = host.interface.as_str();
+    run("ip", &["-n", &host.name, "link", "del", "dev", old]);
+    capture.wait_said(&format!("the interface {old} was removed"));
+    let peer = ["type", "veth", "peer", "name", &pod.interface, "netns", &pod.name];
+    run(
+        "ip",
+        &[&["-n", &host.name, "link", "add", "cali7"], &peer[..]].concat(),
+    );
+    run("ip", &["-n", &host.name, "link", "set", "dev", "cali7", "up"]);
+    run(
+        "ip",
+        &["-n", &pod.name, "link", "set", "dev", &pod.interface, "up"],
+    );
+    let second = json!({"id": "a2", "name": "web-0", "namespace": "default", "created": 2, "info": info});
+    tell(&lab.file("pods.json"), &json!([second]));
+    capture.wait_said("capturing on cali7 at ");
+    let sent = trawl(&[
+        "gen",
+        "udp",
+        "-i",
+        &format!("{}:{}", pod.name, pod.interface),
+        "--count",
+        "5",
+        "--dst",
+        "192.0.2.1",
+        "--src",
+        "192.0.2.2",
+        "--dst-mac",
+        "02:00:00:00:00:01",
+    ]);
+    assert!(sent.status.success(), "{sent:?}");
+    capture.wait_recorded(12);
+    capture.stop_well();
+    let rows = tshark(&file, &["frame.interface_name"]);
+    let of = |name: &str| rows.iter().filter(|row| row[0] == name).count();
+    assert_eq!((of(old), of("cali7")), (7, 5), "{rows:?}");
 }

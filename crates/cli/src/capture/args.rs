@@ -365,7 +365,7 @@ impl Args {
             joins: drops.is_none()
                 && trigger.is_none()
                 && self.user.is_none()
-                && !Pattern::all(self).is_empty(),
+                && (!Pattern::all(self).is_empty() || !self.pod.pods.is_empty()),
             across_namespaces: Pattern::all(self).iter().any(Pattern::spans_namespaces),
             drops,
             with_tc: self.with_tc(),

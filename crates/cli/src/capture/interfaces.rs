@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::process::ExitCode;
 
 use serde::Serialize;
+use trawl_kernel::interface::Interface;
 use trawl_kernel::netlink::{Link, Netlink};
 use trawl_kernel::netns::{self, Namespace};
 use trawl_kernel::{Error, Result, names};
@@ -12,6 +13,7 @@ use trawl_tap::options::Options;
 use trawl_tap::select::select;
 
 use super::Args;
+use super::pod::PodArgs;
 use crate::json;
 use crate::terminal::write_out;
 
@@ -35,7 +37,7 @@ pub(crate) fn find(args: &Args) -> Result<Vec<CaptureSite>> {
             continue;
         };
         let before = sites.len();
-        sites.extend(pattern.sites(&HashSet::new())?);
+        sites.extend(pattern.sites(&HashSet::new(), &Unchanged::default())?);
         if sites.len() == before && pattern.name == ANY {
             return Err(
                 Error::failed("cannot capture on any interface", "none is up here")
@@ -93,31 +95,48 @@ impl Pattern {
         self.namespace.as_deref().is_some_and(is_pattern)
     }
 
-    /// The interfaces that match, without those known by label and index.
-    pub fn sites(&self, known: &HashSet<(&str, u32)>) -> Result<Vec<CaptureSite>> {
+    /// The interfaces that match, without those known by label and index, and without those of namespaces where nothing has
+    /// changed.
+    pub fn sites(
+        &self,
+        known: &HashSet<(&str, u32)>,
+        unchanged: &Unchanged,
+    ) -> Result<Vec<CaptureSite>> {
         let mut sites = Vec::new();
-        for namespace in namespaces(self.namespace.as_deref()) {
+        for name in namespaces(self.namespace.as_deref()) {
+            if unchanged.has(name.as_deref()) {
+                continue;
+            }
             let matching = |link: &&Link| match self.name.as_str() {
                 ANY => link.flags & IFF_UP != 0,
                 pattern => names::matches(pattern, &link.name),
             };
-            let links = match links_in(namespace.as_deref()) {
-                Ok(links) => links,
+            let namespace = name.as_deref().map(Namespace::open).transpose();
+            let links = namespace.and_then(|namespace| {
+                let links = Netlink::open(namespace.as_ref())?.links()?;
+                Ok((namespace, links))
+            });
+            let (namespace, links) = match links {
+                Ok(found) => found,
                 // One that went away just now is none of all.
-                Err(_) if self.namespace.as_deref().is_some_and(is_pattern) => continue,
+                Err(_) if self.spans_namespaces() => continue,
                 Err(error) => return Err(error),
             };
             for link in links.iter().filter(matching) {
-                let label = match &namespace {
-                    Some(namespace) if self.is_prefixed => format!("{namespace}:{}", link.name),
+                let label = match &name {
+                    Some(name) if self.is_prefixed => format!("{name}:{}", link.name),
                     _ => link.name.clone(),
                 };
                 if known.contains(&(label.as_str(), link.index)) {
                     continue;
                 }
-                if let Ok(mut site) = CaptureSite::find(&label, self.namespace.as_deref()) {
-                    site.one_of_any = true;
-                    sites.push(site);
+                if let Ok(interface) = Interface::find(namespace.as_ref(), &link.name) {
+                    sites.push(CaptureSite {
+                        label,
+                        namespace: namespace.clone(),
+                        interface,
+                        one_of_any: true,
+                    });
                 }
             }
         }
@@ -125,20 +144,92 @@ impl Pattern {
     }
 }
 
-/// Interfaces that match and that are not known yet.
-pub(super) fn appeared(patterns: &[Pattern], known: &[CaptureSite]) -> Vec<CaptureSite> {
-    let known: HashSet<(&str, u32)> = known
-        .iter()
-        .map(|site| (site.label.as_str(), site.interface.index))
-        .collect();
-    let mut found: Vec<CaptureSite> = patterns
-        .iter()
-        // What cannot be listed now is listed the next time.
-        .flat_map(|pattern| pattern.sites(&known).unwrap_or_default())
-        .collect();
-    let mut labels = HashSet::new();
-    found.retain(|site| labels.insert(site.label.clone()));
-    found
+/// Namespaces where no interface has appeared, by their identities.
+#[derive(Debug, Default)]
+pub(super) struct Unchanged {
+    here: bool,
+    others: HashSet<(u64, u64)>,
+}
+
+impl Unchanged {
+    fn new(namespaces: &[Option<Namespace>]) -> Self {
+        Self {
+            here: namespaces.contains(&None),
+            others: namespaces.iter().flatten().map(Namespace::identity).collect(),
+        }
+    }
+
+    /// `None` is the present one.
+    fn has(&self, name: Option<&str>) -> bool {
+        match name {
+            None => self.here,
+            Some(name) => {
+                netns::identity_of(name).is_some_and(|identity| self.others.contains(&identity))
+            }
+        }
+    }
+}
+
+/// What a capture joins while it goes on.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    patterns: Vec<Pattern>,
+    pod: PodArgs,
+    /// The interfaces of the pods, when they were last asked for.
+    of_pods: Option<Vec<String>>,
+}
+
+impl Wanted {
+    pub fn new(args: &Args) -> Self {
+        Self {
+            patterns: Pattern::all(args),
+            pod: args.pod.clone(),
+            of_pods: None,
+        }
+    }
+
+    /// Interfaces that match and that are not known yet.
+    pub fn appeared(
+        &mut self,
+        known: &[CaptureSite],
+        unchanged: &[Option<Namespace>],
+    ) -> Vec<CaptureSite> {
+        let unchanged = Unchanged::new(unchanged);
+        let identities: HashSet<(&str, u32)> = known
+            .iter()
+            .map(|site| (site.label.as_str(), site.interface.index))
+            .collect();
+        let mut found: Vec<CaptureSite> = self
+            .patterns
+            .iter()
+            // What cannot be listed now is listed the next time.
+            .flat_map(|pattern| pattern.sites(&identities, &unchanged).unwrap_or_default())
+            .collect();
+        let labels: HashSet<&str> = known.iter().map(|site| site.label.as_str()).collect();
+        found.extend(self.pods_that_came_back(&labels));
+        let mut labels = HashSet::new();
+        found.retain(|site| labels.insert(site.label.clone()));
+        found
+    }
+
+    /// A pod that is started again has other interfaces. The runtime is asked as long as one is missing.
+    fn pods_that_came_back(&mut self, known: &HashSet<&str>) -> Vec<CaptureSite> {
+        let is_known = |name: &String| known.contains(name.as_str());
+        if self.pod.pods.is_empty()
+            || self
+                .of_pods
+                .as_ref()
+                .is_some_and(|names| !names.is_empty() && names.iter().all(is_known))
+        {
+            return Vec::new();
+        }
+        let names = self.pod.interfaces_now();
+        let missing = names.iter().filter(|name| !is_known(name));
+        let found = missing.filter_map(|name| CaptureSite::find(name, None).ok());
+        let found = found.collect();
+        self.of_pods = Some(names);
+        found
+    }
 }
 
 fn is_pattern(text: &str) -> bool {

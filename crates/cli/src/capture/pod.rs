@@ -13,7 +13,7 @@ use trawl_kernel::{Error, Result};
 use message::Sandbox;
 
 /// Which runtime is asked, and for which pods.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Kubernetes")]
 pub(super) struct PodArgs {
     /// Capture at the host's end of this pod's interfaces; may be given several times
@@ -92,6 +92,17 @@ impl PodArgs {
             host_ends(pod, &namespace)
         });
         Ok(found.collect::<Result<Vec<_>>>()?.concat())
+    }
+
+    /// The same of those that run now.
+    pub(super) fn interfaces_now(&self) -> Vec<String> {
+        let each = self.pods.iter().map(|pod| Self {
+            pods: vec![pod.clone()],
+            cri_socket: self.cri_socket.clone(),
+        });
+        each.filter_map(|one| one.interfaces().ok())
+            .flatten()
+            .collect()
     }
 
     fn socket(&self) -> Result<PathBuf> {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use trawl_kernel::netns::Namespace;
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::Point;
 use trawl_tap::capture_site::CaptureSite;
@@ -10,7 +11,7 @@ use trawl_tap::notice::Notice;
 use trawl_tap::session::Observer;
 
 use super::args::Args;
-use super::interfaces::{self, Pattern};
+use super::interfaces::Wanted;
 use super::words;
 use crate::published::{Kind, Published};
 use crate::serve::RunningCapture;
@@ -32,7 +33,7 @@ pub(super) struct Terminal {
     /// All notices, for the account.
     said: Vec<Notice>,
     previous: Option<(f64, u64)>,
-    patterns: Vec<Pattern>,
+    wanted: Wanted,
     /// For `trawl serve`.
     published: Option<Published>,
 }
@@ -52,7 +53,7 @@ impl Terminal {
             live_line: false,
             said: Vec::new(),
             previous: None,
-            patterns: Pattern::all(args),
+            wanted: Wanted::new(args),
             published: Published::begin(Kind::Capture),
         }
     }
@@ -96,8 +97,12 @@ impl Observer for Terminal {
         service::ready(&format!("capturing on {}", places.join(", ")));
     }
 
-    fn appeared(&mut self, known: &[CaptureSite]) -> Vec<CaptureSite> {
-        interfaces::appeared(&self.patterns, known)
+    fn appeared(
+        &mut self,
+        known: &[CaptureSite],
+        unchanged: &[Option<Namespace>],
+    ) -> Vec<CaptureSite> {
+        self.wanted.appeared(known, unchanged)
     }
 
     fn interval(&self) -> Option<Duration> {

@@ -275,6 +275,9 @@ pub(crate) fn gone(gone: &Gone) -> String {
         GoneReason::MovedAway => {
             format!("the interface {interface} was moved to another namespace")
         }
+        GoneReason::NamespaceDeleted => {
+            format!("the interface {interface} left the capture: its namespace was deleted")
+        }
         GoneReason::ProgramsGone => {
             format!("the interface {interface} no longer runs any of the chosen XDP programs")
         }

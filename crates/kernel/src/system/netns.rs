@@ -163,6 +163,12 @@ impl Namespace {
         self.name.as_deref()
     }
 
+    /// Whether its name stands for it no more: it was deleted, and lives on as long as somebody holds it.
+    pub fn has_lost_its_name(&self) -> bool {
+        let now = self.name.as_deref().map(identity_of);
+        now.is_some_and(|identity| identity != Some(self.identity))
+    }
+
     /// How to call it in a message.
     pub fn label(&self) -> &str {
         &self.label
@@ -293,6 +299,13 @@ pub fn split_place<'t>(text: &'t str, default: Option<&'t str>) -> (Option<&'t s
         Some((namespace, name)) => (Some(namespace), name),
         None => (default, text),
     }
+}
+
+/// What a name under /run/netns stands for now, as [`Namespace::identity`].
+pub fn identity_of(name: &str) -> Option<(u64, u64)> {
+    let meta = |directory: &&str| fs::metadata(Path::new(directory).join(name)).ok();
+    let meta = [NAMED, NAMED_OLD].iter().find_map(meta)?;
+    Some((meta.dev(), meta.ino()))
 }
 
 /// The names under /run/netns, sorted.

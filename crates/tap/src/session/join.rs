@@ -40,7 +40,12 @@ impl Session {
             .sites()
             .filter_map(|index| self.sites.get(index).cloned())
             .collect();
-        for site in observer.appeared(&there) {
+        let unchanged = match self.joins.refused.is_empty() {
+            true => self.presence.unchanged(),
+            // What was refused may be possible by now.
+            false => Vec::new(),
+        };
+        for site in observer.appeared(&there, &unchanged) {
             if !self.joins.refused.contains(&identity(&site)) {
                 self.join_one(site, sink, observer)?;
             }

@@ -71,6 +71,16 @@ impl Presence {
         self.sites.remove(&index)
     }
 
+    /// The namespaces where nothing is to be looked for: no interface has appeared or changed there since this was asked
+    /// last.
+    pub fn unchanged(&mut self) -> Vec<Option<Namespace>> {
+        let quiet = self.namespaces.iter_mut().filter_map(|one| {
+            let namespace = one.namespace.clone();
+            (!one.monitor.heard_of_others()).then_some(namespace)
+        });
+        quiet.collect()
+    }
+
     pub fn sites(&self) -> impl Iterator<Item = usize> {
         self.sites.iter().copied()
     }

@@ -34,6 +34,11 @@ impl Promiscuous {
         }
     }
 
+    /// A namespace ends only when nobody holds a socket in it.
+    pub fn leave(&mut self, namespace: Option<&Namespace>) {
+        self.sockets.retain(|(one, _)| one.as_ref() != namespace);
+    }
+
     fn socket(&self, site: &CaptureSite) -> Option<&OwnedFd> {
         let of_site = |one: &&(Option<Namespace>, OwnedFd)| one.0 == site.namespace;
         self.sockets.iter().find(of_site).map(|(_, socket)| socket)

@@ -74,7 +74,8 @@ impl Session {
                 }
             })
             .collect();
-        for (point, count) in self.taps.iter_mut().flat_map(|at| at.tap.filtered_out()) {
+        let now = self.taps.iter_mut().flat_map(|at| at.tap.filtered_out());
+        for (point, count) in now.chain(self.left.0.iter().copied()) {
             if let Some(summary) = points.get_mut(point as usize) {
                 summary.account.add_filtered_out(count);
             }
@@ -84,7 +85,8 @@ impl Session {
                 summary.library = Some(figures);
             }
         }
-        for (point, reason, count) in self.taps.iter_mut().flat_map(|at| at.tap.losses()) {
+        let now = self.taps.iter_mut().flat_map(|at| at.tap.losses());
+        for (point, reason, count) in now.chain(self.left.1.iter().copied()) {
             if let Some(summary) = points.get_mut(point as usize) {
                 summary.account.add_unseen(reason, count);
             }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use trawl_kernel::Result;
 use trawl_kernel::clock;
 use trawl_kernel::netlink::LinkEvent;
+use trawl_kernel::netns::Namespace;
 use trawl_kernel::warden::Warden;
 
 use super::{AtSite, Ended, Observer, Session};
@@ -61,6 +62,9 @@ impl Session {
         if let Some(ended) = self.watch(WATCHED_AT_ONCE, observer) {
             return Ok(Some(ended));
         }
+        if self.options.joins {
+            gone.extend(self.without_namespace());
+        }
         for (site, reason) in gone {
             if !self.presence.remove(site, &self.sites[site]) {
                 continue;
@@ -72,12 +76,41 @@ impl Session {
             observer.notice(&Notice::Gone(gone.clone()));
             self.promiscuous.remove(&self.sites[site]);
             if self.options.joins {
-                self.taps.retain(|at| at.site != site);
+                self.leave(site, observer);
             } else if self.presence.is_empty() {
                 return Ok(Some(Ended::NoInterface(gone)));
             }
         }
         Ok(None)
+    }
+
+    /// The sites whose namespaces were deleted: they and their interfaces live on as long as this capture holds them.
+    fn without_namespace(&self) -> Vec<(usize, GoneReason)> {
+        let lost = |site: &usize| {
+            let site = &self.sites[*site];
+            let namespace = site.namespace.as_ref().filter(|_| site.one_of_any);
+            namespace.is_some_and(Namespace::has_lost_its_name)
+        };
+        let lost = self.presence.sites().filter(lost);
+        lost.map(|site| (site, GoneReason::NamespaceDeleted))
+            .collect()
+    }
+
+    /// Ends the taps of a site, keeps what they counted, and lets go of its namespace if it was the last there.
+    fn leave(&mut self, site: usize, observer: &mut dyn Observer) {
+        for at in self.taps.iter_mut().filter(|at| at.site == site) {
+            for notice in at.tap.detach() {
+                observer.notice(&notice);
+            }
+            self.left.0.extend(at.tap.filtered_out());
+            self.left.1.extend(at.tap.losses());
+        }
+        self.taps.retain(|at| at.site != site);
+        let namespace = self.sites[site].namespace.take();
+        let others = self.presence.sites();
+        if namespace.is_some() && others.into_iter().all(|one| self.sites[one].namespace != namespace) {
+            self.promiscuous.leave(namespace.as_ref());
+        }
     }
 
     /// Looks whether the taps still see packets; those that do not, and cannot be attached again in a while, end the

@@ -32,6 +32,8 @@ pub struct LinkMonitor {
     namespace: Option<Namespace>,
     /// As they were last heard of, by number.
     links: HashMap<u32, Link>,
+    /// Something was heard of others, or a message was lost.
+    heard_of_others: bool,
 }
 
 impl LinkMonitor {
@@ -42,6 +44,7 @@ impl LinkMonitor {
             events: Socket::route_events(namespace, libc::RTMGRP_LINK as u32)?,
             namespace: namespace.cloned(),
             links: HashMap::new(),
+            heard_of_others: false,
         };
         monitor.watch(index)?;
         Ok(monitor)
@@ -75,6 +78,11 @@ impl LinkMonitor {
         self.events.wait(at_most).map_err(|r| r.about(CANNOT_WATCH))
     }
 
+    /// Whether there was news of interfaces that are not watched, since this was asked last.
+    pub fn heard_of_others(&mut self) -> bool {
+        std::mem::take(&mut self.heard_of_others)
+    }
+
     /// What happened since the last call, without waiting.
     pub fn events(&mut self) -> Result<Vec<(u32, LinkEvent)>> {
         let mut seen = Vec::new();
@@ -97,7 +105,10 @@ impl LinkMonitor {
             return;
         }
         let watched = read_u32(&reply.payload, 4).filter(|index| self.links.contains_key(index));
-        let Some(index) = watched else { return };
+        let Some(index) = watched else {
+            self.heard_of_others = true;
+            return;
+        };
         match reply.kind {
             libc::RTM_DELLINK => {
                 let attributes = reply.payload.get(16..).unwrap_or(&[]);
@@ -136,6 +147,7 @@ impl LinkMonitor {
     }
 
     fn resynchronise(&mut self, seen: &mut Vec<(u32, LinkEvent)>) -> Result<()> {
+        self.heard_of_others = true;
         let now = Netlink::open(self.namespace.as_ref())?.links()?;
         let gone = |index: &&u32| now.iter().all(|link| link.index != **index);
         seen.extend(
