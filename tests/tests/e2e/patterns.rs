@@ -145,7 +145,10 @@ fn interfaces_that_appear_join_and_those_that_go_leave_their_account() {
 
 /// The XDP programs on the interfaces of a namespace, and how many interfaces have one.
 fn programs_in(namespace: &str) -> (BTreeSet<u64>, usize) {
-    let links = run("ip", &["-n", namespace, "-details", "-json", "link", "show"]);
+    let links = run(
+        "ip",
+        &["-n", namespace, "-details", "-json", "link", "show"],
+    );
     let links: Vec<Value> = serde_json::from_str(&links).expect("ip prints JSON");
     let programs: Vec<u64> = links
         .iter()

@@ -178,17 +178,29 @@ fn a_restarted_pod_joins_again() {
     let old = host.interface.as_str();
     run("ip", &["-n", &host.name, "link", "del", "dev", old]);
     capture.wait_said(&format!("the interface {old} was removed"));
-    let peer = ["type", "veth", "peer", "name", &pod.interface, "netns", &pod.name];
+    let peer = [
+        "type",
+        "veth",
+        "peer",
+        "name",
+        &pod.interface,
+        "netns",
+        &pod.name,
+    ];
     run(
         "ip",
         &[&["-n", &host.name, "link", "add", "cali7"], &peer[..]].concat(),
     );
-    run("ip", &["-n", &host.name, "link", "set", "dev", "cali7", "up"]);
+    run(
+        "ip",
+        &["-n", &host.name, "link", "set", "dev", "cali7", "up"],
+    );
     run(
         "ip",
         &["-n", &pod.name, "link", "set", "dev", &pod.interface, "up"],
     );
-    let second = json!({"id": "a2", "name": "web-0", "namespace": "default", "created": 2, "info": info});
+    let second =
+        json!({"id": "a2", "name": "web-0", "namespace": "default", "created": 2, "info": info});
     tell(&lab.file("pods.json"), &json!([second]));
     capture.wait_said("capturing on cali7 at ");
     let sent = trawl(&[

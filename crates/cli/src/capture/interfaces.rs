@@ -155,7 +155,11 @@ impl Unchanged {
     fn new(namespaces: &[Option<Namespace>]) -> Self {
         Self {
             here: namespaces.contains(&None),
-            others: namespaces.iter().flatten().map(Namespace::identity).collect(),
+            others: namespaces
+                .iter()
+                .flatten()
+                .map(Namespace::identity)
+                .collect(),
         }
     }
 

@@ -108,7 +108,11 @@ impl Session {
         self.taps.retain(|at| at.site != site);
         let namespace = self.sites[site].namespace.take();
         let others = self.presence.sites();
-        if namespace.is_some() && others.into_iter().all(|one| self.sites[one].namespace != namespace) {
+        if namespace.is_some()
+            && others
+                .into_iter()
+                .all(|one| self.sites[one].namespace != namespace)
+        {
             self.promiscuous.leave(namespace.as_ref());
         }
     }
