@@ -87,6 +87,8 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
         None => Vec::new(),
     };
     let session = Session::attach(&sites, &options, this_host(), &mut observer);
+    // A namespace that is deleted ends when nobody holds it: the session lets go of those that left.
+    drop(sites);
     let (mut session, output) = match (session, output) {
         (Ok(session), output) => (session, output),
         (Err(error), output) => {

@@ -1,6 +1,7 @@
 //! Helper functions of the kernel's that trawl's own instructions call.
 #![allow(missing_docs)]
 
+pub const MAP_LOOKUP_ELEM: i32 = 1;
 pub const GET_PRANDOM_U32: i32 = 7;
 pub const GET_SMP_PROCESSOR_ID: i32 = 8;
 /// One that succeeds does not come back.
@@ -12,6 +13,7 @@ pub const KTIME_GET_TAI_NS: i32 = 208;
 
 pub(crate) fn name(id: i32) -> &'static str {
     match id {
+        MAP_LOOKUP_ELEM => "bpf_map_lookup_elem",
         GET_PRANDOM_U32 => "bpf_get_prandom_u32",
         GET_SMP_PROCESSOR_ID => "bpf_get_smp_processor_id",
         TAIL_CALL => "bpf_tail_call",

@@ -128,7 +128,7 @@ pub struct Assembly {
     pub(crate) clock: ProgramClock,
     rings: Option<Arc<Rings>>,
     /// Shared by all who record, so that -c is exact over all of them.
-    tickets: Arc<Tickets>,
+    pub(crate) tickets: Arc<Tickets>,
     /// Tells the programs where polls end, once one of them asks for it; or nothing can.
     polls: Option<Option<OwnedFd>>,
     /// Said only to those who want to know more.

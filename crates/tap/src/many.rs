@@ -1,6 +1,6 @@
 //! One program for many interfaces: the tables of where packets count, and the programs that look there.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -15,7 +15,8 @@ use trawl_kernel::{Error, Result, errno};
 
 use crate::assembly::{Assembly, PointIds};
 use crate::capture_site::CaptureSite;
-use crate::options::TimeSource;
+use crate::options::{Options, TimeSource};
+use crate::packet::group::Groups;
 use crate::xdp::Seated;
 
 /// With more sites than this, programs are shared. One that serves a single interface costs less for each packet.
@@ -33,6 +34,9 @@ pub struct Many {
     pub(crate) xdp: Vec<(Likeness, Rc<Seated>)>,
     /// With the attach type.
     pub(crate) tc: Vec<(Likeness, u32, Arc<OwnedFd>)>,
+    pub(crate) packet: Groups,
+    /// How many the interfaces of the beginning are in.
+    pub(crate) namespaces: usize,
 }
 
 /// What makes two programs the same one.
@@ -114,6 +118,8 @@ impl Assembly {
     /// Says where the first interfaces are, and whether others may come from elsewhere.
     pub(crate) fn expect(&mut self, sites: &[CaptureSite]) {
         let first = sites.first().and_then(|site| site.namespace.as_ref());
+        let numbers = sites.iter().filter_map(|site| site.namespace_number().ok());
+        self.many.namespaces = numbers.collect::<HashSet<u32>>().len().max(1);
         self.many.across_namespaces = self.options.across_namespaces
             || sites.iter().any(|site| site.namespace.as_ref() != first);
     }
@@ -140,7 +146,6 @@ impl Assembly {
             record.hardware_interface = 0;
         }
         let everywhere = self.many.across_namespaces && ask_for_namespace(config, from);
-        let filter = self.options.filter.as_ref();
         Ok(Likeness {
             name: name.to_owned(),
             config: config.to_bytes(),
@@ -149,10 +154,7 @@ impl Assembly {
                 false => Some(site.namespace_number()?),
             },
             link_type: site.interface.link_type,
-            // Only broadcast addresses depend on it.
-            netmask: filter
-                .filter(|filter| filter.text().contains("broadcast"))
-                .and_then(|_| ipv4_netmask(site.namespace.as_ref(), &site.interface.name)),
+            netmask: broadcast_netmask(&self.options, site),
         })
     }
 
@@ -162,10 +164,7 @@ impl Assembly {
         if let Some(table) = self.many.tables.get(&whose) {
             return Ok(Rc::clone(table));
         }
-        let sizes = (size_of::<InterfaceKey>(), size_of::<InterfacePlace>());
-        let table = Table::hash("trawl_places", sizes, 2 * RING_MAX_POINTS as u32)
-            .map_err(|e| Error::os("cannot make the table of interfaces", e))?;
-        let table = Rc::new(table);
+        let table = new_table()?;
         self.many.tables.insert(whose, Rc::clone(&table));
         Ok(table)
     }
@@ -179,12 +178,41 @@ impl Assembly {
         ids: &PointIds,
     ) -> Result<Option<Place>> {
         let table = self.places(hook, likeness)?;
+        let namespace = match likeness.namespace {
+            Some(_) => 0,
+            None => site.namespace_number()?,
+        };
+        Place::take(&table, namespace, site, ids)
+    }
+}
+
+/// A table of interfaces, empty.
+pub(crate) fn new_table() -> Result<Rc<Table>> {
+    let sizes = (size_of::<InterfaceKey>(), size_of::<InterfacePlace>());
+    Table::hash("trawl_places", sizes, 2 * RING_MAX_POINTS as u32)
+        .map(Rc::new)
+        .map_err(|e| Error::os("cannot make the table of interfaces", e))
+}
+
+/// An interface's netmask, where the filter depends on it: only broadcast addresses do.
+pub(crate) fn broadcast_netmask(options: &Options, site: &CaptureSite) -> Option<Ipv4Addr> {
+    let filter = options.filter.as_ref();
+    filter
+        .filter(|filter| filter.text().contains("broadcast"))
+        .and_then(|_| ipv4_netmask(site.namespace.as_ref(), &site.interface.name))
+}
+
+impl Place {
+    /// `None` if the interface has a place there already.
+    pub(crate) fn take(
+        table: &Rc<Table>,
+        namespace: u32,
+        site: &CaptureSite,
+        ids: &PointIds,
+    ) -> Result<Option<Self>> {
         let key = InterfaceKey {
             ifindex: site.interface.index,
-            namespace: match likeness.namespace {
-                Some(_) => 0,
-                None => site.namespace_number()?,
-            },
+            namespace,
         };
         let place = InterfacePlace {
             point: ids.point,
@@ -192,7 +220,10 @@ impl Assembly {
         };
         let key = key.to_bytes();
         match table.update(&key, &place.to_bytes(), NEW_ONLY) {
-            Ok(()) => Ok(Some(Place { table, key })),
+            Ok(()) => Ok(Some(Self {
+                table: Rc::clone(table),
+                key,
+            })),
             Err(error) if error.raw_os_error() == Some(errno::EEXIST) => Ok(None),
             Err(error) => Err(Error::os(
                 format!("cannot note where packets of {} count", site.label),

@@ -21,11 +21,12 @@ use crate::{Attached, Tap};
 
 pub(crate) mod choice;
 pub(crate) mod filter;
+pub(crate) mod group;
 mod worker;
 
 use choice::Sampling;
 use filter::Prepared;
-use worker::{Shared, SocketJob, Worker};
+use worker::{Job, Shared, SocketJob, Worker};
 
 /// The link type for private use, which stands for a kind of interface that has none.
 const LINKTYPE_USER0: u16 = 147;
@@ -49,6 +50,9 @@ impl Tap for Packet {
         let options = Rc::clone(&assembly.options);
         refuse_card_time(&options)?;
         give_notice(site, assembly);
+        if let Some(member) = group::attach(index, site, assembly)? {
+            return Ok(member);
+        }
         let sharing = Sharing::new(options.geometry, events::cpu_count(), assembly.sites);
         let snaplen = assembly.snaplen().min(sharing.own.max_captured());
         let (received, sent) = wanted(options.direction, site.interface.loopback);
@@ -75,6 +79,7 @@ impl Tap for Packet {
                 sent,
                 hardware_time: options.time == TimeSource::Hardware,
                 filter: filter.as_ref().map(Prepared::for_socket),
+                places: None,
                 reading: options.peers.reading,
                 fanout: options.peers.fanout,
             },
@@ -86,7 +91,7 @@ impl Tap for Packet {
             });
         }
         let ethernet = site.interface.link_type == LINKTYPE_ETHERNET;
-        let promiscuous = (options.promiscuous && ethernet && !site.interface.loopback)
+        let promiscuous = promiscuous_wanted(&options, site)
             .then(|| packet_socket::promiscuous(site.namespace.as_ref(), site.interface.index))
             .transpose()?;
         let (rings, producers) = assembly.thread_rings(sharing.own, sockets.len())?;
@@ -109,6 +114,23 @@ impl Tap for Packet {
             promiscuous,
         }))
     }
+}
+
+fn promiscuous_wanted(options: &Options, site: &CaptureSite) -> bool {
+    let ethernet = site.interface.link_type == LINKTYPE_ETHERNET;
+    options.promiscuous && ethernet && !site.interface.loopback
+}
+
+/// Starts a thread for each worker.
+fn start(workers: impl Iterator<Item = Worker>, threads: &mut Vec<JoinHandle<()>>) -> Result<()> {
+    for (number, worker) in workers.enumerate() {
+        let thread = thread::Builder::new()
+            .name(format!("trawl-packet-{number}"))
+            .spawn(move || worker.run())
+            .map_err(|e| Error::os("cannot start a thread that reads packets", e))?;
+        threads.push(thread);
+    }
+    Ok(())
 }
 
 /// The calls bring the system's time only.
@@ -197,16 +219,11 @@ struct AttachedPacket {
 
 impl Attached for AttachedPacket {
     fn start(&mut self) -> Result<()> {
-        for (number, (socket, producer)) in self.waiting.drain(..).enumerate() {
+        let workers = self.waiting.drain(..).map(|(socket, producer)| {
             let (sampling, shared) = (self.sampling.clone(), Arc::clone(&self.shared));
-            let worker = Worker::new(socket, producer, self.plan, sampling, shared);
-            let thread = thread::Builder::new()
-                .name(format!("trawl-packet-{number}"))
-                .spawn(move || worker.run())
-                .map_err(|e| Error::os("cannot start a thread that reads packets", e))?;
-            self.threads.push(thread);
-        }
-        Ok(())
+            Worker::new(socket, producer, Job::One(self.plan), sampling, shared)
+        });
+        start(workers, &mut self.threads)
     }
 
     fn detach(&mut self) -> Vec<Notice> {

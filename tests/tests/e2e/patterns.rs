@@ -164,13 +164,17 @@ fn many_interfaces(pairs: usize, options: &[&str]) {
     add_pairs(&lab, pairs);
     let file = lab.file("many.pcapng");
     let pattern = format!("{b}:[pv]*");
-    let usual = ["-i", &pattern, "-w", &file, "--json"];
+    let usual = ["-i", &pattern, "-w", &file];
     let capture = Capture::start(&lab, &[&usual[..], options, &["udp"]].concat());
     let (first, last) = ("p0".to_owned(), format!("p{}", pairs - 1));
     let uses_xdp = !options.contains(&"packet");
     if uses_xdp {
         let (programs, interfaces) = programs_in(&b);
         assert_eq!((programs.len(), interfaces), (1, pairs + 1));
+    } else {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", capture.id()));
+        let threads = threads.expect("it runs").count();
+        assert!(threads <= 17, "{threads} threads");
     }
     generate(&format!("{a}:{first}"), "3");
     generate(&format!("{a}:{last}"), "4");
@@ -189,19 +193,18 @@ fn many_interfaces(pairs: usize, options: &[&str]) {
     if uses_xdp {
         assert_eq!(programs_in(&b).0.len(), 1);
     }
-    let finished = capture.stop();
-    let summary: Value = serde_json::from_str(&finished.printed()).expect("a summary");
+    let summary = capture.stop_well();
     let recorded = |name: &str| -> u64 {
         let label = format!("{b}:{name}");
-        let points = summary["interfaces"].as_array().expect("a list");
-        let of_name = points.iter().filter(|point| point["interface"] == *label);
-        of_name.filter_map(|point| point["recorded"].as_u64()).sum()
+        let points = summary.interfaces.iter();
+        let of_name = points.filter(|point| point.interface == label);
+        of_name.map(|point| point.recorded).sum()
     };
     assert_eq!(
         [&first, &last, "pnew", "veth0", "p1"].map(|name| recorded(name)),
         [3, 4, 5, 2, 0]
     );
-    assert_eq!(summary["recorded"], 14, "{summary}");
+    assert_eq!(summary.recorded, 14);
     let rows = tshark(&file, &["frame.interface_name"]);
     for (name, count) in [(first.as_str(), 3), (&last, 4), ("pnew", 5), ("veth0", 2)] {
         let label = format!("{b}:{name}");
@@ -217,6 +220,12 @@ fn many_interfaces(pairs: usize, options: &[&str]) {
 #[test]
 fn two_hundred_interfaces_have_one_program() {
     many_interfaces(200, &[]);
+}
+
+/// The packet tap has one group of sockets for them, and a thread for each CPU.
+#[test]
+fn packet_sockets_serve_two_hundred_interfaces() {
+    many_interfaces(200, &["--tap", "packet"]);
 }
 
 #[test]
@@ -241,8 +250,8 @@ fn interfaces_leave_with_their_namespace() {
     };
     let file = lab.file("namespaces.pcapng");
     let pattern = format!("{b}*:[ev][et]*");
-    let capture = Capture::start(&lab, &["-i", &pattern, "-w", &file, "udp"]);
     add();
+    let capture = Capture::start(&lab, &["-i", &pattern, "-w", &file, "udp"]);
     let joined = format!("capturing on {other}:eth7 at ");
     capture.wait_said(&joined);
     generate(&format!("{a}:far"), "6");
@@ -260,6 +269,9 @@ fn interfaces_leave_with_their_namespace() {
     generate(&format!("{a}:far"), "4");
     capture.wait_recorded(10);
     ip(&["netns", "del", &other]);
+    trawl_tests::wait_until("the other end is gone again", || {
+        !run("ip", &["-n", &a, "link", "show"]).contains("far@")
+    });
     let summary = capture.stop_well();
     assert_eq!(summary.recorded, 10);
 }

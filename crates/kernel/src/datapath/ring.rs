@@ -307,6 +307,11 @@ impl Rings {
         }
     }
 
+    pub fn is_stopped(&self) -> bool {
+        let is_stopped = |ring| self.control(ring).stopped().load(Ordering::SeqCst) != 0;
+        (0..self.count).all(is_stopped)
+    }
+
     /// From here on the programs let packets by without counting them.
     pub fn stop(&self) {
         for ring in 0..self.count {

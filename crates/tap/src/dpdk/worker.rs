@@ -259,6 +259,7 @@ impl Recorder {
             bytes: seen.bytes,
             tag: None,
             way: Way::ToUs,
+            interface: 0,
         };
         match sampling.choose(&frame) {
             Choice::Wanted => {}

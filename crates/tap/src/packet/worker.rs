@@ -1,7 +1,7 @@
 //! The thread behind a packet socket: takes blocks of packets from the kernel and writes records into its ring.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use trawl_kernel::packet_socket::{Block, Frame, PacketSocket, Source, Way};
@@ -10,6 +10,7 @@ use trawl_kernel::{Result, clock, events};
 use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
 
 use super::choice::{Choice, Sampling};
+use super::group::{Member, Members};
 use crate::assembly::PointIds;
 use crate::notice::ReadFailure;
 use crate::options::Meta;
@@ -39,6 +40,46 @@ pub struct SocketJob {
     /// The bytes begin with an Ethernet header, which a VLAN tag belongs into.
     pub ethernet: bool,
     pub meta: Meta,
+}
+
+/// Whose packets a socket has.
+#[derive(Debug)]
+pub(super) enum Job {
+    One(SocketJob),
+    /// Those of many interfaces; the last packet's is at hand.
+    Many {
+        members: Members,
+        last: Option<Arc<Member>>,
+    },
+}
+
+impl Job {
+    /// Nothing for an interface that is none of the capture's.
+    fn of(&mut self, frame: &Frame<'_>) -> Option<SocketJob> {
+        let (members, last) = match self {
+            Self::One(job) => return Some(*job),
+            Self::Many { members, last } => (members, last),
+        };
+        if let Some(known) = last
+            && known.interface == frame.interface
+        {
+            return Some(known.job);
+        }
+        let members = members.read().unwrap_or_else(PoisonError::into_inner);
+        let member = members.get(&frame.interface)?;
+        *last = Some(Arc::clone(member));
+        Some(member.job)
+    }
+
+    fn last(&self) -> Option<Arc<Member>> {
+        let Self::Many { members, last } = self else {
+            return None;
+        };
+        last.clone().or_else(|| {
+            let members = members.read().unwrap_or_else(PoisonError::into_inner);
+            members.values().next().map(Arc::clone)
+        })
+    }
 }
 
 /// What the threads of one tap tell the session.
@@ -79,16 +120,16 @@ pub struct Worker {
 #[derive(Debug)]
 struct Recorder {
     producer: Producer,
-    plan: SocketJob,
+    plan: Job,
     sampling: Sampling,
     shared: Arc<Shared>,
 }
 
 impl Worker {
-    pub fn new(
+    pub(super) fn new(
         socket: PacketSocket,
         producer: Producer,
-        plan: SocketJob,
+        plan: Job,
         sampling: Sampling,
         shared: Arc<Shared>,
     ) -> Self {
@@ -180,7 +221,11 @@ impl Recorder {
     /// Losses after the last record that was asked for do not count, no more than packets do.
     fn count_drops(&mut self, drops: u64) {
         if drops > 0 && !self.producer.limit_reached() {
-            self.shared.dropped.fetch_add(drops, Ordering::Relaxed);
+            let last = self.plan.last();
+            let dropped = last
+                .as_ref()
+                .map_or(&self.shared.dropped, |one| &one.dropped);
+            dropped.fetch_add(drops, Ordering::Relaxed);
             self.producer.tell_lost(drops);
         }
     }
@@ -193,33 +238,40 @@ impl Recorder {
                 return;
             }
         }
-        (read..block.packets()).for_each(|_| self.producer.unreadable(self.plan.ids.point));
+        let point = match &self.plan {
+            Job::One(job) => job.ids.point,
+            Job::Many { last, .. } => last.as_ref().map_or(0, |one| one.job.ids.point),
+        };
+        (read..block.packets()).for_each(|_| self.producer.unreadable(point));
     }
 
     /// Records a packet, if it is wanted; tells whether more are.
     fn take_one(&mut self, frame: &Frame<'_>) -> bool {
+        let Some(job) = self.plan.of(frame) else {
+            return true;
+        };
         match self.sampling.choose(frame) {
             Choice::Wanted => {}
             Choice::NotInSample => {
-                self.producer.filtered_out(self.plan.ids.point);
+                self.producer.filtered_out(job.ids.point);
                 return true;
             }
             Choice::OverRate => {
-                self.producer.rate_limited(self.plan.ids.point);
+                self.producer.rate_limited(job.ids.point);
                 return true;
             }
         }
-        self.record(frame) != Noted::LimitReached
+        self.record(job, frame) != Noted::LimitReached
     }
 
-    fn record(&mut self, frame: &Frame<'_>) -> Noted {
+    fn record(&mut self, job: SocketJob, frame: &Frame<'_>) -> Noted {
         let SocketJob {
             ids,
             snaplen,
             queue,
             ethernet,
             meta,
-        } = self.plan;
+        } = job;
         // Where the bytes were cut before it, the tag still counts to the length.
         let tag: &[u8] = match &frame.tag {
             Some(tag) if ethernet => tag,

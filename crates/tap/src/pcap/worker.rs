@@ -295,6 +295,7 @@ impl Recorder {
             bytes,
             tag: None,
             way: Way::ToUs,
+            interface: 0,
         };
         match self.sampling.choose(&frame) {
             Choice::Wanted => {}

@@ -158,7 +158,13 @@ impl Session {
                 .map(|point| point.account().recorded)
                 .sum::<u64>(),
         };
-        if self.options.count.is_some_and(|count| recorded() >= count) {
+        // Adding up the accounts of many interfaces on many CPUs takes a while: not before all tickets are handed out.
+        let may_be_over = self.fates.is_some() || self.assembly.tickets.exhausted();
+        if self
+            .options
+            .count
+            .is_some_and(|count| may_be_over && recorded() >= count)
+        {
             return Ok(Some(Ended::Count));
         }
         Ok(None)

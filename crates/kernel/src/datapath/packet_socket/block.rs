@@ -20,6 +20,7 @@ const FIRST: usize = HEADER_V1 + offset_of!(tpacket_hdr_v1, offset_to_first_pkt)
 /// Behind a packet's header stands the address it came from, and in it how it came.
 const ADDRESS: usize = size_of::<tpacket3_hdr>().next_multiple_of(libc::TPACKET_ALIGNMENT);
 const PACKET_TYPE: usize = ADDRESS + offset_of!(libc::sockaddr_ll, sll_pkttype);
+const INTERFACE: usize = ADDRESS + offset_of!(libc::sockaddr_ll, sll_ifindex);
 const FRAME_HEADER: usize = ADDRESS + size_of::<libc::sockaddr_ll>();
 
 /// Packets that the kernel will not touch until the block is dropped.
@@ -45,6 +46,8 @@ pub struct Frame<'a> {
     /// The VLAN tag that was taken out of the bytes, as it stood there.
     pub tag: Option<[u8; 4]>,
     pub way: Way,
+    /// The number of the interface, where the socket is for many and read block by block.
+    pub interface: u32,
 }
 
 /// How a packet came, or that it went.
@@ -182,6 +185,7 @@ impl<'a> Iterator for Frames<'a> {
             bytes: here.get(start..start + length)?,
             tag,
             way: Way::of(header[PACKET_TYPE]),
+            interface: u32_at(INTERFACE),
         })
     }
 }

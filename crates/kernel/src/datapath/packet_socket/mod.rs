@@ -12,7 +12,7 @@ mod program;
 mod variant;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -59,6 +59,9 @@ pub struct Request<'a> {
     /// Ask for the network card's time stamps where it made one.
     pub hardware_time: bool,
     pub filter: Option<Filter<'a>>,
+    /// A table of `InterfaceKey` and `InterfacePlace`: packets of those interfaces are wanted, and what is rejected
+    /// counts by their points. The sockets are bound to no interface then.
+    pub places: Option<BorrowedFd<'a>>,
     pub reading: Reading,
     pub fanout: Fanout,
 }
@@ -120,12 +123,14 @@ pub enum Source {
 pub fn open(namespace: Option<&Namespace>, request: &Request<'_>) -> Result<Opened> {
     let fail = |e| explain(request.name, e);
     let (mut counting, mut refusal) = (None, None);
-    if let Some(filter) = &request.filter
-        && let Some(block) = filter.block
-    {
-        match program::load(request, filter, block) {
+    let filter = request.filter.unwrap_or_default();
+    let everything = request.places.map(|_| &[][..]);
+    if let Some(block) = filter.block.or(everything) {
+        match program::load(request, &filter, block) {
             Ok(loaded) => counting = Some(loaded),
-            Err(error) if filter.classic.is_none() => return Err(error),
+            Err(error) if filter.classic.is_none() || request.places.is_some() => {
+                return Err(error);
+            }
             Err(error) => refusal = Some(error),
         }
     }

@@ -88,6 +88,7 @@ fn request(interface: u32) -> Request<'static> {
         sent: true,
         hardware_time: false,
         filter: None,
+        places: None,
         reading: Reading::V3,
         fanout: Fanout::Cpu,
     }

@@ -177,6 +177,7 @@ impl Received {
             bytes: &bytes[..self.captured.min(bytes.len())],
             tag: self.tag,
             way: self.way,
+            interface: 0,
         }
     }
 }
@@ -361,6 +362,7 @@ impl Slots {
                     u16_at(offset_of!(tpacket2_hdr, tp_vlan_tpid)),
                 ),
                 way: Way::of(slot[ADDRESS + offset_of!(libc::sockaddr_ll, sll_pkttype)]),
+                interface: 0,
             });
             self.status()
                 .store(libc::TP_STATUS_KERNEL, Ordering::Release);
