@@ -118,6 +118,14 @@ pub trait Observer {
     fn looked_after(&mut self, _summary: &mut dyn FnMut() -> Summary) {}
 }
 
+/// What taps counted that are gone, by hook point.
+#[derive(Debug, Default)]
+struct CountsOfLeft {
+    filtered_out: Vec<(u32, u64)>,
+    /// By reason.
+    lost: Vec<(u32, &'static str, u64)>,
+}
+
 /// A capture that is attached and about to run.
 #[derive(Debug)]
 pub struct Session {
@@ -142,8 +150,7 @@ pub struct Session {
     started: Instant,
     started_wall: u64,
     joins: Joins,
-    /// What taps counted that are gone: packets filtered out, and lost by reason, by hook point.
-    left: (Vec<(u32, u64)>, Vec<(u32, &'static str, u64)>),
+    left: CountsOfLeft,
     /// Times in which packets went by unseen and that are over.
     unseen: Vec<Gap>,
     promiscuous: Promiscuous,
@@ -303,7 +310,7 @@ impl Session {
             started: Instant::now(),
             started_wall: clock::wall(),
             joins: Joins::default(),
-            left: Default::default(),
+            left: CountsOfLeft::default(),
             unseen: Vec::new(),
             promiscuous,
             assembly,

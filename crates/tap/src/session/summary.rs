@@ -75,7 +75,7 @@ impl Session {
             })
             .collect();
         let now = self.taps.iter_mut().flat_map(|at| at.tap.filtered_out());
-        for (point, count) in now.chain(self.left.0.iter().copied()) {
+        for (point, count) in now.chain(self.left.filtered_out.iter().copied()) {
             if let Some(summary) = points.get_mut(point as usize) {
                 summary.account.add_filtered_out(count);
             }
@@ -86,7 +86,7 @@ impl Session {
             }
         }
         let now = self.taps.iter_mut().flat_map(|at| at.tap.losses());
-        for (point, reason, count) in now.chain(self.left.1.iter().copied()) {
+        for (point, reason, count) in now.chain(self.left.lost.iter().copied()) {
             if let Some(summary) = points.get_mut(point as usize) {
                 summary.account.add_unseen(reason, count);
             }

@@ -102,8 +102,8 @@ impl Session {
             for notice in at.tap.detach() {
                 observer.notice(&notice);
             }
-            self.left.0.extend(at.tap.filtered_out());
-            self.left.1.extend(at.tap.losses());
+            self.left.filtered_out.extend(at.tap.filtered_out());
+            self.left.lost.extend(at.tap.losses());
         }
         self.taps.retain(|at| at.site != site);
         let namespace = self.sites[site].namespace.take();

@@ -34,6 +34,8 @@ pub struct LinkMonitor {
     links: HashMap<u32, Link>,
     /// Something was heard of others, or a message was lost.
     heard_of_others: bool,
+    /// Messages were lost, and how things are now has not been looked at since.
+    is_behind: bool,
 }
 
 impl LinkMonitor {
@@ -45,6 +47,7 @@ impl LinkMonitor {
             namespace: namespace.cloned(),
             links: HashMap::new(),
             heard_of_others: false,
+            is_behind: false,
         };
         monitor.watch(index)?;
         Ok(monitor)
@@ -88,7 +91,12 @@ impl LinkMonitor {
         let mut seen = Vec::new();
         loop {
             match self.events.events() {
-                Ok(replies) if replies.is_empty() => return Ok(seen),
+                Ok(replies) if replies.is_empty() => {
+                    if self.is_behind {
+                        self.resynchronise(&mut seen)?;
+                    }
+                    return Ok(seen);
+                }
                 Ok(replies) => replies.iter().for_each(|r| self.take(r, &mut seen)),
                 // Messages were dropped: look at how things are now instead.
                 Err(refusal) if refusal.errno == libc::ENOBUFS => self.resynchronise(&mut seen)?,
@@ -148,7 +156,13 @@ impl LinkMonitor {
 
     fn resynchronise(&mut self, seen: &mut Vec<(u32, LinkEvent)>) -> Result<()> {
         self.heard_of_others = true;
-        let now = Netlink::open(self.namespace.as_ref())?.links()?;
+        let now = Netlink::open(self.namespace.as_ref())?.links();
+        // So many come and go at this moment that no list of them is whole: the next look will do.
+        self.is_behind = matches!(&now, Err(error) if error.errno() == Some(libc::EINTR));
+        if self.is_behind {
+            return Ok(());
+        }
+        let now = now?;
         let gone = |index: &&u32| now.iter().all(|link| link.index != **index);
         seen.extend(
             self.links
