@@ -303,7 +303,7 @@ impl GoneReason {
     fn name(&self) -> &'static str {
         match self {
             Self::Removed => "interface_removed",
-            Self::NamespaceDeleted => "namespace_deleted",
+            Self::NamespaceDeleted => "interface_namespace_deleted",
             Self::MovedAway => "interface_moved_away",
             Self::ProgramsGone => "interface_without_chosen_programs",
             Self::ProgramUntraceable { .. } => "interface_program_untraceable",

@@ -201,7 +201,7 @@ fn many_interfaces(pairs: usize, options: &[&str]) {
         of_name.map(|point| point.recorded).sum()
     };
     assert_eq!(
-        [&first, &last, "pnew", "veth0", "p1"].map(|name| recorded(name)),
+        [&first, &last, "pnew", "veth0", "p1"].map(recorded),
         [3, 4, 5, 2, 0]
     );
     assert_eq!(summary.recorded, 14);
