@@ -229,7 +229,7 @@ fn packets_have_wiresharks_numbers() {
     };
     let (wanted, other) = (frames::udp(b"wanted"), frames::silent(60));
     let custom = |kind: u32| block(kind, words(&[32_473, 0]));
-    let journal = block(9, b"__REALTIME_TIMESTAMP=1\nMESSAGE=hello\n\n\0".to_vec());
+    let journal = block(9, b"__REALTIME_TIMESTAMP=1\nMESSAGE=hello\n\n\0\0".to_vec());
     let unknown = block(0x0bad_cafe & 0x7fff_ffff, words(&[1, 2]));
     let file = lab.file("numbers.pcapng");
     let blocks = [

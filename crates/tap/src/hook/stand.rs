@@ -67,7 +67,7 @@ pub fn occupy(
     warden: &mut Warden,
 ) -> Result<Occupied> {
     let stride = stand.occupants.len() as u32;
-    let mut last = None;
+    let (mut last, mut refusal) = (None, None);
     // Two that come at once would take the same seat.
     let _lock = netns::lock(site.namespace.as_ref())?;
     for (attach_type, flags) in COMBINATIONS {
@@ -81,6 +81,7 @@ pub fn occupy(
         let programs = match stand.load(&seat, blocks, rings, attach_type, flags) {
             Ok(programs) => programs,
             Err(error) => {
+                refusal = error.refusal();
                 last = Some(error.to_string());
                 continue;
             }
@@ -110,7 +111,12 @@ pub fn occupy(
         }
     }
     let what = format!("cannot enter {} on {}", stand.what, site.label);
-    Err(Error::failed(what, last.unwrap_or_default()))
+    let error = Error::failed(what, last.unwrap_or_default());
+    // A filter that the kernel does not take can be applied in user space.
+    Err(match refusal {
+        Some(refusal) => error.refused(refusal),
+        None => error,
+    })
 }
 
 /// Why the slots could not be taken; the kernel's EINVAL means that another combination may do.
