@@ -167,7 +167,7 @@ fn typed_namespace() -> Option<Namespace> {
     Namespace::open(name).ok()
 }
 
-/// The interfaces here and the namespaces by name; after a colon, the interfaces of that namespace.
+/// The interfaces here, or in the namespace that --netns names, and the namespaces by name; after a colon, the interfaces of that namespace.
 fn interface(word: &OsStr) -> Vec<CompletionCandidate> {
     let text = word.to_string_lossy();
     let candidates = match text.split_once(':') {
@@ -178,7 +178,7 @@ fn interface(word: &OsStr) -> Vec<CompletionCandidate> {
             full.map(|link| format!("{name}:{link}")).collect()
         }
         None => {
-            let mut all = interfaces(None);
+            let mut all = interfaces(typed_namespace().as_ref());
             all.extend(netns::list().into_iter().map(|name| name + ":"));
             all
         }

@@ -71,6 +71,8 @@ fn bash_completes_what_is_here() {
             format!("trawl capture --netns {}", &name[..name.len() - 1]),
             "",
         ),
+        (format!("trawl capture --netns {name} -i ve"), "veth0"),
+        (format!("trawl capture --netns={name} -i ve"), "veth0"),
         ("trawl xdp unload l".to_owned(), "lo"),
         ("trawl capture --verdict drop,ab".to_owned(), "drop,aborted"),
         ("trawl guard deny --proto u".to_owned(), "udp"),

@@ -335,6 +335,12 @@ impl<'a> Emitter<'a> {
                 let yes = self.block_label(version, mode, yes);
                 let no = self.block_label(version, mode, no);
                 match value {
+                    // Of a copy: what the verifier learns of bits may contradict the ranges it knows, of which it warns.
+                    Value::K(k) if test == op::JSET => {
+                        self.emit(op::mov32(reg::TMP, reg::A));
+                        self.emit(op::alu32_imm(op::AND, reg::TMP, k));
+                        self.asm.jump_if32(op::JNE, reg::TMP, 0, yes);
+                    }
                     Value::K(k) => self.asm.jump_if32(test, reg::A, k, yes),
                     Value::X => self.asm.jump_if_reg32(test, reg::A, reg::X, yes),
                 }

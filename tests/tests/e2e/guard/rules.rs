@@ -230,3 +230,100 @@ fn source_ports_and_macs() {
         assert!(said.contains(why), "{said}");
     }
 }
+
+/// Issue 12 item 24: names in a rule file do not steer the terminal.
+#[test]
+fn names_in_rule_files_do_not_steer_the_terminal() {
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded::load(&lab, &[]);
+    let (name, in_toml) = ("a\u{1b}[31mb", "a\\u001b[31mb");
+    let link = ["-n", &lab.pair.b.name, "link", "add", name, "type", "dummy"];
+    run("ip", &link);
+    let is_plain = |letter: char| !letter.is_control() || matches!(letter, '\n' | '\t');
+    let plain = |arguments: &[&str]| {
+        let output = guarded.run(arguments);
+        for text in [&output.stdout, &output.stderr] {
+            let text = String::from_utf8_lossy(text);
+            assert!(text.chars().all(is_plain), "{arguments:?}: {text:?}");
+        }
+        output.status.code()
+    };
+    let (file, strange) = (lab.file("rules.toml"), lab.file(name));
+    for (text, status) in [
+        (
+            format!("[[rule]]\naction = \"deny\"\nport = 9\non = \"{in_toml}\"\n"),
+            0,
+        ),
+        (
+            format!("[[interface]]\nname = \"{in_toml}\"\ndefault = \"deny\"\n"),
+            0,
+        ),
+        (
+            format!("[[rule]]\naction = \"deny\"\nport = 9\non = \"{in_toml}c\"\n"),
+            1,
+        ),
+        (
+            format!("[[rule]]\naction = \"deny\"\nsrc-file = \"{in_toml}\"\n"),
+            1,
+        ),
+        (
+            format!("[[rule]]\naction = \"deny\"\nsrc = \"{in_toml}\"\n"),
+            1,
+        ),
+        (format!("[[rule]]\naction = \"{in_toml}\"\n"), 1),
+        (format!("[[rule]]\n\"{in_toml}\" = 1\n"), 1),
+        (format!("[[preset]]\nname = \"{in_toml}\"\n"), 1),
+        (format!("{name}\n"), 1),
+    ] {
+        for path in [&file, &strange] {
+            std::fs::write(path, &text).expect("a file");
+            assert_eq!(plain(&["apply", "--check", path]), Some(status), "{text:?}");
+            assert_eq!(plain(&["apply", path]), Some(status), "{text:?}");
+        }
+        assert_eq!(plain(&["list"]), Some(0));
+        assert_eq!(plain(&["save"]), Some(0));
+        assert_eq!(plain(&["list", "--json"]), Some(0));
+    }
+}
+
+/// Issue 12 item 24: nearly as many rules as a file may have take memory in proportion; more are refused before they take any.
+#[test]
+fn memory_for_rules_is_bounded() {
+    let Some(lab) = Lab::open() else { return };
+    let list = |count: u32, each: &dyn Fn(u32) -> String| {
+        let all: Vec<String> = (0..count).map(each).collect();
+        all.join(",")
+    };
+    let address = |n: u32| format!("\"{}\"", Ipv4Addr::from_bits(0x0b00_0000 + n));
+    for (sources, limit, status, words) in [
+        (999, 2 << 20, 0, "999000 rules, no errors"),
+        (1_001, 1 << 20, 1, "more than the 1000000 rules"),
+        (1 << 21, 1 << 20, 1, "more than the 1000000 rules"),
+    ] {
+        let (sources, ports) = (
+            list(sources, &address),
+            list(1_000, &|n| (n + 1).to_string()),
+        );
+        let text = format!("[[rule]]\naction = \"deny\"\nsrc = [{sources}]\nport = [{ports}]\n");
+        let file = lab.file("rules.toml");
+        std::fs::write(&file, text).expect("a file");
+        let limited = format!("ulimit -v {limit}; exec \"$@\"");
+        let output = Command::new("bash")
+            .args(["-c", &limited, "bash"])
+            .arg(binary::path())
+            .args([
+                "guard",
+                "apply",
+                "--check",
+                &file,
+                "--netns",
+                &lab.pair.b.name,
+            ])
+            .output()
+            .expect("bash runs");
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        assert_eq!(output.status.code(), Some(status), "{said}");
+        assert!(said.contains(words), "{said}");
+    }
+}

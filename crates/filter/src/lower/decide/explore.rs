@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use super::super::ancillary::Answer;
-use super::super::graph::{At, Block, End, Graph, Op, Reg, Return, Value};
+use super::super::graph::{At, BEYOND_ANY_PACKET, Block, End, Graph, Op, Reg, Return, Value};
 use super::super::values::LiveCells;
 use super::nodes::{NodeId, Nodes, Question};
 use super::ranges::{Ranges, Shared};
@@ -85,10 +85,10 @@ impl Cells {
         let mut asked = None;
         match *operation {
             Op::Load { width, at, .. } => {
-                self.a = self.load(terms, width, at);
+                self.a = self.load(terms, width, at)?;
                 asked = self.a;
             }
-            Op::Touch { width, at } => asked = self.load(terms, width, at),
+            Op::Touch { width, at } => asked = self.load(terms, width, at)?,
             Op::HeaderLength(k) => {
                 self.x = Some(terms.add(Term::HeaderLength(k)));
                 asked = self.x;
@@ -124,10 +124,13 @@ impl Cells {
         Ok(asked)
     }
 
-    fn load(&self, terms: &mut Terms, width: u8, at: At) -> Option<TermId> {
-        match at {
-            At::Abs(k) => Some(terms.add(Term::Fixed { width, k })),
-            At::Ind(k) => self.x.map(|base| terms.indirect(width, base, k)),
+    fn load(&self, terms: &mut Terms, width: u8, at: At) -> Result<Option<TermId>, AlwaysFails> {
+        match (at, self.x) {
+            (At::Abs(k), _) => Ok(Some(terms.add(Term::Fixed { width, k }))),
+            (At::Ind(k), Some(base)) if k < BEYOND_ANY_PACKET && terms.is_beyond_end(base) => {
+                Err(AlwaysFails)
+            }
+            (At::Ind(k), base) => Ok(base.map(|base| terms.indirect(width, base, k))),
         }
     }
 
@@ -294,9 +297,11 @@ impl Knowledge {
                     Some(k) => Ranges::one(k),
                     None => self.possible(terms, *term),
                 };
-                if possible.is_within(set) {
+                let bits = terms.bits(*term);
+                let others = set.not(u32::MAX);
+                if bits.among(&possible.and(&others)).is_empty() {
                     Some(true)
-                } else if possible.and(set).is_empty() {
+                } else if bits.among(&possible.and(set)).is_empty() {
                     Some(false)
                 } else {
                     None
@@ -304,6 +309,7 @@ impl Knowledge {
             }
             Question::Bits(term, mask) => match terms.constant(*term) {
                 Some(k) => Some(k & mask != 0),
+                None if terms.bits(*term).may & mask == 0 => Some(false),
                 None => match self.possible(terms, *term).single() {
                     Some(k) => Some(k & mask != 0),
                     None => self.answered(question),
@@ -327,7 +333,8 @@ impl Knowledge {
             true => Ranges::clone(set),
             false => set.not(terms.greatest(*term)),
         };
-        let possible = Shared::new(self.possible(terms, *term).and(&set));
+        let possible = self.possible(terms, *term).and(&set);
+        let possible = Shared::new(terms.bits(*term).among(&possible));
         match self.among.iter_mut().find(|(of, _)| of == term) {
             Some((_, known)) => *known = possible,
             None => self.among.push((*term, possible)),

@@ -29,6 +29,7 @@ impl Question {
         };
         let (term, set) = under_mask(terms, term, k, test).unwrap_or((term, set));
         let set = set.and(&Ranges::up_to(terms.greatest(term)));
+        let set = terms.bits(term).among(&set);
         Question::Among(term, Shared::new(set))
     }
 

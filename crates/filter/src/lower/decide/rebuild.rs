@@ -114,7 +114,10 @@ impl Writer<'_> {
         Some(match question {
             Question::Among(term, set) => {
                 self.put_a(*term, 0)?;
-                let others = set.not(self.terms.greatest(*term));
+                // Without what cannot be: the verifier may not see that, and would follow a way that nothing takes.
+                let bits = self.terms.bits(*term);
+                let set = bits.among(set);
+                let others = bits.among(&set.not(self.terms.greatest(*term)));
                 match (set.ranges(), others.ranges()) {
                     ([(k, last)], _) if k == last => branch(op::JEQ, Value::K(*k), yes, no),
                     (_, [(k, last)]) if k == last => branch(op::JEQ, Value::K(*k), no, yes),
@@ -123,7 +126,7 @@ impl Writer<'_> {
                     ([(0, _)], [(k, _)]) => branch(op::JGE, Value::K(*k), no, yes),
                     _ => {
                         let (set, yes, no) = if set.ranges().len() <= others.ranges().len() {
-                            (Ranges::clone(set), yes, no)
+                            (set, yes, no)
                         } else {
                             (others, no, yes)
                         };

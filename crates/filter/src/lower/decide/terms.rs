@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use super::super::ancillary::Answer;
 use super::super::graph::BEYOND_ANY_PACKET;
+use super::bits::Bits;
 use trawl_ebpf::op;
 
 /// A term by its number in [`Terms`].
@@ -125,13 +126,56 @@ impl Terms {
 
     /// The greatest number that it can be.
     pub(super) fn greatest(&self, id: TermId) -> u32 {
-        match self.get(id) {
-            Term::Const(k) => k,
-            Term::Fixed { width: 1, .. } | Term::Indirect { width: 1, .. } => 0xff,
-            Term::Fixed { width: 2, .. } | Term::Indirect { width: 2, .. } => 0xffff,
-            Term::HeaderLength(_) => 60,
+        let greatest = match self.get(id) {
             Term::Alu(op::AND, a, b) => self.greatest(a).min(self.greatest(b)),
             _ => u32::MAX,
+        };
+        greatest.min(self.bits(id).may)
+    }
+
+    /// The bits that it can have.
+    pub(super) fn bits(&self, id: TermId) -> Bits {
+        match self.get(id) {
+            Term::Const(k) => Bits::of(k),
+            Term::Fixed { width: 1, .. } | Term::Indirect { width: 1, .. } => Bits::within(0xff),
+            Term::Fixed { width: 2, .. } | Term::Indirect { width: 2, .. } => Bits::within(0xffff),
+            Term::HeaderLength(_) => Bits::within(0xf << 2),
+            Term::Alu(operation, a, b) => {
+                let (one, other) = (self.bits(a), self.bits(b));
+                let shift = self.constant(b).filter(|&by| by < u32::BITS);
+                let both = |with: fn(u32, u32) -> u32| Bits {
+                    must: with(one.must, other.must),
+                    may: with(one.may, other.may),
+                };
+                match (operation, shift) {
+                    (op::AND, _) => both(|a, b| a & b),
+                    (op::OR, _) => both(|a, b| a | b),
+                    (op::XOR, _) => Bits::within(one.may | other.may),
+                    (op::LSH, Some(by)) => Bits {
+                        must: one.must << by,
+                        may: one.may << by,
+                    },
+                    (op::RSH, Some(by)) => Bits {
+                        must: one.must >> by,
+                        may: one.may >> by,
+                    },
+                    _ => Bits::ANY,
+                }
+            }
+            _ => Bits::ANY,
+        }
+    }
+
+    /// Whether nothing of the packet can be there: a load at its length, or beyond.
+    pub(super) fn is_beyond_end(&self, id: TermId) -> bool {
+        // Packets are shorter than this by far, so that nothing wraps.
+        const MOST_MORE: u32 = 1 << 16;
+        match self.get(id) {
+            Term::Length => true,
+            Term::Alu(op::ADD, a, b) => [(a, b), (b, a)]
+                .into_iter()
+                .any(|(one, other)| self.is_beyond_end(one) && self.greatest(other) <= MOST_MORE),
+            _ => false,
         }
     }
 
