@@ -63,6 +63,9 @@ fn completer(path: &str, argument: &Arg) -> Option<ArgValueCompleter> {
         (_, "netns", _) => ArgValueCompleter::new(|word: &OsStr| matching(word, netns::list())),
         (_, "verdict" | "on_verdict", _) => of_list(&VERDICTS),
         (_, "proto", _) => of_list(&PROTOCOLS),
+        (_, "icmp", _) => ArgValueCompleter::new(|word: &OsStr| {
+            matching(word, trawl_guard::names::icmp_types().map(str::to_owned))
+        }),
         ("trawl guard remove", "ids", _) => ArgValueCompleter::new(rule),
         ("trawl xdp unload", "id", _) => ArgValueCompleter::new(attached),
         (_, _, "FILE.o|NAME") => ArgValueCompleter::new(program),

@@ -20,6 +20,7 @@ mod r#gen;
 mod generate;
 mod guard;
 mod index;
+mod interface_option;
 mod json;
 mod lab;
 mod libpcap;
@@ -109,8 +110,10 @@ fn main() -> ExitCode {
     {
         return end(version::run(), in_json);
     }
-    let parsed = examples::with_examples(Cli::command())
-        .try_get_matches()
+    let command = examples::with_examples(Cli::command());
+    let words = interface_option::as_argument(&command, std::env::args_os().collect());
+    let parsed = command
+        .try_get_matches_from(words)
         .and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,

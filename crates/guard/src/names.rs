@@ -81,6 +81,11 @@ const ICMP_TYPES: [(&str, Option<u8>, Option<u8>); 25] = [
     ("neighbor-advertisement", None, Some(136)),
 ];
 
+/// The names of ICMP types.
+pub fn icmp_types() -> impl Iterator<Item = &'static str> {
+    ICMP_TYPES.into_iter().map(|(name, ..)| name)
+}
+
 /// The type in ICMP and in ICMPv6 that a name or a number stands for.
 pub fn icmp_type(text: &str) -> Result<(Option<u8>, Option<u8>), String> {
     let lower = text.to_ascii_lowercase();

@@ -136,6 +136,17 @@ fn all_interfaces_are_listed_and_captured_on() {
         .filter_map(|row| row["name"].as_str())
         .collect();
     assert!(names.contains(&"lo"), "{names:?}");
+    // By its number in the list.
+    let number = row.expect("the interface")["index"].to_string();
+    for named in [
+        &["-i", &format!("{}:{number}", station.name)][..],
+        &["-i", &number, "--netns", &station.name],
+    ] {
+        let capture = Capture::start(&lab, &[named, &["-c", "1"]].concat());
+        lab.send(&[frames::silent(64)], 1);
+        let summary = capture.wait().summary_of_success();
+        assert_eq!(summary.recorded, 1, "{named:?}");
+    }
     let any = format!("{}:any", station.name);
     let capture = Capture::start(&lab, &["-i", &any]);
     assert!(xdp_on(station).is_some());

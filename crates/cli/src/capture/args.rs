@@ -173,7 +173,7 @@ struct ChoiceArgs {
     #[arg(long, value_name = "N")]
     queue: Option<u32>,
     /// Only packets that are handled on this CPU
-    #[arg(long, value_name = "N")]
+    #[arg(long, alias = "cpus", value_name = "N")]
     cpu: Option<u32>,
     /// One packet in N of those that match, chosen by chance
     #[arg(long, value_name = "1/N", value_parser = units::one_in, conflicts_with = "sample_every")]

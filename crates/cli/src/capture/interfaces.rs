@@ -33,6 +33,8 @@ pub(crate) fn find(args: &Args) -> Result<Vec<CaptureSite>> {
             continue;
         }
         let Some(pattern) = Pattern::of(text, args.netns.as_deref()) else {
+            let name = by_number(text, args.netns.as_deref())?;
+            let text = name.as_ref().unwrap_or(text);
             sites.push(CaptureSite::find(text, args.netns.as_deref())?);
             continue;
         };
@@ -57,6 +59,21 @@ pub(crate) fn find(args: &Args) -> Result<Vec<CaptureSite>> {
     let mut known = HashSet::new();
     sites.retain(|site| !site.one_of_any || known.insert(site.label.clone()));
     Ok(sites)
+}
+
+/// The interface whose number in the list of -D is named, as tcpdump takes it, unless one has that number as its name.
+fn by_number(text: &str, netns: Option<&str>) -> Result<Option<String>> {
+    let (namespace, name) = netns::split_place(text, netns);
+    let Ok(index) = name.parse::<u32>() else {
+        return Ok(None);
+    };
+    let links = links_in(namespace)?;
+    let is_name = links.iter().any(|link| link.name == name);
+    let found = links.into_iter().find(|link| link.index == index);
+    let before = &text[..text.len() - name.len()];
+    Ok(found
+        .filter(|_| !is_name)
+        .map(|link| format!("{before}{}", link.name)))
 }
 
 /// What is meant by a name that stands for several interfaces.

@@ -29,7 +29,7 @@ pub struct Pacing {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// The CPUs to send from, for example 0,2-3 [default: wherever the kernel puts a single thread, else from CPU 0 on]
-    #[arg(long, hide_short_help = true, value_name = "LIST")]
+    #[arg(long, alias = "cpu", hide_short_help = true, value_name = "LIST")]
     cpus: Option<String>,
     /// Send this many frames in one go, then wait until as many are due
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]

@@ -237,8 +237,8 @@ fn names_in_rule_files_do_not_steer_the_terminal() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &[]);
     let (name, in_toml) = ("a\u{1b}[31mb", "a\\u001b[31mb");
-    let link = ["-n", &lab.pair.b.name, "link", "add", name, "type", "dummy"];
-    run("ip", &link);
+    let link = ["-n", &lab.pair.b.name, "link", "add", name, "type", "veth"];
+    run("ip", &[&link[..], &["peer", "name", "other"]].concat());
     let is_plain = |letter: char| !letter.is_control() || matches!(letter, '\n' | '\t');
     let plain = |arguments: &[&str]| {
         let output = guarded.run(arguments);
