@@ -206,7 +206,7 @@ pub fn compile(table: &Table) -> Result<Vec<u8>> {
                 MOST_BYTES >> 20
             ),
         )
-        .fix("fewer virtual addresses or backends"));
+        .fix(crate::fix::Fix::FewerServices));
     }
     let mut bytes = vec![0; lines * BALANCE_LINE];
     let mut put = |line: usize, data: &[u8]| {

@@ -18,6 +18,8 @@ pub enum Fix {
     CheckTcpPort,
     /// There is not enough memory for the flows.
     FewerFlows { default: u32 },
+    /// The table of all services is too large.
+    FewerServices,
     /// There is no such virtual address or backend.
     ListVips,
 }

@@ -31,7 +31,7 @@ fn check_against(available: u64, table: usize, flows: Option<u32>) -> Result<()>
         true => error.fix(crate::fix::Fix::FewerFlows {
             default: BALANCE_FLOWS as u32,
         }),
-        false => error.fix("fewer virtual addresses or backends"),
+        false => error.fix(crate::fix::Fix::FewerServices),
     })
 }
 

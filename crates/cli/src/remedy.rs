@@ -45,6 +45,10 @@ fn of_kernel(fix: &trawl_kernel::fix::Fix) -> String {
     use trawl_kernel::fix::Fix;
     match fix {
         Fix::Root { capabilities } => root(capabilities),
+        Fix::RunAsRoot => "run trawl as root".to_owned(),
+        Fix::TryAgain => "try again".to_owned(),
+        Fix::MoreOpenFiles => "raise the limit of open files: ulimit -n".to_owned(),
+        Fix::PacketEngine => "use --engine packet".to_owned(),
         Fix::ShorterFilter => "use a shorter expression, or --tap packet".to_owned(),
         Fix::NoDirection => "leave out -Q".to_owned(),
         Fix::NewerLibpcap => {
@@ -154,6 +158,7 @@ fn of_balance(fix: &trawl_balance::fix::Fix) -> String {
     use trawl_balance::fix::Fix;
     match fix {
         Fix::Load { interface } => format!("trawl balance load {interface}"),
+        Fix::FewerServices => "use fewer virtual addresses or backends".to_owned(),
         Fix::Reload => "trawl balance unload IF, then load it again".to_owned(),
         Fix::ApplyAnyway => "--yes applies it anyway".to_owned(),
         Fix::CheckPort => "--port N names the one to check".to_owned(),
@@ -210,6 +215,8 @@ fn of_store(fix: &trawl_store::fix::Fix) -> String {
     match fix {
         Fix::LargerSpool => "allow more with --spool-size, or --spool-full evict".to_owned(),
         Fix::OtherSpool => "name another directory with --spool".to_owned(),
+        Fix::DirectoryUrl => "write file:///DIRECTORY".to_owned(),
+        Fix::StoreUrl => "use file://, s3://, gs:// or az://".to_owned(),
     }
 }
 

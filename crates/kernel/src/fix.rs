@@ -8,6 +8,14 @@ use serde::Serialize;
 pub enum Fix {
     /// The process lacks these capabilities.
     Root { capabilities: String },
+    /// What was looked at is for root.
+    RunAsRoot,
+    /// Another command or application was faster, or is not done yet.
+    TryAgain,
+    /// The process has as many files open as it may.
+    MoreOpenFiles,
+    /// Only packet sockets send such frames here.
+    PacketEngine,
     /// The filter is too long for a BPF program.
     ShorterFilter,
     /// The library cannot choose the direction.

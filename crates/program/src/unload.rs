@@ -179,7 +179,10 @@ fn take_all_off(site: &Site) -> Result<Vec<u32>> {
         }
     }
     let what = format!("cannot unload from {}", site.label());
-    Err(Error::failed(what, "other commands go on loading programs there").fix("try again"))
+    Err(
+        Error::failed(what, "other commands go on loading programs there")
+            .fix(trawl_kernel::fix::Fix::TryAgain),
+    )
 }
 
 /// Whether it was still there when it was this command's turn.

@@ -10,6 +10,10 @@ pub enum Fix {
     LargerSpool,
     /// The spool cannot be used.
     OtherSpool,
+    /// A store in a directory has another kind of URL.
+    DirectoryUrl,
+    /// There is no such kind of store.
+    StoreUrl,
 }
 
 impl Remedy for Fix {}

@@ -81,7 +81,7 @@ impl Store {
             false => Url::parse(url).ok(),
         };
         let Some(parsed) = parsed else {
-            return Err(Error::usage(what, "it is not a URL").fix("write file:///DIRECTORY"));
+            return Err(Error::usage(what, "it is not a URL").fix(crate::fix::Fix::DirectoryUrl));
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -167,9 +167,9 @@ impl Store {
 }
 
 fn directory(url: &Url, what: &str, create: bool) -> Result<Arc<dyn ObjectStore>> {
-    let path: PathBuf = url
-        .to_file_path()
-        .map_err(|()| Error::usage(what, "it names another host").fix("write file:///DIRECTORY"))?;
+    let path: PathBuf = url.to_file_path().map_err(|()| {
+        Error::usage(what, "it names another host").fix(crate::fix::Fix::DirectoryUrl)
+    })?;
     if create {
         make_private(&path).map_err(|e| Error::os(what, e))?;
     }
@@ -255,6 +255,5 @@ fn elsewhere(url: &Url, what: &str) -> Result<Arc<dyn ObjectStore>> {
 }
 
 fn unknown(what: &str, scheme: &str) -> Error {
-    Error::usage(what, format!("{scheme}:// is not a kind of store"))
-        .fix("use file://, s3://, gs:// or az://")
+    Error::usage(what, format!("{scheme}:// is not a kind of store")).fix(crate::fix::Fix::StoreUrl)
 }

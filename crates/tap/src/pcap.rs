@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use trawl_filter::Classic;
 use trawl_kernel::events::Wake;
-use trawl_kernel::libpcap::{Handle, Library, Opened, Precision, Program, Request, Way};
+use trawl_kernel::libpcap::{Handle, Library, Opened, PcapFilter, Precision, Request, Way};
 use trawl_kernel::privilege::Capabilities;
 use trawl_kernel::producer::Producer;
 use trawl_kernel::ring::Rings;
@@ -202,11 +202,11 @@ fn way(direction: Option<Direction>) -> Way {
 }
 
 /// The library compiles expressions itself: with its own grammar, for its own device.
-fn program(filter: &Filter) -> Result<Program> {
+fn program(filter: &Filter) -> Result<PcapFilter> {
     match filter {
-        Filter::Expression(text) => Ok(Program::Expression(text.clone())),
+        Filter::Expression(text) => Ok(PcapFilter::Expression(text.clone())),
         Filter::Classic(text) => Classic::parse(text)
-            .map(|classic| Program::Classic(instructions(&classic)))
+            .map(|classic| PcapFilter::Classic(instructions(&classic)))
             .map_err(|error| filter.explain(&error)),
         Filter::Inner(_) => Err(Error::usage(
             "cannot look inside tunnels with the pcap tap",
@@ -217,10 +217,10 @@ fn program(filter: &Filter) -> Result<Program> {
 }
 
 /// The same program, run by trawl, which counts what it rejects.
-fn own_filter(handle: &Handle, wanted: &Program) -> Result<Classic> {
+fn own_filter(handle: &Handle, wanted: &PcapFilter) -> Result<Classic> {
     let instructions = match wanted {
-        Program::Expression(expression) => handle.compile(expression)?,
-        Program::Classic(given) => given.clone(),
+        PcapFilter::Expression(expression) => handle.compile(expression)?,
+        PcapFilter::Classic(given) => given.clone(),
     };
     let instructions = instructions.iter().map(|one| trawl_filter::Instruction {
         code: one.code,

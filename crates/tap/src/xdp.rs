@@ -258,7 +258,7 @@ fn moved_on(site: &CaptureSite) -> Error {
         format!("cannot join the capture on {}", site.label),
         "it ended just now",
     )
-    .fix("try again")
+    .fix(trawl_kernel::fix::Fix::TryAgain)
 }
 
 /// A program of somebody else's is in the way.

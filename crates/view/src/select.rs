@@ -41,9 +41,9 @@ pub type Kind = (u16, ByteOrder);
 pub struct Selector {
     question: Question,
     options: Options,
-    programs: HashMap<Kind, Program>,
+    programs: HashMap<Kind, Matcher>,
     /// The kind of the packet before: most files have one only.
-    last: Option<(Kind, Program)>,
+    last: Option<(Kind, Matcher)>,
 }
 
 impl Selector {
@@ -99,12 +99,12 @@ impl Selector {
 
 /// What each packet is put to.
 #[derive(Debug)]
-enum Program {
+enum Matcher {
     Whole(Classic),
     Inside(Box<Inner>),
 }
 
-impl Program {
+impl Matcher {
     fn run(&self, bytes: &[u8], length: u32) -> u32 {
         match self {
             Self::Whole(classic) => classic.run(bytes, length),
@@ -125,7 +125,7 @@ fn program(
     question: &Question,
     options: &Options,
     (link_type, order): Kind,
-) -> Result<Program, SelectError> {
+) -> Result<Matcher, SelectError> {
     if matches!(question, Question::Inner(_)) && link_type != LINKTYPE_ETHERNET {
         return Err(SelectError::NotEthernet);
     }
@@ -138,15 +138,15 @@ fn program(
         ..*options
     };
     let program = match question {
-        Question::Expression(text) => Program::Whole(compile(text, &options)?),
-        Question::Inner(text) => Program::Inside(Box::new(Inner::compile(text, &options)?)),
-        Question::Classic(text) => Program::Whole(Classic::parse(text)?),
+        Question::Expression(text) => Matcher::Whole(compile(text, &options)?),
+        Question::Inner(text) => Matcher::Inside(Box::new(Inner::compile(text, &options)?)),
+        Question::Classic(text) => Matcher::Whole(Classic::parse(text)?),
     };
     let asks_for_fact = |i: &Instruction| {
         i.class() == op::LD && i.code & 0xe0 == op::ABS && i.k >= ancillary::AD_OFF
     };
     // In an expression such an offset is a negative one, as in `ether[-31:2]`: libpcap finds no byte there.
-    if let (Question::Classic(_), Program::Whole(classic)) = (question, &program)
+    if let (Question::Classic(_), Matcher::Whole(classic)) = (question, &program)
         && classic.instructions().iter().any(asks_for_fact)
     {
         return Err(SelectError::NotInFiles);

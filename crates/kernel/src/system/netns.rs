@@ -351,7 +351,9 @@ fn enter_error(namespace: &Namespace, errno: rustix::io::Errno) -> Error {
         errno.into(),
     );
     if errno == rustix::io::Errno::PERM {
-        return error.fix("entering a namespace requires root (CAP_SYS_ADMIN)");
+        return error.fix(crate::fix::Fix::Root {
+            capabilities: "CAP_SYS_ADMIN".to_owned(),
+        });
     }
     error
 }

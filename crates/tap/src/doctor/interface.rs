@@ -80,7 +80,7 @@ impl Subject {
     fn unknown(&self, subject: &str, error: &Error) -> Finding {
         self.finding(subject, State::Warn, "unknown")
             .why(error.to_string())
-            .fix("run trawl as root")
+            .fix(trawl_kernel::fix::Fix::RunAsRoot)
     }
 
     fn link(&self) -> Finding {
@@ -311,7 +311,7 @@ impl Subject {
             Some(why) => self
                 .finding(subject, State::Problem, "no")
                 .why(why)
-                .fix("run trawl as root"),
+                .fix(trawl_kernel::fix::Fix::RunAsRoot),
         }
     }
 }

@@ -72,9 +72,9 @@ fn capability(capability: Capability) -> Finding {
             new(State::Info, text).why("not needed here: memory for rings is there without it")
         }
         Capability::SysResource | Capability::SysAdmin => {
-            new(State::Warn, text).fix("run trawl as root")
+            new(State::Warn, text).fix(trawl_kernel::fix::Fix::RunAsRoot)
         }
-        _ => new(State::Problem, text).fix("run trawl as root"),
+        _ => new(State::Problem, text).fix(trawl_kernel::fix::Fix::RunAsRoot),
     }
 }
 
@@ -112,7 +112,7 @@ fn fix(feature: Feature, answer: &Answer) -> Option<Advice> {
         (_, Answer::Refused { .. })
             if !probe::missing_capabilities(&Capability::FOR_BPF).is_empty() =>
         {
-            "run trawl as root"
+            return Some(trawl_kernel::fix::Fix::RunAsRoot.into());
         }
         _ => return None,
     };

@@ -55,7 +55,7 @@ pub fn refused(label: &str, prefix: &str, line: &Line, helper: &Helper) -> Error
             what,
             format!("the DPDK application with the file prefix {prefix} has not finished its start"),
         )
-        .fix("try again"),
+        .fix(trawl_kernel::fix::Fix::TryAgain),
         "version" => Error::failed(
             what,
             format!("the application has DPDK {first}, {PROGRAM} was built for {second}; both must have the same version"),

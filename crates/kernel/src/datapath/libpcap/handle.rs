@@ -53,7 +53,7 @@ pub enum Way {
 
 /// A filter for the library.
 #[derive(Clone, Debug)]
-pub enum Program {
+pub enum PcapFilter {
     /// In the library's own grammar.
     Expression(String),
     /// Compiled already.
@@ -253,10 +253,10 @@ impl Handle {
     }
 
     /// Has the library show only packets that match.
-    pub fn filter(&mut self, filter: &Program) -> Result<()> {
+    pub fn filter(&mut self, filter: &PcapFilter) -> Result<()> {
         let mut instructions = match filter {
-            Program::Expression(expression) => self.compile(expression)?,
-            Program::Classic(given) => given.clone(),
+            PcapFilter::Expression(expression) => self.compile(expression)?,
+            PcapFilter::Classic(given) => given.clone(),
         };
         let mut program = BpfProgram {
             length: instructions.len() as u32,

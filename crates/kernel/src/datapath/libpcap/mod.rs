@@ -18,7 +18,7 @@ use crate::{Error, Result};
 pub use filters::{
     CompiledFilter, FilterRequest, choose_for_filters, compile_filter, compile_filters,
 };
-pub use handle::{Figures, Handle, Opened, Packet, Precision, Program, Request, Rest, Way};
+pub use handle::{Figures, Handle, Opened, Packet, PcapFilter, Precision, Request, Rest, Way};
 
 /// The names under which systems have it: its own, and Debian's.
 const NAMES: [&str; 2] = ["libpcap.so.1", "libpcap.so.0.8"];

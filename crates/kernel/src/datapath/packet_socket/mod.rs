@@ -348,7 +348,7 @@ fn explain(name: &str, error: io::Error) -> Error {
         Some(libc::ENODEV | libc::ENXIO) => {
             "the interface has gone: ip link shows those that are there".into()
         }
-        Some(libc::EMFILE | libc::ENFILE) => "raise the limit of open files: ulimit -n".into(),
+        Some(libc::EMFILE | libc::ENFILE) => Fix::MoreOpenFiles.into(),
         _ => return Error::os(format!("cannot open a packet socket on {name}"), error),
     };
     Error::os(format!("cannot open a packet socket on {name}"), error).fix(fix)

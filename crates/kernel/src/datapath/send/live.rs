@@ -202,7 +202,7 @@ impl LiveSender {
                 what,
                 format!("the kernel has no live frames (before 5.18), or {length} bytes are more than a page holds"),
             )
-            .fix("use the packet engine"),
+            .fix(crate::fix::Fix::PacketEngine),
             Some(libc::ENODEV) => Error::failed(what, "the interface is gone"),
             _ => Error::os(what, error),
         }
