@@ -22,7 +22,7 @@ use crate::terminal;
 use crate::terminal::write_out;
 use crate::verifier_log::VerifierLog;
 
-/// Shows what a filter becomes, whether the kernel takes it, and which packets of a file match
+/// Shows what a filter compiles to, whether the kernel accepts it, and which packets of a file match
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Which packets, as tcpdump takes it: 'tcp port 80 and host 10.0.0.1'
@@ -48,10 +48,10 @@ pub struct Args {
         default_value = "xdp"
     )]
     hook: Vec<HookName>,
-    /// How packets begin; those of a file begin as the file says
+    /// Link type of packets; for a file, that of the file
     #[arg(long, value_enum, default_value_t = Link::Ethernet)]
     link: Link,
-    /// What a match returns; 0 for the usual
+    /// Value that a match returns; 0 for the default
     #[arg(short = 's', long, value_name = "BYTES", default_value_t = MOST,
           value_parser = clap::value_parser!(u32).range(0..=i64::from(MOST)))]
     snaplen: u32,
@@ -64,7 +64,7 @@ pub struct Args {
     /// Show the classic program only, as tcpdump does; -dd as C, -ddd as numbers
     #[arg(short = 'd', action = ArgAction::Count, conflicts_with_all = ["check", "read", "json"])]
     dump: u8,
-    /// Ask the kernel's verifier whether it takes the program
+    /// Check the program with the kernel's verifier
     #[arg(long)]
     check: bool,
     #[command(flatten)]

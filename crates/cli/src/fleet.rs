@@ -87,7 +87,7 @@ struct Start {
     place: Place,
 }
 
-/// Desires a capture no more; without --name none at all
+/// Stops a capture; without --name all of them
 #[derive(Debug, clap::Args)]
 struct Stop {
     /// Which hosts, as for fleet start

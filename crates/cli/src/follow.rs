@@ -45,7 +45,7 @@ pub struct Args {
     /// Look at netfilter, tc and XDP in these network namespaces only [default: in all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     within: Vec<String>,
-    /// Memory for steps on their way to the output; while half of it is in use, no more packets are followed, and those count as lost [default: 256MiB]
+    /// Memory for steps that are not printed yet; while half of it is in use, new packets are not followed and count as lost [default: 256MiB]
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     memory: Option<u64>,
     /// End after this time, for example 10s
@@ -108,7 +108,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     match ended {
         Ended::Signal | Ended::Duration | Ended::Count | Ended::Size => Ok(ExitCode::SUCCESS),
         Ended::Output(error) => Err(error),
-        other => Err(Error::failed("cannot go on following packets", other)),
+        other => Err(Error::failed("cannot continue to follow packets", other)),
     }
 }
 

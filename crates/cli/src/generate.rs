@@ -174,15 +174,11 @@ mod tests {
             .into_iter()
             .collect();
         let names = |pages: &BTreeMap<String, Vec<u8>>| pages.keys().cloned().collect::<Vec<_>>();
-        assert_eq!(
-            names(&present),
-            names(&wanted),
-            "`make man` writes them anew"
-        );
+        assert_eq!(names(&present), names(&wanted), "`make man` writes them");
         for (name, text) in &wanted {
             assert!(
                 present[name] == *text,
-                "{name} is out of step: `make man` writes it anew"
+                "{name} is out of date: `make man` writes it"
             );
         }
     }

@@ -11,7 +11,7 @@ pub struct LineArgs {
     /// Show the link layer's header
     #[arg(short = 'e')]
     link_header: bool,
-    /// Show numbers for names; trawl always does, and never looks a name up
+    /// Show numbers instead of names; trawl always does
     #[arg(short = 'n', action = ArgAction::Count)]
     numeric: u8,
     /// Show names without their domain; trawl shows numbers

@@ -126,7 +126,7 @@ fn of_program(fix: &trawl_program::fix::Fix) -> String {
         Fix::JoinDispatcher { interface } => format!("--prio N puts the program into it; --replace takes the whole chain's place; trawl xdp unload {interface} --all removes it"),
         Fix::Occupied { interface, id, chain } => occupied(interface, *id, *chain),
         Fix::NotTappable => "load it without --tappable".to_owned(),
-        Fix::LoadWithHooks => "add --tappable, which loads it by itself, outside a dispatcher".to_owned(),
+        Fix::LoadWithHooks => "add --tappable, which loads it without a dispatcher".to_owned(),
         Fix::NotTappableHere => "give the map another name, or load it without --tappable".to_owned(),
         Fix::KeepMaps { from_file } => match from_file {
             true => "--keep-maps gives them to the new program, --yes replaces it anyway".to_owned(),
@@ -256,7 +256,7 @@ fn of_tap(fix: &trawl_tap::fix::Fix) -> String {
         Fix::AtExit => "leave out --filter-at, or use --at exit".to_owned(),
         Fix::AtExitOrBoth => "use --at exit or --at both".to_owned(),
         Fix::PacketRing => "use --packet-ring v3 or v2, or leave out --time hw".to_owned(),
-        Fix::Steal => "add --steal if that is meant".to_owned(),
+        Fix::Steal => "add --steal to use it anyway".to_owned(),
         Fix::SentTap => "use --tap tc or --tap packet".to_owned(),
         Fix::NoAtOption => "leave out --at".to_owned(),
         Fix::NoFilterAtOption => "leave out --filter-at".to_owned(),

@@ -33,7 +33,7 @@ pub struct Args {
     /// Write the report as Markdown to this file, too; - for standard output
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// Show the page on loopback until interrupted, also while the run goes on
+    /// Serve the page on loopback until interrupted, also during the run
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "0", conflicts_with_all = ["png", "svg", "markdown"])]
     serve: Option<u16>,
 }

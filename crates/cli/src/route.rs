@@ -38,11 +38,11 @@ enum Command {
 enum ModeName {
     /// In the driver
     Native,
-    /// Behind the driver, in the stack
+    /// After the driver, in the stack
     Skb,
 }
 
-/// Makes interfaces ports of the router; for those that are, brings it up to date with addresses and VLANs
+/// Makes interfaces ports of the router, or updates ports with new addresses and VLANs
 ///
 /// Packets are forwarded between the ports and the VLANs on them. All that takes more than a look-up goes to the stack
 /// unchanged: what is for this host, has no neighbour yet, is too large, has options, or leaves by another interface.
@@ -55,18 +55,18 @@ struct Load {
     /// Where the program runs [default: native, and skb where the driver has no XDP]
     #[arg(long, value_enum)]
     mode: Option<ModeName>,
-    /// Its place in a chain of programs, lower ones first; what they pass is routed [default: in no chain]
+    /// Its priority in a chain: programs with lower numbers run first, and packets that they pass are routed [default: in no chain]
     #[arg(long, value_name = "N")]
     prio: Option<u32>,
-    /// Take the place of what is on the interfaces
+    /// Replace the program on the interfaces
     #[arg(long)]
     replace: bool,
-    /// Let captures look in at entry and exit (`trawl capture --tap hook`) where the kernel takes no tracing programs
+    /// Add hooks so that `trawl capture --tap hook` works where the kernel refuses tracing programs
     #[arg(long)]
     tappable: bool,
     #[command(flatten)]
     netns: NetnsArg,
-    /// Say what was done as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -95,7 +95,7 @@ struct Unload {
     interfaces: Vec<String>,
     #[command(flatten)]
     netns: NetnsArg,
-    /// Say what was done as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -39,12 +39,12 @@ pub struct Args {
     words: Vec<String>,
     #[command(flatten)]
     libpcap: LibpcapArg,
-    /// Look at this interface, NAME or NAMESPACE:NAME; may be given several times
+    /// Interface to measure, NAME or NAMESPACE:NAME; may be given several times
     #[arg(short = 'i', long = "interface", value_name = "IF")]
     interfaces: Vec<String>,
     #[command(flatten)]
     netns: NetnsArg,
-    /// How long to look at interfaces [default: 10s, or until Ctrl-C]
+    /// How long to measure interfaces [default: 10s, or until Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "interfaces")]
     duration: Option<Duration>,
     /// End after this many packets

@@ -205,7 +205,7 @@ fn describe(out: &mut String, capture: &EpochAccount) {
             let _ = writeln!(out, "  ended: {reason}");
         }
         None => out.push_str(
-            "  no record of its end: it goes on, or what it recorded after the last chunk is unknown\n",
+            "  no end record: it is still running, or what it recorded after the last chunk is unknown\n",
         ),
     }
     let clock = match capture.clock_error_bound_ns {
@@ -266,7 +266,7 @@ fn words(finding: &Finding) -> String {
         Problem::BeginMissing => "the record of the beginning is missing",
         Problem::EndMissing => "the record of the end is missing: the last packets are unknown",
         Problem::PrunedButThere => "the chunk was to be pruned: run trawl store prune again",
-        Problem::ForeignObject => "this object is not of trawl's making",
+        Problem::ForeignObject => "trawl did not write this object",
         Problem::SequenceGap => {
             let (from, to) = (finding.from.unwrap_or(0), finding.to.unwrap_or(0));
             return format!("{object}: chunks {from} to {to} have no manifest{packets}");
@@ -314,7 +314,7 @@ fn push(args: &Push) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     terminal::write_out(&format!(
-        "stored {} chunks of {} captures; {} captures go on and store by themselves\n",
+        "stored {} chunks of {} captures; {} captures are running and store their own chunks\n",
         pushed.chunks, pushed.runs, pushed.running
     ))?;
     Ok(ExitCode::SUCCESS)

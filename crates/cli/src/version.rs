@@ -22,7 +22,7 @@ pub fn run() -> Result<ExitCode> {
 fn libpcap() -> String {
     match Library::load(None) {
         Ok(library) => library.version().to_owned(),
-        Err(_) => "libpcap: not there".to_owned(),
+        Err(_) => "libpcap: not installed".to_owned(),
     }
 }
 

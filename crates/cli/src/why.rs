@@ -37,7 +37,7 @@ const SNAPLEN: u32 = 256;
 const RING_SIZE: u64 = 4 << 20;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Tells where packets went: what the kernel dropped, why, where, of which flows, and what to do about it
+/// Shows where packets were lost: what the kernel dropped, why, where, of which flows, and how to fix it
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -54,7 +54,7 @@ pub struct Args {
     /// Show the result as JSON, one document at the end
     #[arg(long)]
     json: bool,
-    /// Which packets, as tcpdump takes it; counters, which know no packets, are then left out
+    /// Which packets, as tcpdump takes it; counters are then left out, since they have no packets
     #[arg(value_name = "FILTER", trailing_var_arg = true)]
     expression: Vec<String>,
     #[command(flatten)]
@@ -117,7 +117,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     match ended {
         Ended::Signal | Ended::Duration | Ended::Count | Ended::Size => Ok(ExitCode::SUCCESS),
         Ended::Output(error) => Err(error),
-        other => Err(Error::failed("cannot go on looking for drops", other)),
+        other => Err(Error::failed("cannot continue to look for drops", other)),
     }
 }
 

@@ -127,7 +127,7 @@ fn occupied(interface: &str, present: &XdpAttachment) -> Error {
         ),
     )
     .fix(format!(
-        "take it off first (ip link set dev {interface} xdp off, or end the process that holds it), or receive on the \
+        "detach it first (ip link set dev {interface} xdp off, or end the process that holds it), or receive on the \
          next interface of the way"
     ))
 }

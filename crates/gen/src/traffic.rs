@@ -118,7 +118,7 @@ pub const KEYS: [(&str, &[Protocol], &str); 29] = [
     ("op", &[Arp], "request or reply"),
     ("ethertype", ANY, "Ethernet type"),
     ("hex", &[Raw], "the frame in hexadecimal digits"),
-    ("flows", ANY, "how many flows the frames belong to, in turn"),
+    ("flows", ANY, "number of flows, sent round-robin"),
     ("every", ANY, "N:KEY=VALUE: every Nth frame is different"),
 ];
 
@@ -252,7 +252,7 @@ impl Spec {
         let (every, changes) = text.split_once(':').ok_or_else(|| wrong(shape))?;
         let every = Kind::Number(32).value(every).map_err(|why| wrong(&why))?;
         if every == 0 {
-            return Err(wrong("every 0th frame is none"));
+            return Err(wrong("the interval must be at least 1"));
         }
         let mut other = self.clone();
         other.values.remove("every");

@@ -68,7 +68,7 @@ impl Back {
         if all.len() > attached.len() {
             return Err(Error::failed(
                 what(),
-                "a chain of several programs is on it, which cannot be put back as a whole",
+                "it has a chain of several programs, which cannot be restored as a whole",
             )
             .fix(crate::fix::Fix::NoConfirm));
         }
@@ -106,7 +106,7 @@ impl Back {
                     let program = held.map(|one| one.program.as_fd());
                     apply::by_netlink(&self.site, program, old.mode, XdpExpected::Nothing)
                         .map_err(|refusal| {
-                            refusal.about(format!("cannot put back the program {}", old.program_id))
+                            refusal.about(format!("cannot restore the program {}", old.program_id))
                         })?;
                     if let Some((held, keepsake)) =
                         held.zip(held.and_then(|one| one.keepsake.as_ref()))

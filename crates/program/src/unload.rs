@@ -180,7 +180,7 @@ fn take_all_off(site: &Site) -> Result<Vec<u32>> {
     }
     let what = format!("cannot unload from {}", site.label());
     Err(
-        Error::failed(what, "other commands go on loading programs there")
+        Error::failed(what, "other commands keep loading programs there")
             .fix(trawl_kernel::fix::Fix::TryAgain),
     )
 }

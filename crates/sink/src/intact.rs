@@ -29,7 +29,7 @@ impl Harm {
     }
 
     pub(crate) fn explain(self, name: &str, written: u64) -> Error {
-        let what = format!("cannot go on writing to {name}");
+        let what = format!("cannot continue to write to {name}");
         let why = match self {
             Self::Cut(length) => format!("another process cut it to {length} of {written} bytes"),
             Self::Removed => "another process removed it".to_owned(),

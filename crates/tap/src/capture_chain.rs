@@ -229,7 +229,7 @@ fn cannot_look(error: io::Error) -> Error {
 fn used_up() -> Error {
     let why = format!("{SEATS} have come and gone since the first");
     Error::failed("cannot join the captures on this hook", why)
-        .fix("end all of them once, and begin anew")
+        .fix("end all of these captures, then start them again")
 }
 
 impl Drop for CaptureSeat {

@@ -326,7 +326,7 @@ fn a_fleet_is_started_and_stopped_over_nats_and_outlives_it() {
     assert_eq!(phase_of(&nats.status("beta"), "beta"), "none");
     // Without the bus the capture goes on.
     nats.kill();
-    alpha.wait_said("captures go on");
+    alpha.wait_said("captures continue");
     assert_eq!(children(alpha.id()).len(), 2, "the capture and trawl-bus");
     nats.start();
     // A command that comes before the agent is back is found by it.

@@ -61,16 +61,8 @@ fn programs_for_other_places_are_told_apart() {
         let load = ["xdp", "load", &place, file, "--prog", name];
         fails(&load, 1, words);
     };
-    refused(
-        &file,
-        "at_device",
-        &["at_device", "map of interfaces", "redirecting"],
-    );
-    refused(
-        &file,
-        "xdp/cpumap",
-        &["at_cpu", "map of CPUs", "redirecting"],
-    );
+    refused(&file, "at_device", &["at_device", "devmap", "redirecting"]);
+    refused(&file, "xdp/cpumap", &["at_cpu", "cpumap", "redirecting"]);
     let several = object_file(&lab, "tail_calls");
     refused(
         &several,

@@ -129,7 +129,7 @@ fn one_of_several_programs_is_chosen_by_name() {
     assert_eq!(programs_on(&place)[0]["name"], "old_section");
     succeeds(&["xdp", "unload", &place]);
     let elsewhere = ["xdp", "load", &place, &old, "--prog", "on_the_way_out"];
-    fails(&elsewhere, 1, &["a map of interfaces", "old_section"]);
+    fails(&elsewhere, 1, &["devmap", "old_section"]);
     all_gone(&lab, &[], &[]);
 }
 
@@ -207,7 +207,11 @@ fn what_stands_alone_says_how_to_have_company() {
         .collect();
     assert_eq!(names, ["several_second", "trawl_drop"]);
     let status = succeeds(&["xdp", "status", "-i", &place]);
-    for words in ["1. priority 50", "2. priority 90", "goes on after pass"] {
+    for words in [
+        "1. priority 50",
+        "2. priority 90",
+        "next program runs after pass",
+    ] {
         assert!(status.contains(words), "{status}");
     }
     succeeds(&["xdp", "unload", &place, "--all"]);
@@ -453,5 +457,8 @@ fn chain_actions_are_chosen_when_it_is_loaded() {
     succeeds(&[&load[..], &["pass,drop"]].concat());
     succeeds(&["xdp", "load", &place, "pass", "--prio", "90"]);
     let said = succeeds(&["xdp", "status", &place]);
-    assert!(said.contains("goes on after drop, pass"), "{said}");
+    assert!(
+        said.contains("next program runs after drop, pass"),
+        "{said}"
+    );
 }

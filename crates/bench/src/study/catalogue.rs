@@ -78,7 +78,7 @@ pub fn find(name: &str) -> Result<&'static Entry> {
         Error::usage(
             format!("experiment {name:?}"),
             format!(
-                "there is none of that name; trawl bench list shows {}",
+                "no experiment has this name; trawl bench list shows {}",
                 names.join(", ")
             ),
         )

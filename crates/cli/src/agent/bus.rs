@@ -36,7 +36,7 @@ pub(crate) struct BusArgs {
     /// Its private key, in PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// The authority that the server's certificate is of, in PEM; without it TLS is not asked for
+    /// CA certificate of the server, in PEM; without it the connection does not use TLS
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
 }

@@ -39,7 +39,7 @@ pub struct Args {
     nats: Option<String>,
     #[command(flatten)]
     bus: bus::BusArgs,
-    /// What this host allows, whatever is desired
+    /// What this host allows
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
     /// The host's name on the bus [default: what the machine calls itself]

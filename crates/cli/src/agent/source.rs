@@ -172,10 +172,9 @@ impl OnBus {
                     self.say(format!("connected to {}", self.url));
                     self.put();
                 }
-                News::Disconnected => self.say(format!(
-                    "no connection to {}; captures go on as they are",
-                    self.url
-                )),
+                News::Disconnected => {
+                    self.say(format!("no connection to {}; captures continue", self.url))
+                }
                 News::Refused { why } => self.say(format!("{}: {why}", self.url)),
             }
         }

@@ -171,13 +171,13 @@ struct Load {
     /// Where the program runs [default: native, and skb where the driver has no XDP]
     #[arg(long, value_enum)]
     mode: Option<ModeName>,
-    /// Take the place of what is on the interface
+    /// Replace the program on the interface
     #[arg(long)]
     replace: bool,
-    /// Its place in a chain: programs with lower numbers run first [default: 20]
+    /// Its priority in a chain: programs with lower numbers run first [default: 20]
     #[arg(long, value_name = "N")]
     prio: Option<u32>,
-    /// Let captures look in at entry and exit (`trawl capture --tap hook`) where the kernel takes no tracing programs
+    /// Add hooks so that `trawl capture --tap hook` works where the kernel refuses tracing programs
     #[arg(long)]
     tappable: bool,
     /// Flows to remember; those used least recently are forgotten first [default: 262144]

@@ -47,7 +47,7 @@ pub fn run(args: &Args, progress: &mut dyn FnMut(&str)) -> Result<ExitCode> {
 fn show(outcome: &DropsResults) {
     let c = &outcome.conditions;
     println!(
-        "{}: {} frames, as fast as they go, {} repetitions in turn",
+        "{}: {} frames, as fast as they go, {} interleaved repetitions",
         outcome.experiment, c.frames, c.repetitions
     );
     println!("{}, {} CPUs, {}, load {}", c.hardware, c.cpus, c.os, c.load);

@@ -84,7 +84,7 @@ fn next_cpu(cpu: usize) -> Option<usize> {
 
 fn show(outcome: &GenerateResults) {
     println!(
-        "generate: UDP frames of {} bytes, {} s a turn, {} repetitions in turn",
+        "generate: UDP frames of {} bytes, {} s each, {} interleaved repetitions",
         outcome.frame_bytes, outcome.seconds, outcome.repetitions
     );
     println!(

@@ -67,7 +67,7 @@ pub fn run(args: &Args, progress: &mut dyn FnMut(&str)) -> Result<ExitCode> {
 fn show(outcome: &ProgramsResults) {
     let c = &outcome.conditions;
     println!(
-        "{}: {} frames of {} bytes, as fast as they go, {} repetitions in turn",
+        "{}: {} frames of {} bytes, as fast as they go, {} interleaved repetitions",
         outcome.experiment, c.frames, c.frame_bytes, c.repetitions
     );
     println!("{}, {} CPUs, {}, load {}", c.hardware, c.cpus, c.os, c.load);

@@ -44,7 +44,7 @@ pub fn run(args: &Args, progress: &mut dyn FnMut(&str)) -> Result<ExitCode> {
 
 fn show(outcome: &ReadResults) {
     println!(
-        "{}: {} packets, {:.0} MB, {} repetitions in turn",
+        "{}: {} packets, {:.0} MB, {} interleaved repetitions",
         outcome.experiment,
         outcome.packets,
         outcome.bytes as f64 / 1e6,

@@ -54,14 +54,13 @@ pub struct How {
     /// Only these peers (trawl bench peers); none: no peer
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     peers: Vec<String>,
-    /// A peer's binary, where another one than the installed is to be measured
+    /// A peer's binary, instead of the installed one
     #[arg(long, value_name = "NAME=PATH", value_parser = pair)]
     peer: Vec<(String, String)>,
-    /// Another value for a parameter of the experiments, or with EXPERIMENT.KEY=VALUE of one of them; a list has
-    /// commas or semicolons between its values; may be given several times
+    /// Set a parameter of all experiments, or of one as EXPERIMENT.KEY=VALUE; separate the values of a list by commas or semicolons; may be given several times
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     set: Vec<(String, String)>,
-    /// Where results.json and results.csv go [default: trawl-bench-TIME]
+    /// Directory for results.json and results.csv [default: trawl-bench-TIME]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
     /// A file that names a sending and a receiving host, reached by ssh, for the experiments that capture
@@ -94,7 +93,7 @@ pub struct List {
 
 #[derive(Debug, clap::Args)]
 pub struct ListPeers {
-    /// A peer's binary, where another one than the installed is meant
+    /// A peer's binary, instead of the installed one
     #[arg(long, value_name = "NAME=PATH", value_parser = pair)]
     peer: Vec<(String, String)>,
     #[arg(long)]
@@ -309,7 +308,7 @@ fn carry_out(
     }
     if !report.complete {
         terminal::say(&format!(
-            "interrupted: what was measured is in {0}; trawl bench resume {0} goes on",
+            "interrupted: what was measured is in {0}; trawl bench resume {0} continues the run",
             directory.display()
         ));
         return Ok(ExitCode::FAILURE);

@@ -30,7 +30,7 @@ use crate::netns::NetnsArg;
 use crate::units;
 use crate::verifier_log::VerifierLog;
 
-/// Records every packet that a hook sees, into a file that Wireshark opens, or as lines on the terminal
+/// Records packets at XDP, tc or a socket to a file for Wireshark, or shows them as lines
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Interface to capture on, NAME or NAMESPACE:NAME; may be given several times. any: all interfaces that are up. Patterns
@@ -54,11 +54,11 @@ pub struct Args {
     /// Record only packets with these verdicts: aborted, drop, pass, tx, redirect
     #[arg(long, value_name = "LIST")]
     verdict: Option<String>,
-    /// The pinned program array that the XDP program jumps through (found by itself where it can be)
+    /// The pinned program array through which the XDP program makes its tail call [default: found by trawl]
     #[arg(long, value_name = "PATH")]
     hook: Option<PathBuf>,
-    /// For the time of the capture, put hooks into the XDP program that runs, which was loaded from this file: the same
-    /// program with the same maps; the program without hooks is put back at the end
+    /// During the capture, add hooks to the attached XDP program, which was loaded from this file: the same
+    /// program with the same maps; the program without hooks is restored at the end
     #[arg(long, value_name = "FILE.o", conflicts_with = "hook")]
     pub(super) tappable: Option<PathBuf>,
     /// Write the packets to this file, or to standard output with '-'; several times for several outputs. The name may be followed by
@@ -71,7 +71,7 @@ pub struct Args {
     /// Format of the file [default: pcap for a FILE that ends in .pcap, else pcapng]
     #[arg(long, value_enum)]
     format: Option<Format>,
-    /// Permissions of the files that are made, in octal [default: 600, less what the umask takes away]
+    /// Permissions of created files, in octal [default: 600, less what the umask takes away]
     #[arg(long, value_name = "MODE", value_parser = units::file_mode)]
     pub(super) file_mode: Option<u32>,
     /// Bytes to keep of each packet; 0 for all
@@ -113,7 +113,7 @@ pub struct Args {
     /// How to attach trawl's own XDP program [default: native, and skb where the driver cannot]
     #[arg(long, value_enum)]
     mode: Option<ModeName>,
-    /// Whose clock stamps the packets, and how often it is read
+    /// The clock for time stamps, and how often it is read
     #[arg(long = "time", value_enum, default_value_t = TimeName::Auto)]
     clock: TimeName,
     /// Show packets as JSON, one object a line
@@ -123,7 +123,7 @@ pub struct Args {
     /// a redirect, at tc and where it is dropped
     #[arg(long, conflicts_with = "write")]
     pub(super) id: bool,
-    /// Say nothing but errors and the account
+    /// Print errors and the account only
     #[arg(short = 'q', long)]
     pub(super) quiet: bool,
     #[command(flatten)]
@@ -163,13 +163,13 @@ struct ChoiceArgs {
     /// A filter as a classic program, as `tcpdump -ddd` prints it, instead of an expression
     #[arg(long, value_name = "PROGRAM", conflicts_with = "expression")]
     cbpf: Option<String>,
-    /// Ask the expression of the packet inside a tunnel: VXLAN, GENEVE, GRE or IP-in-IP
+    /// Apply the expression to the packet inside a tunnel: VXLAN, GENEVE, GRE or IP-in-IP
     #[arg(long, conflicts_with = "cbpf")]
     inner: bool,
     /// Where the filter sees the packet: as it arrived at the XDP program, or as it left it
     #[arg(long, value_enum, value_name = "END")]
     filter_at: Option<FilterEnd>,
-    /// Only packets that are received or sent by this queue
+    /// Only packets of this receive or transmit queue
     #[arg(long, value_name = "N")]
     queue: Option<u32>,
     /// Only packets that are handled on this CPU

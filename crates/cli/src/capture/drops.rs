@@ -16,7 +16,7 @@ pub(super) struct DropArgs {
     /// Only drops for these reasons, as the kernel names them; all: what is no loss as well; help: list them
     #[arg(long, value_name = "LIST|all", value_delimiter = ',')]
     reason: Vec<String>,
-    /// What is no loss as well: queues of closing sockets, and groups that no socket has joined
+    /// Include drops that are not losses: queues of closing sockets, and groups that no socket has joined
     #[arg(long)]
     all: bool,
     /// The functions that led to each drop

@@ -20,10 +20,10 @@ pub struct PeerArgs {
     /// Let a tap take the packets away from the network stack, as netmap and PF_RING ZC do
     #[arg(long)]
     pub steal: bool,
-    /// How the packet tap's sockets hand packets over [default: v3]
+    /// How to read packets from the packet tap's sockets [default: v3]
     #[arg(long, value_enum, value_name = "WAY")]
     pub packet_ring: Option<Ring>,
-    /// How the packet tap's sockets share the packets [default: cpu]
+    /// How to distribute packets over the packet tap's sockets [default: cpu]
     #[arg(long, value_enum, value_name = "WAY")]
     pub fanout: Option<Share>,
 }
@@ -100,7 +100,7 @@ impl PeerArgs {
         {
             return Err(Error::usage(
                 format!("cannot use {option} with the {tap} tap"),
-                "only the packet tap reads packet sockets of its own",
+                "only the packet tap reads packet sockets",
             )
             .fix(format!("leave out {option}, or use --tap packet")));
         }

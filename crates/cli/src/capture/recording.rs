@@ -14,9 +14,9 @@ use crate::units;
 /// How files are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Io {
-    /// Directly where the file system can
+    /// Directly if the file system supports it
     Auto,
-    /// Past the page cache
+    /// Directly, past the page cache
     Direct,
     /// Through the page cache
     Buffered,
@@ -25,31 +25,31 @@ pub(super) enum Io {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Recording")]
 pub(super) struct RecordingArgs {
-    /// Memory for packets on their way, of all CPUs together, rounded down [default: 256MiB]
+    /// Memory for packets that are not written yet, for all CPUs together, rounded down [default: 256MiB]
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     memory: Option<u64>,
-    /// The same by a CPU's share
+    /// The same, for each CPU
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, conflicts_with = "memory")]
     ring_size: Option<u64>,
-    /// What is written of each packet beside its bytes: full, none, or a list of flags, queue, id, verdict
+    /// Metadata to write for each packet: full, none, or a list of flags, queue, id, verdict
     #[arg(long, value_name = "full|none|LIST", default_value = "full")]
     meta: String,
-    /// How a pcapng file is written: straight out of the ring to the disk, or through the page cache
+    /// How to write a pcapng file: directly from the ring to the disk, or through the page cache
     #[arg(long, value_enum, default_value_t = Io::Auto)]
     pub(super) io: Io,
-    /// Show packets as lines beside writing them
+    /// Show packets as lines, in addition to writing them
     #[arg(long)]
     pub(super) print: bool,
-    /// Compress files, in frames that can be read one by one [default: by the end of the name: .zst, .lz4 or .gz]
+    /// Compress files, in frames that can be read one by one [default: by the extension: .zst, .lz4 or .gz]
     #[arg(long, value_enum)]
     compress: Option<Packing>,
-    /// Begin another file before one grows larger: millions of bytes, or a size such as 64MiB
+    /// Maximum size of a file of the series: millions of bytes, or a size such as 64MiB
     #[arg(short = 'C', value_name = "SIZE", value_parser = file_size)]
     file_size: Option<u64>,
-    /// Begin another file after this many seconds; -w then takes strftime(3)'s conversions
+    /// Begin a new file after this many seconds; -w then takes strftime(3)'s conversions
     #[arg(short = 'G', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     file_seconds: Option<u64>,
-    /// Keep this many files, the latest ones
+    /// Keep the latest N files
     #[arg(short = 'W', value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..))]
     files: Option<u64>,
     /// Keep the latest files, this many bytes in total

@@ -27,8 +27,8 @@ use crate::terminal;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Other hosts")]
 pub(super) struct HostArgs {
-    /// Capture on this host, by ssh with the person's own configuration and keys: HOST, USER@HOST or ssh://USER@HOST:PORT; may
-    /// be given several times. All other options mean what they mean there
+    /// Capture on this host, by ssh with your own configuration and keys: HOST, USER@HOST or ssh://USER@HOST:PORT; may
+    /// be given several times. All other options apply on that host
     #[arg(
         long = "on",
         value_name = "HOST",

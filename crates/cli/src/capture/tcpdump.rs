@@ -50,7 +50,7 @@ pub(super) struct TcpdumpArgs {
     /// List the types for -j
     #[arg(short = 'J', long)]
     list_time_stamp_types: bool,
-    /// The way the interface's packets begin, EN10MB or RAW; a capture on one of another kind is refused
+    /// Link type, EN10MB or RAW; a capture on an interface of another type is refused
     #[arg(short = 'y', long = "linktype", value_name = "TYPE")]
     link_type: Option<String>,
     /// List the types for -y

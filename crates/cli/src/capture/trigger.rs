@@ -29,7 +29,7 @@ pub(super) struct TriggerArgs {
     /// Write the packets of this time after an event [default: 5s]
     #[arg(long, value_name = "TIME", value_parser = time)]
     post_trigger: Option<Duration>,
-    /// Memory for packets that may lead to an event; the oldest make room for the latest [default: 64MiB]
+    /// Memory for packets before an event; new packets overwrite the oldest [default: 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     trigger_memory: Option<u64>,
     /// End after this many events

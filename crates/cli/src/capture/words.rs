@@ -151,7 +151,7 @@ pub(crate) fn notice(notice: &Notice) -> String {
             format!("{interface}: the clock is read for each packet: {why}")
         }
         Notice::SnaplenReduced { bytes } => {
-            format!("keeping {bytes} bytes of each packet: a ring of this size holds no more")
+            format!("keeping at most {bytes} bytes of each packet: the ring is too small for more")
         }
         Notice::NotDirect { output, why } => format!(
             "{output}: written through the page cache: its file system takes no direct writes ({why})"
@@ -197,7 +197,7 @@ pub(crate) fn notice(notice: &Notice) -> String {
             format!("{interface}: the attached program has hooks already; it is not replaced")
         }
         Notice::HooksNotReturned { interface } => format!(
-            "{interface}: the program with hooks was replaced or removed during the capture; the program from before was not put back"
+            "{interface}: the program with hooks was replaced or removed during the capture; the previous program was not restored"
         ),
         Notice::LinkDown { interface } => format!("{interface}: went down"),
         Notice::LinkUp { interface } => format!("{interface}: is up"),

@@ -22,15 +22,15 @@ use crate::{json, terminal, units};
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const SHOW_EVERY: Duration = Duration::from_millis(500);
 
-/// Counts stamped packets as they come in: loss, order, duplicates and one-way latency, of each flow and in all
+/// Counts stamped packets: loss, order, duplicates and one-way latency, for each flow and in total
 ///
 /// The packets are those of `trawl gen … --stamp`. They are seen in the driver, before the network stack, and dropped
-/// there unless --pass is given; packets without a stamp always go on. A packet's latency is the time from its stamp to
+/// there unless --pass is given; packets without a stamp always pass. A packet's latency is the time from its stamp to
 /// the receiving hook on the clock CLOCK_TAI: on one machine both are the same clock, between machines it is as good as
 /// their synchronisation.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Interface that the packets come in by, NAME or NAMESPACE:NAME
+    /// Interface to receive on, NAME or NAMESPACE:NAME
     #[arg(short, long, value_name = "IF")]
     interface: String,
     #[command(flatten)]
@@ -38,13 +38,13 @@ pub struct Args {
     /// End after this time, for example 10s
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
-    /// End once this many stamped packets have come; a few more may come meanwhile, and are counted
+    /// End after this many stamped packets; a few more may be counted
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Let stamped packets go on to the network stack
+    /// Pass stamped packets to the network stack
     #[arg(long)]
     pass: bool,
-    /// Follow this many flows one by one, with 6 KiB of memory for each; packets of others are counted without their order
+    /// Track this many flows, with 6 KiB of memory each; packets of other flows are counted without order
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     max_flows: u32,
     /// List this many flows

@@ -24,7 +24,7 @@ use crate::json;
 use crate::netns::NetnsArg;
 use crate::terminal::write_out;
 
-/// Sends recorded frames again: in their own time, at a multiple of its speed, at a rate, or as fast as they go
+/// Sends recorded frames: with the recorded timing, at a multiple of its speed, at a rate, or at full speed
 ///
 /// The files are pcap or pcapng, of any size, and recorded from Ethernet. Without --speed, --rate or --bandwidth the
 /// gaps between frames are those of the recording, to the nanosecond where it has nanoseconds. Frames that the
@@ -37,15 +37,15 @@ pub struct Args {
     /// The recordings, in the order in which they are sent
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Interface that the frames leave by, NAME or NAMESPACE:NAME
+    /// Interface to send on, NAME or NAMESPACE:NAME
     #[arg(short, long, value_name = "IF")]
     interface: String,
     #[command(flatten)]
     netns: NetnsArg,
-    /// This many times as fast as it was recorded (2, 0.5), or `max`: as fast as the frames go [default: 1]
+    /// Multiple of the recorded speed (2, 0.5), or `max` for no gaps [default: 1]
     #[arg(long, value_name = "TIMES", conflicts_with_all = ["rate", "bandwidth"], allow_hyphen_values = true)]
     speed: Option<SpeedName>,
-    /// Send all this many times; 0: until interrupted
+    /// Number of rounds; 0: until interrupted
     #[arg(long = "loop", value_name = "N", default_value_t = 1)]
     rounds: u64,
     /// Send the packets of all files in the order of their times, instead of one file after the other
@@ -57,7 +57,7 @@ pub struct Args {
     pacing: Pacing,
     #[command(flatten)]
     engine: EngineChoice,
-    /// Send even where the default route or a remote session would suffer
+    /// Send even on an interface with the default route or a remote session
     #[arg(long)]
     yes: bool,
     /// Print the summary as JSON
@@ -118,7 +118,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         && let Some(why) = target::in_use(site.namespace.as_ref(), &site.interface)?
     {
         let what = format!("will not send out of {}", site.label);
-        return Err(Error::failed(what, why).fix("give --yes if that is meant"));
+        return Err(Error::failed(what, why).fix("use --yes to send anyway"));
     }
     let replay = Replay::open(args.options(&site)?)?;
     let account = replay.account();

@@ -31,7 +31,7 @@ const SHOW_EVERY: Duration = Duration::from_millis(500);
 /// Both interfaces are on this machine, perhaps in namespaces of their own, and one clock serves both.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Interface that the frames leave by, NAME or NAMESPACE:NAME
+    /// Interface to send on, NAME or NAMESPACE:NAME
     #[arg(long, value_name = "IF")]
     tx: String,
     /// Interface that they come in by, NAME or NAMESPACE:NAME
@@ -85,7 +85,7 @@ pub struct Args {
     /// The CPU to send from [default: wherever the kernel puts it]
     #[arg(long, value_name = "N")]
     cpu: Option<usize>,
-    /// Send even where the default route or a remote session would suffer
+    /// Send even on an interface with the default route or a remote session
     #[arg(long)]
     yes: bool,
     /// Print the results as JSON, with every trial
@@ -105,7 +105,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     {
         return Err(
             Error::failed(format!("will not send out of {}", tx.label), why)
-                .fix("give --yes if that is meant"),
+                .fix("use --yes to send anyway"),
         );
     }
     let mut measurement = Measurement::new(Options {

@@ -46,14 +46,14 @@ enum EngineName {
 /// Where to, by which engine, and how the outcome is told.
 #[derive(Debug, clap::Args)]
 pub struct Way {
-    /// Interface that the frames leave by, NAME or NAMESPACE:NAME [default: the one that the route to --dst leads to]
+    /// Interface to send on, NAME or NAMESPACE:NAME [default: that of the route to --dst]
     #[arg(short, long, value_name = "IF")]
     pub interface: Option<String>,
     #[command(flatten)]
     pub netns: NetnsArg,
     #[command(flatten)]
     pub engine: EngineChoice,
-    /// Send even where the default route or a remote session would suffer
+    /// Send even on an interface with the default route or a remote session
     #[arg(long)]
     pub yes: bool,
     /// Show the first N frames, decoded, and send none
@@ -119,7 +119,7 @@ impl Way {
             None => Ok(()),
             Some(why) => Err(
                 Error::failed(format!("will not send out of {}", site.label), why)
-                    .fix("give --yes if that is meant"),
+                    .fix("use --yes to send anyway"),
             ),
         }
     }
@@ -170,7 +170,7 @@ pub struct FromFile {
     file: PathBuf,
     #[command(flatten)]
     way: Way,
-    /// IPv6, where no address says which
+    /// Use IPv6 if no address is given
     #[arg(short = '6', long)]
     ipv6: bool,
     /// What random values and sizes follow from [default: the file's, or 1]

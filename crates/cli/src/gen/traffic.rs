@@ -20,7 +20,7 @@ pub struct Link {
     /// VLAN tags ID or ID:PRIORITY, outermost first; the outer one of two is a service tag (QinQ)
     #[arg(long, hide_short_help = true, value_name = "ID[,ID]")]
     vlan: Option<String>,
-    /// The Ethernet type that the frames say, whatever they hold
+    /// EtherType of the frames, independent of their contents
     #[arg(long, hide_short_help = true, value_name = "TYPE")]
     ethertype: Option<String>,
     /// Put the frames into a VXLAN tunnel with this network identifier
@@ -50,7 +50,7 @@ pub struct Network {
     /// Destination address, IPv4 or IPv6 [default: the only neighbour of the interface]
     #[arg(long, value_name = "ADDR")]
     dst: Option<String>,
-    /// IPv6, where no address says which
+    /// Use IPv6 if no address is given
     #[arg(short = '6', long)]
     pub ipv6: bool,
     /// Differentiated services code point: a number or a name such as ef
@@ -70,7 +70,7 @@ pub struct Ports {
     /// Source port [default: 40000]
     #[arg(long, value_name = "PORT")]
     src_port: Option<String>,
-    /// Destination port [default: 9, which throws all away]
+    /// Destination port [default: 9, discard]
     #[arg(long, value_name = "PORT")]
     dst_port: Option<String>,
 }
@@ -79,10 +79,10 @@ pub struct Ports {
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Frames")]
 pub struct Shape {
-    /// Length of each frame without the checksum at its end: N, FIRST-LAST[/STEP], random:FIRST-LAST, N,N, N:WEIGHT,N:WEIGHT, imix [default: 60, or as short as it can be]
+    /// Length of each frame without the checksum at its end: N, FIRST-LAST[/STEP], random:FIRST-LAST, N,N, N:WEIGHT,N:WEIGHT, imix [default: 60, or the shortest possible]
     #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
     size: Option<String>,
-    /// How many flows the frames belong to, in turn: what varies is the same in all frames of a flow
+    /// Number of flows, sent round-robin; varying fields are the same in all frames of a flow
     #[arg(long, value_name = "N")]
     flows: Option<String>,
     /// Every Nth frame is different, for example 1000:ethertype=0x1111; several fields with ';' between them
@@ -99,7 +99,7 @@ pub struct Shape {
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Frames")]
 pub struct Carried {
-    /// What the frames carry: zeros, text:…, hex:…, fill:0xNN, random, number; several with '|' between them take turns
+    /// What the frames carry: zeros, text:…, hex:…, fill:0xNN, random, number; several separated by '|' alternate
     #[arg(long, hide_short_help = true, value_name = "WHAT")]
     payload: Option<String>,
 }

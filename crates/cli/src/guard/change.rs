@@ -284,7 +284,7 @@ pub fn remove(args: &Remove) -> Result<()> {
                 if set.rules.iter().all(|rule| rule.id != *id) {
                     return Err(Error::failed(
                         format!("cannot remove rule {id}"),
-                        "there is none of that number",
+                        "no rule has this number",
                     )
                     .fix("trawl guard list shows them"));
                 }

@@ -88,7 +88,7 @@ struct Consent {
     /// Apply even if it cuts off the client that SSH_CONNECTION names
     #[arg(long)]
     yes: bool,
-    /// Take the change back after this time, for example 60s, unless `trawl guard confirm` is given before
+    /// Revert the change after this time, for example 60s, unless `trawl guard confirm` is given before
     #[arg(long, value_name = "TIME", value_parser = text::duration, conflicts_with = "yes")]
     confirm: Option<Duration>,
 }
@@ -126,7 +126,7 @@ impl Consent {
         pending.applied()?;
         let place = namespace.map_or(String::new(), |one| format!(" --netns {}", one.label()));
         terminal::say(&format!(
-            "the change is taken back in {} unless it is confirmed: trawl guard confirm{place}",
+            "the change is reverted in {} unless it is confirmed: trawl guard confirm{place}",
             text::short_duration(time)
         ));
         Ok(result)
@@ -137,7 +137,7 @@ impl Consent {
 enum ModeName {
     /// In the driver
     Native,
-    /// Behind the driver, in the stack
+    /// After the driver, in the stack
     Skb,
 }
 
@@ -158,28 +158,28 @@ impl From<ActionName> for Action {
 
 /// Guards an interface, or changes the default of one that is guarded
 ///
-/// ARP, neighbour discovery and whatever is not IP pass in any case.
+/// ARP, neighbour discovery and packets other than IP always pass.
 #[derive(Debug, clap::Args)]
 struct Load {
     /// The interfaces, NAME or NAMESPACE:NAME
     #[arg(value_name = "IF", required = true)]
     interfaces: Vec<String>,
-    /// What becomes of packets that no rule decides about [default: allow]
+    /// Verdict for packets that no rule matches [default: allow]
     #[arg(long, value_enum)]
     default: Option<ActionName>,
     /// Where the program runs [default: native, and skb where the driver has no XDP]
     #[arg(long, value_enum)]
     mode: Option<ModeName>,
-    /// Take the place of what is on the interface
+    /// Replace the program on the interface
     #[arg(long)]
     replace: bool,
-    /// Its place in a chain: programs with lower numbers run first [default: 10]
+    /// Its priority in a chain: programs with lower numbers run first [default: 10]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     prio: Option<u32>,
-    /// Let captures look in at entry and exit (`trawl capture --tap hook`) where the kernel takes no tracing programs
+    /// Add hooks so that `trawl capture --tap hook` works where the kernel refuses tracing programs
     #[arg(long)]
     tappable: bool,
-    /// Say what was done as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -205,7 +205,7 @@ fn icmp(text: &str) -> std::result::Result<IcmpType, String> {
 
 #[derive(Debug, clap::Args)]
 struct Rule {
-    /// From these addresses; given several times, it makes as many rules
+    /// From these addresses; each further --src makes another rule
     #[arg(long, value_name = "PREFIX", action = ArgAction::Append)]
     src: Vec<Prefix>,
     /// To these addresses
@@ -214,22 +214,22 @@ struct Rule {
     /// Of this protocol, by name or number
     #[arg(long, value_name = "P", value_parser = names::protocol)]
     proto: Option<u8>,
-    /// To this port, or these; of TCP and UDP if --proto names none
+    /// To this port or range; TCP and UDP without --proto
     #[arg(long, value_name = "N[-M]")]
     port: Option<Ports>,
-    /// From this port, or these; of TCP and UDP if --proto names none
+    /// From this port or range; TCP and UDP without --proto
     #[arg(long, value_name = "N[-M]")]
     src_port: Option<Ports>,
-    /// From this MAC address, or with /BITS from those that begin so
+    /// From this MAC address, or from those with the same first BITS
     #[arg(long, value_name = "MAC[/BITS]")]
     src_mac: Option<MacPrefix>,
-    /// To this MAC address, or with /BITS to those that begin so
+    /// To this MAC address, or to those with the same first BITS
     #[arg(long, value_name = "MAC[/BITS]")]
     dst_mac: Option<MacPrefix>,
     /// Of this type of ICMP, by name (for IPv4 and IPv6) or number
     #[arg(long, value_name = "TYPE", value_parser = icmp)]
     icmp: Option<IcmpType>,
-    /// TCP packets that ask for a connection
+    /// TCP packets that open a connection (SYN without ACK)
     #[arg(long, conflicts_with = "established")]
     syn: bool,
     /// TCP packets that belong to a connection
@@ -244,10 +244,10 @@ struct Rule {
     /// On this interface only, NAME or NAMESPACE:NAME
     #[arg(long, value_name = "IF")]
     on: Option<String>,
-    /// Every packet: required by a rule that denies and names nothing else
+    /// Every packet; required for a rule without other conditions
     #[arg(long)]
     all: bool,
-    /// Say what was done as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -268,7 +268,7 @@ struct PresetRule {
     /// On this interface only, NAME or NAMESPACE:NAME
     #[arg(long, value_name = "IF")]
     on: Option<String>,
-    /// Say what was done as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -290,7 +290,7 @@ struct Remove {
     /// All rules; defaults stay
     #[arg(long)]
     all: bool,
-    /// Say what was done as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -299,7 +299,7 @@ struct Remove {
     consent: Consent,
 }
 
-/// Puts the rules of a file in the place of all there are, at one moment
+/// Replaces all rules by those of a file, atomically
 ///
 /// If anything in the file is wrong, nothing is changed. Rules about the same packets as before keep their numbers and
 /// hits.
@@ -308,13 +308,13 @@ struct Apply {
     /// Rules in TOML; `-` for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Only look whether the file is right
+    /// Check the file only
     #[arg(long)]
     check: bool,
-    /// Take a rule that denies every packet, although it has no `all = true`
+    /// Accept a rule that denies every packet without `all = true`
     #[arg(long)]
     all: bool,
-    /// Say what was done as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -375,7 +375,7 @@ struct Unload {
     /// The interfaces, NAME or NAMESPACE:NAME
     #[arg(value_name = "IF", required = true)]
     interfaces: Vec<String>,
-    /// Say what was done as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]

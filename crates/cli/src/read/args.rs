@@ -38,17 +38,17 @@ pub struct Args {
     /// Format of the file written [default: by its ending .pcap or .pcapng, or else that of the file read]
     #[arg(long, value_enum, requires = "write")]
     format: Option<FormatName>,
-    /// Compress the file, in frames that can be read one by one [default: by the end of the name: .zst, .lz4 or .gz]
+    /// Compress the file, in frames that can be read one by one [default: by the extension: .zst, .lz4 or .gz]
     #[arg(long, value_enum, requires = "write")]
     compress: Option<Packing>,
-    /// Begin another file before one grows larger: millions of bytes, or a size such as 64MiB
+    /// Maximum size of a file of the series: millions of bytes, or a size such as 64MiB
     #[arg(short = 'C', value_name = "SIZE", value_parser = file_size, requires = "write")]
     file_size: Option<u64>,
     /// Begin another file with the first packet SECONDS after the first of the file; -w then takes strftime(3)'s
     /// conversions
     #[arg(short = 'G', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), requires = "write")]
     file_seconds: Option<u64>,
-    /// Keep this many files, the latest ones
+    /// Keep the latest N files
     #[arg(short = 'W', value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..), requires = "write")]
     files: Option<u64>,
     /// Show the packets as well as write them
@@ -57,7 +57,7 @@ pub struct Args {
     /// End after this many packets
     #[arg(short = 'c', long = "count", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Go on as the file grows, or as files are added to a ring of files; Ctrl-C ends it
+    /// Follow a growing file, or files added to a ring; Ctrl-C ends it
     #[arg(short = 'f', long)]
     follow: bool,
     /// List the interfaces, and the tap that a capture on each would use; no file is read
@@ -119,7 +119,7 @@ struct ChoiceArgs {
     /// A filter as a classic program, as `tcpdump -ddd` prints it, instead of an expression
     #[arg(long, value_name = "PROGRAM")]
     cbpf: Option<String>,
-    /// Ask the expression of the packet inside a tunnel: VXLAN, GENEVE, GRE or IP-in-IP
+    /// Apply the expression to the packet inside a tunnel: VXLAN, GENEVE, GRE or IP-in-IP
     #[arg(long, conflicts_with = "cbpf")]
     inner: bool,
     /// Only packets with these verdicts: aborted, drop, pass, tx, redirect; or tc's: ok, shot, stolen, …

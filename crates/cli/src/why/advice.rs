@@ -66,7 +66,7 @@ pub fn of(place: &Place, destination: Option<&str>, versions: &[u8]) -> Option<S
             )
         }
         "XDP" => xdp(place, interface),
-        "NO_SOCKET" => format!("nobody listens there: {prefix}ss -lntu"),
+        "NO_SOCKET" => format!("no socket listens there: {prefix}ss -lntu"),
         "PKT_TOO_BIG" => {
             format!("larger than the MTU of the next link: {prefix}ip route get {destination}")
         }
@@ -85,7 +85,7 @@ pub fn of(place: &Place, destination: Option<&str>, versions: &[u8]) -> Option<S
 }
 
 fn neighbour(prefix: &str, interface: &str) -> String {
-    format!("nobody answers for the next hop: {prefix}ip neigh show dev {interface}")
+    format!("the next hop does not answer: {prefix}ip neigh show dev {interface}")
 }
 
 /// In front of commands about a namespace with a name.

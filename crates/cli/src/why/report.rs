@@ -313,7 +313,7 @@ fn of_xdp(tally: &Tally, place: &counted::Place) -> Counter {
             Some("REDIRECT".to_owned()),
             (errno != 0).then_some(errno),
             match errno {
-                0 => "the interface took no more packets".to_owned(),
+                0 => "the interface accepted no more packets".to_owned(),
                 _ => format!(
                     "the interface did not take redirected packets: {}",
                     error(errno)

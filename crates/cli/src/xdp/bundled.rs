@@ -61,7 +61,7 @@ pub struct Options {
     /// redirect to several: not to the one that the packet came in by
     #[arg(long)]
     exclude_ingress: bool,
-    /// redirect: the CPUs that go on with the packets, those of a flow on the same
+    /// redirect: the CPUs that process the packets; packets of a flow go to the same CPU
     #[arg(long, value_name = "CPU", value_delimiter = ',')]
     to_cpu: Vec<u32>,
     /// redirect to CPUs: what becomes of the packets there [default: pass; with --to: redirect]

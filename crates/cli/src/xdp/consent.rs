@@ -12,10 +12,10 @@ use crate::{terminal, units};
 
 #[derive(Debug, clap::Args)]
 pub struct Consent {
-    /// Also if that cuts the SSH session that this is typed in, or takes a guard away
+    /// Apply even if it cuts the SSH session of this command, or removes a guard
     #[arg(long)]
     pub yes: bool,
-    /// Put back what was there before after this time, unless `trawl xdp confirm` is given before
+    /// Restore the previous state after this time, unless `trawl xdp confirm` is given before
     #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "yes")]
     pub confirm: Option<Duration>,
 }
@@ -68,7 +68,7 @@ impl Consent {
         for (site, pending) in sites.iter().zip(pending) {
             pending.applied()?;
             terminal::say(&format!(
-                "the change is taken back in {} unless it is confirmed: trawl xdp confirm {}",
+                "the change is reverted in {} unless it is confirmed: trawl xdp confirm {}",
                 text::short_duration(time),
                 site.label()
             ));

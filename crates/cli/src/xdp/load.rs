@@ -39,16 +39,16 @@ pub struct Args {
     /// Where it runs [default: native, and skb where the driver has no XDP]
     #[arg(long, value_enum)]
     mode: Option<ModeName>,
-    /// Its place in a chain: programs with lower numbers run first [default: what the file says, else 50]
+    /// Its priority in a chain: programs with lower numbers run first [default: what the file says, else 50]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     prio: Option<u32>,
     /// In a chain: the next program runs after these verdicts, as in pass,drop [default: what the file says, else pass]
     #[arg(long, value_name = "LIST", value_parser = Actions::parse)]
     on: Option<Actions>,
-    /// Take the place of all that is on the interface, a whole chain included
+    /// Replace all programs on the interface, including a whole chain
     #[arg(long)]
     replace: bool,
-    /// Give the program the maps of the one that runs, by name, type and size: the one that --replace replaces, or else
+    /// Give the program the maps of the attached one, matched by name, type and size: the one that --replace replaces, or else
     /// the one of the same name
     #[arg(long)]
     keep_maps: bool,
@@ -62,7 +62,7 @@ pub struct Args {
     tappable: bool,
     #[command(flatten)]
     netns: NetnsArg,
-    /// Say what was done as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]

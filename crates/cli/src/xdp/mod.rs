@@ -50,7 +50,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
 enum ModeName {
     /// In the driver
     Native,
-    /// Behind the driver, in the stack
+    /// After the driver, in the stack
     Skb,
     /// On the card
     Hw,

@@ -19,7 +19,7 @@ use crate::units;
 pub struct Args {
     #[command(flatten)]
     sites: SiteArgs,
-    /// Let the kernel count for this long how often each program runs, and how long that takes
+    /// Measure for this time how often and how long each program runs
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     measure: Option<Duration>,
     /// As JSON
@@ -93,7 +93,7 @@ fn add_program(text: &mut String, attached: &Attached) {
     for member in &attached.chain {
         let _ = writeln!(
             text,
-            "    {}. priority {}, goes on after {}",
+            "    {}. priority {}, next program runs after {}",
             member.position + 1,
             member.priority,
             match member.chain_actions.is_empty() {
@@ -133,7 +133,7 @@ fn add_details(text: &mut String, program: &About) {
     for lost in &program.lost {
         let _ = writeln!(
             text,
-            "          {lost}; loading it once more, with --replace, fixes that"
+            "          {lost}; to fix: load it again with --replace"
         );
     }
 }

@@ -27,7 +27,7 @@ pub struct Args {
     all: bool,
     #[command(flatten)]
     netns: NetnsArg,
-    /// Say what was done as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]

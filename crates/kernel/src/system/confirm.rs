@@ -43,7 +43,7 @@ pub struct Pending {
 pub fn begin(scope: &str, command: &str, time: Duration, undo: &dyn Undo) -> Result<Pending> {
     let what = "cannot make a change that is to be confirmed";
     let path = path_of(scope)?.ok_or_else(|| {
-        Error::failed(what, "the process that takes it back requires root").fix(
+        Error::failed(what, "the process that reverts it requires root").fix(
             crate::fix::Fix::Root {
                 capabilities: "".to_owned(),
             },
@@ -176,7 +176,7 @@ pub fn refuse_if_pending(scope: &str) -> Result<()> {
         Some(about) => Err(Error::failed(
             "cannot make another change",
             format!(
-                "'{}' is not confirmed; it is taken back in {} s",
+                "'{}' is not confirmed; it is reverted in {} s",
                 about.command,
                 about.left.as_secs()
             ),

@@ -36,13 +36,13 @@ pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Confli
             ),
         )
         .fix("compile it with SEC(\"xdp.frags\"), or load it first"),
-        Conflict::ChainFull { programs } => Error::failed(
-            join,
-            format!("it has {programs} programs, and there is room for no more"),
-        )
-        .fix(Fix::ChainFull {
-            interface: label.to_owned(),
-        }),
+        Conflict::ChainFull { programs } => {
+            Error::failed(join, format!("it has {programs} programs, the maximum")).fix(
+                Fix::ChainFull {
+                    interface: label.to_owned(),
+                },
+            )
+        }
         Conflict::Above { interface } => program_above(
             format!("cannot attach {program} to {label}"),
             site,

@@ -77,7 +77,7 @@ pub fn cannot_open(label: &str, failure: &LoadFailure) -> Error {
             "its symbols were taken out (strip), and by them its programs and maps are found",
         )
         .fix(format!(
-            "llvm-strip -g takes out no more than can be spared; or {COMPILE}"
+            "use llvm-strip -g, which keeps the symbols; or {COMPILE}"
         )),
         // Of a file that is cut off, libbpf misses what stands at its end.
         Some(says) if says.starts_with("elf: ") => Error::failed(
@@ -118,10 +118,10 @@ pub fn elsewhere(what: &str, program: &ProgramEntry) -> Error {
     let ProgramEntry { name, section, .. } = program;
     let why = match program.fed_by() {
         Some("cpumap") => format!(
-            "{name} (section {section}) runs where a map of CPUs sends packets, not on an interface by itself"
+            "{name} (section {section}) is for entries of a cpumap and cannot be attached to an interface"
         ),
         Some(_) => format!(
-            "{name} (section {section}) runs where a map of interfaces sends packets, not on an interface by itself"
+            "{name} (section {section}) is for entries of a devmap and cannot be attached to an interface"
         ),
         None => format!("{name} (section {section}) is not an XDP program"),
     };

@@ -71,7 +71,7 @@ impl fmt::Display for Refusal {
         match self {
             Self::StackFull { depth } => write!(
                 f,
-                "its stack is full ({depth} of 512 bytes) and all of its registers are in use, so that nothing is left to keep the packet's context in"
+                "its stack is full ({depth} of 512 bytes) and all of its registers are in use, so that there is no place for the packet's context"
             ),
             Self::TooFar { instruction } => write!(
                 f,

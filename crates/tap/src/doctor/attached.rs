@@ -143,7 +143,7 @@ impl Attached {
             None => {
                 text.push_str(", by netlink");
                 finding = finding.why("it stays until it is taken off").fix(format!(
-                    "to take it off: {prefix}ip link set dev {} {} off",
+                    "to detach it: {prefix}ip link set dev {} {} off",
                     interface.name,
                     match present.mode {
                         trawl_kernel::netlink::XdpMode::Native => "xdpdrv",

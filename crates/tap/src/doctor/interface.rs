@@ -87,7 +87,7 @@ impl Subject {
         let about = &self.interface;
         if !about.up {
             return self
-                .finding("link", State::Warn, "down: no packet goes by")
+                .finding("link", State::Warn, "down: no packets pass")
                 .fix(format!("{}ip link set {} up", self.prefix, about.name));
         }
         let mac = about.mac.map(|mac| {

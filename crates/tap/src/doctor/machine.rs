@@ -44,7 +44,7 @@ fn dpdk_helper() -> Finding {
     const BUILD: &str = "make build-dpdk";
     let new = |state, text: String| Finding::new("helpers", dpdk::PROGRAM, state, text);
     let useless = |program: PathBuf, why: &str| {
-        let text = format!("the dpdk tap is not there: {}", program.display());
+        let text = format!("the dpdk tap is not installed: {}", program.display());
         new(State::Warn, text).why(why).fix(BUILD)
     };
     match dpdk::presence() {
@@ -52,7 +52,7 @@ fn dpdk_helper() -> Finding {
             State::Ok,
             format!("the dpdk tap, for {dpdk}: {}", program.display()),
         ),
-        Presence::NotThere => new(State::Info, "not there: the dpdk tap".to_owned()).fix(BUILD),
+        Presence::NotThere => new(State::Info, "not installed: the dpdk tap".to_owned()).fix(BUILD),
         Presence::DoesNotRun { program, said } => {
             useless(program, &format!("it does not run: {said}"))
         }

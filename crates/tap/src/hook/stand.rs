@@ -103,7 +103,8 @@ pub fn occupy(
             Ok(()) => return Ok(occupied),
             Err(EnterError::Kernel(e)) if e.raw_os_error() == Some(errno::EINVAL) => {
                 last = Some(
-                    "its program was loaded in a way that none of trawl's can follow".to_owned(),
+                    "its program was loaded in a way that trawl's programs cannot be called from"
+                        .to_owned(),
                 );
             }
             Err(EnterError::Kernel(e)) => last = Some(e.to_string()),

@@ -17,16 +17,16 @@ pub struct Changes {
     /// One MAC address instead of another, on both sides; may be repeated
     #[arg(long, value_name = "OLD=NEW", value_parser = pair(mac))]
     map_mac: Vec<(Mac, Mac)>,
-    /// IP address that all packets come from; one for IPv4 and one for IPv6 may be given
+    /// Source IP address of all packets; one for IPv4 and one for IPv6 may be given
     #[arg(long, value_name = "IP")]
     src_ip: Vec<IpAddr>,
-    /// IP address that all packets go to; one for IPv4 and one for IPv6 may be given
+    /// Destination IP address of all packets; one for IPv4 and one for IPv6 may be given
     #[arg(long, value_name = "IP")]
     dst_ip: Vec<IpAddr>,
     /// One prefix instead of another, on both sides, for example 10.0.0.0/8=172.16.0.0/12; may be repeated, the first that fits counts
     #[arg(long, value_name = "OLD=NEW", value_parser = pair(prefix))]
     map_ip: Vec<(Prefix, Prefix)>,
-    /// VLAN that all frames belong to (a tag is put in where there is none), or `none`: the outermost tag is taken out
+    /// VLAN of all frames (a tag is added if there is none), or `none` to remove the outermost tag
     #[arg(long, value_name = "ID|none", value_parser = tag)]
     vlan: Option<TagChange>,
     /// One VLAN instead of another; may be repeated

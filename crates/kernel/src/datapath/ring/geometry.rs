@@ -39,7 +39,9 @@ impl Geometry {
             return Err(Error::usage(what(), why).fix(fix));
         }
         if bytes > MEMORY_MAX {
-            return Err(Error::usage(what(), "programs can address no more").fix(fix));
+            return Err(
+                Error::usage(what(), "BPF programs cannot address a ring of this size").fix(fix),
+            );
         }
         // Large enough for the largest packet where the memory allows it; small enough that a handful stay cached, and
         // that what all CPUs have opened is a quarter of the pool.

@@ -60,7 +60,7 @@ pub fn bpf() -> Answer {
 pub fn btf_in_kernel() -> Answer {
     match btf::in_kernel() {
         true => Answer::Supported,
-        false => Answer::lacking("/sys/kernel/btf/vmlinux is not there (CONFIG_DEBUG_INFO_BTF)"),
+        false => Answer::lacking("/sys/kernel/btf/vmlinux does not exist (CONFIG_DEBUG_INFO_BTF)"),
     }
 }
 
