@@ -108,7 +108,7 @@ impl Report {
             let count = self.group_count.unwrap_or(0);
             if count > self.groups.len() {
                 let shown = self.groups.len();
-                let _ = writeln!(out, "  {shown} of {count} groups; --top N shows more");
+                let _ = writeln!(out, "  the first {shown} of {count} groups");
             }
             others(&mut out, "groups", self.other_groups.unwrap_or(0));
         }
