@@ -206,14 +206,20 @@ fn receive_buffers_and_accept_queues_are_told_as_nstat_does() {
             .zip(before)
             .all(|(name, before)| nstat(&lab, name) > before)
     });
-    // Nobody tries again.
     drop(connections);
+    // On a slow machine a last segment may be dropped between the command's reading and nstat's.
+    let least = names.map(|name| nstat(&lab, name));
     why.signal(Signal::INT);
     let done = why.wait();
     let report: Value = serde_json::from_str(&done.stdout).expect("JSON");
-    for (name, before) in names.into_iter().zip(before) {
+    for ((name, before), least) in names.into_iter().zip(before).zip(least) {
         let found = counter(&report, name);
-        assert_eq!(found["difference"], nstat(&lab, name) - before, "{report}");
+        let difference = found["difference"].as_u64().expect("a count");
+        let between = least - before..=nstat(&lab, name) - before;
+        assert!(
+            between.contains(&difference),
+            "{name}: {between:?}: {report}"
+        );
         assert_eq!(found["netns"], b.name.as_str());
     }
     let full = counter(&report, "UdpRcvbufErrors");
