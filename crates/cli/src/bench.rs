@@ -50,6 +50,8 @@ enum Experiment {
     Read(read::Args),
     /// Runs the load balancer beside IPVS, with 1 to 1,000,000 flows, and compares which flows the removal of a backend moves
     LoadBalance(Box<run::How>),
+    /// Runs the store's experiments: a capture at full speed beside its store, the index's speed and size, a packet found among many (as bench run --study F)
+    Store(Box<run::How>),
     /// Sends as fast as each engine can from one core, beside xdp-trafficgen and a plain loop of sendmmsg; and from two
     Generate(generate::Args),
 }
@@ -66,6 +68,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Experiment::Run(args) => run::run(&args),
         Experiment::LoadBalance(how) => {
             run::run_named(&["load-balance", "load-balance-moves"], &how)
+        }
+        Experiment::Store(how) => {
+            run::run_named(&["store-capture", "store-index", "store-search"], &how)
         }
         Experiment::Resume(args) => run::resume(&args),
         Experiment::List(args) => run::list(&args),

@@ -311,3 +311,55 @@ fn names_keys_and_peers_that_do_not_exist_are_wrong_usage() {
             .all(|one| one["how_to_get"].is_string())
     );
 }
+
+/// Issue 19: storing, indexing and searching are measured; nothing that was recorded is hidden, and the needle is found.
+#[test]
+fn the_store_is_measured() {
+    if !root_or_skip() {
+        return;
+    }
+    let directory = Directory::new("of-store");
+    let set = [
+        "seconds=0.02",
+        "sizes=64",
+        "packets=0.005",
+        "flows=50",
+        "made=0.002",
+        "rows=0.01",
+        "store-capture.series=directory at 50 kpps",
+    ];
+    let set: Vec<&str> = set.iter().flat_map(|pair| ["--set", pair]).collect();
+    let scratch = ["--scratch", directory.text()];
+    let out = directory.0.join("out");
+    let out = ["-o", out.to_str().expect("UTF-8")];
+    let base = ["bench", "store", "--repeat", "1"];
+    let output = trawl(&[&base[..], &set, &scratch, &out].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let report = results(Path::new(out[1]));
+    let value = |experiment: usize, figure: &str| {
+        let run = &report["experiments"][experiment]["runs"][0];
+        run["values"][figure]
+            .as_f64()
+            .unwrap_or_else(|| panic!("{figure}: {run}"))
+    };
+    assert_eq!(value(0, "hidden_percent"), 0.0);
+    assert_eq!(value(0, "stored_percent"), 100.0);
+    assert!(value(0, "of_file_percent") > 0.0);
+    assert!(value(1, "mpps") > 0.0);
+    let bytes = value(1, "bytes_per_packet");
+    assert!(bytes > 0.0 && bytes < 21.0, "{bytes}");
+    // Nothing is left of what was made up.
+    let left = std::fs::read_dir(&directory.0)
+        .expect("a directory")
+        .flatten();
+    let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+    assert_eq!(left, ["out"]);
+    let query = trawl_tests::binary::path().with_file_name("trawl-query");
+    if !query.exists() {
+        return trawl_tests::skip("trawl-query is not built: make build-query");
+    }
+    let search = report["experiments"][2]["runs"].as_array().expect("runs");
+    assert_eq!(search.len(), 3, "{search:?}");
+    assert!(search.iter().all(|run| run["recorded"] == 1), "{search:?}");
+}

@@ -14,6 +14,7 @@ use super::measure::generators::Generators;
 use super::measure::pdump::Pdump;
 use super::measure::programs::Programs;
 use super::measure::rfc2544::Rfc2544;
+use super::measure::store::Stored;
 
 pub struct Entry {
     pub name: &'static str,
@@ -63,6 +64,9 @@ pub static ALL: &[Entry] = &[
     entry!("order", Demand::Order),
     entry!("merge", Demand::Merge),
     entry!("loss", Demand::Loss),
+    entry!("store-capture", Stored::Capture),
+    entry!("store-index", Stored::Index),
+    entry!("store-search", Stored::Search),
 ];
 
 impl Entry {
@@ -96,7 +100,7 @@ pub fn of_study(letter: &str) -> Result<Vec<&'static str>> {
     if names.is_empty() {
         return Err(Error::usage(
             format!("--study {letter}"),
-            "there are the studies A to E",
+            "there are the studies A to F",
         ));
     }
     Ok(names)

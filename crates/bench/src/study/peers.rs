@@ -77,6 +77,11 @@ const KNOWN: &[Known] = &[
         "apt-get install ipvsadm, on a kernel with the module ip_vs",
     ),
     program("iperf3", &["--version"], "apt-get install iperf3"),
+    program(
+        "versitygw",
+        &["--version"],
+        "go install github.com/versity/versitygw/cmd/versitygw@latest, then --peer versitygw=PATH",
+    ),
     module(
         "pktgen",
         "/proc/net/pktgen",

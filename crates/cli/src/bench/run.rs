@@ -26,7 +26,7 @@ pub struct Run {
     /// The experiments, by name (trawl bench list)
     #[arg(value_name = "NAME", required_unless_present_any = ["study", "all"])]
     names: Vec<String>,
-    /// All experiments of this study: A to E
+    /// All experiments of this study: A to E, or F for those of the store
     #[arg(long, value_name = "LETTER", value_delimiter = ',')]
     study: Vec<String>,
     /// All experiments

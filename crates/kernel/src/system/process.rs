@@ -69,21 +69,25 @@ pub fn variable_of(process: u32, name: &str) -> Option<String> {
 
 /// The CPU time a process has used, in user space and in the kernel.
 pub fn cpu_seconds(process: u32) -> f64 {
+    ticks(process, 11) + ticks(process, 12)
+}
+
+/// The CPU time of this process's children that have ended and were waited for.
+pub fn children_cpu_seconds() -> f64 {
+    let own = std::process::id();
+    ticks(own, 13) + ticks(own, 14)
+}
+
+/// A time of a process, by its place in `/proc/PID/stat` after the name.
+fn ticks(process: u32, index: usize) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     // The name in the second field may hold anything; the fields after its bracket are numbers.
-    let fields: Vec<&str> = stat
-        .rsplit(')')
-        .next()
-        .unwrap_or_default()
-        .split_whitespace()
-        .collect();
-    let ticks = |index: usize| {
-        fields
-            .get(index)
-            .and_then(|t| t.parse::<f64>().ok())
-            .unwrap_or(0.0)
-    };
-    (ticks(11) + ticks(12)) / rustix::param::clock_ticks_per_second() as f64
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    let ticks = fields.split_whitespace().nth(index);
+    ticks
+        .and_then(|text| text.parse::<f64>().ok())
+        .unwrap_or(0.0)
+        / rustix::param::clock_ticks_per_second() as f64
 }
 
 /// Lets the program that a command starts receive every signal, whatever this thread has blocked for itself: a blocked

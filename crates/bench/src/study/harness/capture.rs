@@ -1,7 +1,7 @@
 //! Every way to capture to a file, trawl's and the peers', driven alike: started on a CPU of its own, sent to, ended,
 //! and counted by reading its file back.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use trawl_kernel::{Error, bpffs};
@@ -85,6 +85,16 @@ pub struct Setting {
     pub files: Option<(u64, u64)>,
     /// Only one sent frame in this many passes the filter.
     pub one_in: Option<u64>,
+    /// trawl keeps the packets in a store instead of a file.
+    pub store: Option<StoreAt>,
+}
+
+/// A store, and what else a capture has to be told of it.
+#[derive(Clone, Debug)]
+pub struct StoreAt {
+    pub url: String,
+    pub spool: PathBuf,
+    pub environment: Vec<(String, String)>,
 }
 
 impl Way {
@@ -288,7 +298,18 @@ impl Way {
             if let Some((files, megabytes)) = setting.files {
                 trawl.args(["-W", &files.to_string(), "-C", &megabytes.to_string()]);
             }
-            trawl.arg("-w").arg(file).args(&setting.filter);
+            match &setting.store {
+                Some(store) => {
+                    trawl
+                        .args(["--store", &store.url, "--spool"])
+                        .arg(&store.spool);
+                    trawl.envs(store.environment.iter().map(|(name, value)| (name, value)));
+                }
+                None => {
+                    trawl.arg("-w").arg(file);
+                }
+            }
+            trawl.args(&setting.filter);
             (trawl, "capturing on")
         };
         let filter = &setting.filter;

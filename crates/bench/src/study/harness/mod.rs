@@ -2,6 +2,7 @@
 
 pub mod capture;
 pub mod hosts;
+pub mod made_up;
 pub mod napi;
 pub mod process;
 pub mod traffic;

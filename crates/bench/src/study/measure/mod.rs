@@ -9,3 +9,4 @@ pub mod generators;
 pub mod pdump;
 pub mod programs;
 pub mod rfc2544;
+pub mod store;
