@@ -90,7 +90,7 @@ impl Traffic {
         let client = self.next();
         let is_v6 = self.next() % 100 < IPV6;
         let is_udp = self.next() % 100 < UDP;
-        let from_client = self.next() % 2 == 0;
+        let from_client = self.next() & 1 == 0;
         let mut ends: [(IpAddr, u16); 2] = if is_v6 {
             let [a, b, c, d, ..] = (client as u32).to_be_bytes().map(u16::from);
             let client = Ipv6Addr::new(0x2001, 0xdb8, a, b, c, d, 0, 1);
