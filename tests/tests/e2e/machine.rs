@@ -85,7 +85,10 @@ impl Place {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
             .expect("a directory above");
-        Command::new(root.join("scripts/test-vm"))
+        // A shell in the background has SIGINT ignored, and so has all that it starts.
+        Command::new("env")
+            .arg("--default-signal=INT")
+            .arg(root.join("scripts/test-vm"))
             .env("PATH", &self.path)
             .env("TMPDIR", self.directory.path())
             .env("CARGO_TARGET_DIR", self.target())
