@@ -8,7 +8,6 @@
 //! that was taken from a source is the engine's: it offers it to the device until the device takes it, and counts it
 //! then. A source that can be made in the kernel says so with [`Source::pattern`]; the live engine takes nothing else.
 
-mod alike;
 pub mod connections;
 pub mod engine;
 pub mod fix;

@@ -222,15 +222,6 @@ impl Pattern {
     pub fn longest(&self) -> usize {
         self.longest
     }
-
-    /// Mean length over the order of frames, exceptions left out.
-    pub fn mean_length(&self) -> f64 {
-        let lengths = self
-            .schedule
-            .iter()
-            .map(|at| self.variants[*at as usize].length());
-        lengths.sum::<usize>() as f64 / self.schedule.len() as f64
-    }
 }
 
 /// The frames of a pattern, every Nth of them.
@@ -309,11 +300,6 @@ impl PatternSource {
     /// The number of the next frame.
     pub fn number(&self) -> u64 {
         self.number
-    }
-
-    /// How far the number of each frame is from that of the one before.
-    pub fn stride(&self) -> u64 {
-        self.stride
     }
 
     /// Goes on with the frame that has this number.

@@ -371,7 +371,7 @@ fn variants(spec: &Spec, flows: Option<u64>, limits: &Limits) -> Result<Vec<Vari
         Some(text) => {
             Payload::parse(text, limits.seed).map_err(|why| Misfit::new("payload", why))?
         }
-        None => vec![Payload::Level],
+        None => vec![Payload::Bytes(Vec::new())],
     };
     let maker = frame::Maker::new(spec, flows, limits.seed)?;
     let least = payloads

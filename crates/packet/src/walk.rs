@@ -373,10 +373,6 @@ impl<'a> Headers<'a> {
         headers
     }
 
-    pub fn is_arp(&self) -> bool {
-        self.ethertype == Some(ARP)
-    }
-
     /// The numbers of the VLAN tags, the outermost first.
     pub fn vlan_numbers(&self) -> &[u16] {
         let known = usize::from(self.vlans).min(MAX_TAGS);

@@ -273,11 +273,6 @@ impl Source {
             || entry.is_some_and(|one| one.section.contains(".frags")))
     }
 
-    /// Says that the program copes with packets that are not in one piece, whatever its section is called.
-    pub fn set_frags(&mut self) {
-        self.flags |= program::HAS_FRAGS;
-    }
-
     /// Where the chosen program wants to be in a chain: what its source says (`XDP_RUN_CONFIG` of libxdp), or libxdp's
     /// defaults.
     pub fn run_config(&mut self) -> Result<RunConfig> {

@@ -25,7 +25,6 @@ mod follow;
 mod formats;
 mod gen_frames;
 mod gen_runs;
-mod gen_together;
 mod guard;
 mod hosts;
 mod identity;

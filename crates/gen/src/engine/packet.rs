@@ -1,23 +1,15 @@
 //! A packet socket: works everywhere.
 
-mod together;
-
 use trawl_kernel::Result;
 use trawl_kernel::send::{PACKET_BATCH, PacketSender};
 
 use super::{Engine, Sent};
 use crate::source::{Next, Source};
-use together::Joint;
-
-/// Frames that one call is asked for where many go together.
-const MOST_TOGETHER: usize = 1024;
 
 /// Frames wait here until the device took them.
 #[derive(Debug)]
 pub struct Packet {
     socket: PacketSender,
-    /// For frames that are alike; `None` where the kernel or the device wants each by itself.
-    joint: Option<Joint>,
     room: usize,
     bytes: Vec<u8>,
     /// The lengths of the frames that wait, from `first` on; each has `room` bytes.
@@ -29,12 +21,10 @@ pub struct Packet {
 impl Packet {
     /// For an interface of the calling thread's namespace, and frames up to that length.
     pub fn open(interface: &str, longest: usize) -> Result<Self> {
-        let mut packet = Self::over(PacketSender::open(interface)?, longest);
-        packet.joint = Joint::open(interface)?;
-        Ok(packet)
+        Ok(Self::over(PacketSender::open(interface)?, longest))
     }
 
-    /// As programs send that take no trouble: through the queueing discipline, each frame by itself. For comparison.
+    /// Through the queueing discipline, as a plain loop of sendmmsg sends. For comparison.
     pub fn plain(interface: &str, longest: usize) -> Result<Self> {
         Ok(Self::over(PacketSender::queued(interface)?, longest))
     }
@@ -42,7 +32,6 @@ impl Packet {
     fn over(socket: PacketSender, longest: usize) -> Self {
         Self {
             socket,
-            joint: None,
             room: longest,
             bytes: vec![0; longest * PACKET_BATCH],
             lengths: [0; PACKET_BATCH],
@@ -85,8 +74,15 @@ impl Packet {
         self.first += taken;
         Ok(())
     }
+}
 
-    fn send_batch(&mut self, source: &mut dyn Source, now: u64, want: usize) -> Result<Sent> {
+impl Engine for Packet {
+    fn name(&self) -> &'static str {
+        "packet"
+    }
+
+    fn send(&mut self, source: &mut dyn Source, now: u64, want: u64) -> Result<Sent> {
+        let want = usize::try_from(want).map_or(PACKET_BATCH, |want| want.min(PACKET_BATCH));
         let mut sent = Sent::default();
         let answer = self.fetch(source, now, want)?;
         if self.first < self.end {
@@ -100,69 +96,8 @@ impl Packet {
         Ok(sent)
     }
 
-    /// Sends batches as long as each is of frames that are alike, and counts what the device dropped of them.
-    fn send_joint(
-        &mut self,
-        joint: &mut Joint,
-        source: &mut dyn Source,
-        now: u64,
-        want: usize,
-    ) -> Result<Option<Sent>> {
-        let Some(mtu) = joint.begin()? else {
-            return Ok(None);
-        };
-        let mut sent = Sent::default();
-        while sent.frames as usize + PACKET_BATCH <= want && sent.refused == 0 {
-            if self.fetch(source, now, PACKET_BATCH)?.is_some() {
-                break;
-            }
-            let frames = (self.first..self.end)
-                .map(|slot| &self.bytes[slot * self.room..][..self.lengths[slot]]);
-            let Some(done) = joint.offer(frames, mtu)? else {
-                break;
-            };
-            self.first += done.frames as usize;
-            sent.frames += done.frames;
-            sent.bytes += done.bytes;
-            sent.refused += done.refused;
-        }
-        if sent.frames == 0 {
-            return Ok(None);
-        }
-        joint.settle(&mut sent)?;
-        Ok(Some(sent))
-    }
-}
-
-impl Engine for Packet {
-    fn name(&self) -> &'static str {
-        "packet"
-    }
-
-    fn send(&mut self, source: &mut dyn Source, now: u64, want: u64) -> Result<Sent> {
-        let want = usize::try_from(want).map_or(MOST_TOGETHER, |want| want.min(MOST_TOGETHER));
-        // Of frames that go together it is not known which ones the device dropped: those of a pattern may be others
-        // in their place, those of a recording may not. And the device counts the drops of all threads in one.
-        if want >= PACKET_BATCH
-            && source
-                .pattern()
-                .is_some_and(|pattern| pattern.stride() == 1)
-            && let Some(mut joint) = self.joint.take()
-        {
-            let sent = self.send_joint(&mut joint, source, now, want);
-            self.joint = joint.is_supported().then_some(joint);
-            if let Some(sent) = sent? {
-                return Ok(sent);
-            }
-        }
-        self.send_batch(source, now, want.min(PACKET_BATCH))
-    }
-
     fn most(&self) -> u64 {
-        match self.joint {
-            Some(_) => MOST_TOGETHER as u64,
-            None => PACKET_BATCH as u64,
-        }
+        PACKET_BATCH as u64
     }
 
     fn has_frames(&self) -> bool {

@@ -10,7 +10,6 @@ use trawl_packet::build::{Layer, Template, Vlan};
 use super::field::{Choice, Kind};
 use super::payload::{Payload, hex};
 use super::{Misfit, Protocol, Spec};
-use crate::alike::level;
 use crate::pattern::{Cover, Edit, Value, Variant};
 
 const ETHERNET: usize = 14;
@@ -111,9 +110,6 @@ impl Maker {
                 template.build()
             }
         };
-        if *payload == Payload::Level && self.edits.is_empty() {
-            level(&mut bytes, length - zeroes);
-        }
         if let Some((at, ethertype)) = self.ethertype {
             bytes[at..at + 2].copy_from_slice(&ethertype.to_be_bytes());
         }

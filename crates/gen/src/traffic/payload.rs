@@ -5,9 +5,6 @@ use crate::pattern::Value;
 /// The bytes after the headers; zeroes fill up what is longer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// Zeroes, but in a UDP frame that is always the same the first two bytes make its checksum equal to the sum of the
-    /// pseudo-header: see [`crate::alike`].
-    Level,
     Bytes(Vec<u8>),
     /// One byte all over.
     Fill(u8),
@@ -46,7 +43,7 @@ impl Payload {
     pub fn least(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
-            Self::Level | Self::Fill(_) => 0,
+            Self::Fill(_) => 0,
             Self::Random(_) => 2,
             Self::Number => 8,
         }
@@ -61,7 +58,7 @@ impl Payload {
                 bytes
             }
             Self::Fill(byte) => vec![*byte; length],
-            Self::Level | Self::Number => vec![0; length],
+            Self::Number => vec![0; length],
             Self::Random(seed) => {
                 let random = Value::Random {
                     first: 0,

@@ -70,10 +70,6 @@ pub struct Feature {
     pub changeable: bool,
 }
 
-/// A feature, by the running kernel's numbering.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FeatureNumber(usize);
-
 /// What `ethtool -T` shows, as far as receiving goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timestamping {
@@ -142,20 +138,6 @@ impl Ethtool {
             changeable: bit(index, 0) && !bit(index, 3),
         });
         Ok(features.filter(|f| !f.name.is_empty()).collect())
-    }
-
-    /// Which feature that is, to ask for it again and again; `None` when the kernel does not know it.
-    pub fn number_of(&self, name: &str) -> Result<Option<FeatureNumber>> {
-        let names = self.strings(ETH_SS_FEATURES)?;
-        Ok(names.iter().position(|one| one == name).map(FeatureNumber))
-    }
-
-    pub fn is_on(&self, FeatureNumber(index): FeatureNumber) -> Result<bool> {
-        let blocks = index / 32 + 1;
-        let mut block = Block::new(ETHTOOL_GFEATURES, 8 + blocks * 16);
-        block.set(1, blocks as u32);
-        self.ask(&mut block, "the features")?;
-        Ok(block.get(2 + index / 32 * 4 + 2) >> (index % 32) & 1 != 0)
     }
 
     /// Whether that feature is on; `None` when the kernel does not know it.

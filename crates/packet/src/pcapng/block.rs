@@ -13,8 +13,6 @@ pub const ENHANCED_PACKET: u32 = 6;
 pub const DECRYPTION_SECRETS: u32 = 0x0a;
 /// Of trawl's own, for local use: nothing but room, so that what follows begins where a disk wants it.
 pub const FILLING: u32 = 0x8054_524c;
-pub const CUSTOM: u32 = 0x0bad;
-pub const CUSTOM_NO_COPY: u32 = 0x4000_0bad;
 
 /// First word of a section's body, as a reader in the section's own order sees it.
 pub const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
@@ -37,7 +35,6 @@ pub const IF_TSOFFSET: u16 = 14;
 pub const IF_HARDWARE: u16 = 15;
 
 pub const EPB_FLAGS: u16 = 2;
-pub const EPB_HASH: u16 = 3;
 pub const EPB_DROPCOUNT: u16 = 4;
 pub const EPB_PACKETID: u16 = 5;
 pub const EPB_QUEUE: u16 = 6;
@@ -56,7 +53,6 @@ pub const ISB_OSDROP: u16 = 7;
 pub const ISB_USRDELIV: u16 = 8;
 
 /// First octet of an `epb_verdict`: who gave the verdict.
-pub const VERDICT_HARDWARE: u8 = 0;
 pub const VERDICT_EBPF_TC: u8 = 1;
 pub const VERDICT_EBPF_XDP: u8 = 2;
 

@@ -8,12 +8,10 @@ mod live;
 mod packet;
 mod packet_ring;
 pub mod tcp;
-mod together;
 
 pub use live::{LARGEST_RUN, LivePlan, LiveSender, made};
 pub use packet::{BATCH as PACKET_BATCH, PacketSender};
 pub use packet_ring::PacketRing;
-pub use together::{Offered, State, Together, TogetherSender};
 
 use std::os::fd::OwnedFd;
 

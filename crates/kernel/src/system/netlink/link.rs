@@ -13,7 +13,6 @@ pub(super) const IFLA_ADDRESS: u16 = 1;
 pub(super) const IFLA_IFNAME: u16 = 3;
 pub(super) const IFLA_MTU: u16 = 4;
 const IFLA_LINK: u16 = 5;
-const IFLA_QDISC: u16 = 6;
 const IFLA_MASTER: u16 = 10;
 const IFLA_OPERSTATE: u16 = 16;
 const IF_OPER_UP: u8 = 6;
@@ -131,7 +130,6 @@ pub struct Link {
     pub kind: Option<String>,
     pub rx_queues: u32,
     pub tx_queues: u32,
-    pub qdisc: String,
     /// The kernel has noticed that the other end is there, and sends.
     pub operational: bool,
     pub alias: Option<String>,
@@ -148,11 +146,6 @@ pub struct Link {
 impl Link {
     pub fn is_up(&self) -> bool {
         self.flags & libc::IFF_UP as u32 != 0
-    }
-
-    /// Up and connected: the other end is up as well.
-    pub fn is_running(&self) -> bool {
-        self.flags & libc::IFF_LOWER_UP as u32 != 0
     }
 
     pub fn is_loopback(&self) -> bool {
@@ -173,7 +166,6 @@ impl Link {
                 IFLA_ADDRESS => link.mac = value.to_vec(),
                 IFLA_MTU => link.mtu = number(),
                 IFLA_LINK => link.peer_index = read_u32(value, 0).filter(|i| *i != 0),
-                IFLA_QDISC => link.qdisc = read_text(value),
                 IFLA_OPERSTATE => link.operational = value.first() == Some(&IF_OPER_UP),
                 IFLA_MASTER => link.master = read_u32(value, 0),
                 IFLA_IFALIAS => link.alias = Some(read_text(value)),
@@ -400,12 +392,6 @@ impl Netlink {
         let request =
             Request::new(libc::RTM_NEWLINK, 0).family_header(&link_header(index, flags, mask));
         self.change_link(request, index, "change the flags of")
-    }
-
-    pub fn set_mtu(&mut self, index: u32, mtu: u32) -> Result<()> {
-        let mut request = link_request(libc::RTM_NEWLINK, index);
-        request.u32(IFLA_MTU, mtu);
-        self.change_link(request, index, "set the MTU of")
     }
 
     pub fn rename(&mut self, index: u32, name: &str) -> Result<()> {

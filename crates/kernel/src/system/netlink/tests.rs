@@ -116,7 +116,7 @@ fn addresses_neighbours_and_routes_are_taken() {
     netlink
         .wait_until_operational(index, Duration::from_secs(5))
         .unwrap();
-    assert!(netlink.link("veth0").unwrap().is_running());
+    assert!(netlink.link("veth0").unwrap().operational);
     let address = |text: &str| text.parse::<IpAddr>().unwrap();
     for (own, prefix, neighbour) in [("10.7.0.1", 24, "10.7.0.2"), ("fd00:7::1", 64, "fd00:7::2")] {
         netlink.add_address(index, address(own), prefix).unwrap();
