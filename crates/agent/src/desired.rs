@@ -56,6 +56,9 @@ pub struct Capture {
     /// Disk for chunks that wait for the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spool_bytes: Option<u64>,
+    /// The host indexes each chunk as it stores it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub index: bool,
 }
 
 impl Desired {

@@ -24,6 +24,8 @@ pub struct Policy {
     max_spool_bytes: Option<u64>,
     /// At most this many bytes of each packet; absent: whole packets.
     max_snaplen: Option<u32>,
+    /// Whether chunks may be indexed on this host, which takes its CPU time.
+    index: Option<bool>,
 }
 
 /// Why a capture is not started.
@@ -39,6 +41,7 @@ pub enum Refusal {
     Memory { asked: u64, most: u64 },
     Spool { asked: u64, most: u64 },
     Snaplen { asked: Option<u32>, most: u32 },
+    Index,
 }
 
 impl Policy {
@@ -77,6 +80,9 @@ impl Policy {
             return Some(Refusal::Store {
                 store: capture.store.clone(),
             });
+        }
+        if capture.index && self.index == Some(false) {
+            return Some(Refusal::Index);
         }
         self.exceeds(capture)
     }

@@ -83,6 +83,9 @@ struct Start {
     /// Memory for packets on their way
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     memory: Option<u64>,
+    /// Index each chunk on its host as it is stored
+    #[arg(long)]
+    index: bool,
     #[command(flatten)]
     place: Place,
 }
@@ -152,6 +155,7 @@ fn start(args: &Start) -> Result<ExitCode> {
         size_bytes: args.size,
         memory_bytes: args.memory,
         spool_bytes: None,
+        index: args.index,
     };
     // What no agent could read is refused here.
     let alone = Desired {
@@ -287,6 +291,7 @@ fn refusal(refusal: &Refusal) -> String {
     match refusal {
         Refusal::Interface { interface } => format!("policy: interface {interface}"),
         Refusal::Tap { tap } => format!("policy: tap {tap}"),
+        Refusal::Index => "policy: no index".to_owned(),
         Refusal::Store { store } => format!("policy: store {store}"),
         Refusal::TooMany { most } => format!("policy: at most {most} captures"),
         Refusal::Duration { asked, most } => limit("duration_seconds", asked, most),

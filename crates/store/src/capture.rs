@@ -39,6 +39,8 @@ pub struct Config {
     pub size: Option<u64>,
     /// How long the end of the capture may wait for the store.
     pub patience: Duration,
+    /// Each chunk gets its index when it is stored.
+    pub index: bool,
     pub options: Vec<String>,
     pub trawl: String,
 }
@@ -194,6 +196,7 @@ impl StoreSink {
         let target = Target {
             url: url.clone(),
             epoch,
+            index: config.index,
         };
         let spool = Arc::new(Spool::create(&config.spool, target, &begin)?);
         let bounds = Bounds {

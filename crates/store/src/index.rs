@@ -290,6 +290,11 @@ impl Columns {
     }
 }
 
+/// The index of a chunk, where the chunk can be read.
+pub(crate) fn file(chunk: &[u8], manifest: &Manifest) -> Option<Vec<u8>> {
+    rows(chunk, manifest).ok()?.to_parquet().ok()
+}
+
 /// Where the index of a chunk lies: partitions as Hive names them.
 pub(crate) fn key(manifest: &Manifest) -> String {
     let epoch = &manifest.epoch;
@@ -344,16 +349,12 @@ pub fn index(
         }
         let chunk = store.get(&name.packets()).ok();
         let chunk = chunk.filter(|bytes| sha256(bytes) == manifest.sha256);
-        let rows = chunk.and_then(|bytes| rows(&bytes, manifest).ok());
-        let Some(rows) = rows else {
+        let Some(file) = chunk.and_then(|bytes| file(&bytes, manifest)) else {
             indexed.unreadable.push(name.packets());
             continue;
         };
-        let file = rows
-            .to_parquet()
-            .map_err(|e| Error::failed(format!("cannot make the index of {name}"), e))?;
         indexed.files += 1;
-        indexed.packets += rows.time.len() as u64;
+        indexed.packets += manifest.recorded;
         indexed.bytes += file.len() as u64;
         store
             .put_over(&key, file)

@@ -32,6 +32,9 @@ pub struct Target {
     pub url: String,
     #[serde(flatten)]
     pub epoch: Epoch,
+    /// Each chunk gets its index when it is stored.
+    #[serde(default)]
+    pub index: bool,
 }
 
 const LOCK: &str = "lock";

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 use trawl_kernel::{Error, Result};
 
+use crate::index;
 use crate::manifest::{Manifest, Sealed, State, sha256};
 use crate::remote::{Failure, Store};
 use crate::spool::Spool;
@@ -30,7 +31,16 @@ fn put_chunk(store: &Store, spool: &Spool, manifest: &Manifest) -> Result<(), St
     let what = |e: Failure| format!("{key}: {e}");
     if manifest.state == State::Stored {
         match spool.read_chunk(manifest) {
-            Ok(bytes) => put_once(store, &key.packets(), bytes).map_err(what)?,
+            Ok(bytes) => {
+                // What cannot be indexed is stored all the same.
+                let index = spool.target.index.then(|| index::file(&bytes, manifest));
+                put_once(store, &key.packets(), bytes).map_err(what)?;
+                if let Some(file) = index.flatten() {
+                    store
+                        .put_over(&index::key(manifest), file)
+                        .map_err(|e| format!("the index of {key}: {e}"))?;
+                }
+            }
             // Killed after it was stored and before its manifest left the spool: the store has both.
             Err(error)
                 if error.kind() == ErrorKind::NotFound

@@ -68,7 +68,7 @@ fn agent(lab: &Lab, more: &[&str]) -> Running {
 fn an_agent_follows_its_file() {
     let Some(lab) = Lab::open() else { return };
     let (file, path) = (lab.file("agent.toml"), lab.file("report"));
-    fs::write(&file, state(&lab, &["one"], "")).expect("a file");
+    fs::write(&file, state(&lab, &["one"], "index = true")).expect("a file");
     let agent = agent(&lab, &["--state", &file]);
     wait_until("it runs", || phases(&report(&path)) == ["running"]);
     lab.send(&[frames::silent(64)], 100);
@@ -89,8 +89,14 @@ fn an_agent_follows_its_file() {
     wait_until("it is gone", || phases(&report(&path)).is_empty());
     assert_eq!(agent.stop().status.code(), Some(0));
     nothing_attached(&lab.pair.b);
-    let listing = trawl(&["store", "verify", &format!("file://{}", lab.file("store"))]);
+    let url = format!("file://{}", lab.file("store"));
+    let listing = trawl(&["store", "verify", &url]);
     assert!(listing.status.success(), "{listing:?}");
+    // The first capture indexed what it stored, the second did not.
+    let indexed = trawl(&["index", "--json", &url]);
+    let indexed: Value = serde_json::from_slice(&indexed.stdout).expect("JSON");
+    assert!(indexed["there"].as_u64() > Some(0), "{indexed}");
+    assert!(indexed["files"].as_u64() > Some(0), "{indexed}");
 }
 
 #[test]
@@ -113,6 +119,14 @@ fn a_policy_bounds_what_is_desired() {
     fs::write(&file, state(&lab, &["one", "two"], "snaplen = 64")).expect("a file");
     wait_until("one runs", || {
         phases(&report(&path)) == ["running", "refused"]
+    });
+    let both = "snaplen = 64\nindex = true";
+    fs::write(&policy, "index = false").expect("a file");
+    assert_eq!(agent.stop().status.code(), Some(0));
+    fs::write(&file, state(&lab, &["one"], both)).expect("a file");
+    let agent = self::agent(&lab, &["--state", &file, "--policy", &policy]);
+    wait_until("indexing is refused", || {
+        report(&path)["captures"][0]["refused"]["kind"] == "index"
     });
     assert_eq!(agent.stop().status.code(), Some(0));
     let nats = ["agent", "--nats", "nats://127.0.0.1:1"];

@@ -8,6 +8,7 @@ use serde_json::Value;
 use trawl_tests::witness::{nothing_attached, tshark};
 use trawl_tests::{Capture, Lab, frames, trawl, trawl_in, wait_until};
 
+mod index;
 mod s3;
 
 fn files_below(directory: &Path, end: &str) -> Vec<PathBuf> {
@@ -359,121 +360,4 @@ fn what_is_pruned_leaves_its_manifest() {
     assert_eq!(places.problems(), Vec::<String>::new());
     let none = json(&places.command("prune", &["--keep", "7d"]));
     assert_eq!(none["chunks"], 0);
-}
-
-/// What an engine of others answers, or nothing where `make test` could not install it.
-fn engine(name: &str, call: &str, query: &str) -> Option<String> {
-    let program = format!(
-        "import sys\ntry:\n import {name}\nexcept ImportError:\n sys.exit(77)\nprint({call})"
-    );
-    let output = std::process::Command::new("python3")
-        .args(["-c", &program, query])
-        .env("PYTHONPATH", trawl_tests::s3::python_packages())
-        .output()
-        .ok()?;
-    if output.status.code() == Some(77) {
-        return None;
-    }
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
-fn duckdb(query: &str) -> Option<String> {
-    engine("duckdb", "duckdb.sql(sys.argv[1]).fetchall()", query)
-}
-
-/// ClickHouse, as a library.
-fn chdb(query: &str) -> Option<String> {
-    engine("chdb", "chdb.query(sys.argv[1], 'CSV')", query)
-}
-
-#[test]
-fn clickhouse_reads_the_index() {
-    let Some(lab) = Lab::open() else { return };
-    let places = Places::of(&lab);
-    let capture = places.start(&lab, &[]);
-    lab.send(&[frames::ipv4_udp(0), frames::silent(64)], 200);
-    capture.wait_recorded(200);
-    capture.stop_well();
-    assert_eq!(
-        json(&trawl(&["index", &places.url, "--json"]))["packets"],
-        200
-    );
-    let query = format!(
-        "SELECT count(), count(src), min(toUnixTimestamp64Nano(time)) > 0, any(protocol) \
-         FROM file('{}/index/**/*.parquet', Parquet) SETTINGS use_hive_partitioning = 0",
-        places.store.display()
-    );
-    match chdb(&query) {
-        Some(answer) => assert_eq!(answer, "200,100,1,17"),
-        None => trawl_tests::skip("Python's chdb is not installed: pip install chdb"),
-    }
-}
-
-#[test]
-fn duckdb_finds_each_packet_in_the_index() {
-    let Some(lab) = Lab::open() else { return };
-    let places = Places::of(&lab);
-    let capture = places.start(&lab, &["--chunk-size", "4KiB"]);
-    lab.send(
-        &[frames::ipv4_udp(0), frames::ipv6_udp(0), frames::silent(64)],
-        300,
-    );
-    capture.wait_recorded(300);
-    capture.stop_well();
-    let indexed = json(&trawl(&["index", &places.url, "--json"]));
-    assert_eq!(indexed["packets"], 300);
-    let files = files_below(&places.store, ".parquet");
-    let bytes: Vec<_> = files
-        .iter()
-        .map(|file| fs::read(file).expect("a file"))
-        .collect();
-    // The same bytes again, from the chunks alone.
-    assert_eq!(json(&trawl(&["index", &places.url, "--json"]))["files"], 0);
-    let again = json(&trawl(&["index", &places.url, "--rebuild", "--json"]));
-    assert_eq!(again["files"], files.len());
-    let rebuilt: Vec<_> = files
-        .iter()
-        .map(|file| fs::read(file).expect("a file"))
-        .collect();
-    assert!(
-        bytes == rebuilt,
-        "an index is not the same when it is made again"
-    );
-    let first = &files_below(&places.store, ".pcapng.zst")[0];
-    let judged = tshark(&first.to_string_lossy(), &["frame.time_epoch", "frame.len"]);
-    let from = format!(
-        "FROM read_parquet('{}/index/**/*.parquet')",
-        places.store.display()
-    );
-    let ask = |what: &str, rest: &str| duckdb(&format!("SELECT {what} {from} {rest}"));
-    let Some(count) = ask(
-        "count(*), count(src), count(DISTINCT capture), count(DISTINCT host)",
-        "",
-    ) else {
-        return trawl_tests::skip("Python's duckdb is not installed: pip install duckdb");
-    };
-    assert_eq!(count, "[(300, 200, 1, 1)]");
-    let times = ask(
-        "epoch_ns(time), length",
-        "WHERE chunk LIKE '%/0000000000.pcapng.zst' ORDER BY time",
-    )
-    .expect("DuckDB is there");
-    let expected: Vec<String> = judged
-        .iter()
-        .map(|row| format!("({}, {})", row[0].replace('.', ""), row[1]))
-        .collect();
-    assert_eq!(times, format!("[{}]", expected.join(", ")));
-    assert_eq!(
-        ask(
-            "protocol, count(*)",
-            "WHERE protocol IS NOT NULL GROUP BY protocol"
-        )
-        .as_deref(),
-        Some("[(17, 200)]")
-    );
 }

@@ -232,6 +232,9 @@ fn arguments(capture: &Capture, summary: &Path, spool: &Path) -> Vec<String> {
     if let Some(seconds) = capture.duration_seconds {
         add("duration", &format!("{seconds}s"));
     }
+    if capture.index {
+        arguments.push("--store-index".to_owned());
+    }
     arguments.push("--".to_owned());
     arguments.push(capture.filter.clone());
     arguments

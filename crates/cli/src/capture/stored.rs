@@ -37,6 +37,9 @@ pub(super) struct StoreArgs {
     /// Seal a chunk after this time, whether packets came or not
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "10s", requires = "store")]
     chunk_time: Duration,
+    /// Index each chunk as it is stored, as trawl index does; this takes CPU time of the thread that stores, which has no rights to BPF
+    #[arg(long, requires = "store")]
+    store_index: bool,
     /// End after this many recorded bytes, as they are before compression
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, requires = "store")]
     store_size: Option<u64>,
@@ -75,6 +78,7 @@ impl StoreArgs {
             chunk_time: self.chunk_time,
             size: self.store_size,
             patience: self.store_wait,
+            index: self.store_index,
             options: std::env::args_os()
                 .skip(1)
                 .map(|argument| argument.to_string_lossy().into_owned())

@@ -285,6 +285,7 @@ impl Made {
             chunk_time: Duration::from_secs(3600),
             size: None,
             patience: Duration::from_secs(3600),
+            index: false,
             options: Vec::new(),
             trawl: env!("CARGO_PKG_VERSION").to_owned(),
         };
