@@ -117,6 +117,7 @@ impl LineArgs {
             trust_checksums,
             id: false,
             colour: false,
+            datagrams: None,
             precision: self.precision().unwrap_or(Precision::Nano),
         }
     }

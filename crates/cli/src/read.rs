@@ -5,6 +5,7 @@ mod files;
 mod input;
 mod output;
 mod selection;
+mod tcpdump;
 mod time;
 
 use std::io::Read;
@@ -33,7 +34,7 @@ pub(crate) use time::{Bound, parse as time};
 
 use crate::capture::interfaces;
 use crate::filter::read::{explain, question};
-use crate::terminal;
+use crate::{terminal, version};
 
 pub fn run(args: Args) -> Result<ExitCode> {
     if args.list_interfaces {
@@ -42,6 +43,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
         return interfaces::list(None, args.json, &options);
     }
     args.libpcap.choose();
+    if args.version {
+        return version::run();
+    }
     let request = args.resolve()?;
     // A pipe that is waited for is left by Ctrl-C itself.
     let follows = request.follow && !input::is_a_pipe(&request.files);
@@ -53,6 +57,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
         .iter()
         .map(|path| Input::open(path, signals.as_ref(), by_part.then_some(&span)))
         .collect::<Result<Vec<_>>>()?;
+    if let (Some(dump), Some(first)) = (request.dump, inputs.first()) {
+        dump.show(request.filter.as_ref(), first)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Some(option) = request.selection.only_in_pcapng() {
         for input in inputs
             .iter()
@@ -64,10 +72,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
             ));
         }
     }
-    let mut reading = Reading::new(&request, inputs)?;
-    // Names of hosts are looked up while that is still allowed.
-    reading.check_filter()?;
-    give_up_privileges(request.user.as_deref(), request.follow)?;
+    // Names of hosts are looked up while that is still allowed, and nothing is written for a filter that is refused.
+    let selector = selector(&request, inputs.first())?;
+    let reading = Reading::new(&request, inputs, selector)?;
+    give_up_privileges(&request)?;
     reading.run(signals.as_ref())
 }
 
@@ -77,22 +85,47 @@ pub(crate) fn show_stream(
     name: &str,
     stream: Box<dyn Read>,
 ) -> Result<ExitCode> {
-    let mut reading = Reading::new(request, vec![Input::of_stream(name, stream)?])?;
-    reading.check_filter()?;
-    reading.run(None)
+    let input = Input::of_stream(name, stream)?;
+    let selector = selector(request, Some(&input))?;
+    Reading::new(request, vec![input], selector)?.run(None)
 }
 
 /// All files are open: the bytes of strangers are parsed with no more rights than that takes.
-fn give_up_privileges(user: Option<&str>, follow: bool) -> Result<()> {
-    if let Some(user) = user {
+fn give_up_privileges(request: &Request) -> Result<()> {
+    if let Some(user) = &request.user {
         User::find(user)?.become_it()?;
     }
     // The next file of a ring may be one that only root can read.
-    if !follow {
+    if !request.follow {
         privilege::keep_none()?;
     }
-    privilege::forbid_all_but_files();
+    // The command of -z may do what it likes.
+    if request.series.command.is_none() {
+        privilege::forbid_all_but_files();
+    }
     Ok(())
+}
+
+/// The filter, ready for the packets of the first file: a mistake in it is told although there is no packet to ask about.
+fn selector<'a>(
+    request: &'a Request,
+    first: Option<&Input>,
+) -> Result<Option<(&'a Filter, Selector)>> {
+    let Some(filter) = &request.filter else {
+        return Ok(None);
+    };
+    let mut selector = Selector::new(question(filter), filter_options());
+    let kind = first.map_or(
+        (
+            LINKTYPE_ETHERNET,
+            trawl_packet::pcapng::block::ByteOrder::Little,
+        ),
+        Input::first_kind,
+    );
+    selector
+        .prepare(kind)
+        .map_err(|error| explain(filter, error))?;
+    Ok(Some((filter, selector)))
 }
 
 pub(crate) fn filter_options() -> trawl_filter::Options {
@@ -117,14 +150,15 @@ struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    fn new(request: &'a Request, inputs: Vec<Input>) -> Result<Self> {
+    fn new(
+        request: &'a Request,
+        inputs: Vec<Input>,
+        selector: Option<(&'a Filter, Selector)>,
+    ) -> Result<Self> {
         Ok(Self {
             output: Output::new(request, &inputs)?,
             sources: Merge::new(inputs),
-            selector: request
-                .filter
-                .as_ref()
-                .map(|filter| (filter, Selector::new(question(filter), filter_options()))),
+            selector,
             selection: request.selection.clone(),
             remaining: request.count,
             failed: false,
@@ -161,27 +195,6 @@ impl<'a> Reading<'a> {
         } else {
             ExitCode::SUCCESS
         })
-    }
-
-    /// A mistake in the filter is told although there is no packet to ask about.
-    fn check_filter(&mut self) -> Result<()> {
-        let Some((filter, selector)) = &mut self.selector else {
-            return Ok(());
-        };
-        let kind = self.sources.source().map_or(
-            (
-                LINKTYPE_ETHERNET,
-                trawl_packet::pcapng::block::ByteOrder::Little,
-            ),
-            |input| {
-                let first = input.reader.interfaces().first();
-                let link_type = first.map_or(LINKTYPE_ETHERNET, |interface| interface.link_type);
-                (link_type, input.reader.byte_order())
-            },
-        );
-        selector
-            .prepare(kind)
-            .map_err(|error| explain(filter, error))
     }
 
     fn packet(&mut self) -> Result<Written> {

@@ -97,6 +97,19 @@ pub struct PrintOptions {
     pub id: bool,
     /// Verdicts in colour, for a terminal.
     pub colour: bool,
+    /// `-T`: what UDP datagrams hold, whatever their ports.
+    pub datagrams: Option<Datagrams>,
+}
+
+/// What UDP datagrams may be said to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Datagrams {
+    Domain,
+    Quic,
+    Radius,
+    Snmp,
+    Tftp,
+    Vxlan,
 }
 
 /// Digits after the second.

@@ -129,14 +129,7 @@ fn program(
     if matches!(question, Question::Inner(_)) && link_type != LINKTYPE_ETHERNET {
         return Err(SelectError::NotEthernet);
     }
-    let options = Options {
-        link: dlt(link_type),
-        file: Some(match order {
-            ByteOrder::Little => trawl_filter::expression::ByteOrder::Little,
-            ByteOrder::Big => trawl_filter::expression::ByteOrder::Big,
-        }),
-        ..*options
-    };
+    let options = options_for(*options, (link_type, order));
     let program = match question {
         Question::Expression(text) => Matcher::Whole(compile(text, &options)?),
         Question::Inner(text) => Matcher::Inside(Box::new(Inner::compile(text, &options)?)),
@@ -152,6 +145,18 @@ fn program(
         return Err(SelectError::NotInFiles);
     }
     Ok(program)
+}
+
+/// The options by which a filter is compiled for packets of a kind.
+pub fn options_for(options: Options, (link_type, order): Kind) -> Options {
+    Options {
+        link: dlt(link_type),
+        file: Some(match order {
+            ByteOrder::Little => trawl_filter::expression::ByteOrder::Little,
+            ByteOrder::Big => trawl_filter::expression::ByteOrder::Big,
+        }),
+        ..options
+    }
 }
 
 /// libpcap's number for a file's link type. They are the same but for the oldest, which systems

@@ -118,6 +118,7 @@ const EPOCH: PrintOptions = PrintOptions {
     precision: Precision::Nano,
     id: false,
     colour: false,
+    datagrams: None,
 };
 
 /// Differences on purpose, whatever the options:

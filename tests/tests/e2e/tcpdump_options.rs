@@ -1,8 +1,10 @@
 //! Issue 12 items 12 and 20: tcpdump's letters, options after the expression, and names that mean one thing.
 
 use serde_json::Value;
-use trawl_tests::witness::{nothing_attached, xdp_on};
-use trawl_tests::{Capture, Lab, frames, trawl};
+use trawl_tests::bundled::done;
+use trawl_tests::lab::Directory;
+use trawl_tests::witness::{nothing_attached, run, xdp_on};
+use trawl_tests::{Capture, Lab, frames, tools_or_skip, trawl};
 
 #[test]
 fn options_may_follow_the_expression() {
@@ -193,4 +195,63 @@ fn the_guard_takes_interfaces_with_their_namespace() {
         2,
         &["another namespace"],
     );
+}
+
+/// Issue 17: each letter as tcpdump's users type it, and what tcpdump makes of it.
+#[test]
+fn read_takes_tcpdumps_letters() {
+    if !tools_or_skip(&["tcpdump"]) {
+        return;
+    }
+    let directory = Directory::new();
+    let file = directory.path().join("three.pcap");
+    let mut bytes = Vec::new();
+    trawl_packet::pcap::file_header(&mut bytes, 1, 0);
+    let frames = [
+        frames::udp(b"one"),
+        frames::udp(b"two"),
+        frames::echo_request(1),
+    ];
+    for (number, frame) in (0u64..).zip(frames) {
+        let time = 1_700_000_000_000_000_000 + number * 1000;
+        trawl_packet::pcap::record(&mut bytes, time, &frame, frame.len() as u32);
+    }
+    std::fs::write(&file, bytes).expect("a file");
+    let file = file.to_str().expect("a plain path");
+    for letters in [
+        "-nnvvXXr FILE udp",
+        "-ttttnr FILE",
+        "udp -nr FILE -c1",
+        "-d -nr FILE udp port 9",
+        "-dd -nr FILE udp port 9",
+        "-ddd -nr FILE udp port 9",
+        "-dO -nr FILE udp port 9",
+        "--count -nr FILE udp",
+        "--count -nr FILE tcp",
+        "-eqnr FILE",
+        "-LJIU --print --immediate-mode -B 100 -j host -y EN10MB -Q in -i any -s 40 -nr FILE",
+        "-C 1 -G 1 -W 2 -z true -nr FILE",
+        "-T domain -nr FILE",
+    ] {
+        let words = format!("--micro {letters}").replace("FILE", file);
+        let words: Vec<&str> = words.split(' ').collect();
+        let theirs = run("tcpdump", &words);
+        assert_eq!(done(&[&["read"], &words[..]].concat()), theirs, "{letters}");
+    }
+    for refused in [
+        ["-E", "key"],
+        ["-M", "secret"],
+        ["-m", "module"],
+        ["-T", "rtp"],
+    ] {
+        let output = trawl(&[&["read", "-r", file], &refused[..]].concat());
+        assert_eq!(output.status.code(), Some(2), "{refused:?}");
+    }
+    // A refused filter leaves no file, and -z runs with the name of each finished one.
+    let written = directory.path().join("written.pcap");
+    let written = written.to_str().expect("a plain path");
+    let output = trawl(&["read", file, "-w", written, "not", "a", "filter"]);
+    assert!(!output.status.success() && !std::path::Path::new(written).exists());
+    let named = done(&["read", file, "-w", written, "-z", "ls"]);
+    assert_eq!(named.trim(), written);
 }

@@ -3,14 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{ArgAction, ValueEnum};
-use trawl_kernel::{Error, Result, clock};
+use clap::ValueEnum;
+use trawl_kernel::{Error, Result};
 use trawl_sink::{Compression, SeriesPlan};
 use trawl_tap::filter::Filter;
 use trawl_view::print::PrintOptions;
 use trawl_view::rewrite;
 
 use super::selection::{End, Selection, Verdicts};
+use super::tcpdump::{ProgramDump, TcpdumpArgs};
 use super::time::{Bound, parse as time};
 use crate::filter_file;
 use crate::libpcap::LibpcapArg;
@@ -24,7 +25,7 @@ use crate::packing::{self, Packing, file_size};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Files, and after them which packets, as tcpdump takes it: a.pcap b.pcapng 'tcp port 80'
-    #[arg(value_name = "FILE… [EXPRESSION]", required_unless_present_any = ["read", "read_list", "list_interfaces"])]
+    #[arg(value_name = "FILE… [EXPRESSION]", required_unless_present_any = ["read", "read_list", "list_interfaces", "version"])]
     words: Vec<String>,
     /// Read this file, as tcpdump has it; all other words are the expression
     #[arg(short = 'r', long, value_name = "FILE")]
@@ -42,27 +43,36 @@ pub struct Args {
     #[arg(long, value_enum, requires = "write")]
     compress: Option<Packing>,
     /// Maximum size of a file of the series: millions of bytes, or a size such as 64MiB
-    #[arg(short = 'C', value_name = "SIZE", value_parser = file_size, requires = "write")]
+    #[arg(short = 'C', value_name = "SIZE", value_parser = file_size)]
     file_size: Option<u64>,
     /// Begin another file with the first packet SECONDS after the first of the file; -w then takes strftime(3)'s
     /// conversions
-    #[arg(short = 'G', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), requires = "write")]
+    #[arg(short = 'G', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     file_seconds: Option<u64>,
     /// Keep the latest N files
-    #[arg(short = 'W', value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..), requires = "write")]
+    #[arg(short = 'W', value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..))]
     files: Option<u64>,
+    /// Run this with the name of each finished file
+    #[arg(short = 'z', value_name = "COMMAND")]
+    command: Option<String>,
     /// Show the packets as well as write them
-    #[arg(long, requires = "write")]
+    #[arg(long)]
     print: bool,
     /// End after this many packets
-    #[arg(short = 'c', long = "count", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
-    count: Option<u64>,
+    #[arg(short = 'c', value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: Option<u64>,
+    /// Show how many packets there are in place of the packets
+    #[arg(long, conflicts_with_all = ["json", "jsonl"])]
+    count: bool,
     /// Follow a growing file, or files added to a ring; Ctrl-C ends it
     #[arg(short = 'f', long)]
     follow: bool,
     /// List the interfaces, and the tap that a capture on each would use; no file is read
     #[arg(short = 'D', long)]
     pub list_interfaces: bool,
+    /// Show the version of trawl and of libpcap
+    #[arg(long)]
+    pub version: bool,
     /// Read the expression from this file
     #[arg(short = 'F', value_name = "FILE")]
     expression_file: Option<PathBuf>,
@@ -80,10 +90,10 @@ pub struct Args {
     #[arg(short = 'q')]
     quick: bool,
     /// Write each line as soon as it is made
-    #[arg(short = 'l')]
+    #[arg(short = 'l', long)]
     line_buffered: bool,
     /// Write each packet to the file as soon as it is read
-    #[arg(short = 'U', requires = "write")]
+    #[arg(short = 'U', long)]
     packet_buffered: bool,
     /// Change to this user once the files are open, if trawl runs as root
     #[arg(short = 'Z', long = "relinquish-privileges", value_name = "USER")]
@@ -91,25 +101,7 @@ pub struct Args {
     #[command(flatten)]
     lines: LineArgs,
     #[command(flatten)]
-    _tcpdump: TcpdumpArgs,
-}
-
-/// tcpdump's options that mean nothing for a file, or that trawl does anyway.
-#[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Accepted from tcpdump")]
-struct TcpdumpArgs {
-    /// Do not optimise the filter; trawl's compiler has one way
-    #[arg(short = 'O', long)]
-    no_optimize: bool,
-    /// No promiscuous mode: nothing is captured
-    #[arg(short = 'p', long)]
-    no_promiscuous_mode: bool,
-    /// The most bytes to capture of a packet: a file's packets are as they were captured
-    #[arg(short = 's', long = "snapshot-length", value_name = "BYTES")]
-    snapshot_length: Option<u32>,
-    /// AS numbers in ASDOT, NFS handles as they are, and 802.11s: trawl shows none of them
-    #[arg(short = 'b', short_aliases = ['u', 'H'], action = ArgAction::Count)]
-    not_shown: u8,
+    tcpdump: TcpdumpArgs,
 }
 
 /// Which packets, apart from an expression.
@@ -139,6 +131,16 @@ struct ChoiceArgs {
     to: Option<Bound>,
 }
 
+impl ChoiceArgs {
+    /// The interfaces that are wanted; none for those of all packets.
+    fn interfaces(&self) -> Vec<String> {
+        match self.interface.iter().any(|name| name == "any") {
+            true => Vec::new(),
+            false => self.interface.clone(),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum FormatName {
     Pcapng,
@@ -149,6 +151,8 @@ enum FormatName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Lines,
+    /// How many packets there are, and no packet.
+    Count,
     /// One document.
     Json,
     JsonLines,
@@ -158,6 +162,8 @@ pub(crate) enum Form {
 pub(crate) struct Request {
     pub files: Vec<PathBuf>,
     pub filter: Option<Filter>,
+    /// The filter's program is shown in place of packets.
+    pub dump: Option<ProgramDump>,
     pub selection: Selection,
     pub count: Option<u64>,
     pub follow: bool,
@@ -186,7 +192,8 @@ impl Request {
         Self {
             files: Vec::new(),
             filter,
-            selection: Selection::new(None, None, Vec::new(), (None, None), clock::local_offset()),
+            dump: None,
+            selection: Selection::default(),
             count: None,
             follow: false,
             format: None,
@@ -207,25 +214,29 @@ impl Request {
 
 impl Args {
     pub(super) fn resolve(&self) -> Result<Request> {
+        self.tcpdump.refuse()?;
         let (files, words) = self.files_and_words()?;
         let filter = self.filter(&words)?;
         let verdicts = self.choice.verdict.as_deref().map(Verdicts::parse);
-        let form = match (self.json, self.jsonl) {
-            (true, _) => Form::Json,
-            (_, true) => Form::JsonLines,
+        let form = match (self.count, self.json, self.jsonl) {
+            (true, ..) => Form::Count,
+            (_, true, _) => Form::Json,
+            (_, _, true) => Form::JsonLines,
             _ => Form::Lines,
         };
         Ok(Request {
             files,
             filter,
-            selection: Selection::new(
-                verdicts.transpose()?,
-                self.choice.at,
-                self.choice.interface.clone(),
-                (self.choice.from, self.choice.to),
-                clock::local_offset(),
-            ),
-            count: self.count,
+            dump: self.tcpdump.dump(),
+            selection: Selection {
+                verdicts: verdicts.transpose()?,
+                at: self.choice.at,
+                interfaces: self.choice.interfaces(),
+                unwanted_direction: self.tcpdump.unwanted_direction(),
+                bounds: (self.choice.from, self.choice.to),
+                ..Selection::default()
+            },
+            count: self.limit,
             follow: self.follow,
             write: self.write.clone(),
             format: self.format.map(|format| match format {
@@ -237,8 +248,11 @@ impl Args {
                 .write
                 .as_deref()
                 .and_then(|path| packing::compression(self.compress, path)),
-            form: (self.write.is_none() || self.print).then_some(form),
-            print: self.lines.options(self.quick),
+            form: (self.write.is_none() || self.print || self.count).then_some(form),
+            print: PrintOptions {
+                datagrams: self.tcpdump.datagrams()?,
+                ..self.lines.options(self.quick)
+            },
             precision_of_file: self.lines.precision().is_none(),
             flush_each: self.line_buffered || self.packet_buffered,
             user: self.user.clone(),
@@ -252,6 +266,7 @@ impl Args {
             size: self.file_size,
             time: self.file_seconds.map(Duration::from_secs),
             files: self.files.map(|files| files as usize),
+            command: self.command.clone(),
             ..SeriesPlan::default()
         }
     }

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 use trawl_kernel::outlet::Patient;
 use trawl_kernel::{Error, Result, clock};
@@ -29,6 +30,8 @@ pub(super) struct Files {
     number: u64,
     /// Finished files, the oldest first.
     past: VecDeque<PathBuf>,
+    /// What was run with finished files.
+    commands: Vec<Child>,
 }
 
 struct Current {
@@ -68,6 +71,7 @@ impl Files {
             current: None,
             number: 0,
             past: VecDeque::new(),
+            commands: Vec::new(),
             plan,
         };
         if !files.plan.path.contains('%') {
@@ -196,8 +200,39 @@ impl Files {
         if let Target::Packed { mut packed, .. } = current.target {
             packed.settle()?;
         }
+        if let Some(command) = &self.plan.command {
+            // Its name is an argument: no shell looks at it.
+            let started = Command::new(command)
+                .arg(&current.path)
+                .stdin(Stdio::null())
+                .spawn();
+            let child =
+                started.map_err(|e| Error::os(format!("cannot run {command} for -z"), e))?;
+            self.commands.push(child);
+            self.commands
+                .retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
+        }
         self.past.push_back(current.path);
         Ok(())
+    }
+
+    /// Waits for the commands that were run with finished files.
+    pub fn wait_for_commands(&mut self) {
+        for mut command in self.commands.drain(..) {
+            // Its failure is its own, and it says so itself.
+            let _ = command.wait();
+        }
+    }
+
+    /// Removes the file at hand, which cannot be completed: half of it would look whole.
+    pub fn discard(&mut self) {
+        if let Some(current) = self.current.take()
+            && std::fs::metadata(&current.path).is_ok_and(|about| about.is_file())
+        {
+            // Where its directory does not allow that, it is at least empty.
+            let _ = File::create(&current.path);
+            let _ = std::fs::remove_file(&current.path);
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use trawl_kernel::events::{self, Signal, Signals};
 use trawl_kernel::{Error, Result};
+use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::read::compressed::{self, Compression};
 use trawl_packet::read::parts::{Parts, Seekable};
 use trawl_packet::read::{CaptureReader, ReadError, Step};
@@ -154,6 +155,13 @@ impl Input {
             identity: None,
             following: None,
         })
+    }
+
+    /// How the packets of the first interface begin, and in which order of bytes the file was written.
+    pub fn first_kind(&self) -> Kind {
+        let first = self.reader.interfaces().first();
+        let link_type = first.map_or(LINKTYPE_ETHERNET, |interface| interface.link_type);
+        (link_type, self.reader.byte_order())
     }
 
     /// How the current packet begins, and in which order of bytes its file was written.

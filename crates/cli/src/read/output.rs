@@ -106,6 +106,7 @@ impl Output {
         self.flush()?;
         if let Some(rewritten) = &mut self.rewritten {
             rewritten.files.end()?;
+            rewritten.files.wait_for_commands();
         }
         let left_out = self
             .rewritten
@@ -132,6 +133,8 @@ struct Shown {
 
 enum Shape {
     Lines(Box<Printer>),
+    /// How many there were.
+    Count(u64),
     JsonLines,
     /// An array; false until there is something in it.
     Json(bool),
@@ -142,6 +145,7 @@ impl Shown {
         Self {
             form: match form {
                 Form::Lines => Shape::Lines(Box::new(Printer::new(request.print))),
+                Form::Count => Shape::Count(0),
                 Form::JsonLines => Shape::JsonLines,
                 Form::Json => Shape::Json(false),
             },
@@ -157,10 +161,15 @@ impl Shown {
     }
 
     fn packet(&mut self, input: &Input) {
+        if let Shape::Count(count) = &mut self.form {
+            *count += 1;
+            return;
+        }
         let Some(mut packet) = Source::current(&input.reader) else {
             return;
         };
         match &mut self.form {
+            Shape::Count(_) => {}
             Shape::Lines(printer) => {
                 let interfaces = input.reader.interfaces();
                 if interfaces.len() != self.known_interfaces {
@@ -196,8 +205,11 @@ impl Shown {
     }
 
     fn end(&mut self) {
-        if let Shape::Json(_) = self.form {
-            self.text.push_str("\n]\n");
+        match self.form {
+            Shape::Json(_) => self.text.push_str("\n]\n"),
+            Shape::Count(1) => self.text.push_str("1 packet\n"),
+            Shape::Count(count) => self.text.push_str(&format!("{count} packets\n")),
+            Shape::Lines(_) | Shape::JsonLines => {}
         }
     }
 
@@ -266,7 +278,9 @@ impl Rewritten {
         self.rewriter
             .packet(&mut self.buffer, index, &input.reader)
             .map_err(|why| {
-                Error::failed(format!("cannot write {}", self.files.name()), why)
+                let name = self.files.name().to_owned();
+                self.files.discard();
+                Error::failed(format!("cannot write {name}"), why)
                     .fix("write pcapng (--format pcapng)")
             })?;
         match self.is_series {

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use trawl_kernel::{Error, Result, clock, names};
-use trawl_packet::pcapng::Verdict;
+use trawl_packet::pcapng::{Direction, Verdict};
 use trawl_packet::verdict::{Kind, Set};
 use trawl_view::record::PacketView;
 
@@ -69,33 +69,31 @@ impl Verdicts {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Selection {
-    verdicts: Option<Verdicts>,
-    at: Option<End>,
-    interfaces: Vec<String>,
-    bounds: (Option<Bound>, Option<Bound>),
-    utc_offset: fn(i64) -> i32,
+    pub(super) verdicts: Option<Verdicts>,
+    pub(super) at: Option<End>,
+    pub(super) interfaces: Vec<String>,
+    pub(super) unwanted_direction: Option<Direction>,
+    pub(super) bounds: (Option<Bound>, Option<Bound>),
+    pub(super) utc_offset: fn(i64) -> i32,
     /// The bounds in nanoseconds since 1970, known once there is a packet that they may relate to.
-    times: Option<(u64, u64)>,
+    pub(super) times: Option<(u64, u64)>,
 }
 
-impl Selection {
-    pub(super) fn new(
-        verdicts: Option<Verdicts>,
-        at: Option<End>,
-        interfaces: Vec<String>,
-        bounds: (Option<Bound>, Option<Bound>),
-        utc_offset: fn(i64) -> i32,
-    ) -> Self {
+impl Default for Selection {
+    fn default() -> Self {
         Self {
-            verdicts,
-            at,
-            interfaces,
-            bounds,
-            utc_offset,
+            verdicts: None,
+            at: None,
+            interfaces: Vec::new(),
+            unwanted_direction: None,
+            bounds: (None, None),
+            utc_offset: clock::local_offset(),
             times: None,
         }
     }
+}
 
+impl Selection {
     /// What is asked that a pcap file has of no packet.
     pub fn only_in_pcapng(&self) -> Option<&'static str> {
         let asked = [
@@ -114,6 +112,7 @@ impl Selection {
         self.verdicts.is_some()
             || self.at.is_some()
             || !self.interfaces.is_empty()
+            || self.unwanted_direction.is_some()
             || from.is_some()
             || to.is_some()
     }
@@ -145,6 +144,7 @@ impl Selection {
             wanted.any(|wanted| wanted == name || names::matches(wanted, name))
         };
         in_time
+            && (packet.direction.is_none() || packet.direction != self.unwanted_direction)
             && (self.interfaces.is_empty() || packet.interface.is_some_and(wanted_interface))
             && self
                 .at

@@ -3,7 +3,9 @@
 
 use super::line::{Data, Line, Printed, put};
 use super::protocol::Ip;
-use super::{bgp, control, dhcp, dhcp6, dns, ipv4, ipv6, radius, rpc, secure, snmp, text};
+use super::{
+    Datagrams, bgp, control, dhcp, dhcp6, dns, ipv4, ipv6, radius, rpc, secure, snmp, text, tunnel,
+};
 
 /// After the header of a datagram; false if nothing is known of its ports.
 pub(super) fn udp(
@@ -53,6 +55,22 @@ pub(super) fn udp(
         return Ok(false);
     }
     Ok(true)
+}
+
+/// After the ports of a datagram, of which it was said what it holds.
+pub(super) fn as_told(line: &mut Line<'_>, datagrams: Datagrams, data: Data<'_>) -> Printed {
+    match datagrams {
+        Datagrams::Domain => dns::print(line, data, false),
+        Datagrams::Quic => {
+            put!(line, "UDP, length {}", data.len);
+            secure::quic(line, data);
+            Ok(())
+        }
+        Datagrams::Radius => radius::print(line, data),
+        Datagrams::Snmp => snmp::print(line, data),
+        Datagrams::Tftp => text::tftp(line, data),
+        Datagrams::Vxlan => tunnel::vxlan(line, data),
+    }
 }
 
 /// After the length of a segment with a payload.

@@ -109,9 +109,23 @@ fn put_tag(line: &mut Line<'_>, tci: u16) {
 
 fn put_inner_ethertype(line: &mut Line<'_>, kind: u16) {
     if kind > names::MAX_LENGTH {
+        put_type(line, kind);
+        put!(line, ", ");
+    } else {
+        put!(line, "802.3");
+    }
+}
+
+/// `-q` shows the name alone.
+fn put_type(line: &mut Line<'_>, kind: u16) {
+    if !line.options.quick {
         put!(line, "ethertype ");
         names::put_ethertype(line, kind);
-        put!(line, ", ");
+        return;
+    }
+    match names::ethertype(kind) {
+        Some(name) => put!(line, "{name}"),
+        None => put!(line, "Unknown Ethertype (0x{kind:04x})"),
     }
 }
 
@@ -122,8 +136,7 @@ fn ethernet_header(line: &mut Line<'_>, frame: Data<'_>, kind: u16) -> Printed {
     if kind <= names::MAX_LENGTH {
         put!(line, "802.3, length {kind}: ");
     } else {
-        put!(line, "ethertype ");
-        names::put_ethertype(line, kind);
+        put_type(line, kind);
         put!(line, ", length {}: ", frame.len);
     }
     Ok(())
@@ -205,8 +218,17 @@ impl Cooked {
         if let Some(address) = self.address {
             put!(line, "{} ", Mac(address));
         }
-        put!(line, "ethertype ");
-        names::put_ethertype(line, self.protocol);
+        if line.options.quick {
+            return;
+        }
+        match self.protocol {
+            1 => put!(line, "802.3"),
+            4 => put!(line, "802.2"),
+            protocol => {
+                put!(line, "ethertype ");
+                names::put_ethertype(line, protocol);
+            }
+        }
         put!(line, ", length {}: ", self.packet_len);
     }
 }
@@ -259,12 +281,12 @@ fn null(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     };
     line.link_header_len = FAMILY_LEN;
     if line.options.link_header || name.is_none() {
-        put!(
-            line,
-            "AF {} ({family}), length {}: ",
-            name.unwrap_or("Unknown"),
-            data.len
-        );
+        match (line.options.quick, name) {
+            (false, name) => put!(line, "AF {} ({family})", name.unwrap_or("Unknown")),
+            (true, Some(name)) => put!(line, "{name}"),
+            (true, None) => put!(line, "Unknown AF {family}"),
+        }
+        put!(line, ", length {}: ", data.len);
     }
     let payload = data.skip(FAMILY_LEN);
     match name {

@@ -39,11 +39,18 @@ pub(super) fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
 fn put_header(line: &mut Line<'_>, dsap: u8, ssap: u8, control: u8) {
     let name = |sap| match sap & !1 {
         0x00 => "Null",
+        0x02 => "802.1B I",
+        0x04 => "SNA",
+        0x06 => "IP",
+        0x0e => "ProWay NM",
         SAP_STP => "STP",
-        0xe0 => "IPX",
+        0x4e => "RS511",
+        0x7e => "ISO8208",
+        0x8e => "ProWay",
         SAP_SNAP => "SNAP",
+        0xe0 => "IPX",
         0xf0 => "NetBeui",
-        0xfe => "ISONS",
+        0xfe => "OSI",
         _ => "Unknown",
     };
     let group = if dsap & 1 == 0 { "Individual" } else { "Group" };
@@ -62,6 +69,9 @@ fn put_header(line: &mut Line<'_>, dsap: u8, ssap: u8, control: u8) {
     );
 }
 
+/// RFC 2684: frames of another kind inside.
+const BRIDGED: u32 = 0x00_80c2;
+
 /// A SNAP header: an organization, and a type that is an ethertype where it names none.
 fn snap(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     line.protocol = "snap";
@@ -71,7 +81,7 @@ fn snap(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         line.link_header_len += SNAP_LEN - HEADER_LEN;
     }
     let name = match organization {
-        0x00_80c2 => "RFC2684 (VC-MUX bridged)",
+        BRIDGED => "RFC2684 (VC-MUX bridged)",
         _ => names::organization(organization),
     };
     let payload = data.skip(SNAP_LEN);
@@ -100,9 +110,29 @@ fn put_snap(line: &mut Line<'_>, organization: u32, name: &str, kind: u16, len: 
         put!(line, "ethertype ");
         names::put_ethertype(line, kind);
     } else {
-        put!(line, "pid Unknown (0x{kind:04x})");
+        put!(
+            line,
+            "pid {} (0x{kind:04x})",
+            protocol_name(organization, kind)
+        );
     }
     put!(line, ", length {len}: ");
+}
+
+/// What an organization means by a type of its own.
+fn protocol_name(organization: u32, kind: u16) -> &'static str {
+    match (organization, kind) {
+        (CISCO, 0x010b) => "PVST",
+        (CISCO, 0x010c) => "VLAN Bridge",
+        (CISCO, 0x0111) => "UDLD",
+        (CISCO, 0x2000) => "CDP",
+        (CISCO, 0x2003) => "VTP",
+        (CISCO, 0x2004) => "DTP",
+        (BRIDGED, 0x0001) => "Ethernet + FCS",
+        (BRIDGED, 0x0007) => "Ethernet w/o FCS",
+        (BRIDGED, 0x000e) => "BPDU",
+        _ => "Unknown",
+    }
 }
 
 const STP_FLAGS: [(u32, &str); 6] = [

@@ -56,11 +56,12 @@ pub(super) fn cisco_hdlc(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     let kind = data.u16(2)?;
     if line.options.link_header {
         match data.u8(0)? {
-            0x0f => put!(line, "unicast "),
-            0x8f => put!(line, "bcast "),
-            address => put!(line, "0x{address:02x} "),
+            0x0f => put!(line, "unicast, ethertype "),
+            0x8f => put!(line, "bcast, ethertype "),
+            address => put!(line, "0x{address:02x}, ethertype "),
         }
-        put!(line, "{} {kind:04x}: ", data.len);
+        names::put_ethertype(line, kind);
+        put!(line, ", length {}: ", data.len);
     }
     if !line.is_nested() {
         line.link_header_len = HEADER_LEN;

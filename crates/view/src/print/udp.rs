@@ -31,6 +31,9 @@ pub(super) fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     let payload = data
         .claimed(data.len.min(len + HEADER_LEN))
         .skip(HEADER_LEN);
+    if let Some(datagrams) = line.options.datagrams {
+        return app::as_told(line, datagrams, payload);
+    }
     // tcpdump spares IPv4, where the checksum is optional, until the second `-v`.
     if line.options.verbosity > u8::from(ip.is_v4())
         && !line.options.trust_checksums
