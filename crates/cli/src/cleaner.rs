@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use trawl_kernel::process::own_binary;
 use trawl_kernel::{Error, Result, process};
 
 const ALL_IS_WELL: &str = "done";
@@ -54,7 +55,7 @@ impl Cleaner {
 
     fn start(what: &[&OsStr]) -> Result<Self> {
         let fail = |e| Error::os("cannot start the process that cleans up", e);
-        let trawl = std::env::current_exe().map_err(fail)?;
+        let trawl = own_binary()?;
         let child = Command::new(trawl)
             .arg("stand-by")
             .args(what)

@@ -22,14 +22,14 @@ pub fn simplify(program: &mut Vec<Insn>) {
 fn decide(program: &mut [Insn]) {
     let reached_by_jump = jump_targets(program);
     for at in places(program).collect::<Vec<_>>() {
-        let behind = at + 1;
+        let after = at + 1;
         if let Some(value) = program[at].number()
-            && let Some(next) = program.get(behind).copied()
-            && !reached_by_jump[behind]
+            && let Some(next) = program.get(after).copied()
+            && !reached_by_jump[after]
             && next.dst() == program[at].dst()
             && let Some(holds) = next.holds(value)
         {
-            program[behind] = op::goto(if holds { next.off } else { 0 });
+            program[after] = op::goto(if holds { next.off } else { 0 });
         }
     }
 }

@@ -40,8 +40,8 @@ pub fn splice(
     far_jumps: bool,
 ) -> Result<Vec<Insn>, Unfit> {
     let at = place(program, mark).ok_or(Unfit::NoPlace)?;
-    let behind = at + MARK_LENGTH;
-    match with_replaced(program, at..behind, block) {
+    let after = at + MARK_LENGTH;
+    match with_replaced(program, at..after, block) {
         Err(_) if far_jumps => {}
         result => return result,
     }
@@ -52,7 +52,7 @@ pub fn splice(
     let there = far(at, end - shortened);
     let back = far(end - shortened + block.len(), at + 1);
     let with_block = with_replaced(program, end..end, &[block, &[back]].concat())?;
-    with_replaced(&with_block, at..behind, &[there])
+    with_replaced(&with_block, at..after, &[there])
 }
 
 /// The program with some instructions in place of others. Jumps in the rest of it reach what they did.
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_no_jump_passes_over_goes_behind_the_function() {
+    fn a_filter_that_no_jump_passes_over_goes_after_the_function() {
         let call = op::call(3).with_src(op::OWN_FUNCTION);
         let mut program = program();
         program[1] = call; // of the function after the exit

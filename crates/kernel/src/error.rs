@@ -162,7 +162,7 @@ impl Error {
         self.kind
     }
 
-    /// The errno behind it, when a system call said no.
+    /// Its errno, when a system call said no.
     pub fn errno(&self) -> Option<i32> {
         self.errno
     }

@@ -3,18 +3,15 @@
 use std::os::fd::AsFd;
 use std::process::Command;
 
+use trawl_kernel::bpf::program::{
+    ATTACH_TCX_INGRESS, ATTACH_XDP, LoadOptions, SCHED_CLS, XDP, returning,
+};
 use trawl_kernel::bpf::{link, map, program};
 use trawl_kernel::netlink::tc::{Direction, Place};
 use trawl_kernel::netns;
 use trawl_kernel::probe::Feature;
-use trawl_kernel::probe::program::{SmallProgram, returning};
 use trawl_lab::{Pair, PairOptions, Station};
 use trawl_tap::doctor::{self, Finding, State};
-
-const XDP: u32 = 6;
-const SCHED_CLS: u32 = 3;
-const ATTACH_XDP: u32 = 37;
-const TCX_INGRESS: u32 = 46;
 
 fn root_or_skip() -> bool {
     let root =
@@ -165,11 +162,11 @@ fn what_is_attached_is_told_with_its_holder_and_its_hook() {
     }
     let pair = Pair::new(&PairOptions::default()).unwrap();
     let pass = returning(2);
-    let xdp = SmallProgram {
-        attach_type: ATTACH_XDP,
-        ..SmallProgram::new(XDP, &pass)
+    let xdp = LoadOptions {
+        expected_attach_type: ATTACH_XDP,
+        ..LoadOptions::new("red_guard", XDP)
     }
-    .load("red_guard")
+    .load(&pass)
     .unwrap();
     let hook = map::create_prog_array("red_hook", 5).unwrap();
     program::bind_map(&xdp, &hook).unwrap();
@@ -182,11 +179,11 @@ fn what_is_attached_is_told_with_its_holder_and_its_hook() {
     });
     let _link = attached.unwrap().unwrap();
     let next = returning(-1);
-    let tc = SmallProgram::new(SCHED_CLS, &next).load("red_tc").unwrap();
+    let tc = LoadOptions::new("red_tc", SCHED_CLS).load(&next).unwrap();
     let _tcx = Feature::Tcx.probe().is_supported().then(|| {
         let last = link::TcxPlace::Last;
         netns::run_in(&pair.a.namespace, || {
-            link::attach_tcx(tc.as_fd(), pair.a.index, TCX_INGRESS, last)
+            link::attach_tcx(tc.as_fd(), pair.a.index, ATTACH_TCX_INGRESS, last)
         })
         .unwrap()
         .unwrap()

@@ -211,7 +211,7 @@ mod tests {
     const B: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
     #[test]
-    fn tcp_behind_a_vlan_as_json() {
+    fn tcp_after_a_vlan_as_json() {
         let frame = Template::new()
             .ethernet(A, B)
             .vlan(7)

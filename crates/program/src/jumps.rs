@@ -57,13 +57,13 @@ impl Looks {
 /// where that does not work they are taken to count.
 fn counts_attempts() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
-    *ANSWER.get_or_init(|| !reached_behind_attempts().unwrap_or(false))
+    *ANSWER.get_or_init(|| !reached_after_attempts().unwrap_or(false))
 }
 
 const REACHED: u32 = 7;
 
 /// Tries many times to jump where nobody is, by constant and by computed slots, and then where somebody is.
-fn reached_behind_attempts() -> Result<bool> {
+fn reached_after_attempts() -> Result<bool> {
     const ARRAY: u8 = 2;
     const SLOT: u8 = 3;
     let array = map::create_prog_array("trawl_jumps", 2)?;
@@ -142,6 +142,6 @@ mod tests {
             eprintln!("SKIPPED: requires root");
             return;
         }
-        reached_behind_attempts().expect("the programs are fine");
+        reached_after_attempts().expect("the programs are fine");
     }
 }

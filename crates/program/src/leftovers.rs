@@ -75,7 +75,7 @@ pub(crate) fn sweep_everywhere() {
     ready::sweep();
     let directories = site::all_directories();
     let mut look = Look::default();
-    let mut behind_ended = Vec::new();
+    let mut after_ended = Vec::new();
     for directory in directories {
         // Of one that another command is working on, what looks like leftovers may be about to be attached.
         let Some(lock) = site::try_lock(&directory, Rank::Interface) else {
@@ -103,17 +103,17 @@ pub(crate) fn sweep_everywhere() {
                 && !alive.contains(&one.id())
         };
         let heads = ended.iter().filter(|one| one.pinned_link().is_some());
-        behind_ended.extend(heads.flat_map(|head| jump_chain::after(head.id())));
+        after_ended.extend(heads.flat_map(|head| jump_chain::after(head.id())));
         for one in ended.iter().chain(others.iter().filter(orphaned)) {
             one.forget();
         }
     }
-    forget_orphans(&behind_ended);
+    forget_orphans(&after_ended);
 }
 
 /// A chain may have got its first program in another namespace than the others, where the interface was before.
-fn forget_orphans(behind_ended: &[u32]) {
-    let ids: Vec<String> = behind_ended.iter().map(u32::to_string).collect();
+fn forget_orphans(after_ended: &[u32]) {
+    let ids: Vec<String> = after_ended.iter().map(u32::to_string).collect();
     let mut directories = site::all_directories();
     directories.retain(|one| ids.iter().any(|id| one.join(id).exists()));
     for lock in directories
@@ -122,7 +122,7 @@ fn forget_orphans(behind_ended: &[u32]) {
     {
         let left = read_all(lock.path(), &[]);
         let orphaned =
-            |one: &&Installed| one.pinned_link().is_none() && behind_ended.contains(&one.id());
+            |one: &&Installed| one.pinned_link().is_none() && after_ended.contains(&one.id());
         left.iter().filter(orphaned).for_each(Installed::forget);
     }
 }

@@ -217,7 +217,7 @@ impl Look {
                 position: one.slot,
                 priority: slot.priority,
                 chain_actions: slot.actions.names(),
-                program: self.behind(one.program, known),
+                program: self.linked(one.program, known),
             })
         };
         dispatcher.members.iter().filter_map(member).collect()
@@ -225,8 +225,8 @@ impl Look {
 
     /// The chain of trawl's own that begins with a program.
     fn jumps(&self, head: u32, known: &Known) -> Vec<Member> {
-        let behind = jump_chain::after(head);
-        if behind.is_empty() {
+        let after = jump_chain::after(head);
+        if after.is_empty() {
             return Vec::new();
         }
         let member = |(position, id): (usize, u32)| {
@@ -236,11 +236,11 @@ impl Look {
                 position,
                 priority: seat.map_or(0, |seat| seat.priority),
                 chain_actions: seat.map_or_else(Vec::new, |seat| seat.actions().names()),
-                program: self.behind(id, known),
+                program: self.linked(id, known),
             }
         };
         std::iter::once(head)
-            .chain(behind)
+            .chain(after)
             .enumerate()
             .map(member)
             .collect()
@@ -248,7 +248,7 @@ impl Look {
 
     /// What is known of a member of a chain. The kernel counts the runs of what it calls itself, and the time until that
     /// returns: they are the whole chain's.
-    fn behind(&self, id: u32, known: &Known) -> About {
+    fn linked(&self, id: u32, known: &Known) -> About {
         About {
             runs: None,
             ..self.about(id, known)

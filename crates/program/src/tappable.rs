@@ -287,7 +287,7 @@ impl Fitted {
             let is_for_others = !matches!(slot.leads_to, LeadsTo::Ours(_));
             if is_for_others && !told.contains(&slot.array_name) {
                 self.notices.push(format!(
-                    "{} jumps through the program array {}, which has slots for others to fill: what leaves by a program that they put there is seen by no capture at its exit, and by no program behind in a chain",
+                    "{} jumps through the program array {}, which has slots for others to fill: what leaves by a program that they put there is seen by no capture at its exit, and by no later program of a chain",
                     slot.from, slot.array_name
                 ));
                 told.push(slot.array_name);

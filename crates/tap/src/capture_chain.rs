@@ -53,7 +53,7 @@ impl CaptureSeat {
     }
 
     /// A free seat after all others in the chain of a program that is attached, if that program is trawl's.
-    pub fn behind(attached: u32, stride: u32) -> Result<Option<Self>> {
+    pub fn after(attached: u32, stride: u32) -> Result<Option<Self>> {
         let Some(map) = joinable(attached, stride)? else {
             return Ok(None);
         };
@@ -167,7 +167,7 @@ impl CaptureSeat {
     }
 
     /// The program that takes this seat's place now, if there is a next one.
-    pub fn program_behind(&self, offset: u32) -> Option<OwnedFd> {
+    pub fn program_after(&self, offset: u32) -> Option<OwnedFd> {
         self.successor(offset).ok()?.program()
     }
 
@@ -201,7 +201,7 @@ impl CaptureSeat {
     /// Gives the seat up to the next program.
     pub fn leave(&mut self) {
         for (offset, own) in (0u32..).zip(std::mem::take(&mut self.seated)) {
-            let next = self.program_behind(offset);
+            let next = self.program_after(offset);
             // Nothing is lost if this fails: the whole chain goes with its last holder.
             let _ = map::replace_program(self.map.as_fd(), own, next.as_ref().map(AsFd::as_fd));
         }

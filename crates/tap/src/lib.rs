@@ -1,4 +1,4 @@
-//! Taps: where a packet is seen, one file each behind one trait; and the merge of what they saw.
+//! Taps: where a packet is seen, one file each, all with one trait; and the merge of what they saw.
 //!
 //! A capture has an [`Options`](options::Options), sites, a [`Session`](session::Session) that attaches the taps and moves
 //! what they see, and a [`Sink`](sink::Sink) that takes finished pcapng blocks. It requires root:

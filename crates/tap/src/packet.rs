@@ -184,7 +184,7 @@ pub(crate) struct Sharing {
     pub sockets: usize,
     /// Of each socket: the kernel's ring.
     pub kernel: usize,
-    /// Of all sockets together: the rings behind those.
+    /// Of all sockets together: their rings.
     pub own: Geometry,
 }
 

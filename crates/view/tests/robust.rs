@@ -112,7 +112,7 @@ proptest! {
     }
 
     #[test]
-    fn random_bytes_behind_a_known_start(
+    fn random_bytes_after_a_known_start(
         case in any::<prop::sample::Index>(),
         keep in 0..80usize,
         bytes in proptest::collection::vec(any::<u8>(), 0..120),

@@ -13,8 +13,6 @@ use trawl_kernel::events::Wake;
 use trawl_kernel::privilege::User;
 use trawl_kernel::{Error, Result, create, process};
 
-use crate::query::helper;
-
 const PROGRAM: &str = "trawl-bus";
 /// Who it is, if root starts it.
 const USER: &str = "nobody";
@@ -104,7 +102,7 @@ impl<News: DeserializeOwned + Send + 'static> Bus<News> {
             tls_key: contents(args.tls_key.as_deref())?,
             tls_ca: contents(args.tls_ca.as_deref())?,
         };
-        let program = helper::program(PROGRAM);
+        let program = process::companion(PROGRAM).unwrap_or_else(|| PROGRAM.into());
         let mut command = Command::new(&program);
         command
             .arg(mode)

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Deserialize;
 use trawl_agent::{Capture, Counts, End};
+use trawl_kernel::process::own_binary;
 use trawl_kernel::{Error, Result, process};
 
 use crate::published::{self, Kind};
@@ -92,7 +93,7 @@ impl Running {
             .map_err(|e| Error::os(what(), e))?;
         let made = notices.set_nonblocking(true);
         made.map_err(|e| Error::os(what(), e))?;
-        let own = std::env::current_exe().map_err(|e| Error::os(what(), e))?;
+        let own = own_binary()?;
         let mut command = Command::new(own);
         command
             .args(arguments(capture, &summary.0, spool))
@@ -243,7 +244,7 @@ fn arguments(capture: &Capture, summary: &Path, spool: &Path) -> Vec<String> {
 /// Stores what captures left in the spool; a process of its own, as they are.
 pub(super) fn push(spool: &Path) -> Result<Child> {
     let what = "cannot store what is in the spool";
-    let own = std::env::current_exe().map_err(|e| Error::os(what, e))?;
+    let own = own_binary()?;
     let mut command = Command::new(own);
     command
         .args(["store", "push", "--json", "--spool"])

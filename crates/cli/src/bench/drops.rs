@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use trawl_bench::Spread;
 use trawl_bench::drop_reasons::{self, DropsBench, DropsResults};
-use trawl_kernel::{Error, Result};
+use trawl_kernel::Result;
+use trawl_kernel::process::own_binary;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -34,7 +35,7 @@ pub fn run(args: &Args, progress: &mut dyn FnMut(&str)) -> Result<ExitCode> {
     let plan = DropsBench {
         frames: args.frames,
         repetitions: args.repeat,
-        trawl: std::env::current_exe().map_err(|e| Error::os("cannot find trawl itself", e))?,
+        trawl: own_binary()?,
         directory: args.dir.clone(),
         sender_cpu: 0,
         capture_cpu: cpus - 1,

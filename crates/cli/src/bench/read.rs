@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use trawl_bench::read::{self, ReadBench, ReadResults};
-use trawl_kernel::{Error, Result};
+use trawl_kernel::Result;
+use trawl_kernel::process::own_binary;
 
 use crate::units;
 
@@ -34,7 +35,7 @@ pub fn run(args: &Args, progress: &mut dyn FnMut(&str)) -> Result<ExitCode> {
     let plan = ReadBench {
         bytes: args.size,
         repetitions: args.repeat,
-        trawl: std::env::current_exe().map_err(|e| Error::os("cannot find trawl itself", e))?,
+        trawl: own_binary()?,
         directory: args.dir.clone(),
     };
     let outcome = read::run(&plan, progress)?;

@@ -13,6 +13,7 @@ use trawl_bench::study::peers::Peers;
 use trawl_bench::study::run::{Progress, run as run_experiments};
 use trawl_bench::study::{Bench, catalogue, store};
 use trawl_kernel::events::Signals;
+use trawl_kernel::process::own_binary;
 use trawl_kernel::{Error, Result};
 
 use crate::cleaner::Cleaner;
@@ -273,7 +274,7 @@ fn carry_out(
     before: Option<Report>,
     json: bool,
 ) -> Result<ExitCode> {
-    let trawl = std::env::current_exe().map_err(|e| Error::os("cannot find trawl itself", e))?;
+    let trawl = own_binary()?;
     let scratch = PathBuf::from(&request.scratch);
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let bench = Bench {

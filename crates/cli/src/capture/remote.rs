@@ -7,11 +7,12 @@ mod far;
 mod output;
 
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use trawl_kernel::events::{self, Signal, Signals, Wake};
+use trawl_kernel::process::own_binary;
 use trawl_kernel::ssh::Ssh;
 use trawl_kernel::{Error, Result, clock};
 use trawl_packet::read::Step;
@@ -151,10 +152,6 @@ impl HostArgs {
         }
         Ok(hosts)
     }
-}
-
-fn own_binary() -> Result<PathBuf> {
-    std::env::current_exe().map_err(|e| Error::os("cannot find trawl's own binary", e))
 }
 
 /// Copies the binary into a directory that only the user can write.

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
 use trawl_kernel::netns::run_in;
+use trawl_kernel::process::own_binary;
 use trawl_kernel::{Error, Result, process};
 use trawl_lab::Station;
 
@@ -33,8 +34,7 @@ impl Watcher {
 
     /// Records `count` packets at the hook of the program there.
     pub fn trawl(station: &Station, file: &Path, count: u64) -> Result<Self> {
-        let trawl =
-            std::env::current_exe().map_err(|e| Error::os("cannot find trawl itself", e))?;
+        let trawl = own_binary()?;
         let mut command = Command::new(trawl);
         command
             .args(["capture", "--tap", "hook", "--netns", &station.name])

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use trawl_kernel::process::own_binary;
 use trawl_kernel::{Error, Result};
 
 use crate::terminal::{say, write_out};
@@ -86,8 +87,7 @@ fn default_extcap() -> Result<Vec<PathBuf>> {
 
 pub(super) fn install(args: &Args) -> Result<()> {
     let places = args.places()?;
-    let program =
-        std::env::current_exe().map_err(|e| Error::os("cannot find where trawl is", e))?;
+    let program = own_binary()?;
     let quoted = program.display().to_string().replace('\'', "'\\''");
     let text = format!("#!/bin/sh\n{MARK}\nexec '{quoted}' extcap \"$@\"\n");
     let mut written = None;

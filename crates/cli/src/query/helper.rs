@@ -1,10 +1,10 @@
 //! `trawl-query`, which has the query engine: where it is, what it is asked, and what it answers.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde::de::DeserializeOwned;
+use trawl_kernel::process::companion;
 use trawl_kernel::{Error, Result};
 
 const PROGRAM: &str = "trawl-query";
@@ -25,23 +25,10 @@ pub(super) struct Answer {
     out: BufReader<ChildStdout>,
 }
 
-/// Beside this program, where packages put it, or where the shell finds it.
-pub fn program(name: &str) -> PathBuf {
-    let beside = std::env::current_exe().ok().and_then(|own| {
-        let directory = own.parent()?;
-        let places = [
-            directory.join(name),
-            directory.join("../libexec/trawl").join(name),
-        ];
-        places.into_iter().find(|path| path.is_file())
-    });
-    beside.unwrap_or_else(|| name.into())
-}
-
 impl Answer {
     /// Returns when the first row is there, or the query is known to be wrong.
     pub fn to(store: &str, form: Form, query: &str) -> Result<Self> {
-        let program = program(PROGRAM);
+        let program = companion(PROGRAM).unwrap_or_else(|| PROGRAM.into());
         let form = match form {
             Form::Table => "table",
             Form::Csv => "csv",

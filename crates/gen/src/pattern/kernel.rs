@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_that_differ_far_behind_are_refused() {
+    fn frames_that_differ_far_in_are_refused() {
         let mut other = vec![0; 1000];
         other[999] = 1;
         let variants = vec![

@@ -57,7 +57,7 @@ struct Programs {
     cpus: usize,
 }
 
-/// The maps behind rings that BPF programs write to.
+/// The maps of rings that BPF programs write to.
 #[derive(Debug)]
 pub struct RingMaps {
     pub rings: OwnedFd,
@@ -332,7 +332,7 @@ impl Rings {
         let segment = segment as usize % self.geometry.segments();
         assert!(
             offset <= self.geometry.segment_size,
-            "offset {offset} lies behind a segment's end"
+            "offset {offset} is past a segment's end"
         );
         let per_bank = self.geometry.bank_size() / self.geometry.segment_size;
         let (bank, within) = (segment / per_bank, segment % per_bank);

@@ -1,5 +1,7 @@
 //! Other processes: their CPU, their time, and asking them to end.
 
+use std::path::PathBuf;
+
 use rustix::process::{Pid, Signal, kill_process, setpriority_process};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
@@ -18,6 +20,22 @@ fn pid(process: u32) -> Result<Pid> {
                 "that is no process id",
             )
         })
+}
+
+/// The binary that this process runs.
+pub fn own_binary() -> Result<PathBuf> {
+    std::env::current_exe().map_err(|e| Error::os("cannot find trawl's own binary", e))
+}
+
+/// Another program of trawl's: beside this one, or where packages put it.
+pub fn companion(name: &str) -> Option<PathBuf> {
+    let own = own_binary().ok()?;
+    let beside = own.parent()?;
+    // A test program's directory is one further down.
+    ["", "../libexec/trawl", ".."]
+        .into_iter()
+        .map(|place| beside.join(place).join(name))
+        .find(|path| path.is_file())
 }
 
 /// Keeps a process on one CPU.

@@ -69,8 +69,8 @@ impl Symbols {
 
     /// The function that an address lies in.
     pub fn find(&self, address: u64) -> Option<At<'_>> {
-        let behind = self.addresses.partition_point(|one| *one <= address);
-        let at = behind.checked_sub(1)?;
+        let after = self.addresses.partition_point(|one| *one <= address);
+        let at = after.checked_sub(1)?;
         Some(At {
             function: self.name(at)?,
             offset: address - self.addresses[at],

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_behind_a_jump_is_told() {
+    fn what_follows_a_jump_is_told() {
         let log = "; if (s == 5) @ huge.bpf.c:4\n\
                    29264: (18) r3 = 0x1234572b4          ; R3=0x1234572b4\n\
                    29266: (1d) if r0 == r3 goto pc+1252 BPF program is too large. Processed 1000001 insn\n\

@@ -38,10 +38,10 @@ pub(super) fn rewrite(program: &Code, plan: &Rewriting, keep: Keep) -> Result<Re
     let mut moved = Vec::with_capacity(instructions.len() + 1);
     // Jumps to ends, whose places are known only when all are laid out.
     let mut open = Vec::new();
-    let mut end_behind_main = 0;
+    let mut end_after_main = 0;
     for (index, instruction) in instructions.iter().enumerate() {
         if index == *main {
-            end_behind_main = out.len();
+            end_after_main = out.len();
             out.extend_from_slice(&end);
         }
         moved.push(out.len());
@@ -55,14 +55,14 @@ pub(super) fn rewrite(program: &Code, plan: &Rewriting, keep: Keep) -> Result<Re
         }
     }
     if *main == instructions.len() {
-        end_behind_main = out.len();
+        end_after_main = out.len();
         out.extend_from_slice(&end);
     }
     moved.push(out.len());
 
     for (at, to) in open {
         let target = if to == *main {
-            end_behind_main
+            end_after_main
         } else {
             moved[to]
         };

@@ -265,7 +265,7 @@ fn pin_of_link(id: u32, pins: &[Pinned]) -> String {
 /// libxdp keeps the programs behind its dispatcher pinned in a directory named after it.
 fn dispatcher(interface: u32, id: u32, pins: &[Pinned]) -> String {
     let directory = format!("dispatch-{interface}-{id}");
-    let behind: Vec<_> = pins
+    let linked: Vec<_> = pins
         .iter()
         .filter(|pin| {
             pin.path
@@ -277,8 +277,8 @@ fn dispatcher(interface: u32, id: u32, pins: &[Pinned]) -> String {
             _ => None,
         })
         .collect();
-    match behind.is_empty() {
+    match linked.is_empty() {
         true => "libxdp's dispatcher".to_owned(),
-        false => format!("libxdp's dispatcher, which runs {}", behind.join(", ")),
+        false => format!("libxdp's dispatcher, which runs {}", linked.join(", ")),
     }
 }

@@ -308,10 +308,10 @@ impl<'a> Seen<'a> {
         };
         let mut rest = block.get(options..block.len().checked_sub(END)?)?;
         // The framework writes no end of options.
-        while let Some((head, behind)) = rest.split_first_chunk::<4>() {
+        while let Some((head, after)) = rest.split_first_chunk::<4>() {
             let code = u16::from_le_bytes([head[0], head[1]]);
             let length = usize::from(u16::from_le_bytes([head[2], head[3]]));
-            let number = behind
+            let number = after
                 .first_chunk::<4>()
                 .map(|bytes| u32::from_le_bytes(*bytes));
             match code {
@@ -320,7 +320,7 @@ impl<'a> Seen<'a> {
                 OPTION_QUEUE => seen.queue = number,
                 _ => {}
             }
-            rest = behind.get(length.next_multiple_of(4)..)?;
+            rest = after.get(length.next_multiple_of(4)..)?;
         }
         Some(seen)
     }

@@ -250,7 +250,7 @@ impl Occupied {
         if map::program_in(self.map.as_fd(), slot)? != Some(own) {
             return Ok(());
         }
-        let next = self.seat.program_behind(slot);
+        let next = self.seat.program_after(slot);
         match next.or(before) {
             Some(program) => map::set_program(self.map.as_fd(), slot, program.as_fd()),
             None => map::clear_program(self.map.as_fd(), slot),

@@ -1,4 +1,4 @@
-//! The thread behind a packet socket: takes blocks of packets from the kernel and writes records into its ring.
+//! The thread of a packet socket: takes blocks of packets from the kernel and writes records into its ring.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};

@@ -93,8 +93,8 @@ impl Present {
 
     /// Those that are meant and that tracing does not see.
     pub fn out_of_sight(&self, programs: &Programs) -> Option<String> {
-        let behind = self.jumped_to.iter();
-        let meant = behind.filter(|one| programs.mean(&one.name, one.id));
+        let linked = self.jumped_to.iter();
+        let meant = linked.filter(|one| programs.mean(&one.name, one.id));
         let names: Vec<String> = meant.map(Traceable::describe).collect();
         (!names.is_empty()).then(|| names.join(", "))
     }

@@ -8,6 +8,7 @@
 //! every packet, also on those that are too short for a question.
 
 mod bits;
+mod cells;
 mod chains;
 mod explore;
 mod nodes;

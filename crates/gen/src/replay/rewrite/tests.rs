@@ -139,7 +139,7 @@ const V6: [Ipv6Addr; 2] = [
 ];
 
 #[test]
-fn prefixes_keep_what_is_behind_them() {
+fn prefixes_keep_what_follows_them() {
     let rewrite = Rewrite {
         prefixes: vec![
             (prefix("10.0.0.0/8"), prefix("172.16.0.0/12")),

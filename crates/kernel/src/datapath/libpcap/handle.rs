@@ -1,12 +1,13 @@
 //! A device that a libpcap has opened, read without ever waiting inside the library: `pcap_dispatch` ignores its time-out
 //! while a link is idle, so waiting is done on the device's descriptor.
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CString, c_char, c_int};
 use std::fmt;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 
-use super::{BpfProgram, Library, PacketHeader, PcapT, Statistics, text};
+use super::reader::{Packet, Precision, Reader, show};
+use super::{BpfProgram, Library, PcapT, Statistics, text};
 use crate::error::Advice;
 use crate::fix::Fix;
 use crate::netns::{Namespace, run_maybe_in};
@@ -60,12 +61,6 @@ pub enum PcapFilter {
     Classic(Vec<libc::sock_filter>),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Precision {
-    Microseconds,
-    Nanoseconds,
-}
-
 /// An opened device, and what the library said on the way.
 #[derive(Debug)]
 pub struct Opened {
@@ -73,16 +68,6 @@ pub struct Opened {
     pub warnings: Vec<String>,
     /// The device has no clock of the card's, or the library knows none.
     pub no_hardware_time: bool,
-}
-
-/// A packet as the library shows it.
-#[derive(Clone, Copy, Debug)]
-pub struct Packet<'a> {
-    /// Nanoseconds since 1970; nothing where the library's numbers are no time.
-    pub time: Option<u64>,
-    pub original: u32,
-    /// Nothing where the library names more bytes than it may have.
-    pub bytes: Option<&'a [u8]>,
 }
 
 /// The library's figures, since the device was opened.
@@ -390,63 +375,6 @@ impl Drop for Handle {
     }
 }
 
-struct Reader<'a> {
-    read: &'a mut dyn FnMut(Packet<'_>) -> bool,
-    pcap: *mut PcapT,
-    break_loop: unsafe extern "C" fn(*mut PcapT),
-    most: u32,
-    precision: Precision,
-    stopped: bool,
-}
-
-/// What the library calls for each packet.
-///
-/// # Safety
-/// `user` is the reader that `dispatch` gave; the header and the bytes it names are the library's to lend.
-unsafe extern "C" fn show(user: *mut c_void, header: *const PacketHeader, bytes: *const u8) {
-    // SAFETY: as said above; dispatch has lent it to nobody else.
-    let reader = unsafe { &mut *user.cast::<Reader<'_>>() };
-    if reader.stopped || header.is_null() {
-        return;
-    }
-    // SAFETY: not null, and the library's header for the time of this call. It need not be aligned.
-    let header = unsafe { header.read_unaligned() };
-    // Never more than was asked for, and never a packet that is longer than it was.
-    let sound = header.captured <= reader.most && header.captured <= header.original;
-    let bytes = match (sound, header.captured) {
-        (true, 0) => Some(&[][..]),
-        (true, length) if !bytes.is_null() => {
-            // SAFETY: the library lends as many bytes as its header says, no more than were asked for.
-            Some(unsafe { std::slice::from_raw_parts(bytes, length as usize) })
-        }
-        _ => None,
-    };
-    let packet = Packet {
-        time: time(&header, reader.precision),
-        original: header.original,
-        bytes,
-    };
-    if !(reader.read)(packet) {
-        reader.stopped = true;
-        // SAFETY: the handle that is being read.
-        unsafe { (reader.break_loop)(reader.pcap) };
-    }
-}
-
-fn time(header: &PacketHeader, precision: Precision) -> Option<u64> {
-    let (most, factor) = match precision {
-        Precision::Microseconds => (1_000_000, 1000),
-        Precision::Nanoseconds => (1_000_000_000, 1),
-    };
-    let seconds = u64::try_from(header.seconds).ok()?;
-    let fraction = u64::try_from(header.fraction)
-        .ok()
-        .filter(|one| *one < most)?;
-    seconds
-        .checked_mul(1_000_000_000)?
-        .checked_add(fraction * factor)
-}
-
 /// How much a counter of 32 bits has grown. One that became less has passed its end, if it was near it; else it was
 /// reset.
 fn grown(before: u32, now: u32) -> u64 {
@@ -492,21 +420,5 @@ mod tests {
         assert_eq!(grown(5, 9), 4);
         assert_eq!(grown(u32::MAX - 1, 3), 5);
         assert_eq!(grown(1000, 3), 3);
-    }
-
-    #[test]
-    fn numbers_that_are_no_time_are_told() {
-        let header = |seconds, fraction| PacketHeader {
-            seconds,
-            fraction,
-            captured: 0,
-            original: 0,
-        };
-        let (micro, nano) = (Precision::Microseconds, Precision::Nanoseconds);
-        assert_eq!(time(&header(1, 5), micro), Some(1_000_005_000));
-        assert_eq!(time(&header(1, 5), nano), Some(1_000_000_005));
-        for (seconds, fraction) in [(-1, 0), (1, -1), (1, 1_000_000), (i64::MAX, 0)] {
-            assert_eq!(time(&header(seconds, fraction), micro), None);
-        }
     }
 }

@@ -7,6 +7,7 @@
 mod elf;
 mod filters;
 mod handle;
+mod reader;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::path::{Path, PathBuf};
@@ -18,7 +19,8 @@ use crate::{Error, Result};
 pub use filters::{
     CompiledFilter, FilterRequest, choose_for_filters, compile_filter, compile_filters,
 };
-pub use handle::{Figures, Handle, Opened, Packet, PcapFilter, Precision, Request, Rest, Way};
+pub use handle::{Figures, Handle, Opened, PcapFilter, Request, Rest, Way};
+pub use reader::{Packet, Precision};
 
 /// The names under which systems have it: its own, and Debian's.
 const NAMES: [&str; 2] = ["libpcap.so.1", "libpcap.so.0.8"];

@@ -13,12 +13,12 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use super::layout::{SendPlan, SendState, SendVariant};
 use super::{Burst, check_frame};
 use crate::bpf::link;
+use crate::bpf::program::{LoadOptions, XDP, returning};
 use crate::error::{Error, Result};
 use crate::ethtool::Ethtool;
 use crate::netlink::XdpMode;
 use crate::netlink::{Link, Netlink, veth_peer};
 use crate::netns::{Namespace, run_in_scratch};
-use crate::probe::program::{SmallProgram, returning};
 
 const XDP_TX: i32 = 3;
 const LOOPBACK: u32 = 1;
@@ -86,8 +86,8 @@ impl Ready {
 impl LiveSender {
     /// Sends frames as they are given, out of an interface of the calling thread's namespace.
     pub fn plain(name: &str) -> Result<Self> {
-        let program = SmallProgram::new(libbpf_sys::BPF_PROG_TYPE_XDP, &returning(XDP_TX))
-            .load("trawl_send")
+        let program = LoadOptions::new("trawl_send", XDP)
+            .load(&returning(XDP_TX))
             .map_err(|e| {
                 Error::os(CANNOT_LOAD, e).fix(crate::fix::Fix::Root {
                     capabilities: "CAP_BPF, CAP_NET_ADMIN".to_owned(),
@@ -234,9 +234,9 @@ fn stays_on(allowed: &CpuSet, cpu: usize) -> bool {
 }
 
 /// The counters whose names are of this form, with the number of a queue in it.
-fn by_queue(counters: &Ethtool, before: &str, behind: &str) -> BTreeMap<usize, u64> {
+fn by_queue(counters: &Ethtool, before: &str, after: &str) -> BTreeMap<usize, u64> {
     let queue = |name: &str| {
-        let number = name.strip_prefix(before)?.strip_suffix(behind)?;
+        let number = name.strip_prefix(before)?.strip_suffix(after)?;
         number.parse().ok()
     };
     let all = counters.statistics().unwrap_or_default();

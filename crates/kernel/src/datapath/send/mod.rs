@@ -15,10 +15,9 @@ pub use packet_ring::PacketRing;
 
 use std::os::fd::OwnedFd;
 
-use crate::bpf::program::HAS_FRAGS;
+use crate::bpf::program::{HAS_FRAGS, LoadOptions, XDP, returning};
 use crate::error::{Error, Result};
 use crate::netlink::Netlink;
-use crate::probe::program::{SmallProgram, returning};
 
 /// The shortest frame there can be: an Ethernet header.
 pub const SHORTEST_FRAME: usize = 14;
@@ -52,11 +51,11 @@ pub fn pin_to_cpu(cpu: usize) -> Result<()> {
 pub fn passing_program() -> Result<OwnedFd> {
     const XDP_PASS: i32 = 2;
     let instructions = returning(XDP_PASS);
-    let program = SmallProgram {
+    let program = LoadOptions {
         flags: HAS_FRAGS,
-        ..SmallProgram::new(libbpf_sys::BPF_PROG_TYPE_XDP, &instructions)
+        ..LoadOptions::new("trawl_pass", XDP)
     };
-    let loaded = program.load("trawl_pass");
+    let loaded = program.load(&instructions);
     loaded.map_err(|e| {
         Error::os("cannot load a program", e).fix(crate::fix::Fix::Root {
             capabilities: "CAP_BPF".to_owned(),

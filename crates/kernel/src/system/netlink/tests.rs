@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::tc::{Direction, Place};
 use super::*;
-use crate::probe::program::{SmallProgram, returning};
+use crate::bpf::program::{LoadOptions, SCHED_CLS, returning};
 use crate::testing::{ScratchNamespace, root_or_skip};
 
 struct Pair {
@@ -202,8 +202,8 @@ fn clsact_is_added_once_and_filters_come_and_go() {
     assert!(netlink.add_clsact(index).unwrap());
     assert!(!netlink.add_clsact(index).unwrap());
     assert!(netlink.has_clsact(index).unwrap());
-    let program = SmallProgram::new(libbpf_sys::BPF_PROG_TYPE_SCHED_CLS, &returning(-1))
-        .load("trawl_test")
+    let program = LoadOptions::new("trawl_test", SCHED_CLS)
+        .load(&returning(-1))
         .unwrap();
     for direction in [Direction::Ingress, Direction::Egress] {
         let place = Place {

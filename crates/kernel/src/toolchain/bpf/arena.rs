@@ -5,8 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::param::page_size;
 
-use super::owned;
-use super::{c_name, info, opts, shared_array};
+use super::{info, map, shared_array};
 use crate::memory::Mapping;
 use crate::{Error, Result};
 
@@ -27,13 +26,11 @@ pub fn address_of(seed: u64) -> u64 {
 
 /// A new one, of zeroes, which takes memory where it is touched. All processes map it at the address.
 pub fn create(name: &str, length: u64, address: u64) -> io::Result<OwnedFd> {
-    let mut opts = opts!(libbpf_sys::bpf_map_create_opts);
-    opts.map_flags = libbpf_sys::BPF_F_MMAPABLE;
-    opts.map_extra = address;
-    let name = c_name(name);
     let pages = length.div_ceil(page_size() as u64) as u32;
-    // SAFETY: name and options outlive the call.
-    owned(unsafe { libbpf_sys::bpf_map_create(KIND, name.as_ptr(), 0, 0, pages, &raw const opts) })
+    map::create_with(name, KIND, (0, 0), pages, |opts| {
+        opts.map_flags = libbpf_sys::BPF_F_MMAPABLE;
+        opts.map_extra = address;
+    })
 }
 
 pub fn map(arena: BorrowedFd<'_>) -> Result<Mapping> {

@@ -114,7 +114,7 @@ mod tests {
 
     use super::*;
     use crate::bpf::object::{self, Plain};
-    use crate::probe::program::{SmallProgram, returning};
+    use crate::bpf::program::{LoadOptions, XDP, returning};
     use crate::testing::root_or_skip;
 
     #[test]
@@ -126,9 +126,7 @@ mod tests {
         let functions = of(plain.program()).unwrap();
         assert_eq!(functions[0].name, "lab_drop_linear");
         let code = returning(2);
-        let bare = SmallProgram::new(libbpf_sys::BPF_PROG_TYPE_XDP, &code)
-            .load("trawl_bare")
-            .unwrap();
+        let bare = LoadOptions::new("trawl_bare", XDP).load(&code).unwrap();
         assert_eq!(of(bare.as_fd()).unwrap(), []);
         assert_eq!(name_of(bare.as_fd()).unwrap(), "trawl_bare");
     }

@@ -310,7 +310,7 @@ impl KernelTypes {
     /// How many bytes it takes; `None` for a kind that nobody knows here.
     fn length(&self, place: Place) -> Option<usize> {
         let count = self.count(place);
-        let behind = match self.kind(place) {
+        let after = match self.kind(place) {
             POINTER | FORWARD | TYPEDEF | VOLATILE | CONST | RESTRICT | FUNCTION | FLOAT
             | TYPE_TAG => 0,
             INT | VARIABLE | DECLARATION_TAG => WORD,
@@ -319,14 +319,14 @@ impl KernelTypes {
             ENUM | PROTOTYPE => count * 2 * WORD,
             _ => return None,
         };
-        Some(TYPE_LENGTH + behind)
+        Some(TYPE_LENGTH + after)
     }
 
     fn is_called(&self, place: Place, name: &str) -> bool {
         let begin = self.strings.start + self.word(place.at) as usize;
         let text = self.bytes.get(begin..self.strings.end);
         text.and_then(|text| text.strip_prefix(name.as_bytes()))
-            .is_some_and(|behind| behind.first() == Some(&0))
+            .is_some_and(|after| after.first() == Some(&0))
     }
 
     fn string(&self, offset: u32) -> Option<&[u8]> {

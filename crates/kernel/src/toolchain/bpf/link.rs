@@ -60,24 +60,20 @@ pub fn replace_function(
     let mut opts = opts!(libbpf_sys::bpf_link_create_opts);
     opts.target_btf_id = function;
     // SAFETY: both programs are open and the options live for the call.
-    let fd =
-        unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), target.as_raw_fd(), 0, &opts) };
-    owned(fd)
+    owned(unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), target.as_raw_fd(), 0, &opts) })
 }
 
 /// Attaches a tracing program to the function or tracepoint that it was loaded for.
 pub fn attach_tracing(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: no name is given, and the program is open.
-    let fd = unsafe { libbpf_sys::bpf_raw_tracepoint_open(std::ptr::null(), program.as_raw_fd()) };
-    owned(fd)
+    owned(unsafe { libbpf_sys::bpf_raw_tracepoint_open(std::ptr::null(), program.as_raw_fd()) })
 }
 
 /// Attaches a raw tracepoint program to a tracepoint by its name.
 pub fn attach_raw_tracepoint(program: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
     let name = std::ffi::CString::new(name)?;
     // SAFETY: the name ends with a zero, and the program is open.
-    let fd = unsafe { libbpf_sys::bpf_raw_tracepoint_open(name.as_ptr(), program.as_raw_fd()) };
-    owned(fd)
+    owned(unsafe { libbpf_sys::bpf_raw_tracepoint_open(name.as_ptr(), program.as_raw_fd()) })
 }
 
 fn create(
@@ -87,10 +83,9 @@ fn create(
     opts: &libbpf_sys::bpf_link_create_opts,
 ) -> io::Result<OwnedFd> {
     // SAFETY: the program is open and the options live for the call.
-    let fd = unsafe {
+    owned(unsafe {
         libbpf_sys::bpf_link_create(program.as_raw_fd(), ifindex as i32, attach_type, opts)
-    };
-    owned(fd)
+    })
 }
 
 /// Puts another program in a link's place, without a gap. Fails with EPERM if the link's program is not `old`.
@@ -116,8 +111,7 @@ pub fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
 /// Opens a link that exists in the kernel; holding it keeps the attachment alive.
 pub fn open_by_id(id: u32) -> io::Result<OwnedFd> {
     // SAFETY: the call takes a plain number.
-    let fd = unsafe { libbpf_sys::bpf_link_get_fd_by_id(id) };
-    owned(fd)
+    owned(unsafe { libbpf_sys::bpf_link_get_fd_by_id(id) })
 }
 
 /// The identifiers of all links there are.

@@ -35,21 +35,31 @@ pub fn has_keys(kind: u32) -> bool {
     )
 }
 
-fn create(
+pub(crate) fn create(
+    name: &str,
+    kind: u32,
+    sizes: (u32, u32),
+    entries: u32,
+    flags: u32,
+) -> io::Result<OwnedFd> {
+    create_with(name, kind, sizes, entries, |opts| opts.map_flags = flags)
+}
+
+/// With what the options say beside the flags, too.
+pub(super) fn create_with(
     name: &str,
     kind: u32,
     (key_size, value_size): (u32, u32),
     entries: u32,
-    flags: u32,
+    fill: impl FnOnce(&mut libbpf_sys::bpf_map_create_opts),
 ) -> io::Result<OwnedFd> {
     let mut opts = opts!(libbpf_sys::bpf_map_create_opts);
-    opts.map_flags = flags;
+    fill(&mut opts);
     let name = c_name(name);
     // SAFETY: the name and the options live until the call returns.
-    let fd = unsafe {
+    owned(unsafe {
         libbpf_sys::bpf_map_create(kind, name.as_ptr(), key_size, value_size, entries, &opts)
-    };
-    owned(fd)
+    })
 }
 
 /// An array whose memory user space can map.
@@ -191,8 +201,7 @@ pub fn read(map: BorrowedFd<'_>, slot: u32) -> io::Result<Vec<u8>> {
 /// Opens a map that exists in the kernel.
 pub fn open_by_id(id: u32) -> io::Result<OwnedFd> {
     // SAFETY: the call takes a plain number.
-    let fd = unsafe { libbpf_sys::bpf_map_get_fd_by_id(id) };
-    owned(fd)
+    owned(unsafe { libbpf_sys::bpf_map_get_fd_by_id(id) })
 }
 
 /// The kernel's own description of a map.

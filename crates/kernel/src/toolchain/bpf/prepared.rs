@@ -3,14 +3,15 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use libbpf_rs::{AsRawLibbpf, OpenObject};
 use trawl_ebpf::Insn;
 
 use super::loader::{LOG_SIZE, LoadFailure, ObjectFile, end_of_log, listen};
-use super::{check, load_program, opts, verifier_log};
+use super::program::{LoadOptions, Types, try_load};
+use super::{check, verifier_log};
 use crate::{Error, Result};
 
 /// Asks the verifier for its statistics, and nothing else.
@@ -235,25 +236,19 @@ impl Twin {
     }
 
     fn try_load(&self, license: &str, log: Option<(&mut Vec<u8>, u32)>) -> io::Result<OwnedFd> {
-        let mut opts = opts!(libbpf_sys::bpf_prog_load_opts);
-        opts.expected_attach_type = self.attach_type;
-        opts.prog_flags = self.flags;
-        if let Some(btf) = &self.btf {
-            opts.prog_btf_fd = btf.as_raw_fd() as u32;
-            opts.func_info = self.functions.0.as_ptr().cast();
-            opts.func_info_cnt = self.functions.0.len() as u32;
-            opts.func_info_rec_size = size_of::<libbpf_sys::bpf_func_info>() as u32;
-            opts.line_info = self.lines.0.as_ptr().cast();
-            opts.line_info_cnt = self.lines.0.len() as u32;
-            opts.line_info_rec_size = size_of::<libbpf_sys::bpf_line_info>() as u32;
-        }
-        let log = log.map(|(log, level)| (&mut log[..], level));
-        load_program(
-            (self.kind, &self.name, license),
-            &self.instructions,
-            &mut opts,
-            log,
-        )
+        let types = self.btf.as_ref().map(|btf| Types {
+            btf: btf.as_fd(),
+            functions: &self.functions.0,
+            lines: &self.lines.0,
+        });
+        let options = LoadOptions {
+            license,
+            expected_attach_type: self.attach_type,
+            flags: self.flags,
+            types,
+            ..LoadOptions::new(&self.name, self.kind)
+        };
+        try_load(&self.instructions, &options, log)
     }
 }
 

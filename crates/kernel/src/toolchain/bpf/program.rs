@@ -1,11 +1,12 @@
 //! Programs: loading finished instructions, and opening ones that exist.
 
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use trawl_ebpf::Insn;
+use trawl_ebpf::{Insn, op};
 
-use super::{check, deadline, load_program, opts, owned, verifier_log};
+use super::{c_name, check, deadline, opts, owned, verifier_log};
 use crate::error::Refusal;
 use crate::probe::{Capability, lack_of};
 use crate::{Error, Result};
@@ -44,8 +45,9 @@ pub struct LoadOptions<'a> {
     pub flags: u32,
     /// For programs bound to one device.
     pub ifindex: u32,
-    /// For tracing programs.
+    /// For tracing programs and extensions.
     pub traced: Option<Traced<'a>>,
+    pub types: Option<Types<'a>>,
 }
 
 impl<'a> LoadOptions<'a> {
@@ -59,8 +61,27 @@ impl<'a> LoadOptions<'a> {
             flags: 0,
             ifindex: 0,
             traced: None,
+            types: None,
         }
     }
+
+    /// Loads a small program that the verifier has nothing to say about; the error is the kernel's errno.
+    pub fn load(&self, instructions: &[Insn]) -> io::Result<OwnedFd> {
+        try_load(instructions, self, None)
+    }
+}
+
+/// The program that only returns this.
+pub fn returning(value: i32) -> [Insn; 2] {
+    [op::alu_imm(op::MOV, 0, value), op::exit()]
+}
+
+/// Type information of a program, with its records of functions and lines.
+#[derive(Clone, Copy, Debug)]
+pub struct Types<'a> {
+    pub(crate) btf: BorrowedFd<'a>,
+    pub(crate) functions: &'a [libbpf_sys::bpf_func_info],
+    pub(crate) lines: &'a [libbpf_sys::bpf_line_info],
 }
 
 /// What a tracing program looks at.
@@ -118,7 +139,9 @@ pub fn load(instructions: &[Insn], options: &LoadOptions<'_>) -> Result<OwnedFd>
     }
 }
 
-fn try_load(
+/// One attempt, which is the only caller of the kernel's load: the error is its errno, and what the verifier says stands
+/// in the log where one is given, at that level.
+pub(super) fn try_load(
     instructions: &[Insn],
     options: &LoadOptions<'_>,
     log: Option<(&mut Vec<u8>, u32)>,
@@ -131,6 +154,7 @@ fn try_load(
         flags,
         ifindex,
         traced,
+        types,
     } = *options;
     let mut opts = opts!(libbpf_sys::bpf_prog_load_opts);
     opts.expected_attach_type = expected_attach_type;
@@ -140,8 +164,34 @@ fn try_load(
         opts.attach_prog_fd = program.map_or(0, |program| program.as_raw_fd() as u32);
         opts.attach_btf_id = function;
     }
-    let log = log.map(|(log, level)| (&mut log[..], level));
-    load_program((kind, name, license), instructions, &mut opts, log)
+    if let Some(types) = types {
+        opts.prog_btf_fd = types.btf.as_raw_fd() as u32;
+        opts.func_info = types.functions.as_ptr().cast();
+        opts.func_info_cnt = types.functions.len() as u32;
+        opts.func_info_rec_size = size_of::<libbpf_sys::bpf_func_info>() as u32;
+        opts.line_info = types.lines.as_ptr().cast();
+        opts.line_info_cnt = types.lines.len() as u32;
+        opts.line_info_rec_size = size_of::<libbpf_sys::bpf_line_info>() as u32;
+    }
+    if let Some((log, level)) = log {
+        opts.log_level = level;
+        opts.log_size = log.len() as u32;
+        opts.log_buf = log.as_mut_ptr().cast();
+    }
+    let name = c_name(name);
+    let license = CString::new(license)?;
+    // SAFETY: an Insn has the layout of struct bpf_insn; instructions, records and log stay alive for the call, and have
+    // the counts and sizes given.
+    owned(unsafe {
+        libbpf_sys::bpf_prog_load(
+            kind,
+            name.as_ptr(),
+            license.as_ptr(),
+            instructions.as_ptr().cast(),
+            instructions.len() as libbpf_sys::size_t,
+            &mut opts,
+        )
+    })
 }
 
 /// The line of the verifier's log that tells the reason: the last one before its statistics.
@@ -185,8 +235,7 @@ fn explain(name: &str, error: io::Error, log: &[u8]) -> Error {
 /// Opens a program that exists in the kernel.
 pub fn open_by_id(id: u32) -> io::Result<OwnedFd> {
     // SAFETY: the call takes a plain number.
-    let fd = unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) };
-    owned(fd)
+    owned(unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) })
 }
 
 /// The identifier of an open program.

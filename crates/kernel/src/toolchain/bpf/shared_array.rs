@@ -3,8 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use super::owned;
-use super::{c_name, info, map, opts};
+use super::{info, map};
 use crate::memory::Mapping;
 use crate::{Error, Result};
 
@@ -18,20 +17,14 @@ pub struct SharedArray {
 impl SharedArray {
     /// A new one, of zeroes, that fits into an array of maps beside others of any length.
     pub fn create(name: &str, value_size: u32, entries: u32) -> Result<Self> {
-        let mut opts = opts!(libbpf_sys::bpf_map_create_opts);
-        opts.map_flags = libbpf_sys::BPF_F_MMAPABLE | libbpf_sys::BPF_F_INNER_MAP;
-        let c_name = c_name(name);
-        // SAFETY: name and options outlive the call.
-        let fd = owned(unsafe {
-            libbpf_sys::bpf_map_create(
-                libbpf_sys::BPF_MAP_TYPE_ARRAY,
-                c_name.as_ptr(),
-                4,
-                value_size,
-                entries,
-                &raw const opts,
-            )
-        });
+        let flags = libbpf_sys::BPF_F_MMAPABLE | libbpf_sys::BPF_F_INNER_MAP;
+        let fd = map::create(
+            name,
+            libbpf_sys::BPF_MAP_TYPE_ARRAY,
+            (4, value_size),
+            entries,
+            flags,
+        );
         let fail = |e| {
             let size = u64::from(value_size) * u64::from(entries);
             Error::os(format!("cannot make the map {name} ({size} bytes)"), e)
@@ -70,19 +63,9 @@ impl AsFd for SharedArray {
 
 /// A map with one slot for a map like this one.
 pub fn create_slot(name: &str, like: BorrowedFd<'_>) -> Result<OwnedFd> {
-    let mut opts = opts!(libbpf_sys::bpf_map_create_opts);
-    opts.inner_map_fd = like.as_raw_fd() as u32;
-    let c_name = c_name(name);
-    // SAFETY: name and options outlive the call, and the inner map is open.
-    owned(unsafe {
-        libbpf_sys::bpf_map_create(
-            libbpf_sys::BPF_MAP_TYPE_ARRAY_OF_MAPS,
-            c_name.as_ptr(),
-            4,
-            4,
-            1,
-            &raw const opts,
-        )
+    let kind = libbpf_sys::BPF_MAP_TYPE_ARRAY_OF_MAPS;
+    map::create_with(name, kind, (4, 4), 1, |opts| {
+        opts.inner_map_fd = like.as_raw_fd() as u32;
     })
     .map_err(|e| Error::os(format!("cannot make the map {name}"), e))
 }

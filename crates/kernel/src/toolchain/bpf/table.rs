@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use super::check;
 use super::info::{self, MapInfo};
-use super::{c_name, check, opts, owned};
 
 /// `BPF_ANY`, `BPF_NOEXIST`, `BPF_EXIST`.
 pub const ANY: u64 = libbpf_sys::BPF_ANY as u64;
@@ -40,20 +40,8 @@ impl Table {
     /// An array of one value: these bytes.
     pub fn holding(name: &str, bytes: &[u8]) -> io::Result<Self> {
         let too_long = |_| io::Error::from_raw_os_error(libc::E2BIG);
-        let opts = opts!(libbpf_sys::bpf_map_create_opts);
         let length = u32::try_from(bytes.len()).map_err(too_long)?;
-        let name = c_name(name);
-        // SAFETY: name and options outlive the call.
-        let fd = owned(unsafe {
-            libbpf_sys::bpf_map_create(
-                libbpf_sys::BPF_MAP_TYPE_ARRAY,
-                name.as_ptr(),
-                4,
-                length,
-                1,
-                &raw const opts,
-            )
-        })?;
+        let fd = super::map::create(name, libbpf_sys::BPF_MAP_TYPE_ARRAY, (4, length), 1, 0)?;
         let table = Self::new(fd)?;
         table.update(&[0; 4], bytes, ANY)?;
         Ok(table)
@@ -61,20 +49,9 @@ impl Table {
 
     /// A hash map, empty.
     pub fn hash(name: &str, (key, value): (usize, usize), entries: u32) -> io::Result<Self> {
-        let opts = opts!(libbpf_sys::bpf_map_create_opts);
-        let name = c_name(name);
-        // SAFETY: name and options outlive the call.
-        let fd = owned(unsafe {
-            libbpf_sys::bpf_map_create(
-                libbpf_sys::BPF_MAP_TYPE_HASH,
-                name.as_ptr(),
-                key as u32,
-                value as u32,
-                entries,
-                &raw const opts,
-            )
-        })?;
-        Self::new(fd)
+        let sizes = (key as u32, value as u32);
+        super::map::create(name, libbpf_sys::BPF_MAP_TYPE_HASH, sizes, entries, 0)
+            .and_then(Self::new)
     }
 
     pub fn about(&self) -> &MapInfo {

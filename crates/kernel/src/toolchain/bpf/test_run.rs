@@ -154,16 +154,16 @@ mod tests {
 
     use super::*;
     use crate::bpf::program::{HAS_FRAGS, SCHED_CLS, XDP};
-    use crate::probe::program::{SmallProgram, returning};
+    use crate::bpf::program::{LoadOptions, returning};
     use crate::testing::root_or_skip;
 
     fn answering(kind: u32, value: i32, flags: u32) -> OwnedFd {
         let instructions = returning(value);
-        SmallProgram {
+        LoadOptions {
             flags,
-            ..SmallProgram::new(kind, &instructions)
+            ..LoadOptions::new("trawl_test", kind)
         }
-        .load("trawl_test")
+        .load(&instructions)
         .expect("a program of two instructions")
     }
 

@@ -1,6 +1,5 @@
-//! The attempts behind the features: each makes the real thing, small, and lets it go again.
+//! The attempts that tell whether a feature is there: each makes the real thing, small, and lets it go again.
 
-use std::ffi::CStr;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -9,10 +8,11 @@ use super::Answer;
 use super::btf::{self, TARGET_FUNCTION, Target};
 use trawl_ebpf::{Insn, helper, op};
 
-use super::program::{SmallProgram, returning};
-use crate::bpf::link::{TcxPlace, attach_tcx, attach_xdp};
-use crate::bpf::owned;
-use crate::bpf::{arena, info};
+use crate::bpf::link::{TcxPlace, attach_raw_tracepoint, attach_tcx, attach_tracing, attach_xdp};
+use crate::bpf::program::{
+    EXTENSION, LoadOptions, RAW_TRACEPOINT, SCHED_CLS, TRACING, Traced, XDP, returning,
+};
+use crate::bpf::{arena, info, map};
 use crate::netns;
 use crate::socket_option;
 
@@ -26,31 +26,16 @@ const LARGE_MAP: u32 = 16 << 20;
 const TRACEABLE: &str = "bpf_fentry_test1";
 
 fn map(kind: u32, key: u32, value: u32, entries: u32, flags: u32) -> io::Result<OwnedFd> {
-    let options = libbpf_sys::bpf_map_create_opts {
-        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
-        map_flags: flags,
-        ..Default::default()
-    };
-    // SAFETY: name and options outlive the call.
-    owned(unsafe {
-        libbpf_sys::bpf_map_create(
-            kind,
-            c"trawl_probe".as_ptr(),
-            key,
-            value,
-            entries,
-            &raw const options,
-        )
-    })
+    map::create(NAME, kind, (key, value), entries, flags)
 }
 
 fn xdp(code: &[Insn], flags: u32) -> io::Result<OwnedFd> {
-    SmallProgram {
+    LoadOptions {
         flags,
-        attach_type: libbpf_sys::BPF_XDP,
-        ..SmallProgram::new(libbpf_sys::BPF_PROG_TYPE_XDP, code)
+        expected_attach_type: libbpf_sys::BPF_XDP,
+        ..LoadOptions::new(NAME, XDP)
     }
-    .load(NAME)
+    .load(code)
 }
 
 pub fn bpf() -> Answer {
@@ -154,7 +139,7 @@ pub fn xdp_link() -> Answer {
 
 pub fn tcx_link() -> Answer {
     let code = returning(TC_NEXT);
-    let program = match SmallProgram::new(libbpf_sys::BPF_PROG_TYPE_SCHED_CLS, &code).load(NAME) {
+    let program = match LoadOptions::new(NAME, SCHED_CLS).load(&code) {
         Ok(program) => program,
         Err(e) => return Answer::from_error(&e),
     };
@@ -187,59 +172,42 @@ pub fn fexit() -> Answer {
 /// a program to attach to.
 fn tracing(attach_type: u32) -> Answer {
     let code = returning(0);
-    let plain = SmallProgram {
-        attach_type,
-        ..SmallProgram::new(libbpf_sys::BPF_PROG_TYPE_TRACING, &code)
-    };
-    let attempt = match Target::load() {
-        Ok(target) => SmallProgram {
-            attach_program: target.program().as_raw_fd(),
-            attach_btf_id: TARGET_FUNCTION,
-            ..plain
+    let attempt = |program: Option<BorrowedFd<'_>>, function| {
+        LoadOptions {
+            expected_attach_type: attach_type,
+            traced: Some(Traced { program, function }),
+            ..LoadOptions::new(NAME, TRACING)
         }
-        .load(NAME)
-        .and_then(|program| attach_tracing(program.as_fd())),
-        Err(_) => btf::kernel_function(TRACEABLE).and_then(|function| {
-            SmallProgram {
-                attach_btf_id: function,
-                ..plain
-            }
-            .load(NAME)
-            .and_then(|program| attach_tracing(program.as_fd()))
-        }),
+        .load(&code)
+        .and_then(|program| attach_tracing(program.as_fd()))
     };
-    Answer::from_result(attempt)
-}
-
-fn attach_tracing(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    attach_raw_tracepoint(None, program)
-}
-
-fn attach_raw_tracepoint(name: Option<&CStr>, program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let name = name.map_or(std::ptr::null(), CStr::as_ptr);
-    // SAFETY: the name is null or a C string that outlives the call.
-    owned(unsafe { libbpf_sys::bpf_raw_tracepoint_open(name, program.as_raw_fd()) })
+    Answer::from_result(match Target::load() {
+        Ok(target) => attempt(Some(target.program()), TARGET_FUNCTION),
+        Err(_) => btf::kernel_function(TRACEABLE).and_then(|function| attempt(None, function)),
+    })
 }
 
 pub fn freplace() -> Answer {
     let code = returning(XDP_PASS);
     let loaded = Target::load().and_then(|target| {
-        SmallProgram {
-            attach_program: target.program().as_raw_fd(),
-            attach_btf_id: TARGET_FUNCTION,
-            types: Some((target.types(), TARGET_FUNCTION)),
-            ..SmallProgram::new(libbpf_sys::BPF_PROG_TYPE_EXT, &code)
+        LoadOptions {
+            traced: Some(Traced {
+                program: Some(target.program()),
+                function: TARGET_FUNCTION,
+            }),
+            types: Some(btf::one_function(target.types())),
+            ..LoadOptions::new(NAME, EXTENSION)
         }
-        .load(NAME)
+        .load(&code)
     });
     Answer::from_result(loaded)
 }
 
 pub fn raw_tracepoint() -> Answer {
     let code = returning(0);
-    let attached = SmallProgram::new(libbpf_sys::BPF_PROG_TYPE_RAW_TRACEPOINT, &code)
-        .load(NAME)
-        .and_then(|program| attach_raw_tracepoint(Some(c"xdp_exception"), program.as_fd()));
+    let attached = LoadOptions::new(NAME, RAW_TRACEPOINT)
+        .load(&code)
+        .and_then(|program| attach_raw_tracepoint(program.as_fd(), "xdp_exception"));
     Answer::from_result(attached)
 }
 

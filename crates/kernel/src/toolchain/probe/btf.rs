@@ -5,9 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use super::program::{SmallProgram, returning};
-use crate::bpf::kernel_types;
-use crate::bpf::owned;
+use crate::bpf::program::{LoadOptions, Types, XDP, returning};
+use crate::bpf::{kernel_types, owned};
 
 const KIND_INT: u32 = 1;
 const KIND_PTR: u32 = 2;
@@ -39,15 +38,28 @@ pub struct Target {
 /// The type number of the target's only function.
 pub const TARGET_FUNCTION: u32 = 5;
 
+/// What a program that is this one function has to say of its types.
+pub fn one_function(btf: BorrowedFd<'_>) -> Types<'_> {
+    const FUNCTION: &[libbpf_sys::bpf_func_info] = &[libbpf_sys::bpf_func_info {
+        insn_off: 0,
+        type_id: TARGET_FUNCTION,
+    }];
+    Types {
+        btf,
+        functions: FUNCTION,
+        lines: &[],
+    }
+}
+
 impl Target {
     pub fn load() -> io::Result<Self> {
         let types = load_types()?;
         let code = returning(XDP_PASS);
-        let program = SmallProgram {
-            types: Some((types.as_fd(), TARGET_FUNCTION)),
-            ..SmallProgram::new(libbpf_sys::BPF_PROG_TYPE_XDP, &code)
+        let program = LoadOptions {
+            types: Some(one_function(types.as_fd())),
+            ..LoadOptions::new("trawl_probe", XDP)
         }
-        .load("trawl_probe")?;
+        .load(&code)?;
         Ok(Self { program, types })
     }
 

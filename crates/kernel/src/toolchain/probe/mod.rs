@@ -8,7 +8,6 @@ mod attempt;
 mod btf;
 mod feature;
 mod privilege;
-pub mod program;
 
 pub use btf::kernel_function;
 pub use feature::Feature;
