@@ -20,7 +20,7 @@ pub struct Args {
     interface: Vec<String>,
     #[command(flatten)]
     netns: NetnsArg,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

@@ -72,7 +72,7 @@ pub struct Args {
     /// Show which packets of this capture file match, by their numbers as Wireshark counts them
     #[arg(short = 'r', long, value_name = "FILE")]
     read: Option<PathBuf>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

@@ -37,7 +37,7 @@ struct Place {
     nats: String,
     #[command(flatten)]
     bus: BusArgs,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

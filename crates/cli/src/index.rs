@@ -16,7 +16,7 @@ pub struct Args {
     /// Make those that are there again, too
     #[arg(long)]
     rebuild: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

@@ -16,7 +16,7 @@ use crate::json;
 use crate::netns::NetnsArg;
 use crate::terminal::write_out;
 
-/// Makes and removes networks of namespaces for trying things out
+/// Makes and removes test networks of namespaces
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -25,7 +25,7 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Makes namespaces joined by veths that are ready for native XDP: two, a preset, or what a file says
+    /// Makes namespaces joined by veths for native XDP: two, a preset, or those of a file
     Up(Up),
     /// Runs a command in a node of a lab
     Exec {
@@ -46,31 +46,31 @@ enum Command {
         /// Its name
         #[arg(default_value = DEFAULT_NAME)]
         name: String,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Takes a lab down
+    /// Removes a lab
     Down {
         /// Its name
         #[arg(default_value = DEFAULT_NAME)]
         name: String,
-        /// The lab that was removed as JSON
+        /// Print the removed lab as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Removes what killed processes left
+    /// Removes the labs of killed processes
     Clean {
-        /// Labs that are in use as well, and every namespace named trawl-…
+        /// Also labs in use, and every namespace named trawl-…
         #[arg(long)]
         all: bool,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
     /// Lists the labs
     List {
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -83,17 +83,16 @@ const DEFAULT_NAME: &str = "lab";
 
 #[derive(Debug, clap::Args)]
 struct Up {
-    /// What to call it (the namespaces are trawl-NAME-NODE), or a file FILE.toml that says what to make, called as the
-    /// file is
+    /// Its name (the namespaces are trawl-NAME-NODE), or FILE.toml, which describes it and names it
     #[arg(default_value = DEFAULT_NAME)]
     name: String,
-    /// A file that says what to make
+    /// The file that describes the lab
     #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["preset", "queues", "mtu", "no_gro", "chatty"])]
     file: Option<PathBuf>,
-    /// A network that is known by name
+    /// The name of a built-in network
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(PRESETS))]
     preset: Option<String>,
-    /// The lab as JSON
+    /// Print the lab as JSON
     #[arg(long)]
     json: bool,
     /// Receive and transmit queues of each interface [default: one for each CPU]
@@ -101,10 +100,10 @@ struct Up {
     queues: Option<u32>,
     #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=65535))]
     mtu: u32,
-    /// Leave GRO off: the veth then takes no XDP frames before a program is attached to it
+    /// Leave GRO off: a veth then receives no XDP frames until a program is attached to it
     #[arg(long)]
     no_gro: bool,
-    /// Let the hosts speak by themselves (link-local addresses, ARP, neighbour and multicast discovery)
+    /// Keep the traffic of the hosts' own (link-local addresses, neighbour and multicast discovery)
     #[arg(long)]
     chatty: bool,
 }
@@ -119,17 +118,17 @@ enum EngineName {
 
 #[derive(Debug, clap::Args)]
 struct Send {
-    /// The interface that the frames leave by
+    /// The interface to send from
     #[arg(short, value_name = "IF")]
     interface: String,
     #[command(flatten)]
     netns: NetnsArg,
     #[arg(long, value_name = "N")]
     count: u64,
-    /// Frames a second [default: as fast as they go]
+    /// Frames a second [default: as fast as possible]
     #[arg(long, value_name = "PPS", value_parser = clap::value_parser!(u64).range(1..))]
     rate: Option<u64>,
-    /// Length of each frame, without the checksum at its end
+    /// Length of each frame, without the frame check sequence
     #[arg(long, value_name = "BYTES", default_value_t = 64)]
     size: usize,
     #[arg(long, value_enum, default_value_t = EngineName::Live)]

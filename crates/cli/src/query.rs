@@ -18,33 +18,33 @@ use crate::{json, terminal};
 use condition::Conditions;
 use helper::{Answer, Form};
 
-/// Asks a store's index in SQL, or fetches the packets that a filter takes
+/// Queries a store's index in SQL, or fetches the packets that match a filter
 ///
-/// The table `packets` has a row for each packet of the index that trawl index makes; docs/internals/store.md describes its
-/// columns. What the answer does not cover is said first.
+/// The table `packets` has a row for each packet of the index (`trawl index`). docs/internals/store.md describes its columns.
+/// Packets that the answer does not cover are counted first, on standard error.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What is asked, in SQL: "SELECT host, src, count(*) FROM packets GROUP BY ALL"
+    /// The query, in SQL: "SELECT host, src, count(*) FROM packets GROUP BY ALL"
     #[arg(value_name = "SQL", required_unless_present = "filter", conflicts_with_all = ["filter", "from", "to", "host", "interface"])]
     sql: Option<String>,
-    /// Show the packets that match this expression, as tcpdump takes it
+    /// Show the packets that match this expression, in tcpdump's syntax
     #[arg(long, value_name = "EXPRESSION")]
     filter: Option<String>,
     #[command(flatten)]
     place: PlaceArgs,
     #[command(flatten)]
     part: PartArgs,
-    /// Write the packets of the answer to this file, or to standard output with '-'; the SQL has to select chunk, frame,
-    /// "offset" and time, as SELECT * does
+    /// Write the packets to this file, or to standard output with '-'; the SQL must select chunk, frame, "offset" and
+    /// time, as SELECT * does
     #[arg(long, value_name = "FILE")]
     packets: Option<PathBuf>,
     /// End after this many packets
     #[arg(short = 'c', long = "count", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..), requires = "filter")]
     count: Option<u64>,
-    /// As CSV
+    /// Print CSV
     #[arg(long, conflicts_with_all = ["json", "filter", "packets"])]
     csv: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long, conflicts_with = "packets")]
     json: bool,
     #[command(flatten)]
@@ -57,7 +57,7 @@ pub struct PlaceArgs {
     /// The store: file:///DIR, s3://BUCKET/PREFIX, gs:// or az:// [default: $TRAWL_STORE, or file:///var/lib/trawl/store]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// Count what waits for the store in this spool, too
+    /// Also count the chunks that wait in this spool
     #[arg(long, value_name = "DIR", default_value_os_t = default_spool())]
     spool: PathBuf,
 }

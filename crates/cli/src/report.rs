@@ -12,28 +12,28 @@ use trawl_kernel::{Error, Result, create};
 
 use crate::terminal;
 
-/// Makes one page, which needs no network, out of the results of trawl bench run
+/// Makes one offline page of the results of `trawl bench run`
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Directories with results, or the JSON files themselves
+    /// Directories of results, or JSON files
     #[arg(value_name = "DIR", required = true)]
     results: Vec<PathBuf>,
-    /// Where the page goes
+    /// The file to write the page to
     #[arg(short, long, value_name = "FILE", default_value = "report.html")]
     output: PathBuf,
-    /// Show what changed since the first of several results, and mark what is more than the spread
+    /// Compare with the first of several results, and mark changes greater than the spread
     #[arg(long)]
     compare: bool,
-    /// Write a picture of the page to this file, too (requires chromium)
+    /// Also write the page as a PNG picture to this file (requires chromium)
     #[arg(long, value_name = "FILE")]
     png: Option<PathBuf>,
-    /// Write the plots as a vector picture to this file, too
+    /// Also write the plots as SVG to this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Write the report as Markdown to this file, too; - for standard output
+    /// Also write the report as Markdown to this file; - for standard output
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// Serve the page on loopback until interrupted, also during the run
+    /// Serve the page on loopback until interrupted; it is updated while a run goes on
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "0", conflicts_with_all = ["png", "svg", "markdown"])]
     serve: Option<u16>,
 }

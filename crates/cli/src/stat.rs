@@ -56,7 +56,7 @@ pub struct Args {
     /// Talkers, flows and groups to show
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

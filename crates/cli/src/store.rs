@@ -37,7 +37,7 @@ struct Place {
     /// Count what waits for it in this spool, too
     #[arg(long, value_name = "DIR", default_value_os_t = default_spool())]
     spool: PathBuf,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -89,7 +89,7 @@ struct Push {
     /// Where the chunks wait
     #[arg(long, value_name = "DIR", default_value_os_t = default_spool())]
     spool: PathBuf,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

@@ -13,7 +13,7 @@ use crate::terminal::write_out;
 /// Shows all taps: what each sees, gives and needs, and whether this machine has it
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
     /// The table alone, as Markdown: what README.md holds

@@ -46,7 +46,7 @@ pub struct Args {
     /// Look once, over one interval
     #[arg(long)]
     once: bool,
-    /// As JSON, one object a look
+    /// Print JSON, one object each time
     #[arg(long)]
     json: bool,
     /// What is shown at first: all, or what the XDP tracepoints tell of redirects, exceptions, devmaps and cpumaps

@@ -22,10 +22,10 @@ use crate::netns::NetnsArg;
 use crate::units;
 use crate::verifier_log::VerifierLog;
 
-/// Spreads the flows to virtual addresses over backends, before the stack
+/// Balances flows to virtual addresses over backends, in XDP
 ///
-/// A flow stays with its backend when others come and go. New ones are spread by Maglev hashing. Whatever is for no
-/// virtual address goes to the stack.
+/// Maglev hashing chooses the backend of a new flow. A flow keeps its backend when other backends are added or removed.
+/// Packets for other addresses go to the stack.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -38,7 +38,7 @@ enum Command {
     /// Adds, removes and lists virtual addresses
     #[command(subcommand)]
     Vip(VipCommand),
-    /// Adds, removes, drains and weighs backends
+    /// Adds, removes and drains backends, and sets their weights
     #[command(subcommand)]
     Backend(BackendCommand),
     Stats(Stats),
@@ -156,16 +156,16 @@ impl From<ForwardName> for Forward {
     }
 }
 
-/// Puts the balancer on an interface, or a file's table in the place of the one that is in force there
+/// Attaches the balancer to an interface, or replaces the table of one that is attached
 ///
-/// The file is applied as a whole: if anything in it is wrong, the table stays as it is. Backends that stay keep their
-/// flows and counts.
+/// The file is applied as a whole: an error in it changes nothing. Backends in the old and the new table keep their flows
+/// and counts.
 #[derive(Debug, clap::Args)]
 struct Load {
     /// The interface, NAME or NAMESPACE:NAME
     #[arg(value_name = "IF")]
     interface: String,
-    /// Virtual addresses and backends in TOML; `-` for standard input [default: none, or those there are]
+    /// Virtual addresses and backends in TOML; `-` for standard input [default: the present ones, or none]
     #[arg(value_name = "FILE.toml")]
     file: Option<PathBuf>,
     /// Where the program runs [default: native, and skb where the driver has no XDP]
@@ -180,7 +180,7 @@ struct Load {
     /// Add hooks so that `trawl capture --tap hook` works where the kernel refuses tracing programs
     #[arg(long)]
     tappable: bool,
-    /// Flows to remember; those used least recently are forgotten first [default: 262144]
+    /// Size of the flow table; a full table forgets the least recently used flow [default: 262144]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1024..=67_108_864))]
     flows: Option<u32>,
     #[command(flatten)]
@@ -194,13 +194,13 @@ struct Load {
     verifier_log: VerifierLog,
 }
 
-/// Adds a virtual address, without backends yet
+/// Adds a virtual address without backends
 #[derive(Debug, clap::Args)]
 struct VipAdd {
-    /// tcp, udp or quic, address, and port; without a port, all ports: tcp:192.0.2.1:80, udp:[2001:db8::1]:53
+    /// tcp, udp or quic, address and port, as tcp:192.0.2.1:80 or udp:[2001:db8::1]:53; all ports without a port
     #[arg(value_name = "VIP")]
     vip: Service,
-    /// How packets are brought to its backends
+    /// How packets are forwarded to its backends
     #[arg(long, value_enum, default_value = "ipip")]
     forward: ForwardName,
     /// The UDP port of the backends' tunnels, with --forward gue
@@ -238,20 +238,20 @@ struct BackendAdd {
     /// The backend's own address
     #[arg(value_name = "ADDRESS")]
     backend: IpAddr,
-    /// Its share of new flows, beside those of the others
+    /// Its share of new flows, relative to the other backends
     #[arg(long, value_name = "N", default_value_t = 1)]
     weight: u32,
-    /// Its MAC address, with --forward direct, on the balancer's link [default: as the kernel knows it]
+    /// Its MAC address, with --forward direct [default: from the kernel's neighbour table]
     #[arg(long, value_parser = file::mac)]
     mac: Option<[u8; 6]>,
-    /// The server id in its QUIC connection ids
+    /// Its server id in QUIC connection ids
     #[arg(long, value_name = "N")]
     server_id: Option<u16>,
     #[command(flatten)]
     place: Place,
 }
 
-/// Removes a backend; its flows go to others
+/// Removes a backend; its flows move to other backends
 #[derive(Debug, clap::Args)]
 struct BackendRemove {
     /// As `trawl balance vip list` shows it
@@ -263,7 +263,7 @@ struct BackendRemove {
     place: Place,
 }
 
-/// Sends a backend no new flows; those it has stay
+/// Stops new flows to a backend; its existing flows stay
 #[derive(Debug, clap::Args)]
 struct Drain {
     /// As `trawl balance vip list` shows it
@@ -271,7 +271,7 @@ struct Drain {
     vip: Service,
     #[arg(value_name = "ADDRESS")]
     backend: IpAddr,
-    /// Send it new flows again
+    /// Allow new flows again
     #[arg(long)]
     undo: bool,
     #[command(flatten)]
@@ -293,7 +293,7 @@ struct Weight {
     place: Place,
 }
 
-/// Shows what became of packets, by virtual address and backend
+/// Shows packet counts by virtual address and backend
 #[derive(Debug, clap::Args)]
 struct Stats {
     /// Show the counts every second, or every TIME, until interrupted
@@ -303,35 +303,35 @@ struct Stats {
     place: Place,
 }
 
-/// Asks the backends whether they are healthy, by TCP connection or HTTP
+/// Checks the health of the backends by TCP connection or HTTP
 ///
-/// Once, and only to tell; with --apply, backends that do not answer get no packets until they answer a later check.
-/// Exit status 1 if some backend is not healthy.
+/// It checks once and changes nothing. With --apply, a backend that does not answer gets no packets until it answers a
+/// later check. The exit status is 1 if a backend is not healthy.
 #[derive(Debug, clap::Args)]
 struct Check {
-    /// Ask by HTTP for this path; 200 to 399 is healthy
+    /// Request this path by HTTP; a status from 200 to 399 is healthy
     #[arg(long, value_name = "PATH")]
     http: Option<String>,
-    /// Ask this TCP port [default: that of the virtual address]
+    /// The TCP port to check [default: the port of the virtual address]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// Wait so long for each answer
+    /// Time to wait for each answer
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = units::duration)]
     timeout: Duration,
-    /// Again and again, with this pause, until interrupted
+    /// Check repeatedly, with this pause, until interrupted
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     every: Option<Duration>,
-    /// Take backends that do not answer out, and put those back that do
+    /// Disable backends that do not answer, and enable those that do
     #[arg(long)]
     apply: bool,
     #[command(flatten)]
     place: Place,
 }
 
-/// Takes the balancer off interfaces; its table and flows go with it
+/// Detaches the balancer from interfaces, and removes its table and flows
 #[derive(Debug, clap::Args)]
 struct Unload {
-    /// These interfaces [default: the only one in the namespace that has a balancer]
+    /// The interfaces [default: the only one in the namespace with a balancer]
     #[arg(value_name = "IF")]
     interfaces: Vec<String>,
     #[command(flatten)]

@@ -19,7 +19,7 @@ pub struct Args {
     /// Where to write the captures
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     dir: PathBuf,
-    /// The results as JSON
+    /// Print the results as JSON
     #[arg(long)]
     json: bool,
 }

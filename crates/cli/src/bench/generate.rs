@@ -32,7 +32,7 @@ pub struct Args {
     /// Where to write that recording
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     dir: PathBuf,
-    /// The results as JSON
+    /// Print the results as JSON
     #[arg(long)]
     json: bool,
 }

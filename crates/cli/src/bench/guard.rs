@@ -17,7 +17,7 @@ pub struct Args {
     /// How many times each is measured, beside the bare drop
     #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// The results as JSON
+    /// Print the results as JSON
     #[arg(long)]
     json: bool,
 }

@@ -42,7 +42,7 @@ pub struct Args {
     /// Only these
     #[arg(long, value_enum, value_delimiter = ',', value_name = "TASK")]
     only: Vec<TaskName>,
-    /// The results as JSON
+    /// Print the results as JSON
     #[arg(long)]
     json: bool,
 }

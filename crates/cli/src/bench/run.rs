@@ -87,7 +87,7 @@ pub struct Resume {
 
 #[derive(Debug, clap::Args)]
 pub struct List {
-    /// As JSON, with every parameter
+    /// Print JSON, with every parameter
     #[arg(long)]
     json: bool,
 }

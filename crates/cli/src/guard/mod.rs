@@ -334,7 +334,7 @@ struct List {
     /// Again and again [default: every second]
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s", value_parser = text::duration)]
     watch: Option<Duration>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -347,7 +347,7 @@ struct Stats {
     interfaces: Vec<String>,
     #[command(flatten)]
     place: Place,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

@@ -15,30 +15,30 @@ use super::helper::{Answer, Form};
 use super::{PartArgs, PlaceArgs, coverage};
 use crate::{json, terminal, units};
 
-/// Finds the same packets at several interfaces and hosts of a store, and what they needed from one to the next
+/// Finds packets at several interfaces and hosts of a store, and the delay from one to the next
 ///
-/// Packets are the same if addresses, ports, protocol, TCP's numbers and the first 64 bytes of payload are. NAT, tunnels and
-/// joined packets (GRO) change these: such a packet is seen at one place only. A delay between hosts is told with the error
-/// of both clocks, and not at all where a clock's error is unknown.
+/// Two packets are the same if their addresses, ports, protocol, TCP numbers and first 64 bytes of payload are equal. NAT,
+/// tunnels and GRO change these: such a packet is found at one place only. The delay between two hosts has the error of
+/// both clocks beside it, and is not shown where the error of a clock is unknown.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Which packets: host, port, src, dst and protocols joined by 'and', as tcpdump takes them
+    /// The packets: host, port, src, dst and protocols joined by 'and', in tcpdump's syntax
     #[arg(value_name = "EXPRESSION")]
     expression: Vec<String>,
     #[command(flatten)]
     place: PlaceArgs,
     #[command(flatten)]
     part: PartArgs,
-    /// Which packets, in SQL over the index's columns: "src = '10.0.0.1' AND length > 1000"
+    /// The packets, by a condition in SQL on the index's columns: "src = '10.0.0.1' AND length > 1000"
     #[arg(long = "where", value_name = "CONDITION")]
     condition: Option<String>,
-    /// How long a packet may be under way
+    /// The longest time between two places
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "1s")]
     window: Duration,
     /// Show each packet
     #[arg(long)]
     each: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

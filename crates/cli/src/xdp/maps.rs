@@ -16,7 +16,7 @@ use crate::terminal::write_out;
 pub struct Args {
     #[command(flatten)]
     sites: SiteArgs,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

@@ -22,7 +22,7 @@ pub struct Args {
     /// Measure for this time how often and how long each program runs
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     measure: Option<Duration>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
