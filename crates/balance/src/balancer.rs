@@ -332,7 +332,7 @@ fn check(site: &Site, table: &mut Table, before: &Table) -> Result<Ways> {
                         one.address, way.1
                     ),
                 )
-                .fix("forward by ipip or gue"));
+                .fix(crate::fix::Fix::Tunnel));
             }
         }
     }

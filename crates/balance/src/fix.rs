@@ -22,6 +22,8 @@ pub enum Fix {
     FewerServices,
     /// There is no such virtual address or backend.
     ListVips,
+    /// The backend is not on the same network.
+    Tunnel,
 }
 
 impl Remedy for Fix {}

@@ -83,6 +83,29 @@ fn of_kernel(fix: &trawl_kernel::fix::Fix) -> String {
             least_kib,
             most_gib,
         } => format!("choose --memory between {least_kib} KiB and {most_gib} GiB"),
+        Fix::MountBpf { at } => {
+            format!("this requires root (CAP_SYS_ADMIN): mount -t bpf -o mode=0700 bpf {at}")
+        }
+        Fix::NoBpfFileSystem { at } => {
+            format!("no BPF file system is mounted: mount -t bpf -o mode=0700 bpf {at}")
+        }
+        Fix::DirectoryUnder { at } => format!("name a directory under {at}"),
+        Fix::PinUnder { at } => format!("name a pin under {at}"),
+        Fix::IsInterfaceUp => "is the interface up?".to_owned(),
+        Fix::IsOtherEndUp => "is the other end up?".to_owned(),
+        Fix::KernelSays { words } => format!("the kernel says: {words}"),
+        Fix::OneOf { names } => format!("those that exist: {names}"),
+        Fix::ListUsers => "'getent passwd' lists those there are".to_owned(),
+        Fix::ConfirmFirst => "confirm it first, or wait".to_owned(),
+        Fix::RemoveLeftover { path } => {
+            format!("if it was left behind by a crash: rm {}", path.display())
+        }
+        Fix::ListNamespaces => "ip netns list shows the names".to_owned(),
+        Fix::MoreLockedMemory => {
+            "the limit of locked memory may be too low: ulimit -l unlimited".to_owned()
+        }
+        Fix::ListLibraries => "ldd tells which libraries it needs itself".to_owned(),
+        Fix::LargerMtu => "raise the interface's MTU".to_owned(),
     }
 }
 
@@ -151,6 +174,12 @@ fn of_program(fix: &trawl_program::fix::Fix) -> String {
         Fix::ReplaceAnyway => "--yes replaces it anyway, --confirm 60s replaces it for a time".to_owned(),
         Fix::UnloadAnyway => "--yes removes it anyway, --confirm 60s removes it for a time".to_owned(),
         Fix::UnloadGuard { interface } => format!("trawl guard unload {interface} removes it, and so does --yes"),
+        Fix::IsCpuOnline => "is the CPU on line?".to_owned(),
+        Fix::CompileWithFrags => "compile it with SEC(\"xdp.frags\"), or load it first".to_owned(),
+        Fix::OtherDirectory { remove } => format!("name another directory, or, if it is no longer needed, {remove}"),
+        Fix::EndCapture => "end a capture first".to_owned(),
+        Fix::ReloadWithOther => "unload its programs, and load them again with what loaded them".to_owned(),
+        Fix::RootAndLinux { version } => format!("this requires root (CAP_SYS_ADMIN) and Linux {version} or newer"),
     }
 }
 
@@ -167,6 +196,7 @@ fn of_balance(fix: &trawl_balance::fix::Fix) -> String {
             format!("choose fewer flows with --flows N; the default is {default}")
         }
         Fix::ListVips => "trawl balance vip list shows them".to_owned(),
+        Fix::Tunnel => "forward by ipip or gue".to_owned(),
     }
 }
 
@@ -179,6 +209,10 @@ fn of_gen(fix: &trawl_gen::fix::Fix) -> String {
         Fix::InterfaceOrDestination => "give -i IF or --dst ADDRESS".to_owned(),
         Fix::Route => "give -i IF, --src and --dst-mac, or add a route".to_owned(),
         Fix::Address { option } => format!("give --{option} ADDRESS"),
+        Fix::DetachFirst { interface } => format!(
+            "detach it first (ip link set dev {interface} xdp off, or end the process that holds it), or receive on the next interface of the way"
+        ),
+        Fix::CheckServer => "check that a server listens there: ss -lnt".to_owned(),
     }
 }
 
@@ -199,6 +233,10 @@ fn of_guard(fix: &trawl_guard::fix::Fix) -> String {
             namespace.as_deref().unwrap_or("NAME")
         ),
         Fix::Load { interface } => format!("trawl guard load {interface}"),
+        Fix::LeaveOneOut => "leave one of them out".to_owned(),
+        Fix::FewerRanges => "fewer overlapping ranges of ports take less room".to_owned(),
+        Fix::OtherVersion => "unload it with the version that loaded it".to_owned(),
+        Fix::FewerRules => "use fewer rules".to_owned(),
     }
 }
 
@@ -217,6 +255,8 @@ fn of_store(fix: &trawl_store::fix::Fix) -> String {
         Fix::OtherSpool => "name another directory with --spool".to_owned(),
         Fix::DirectoryUrl => "write file:///DIRECTORY".to_owned(),
         Fix::StoreUrl => "use file://, s3://, gs:// or az://".to_owned(),
+        Fix::PushAgain => "what is not stored stays in the spool: try again".to_owned(),
+        Fix::BuildWithCloud => "build it with --features cloud, as make build does".to_owned(),
     }
 }
 
@@ -284,6 +324,18 @@ fn of_tap(fix: &trawl_tap::fix::Fix) -> String {
         Fix::OnlyPacket => "use --tap packet".to_owned(),
         Fix::NetlinkSocket => "such a filter is for netlink sockets".to_owned(),
         Fix::InboundOrTap => "inbound and outbound work here; for the others use --tap tc or --tap packet".to_owned(),
+        Fix::FewerCaptures => "end another capture, or capture on fewer interfaces at a time".to_owned(),
+        Fix::BuildHelper => "make build-dpdk (apt-get install libdpdk-dev), with the same version of DPDK as the application's".to_owned(),
+        Fix::InitPdump => "it has to call rte_pdump_init(), as dpdk-testpmd does".to_owned(),
+        Fix::EndOtherCapture => "end that one first".to_owned(),
+        Fix::MoreHugePages => "sysctl -w vm.nr_hugepages=NUMBER allows more, and the application must be allowed to take them".to_owned(),
+        Fix::EndOneCapture => "end one of them".to_owned(),
+        Fix::RestartCaptures => "end all of these captures, then start them again".to_owned(),
+        Fix::SplitCapture => "split the capture in two".to_owned(),
+        Fix::NewerKernel { version } => format!("use Linux {version} or newer"),
+        Fix::ListQueues { interface } => format!("ethtool -l {interface} tells how many are in use"),
+        Fix::NameProgArray => "name the BPF_MAP_TYPE_PROG_ARRAY that the program jumps through".to_owned(),
+        Fix::LargerProgArray => "give the map 5 entries, as xdpcap asks for".to_owned(),
     }
 }
 

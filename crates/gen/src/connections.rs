@@ -242,7 +242,7 @@ impl<'a> Run<'a> {
         Err(match error.raw_os_error() {
             Some(24) => failure.fix(trawl_kernel::fix::Fix::MoreOpenFiles),
             Some(99) => failure.fix(crate::fix::Fix::OtherSource),
-            Some(111) => failure.fix("check that a server listens there: ss -lnt"),
+            Some(111) => failure.fix(crate::fix::Fix::CheckServer),
             _ => failure,
         })
     }

@@ -126,8 +126,7 @@ fn occupied(interface: &str, present: &XdpAttachment) -> Error {
             present.mode.name()
         ),
     )
-    .fix(format!(
-        "detach it first (ip link set dev {interface} xdp off, or end the process that holds it), or receive on the \
-         next interface of the way"
-    ))
+    .fix(crate::fix::Fix::DetachFirst {
+        interface: interface.to_owned(),
+    })
 }

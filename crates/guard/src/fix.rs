@@ -23,6 +23,14 @@ pub enum Fix {
     ReplaceAnyway,
     /// No guard is attached.
     Load { interface: String },
+    /// Two rules have the same name.
+    LeaveOneOut,
+    /// The rules take more room than there is.
+    FewerRanges,
+    /// Another version of trawl loaded the guard.
+    OtherVersion,
+    /// There is no room for the rules.
+    FewerRules,
 }
 
 impl Remedy for Fix {}

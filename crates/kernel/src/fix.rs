@@ -1,5 +1,7 @@
 //! What fixes the errors of this crate: data, which the command line puts into words.
 
+use std::path::PathBuf;
+
 use crate::error::Remedy;
 use serde::Serialize;
 
@@ -46,6 +48,36 @@ pub enum Fix {
     LessMemory { kib: u64 },
     /// The rings cannot have that size.
     MemoryBetween { least_kib: u64, most_gib: u64 },
+    /// The BPF file system is mounted by root only.
+    MountBpf { at: &'static str },
+    /// No BPF file system is mounted.
+    NoBpfFileSystem { at: &'static str },
+    /// The directory is in another file system.
+    DirectoryUnder { at: &'static str },
+    /// The file is no pin.
+    PinUnder { at: &'static str },
+    /// An address is not in use in time.
+    IsInterfaceUp,
+    /// An interface does not send in time.
+    IsOtherEndUp,
+    /// The kernel gave a reason in words.
+    KernelSays { words: String },
+    /// There is none of that name among these.
+    OneOf { names: String },
+    /// There is no such user.
+    ListUsers,
+    /// Another change waits to be confirmed.
+    ConfirmFirst,
+    /// The file of a namespace that is gone is in the way.
+    RemoveLeftover { path: PathBuf },
+    /// There is no such namespace.
+    ListNamespaces,
+    /// The process may not lock so much memory.
+    MoreLockedMemory,
+    /// A library cannot be loaded.
+    ListLibraries,
+    /// The frame is longer than the interface takes.
+    LargerMtu,
 }
 
 impl Remedy for Fix {}

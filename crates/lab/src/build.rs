@@ -105,7 +105,9 @@ pub fn find(id: &str) -> Result<Record> {
     let error = Error::failed(format!("lab {id}"), "there is none of that name");
     Err(match names.is_empty() {
         true => error.fix(Fix::Up),
-        false => error.fix(format!("those that exist: {}", names.join(", "))),
+        false => error.fix(trawl_kernel::fix::Fix::OneOf {
+            names: names.join(", "),
+        }),
     })
 }
 

@@ -68,6 +68,18 @@ pub enum Fix {
     UnloadAnyway,
     /// The program is a guard.
     UnloadGuard { interface: String },
+    /// The kernel knows no such CPU.
+    IsCpuOnline,
+    /// The chain takes packets in several pieces.
+    CompileWithFrags,
+    /// A pin of another kind is where a map is to be pinned.
+    OtherDirectory { remove: String },
+    /// A packet would jump too often.
+    EndCapture,
+    /// Another version of libxdp made the chain.
+    ReloadWithOther,
+    /// The kernel does not measure run times.
+    RootAndLinux { version: &'static str },
 }
 
 impl Remedy for Fix {}

@@ -170,7 +170,7 @@ pub(crate) fn join(
             "with the captures that look at it a packet would jump {jumps} times from program to program, and the kernel allows {}",
             jumps::MOST
         );
-        return Err(Error::failed(what(), why).fix("end a capture first"));
+        return Err(Error::failed(what(), why).fix(crate::fix::Fix::EndCapture));
     }
     let goes_before = |one: &Installed| {
         one.seat()

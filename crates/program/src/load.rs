@@ -165,7 +165,7 @@ impl Source {
                             Some(other) => explain::elsewhere(&what, other),
                             None => Error::failed(what, format!("it has no XDP program {name}")),
                         };
-                        return Err(error.fix(format!("those it has: {}", names())));
+                        return Err(error.fix(trawl_kernel::fix::Fix::OneOf { names: names() }));
                     }
                 }
             }

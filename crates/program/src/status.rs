@@ -316,7 +316,7 @@ impl About {
 fn measure(all: &mut [Status], time: Duration) -> Result<()> {
     let _counting = statistics::enable().map_err(|e| {
         Error::os("cannot measure how long programs run", e)
-            .fix("this requires root (CAP_SYS_ADMIN) and Linux 5.8 or newer")
+            .fix(crate::fix::Fix::RootAndLinux { version: "5.8" })
     })?;
     let mut programs: Vec<&mut About> = all
         .iter_mut()

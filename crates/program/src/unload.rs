@@ -106,7 +106,7 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
         Which::One(id) => {
             let Some(found) = everything.iter().find(|one| one.program_id == id) else {
                 return Err(Error::failed(what(), format!("program {id} is not on it"))
-                    .fix(format!("those that are: {}", choice())));
+                    .fix(trawl_kernel::fix::Fix::OneOf { names: choice() }));
             };
             match own.into_iter().find(|one| one.id() == id) {
                 Some(own) => own.detach(site)?,

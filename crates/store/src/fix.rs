@@ -14,6 +14,10 @@ pub enum Fix {
     DirectoryUrl,
     /// There is no such kind of store.
     StoreUrl,
+    /// An upload ended early.
+    PushAgain,
+    /// This build knows directories only.
+    BuildWithCloud,
 }
 
 impl Remedy for Fix {}

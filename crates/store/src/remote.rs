@@ -249,7 +249,7 @@ fn elsewhere(url: &Url, what: &str) -> Result<Arc<dyn ObjectStore>> {
             what,
             "this trawl was built for file:// stores only",
         )
-        .fix("build it with --features cloud, as make build does")),
+        .fix(crate::fix::Fix::BuildWithCloud)),
         scheme => Err(unknown(what, scheme)),
     }
 }

@@ -323,7 +323,7 @@ impl Assembly {
         if point >= self.points_max() {
             let why = format!("{} is the limit", self.points_max());
             return Err(Error::failed("cannot capture at this many places", why)
-                .fix("split the capture in two"));
+                .fix(crate::fix::Fix::SplitCapture));
         }
         Ok(point)
     }

@@ -98,9 +98,8 @@ impl CaptureSite {
             format!("cannot choose queue {wanted} of {}", self.label),
             has,
         )
-        .fix(format!(
-            "ethtool -l {} tells how many are in use",
-            self.interface.name
-        )))
+        .fix(crate::fix::Fix::ListQueues {
+            interface: self.interface.name.clone(),
+        }))
     }
 }

@@ -163,7 +163,7 @@ fn tracepoint(reasons: &Reasons) -> Result<Tracepoint> {
         .filter(|found| found.arguments >= ARGUMENTS_WITH_REASON && !reasons.is_empty())
         .ok_or_else(|| {
             Error::failed(what, "it does not tell for what reason it drops them")
-                .fix("use Linux 5.17 or newer")
+                .fix(crate::fix::Fix::NewerKernel { version: "5.17" })
         })
 }
 

@@ -111,6 +111,30 @@ pub enum Fix {
     NetlinkSocket,
     /// The filter asks for the kind of packet.
     InboundOrTap,
+    /// There are too many captures.
+    FewerCaptures,
+    /// The helper for DPDK is missing.
+    BuildHelper,
+    /// The application does not let others capture.
+    InitPdump,
+    /// Another capture is on the port.
+    EndOtherCapture,
+    /// The application has too few huge pages.
+    MoreHugePages,
+    /// The hook has room for no more captures.
+    EndOneCapture,
+    /// The captures of a hook are in disorder.
+    RestartCaptures,
+    /// The capture has too many hook points.
+    SplitCapture,
+    /// The kernel gives no reasons of drops.
+    NewerKernel { version: &'static str },
+    /// The interface has fewer queues.
+    ListQueues { interface: String },
+    /// The map is no hook.
+    NameProgArray,
+    /// The map is too small for a hook.
+    LargerProgArray,
 }
 
 impl Remedy for Fix {}

@@ -199,7 +199,7 @@ fn explain_attach(error: std::io::Error, name: &str, site: &CaptureSite) -> Erro
     let what = format!("cannot look at the XDP program {name} on {}", site.label);
     match error.raw_os_error() {
         Some(errno::E2BIG) => Error::failed(what, "38 tracing programs look at it already")
-            .fix("end another capture, or capture on fewer interfaces at a time"),
+            .fix(crate::fix::Fix::FewerCaptures),
         _ => Error::os(what, error),
     }
 }

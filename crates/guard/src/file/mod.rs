@@ -113,7 +113,7 @@ impl RuleFile {
                     "the rules at {other} and {} are about the same packets:{}",
                     rule.place, rule.draft.what
                 );
-                return Err(Error::failed(what(), why).fix("leave one of them out"));
+                return Err(Error::failed(what(), why).fix(crate::fix::Fix::LeaveOneOut));
             }
         }
         Ok(file)

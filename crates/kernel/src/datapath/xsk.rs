@@ -196,8 +196,9 @@ fn explain(doing: &str, name: &str, queue: u32, error: std::io::Error) -> Error 
         Some(libc::ENETDOWN) => crate::send::down_or_gone(what, name),
         Some(libc::EINVAL) => Error::failed(what, format!("it has no queue {queue}")),
         Some(libc::EBUSY) => Error::failed(what, format!("another socket has its queue {queue}")),
-        Some(libc::ENOBUFS | libc::ENOMEM) => Error::os(what, error)
-            .fix("the limit of locked memory may be too low: ulimit -l unlimited"),
+        Some(libc::ENOBUFS | libc::ENOMEM) => {
+            Error::os(what, error).fix(crate::fix::Fix::MoreLockedMemory)
+        }
         _ => Error::os(what, error),
     }
 }

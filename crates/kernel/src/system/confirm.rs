@@ -181,7 +181,7 @@ pub fn refuse_if_pending(scope: &str) -> Result<()> {
                 about.left.as_secs()
             ),
         )
-        .fix("confirm it first, or wait")),
+        .fix(crate::fix::Fix::ConfirmFirst)),
         None => Ok(()),
     }
 }

@@ -94,10 +94,9 @@ impl Namespace {
                 .map(Path::new)
                 .contains(&path.parent().unwrap_or(path));
             return Err(match is_left {
-                true => error.fix(format!(
-                    "if it was left behind by a crash: rm {}",
-                    path.display()
-                )),
+                true => error.fix(crate::fix::Fix::RemoveLeftover {
+                    path: path.to_owned(),
+                }),
                 false => error,
             });
         }
@@ -141,7 +140,7 @@ impl Namespace {
                 format!("namespace {pid}"),
                 "there is neither a namespace of that name nor a process of that id",
             )
-            .fix("ip netns list shows the names")
+            .fix(crate::fix::Fix::ListNamespaces)
         })
     }
 

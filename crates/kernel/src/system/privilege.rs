@@ -27,8 +27,9 @@ impl User {
         let (uid, gid) = unsafe {
             let entry = libc::getpwnam(name.as_ptr());
             if entry.is_null() {
-                return Err(Error::usage(what(), "there is no such user")
-                    .fix("'getent passwd' lists those there are"));
+                return Err(
+                    Error::usage(what(), "there is no such user").fix(crate::fix::Fix::ListUsers)
+                );
             }
             ((*entry).pw_uid, (*entry).pw_gid)
         };

@@ -59,7 +59,7 @@ pub fn parts_of(dispatcher: &Dispatcher) -> Result<Vec<Part>> {
                 dispatcher.config.version
             ),
         )
-        .fix("unload its programs, and load them again with what loaded them"));
+        .fix(crate::fix::Fix::ReloadWithOther));
     }
     if dispatcher.members.len() != dispatcher.config.slots.len() {
         return Err(Error::failed(

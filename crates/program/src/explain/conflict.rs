@@ -35,7 +35,7 @@ pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Confli
                 "its programs take packets in several pieces, and {program} takes them in one only"
             ),
         )
-        .fix("compile it with SEC(\"xdp.frags\"), or load it first"),
+        .fix(crate::fix::Fix::CompileWithFrags),
         Conflict::ChainFull { programs } => {
             Error::failed(join, format!("it has {programs} programs, the maximum")).fix(
                 Fix::ChainFull {

@@ -198,9 +198,9 @@ fn pinned_otherwise(what: String, path: &Path) -> Error {
         ),
         Err(_) => (format!("what is pinned at {path} is no map"), "rm"),
     };
-    Error::failed(what, why).fix(format!(
-        "name another directory, or, if it is no longer needed, {remove} {path}"
-    ))
+    Error::failed(what, why).fix(crate::fix::Fix::OtherDirectory {
+        remove: format!("{remove} {path}"),
+    })
 }
 
 fn fixed(error: Error, advice: Option<&str>) -> Error {

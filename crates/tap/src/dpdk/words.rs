@@ -13,9 +13,7 @@ pub fn no_helper() -> Error {
         "cannot use the dpdk tap",
         format!("its helper {PROGRAM} is not beside trawl, and {VARIABLE} names none"),
     )
-    .fix(format!(
-        "{BUILD} (apt-get install libdpdk-dev), with the same version of DPDK as the application's"
-    ))
+    .fix(crate::fix::Fix::BuildHelper)
 }
 
 pub fn other_build(theirs: &str) -> Error {
@@ -75,7 +73,7 @@ pub fn refused(label: &str, prefix: &str, line: &Line, helper: &Helper) -> Error
             what,
             "the application has not started DPDK's capture framework",
         )
-        .fix("it has to call rte_pdump_init(), as dpdk-testpmd does"),
+        .fix(crate::fix::Fix::InitPdump),
         "no_port" => Error::usage(
             what,
             match second {
@@ -99,12 +97,12 @@ pub fn refused(label: &str, prefix: &str, line: &Line, helper: &Helper) -> Error
                 pid => format!("another capture is on port {first} (process {pid}), and DPDK allows one"),
             },
         )
-        .fix("end that one first"),
+        .fix(crate::fix::Fix::EndOtherCapture),
         "memory" => Error::failed(
             what,
             format!("the application's huge pages have no room for the copies of packets: {first}"),
         )
-        .fix("sysctl -w vm.nr_hugepages=NUMBER allows more, and the application must be allowed to take them"),
+        .fix(crate::fix::Fix::MoreHugePages),
         "pdump" => Error::failed(what, format!("the application refuses the capture of port {first}: {second}{}", log())),
         "owner" => Error::failed(what, format!("cannot write in {first}: {second}")),
         "places" => Error::usage(what, format!("{first} queues are the limit"))

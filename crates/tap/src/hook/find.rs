@@ -123,14 +123,14 @@ fn open_hook(path: &Path) -> Result<Found> {
                 about.kind
             ),
         )
-        .fix("name the BPF_MAP_TYPE_PROG_ARRAY that the program jumps through"));
+        .fix(crate::fix::Fix::NameProgArray));
     }
     if about.max_entries < ACTIONS {
         let why = format!(
             "it has {} entries, and a hook needs one for each of {ACTIONS} actions",
             about.max_entries
         );
-        return Err(Error::failed(what(), why).fix("give the map 5 entries, as xdpcap asks for"));
+        return Err(Error::failed(what(), why).fix(crate::fix::Fix::LargerProgArray));
     }
     Ok(Found {
         map,

@@ -207,8 +207,7 @@ fn open_named(path: &Path) -> Result<Open> {
     if path.as_os_str().as_encoded_bytes().contains(&b'/') {
         elf::check(path).map_err(|(why, fix)| Error::failed(what(), why).fix(fix))?;
     }
-    open(path)
-        .map_err(|why| Error::failed(what(), why).fix("ldd tells which libraries it needs itself"))
+    open(path).map_err(|why| Error::failed(what(), why).fix(crate::fix::Fix::ListLibraries))
 }
 
 fn open(path: &Path) -> Result<Open, String> {

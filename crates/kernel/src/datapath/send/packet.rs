@@ -121,7 +121,7 @@ pub(super) fn bound(name: &str, index: u32) -> Result<OwnedFd> {
 pub(super) fn explain(name: &str, error: io::Error, length: usize) -> Error {
     let what = format!("cannot send a frame of {length} bytes out of {name}");
     match error.raw_os_error() {
-        Some(libc::EMSGSIZE) => Error::os(what, error).fix("raise the interface's MTU"),
+        Some(libc::EMSGSIZE) => Error::os(what, error).fix(crate::fix::Fix::LargerMtu),
         Some(libc::ENXIO | libc::ENODEV) => Error::failed(what, "the interface is gone"),
         Some(libc::ENETDOWN) => super::down_or_gone(what, name),
         _ => Error::os(what, error),

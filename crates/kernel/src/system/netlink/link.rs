@@ -337,7 +337,9 @@ impl Netlink {
                 if others > 0 {
                     names.push(format!("and {others} others (ip link lists them)"));
                 }
-                error.fix(format!("those that exist: {}", names.join(", ")))
+                error.fix(crate::fix::Fix::OneOf {
+                    names: names.join(", "),
+                })
             }
             Err(_) => error,
         }
@@ -379,7 +381,7 @@ impl Netlink {
                     ),
                     format!("it does not send {} s after it went up", patience.as_secs()),
                 )
-                .fix("is the other end up?"));
+                .fix(crate::fix::Fix::IsOtherEndUp));
             }
             monitor.wait(left)?;
             monitor.events()?;
