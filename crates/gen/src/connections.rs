@@ -448,6 +448,6 @@ mod tests {
             &mut |_| true,
         )
         .unwrap_err();
-        assert!(error.to_string().contains("a server listens"), "{error}");
+        assert!(format!("{error:?}").contains("CheckServer"), "{error}");
     }
 }

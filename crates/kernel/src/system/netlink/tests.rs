@@ -151,8 +151,8 @@ fn addresses_neighbours_and_routes_are_taken() {
             gateway: Some(address("192.0.2.1")),
             interface: index,
         })
-        .unwrap_err()
-        .to_string();
+        .unwrap_err();
+    let error = format!("{error:?}");
     assert!(
         error.contains("10.9.0.0/16") && error.contains("gateway"),
         "{error}"
