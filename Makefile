@@ -33,14 +33,15 @@ demo: build ## Show the main job in a lab that is made and removed
 	@scripts/install demo
 	@scripts/demo
 
-test: ## Run every test, some of them also in a virtual machine; the last line counts them
+test: ## Run every test, those that need another kernel in a virtual machine; the last line counts them
 	@scripts/install build test
 	-@scripts/install vm
 	@scripts/mount-bpffs
 	@scripts/test
 
-test-long: ## Run the tests that kill commands at each step, and those of many packets
+test-long: ## Run the tests that kill commands at each step, those of many packets, and more in the virtual machine
 	@scripts/install build test
+	-@scripts/install vm
 	@scripts/mount-bpffs
 	@scripts/test --long
 

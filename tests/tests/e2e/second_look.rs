@@ -128,6 +128,7 @@ fn refused(count: usize, wanted: &str) -> String {
 
 /// Issue 12 item 33: what the verifier does not take is filtered in user space, with all that a capture can be asked for.
 #[test]
+#[ignore = "make test-long runs it"]
 fn refused_filters_are_applied_in_user_space() {
     let Some(lab) = Lab::open() else { return };
     let (receiver, file) = (lab.receiver(), lab.file("file.pcapng"));

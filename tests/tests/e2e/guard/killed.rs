@@ -54,6 +54,7 @@ fn in_force(guarded: &Guarded<'_>, count: u32) -> u32 {
 }
 
 #[test]
+#[ignore = "make test-long runs it"]
 fn many_rules_hold_as_a_whole_or_not_at_all() {
     if !tools_or_skip(&["strace"]) {
         return;

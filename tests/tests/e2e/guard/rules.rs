@@ -288,6 +288,7 @@ fn names_in_rule_files_do_not_steer_the_terminal() {
 
 /// Issue 12 item 24: nearly as many rules as a file may have take memory in proportion; more are refused before they take any.
 #[test]
+#[ignore = "make test-long runs it"]
 fn memory_for_rules_is_bounded() {
     let Some(lab) = Lab::open() else { return };
     let list = |count: u32, each: &dyn Fn(u32) -> String| {
