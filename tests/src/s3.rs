@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::{binary, skip, trawl};
@@ -32,7 +32,7 @@ pub enum Fault {
 
 #[derive(Debug)]
 struct Proxy {
-    target: u16,
+    target: AtomicU16,
     /// The fault and how many requests it meets.
     fault: Mutex<(Fault, u64)>,
     met: AtomicU64,
@@ -65,6 +65,28 @@ pub fn python_packages() -> PathBuf {
     target.expect("a target directory").join("python")
 }
 
+/// The server, and its port.
+fn moto() -> Option<(Child, u16)> {
+    let mut child = Command::new("python3")
+        .args(["-c", START])
+        .env("PYTHONPATH", python_packages())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    let mut line = String::new();
+    let mut said = BufReader::new(child.stdout.take().expect("a pipe"));
+    said.read_line(&mut line).expect("it is text");
+    let Ok(target) = line.trim().parse() else {
+        let status = child.wait().expect("it ends");
+        assert_eq!(status.code(), Some(77), "moto did not start");
+        skip("Python's moto is not installed: pip install 'moto[server]'");
+        return None;
+    };
+    Some((child, target))
+}
+
 /// One request to an S3 server: status and body.
 fn ask(port: u16, request: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
@@ -83,27 +105,11 @@ impl Server {
             skip("this trawl has no S3: cargo build --bin trawl --features cloud");
             return None;
         }
-        let mut moto = Command::new("python3")
-            .args(["-c", START])
-            .env("PYTHONPATH", python_packages())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .ok()?;
-        let mut line = String::new();
-        let mut said = BufReader::new(moto.stdout.take().expect("a pipe"));
-        said.read_line(&mut line).expect("it is text");
-        let Ok(target) = line.trim().parse() else {
-            let status = moto.wait().expect("it ends");
-            assert_eq!(status.code(), Some(77), "moto did not start");
-            skip("Python's moto is not installed: pip install 'moto[server]'");
-            return None;
-        };
+        let (moto, target) = moto()?;
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let proxy = Arc::new(Proxy {
-            target,
+            target: AtomicU16::new(target),
             fault: Mutex::new((Fault::None, 0)),
             met: AtomicU64::new(0),
             ended: AtomicBool::new(false),
@@ -119,9 +125,26 @@ impl Server {
             }
         });
         let server = Self { moto, proxy, port };
-        let made = server.request("PUT", "", &[]);
-        assert_eq!(made.0, 200);
+        server.make_bucket();
         Some(server)
+    }
+
+    fn make_bucket(&self) {
+        assert_eq!(self.request("PUT", "", &[]).0, 200);
+    }
+
+    /// Kills the server with all that it holds; the proxy closes each connection.
+    pub fn kill(&mut self) {
+        self.moto.kill().expect("it runs");
+        self.moto.wait().expect("it ends");
+    }
+
+    /// Another one takes its place, with an empty bucket.
+    pub fn restart(&mut self) {
+        let (moto, target) = moto().expect("it started before");
+        self.moto = moto;
+        self.proxy.target.store(target, Ordering::Release);
+        self.make_bucket();
     }
 
     /// The next requests that create objects, or all there are, meet a fault.
@@ -159,7 +182,7 @@ impl Server {
         )
         .into_bytes();
         request.extend_from_slice(body);
-        let answer = ask(self.proxy.target, &request).expect("moto answers");
+        let answer = ask(self.proxy.target(), &request).expect("moto answers");
         let end = answer
             .windows(4)
             .position(|four| four == b"\r\n\r\n")
@@ -181,6 +204,10 @@ impl Drop for Server {
 }
 
 impl Proxy {
+    fn target(&self) -> u16 {
+        self.target.load(Ordering::Acquire)
+    }
+
     fn fault(&self, creates: bool) -> Fault {
         let mut state = self.fault.lock().expect("no panic");
         let (fault, left) = *state;
@@ -236,16 +263,16 @@ impl Proxy {
                 while self.is_slow() {
                     std::thread::park_timeout(std::time::Duration::from_millis(5));
                 }
-                ask(self.target, &request).unwrap_or_default()
+                ask(self.target(), &request).unwrap_or_default()
             }
-            Fault::None => ask(self.target, &request).unwrap_or_default(),
+            Fault::None => ask(self.target(), &request).unwrap_or_default(),
             Fault::LostReply => {
-                let _ = ask(self.target, &request);
+                let _ = ask(self.target(), &request);
                 return;
             }
             Fault::Doubled => {
-                let _ = ask(self.target, &request);
-                ask(self.target, &request).unwrap_or_default()
+                let _ = ask(self.target(), &request);
+                ask(self.target(), &request).unwrap_or_default()
             }
         };
         let _ = stream.write_all(&answer);

@@ -249,7 +249,7 @@ fn of_lab(fix: &trawl_lab::fix::Fix) -> String {
 }
 
 fn of_store(fix: &trawl_store::fix::Fix) -> String {
-    use trawl_store::fix::Fix;
+    use trawl_store::fix::{Fix, Kind};
     match fix {
         Fix::LargerSpool => "allow more with --spool-size, or --spool-full evict".to_owned(),
         Fix::OtherSpool => "name another directory with --spool".to_owned(),
@@ -257,6 +257,15 @@ fn of_store(fix: &trawl_store::fix::Fix) -> String {
         Fix::StoreUrl => "use file://, s3://, gs:// or az://".to_owned(),
         Fix::PushAgain => "what is not stored stays in the spool: try again".to_owned(),
         Fix::BuildWithCloud => "build it with --features cloud, as make build does".to_owned(),
+        Fix::Access { store: Kind::S3 } => {
+            "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, and AWS_ENDPOINT for a server of your own".to_owned()
+        }
+        Fix::Access { store: Kind::Google } => {
+            "set GOOGLE_SERVICE_ACCOUNT to the file of a service account's key, and GOOGLE_BASE_URL for a server of your own".to_owned()
+        }
+        Fix::Access { store: Kind::Azure } => {
+            "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, and AZURE_STORAGE_ENDPOINT for a server of your own".to_owned()
+        }
     }
 }
 

@@ -18,6 +18,28 @@ pub enum Fix {
     PushAgain,
     /// This build knows directories only.
     BuildWithCloud,
+    /// A store elsewhere takes its place and its credentials from the environment.
+    Access { store: Kind },
+}
+
+/// Whose store it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    S3,
+    Google,
+    Azure,
+}
+
+impl Kind {
+    pub fn of_scheme(scheme: &str) -> Option<Self> {
+        Some(match scheme {
+            "s3" | "s3a" => Self::S3,
+            "gs" => Self::Google,
+            "az" | "azure" | "abfs" | "abfss" => Self::Azure,
+            _ => return None,
+        })
+    }
 }
 
 impl Remedy for Fix {}

@@ -16,6 +16,8 @@ use tokio::runtime::Runtime;
 use trawl_kernel::{Error, Result};
 use url::Url;
 
+use crate::fix::{Fix, Kind};
+
 /// Why a call did not work, as far as it matters what is done next.
 #[derive(Debug)]
 pub enum Failure {
@@ -52,10 +54,36 @@ impl From<object_store::Error> for Failure {
                     }
                     source = cause.source();
                 }
-                Self::Other(words)
+                Self::Other(plain(&words))
             }
         }
     }
+}
+
+/// Where a cloud's machines ask for the credentials of their role.
+const ROLE: &str = "169.254.169.254";
+
+/// What a store's server said, on one line and without the document that it said it in.
+fn plain(words: &str) -> String {
+    if words.contains(ROLE) {
+        return "there are no credentials: none in the environment, and no role of this machine"
+            .to_owned();
+    }
+    let of = |text: &str, name: &str| {
+        let (_, rest) = text.split_once(&format!("<{name}>"))?;
+        let (inner, _) = rest.split_once("</")?;
+        inner.lines().next().map(str::to_owned)
+    };
+    let text = match words.split_once("<?xml") {
+        Some((before, document)) => {
+            let said = ["Code", "Message"].map(|name| of(document, name));
+            let said: Vec<String> = said.into_iter().flatten().collect();
+            format!("{before}{}", said.join(": "))
+        }
+        None => words.to_owned(),
+    };
+    let on_a_line: Vec<&str> = text.split_whitespace().collect();
+    on_a_line.join(" ")
 }
 
 #[derive(Debug)]
@@ -81,7 +109,7 @@ impl Store {
             false => Url::parse(url).ok(),
         };
         let Some(parsed) = parsed else {
-            return Err(Error::usage(what, "it is not a URL").fix(crate::fix::Fix::DirectoryUrl));
+            return Err(Error::usage(what, "it is not a URL").fix(Fix::DirectoryUrl));
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -89,7 +117,13 @@ impl Store {
             .map_err(|e| Error::os(what.clone(), e))?;
         let objects = match parsed.scheme() {
             "file" => directory(&parsed, &what, create)?,
-            _ => elsewhere(&parsed, &what)?,
+            scheme => match Kind::of_scheme(scheme) {
+                Some(kind) => elsewhere(&parsed, kind, &what)?,
+                None => {
+                    let why = format!("{scheme}:// is not a kind of store");
+                    return Err(Error::usage(what, why).fix(Fix::StoreUrl));
+                }
+            },
         };
         Ok(Self {
             url: parsed.as_str().trim_end_matches('/').to_owned(),
@@ -144,10 +178,13 @@ impl Store {
     pub fn list(&self, prefix: Option<&str>) -> Result<Vec<Listed>> {
         let prefix = prefix.map(Key::from);
         let listing = self.objects.list(prefix.as_ref()).try_collect::<Vec<_>>();
-        let found = self
-            .runtime
-            .block_on(listing)
-            .map_err(|e| Error::failed(format!("cannot list {}", self.url), Failure::from(e)))?;
+        let found = self.runtime.block_on(listing).map_err(|e| {
+            let error = Error::failed(format!("cannot list {}", self.url), Failure::from(e));
+            match self.url.split("://").next().and_then(Kind::of_scheme) {
+                Some(kind) => error.fix(Fix::Access { store: kind }),
+                None => error,
+            }
+        })?;
         let mut objects: Vec<Listed> = found
             .into_iter()
             .map(|object| Listed {
@@ -167,9 +204,9 @@ impl Store {
 }
 
 fn directory(url: &Url, what: &str, create: bool) -> Result<Arc<dyn ObjectStore>> {
-    let path: PathBuf = url.to_file_path().map_err(|()| {
-        Error::usage(what, "it names another host").fix(crate::fix::Fix::DirectoryUrl)
-    })?;
+    let path: PathBuf = url
+        .to_file_path()
+        .map_err(|()| Error::usage(what, "it names another host").fix(Fix::DirectoryUrl))?;
     if create {
         make_private(&path).map_err(|e| Error::os(what, e))?;
     }
@@ -204,16 +241,21 @@ fn retries() -> object_store::RetryConfig {
 }
 
 #[cfg(feature = "cloud")]
-fn elsewhere(url: &Url, what: &str) -> Result<Arc<dyn ObjectStore>> {
+fn elsewhere(url: &Url, kind: Kind, what: &str) -> Result<Arc<dyn ObjectStore>> {
     use object_store::ClientConfigKey;
     use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
     use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
     use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
     // A second call finds the first one's, which is the same.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let failed = |e: object_store::Error| Error::failed(what, Failure::from(e));
-    let objects: Arc<dyn ObjectStore> = match url.scheme() {
-        "s3" | "s3a" => {
+    if url.host_str().is_none_or(str::is_empty) {
+        return Err(Error::usage(what, "it names no bucket"));
+    }
+    let failed = |e: object_store::Error| {
+        Error::failed(what, Failure::from(e)).fix(Fix::Access { store: kind })
+    };
+    let objects: Arc<dyn ObjectStore> = match kind {
+        Kind::S3 => {
             let mut builder = AmazonS3Builder::from_env().with_url(url.as_str());
             let timeout = AmazonS3ConfigKey::Client(ClientConfigKey::Timeout);
             if builder.get_config_value(&timeout).is_none() {
@@ -221,7 +263,7 @@ fn elsewhere(url: &Url, what: &str) -> Result<Arc<dyn ObjectStore>> {
             }
             Arc::new(builder.with_retry(retries()).build().map_err(failed)?)
         }
-        "gs" => {
+        Kind::Google => {
             let mut builder = GoogleCloudStorageBuilder::from_env().with_url(url.as_str());
             let timeout = GoogleConfigKey::Client(ClientConfigKey::Timeout);
             if builder.get_config_value(&timeout).is_none() {
@@ -229,7 +271,7 @@ fn elsewhere(url: &Url, what: &str) -> Result<Arc<dyn ObjectStore>> {
             }
             Arc::new(builder.with_retry(retries()).build().map_err(failed)?)
         }
-        "az" | "azure" | "abfs" | "abfss" => {
+        Kind::Azure => {
             let mut builder = MicrosoftAzureBuilder::from_env().with_url(url.as_str());
             let timeout = AzureConfigKey::Client(ClientConfigKey::Timeout);
             if builder.get_config_value(&timeout).is_none() {
@@ -237,23 +279,30 @@ fn elsewhere(url: &Url, what: &str) -> Result<Arc<dyn ObjectStore>> {
             }
             Arc::new(builder.with_retry(retries()).build().map_err(failed)?)
         }
-        scheme => return Err(unknown(what, scheme)),
     };
     Ok(Arc::new(PrefixStore::new(objects, url.path())))
 }
 
 #[cfg(not(feature = "cloud"))]
-fn elsewhere(url: &Url, what: &str) -> Result<Arc<dyn ObjectStore>> {
-    match url.scheme() {
-        "s3" | "s3a" | "gs" | "az" | "azure" | "abfs" | "abfss" => Err(Error::usage(
-            what,
-            "this trawl was built for file:// stores only",
-        )
-        .fix(crate::fix::Fix::BuildWithCloud)),
-        scheme => Err(unknown(what, scheme)),
-    }
+fn elsewhere(_: &Url, _: Kind, what: &str) -> Result<Arc<dyn ObjectStore>> {
+    Err(Error::usage(what, "this trawl was built for file:// stores only").fix(Fix::BuildWithCloud))
 }
 
-fn unknown(what: &str, scheme: &str) -> Error {
-    Error::usage(what, format!("{scheme}:// is not a kind of store")).fix(crate::fix::Fix::StoreUrl)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_servers_say_is_put_on_a_line() {
+        let said = "Generic S3 error: 404 Not Found: <?xml version=\"1.0\"?>\n<Error>\n <Code>NoSuchBucket</Code>\n \
+                    <Message>The bucket does not exist.\nRequestId:1</Message></Error>";
+        assert_eq!(
+            plain(said),
+            "Generic S3 error: 404 Not Found: NoSuchBucket: The bucket does not exist."
+        );
+        assert_eq!(plain("a\n b"), "a b");
+        assert!(
+            plain("GET http://169.254.169.254/latest: 403").starts_with("there are no credentials")
+        );
+    }
 }

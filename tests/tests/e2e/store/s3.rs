@@ -1,14 +1,11 @@
 //! The same against an S3 server of others, and through faults on the way to it (issue 19, proof).
 
-use std::process::Output;
-
-use serde_json::Value;
 use trawl_tests::generator::generate;
 use trawl_tests::s3::{BUCKET, Fault, Server};
 use trawl_tests::witness::{run, tshark};
-use trawl_tests::{Capture, Finished, Lab, trawl_in, wait_until};
+use trawl_tests::{Capture, Finished, Lab, wait_until};
 
-use super::{Places, json};
+use super::{Places, good, is_indexed_queried_and_pruned};
 
 fn places(lab: &Lab, server: &Server) -> Places {
     Places {
@@ -47,11 +44,6 @@ fn chunks(server: &Server) -> Vec<String> {
     keys
 }
 
-fn good(output: Output) -> Value {
-    assert!(output.status.success(), "{output:?}");
-    json(&output)
-}
-
 #[test]
 fn a_store_in_s3_is_listed_verified_indexed_queried_and_pruned() {
     let (Some(server), Some(lab)) = (Server::open(), Lab::open()) else {
@@ -74,30 +66,7 @@ fn a_store_in_s3_is_listed_verified_indexed_queried_and_pruned() {
         })
         .sum();
     assert_eq!(packets, 300);
-    let environment = places.environment();
-    let indexed = good(trawl_in(&environment, &["index", &places.url, "--json"]));
-    assert_eq!(indexed["packets"], 300);
-    let helper = trawl_tests::binary::path().with_file_name("trawl-query");
-    let found = lab.file("found.pcapng");
-    let query = ["query", "--store", &places.url, "--spool", "/nonexistent"];
-    let filter = [
-        "--filter",
-        "udp and dst host 10.77.0.2",
-        "--packets",
-        &found,
-    ];
-    let answer = trawl_in(&environment, &[&query[..], &filter].concat());
-    let said = String::from_utf8_lossy(&answer.stderr).into_owned();
-    match helper.exists() && !said.contains("for file:// stores only") {
-        true => {
-            assert!(answer.status.success(), "{said}");
-            assert_eq!(tshark(&found, &["frame.len"]).len(), 300);
-        }
-        false => eprintln!("not queried: trawl-query is not built with S3"),
-    }
-    let pruned = good(places.command("prune", &["--max", "0"]));
-    assert_eq!(pruned["packets"], 300);
-    assert_eq!(places.account(), [300, 0, 0, 300, 0]);
+    is_indexed_queried_and_pruned(&places, &lab, 300);
     assert_eq!(chunks(&server), Vec::<String>::new());
     assert_eq!(places.problems(), Vec::<String>::new());
 }
@@ -255,4 +224,33 @@ fn a_full_disk_of_the_spool_ends_the_capture_with_its_account() {
     assert_eq!(recorded, stored + evicted + unknown);
     assert_eq!(spooled, 0);
     assert_eq!((stored, spooled), (listed[2], 0));
+}
+
+/// The store is killed, and comes back without what it had: that is unknown, and what waited meanwhile is stored.
+#[test]
+fn what_a_killed_store_takes_with_it_is_unknown() {
+    let (Some(mut server), Some(lab)) = (Server::open(), Lab::open()) else {
+        return;
+    };
+    let places = places(&lab, &server);
+    let capture = places.start(&lab, &[&CHUNKS[..], &["udp"]].concat());
+    let sent = send(&lab, &capture, 0, 200);
+    wait_until("some of it is stored", || chunks(&server).len() > 1);
+    server.kill();
+    let sent = send(&lab, &capture, sent, 100);
+    server.restart();
+    ended(&capture.stop(), 0);
+    let [recorded, stored, spooled, evicted, unknown] = places.account();
+    assert_eq!((recorded, spooled, evicted), (sent, 0, 0));
+    assert_eq!(stored + unknown, sent);
+    assert!(stored >= 100 && unknown > 0, "{stored} and {unknown}");
+    let problems = places.problems();
+    assert!(
+        problems.contains(&"begin_missing".to_owned()),
+        "{problems:?}"
+    );
+    assert!(
+        problems.contains(&"sequence_gap".to_owned()),
+        "{problems:?}"
+    );
 }
