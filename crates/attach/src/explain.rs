@@ -164,7 +164,7 @@ impl<'a> Attempt<'a> {
                 .fix(Fix::SmallerMtu {
                     command: format!(
                         "{}ip link set {} mtu {LINEAR_MTU}",
-                        prefix_of(peer),
+                        peer.exec_prefix(),
                         peer.link.name
                     ),
                 }),
@@ -193,7 +193,7 @@ impl<'a> Attempt<'a> {
                 true => format!("{prefix}ethtool -L {name} rx {}", theirs.tx),
                 false => format!(
                     "{}ethtool -L {} tx {}",
-                    prefix_of(peer),
+                    peer.exec_prefix(),
                     peer.link.name,
                     own.rx
                 ),
@@ -267,12 +267,6 @@ pub fn program_above(what: String, site: &Site, above: &str) -> Error {
         format!("{above}, which is above it, has an XDP program"),
     )
     .fix(Fix::UnloadAll { interface: above })
-}
-
-fn prefix_of(peer: &Peer) -> String {
-    peer.namespace
-        .as_ref()
-        .map_or_else(String::new, Namespace::exec_prefix)
 }
 
 #[cfg(test)]

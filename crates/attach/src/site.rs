@@ -119,9 +119,7 @@ impl Site {
 
     /// What a command for a person needs in front to run in the interface's namespace.
     pub fn prefix(&self) -> String {
-        self.namespace
-            .as_ref()
-            .map_or_else(String::new, Namespace::exec_prefix)
+        netns::exec_prefix(self.namespace.as_ref())
     }
 
     /// The interface as the kernel describes it now.

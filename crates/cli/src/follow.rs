@@ -10,19 +10,17 @@ use std::time::{Duration, Instant};
 use trawl_kernel::privilege::Capabilities;
 use trawl_kernel::ring::Geometry;
 use trawl_kernel::{Error, Result, clock, events, host, process};
-use trawl_tap::account::Summary;
-use trawl_tap::assembly::{Host, Point};
+use trawl_tap::assembly::Host;
 use trawl_tap::drop::Along;
-use trawl_tap::notice::Notice;
 use trawl_tap::options::{At, Drops, Options};
-use trawl_tap::session::{Ended, Observer, Session};
+use trawl_tap::session::{Ended, Session};
 use trawl_tap::sink::Sink;
 use trawl_view::record::{PacketView, Place, RingBlocks, Source, add_places};
 
 use crate::libpcap::LibpcapArg;
 use crate::netns::NetnsArg;
-use crate::why::watching_drops;
-use crate::{capture, json, terminal, units};
+use crate::why::{Watcher, watching_drops};
+use crate::{json, terminal, units};
 use way::{End, Joined, Way};
 
 /// A way that was not gone on for so long after its last step is told.
@@ -83,7 +81,13 @@ pub fn run(args: Args) -> Result<ExitCode> {
         hardware: about.hardware,
         application: format!("trawl {}", env!("CARGO_PKG_VERSION")),
     };
-    let mut observer = Watcher { json: args.json };
+    let mut observer = Watcher {
+        json: args.json,
+        started: |point| {
+            let is_whole = point.site.is_none();
+            is_whole.then(|| format!("following packets on {} (experimental)", point.label))
+        },
+    };
     let mut session = Session::attach(&sites, &options, host, &mut observer)?;
     session.confine(None, Capabilities::empty())?;
     let mut sink = Following {
@@ -117,34 +121,6 @@ fn geometry(memory: Option<u64>) -> Result<Geometry> {
     match memory {
         Some(bytes) => Geometry::for_total(bytes, cpus),
         None => Geometry::by_default(cpus, host::available_memory()),
-    }
-}
-
-struct Watcher {
-    json: bool,
-}
-
-impl Observer for Watcher {
-    fn notice(&mut self, notice: &Notice) {
-        let text = capture::words::notice(notice);
-        match self.json {
-            true => json::notice(None, notice, &text),
-            false => terminal::say(&text),
-        }
-    }
-
-    fn started(&mut self, points: &[Point]) {
-        for point in points.iter().filter(|point| point.site.is_none()) {
-            let text = format!("following packets on {} (experimental)", point.label);
-            match self.json {
-                true => json::notice(None, &capture::words::capturing(point), &text),
-                false => terminal::say(&text),
-            }
-        }
-    }
-
-    fn figures(&mut self, summary: &Summary) {
-        terminal::say(&summary.total.to_string());
     }
 }
 

@@ -76,7 +76,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
         hardware: about.hardware,
         application: format!("trawl {}", env!("CARGO_PKG_VERSION")),
     };
-    let mut observer = Watcher { json: args.json };
+    let mut observer = Watcher {
+        json: args.json,
+        started: |point| Some(format!("looking for drops on {}", point.label)),
+    };
     let session = Session::attach(&sites, &options, host, &mut observer)?;
     // Counters know no packets that an expression could choose.
     let counted = args.expression.is_empty();
@@ -153,8 +156,10 @@ fn differences(counted: Option<&Counted>) -> Result<Differences> {
 }
 
 /// What is said on standard error meanwhile.
-struct Watcher {
-    json: bool,
+pub(crate) struct Watcher {
+    pub(crate) json: bool,
+    /// What is said when a point is attached.
+    pub(crate) started: fn(&Point) -> Option<String>,
 }
 
 impl Observer for Watcher {
@@ -167,8 +172,10 @@ impl Observer for Watcher {
     }
 
     fn started(&mut self, points: &[Point]) {
-        for point in points {
-            let text = format!("looking for drops on {}", point.label);
+        for (point, text) in points
+            .iter()
+            .filter_map(|one| Some((one, (self.started)(one)?)))
+        {
             match self.json {
                 true => json::notice(None, &capture::words::capturing(point), &text),
                 false => terminal::say(&text),

@@ -12,7 +12,7 @@ mod split;
 
 pub use compiler::{Compiler, Unavailable, compile_with};
 pub(crate) use split::APART;
-use split::Outcome;
+use split::Split;
 
 use std::net::Ipv4Addr;
 use std::ops::Range;
@@ -89,11 +89,11 @@ pub fn compile(expression: &str, options: &Options) -> Result<Classic, FilterErr
     };
     let ask = |text: &str| compiler.compile(text, &on_ethernet);
     let optimise = match split::compile(expression, options.snaplen.max(1), run, &ask) {
-        Outcome::Whole { optimise } => optimise,
-        Outcome::Compiled(program) => {
+        Split::Whole { optimise } => optimise,
+        Split::Compiled(program) => {
             return Classic::with_tables(program.code, program.finds, program.tables);
         }
-        Outcome::Refused(refused) => return Err(refused_piece(refused, compiler, options)),
+        Split::Refused(refused) => return Err(refused_piece(refused, compiler, options)),
     };
     let options = &Options {
         optimise: options.optimise && optimise,

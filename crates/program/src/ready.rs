@@ -15,7 +15,7 @@ use trawl_kernel::bpf::object::{self, Plain};
 use trawl_kernel::ethtool::Ethtool;
 use trawl_kernel::lock::Rank;
 use trawl_kernel::netlink::{Link, Peer, XdpMode, veth_peer_in, xdp_abilities};
-use trawl_kernel::netns::{Look, Mark, Namespace};
+use trawl_kernel::netns::{Look, Mark};
 use trawl_kernel::warden::{Task, Undo, Warden};
 use trawl_kernel::{Error, Result, bpffs};
 
@@ -107,15 +107,10 @@ impl Readiness {
         let what = format!("cannot send XDP frames out of {}", site.label());
         // A veth takes frames when its other end is ready to poll for them, which it is not before it is up.
         if let Some(down) = peer.as_ref().filter(|peer| !peer.link.is_up()) {
-            let prefix = down.namespace.as_ref().map(Namespace::exec_prefix);
             return Err(
-                Error::failed(what, format!("its other end, {}, is down", label(down))).fix(
+                Error::failed(what, format!("its other end, {}, is down", down.label())).fix(
                     Fix::PeerUp {
-                        command: format!(
-                            "{}ip link set {} up",
-                            prefix.unwrap_or_default(),
-                            down.link.name
-                        ),
+                        command: format!("{}ip link set {} up", down.exec_prefix(), down.link.name),
                     },
                 ),
             );
@@ -153,13 +148,13 @@ impl Readiness {
         let attached = trawl_attach::hold(&to, pass.program(), Some(XdpMode::Native));
         let (link, _) = attached.map_err(|refused| {
             Error::failed(
-                format!("cannot make {} take what is sent back", label(&peer)),
+                format!("cannot make {} take what is sent back", peer.label()),
                 refused.explain(&to, "trawl_pass").why(),
             )
             .fix(Fix::SkbSends)
         })?;
         self.link = Some(link);
-        self.note(label(&peer), true, "an XDP program that passes everything");
+        self.note(peer.label(), true, "an XDP program that passes everything");
         Ok(())
     }
 
@@ -288,7 +283,7 @@ impl Readiness {
         for (change, is_switched) in new {
             if is_switched {
                 ethtool.set_feature(&change.feature, on)?;
-                self.note(label(interface), on, &change.feature);
+                self.note(interface.label(), on, &change.feature);
             }
             self.changes.push(change);
         }
@@ -339,7 +334,7 @@ pub(crate) fn unheard(site: &Site) -> Option<String> {
     (!heard).then(|| {
         format!(
             "the XDP program that trawl had put on {} is gone, and without one it takes nothing that is sent back",
-            label(&peer)
+            peer.label()
         )
     })
 }
@@ -382,11 +377,4 @@ pub(crate) fn sends_several_buffers(site: &Site) -> Result<bool> {
 
 fn set(interface: &Peer, feature: &str, on: bool) -> Result<()> {
     Ethtool::open(interface.namespace.as_ref(), &interface.link.name)?.set_feature(feature, on)
-}
-
-fn label(interface: &Peer) -> String {
-    match &interface.namespace {
-        Some(namespace) => format!("{} in {}", interface.link.name, namespace.label()),
-        None => interface.link.name.clone(),
-    }
 }

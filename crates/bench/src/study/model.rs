@@ -230,6 +230,17 @@ pub enum Agreement {
     NotMeasured,
 }
 
+impl Agreement {
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Yes => "yes",
+            Self::Partly => "partly",
+            Self::No => "no",
+            Self::NotMeasured => "not measured",
+        }
+    }
+}
+
 impl Interval {
     pub fn of(figures: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = figures.into_iter().filter(|one| one.is_finite()).collect();

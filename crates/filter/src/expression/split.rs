@@ -29,7 +29,7 @@ const _: () = assert!(APART * APART * APART > MOST_WORK);
 const TOGETHER: usize = 32;
 
 /// What became of an expression.
-pub(super) enum Outcome {
+pub(super) enum Split {
     /// It is to be compiled whole, with libpcap's optimiser or without.
     Whole {
         optimise: bool,
@@ -53,22 +53,22 @@ pub(super) fn compile(
     snaplen: u32,
     run: impl Fn(&str, bool) -> Result<Vec<Instruction>, String>,
     ask: names::Ask<'_>,
-) -> Outcome {
+) -> Split {
     let operators = operands::operators(expression);
     if operators < LONG {
-        return Outcome::Whole { optimise: true };
+        return Split::Whole { optimise: true };
     }
     let taken_apart = operands::context(expression).and_then(|context| {
         let node = operands::parse(expression, &context, LONG, ask)?;
         Some((context, names::resolve(node, expression, ask)))
     });
     let Some((context, node)) = taken_apart else {
-        return Outcome::Whole { optimise: false };
+        return Split::Whole { optimise: false };
     };
     let work = operators * operators * (1 + lists::longest(&node, expression));
     let node = lists::gather(node, expression);
     if work <= MOST_WORK && !lists::has_combinations(&node) {
-        return Outcome::Whole { optimise: true };
+        return Split::Whole { optimise: true };
     }
     let (before, after) = match context.text {
         "" => (String::new(), ""),
@@ -91,7 +91,7 @@ pub(super) fn compile(
         match whole(context.text) {
             Ok(program) => joiner.append(&program, inside, no),
             Err(message) => {
-                return Outcome::Refused(Refused {
+                return Split::Refused(Refused {
                     message,
                     piece: context.text.to_owned(),
                     start: 0,
@@ -102,14 +102,14 @@ pub(super) fn compile(
         joiner.place(inside);
     }
     if let Err(refused) = joiner.node(&node, yes, no) {
-        return Outcome::Refused(refused);
+        return Split::Refused(refused);
     }
     for (label, value) in [(yes, snaplen), (no, 0)] {
         joiner.place(label);
         let end = Instruction::new(op::RET | op::K, 0, 0, value);
         joiner.code.push(Item::Plain(end));
     }
-    Outcome::Compiled(joiner.link())
+    Split::Compiled(joiner.link())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -312,7 +312,7 @@ impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
 
 #[cfg(test)]
 mod tests {
-    use super::{APART, Outcome, TOGETHER, operands};
+    use super::{APART, Split, TOGETHER, operands};
     use crate::{FilterError, Options};
     use std::cell::Cell;
 
@@ -345,10 +345,10 @@ mod tests {
         };
         let ask = |text: &str| compiler.compile(text, &options);
         match super::compile(expression, options.snaplen, run, &ask) {
-            Outcome::Whole { optimise: true } => operands::operators(expression),
-            Outcome::Whole { optimise: false } => 0,
-            Outcome::Compiled(_) => most.get(),
-            Outcome::Refused(refused) => panic!("{}", refused.message),
+            Split::Whole { optimise: true } => operands::operators(expression),
+            Split::Whole { optimise: false } => 0,
+            Split::Compiled(_) => most.get(),
+            Split::Refused(refused) => panic!("{}", refused.message),
         }
     }
 

@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use trawl_attach::Site;
 use trawl_kernel::ethtool::Ethtool;
 use trawl_kernel::netlink::{Netlink, Peer, XdpMode, veth_peer};
-use trawl_kernel::netns::Namespace;
 use trawl_kernel::send::passing_program;
 use trawl_kernel::{Error, Result};
 
@@ -35,12 +34,12 @@ pub(super) fn peer_takes_frames(interface: &str) -> Result<Option<Fixed>> {
     let Some(peer) = veth_peer(None, &link)? else {
         return Ok(None);
     };
-    let label = label(&peer);
+    let label = peer.label();
     if !peer.link.is_up() {
         return Err(
             Error::failed(format!("its other end, {label}"), "it is down").fix(format!(
                 "{}ip link set {} up",
-                prefix(&peer),
+                peer.exec_prefix(),
                 peer.link.name
             )),
         );
@@ -56,7 +55,7 @@ pub(super) fn peer_takes_frames(interface: &str) -> Result<Option<Fixed>> {
         )
         .fix(format!(
             "{}ethtool -K {} gro on",
-            prefix(&peer),
+            peer.exec_prefix(),
             peer.link.name
         ))
     };
@@ -83,17 +82,4 @@ fn has_gro(peer: &Peer) -> bool {
         .ok()
         .flatten()
         == Some(true)
-}
-
-fn label(peer: &Peer) -> String {
-    match peer.namespace.as_ref().and_then(Namespace::name) {
-        Some(name) => format!("{} in {name}", peer.link.name),
-        None => peer.link.name.clone(),
-    }
-}
-
-fn prefix(peer: &Peer) -> String {
-    peer.namespace
-        .as_ref()
-        .map_or_else(String::new, Namespace::exec_prefix)
 }

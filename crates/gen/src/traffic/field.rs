@@ -205,10 +205,6 @@ impl Choice {
         }
     }
 
-    pub fn varies(&self) -> bool {
-        !matches!(self, Self::Fixed(_))
-    }
-
     /// How many values it has before it begins anew; `None` where chance decides.
     pub fn period(&self) -> Option<u64> {
         match self {

@@ -188,6 +188,11 @@ impl Namespace {
     }
 }
 
+/// [`Namespace::exec_prefix`], and nothing for the one that the command is in.
+pub fn exec_prefix(namespace: Option<&Namespace>) -> String {
+    namespace.map_or_else(String::new, Namespace::exec_prefix)
+}
+
 impl AsFd for Namespace {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()

@@ -9,7 +9,6 @@ use trawl_kernel::lock::{self, Rank};
 use trawl_kernel::netlink::{Netlink, Peer, veth_peer_in};
 use trawl_kernel::netns::{Look, Mark};
 
-use super::label;
 use crate::installed::all_changes;
 
 /// A feature of an interface that was switched for a program's sake.
@@ -115,7 +114,7 @@ pub(crate) fn lost(changes: &[Change]) -> Vec<String> {
                     "{} is {} again on {}, which trawl had switched for it",
                     one.name,
                     if one.on { "on" } else { "off" },
-                    label(&there)
+                    there.label()
                 )
             }));
         }

@@ -9,7 +9,7 @@ use trawl_kernel::bpf::{info, map, program};
 use trawl_kernel::bpffs::{self, Object, Pinned};
 use trawl_kernel::netlink::tc::Direction;
 use trawl_kernel::netlink::{Link, Netlink, XdpAttachment};
-use trawl_kernel::netns::{Namespace, run_maybe_in};
+use trawl_kernel::netns::{Namespace, exec_prefix, run_maybe_in};
 use trawl_kernel::probe::attached::tcx;
 use trawl_program::again;
 
@@ -60,7 +60,7 @@ pub fn look(area: &str, namespace: Option<&Namespace>, interface: &Link) -> Atta
     ) {
         attached.with_hooks = Some(again::with_hooks(&site, present.program_id));
     }
-    let prefix = namespace.map_or_else(String::new, Namespace::exec_prefix);
+    let prefix = exec_prefix(namespace);
     for present in &interface.xdp {
         attached.take_xdp(area, present, interface, &prefix, &owners, &pins);
     }

@@ -5,7 +5,7 @@ use crate::fix::Fix;
 use trawl_kernel::ethtool::{Channels, Ethtool};
 use trawl_kernel::interface::Interface;
 use trawl_kernel::netlink::{Link, Netlink, XdpAbilities, xdp_abilities};
-use trawl_kernel::netns::Namespace;
+use trawl_kernel::netns::{Namespace, exec_prefix};
 use trawl_kernel::probe::Feature;
 use trawl_kernel::{Error, Result};
 
@@ -26,7 +26,7 @@ pub fn examine(namespace: Option<&Namespace>, name: &str) -> Result<Vec<Finding>
             Some(namespace) => format!("{namespace}:{name}"),
             None => name.to_owned(),
         },
-        prefix: namespace.map_or_else(String::new, Namespace::exec_prefix),
+        prefix: exec_prefix(namespace),
         driver: interface.driver.clone().unwrap_or_default(),
         interface,
         abilities,

@@ -3,25 +3,12 @@
 use trawl_kernel::Result;
 use trawl_kernel::ethtool::Ethtool;
 use trawl_kernel::netlink::{Link, Peer, XdpAbilities, XdpMode, veth_peer};
-use trawl_kernel::netns::Namespace;
+use trawl_kernel::netns::{Namespace, exec_prefix};
 
 use super::{Finding, State};
 
 const GRO: &str = "rx-gro";
 const TX_VLAN: &str = "tx-vlan-hw-insert";
-
-fn prefix_of(peer: &Peer) -> String {
-    peer.namespace
-        .as_ref()
-        .map_or_else(String::new, Namespace::exec_prefix)
-}
-
-fn label_of(peer: &Peer) -> String {
-    match peer.namespace.as_ref().and_then(Namespace::name) {
-        Some(name) => format!("{} in {name}", peer.link.name),
-        None => peer.link.name.clone(),
-    }
-}
 
 /// Findings on native XDP, redirected frames and the peer of a veth.
 pub fn examine(
@@ -30,7 +17,7 @@ pub fn examine(
     interface: &Link,
     abilities: Option<XdpAbilities>,
 ) -> Result<Vec<Finding>> {
-    let prefix = namespace.map_or_else(String::new, Namespace::exec_prefix);
+    let prefix = exec_prefix(namespace);
     let own_gro = feature(namespace, &interface.name, GRO);
     let Some(peer) = veth_peer(namespace, interface)? else {
         let text =
@@ -48,7 +35,7 @@ pub fn examine(
 }
 
 fn link_of(area: &str, peer: &Peer) -> Finding {
-    let label = label_of(peer);
+    let label = peer.label();
     if peer.link.is_up() {
         return Finding::new(area, "peer", State::Ok, format!("{label}, up"));
     }
@@ -60,7 +47,7 @@ fn link_of(area: &str, peer: &Peer) -> Finding {
     )
     .fix(format!(
         "{}ip link set {} up",
-        prefix_of(peer),
+        peer.exec_prefix(),
         peer.link.name
     ))
 }
@@ -93,14 +80,14 @@ fn native(
         "{} receive queues cannot take what the {} send queues of {} send",
         own.rx,
         theirs.tx,
-        label_of(peer)
+        peer.label()
     );
     let fix = if theirs.tx <= own.max_rx {
         format!("{prefix}ethtool -L {} rx {}", interface.name, theirs.tx)
     } else {
         format!(
             "{}ethtool -L {} tx {}",
-            prefix_of(peer),
+            peer.exec_prefix(),
             peer.link.name,
             own.rx
         )
@@ -134,7 +121,7 @@ fn frames_in(
     new(State::Warn, text)
         .why(format!(
             "{} drops them unless this end has GRO or an XDP program in native mode",
-            label_of(peer)
+            peer.label()
         ))
         .fix(format!("{prefix}ethtool -K {} gro on", interface.name))
 }
@@ -147,7 +134,7 @@ fn frames_out(
     abilities: Option<XdpAbilities>,
 ) -> Finding {
     let new = |state, text: &str| Finding::new(area, "XDP_TX", state, text);
-    let (label, prefix, name) = (label_of(peer), prefix_of(peer), &peer.link.name);
+    let (label, prefix, name) = (peer.label(), peer.exec_prefix(), &peer.link.name);
     let peer_gro = feature(peer.namespace.as_ref(), name, GRO) == Some(true);
     if !peer_gro && !has_native_program(&peer.link) {
         return new(State::Warn, "frames that XDP sends out of here are thrown away")
@@ -184,7 +171,7 @@ fn tags(area: &str, peer: &Peer) -> Option<Finding> {
         .why("XDP does not see them; tc and packet taps do")
         .fix(format!(
             "to see them in the packet: {}ethtool -K {} txvlan off",
-            prefix_of(peer),
+            peer.exec_prefix(),
             peer.link.name
         ))
     })

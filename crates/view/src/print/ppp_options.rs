@@ -48,7 +48,7 @@ pub(super) fn config(
     mut data: Data<'_>,
     mut rest: usize,
 ) -> Printed {
-    let (lower, known): (_, fn(&mut Line<'_>, u8, Data<'_>) -> Outcome) = match protocol {
+    let (lower, known): (_, fn(&mut Line<'_>, u8, Data<'_>) -> OptionResult) = match protocol {
         LCP => ("lcp", lcp_option),
         IPCP => ("ipcp", ipcp_option),
         IPV6CP => ("ip6cp", ipv6cp_option),
@@ -159,13 +159,13 @@ enum Shown {
     },
 }
 
-type Outcome = Result<Shown, Stop>;
+type OptionResult = Result<Shown, Stop>;
 
-const fn bogus(least: &'static str, ends: bool) -> Outcome {
+const fn bogus(least: &'static str, ends: bool) -> OptionResult {
     Ok(Shown::Bogus { least, ends })
 }
 
-fn lcp_option(line: &mut Line<'_>, kind: u8, value: Data<'_>) -> Outcome {
+fn lcp_option(line: &mut Line<'_>, kind: u8, value: Data<'_>) -> OptionResult {
     match (kind, value.len) {
         (0, 0..=3) => return bogus(">= 6", false),
         (0, _) => vendor(line, ": Vendor: ", value)?,
@@ -237,7 +237,7 @@ fn authentication(line: &mut Line<'_>, value: Data<'_>) -> Printed {
     Ok(())
 }
 
-fn ipcp_option(line: &mut Line<'_>, kind: u8, value: Data<'_>) -> Outcome {
+fn ipcp_option(line: &mut Line<'_>, kind: u8, value: Data<'_>) -> OptionResult {
     let address = |at| value.array(at).map(Ipv4Addr::from);
     match (kind, value.len) {
         (1, 8) => put!(line, ": src {}, dst {}", address(0)?, address(4)?),
@@ -252,7 +252,7 @@ fn ipcp_option(line: &mut Line<'_>, kind: u8, value: Data<'_>) -> Outcome {
 }
 
 /// Compressed headers by RFC 1332 or RFC 3544.
-fn compression(line: &mut Line<'_>, value: Data<'_>) -> Outcome {
+fn compression(line: &mut Line<'_>, value: Data<'_>) -> OptionResult {
     const VAN_JACOBSON: u16 = 0x002d;
     const HEADERS: u16 = 0x0061;
     const FIXED_LEN: usize = 12;
@@ -306,7 +306,7 @@ fn compression(line: &mut Line<'_>, value: Data<'_>) -> Outcome {
     Ok(Shown::Known)
 }
 
-fn ipv6cp_option(line: &mut Line<'_>, kind: u8, value: Data<'_>) -> Outcome {
+fn ipv6cp_option(line: &mut Line<'_>, kind: u8, value: Data<'_>) -> OptionResult {
     match (kind, value.len) {
         (1, 8) => {
             let half = |at| value.u16(at);
@@ -325,7 +325,7 @@ fn ipv6cp_option(line: &mut Line<'_>, kind: u8, value: Data<'_>) -> Outcome {
     }
 }
 
-fn ccp_option(line: &mut Line<'_>, kind: u8, value: Data<'_>) -> Outcome {
+fn ccp_option(line: &mut Line<'_>, kind: u8, value: Data<'_>) -> OptionResult {
     match (kind, value.len) {
         (21, 0) => return bogus(">= 3", false),
         (24 | 26, 0 | 1) => return bogus(">= 4", false),
@@ -369,7 +369,7 @@ fn ccp_option(line: &mut Line<'_>, kind: u8, value: Data<'_>) -> Outcome {
     Ok(Shown::Known)
 }
 
-fn bacp_option(line: &mut Line<'_>, kind: u8, value: Data<'_>) -> Outcome {
+fn bacp_option(line: &mut Line<'_>, kind: u8, value: Data<'_>) -> OptionResult {
     match (kind, value.len) {
         (1, 4) => {
             put!(line, ": Magic-Num 0x{:08x}", value.u32(0)?);

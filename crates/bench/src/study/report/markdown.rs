@@ -25,7 +25,7 @@ pub fn markdown(sources: &[Source]) -> String {
                 &one.definition.name,
                 &one.definition.found,
                 &one.finding.shows,
-                &super::page::words(one.finding.agrees).to_owned(),
+                &one.finding.agrees.text().to_owned(),
                 &one.finding.sentence,
             ];
             let cells: Vec<String> = cells.iter().map(|cell| escaped(cell)).collect();

@@ -6,22 +6,13 @@ use std::fmt::Write as _;
 use super::plot::{Plot, plot};
 use super::table::{figure, interval, rows};
 use super::{Source, behind, changes};
-use crate::study::model::{Agreement, Experiment, PeerState, Report};
+use crate::study::model::{Experiment, PeerState, Report};
 
 const UPLOT: &str = include_str!("vendor/uPlot.js");
 const UPLOT_CSS: &str = include_str!("vendor/uPlot.css");
 const UPLOT_LICENSE: &str = include_str!("vendor/LICENSE.uPlot");
 const SCRIPT: &str = include_str!("page.js");
 const STYLE: &str = include_str!("page.css");
-
-pub fn words(agrees: Agreement) -> &'static str {
-    match agrees {
-        Agreement::Yes => "yes",
-        Agreement::Partly => "partly",
-        Agreement::No => "no",
-        Agreement::NotMeasured => "not measured",
-    }
-}
 
 /// The whole page. With `compare`, the first source is what the others are compared with. A page of a run in progress
 /// loads itself again.
@@ -138,11 +129,13 @@ fn summary(body: &mut String, source: &Source, is_named: bool) {
             escape(&one.definition.name),
             escape(&one.definition.found),
             escape(&one.finding.shows),
-            words(one.finding.agrees)
+            one.finding
+                .agrees
+                .text()
                 .split(' ')
                 .next()
                 .unwrap_or_default(),
-            words(one.finding.agrees),
+            one.finding.agrees.text(),
             escape(&one.finding.sentence)
         );
     }
@@ -221,11 +214,13 @@ fn section(
     let _ = write!(
         body,
         "<p><strong>Shape agrees: <span class=\"{}\">{}</span>.</strong> {}</p>",
-        words(one.finding.agrees)
+        one.finding
+            .agrees
+            .text()
             .split(' ')
             .next()
             .unwrap_or_default(),
-        words(one.finding.agrees),
+        one.finding.agrees.text(),
         escape(&one.finding.sentence)
     );
     for metric in &definition.metrics {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use trawl_bench::study::model::{Agreement, Report};
+use trawl_bench::study::model::Report;
 use trawl_bench::study::run::Progress;
 
 use crate::terminal;
@@ -93,7 +93,7 @@ pub(super) fn show(report: &Report, directory: &Path) -> String {
         }
         lines.push(format!(
             "  shape agrees: {}",
-            agreement(experiment.finding.agrees)
+            experiment.finding.agrees.text()
         ));
         if !experiment.finding.sentence.is_empty() {
             lines.push(format!("  {}", experiment.finding.sentence));
@@ -118,13 +118,4 @@ fn wrong_claims(experiment: &trawl_bench::study::model::Experiment) -> Vec<Strin
             format!("{series} in {runs} runs says other than its file and the device")
         })
         .collect()
-}
-
-fn agreement(agrees: Agreement) -> &'static str {
-    match agrees {
-        Agreement::Yes => "yes",
-        Agreement::Partly => "partly",
-        Agreement::No => "no",
-        Agreement::NotMeasured => "not measured",
-    }
 }

@@ -2,7 +2,7 @@
 
 use super::{Link, Netlink};
 use crate::error::Result;
-use crate::netns::{Look, Namespace};
+use crate::netns::{Look, Namespace, exec_prefix};
 
 /// The other end of a veth.
 #[derive(Clone, Debug)]
@@ -10,6 +10,21 @@ pub struct Peer {
     pub link: Link,
     /// `None`: the namespace of the calling thread.
     pub namespace: Option<Namespace>,
+}
+
+impl Peer {
+    /// `veth0`, or `veth0 in NAMESPACE`.
+    pub fn label(&self) -> String {
+        match &self.namespace {
+            Some(namespace) => format!("{} in {}", self.link.name, namespace.label()),
+            None => self.link.name.clone(),
+        }
+    }
+
+    /// What a command for a person needs in front to run in its namespace.
+    pub fn exec_prefix(&self) -> String {
+        exec_prefix(self.namespace.as_ref())
+    }
 }
 
 /// Looks for the other end of a veth in the namespaces that can be found; `None` where it is in none of them, or the
