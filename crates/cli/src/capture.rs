@@ -48,6 +48,7 @@ use trawl_view::json::JsonLines;
 use trawl_view::print::{PrintOptions, Printer};
 use trawl_view::record::Place;
 
+use crate::json::{self, Remark};
 use crate::{outfile, service, terminal};
 
 pub fn run(mut args: Args) -> Result<ExitCode> {
@@ -201,21 +202,29 @@ fn run_beside(
         } = fate;
         let why = match &error {
             Some(error) => {
-                terminal::say(&error.to_string());
+                let text = error.to_string();
+                json::say(
+                    &Remark::OutputFailed {
+                        error: text.clone(),
+                    },
+                    &text,
+                );
                 ""
             }
             None => ": it could not keep up",
         };
-        if let Ok((summary, _)) = &mut ran {
-            summary.outputs.push(OutputSummary {
-                name: name.clone(),
-                lost,
-                failed,
-                error: error.map(|error| error.to_string()),
-            });
-        }
+        let output = OutputSummary {
+            name,
+            lost,
+            failed,
+            error: error.map(|error| error.to_string()),
+        };
         if lost > 0 {
-            terminal::say(&format!("{name}: {lost} recorded packets lost{why}"));
+            let text = format!("{}: {lost} recorded packets lost{why}", output.name);
+            json::say(&Remark::Output(&output), &text);
+        }
+        if let Ok((summary, _)) = &mut ran {
+            summary.outputs.push(output);
         }
     }
     ran
@@ -438,13 +447,19 @@ fn report(
         // The reader has seen enough: no failure of ours.
         Ended::Output(error) if error.errno() == Some(errno::EPIPE) => ExitCode::SUCCESS,
         Ended::Output(error) => {
-            terminal::say(&error.to_string());
+            let text = error.to_string();
+            json::say(
+                &Remark::OutputFailed {
+                    error: text.clone(),
+                },
+                &text,
+            );
             ExitCode::FAILURE
         }
         // The observer has said so already, unless it was to be quiet.
         Ended::NoInterface(gone) => {
             if args.quiet {
-                terminal::say(&words::gone(gone));
+                json::say(&Remark::Gone(gone), &words::gone(gone));
             }
             ExitCode::FAILURE
         }
@@ -463,29 +478,30 @@ fn report(
             .map(|point| point.hardware_stamped)
             .sum();
         let all = summary.total.recorded;
-        terminal::say(&format!(
-            "{stamped} of {all} recorded packets carry the hardware's time"
-        ));
+        let text = format!("{stamped} of {all} recorded packets carry the hardware's time");
+        let recorded = all;
+        json::say(&Remark::HardwareTime { stamped, recorded }, &text);
     }
     let errors = summary.interfaces.iter();
     let largest = errors.filter_map(|point| point.time_error_max_ns).max();
     if let Some(error) = largest.filter(|_| args.lines.is_verbose()) {
-        terminal::say(&format!("time stamps are wrong by at most {error} ns"));
+        let text = format!("time stamps are wrong by at most {error} ns");
+        json::say(&Remark::TimeError { at_most_ns: error }, &text);
     }
     for gap in &summary.unseen {
-        terminal::say(&words::unseen(gap));
+        json::say(&Remark::Unseen(gap), &words::unseen(gap));
     }
     for library in summary
         .interfaces
         .iter()
         .filter_map(|point| point.library.as_ref())
     {
-        terminal::say(&words::library(library));
+        json::say(&Remark::Library(library), &words::library(library));
     }
     if let Some(triggers) = &summary.triggers {
-        terminal::say(&words::triggers(triggers));
+        json::say(&Remark::Triggers(triggers), &words::triggers(triggers));
     }
-    terminal::say(&summary.total.to_string());
+    json::say(&Remark::Account(&summary.total), &summary.total.to_string());
     written.map(|()| code)
 }
 

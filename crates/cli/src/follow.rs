@@ -17,6 +17,7 @@ use trawl_tap::session::{Ended, Session};
 use trawl_tap::sink::Sink;
 use trawl_view::record::{PacketView, Place, RingBlocks, Source, add_places};
 
+use crate::json::Remark;
 use crate::libpcap::LibpcapArg;
 use crate::netns::NetnsArg;
 use crate::why::{Watcher, watching_drops};
@@ -108,7 +109,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
     };
     let (summary, ended) = session.run(&mut sink, &mut observer)?;
     sink.end_all()?;
-    terminal::say(&format!("steps: {}", summary.total));
+    json::say(
+        &Remark::Account(&summary.total),
+        &format!("steps: {}", summary.total),
+    );
     match ended {
         Ended::Signal | Ended::Duration | Ended::Count | Ended::Size => Ok(ExitCode::SUCCESS),
         Ended::Output(error) => Err(error),

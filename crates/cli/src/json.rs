@@ -5,8 +5,12 @@ use std::io::Write as _;
 use serde::{Deserialize, Serialize, Serializer};
 use trawl_kernel::error::Kind;
 use trawl_kernel::{Error, Result};
+use trawl_tap::account::{Account, OutputSummary};
+use trawl_tap::notice::{Gap, Gone};
+use trawl_tap::pcap::LibraryFigures;
+use trawl_tap::trigger;
 
-use crate::terminal::write_out;
+use crate::terminal::{self, write_out};
 
 /// Finer than any clock that is read here.
 const DECIMALS: i32 = 9;
@@ -81,6 +85,81 @@ pub fn notice(host: Option<&str>, notice: &impl Serialize, text: &str) {
     if let Ok(text) = serde_json::to_string(&said) {
         // A closed standard error is no reason to end.
         let _ = writeln!(std::io::stderr().lock(), "{text}");
+    }
+}
+
+/// What a command has to say beside a capture's notices.
+#[derive(Debug, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Remark<'a> {
+    /// What became of each packet up to now.
+    Account(&'a Account),
+    HardwareTime {
+        stamped: u64,
+        recorded: u64,
+    },
+    TimeError {
+        at_most_ns: u64,
+    },
+    /// An output beside the first one ended early or could not keep up.
+    Output(&'a OutputSummary),
+    /// The capture's first output ended early.
+    OutputFailed {
+        error: String,
+    },
+    Gone(&'a Gone),
+    Unseen(&'a Gap),
+    Triggers(&'a trigger::Report),
+    /// What a library that reads packets counted itself.
+    Library(&'a LibraryFigures),
+    /// Rules are in force, and no interface is guarded.
+    NotGuarded,
+    /// What was changed is reverted at the end of this time.
+    RevertPending {
+        seconds: f64,
+    },
+    StoreDelayed {
+        url: &'a str,
+        error: &'a str,
+    },
+    Stored {
+        recorded: u64,
+        stored: u64,
+        spooled: u64,
+        evicted: u64,
+    },
+    /// Chunks that are not in the store yet.
+    Spooled {
+        chunks: u64,
+        error: &'a str,
+    },
+    /// Packets that will not be in the store.
+    Evicted {
+        packets: u64,
+    },
+    CannotRead {
+        file: &'a str,
+        error: String,
+    },
+    /// Part of what is compared is left out.
+    NamespacesLeftOut {
+        compared: usize,
+        all: usize,
+    },
+    /// The XDP tracepoints are not watched.
+    NotWatched {
+        error: String,
+    },
+    Serving {
+        url: &'a str,
+    },
+}
+
+/// Says something on standard error: in words, or as a line of JSON if the command line asks for that.
+pub fn say(remark: &Remark<'_>, text: &str) {
+    match is_wanted() {
+        true => notice(None, remark, text),
+        false => terminal::say(text),
     }
 }
 

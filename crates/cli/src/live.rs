@@ -14,8 +14,7 @@ use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::Sink;
 use trawl_view::record::{PacketView, Place, RingBlocks, Source};
 
-use crate::capture;
-use crate::terminal;
+use crate::{capture, json, terminal};
 
 /// Bytes of each packet that headers lie in.
 const HEADERS: u32 = 128;
@@ -217,7 +216,9 @@ struct Figures<'a, 'b, 'v> {
 
 impl Observer for Figures<'_, '_, '_> {
     fn notice(&mut self, notice: &Notice) {
-        if !terminal::stdout_is_terminal() {
+        if json::is_wanted() {
+            json::notice(None, notice, &capture::words::notice(notice));
+        } else if !terminal::stdout_is_terminal() {
             terminal::say(&capture::words::notice(notice));
         }
     }

@@ -34,6 +34,7 @@ pub(crate) use time::{Bound, parse as time};
 
 use crate::capture::interfaces;
 use crate::filter::read::{explain, question};
+use crate::json::{self, Remark};
 use crate::{terminal, version};
 
 pub fn run(args: Args) -> Result<ExitCode> {
@@ -183,7 +184,11 @@ impl<'a> Reading<'a> {
                 }
                 Err(error) => {
                     let name = self.sources.source().map_or("", |input| &input.name);
-                    terminal::say(&format!("cannot read {name}: {error}"));
+                    let remark = Remark::CannotRead {
+                        file: name,
+                        error: error.to_string(),
+                    };
+                    json::say(&remark, &format!("cannot read {name}: {error}"));
                     self.failed = true;
                     Written::Taken
                 }

@@ -21,6 +21,7 @@ use trawl_view::record::PacketView;
 use trawl_view::stat::{Flow, Interface, Statistics};
 
 use crate::figures::{self, Counters};
+use crate::json::{self, Remark};
 use crate::live::{self, Viewer, Wanted};
 use crate::netns::NetnsArg;
 use crate::published::{self, Kind};
@@ -143,8 +144,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
             http::answer(connection, &figures);
         }
     });
-    let serving = format!("serving http://{address}/");
-    terminal::say(&serving);
+    let url = format!("http://{address}/");
+    let serving = format!("serving {url}");
+    json::say(&Remark::Serving { url: &url }, &serving);
     if args.interfaces.is_empty() {
         service::ready(&serving);
         while signals.next().is_none() {

@@ -20,11 +20,12 @@ use trawl_view::select::Selector;
 use trawl_view::stat::{Field, FileFacts, FileFigures, FileReport, Statistics, Stored};
 
 use crate::filter::read::{explain, question};
+use crate::json::{self, Remark};
 use crate::libpcap::LibpcapArg;
 use crate::live::{self, Viewer, Wanted};
 use crate::netns::NetnsArg;
 use crate::read::{Input, filter_options};
-use crate::terminal::{self, write_out};
+use crate::terminal::write_out;
 use crate::units;
 
 /// Shows figures of capture files, or of what interfaces see: protocols, talkers, flows, verdicts, lengths, rate, gaps
@@ -143,8 +144,14 @@ fn files(args: &Args, statistics: &mut Statistics) -> Result<(Vec<FileReport>, b
             Ok(None) => break,
             Err(error) if error.would_block() => {}
             Err(error) => {
-                terminal::say(&format!("cannot read {}: {error}", input.name));
-                of_file.facts.error = Some(error.to_string());
+                let error = error.to_string();
+                let text = format!("cannot read {}: {error}", input.name);
+                let remark = Remark::CannotRead {
+                    file: &input.name,
+                    error: error.clone(),
+                };
+                json::say(&remark, &text);
+                of_file.facts.error = Some(error);
             }
         }
     }
@@ -262,7 +269,7 @@ fn look(args: &Args, statistics: &mut Statistics) -> Result<()> {
         ..Wanted::default()
     };
     let account = live::run(&wanted, &mut Counting(statistics))?;
-    terminal::say(&account.total.to_string());
+    json::say(&Remark::Account(&account.total), &account.total.to_string());
     Ok(())
 }
 

@@ -26,6 +26,7 @@ use trawl_tap::sink::Sink;
 use trawl_view::record::{Place, RingBlocks, Source, add_places};
 use trawl_view::why::Tally;
 
+use crate::json::Remark;
 use crate::libpcap::LibpcapArg;
 use crate::netns::NetnsArg;
 use crate::{capture, json, terminal, units};
@@ -184,7 +185,7 @@ impl Observer for Watcher {
     }
 
     fn figures(&mut self, summary: &Summary) {
-        terminal::say(&summary.total.to_string());
+        json::say(&Remark::Account(&summary.total), &summary.total.to_string());
     }
 }
 

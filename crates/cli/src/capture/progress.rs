@@ -13,6 +13,7 @@ use trawl_tap::session::Observer;
 use super::args::Args;
 use super::interfaces::Wanted;
 use super::words;
+use crate::json::Remark;
 use crate::published::{Kind, Published};
 use crate::serve::RunningCapture;
 use crate::{json, service, terminal};
@@ -131,7 +132,7 @@ impl Observer for Terminal {
             terminal::show_over(&text);
             self.live_line = true;
         } else {
-            terminal::say(&text);
+            json::say(&Remark::Account(&summary.total), &text);
         }
     }
 }

@@ -10,7 +10,8 @@ use trawl_tap::account::Summary;
 use trawl_tap::session::{Ended, Session};
 
 use super::progress::Terminal;
-use crate::{terminal, units};
+use crate::json::{self, Remark};
+use crate::units;
 
 /// Where chunks go, and where they wait.
 #[derive(Debug, clap::Args)]
@@ -107,9 +108,9 @@ pub(super) fn record(
     }
     let shown = url.to_owned();
     let complain = move |why: &str| {
-        terminal::say(&format!(
-            "cannot store to {shown} for now: {why}; chunks wait in the spool"
-        ));
+        let text = format!("cannot store to {shown} for now: {why}; chunks wait in the spool");
+        let (url, error) = (shown.as_str(), why);
+        json::say(&Remark::StoreDelayed { url, error }, &text);
     };
     let mut sink = StoreSink::begin(&args.config(url)?, interfaces, complain)?;
     let (summary, ended) = session.run(&mut sink, observer)?;
@@ -128,20 +129,26 @@ pub(super) fn tell(outcome: &StoredCapture, url: &str) -> bool {
         trouble,
         spool,
     } = outcome;
-    terminal::say(&format!(
-        "{recorded} recorded: {stored} stored, {spooled} spooled, {evicted} evicted"
-    ));
+    let remark = Remark::Stored {
+        recorded: *recorded,
+        stored: *stored,
+        spooled: *spooled,
+        evicted: *evicted,
+    };
+    let text =
+        format!("{recorded} recorded: {stored} stored, {spooled} spooled, {evicted} evicted");
+    json::say(&remark, &text);
     if let Some(trouble) = trouble {
-        terminal::say(&format!(
-            "{chunks_spooled} chunks wait in {}: {trouble}; store them later: trawl store push --spool {}",
-            spool.display(),
-            spool.display()
-        ));
+        let spool = spool.display();
+        let text = format!(
+            "{chunks_spooled} chunks wait in {spool}: {trouble}; store them later: trawl store push --spool {spool}"
+        );
+        let (chunks, error) = (*chunks_spooled, trouble.as_str());
+        json::say(&Remark::Spooled { chunks, error }, &text);
     }
     if *evicted > 0 {
-        terminal::say(&format!(
-            "{evicted} packets are not in {url}: the spool was full"
-        ));
+        let text = format!("{evicted} packets are not in {url}: the spool was full");
+        json::say(&Remark::Evicted { packets: *evicted }, &text);
     }
     *spooled == 0 && *evicted == 0 && trouble.is_none()
 }

@@ -16,6 +16,7 @@ use trawl_kernel::{Error, Result, clock};
 use trawl_program::Site;
 
 use super::{Apply, Confirm, Consent, Load, PresetRule, Remove, Rule, Unload};
+use crate::json::{self, Remark};
 use crate::terminal::{self, write_json, write_out};
 use crate::xdp::consent::limits;
 
@@ -260,7 +261,10 @@ fn add_drafts(
         false => write_out(&text)?,
     }
     if !is_guarded {
-        terminal::say("no interface is guarded yet: trawl guard load IF");
+        json::say(
+            &Remark::NotGuarded,
+            "no interface is guarded yet: trawl guard load IF",
+        );
     }
     Ok(())
 }
@@ -385,9 +389,8 @@ pub fn apply(args: &Apply) -> Result<()> {
         let default = file.default.map_or(String::new(), |action| {
             format!(" --default {}", action.name())
         });
-        terminal::say(&format!(
-            "no interface is guarded yet: trawl guard load IF{default}"
-        ));
+        let text = format!("no interface is guarded yet: trawl guard load IF{default}");
+        json::say(&Remark::NotGuarded, &text);
     }
     Ok(())
 }

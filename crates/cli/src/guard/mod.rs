@@ -17,8 +17,8 @@ use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
 use trawl_program::{Site, leftovers};
 
+use crate::json::{self, Remark};
 use crate::netns::NetnsArg;
-use crate::terminal;
 use crate::verifier_log::VerifierLog;
 
 /// Drops packets by rules before the stack sees them: by address, protocol, port and rate
@@ -125,10 +125,12 @@ impl Consent {
         let result = change()?;
         pending.applied()?;
         let place = namespace.map_or(String::new(), |one| format!(" --netns {}", one.label()));
-        terminal::say(&format!(
+        let text = format!(
             "the change is reverted in {} unless it is confirmed: trawl guard confirm{place}",
             text::short_duration(time)
-        ));
+        );
+        let seconds = time.as_secs_f64();
+        json::say(&Remark::RevertPending { seconds }, &text);
         Ok(result)
     }
 }

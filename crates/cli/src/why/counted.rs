@@ -10,7 +10,7 @@ use trawl_kernel::netlink::Netlink;
 use trawl_kernel::netns::{Look, Namespace};
 use trawl_tap::capture_site::CaptureSite;
 
-use crate::terminal;
+use crate::json::{self, Remark};
 
 /// Each costs a look at the counters of all its devices.
 const MOST_NAMESPACES: usize = 64;
@@ -57,10 +57,11 @@ impl Counted {
                 false
             });
             if namespaces.len() > MOST_NAMESPACES {
-                terminal::say(&format!(
-                    "counters of {MOST_NAMESPACES} of {} network namespaces are compared: choose one by --netns",
-                    namespaces.len()
-                ));
+                let (compared, all) = (MOST_NAMESPACES, namespaces.len());
+                let text = format!(
+                    "counters of {compared} of {all} network namespaces are compared: choose one by --netns"
+                );
+                json::say(&Remark::NamespacesLeftOut { compared, all }, &text);
                 namespaces.truncate(MOST_NAMESPACES);
             }
         }
@@ -74,7 +75,13 @@ impl Counted {
         let events = match XdpEvents::watch() {
             Ok(events) => Some(events),
             Err(error) => {
-                terminal::say(&error.to_string());
+                let text = error.to_string();
+                json::say(
+                    &Remark::NotWatched {
+                        error: text.clone(),
+                    },
+                    &text,
+                );
                 None
             }
         };

@@ -8,7 +8,8 @@ use trawl_kernel::Result;
 use trawl_program::unload::{self, Which};
 use trawl_program::{Site, revert};
 
-use crate::{terminal, units};
+use crate::json::{self, Remark};
+use crate::units;
 
 #[derive(Debug, clap::Args)]
 pub struct Consent {
@@ -67,11 +68,13 @@ impl Consent {
         let done = change()?;
         for (site, pending) in sites.iter().zip(pending) {
             pending.applied()?;
-            terminal::say(&format!(
+            let text = format!(
                 "the change is reverted in {} unless it is confirmed: trawl xdp confirm {}",
                 text::short_duration(time),
                 site.label()
-            ));
+            );
+            let seconds = time.as_secs_f64();
+            json::say(&Remark::RevertPending { seconds }, &text);
         }
         Ok(done)
     }
