@@ -14,10 +14,16 @@ use trawl_guard::Guard;
 use trawl_guard::rule::Rule;
 use trawl_kernel::netlink::Netlink;
 use trawl_kernel::netns::{self, Namespace};
+use trawl_tap::drop::reasons::Reasons;
+use trawl_view::stat::Field;
 
 const VERDICTS: [&str; 5] = ["aborted", "drop", "pass", "tx", "redirect"];
 const PROTOCOLS: [&str; 7] = ["tcp", "udp", "icmp", "icmpv6", "sctp", "gre", "esp"];
 const BUNDLED: [&str; 5] = ["drop", "pass", "aborted", "tx", "redirect"];
+const TCP_FLAGS: [&str; 9] = [
+    "fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "none",
+];
+const META: [&str; 6] = ["full", "none", "flags", "queue", "id", "verdict"];
 const PRESETS: [&str; 3] = ["ping-flood", "udp-flood", "syn-flood"];
 
 /// Gives each argument of the command, and of those below it, its candidates.
@@ -81,6 +87,11 @@ fn completer(path: &str, argument: &Arg) -> Option<ArgValueCompleter> {
             })
         }
         ("trawl xdp load", "on", _) => of_list(&VERDICTS),
+        (_, "by", "FIELD,…") => of_list(&Field::names()),
+        (_, "flags", "FLAGS") => of_list(&TCP_FLAGS),
+        (_, "reason", _) => ArgValueCompleter::new(reason),
+        (_, _, "full|none|LIST") => of_list(&META),
+        (_, _, "USER") => ArgValueCompleter::new(|word: &OsStr| matching(word, users())),
         (_, _, "IF") => ArgValueCompleter::new(interface),
         ("trawl bench run", "names", _) => {
             ArgValueCompleter::new(|word: &OsStr| matching(word, experiments()))
@@ -93,13 +104,29 @@ fn completer(path: &str, argument: &Arg) -> Option<ArgValueCompleter> {
 }
 
 /// One of the words; after a comma, the next one of a list.
-fn of_list(words: &'static [&'static str]) -> ArgValueCompleter {
-    ArgValueCompleter::new(move |word: &OsStr| {
-        let word = word.to_string_lossy();
-        let begun = word.rfind(',').map_or("", |comma| &word[..=comma]);
-        let full = words.iter().map(|one| format!("{begun}{one}"));
-        matching(OsStr::new(word.as_ref()), full)
-    })
+fn of_list(words: &[&'static str]) -> ArgValueCompleter {
+    let words = words.to_vec();
+    ArgValueCompleter::new(move |word: &OsStr| next_of(word, &words))
+}
+
+fn next_of(word: &OsStr, words: &[impl AsRef<str>]) -> Vec<CompletionCandidate> {
+    let text = word.to_string_lossy();
+    let begun = text.rfind(',').map_or("", |comma| &text[..=comma]);
+    let full = words.iter().map(|one| format!("{begun}{}", one.as_ref()));
+    matching(word, full)
+}
+
+/// The running kernel's reasons for drops.
+fn reason(word: &OsStr) -> Vec<CompletionCandidate> {
+    let reasons = Reasons::of_kernel().unwrap_or_default();
+    let own = ["all", "help"].into_iter();
+    next_of(word, &own.chain(reasons.all()).collect::<Vec<_>>())
+}
+
+fn users() -> Vec<String> {
+    let text = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let names = text.lines().filter_map(|line| line.split(':').next());
+    names.map(str::to_owned).collect()
 }
 
 fn matching(
@@ -250,6 +277,17 @@ mod tests {
             ["udp"]
         );
         assert_eq!(complete(&["trawl", "guard", "preset", "s"]), ["syn-flood"]);
+        // Issue 17, Fitting in.
+        for (words, found) in [
+            (&["trawl", "stat", "--by", "src,dpo"][..], "src,dport"),
+            (&["trawl", "gen", "tcp", "--flags", "syn,a"], "syn,ack"),
+            (&["trawl", "capture", "-Z", "nobod"], "nobody"),
+            (&["trawl", "read", "-Z", "nobod"], "nobody"),
+            (&["trawl", "capture", "--reason", "he"], "help"),
+            (&["trawl", "capture", "--meta", "no"], "none"),
+        ] {
+            assert_eq!(complete(words), [found], "{words:?}");
+        }
         let programs = complete(&["trawl", "xdp", "load", "lo", "re"]);
         assert!(programs.contains(&"redirect".to_owned()), "{programs:?}");
     }

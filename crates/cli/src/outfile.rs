@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 use trawl_kernel::{Error, Result, create};
 
+const WRITABLE_BY_GROUP: u32 = 0o020;
 const WRITABLE_BY_OTHERS: u32 = 0o002;
+const ROOT: u32 = 0;
 
 fn directory_of(path: &Path) -> &Path {
     match path.parent() {
@@ -17,25 +19,32 @@ fn directory_of(path: &Path) -> &Path {
     }
 }
 
-fn is_everybodys(path: &Path) -> bool {
-    let about = directory_of(path).metadata();
-    about.is_ok_and(|directory| directory.mode() & WRITABLE_BY_OTHERS != 0)
+/// Whether somebody else than this user and root can put files where this one is.
+fn is_others(path: &Path) -> bool {
+    directory_of(path).metadata().is_ok_and(|directory| {
+        let mode = directory.mode();
+        let by_group = mode & WRITABLE_BY_GROUP != 0 && directory.gid() != create::own_group();
+        mode & WRITABLE_BY_OTHERS != 0 || by_group || !is_trusted(directory.uid())
+    })
+}
+
+fn is_trusted(user: u32) -> bool {
+    user == ROOT || user == create::own_user()
 }
 
 /// More links are a circle, as the kernel sees it.
 const MOST_LINKS: u32 = 40;
 
-/// Where a path leads. In a directory that anybody may write to, such as /tmp, a symbolic link may lead to a file that only
-/// this user may write: there no link is followed to the file, and on the way to it only this user's and the directory
-/// owner's.
+/// Where a path leads. In a directory that others may write to, such as /tmp, a symbolic link may lead to a file that only
+/// this user may write: there no link is followed to the file, and on the way to it only this user's and root's.
 fn followed(path: &Path) -> Result<PathBuf> {
     let refused = |link: &Path| {
         let what = format!("cannot write to {}", path.display());
         let directory = directory_of(link).display();
         let why = match link == path {
-            true => format!("it is a symbolic link in {directory}, where anybody can put one"),
+            true => format!("it is a symbolic link in {directory}, where others can put one"),
             false => format!(
-                "{} is a symbolic link in {directory}, where anybody can put one",
+                "{} is a symbolic link in {directory}, where others can put one",
                 link.display()
             ),
         };
@@ -60,12 +69,8 @@ fn followed(path: &Path) -> Result<PathBuf> {
                 continue;
             }
         };
-        if is_everybodys(&next) {
-            let owner = directory_of(&next).metadata().map(|about| about.uid());
-            let trusted = target.uid() == create::own_user() || owner.ok() == Some(target.uid());
-            if left.is_empty() || !trusted {
-                return Err(refused(next.strip_prefix("./").unwrap_or(&next)));
-            }
+        if is_others(&next) && (left.is_empty() || !is_trusted(target.uid())) {
+            return Err(refused(next.strip_prefix("./").unwrap_or(&next)));
         }
         links += 1;
         // What is in /proc leads to open files, whose names may be others' by now.
@@ -90,13 +95,19 @@ fn followed(path: &Path) -> Result<PathBuf> {
 /// What captured packets are written with, if nobody says otherwise: they are nobody else's business.
 pub const PRIVATE: u32 = 0o600;
 
-/// A file for writing, and whether it was made now. One that is there is left as it is. Where anybody can put files, one
-/// that is there must be this user's own.
+/// A file for writing, and whether it was made now. One that is there is left as it is. Where others can put files, one
+/// that is there must be this user's own, or in a user's directory that one's.
 pub fn open(path: &Path, mode: Option<u32>) -> Result<(File, bool)> {
     let fail = |e| Error::os(format!("cannot write to {}", path.display()), e);
-    // One that leads to where anybody can put files is like a file there.
     let leads_to = followed(path)?;
-    let path = match is_everybodys(&leads_to) {
+    if is_others(&leads_to) && path.is_symlink() {
+        let what = format!("cannot write to {}", path.display());
+        let directory = directory_of(&leads_to).display();
+        let why = format!("it is a symbolic link into {directory}, where others can put files");
+        return Err(Error::failed(what, why).fix("name the file that it leads to"));
+    }
+    // One in a directory that a link leads to is like a file there.
+    let path = match is_others(&leads_to) {
         true => leads_to.as_path(),
         false => path,
     };
@@ -110,15 +121,18 @@ pub fn open(path: &Path, mode: Option<u32>) -> Result<(File, bool)> {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
         Err(error) => return Err(fail(error)),
     }
-    if !is_everybodys(path) {
+    if !is_others(path) {
         let file = File::options().write(true).open(path).map_err(fail)?;
         return Ok((file, false));
     }
     let file = create::existing_file(path).map_err(fail)?;
     let about = file.metadata().map_err(fail)?;
-    if about.uid() != create::own_user() || (about.is_file() && about.nlink() > 1) {
+    let directory = directory_of(path).metadata().map_err(fail)?;
+    let is_known = about.uid() == create::own_user()
+        || (directory.mode() & WRITABLE_BY_OTHERS == 0 && about.uid() == directory.uid());
+    if !is_known || (about.is_file() && about.nlink() > 1) {
         let what = format!("cannot write to {}", path.display());
-        let why = "it is there already, is not this user's own, and anybody can put files there";
+        let why = "it is there already, is not this user's own, and others can put files there";
         return Err(Error::failed(what, why).fix("remove it, or write to another directory"));
     }
     Ok((file, false))
@@ -141,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn only_links_where_anybody_writes_are_refused() {
+    fn only_links_where_others_write_are_refused() {
         let (own, shared) = scratch("links");
         symlink(own.join("target"), own.join("link")).expect("a link");
         symlink(own.join("target"), shared.join("link")).expect("a link");
@@ -151,23 +165,38 @@ mod tests {
             own.join("target")
         );
         for refused in [shared.join("link"), own.join("chain")] {
-            let error = open(&refused, None).expect_err("anybody may have put it there");
+            let error = open(&refused, None).expect_err("others may have put it there");
             assert!(error.to_string().contains("symbolic link in"), "{error}");
         }
         assert!(!own.join("target").exists());
         assert!(followed(&shared.join("new")).is_ok());
+        // A directory that a group may write to, and one of another user's.
+        let mode = std::fs::Permissions::from_mode(0o770);
+        std::fs::set_permissions(&shared, mode).expect("its owner may");
+        assert!(open(&shared.join("file"), None).is_ok());
+        if create::own_user() == ROOT {
+            for (user, group) in [(0, 1), (65534, 0)] {
+                std::os::unix::fs::chown(&shared, Some(user), Some(group)).expect("root may");
+                assert!(open(&shared.join("link"), None).is_err());
+                assert!(open(&shared.join("file"), None).is_ok());
+            }
+        }
         std::fs::remove_dir_all(&own).expect("it can be removed");
     }
 
-    /// A link of one's own to a place where anybody may have put a file, and one of one's own on the way there.
+    /// A link of one's own to a place where anybody may have put a file, and one of one's own on the way there (issue 17,
+    /// Least privilege).
     #[test]
-    fn a_link_to_a_shared_directory_is_like_a_file_there() {
+    fn no_link_leads_into_a_shared_directory() {
         let (own, shared) = scratch("chain");
         symlink(shared.join("file"), own.join("link")).expect("a link");
-        let (_, is_new) = open(&own.join("link"), None).expect("it is made there");
-        assert!(is_new && shared.join("file").is_file());
+        let error = open(&own.join("link"), None).expect_err("others can put files there");
+        assert!(error.to_string().contains("symbolic link into"), "{error}");
+        assert!(!shared.join("file").exists());
+        let (_, is_new) = open(&shared.join("file"), None).expect("it is made there");
+        assert!(is_new);
         std::fs::hard_link(shared.join("file"), shared.join("again")).expect("a second name");
-        assert!(open(&own.join("link"), None).is_err());
+        assert!(open(&shared.join("file"), None).is_err());
         symlink(&own, shared.join("way")).expect("a link");
         assert!(open(&shared.join("way/below"), None).is_ok());
         assert!(own.join("below").is_file());

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use trawl_kernel::bpf::loader::ObjectFile;
+use trawl_kernel::privilege::Capabilities;
 use trawl_kernel::warden::{Task, Undo, Warden};
 use trawl_kernel::{Error, Result, bpffs};
 
@@ -28,6 +29,10 @@ struct Unpin(Vec<PathBuf>);
 impl Undo for Unpin {
     fn undo(&self) {
         remove(&self.0);
+    }
+
+    fn takes(&self) -> Capabilities {
+        Capabilities::DAC_OVERRIDE
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
+use trawl_tests::xdp::succeeds;
 use trawl_tests::{Capture, Lab, frames, trawl};
 
 /// The keys that the page has under a heading.
@@ -219,22 +220,41 @@ fn errors_are_documents_too() {
     }
 }
 
-/// Issue 13: notices are data.
+/// All that commands say with --json (issue 13).
 #[test]
 fn notices_are_documents_too() {
     let Some(lab) = Lab::open() else { return };
     let to = lab.receiver();
-    let output = trawl(&["capture", "-i", &to, "--json", "--duration", "200ms"]);
-    assert!(output.status.success(), "{output:?}");
-    let said = String::from_utf8(output.stderr).expect("text");
-    let documents: Vec<Value> = said
-        .lines()
-        .filter_map(|line| serde_json::from_str(line).ok())
-        .collect();
-    let of_kind = |kind| documents.iter().find(|said| said["notice"]["kind"] == kind);
-    let using = of_kind("using_taps").unwrap_or_else(|| panic!("{said}"));
-    assert_eq!(using["notice"]["reason"], "no_program", "{said}");
-    assert_eq!(using["notice"]["interface"], to, "{said}");
-    assert!(using["text"].is_string(), "{said}");
-    assert!(of_kind("capturing").is_some(), "{said}");
+    let said = |arguments: &[&str]| -> Vec<Value> {
+        let output = trawl(&[arguments, &["--json"]].concat());
+        assert!(output.status.success(), "{output:?}");
+        let said = String::from_utf8(output.stderr).expect("text");
+        let documents = said.lines().map(serde_json::from_str);
+        documents
+            .collect::<Result<_, _>>()
+            .unwrap_or_else(|e| panic!("{e}: {said}"))
+    };
+    for command in [
+        &["capture", "-i", &to, "--duration", "200ms"][..],
+        &["stat", "-i", &to, "--duration", "200ms"],
+        &["top", "-i", &to, "--once", "--interval", "200ms"],
+    ] {
+        let documents = said(command);
+        let of_kind = |kind: &str| {
+            let found = documents.iter().find(|said| said["notice"]["kind"] == kind);
+            found.unwrap_or_else(|| panic!("{kind}: {documents:?}"))
+        };
+        let using = of_kind("using_taps");
+        assert_eq!(using["notice"]["reason"], "no_program");
+        assert_eq!(using["notice"]["interface"], to);
+        assert!(using["text"].is_string());
+        of_kind("capturing");
+        if command[0] != "top" {
+            assert!(of_kind("account")["notice"]["seen"].is_u64());
+        }
+    }
+    let netns = &lab.pair.b.name;
+    let deny = ["guard", "deny", "--netns", netns, "--src", "203.0.113.0/24"];
+    assert_eq!(said(&deny)[0]["notice"]["kind"], "not_guarded");
+    succeeds(&["guard", "remove", "--netns", netns, "--all"]);
 }

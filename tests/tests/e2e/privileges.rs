@@ -52,6 +52,22 @@ impl Status {
     }
 }
 
+/// The processes beside a capture, by name, once they have given up what they do not need.
+fn children_of(pid: u32) -> Vec<(String, u32)> {
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    let text = std::fs::read_to_string(path).expect("it runs");
+    let children = text.split_whitespace().filter_map(|id| id.parse().ok());
+    let children: Vec<u32> = children.collect();
+    assert!(!children.is_empty(), "it has a warden");
+    let named = |child: u32| {
+        wait_until("it has given up its rights", || {
+            Status::of(child).field("Seccomp:") == "2"
+        });
+        (Status::of(child).field("Name:"), child)
+    };
+    children.into_iter().map(named).collect()
+}
+
 /// A directory of the lab's that belongs to nobody.
 fn nobodys(lab: &Lab) -> PathBuf {
     let directory = lab.path("nobody");
@@ -71,6 +87,15 @@ fn each_tap_keeps_what_it_needs() {
         let file = lab.file(tap);
         let capture = Capture::start(&lab, &["-i", &receiver, "--tap", tap, "-w", &file]);
         Status::of(capture.id()).has_only(kept);
+        for (name, child) in children_of(capture.id()) {
+            assert_eq!(name, "trawl-warden");
+            // Found by its number, the next program of the hook takes its place; the file is cut after its last block.
+            let status = Status::of(child);
+            match status.capabilities() {
+                0 => status.has_only(0),
+                _ => status.has_only(BPF | SYS_ADMIN),
+            }
+        }
         lab.send(&[frames::silent(64)], 5);
         capture.wait_recorded(5);
         capture.stop_well().assert_all_recorded(5);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use trawl_kernel::process::own_binary;
-use trawl_kernel::{Error, Result};
+use trawl_kernel::{Error, Result, create};
 
 use crate::terminal::{say, write_out};
 
@@ -166,7 +166,7 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory)?;
     }
-    std::fs::write(path, text)
+    create::replace(path, text.as_bytes())
 }
 
 fn is_denied(error: &io::Error) -> bool {

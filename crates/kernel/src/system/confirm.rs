@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::warden::{Undo, leave_terminal};
+use crate::warden::{Undo, confine, leave_terminal};
 use crate::{Error, Result, bpffs, clock, run};
 
 const PAUSE: Duration = Duration::from_millis(100);
@@ -119,6 +119,7 @@ fn stand_by(
     undo: &dyn Undo,
 ) {
     leave_terminal(c"trawl-confirm", &mut keep);
+    confine(undo.takes());
     let mut word = [0u8];
     let told = loop {
         match rustix::io::read(watched, &mut word) {

@@ -52,6 +52,11 @@ pub fn set_mode(file: &File, mode: u32) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode))
 }
 
+/// The group that this process acts as.
+pub fn own_group() -> u32 {
+    rustix::process::getegid().as_raw()
+}
+
 /// The user that this process acts as.
 pub fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()

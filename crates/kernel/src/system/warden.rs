@@ -13,6 +13,7 @@ use crate::memory::Mapping;
 use crate::netlink::Netlink;
 use crate::netlink::tc::Place;
 use crate::netns::Namespace;
+use crate::privilege::{Capabilities, Kept};
 use crate::{Error, Result};
 
 /// Where the program stands, if there is one, that takes over from the one that is gone.
@@ -81,6 +82,18 @@ pub trait Undo: fmt::Debug + Send {
     /// What stays open until it is done: a lock, for one.
     fn descriptors(&self) -> Vec<RawFd> {
         Vec::new()
+    }
+
+    /// What it takes: by default what changing programs, pins and interfaces of any namespace does, which other
+    /// processes lead to.
+    fn takes(&self) -> Capabilities {
+        Capabilities::BPF
+            | Capabilities::NET_ADMIN
+            | Capabilities::SYS_ADMIN
+            | Capabilities::PERFMON
+            | Capabilities::SYS_PTRACE
+            | Capabilities::DAC_OVERRIDE
+            | Capabilities::DAC_READ_SEARCH
     }
 }
 
@@ -163,6 +176,25 @@ impl Task {
             Self::Other(other) => return other.descriptors(),
         }
         all.iter().map(AsRawFd::as_raw_fd).collect()
+    }
+
+    /// The rights without which it cannot be carried out.
+    fn takes(&self) -> Capabilities {
+        match self {
+            // Programs are found by their numbers, which takes the second.
+            Self::RestoreSlot { .. }
+            | Self::LeaveChain { .. }
+            | Self::HandOver { .. }
+            | Self::HandOverOne { .. } => Capabilities::BPF | Capabilities::SYS_ADMIN,
+            Self::RemoveFilter { namespace, .. } | Self::RemoveClsact { namespace, .. } => {
+                match namespace {
+                    Some(_) => Capabilities::NET_ADMIN | Capabilities::SYS_ADMIN,
+                    None => Capabilities::NET_ADMIN,
+                }
+            }
+            Self::CutFile { .. } => Capabilities::empty(),
+            Self::Other(other) => other.takes(),
+        }
     }
 
     /// Nobody is there to be told of a failure, so the task does what it can.
@@ -328,6 +360,7 @@ impl Child {
 /// The child's whole life: until trawl either says that all is well or is gone.
 fn stand_by(watched: &OwnedFd, keep: &mut [RawFd], tasks: &[Task]) {
     leave_terminal(c"trawl-warden", keep);
+    confine(tasks.iter().map(Task::takes).collect());
     let mut byte = [0u8];
     let told = loop {
         match rustix::io::read(watched, &mut byte) {
@@ -339,6 +372,15 @@ fn stand_by(watched: &OwnedFd, keep: &mut [RawFd], tasks: &[Task]) {
         // What was done last is undone first.
         tasks.iter().rev().for_each(Task::carry_out);
     }
+}
+
+/// Gives up what a process that only waits and undoes has no use for. Where that fails, it undoes with more rights.
+pub(crate) fn confine(capabilities: Capabilities) {
+    let kept = Kept {
+        user: None,
+        capabilities,
+    };
+    let _ = kept.confine();
 }
 
 /// Takes a child process away from the terminal and from all descriptors but these.

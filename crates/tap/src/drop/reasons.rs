@@ -37,7 +37,7 @@ const REASON_NONE: &str = "NOT_SPECIFIED";
 pub type Bits = [u64; DROP_REASON_WORDS];
 
 /// The running kernel's reasons.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Reasons {
     names: BTreeMap<u32, String>,
 }

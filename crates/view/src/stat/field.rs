@@ -98,6 +98,11 @@ impl fmt::Display for Field {
 }
 
 impl Field {
+    /// All names, as they are typed.
+    pub fn names() -> [&'static str; NAMES.len()] {
+        NAMES.map(|(name, _)| name)
+    }
+
     /// The packet's value; `-` where it has none.
     pub fn of(self, packet: &PacketView<'_>, headers: &Headers<'_>) -> String {
         let ip = headers.ip;
