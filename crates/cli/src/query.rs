@@ -203,8 +203,13 @@ fn packets(
     let ended = read::show_stream(&request, "the store", Box::new(packets))?;
     let missing = counts.borrow().missing;
     if missing > 0 {
+        // A filter is judged on the bytes, which are gone.
+        let which = match sql {
+            Some(_) => "of the answer",
+            None => "that may match",
+        };
         terminal::say(&format!(
-            "{missing} packets of the answer are in chunks that are not in the store any more"
+            "{missing} packets {which} are in chunks that are not in the store any more"
         ));
     }
     Ok(ended)

@@ -64,13 +64,14 @@ struct Verify {
     place: Place,
 }
 
-/// Removes old chunks; their manifests stay, with a record of when and why the packets were removed
+/// Removes old chunks and their index; their manifests stay, with a record of when and why the packets were removed
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("limits").args(["keep", "max"]).required(true).multiple(true))]
 struct Prune {
     #[command(flatten)]
     place: Place,
     /// Remove chunks whose last packet is older than this, for example 7d
-    #[arg(long, value_name = "TIME", value_parser = age, required_unless_present = "max")]
+    #[arg(long, value_name = "TIME", value_parser = age)]
     keep: Option<Duration>,
     /// Remove the oldest chunks until the others have this size together
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
@@ -104,7 +105,10 @@ fn age(text: &str) -> std::result::Result<Duration, String> {
     let long = match (text.strip_suffix('d'), text.strip_suffix('w')) {
         (Some(number), _) => days(number, 1),
         (_, Some(number)) => days(number, 7),
-        _ => return units::duration(text),
+        _ => {
+            return units::duration(text)
+                .map_err(|why| format!("{why}; d (days) and w (weeks) are possible too"));
+        }
     };
     long.ok_or_else(|| format!("'{text}' is not a time; write for example 7d"))
 }

@@ -1,6 +1,8 @@
 //! An index: one Parquet file for each chunk, one row for each packet. `docs/internals/store.md` describes the columns.
 
+use std::collections::HashMap;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use parquet::basic::{Compression, Encoding, ZstdLevel};
@@ -64,6 +66,31 @@ struct Columns {
     chunk: Vec<ByteArray>,
     frame: Vec<i32>,
     offset: Vec<i32>,
+    texts: Texts,
+}
+
+/// Texts that came before, so that a row need not write them anew.
+#[derive(Debug, Default)]
+struct Texts {
+    addresses: HashMap<IpAddr, ByteArray>,
+    /// Verdicts and reasons: a handful.
+    words: HashMap<String, ByteArray>,
+}
+
+impl Texts {
+    fn address(&mut self, address: IpAddr) -> ByteArray {
+        let text = || text(&address.to_string());
+        self.addresses.entry(address).or_insert_with(text).clone()
+    }
+
+    fn word(&mut self, words: &str) -> ByteArray {
+        if let Some(known) = self.words.get(words) {
+            return known.clone();
+        }
+        let new = text(words);
+        self.words.insert(words.to_owned(), new.clone());
+        new
+    }
 }
 
 /// A column in which values may be absent.
@@ -109,8 +136,8 @@ fn invariant_hash(headers: &Headers<'_>, captured: &[u8]) -> u32 {
         Some(ip) => {
             for address in [ip.src, ip.dst] {
                 match address {
-                    std::net::IpAddr::V4(address) => add(&address.octets()),
-                    std::net::IpAddr::V6(address) => add(&address.octets()),
+                    IpAddr::V4(address) => add(&address.octets()),
+                    IpAddr::V6(address) => add(&address.octets()),
                 }
             }
             add(&[ip.protocol]);
@@ -186,13 +213,12 @@ impl Columns {
             .iter()
             .find_map(|comment| comment.strip_prefix("drop=")?.split(' ').next());
         self.time.push(packet.timestamp as i64);
-        self.verdict
-            .push(options.verdict.map(|verdict| text(&verdict::text(verdict))));
-        self.reason.push(reason.map(text));
-        self.src
-            .push(headers.ip.map(|ip| text(&ip.src.to_string())));
-        self.dst
-            .push(headers.ip.map(|ip| text(&ip.dst.to_string())));
+        let texts = &mut self.texts;
+        let verdict = options.verdict.map(verdict::text);
+        self.verdict.push(verdict.map(|word| texts.word(&word)));
+        self.reason.push(reason.map(|word| texts.word(word)));
+        self.src.push(headers.ip.map(|ip| texts.address(ip.src)));
+        self.dst.push(headers.ip.map(|ip| texts.address(ip.dst)));
         self.sport
             .push(headers.ports.map(|ports| i32::from(ports.0)));
         self.dport

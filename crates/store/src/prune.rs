@@ -1,4 +1,4 @@
-//! Removes the oldest chunks. Their manifests stay, and a tombstone says when and why the packets went.
+//! Removes the oldest chunks with their index. Their manifests stay, and a tombstone says when and why the packets went.
 
 use std::time::Duration;
 
@@ -6,6 +6,7 @@ use serde::Serialize;
 use trawl_kernel::{Error, Result, clock};
 
 use crate::account::Inventory;
+use crate::index;
 use crate::manifest::{FORMAT, Manifest, Sealed, State, Tombstone};
 use crate::remote::{Failure, Store};
 
@@ -41,13 +42,15 @@ pub fn prune(store: &Store, inventory: &Inventory, limits: Limits, dry: bool) ->
     let end = |manifest: &Manifest| manifest.last_ns.unwrap_or(manifest.sealed_ns);
     chunks.sort_by_key(|manifest| std::cmp::Reverse(end(manifest)));
     let mut pruned = Pruned::default();
+    let mut is_full = false;
     for manifest in chunks {
         let too_old = oldest.is_some_and(|oldest| end(manifest) < oldest);
         let too_much = limits
             .max_bytes
             .is_some_and(|most| pruned.kept_bytes + manifest.bytes > most)
             // The newest stay, with no older one in the room of a large one.
-            || (limits.max_bytes.is_some() && pruned.chunks > 0);
+            || is_full;
+        is_full |= too_much;
         let is_half_done = inventory.tombstones.contains_key(&manifest.key());
         if !too_old && !too_much && !is_half_done {
             pruned.kept_chunks += 1;
@@ -88,8 +91,12 @@ fn remove(
             Err(error) => return Err(fail(error)),
         }
     }
-    match store.delete(&key.packets()) {
-        Ok(()) | Err(Failure::NotFound) => Ok(()),
-        Err(error) => Err(fail(error)),
+    // The index first: what has a chunk still is pruned again.
+    for gone in [index::key(manifest), key.packets()] {
+        match store.delete(&gone) {
+            Ok(()) | Err(Failure::NotFound) => {}
+            Err(error) => return Err(fail(error)),
+        }
     }
+    Ok(())
 }

@@ -381,12 +381,14 @@ fn what_is_pruned_leaves_its_manifest() {
     let chunks = files_below(&places.store, ".pcapng.zst");
     let all = sizes(&chunks);
     let half = (all / 2).to_string();
+    good(trawl(&["index", &places.url, "--json"]));
     let dry = json(&places.command("prune", &["--max", &half, "--dry-run"]));
     assert_eq!(files_below(&places.store, ".pcapng.zst"), chunks);
     let pruned = json(&places.command("prune", &["--max", &half]));
     assert_eq!(dry, pruned);
     let left = files_below(&places.store, ".pcapng.zst");
     assert!(sizes(&left) <= all / 2 && left.len() < chunks.len());
+    assert_eq!(files_below(&places.store, ".parquet").len(), left.len());
     let [recorded, stored, spooled, evicted, unknown] = places.account();
     assert_eq!((recorded, spooled, unknown), (400, 0, 0));
     assert_eq!(stored + evicted, 400);
