@@ -473,6 +473,7 @@ impl Assembly {
 
     /// Hands the tasks of many interfaces to the warden at once.
     pub(crate) fn settle(&mut self) -> Result<()> {
+        self.many.known.clear();
         match self.tasks.is_empty() {
             true => Ok(()),
             false => self.warden.watch(self.tasks.drain(..)),

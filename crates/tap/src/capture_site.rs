@@ -66,11 +66,7 @@ impl CaptureSite {
 
     /// The number of the interface's namespace, as programs read it.
     pub(crate) fn namespace_number(&self) -> Result<u32> {
-        let (_, inode) = match &self.namespace {
-            Some(namespace) => namespace.identity(),
-            None => Namespace::current()?.identity(),
-        };
-        Ok(inode as u32)
+        number_of(self.namespace.as_ref())
     }
 
     /// It need not be asked which queue a packet came or goes by.
@@ -102,4 +98,13 @@ impl CaptureSite {
             interface: self.interface.name.clone(),
         }))
     }
+}
+
+/// The number of a namespace, or of this one, as programs read it.
+pub(crate) fn number_of(namespace: Option<&Namespace>) -> Result<u32> {
+    let (_, inode) = match namespace {
+        Some(namespace) => namespace.identity(),
+        None => Namespace::current()?.identity(),
+    };
+    Ok(inode as u32)
 }

@@ -10,6 +10,7 @@ use trawl_kernel::bpf::table::{NEW_ONLY, Table};
 use trawl_kernel::bpf::{kernel_types, object};
 use trawl_kernel::interface::ipv4_netmask;
 use trawl_kernel::layout::{InterfaceKey, InterfacePlace, RING_MAX_POINTS, Shared, TapConfig};
+use trawl_kernel::netns::Namespace;
 use trawl_kernel::ring::{account_offset, rejected_offset};
 use trawl_kernel::{Error, Result, errno};
 
@@ -37,6 +38,10 @@ pub struct Many {
     pub(crate) packet: Groups,
     /// How many the interfaces of the beginning are in.
     pub(crate) namespaces: usize,
+    /// Those, while the capture is being attached.
+    pub(crate) known: Vec<Option<Namespace>>,
+    /// Programs and numbers of namespaces whose filters the warden looks after.
+    pub(crate) watched: HashSet<(u32, u32)>,
 }
 
 /// What makes two programs the same one.
@@ -118,8 +123,13 @@ impl Assembly {
     /// Says where the first interfaces are, and whether others may come from elsewhere.
     pub(crate) fn expect(&mut self, sites: &[CaptureSite]) {
         let first = sites.first().and_then(|site| site.namespace.as_ref());
-        let numbers = sites.iter().filter_map(|site| site.namespace_number().ok());
-        self.many.namespaces = numbers.collect::<HashSet<u32>>().len().max(1);
+        let mut numbers = HashSet::new();
+        for site in sites {
+            if site.namespace_number().is_ok_and(|one| numbers.insert(one)) {
+                self.many.known.push(site.namespace.clone());
+            }
+        }
+        self.many.namespaces = numbers.len().max(1);
         self.many.across_namespaces = self.options.across_namespaces
             || sites.iter().any(|site| site.namespace.as_ref() != first);
     }

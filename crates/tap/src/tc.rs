@@ -1,4 +1,7 @@
-//! The `tc` tap: what the stack sends and what it gets, by tcx, or by the clsact qdisc on kernels without it.
+//! The `tc` tap: what the stack sends and what it gets, by tcx, or by the clsact qdisc on kernels without it and at many
+//! interfaces.
+
+mod clsact;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -9,12 +12,11 @@ use trawl_kernel::bpf::link::{self, TcxPlace};
 use trawl_kernel::bpf::object::{self, TapProgram};
 use trawl_kernel::bpf::program::{self, LoadOptions};
 use trawl_kernel::layout::TapConfig;
-use trawl_kernel::netlink::Netlink;
-use trawl_kernel::netlink::tc::{Direction as Side, Place};
-use trawl_kernel::netns::{Namespace, run_maybe_in};
+use trawl_kernel::netlink::tc::Direction as Side;
+use trawl_kernel::netns::run_maybe_in;
 use trawl_kernel::privilege::Capabilities;
 use trawl_kernel::ring::Rings;
-use trawl_kernel::warden::{self, Task, Warden};
+use trawl_kernel::warden::Warden;
 use trawl_kernel::{Error, Result, errno, probe};
 
 use crate::assembly::{Assembly, Carries, program_maps};
@@ -26,6 +28,7 @@ use crate::options::{Direction, TimeSource};
 use crate::table::{self, Facts};
 use crate::watch::{Cause, Sight};
 use crate::{Attached, Tap};
+use clsact::ClsactFilter;
 
 /// The verdict of trawl's own program: carry on with whatever comes next.
 const TC_ACT_UNSPEC: i32 = -1;
@@ -90,6 +93,17 @@ impl Tap for TcEgress {
 /// Where there is only one queue to send by, it is known.
 fn queue_is_chosen_later(site: &CaptureSite) -> bool {
     site.interface.tx_queues > 1
+}
+
+/// Captures of more interfaces than this have clsact filters.
+const MOST_LINKS: usize = 16;
+
+/// How many tcx programs others have there.
+fn tcx_programs(site: &CaptureSite, side: Side) -> Result<usize> {
+    run_maybe_in(site.namespace.as_ref(), || {
+        let found = probe::attached::tcx(site.interface.index, side == Side::Ingress);
+        found.map_or(0, |programs| programs.len())
+    })
 }
 
 /// The filter's instructions, the same for both sides.
@@ -264,7 +278,12 @@ impl AttachedTc {
             }
         }
         let what = || format!("cannot attach to {} at {hook}", site.label);
-        let tcx = match probe::is_unwanted("tcx") {
+        // The kernel takes 10 ms to make a tcx link and as long to end it, one after the other. Other people's tcx programs
+        // run before any filter, so beside them it is a link nevertheless.
+        let is_quicker = recipe.likeness.is_some()
+            && assembly.sites > MOST_LINKS
+            && tcx_programs(site, side)? == 0;
+        let tcx = match is_quicker || probe::is_unwanted("tcx") {
             true => Err((
                 Some(errno::EOPNOTSUPP),
                 Error::failed(what(), "TRAWL_WITHOUT says so"),
@@ -294,7 +313,13 @@ impl AttachedTc {
             Err((Some(errno::EINVAL | errno::EOPNOTSUPP), _)) => {
                 let program = recipe.load(0, site, assembly)?;
                 let name = recipe.name;
-                let filter = ClsactFilter::add(site, side, &program, name, &mut assembly.warden)?;
+                let filter = match &recipe.likeness {
+                    Some(_) => {
+                        assembly.undo_filters_of(&program, site)?;
+                        ClsactFilter::add_watched(site, side, &program, name)?
+                    }
+                    None => ClsactFilter::add(site, side, &program, name, &mut assembly.warden)?,
+                };
                 self.clsact.push(filter);
                 assembly.set_mode(ids.point, "clsact");
                 Ok(())
@@ -359,136 +384,4 @@ impl Drop for AttachedTc {
     fn drop(&mut self) {
         self.detach();
     }
-}
-
-/// A filter that the kernel keeps until somebody takes it away, and the qdisc if it came with it.
-#[derive(Debug)]
-struct ClsactFilter {
-    namespace: Option<Namespace>,
-    place: Place,
-    program: OwnedFd,
-    name: String,
-    made_qdisc: bool,
-}
-
-impl ClsactFilter {
-    fn add(
-        site: &CaptureSite,
-        side: Side,
-        program: &OwnedFd,
-        name: &str,
-        warden: &mut Warden,
-    ) -> Result<Self> {
-        let interface = site.interface.index;
-        let namespace = site.namespace.clone();
-        let mut netlink = Netlink::open(namespace.as_ref())?;
-        let made_qdisc =
-            !netlink.has_clsact(interface)? || came_with_trawl(&mut netlink, interface)?;
-        let place = Place {
-            interface,
-            direction: side,
-            priority: free_priority(&mut netlink, interface, side)?,
-            handle: 1,
-        };
-        let qdisc = made_qdisc.then(|| Task::RemoveClsact {
-            namespace: namespace.clone(),
-            interface,
-        });
-        let filter = Task::RemoveFilter {
-            namespace: namespace.clone(),
-            place,
-        };
-        warden.watch(qdisc.into_iter().chain([filter]))?;
-        netlink.add_clsact(interface)?;
-        let mark = if made_qdisc { QDISC_MARK } else { "" };
-        let name = format!("{name}{mark}");
-        netlink.add_filter(place, program.as_fd(), &name)?;
-        Ok(Self {
-            namespace,
-            place,
-            program: warden::hold(program.as_fd())?,
-            name,
-            made_qdisc,
-        })
-    }
-
-    /// Adds the filter again where somebody deleted it, with the qdisc or alone; says whether it did.
-    fn put_back(&mut self, warden: &mut Warden) -> Result<bool> {
-        let interface = self.place.interface;
-        let own = program::id(&self.program).ok();
-        let mut netlink = Netlink::open(self.namespace.as_ref())?;
-        let has_qdisc = netlink.has_clsact(interface)?;
-        if has_qdisc {
-            let filters = netlink.filters(interface, self.place.direction)?;
-            let taken = filters.iter().find(|one| one.place == self.place);
-            if taken.is_some_and(|one| one.program_id == own) {
-                return Ok(false);
-            }
-            if taken.is_some() {
-                self.place.priority = free_priority(&mut netlink, interface, self.place.direction)?;
-                warden.watch([Task::RemoveFilter {
-                    namespace: self.namespace.clone(),
-                    place: self.place,
-                }])?;
-            }
-        } else if !self.made_qdisc {
-            self.made_qdisc = true;
-            warden.watch([Task::RemoveClsact {
-                namespace: self.namespace.clone(),
-                interface,
-            }])?;
-        }
-        netlink.add_clsact(interface)?;
-        netlink.add_filter(self.place, self.program.as_fd(), &self.name)?;
-        Ok(true)
-    }
-
-    fn remove(self) -> Result<()> {
-        let mut netlink = Netlink::open(self.namespace.as_ref())?;
-        match netlink.del_filter(self.place) {
-            // The warden has done so, or somebody else.
-            Err(error) if matches!(error.errno(), Some(errno::ENOENT | errno::EINVAL)) => {}
-            removed => removed?,
-        }
-        if self.made_qdisc {
-            netlink.del_unused_clsact(self.place.interface)
-        } else {
-            Ok(())
-        }
-    }
-}
-
-/// In the name of a filter: the qdisc goes with the last of these.
-const QDISC_MARK: &str = "+clsact";
-
-/// Whether the qdisc was made by another capture that is still there.
-fn came_with_trawl(netlink: &mut Netlink, interface: u32) -> Result<bool> {
-    for side in [Side::Ingress, Side::Egress] {
-        let filters = netlink.filters(interface, side)?;
-        if filters
-            .iter()
-            .any(|filter| filter.name.ends_with(QDISC_MARK))
-        {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// The foremost free place on the way in, one after all others on the way out.
-fn free_priority(netlink: &mut Netlink, interface: u32, side: Side) -> Result<u16> {
-    let taken: Vec<u16> = match netlink.has_clsact(interface)? {
-        true => netlink
-            .filters(interface, side)?
-            .iter()
-            .map(|filter| filter.place.priority)
-            .collect(),
-        false => Vec::new(),
-    };
-    let free = |priority: &u16| !taken.contains(priority);
-    let found = match side {
-        Side::Ingress => (1..=u16::MAX).find(free),
-        Side::Egress => (1..=u16::MAX).rev().find(free),
-    };
-    found.ok_or_else(|| Error::failed("cannot add a tc filter", "every priority is taken"))
 }

@@ -234,6 +234,54 @@ fn a_thousand_interfaces_have_one_program() {
     many_interfaces(1000, &[]);
 }
 
+/// Both directions by filters on clsact, which are gone after the end and after a kill.
+#[test]
+fn two_hundred_interfaces_have_filters() {
+    many_filters(200);
+}
+
+#[test]
+#[ignore = "make test-long runs it"]
+fn a_thousand_interfaces_have_filters() {
+    many_filters(1000);
+}
+
+fn many_filters(pairs: usize) {
+    let Some(lab) = Lab::open() else { return };
+    let (a, b) = (lab.pair.a.name.clone(), lab.pair.b.name.clone());
+    add_pairs(&lab, pairs);
+    let file = lab.file("filters.pcapng");
+    let pattern = format!("{b}:[pv]*");
+    let arguments = ["-i", &pattern, "--tap", "tc", "-w", &file, "udp"];
+    let (first, last) = ("p0".to_owned(), format!("p{}", pairs - 1));
+    let capture = Capture::start(&lab, &arguments);
+    let qdiscs = || {
+        run("tc", &["-n", &b, "qdisc", "show"])
+            .matches("clsact")
+            .count()
+    };
+    assert_eq!(qdiscs(), pairs + 1);
+    generate(&format!("{a}:{first}"), "3");
+    // By the stack: the generator's engines pass tc by.
+    ip(&["-n", &b, "addr", "add", "192.0.2.2/24", "dev", &last]);
+    let neighbour = ["192.0.2.1", "lladdr", "02:00:00:00:00:01", "dev", &last];
+    ip(&[&["-n", &b, "neigh", "add"][..], &neighbour].concat());
+    for _ in 0..4 {
+        let says = "echo > /dev/udp/192.0.2.1/9";
+        run("ip", &["netns", "exec", &b, "bash", "-c", says]);
+    }
+    capture.wait_recorded(7);
+    ip(&["-n", &a, "link", "del", "dev", &first]);
+    capture.wait_said(&format!("the interface {b}:{first} was removed"));
+    let summary = capture.stop_well();
+    assert_eq!(summary.recorded, 7);
+    assert_eq!(qdiscs(), 0);
+    let killed = Capture::start(&lab, &arguments);
+    assert_eq!(qdiscs(), pairs);
+    killed.kill();
+    trawl_tests::wait_until("the warden has deleted them", || qdiscs() == 0);
+}
+
 /// A namespace that was deleted is not kept by the capture, and one that appears is looked into.
 #[test]
 fn interfaces_leave_with_their_namespace() {

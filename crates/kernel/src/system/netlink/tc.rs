@@ -142,22 +142,27 @@ impl Netlink {
         Ok(self.ingress_qdisc(interface)?.as_deref() == Some("clsact"))
     }
 
-    /// The kind of what sits at ffff: (clsact or ingress).
+    /// The kind of what sits at ffff: (clsact or ingress). A dump would be of all interfaces' qdiscs.
     fn ingress_qdisc(&mut self, interface: u32) -> Result<Option<String>> {
-        let replies = self
-            .socket
-            .dump(|| Request::new(libc::RTM_GETQDISC, 0).family_header(&header(interface, 0, 0, 0)))
-            .map_err(|r| {
-                r.about(format!(
-                    "cannot list the qdiscs of interface number {interface}{}",
-                    self.place
-                ))
-            })?;
-        Ok(replies.iter().find_map(|reply| {
-            let here = read_u32(&reply.payload, 4)? == interface
-                && read_u32(&reply.payload, 8)? == CLSACT_HANDLE;
-            here.then(|| find(&reply.payload[TC_HEADER..], TCA_KIND).map(read_text))?
-        }))
+        // Kernels before 6.7 answer only who asks for an echo.
+        let echo = libc::NLM_F_ECHO as u16;
+        let request = Request::new(libc::RTM_GETQDISC, echo).family_header(&header(
+            interface,
+            0,
+            TC_H_CLSACT,
+            0,
+        ));
+        match self.socket.get(request) {
+            Ok(reply) => {
+                let attributes = reply.payload.get(TC_HEADER..).unwrap_or_default();
+                Ok(find(attributes, TCA_KIND).map(read_text))
+            }
+            Err(refusal) if refusal.errno == libc::ENOENT => Ok(None),
+            Err(refusal) => Err(refusal.about(format!(
+                "cannot look at the qdisc of interface number {interface}{}",
+                self.place
+            ))),
+        }
     }
 
     /// Puts a loaded program there as a direct-action filter for all protocols.

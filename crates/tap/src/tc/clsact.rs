@@ -1,0 +1,268 @@
+//! Filters on the clsact qdisc, which the kernel keeps until somebody takes them away.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+
+use trawl_kernel::bpf::program;
+use trawl_kernel::netlink::Netlink;
+use trawl_kernel::netlink::tc::{Direction as Side, Place};
+use trawl_kernel::netns::Namespace;
+use trawl_kernel::warden::{self, Task, Undo, Warden};
+use trawl_kernel::{Error, Result, errno};
+
+use crate::assembly::Assembly;
+use crate::capture_site::CaptureSite;
+
+/// A filter that the kernel keeps until somebody takes it away, and the qdisc if it came with it.
+#[derive(Debug)]
+pub(super) struct ClsactFilter {
+    namespace: Option<Namespace>,
+    place: Place,
+    program: OwnedFd,
+    name: String,
+    made_qdisc: bool,
+}
+
+impl ClsactFilter {
+    /// Adds it, and has the warden look after it.
+    pub(super) fn add(
+        site: &CaptureSite,
+        side: Side,
+        program: &OwnedFd,
+        name: &str,
+        warden: &mut Warden,
+    ) -> Result<Self> {
+        let namespace = &site.namespace;
+        Self::place(site, side, program, name, |place, made_qdisc| {
+            let qdisc = made_qdisc.then(|| Task::RemoveClsact {
+                namespace: namespace.clone(),
+                interface: place.interface,
+            });
+            let filter = Task::RemoveFilter {
+                namespace: namespace.clone(),
+                place,
+            };
+            warden.watch(qdisc.into_iter().chain([filter]))
+        })
+    }
+
+    /// Adds it, where the warden looks after all filters of the program.
+    pub(super) fn add_watched(
+        site: &CaptureSite,
+        side: Side,
+        program: &OwnedFd,
+        name: &str,
+    ) -> Result<Self> {
+        Self::place(site, side, program, name, |_, _| Ok(()))
+    }
+
+    fn place(
+        site: &CaptureSite,
+        side: Side,
+        program: &OwnedFd,
+        name: &str,
+        before: impl FnOnce(Place, bool) -> Result<()>,
+    ) -> Result<Self> {
+        let interface = site.interface.index;
+        let namespace = site.namespace.clone();
+        let mut netlink = Netlink::open(namespace.as_ref())?;
+        let made_qdisc =
+            !netlink.has_clsact(interface)? || came_with_trawl(&mut netlink, interface)?;
+        let place = Place {
+            interface,
+            direction: side,
+            priority: free_priority(&mut netlink, interface, side)?,
+            handle: 1,
+        };
+        before(place, made_qdisc)?;
+        netlink.add_clsact(interface)?;
+        let mark = if made_qdisc { QDISC_MARK } else { "" };
+        let name = format!("{name}{mark}");
+        netlink.add_filter(place, program.as_fd(), &name)?;
+        Ok(Self {
+            namespace,
+            place,
+            program: warden::hold(program.as_fd())?,
+            name,
+            made_qdisc,
+        })
+    }
+
+    /// Adds the filter again where somebody deleted it, with the qdisc or alone; says whether it did.
+    pub(super) fn put_back(&mut self, warden: &mut Warden) -> Result<bool> {
+        let interface = self.place.interface;
+        let own = program::id(&self.program).ok();
+        let mut netlink = Netlink::open(self.namespace.as_ref())?;
+        let has_qdisc = netlink.has_clsact(interface)?;
+        if has_qdisc {
+            let filters = netlink.filters(interface, self.place.direction)?;
+            let taken = filters.iter().find(|one| one.place == self.place);
+            if taken.is_some_and(|one| one.program_id == own) {
+                return Ok(false);
+            }
+            if taken.is_some() {
+                self.place.priority = free_priority(&mut netlink, interface, self.place.direction)?;
+                warden.watch([Task::RemoveFilter {
+                    namespace: self.namespace.clone(),
+                    place: self.place,
+                }])?;
+            }
+        } else if !self.made_qdisc {
+            self.made_qdisc = true;
+            warden.watch([Task::RemoveClsact {
+                namespace: self.namespace.clone(),
+                interface,
+            }])?;
+        }
+        netlink.add_clsact(interface)?;
+        netlink.add_filter(self.place, self.program.as_fd(), &self.name)?;
+        Ok(true)
+    }
+
+    pub(super) fn remove(self) -> Result<()> {
+        let mut netlink = Netlink::open(self.namespace.as_ref())?;
+        match netlink.del_filter(self.place) {
+            // The warden has done so, or somebody else.
+            Err(error)
+                if matches!(
+                    error.errno(),
+                    Some(errno::ENOENT | errno::EINVAL | errno::ENODEV)
+                ) => {}
+            removed => removed?,
+        }
+        if self.made_qdisc {
+            netlink.del_unused_clsact(self.place.interface)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// In the name of a filter: the qdisc goes with the last of these.
+const QDISC_MARK: &str = "+clsact";
+
+/// Whether the qdisc was made by another capture that is still there.
+fn came_with_trawl(netlink: &mut Netlink, interface: u32) -> Result<bool> {
+    for side in [Side::Ingress, Side::Egress] {
+        let filters = netlink.filters(interface, side)?;
+        if filters
+            .iter()
+            .any(|filter| filter.name.ends_with(QDISC_MARK))
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The foremost free place on the way in, one after all others on the way out.
+fn free_priority(netlink: &mut Netlink, interface: u32, side: Side) -> Result<u16> {
+    let taken: Vec<u16> = match netlink.has_clsact(interface)? {
+        true => netlink
+            .filters(interface, side)?
+            .iter()
+            .map(|filter| filter.place.priority)
+            .collect(),
+        false => Vec::new(),
+    };
+    let free = |priority: &u16| !taken.contains(priority);
+    let found = match side {
+        Side::Ingress => (1..=u16::MAX).find(free),
+        Side::Egress => (1..=u16::MAX).rev().find(free),
+    };
+    found.ok_or_else(|| Error::failed("cannot add a tc filter", "every priority is taken"))
+}
+
+/// Deletes all filters of a program in a namespace: one task for many interfaces.
+#[derive(Debug)]
+struct FiltersOf {
+    program: u32,
+    place: Whereabouts,
+}
+
+/// A namespace with a name is not held open, so that it ends when somebody deletes it.
+#[derive(Debug)]
+enum Whereabouts {
+    Here,
+    Named(String),
+    Held(Namespace),
+}
+
+impl Whereabouts {
+    fn of(namespace: Option<&Namespace>) -> Self {
+        match namespace {
+            None => Self::Here,
+            Some(namespace) => match namespace.name() {
+                Some(name) => Self::Named(name.to_owned()),
+                None => Self::Held(namespace.clone()),
+            },
+        }
+    }
+
+    fn netlink(&self) -> Result<Netlink> {
+        match self {
+            Self::Here => Netlink::here(),
+            Self::Named(name) => Netlink::inside(&Namespace::by_name(name)?),
+            Self::Held(namespace) => Netlink::inside(namespace),
+        }
+    }
+}
+
+impl FiltersOf {
+    fn delete(&self) -> Result<()> {
+        let mut netlink = self.place.netlink()?;
+        for link in netlink.links()? {
+            let mut came_with_qdisc = false;
+            for side in [Side::Ingress, Side::Egress] {
+                let filters = netlink.filters(link.index, side).unwrap_or_default();
+                for filter in filters {
+                    if filter.program_id == Some(self.program) {
+                        // What cannot be deleted here is no reason to leave the others.
+                        let _ = netlink.del_filter(filter.place);
+                        came_with_qdisc |= filter.name.ends_with(QDISC_MARK);
+                    }
+                }
+            }
+            if came_with_qdisc {
+                let _ = netlink.del_unused_clsact(link.index);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Undo for FiltersOf {
+    fn undo(&self) {
+        // Nobody is there to be told.
+        let _ = self.delete();
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        match &self.place {
+            Whereabouts::Held(namespace) => vec![namespace.as_fd().as_raw_fd()],
+            Whereabouts::Here | Whereabouts::Named(_) => Vec::new(),
+        }
+    }
+}
+
+impl Assembly {
+    /// Has the warden look after the filters of a program in a site's namespace, and in all others that are known by now.
+    pub(super) fn undo_filters_of(&mut self, program: &OwnedFd, site: &CaptureSite) -> Result<()> {
+        let program = program::id(program)
+            .map_err(|e| Error::os("cannot tell the number of a tc program", e))?;
+        let wanted = (program, site.namespace_number()?);
+        if self.many.watched.contains(&wanted) {
+            return Ok(());
+        }
+        let mut tasks = Vec::new();
+        let known = std::mem::take(&mut self.many.known);
+        for namespace in known.iter().chain([&site.namespace]) {
+            let number = crate::capture_site::number_of(namespace.as_ref())?;
+            if self.many.watched.insert((program, number)) {
+                let place = Whereabouts::of(namespace.as_ref());
+                tasks.push(Task::Other(Box::new(FiltersOf { program, place })));
+            }
+        }
+        self.many.known = known;
+        self.warden.watch(tasks)
+    }
+}
