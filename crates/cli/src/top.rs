@@ -136,7 +136,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     args.libpcap.choose();
     // Without the right to, run times stay zero.
     let _run_times = statistics::enable().ok();
-    let (namespace, names) = looked_at(&args)?;
+    let places = looked_at(&args)?;
     // Without the right to, the page is empty and says so.
     let redirects = Redirects::watch();
     if args.page == Page::Redirects
@@ -146,8 +146,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
     let wants_screen = !args.once && !args.json && terminal::stdout_is_terminal();
     let mut top = Top {
-        namespace,
-        names,
+        places,
         before: Counters::default(),
         since: Instant::now(),
         statistics: Statistics::new(Vec::new()),
@@ -195,40 +194,67 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
 }
 
-/// The namespace whose counters are shown, and the interfaces if only some are meant.
-fn looked_at(args: &Args) -> Result<(Option<Namespace>, Vec<String>)> {
-    let mut namespace = args.netns.as_deref().map(str::to_owned);
-    let mut names = Vec::new();
+/// A namespace whose counters are shown.
+struct Looked {
+    /// As it was named; nothing for trawl's own.
+    name: Option<String>,
+    namespace: Option<Namespace>,
+    /// Names and patterns of the interfaces that are meant; none for all.
+    interfaces: Vec<String>,
+}
+
+/// Where counters are read: in the order in which the namespaces are named.
+fn looked_at(args: &Args) -> Result<Vec<Looked>> {
+    let netns = args.netns.as_deref();
+    let mut all: Vec<Looked> = Vec::new();
+    let mut add = |name: Option<&str>, interface: Option<&str>| -> Result<()> {
+        let known = all.iter().position(|one| one.name.as_deref() == name);
+        let at = known.unwrap_or(all.len());
+        if known.is_none() {
+            all.push(Looked {
+                name: name.map(str::to_owned),
+                namespace: name.map(Namespace::open).transpose()?,
+                interfaces: Vec::new(),
+            });
+        }
+        all[at].interfaces.extend(interface.map(str::to_owned));
+        Ok(())
+    };
     for text in &args.interfaces {
         match text.split_once(':') {
-            Some((inside, name)) => {
-                if namespace.as_ref().is_some_and(|known| known != inside) {
-                    return Err(Error::usage(
-                        "cannot show interfaces of several namespaces at once",
-                        format!("{text} is not in {}", namespace.unwrap_or_default()),
-                    ));
-                }
-                namespace = Some(inside.to_owned());
-                names.push(name.to_owned());
-            }
-            None => names.push(text.clone()),
+            Some((inside, interface)) => add(Some(inside), Some(interface))?,
+            None => add(netns, Some(text))?,
         }
     }
-    // All interfaces are meant then.
-    if names.iter().any(|name| name == "any") {
-        names.clear();
+    if args.interfaces.is_empty() {
+        add(netns, None)?;
     }
-    Ok((
-        namespace.as_deref().map(Namespace::open).transpose()?,
-        names,
-    ))
+    for one in &mut all {
+        // All interfaces are meant then.
+        if one.interfaces.iter().any(|name| name == "any") {
+            one.interfaces.clear();
+        }
+    }
+    Ok(all)
+}
+
+impl Looked {
+    fn counters(&self) -> Result<Counters> {
+        Counters::read(self.namespace.as_ref(), &self.interfaces)
+    }
+
+    /// An interface as -i takes it.
+    fn label(&self, interface: &mut String) {
+        if let Some(name) = &self.name {
+            interface.insert_str(0, &format!("{name}:"));
+        }
+    }
 }
 
 /// What is kept between two looks.
 struct Top<'a> {
     args: &'a Args,
-    namespace: Option<Namespace>,
-    names: Vec<String>,
+    places: Vec<Looked>,
     before: Counters,
     since: Instant,
     statistics: Statistics,
@@ -278,7 +304,23 @@ impl Viewer for Top<'_> {
 
 impl Top<'_> {
     fn read(&self) -> Result<Counters> {
-        Counters::read(self.namespace.as_ref(), &self.names)
+        if let [place] = self.places.as_slice() {
+            return place.counters();
+        }
+        let mut all = Counters::default();
+        for place in &self.places {
+            let mut here = place.counters()?;
+            let programs = here.xdp_programs.iter_mut().map(|one| &mut one.interface);
+            let interfaces = here.interfaces.iter_mut().map(|one| &mut one.interface);
+            programs
+                .chain(interfaces)
+                .for_each(|name| place.label(name));
+            all.softnet = here.softnet;
+            all.interfaces.append(&mut here.interfaces);
+            all.xdp_programs.append(&mut here.xdp_programs);
+            all.guard_rules.append(&mut here.guard_rules);
+        }
+        Ok(all)
     }
 
     /// Takes what was typed; true if it is to end.

@@ -166,6 +166,23 @@ fn top_of_a_pattern_has_the_interfaces_that_fit() {
     }
 }
 
+/// Interfaces of several namespaces are named as -i takes them (issue 17, Showing).
+#[test]
+fn top_shows_interfaces_of_several_namespaces() {
+    let Some(lab) = Lab::open() else { return };
+    let (sender, receiver) = (lab.sender(), lab.receiver());
+    let look = ["top", "--once", "--json", "--interval", "50ms"];
+    let look = trawl(&[&look[..], &["-i", &sender, "-i", &receiver]].concat());
+    assert!(look.status.success(), "{look:?}");
+    let look: Value = serde_json::from_slice(&look.stdout).expect("JSON");
+    let names = look["interfaces"].as_array().expect("a list").iter();
+    let mut names: Vec<&str> = names.filter_map(|one| one["interface"].as_str()).collect();
+    names.sort_unstable();
+    let mut wanted = [sender.as_str(), receiver.as_str()];
+    wanted.sort_unstable();
+    assert_eq!(names, wanted);
+}
+
 /// What the looks of `trawl top` tell in sum, while these frames arrive, until enough of it came.
 fn told(namespace: &str, send: &dyn Fn(), rows: &dyn Fn(&Value) -> u64, enough: u64) -> u64 {
     let mut child = Command::new(binary::path())

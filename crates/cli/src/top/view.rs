@@ -28,6 +28,8 @@ pub(super) struct Shown {
 }
 
 const HISTORY_WIDTH: usize = 60;
+/// Of what a name may be in one namespace.
+const INTERFACE_WIDTH: usize = 15;
 
 pub(super) fn text(look: &Look, history: &[u64], shown: &Shown) -> String {
     match (shown.page, &look.redirects) {
@@ -43,15 +45,20 @@ fn overview(look: &Look, history: &[u64], shown: &Shown) -> String {
     let mut out = String::new();
     let wanted = |name: &str| name.contains(&shown.filter);
     let _ = writeln!(out, "received packets/s  {}", plot(history, HISTORY_WIDTH));
+    let names = look
+        .interfaces
+        .iter()
+        .map(|one| one.interface.chars().count());
+    let width = names.max().unwrap_or(0).max(INTERFACE_WIDTH);
     let _ = writeln!(
         out,
-        "\n{:<15}{:>10}{:>15}{:>7}{:>10}{:>15}{:>7}",
+        "\n{:<width$}{:>10}{:>15}{:>7}{:>10}{:>15}{:>7}",
         "interface", "in pkt/s", "in", "drops", "out pkt/s", "out", "drops"
     );
     for rates in look.interfaces.iter().filter(|one| wanted(&one.interface)) {
         let _ = writeln!(
             out,
-            "{:<15} {:>9.0} {:>14} {:>6} {:>9.0} {:>14} {:>6}",
+            "{:<width$} {:>9.0} {:>14} {:>6} {:>9.0} {:>14} {:>6}",
             rates.interface,
             rates.rx_packets_per_second,
             bits(rates.rx_bits_per_second),
