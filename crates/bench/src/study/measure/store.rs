@@ -169,7 +169,7 @@ struct Outcome {
     claim: Option<Claim>,
     /// Of the capture, in user space and kernel, until it had ended.
     cpu_seconds: f64,
-    /// Frames for each second of the sender's CPU, which the hook runs on.
+    /// Frames for each second of the sending process, in whose time the hook runs.
     per_cpu_second: f64,
 }
 
@@ -254,20 +254,18 @@ impl Load {
             Some(kpps) => Traffic::at(self.size, kpps * 1e3, self.seconds, cpu),
             None => Traffic::flood(self.size, self.seconds, &[cpu]),
         };
+        let before = children_cpu_seconds();
         let sent = traffic
             .with(&different)
             .send(bench, &running.lab.a, &running.lab.b)?;
+        let sender = children_cpu_seconds() - before;
         let others = children_cpu_seconds();
         let said = running.peer.finish()?;
         let cpu_seconds = children_cpu_seconds() - others - begun;
-        let busy = sent
-            .cpus
-            .get(cpu)
-            .map_or(1.0, |one| one.user + one.system + one.softirq);
         Ok(Outcome {
             claim: way.claim(&said),
             cpu_seconds,
-            per_cpu_second: sent.per_second() / f64::from(busy).max(f64::EPSILON),
+            per_cpu_second: sent.frames as f64 / sender.max(f64::EPSILON),
             sent,
         })
     }
