@@ -1,0 +1,66 @@
+//! Whether what is to be written can be written: link types, the account, a terminal.
+
+use std::path::Path;
+
+use trawl_kernel::{Error, Result};
+use trawl_tap::capture_site::CaptureSite;
+use trawl_tap::session::Session;
+
+use super::args::{Args, Format};
+use super::beside::Wanted;
+use super::output::{self, is_stdout};
+use crate::terminal;
+
+/// A library tells its link types only when the devices are open.
+pub(super) fn check_link_types(args: &Args, session: &Session) -> Result<()> {
+    one_link_type(args, session.interfaces().iter().map(|one| one.link_type))
+}
+
+fn one_link_type(args: &Args, mut all: impl Iterator<Item = u16>) -> Result<()> {
+    let first = all.next();
+    if args.format() == Format::Pcap && all.any(|other| Some(other) != first) {
+        let why = "it holds one link type, and the interfaces have different ones";
+        return Err(Error::usage("cannot write the pcap format", why).fix("use --format pcapng"));
+    }
+    Ok(())
+}
+
+/// Refuses an account that would go where packets go.
+fn check_account(args: &Args, account: &Path) -> Result<()> {
+    let mut others = args.write.clone();
+    for text in others.iter_mut().skip(1) {
+        *text = Wanted::parse(text)?.path;
+    }
+    let shows_json = args.json && args.write.is_empty();
+    others.extend(shows_json.then(|| Path::new("-").to_owned()));
+    match others.iter().find(|other| output::are_same(other, account)) {
+        Some(other) => {
+            let what = format!(
+                "cannot write packets and the account to {}",
+                other.display()
+            );
+            Err(
+                Error::usage(what, "the one would be in the middle of the other")
+                    .fix("name another file for --summary"),
+            )
+        }
+        None => Ok(()),
+    }
+}
+
+pub(super) fn check_format(args: &Args, sites: &[CaptureSite]) -> Result<()> {
+    one_link_type(args, sites.iter().map(|site| site.interface.link_type))?;
+    if let Some(account) = &args.summary {
+        check_account(args, account)?;
+    }
+    let to_terminal =
+        args.write.iter().any(|path| is_stdout(path)) && terminal::stdout_is_terminal();
+    if to_terminal {
+        return Err(Error::usage(
+            "cannot write packets to standard output",
+            "it is a terminal",
+        )
+        .fix("name a file, pipe it on, or leave out -w to see lines"));
+    }
+    Ok(())
+}
