@@ -2,6 +2,8 @@
 //! stored, those of unknown types too. Several files, or one in another format, become one section whose interfaces are
 //! those of all files.
 
+mod big_endian;
+
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
 
@@ -61,8 +63,7 @@ impl Rewriter {
         }
     }
 
-    /// Blocks that could not be carried over: those of sections in big-endian order, of which only packets and
-    /// interfaces can be written in another order.
+    /// Blocks that could not be carried over: those of sections in big-endian order whose numbers are not known.
     pub fn left_out(&self) -> u64 {
         self.left_out
     }
@@ -120,7 +121,10 @@ impl Rewriter {
                     reader,
                 );
             }
-            _ if reader.byte_order() == ByteOrder::Big => self.left_out += 1,
+            _ if reader.byte_order() == ByteOrder::Big => {
+                let is_carried = big_endian::other(out, reader.raw(), kind);
+                self.left_out += u64::from(!is_carried);
+            }
             block::INTERFACE_STATISTICS => {
                 let id = reader
                     .raw()
@@ -180,6 +184,9 @@ impl Rewriter {
             Some(interface) if self.carried.contains(&id) => interface.ticks(packet.timestamp_ns),
             _ => packet.timestamp_ns,
         };
+        if packet.byte_order == ByteOrder::Big && big_endian::packet(out, raw, id, ticks) {
+            return Ok(());
+        }
         let comment = packet.options.comments.first();
         enhanced_packet(
             out,

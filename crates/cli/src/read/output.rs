@@ -113,8 +113,8 @@ impl Output {
             .map_or(0, |rewritten| rewritten.rewriter.left_out());
         if left_out > 0 {
             terminal::say(&format!(
-                "left out {left_out} blocks of sections in big-endian order: only packets and interfaces of those can \
-                 be written in another order; read one file alone to keep them"
+                "left out {left_out} blocks of sections in big-endian order: the numbers in blocks of these types are not \
+                 known, so they cannot be written in another order; read one file alone to keep them"
             ));
         }
         Ok(())

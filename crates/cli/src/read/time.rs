@@ -1,5 +1,7 @@
 //! Times as people give them: of day, with a date, since 1970, or relative to the first packet or to now.
 
+use trawl_kernel::clock;
+
 use crate::units;
 
 const SECOND: u64 = 1_000_000_000;
@@ -43,9 +45,35 @@ impl Bound {
             Self::BeforeNow(ns) => now.saturating_sub(ns),
         }
     }
+
+    /// Whether the clock on the wall never shows this time, because it is set forward over it.
+    fn is_skipped(self, utc_offset: fn(i64) -> i32) -> bool {
+        let Self::Local(local) = self else {
+            return false;
+        };
+        let seconds = |ns: i64| ns.div_euclid(SECOND as i64);
+        let shown = |utc: i64| utc + i64::from(utc_offset(utc));
+        // A time that is shown is so under the offset of the day before or after, or both.
+        let wanted = seconds(local);
+        ![wanted - DAY, wanted + DAY]
+            .into_iter()
+            .any(|near| shown(wanted - i64::from(utc_offset(near))) == wanted)
+    }
 }
 
 pub(crate) fn parse(text: &str) -> Result<Bound, String> {
+    let bound = form(text)?;
+    match bound.is_skipped(clock::local_offset()) {
+        true => Err(format!(
+            "'{text}' does not exist here: the clock is set forward over it; write the offset from UTC, as in \
+             2026-01-31T14:30:00+02:00"
+        )),
+        false => Ok(bound),
+    }
+}
+
+/// The time that a text says, whether a clock ever shows it or not.
+fn form(text: &str) -> Result<Bound, String> {
     let wrong = || {
         format!(
             "'{text}' is not a time; write 14:30:00, '2026-01-31 14:30:00', 2026-01-31T14:30:00+02:00, seconds since 1970, \
@@ -229,5 +257,15 @@ mod tests {
         // Midnight and noon of the day on which the clock is set.
         assert_eq!(at("2023-03-26 12:00", 0), 1_679_824_800);
         assert_eq!(at("2023-03-26", 0), 1_679_785_200);
+        // Times that no clock shows, and those before and after; the last is shown twice.
+        let skipped = |text: &str| form(text).unwrap().is_skipped(berlin);
+        assert!(skipped("2023-03-26 02:00") && skipped("2023-03-26 02:59:59.5"));
+        for shown in [
+            "2023-03-26 01:59:59",
+            "2023-03-26 03:00",
+            "2023-10-29 02:30",
+        ] {
+            assert!(!skipped(shown), "{shown}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use super::{
     MODIFIED_RECORD_HEADER_LEN, RECORD_HEADER_LEN,
 };
 use crate::pcapng::Interface;
-use crate::pcapng::block::{ByteOrder, TSRESOL_NANOSECONDS};
+use crate::pcapng::block::{ByteOrder, LINKTYPE_ETHERNET, LINKTYPE_NULL, TSRESOL_NANOSECONDS};
 use crate::read::Input;
 use crate::read::{FileFormat, Found, OptionsAt, ReadError};
 
@@ -17,8 +17,17 @@ const MAX_PACKET_LEN: u32 = 16 << 20;
 /// Bits between the link type and what is said of a frame check sequence.
 const RESERVED_OF_LINK_TYPE: u32 = 0x03ff_0000;
 
+const LINKTYPE_TOKEN_RING: u16 = 6;
+const LINKTYPE_FDDI: u16 = 10;
 const MICROSECONDS: u8 = 6;
 const RECORD: &str = "a packet record";
+
+/// Lengths of record headers that files with the usual magic have: the usual one, Nokia's, and that of Red Hat 6.1.
+const USUAL_HEADERS: &[usize] = &[RECORD_HEADER_LEN, 20, MODIFIED_RECORD_HEADER_LEN];
+/// Those of files with the modified magic; the longer one is SuSE 6.3's.
+const MODIFIED_HEADERS: &[usize] = &[MODIFIED_RECORD_HEADER_LEN, 28];
+/// Records that are looked at to tell the length of their headers.
+const RECORDS_TO_TELL: usize = 4;
 
 /// What the first four bytes of a pcap file say.
 #[derive(Debug, Clone, Copy)]
@@ -26,7 +35,8 @@ pub(crate) struct Magic {
     order: ByteOrder,
     /// A negative power of ten.
     resolution: u8,
-    record_header_len: usize,
+    /// The first is usual; the others, which nothing in the file's header tells, are tried where that one cannot be.
+    record_headers: &'static [usize],
 }
 
 impl Magic {
@@ -34,19 +44,30 @@ impl Magic {
         [ByteOrder::Little, ByteOrder::Big]
             .into_iter()
             .find_map(|order| {
-                let (resolution, record_header_len) = match order.u32(bytes) {
-                    MAGIC_NANOSECONDS => (TSRESOL_NANOSECONDS, RECORD_HEADER_LEN),
-                    MAGIC_MICROSECONDS => (MICROSECONDS, RECORD_HEADER_LEN),
-                    MAGIC_MODIFIED => (MICROSECONDS, MODIFIED_RECORD_HEADER_LEN),
+                let (resolution, record_headers) = match order.u32(bytes) {
+                    MAGIC_NANOSECONDS => (TSRESOL_NANOSECONDS, &USUAL_HEADERS[..1]),
+                    MAGIC_MICROSECONDS => (MICROSECONDS, USUAL_HEADERS),
+                    MAGIC_MODIFIED => (MICROSECONDS, MODIFIED_HEADERS),
                     _ => return None,
                 };
                 Some(Self {
                     order,
                     resolution,
-                    record_header_len,
+                    record_headers,
                 })
             })
     }
+}
+
+/// What AIX's link types, which are RFC 1573's types of interfaces, are called elsewhere.
+fn link_type_of_aix(stored: u16) -> Option<u16> {
+    Some(match stored {
+        6 => LINKTYPE_ETHERNET,
+        9 => LINKTYPE_TOKEN_RING,
+        15 => LINKTYPE_FDDI,
+        24 => LINKTYPE_NULL,
+        _ => return None,
+    })
 }
 
 /// Which of a record's two lengths comes first. Before version 2.3 it was the original one; writers of 2.3 did either.
@@ -59,8 +80,12 @@ enum Lengths {
 
 /// The records after a file header.
 pub(crate) struct Records {
-    magic: Magic,
+    order: ByteOrder,
+    /// A negative power of ten.
+    resolution: u8,
     lengths: Lengths,
+    /// How long the header of a record may be: one length once the first record was looked at.
+    record_headers: &'static [usize],
     nanoseconds_a_tick: u64,
     header: [u8; FILE_HEADER_LEN],
     /// As much of a packet as the file's header announces: libpcap hands on no more, whatever a record holds.
@@ -71,13 +96,13 @@ pub(crate) struct Records {
 
 impl Records {
     pub fn byte_order(&self) -> ByteOrder {
-        self.magic.order
+        self.order
     }
 
     pub fn format(&self) -> FileFormat {
         FileFormat::Pcap {
-            nanoseconds: self.magic.resolution == TSRESOL_NANOSECONDS,
-            modified: self.magic.record_header_len == MODIFIED_RECORD_HEADER_LEN,
+            nanoseconds: self.resolution == TSRESOL_NANOSECONDS,
+            modified: self.record_headers[0] != RECORD_HEADER_LEN,
         }
     }
 
@@ -98,7 +123,9 @@ impl Records {
         let header: [u8; FILE_HEADER_LEN] = input.array("the file's header")?;
         input.consume(FILE_HEADER_LEN);
         let Magic {
-            order, resolution, ..
+            order,
+            mut resolution,
+            record_headers,
         } = magic;
         let word = |at: usize| order.u32_at(&header, at).unwrap_or_default();
         let half = |at: usize| order.u16_at(&header, at).unwrap_or_default();
@@ -109,9 +136,14 @@ impl Records {
         if !matches!((half(4), half(6)), (2, 0..=4) | (543, 0)) {
             return malformed(4, "a version of pcap that is not known (2.0 to 2.4 are)");
         }
+        // The upper half, as far as it is not reserved, tells of a frame check sequence at the end of packets.
+        let mut link_type = word(20) as u16;
+        if let ((2, 2), Some(other)) = ((half(4), half(6)), link_type_of_aix(link_type)) {
+            link_type = other;
+            resolution = TSRESOL_NANOSECONDS;
+        }
         let interface = Interface {
-            // The upper half, as far as it is not reserved, tells of a frame check sequence at the end of packets.
-            link_type: word(20) as u16,
+            link_type,
             snaplen: word(16),
             tsresol: resolution,
             ..Interface::default()
@@ -124,8 +156,10 @@ impl Records {
         let nanoseconds_a_tick = if resolution == MICROSECONDS { 1000 } else { 1 };
         Ok((
             Self {
-                magic,
+                order,
+                resolution,
                 lengths,
+                record_headers,
                 nanoseconds_a_tick,
                 header,
                 most_captured: match interface.snaplen {
@@ -144,14 +178,13 @@ impl Records {
             return Ok(None);
         }
         let header: [u8; RECORD_HEADER_LEN] = input.array(RECORD)?;
-        let order = self.magic.order;
-        let field = |at: usize| order.u32_at(&header, at).unwrap_or_default();
-        let (seconds, fraction, first, second) = (field(0), field(4), field(8), field(12));
-        let (captured_len, original_len) = match self.lengths {
-            Lengths::CapturedFirst => (first, second),
-            Lengths::OriginalFirst => (second, first),
-            Lengths::LesserIsCaptured => (first.min(second), first.max(second)),
-        };
+        self.tell_header_length(input);
+        let RecordHeader {
+            seconds,
+            fraction,
+            captured_len,
+            original_len,
+        } = self.fields(&header);
         if captured_len > MAX_PACKET_LEN {
             return Err(ReadError::TooLong {
                 offset: input.offset(),
@@ -160,7 +193,7 @@ impl Records {
                 limit: MAX_PACKET_LEN,
             });
         }
-        let start = self.magic.record_header_len;
+        let start = self.record_headers[0];
         let end = start + captured_len as usize;
         input.whole(RECORD, end)?;
         self.pending = end;
@@ -173,4 +206,81 @@ impl Records {
             options: OptionsAt::None,
         }))
     }
+
+    fn fields(&self, header: &[u8; RECORD_HEADER_LEN]) -> RecordHeader {
+        let field = |at: usize| self.order.u32_at(header, at).unwrap_or_default();
+        let (first, second) = (field(8), field(12));
+        let (captured_len, original_len) = match self.lengths {
+            Lengths::CapturedFirst => (first, second),
+            Lengths::OriginalFirst => (second, first),
+            Lengths::LesserIsCaptured => (first.min(second), first.max(second)),
+        };
+        RecordHeader {
+            seconds: field(0),
+            fraction: field(4),
+            captured_len,
+            original_len,
+        }
+    }
+
+    /// Looks at the first records: the usual length of their headers holds unless it makes no sense and another does.
+    fn tell_header_length<R: Read>(&mut self, input: &mut Input<R>) {
+        let [usual, others @ ..] = self.record_headers else {
+            return;
+        };
+        if others.is_empty() {
+            return;
+        }
+        // A header that is begun comes whole soon, unless the file ends there.
+        let begun = self.misfit(input.buffered(), *usual).err();
+        if let Some(Misfit::Rest(at)) = begun {
+            // An error will be met again by who reads on.
+            let _ = input.fill(at + RECORD_HEADER_LEN);
+        }
+        let bytes = input.buffered();
+        let fits = |len: &usize| self.misfit(bytes, *len).is_ok();
+        let chosen = match fits(usual) {
+            true => 0,
+            false => others.iter().position(fits).map_or(0, |other| other + 1),
+        };
+        self.record_headers = &self.record_headers[chosen..=chosen];
+    }
+
+    /// Why the bytes are no records with headers of this length, as far as they are there.
+    fn misfit(&self, bytes: &[u8], header_len: usize) -> Result<(), Misfit> {
+        let mut at = 0;
+        for _ in 0..RECORDS_TO_TELL {
+            let Some(header) = bytes.get(at..).and_then(|rest| rest.first_chunk()) else {
+                return match at < bytes.len() {
+                    true => Err(Misfit::Rest(at)),
+                    false => Ok(()),
+                };
+            };
+            let fields = self.fields(header);
+            if fields.captured_len > MAX_PACKET_LEN || fields.captured_len > fields.original_len {
+                return Err(Misfit::Lengths);
+            }
+            at += header_len + fields.captured_len as usize;
+            if at > bytes.len() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The usual fields of a record's header.
+struct RecordHeader {
+    seconds: u32,
+    fraction: u32,
+    captured_len: u32,
+    original_len: u32,
+}
+
+/// Why bytes are no records with headers of some length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Misfit {
+    Lengths,
+    /// What is left from here on is shorter than a header.
+    Rest(usize),
 }

@@ -1,0 +1,174 @@
+//! Blocks of big-endian sections as a little-endian section holds them: every number that the format describes is
+//! stored the other way round, everything else is carried over as it is.
+
+use trawl_packet::pcapng::block::{self, ByteOrder, HEADER_LEN, padded};
+use trawl_packet::pcapng::options::{Options, RawOption};
+
+const TRAILER_LEN: usize = 4;
+const PACKET_FIELDS_LEN: usize = 20;
+/// Custom blocks; the second must not be copied by those who change a file, which merging does not do to it.
+const CUSTOM: [u32; 2] = [0x0bad, 0x4000_0bad];
+const JOURNAL: u32 = 9;
+/// Custom options begin with the number of their maker.
+const CUSTOM_OPTIONS: [u16; 4] = [2988, 2989, 19372, 19373];
+/// The numbers of the process and the thread that a packet is of.
+const EPB_PROCESS: u16 = 8;
+
+/// An enhanced packet block of interface `id`, with a time in the units of its description there. False, and nothing
+/// appended, if the block is not one.
+pub(super) fn packet(out: &mut Vec<u8>, raw: &[u8], id: u32, ticks: u64) -> bool {
+    let Some(body) = body(raw, block::ENHANCED_PACKET) else {
+        return false;
+    };
+    let (Some(captured), Some(original)) = (word(body, 12), word(body, 16)) else {
+        return false;
+    };
+    let end = PACKET_FIELDS_LEN + padded(captured as usize);
+    let (Some(data), Some(options)) = (body.get(PACKET_FIELDS_LEN..end), body.get(end..)) else {
+        return false;
+    };
+    append(out, block::ENHANCED_PACKET, |out| {
+        let time = [(ticks >> 32) as u32, ticks as u32];
+        for field in [id, time[0], time[1], captured, original] {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+        out.extend_from_slice(data);
+        append_options(out, options, Some(packet_numbers));
+    });
+    true
+}
+
+/// A block that stands for no packet and no interface. False, and nothing appended, if its numbers are not known.
+pub(super) fn other(out: &mut Vec<u8>, raw: &[u8], kind: u32) -> bool {
+    let Some(body) = body(raw, kind) else {
+        return false;
+    };
+    match kind {
+        block::NAME_RESOLUTION => names(out, body),
+        block::DECRYPTION_SECRETS => secrets(out, body),
+        // Text alone.
+        JOURNAL => {
+            append(out, kind, |out| out.extend_from_slice(body));
+            true
+        }
+        _ if CUSTOM.contains(&kind) => {
+            let (Some(maker), Some(rest)) = (word(body, 0), body.get(4..)) else {
+                return false;
+            };
+            append(out, kind, |out| {
+                out.extend_from_slice(&maker.to_le_bytes());
+                out.extend_from_slice(rest);
+            });
+            true
+        }
+        _ => false,
+    }
+}
+
+fn names(out: &mut Vec<u8>, body: &[u8]) -> bool {
+    let half = |at: usize| Some(u16::from_be_bytes(*body.get(at..)?.first_chunk()?));
+    let mut end = 0;
+    let mut records = Vec::new();
+    loop {
+        let (Some(kind), Some(len)) = (half(end), half(end + 2)) else {
+            return false;
+        };
+        let value = end + 4;
+        end = value + padded(len.into());
+        let Some(bytes) = body.get(value..end) else {
+            return false;
+        };
+        records.push((kind, len, bytes));
+        if kind == 0 {
+            break;
+        }
+    }
+    append(out, block::NAME_RESOLUTION, |out| {
+        for (kind, len, bytes) in records {
+            out.extend_from_slice(&kind.to_le_bytes());
+            out.extend_from_slice(&len.to_le_bytes());
+            out.extend_from_slice(bytes);
+        }
+        append_options(out, body.get(end..).unwrap_or_default(), None);
+    });
+    true
+}
+
+fn secrets(out: &mut Vec<u8>, body: &[u8]) -> bool {
+    let (Some(kind), Some(len)) = (word(body, 0), word(body, 4)) else {
+        return false;
+    };
+    let end = padded(len as usize).saturating_add(8);
+    let Some(data) = body.get(8..end) else {
+        return false;
+    };
+    append(out, block::DECRYPTION_SECRETS, |out| {
+        out.extend_from_slice(&kind.to_le_bytes());
+        out.extend_from_slice(&len.to_le_bytes());
+        out.extend_from_slice(data);
+        append_options(out, body.get(end..).unwrap_or_default(), None);
+    });
+    true
+}
+
+/// What is between the head and the tail of a block of this type.
+fn body(raw: &[u8], kind: u32) -> Option<&[u8]> {
+    let is_its = raw.starts_with(&kind.to_be_bytes());
+    raw.get(HEADER_LEN..raw.len().checked_sub(TRAILER_LEN)?)
+        .filter(|_| is_its)
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn append(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
+    let start = out.len();
+    out.extend_from_slice(&kind.to_le_bytes());
+    out.extend_from_slice(&[0; 4]);
+    body(out);
+    let len = ((out.len() - start + TRAILER_LEN) as u32).to_le_bytes();
+    out.extend_from_slice(&len);
+    out[start + 4..start + HEADER_LEN].copy_from_slice(&len);
+}
+
+/// Which bytes of an option's value are numbers: the first one's place, and how long each of them is.
+type Numbers = fn(RawOption<'_>) -> Option<(usize, usize)>;
+
+fn packet_numbers(option: RawOption<'_>) -> Option<(usize, usize)> {
+    match option.code {
+        block::EPB_FLAGS | block::EPB_QUEUE | EPB_PROCESS => Some((0, 4)),
+        block::EPB_DROPCOUNT | block::EPB_PACKETID => Some((0, 8)),
+        block::EPB_VERDICT
+            if matches!(
+                option.value.first(),
+                Some(&block::VERDICT_EBPF_TC | &block::VERDICT_EBPF_XDP)
+            ) =>
+        {
+            Some((1, 8))
+        }
+        _ => None,
+    }
+}
+
+fn append_options(out: &mut Vec<u8>, options: &[u8], numbers: Option<Numbers>) {
+    let mut any = false;
+    for option in Options::new(options, ByteOrder::Big) {
+        any = true;
+        out.extend_from_slice(&option.code.to_le_bytes());
+        out.extend_from_slice(&(option.value.len() as u16).to_le_bytes());
+        let start = out.len();
+        out.extend_from_slice(option.value);
+        let stored = &mut out[start..];
+        if CUSTOM_OPTIONS.contains(&option.code) {
+            stored.chunks_exact_mut(4).take(1).for_each(<[u8]>::reverse);
+        } else if let Some((first, len)) = numbers.and_then(|numbers| numbers(option)) {
+            let numbers = stored.get_mut(first..).unwrap_or_default();
+            numbers.chunks_exact_mut(len).for_each(<[u8]>::reverse);
+        }
+        out.resize(start + padded(option.value.len()), 0);
+    }
+    if any {
+        out.extend_from_slice(&[0; 4]);
+    }
+}
