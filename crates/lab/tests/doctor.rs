@@ -240,9 +240,8 @@ fn an_unknown_interface_is_an_error_that_lists_the_known() {
         return;
     }
     let pair = Pair::new(&PairOptions::default()).unwrap();
-    let error = doctor::interface(Some(&pair.a.namespace), "eth9")
-        .unwrap_err()
-        .to_string();
+    let error = doctor::interface(Some(&pair.a.namespace), "eth9").unwrap_err();
+    let error = format!("{error:?}");
     assert!(
         error.contains("eth9") && error.contains("lo, veth0"),
         "{error}"
