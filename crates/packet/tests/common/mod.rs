@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// True if `tool` can be run; otherwise says on stderr why the test does nothing.
 pub fn have(tool: &str) -> bool {
@@ -18,7 +19,11 @@ pub struct Scratch(PathBuf);
 
 impl Scratch {
     pub fn new(test: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("trawl-packet-{}-{test}", std::process::id()));
+        // Tests run side by side.
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("trawl-packet-{}-{number}-{test}", std::process::id());
+        let path = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&path).expect("make a scratch directory");
         Self(path)
     }
