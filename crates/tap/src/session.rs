@@ -212,8 +212,8 @@ impl Session {
             .as_ref()
             .map_or_else(|| options.clone(), |second| second.in_kernel(options));
         let mut attach = || Self::attach_taps(sites, &in_kernel, host.clone(), observer);
-        let attached = match options.follows() {
-            // Ways are chosen in the kernel or not at all.
+        let attached = match options.follows() || in_kernel.filter.is_none() {
+            // Without a filter nothing is left to user space, and ways are chosen in the kernel or not at all.
             true => attach(),
             false => deadline::limited(MOST_TO_VERIFY, attach),
         };
