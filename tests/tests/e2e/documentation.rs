@@ -164,7 +164,8 @@ fn run(document: &str, part: usize, parts: usize) {
             let reason = NOT_RUN.iter().find(|(words, _)| line.contains(words));
             skip(&format!("{line}: {}", reason.map_or("", |(_, why)| why)));
         }
-        failures += &run_block(&format!("{part}-{number}"), &run);
+        let name = document.rsplit('/').next().unwrap_or(document);
+        failures += &run_block(&format!("{name}-{number}"), &run);
     }
     assert!(failures.is_empty(), "{document}:\n{failures}");
 }
