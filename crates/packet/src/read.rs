@@ -293,6 +293,15 @@ impl<R: Read> CaptureReader<R> {
         self.input.buffered().get(..len).unwrap_or_default()
     }
 
+    /// The header and the packet of a pcap record, without what a variant that the file's header does not tell of has
+    /// between the two; `None` for pcapng.
+    pub fn pcap_record(&self) -> Option<[&[u8]; 2]> {
+        match &self.format {
+            Format::Pcap(records) => Some(records.parts(self.raw())),
+            Format::Pcapng(_) => None,
+        }
+    }
+
     /// The header of a pcap file as it is stored; `None` for pcapng, where headers are blocks.
     pub fn pcap_header(&self) -> Option<&[u8]> {
         match &self.format {

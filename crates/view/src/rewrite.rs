@@ -1,5 +1,6 @@
 //! What was read, as a file again. Of one file that keeps its format every record and block is carried over as it is
-//! stored, those of unknown types too. Several files, or one in another format, become one section whose interfaces are
+//! stored, those of unknown types too; only records of Nokia's and Red Hat's variants, which the header of their file does
+//! not tell of, become usual ones. Several files, or one in another format, become one section whose interfaces are
 //! those of all files.
 
 mod big_endian;
@@ -48,7 +49,7 @@ pub struct Rewriter {
 }
 
 impl Rewriter {
-    /// `verbatim`: there is one file, and it is of that format.
+    /// `verbatim`: there is one file, and it is of that format, or several with the same header.
     pub fn new(format: Format, verbatim: bool, application: String) -> Self {
         Self {
             format,
@@ -121,20 +122,10 @@ impl Rewriter {
                     reader,
                 );
             }
+            block::INTERFACE_STATISTICS => self.statistics(out, file, reader),
             _ if reader.byte_order() == ByteOrder::Big => {
                 let is_carried = big_endian::other(out, reader.raw(), kind);
                 self.left_out += u64::from(!is_carried);
-            }
-            block::INTERFACE_STATISTICS => {
-                let id = reader
-                    .raw()
-                    .get(HEADER_LEN..)
-                    .and_then(|body| body.first_chunk());
-                let id = id.map_or(0, |bytes| u32::from_le_bytes(*bytes) as usize);
-                if let Some(new) = self.interfaces.get(&(file, reader.first_interface() + id)) {
-                    let new = *new;
-                    copy_with_interface(out, reader.raw(), new);
-                }
             }
             _ => out.extend_from_slice(reader.raw()),
         }
@@ -149,7 +140,11 @@ impl Rewriter {
     ) -> Result<(), RewriteError> {
         self.start(out, reader);
         if self.verbatim {
-            out.extend_from_slice(reader.raw());
+            match reader.pcap_record() {
+                // Files with equal headers may be of different variants.
+                Some(parts) => parts.iter().for_each(|part| out.extend_from_slice(part)),
+                None => out.extend_from_slice(reader.raw()),
+            }
             return Ok(());
         }
         let Some(packet) = reader.current() else {
@@ -179,13 +174,17 @@ impl Rewriter {
             return Ok(());
         }
         // In the units of the description that was carried over.
+        let is_carried = self.carried.contains(&id);
         let described = reader.interfaces().get(packet.interface);
         let ticks = match described {
-            Some(interface) if self.carried.contains(&id) => interface.ticks(packet.timestamp_ns),
+            Some(interface) if is_carried => interface.ticks(packet.timestamp_ns),
             _ => packet.timestamp_ns,
         };
-        if packet.byte_order == ByteOrder::Big && big_endian::packet(out, raw, id, ticks) {
-            return Ok(());
+        if packet.byte_order == ByteOrder::Big {
+            let changed = (!is_carried).then_some(ticks);
+            if big_endian::packet(out, raw, id, changed) {
+                return Ok(());
+            }
         }
         let comment = packet.options.comments.first();
         enhanced_packet(
@@ -206,6 +205,21 @@ impl Rewriter {
         Ok(())
     }
 
+    /// Figures of an interface, under its number in the new file. Those of an interface that is not described say nothing.
+    fn statistics<R: Read>(&self, out: &mut Vec<u8>, file: usize, reader: &CaptureReader<R>) {
+        let (raw, order) = (reader.raw(), reader.byte_order());
+        let stored = raw.get(HEADER_LEN..).and_then(|body| body.first_chunk());
+        let index = stored.map(|id| order.u32(*id) as usize);
+        let index = index.and_then(|id| id.checked_add(reader.first_interface()));
+        let Some(id) = index.and_then(|index| self.interfaces.get(&(file, index))) else {
+            return;
+        };
+        match order {
+            ByteOrder::Little => copy_with_interface(out, raw, *id),
+            ByteOrder::Big => big_endian::statistics(out, raw, *id),
+        }
+    }
+
     /// The number of an interface in the new file; its description is appended when it is first met.
     fn interface<R: Read>(
         &mut self,
@@ -217,16 +231,21 @@ impl Rewriter {
         if let Some(known) = self.interfaces.get(&(file, index)) {
             return *known;
         }
+        let raw = reader.raw();
         let stays_as_stored = !reader.names_host()
             && reader.pcap_header().is_none()
-            && reader.byte_order() == ByteOrder::Little
-            && reader
-                .raw()
-                .starts_with(&block::INTERFACE_DESCRIPTION.to_le_bytes());
+            && match reader.byte_order() {
+                ByteOrder::Little => {
+                    let is_description =
+                        raw.starts_with(&block::INTERFACE_DESCRIPTION.to_le_bytes());
+                    out.extend_from_slice(if is_description { raw } else { &[] });
+                    is_description
+                }
+                ByteOrder::Big => big_endian::interface(out, raw),
+            };
         let id = self.written_interfaces;
         if stays_as_stored {
             self.carried.insert(id);
-            out.extend_from_slice(reader.raw());
         } else {
             let described = reader.interfaces().get(index).cloned().unwrap_or_default();
             let nanoseconds = Interface {

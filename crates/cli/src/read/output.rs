@@ -4,6 +4,7 @@ use std::path::Path;
 
 use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::{self, TSRESOL_DEFAULT, blocks};
+use trawl_packet::read::FileFormat;
 use trawl_view::Show;
 use trawl_view::json::JsonLines;
 use trawl_view::print::{Precision, Printer};
@@ -112,9 +113,10 @@ impl Output {
             .rewritten
             .map_or(0, |rewritten| rewritten.rewriter.left_out());
         if left_out > 0 {
+            let blocks = if left_out == 1 { "block" } else { "blocks" };
             terminal::say(&format!(
-                "left out {left_out} blocks of sections in big-endian order: the numbers in blocks of these types are not \
-                 known, so they cannot be written in another order; read one file alone to keep them"
+                "left out {left_out} {blocks} of sections in big-endian order: the numbers in blocks of an unknown type \
+                 cannot be written in another order; read the file alone to keep them"
             ));
         }
         Ok(())
@@ -240,6 +242,13 @@ impl Rewritten {
             Some(_) => Format::Pcap,
             None => Format::Pcapng,
         };
+        // Which of its variants a file is in shows later.
+        let is_modified = |input: &Input| {
+            matches!(
+                input.reader.format(),
+                FileFormat::Pcap { modified: true, .. }
+            )
+        };
         let headers_differ = inputs
             .windows(2)
             .any(|pair| pair[0].reader.pcap_header() != pair[1].reader.pcap_header());
@@ -254,7 +263,8 @@ impl Rewritten {
             });
         let verbatim = match inputs {
             [only] => read(only) == format,
-            _ => all_pcap && format == Format::Pcap,
+            [first, ..] => all_pcap && format == Format::Pcap && !is_modified(first),
+            [] => false,
         };
         // The files of a ring are sections one after the other.
         let verbatim = verbatim && !(request.follow && inputs.len() > 1);

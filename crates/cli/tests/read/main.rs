@@ -1,6 +1,7 @@
 //! `trawl read` on files that this test writes, beside tcpdump, tshark and capinfos.
 
 mod follow;
+mod foreign;
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -86,6 +86,8 @@ pub(crate) struct Records {
     lengths: Lengths,
     /// How long the header of a record may be: one length once the first record was looked at.
     record_headers: &'static [usize],
+    /// By its magic the file is of no variant.
+    is_usual: bool,
     nanoseconds_a_tick: u64,
     header: [u8; FILE_HEADER_LEN],
     /// As much of a packet as the file's header announces: libpcap hands on no more, whatever a record holds.
@@ -113,6 +115,20 @@ impl Records {
 
     pub fn pending(&self) -> usize {
         self.pending
+    }
+
+    /// A record's header, as long as the file's header lets one expect, and the packet.
+    pub fn parts<'a>(&self, record: &'a [u8]) -> [&'a [u8]; 2] {
+        let stored = self.record_headers[0];
+        let told = if self.is_usual {
+            RECORD_HEADER_LEN
+        } else {
+            stored
+        };
+        [
+            &record[..told.min(record.len())],
+            record.get(stored..).unwrap_or_default(),
+        ]
     }
 
     /// Reads the file header: where to go on, and the one interface of the file.
@@ -160,6 +176,7 @@ impl Records {
                 resolution,
                 lengths,
                 record_headers,
+                is_usual: record_headers[0] == RECORD_HEADER_LEN,
                 nanoseconds_a_tick,
                 header,
                 most_captured: match interface.snaplen {

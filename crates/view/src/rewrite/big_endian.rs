@@ -6,18 +6,25 @@ use trawl_packet::pcapng::options::{Options, RawOption};
 
 const TRAILER_LEN: usize = 4;
 const PACKET_FIELDS_LEN: usize = 20;
+const STATISTICS_FIELDS_LEN: usize = 12;
 /// Custom blocks; the second must not be copied by those who change a file, which merging does not do to it.
 const CUSTOM: [u32; 2] = [0x0bad, 0x4000_0bad];
 const JOURNAL: u32 = 9;
 /// Custom options begin with the number of their maker.
 const CUSTOM_OPTIONS: [u16; 4] = [2988, 2989, 19372, 19373];
+/// The time zone, and the speeds of sending and receiving.
+const IF_ZONE: u16 = 10;
+const IF_SPEEDS: [u16; 2] = [16, 17];
 /// The numbers of the process and the thread that a packet is of.
 const EPB_PROCESS: u16 = 8;
 
-/// An enhanced packet block of interface `id`, with a time in the units of its description there. False, and nothing
+/// An enhanced packet block of interface `id`, with another time if it has other units there. False, and nothing
 /// appended, if the block is not one.
-pub(super) fn packet(out: &mut Vec<u8>, raw: &[u8], id: u32, ticks: u64) -> bool {
+pub(super) fn packet(out: &mut Vec<u8>, raw: &[u8], id: u32, ticks: Option<u64>) -> bool {
     let Some(body) = body(raw, block::ENHANCED_PACKET) else {
+        return false;
+    };
+    let (Some(high), Some(low)) = (word(body, 4), word(body, 8)) else {
         return false;
     };
     let (Some(captured), Some(original)) = (word(body, 12), word(body, 16)) else {
@@ -28,8 +35,8 @@ pub(super) fn packet(out: &mut Vec<u8>, raw: &[u8], id: u32, ticks: u64) -> bool
         return false;
     };
     append(out, block::ENHANCED_PACKET, |out| {
-        let time = [(ticks >> 32) as u32, ticks as u32];
-        for field in [id, time[0], time[1], captured, original] {
+        let [high, low] = ticks.map_or([high, low], |ticks| [(ticks >> 32) as u32, ticks as u32]);
+        for field in [id, high, low, captured, original] {
             out.extend_from_slice(&field.to_le_bytes());
         }
         out.extend_from_slice(data);
@@ -38,7 +45,40 @@ pub(super) fn packet(out: &mut Vec<u8>, raw: &[u8], id: u32, ticks: u64) -> bool
     true
 }
 
-/// A block that stands for no packet and no interface. False, and nothing appended, if its numbers are not known.
+/// The description of an interface. False, and nothing appended, if the block is none.
+pub(super) fn interface(out: &mut Vec<u8>, raw: &[u8]) -> bool {
+    let Some(body) = body(raw, block::INTERFACE_DESCRIPTION) else {
+        return false;
+    };
+    let Some((&[a, b, c, d, e, f, g, h], options)) = body.split_first_chunk() else {
+        return false;
+    };
+    append(out, block::INTERFACE_DESCRIPTION, |out| {
+        out.extend_from_slice(&[b, a, d, c, h, g, f, e]);
+        append_options(out, options, Some(interface_numbers));
+    });
+    true
+}
+
+/// Figures of interface `id`, in the units of its description as it was stored. Nothing is appended if the block holds
+/// none.
+pub(super) fn statistics(out: &mut Vec<u8>, raw: &[u8], id: u32) {
+    let Some(body) = body(raw, block::INTERFACE_STATISTICS) else {
+        return;
+    };
+    let (Some(high), Some(low)) = (word(body, 4), word(body, 8)) else {
+        return;
+    };
+    append(out, block::INTERFACE_STATISTICS, |out| {
+        for field in [id, high, low] {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+        let options = body.get(STATISTICS_FIELDS_LEN..).unwrap_or_default();
+        append_options(out, options, Some(statistics_numbers));
+    });
+}
+
+/// A block of another type. False, and nothing appended, if its numbers are not known.
 pub(super) fn other(out: &mut Vec<u8>, raw: &[u8], kind: u32) -> bool {
     let Some(body) = body(raw, kind) else {
         return false;
@@ -147,6 +187,24 @@ fn packet_numbers(option: RawOption<'_>) -> Option<(usize, usize)> {
         {
             Some((1, 8))
         }
+        _ => None,
+    }
+}
+
+fn interface_numbers(option: RawOption<'_>) -> Option<(usize, usize)> {
+    match option.code {
+        block::IF_SPEED | block::IF_TSOFFSET => Some((0, 8)),
+        IF_ZONE => Some((0, 4)),
+        code if IF_SPEEDS.contains(&code) => Some((0, 8)),
+        _ => None,
+    }
+}
+
+fn statistics_numbers(option: RawOption<'_>) -> Option<(usize, usize)> {
+    match option.code {
+        // Two halves, the higher one first in either order.
+        block::ISB_STARTTIME | block::ISB_ENDTIME => Some((0, 4)),
+        block::ISB_IFRECV..=block::ISB_USRDELIV => Some((0, 8)),
         _ => None,
     }
 }
