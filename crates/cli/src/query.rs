@@ -122,15 +122,15 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let (store, inventory) = args.place.open()?;
     match (&args.sql, &args.filter) {
         (Some(sql), _) if args.packets.is_none() => {
-            table(&args, &store, &inventory, sql)?;
+            table(&args, &inventory, sql)?;
             Ok(ExitCode::SUCCESS)
         }
         (sql, filter) => packets(&args, store, &inventory, sql.as_deref(), filter.as_deref()),
     }
 }
 
-fn table(args: &Args, store: &Store, inventory: &Inventory, sql: &str) -> Result<()> {
-    let covered = trawl_store::coverage(store, inventory, &Scope::default())?;
+fn table(args: &Args, inventory: &Inventory, sql: &str) -> Result<()> {
+    let covered = trawl_store::coverage(inventory, &Scope::default());
     let form = match (args.json, args.csv) {
         (true, _) => Form::Json,
         (_, true) => Form::Csv,
@@ -180,7 +180,7 @@ fn packets(
             )
         }
     };
-    let covered = trawl_store::coverage(&store, inventory, &scope)?;
+    let covered = trawl_store::coverage(inventory, &scope);
     let url = args.place.url();
     let answer = Answer::to(&url, Form::JsonLines, &query).map_err(|error| {
         match sql.is_some() && error.to_string().contains("No field named") {

@@ -2,6 +2,7 @@
 //! does all that needs packets. It is a program of its own because DataFusion takes longer to build than all of trawl.
 
 mod objects;
+mod prune;
 
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::process::ExitCode;
@@ -20,6 +21,7 @@ use datafusion::execution::context::SQLOptions;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures_util::StreamExt;
 use objects::Objects;
+use prune::{Packets, TAIL};
 use url::Url;
 
 /// The query is wrong, not what it is put to.
@@ -31,8 +33,8 @@ fn main() -> ExitCode {
         eprintln!("usage: trawl-query STORE table|csv|json|jsonl QUERY");
         return ExitCode::from(WRONG_USAGE);
     };
-    let objects = match trawl_store::Store::open(store, false) {
-        Ok(store) => store.objects(),
+    let (objects, is_remote) = match trawl_store::Store::open(store, false) {
+        Ok(store) => (store.objects(), !store.url().starts_with("file:")),
         Err(error) => {
             eprintln!("{error}");
             return ExitCode::FAILURE;
@@ -42,7 +44,7 @@ fn main() -> ExitCode {
         .enable_all()
         .build();
     let answered = match runtime {
-        Ok(runtime) => runtime.block_on(answer(Objects(objects), form, query)),
+        Ok(runtime) => runtime.block_on(answer(Objects(objects), is_remote, form, query)),
         Err(error) => Err(error.into()),
     };
     match answered {
@@ -87,14 +89,22 @@ fn columns() -> Schema {
         text("chunk", false),
         number("frame", false),
         number("offset", false),
+        number("ethertype", true),
     ])
 }
 
-async fn answer(objects: Objects, form: &str, query: &str) -> Result<()> {
-    let config = SessionConfig::new()
+/// Files that are read at once where each read is a call over a network.
+const REMOTE_FILES: usize = 16;
+
+async fn answer(objects: Objects, is_remote: bool, form: &str, query: &str) -> Result<()> {
+    let mut config = SessionConfig::new()
         .set_bool("datafusion.execution.parquet.pushdown_filters", true)
         .set_bool("datafusion.execution.parquet.reorder_filters", true)
+        .set_usize("datafusion.execution.parquet.metadata_size_hint", TAIL)
         .set_bool("datafusion.execution.collect_statistics", false);
+    if is_remote {
+        config = config.with_target_partitions(REMOTE_FILES);
+    }
     let context = SessionContext::new_with_config(config);
     let root = Url::parse("trawl://store").map_err(|e| DataFusionError::External(Box::new(e)))?;
     context.register_object_store(&root, Arc::new(objects));
@@ -109,7 +119,8 @@ async fn answer(objects: Objects, form: &str, query: &str) -> Result<()> {
     let table = ListingTableConfig::new(ListingTableUrl::parse("trawl://store/index/")?)
         .with_listing_options(options)
         .with_schema(Arc::new(columns()));
-    context.register_table("packets", Arc::new(ListingTable::try_new(table)?))?;
+    let packets = Packets(ListingTable::try_new(table)?);
+    context.register_table("packets", Arc::new(packets))?;
     // Files of this machine are none of a query's business.
     let only_ask = SQLOptions::new()
         .with_allow_ddl(false)

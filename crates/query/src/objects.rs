@@ -13,7 +13,7 @@ use datafusion::object_store::{
     PutResult, Result,
 };
 use futures_util::stream::BoxStream;
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store as theirs;
 
 #[derive(Debug)]
@@ -76,11 +76,15 @@ impl ObjectStore for Objects {
             .get_opts(&key(location)?, asked)
             .await
             .map_err(error)?;
+        // In one piece: a directory's stream comes in many small ones.
+        let (meta, range) = (meta(found.meta.clone())?, found.range.clone());
+        let bytes = found.bytes().await.map_err(error)?;
+        let whole = stream::once(async { Ok(bytes) });
         Ok(GetResult {
-            meta: meta(found.meta.clone())?,
-            range: found.range.clone(),
+            meta,
+            range,
             attributes: Attributes::new(),
-            payload: GetResultPayload::Stream(found.into_stream().map_err(error).boxed()),
+            payload: GetResultPayload::Stream(whole.boxed()),
         })
     }
 
@@ -136,7 +140,7 @@ impl ObjectStore for Objects {
         &self,
         _: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
-        futures_util::stream::once(async { Err(read_only("delete")) }).boxed()
+        stream::once(async { Err(read_only("delete")) }).boxed()
     }
 
     async fn copy_opts(&self, _: &Path, _: &Path, _: CopyOptions) -> Result<()> {

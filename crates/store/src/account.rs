@@ -1,6 +1,6 @@
 //! What a store holds, by its manifests, and what of that which was recorded is not there.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use serde::Serialize;
@@ -73,6 +73,9 @@ impl EpochAccount {
     }
 }
 
+/// A manifest, and whether it waits in the spool.
+type Held<'a> = (&'a Manifest, bool);
+
 /// All records of a store.
 #[derive(Debug, Default)]
 pub struct Inventory {
@@ -82,6 +85,8 @@ pub struct Inventory {
     pub tombstones: HashMap<ChunkKey, Tombstone>,
     /// Bytes of the chunks that are there.
     pub packets: HashMap<ChunkKey, u64>,
+    /// Keys of the index.
+    pub indexes: HashSet<String>,
     /// Records that were changed.
     pub broken: Vec<String>,
     pub foreign: Vec<String>,
@@ -93,31 +98,24 @@ impl Inventory {
     /// Reads a store, and with a spool what waits there for it.
     pub fn read(store: &Store, spool: Option<&Path>) -> Result<Self> {
         let mut all = Self::default();
+        let mut records = Vec::new();
         for object in store.list(None)? {
-            let key = object.key;
-            let is_good = match Object::of(&key) {
-                Object::Begin(epoch) => insert(store, &key, epoch, &mut all.begins)?,
-                Object::End(epoch) => insert(store, &key, epoch, &mut all.ends)?,
-                Object::Manifest(chunk) => match Manifest::from_bytes(&store.read(&key)?) {
-                    Some(manifest) if manifest.key() == chunk => {
-                        all.manifests.insert(chunk, manifest);
-                        true
-                    }
-                    _ => false,
-                },
-                Object::Tombstone(chunk) => insert(store, &key, chunk, &mut all.tombstones)?,
+            match Object::of(&object.key) {
                 Object::Packets(chunk) => {
                     all.packets.insert(chunk, object.bytes);
-                    true
                 }
-                Object::Index => true,
-                Object::Foreign => {
-                    all.foreign.push(key.clone());
-                    true
+                Object::Index => {
+                    all.indexes.insert(object.key);
                 }
-            };
-            if !is_good {
-                all.broken.push(key);
+                Object::Foreign => all.foreign.push(object.key),
+                Object::Begin(_) | Object::End(_) | Object::Manifest(_) | Object::Tombstone(_) => {
+                    records.push(object.key);
+                }
+            }
+        }
+        for (key, bytes) in records.iter().zip(store.read_all(&records)?) {
+            if !all.insert(key, &bytes) {
+                all.broken.push(key.clone());
             }
         }
         if let Some(spool) = spool {
@@ -129,20 +127,50 @@ impl Inventory {
         Ok(all)
     }
 
+    /// False for a record that was changed.
+    fn insert(&mut self, key: &str, bytes: &[u8]) -> bool {
+        fn insert<K: std::hash::Hash + Eq, R: Sealed>(
+            into: &mut HashMap<K, R>,
+            name: K,
+            bytes: &[u8],
+        ) -> bool {
+            let record = R::from_bytes(bytes);
+            let is_good = record.is_some();
+            into.extend(record.map(|record| (name, record)));
+            is_good
+        }
+        match Object::of(key) {
+            Object::Begin(epoch) => insert(&mut self.begins, epoch, bytes),
+            Object::End(epoch) => insert(&mut self.ends, epoch, bytes),
+            Object::Tombstone(chunk) => insert(&mut self.tombstones, chunk, bytes),
+            Object::Manifest(chunk) => match Manifest::from_bytes(bytes) {
+                Some(manifest) if manifest.key() == chunk => {
+                    self.manifests.insert(chunk, manifest);
+                    true
+                }
+                _ => false,
+            },
+            Object::Packets(_) | Object::Index | Object::Foreign => true,
+        }
+    }
+
     /// Each run of a capture by itself, the oldest first.
     pub fn epochs(&self) -> Vec<EpochAccount> {
-        let mut epochs: BTreeMap<String, Epoch> = BTreeMap::new();
-        let known = self.begins.values().map(|begin| &begin.epoch);
-        let known = known.chain(self.ends.values().map(|end| &end.epoch));
-        let known = known.chain(self.manifests.values().map(|manifest| &manifest.epoch));
-        for epoch in known.chain(self.spooled.iter().map(|manifest| &manifest.epoch)) {
-            epochs
-                .entry(epoch.prefix())
-                .or_insert_with(|| epoch.clone());
+        let mut epochs: BTreeMap<String, (&Epoch, Vec<Held<'_>>)> = BTreeMap::new();
+        let named = self.begins.values().map(|begin| &begin.epoch);
+        for epoch in named.chain(self.ends.values().map(|end| &end.epoch)) {
+            epochs.entry(epoch.prefix()).or_insert((epoch, Vec::new()));
+        }
+        let stored = self.manifests.values().map(|manifest| (manifest, false));
+        let spooled = self.spooled.iter().map(|manifest| (manifest, true));
+        for held in stored.chain(spooled) {
+            let epoch = &held.0.epoch;
+            let entry = epochs.entry(epoch.prefix());
+            entry.or_insert((epoch, Vec::new())).1.push(held);
         }
         let mut accounts: Vec<EpochAccount> = epochs
             .into_iter()
-            .map(|(prefix, epoch)| self.epoch(&prefix, epoch))
+            .map(|(prefix, (epoch, held))| self.epoch(&prefix, epoch, held))
             .collect();
         accounts.sort_by(|one, other| one.epoch.epoch.cmp(&other.epoch.epoch));
         accounts
@@ -156,7 +184,7 @@ impl Inventory {
         total
     }
 
-    fn epoch(&self, prefix: &str, epoch: Epoch) -> EpochAccount {
+    fn epoch(&self, prefix: &str, epoch: &Epoch, held: Vec<Held<'_>>) -> EpochAccount {
         let begin = self.begins.get(prefix);
         let end = self.ends.get(prefix);
         let mut rows: BTreeMap<&str, Vec<&Manifest>> = BTreeMap::new();
@@ -164,10 +192,7 @@ impl Inventory {
         let (mut bytes, mut chunks) = (0, 0);
         let (mut first_ns, mut last_ns): (Option<u64>, Option<u64>) = (None, None);
         let mut bound = Some(0);
-        let of_epoch = |manifest: &&Manifest| manifest.epoch == epoch;
-        let spooled = self.spooled.iter().filter(of_epoch).map(|m| (m, true));
-        let stored = self.manifests.values().filter(of_epoch).map(|m| (m, false));
-        for (manifest, is_spooled) in stored.chain(spooled) {
+        for (manifest, is_spooled) in held {
             rows.entry(&manifest.interface).or_default().push(manifest);
             let key = manifest.key();
             let recorded = manifest.recorded;
@@ -239,21 +264,9 @@ impl Inventory {
             lost: end.map_or(lost, |end| end.account.lost.clone()),
             gaps,
             clock_error_bound_ns: bound.filter(|_| chunks > 0),
-            epoch,
+            epoch: epoch.clone(),
         }
     }
-}
-
-fn insert<K: std::hash::Hash + Eq, R: Sealed>(
-    store: &Store,
-    key: &str,
-    name: K,
-    into: &mut HashMap<K, R>,
-) -> Result<bool> {
-    let record = R::from_bytes(&store.read(key)?);
-    let is_good = record.is_some();
-    into.extend(record.map(|record| (name, record)));
-    Ok(is_good)
 }
 
 /// Where no manifest is, by those before and after, which tell how much was recorded up to them.

@@ -1,13 +1,12 @@
 //! What an answer from the index does not cover: packets that are unknown, evicted, not stored yet, or not indexed.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 
 use crate::account::Inventory;
 use crate::index;
 use crate::manifest::{Manifest, State};
-use crate::remote::Store;
 
 /// Which part of a store a question is about.
 #[derive(Clone, Debug, Default)]
@@ -64,16 +63,7 @@ impl Coverage {
 }
 
 /// A row for each host in the scope.
-pub fn coverage(
-    store: &Store,
-    inventory: &Inventory,
-    scope: &Scope,
-) -> trawl_kernel::Result<Vec<Coverage>> {
-    let indexes: HashSet<String> = store
-        .list(Some("index"))?
-        .into_iter()
-        .map(|object| object.key)
-        .collect();
+pub fn coverage(inventory: &Inventory, scope: &Scope) -> Vec<Coverage> {
     let mut rows: BTreeMap<&str, Coverage> = BTreeMap::new();
     let in_scope = |manifest: &Manifest| {
         scope.has_host(&manifest.epoch.host)
@@ -88,7 +78,9 @@ pub fn coverage(
         match manifest.state {
             State::Stored if inventory.tombstones.contains_key(key) => row.evicted += recorded,
             State::Stored if !inventory.packets.contains_key(key) => row.unknown += recorded,
-            State::Stored if indexes.contains(&index::key(manifest)) => row.indexed += recorded,
+            State::Stored if inventory.indexes.contains(&index::key(manifest)) => {
+                row.indexed += recorded
+            }
             State::Stored => {
                 row.not_indexed += recorded;
                 row.not_indexed_chunks += 1;
@@ -122,5 +114,5 @@ pub fn coverage(
         host: host.to_owned(),
         ..row
     });
-    Ok(named.collect())
+    named.collect()
 }

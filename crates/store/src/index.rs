@@ -9,7 +9,9 @@ use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::column::writer::ColumnWriter;
 use parquet::data_type::ByteArray;
 use parquet::errors::ParquetError;
-use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
+use parquet::file::properties::{
+    BloomFilterPosition, EnabledStatistics, WriterProperties, WriterVersion,
+};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::ColumnPath;
@@ -44,7 +46,26 @@ const SCHEMA: &str = "message trawl {
     required binary chunk (STRING);
     required int32 frame;
     required int32 offset;
+    optional int32 ethertype;
 }";
+
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_ARP: u16 = 0x0806;
+const ETHERTYPE_RARP: u16 = 0x8035;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+/// Their headers have addresses that filters ask for.
+const ADDRESSED: [u16; 4] = [
+    ETHERTYPE_IPV4,
+    ETHERTYPE_ARP,
+    ETHERTYPE_RARP,
+    ETHERTYPE_IPV6,
+];
+/// Columns with a Bloom filter.
+const SEARCHED: [&str; 3] = ["src", "dst", "hash"];
+/// Bytes of a Bloom filter are weighed against files that are read in vain: of these one in a hundred.
+const MISTAKEN: f64 = 0.01;
+/// Hashes are as many as packets.
+const MISTAKEN_HASH: f64 = 0.1;
 
 /// Rows as columns, in the order of the schema.
 #[derive(Debug, Default)]
@@ -66,6 +87,7 @@ struct Columns {
     chunk: Vec<ByteArray>,
     frame: Vec<i32>,
     offset: Vec<i32>,
+    ethertype: Sparse<i32>,
     texts: Texts,
 }
 
@@ -162,6 +184,29 @@ fn invariant_hash(headers: &Headers<'_>, captured: &[u8]) -> u32 {
     (hash ^ (hash >> 32)) as u32
 }
 
+/// Source and destination: of the outermost IP header, or those that ARP tells of.
+fn addresses(headers: &Headers<'_>) -> [Option<IpAddr>; 2] {
+    if let Some(ip) = headers.ip {
+        return [Some(ip.src), Some(ip.dst)];
+    }
+    let v4 = |bytes: &[u8]| <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from);
+    match headers.arp {
+        Some(arp) => [v4(arp.sender_ip), v4(arp.target_ip)],
+        None => [None, None],
+    }
+}
+
+/// What the network's header is; None where it could not be read, so that a search has to look at the packet itself.
+fn ethertype(headers: &Headers<'_>) -> Option<i32> {
+    let ip = headers.ip.map(|ip| match ip.src {
+        IpAddr::V4(_) => ETHERTYPE_IPV4,
+        IpAddr::V6(_) => ETHERTYPE_IPV6,
+    });
+    let read = headers.arp.map(|_| ETHERTYPE_ARP).or(ip);
+    let other = headers.ethertype.filter(|found| !ADDRESSED.contains(found));
+    read.or(other).map(i32::from)
+}
+
 /// The rows of a chunk.
 fn rows(chunk: &[u8], manifest: &Manifest) -> io::Result<Columns> {
     let damaged = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
@@ -217,8 +262,9 @@ impl Columns {
         let verdict = options.verdict.map(verdict::text);
         self.verdict.push(verdict.map(|word| texts.word(&word)));
         self.reason.push(reason.map(|word| texts.word(word)));
-        self.src.push(headers.ip.map(|ip| texts.address(ip.src)));
-        self.dst.push(headers.ip.map(|ip| texts.address(ip.dst)));
+        let [src, dst] = addresses(&headers);
+        self.src.push(src.map(|address| texts.address(address)));
+        self.dst.push(dst.map(|address| texts.address(address)));
         self.sport
             .push(headers.ports.map(|ports| i32::from(ports.0)));
         self.dport
@@ -232,6 +278,7 @@ impl Columns {
         self.tcp_seq.push(headers.tcp.map(|tcp| i64::from(tcp.seq)));
         self.hash
             .push(invariant_hash(&headers, packet.captured).cast_signed());
+        self.ethertype.push(ethertype(&headers));
         Some(())
     }
 
@@ -242,7 +289,8 @@ impl Columns {
             .set_created_by("trawl".to_owned())
             .set_writer_version(WriterVersion::PARQUET_1_0)
             .set_compression(Compression::ZSTD(ZstdLevel::try_new(3)?))
-            .set_statistics_enabled(EnabledStatistics::Chunk);
+            .set_statistics_enabled(EnabledStatistics::Chunk)
+            .set_bloom_filter_position(BloomFilterPosition::End);
         for name in ["time", "tcp_seq", "frame", "offset"] {
             let path = ColumnPath::from(name);
             properties = properties
@@ -250,6 +298,22 @@ impl Columns {
                 .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
         }
         properties = properties.set_column_dictionary_enabled(ColumnPath::from("hash"), false);
+        for name in SEARCHED {
+            let path = ColumnPath::from(name);
+            let mistaken = if name == "hash" {
+                MISTAKEN_HASH
+            } else {
+                MISTAKEN
+            };
+            properties = properties
+                .set_column_bloom_filter_fpp(path.clone(), mistaken)
+                .set_column_bloom_filter_max_ndv(path, self.time.len().max(1) as u64);
+        }
+        // Pages of a time and of an address are left out when they cannot match.
+        for name in ["time", "src", "dst", "sport", "dport"] {
+            properties = properties
+                .set_column_statistics_enabled(ColumnPath::from(name), EnabledStatistics::Page);
+        }
         let mut writer =
             SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties.build()))?;
         let mut group = writer.next_row_group()?;
@@ -301,7 +365,8 @@ impl Columns {
                     6 => &self.sport,
                     7 => &self.dport,
                     8 => &self.protocol,
-                    _ => &self.tcp_flags,
+                    9 => &self.tcp_flags,
+                    _ => &self.ethertype,
                 };
                 match dense {
                     Some(dense) => out.write_batch(dense, None, None),
@@ -356,11 +421,6 @@ pub fn index(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Indexed> {
     let mut indexed = Indexed::default();
-    let known: std::collections::HashSet<String> = store
-        .list(Some("index"))?
-        .into_iter()
-        .map(|object| object.key)
-        .collect();
     let all = inventory.manifests.len() as u64;
     for (number, manifest) in inventory.manifests.values().enumerate() {
         progress(number as u64, all);
@@ -369,7 +429,7 @@ pub fn index(
             continue;
         }
         let key = key(manifest);
-        if !again && known.contains(&key) {
+        if !again && inventory.indexes.contains(&key) {
             indexed.there += 1;
             continue;
         }

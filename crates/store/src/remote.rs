@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::TryStreamExt;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as Key;
 #[cfg(feature = "cloud")]
@@ -59,6 +59,9 @@ impl From<object_store::Error> for Failure {
         }
     }
 }
+
+/// On the way at once.
+const CALLS: usize = 64;
 
 /// Where a cloud's machines ask for the credentials of their role.
 const ROLE: &str = "169.254.169.254";
@@ -196,10 +199,26 @@ impl Store {
         Ok(objects)
     }
 
+    /// Objects in the order of their keys here; many calls are on the way at once.
+    pub fn read_all(&self, keys: &[String]) -> Result<Vec<Bytes>> {
+        let get = |key: &String| {
+            let (key, objects) = (key.clone(), Arc::clone(&self.objects));
+            async move {
+                let bytes = async { objects.get(&Key::from(key.as_str())).await?.bytes().await };
+                bytes.await.map_err(|e| self.unread(&key, e.into()))
+            }
+        };
+        let bytes = stream::iter(keys.iter().map(get)).buffered(CALLS);
+        self.runtime.block_on(bytes.try_collect())
+    }
+
+    fn unread(&self, key: &str, failure: Failure) -> Error {
+        Error::failed(format!("cannot read {key} from {}", self.url), failure)
+    }
+
     /// [`Store::get`] where a failure is the end.
     pub fn read(&self, key: &str) -> Result<Bytes> {
-        self.get(key)
-            .map_err(|e| Error::failed(format!("cannot read {key} from {}", self.url), e))
+        self.get(key).map_err(|e| self.unread(key, e))
     }
 }
 

@@ -4,8 +4,8 @@ use std::fs;
 use std::process::Output;
 
 use serde_json::{Value, json};
-use trawl_tests::frames::{ipv4_udp, ipv6_udp, silent, udp};
-use trawl_tests::witness::tshark;
+use trawl_tests::frames::{assorted, ipv4_udp, ipv6_udp, silent, udp};
+use trawl_tests::witness::{tcpdump, tshark};
 use trawl_tests::{Capture, Lab, binary, skip, trawl};
 
 /// A store with what two hosts saw of the same packets: one at the driver, the other after it.
@@ -192,6 +192,43 @@ fn the_packets_of_a_filter_come_from_all_hosts_in_the_order_of_time() {
         said(&gone).contains("not in the store any more"),
         "{gone:?}"
     );
+}
+
+/// Issue 19, search: whatever the index leaves out of a filter's packets, tcpdump would leave out.
+#[test]
+fn filters_find_in_the_store_what_tcpdump_finds_in_a_file() {
+    let frames = assorted();
+    let count = frames.len() as u64;
+    let Some(stored) = Stored::of(&frames, count) else {
+        return;
+    };
+    stored.index();
+    let everything = stored.lab.file("everything.pcapng");
+    let all = stored.query(&["SELECT * FROM packets", "--packets", &everything]);
+    assert!(all.status.success(), "{all:?}");
+    for (filter, at_least) in [
+        ("host 10.77.0.1", 8),
+        ("src host 10.77.0.2", 0),
+        ("arp host 10.77.0.2", 2),
+        ("ip host 10.77.0.2", 6),
+        ("arp", 2),
+        ("port 9", 6),
+        ("tcp port 9", 2),
+        ("tcp dst port 9 or (icmp and src 10.77.0.1)", 4),
+        ("host 10.77.0.1 and not udp", 6),
+        ("not host 10.77.0.1", 18),
+        ("src or dst host 10.77.0.2", 8),
+        ("host fd00:77::2 || port 53", 2),
+        ("host 10.77.0.1 and ip[8] = 64", 1),
+        ("vlan and udp", 2),
+        ("host 192.0.2.1", 0),
+    ] {
+        let expected = tcpdump(&everything, &[filter]).len();
+        assert!(expected >= at_least, "{filter}: {expected}");
+        let found = stored.query(&["--filter", filter]);
+        let lines = String::from_utf8_lossy(&found.stdout).lines().count();
+        assert_eq!(lines, expected, "{filter}: {found:?}");
+    }
 }
 
 #[test]

@@ -43,27 +43,22 @@ impl Conditions {
         Self(all)
     }
 
-    /// Adds what every packet that an expression takes has to be like. An expression with anything but primitives joined by
-    /// `and` adds nothing.
+    /// Adds what every packet that an expression takes has to be like, as far as the index can tell.
     pub fn narrow(&mut self, expression: &str) {
-        if let Some(primitives) = primitives(expression) {
-            self.0
-                .extend(primitives.into_iter().filter_map(|(sql, _)| sql));
+        if let Some(told) = parse(expression) {
+            self.0.extend(told.wide);
         }
     }
 
     /// As [`Conditions::narrow`] for a question that the index alone answers; false if it cannot.
     pub fn ask(&mut self, expression: &str) -> bool {
-        let Some(primitives) = primitives(expression) else {
-            return false;
-        };
-        for (_, exact) in primitives {
-            match exact {
-                Some(exact) => self.0.push(exact),
-                None => return false,
-            }
+        if expression.trim().is_empty() {
+            return true;
         }
-        true
+        let exact = parse(expression).and_then(|told| told.exact);
+        let is_told = exact.is_some();
+        self.0.extend(exact);
+        is_told
     }
 
     pub fn and(&mut self, condition: String) {
@@ -79,32 +74,112 @@ impl Conditions {
     }
 }
 
-/// A primitive in two forms: what its packets cannot be without, and what exactly its packets are like.
-type Primitive = (Option<String>, Option<String>);
-
-fn primitives(expression: &str) -> Option<Vec<Primitive>> {
-    // After these a packet's other headers are meant than those in the index, or not all conditions hold at once.
-    let others = [
-        "or", "not", "vlan", "mpls", "pppoes", "pppoed", "geneve", "vxlan",
-    ];
-    let plain = |c: char| c.is_ascii_alphanumeric() || " .:-_/\t\n".contains(c);
-    let words: Vec<&str> = expression.split_whitespace().collect();
-    if !expression.chars().all(plain) || words.iter().any(|word| others.contains(word)) {
-        return None;
-    }
-    if words.is_empty() {
-        return Some(Vec::new());
-    }
-    Some(words.split(|word| *word == "and").map(primitive).collect())
+/// What the index tells of an expression.
+#[derive(Debug, Default)]
+struct Told {
+    /// What its packets cannot be without; absent: any packet may match.
+    wide: Option<String>,
+    /// What exactly its packets are like; absent: only their bytes tell.
+    exact: Option<String>,
 }
 
-fn primitive(words: &[&str]) -> Primitive {
-    let known = read(words);
-    let wide = known.as_ref().map(|(sql, may_be_absent)| {
-        // Rows without IP, and fragments without ports, are judged by their bytes.
-        format!("{sql} OR {may_be_absent} IS NULL")
-    });
-    (wide, known.map(|(sql, _)| sql))
+/// After these, other headers are meant than those of the index.
+const OTHER_HEADERS: [&str; 6] = ["vlan", "mpls", "pppoes", "pppoed", "geneve", "vxlan"];
+
+/// As tcpdump reads it: `and` and `or` bind alike, from left to right. None: the expression is not understood.
+fn parse(expression: &str) -> Option<Told> {
+    let mut spaced = expression.to_owned();
+    for (sign, word) in [("&&", " and "), ("||", " or "), ("(", " ( "), (")", " ) ")] {
+        spaced = spaced.replace(sign, word);
+    }
+    // `!=` is a comparison.
+    let spaced = spaced.replace('!', " not ").replace(" not =", "!=");
+    let words: Vec<&str> = spaced.split_whitespace().collect();
+    if words.iter().any(|word| OTHER_HEADERS.contains(word)) {
+        return None;
+    }
+    let mut left = words.as_slice();
+    let told = all(&mut left)?;
+    left.is_empty().then_some(told)
+}
+
+/// Terms joined by `and` and `or`, to the end or a closing parenthesis.
+fn all(left: &mut &[&str]) -> Option<Told> {
+    let mut told = term(left)?;
+    while let [joint @ ("and" | "or"), rest @ ..] = *left {
+        *left = rest;
+        let next = term(left)?;
+        told = match *joint {
+            "and" => Told {
+                wide: match (told.wide, next.wide) {
+                    (Some(one), Some(other)) => Some(format!("({one}) AND ({other})")),
+                    (one, other) => one.or(other),
+                },
+                exact: joined(told.exact, "AND", next.exact),
+            },
+            _ => Told {
+                wide: joined(told.wide, "OR", next.wide),
+                exact: joined(told.exact, "OR", next.exact),
+            },
+        };
+    }
+    Some(told)
+}
+
+fn joined(one: Option<String>, by: &str, other: Option<String>) -> Option<String> {
+    Some(format!("({}) {by} ({})", one?, other?))
+}
+
+fn term(left: &mut &[&str]) -> Option<Told> {
+    match *left {
+        ["not", rest @ ..] => {
+            *left = rest;
+            let exact = term(left)?.exact;
+            Some(Told {
+                wide: None,
+                exact: exact.map(|sql| format!("({sql}) IS NOT TRUE")),
+            })
+        }
+        ["(", rest @ ..] => {
+            *left = rest;
+            let told = all(left)?;
+            let [")", rest @ ..] = *left else {
+                return None;
+            };
+            *left = rest;
+            Some(told)
+        }
+        words => {
+            let is_end = |word: &&str| ["and", "or", "not", "(", ")"].contains(word);
+            let count = words.iter().position(is_end).unwrap_or(words.len());
+            let (words, rest) = words.split_at(count);
+            *left = rest;
+            match words {
+                // `src or dst port 80` is one primitive.
+                [] | ["src" | "dst"] | [_, "src" | "dst"] => None,
+                _ => Some(primitive(words)),
+            }
+        }
+    }
+}
+
+/// The index could not read the headers: of an unknown link, broken ones, RARP, and all of older indexes.
+const UNREAD: &str = "ethertype IS NULL";
+
+fn primitive(words: &[&str]) -> Told {
+    let Some((sql, has_ports)) = read(words) else {
+        return Told::default();
+    };
+    // Fragments and packets cut short have no ports in the index.
+    let portless = "sport IS NULL AND protocol IN (6, 17, 132)";
+    let wide = match has_ports {
+        true => format!("{sql} OR {portless} OR {UNREAD}"),
+        false => format!("{sql} OR {UNREAD}"),
+    };
+    Told {
+        wide: Some(wide),
+        exact: Some(sql),
+    }
 }
 
 fn protocol(word: &str) -> Option<u8> {
@@ -118,38 +193,44 @@ fn protocol(word: &str) -> Option<u8> {
     })
 }
 
-/// The condition, and a column without which the row says nothing about it.
-fn read(words: &[&str]) -> Option<(String, &'static str)> {
+/// The condition, and whether it is one of ports.
+fn read(words: &[&str]) -> Option<(String, bool)> {
     let number = |text: &str| text.parse::<u16>().ok();
     let address = |text: &str| {
         text.parse::<IpAddr>()
             .ok()
             .map(|ip| quoted(&ip.to_string()))
     };
-    let (transport, rest) = match words {
-        [word, rest @ ..] if protocol(word).is_some() => (protocol(word), rest),
-        [_, "host", ..] | [_, "src" | "dst", ..] if matches!(words[0], "ip" | "ip6") => {
-            (None, &words[1..])
+    let (also, rest) = match words {
+        [word, rest @ ..] if protocol(word).is_some() => {
+            (format!("protocol = {}", protocol(word)?), rest)
         }
-        _ => (None, words),
+        // ARP has addresses and no protocol.
+        ["ip" | "ip6", rest @ ..] if !rest.is_empty() => ("protocol IS NOT NULL".to_owned(), rest),
+        ["arp", rest @ ..] => ("ethertype = 2054".to_owned(), rest),
+        _ => (String::new(), words),
     };
-    let also = transport.map_or(String::new(), |number| format!("protocol = {number} AND "));
-    Some(match rest {
-        [] => (format!("protocol = {}", transport?), "protocol"),
+    let (sql, has_ports) = match rest {
+        [] => (String::new(), false),
         ["port", text] => {
             let port = number(text)?;
-            (format!("{also}(sport = {port} OR dport = {port})"), "sport")
+            (format!("(sport = {port} OR dport = {port})"), true)
         }
-        ["src", "port", text] => (format!("{also}sport = {}", number(text)?), "sport"),
-        ["dst", "port", text] => (format!("{also}dport = {}", number(text)?), "sport"),
+        ["src", "port", text] => (format!("sport = {}", number(text)?), true),
+        ["dst", "port", text] => (format!("dport = {}", number(text)?), true),
         ["host", text] => {
             let ip = address(text)?;
-            (format!("{also}(src = {ip} OR dst = {ip})"), "src")
+            (format!("(src = {ip} OR dst = {ip})"), false)
         }
-        ["src", text] | ["src", "host", text] => (format!("{also}src = {}", address(text)?), "src"),
-        ["dst", text] | ["dst", "host", text] => (format!("{also}dst = {}", address(text)?), "src"),
+        ["src", text] | ["src", "host", text] => (format!("src = {}", address(text)?), false),
+        ["dst", text] | ["dst", "host", text] => (format!("dst = {}", address(text)?), false),
         _ => return None,
-    })
+    };
+    let both: Vec<String> = [also, sql]
+        .into_iter()
+        .filter(|one| !one.is_empty())
+        .collect();
+    (!both.is_empty()).then(|| (both.join(" AND "), has_ports))
 }
 
 #[cfg(test)]
@@ -162,42 +243,71 @@ mod tests {
         conditions.to_sql()
     }
 
+    const WEB: &str = "(sport = 80 OR dport = 80) OR sport IS NULL AND protocol IN (6, 17, 132) OR ethertype IS NULL";
+
     #[test]
     fn what_the_index_knows_is_asked_of_it() {
         assert_eq!(
-            narrowed("tcp dst port 80 and src host 10.0.0.1"),
-            " WHERE (protocol = 6 AND dport = 80 OR sport IS NULL) AND (src = '10.0.0.1' OR src IS NULL)"
-        );
-        assert_eq!(
-            narrowed("ip6 host 2001:DB8::0:1"),
-            " WHERE ((src = '2001:db8::1' OR dst = '2001:db8::1') OR src IS NULL)"
+            narrowed("src host 2001:DB8::0:1"),
+            format!(" WHERE (src = '2001:db8::1' OR {UNREAD})")
         );
         assert_eq!(
             narrowed("udp"),
-            " WHERE (protocol = 17 OR protocol IS NULL)"
+            format!(" WHERE (protocol = 17 OR {UNREAD})")
         );
         // The rest is judged by the bytes.
+        for expression in [
+            "greater 100 and port 80",
+            "port 80 && not host 10.0.0.1",
+            "( port 80 ) and tcp[tcpflags] = 2",
+            "ip[2:2] != 40 and (port 80 and ether host 2:0:0:0:0:1)",
+        ] {
+            assert_eq!(
+                narrowed(expression),
+                format!(" WHERE ({WEB})"),
+                "{expression}"
+            );
+        }
         assert_eq!(
-            narrowed("greater 100 and udp port 53"),
-            " WHERE (protocol = 17 AND (sport = 53 OR dport = 53) OR sport IS NULL)"
+            narrowed("port 80 or arp"),
+            format!(" WHERE (({WEB}) OR (ethertype = 2054 OR {UNREAD}))")
         );
     }
 
     #[test]
     fn what_may_mean_other_headers_narrows_nothing() {
         for expression in [
-            "host 10.0.0.1 or host 10.0.0.2",
+            "host 10.0.0.1 or net 10.0.0.0/8",
             "not port 80",
             "! port 80",
             "vlan and host 10.0.0.1",
-            "host 10.0.0.1 and (port 80)",
-            "port 80 || port 81",
-            "host 10.0.0.1 and tcp[13] = 2",
+            "port 80 or 81",
+            "not src and dst host 10.0.0.1",
+            "tcp src or dst port 80",
+            "port 80 and (tcp[tcpflags] & (tcp-syn|tcp-ack) != 0)",
+            "(port 80",
             "host example.org",
             "",
         ] {
             assert_eq!(narrowed(expression), "", "{expression}");
         }
+    }
+
+    #[test]
+    fn only_what_the_index_tells_wholly_is_asked() {
+        let asked = |expression: &str| {
+            let mut conditions = Conditions::default();
+            conditions.ask(expression).then(|| conditions.to_sql())
+        };
+        assert_eq!(
+            asked("ip src 10.0.0.1 and not (udp or dst port 1)").as_deref(),
+            Some(
+                " WHERE ((protocol IS NOT NULL AND src = '10.0.0.1') AND \
+                 (((protocol = 17) OR (dport = 1)) IS NOT TRUE))"
+            )
+        );
+        assert_eq!(asked("").as_deref(), Some(""));
+        assert_eq!(asked("udp or greater 100"), None);
     }
 
     #[test]

@@ -183,7 +183,7 @@ struct Once {
 const LIMITS: [&str; 3] = ["nat", "tunnels", "joined_packets"];
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let (store, inventory) = args.place.open()?;
+    let (_, inventory) = args.place.open()?;
     let scope = args.part.scope()?;
     let mut conditions = args.part.conditions(&scope);
     let expression = args.expression.join(" ");
@@ -204,7 +204,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         conditions.to_sql()
     );
     let url = args.place.url();
-    let covered = trawl_store::coverage(&store, &inventory, &scope)?;
+    let covered = trawl_store::coverage(&inventory, &scope);
     let answer = Answer::to(&url, Form::JsonLines, &query)?;
     coverage::say(&covered, &url);
     let mut trace = Tracing {
