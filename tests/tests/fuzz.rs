@@ -9,6 +9,8 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use trawl_store::manifest::{Begin, End, Manifest, Sealed, Tombstone};
+
 /// Longer inputs take longer and show no more.
 const LONGEST: usize = 64 << 10;
 /// Numbers at which lengths and counts go wrong.
@@ -232,10 +234,27 @@ fn template() {
     );
 }
 
-/// Words of the comments of dropped packets.
+#[test]
+fn program() {
+    fuzz(
+        "program",
+        20_000,
+        Vec::new(),
+        trawl_filter::exercise::program,
+    );
+}
+
+/// Texts of others: the words of the comments of dropped packets, files of agents and labs, records of a store. And what a
+/// dispatcher of XDP programs was loaded with, and the stamps of packets that are received.
 #[test]
 fn documents() {
     fuzz("documents", 10_000, Vec::new(), |bytes| {
+        let _ = trawl_program::dispatcher::config::Config::parse(bytes);
+        let _ = trawl_gen::stamp::Stamp::read(bytes);
+        let _ = Manifest::from_bytes(bytes);
+        let _ = Begin::from_bytes(bytes);
+        let _ = End::from_bytes(bytes);
+        let _ = Tombstone::from_bytes(bytes);
         let Ok(text) = std::str::from_utf8(bytes) else {
             return;
         };

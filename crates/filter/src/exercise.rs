@@ -1,5 +1,7 @@
-//! Expressions made of any bytes: the body of the fuzz target `expression`, shared with the test that replays its seeds.
+//! Expressions and programs made of any bytes: the bodies of the fuzz targets `expression` and `program`, shared with the
+//! tests that replay their seeds.
 
+use crate::classic::Classic;
 use crate::expression::{self, Options};
 use crate::lower::{Target, lower};
 
@@ -111,6 +113,23 @@ fn try_out(text: &str) -> bool {
             false
         }
     }
+}
+
+/// A program as `tcpdump -ddd` prints it, up to an empty line, and a packet that it is run on.
+pub fn program(bytes: &[u8]) {
+    let end = bytes.windows(2).position(|pair| pair == b"\n\n");
+    let (text, packet) = bytes.split_at(end.unwrap_or(bytes.len()));
+    let parsed = std::str::from_utf8(text).map(Classic::parse);
+    let Ok(Ok(program)) = parsed else {
+        return;
+    };
+    let length = packet.len() as u32;
+    assert!(program.run(packet, length) == 0 || !program.instructions().is_empty());
+    assert_eq!(
+        Classic::parse(&program.to_ddd()).expect("as it was printed"),
+        program
+    );
+    let _ = lower(&program, &Target::xdp());
 }
 
 #[cfg(test)]

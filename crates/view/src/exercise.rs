@@ -7,6 +7,7 @@ use crate::Show;
 use crate::json::JsonLines;
 use crate::print::{Dump, DumpForm, PrintOptions, Printer};
 use crate::record::{PacketView, Source};
+use crate::rewrite::{Format, Rewriter};
 use crate::stat::{Field, FileFacts, FileFigures, Statistics, Stored};
 use trawl_packet::decode;
 use trawl_packet::pcap;
@@ -57,6 +58,44 @@ pub fn capture_file(bytes: &[u8]) {
     let file = figures.report(FileFacts::default(), reader.interfaces());
     let report = statistics.report(vec![file], 3);
     assert!(report.text(str::to_owned).ends_with('\n'));
+    for format in [Format::Pcapng, Format::Pcap] {
+        rewritten(bytes, format, false);
+        if (format == Format::Pcap) == reader.pcap_header().is_some() {
+            rewritten(bytes, format, true);
+        }
+    }
+}
+
+/// Writes a file again, which holds the same packets then and no damage.
+fn rewritten(bytes: &[u8], format: Format, verbatim: bool) {
+    let Ok(mut reader) = CaptureReader::new(bytes) else {
+        return;
+    };
+    let mut rewriter = Rewriter::new(format, verbatim, "trawl".to_owned());
+    let mut copy = Vec::new();
+    let mut packets = Vec::new();
+    while let Ok(Some(step)) = reader.step() {
+        match step {
+            Step::Block { kind } => rewriter.block(&mut copy, 0, &reader, kind),
+            // A pcap file holds packets of one link type.
+            Step::Packet if rewriter.packet(&mut copy, 0, &reader).is_err() => break,
+            Step::Packet => packets.extend(reader.captured().map(|(bytes, _)| bytes.to_vec())),
+        }
+    }
+    rewriter.start(&mut copy, &reader);
+    let mut there = 0;
+    let mut copied = match CaptureReader::new(&copy[..]) {
+        Ok(copied) => copied,
+        // A file without a header says nothing.
+        Err(_) if packets.is_empty() => return,
+        Err(error) => panic!("{format:?}, verbatim {verbatim}: {error}"),
+    };
+    while copied.advance().expect("a file that is whole") {
+        let packet = copied.captured().map(|(bytes, _)| bytes);
+        assert_eq!(packet, packets.get(there).map(Vec::as_slice));
+        there += 1;
+    }
+    assert_eq!(there, packets.len(), "{format:?}, verbatim {verbatim}");
 }
 
 /// What a compressed file may come to here: a few bytes can stand for more than a fuzzer has memory for.
