@@ -77,7 +77,7 @@ variants() {
 
 # Commands that go on until they are interrupted are, after three seconds.
 attempt() {
-    timeout --kill-after 5 --signal INT 3 bash -c "$1" >output 2>&1
+    timeout --kill-after 60 --signal INT 3 bash -c "$1" >output 2>&1
     status=$?
     [ "$status" = 0 ] || [ "$status" = 124 ]
 }

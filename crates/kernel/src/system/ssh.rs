@@ -53,8 +53,11 @@ impl Ssh {
             return Ok(());
         }
         let file = File::open(local).map_err(|e| Error::os(what(), e))?;
-        let script =
-            format!("cat > {path}.draft && chmod 755 {path}.draft && mv {path}.draft {path}");
+        // Several commands may copy to one host at a time: each has a draft of its own.
+        let script = format!(
+            "draft={path}.draft.$$; trap 'rm -f \"$draft\"' EXIT; \
+             cat > \"$draft\" && chmod 755 \"$draft\" && mv \"$draft\" {path}"
+        );
         let output = self.script(&script).stdin(Stdio::from(file)).output();
         self.printed(output).map(drop)
     }
