@@ -1,6 +1,7 @@
 //! A capture while it is put together: taps add their hook points and the rings their records come through.
 
 mod config;
+mod slots;
 pub use config::program_maps;
 pub(crate) use config::rate_times;
 
@@ -28,12 +29,13 @@ use crate::notice::{ClockReason, Notice};
 use crate::options::{Options, Stamps, TimeSource};
 use crate::polls;
 use config::links;
+use slots::{Slots, Tenancy};
 
 /// A place where packets are seen, with an account of its own.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// Under which its accounts stand in the rings.
-    number: u32,
+    /// Its account in the rings.
+    tenancy: Tenancy,
     /// Which of the sites, by its place in the list; `None` if it stands for no single one.
     pub site: Option<usize>,
     pub label: String,
@@ -58,7 +60,7 @@ pub struct Point {
 impl Point {
     /// What became of the packets that were seen here, as far as the rings know.
     pub(crate) fn account(&self) -> Account {
-        self.rings.account(self.number)
+        self.tenancy.account(&self.rings)
     }
 }
 
@@ -72,7 +74,10 @@ struct InterfaceSeed {
 /// The identifiers given to a new hook point.
 #[derive(Clone, Copy, Debug)]
 pub struct PointIds {
+    /// Its place in the list of points.
     pub point: u32,
+    /// Where its account is in the rings.
+    pub slot: u32,
     pub interface: u32,
     /// The interface block for packets stamped by the hardware, where those were asked for.
     pub hardware_interface: u32,
@@ -101,9 +106,9 @@ impl PointIds {
             Carries::Tc(action) => (VERDICT_TC, i64::from(action) as u64),
         };
         RecordConfig {
-            account_offset: account_offset(self.point),
-            rejected_offset: rejected_offset(self.point),
-            point: self.point,
+            account_offset: account_offset(self.slot),
+            rejected_offset: rejected_offset(self.slot),
+            point: self.slot,
             interface: self.interface,
             hardware_interface: self.hardware_interface,
             direction,
@@ -123,6 +128,7 @@ pub struct Assembly {
     /// Undoes what a killed trawl would leave behind.
     pub warden: Warden,
     pub(crate) points: Vec<Point>,
+    slots: Slots,
     interfaces: Vec<InterfaceSeed>,
     pub(crate) streams: Vec<Consumer>,
     pub(crate) clock: ProgramClock,
@@ -154,6 +160,13 @@ pub struct Host {
 /// Entry and exit of each program of a chain.
 const POINTS_OF_A_SITE: usize = 24;
 const POINTS_AT_LEAST: usize = 64;
+/// Entry and exit, of an interface that appears.
+const POINTS_OF_A_JOIN: u32 = 2;
+
+fn too_many(max: usize) -> Error {
+    let why = format!("{max} is the limit");
+    Error::failed("cannot capture at this many places", why).fix(crate::fix::Fix::SplitCapture)
+}
 
 impl Assembly {
     pub fn new(options: &Options, host: Host, sites: usize) -> Self {
@@ -167,6 +180,7 @@ impl Assembly {
             notices: Vec::new(),
             warden: Warden::default(),
             points: Vec::new(),
+            slots: Slots::default(),
             interfaces: Vec::new(),
             streams: Vec::new(),
             clock,
@@ -236,7 +250,8 @@ impl Assembly {
         tap: &'static str,
         hook: &str,
     ) -> Result<PointIds> {
-        let point = self.next_point()?;
+        let (point, tenancy) = self.next_point(rings)?;
+        let slot = tenancy.slot;
         let interface = self.interfaces.len() as u32;
         let mut hardware_interface = interface;
         self.interfaces.push(InterfaceSeed {
@@ -251,7 +266,7 @@ impl Assembly {
             });
         }
         self.points.push(Point {
-            number: point as u32,
+            tenancy,
             site: Some(index),
             label: site.label.clone(),
             block_name: None,
@@ -266,6 +281,7 @@ impl Assembly {
         });
         Ok(PointIds {
             point: point as u32,
+            slot,
             interface,
             hardware_interface,
             verdict: self.options.recording.meta.verdict,
@@ -282,14 +298,15 @@ impl Assembly {
         tap: &'static str,
         hook: &str,
     ) -> Result<PointIds> {
-        let point = self.next_point()?;
+        let (point, tenancy) = self.next_point(rings)?;
+        let slot = tenancy.slot;
         let interface = self.interfaces.len() as u32;
         self.interfaces.push(InterfaceSeed {
             point,
             clock: "system",
         });
         self.points.push(Point {
-            number: point as u32,
+            tenancy,
             site: None,
             label,
             block_name: Some(name),
@@ -304,6 +321,7 @@ impl Assembly {
         });
         Ok(PointIds {
             point: point as u32,
+            slot,
             interface,
             hardware_interface: interface,
             verdict: self.options.recording.meta.verdict,
@@ -318,14 +336,41 @@ impl Assembly {
         }
     }
 
-    fn next_point(&self) -> Result<usize> {
-        let point = self.points.len();
-        if point >= self.points_max() {
-            let why = format!("{} is the limit", self.points_max());
-            return Err(Error::failed("cannot capture at this many places", why)
-                .fix(crate::fix::Fix::SplitCapture));
+    /// Has the next points of an interface count side by side, as programs for many interfaces expect it.
+    pub(crate) fn reserve_points(&mut self, count: u32) -> Result<()> {
+        let max = self.points_max();
+        match self.slots.reserve(count, max as u32) {
+            true => Ok(()),
+            false => Err(too_many(max)),
         }
-        Ok(point)
+    }
+
+    /// Whether one more interface can join now.
+    pub(crate) fn has_room(&self) -> bool {
+        self.slots.has(POINTS_OF_A_JOIN, self.points_max() as u32)
+    }
+
+    pub(crate) fn no_room(&self) -> Error {
+        too_many(self.points_max())
+    }
+
+    /// Others may count where the points of this site did, once all that was seen there is counted.
+    pub(crate) fn release(&mut self, site: usize) {
+        let points = self.points.iter().rev();
+        for point in points.filter(|point| point.site == Some(site)) {
+            self.slots.give_back(point.tenancy.slot);
+        }
+    }
+
+    fn next_point(&mut self, rings: &Rings) -> Result<(usize, Tenancy)> {
+        let max = self.points_max();
+        let (slot, is_used_again) = self.slots.take(max as u32).ok_or_else(|| too_many(max))?;
+        if is_used_again {
+            let points = self.points.iter();
+            points.for_each(|point| point.tenancy.end(slot, &point.rings));
+        }
+        let tenancy = Tenancy::new(slot, is_used_again, rings);
+        Ok((self.points.len(), tenancy))
     }
 
     /// Has a program read the clock once for many packets, as far as that was asked for and can be. It must see packets in

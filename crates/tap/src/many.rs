@@ -225,7 +225,7 @@ impl Place {
             namespace,
         };
         let place = InterfacePlace {
-            point: ids.point,
+            point: ids.slot,
             interface: ids.interface,
         };
         let key = key.to_bytes();

@@ -123,6 +123,11 @@ pub enum Notice {
     NotJoined {
         why: String,
     },
+    /// Interfaces that appear are captured on once others have left.
+    JoinsWait {
+        interface: String,
+        why: String,
+    },
     /// Packets are followed without the steps at a program that has no hooks.
     NoHooks {
         interface: String,

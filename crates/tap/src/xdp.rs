@@ -333,6 +333,9 @@ fn add_points(
 ) -> Result<Vec<PointIds>> {
     let at = assembly.options.at.unwrap_or(At::Exit);
     let mut points = Vec::new();
+    if at.entry() && at.exit() {
+        assembly.reserve_points(2)?;
+    }
     if at.entry() {
         let ids = assembly.add_point(index, site, rings, "xdp", "xdp entry")?;
         config.first = ids.record(DIRECTION_INBOUND, Carries::Nothing);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::ops::Range;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -10,30 +11,34 @@ use trawl_tests::{Capture, Lab, frames, trawl};
 
 const PAIRS: usize = 60;
 
+/// Carries out a line of `ip` for each of these numbers.
+fn ip_batch(namespace: &str, numbers: Range<usize>, line: &dyn Fn(usize) -> String) {
+    let mut ip = Command::new("ip")
+        .args(["-n", namespace, "-batch", "-"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("ip");
+    let mut stdin = ip.stdin.take().expect("it is piped");
+    let lines: String = numbers.map(|number| line(number) + "\n").collect();
+    stdin.write_all(lines.as_bytes()).expect("ip reads");
+    drop(stdin);
+    assert!(ip.wait().expect("ip ends").success());
+}
+
 /// More interfaces between the two namespaces of the lab, gone with them.
 fn add_pairs(lab: &Lab, pairs: usize) {
+    add_some(lab, 0..pairs);
+}
+
+fn add_some(lab: &Lab, numbers: Range<usize>) {
     let (a, b) = (&lab.pair.a.name, &lab.pair.b.name);
-    let batch = |namespace: &str, lines: String| {
-        let mut ip = Command::new("ip")
-            .args(["-n", namespace, "-batch", "-"])
-            .stdin(Stdio::piped())
-            .spawn()
-            .expect("ip");
-        let mut stdin = ip.stdin.take().expect("it is piped");
-        stdin.write_all(lines.as_bytes()).expect("ip reads");
-        drop(stdin);
-        assert!(ip.wait().expect("ip ends").success());
-    };
-    let lines = |line: &dyn Fn(usize) -> String| (0..pairs).map(line).collect::<String>();
-    batch(
-        a,
-        lines(&|number| format!("link add p{number} type veth peer name p{number} netns {b}\n")),
-    );
+    ip_batch(a, numbers.clone(), &|number| {
+        format!("link add p{number} type veth peer name p{number} netns {b}")
+    });
     for namespace in [a, b] {
-        batch(
-            namespace,
-            lines(&|number| format!("link set dev p{number} up\n")),
-        );
+        ip_batch(namespace, numbers.clone(), &|number| {
+            format!("link set dev p{number} up")
+        });
     }
 }
 
@@ -232,6 +237,46 @@ fn packet_sockets_serve_two_hundred_interfaces() {
 #[ignore = "make test-long runs it"]
 fn a_thousand_interfaces_have_one_program() {
     many_interfaces(1000, &[]);
+}
+
+/// The rings have 2,048 accounts: interfaces that come after that many get those of interfaces that left (issue 19).
+#[test]
+#[ignore = "make test-long runs it"]
+fn more_interfaces_come_and_go_than_there_are_accounts() {
+    let Some(lab) = Lab::open() else { return };
+    let (a, b) = (lab.pair.a.name.clone(), lab.pair.b.name.clone());
+    let file = lab.file("churn.pcapng");
+    let pattern = format!("{b}:p*");
+    let usual = ["-i", &pattern, "-w", &file, "--tap", "xdp", "--at", "both"];
+    add_pairs(&lab, 1000);
+    let capture = Capture::start(&lab, &[&usual[..], &["udp"]].concat());
+    let joined = |number: usize| capture.wait_said(&format!("capturing on {b}:p{number} at "));
+    generate(&format!("{a}:p7"), "3");
+    capture.wait_recorded(6);
+    ip_batch(&a, 0..400, &|number| format!("link del dev p{number}"));
+    capture.wait_said(&format!("the interface {b}:p399 was removed"));
+    add_some(&lab, 1000..1300);
+    joined(1299);
+    for (number, count) in [(1000, "2"), (1150, "4"), (1299, "5"), (500, "1")] {
+        generate(&format!("{a}:p{number}"), count);
+    }
+    capture.wait_recorded(30);
+    let summary = capture.stop_well();
+    let recorded = |number: usize| -> Vec<u64> {
+        let label = format!("{b}:p{number}");
+        let points = summary.interfaces.iter();
+        let of_name = points.filter(|point| point.interface == label);
+        of_name.map(|point| point.recorded).collect()
+    };
+    for (number, count) in [(7, 3), (1000, 2), (1150, 4), (1299, 5), (500, 1), (1298, 0)] {
+        assert_eq!(recorded(number), [count, count], "p{number}");
+    }
+    assert_eq!((summary.interfaces.len(), summary.recorded), (2600, 30));
+    let rows = tshark(&file, &["frame.interface_name"]);
+    for (number, count) in [(7, 6), (1000, 4), (1150, 8), (1299, 10), (500, 2)] {
+        let label = format!("{b}:p{number}");
+        assert_eq!(rows.iter().filter(|row| row[0] == label).count(), count);
+    }
 }
 
 /// Both directions by filters on clsact, which are gone after the end and after a kill.

@@ -139,6 +139,9 @@ pub(crate) fn notice(notice: &Notice) -> String {
         }
         Notice::NoSteps { why } => format!("some steps are not shown: {why}"),
         Notice::NotJoined { why } => why.clone(),
+        Notice::JoinsWait { interface, why } => {
+            format!("{interface} and later interfaces join once others have left: {why}")
+        }
         Notice::NoHooks { interface } => format!(
             "{interface}: no steps at its XDP program, which has no hooks; load it with hooks: \
              trawl xdp load {interface} FILE.o --replace --keep-maps --tappable"

@@ -19,6 +19,7 @@ impl Assembly {
         let (interval, tolerance) = self.options.rate_limit.map_or((0, 0), rate_times);
         let nowhere = PointIds {
             point: 0,
+            slot: 0,
             interface: 0,
             hardware_interface: 0,
             verdict: false,

@@ -263,11 +263,11 @@ impl Recorder {
         };
         match sampling.choose(&frame) {
             Choice::Wanted => {}
-            Choice::NotInSample => return producer.filtered_out(ids.point),
-            Choice::OverRate => return producer.rate_limited(ids.point),
+            Choice::NotInSample => return producer.filtered_out(ids.slot),
+            Choice::OverRate => return producer.rate_limited(ids.slot),
         }
         let outcome = producer.record(&Sighting {
-            point: ids.point,
+            point: ids.slot,
             interface: ids.interface,
             time,
             hardware_stamped: false,

@@ -22,7 +22,7 @@ use super::filter::Prepared;
 use super::worker::{Job, Shared, SocketJob, Worker};
 use super::{Sharing, promiscuous_wanted, start, wanted};
 use crate::Attached;
-use crate::assembly::Assembly;
+use crate::assembly::{Assembly, PointIds};
 use crate::capture_site::CaptureSite;
 use crate::many::{Place, broadcast_netmask, new_table};
 use crate::notice::{GoneReason, Notice, ReadFailure};
@@ -138,6 +138,11 @@ impl Group {
         Ok(Some(group))
     }
 
+    fn rejected_at(&self, slot: u32) -> u64 {
+        let count = |rejected: &Rejected| rejected.count_at(slot);
+        self.rejected.as_ref().map_or(0, count)
+    }
+
     fn be_promiscuous(&self, site: &CaptureSite) -> Result<()> {
         let mut held = self.promiscuous.borrow_mut();
         let interface = site.interface.index;
@@ -197,6 +202,8 @@ struct AttachedMember {
     member: Arc<Member>,
     /// Packets come in as long as this is held.
     place: Option<Place>,
+    /// What the filter had rejected of others that counted where this one does.
+    rejected_before: u64,
 }
 
 /// Captures a site with the sockets of its group; `None` if it needs its own.
@@ -225,6 +232,7 @@ pub(super) fn attach(
         },
         dropped: AtomicU64::new(0),
     });
+    let rejected_before = group.rejected_at(ids.slot);
     let place = Place::take(&group.table, 0, site, &ids)?;
     group
         .members
@@ -235,6 +243,7 @@ pub(super) fn attach(
         group,
         member,
         place,
+        rejected_before,
     })))
 }
 
@@ -269,8 +278,7 @@ impl Attached for AttachedMember {
     }
 
     fn filtered_out(&mut self) -> Vec<(u32, u64)> {
-        let point = self.member.job.ids.point;
-        let count = |rejected: &Rejected| (point, rejected.count_at(point));
-        self.group.rejected.iter().map(count).collect()
+        let PointIds { point, slot, .. } = self.member.job.ids;
+        vec![(point, self.group.rejected_at(slot) - self.rejected_before)]
     }
 }

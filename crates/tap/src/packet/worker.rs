@@ -239,8 +239,8 @@ impl Recorder {
             }
         }
         let point = match &self.plan {
-            Job::One(job) => job.ids.point,
-            Job::Many { last, .. } => last.as_ref().map_or(0, |one| one.job.ids.point),
+            Job::One(job) => job.ids.slot,
+            Job::Many { last, .. } => last.as_ref().map_or(0, |one| one.job.ids.slot),
         };
         (read..block.packets()).for_each(|_| self.producer.unreadable(point));
     }
@@ -253,11 +253,11 @@ impl Recorder {
         match self.sampling.choose(frame) {
             Choice::Wanted => {}
             Choice::NotInSample => {
-                self.producer.filtered_out(job.ids.point);
+                self.producer.filtered_out(job.ids.slot);
                 return true;
             }
             Choice::OverRate => {
-                self.producer.rate_limited(job.ids.point);
+                self.producer.rate_limited(job.ids.slot);
                 return true;
             }
         }
@@ -281,7 +281,7 @@ impl Recorder {
         let (addresses, rest) = frame.bytes.split_at(split);
         let reached = if split < TAG_OFFSET { &[] } else { tag };
         self.producer.record(&Sighting {
-            point: ids.point,
+            point: ids.slot,
             interface: if frame.hardware_time {
                 ids.hardware_interface
             } else {

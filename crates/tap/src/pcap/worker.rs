@@ -278,14 +278,14 @@ impl Recorder {
             ref filter,
         } = self.plan;
         let Some(bytes) = packet.bytes else {
-            self.producer.unreadable(ids.point);
+            self.producer.unreadable(ids.slot);
             return true;
         };
         if filter
             .as_ref()
             .is_some_and(|filter| filter.run(bytes, packet.original) == 0)
         {
-            self.producer.filtered_out(ids.point);
+            self.producer.filtered_out(ids.slot);
             return true;
         }
         let frame = Frame {
@@ -300,16 +300,16 @@ impl Recorder {
         match self.sampling.choose(&frame) {
             Choice::Wanted => {}
             Choice::NotInSample => {
-                self.producer.filtered_out(ids.point);
+                self.producer.filtered_out(ids.slot);
                 return true;
             }
             Choice::OverRate => {
-                self.producer.rate_limited(ids.point);
+                self.producer.rate_limited(ids.slot);
                 return true;
             }
         }
         let outcome = self.producer.record(&Sighting {
-            point: ids.point,
+            point: ids.slot,
             interface: match stamped_by_card {
                 true => ids.hardware_interface,
                 false => ids.interface,

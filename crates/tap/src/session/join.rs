@@ -22,6 +22,8 @@ const REST_FACTOR: u32 = 20;
 pub(super) struct Joins {
     next: Option<Instant>,
     refused: HashSet<(String, u32)>,
+    /// Interfaces wait until others leave: there is no room for more.
+    is_full: bool,
 }
 
 fn identity(site: &CaptureSite) -> (String, u32) {
@@ -40,19 +42,37 @@ impl Session {
             .sites()
             .filter_map(|index| self.sites.get(index).cloned())
             .collect();
-        let unchanged = match self.joins.refused.is_empty() {
+        let unchanged = match self.joins.refused.is_empty() && !self.joins.is_full {
             true => self.presence.unchanged(),
             // What was refused may be possible by now.
             false => Vec::new(),
         };
+        let mut is_full = false;
         for site in observer.appeared(&there, &unchanged) {
-            if !self.joins.refused.contains(&identity(&site)) {
-                self.join_one(site, sink, observer)?;
+            if self.joins.refused.contains(&identity(&site)) {
+                continue;
             }
+            is_full = !self.assembly.has_room();
+            if is_full {
+                self.tell_full(&site, observer);
+                break;
+            }
+            self.join_one(site, sink, observer)?;
         }
+        self.joins.is_full = is_full;
         self.assembly.settle()?;
         self.joins.next = Some(Instant::now() + LOOK_EVERY.max(began.elapsed() * REST_FACTOR));
         Ok(())
+    }
+
+    /// Says once that interfaces wait for others to leave.
+    fn tell_full(&self, site: &CaptureSite, observer: &mut dyn Observer) {
+        if !self.joins.is_full {
+            observer.notice(&Notice::JoinsWait {
+                interface: site.label.clone(),
+                why: self.assembly.no_room().to_string(),
+            });
+        }
     }
 
     fn join_one(
@@ -75,7 +95,7 @@ impl Session {
                 self.presence.add(index, site)
             });
         tell(&mut self.assembly, observer);
-        // Points stay where a tap failed: their numbers are the places of their accounts.
+        // Points stay where a tap failed: the interface blocks have their numbers.
         let made = self.assembly.interface_blocks(&self.sites, blocks);
         let mut header = Vec::new();
         for interface in &made {
@@ -89,6 +109,7 @@ impl Session {
                 observer.started(&self.assembly.points[points..]);
             }
             Err(error) => {
+                self.assembly.release(index);
                 self.joins.refused.insert(identity(&self.sites[index]));
                 observer.notice(&Notice::NotJoined {
                     why: error.to_string(),

@@ -106,6 +106,7 @@ impl Session {
             self.left.lost.extend(at.tap.losses());
         }
         self.taps.retain(|at| at.site != site);
+        self.assembly.release(site);
         let namespace = self.sites[site].namespace.take();
         let others = self.presence.sites();
         if namespace.is_some()

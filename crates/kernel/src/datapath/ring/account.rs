@@ -1,5 +1,7 @@
 //! What the rings and what lies beside them know of the fates of packets.
 
+use std::sync::atomic::Ordering;
+
 use super::Rings;
 use super::words::{atomic64, load};
 use crate::layout::{CaptureShared, PointCounters, RING_MAX_POINTS, Rejections, RingControl};
@@ -31,7 +33,33 @@ pub struct Account {
     pub truncated: u64,
 }
 
+impl Account {
+    /// What was counted since the account stood like this.
+    pub fn since(self, before: &Self) -> Self {
+        Self {
+            seen: self.seen - before.seen,
+            filtered_out: self.filtered_out - before.filtered_out,
+            recorded: self.recorded - before.recorded,
+            lost_ring_full: self.lost_ring_full - before.lost_ring_full,
+            lost_copy_failed: self.lost_copy_failed - before.lost_copy_failed,
+            lost_rate_limit: self.lost_rate_limit - before.lost_rate_limit,
+            lost_no_ring: self.lost_no_ring - before.lost_no_ring,
+            hardware_stamped: self.hardware_stamped - before.hardware_stamped,
+            truncated: self.truncated - before.truncated,
+        }
+    }
+}
+
 impl Rings {
+    /// A hook point that counts where another one did has no losses yet to tell of.
+    pub fn forget_untold_losses(&self, point: u32) {
+        for ring in 0..self.count {
+            self.control(ring)
+                .losses_untold(point as usize)
+                .store(0, Ordering::Relaxed);
+        }
+    }
+
     /// The sum over all rings of one hook point's accounts.
     pub fn account(&self, point: u32) -> Account {
         let mut sum = Account::default();

@@ -46,6 +46,11 @@ impl Control {
         self.0.wrapping_add(at).cast()
     }
 
+    pub(super) fn losses_untold<'a>(self, point: usize) -> &'a AtomicU64 {
+        let within = std::mem::offset_of!(PointCounters, losses_untold);
+        atomic64(self.point(point).cast::<u8>().wrapping_add(within))
+    }
+
     pub(super) fn counters(self, point: usize) -> PointCounters {
         // SAFETY: the pointer lies within the control block, is aligned, and any bit pattern is a valid count.
         unsafe { self.point(point).read_volatile() }
