@@ -1,4 +1,5 @@
-//! An S3 server of others (moto, from PyPI) with a proxy before it that makes faults, one connection a request.
+//! An S3 server of others (moto, from PyPI) with a proxy before it that makes faults, one connection a request. Google's XML
+//! interface is that of S3 with another header for what may not exist yet, which the proxy renames.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -174,6 +175,19 @@ impl Server {
         .to_vec()
     }
 
+    /// As [`Server::environment`], for Google's interface, whose requests the proxy turns into those of S3.
+    pub fn environment_of_google(&self) -> Vec<(String, String)> {
+        let endpoint = format!("http://127.0.0.1:{}", self.port);
+        [
+            ("GOOGLE_BASE_URL", endpoint.as_str()),
+            ("GOOGLE_ALLOW_HTTP", "true"),
+            ("GOOGLE_SKIP_SIGNATURE", "true"),
+            ("NO_PROXY", "127.0.0.1"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .to_vec()
+    }
+
     /// Asks the server itself, past the proxy: status and body.
     pub fn request(&self, method: &str, key: &str, body: &[u8]) -> (u16, Vec<u8>) {
         let mut request = format!(
@@ -228,7 +242,7 @@ impl Proxy {
     fn serve(&self, mut stream: TcpStream) {
         let mut reader = BufReader::new(stream.try_clone().expect("a socket"));
         let mut head = String::new();
-        let mut length = 0;
+        let (mut length, mut is_signed) = (0, false);
         loop {
             let mut line = String::new();
             if reader.read_line(&mut line).unwrap_or(0) == 0 {
@@ -241,9 +255,16 @@ impl Proxy {
             if line == "\r\n" {
                 break;
             }
-            if !lower.starts_with("connection:") {
+            is_signed |= lower.starts_with("authorization:");
+            if lower.starts_with("x-goog-if-generation-match: 0") {
+                // What Google calls `If-None-Match: *`.
+                head.push_str("If-None-Match: *\r\n");
+            } else if !lower.starts_with("connection:") {
                 head.push_str(&line);
             }
+        }
+        if !is_signed {
+            head.push_str(&format!("Authorization: {AUTHORIZATION}\r\n"));
         }
         let mut body = vec![0; length];
         if reader.read_exact(&mut body).is_err() {

@@ -119,10 +119,15 @@ impl Inventory {
             }
         }
         if let Some(spool) = spool {
-            all.spooled = spool::waiting_for(spool, store.url())
-                .into_iter()
-                .filter(|manifest| !all.manifests.contains_key(&manifest.key()))
-                .collect();
+            let waiting = spool::waiting_for(spool, store.url());
+            let is_new = |manifest: &Manifest| !all.manifests.contains_key(&manifest.key());
+            all.spooled = waiting.manifests.into_iter().filter(is_new).collect();
+            for begin in waiting.begins {
+                all.begins.entry(begin.epoch.prefix()).or_insert(begin);
+            }
+            for end in waiting.ends {
+                all.ends.entry(end.epoch.prefix()).or_insert(end);
+            }
         }
         Ok(all)
     }

@@ -53,6 +53,7 @@ const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_ARP: u16 = 0x0806;
 const ETHERTYPE_RARP: u16 = 0x8035;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
+const PAGE_ROWS: usize = 20_000;
 /// Their headers have addresses that filters ask for.
 const ADDRESSED: [u16; 4] = [
     ETHERTYPE_IPV4,
@@ -309,10 +310,17 @@ impl Columns {
                 .set_column_bloom_filter_fpp(path.clone(), mistaken)
                 .set_column_bloom_filter_max_ndv(path, self.time.len().max(1) as u64);
         }
-        // Pages of a time and of an address are left out when they cannot match.
-        for name in ["time", "src", "dst", "sport", "dport"] {
+        // Where there are several pages, those whose times or addresses cannot match are left out.
+        let is_paged = self.time.len() > PAGE_ROWS;
+        properties = properties
+            .set_data_page_row_count_limit(PAGE_ROWS)
+            .set_offset_index_disabled(!is_paged);
+        for name in ["time", "src", "dst", "sport", "dport"]
+            .iter()
+            .filter(|_| is_paged)
+        {
             properties = properties
-                .set_column_statistics_enabled(ColumnPath::from(name), EnabledStatistics::Page);
+                .set_column_statistics_enabled(ColumnPath::from(*name), EnabledStatistics::Page);
         }
         let mut writer =
             SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties.build()))?;

@@ -454,15 +454,28 @@ fn manifests(directory: &Path) -> io::Result<Vec<Manifest>> {
     Ok(manifests)
 }
 
-/// The manifests that wait on this host for a store, of runs that go on too.
-pub fn waiting_for(root: &Path, url: &str) -> Vec<Manifest> {
-    let directories = subdirectories(root).unwrap_or_default();
-    let of_store = directories.into_iter().filter(|directory| {
+/// What waits on this host for a store.
+#[derive(Debug, Default)]
+pub struct Spooled {
+    pub begins: Vec<Begin>,
+    pub manifests: Vec<Manifest>,
+    pub ends: Vec<End>,
+}
+
+/// What waits on this host for a store, of runs that go on too.
+pub fn waiting_for(root: &Path, url: &str) -> Spooled {
+    let mut found = Spooled::default();
+    for directory in subdirectories(root).unwrap_or_default() {
         let target = fs::read(directory.join(TARGET)).ok();
         let target = target.and_then(|text| serde_json::from_slice::<Target>(&text).ok());
-        target.is_some_and(|target| target.url == url)
-    });
-    of_store
-        .flat_map(|directory| manifests(&directory).unwrap_or_default())
-        .collect()
+        if target.is_none_or(|target| target.url != url) {
+            continue;
+        }
+        let read = |name| fs::read(directory.join(name)).unwrap_or_default();
+        found.begins.extend(Begin::from_bytes(&read(BEGIN)));
+        found.ends.extend(End::from_bytes(&read(END)));
+        let manifests = manifests(&directory).unwrap_or_default();
+        found.manifests.extend(manifests);
+    }
+    found
 }

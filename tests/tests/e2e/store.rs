@@ -348,6 +348,10 @@ fn a_doubled_put_has_one_effect() {
     let finished = capture.stop();
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
     assert_eq!(places.account(), [200, 0, 200, 0, 0]);
+    // The records of the run's beginning and end wait with its chunks.
+    let waits = good(places.command("ls", &[]));
+    assert_eq!(waits["captures"][0]["ended"], "signal", "{waits}");
+    assert_eq!(waits["captures"][0]["interfaces"][0], lab.receiver());
     fs::remove_file(places.store.join("trawl")).expect("the file in the way");
     // The spool as it was before anything was stored, as after a lost reply.
     let again = lab.file("again");

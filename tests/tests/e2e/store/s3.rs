@@ -71,6 +71,30 @@ fn a_store_in_s3_is_listed_verified_indexed_queried_and_pruned() {
     assert_eq!(places.problems(), Vec::<String>::new());
 }
 
+/// Google's own requests and conditions, to a server that knows them under other names. Its tokens are not tried.
+#[test]
+fn a_store_in_google_cloud_storage_is_as_any_other() {
+    let (Some(server), Some(lab)) = (Server::open(), Lab::open()) else {
+        return;
+    };
+    let places = Places {
+        url: format!("gs://{BUCKET}/captures"),
+        environment: server.environment_of_google(),
+        ..places(&lab, &server)
+    };
+    let mut all = 0;
+    for fault in [Fault::None, Fault::LostReply, Fault::Doubled] {
+        server.set(fault, 3);
+        let capture = places.start(&lab, &[&CHUNKS[..], &["udp"]].concat());
+        all += send(&lab, &capture, 0, 200);
+        ended(&capture.stop(), 0);
+        assert_eq!(places.account(), [all, all, 0, 0, 0], "{fault:?}");
+        assert_eq!(places.problems(), Vec::<String>::new(), "{fault:?}");
+    }
+    is_indexed_queried_and_pruned(&places, &lab, all);
+    assert_eq!(chunks(&server), Vec::<String>::new());
+}
+
 /// Faults that pass: all that was sent is stored in the end, once.
 #[test]
 fn faults_that_pass_lose_and_double_nothing() {
