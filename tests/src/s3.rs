@@ -1,5 +1,5 @@
 //! An S3 server of others (moto, from PyPI) with a proxy before it that makes faults, one connection a request. Google's XML
-//! interface is that of S3 with another header for what may not exist yet, which the proxy renames.
+//! interface is that of S3 with other headers, which the proxy renames.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -181,7 +181,7 @@ impl Server {
         [
             ("GOOGLE_BASE_URL", endpoint.as_str()),
             ("GOOGLE_ALLOW_HTTP", "true"),
-            ("GOOGLE_SKIP_SIGNATURE", "true"),
+            ("GOOGLE_BEARER_TOKEN", "test"),
             ("NO_PROXY", "127.0.0.1"),
         ]
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -242,7 +242,7 @@ impl Proxy {
     fn serve(&self, mut stream: TcpStream) {
         let mut reader = BufReader::new(stream.try_clone().expect("a socket"));
         let mut head = String::new();
-        let (mut length, mut is_signed) = (0, false);
+        let mut length = 0;
         loop {
             let mut line = String::new();
             if reader.read_line(&mut line).unwrap_or(0) == 0 {
@@ -255,16 +255,14 @@ impl Proxy {
             if line == "\r\n" {
                 break;
             }
-            is_signed |= lower.starts_with("authorization:");
-            if lower.starts_with("x-goog-if-generation-match: 0") {
+            if lower.starts_with("authorization: bearer") {
+                head.push_str(&format!("Authorization: {AUTHORIZATION}\r\n"));
+            } else if lower.starts_with("x-goog-if-generation-match: 0") {
                 // What Google calls `If-None-Match: *`.
                 head.push_str("If-None-Match: *\r\n");
             } else if !lower.starts_with("connection:") {
                 head.push_str(&line);
             }
-        }
-        if !is_signed {
-            head.push_str(&format!("Authorization: {AUTHORIZATION}\r\n"));
         }
         let mut body = vec![0; length];
         if reader.read_exact(&mut body).is_err() {
