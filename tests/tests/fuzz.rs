@@ -142,7 +142,7 @@ fn fuzz(target: &str, count: usize, more: Vec<Vec<u8>>, run: fn(&[u8])) {
 fn crafted() -> Vec<Vec<u8>> {
     const ALL_DETAILS: u8 = 0x1c;
     let kind = |link_type| match link_type {
-        101 => 1,
+        101 | 107 => 1,
         276 => 2,
         0 => 3,
         _ => 0,

@@ -98,6 +98,8 @@ fn rewritten(bytes: &[u8], format: Format, verbatim: bool) {
     assert_eq!(there, packets.len(), "{format:?}, verbatim {verbatim}");
 }
 
+const LINKTYPE_FRELAY: u16 = 107;
+
 /// What a compressed file may come to here: a few bytes can stand for more than a fuzzer has memory for.
 const MOST_UNPACKED: u64 = 4 << 20;
 
@@ -153,7 +155,8 @@ pub fn packet(bytes: &[u8]) {
     let Some((&choice, captured)) = bytes.split_first() else {
         return;
     };
-    const SERIAL: [u16; 5] = [
+    const SERIAL: [u16; 6] = [
+        LINKTYPE_FRELAY,
         block::LINKTYPE_PPP,
         block::LINKTYPE_PPP_HDLC,
         block::LINKTYPE_PPP_ETHER,

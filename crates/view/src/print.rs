@@ -12,7 +12,7 @@
 //! - A packet that ends after an IPv6 extension header is marked as cut; under a cut packet `-x`
 //!   leaves out the link header as under any other.
 //! - `-vv` does not dump what SCTP chunks and neighbour discovery options hold.
-//! - EAPOL, PIM, EIGRP and OSPFv3 show one line with `-v` too.
+//! - EAPOL and EIGRP show one line with `-v` too.
 //! - The interface and direction of a packet stand where `tcpdump -i any` has them; the hook and
 //!   the verdict stand in brackets at the end of the line: `[xdp exit: DROP]`.
 
@@ -30,9 +30,11 @@ mod dhcp_values;
 mod dns;
 mod dump;
 mod flows;
+mod frame_relay;
 mod icmp;
 mod icmp_extensions;
 mod icmpv6;
+mod icmpv6_node;
 mod icmpv6_options;
 mod igmp;
 mod ipv4;
@@ -41,15 +43,19 @@ mod line;
 mod link;
 mod llc;
 mod lldp;
+mod mptcp;
 mod names;
+mod nfs;
+mod nfs_reply;
 mod ospf;
 mod ospf3;
 mod ospf_opaque;
+mod pim;
+mod pim_v1;
 mod ppp;
 mod ppp_options;
 mod protocol;
 mod radius;
-mod rpc;
 mod sctp;
 mod secure;
 mod serial;

@@ -8,7 +8,7 @@ use trawl_packet::decode;
 use trawl_view::print::{Dump, DumpForm, PrintOptions, Printer, Timestamp};
 use trawl_view::record::PacketView;
 
-const LINK_TYPES: [u16; 7] = [0, 1, 101, 113, 276, 2, 65_535];
+const LINK_TYPES: [u16; 8] = [0, 1, 101, 107, 113, 276, 2, 65_535];
 
 /// Options from the tersest to the most talkative.
 fn all_options() -> [PrintOptions; 3] {

@@ -7,6 +7,7 @@ mod inner;
 mod link;
 mod network;
 mod routing;
+mod services;
 mod transport;
 
 use trawl_packet::build::{Ipv4, Layer, Template};
@@ -36,6 +37,7 @@ pub fn all() -> Vec<Case> {
     application::add(&mut cases);
     control::add(&mut cases);
     routing::add(&mut cases);
+    services::add(&mut cases);
     cases.0
 }
 

@@ -4,7 +4,8 @@
 use super::line::{Data, Line, Printed, put};
 use super::protocol::Ip;
 use super::{
-    Datagrams, bgp, control, dhcp, dhcp6, dns, ipv4, ipv6, radius, rpc, secure, snmp, text, tunnel,
+    Datagrams, bgp, carrier, control, dhcp, dhcp6, dns, ipv4, ipv6, nfs, radius, secure, snmp,
+    text, tunnel,
 };
 
 /// After the header of a datagram; false if nothing is known of its ports.
@@ -16,7 +17,7 @@ pub(super) fn udp(
 ) -> Result<bool, super::line::Stop> {
     let (src, dst) = ports;
     let either = |port| src == port || dst == port;
-    if rpc::nfs(line, ports, data)? {
+    if nfs::print(line, ip, ports, data)? {
         return Ok(true);
     }
     if either(53) {
@@ -48,6 +49,8 @@ pub(super) fn udp(
     } else if either(51820) {
         put!(line, "UDP, length {}", data.len);
         secure::wireguard(line, data);
+    } else if either(6635) {
+        carrier::mpls(line, data)?;
     } else if either(443) && !ip.fragmented {
         put!(line, "UDP, length {}", data.len);
         secure::quic(line, data);
@@ -74,7 +77,7 @@ pub(super) fn as_told(line: &mut Line<'_>, datagrams: Datagrams, data: Data<'_>)
 }
 
 /// After the length of a segment with a payload.
-pub(super) fn tcp(line: &mut Line<'_>, ports: (u16, u16), data: Data<'_>) -> Printed {
+pub(super) fn tcp(line: &mut Line<'_>, ip: &Ip, ports: (u16, u16), data: Data<'_>) -> Printed {
     let (src, dst) = ports;
     let either = |port| src == port || dst == port;
     if either(25) {
@@ -97,7 +100,7 @@ pub(super) fn tcp(line: &mut Line<'_>, ports: (u16, u16), data: Data<'_>) -> Pri
         put!(line, ": ");
         let fragment = (data.u32(0)? & 0x7fff_ffff) as usize;
         let message = data.skip(4);
-        let known = rpc::nfs(line, ports, message.claimed(fragment.min(message.len)))?;
+        let known = nfs::print(line, ip, ports, message.claimed(fragment.min(message.len)))?;
         if !known {
             // As if nothing had been known of the port.
             line.out.truncate(line.out.len() - 2);

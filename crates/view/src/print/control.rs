@@ -1,4 +1,4 @@
-//! Protocols between routers and servers: NTP, BFD, VRRP, PIM, EIGRP.
+//! Protocols between routers and servers: NTP, BFD, VRRP, EIGRP.
 
 use std::net::Ipv4Addr;
 
@@ -381,32 +381,6 @@ pub(super) fn vrrp(line: &mut Line<'_>, ip: &Ip, ttl: u8, data: Data<'_>) -> Pri
         put!(line, " auth \"");
         put_chars(line, &text[..end]);
         put!(line, "\"");
-    }
-    Ok(())
-}
-
-/// The head of a message; the version's name and its kind.
-pub(super) fn pim(line: &mut Line<'_>, data: Data<'_>) -> Printed {
-    line.protocol = "pim";
-    let first = data.u8(0)?;
-    let name = match first & 0xf {
-        0 => "Hello",
-        1 => "Register",
-        2 => "Register Stop",
-        3 => "Join / Prune",
-        4 => "Bootstrap",
-        5 => "Assert",
-        6 => "Graft",
-        7 => "Graft-ACK",
-        8 => "Candidate RP Advertisement",
-        9 => "Prune-Refresh",
-        10 => "DF-Election",
-        11 => "ECMP Redirect",
-        _ => "Unknown Type",
-    };
-    match first >> 4 {
-        2 => put!(line, "PIMv2, {name}, length {}", data.len),
-        version => put!(line, "[pim-version-{version}], length {}", data.len),
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
-//! The first sequence numbers of TCP conversations, so that later ones can be shown relative.
+//! What earlier packets said: the first sequence numbers of TCP conversations, so that later ones can be shown relative,
+//! and calls of NFS, which say what their replies mean.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
 /// Conversations remembered at most. When that many are, all are forgotten: the next packet of
@@ -27,16 +28,45 @@ pub(super) struct Base {
     pub sack: u32,
 }
 
+/// Calls whose replies are awaited, at most; as many as tcpdump remembers.
+const MAX_CALLS: usize = 64;
+
+/// A call of NFS.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Call {
+    pub client: IpAddr,
+    pub server: IpAddr,
+    pub id: u32,
+    pub version: u32,
+    pub procedure: u32,
+}
+
 #[derive(Debug, Default)]
-pub(super) struct Flows(HashMap<(End, End), Start>);
+pub(super) struct Flows {
+    starts: HashMap<(End, End), Start>,
+    calls: VecDeque<Call>,
+}
 
 impl Flows {
+    pub fn called(&mut self, call: Call) {
+        self.calls.truncate(MAX_CALLS - 1);
+        self.calls.push_front(call);
+    }
+
+    /// Version and procedure of the latest call of that number.
+    pub fn call(&self, client: IpAddr, server: IpAddr, id: u32) -> Option<(u32, u32)> {
+        let mut calls = self.calls.iter();
+        let call =
+            calls.find(|call| call.id == id && call.client == client && call.server == server)?;
+        Some((call.version, call.procedure))
+    }
+
     /// Bases for a segment with an acknowledgement. The first one seen of a conversation, and
     /// every SYN, is shown absolute and sets the bases for the others.
     pub fn base(&mut self, src: End, dst: End, seq: u32, ack: u32, syn: bool) -> Base {
         let forward = src <= dst;
         let key = if forward { (src, dst) } else { (dst, src) };
-        let known = self.0.get(&key).copied().filter(|_| !syn);
+        let known = self.starts.get(&key).copied().filter(|_| !syn);
         let start = known.unwrap_or({
             let peer = ack.wrapping_sub(1);
             if forward {
@@ -63,10 +93,10 @@ impl Flows {
                 sack: peer,
             };
         }
-        if self.0.len() >= MAX_FLOWS {
-            self.0.clear();
+        if self.starts.len() >= MAX_FLOWS {
+            self.starts.clear();
         }
-        self.0.insert(key, start);
+        self.starts.insert(key, start);
         Base {
             seq: 0,
             ack: 0,
@@ -109,6 +139,6 @@ mod tests {
             let [a, b, c, d] = n.to_be_bytes();
             flows.base(([a, b, c, d].into(), 1), end(1, 2), 1, 1, false);
         }
-        assert!(flows.0.len() <= MAX_FLOWS);
+        assert!(flows.starts.len() <= MAX_FLOWS);
     }
 }

@@ -4,10 +4,12 @@ use std::net::Ipv6Addr;
 
 use super::line::{Data, Line, Printed, Stop, flag_names, put};
 use super::protocol::Ip;
-use super::{DumpForm, dump, icmpv6_options, names};
+use super::{DumpForm, dump, icmpv6_node, icmpv6_options, names};
 
 const HEADER_LEN: usize = 8;
 const UNREACHABLE: u8 = 1;
+/// The last code of these whose meaning is known.
+const LAST_UNREACHABLE: u8 = 4;
 const TOO_BIG: u8 = 2;
 const TIME_EXCEEDED: u8 = 3;
 const PARAMETER_PROBLEM: u8 = 4;
@@ -21,7 +23,16 @@ const ROUTER_ADVERTISEMENT: u8 = 134;
 const NEIGHBOR_SOLICITATION: u8 = 135;
 const NEIGHBOR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
+const RENUMBERING: u8 = 138;
+const NODE_QUERY: u8 = 139;
+const NODE_REPLY: u8 = 140;
 const LISTENER_REPORT_V2: u8 = 143;
+const AGENT_REQUEST: u8 = 144;
+const AGENT_REPLY: u8 = 145;
+const PREFIX_SOLICITATION: u8 = 146;
+const PREFIX_ADVERTISEMENT: u8 = 147;
+/// RFC 6550.
+const ROUTING_ON_LOSSY: u8 = 155;
 
 pub(super) fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     line.protocol = "icmp6";
@@ -34,16 +45,24 @@ pub(super) fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
         Some(name) => put!(line, "{name}"),
         None => put!(line, "unknown icmp6 type ({kind})"),
     }
-    let is_discovery = (ROUTER_SOLICITATION..=REDIRECT).contains(&kind);
+    let is_discovery = (ROUTER_SOLICITATION..=REDIRECT).contains(&kind)
+        || matches!(kind, AGENT_REPLY | PREFIX_ADVERTISEMENT);
     if line.verbose() && is_discovery {
         put!(line, ", length {}", data.len);
     }
     message(line, kind, data)?;
-    if !line.verbose() || name(kind).is_none() {
+    let is_opaque = name(kind).is_none() || matches!(kind, 200 | 201);
+    if kind == UNREACHABLE && data.u8(1)? > LAST_UNREACHABLE {
+        if line.options.verbosity < 2 {
+            dump::print(line.out, DumpForm::Hex, data.bytes);
+        }
+        return Ok(());
+    }
+    if !line.verbose() || is_opaque {
         put!(line, ", length {}", data.len);
     }
     // As tcpdump has it: from the second `-v` on the length alone.
-    if name(kind).is_none() && line.options.verbosity < 2 {
+    if is_opaque && line.options.verbosity < 2 {
         dump::print(line.out, DumpForm::Hex, data.bytes);
     }
     Ok(())
@@ -65,17 +84,19 @@ fn name(kind: u8) -> Option<&'static str> {
         NEIGHBOR_SOLICITATION => "neighbor solicitation",
         NEIGHBOR_ADVERTISEMENT => "neighbor advertisement",
         REDIRECT => "redirect",
-        138 => "router renumbering",
-        139 => "node information query",
-        140 => "node information reply",
+        RENUMBERING => "router renumbering",
+        NODE_QUERY => "who-are-you request",
+        NODE_REPLY => "who-are-you reply",
         141 => "inverse neighbor solicitation",
         142 => "inverse neighbor advertisement",
         LISTENER_REPORT_V2 => "multicast listener report v2",
-        144 => "dhaad request",
-        145 => "dhaad reply",
-        146 => "mobile router solicitation",
-        147 => "mobile router advertisement",
-        155 => "RPL",
+        AGENT_REQUEST => "ha discovery request",
+        AGENT_REPLY => "ha discovery reply",
+        PREFIX_SOLICITATION => "mobile router solicitation",
+        PREFIX_ADVERTISEMENT => "mobile router advertisement",
+        ROUTING_ON_LOSSY => "RPL",
+        200 => "mtrace response",
+        201 => "mtrace message",
         _ => return None,
     })
 }
@@ -120,6 +141,7 @@ fn message(line: &mut Line<'_>, kind: u8, data: Data<'_>) -> Printed {
                 0 => put!(line, ", erroneous - octet {octet}"),
                 1 => put!(line, ", next header - octet {octet}"),
                 2 => put!(line, ", option - octet {octet}"),
+                3 => put!(line, ", incomplete header chain - octet {octet}"),
                 _ => put!(line, ", code-#{code}"),
             }
         }
@@ -157,6 +179,35 @@ fn message(line: &mut Line<'_>, kind: u8, data: Data<'_>) -> Printed {
                 icmpv6_options::print(line, data.skip(24))?;
             }
         }
+        RENUMBERING | NODE_QUERY | NODE_REPLY => {
+            let shown = match kind {
+                RENUMBERING => icmpv6_node::renumbering(line, data),
+                NODE_QUERY => icmpv6_node::query(line, data),
+                _ => icmpv6_node::reply(line, data),
+            };
+            match shown {
+                Err(Stop::Cut) => put!(line, " [|icmp6]"),
+                shown => shown?,
+            }
+        }
+        AGENT_REQUEST | PREFIX_SOLICITATION => put!(line, ", id 0x{:04x}", data.u16(4)?),
+        AGENT_REPLY if line.verbose() => {
+            put!(line, ", id 0x{:04x}", data.u16(4)?);
+            for at in (HEADER_LEN..data.len).step_by(16) {
+                put!(line, ", {}", address(at)?);
+            }
+        }
+        PREFIX_ADVERTISEMENT if line.verbose() => {
+            put!(line, ", id 0x{:04x}", data.u16(4)?);
+            match data.u16(6)? >> 14 {
+                0 => {}
+                1 => put!(line, " O"),
+                2 => put!(line, " M"),
+                _ => put!(line, " MO"),
+            }
+            icmpv6_options::print(line, data.skip(HEADER_LEN))?;
+        }
+        ROUTING_ON_LOSSY => routing_on_lossy(line, code),
         REDIRECT => {
             put!(line, ", {} to {}", address(24)?, address(8)?);
             if line.verbose() {
@@ -166,6 +217,20 @@ fn message(line: &mut Line<'_>, kind: u8, data: Data<'_>) -> Printed {
         _ => {}
     }
     Ok(())
+}
+
+/// The name of a message; the first bit of its code says that it is secured.
+fn routing_on_lossy(line: &mut Line<'_>, code: u8) {
+    let name = match code & 0x7f {
+        0 => "DODAG Information Solicitation",
+        1 => "DODAG Information Object",
+        2 => "Destination Advertisement Object",
+        3 => "Destination Advertisement Object Ack",
+        0x0a => "Consistency Check",
+        _ => return put!(line, ", unknown-RPL-code {code}"),
+    };
+    let secured = if code & 0x80 == 0 { "CLR" } else { "SEC" };
+    put!(line, ", ({secured}){name}");
 }
 
 fn unreachable(line: &mut Line<'_>, code: u8, data: Data<'_>) -> Printed {

@@ -6,6 +6,7 @@ use super::line::{Data, Line, Printed, put};
 use trawl_packet::checksum::Sum;
 
 const QUERY: u8 = 0x11;
+const PIM: u8 = 0x14;
 const REPORT_V1: u8 = 0x12;
 const REPORT_V2: u8 = 0x16;
 const LEAVE: u8 = 0x17;
@@ -21,6 +22,10 @@ pub(super) fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         QUERY => query(line, data)?,
         REPORT_V1 => put!(line, "igmp v1 report {}", group(4)?),
         REPORT_V2 => put!(line, "igmp v2 report {}", group(4)?),
+        PIM => {
+            put!(line, "igmp pimv1");
+            super::pim_v1::print(line, data)?;
+        }
         LEAVE => put!(line, "igmp leave {}", group(4)?),
         REPORT_V3 => report_v3(line, data)?,
         kind => put!(line, "igmp-{kind}"),

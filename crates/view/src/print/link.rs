@@ -1,9 +1,12 @@
 //! Link layers: Ethernet with VLAN tags, Linux cooked, BSD loopback, bare IP.
 
 use super::line::{Data, Line, Mac, Printed, Stop, put};
-use super::{DumpForm, arp, carrier, dump, ipv4, ipv6, llc, lldp, names, serial, slow};
+use super::{
+    DumpForm, arp, carrier, dump, frame_relay, ipv4, ipv6, llc, lldp, names, serial, slow,
+};
 use trawl_packet::pcapng::block;
 
+const LINKTYPE_FRELAY: u16 = 107;
 const LINKTYPE_LOOP: u16 = 108;
 const ETHERNET_LEN: usize = 14;
 const VLAN_LEN: usize = 4;
@@ -23,6 +26,7 @@ pub(super) fn print(line: &mut Line<'_>, link_type: u16, data: Data<'_>) -> usiz
         block::LINKTYPE_PPP_HDLC => serial::ppp_in_hdlc(line, data),
         block::LINKTYPE_PPP_ETHER => carrier::pppoe(line, data),
         block::LINKTYPE_C_HDLC => serial::cisco_hdlc(line, data),
+        LINKTYPE_FRELAY => frame_relay::print(line, data),
         _ => {
             put!(line, "link type {link_type}, length {}: ", data.len);
             default_print(line, data);

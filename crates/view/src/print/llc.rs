@@ -8,7 +8,7 @@ const CISCO: u32 = 0x00_000c;
 const SAP_STP: u8 = 0x42;
 const SAP_SNAP: u8 = 0xaa;
 const CONTROL_UI: u8 = 0x03;
-const HEADER_LEN: usize = 3;
+pub(super) const HEADER_LEN: usize = 3;
 const SNAP_LEN: usize = 8;
 
 pub(super) fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
@@ -24,7 +24,7 @@ pub(super) fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     }
     match saps {
         (SAP_STP, SAP_STP, CONTROL_UI) => spanning_tree(line, data.skip(HEADER_LEN)),
-        (SAP_SNAP, SAP_SNAP, CONTROL_UI) => snap(line, data),
+        (SAP_SNAP, SAP_SNAP, CONTROL_UI) => snap(line, data, BRIDGE_PAD),
         _ => {
             if !line.options.link_header {
                 put_header(line, dsap, ssap, control);
@@ -72,8 +72,12 @@ fn put_header(line: &mut Line<'_>, dsap: u8, ssap: u8, control: u8) {
 /// RFC 2684: frames of another kind inside.
 const BRIDGED: u32 = 0x00_80c2;
 
-/// A SNAP header: an organization, and a type that is an ethertype where it names none.
-fn snap(line: &mut Line<'_>, data: Data<'_>) -> Printed {
+/// Between SNAP and a bridged frame, on links that align it.
+const BRIDGE_PAD: usize = 2;
+
+/// A SNAP header: an organization, and a type that is an ethertype where it names none. The first bytes are those of the
+/// header before it.
+pub(super) fn snap(line: &mut Line<'_>, data: Data<'_>, bridge_pad: usize) -> Printed {
     line.protocol = "snap";
     let [_, a, b, c] = data.u32(2)?.to_be_bytes();
     let (organization, kind) = (u32::from_be_bytes([0, a, b, c]), data.u16(6)?);
@@ -95,6 +99,8 @@ fn snap(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         (CISCO, 0x2000) => return cdp::print(line, payload),
         // A spanning tree for each VLAN.
         (CISCO, 0x010b) => return spanning_tree(line, payload),
+        (BRIDGED, 1 | 7) => return link::ethernet(line, payload.skip(bridge_pad)),
+        (BRIDGED, 0x000e) => return spanning_tree(line, payload),
         _ => {}
     }
     if !line.options.link_header {
@@ -148,14 +154,11 @@ fn spanning_tree(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     const CONFIG: u8 = 0x00;
     const RAPID: u8 = 0x02;
     const TOPOLOGY_CHANGE: u8 = 0x80;
+    const SINGLE_LEN: usize = 35;
     line.protocol = "stp";
     let (protocol_id, version, kind) = (data.u16(0)?, data.u8(2)?, data.u8(3)?);
     if protocol_id != 0 {
-        put!(
-            line,
-            "unknown STP protocol 0x{protocol_id:04x}, length {}",
-            data.len
-        );
+        put!(line, "unknown STP version, length {}", data.len);
         return Ok(());
     }
     match version {
@@ -163,7 +166,10 @@ fn spanning_tree(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         2 => put!(line, "STP 802.1w"),
         3 => put!(line, "STP 802.1s"),
         4 => put!(line, "STP 802.1aq"),
-        _ => put!(line, "STP Unknown STP protocol (0x{version:02x})"),
+        _ => {
+            put!(line, "STP Unknown STP protocol (0x{version:02x})");
+            return Ok(());
+        }
     }
     match kind {
         CONFIG => put!(line, ", Config"),
@@ -173,16 +179,18 @@ fn spanning_tree(line: &mut Line<'_>, data: Data<'_>) -> Printed {
             return Ok(());
         }
         _ => {
-            put!(
-                line,
-                ", Unknown BPDU Type (0x{kind:02x}), length {}",
-                data.len
-            );
+            put!(line, ", Unknown BPDU Type (0x{kind:02x})");
             return Ok(());
         }
     }
     if kind == RAPID && version > 2 {
         return multiple_trees(line, version, data);
+    }
+    if data.len < SINGLE_LEN + usize::from(kind == RAPID) {
+        return Err(Stop::Invalid);
+    }
+    if kind == RAPID && version != 2 {
+        return Ok(());
     }
     let flags = data.u8(4)?;
     let (priority, bridge, port) = (data.u16(17)?, Mac(data.array(19)?), data.u16(25)?);
@@ -245,6 +253,8 @@ fn port_role(flags: u8) -> &'static str {
 /// The common tree of several, with `-v` each of the others.
 fn multiple_trees(line: &mut Line<'_>, version: u8, data: Data<'_>) -> Printed {
     const LEAST: usize = 102;
+    /// Up to the length of what the third version adds.
+    const HEADER_LEN_V3: usize = 38;
     const CONFIGURATION_LEN: usize = 64;
     const TREE_LEN: usize = 16;
     if data.len < LEAST {
@@ -254,11 +264,16 @@ fn multiple_trees(line: &mut Line<'_>, version: u8, data: Data<'_>) -> Printed {
         // Such a message has no content of the first version.
         return Err(Stop::Invalid);
     }
+    let len = usize::from(data.u16(36)?);
+    if data.len < HEADER_LEN_V3 + len {
+        return Err(Stop::Invalid);
+    }
     let flags = data.u8(4)?;
     let list = flag_names(flags.into(), &STP_FLAGS, ", ");
     put!(line, ", CIST Flags [{list}], length {}", data.len);
+    let more = (version == 4).then(|| data.skip(HEADER_LEN_V3 + len));
     if !line.verbose() {
-        return Ok(());
+        return more.map_or(Ok(()), has_shortest_paths);
     }
     let role = port_role(flags);
     put!(
@@ -282,7 +297,6 @@ fn multiple_trees(line: &mut Line<'_>, version: u8, data: Data<'_>) -> Printed {
         seconds(31)?,
         seconds(33)?
     );
-    let len = usize::from(data.u16(36)?);
     put!(line, "\n\tv3len {len}, MCID Name ");
     put_string(line, data.slice(39, 32)?);
     put!(
@@ -323,14 +337,22 @@ fn multiple_trees(line: &mut Line<'_>, version: u8, data: Data<'_>) -> Printed {
             tree.u8(15)?
         );
     }
-    if version == 4 {
-        return shortest_paths(line, data.skip(LEAST + count * TREE_LEN));
+    more.map_or(Ok(()), |more| shortest_paths(line, more))
+}
+
+/// The length must be that of what follows.
+fn has_shortest_paths(data: Data<'_>) -> Printed {
+    const LEAST: usize = 85;
+    let len = usize::from(data.u16(0)?);
+    match len >= LEAST && data.len >= len + 2 {
+        true => Ok(()),
+        false => Err(Stop::Invalid),
     }
-    Ok(())
 }
 
 /// What shortest path bridging adds.
 fn shortest_paths(line: &mut Line<'_>, data: Data<'_>) -> Printed {
+    has_shortest_paths(data)?;
     put!(line, "\n\tv4len {}, AUXMCID Name ", data.u16(0)?);
     put_string(line, data.slice(3, 32)?);
     put!(

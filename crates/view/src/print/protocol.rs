@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 
 use super::line::{Data, Line, Printed, Stop, put};
-use super::{control, icmp, icmpv6, igmp, ipv4, ipv6, link, names, ospf, sctp, tcp, tunnel, udp};
+use super::{
+    control, icmp, icmpv6, igmp, ipv4, ipv6, link, names, ospf, pim, sctp, tcp, tunnel, udp,
+};
 use trawl_packet::checksum::Addresses;
 
 /// What transport headers need of the IP header they are in.
@@ -72,7 +74,7 @@ pub(super) fn print(line: &mut Line<'_>, ip: &Ip, number: u8, data: Data<'_>) ->
         names::ETHERNET_IN_IP if !ip.is_v4() => link::ethernet(line, data),
         88 => control::eigrp(line, data),
         89 => ospf::print(line, ip, data),
-        103 => control::pim(line, data),
+        103 => pim::print(line, ip, data),
         112 => control::vrrp(line, ip, ip.ttl, data),
         names::NO_NEXT_HEADER => {
             put!(line, "no next header");
@@ -118,12 +120,12 @@ fn authentication(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     line.protocol = "ah";
     let (next, words) = (data.u8(0)?, data.u8(1)?);
     let len = (usize::from(words) + 2) * 4;
-    let (spi, sequence) = (data.u32(4)?, data.u32(8)?);
     put!(line, "AH(");
     if line.verbose() {
         put!(line, "length={words}({len}-bytes),");
     }
-    put!(line, "spi=0x{spi:08x},seq=0x{sequence:x},icv=0x");
+    put!(line, "spi=0x{:08x},", data.u32(4)?);
+    put!(line, "seq=0x{:x},icv=0x", data.u32(8)?);
     if len < FIXED_LEN || len > data.len {
         return Err(Stop::Invalid);
     }

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::dump;
 use super::line::{Data, Line, Printed, Stop, put};
-use words::{ATTRIBUTES, values};
+use words::{ATTRIBUTES, mobility, values};
 
 const HEADER_LEN: usize = 20;
 
@@ -136,10 +136,19 @@ fn attribute(line: &mut Line<'_>, kind: u8, value: Data<'_>) -> Printed {
             }
             Ok(())
         }
-        97 => prefix(line, value),
+        97 | 123 => prefix(line, value),
+        124 => {
+            match value.len {
+                8 => put!(line, "[{}]", mobility(u64::from_be_bytes(value.array(0)?))),
+                len => put!(line, "ERROR: length {len} != 8"),
+            }
+            Ok(())
+        }
+        125 => home_link(line, value),
+        126 => operator(line, value),
         101 => error_cause(line, value),
         2 | 3 | 17 | 21 | 54 | 59 | 70 | 71 | 84 | 93 | 94 | 96 => Ok(()),
-        1..=100 => text(line, kind, value),
+        1..=100 | 103..=122 => text(line, kind, value),
         _ => Ok(()),
     }
 }
@@ -260,6 +269,42 @@ fn prefix(line: &mut Line<'_>, value: Data<'_>) -> Printed {
     let mut address = [0; 16];
     address[..value.len - 2].copy_from_slice(value.slice(2, value.len - 2)?);
     put!(line, "{}/{bits}", Ipv6Addr::from(address));
+    if usize::from(bits) > 8 * (value.len - 2) {
+        put!(line, " (inconsistent prefix length)");
+    }
+    Ok(())
+}
+
+/// The prefix of a mobile node's home, after its length.
+fn home_link(line: &mut Line<'_>, value: Data<'_>) -> Printed {
+    if value.len != 17 {
+        put!(line, "ERROR: length {} != 17", value.len);
+        return Ok(());
+    }
+    match value.u8(0)? {
+        bits @ 0..=128 => put!(line, "{}/{bits}", Ipv6Addr::from(value.array::<16>(1)?)),
+        bits => put!(line, "ERROR: netmask {bits} not in range (0..128)"),
+    }
+    Ok(())
+}
+
+fn operator(line: &mut Line<'_>, value: Data<'_>) -> Printed {
+    let text = value.slice(0, value.len)?;
+    let [space, name @ ..] = text else {
+        return Ok(());
+    };
+    if name.is_empty() {
+        put!(line, "ERROR: length 1 < 2");
+        return Ok(());
+    }
+    match space {
+        b'0' => put!(line, "[TADIG] "),
+        b'1' => put!(line, "[REALM] "),
+        b'2' => put!(line, "[E212] "),
+        b'3' => put!(line, "[ICC] "),
+        other => put!(line, "[unknown namespace {other}] "),
+    }
+    super::text::put_chars(line, name);
     Ok(())
 }
 

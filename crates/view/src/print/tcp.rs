@@ -70,7 +70,8 @@ pub(super) fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     }
     if header_len > HEADER_LEN {
         let list = data.claimed(header_len).skip(HEADER_LEN);
-        tcp_options::print(line, list, has(flags::ACK), base.sack)?;
+        let kind = (has(flags::SYN), has(flags::ACK));
+        tcp_options::print(line, list, kind, base.sack)?;
     }
     put!(line, ", length {len}");
     if len == 0 {
@@ -91,7 +92,7 @@ pub(super) fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
         put!(line, "]");
         return Ok(());
     }
-    app::tcp(line, (src, dst), data.skip(header_len))
+    app::tcp(line, ip, (src, dst), data.skip(header_len))
 }
 
 fn checksum(line: &mut Line<'_>, ip: &Ip, segment: Data<'_>) -> Printed {

@@ -1,6 +1,7 @@
 //! TCP options.
 
-use super::line::{Data, Line, Printed, put};
+use super::line::{Data, Line, Printed, Stop, put};
+use super::mptcp;
 
 const END: u8 = 0;
 const NOP: u8 = 1;
@@ -15,11 +16,11 @@ const AUTHENTICATION: u8 = 29;
 const MULTIPATH: u8 = 30;
 const FAST_OPEN: u8 = 34;
 
-/// Shows the list in brackets. `sack_base` is what selective acknowledgements are relative to.
+/// Shows the list in brackets, of a segment with SYN or with an acknowledgement. `sack_base` is what selective acknowledgements are relative to.
 pub(super) fn print(
     line: &mut Line<'_>,
     mut list: Data<'_>,
-    has_ack: bool,
+    (is_syn, has_ack): (bool, bool),
     sack_base: u32,
 ) -> Printed {
     put!(line, ", options [");
@@ -47,6 +48,14 @@ pub(super) fn print(
         }
         let value = list.claimed(len).skip(2);
         value.need(value.len)?;
+        if kind == MULTIPATH {
+            match mptcp::print(line, (is_syn, has_ack), list.claimed(len)) {
+                Err(Stop::Invalid) => put!(line, "[bad opt]"),
+                shown => shown?,
+            }
+            list = list.skip(len);
+            continue;
+        }
         print_value(line, kind, value, has_ack, sack_base)?;
         list = list.skip(len);
     }

@@ -1,7 +1,7 @@
 //! Names of RADIUS attributes, and of the values that are numbers.
 
 /// Attributes from 1 on.
-pub(super) const ATTRIBUTES: [&str; 101] = [
+pub(super) const ATTRIBUTES: [&str; 129] = [
     "User-Name",
     "User-Password",
     "CHAP-Password",
@@ -103,6 +103,34 @@ pub(super) const ATTRIBUTES: [&str; 101] = [
     "Framed-IPv6-Route",
     "Framed-IPv6-Pool",
     "Error-Cause",
+    "EAP-Key-Name",
+    "Digest-Response",
+    "Digest-Realm",
+    "Digest-Nonce",
+    "Digest-Response-Auth",
+    "Digest-Nextnonce",
+    "Digest-Method",
+    "Digest-URI",
+    "Digest-Qop",
+    "Digest-Algorithm",
+    "Digest-Entity-Body-Hash",
+    "Digest-CNonce",
+    "Digest-Nonce-Count",
+    "Digest-Username",
+    "Digest-Opaque",
+    "Digest-Auth-Param",
+    "Digest-AKA-Auts",
+    "Digest-Domain",
+    "Digest-Stale",
+    "Digest-HA1",
+    "SIP-AOR",
+    "Delegated-IPv6-Prefix",
+    "MIP6-Feature-Vector",
+    "MIP6-Home-Link-Prefix",
+    "Operator-Name",
+    "Location-Information",
+    "Location-Data",
+    "Basic-Location-Policy-Rules",
 ];
 
 const SERVICES: [&str; 20] = [
@@ -285,4 +313,25 @@ pub(super) fn values(kind: u8) -> Option<&'static [&'static str]> {
         76 => &["No Echo", "Echo"],
         _ => return None,
     })
+}
+
+/// What a mobile node and its network can do (RFC 5447 and later), from bit 0 on and from bit 40 on.
+const MOBILITY: [(u32, &str); 12] = [
+    (0, "MIP6_INTEGRATED"),
+    (1, "LOCAL_HOME_AGENT_ASSIGNMENT"),
+    (40, "PMIP6_SUPPORTED"),
+    (41, "IP4_HOA_SUPPORTED"),
+    (42, "LOCAL_MAG_ROUTING_SUPPORTED"),
+    (43, "ASSIGN_LOCAL_IP"),
+    (44, "MIP4_SUPPORTED"),
+    (45, "OPTIMIZED_IDLE_MODE_MOBILITY"),
+    (46, "GTPv2_SUPPORTED"),
+    (47, "IP4_TRANSPORT_SUPPORTED"),
+    (48, "IP4_HOA_ONLY_SUPPORTED"),
+    (49, "INTER_MAG_ROUTING_SUPPORTED"),
+];
+
+pub(super) fn mobility(features: u64) -> String {
+    let set = MOBILITY.iter().filter(|(bit, _)| features >> bit & 1 != 0);
+    set.map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
 }
