@@ -47,7 +47,7 @@ use recording::Io;
 use shown::Shown;
 use trawl_view::json::JsonLines;
 use trawl_view::print::{PrintOptions, Printer};
-use trawl_view::record::Place;
+use trawl_view::record::BlockOrigin;
 
 use crate::json::{self, Remark};
 use crate::{outfile, service, terminal};
@@ -346,12 +346,12 @@ fn pcapng_file(
     Ok((Box::new(PcapngFile::new(file, name, whole)), detail))
 }
 
-fn places(session: &Session) -> Vec<Place> {
+fn places(session: &Session) -> Vec<BlockOrigin> {
     session
         .interfaces()
         .iter()
         .zip(session.hook_names())
-        .map(|(interface, hook)| Place::new(interface, hook))
+        .map(|(interface, hook)| BlockOrigin::new(interface, hook))
         .collect()
 }
 

@@ -31,7 +31,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct Place {
+struct ServerArgs {
     /// The NATS server
     #[arg(long, value_name = "URL", default_value = "nats://127.0.0.1:4222")]
     nats: String,
@@ -87,7 +87,7 @@ struct Start {
     #[arg(long)]
     index: bool,
     #[command(flatten)]
-    place: Place,
+    place: ServerArgs,
 }
 
 /// Stops a capture; without --name all of them
@@ -100,7 +100,7 @@ struct Stop {
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     #[command(flatten)]
-    place: Place,
+    place: ServerArgs,
 }
 
 /// Shows hosts, what is desired of them, and what their captures do
@@ -110,10 +110,10 @@ struct Status {
     #[arg(value_name = "SELECTOR", default_value = "*")]
     selector: String,
     #[command(flatten)]
-    place: Place,
+    place: ServerArgs,
 }
 
-impl Place {
+impl ServerArgs {
     fn open(&self, wake: &Wake) -> Result<Operator> {
         Operator::open(&self.nats, &self.bus, wake)
     }
@@ -177,7 +177,7 @@ fn stop(args: &Stop) -> Result<ExitCode> {
     })
 }
 
-fn change(place: &Place, selector: &str, change: impl Fn(&mut Desired)) -> Result<ExitCode> {
+fn change(place: &ServerArgs, selector: &str, change: impl Fn(&mut Desired)) -> Result<ExitCode> {
     let wake = Wake::new()?;
     let wanted = Selector::parse(selector)?;
     let mut operator = place.open(&wake)?;

@@ -15,14 +15,14 @@ use trawl_tap::drop::Along;
 use trawl_tap::options::{At, Drops, Options};
 use trawl_tap::session::{Ended, Session};
 use trawl_tap::sink::Sink;
-use trawl_view::record::{PacketView, Place, RingBlocks, Source, add_places};
+use trawl_view::record::{BlockOrigin, PacketView, RingBlocks, Source, add_places};
 
 use crate::json::Remark;
 use crate::libpcap::LibpcapArg;
 use crate::netns::NetnsArg;
 use crate::why::{Watcher, watching_drops};
 use crate::{json, terminal, units};
-use way::{End, Joined, Way};
+use way::{End, Joined, PacketPath};
 
 /// A way that was not gone on for so long after its last step is told.
 const PATIENCE_NS: u64 = 100_000_000;
@@ -96,7 +96,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
             .interfaces()
             .iter()
             .zip(session.hook_names())
-            .map(|(interface, hook)| Place::new(interface, hook))
+            .map(|(interface, hook)| BlockOrigin::new(interface, hook))
             .collect(),
         described: 0,
         open: BTreeMap::new(),
@@ -129,9 +129,9 @@ fn geometry(memory: Option<u64>) -> Result<Geometry> {
 }
 
 struct Following {
-    places: Vec<Place>,
+    places: Vec<BlockOrigin>,
     described: usize,
-    open: BTreeMap<u64, Way>,
+    open: BTreeMap<u64, PacketPath>,
     /// What receive offload joined, of late.
     joined: Joined,
     /// Packets whose way is still to be shown.
@@ -159,7 +159,7 @@ impl Following {
         let way = self
             .open
             .entry(id)
-            .or_insert_with(|| Way::new(id, packet, &seen));
+            .or_insert_with(|| PacketPath::new(id, packet, &seen));
         way.go_on(packet, seen);
         if way.is_over()
             && let Some(way) = self.open.remove(&id)
@@ -181,7 +181,7 @@ impl Following {
         }
         let now = self.now;
         let joined = &self.joined;
-        let is_old = |way: &Way| {
+        let is_old = |way: &PacketPath| {
             let idle = now.saturating_sub(way.last_time());
             let comes_no_more = way.may_be_over() || joined.has(way).is_some();
             idle > AGE_NS || idle > PATIENCE_NS && comes_no_more
@@ -208,7 +208,7 @@ impl Following {
         Ok(())
     }
 
-    fn close(&mut self, mut way: Way) -> Result<()> {
+    fn close(&mut self, mut way: PacketPath) -> Result<()> {
         if matches!(way.end, End::Gap | End::Consumed)
             && let Some(into) = self.joined.has(&way)
         {
@@ -218,7 +218,7 @@ impl Following {
         self.tell(&way)
     }
 
-    fn tell(&mut self, way: &Way) -> Result<()> {
+    fn tell(&mut self, way: &PacketPath) -> Result<()> {
         if self.left == 0 {
             return Ok(());
         }

@@ -16,7 +16,7 @@ use clap::Subcommand;
 use trawl_kernel::Result;
 
 use pacing::Pacing;
-use send::Way;
+use send::SendArgs;
 use traffic::Traffic;
 
 /// What a generator does that is told neither how much nor how fast.
@@ -42,7 +42,7 @@ pub struct Args {
 #[derive(Debug, clap::Args)]
 struct Order<T: Traffic + clap::Args> {
     #[command(flatten)]
-    way: Way,
+    way: SendArgs,
     #[command(flatten)]
     traffic: T,
     #[command(flatten)]

@@ -12,7 +12,7 @@ use trawl_tap::notice::Notice;
 use trawl_tap::options::Options;
 use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::Sink;
-use trawl_view::record::{PacketView, Place, RingBlocks, Source};
+use trawl_view::record::{BlockOrigin, PacketView, RingBlocks, Source};
 
 use crate::{capture, json, terminal};
 
@@ -105,7 +105,7 @@ pub fn run(wanted: &Wanted, viewer: &mut dyn Viewer) -> Result<Summary> {
         .interfaces()
         .iter()
         .zip(session.hook_names())
-        .map(|(interface, hook)| Place::new(interface, hook))
+        .map(|(interface, hook)| BlockOrigin::new(interface, hook))
         .collect();
     let mut sink = Viewed {
         viewer: &shared,
@@ -182,7 +182,7 @@ type Shared<'a, 'v> = std::cell::RefCell<&'a mut (dyn Viewer + 'v)>;
 
 struct Viewed<'a, 'b, 'v> {
     viewer: &'b Shared<'a, 'v>,
-    places: Vec<Place>,
+    places: Vec<BlockOrigin>,
     ended: &'b std::cell::Cell<bool>,
 }
 

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use trawl_kernel::{Error, Result, clock};
-use trawl_store::{Inventory, Packets, Place, Scope, Store, default_spool};
+use trawl_store::{Inventory, PacketLocation, Packets, Scope, Store, default_spool};
 use trawl_tap::filter::Filter;
 
 use crate::lines::LineArgs;
@@ -191,7 +191,7 @@ fn packets(
         }
     })?;
     coverage::say(&covered, &url);
-    let places = answer.lines::<Place>();
+    let places = answer.lines::<PacketLocation>();
     let packets = Packets::new(store, inventory, places);
     let counts = packets.counts();
     let mut request =

@@ -30,7 +30,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct Place {
+struct StoreArgs {
     /// The store: file:///DIR, s3://BUCKET/PREFIX, gs:// or az://
     #[arg(value_name = "URL")]
     url: String,
@@ -42,7 +42,7 @@ struct Place {
     json: bool,
 }
 
-impl Place {
+impl StoreArgs {
     fn open(&self) -> Result<(Store, Inventory)> {
         let store = Store::open(&self.url, false)?;
         let inventory = Inventory::read(&store, Some(&self.spool))?;
@@ -54,14 +54,14 @@ impl Place {
 #[derive(Debug, clap::Args)]
 struct Ls {
     #[command(flatten)]
-    place: Place,
+    place: StoreArgs,
 }
 
 /// Reads all of a store and reports every missing, changed or unknown piece; exit status 1 if there is one
 #[derive(Debug, clap::Args)]
 struct Verify {
     #[command(flatten)]
-    place: Place,
+    place: StoreArgs,
 }
 
 /// Removes old chunks and their index; their manifests stay, with a record of when and why the packets were removed
@@ -69,7 +69,7 @@ struct Verify {
 #[command(group = clap::ArgGroup::new("limits").args(["keep", "max"]).required(true).multiple(true))]
 struct Prune {
     #[command(flatten)]
-    place: Place,
+    place: StoreArgs,
     /// Remove chunks whose last packet is older than this, for example 7d
     #[arg(long, value_name = "TIME", value_parser = age)]
     keep: Option<Duration>,

@@ -23,7 +23,7 @@ use trawl_tap::notice::Notice;
 use trawl_tap::options::{Drops, Options};
 use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::Sink;
-use trawl_view::record::{Place, RingBlocks, Source, add_places};
+use trawl_view::record::{BlockOrigin, RingBlocks, Source, add_places};
 use trawl_view::why::Tally;
 
 use crate::json::Remark;
@@ -95,7 +95,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
             .interfaces()
             .iter()
             .zip(session.hook_names())
-            .map(|(interface, hook)| Place::new(interface, hook))
+            .map(|(interface, hook)| BlockOrigin::new(interface, hook))
             .collect(),
         described: 0,
         counted: counted.clone(),
@@ -193,7 +193,7 @@ impl Observer for Watcher {
 struct Tallying {
     tally: Rc<RefCell<Tally>>,
     no_losses_too: bool,
-    places: Vec<Place>,
+    places: Vec<BlockOrigin>,
     described: usize,
     counted: Option<Rc<Counted>>,
     advice: Advice,

@@ -53,34 +53,34 @@ pub struct Line {
 
 /// Where an end stands: which of the two links it is on, and whether it is the router's.
 #[derive(Clone, Copy)]
-struct Place {
+struct LineEnd {
     link: u8,
     is_router: bool,
     interface: &'static str,
 }
 
-const A: Place = Place {
+const A: LineEnd = LineEnd {
     link: 1,
     is_router: false,
     interface: "veth0",
 };
-const LEFT: Place = Place {
+const LEFT: LineEnd = LineEnd {
     link: 1,
     is_router: true,
     interface: "left",
 };
-const RIGHT: Place = Place {
+const RIGHT: LineEnd = LineEnd {
     link: 2,
     is_router: true,
     interface: "right",
 };
-const B: Place = Place {
+const B: LineEnd = LineEnd {
     link: 2,
     is_router: false,
     interface: "veth0",
 };
 
-impl Place {
+impl LineEnd {
     fn host(self) -> u8 {
         if self.is_router { 1 } else { 2 }
     }

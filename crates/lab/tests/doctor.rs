@@ -7,7 +7,7 @@ use trawl_kernel::bpf::program::{
     ATTACH_TCX_INGRESS, ATTACH_XDP, LoadOptions, SCHED_CLS, XDP, returning,
 };
 use trawl_kernel::bpf::{link, map, program};
-use trawl_kernel::netlink::tc::{Direction, Place};
+use trawl_kernel::netlink::tc::{Direction, FilterHandle};
 use trawl_kernel::netns;
 use trawl_kernel::probe::Feature;
 use trawl_lab::{Pair, PairOptions, Station};
@@ -190,7 +190,7 @@ fn what_is_attached_is_told_with_its_holder_and_its_hook() {
     });
     let mut netlink = pair.a.netlink().unwrap();
     netlink.add_clsact(pair.a.index).unwrap();
-    let place = Place {
+    let place = FilterHandle {
         interface: pair.a.index,
         direction: Direction::Egress,
         priority: 7,

@@ -16,7 +16,7 @@ use crate::remote::{Failure, Store};
 
 /// Where a packet lies, as the index has it.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Place {
+pub struct PacketLocation {
     pub chunk: String,
     pub frame: usize,
     pub offset: usize,
@@ -50,7 +50,7 @@ pub struct Packets<I> {
     /// Host and length of each chunk that is there.
     known: HashMap<String, (String, u64)>,
     places: I,
-    ahead: VecDeque<(usize, Place)>,
+    ahead: VecDeque<(usize, PacketLocation)>,
     numbers: HashMap<String, usize>,
     /// `None`: not there any more.
     chunks: Vec<Option<Chunk>>,
@@ -86,7 +86,7 @@ fn damaged(chunk: &str, why: impl std::fmt::Display) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, format!("{chunk}: {why}"))
 }
 
-impl<I: Iterator<Item = io::Result<Place>>> Packets<I> {
+impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
     pub fn new(store: Store, inventory: &Inventory, places: I) -> Self {
         let known = inventory.manifests.iter().filter_map(|(key, manifest)| {
             let bytes = *inventory.packets.get(key)?;
@@ -288,7 +288,7 @@ impl<I: Iterator<Item = io::Result<Place>>> Packets<I> {
     }
 }
 
-impl<I: Iterator<Item = io::Result<Place>>> Read for Packets<I> {
+impl<I: Iterator<Item = io::Result<PacketLocation>>> Read for Packets<I> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.read == self.out.len() {
             self.out.clear();

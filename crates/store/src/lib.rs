@@ -20,7 +20,7 @@ mod verify;
 pub use account::{Account, EpochAccount, Gap, Inventory};
 pub use capture::{Config, StoreSink, StoredCapture};
 pub use coverage::{Coverage, Scope, coverage};
-pub use fetch::{Fetched, Packets, Place};
+pub use fetch::{Fetched, PacketLocation, Packets};
 pub use index::{Indexed, index};
 pub use prune::{Limits, Pruned, prune};
 pub use remote::Store;

@@ -57,12 +57,12 @@ pub(crate) struct Likeness {
 
 /// An interface in a table: what is seen there counts as long as this is held.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct TableEntry {
     table: Rc<Table>,
     key: Vec<u8>,
 }
 
-impl Drop for Place {
+impl Drop for TableEntry {
     fn drop(&mut self) {
         // Its packets would count at the account that it had; nothing worse comes of it.
         let _ = self.table.delete(&self.key);
@@ -186,13 +186,13 @@ impl Assembly {
         likeness: &Likeness,
         site: &CaptureSite,
         ids: &PointIds,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<TableEntry>> {
         let table = self.places(hook, likeness)?;
         let namespace = match likeness.namespace {
             Some(_) => 0,
             None => site.namespace_number()?,
         };
-        Place::take(&table, namespace, site, ids)
+        TableEntry::take(&table, namespace, site, ids)
     }
 }
 
@@ -212,7 +212,7 @@ pub(crate) fn broadcast_netmask(options: &Options, site: &CaptureSite) -> Option
         .and_then(|_| ipv4_netmask(site.namespace.as_ref(), &site.interface.name))
 }
 
-impl Place {
+impl TableEntry {
     /// `None` if the interface has a place there already.
     pub(crate) fn take(
         table: &Rc<Table>,

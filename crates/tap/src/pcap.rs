@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use trawl_filter::Classic;
 use trawl_kernel::events::Wake;
-use trawl_kernel::libpcap::{Handle, Library, Opened, PcapFilter, Precision, Request, Way};
+use trawl_kernel::libpcap::{
+    CaptureDirection, Handle, Library, Opened, PcapFilter, Precision, Request,
+};
 use trawl_kernel::privilege::Capabilities;
 use trawl_kernel::producer::Producer;
 use trawl_kernel::ring::Rings;
@@ -193,11 +195,11 @@ fn no_link_type(label: &str, number: i32) -> Error {
     )
 }
 
-fn way(direction: Option<Direction>) -> Way {
+fn way(direction: Option<Direction>) -> CaptureDirection {
     match direction {
-        None | Some(Direction::Both) => Way::Both,
-        Some(Direction::In) => Way::In,
-        Some(Direction::Out) => Way::Out,
+        None | Some(Direction::Both) => CaptureDirection::Both,
+        Some(Direction::In) => CaptureDirection::In,
+        Some(Direction::Out) => CaptureDirection::Out,
     }
 }
 

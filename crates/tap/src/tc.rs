@@ -22,7 +22,7 @@ use trawl_kernel::{Error, Result, errno, probe};
 use crate::assembly::{Assembly, Carries, program_maps};
 use crate::capture_site::CaptureSite;
 use crate::filter::Block;
-use crate::many::{From, Likeness, Place as PlaceOfMany};
+use crate::many::{From, Likeness, TableEntry};
 use crate::notice::{Left, Notice};
 use crate::options::{Direction, TimeSource};
 use crate::table::{self, Facts};
@@ -120,7 +120,7 @@ struct AttachedTc {
     sides: Vec<TcxSide>,
     clsact: Vec<ClsactFilter>,
     /// Where packets count that programs for many interfaces see here.
-    places: Vec<PlaceOfMany>,
+    places: Vec<TableEntry>,
 }
 
 /// What a side's program is made of.

@@ -22,7 +22,7 @@ use trawl_kernel::{Error, Result};
 use crate::assembly::{Assembly, Carries, PointIds, program_maps};
 use crate::capture_chain::{self, CaptureSeat};
 use crate::capture_site::CaptureSite;
-use crate::many::{self, From, Place, ask_for_namespace};
+use crate::many::{self, From, TableEntry, ask_for_namespace};
 use crate::notice::Notice;
 use crate::options::{At, Mode, Options, TimeSource};
 use crate::table::{self, Facts};
@@ -201,7 +201,7 @@ fn shared_program(
     points: &[PointIds],
     joined: Option<&Joined>,
     assembly: &mut Assembly,
-) -> Result<Option<(Rc<Seated>, Place)>> {
+) -> Result<Option<(Rc<Seated>, TableEntry)>> {
     let likeness = assembly.for_many(HOOK, &mut config, site, From::Xdp)?;
     let Some(place) = assembly.place(HOOK, &likeness, site, &points[0])? else {
         return Ok(None);

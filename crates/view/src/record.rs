@@ -109,13 +109,13 @@ impl<R: std::io::Read> Source for CaptureReader<R> {
 
 /// What an interface block of a running capture stands for.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct BlockOrigin {
     pub interface: String,
     pub hook: String,
     pub link_type: u16,
 }
 
-impl Place {
+impl BlockOrigin {
     pub fn new(interface: &Interface, hook: String) -> Self {
         Self {
             interface: device(interface.name.as_deref().unwrap_or_default()).to_owned(),
@@ -126,11 +126,11 @@ impl Place {
 }
 
 /// Takes up the interface blocks among finished blocks, of which some came `before` and stand among the places already.
-pub fn add_places(places: &mut Vec<Place>, before: &mut usize, bytes: &[u8]) {
+pub fn add_places(places: &mut Vec<BlockOrigin>, before: &mut usize, bytes: &[u8]) {
     for interface in blocks(bytes).filter_map(|block| Interface::from_block(&block)) {
         if *before >= places.len() {
             let hook = interface.hook().unwrap_or_default().to_owned();
-            places.push(Place::new(&interface, hook));
+            places.push(BlockOrigin::new(&interface, hook));
         }
         *before += 1;
     }
@@ -140,13 +140,13 @@ pub fn add_places(places: &mut Vec<Place>, before: &mut usize, bytes: &[u8]) {
 #[derive(Debug)]
 pub struct RingBlocks<'a> {
     blocks: Blocks<'a>,
-    places: &'a [Place],
+    places: &'a [BlockOrigin],
     passed: usize,
-    current: Option<(EnhancedPacket<'a>, &'a Place)>,
+    current: Option<(EnhancedPacket<'a>, &'a BlockOrigin)>,
 }
 
 impl<'a> RingBlocks<'a> {
-    pub fn new(bytes: &'a [u8], places: &'a [Place]) -> Self {
+    pub fn new(bytes: &'a [u8], places: &'a [BlockOrigin]) -> Self {
         Self {
             blocks: blocks(bytes),
             places,

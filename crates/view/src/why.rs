@@ -50,7 +50,7 @@ pub const REASON_XDP: &str = "XDP";
 
 /// What makes packets one row.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-pub struct Place {
+pub struct DropKey {
     pub reason: String,
     /// The function that dropped them.
     pub function: String,
@@ -107,7 +107,7 @@ impl Row {
 /// The rows, and what was no loss.
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
-    pub rows: HashMap<Place, Row>,
+    pub rows: HashMap<DropKey, Row>,
     pub no_losses: BTreeMap<String, u64>,
     /// Packets that did not come from the tap at drops, or were not dropped.
     pub others: u64,
@@ -128,7 +128,7 @@ impl Tally {
         let function = drop.function();
         let by_xdp = RUN_XDP.contains(&function);
         let reason = if by_xdp { REASON_XDP } else { drop.reason };
-        let place = Place {
+        let place = DropKey {
             reason: reason.to_owned(),
             function: function.to_owned(),
             hook: hook(&drop),
@@ -173,7 +173,7 @@ impl Tally {
     }
 
     /// The rows, those with the most packets first.
-    pub fn sorted(&self) -> Vec<(&Place, &Row)> {
+    pub fn sorted(&self) -> Vec<(&DropKey, &Row)> {
         let mut rows: Vec<_> = self.rows.iter().collect();
         rows.sort_by(|a, b| b.1.packets.cmp(&a.1.packets).then(a.0.cmp(b.0)));
         rows

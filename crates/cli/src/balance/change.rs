@@ -10,7 +10,9 @@ use trawl_kernel::{Error, Result};
 use trawl_program::Site;
 use trawl_program::unload::Which;
 
-use super::{BackendAdd, BackendRemove, Drain, Load, Place, Unload, VipAdd, VipRemove, Weight};
+use super::{
+    BackendAdd, BackendRemove, BalancerArgs, Drain, Load, Unload, VipAdd, VipRemove, Weight,
+};
 use crate::json;
 use crate::terminal::{self, write_out};
 
@@ -96,7 +98,7 @@ pub fn load(args: &Load) -> Result<()> {
 }
 
 fn change(
-    place: &Place,
+    place: &BalancerArgs,
     care: Care,
     said: &str,
     change: impl FnOnce(&mut Table) -> Result<()>,
@@ -181,7 +183,7 @@ pub fn unload(args: &Unload) -> Result<()> {
         }
     }
     if args.interfaces.is_empty() {
-        let place = Place {
+        let place = BalancerArgs {
             on: None,
             netns: args.netns.clone(),
             json: args.json,

@@ -63,7 +63,7 @@ enum BackendCommand {
 
 /// Which balancer.
 #[derive(Debug, clap::Args)]
-struct Place {
+struct BalancerArgs {
     /// The balancer on this interface, NAME or NAMESPACE:NAME [default: the only one in the namespace]
     #[arg(long, value_name = "IF")]
     on: Option<String>,
@@ -74,7 +74,7 @@ struct Place {
     json: bool,
 }
 
-impl Place {
+impl BalancerArgs {
     fn balancer(&self) -> Result<Balancer> {
         if let Some(on) = &self.on {
             return Balancer::at(Site::find(on, self.netns.as_deref())?);
@@ -207,7 +207,7 @@ struct VipAdd {
     #[arg(long, value_name = "PORT", default_value_t = trawl_balance::table::GUE_PORT, value_parser = clap::value_parser!(u16).range(1..))]
     gue_port: u16,
     #[command(flatten)]
-    place: Place,
+    place: BalancerArgs,
     #[command(flatten)]
     consent: Consent,
 }
@@ -219,14 +219,14 @@ struct VipRemove {
     #[arg(value_name = "VIP")]
     vip: Service,
     #[command(flatten)]
-    place: Place,
+    place: BalancerArgs,
 }
 
 /// Lists the virtual addresses with their backends
 #[derive(Debug, clap::Args)]
 struct List {
     #[command(flatten)]
-    place: Place,
+    place: BalancerArgs,
 }
 
 /// Adds a backend to a virtual address
@@ -248,7 +248,7 @@ struct BackendAdd {
     #[arg(long, value_name = "N")]
     server_id: Option<u16>,
     #[command(flatten)]
-    place: Place,
+    place: BalancerArgs,
 }
 
 /// Removes a backend; its flows move to other backends
@@ -260,7 +260,7 @@ struct BackendRemove {
     #[arg(value_name = "ADDRESS")]
     backend: IpAddr,
     #[command(flatten)]
-    place: Place,
+    place: BalancerArgs,
 }
 
 /// Stops new flows to a backend; its existing flows stay
@@ -275,7 +275,7 @@ struct Drain {
     #[arg(long)]
     undo: bool,
     #[command(flatten)]
-    place: Place,
+    place: BalancerArgs,
 }
 
 /// Changes a backend's share of new flows
@@ -290,7 +290,7 @@ struct Weight {
     #[arg(value_name = "N")]
     weight: u32,
     #[command(flatten)]
-    place: Place,
+    place: BalancerArgs,
 }
 
 /// Shows packet counts by virtual address and backend
@@ -300,7 +300,7 @@ struct Stats {
     #[arg(long, short, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s", value_parser = units::duration)]
     watch: Option<Duration>,
     #[command(flatten)]
-    place: Place,
+    place: BalancerArgs,
 }
 
 /// Checks the health of the backends by TCP connection or HTTP
@@ -325,7 +325,7 @@ struct Check {
     #[arg(long)]
     apply: bool,
     #[command(flatten)]
-    place: Place,
+    place: BalancerArgs,
 }
 
 /// Detaches the balancer from interfaces, and removes its table and flows

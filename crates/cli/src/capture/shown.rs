@@ -8,18 +8,18 @@ use trawl_kernel::{Error, Result};
 use trawl_tap::sink::Sink;
 use trawl_tap::stream::{End, Stream};
 use trawl_view::Show;
-use trawl_view::record::{Place, RingBlocks, Source, add_places};
+use trawl_view::record::{BlockOrigin, RingBlocks, Source, add_places};
 
 pub(super) struct Shown<S> {
     form: S,
-    places: Vec<Place>,
+    places: Vec<BlockOrigin>,
     described: usize,
     text: String,
     stream: Stream,
 }
 
 impl<S: Show> Shown<S> {
-    pub(super) fn new(form: S, places: Vec<Place>) -> Result<Self> {
+    pub(super) fn new(form: S, places: Vec<BlockOrigin>) -> Result<Self> {
         let name = "standard output";
         let output = io::stdout().as_fd().try_clone_to_owned();
         let output = output.map_err(|e| Error::os(format!("cannot write to {name}"), e))?;

@@ -35,7 +35,7 @@ pub enum End {
 }
 
 #[derive(Debug, Serialize)]
-pub struct Way {
+pub struct PacketPath {
     pub packet_id: u64,
     /// The packet as it was seen first, in tcpdump's manner.
     pub packet: String,
@@ -53,7 +53,7 @@ pub struct Way {
     segment: Option<Segment>,
 }
 
-impl Way {
+impl PacketPath {
     pub fn new(id: u64, packet: &PacketView<'_>, first: &Seen) -> Self {
         Self {
             packet_id: id,
@@ -192,7 +192,7 @@ fn route(step: &Step) -> Option<&'static str> {
 }
 
 /// In words: a line for each step.
-impl fmt::Display for Way {
+impl fmt::Display for PacketPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.packet)?;
         let first = self.steps.first().map_or(0, |step| step.time_ns);
@@ -266,7 +266,7 @@ impl Joined {
     }
 
     /// The packet that another one is part of, which was last seen where receive offload begins.
-    pub fn has(&self, way: &Way) -> Option<u64> {
+    pub fn has(&self, way: &PacketPath) -> Option<u64> {
         let mut last = way.steps.iter().rev();
         let last = last.find(|step| step.step != CONSUMED)?;
         if last.step != OFFLOAD {

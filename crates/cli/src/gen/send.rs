@@ -45,7 +45,7 @@ enum EngineName {
 
 /// Where to, by which engine, and how the outcome is told.
 #[derive(Debug, clap::Args)]
-pub struct Way {
+pub struct SendArgs {
     /// Interface to send on, NAME or NAMESPACE:NAME [default: that of the route to --dst]
     #[arg(short, long, value_name = "IF")]
     pub interface: Option<String>,
@@ -94,7 +94,7 @@ impl EngineChoice {
     }
 }
 
-impl Way {
+impl SendArgs {
     /// The interface, by its name or by the route to where the frames go.
     pub fn site(&self, spec: Option<&Spec>) -> Result<CaptureSite> {
         let name = match (&self.interface, spec) {
@@ -148,7 +148,7 @@ fn is_apart(site: &CaptureSite) -> bool {
     matches!((first, here), (Ok(first), Ok(here)) if first != here)
 }
 
-pub fn run<T: Traffic>(traffic: &T, way: &Way, pacing: &Pacing) -> Result<ExitCode> {
+pub fn run<T: Traffic>(traffic: &T, way: &SendArgs, pacing: &Pacing) -> Result<ExitCode> {
     let mut spec = traffic.spec()?;
     let site = way.site(Some(&spec))?;
     let v6 = traffic.is_ipv6();
@@ -169,7 +169,7 @@ pub struct FromFile {
     #[arg(value_name = "FILE")]
     file: PathBuf,
     #[command(flatten)]
-    way: Way,
+    way: SendArgs,
     /// Use IPv6 if no address is given
     #[arg(short = '6', long)]
     ipv6: bool,
@@ -209,7 +209,7 @@ fn show_or_send(
     pattern: Pattern,
     profile: Option<&Profile>,
     site: &CaptureSite,
-    way: &Way,
+    way: &SendArgs,
     pacing: &Pacing,
 ) -> Result<ExitCode> {
     if let Some(count) = way.print {

@@ -57,12 +57,12 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct Place {
+struct NamespaceArgs {
     #[command(flatten)]
     netns: NetnsArg,
 }
 
-impl Place {
+impl NamespaceArgs {
     fn namespace(&self) -> Result<Option<Namespace>> {
         self.netns.as_deref().map(Namespace::open).transpose()
     }
@@ -185,7 +185,7 @@ struct Load {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: Place,
+    place: NamespaceArgs,
     #[command(flatten)]
     consent: Consent,
     #[command(flatten)]
@@ -253,7 +253,7 @@ struct Rule {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: Place,
+    place: NamespaceArgs,
     #[command(flatten)]
     consent: Consent,
 }
@@ -274,7 +274,7 @@ struct PresetRule {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: Place,
+    place: NamespaceArgs,
     #[command(flatten)]
     consent: Consent,
 }
@@ -296,7 +296,7 @@ struct Remove {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: Place,
+    place: NamespaceArgs,
     #[command(flatten)]
     consent: Consent,
 }
@@ -320,7 +320,7 @@ struct Apply {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: Place,
+    place: NamespaceArgs,
     #[command(flatten)]
     consent: Consent,
 }
@@ -332,7 +332,7 @@ struct List {
     #[arg(value_name = "IF")]
     interface: Option<String>,
     #[command(flatten)]
-    place: Place,
+    place: NamespaceArgs,
     /// Again and again [default: every second]
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s", value_parser = text::duration)]
     watch: Option<Duration>,
@@ -348,7 +348,7 @@ struct Stats {
     #[arg(value_name = "IF")]
     interfaces: Vec<String>,
     #[command(flatten)]
-    place: Place,
+    place: NamespaceArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -358,14 +358,14 @@ struct Stats {
 #[derive(Debug, clap::Args)]
 struct Save {
     #[command(flatten)]
-    place: Place,
+    place: NamespaceArgs,
 }
 
 /// Keeps a change that was made with --confirm
 #[derive(Debug, clap::Args)]
 struct Confirm {
     #[command(flatten)]
-    place: Place,
+    place: NamespaceArgs,
     /// Say what was confirmed as JSON
     #[arg(long)]
     json: bool,
@@ -381,7 +381,7 @@ struct Unload {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: Place,
+    place: NamespaceArgs,
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {

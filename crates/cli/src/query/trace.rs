@@ -68,18 +68,18 @@ impl Row {
 /// One packet seen at one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Sighting {
-    place: Place,
+    place: HostInterface,
     ns: i64,
     bound_ns: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-struct Place {
+struct HostInterface {
     host: String,
     interface: String,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for HostInterface {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{}", self.host, self.interface)
     }
@@ -116,22 +116,23 @@ fn steps(way: &[Sighting]) -> Vec<Step> {
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
     /// At one place only.
-    Once(Place),
-    Way(Vec<Sighting>),
+    Once(HostInterface),
+    FlowPath(Vec<Sighting>),
     /// More than once at one place: a copy, a retransmission or another packet like it.
     Ambiguous,
 }
 
 fn found(mut sightings: Vec<Sighting>) -> Found {
     sightings.sort_by_key(|sighting| sighting.ns);
-    let mut places: Vec<&Place> = sightings.iter().map(|sighting| &sighting.place).collect();
+    let mut places: Vec<&HostInterface> =
+        sightings.iter().map(|sighting| &sighting.place).collect();
     places.sort();
     if places.windows(2).any(|pair| pair[0] == pair[1]) {
         return Found::Ambiguous;
     }
     match sightings.as_slice() {
         [only] => Found::Once(only.place.clone()),
-        _ => Found::Way(sightings),
+        _ => Found::FlowPath(sightings),
     }
 }
 
@@ -146,7 +147,7 @@ struct Ways {
 struct Trace<'a> {
     coverage: &'a [Coverage],
     window_ns: u64,
-    ways: Vec<Way>,
+    ways: Vec<FlowPath>,
     seen_once: Vec<Once>,
     /// Packets that were seen more than once at one place.
     ambiguous: u64,
@@ -155,8 +156,8 @@ struct Trace<'a> {
 }
 
 #[derive(Debug, Serialize)]
-struct Way {
-    places: Vec<Place>,
+struct FlowPath {
+    places: Vec<HostInterface>,
     packets: u64,
     delays: Vec<Delay>,
 }
@@ -176,7 +177,7 @@ struct Delay {
 #[derive(Debug, Serialize)]
 struct Once {
     #[serde(flatten)]
-    place: Place,
+    place: HostInterface,
     packets: u64,
 }
 
@@ -236,8 +237,8 @@ fn bounds(inventory: &Inventory) -> BTreeMap<String, Option<u64>> {
 struct Tracing {
     bounds: BTreeMap<String, Option<u64>>,
     window: Duration,
-    ways: BTreeMap<Vec<Place>, Ways>,
-    once: BTreeMap<Place, u64>,
+    ways: BTreeMap<Vec<HostInterface>, Ways>,
+    once: BTreeMap<HostInterface, u64>,
     ambiguous: u64,
     each: bool,
 }
@@ -249,7 +250,7 @@ impl Tracing {
         for row in rows {
             let row = row.map_err(|e| Error::failed("cannot read the index", e))?;
             let sighting = Sighting {
-                place: Place {
+                place: HostInterface {
                     host: row.host.clone(),
                     interface: row.interface.clone(),
                 },
@@ -279,7 +280,7 @@ impl Tracing {
         match found {
             Found::Ambiguous => self.ambiguous += 1,
             Found::Once(place) => *self.once.entry(place).or_default() += 1,
-            Found::Way(way) => {
+            Found::FlowPath(way) => {
                 let steps = steps(&way);
                 let places = way.into_iter().map(|sighting| sighting.place).collect();
                 let ways = self.ways.entry(places).or_default();
@@ -294,7 +295,7 @@ impl Tracing {
     }
 
     fn into_trace(self, coverage: &[Coverage], window: Duration) -> Trace<'_> {
-        let ways = self.ways.into_iter().map(|(places, ways)| Way {
+        let ways = self.ways.into_iter().map(|(places, ways)| FlowPath {
             places,
             packets: ways.packets,
             delays: ways.steps.into_iter().map(delay).collect(),
@@ -343,7 +344,7 @@ fn line(row: &Row, found: &Found) -> String {
     let places = match found {
         Found::Once(place) => format!("{place} only"),
         Found::Ambiguous => "several like it at one place".to_owned(),
-        Found::Way(way) => {
+        Found::FlowPath(way) => {
             let mut text = way[0].place.to_string();
             for (sighting, step) in way[1..].iter().zip(steps(way)) {
                 let _ = match step {
@@ -408,7 +409,7 @@ mod tests {
 
     fn at(host: &str, ns: i64, bound_ns: Option<u64>) -> Sighting {
         Sighting {
-            place: Place {
+            place: HostInterface {
                 host: host.to_owned(),
                 interface: "eth0".to_owned(),
             },
@@ -441,7 +442,7 @@ mod tests {
             found(vec![at("a", 5, None), at("a", 6, None)]),
             Found::Ambiguous
         );
-        let Found::Way(way) = found(vec![at("b", 9, None), at("a", 5, None)]) else {
+        let Found::FlowPath(way) = found(vec![at("b", 9, None), at("a", 5, None)]) else {
             panic!("seen at two places");
         };
         assert_eq!(way, [at("a", 5, None), at("b", 9, None)]);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use serde::Serialize;
-use trawl_kernel::redirect_events::{Count, Kind, Place, RedirectEvents};
+use trawl_kernel::redirect_events::{Count, EventSource, Kind, RedirectEvents};
 use trawl_kernel::{Result, errno};
 use trawl_packet::pcapng::Verdict;
 use trawl_packet::verdict;
@@ -75,7 +75,7 @@ pub struct CpuRates {
 /// The tracepoints with what they had counted at the last look.
 pub(super) struct Redirects {
     events: RedirectEvents,
-    before: HashMap<Place, Vec<Count>>,
+    before: HashMap<EventSource, Vec<Count>>,
 }
 
 impl Redirects {
@@ -100,7 +100,7 @@ impl Redirects {
     }
 }
 
-fn rates(place: &Place, now: &[Count], before: &[Count], seconds: f64) -> RedirectRates {
+fn rates(place: &EventSource, now: &[Count], before: &[Count], seconds: f64) -> RedirectRates {
     let old = |cpu: usize, field: fn(&Count) -> u64| before.get(cpu).map_or(0, field);
     let sum = |field: fn(&Count) -> u64| -> u64 {
         let each = now.iter().enumerate();
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_look_tells_what_came_since_the_last_one() {
-        let place = Place {
+        let place = EventSource {
             kind: Kind::RedirectError(100),
             map: 7,
             netns: 1,

@@ -10,7 +10,7 @@ use trawl_kernel::netlink::Netlink;
 use trawl_kernel::netlink::tc::Direction;
 use trawl_kernel::netns::{Namespace, run_maybe_in};
 use trawl_kernel::probe::attached::tcx;
-use trawl_view::why::Place;
+use trawl_view::why::DropKey;
 
 use super::netfilter;
 
@@ -27,7 +27,7 @@ const REFUSING_ROUTES: [&str; 5] = [
 const FORWARDING: [&str; 2] = ["ip_forward", "ip6_forward"];
 
 /// `destination` is of one of the packets, `versions` are those of IP among them.
-pub fn of(place: &Place, destination: Option<&str>, versions: &[u8]) -> Option<String> {
+pub fn of(place: &DropKey, destination: Option<&str>, versions: &[u8]) -> Option<String> {
     let interface = place.interface.as_deref().unwrap_or("IF");
     let prefix = netns_prefix(place.netns.as_deref());
     let destination = destination.unwrap_or("ADDRESS");
@@ -99,7 +99,7 @@ fn netns_prefix(netns: Option<&str>) -> String {
 }
 
 /// Which programs may have dropped them, what lists all filters there, and the command that looks at what comes by.
-fn tc(place: &Place, interface: &str, direction: Direction) -> String {
+fn tc(place: &DropKey, interface: &str, direction: Direction) -> String {
     let prefix = netns_prefix(place.netns.as_deref());
     let side = direction.name();
     let found = namespace(place).and_then(|namespace| {
@@ -133,7 +133,7 @@ fn tc(place: &Place, interface: &str, direction: Direction) -> String {
     format!("{list}; trawl capture --tap tc -i {label} -Q {way}")
 }
 
-pub fn namespace(place: &Place) -> Option<Option<Namespace>> {
+pub fn namespace(place: &DropKey) -> Option<Option<Namespace>> {
     match &place.netns {
         None => Some(None),
         Some(name) => match Namespace::by_name(name) {
@@ -185,7 +185,7 @@ fn label(interface: &str, netns: Option<&str>) -> String {
 }
 
 /// Which program, and the command that looks into it.
-fn xdp(place: &Place, interface: &str) -> String {
+fn xdp(place: &DropKey, interface: &str) -> String {
     let label = label(interface, place.netns.as_deref());
     let look = format!("trawl capture -i {label} --verdict drop,aborted");
     let found = namespace(place).and_then(|namespace| {

@@ -31,12 +31,12 @@ pub struct Counted {
 #[derive(Debug, Default)]
 pub struct Differences {
     pub counters: Counters,
-    pub events: Vec<Place>,
+    pub events: Vec<CountedLoss>,
 }
 
 /// Packets that XDP lost, with names for the kernel's numbers.
 #[derive(Debug)]
-pub struct Place {
+pub struct CountedLoss {
     pub event: Event,
     pub packets: u64,
     pub netns: Option<String>,
@@ -119,14 +119,14 @@ impl Counted {
         })
     }
 
-    fn places(&self, events: Vec<(Event, u64)>) -> Vec<Place> {
+    fn places(&self, events: Vec<(Event, u64)>) -> Vec<CountedLoss> {
         let mut names = BTreeMap::new();
         let mut places = Vec::new();
         for (event, packets) in events {
             let Some((netns, interface)) = self.find(&event, &mut names) else {
                 continue;
             };
-            places.push(Place {
+            places.push(CountedLoss {
                 event,
                 packets,
                 netns,

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde::Deserialize;
 use trawl_kernel::netns::run_maybe_in;
-use trawl_view::why::Place;
+use trawl_view::why::DropKey;
 
 use super::advice::namespace;
 
@@ -53,7 +53,7 @@ struct Chain {
 }
 
 /// The commands that list the chains at the hook, each after `prefix`. `versions`: of IP, those of the packets.
-pub fn advice(place: &Place, versions: &[u8], prefix: &str) -> String {
+pub fn advice(place: &DropKey, versions: &[u8], prefix: &str) -> String {
     let found = namespace(place)
         .and_then(|namespace| run_maybe_in(namespace.as_ref(), || commands(place, versions)).ok())
         .unwrap_or_default();
@@ -64,7 +64,7 @@ pub fn advice(place: &Place, versions: &[u8], prefix: &str) -> String {
 }
 
 /// In the namespace of the calling thread.
-fn commands(place: &Place, versions: &[u8]) -> Vec<String> {
+fn commands(place: &DropKey, versions: &[u8]) -> Vec<String> {
     let mut commands: Vec<String> = chains()
         .unwrap_or_default()
         .iter()

@@ -7,7 +7,7 @@ use serde::Serialize;
 use trawl_kernel::bpf::xdp_events::What;
 use trawl_kernel::counters::Key;
 use trawl_tap::account::Account;
-use trawl_view::why::{Place, REASON_XDP, Row, Tally};
+use trawl_view::why::{DropKey, REASON_XDP, Row, Tally};
 
 use super::advice;
 use super::counted::{self, Differences};
@@ -28,7 +28,7 @@ pub struct Report {
 struct ReportRow {
     packets: u64,
     #[serde(flatten)]
-    place: Place,
+    place: DropKey,
     #[serde(skip_serializing_if = "Option::is_none")]
     process: Option<Process>,
     /// The size of the receive buffer that was full, in bytes.
@@ -90,7 +90,7 @@ struct Sums {
 }
 
 /// Advice that was found before: to find it takes other commands.
-pub type Advice = HashMap<Place, Option<String>>;
+pub type Advice = HashMap<DropKey, Option<String>>;
 
 impl Report {
     pub fn new(
@@ -128,7 +128,7 @@ impl Report {
 }
 
 impl ReportRow {
-    fn new(place: &Place, row: &Row, known: &mut Advice) -> Self {
+    fn new(place: &DropKey, row: &Row, known: &mut Advice) -> Self {
         let flow = |(flow, packets): (&str, u64)| Flow {
             flow: flow.to_owned(),
             packets,
@@ -155,7 +155,7 @@ fn counters(tally: &Tally, differences: &Differences, known: &mut Advice) -> Vec
             found.filter(|(key, _)| key.name == one.name && key.device.is_none())
         {
             let in_rows = tally.of_reasons(one.reasons, one.protocol, key.netns.as_deref());
-            let place = Place {
+            let place = DropKey {
                 reason: one.reasons.first().copied().unwrap_or_default().to_owned(),
                 function: String::new(),
                 hook: None,
@@ -251,7 +251,7 @@ fn of_device(key: &Key, difference: u64, told: &mut ToldOf, known: &mut Advice) 
     }
     let mut counter = Counter::new(key, difference, take(&mut told.rows, difference));
     counter.counter_only -= take(&mut told.exceptions, counter.counter_only);
-    let place = Place {
+    let place = DropKey {
         reason: REASON_XDP.to_owned(),
         function: String::new(),
         hook: None,
@@ -272,7 +272,7 @@ fn of_device(key: &Key, difference: u64, told: &mut ToldOf, known: &mut Advice) 
 }
 
 /// What the tracepoints at XDP told.
-fn of_xdp(tally: &Tally, place: &counted::Place) -> Counter {
+fn of_xdp(tally: &Tally, place: &counted::CountedLoss) -> Counter {
     let (netns, interface) = (place.netns.as_deref(), place.interface.as_deref());
     let event = &place.event;
     let error = |errno: u32| {

@@ -298,7 +298,7 @@ impl<'a> Emitter<'a> {
                     return false;
                 }
             }
-            let place = Place {
+            let place = EmitPoint {
                 version,
                 block,
                 op: index,
@@ -489,7 +489,7 @@ impl<'a> Emitter<'a> {
 
 /// A point of a version.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct EmitPoint {
     pub(super) version: usize,
     pub(super) block: usize,
     pub(super) op: usize,

@@ -2,7 +2,7 @@
 //! that has to be put back.
 
 use super::Hook;
-use super::emit::{Emitter, Mode, Place, View};
+use super::emit::{EmitPoint, Emitter, Mode, View};
 use super::flow::Check;
 use super::graph::At;
 use super::layout::{reg, slot};
@@ -167,7 +167,7 @@ impl Emitter<'_> {
     }
 
     /// A field into A.
-    pub(super) fn load(&mut self, place: Place, mode: Mode, at: At, width: u8, raw: bool) {
+    pub(super) fn load(&mut self, place: EmitPoint, mode: Mode, at: At, width: u8, raw: bool) {
         match (at, mode) {
             (At::Abs(k), _) => self.fixed(place.version, mode, reg::A, k, width, raw),
             (At::Ind(k), Mode::Fast) => {
@@ -274,7 +274,7 @@ impl Emitter<'_> {
 
     /// In the fast version of a tagged frame, a load after X that may touch the tag or what is
     /// before it: such loads are odd, so only those after the tag are done here.
-    fn after_tag_or_leave(&mut self, place: Place, k: u32, width: u8) {
+    fn after_tag_or_leave(&mut self, place: EmitPoint, k: u32, width: u8) {
         let leave = self.leave(place.version, place.block, place.op, 0);
         let least = AFTER_TAG - k;
         self.asm.jump_if(op::JLT, reg::X, least, leave);

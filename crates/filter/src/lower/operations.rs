@@ -1,13 +1,13 @@
 //! Single operations as instructions: arithmetic, scratch memory, facts from the context.
 
 use super::ancillary::Answer;
-use super::emit::{Emitter, Mode, Place};
+use super::emit::{EmitPoint, Emitter, Mode};
 use super::graph::{Op, Reg, Value};
 use super::layout::{reg, slot};
 use trawl_ebpf::{Insn, op};
 
 impl Emitter<'_> {
-    pub(super) fn operation(&mut self, place: Place, mode: Mode, operation: &Op) {
+    pub(super) fn operation(&mut self, place: EmitPoint, mode: Mode, operation: &Op) {
         let scratch = mode.scratch();
         let memory = |cell: u8| slot::MEMORY + 8 * i16::from(cell);
         let register = |r| match r {

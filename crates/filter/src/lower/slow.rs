@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Hook;
 use super::assembler::Label;
-use super::emit::{Emitter, Mode, Place, View, skb};
+use super::emit::{EmitPoint, Emitter, Mode, View, skb};
 use super::graph::{At, Graph, Op};
 use super::layout::{reg, slot};
 use trawl_ebpf::{helper, op};
@@ -195,7 +195,7 @@ impl Emitter<'_> {
                     self.asm.place(label);
                 }
                 if let Some(operation) = ops.get(index) {
-                    let place = Place {
+                    let place = EmitPoint {
                         version,
                         block,
                         op: index,

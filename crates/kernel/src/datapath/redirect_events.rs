@@ -47,7 +47,7 @@ pub enum Kind {
 
 /// Where it happened.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct EventSource {
     pub kind: Kind,
     /// Identifier of the map, where one was asked.
     pub map: u32,
@@ -97,7 +97,7 @@ impl RedirectEvents {
     }
 
     /// All counts so far, for each place by CPU.
-    pub fn read(&self) -> io::Result<Vec<(Place, Vec<Count>)>> {
+    pub fn read(&self) -> io::Result<Vec<(EventSource, Vec<Count>)>> {
         let mut found = Vec::new();
         for bytes in self.table.keys()? {
             let key = XdpEventKey::from_bytes(&bytes);
@@ -113,7 +113,7 @@ impl RedirectEvents {
     }
 }
 
-fn place(key: &XdpEventKey) -> Option<Place> {
+fn place(key: &XdpEventKey) -> Option<EventSource> {
     let kind = match key.kind as usize {
         layout::XDP_EVENT_REDIRECT_ERROR => Kind::RedirectError(key.detail),
         layout::XDP_EVENT_EXCEPTION => Kind::Exception(key.detail),
@@ -122,7 +122,7 @@ fn place(key: &XdpEventKey) -> Option<Place> {
         layout::XDP_EVENT_CPUMAP_KTHREAD => Kind::CpumapKthread(key.detail),
         _ => return None,
     };
-    Some(Place {
+    Some(EventSource {
         kind,
         map: key.map,
         netns: key.netns,

@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use crate::bpf::{link, map, program};
 use crate::memory::Mapping;
 use crate::netlink::Netlink;
-use crate::netlink::tc::Place;
+use crate::netlink::tc::FilterHandle;
 use crate::netns::Namespace;
 use crate::privilege::{Capabilities, Kept};
 use crate::{Error, Result};
@@ -63,7 +63,7 @@ pub enum Task {
     /// Delete a clsact filter.
     RemoveFilter {
         namespace: Option<Namespace>,
-        place: Place,
+        place: FilterHandle,
     },
     /// Take away a clsact qdisc that came with us, unless others use it by now.
     RemoveClsact {

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use trawl_kernel::dpdk::{Blocks, Broken, Counts, Helper, PORTS};
-use trawl_kernel::packet_socket::{Frame, Way};
+use trawl_kernel::packet_socket::{Frame, PacketType};
 use trawl_kernel::producer::{Noted, Producer, Sighting};
 use trawl_packet::pcapng::block::DIRECTION_OUTBOUND;
 
@@ -258,7 +258,7 @@ impl Recorder {
             original: seen.original,
             bytes: seen.bytes,
             tag: None,
-            way: Way::ToUs,
+            way: PacketType::ToUs,
             interface: 0,
         };
         match sampling.choose(&frame) {

@@ -15,7 +15,7 @@ use trawl_kernel::netns::{run_in, run_maybe_in};
 use trawl_kernel::{Error, Result, errno};
 
 use super::Along;
-use super::load::{self, Loaded, Place};
+use super::load::{self, Loaded, Tracepoint};
 use crate::assembly::Assembly;
 use crate::notice::{Notice, Steps};
 
@@ -113,7 +113,8 @@ pub fn attach(
             });
             continue;
         }
-        let place = Place::tracepoint(object::FOLLOW, step.tracepoint, true).program(step.program);
+        let place =
+            Tracepoint::tracepoint(object::FOLLOW, step.tracepoint, true).program(step.program);
         let block = block.filter(|_| step.is_entry);
         attached.push(load::load(&place, &at(step.number), maps, block)?);
     }

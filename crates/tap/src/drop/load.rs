@@ -15,14 +15,14 @@ pub type Loaded = (OwnedFd, Vec<OwnedFd>);
 
 /// A tracepoint, and the program for it.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct Tracepoint {
     object: Taps,
     tracepoint: &'static str,
     typed: bool,
     program: &'static str,
 }
 
-impl Place {
+impl Tracepoint {
     pub fn tracepoint(object: Taps, tracepoint: &'static str, typed: bool) -> Self {
         Self {
             object,
@@ -66,7 +66,7 @@ pub fn options(name: &str, kind: u32, expected_attach_type: u32) -> LoadOptions<
 
 /// Loads the program for a tracepoint and attaches it.
 pub fn load(
-    place: &Place,
+    place: &Tracepoint,
     config: &TapConfig,
     maps: &[(&str, BorrowedFd<'_>)],
     block: Option<&[Insn]>,

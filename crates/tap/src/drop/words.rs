@@ -55,7 +55,7 @@ pub const HOOK: &str = "drop";
 
 /// What tells one interface block from another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Place {
+struct BlockKey {
     netns: u32,
     ifindex: u32,
     name: [u32; 4],
@@ -84,7 +84,7 @@ pub struct Words {
     point: u32,
     /// The next new interface block's number.
     next: u32,
-    places: HashMap<Place, Numbered>,
+    places: HashMap<BlockKey, Numbered>,
     /// What all new interface blocks have in common.
     like: Interface,
     reasons: Reasons,
@@ -219,7 +219,7 @@ impl Words {
         for (at, byte) in device.unwrap_or_default().bytes().take(16).enumerate() {
             name[at / 4] |= u32::from(byte) << (at % 4 * 8);
         }
-        let place = Place {
+        let place = BlockKey {
             netns: if device.is_some() { note.netns } else { 0 },
             ifindex: if device.is_some() { note.ifindex } else { 0 },
             name,

@@ -24,7 +24,7 @@ use super::{Sharing, promiscuous_wanted, start, wanted};
 use crate::Attached;
 use crate::assembly::{Assembly, PointIds};
 use crate::capture_site::CaptureSite;
-use crate::many::{Place, broadcast_netmask, new_table};
+use crate::many::{TableEntry, broadcast_netmask, new_table};
 use crate::notice::{GoneReason, Notice, ReadFailure};
 
 /// With more namespaces than this, each has one socket and one thread instead of one for each CPU.
@@ -201,7 +201,7 @@ struct AttachedMember {
     group: Rc<Group>,
     member: Arc<Member>,
     /// Packets come in as long as this is held.
-    place: Option<Place>,
+    place: Option<TableEntry>,
     /// What the filter had rejected of others that counted where this one does.
     rejected_before: u64,
 }
@@ -233,7 +233,7 @@ pub(super) fn attach(
         dropped: AtomicU64::new(0),
     });
     let rejected_before = group.rejected_at(ids.slot);
-    let place = Place::take(&group.table, 0, site, &ids)?;
+    let place = TableEntry::take(&group.table, 0, site, &ids)?;
     group
         .members
         .write()

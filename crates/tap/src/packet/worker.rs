@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use trawl_kernel::packet_socket::{Block, Frame, PacketSocket, Source, Way};
+use trawl_kernel::packet_socket::{Block, Frame, PacketSocket, PacketType, Source};
 use trawl_kernel::producer::{Noted, Producer, Sighting};
 use trawl_kernel::{Result, clock, events};
 use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
@@ -299,12 +299,12 @@ impl Recorder {
     }
 }
 
-fn flags(way: Way) -> u32 {
+fn flags(way: PacketType) -> u32 {
     match way {
-        Way::ToUs => DIRECTION_INBOUND | UNICAST,
-        Way::ToGroup => DIRECTION_INBOUND | MULTICAST,
-        Way::ToAll => DIRECTION_INBOUND | BROADCAST,
-        Way::ToOthers => DIRECTION_INBOUND | PROMISCUOUS,
-        Way::Sent => DIRECTION_OUTBOUND,
+        PacketType::ToUs => DIRECTION_INBOUND | UNICAST,
+        PacketType::ToGroup => DIRECTION_INBOUND | MULTICAST,
+        PacketType::ToAll => DIRECTION_INBOUND | BROADCAST,
+        PacketType::ToOthers => DIRECTION_INBOUND | PROMISCUOUS,
+        PacketType::Sent => DIRECTION_OUTBOUND,
     }
 }

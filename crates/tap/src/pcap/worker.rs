@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use trawl_filter::Classic;
 use trawl_kernel::events::{self, Wake};
 use trawl_kernel::libpcap::{Figures, Handle, Packet, Rest};
-use trawl_kernel::packet_socket::{Frame, Way};
+use trawl_kernel::packet_socket::{Frame, PacketType};
 use trawl_kernel::producer::{Noted, Producer, Sighting};
 use trawl_kernel::{Result, clock};
 use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
@@ -294,7 +294,7 @@ impl Recorder {
             original: packet.original,
             bytes,
             tag: None,
-            way: Way::ToUs,
+            way: PacketType::ToUs,
             interface: 0,
         };
         match self.sampling.choose(&frame) {

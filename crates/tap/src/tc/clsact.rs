@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use trawl_kernel::bpf::program;
 use trawl_kernel::netlink::Netlink;
-use trawl_kernel::netlink::tc::{Direction as Side, Place};
+use trawl_kernel::netlink::tc::{Direction as Side, FilterHandle};
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::warden::{self, Task, Undo, Warden};
 use trawl_kernel::{Error, Result, errno};
@@ -16,7 +16,7 @@ use crate::capture_site::CaptureSite;
 #[derive(Debug)]
 pub(super) struct ClsactFilter {
     namespace: Option<Namespace>,
-    place: Place,
+    place: FilterHandle,
     program: OwnedFd,
     name: String,
     made_qdisc: bool,
@@ -60,14 +60,14 @@ impl ClsactFilter {
         side: Side,
         program: &OwnedFd,
         name: &str,
-        before: impl FnOnce(Place, bool) -> Result<()>,
+        before: impl FnOnce(FilterHandle, bool) -> Result<()>,
     ) -> Result<Self> {
         let interface = site.interface.index;
         let namespace = site.namespace.clone();
         let mut netlink = Netlink::open(namespace.as_ref())?;
         let made_qdisc =
             !netlink.has_clsact(interface)? || came_with_trawl(&mut netlink, interface)?;
-        let place = Place {
+        let place = FilterHandle {
             interface,
             direction: side,
             priority: free_priority(&mut netlink, interface, side)?,

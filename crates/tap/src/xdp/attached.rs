@@ -13,7 +13,7 @@ use trawl_kernel::{Error, errno, netns};
 use super::{Seated, hold, link_of};
 use crate::Attached;
 use crate::capture_site::CaptureSite;
-use crate::many::Place;
+use crate::many::TableEntry;
 use crate::notice::{Left, Notice};
 use crate::watch::{Cause, Sight, attached_now};
 
@@ -26,7 +26,7 @@ pub(super) struct AttachedXdp {
     /// Another capture's program at the head of the chain, when it was last looked at.
     pub(super) known: Option<u32>,
     /// Where its packets count, if the program is one for many interfaces.
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<TableEntry>,
 }
 
 impl Attached for AttachedXdp {

@@ -17,7 +17,7 @@ use crate::study::{Bench, Measured, Stop};
 
 /// What records, and where the packets are when it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Recorder {
     /// At the hook map of an XDP program that drops, or passes, all packets.
     TrawlHook(Fate),
     /// trawl's own XDP program, which passes them to the stack.
@@ -47,28 +47,28 @@ pub enum Fate {
     Pass,
 }
 
-const WAYS: &[(&str, Way)] = &[
-    ("trawl hook, drop", Way::TrawlHook(Fate::Drop)),
-    ("trawl hook, pass", Way::TrawlHook(Fate::Pass)),
-    ("trawl xdp", Way::TrawlXdp),
-    ("trawl xdp, traced drop", Way::TrawlTraced),
-    ("trawl tc", Way::TrawlTc),
-    ("trawl packet", Way::TrawlPacket),
-    ("AF_PACKET recv", Way::Packet("recvmsg", "cpu")),
-    ("AF_PACKET recvmmsg", Way::Packet("recvmmsg", "cpu")),
-    ("TPACKET_V2", Way::Packet("v2", "cpu")),
-    ("TPACKET_V3", Way::Packet("v3", "cpu")),
-    ("TPACKET_V3, fanout hash", Way::Packet("v3", "hash")),
-    ("AF_XDP", Way::Xsk),
-    ("xdpcap, drop", Way::Xdpcap(Fate::Drop)),
-    ("xdpcap, pass", Way::Xdpcap(Fate::Pass)),
-    ("tcpdump", Way::Tcpdump),
-    ("dumpcap", Way::Dumpcap),
-    ("tshark", Way::Tshark),
-    ("netsniff-ng", Way::NetsniffNg),
-    ("xdpdump", Way::Xdpdump),
-    ("netmap", Way::Netmap),
-    ("pf_ring", Way::PfRing),
+const WAYS: &[(&str, Recorder)] = &[
+    ("trawl hook, drop", Recorder::TrawlHook(Fate::Drop)),
+    ("trawl hook, pass", Recorder::TrawlHook(Fate::Pass)),
+    ("trawl xdp", Recorder::TrawlXdp),
+    ("trawl xdp, traced drop", Recorder::TrawlTraced),
+    ("trawl tc", Recorder::TrawlTc),
+    ("trawl packet", Recorder::TrawlPacket),
+    ("AF_PACKET recv", Recorder::Packet("recvmsg", "cpu")),
+    ("AF_PACKET recvmmsg", Recorder::Packet("recvmmsg", "cpu")),
+    ("TPACKET_V2", Recorder::Packet("v2", "cpu")),
+    ("TPACKET_V3", Recorder::Packet("v3", "cpu")),
+    ("TPACKET_V3, fanout hash", Recorder::Packet("v3", "hash")),
+    ("AF_XDP", Recorder::Xsk),
+    ("xdpcap, drop", Recorder::Xdpcap(Fate::Drop)),
+    ("xdpcap, pass", Recorder::Xdpcap(Fate::Pass)),
+    ("tcpdump", Recorder::Tcpdump),
+    ("dumpcap", Recorder::Dumpcap),
+    ("tshark", Recorder::Tshark),
+    ("netsniff-ng", Recorder::NetsniffNg),
+    ("xdpdump", Recorder::Xdpdump),
+    ("netmap", Recorder::Netmap),
+    ("pf_ring", Recorder::PfRing),
 ];
 
 /// How a capture is set up.
@@ -97,7 +97,7 @@ pub struct StoreAt {
     pub environment: Vec<(String, String)>,
 }
 
-impl Way {
+impl Recorder {
     pub fn find(series: &str) -> Result<Self, Error> {
         WAYS.iter()
             .find(|(name, _)| *name == series)
@@ -173,12 +173,12 @@ pub struct Running {
 }
 
 impl Running {
-    pub fn start(bench: &Bench, way: Way, setting: &Setting) -> Result<Self, Stop> {
+    pub fn start(bench: &Bench, way: Recorder, setting: &Setting) -> Result<Self, Stop> {
         let lab = Pair::new(&PairOptions::default())?;
         let file = Scratch::new(&bench.scratch, "capture")?;
         let program = way.program(&lab.b)?;
         let pin = match (way, &program) {
-            (Way::Xdpcap(_), Some(program)) => Some(Pin::of(program)?),
+            (Recorder::Xdpcap(_), Some(program)) => Some(Pin::of(program)?),
             _ => None,
         };
         let (mut command, ready) =
@@ -197,7 +197,7 @@ impl Running {
 /// One capture of one burst of traffic, in a lab of its own.
 pub fn capture(
     bench: &Bench,
-    way: Way,
+    way: Recorder,
     setting: &Setting,
     traffic: &Traffic,
 ) -> Result<Measured, Stop> {
@@ -207,7 +207,7 @@ pub fn capture(
 /// The same, with a look at the file before it is removed.
 pub fn capture_and(
     bench: &Bench,
-    way: Way,
+    way: Recorder,
     setting: &Setting,
     traffic: &Traffic,
     look: impl FnOnce(&Path, &mut Measured) -> Result<(), Error>,
@@ -259,7 +259,7 @@ pub fn capture_and(
     Ok(measured)
 }
 
-impl Way {
+impl Recorder {
     pub fn name(self) -> String {
         let found = WAYS.iter().find(|(_, way)| *way == self);
         found.map_or("a capture", |(name, _)| name).to_owned()
@@ -461,51 +461,51 @@ mod tests {
     #[test]
     fn claims_are_read_from_what_each_says() {
         let claim =
-            |way: Way, said: &str| way.claim(said).map(|claim| (claim.recorded, claim.lost));
+            |way: Recorder, said: &str| way.claim(said).map(|claim| (claim.recorded, claim.lost));
         assert_eq!(
             claim(
-                Way::Tcpdump,
+                Recorder::Tcpdump,
                 "120 packets captured\n130 packets received by filter\n10 packets dropped by kernel"
             ),
             Some((Some(120), Some(10)))
         );
         assert_eq!(
             claim(
-                Way::Dumpcap,
+                Recorder::Dumpcap,
                 "Packets: 7\nPackets received/dropped on interface 'veth0': 7/3 (pcap:3/dumpcap:0)"
             ),
             Some((Some(7), Some(3)))
         );
         assert_eq!(
             claim(
-                Way::Xdpcap(Fate::Drop),
+                Recorder::Xdpcap(Fate::Drop),
                 "XDPDrop: 9/8\tXDPPass: 1/1\t(received/matched packets)\n"
             ),
             Some((Some(9), None))
         );
         assert_eq!(
             claim(
-                Way::TrawlXdp,
+                Recorder::TrawlXdp,
                 "trawl: 9 seen, 0 filtered out, 7 recorded, 2 lost"
             ),
             Some((Some(7), Some(2)))
         );
         assert_eq!(
             claim(
-                Way::NetsniffNg,
+                Recorder::NetsniffNg,
                 "   9 packets incoming (0 unread on exit)\n   8 packets passed filter\n   1 packets failed filter (out of space)"
             ),
             Some((Some(8), Some(1)))
         );
-        assert_eq!(claim(Way::Tcpdump, "nothing"), None);
+        assert_eq!(claim(Recorder::Tcpdump, "nothing"), None);
     }
 
     #[test]
     fn every_way_is_found_by_its_name() {
         for (name, way) in WAYS {
-            assert_eq!(Way::find(name).ok(), Some(*way));
+            assert_eq!(Recorder::find(name).ok(), Some(*way));
             assert_eq!(way.name(), *name);
         }
-        assert!(Way::find("tcpdumb").is_err());
+        assert!(Recorder::find("tcpdumb").is_err());
     }
 }

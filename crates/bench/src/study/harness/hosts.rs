@@ -8,7 +8,7 @@ use serde::Deserialize;
 use trawl_kernel::ssh::{Ssh, word};
 use trawl_kernel::{Error, Result, text_file};
 
-use super::capture::{Fate, Setting, Way};
+use super::capture::{Fate, Recorder, Setting};
 use super::traffic::{RATE_REACHED, Traffic};
 use crate::leftovers::MARK;
 use crate::peer::Peer;
@@ -116,7 +116,7 @@ impl Hosts {
     /// One capture of one burst of traffic.
     pub fn capture(
         &self,
-        way: Way,
+        way: Recorder,
         setting: &Setting,
         traffic: &Traffic,
     ) -> std::result::Result<Measured, Stop> {
@@ -134,20 +134,20 @@ impl Hosts {
             )
         };
         let verdict = match way {
-            Way::TrawlHook(Fate::Drop) => Some("drop"),
-            Way::TrawlHook(Fate::Pass) => Some("pass"),
+            Recorder::TrawlHook(Fate::Drop) => Some("drop"),
+            Recorder::TrawlHook(Fate::Pass) => Some("pass"),
             _ => None,
         };
         let (command, ready) = match way {
-            Way::TrawlHook(_) => tap("hook"),
-            Way::TrawlXdp => tap("xdp"),
-            Way::TrawlTc => tap("tc"),
-            Way::TrawlPacket => tap("packet"),
-            Way::Tcpdump => (
+            Recorder::TrawlHook(_) => tap("hook"),
+            Recorder::TrawlXdp => tap("xdp"),
+            Recorder::TrawlTc => tap("tc"),
+            Recorder::TrawlPacket => tap("packet"),
+            Recorder::Tcpdump => (
                 format!("tcpdump -n -Z root -i {interface} -w {path} {filter}"),
                 "listening on",
             ),
-            Way::Dumpcap => (format!("dumpcap -q -P -i {interface} -w {path}"), "File:"),
+            Recorder::Dumpcap => (format!("dumpcap -q -P -i {interface} -w {path}"), "File:"),
             _ => {
                 return Err(Stop::NotHere(format!(
                     "{} is not run on other hosts",

@@ -3,7 +3,7 @@
 use trawl_kernel::Result;
 
 use crate::study::definition::Space;
-use crate::study::harness::capture::{Setting, Way, capture};
+use crate::study::harness::capture::{Recorder, Setting, capture};
 use crate::study::harness::traffic::{Amount, Traffic, frames_per_second};
 use crate::study::model::{Agreement, Experiment, Finding};
 use crate::study::{Bench, Case, Measure, Stop};
@@ -111,7 +111,7 @@ fn case(name: &str, way: &str, x: f64, setting: Setting, traffic: Traffic) -> Re
         }
         None => (way, setting),
     };
-    let way = Way::find(way)?;
+    let way = Recorder::find(way)?;
     Ok(Case {
         series: name.to_owned(),
         x,
@@ -170,7 +170,7 @@ fn elapsed(space: &Space, cpu: usize) -> Result<Vec<Case>> {
     let rate = space.number("rate")?;
     let mut cases = Vec::new();
     for series in space.words("series")? {
-        let way = Way::find(&series)?;
+        let way = Recorder::find(&series)?;
         for count in space.numbers("packets")? {
             // Mechanisms that lose packets need more of them.
             let mut traffic = Traffic::at(64, rate, count / rate, cpu).with(&UNKNOWN);

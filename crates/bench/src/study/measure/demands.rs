@@ -15,7 +15,7 @@ use trawl_packet::read::CaptureReader;
 use crate::count::Scratch;
 use crate::peer::Peer;
 use crate::study::definition::Space;
-use crate::study::harness::capture::{Setting, Way, capture, capture_and};
+use crate::study::harness::capture::{Recorder, Setting, capture, capture_and};
 use crate::study::harness::process;
 use crate::study::harness::traffic::{Amount, Traffic};
 use crate::study::model::{Agreement, Experiment, Finding};
@@ -50,7 +50,7 @@ impl Measure for Demand {
         let mut cases = Vec::new();
         for series in space.words("series")? {
             let (way, setting) = set_up(&series);
-            let way = Way::find(way)?;
+            let way = Recorder::find(way)?;
             for x in space.numbers(self.axis())? {
                 let me = *self;
                 let setting = setting.clone();
@@ -169,7 +169,7 @@ impl Demand {
     fn measure(
         self,
         bench: &Bench,
-        way: Way,
+        way: Recorder,
         setting: &Setting,
         x: f64,
         seconds: f64,
@@ -266,13 +266,22 @@ fn disorder(path: &Path, measured: &mut Measured) -> Result<()> {
 }
 
 /// Forwarded frames, recorded where they come in and where they leave, in one file.
-fn merge(bench: &Bench, way: Way, rate: f64, seconds: f64) -> std::result::Result<Measured, Stop> {
+fn merge(
+    bench: &Bench,
+    way: Recorder,
+    rate: f64,
+    seconds: f64,
+) -> std::result::Result<Measured, Stop> {
     let line = Line::new(&LineOptions::default())?;
     let file = Scratch::new(&bench.scratch, "merged")?;
     let (router, left, right) = (&line.left.name, &line.left.interface, &line.right.interface);
     let (mut command, ready) = match way {
-        Way::TrawlTc | Way::TrawlPacket => {
-            let tap = if way == Way::TrawlTc { "tc" } else { "packet" };
+        Recorder::TrawlTc | Recorder::TrawlPacket => {
+            let tap = if way == Recorder::TrawlTc {
+                "tc"
+            } else {
+                "packet"
+            };
             let mut trawl = process::command(&bench.trawl);
             trawl.args([
                 "capture",
@@ -288,14 +297,14 @@ fn merge(bench: &Bench, way: Way, rate: f64, seconds: f64) -> std::result::Resul
                 .arg(file.path());
             (trawl, "capturing on")
         }
-        Way::Dumpcap => {
+        Recorder::Dumpcap => {
             let mut dumpcap = process::command_in(router, bench.peers.path("dumpcap")?);
             dumpcap
                 .args(["-q", "-n", "-i", left, "-i", right, "-w"])
                 .arg(file.path());
             (dumpcap, "File:")
         }
-        Way::Tcpdump => {
+        Recorder::Tcpdump => {
             let mut tcpdump = process::command_in(router, bench.peers.path("tcpdump")?);
             tcpdump
                 .args(["-n", "-Z", "root", "-i", "any", "-w"])
@@ -326,7 +335,7 @@ fn merge(bench: &Bench, way: Way, rate: f64, seconds: f64) -> std::result::Resul
     })?;
     let whole = sides
         .values()
-        .filter(|sides| sides.len() == 2 && (sides[0] < sides[1] || way == Way::Tcpdump))
+        .filter(|sides| sides.len() == 2 && (sides[0] < sides[1] || way == Recorder::Tcpdump))
         .count();
     let wrong = stamped.saturating_sub(whole as u64);
     Ok(Measured {

@@ -14,7 +14,7 @@ use trawl_lab::{Pair, PairOptions, frame};
 
 use crate::count::{self, Scratch};
 use crate::study::definition::Space;
-use crate::study::harness::capture::{Fate, Running, Setting, Way};
+use crate::study::harness::capture::{Fate, Recorder, Running, Setting};
 use crate::study::harness::traffic::CHECKSUM;
 use crate::study::model::{Agreement, Experiment, Finding};
 use crate::study::{Bench, Case, Measure, Measured, Stop};
@@ -46,7 +46,7 @@ enum Load {
 
 #[derive(Clone, Copy, Debug)]
 struct DiskLoad {
-    way: Way,
+    way: Recorder,
     time: Option<&'static str>,
     load: Load,
     size: usize,
@@ -74,10 +74,10 @@ impl Measure for Disk {
                 text => (text, Load::Full),
             };
             let (way, time) = match rest {
-                "trawl hook, auto" => (Way::TrawlHook(Fate::Drop), Some("auto")),
-                "trawl hook, poll" => (Way::TrawlHook(Fate::Drop), Some("poll")),
-                "trawl hook, precise" => (Way::TrawlHook(Fate::Drop), Some("precise")),
-                other => (Way::find(other)?, None),
+                "trawl hook, auto" => (Recorder::TrawlHook(Fate::Drop), Some("auto")),
+                "trawl hook, poll" => (Recorder::TrawlHook(Fate::Drop), Some("poll")),
+                "trawl hook, precise" => (Recorder::TrawlHook(Fate::Drop), Some("precise")),
+                other => (Recorder::find(other)?, None),
             };
             let sizes = space.numbers("sizes")?;
             for (place, &size) in sizes.iter().enumerate() {
@@ -159,7 +159,7 @@ impl DiskLoad {
         let setting = Setting {
             time: self.time,
             files,
-            buffer: matches!(self.way, Way::Xdpcap(_)).then_some(XDPCAP_BUFFER),
+            buffer: matches!(self.way, Recorder::Xdpcap(_)).then_some(XDPCAP_BUFFER),
             ..Setting::default()
         };
         let running = Running::start(bench, self.way, &setting)?;
@@ -176,7 +176,7 @@ impl DiskLoad {
         let writer = running.peer.cpu_seconds() - cpu_before;
         let said = running.peer.finish()?;
         // What trawl's hook sees is what was sent; others see the answers of the host too.
-        let mac = (!matches!(self.way, Way::TrawlHook(_))).then_some(running.lab.b.mac);
+        let mac = (!matches!(self.way, Recorder::TrawlHook(_))).then_some(running.lab.b.mac);
         let claim = self.way.claim(&said);
         let counted = claim.as_ref().and_then(|claim| claim.lost).unwrap_or(0);
         let there = match files {

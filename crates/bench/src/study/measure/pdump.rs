@@ -13,7 +13,7 @@ use trawl_lab::{Line, LineOptions, Station};
 use crate::count::{self, Scratch};
 use crate::peer::Peer;
 use crate::study::definition::Space;
-use crate::study::harness::capture::Way;
+use crate::study::harness::capture::Recorder;
 use crate::study::harness::process::{self, Background};
 use crate::study::harness::traffic::{Amount, Traffic, received};
 use crate::study::model::{Agreement, Experiment, Finding};
@@ -251,9 +251,9 @@ fn measure_null(bench: &Bench, who: &str, seconds: f64) -> std::result::Result<M
         let took = began.elapsed().as_secs_f64();
         let said = peer.finish()?;
         let way = if who == TRAWL {
-            Way::TrawlTc
+            Recorder::TrawlTc
         } else {
-            Way::Dumpcap
+            Recorder::Dumpcap
         };
         let (claimed, lost) = way
             .claim(&said)

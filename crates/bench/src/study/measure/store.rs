@@ -9,7 +9,7 @@ use trawl_kernel::process::children_cpu_seconds;
 use trawl_kernel::{Error, Result};
 
 use crate::study::definition::Space;
-use crate::study::harness::capture::{Fate, Running, Setting, StoreAt, Way};
+use crate::study::harness::capture::{Fate, Recorder, Running, Setting, StoreAt};
 use crate::study::harness::made_up::{Directory, Made, NEEDLE};
 use crate::study::harness::process;
 use crate::study::harness::traffic::{Sent, Traffic};
@@ -111,7 +111,7 @@ enum Target {
 }
 
 /// A store of the experiment's own, and the server before it.
-struct Place {
+struct TestStore {
     at: StoreAt,
     _server: Option<process::Background>,
     _directory: Directory,
@@ -233,7 +233,7 @@ impl Load {
     }
 
     fn capture(self, bench: &Bench, store: Option<StoreAt>) -> std::result::Result<Outcome, Stop> {
-        let way = Way::TrawlHook(Fate::Drop);
+        let way = Recorder::TrawlHook(Fate::Drop);
         let setting = Setting {
             store,
             ..Setting::default()
@@ -283,7 +283,7 @@ const BUCKET: &str = "trawl";
 const KEY: &str = "trawl-bench";
 
 impl Target {
-    fn open(self, bench: &Bench) -> std::result::Result<Place, Stop> {
+    fn open(self, bench: &Bench) -> std::result::Result<TestStore, Stop> {
         let directory = Directory::new(&bench.scratch, "capture")?;
         let spool = directory.path().join("spool");
         let store = directory.path().join("store");
@@ -321,7 +321,7 @@ impl Target {
                 (format!("s3://{BUCKET}"), environment.to_vec(), Some(server))
             }
         };
-        Ok(Place {
+        Ok(TestStore {
             at: StoreAt {
                 url,
                 spool,

@@ -247,7 +247,7 @@ enum Determined {
 
 /// What a visit amounts to.
 #[derive(Debug)]
-struct Way {
+struct Traversal {
     asked: Vec<TermId>,
     outcome: Determined,
 }
@@ -283,7 +283,7 @@ pub(super) fn explore(graph: &Graph, terms: &mut Terms, nodes: &mut Nodes) -> Op
         count: 0,
     };
     explorer.visit(0, start);
-    let mut ways: Vec<Vec<(Visit, Way)>> = Vec::new();
+    let mut ways: Vec<Vec<(Visit, Traversal)>> = Vec::new();
     for (index, block) in graph.blocks.iter().enumerate() {
         let open = std::mem::take(&mut explorer.open[index]);
         let mut here = Vec::new();
@@ -304,7 +304,12 @@ pub(super) fn explore(graph: &Graph, terms: &mut Terms, nodes: &mut Nodes) -> Op
     made[0]
 }
 
-fn finish(way: Way, made: &[Option<NodeId>], terms: &Terms, nodes: &mut Nodes) -> Option<NodeId> {
+fn finish(
+    way: Traversal,
+    made: &[Option<NodeId>],
+    terms: &Terms,
+    nodes: &mut Nodes,
+) -> Option<NodeId> {
     let end = match way.outcome {
         Determined::Give(k) => nodes.give(k),
         Determined::GiveTerm(term) => nodes.give_term(terms, term),
@@ -329,14 +334,14 @@ impl Explorer<'_> {
         visit
     }
 
-    fn follow(&mut self, block: &Block, knowledge: &Knowledge) -> Option<Way> {
+    fn follow(&mut self, block: &Block, knowledge: &Knowledge) -> Option<Traversal> {
         let mut now = knowledge.clone();
         let mut asked = Vec::new();
         for operation in &block.ops {
             match now.cells.step(self.terms, operation) {
                 Ok(one) => asked.extend(one),
                 Err(AlwaysFails) => {
-                    return Some(Way {
+                    return Some(Traversal {
                         asked: Vec::new(),
                         outcome: Determined::Give(0),
                     });
@@ -368,6 +373,6 @@ impl Explorer<'_> {
             }
             End::Back(_) | End::Among { .. } => return None,
         };
-        Some(Way { asked, outcome })
+        Some(Traversal { asked, outcome })
     }
 }

@@ -41,12 +41,12 @@ pub struct Request<'a> {
     pub timeout_ms: u32,
     /// The network card's clock.
     pub hardware_time: bool,
-    pub direction: Way,
+    pub direction: CaptureDirection,
 }
 
 /// Which packets, by the way they go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum CaptureDirection {
     Both = 0,
     In = 1,
     Out = 2,
@@ -193,7 +193,7 @@ impl Handle {
     }
 
     /// What activation has decided, and the rest that can be set only now.
-    fn look(&mut self, direction: Way, warnings: &mut Vec<String>) -> Result<()> {
+    fn look(&mut self, direction: CaptureDirection, warnings: &mut Vec<String>) -> Result<()> {
         let of = &self.library.functions;
         let mut buffer = [0 as c_char; ERROR_BUFFER];
         // SAFETY: an activated handle.
@@ -225,7 +225,7 @@ impl Handle {
                 why.unwrap_or_else(|| self.reason(status)),
             ));
         }
-        if direction != Way::Both {
+        if direction != CaptureDirection::Both {
             // SAFETY: an activated handle, and a number of the library's.
             let status = unsafe { (of.setdirection)(self.pcap, direction as c_int) };
             if status < 0 {

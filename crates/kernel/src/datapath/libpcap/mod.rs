@@ -19,7 +19,7 @@ use crate::{Error, Result};
 pub use filters::{
     CompiledFilter, FilterRequest, choose_for_filters, compile_filter, compile_filters,
 };
-pub use handle::{Figures, Handle, Opened, PcapFilter, Request, Rest, Way};
+pub use handle::{CaptureDirection, Figures, Handle, Opened, PcapFilter, Request, Rest};
 pub use reader::{Packet, Precision};
 
 /// The names under which systems have it: its own, and Debian's.

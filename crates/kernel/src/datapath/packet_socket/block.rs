@@ -45,14 +45,14 @@ pub struct Frame<'a> {
     pub bytes: &'a [u8],
     /// The VLAN tag that was taken out of the bytes, as it stood there.
     pub tag: Option<[u8; 4]>,
-    pub way: Way,
+    pub way: PacketType,
     /// The number of the interface, where the socket is for many and read block by block.
     pub interface: u32,
 }
 
 /// How a packet came, or that it went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum PacketType {
     /// Received, and meant for this host.
     ToUs,
     /// Received as a broadcast.
@@ -64,7 +64,7 @@ pub enum Way {
     Sent,
 }
 
-impl Way {
+impl PacketType {
     pub(super) fn of(packet_type: u8) -> Self {
         match packet_type {
             libc::PACKET_BROADCAST => Self::ToAll,
@@ -184,7 +184,7 @@ impl<'a> Iterator for Frames<'a> {
             original: u32_at(offset_of!(tpacket3_hdr, tp_len)),
             bytes: here.get(start..start + length)?,
             tag,
-            way: Way::of(header[PACKET_TYPE]),
+            way: PacketType::of(header[PACKET_TYPE]),
             interface: u32_at(INTERFACE),
         })
     }

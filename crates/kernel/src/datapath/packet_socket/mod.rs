@@ -23,7 +23,7 @@ use crate::memory::Mapping;
 use crate::netns::{Namespace, run_maybe_in};
 use crate::{Error, Result};
 
-pub use block::{Block, Frame, Frames, Way};
+pub use block::{Block, Frame, Frames, PacketType};
 pub use filter::Instruction;
 pub use program::Rejected;
 pub use variant::{Fanout, Reading};

@@ -411,7 +411,10 @@ fn packets_without_a_link_layer_begin_at_the_network_header() {
         let ipv4 = block.frames().filter(|frame| frame.bytes[0] == 0x45);
         seen.extend(ipv4.map(|frame| (frame.way, frame.bytes[9], frame.original)));
     }
-    assert_eq!(seen, [(Way::Sent, 17, 31), (Way::ToUs, 253, 20)]);
+    assert_eq!(
+        seen,
+        [(PacketType::Sent, 17, 31), (PacketType::ToUs, 253, 20)]
+    );
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libc::{c_int, tpacket2_hdr};
 use serde::{Deserialize, Serialize};
 
-use super::block::{Frame, Way};
+use super::block::{Frame, PacketType};
 use crate::memory::Mapping;
 use crate::socket_option::set;
 
@@ -165,7 +165,7 @@ struct Received {
     original: u32,
     captured: usize,
     tag: Option<[u8; 4]>,
-    way: Way,
+    way: PacketType,
 }
 
 impl Received {
@@ -241,14 +241,14 @@ fn receive(socket: &OwnedFd, bytes: &mut [Vec<u8>], batch: usize) -> io::Result<
     }
     Ok((0..got as usize)
         .map(|at| {
-            let way = Way::of(addresses[at].sll_pkttype);
+            let way = PacketType::of(addresses[at].sll_pkttype);
             described(&messages[at], way)
         })
         .collect())
 }
 
 /// Reads the control data of a message that was received.
-fn described(message: &libc::mmsghdr, way: Way) -> Received {
+fn described(message: &libc::mmsghdr, way: PacketType) -> Received {
     let mut received = Received {
         time: crate::clock::wall(),
         original: message.msg_len,
@@ -361,7 +361,7 @@ impl Slots {
                     u16_at(offset_of!(tpacket2_hdr, tp_vlan_tci)),
                     u16_at(offset_of!(tpacket2_hdr, tp_vlan_tpid)),
                 ),
-                way: Way::of(slot[ADDRESS + offset_of!(libc::sockaddr_ll, sll_pkttype)]),
+                way: PacketType::of(slot[ADDRESS + offset_of!(libc::sockaddr_ll, sll_pkttype)]),
                 interface: 0,
             });
             self.status()

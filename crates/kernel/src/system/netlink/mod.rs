@@ -22,7 +22,7 @@ pub use generic::{XdpAbilities, xdp_abilities};
 pub use link::{Link, Statistics, VlanTag, XdpAttachment, XdpExpected, XdpMode};
 pub use monitor::{LinkEvent, LinkMonitor};
 pub use peer::{Peer, veth_peer, veth_peer_in};
-pub use route::{Neighbour, Way, carriers};
+pub use route::{Neighbour, NextHop, carriers};
 pub use socket::{Refusal, Socket};
 pub use veth::{VethEnd, create_veth};
 

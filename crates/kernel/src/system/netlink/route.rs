@@ -34,7 +34,7 @@ const NUD_NOARP: u16 = 0x40;
 
 /// The way to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct NextHop {
     pub interface: u32,
     /// `None`: the address itself is the neighbour.
     pub gateway: Option<IpAddr>,
@@ -96,7 +96,7 @@ pub fn carriers(mut found: HashSet<u32>, links: &[Link]) -> HashSet<u32> {
 
 impl Netlink {
     /// The way to an address, by that interface if one is given; `None` where there is no route.
-    pub fn way_to(&mut self, address: IpAddr, interface: Option<u32>) -> Result<Option<Way>> {
+    pub fn way_to(&mut self, address: IpAddr, interface: Option<u32>) -> Result<Option<NextHop>> {
         let bytes = octets(address);
         let mut header = [0; ROUTE_HEADER];
         header[0] = family(address);
@@ -116,7 +116,7 @@ impl Netlink {
                 return Err(refusal.about(format!("cannot look up the route to {address}")));
             }
         };
-        let mut way = Way {
+        let mut way = NextHop {
             interface: 0,
             gateway: None,
             source: None,

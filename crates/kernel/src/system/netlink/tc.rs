@@ -44,7 +44,7 @@ impl Direction {
 
 /// Where a filter sits; what it takes to delete it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FilterHandle {
     pub interface: u32,
     pub direction: Direction,
     pub priority: u16,
@@ -54,7 +54,7 @@ pub struct Place {
 /// A bpf filter found on an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
-    pub place: Place,
+    pub place: FilterHandle,
     pub name: String,
     pub program_id: Option<u32>,
     pub direct_action: bool,
@@ -166,8 +166,13 @@ impl Netlink {
     }
 
     /// Puts a loaded program there as a direct-action filter for all protocols.
-    pub fn add_filter(&mut self, place: Place, program: BorrowedFd<'_>, name: &str) -> Result<()> {
-        let Place {
+    pub fn add_filter(
+        &mut self,
+        place: FilterHandle,
+        program: BorrowedFd<'_>,
+        name: &str,
+    ) -> Result<()> {
+        let FilterHandle {
             interface,
             direction,
             priority,
@@ -195,8 +200,8 @@ impl Netlink {
         })
     }
 
-    pub fn del_filter(&mut self, place: Place) -> Result<()> {
-        let Place {
+    pub fn del_filter(&mut self, place: FilterHandle) -> Result<()> {
+        let FilterHandle {
             interface,
             direction,
             priority,
@@ -252,7 +257,7 @@ fn parse_filter(reply: &Reply, direction: Direction) -> Option<Filter> {
     let options = find(attributes, TCA_OPTIONS)?;
     let number = |kind| find(options, kind).and_then(|v| read_u32(v, 0));
     Some(Filter {
-        place: Place {
+        place: FilterHandle {
             interface: read_u32(&reply.payload, 4)?,
             direction,
             priority: (read_u32(&reply.payload, 16)? >> 16) as u16,

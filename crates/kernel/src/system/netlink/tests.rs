@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use super::tc::{Direction, Place};
+use super::tc::{Direction, FilterHandle};
 use super::*;
 use crate::bpf::program::{LoadOptions, SCHED_CLS, returning};
 use crate::testing::{ScratchNamespace, root_or_skip};
@@ -205,7 +205,7 @@ fn clsact_is_added_once_and_filters_come_and_go() {
         .load(&returning(-1))
         .unwrap();
     for direction in [Direction::Ingress, Direction::Egress] {
-        let place = Place {
+        let place = FilterHandle {
             interface: index,
             direction,
             priority: 49_000,

@@ -20,7 +20,7 @@ use crate::mounts;
 pub struct Look {
     found: Vec<Namespace>,
     numbers: HashSet<u64>,
-    ways: vec::IntoIter<Way>,
+    ways: vec::IntoIter<FoundBy>,
     later: array::IntoIter<Among, 4>,
     is_cut_short: bool,
 }
@@ -35,7 +35,7 @@ enum Among {
 }
 
 #[derive(Debug)]
-enum Way {
+enum FoundBy {
     Name(String),
     Own,
     Mount(mounts::Mount),
@@ -111,27 +111,27 @@ impl Look {
 }
 
 impl Among {
-    fn ways(self) -> Result<Vec<Way>> {
+    fn ways(self) -> Result<Vec<FoundBy>> {
         Ok(match self {
-            Self::Names => list().into_iter().map(Way::Name).collect(),
-            Self::Own => vec![Way::Own],
+            Self::Names => list().into_iter().map(FoundBy::Name).collect(),
+            Self::Own => vec![FoundBy::Own],
             Self::Mounts => mounts::of_kind("nsfs", "self")
                 .into_iter()
-                .map(Way::Mount)
+                .map(FoundBy::Mount)
                 .collect(),
             Self::Processes => {
                 let entries = fs::read_dir("/proc")
                     .map_err(|e| Error::os("cannot look through the processes", e))?;
                 let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
                 names
-                    .filter_map(|name| name.parse().ok().map(Way::Process))
+                    .filter_map(|name| name.parse().ok().map(FoundBy::Process))
                     .collect()
             }
         })
     }
 }
 
-impl Way {
+impl FoundBy {
     /// What it leads to, unless that is known.
     fn go(self, is_known: impl Fn(u64) -> bool) -> Result<Option<Namespace>> {
         match self {

@@ -160,7 +160,7 @@ struct KernelTypes {
 
 /// A type's place in the bytes, and its number.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct TypeOffset {
     id: u32,
     at: usize,
 }
@@ -205,11 +205,11 @@ impl KernelTypes {
             Some(own) => self.string(own as u32),
             None => base?.string(offset),
         };
-        let is_meant = |place: &Place| {
+        let is_meant = |place: &TypeOffset| {
             self.kind(*place) == ENUM
                 && name(self.word(place.at)).is_some_and(|name| name.ends_with(suffix.as_bytes()))
         };
-        let values = |place: Place| {
+        let values = |place: TypeOffset| {
             (0..self.count(place)).filter_map(move |number| {
                 let at = place.at + TYPE_LENGTH + number * 2 * WORD;
                 let name = String::from_utf8_lossy(name(self.word(at))?).into_owned();
@@ -221,9 +221,10 @@ impl KernelTypes {
 
     /// Members without a name are structures and unions whose members count as this one's.
     fn offset(&self, structure: &str, member: &str) -> Option<u32> {
-        let all: Vec<Place> = self.places().collect();
-        let is_meant =
-            |place: &&Place| self.kind(**place) == STRUCTURE && self.is_called(**place, structure);
+        let all: Vec<TypeOffset> = self.places().collect();
+        let is_meant = |place: &&TypeOffset| {
+            self.kind(**place) == STRUCTURE && self.is_called(**place, structure)
+        };
         let mut open = vec![(*all.iter().find(is_meant)?, 0)];
         while let Some((place, begin)) = open.pop() {
             for number in 0..self.count(place) {
@@ -250,8 +251,8 @@ impl KernelTypes {
     /// callback's own.
     fn tracepoint(&self, name: &str) -> Option<Tracepoint> {
         let name = format!("btf_trace_{name}");
-        let all: Vec<Place> = self.places().collect();
-        let leads_to = |place: &Place| {
+        let all: Vec<TypeOffset> = self.places().collect();
+        let leads_to = |place: &TypeOffset| {
             let id = self.word(place.at + 2 * WORD);
             all.get((id as usize).checked_sub(1)?).copied()
         };
@@ -280,14 +281,14 @@ impl KernelTypes {
         excerpt.finish()
     }
 
-    fn places(&self) -> impl Iterator<Item = Place> {
-        let first = Place {
+    fn places(&self) -> impl Iterator<Item = TypeOffset> {
+        let first = TypeOffset {
             id: 1,
             at: self.types.start,
         };
-        let is_inside = |place: &Place| place.at + TYPE_LENGTH <= self.types.end;
+        let is_inside = |place: &TypeOffset| place.at + TYPE_LENGTH <= self.types.end;
         std::iter::successors(Some(first).filter(is_inside), move |place| {
-            let next = Place {
+            let next = TypeOffset {
                 id: place.id + 1,
                 at: place.at + self.length(*place)?,
             };
@@ -299,16 +300,16 @@ impl KernelTypes {
         word_at(&self.bytes, at).unwrap_or(0)
     }
 
-    fn kind(&self, place: Place) -> u8 {
+    fn kind(&self, place: TypeOffset) -> u8 {
         (self.word(place.at + WORD) >> 24 & 0x1f) as u8
     }
 
-    fn count(&self, place: Place) -> usize {
+    fn count(&self, place: TypeOffset) -> usize {
         (self.word(place.at + WORD) & 0xffff) as usize
     }
 
     /// How many bytes it takes; `None` for a kind that nobody knows here.
-    fn length(&self, place: Place) -> Option<usize> {
+    fn length(&self, place: TypeOffset) -> Option<usize> {
         let count = self.count(place);
         let after = match self.kind(place) {
             POINTER | FORWARD | TYPEDEF | VOLATILE | CONST | RESTRICT | FUNCTION | FLOAT
@@ -322,7 +323,7 @@ impl KernelTypes {
         Some(TYPE_LENGTH + after)
     }
 
-    fn is_called(&self, place: Place, name: &str) -> bool {
+    fn is_called(&self, place: TypeOffset, name: &str) -> bool {
         let begin = self.strings.start + self.word(place.at) as usize;
         let text = self.bytes.get(begin..self.strings.end);
         text.and_then(|text| text.strip_prefix(name.as_bytes()))
@@ -359,13 +360,13 @@ mod tests {
     }
 
     impl KernelTypes {
-        fn place(&self, kind: u8, name: &str) -> Option<Place> {
+        fn place(&self, kind: u8, name: &str) -> Option<TypeOffset> {
             self.places()
                 .find(|place| self.kind(*place) == kind && self.is_called(*place, name))
         }
 
         /// A structure's size, and where its members are.
-        fn outline(&self, place: Place) -> (u32, Vec<(Vec<u8>, u32)>) {
+        fn outline(&self, place: TypeOffset) -> (u32, Vec<(Vec<u8>, u32)>) {
             let member = |number: usize| {
                 let at = place.at + TYPE_LENGTH + number * MEMBER_LENGTH;
                 let name = self.string(self.word(at)).expect("a name");

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::{
     ARRAY, CONST, ENUM, ENUM_64, FLOAT, FORWARD, HEADER_LENGTH, INT, KernelTypes, MAGIC,
-    MEMBER_LENGTH, POINTER, Place, RESTRICT, STRUCTURE, TYPE_TAG, TYPEDEF, UNION, VERSION,
+    MEMBER_LENGTH, POINTER, RESTRICT, STRUCTURE, TYPE_TAG, TYPEDEF, TypeOffset, UNION, VERSION,
     VOLATILE, WORD,
 };
 
@@ -59,7 +59,7 @@ impl<'a> Excerpt<'a> {
     fn write(&mut self, id: u32) -> Option<()> {
         let from = self.from;
         let at = *self.all.get(id as usize - 1)?;
-        let place = Place { id, at };
+        let place = TypeOffset { id, at };
         let kind = from.kind(place);
         let words = from.length(place)? / WORD;
         let mut words: Vec<u32> = (0..words).map(|word| from.word(at + word * WORD)).collect();
