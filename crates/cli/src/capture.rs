@@ -37,8 +37,8 @@ use trawl_tap::notice::Notice;
 use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::Sink;
 
-pub use args::Args;
 use args::Format;
+pub use args::{Args, AtName, DirectionName};
 use beside::Wanted;
 use checks::{check_format, check_link_types};
 use output::Output;

@@ -16,6 +16,7 @@ use trawl_kernel::{Error, Result};
 use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::table::{self, Facts};
 
+use crate::capture::{AtName, DirectionName};
 use crate::terminal::write_out;
 
 /// Captures for Wireshark and tshark, which call this themselves; `trawl extcap install` makes it known to them
@@ -65,7 +66,7 @@ pub struct Args {
     at: Option<AtName>,
     /// Which way the packets go
     #[arg(long, value_enum)]
-    direction: Option<Way>,
+    direction: Option<DirectionName>,
     /// Only packets with these verdicts
     #[arg(long, value_name = "LIST")]
     verdict: Option<String>,
@@ -99,20 +100,6 @@ enum TapName {
     Hook,
     Tc,
     Packet,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum AtName {
-    Entry,
-    Exit,
-    Both,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Way {
-    In,
-    Out,
-    Inout,
 }
 
 /// What this program's interfaces begin with in Wireshark's list.

@@ -112,7 +112,7 @@ pub fn attach(
     maps.push(("drop_scratch", scratch.as_fd()));
     maps.push(("drop_settings", told.as_fd()));
     let drops = |typed: bool| {
-        let place = load::Tracepoint::tracepoint(object::DROP, TRACEPOINT, typed);
+        let place = load::Tracepoint::at(object::DROP, TRACEPOINT, typed);
         load::load(
             &place.program(if typed {
                 "trawl_drop"

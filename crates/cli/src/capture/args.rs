@@ -44,7 +44,7 @@ pub struct Args {
     tap: Vec<TapName>,
     /// Which way the packets go [default: in for the xdp and hook taps, inout for tc and packet]
     #[arg(short = 'Q', long, value_enum, value_name = "WAY")]
-    direction: Option<Way>,
+    direction: Option<DirectionName>,
     /// Which of the attached XDP programs to look at: a name, an id, or all
     #[arg(long, visible_alias = "prog", value_name = "NAME|ID|all")]
     program: Option<String>,
@@ -206,15 +206,16 @@ enum TapName {
     Drop,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Way {
+/// Directions that -Q takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DirectionName {
     In,
     Out,
     Inout,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum AtName {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AtName {
     Entry,
     Exit,
     Both,
@@ -370,9 +371,9 @@ impl Args {
             drops,
             with_tc: self.with_tc(),
             direction: self.direction.map(|way| match way {
-                Way::In => Direction::In,
-                Way::Out => Direction::Out,
-                Way::Inout => Direction::Both,
+                DirectionName::In => Direction::In,
+                DirectionName::Out => Direction::Out,
+                DirectionName::Inout => Direction::Both,
             }),
             programs: self.program.as_deref().map(Programs::parse),
             at: self.at.map(|at| match at {

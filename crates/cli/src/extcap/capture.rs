@@ -13,7 +13,8 @@ use trawl_packet::pcapng::block::{ByteOrder, blocks};
 use trawl_tap::sink::Sink;
 use trawl_view::select::{Question, Selector};
 
-use super::{Args, AtName, FILTER_CONTROL, TapName};
+use super::{Args, FILTER_CONTROL, TapName};
+use crate::capture::{AtName, DirectionName};
 use crate::live;
 
 /// Commands of the toolbar's protocol, and what its messages begin with.
@@ -81,7 +82,7 @@ fn words(interface: &str, args: &Args) -> Vec<String> {
     }
     if let Some(way) = args.direction {
         let has_both = matches!(args.tap, TapName::Tc | TapName::Packet);
-        if has_both || way != super::Way::In {
+        if has_both || way != DirectionName::In {
             add("-Q", name(&|| way.to_possible_value()));
         }
     }

@@ -1,6 +1,6 @@
 //! tcpdump's options that mean nothing for a file, have another name here, or that trawl does not have.
 
-use clap::{ArgAction, ValueEnum};
+use clap::ArgAction;
 use trawl_filter::Options;
 use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::Direction;
@@ -9,6 +9,7 @@ use trawl_view::print::Datagrams;
 use trawl_view::select::options_for;
 
 use super::input::Input;
+use crate::capture::DirectionName;
 use crate::terminal::write_out;
 
 /// tcpdump's options that mean nothing for a file, or that trawl does anyway.
@@ -26,7 +27,7 @@ pub(super) struct TcpdumpArgs {
     packet_type: Option<String>,
     /// Only packets of this direction, and those whose direction is not known
     #[arg(short = 'Q', long, value_enum, value_name = "WAY")]
-    direction: Option<Way>,
+    direction: Option<DirectionName>,
     /// No promiscuous mode: nothing is captured
     #[arg(short = 'p', long)]
     no_promiscuous_mode: bool,
@@ -69,14 +70,6 @@ pub(super) struct TcpdumpArgs {
     secret: Option<String>,
     #[arg(short = 'm', value_name = "MODULE", hide = true)]
     module: Option<String>,
-}
-
-/// Directions that -Q takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Way {
-    In,
-    Out,
-    Inout,
 }
 
 /// The types of -T that are decoded, by tcpdump's names.
@@ -125,9 +118,9 @@ impl TcpdumpArgs {
     /// The direction that packets must not have.
     pub fn unwanted_direction(&self) -> Option<Direction> {
         match self.direction? {
-            Way::In => Some(Direction::Out),
-            Way::Out => Some(Direction::In),
-            Way::Inout => None,
+            DirectionName::In => Some(Direction::Out),
+            DirectionName::Out => Some(Direction::In),
+            DirectionName::Inout => None,
         }
     }
 

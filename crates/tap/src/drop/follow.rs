@@ -113,8 +113,7 @@ pub fn attach(
             });
             continue;
         }
-        let place =
-            Tracepoint::tracepoint(object::FOLLOW, step.tracepoint, true).program(step.program);
+        let place = Tracepoint::at(object::FOLLOW, step.tracepoint, true).program(step.program);
         let block = block.filter(|_| step.is_entry);
         attached.push(load::load(&place, &at(step.number), maps, block)?);
     }

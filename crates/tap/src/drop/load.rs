@@ -23,7 +23,7 @@ pub struct Tracepoint {
 }
 
 impl Tracepoint {
-    pub fn tracepoint(object: Taps, tracepoint: &'static str, typed: bool) -> Self {
+    pub fn at(object: Taps, tracepoint: &'static str, typed: bool) -> Self {
         Self {
             object,
             tracepoint,
