@@ -15,6 +15,7 @@ mod prune;
 mod remote;
 mod spool;
 mod upload;
+mod uploaders;
 mod verify;
 
 pub use account::{Account, EpochAccount, Gap, Inventory};
@@ -26,4 +27,5 @@ pub use prune::{Limits, Pruned, prune};
 pub use remote::Store;
 pub use spool::{Full, default_spool};
 pub use upload::{Pushed, push};
+pub use uploaders::{Uploaded, Uploaders};
 pub use verify::{Finding, Problem, Verified, verify};

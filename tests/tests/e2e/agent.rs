@@ -5,10 +5,11 @@ use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
+use trawl_tests::generator::generate;
 use trawl_tests::witness::nothing_attached;
 use trawl_tests::{Lab, Running, binary, frames, skip, tools_or_skip, trawl, wait_until};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// NKeys of the tests' own: seed and public key.
 const ALPHA: [&str; 2] = [
@@ -176,12 +177,46 @@ fn openssl(directory: &str, arguments: &str) {
 }
 
 impl Nats {
-    fn up(lab: &Lab) -> Option<Self> {
+    fn is_there() -> bool {
         if !binary::path().with_file_name("trawl-bus").exists() {
             skip("trawl-bus is not built: make build-bus");
+            return false;
+        }
+        tools_or_skip(&["nats-server", "openssl"])
+    }
+
+    /// With users by credentials instead, and without TLS.
+    fn with_accounts(lab: &Lab) -> Option<Self> {
+        if !Self::is_there() {
             return None;
         }
-        if !tools_or_skip(&["nats-server", "openssl"]) {
+        let directory = lab.file("nats");
+        fs::create_dir_all(&directory).expect("a directory");
+        let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = free.local_addr().expect("an address");
+        let accounts = include_str!("agent/accounts.conf");
+        let text = format!(
+            "listen: \"{address}\"\njetstream {{ store_dir: \"{directory}/js\" }}\n{accounts}"
+        );
+        for (name, text) in [
+            ("nats.conf", text.as_str()),
+            ("alpha", include_str!("agent/alpha.creds")),
+            ("operator", include_str!("agent/operator.creds")),
+        ] {
+            fs::write(format!("{directory}/{name}"), text).expect("a file");
+        }
+        drop(free);
+        let mut nats = Self {
+            server: None,
+            directory,
+            url: format!("nats://{address}"),
+        };
+        nats.start();
+        Some(nats)
+    }
+
+    fn up(lab: &Lab) -> Option<Self> {
+        if !Self::is_there() {
             return None;
         }
         let directory = lab.file("nats");
@@ -244,9 +279,9 @@ impl Nats {
             .stderr(Stdio::null())
             .spawn();
         self.server = Some(server.expect("nats-server"));
-        let address = self.url.trim_start_matches("tls://").to_owned();
+        let address = self.url.split_once("//").map_or("", |(_, address)| address);
         wait_until("the server listens", || {
-            std::net::TcpStream::connect(&address).is_ok()
+            std::net::TcpStream::connect(address).is_ok()
         });
     }
 
@@ -257,9 +292,20 @@ impl Nats {
         }
     }
 
-    /// How to get there as one of these, with a certificate.
+    fn signal(&self, signal: Signal) {
+        let server = self.server.as_ref().expect("it runs");
+        kill_process(Pid::from_child(server), signal).expect("it runs");
+    }
+
+    /// How to get there as one of these: with a key and a certificate, or with credentials.
     fn place(&self, who: &str) -> Vec<String> {
         let at = |name: &str| format!("{}/{name}", self.directory);
+        if self.url.starts_with("nats://") {
+            let options = [("--nats", self.url.clone()), ("--creds", at(who))];
+            return options
+                .map(|(option, value)| [option.to_owned(), value])
+                .concat();
+        }
         let options = [
             ("--nats", self.url.clone()),
             ("--nkey", at(who)),
@@ -275,6 +321,15 @@ impl Nats {
         let place = self.place("operator");
         let place: Vec<&str> = place.iter().map(String::as_str).collect();
         trawl(&[&["fleet"], arguments, &place[..]].concat())
+    }
+
+    fn watch(&self, selector: &str) -> Running {
+        let place = self.place("operator");
+        let place: Vec<&str> = place.iter().map(String::as_str).collect();
+        Running::start(
+            &[&["fleet", "watch", selector, "--json"], &place[..]].concat(),
+            "",
+        )
     }
 
     fn status(&self, selector: &str) -> Value {
@@ -293,7 +348,10 @@ impl Nats {
         let place = self.place(key);
         let place: Vec<&str> = place.iter().map(String::as_str).collect();
         let base = ["agent", "--host", host, "--spool", &spool];
-        let own = ["--memory", &memory, "--policy", &policy];
+        let report = lab.file(&format!("report-{host}"));
+        let own = [
+            "--memory", &memory, "--policy", &policy, "--report", &report,
+        ];
         Running::start(&[&base[..], &own, &place[..]].concat(), "connected to")
     }
 }
@@ -307,6 +365,23 @@ fn phase_of(status: &Value, host: &str) -> String {
     })
 }
 
+fn recorded(status: &Value, host: &str) -> u64 {
+    let hosts = status["hosts"].as_array();
+    let host = hosts.into_iter().flatten().find(|one| one["host"] == host);
+    let account = host.map(|one| one["state"]["captures"][0]["account"].clone());
+    account.map_or(0, |account| account["recorded"].as_u64().unwrap_or(0))
+}
+
+/// What `fleet watch --json` has printed: a line for each change.
+fn changes(stdout: &str) -> Vec<Value> {
+    let lines = stdout.lines();
+    lines
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect()
+}
+
+/// What was generated is compared with what hosts report and stores hold, through the death of the bus, a partition from it
+/// and the death of an agent.
 #[test]
 fn a_fleet_is_started_and_stopped_over_nats_and_outlives_it() {
     let Some(lab) = Lab::open() else { return };
@@ -324,26 +399,50 @@ fn a_fleet_is_started_and_stopped_over_nats_and_outlives_it() {
     wait_until("both have reported", || {
         has_reported("role=alpha") && has_reported("role=beta")
     });
+    let watch = nats.watch("al*");
     let (receiver, store) = (lab.receiver(), format!("file://{}", lab.file("store")));
     let what = ["-i", &receiver, "--tap", "packet", "--store", &store];
-    let started = nats.fleet(
-        &[
-            &["start", "role=alpha", "ether", "proto", "0x88b5"],
-            &what[..],
-        ]
-        .concat(),
-    );
+    let started = nats.fleet(&[&["start", "role=alpha", "--index", "udp"], &what[..]].concat());
     assert!(started.status.success(), "{started:?}");
     wait_until("alpha runs", || {
         phase_of(&nats.status("alpha"), "alpha") == "running"
     });
     assert_eq!(phase_of(&nats.status("beta"), "beta"), "none");
+    let send = |count: &str| {
+        generate(&lab, "udp", &["--dst", "10.77.0.2", "--count", count]);
+    };
+    send("300");
     // Without the bus the capture goes on.
     nats.kill();
     alpha.wait_said("captures continue");
     assert_eq!(children(alpha.id()).len(), 2, "the capture and trawl-bus");
+    send("200");
     nats.start();
+    wait_until("the account is told to the bus that is back", || {
+        recorded(&nats.status("alpha"), "alpha") == 500
+    });
+    // A server that does not answer is as one that cannot be reached.
+    nats.signal(Signal::STOP);
+    send("70");
+    let report = lab.file("report-alpha");
+    wait_until("the agent has counted them", || {
+        self::report(&report)["captures"][0]["account"]["recorded"] == 570
+    });
+    nats.signal(Signal::CONT);
+    wait_until("the account is told after the partition", || {
+        recorded(&nats.status("alpha"), "alpha") == 570
+    });
+    // An agent that starts again starts what is desired again.
+    alpha.kill();
+    fs::remove_file(&report).expect("a report");
+    let alpha = nats.agent(&lab, "alpha", "alpha");
+    wait_until("it runs again", || {
+        phases(&self::report(&report)) == ["running"]
+    });
+    send("50");
     // A command that comes before the agent is back is found by it.
+    nats.kill();
+    nats.start();
     wait_until("the server takes commands", || {
         nats.fleet(&["stop", "alpha"]).status.success()
     });
@@ -354,6 +453,63 @@ fn a_fleet_is_started_and_stopped_over_nats_and_outlives_it() {
         assert_eq!(agent.stop().status.code(), Some(0));
     }
     nothing_attached(&lab.pair.b);
+    let told = trawl(&[
+        "store",
+        "ls",
+        "--json",
+        &store,
+        "--spool",
+        &lab.file("spool-alpha"),
+    ]);
+    let told: Value = serde_json::from_slice(&told.stdout).expect("JSON");
+    let total = &told["total"];
+    let account = ["recorded", "stored", "spooled", "evicted", "unknown"].map(|name| &total[name]);
+    assert_eq!(account, [620, 620, 0, 0, 0], "{told}");
+    let indexed = trawl(&["index", "--json", &store]);
+    let indexed: Value = serde_json::from_slice(&indexed.stdout).expect("JSON");
+    assert_eq!(indexed["files"], 0, "the host indexed all: {indexed}");
+    let watched = watch.stop();
+    assert_eq!(watched.status.code(), Some(0), "{}", watched.stderr);
+    let changes = changes(&watched.stdout);
+    let is = |fleet: &Value, phase: &str| phase_of(fleet, "alpha") == phase;
+    let of_alpha = |fleet: &Value| fleet["hosts"][0]["host"] == "alpha";
+    assert!(changes.iter().all(of_alpha), "{changes:?}");
+    assert!(is(&changes[0], "none") && changes.iter().any(|one| is(one, "running")));
+    assert!(changes.iter().any(|one| recorded(one, "alpha") == 570));
+    assert!(
+        changes.last().is_some_and(|one| is(one, "none")),
+        "{changes:?}"
+    );
+}
+
+/// Users of an operator's account, whose rights are in their credentials.
+#[test]
+fn credentials_open_the_bus() {
+    let Some(lab) = Lab::open() else { return };
+    let Some(nats) = Nats::with_accounts(&lab) else {
+        return;
+    };
+    let made = nats.fleet(&["status"]);
+    assert!(made.status.success(), "{made:?}");
+    let alpha = nats.agent(&lab, "alpha", "alpha");
+    let (receiver, store) = (lab.receiver(), format!("file://{}", lab.file("store")));
+    let what = ["-i", &receiver, "--tap", "packet", "--store", &store];
+    let started = nats.fleet(&[&["start", "alpha"], &what[..]].concat());
+    assert!(started.status.success(), "{started:?}");
+    wait_until("alpha runs", || {
+        phase_of(&nats.status("alpha"), "alpha") == "running"
+    });
+    assert_eq!(alpha.stop().status.code(), Some(0));
+    let none = trawl(&["fleet", "status", "--nats", &nats.url]);
+    assert_eq!(none.status.code(), Some(1), "{none:?}");
+    let said = String::from_utf8_lossy(&none.stderr).to_lowercase();
+    assert!(said.contains("authorization"), "{said}");
+    let broken = lab.file("broken");
+    fs::write(&broken, "no credentials").expect("a file");
+    let refused = trawl(&["fleet", "status", "--nats", &nats.url, "--creds", &broken]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("cannot read the credentials"), "{said}");
 }
 
 #[test]
