@@ -71,12 +71,12 @@ fn clickhouse_reads_the_index() {
         200
     );
     let query = format!(
-        "SELECT count(), count(src), min(toUnixTimestamp64Nano(time)) > 0, any(protocol) \
-         FROM file('{}/index/**/*.parquet', Parquet) SETTINGS use_hive_partitioning = 0",
+        "SELECT count(), count(src), min(toUnixTimestamp64Nano(time)) > 0, any(protocol), uniq(host, capture, date) \
+         FROM file('{}/index/*/*/*/*.parquet', Parquet) SETTINGS use_hive_partitioning = 1",
         places.store.display()
     );
     match chdb(&query) {
-        Some(answer) => assert_eq!(answer, "200,100,1,17"),
+        Some(answer) => assert_eq!(answer, "200,100,1,17,1"),
         None => trawl_tests::skip("Python's chdb is not installed: pip install chdb"),
     }
 }
