@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use trawl_kernel::Result;
 use trawl_store::{Inventory, Store};
 
+use crate::json::Remark;
 use crate::{json, terminal};
 
 /// Makes an index of a store: one Parquet file for each chunk, with a row for each packet
@@ -35,10 +36,11 @@ pub fn run(args: Args) -> Result<ExitCode> {
         terminal::end_line();
     }
     for chunk in &indexed.unreadable {
-        terminal::say(&format!(
+        let text = format!(
             "cannot index {chunk}: it is missing or was changed; trawl store verify {} tells more",
             args.url
-        ));
+        );
+        json::say(&Remark::NotIndexed { chunk }, &text);
     }
     if args.json {
         json::print(&indexed)?;

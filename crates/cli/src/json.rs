@@ -5,6 +5,7 @@ use std::io::Write as _;
 use serde::{Deserialize, Serialize, Serializer};
 use trawl_kernel::error::Kind;
 use trawl_kernel::{Error, Result};
+use trawl_store::Coverage;
 use trawl_tap::account::{Account, OutputSummary};
 use trawl_tap::notice::{Gap, Gone};
 use trawl_tap::pcap::LibraryFigures;
@@ -152,6 +153,55 @@ pub enum Remark<'a> {
     },
     Serving {
         url: &'a str,
+    },
+    /// Why the generator took another engine than the fastest.
+    Engine,
+    /// How far a command is that was asked for it by a signal.
+    Progress,
+    /// No rate was asked for, and the interface may lead outside.
+    DefaultRate {
+        interface: &'a str,
+        frames_per_second: u64,
+    },
+    Receiving {
+        interface: &'a str,
+        mode: &'a str,
+    },
+    /// What receiving packets had to change, or cannot do.
+    Receiver,
+    Measuring {
+        sender: &'a str,
+        receiver: &'a str,
+        at_most_seconds: f64,
+    },
+    /// No packet of this file can match this option.
+    OnlyInPcapng {
+        file: &'a str,
+        option: &'a str,
+    },
+    /// Blocks of big-endian sections that were not written.
+    BlocksLeftOut {
+        blocks: u64,
+    },
+    /// A file that is followed was removed, cut or changed.
+    FollowedFile {
+        file: String,
+    },
+    /// A chunk that is missing or was changed.
+    NotIndexed {
+        chunk: &'a str,
+    },
+    /// What an answer does not cover, of one host.
+    NotCovered(&'a Coverage),
+    /// Nothing is stored for these hosts and times.
+    NothingStored,
+    /// Packets of an answer whose chunks are not in the store.
+    PacketsMissing {
+        packets: u64,
+    },
+    /// What is not known of an installed program.
+    Unknown {
+        interface: &'a str,
     },
 }
 

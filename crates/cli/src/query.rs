@@ -12,9 +12,9 @@ use trawl_kernel::{Error, Result, clock};
 use trawl_store::{Inventory, PacketLocation, Packets, Scope, Store, default_spool};
 use trawl_tap::filter::Filter;
 
+use crate::json::{self, Remark};
 use crate::lines::LineArgs;
 use crate::read::{self, Bound};
-use crate::{json, terminal};
 use condition::Conditions;
 use helper::{Answer, Form};
 
@@ -208,9 +208,9 @@ fn packets(
             Some(_) => "of the answer",
             None => "that may match",
         };
-        terminal::say(&format!(
-            "{missing} packets {which} are in chunks that are not in the store any more"
-        ));
+        let text =
+            format!("{missing} packets {which} are in chunks that are not in the store any more");
+        json::say(&Remark::PacketsMissing { packets: missing }, &text);
     }
     Ok(ended)
 }

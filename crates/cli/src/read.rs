@@ -35,7 +35,7 @@ pub(crate) use time::{Bound, parse as time};
 use crate::capture::interfaces;
 use crate::filter::read::{explain, question};
 use crate::json::{self, Remark};
-use crate::{terminal, version};
+use crate::version;
 
 pub fn run(args: Args) -> Result<ExitCode> {
     if args.list_interfaces {
@@ -67,10 +67,12 @@ pub fn run(args: Args) -> Result<ExitCode> {
             .iter()
             .filter(|input| input.reader.pcap_header().is_some())
         {
-            terminal::say(&format!(
+            let text = format!(
                 "no packet of {} matches {option}: pcap files say nothing of that, only pcapng files do",
                 input.name
-            ));
+            );
+            let file = &input.name;
+            json::say(&Remark::OnlyInPcapng { file, option }, &text);
         }
     }
     // Names of hosts are looked up while that is still allowed, and nothing is written for a filter that is refused.

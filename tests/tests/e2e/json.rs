@@ -253,6 +253,14 @@ fn notices_are_documents_too() {
             assert!(of_kind("account")["notice"]["seen"].is_u64());
         }
     }
+    let receive = said(&["gen", "receive", "-i", &to, "--duration", "200ms"]);
+    assert_eq!(receive[0]["notice"]["kind"], "receiving");
+    assert_eq!(receive[0]["notice"]["interface"], to);
+    let file = lab.file("nothing.pcap");
+    succeeds(&["capture", "-i", &to, "--duration", "100ms", "-w", &file]);
+    let read = said(&["read", &file, "--verdict", "drop"]);
+    assert_eq!(read[0]["notice"]["kind"], "only_in_pcapng");
+    assert_eq!(read[0]["notice"]["option"], "--verdict");
     let netns = &lab.pair.b.name;
     let deny = ["guard", "deny", "--netns", netns, "--src", "203.0.113.0/24"];
     assert_eq!(said(&deny)[0]["notice"]["kind"], "not_guarded");

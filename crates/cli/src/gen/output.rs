@@ -10,6 +10,7 @@ use trawl_kernel::Result;
 use trawl_kernel::events::{Signal, Signals};
 
 use super::json::Sent;
+use crate::json::Remark;
 use crate::published::{Kind, Published};
 use crate::serve::RunningGenerator;
 use crate::terminal::write_out;
@@ -48,7 +49,7 @@ impl Watch {
     pub fn notes(&mut self, notes: &Notes) {
         for note in notes.take() {
             self.end_line();
-            terminal::say(&note);
+            json::say(&Remark::Engine, &note);
         }
     }
 
@@ -82,7 +83,7 @@ impl Watch {
         loop {
             match self.signals.next() {
                 None => return true,
-                Some(Signal::Report) => terminal::say(line),
+                Some(Signal::Report) => json::say(&Remark::Progress, line),
                 Some(_) => return false,
             }
         }

@@ -14,6 +14,7 @@ use trawl_tap::capture_site::CaptureSite;
 
 use super::json::Received;
 use super::output::{rate, time};
+use crate::json::Remark;
 use crate::netns::NetnsArg;
 use crate::terminal::write_out;
 use crate::{json, terminal, units};
@@ -69,10 +70,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         max_flows: args.max_flows,
     })?;
     if let Some(notice) = receiver.notice() {
-        terminal::say(notice);
+        json::say(&Remark::Receiver, notice);
     }
     let mode = receiver.mode();
-    terminal::say(&format!("receiving on {} ({mode} mode)", site.label));
+    let receiving = Remark::Receiving {
+        interface: &site.label,
+        mode,
+    };
+    let text = format!("receiving on {} ({mode} mode)", site.label);
+    json::say(&receiving, &text);
     let start = Instant::now();
     let gone = watch(args, &signals, &receiver)?;
     let took = start.elapsed();
@@ -121,7 +127,8 @@ fn watch(args: &Args, signals: &Signals, receiver: &Receiver) -> Result<bool> {
             )?,
             Some(Signal::Report) => {
                 let begin = (start, Progress::default());
-                terminal::say(&line(start, &receiver.progress()?, &begin));
+                let line = line(start, &receiver.progress()?, &begin);
+                json::say(&Remark::Progress, &line);
             }
             Some(_) => break,
         }

@@ -19,6 +19,7 @@ use trawl_tap::capture_site::CaptureSite;
 use super::json::{Conditions, Rfc2544};
 use super::output::{rate, time};
 use super::send::EngineChoice;
+use crate::json::Remark;
 use crate::terminal::write_out;
 use crate::{json, terminal, units};
 
@@ -123,14 +124,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         back_to_back: args.back_to_back,
     })?;
     if let Some(notice) = measurement.receiver().notice() {
-        terminal::say(notice);
+        json::say(&Remark::Receiver, notice);
     }
-    terminal::say(&format!(
-        "measuring {} to {}, for {} at most",
-        tx.label,
-        rx.label,
-        seconds(measurement.longest())
-    ));
+    let longest = measurement.longest();
+    let measuring = Remark::Measuring {
+        sender: &tx.label,
+        receiver: &rx.label,
+        at_most_seconds: longest.as_secs_f64(),
+    };
+    let (from, to, longest) = (&tx.label, &rx.label, seconds(longest));
+    let text = format!("measuring {from} to {to}, for {longest} at most");
+    json::say(&measuring, &text);
     let mut outcomes = Vec::new();
     let mut failure = None;
     for size in args.sizes(&tx) {
@@ -246,7 +250,7 @@ impl<'a> Screen<'a> {
     fn look(&mut self, progress: &Progress<'_>) -> bool {
         for note in self.notes.take() {
             self.end();
-            terminal::say(&note);
+            json::say(&Remark::Engine, &note);
         }
         if self.live && self.shown.elapsed() >= SHOW_EVERY {
             let offered = progress

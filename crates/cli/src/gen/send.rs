@@ -22,12 +22,12 @@ use super::json::Frame;
 use super::output::Watch;
 use super::pacing::Pacing;
 use super::traffic::Traffic;
+use crate::json::{self, Remark};
 use crate::netns::NetnsArg;
 use crate::terminal::write_out;
-use crate::{json, terminal};
 
 /// What a physical interface is sent unless more is asked for.
-const MODEST: Rate = Rate::Frames(1000.0);
+const MODEST_RATE: u64 = 1000;
 
 const LINKTYPE_ETHERNET: u16 = 1;
 
@@ -134,11 +134,16 @@ fn default_rate(rate: Rate, site: &CaptureSite) -> Rate {
     if is_virtual && is_apart(site) {
         return rate;
     }
-    terminal::say(&format!(
-        "{} is not a virtual interface in a namespace: 1000 frames a second; --rate asks for more",
+    let text = format!(
+        "{} is not a virtual interface in a namespace: {MODEST_RATE} frames a second; --rate asks for more",
         site.label
-    ));
-    MODEST
+    );
+    let limited = Remark::DefaultRate {
+        interface: &site.label,
+        frames_per_second: MODEST_RATE,
+    };
+    json::say(&limited, &text);
+    Rate::Frames(MODEST_RATE as f64)
 }
 
 /// In a namespace other than the one that the machine started in; where that cannot be seen, in another than trawl.

@@ -2,14 +2,16 @@
 
 use trawl_store::Coverage;
 
-use crate::terminal;
+use crate::json::{self, Remark};
 
 pub(super) fn say(rows: &[Coverage], url: &str) {
     for row in rows.iter().filter(|row| !row.is_whole()) {
-        terminal::say(&format!("not covered: {}", words(row, url)));
+        let text = format!("not covered: {}", words(row, url));
+        json::say(&Remark::NotCovered(row), &text);
     }
     if rows.is_empty() {
-        terminal::say("nothing is stored for these hosts and times");
+        let text = "nothing is stored for these hosts and times";
+        json::say(&Remark::NothingStored, text);
     }
 }
 

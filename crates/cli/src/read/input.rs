@@ -19,7 +19,7 @@ use trawl_view::record::{PacketView, Source};
 use trawl_view::select::Kind;
 
 use super::unreadable;
-use crate::terminal;
+use crate::json::{self, Remark};
 
 /// How often a file is looked at that does not grow.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -306,7 +306,9 @@ impl Following {
     /// Says once what happened to the file at hand.
     fn tell(&mut self, what: &str) {
         if !std::mem::replace(&mut self.told, true) {
-            terminal::say(&format!("{} {what}", self.path.display()));
+            let file = self.path.display().to_string();
+            let text = format!("{file} {what}");
+            json::say(&Remark::FollowedFile { file }, &text);
         }
     }
 }

@@ -14,6 +14,7 @@ use trawl_view::rewrite::{Format, Rewriter};
 use super::args::{Form, Request, format_by_name};
 use super::files::Files;
 use super::input::Input;
+use crate::json::{self, Remark};
 use crate::terminal;
 
 /// Text and records are gathered up to this many bytes.
@@ -114,10 +115,11 @@ impl Output {
             .map_or(0, |rewritten| rewritten.rewriter.left_out());
         if left_out > 0 {
             let blocks = if left_out == 1 { "block" } else { "blocks" };
-            terminal::say(&format!(
+            let text = format!(
                 "left out {left_out} {blocks} of sections in big-endian order: the numbers in blocks of an unknown type \
                  cannot be written in another order; read the file alone to keep them"
-            ));
+            );
+            json::say(&Remark::BlocksLeftOut { blocks: left_out }, &text);
         }
         Ok(())
     }

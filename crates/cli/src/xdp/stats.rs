@@ -11,7 +11,7 @@ use trawl_kernel::{Error, Result};
 use trawl_program::stats::{Account, NamedCount, Rate};
 use trawl_program::{Installed, Site};
 
-use crate::json::{self, rounded_option};
+use crate::json::{self, Remark, rounded_option};
 use crate::netns::NetnsArg;
 use crate::terminal::write_to_reader;
 use crate::{terminal, units};
@@ -61,7 +61,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.how.show(|| {
         let say = |site: &Site, installed: &Installed| {
             for lost in installed.lost(site) {
-                terminal::say(&format!("{}: {lost}", site.label()));
+                let interface = site.label();
+                let text = format!("{interface}: {lost}");
+                json::say(&Remark::Unknown { interface }, &text);
             }
         };
         match std::mem::replace(&mut is_said, true) {
