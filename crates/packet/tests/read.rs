@@ -6,6 +6,7 @@ mod packets;
 
 use common::{Scratch, have};
 use proptest::prelude::*;
+use std::io::Read as _;
 use trawl_packet::pcap;
 use trawl_packet::pcapng::{Direction, Interface, Verdict, block, write};
 use trawl_packet::read::{CaptureReader, ReadError};
@@ -377,6 +378,82 @@ fn pcap_of_all_four_magics() {
                     ..
                 })
             ));
+        }
+    }
+}
+
+/// A source that has some bytes now and then.
+struct Dripping<'a> {
+    rest: &'a [u8],
+    piece: usize,
+    waits: bool,
+}
+
+impl std::io::Read for Dripping<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.waits = !self.waits;
+        if self.waits {
+            return Err(std::io::ErrorKind::WouldBlock.into());
+        }
+        let piece = self.piece.min(buffer.len());
+        let count = self.rest.read(&mut buffer[..piece])?;
+        Ok(count)
+    }
+}
+
+/// Records with headers of this length, of files that tell nothing of it.
+fn pcap_with_headers(len: usize) -> Vec<u8> {
+    let mut file = 0xa1b2_c3d4u32.to_le_bytes().to_vec();
+    file.extend([2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0]);
+    for number in 0..5u8 {
+        let size = 40 + u32::from(number);
+        for value in [5, 6, size, size] {
+            file.extend(value.to_le_bytes());
+        }
+        file.resize(file.len() + len - 16, 8);
+        file.resize(file.len() + size as usize, number);
+    }
+    file
+}
+
+#[test]
+fn pcap_that_comes_in_pieces_or_is_cut() {
+    for len in [16, 20, 24] {
+        let file = pcap_with_headers(len);
+        // Which variant it is shows in the first records only.
+        for piece in if len == 16 { 1..90 } else { 200..210 } {
+            // The header is there when a file that is followed is opened.
+            let (header, rest) = file.split_at(24);
+            let waits = false;
+            let drops = Dripping { rest, piece, waits };
+            let mut reader = CaptureReader::new(header.chain(drops)).expect("a header");
+            let mut sizes = Vec::new();
+            loop {
+                match reader.next_packet() {
+                    Ok(Some(packet)) => {
+                        assert!(packet.captured.iter().all(|b| *b == sizes.len() as u8));
+                        sizes.push(packet.captured.len());
+                    }
+                    Ok(None) => break,
+                    Err(error) => assert!(error.would_block(), "{len}, {piece}: {error}"),
+                }
+            }
+            assert_eq!(sizes, [40, 41, 42, 43, 44], "{len}, {piece}");
+        }
+    }
+    let file = pcap_with_headers(16);
+    let ends = [24, 80, 137, 195, 254, 314];
+    // So short a rest may be what another variant has more in the header of a single record.
+    let is_variant = |cut: usize| [84, 88].contains(&cut);
+    for cut in (24..file.len()).filter(|cut| !is_variant(*cut)) {
+        let (packets, error, _) = read(&file[..cut]);
+        assert_eq!(
+            packets.len(),
+            ends.iter().filter(|end| **end <= cut).count() - 1
+        );
+        match error {
+            None => assert!(ends.contains(&cut), "{cut}"),
+            Some(error) => assert!(matches!(error, ReadError::Truncated { .. }), "{error}"),
         }
     }
 }

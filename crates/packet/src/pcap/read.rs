@@ -195,7 +195,7 @@ impl Records {
             return Ok(None);
         }
         let header: [u8; RECORD_HEADER_LEN] = input.array(RECORD)?;
-        self.tell_header_length(input);
+        self.tell_header_length(input)?;
         let RecordHeader {
             seconds,
             fraction,
@@ -241,48 +241,70 @@ impl Records {
     }
 
     /// Looks at the first records: the usual length of their headers holds unless it makes no sense and another does.
-    fn tell_header_length<R: Read>(&mut self, input: &mut Input<R>) {
+    fn tell_header_length<R: Read>(&mut self, input: &mut Input<R>) -> Result<(), ReadError> {
         let [usual, others @ ..] = self.record_headers else {
-            return;
+            return Ok(());
         };
         if others.is_empty() {
-            return;
+            return Ok(());
         }
-        // A header that is begun comes whole soon, unless the file ends there.
-        let begun = self.misfit(input.buffered(), *usual).err();
-        if let Some(Misfit::Rest(at)) = begun {
-            // An error will be met again by who reads on.
-            let _ = input.fill(at + RECORD_HEADER_LEN);
+        let mut chosen = 0;
+        if let Err(misfit) = self.fit(input, *usual)? {
+            for (index, other) in others.iter().enumerate() {
+                let fits = match (misfit, self.fit(input, *other)?) {
+                    (Misfit::Rest(_), Ok(end)) => end == End::OfTheFile,
+                    (Misfit::Lengths, Ok(_) | Err(Misfit::Rest(_))) => true,
+                    (_, Err(_)) => false,
+                };
+                if fits {
+                    chosen = index + 1;
+                    break;
+                }
+            }
         }
-        let bytes = input.buffered();
-        let fits = |len: &usize| self.misfit(bytes, *len).is_ok();
-        let chosen = match fits(usual) {
-            true => 0,
-            false => others.iter().position(fits).map_or(0, |other| other + 1),
-        };
         self.record_headers = &self.record_headers[chosen..=chosen];
+        Ok(())
     }
 
-    /// Why the bytes are no records with headers of this length, as far as they are there.
-    fn misfit(&self, bytes: &[u8], header_len: usize) -> Result<(), Misfit> {
+    /// Whether the first records have headers of this length, as far as the file goes. A header that is begun is waited
+    /// for.
+    fn fit<R: Read>(
+        &self,
+        input: &mut Input<R>,
+        header_len: usize,
+    ) -> Result<Result<End, Misfit>, ReadError> {
+        let begun = self.looks(input.buffered(), header_len);
+        let Err(Misfit::Rest(at)) = begun else {
+            return Ok(begun);
+        };
+        match input.fill(at + RECORD_HEADER_LEN) {
+            Err(error) if error.would_block() => Err(error),
+            // Another error will be met again by who reads on.
+            _ => Ok(self.looks(input.buffered(), header_len)),
+        }
+    }
+
+    /// How far these bytes are records with headers of this length, or why they are none.
+    fn looks(&self, bytes: &[u8], header_len: usize) -> Result<End, Misfit> {
         let mut at = 0;
         for _ in 0..RECORDS_TO_TELL {
             let Some(header) = bytes.get(at..).and_then(|rest| rest.first_chunk()) else {
                 return match at < bytes.len() {
                     true => Err(Misfit::Rest(at)),
-                    false => Ok(()),
+                    false => Ok(End::OfTheFile),
                 };
             };
             let fields = self.fields(header);
-            if fields.captured_len > MAX_PACKET_LEN || fields.captured_len > fields.original_len {
+            // No packet is longer than the longest, and no more is captured than was sent.
+            if fields.original_len > MAX_PACKET_LEN || fields.captured_len > fields.original_len {
                 return Err(Misfit::Lengths);
             }
             at += header_len + fields.captured_len as usize;
             if at > bytes.len() {
-                return Ok(());
+                return Ok(End::InARecord);
             }
         }
-        Ok(())
+        Ok(End::InARecord)
     }
 }
 
@@ -292,6 +314,14 @@ struct RecordHeader {
     fraction: u32,
     captured_len: u32,
     original_len: u32,
+}
+
+/// Where looking at records ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// With the last byte that is there.
+    OfTheFile,
+    InARecord,
 }
 
 /// Why bytes are no records with headers of some length.

@@ -74,7 +74,31 @@ pub fn open<'a>(mut source: impl Read + 'a) -> io::Result<(Box<dyn Read + 'a>, C
         }
         Compression::Lz4 => Box::new(Lz4(FrameDecoder::new(BufReader::new(source)))),
     };
+    let reader = match compression.name() {
+        Some(name) => Box::new(Decoder { reader, name }),
+        None => reader,
+    };
     Ok((reader, compression))
+}
+
+/// Says of an error of the data, not of reading it, what the data was taken for.
+struct Decoder<'a> {
+    reader: Box<dyn Read + 'a>,
+    name: &'static str,
+}
+
+impl Read for Decoder<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.reader.read(buffer).map_err(|error| {
+            let is_of_data = error.raw_os_error().is_none();
+            let said = || format!("its {} data is cut or damaged ({error})", self.name);
+            match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => error,
+                kind if is_of_data => io::Error::new(kind, said()),
+                _ => error,
+            }
+        })
+    }
 }
 
 /// A source that is asked again where it would have to wait: decoders lose their place at an error.
@@ -176,7 +200,8 @@ mod tests {
             zstd::encode_all(&text()[..], 1).unwrap(),
             lz4(&text()),
         ] {
-            assert!(read(&file[..file.len() / 2]).is_err());
+            let error = read(&file[..file.len() / 2]).unwrap_err();
+            assert!(error.to_string().contains("cut or damaged"), "{error}");
         }
         assert_eq!(read(b"ab").unwrap().0, b"ab");
         assert_eq!(read(b"").unwrap().0, b"");
