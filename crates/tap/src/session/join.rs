@@ -13,9 +13,9 @@ use crate::notice::Notice;
 use crate::sink::Sink;
 
 /// How often it is looked for interfaces.
-const LOOK_EVERY: Duration = Duration::from_millis(400);
-/// Looking takes at most this part of the time.
-const REST_FACTOR: u32 = 20;
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Looking takes at most this part of the time. What it takes to join does not count: more may be on their way.
+const REST_FACTOR: u32 = 5;
 
 /// When it is looked next, and what is not tried again.
 #[derive(Debug, Default)]
@@ -48,7 +48,9 @@ impl Session {
             false => Vec::new(),
         };
         let mut is_full = false;
-        for site in observer.appeared(&there, &unchanged) {
+        let appeared = observer.appeared(&there, &unchanged);
+        let took = began.elapsed();
+        for site in appeared {
             if self.joins.refused.contains(&identity(&site)) {
                 continue;
             }
@@ -61,7 +63,7 @@ impl Session {
         }
         self.joins.is_full = is_full;
         self.assembly.settle()?;
-        self.joins.next = Some(Instant::now() + LOOK_EVERY.max(began.elapsed() * REST_FACTOR));
+        self.joins.next = Some(Instant::now() + LOOK_EVERY.max(took * REST_FACTOR));
         Ok(())
     }
 

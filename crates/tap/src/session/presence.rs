@@ -81,6 +81,17 @@ impl Presence {
         quiet.collect()
     }
 
+    /// The sites of namespaces that were deleted.
+    pub fn without_namespace(&self) -> Vec<usize> {
+        let is_lost = |one: &&Watched| {
+            let namespace = one.namespace.as_ref();
+            namespace.is_some_and(Namespace::has_lost_its_name)
+        };
+        let lost = self.namespaces.iter().filter(is_lost);
+        lost.flat_map(|one| one.sites.values().flatten().copied())
+            .collect()
+    }
+
     pub fn sites(&self) -> impl Iterator<Item = usize> {
         self.sites.iter().copied()
     }

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use trawl_kernel::Result;
 use trawl_kernel::clock;
 use trawl_kernel::netlink::LinkEvent;
-use trawl_kernel::netns::Namespace;
 use trawl_kernel::warden::Warden;
 
 use super::{AtSite, Ended, Observer, Session};
@@ -86,13 +85,10 @@ impl Session {
 
     /// The sites whose namespaces were deleted: they and their interfaces live on as long as this capture holds them.
     fn without_namespace(&self) -> Vec<(usize, GoneReason)> {
-        let lost = |site: &usize| {
-            let site = &self.sites[*site];
-            let namespace = site.namespace.as_ref().filter(|_| site.one_of_any);
-            namespace.is_some_and(Namespace::has_lost_its_name)
-        };
-        let lost = self.presence.sites().filter(lost);
-        lost.map(|site| (site, GoneReason::NamespaceDeleted))
+        let mut lost = self.presence.without_namespace();
+        lost.retain(|site| self.sites[*site].one_of_any);
+        lost.into_iter()
+            .map(|site| (site, GoneReason::NamespaceDeleted))
             .collect()
     }
 
