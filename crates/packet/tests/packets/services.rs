@@ -457,6 +457,14 @@ fn nodes(cases: &mut Cases) {
     let quoted = super::bare(v6().udp(1, 2));
     message("incomplete header chain 6", 4, 3, [0, 0, 0, 40], &[&quoted]);
     message("unknown unreachable 6", 1, 7, [0; 4], &[&quoted]);
+    let record = [&[5, 0, 0, 9][..], &address].concat();
+    message(
+        "listener report 6 of wrong counts",
+        143,
+        0,
+        [0, 0, 0, 2],
+        &[&record],
+    );
     message("agents 6", 144, 0, [1, 2, 0, 0], &[]);
     message("agents found 6", 145, 0, [1, 2, 0, 0], &[&address]);
     message("prefix wanted 6", 146, 0, [1, 2, 0, 0], &[]);

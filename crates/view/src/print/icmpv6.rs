@@ -347,6 +347,8 @@ fn listener_query(line: &mut Line<'_>, data: Data<'_>) -> Printed {
 }
 
 fn listener_report(line: &mut Line<'_>, data: Data<'_>) -> Printed {
+    /// Without its sources.
+    const RECORD_LEN: usize = 20;
     let count = data.u16(6)?;
     put!(line, ", {count} group record(s)");
     if !line.verbose() {
@@ -354,6 +356,10 @@ fn listener_report(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     }
     let mut record = data.skip(HEADER_LEN);
     for _ in 0..count {
+        if record.len < RECORD_LEN {
+            put!(line, " [invalid number of groups]");
+            return Ok(());
+        }
         let (kind, sources) = (record.u8(0)?, record.u16(2)?);
         let name = match kind {
             1 => "is_in",
@@ -365,6 +371,10 @@ fn listener_report(line: &mut Line<'_>, data: Data<'_>) -> Printed {
             _ => "unknown",
         };
         put!(line, " [gaddr {} {name}", Ipv6Addr::from(record.array(4)?));
+        if record.len < RECORD_LEN + usize::from(sources) * 16 {
+            put!(line, " [invalid number of sources {sources}]");
+            return Ok(());
+        }
         if line.options.verbosity == 1 {
             put!(line, ", {sources} source(s)");
         } else {
@@ -375,7 +385,7 @@ fn listener_report(line: &mut Line<'_>, data: Data<'_>) -> Printed {
             put!(line, " }}");
         }
         put!(line, "]");
-        record = record.skip(20 + usize::from(sources) * 16);
+        record = record.skip(RECORD_LEN + usize::from(sources) * 16);
     }
     Ok(())
 }
