@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
 
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::column::writer::ColumnWriter;
@@ -421,7 +424,10 @@ pub struct Indexed {
     pub unreadable: Vec<String>,
 }
 
-/// Makes the index of each chunk that has none; with `again`, of all of them.
+/// Chunks that are indexed at once, at most: each is in memory.
+const AT_ONCE: usize = 8;
+
+/// Makes the index of each chunk that has none, on all CPUs; with `again`, of all of them.
 pub fn index(
     store: &Store,
     inventory: &Inventory,
@@ -429,30 +435,56 @@ pub fn index(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Indexed> {
     let mut indexed = Indexed::default();
-    let all = inventory.manifests.len() as u64;
-    for (number, manifest) in inventory.manifests.values().enumerate() {
-        progress(number as u64, all);
-        let name = manifest.key();
-        if manifest.state != State::Stored || inventory.tombstones.contains_key(&name) {
-            continue;
+    let is_there = |manifest: &&Manifest| {
+        manifest.state == State::Stored && !inventory.tombstones.contains_key(&manifest.key())
+    };
+    let stored: Vec<&Manifest> = inventory.manifests.values().filter(is_there).collect();
+    let is_new = |manifest: &&&Manifest| again || !inventory.indexes.contains(&key(manifest));
+    let wanted: Vec<&Manifest> = stored.iter().filter(is_new).copied().collect();
+    indexed.there = (stored.len() - wanted.len()) as u64;
+    let next = AtomicUsize::new(0);
+    let cpus = thread::available_parallelism().map_or(1, NonZero::get);
+    thread::scope(|scope| {
+        let (done, made) = mpsc::channel();
+        for _ in 0..cpus.min(AT_ONCE).min(wanted.len()) {
+            let (done, next, wanted) = (done.clone(), &next, &wanted);
+            scope.spawn(move || {
+                while let Some(manifest) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    // After a failure nobody listens.
+                    if done.send((*manifest, make(store, manifest))).is_err() {
+                        return;
+                    }
+                }
+            });
         }
-        let key = key(manifest);
-        if !again && inventory.indexes.contains(&key) {
-            indexed.there += 1;
-            continue;
+        drop(done);
+        for (number, (manifest, bytes)) in made.into_iter().enumerate() {
+            progress(number as u64, wanted.len() as u64);
+            match bytes? {
+                Some(bytes) => {
+                    indexed.files += 1;
+                    indexed.packets += manifest.recorded;
+                    indexed.bytes += bytes;
+                }
+                None => indexed.unreadable.push(manifest.key().packets()),
+            }
         }
-        let chunk = store.get(&name.packets()).ok();
-        let chunk = chunk.filter(|bytes| sha256(bytes) == manifest.sha256);
-        let Some(file) = chunk.and_then(|bytes| file(&bytes, manifest)) else {
-            indexed.unreadable.push(name.packets());
-            continue;
-        };
-        indexed.files += 1;
-        indexed.packets += manifest.recorded;
-        indexed.bytes += file.len() as u64;
-        store
-            .put_over(&key, file)
-            .map_err(|e| Error::failed(format!("cannot store {key}"), e))?;
-    }
-    Ok(indexed)
+        indexed.unreadable.sort();
+        Ok(indexed)
+    })
+}
+
+/// The size of a chunk's index, once it is stored; None: the chunk cannot be read.
+fn make(store: &Store, manifest: &Manifest) -> Result<Option<u64>> {
+    let chunk = store.get(&manifest.key().packets()).ok();
+    let chunk = chunk.filter(|bytes| sha256(bytes) == manifest.sha256);
+    let Some(file) = chunk.and_then(|bytes| file(&bytes, manifest)) else {
+        return Ok(None);
+    };
+    let bytes = file.len() as u64;
+    let key = key(manifest);
+    store
+        .put_over(&key, file)
+        .map_err(|e| Error::failed(format!("cannot store {key}"), e))?;
+    Ok(Some(bytes))
 }
