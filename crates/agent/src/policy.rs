@@ -24,6 +24,8 @@ pub struct Policy {
     max_spool_bytes: Option<u64>,
     /// At most this many bytes of each packet; absent: whole packets.
     max_snaplen: Option<u32>,
+    /// What packets have to match besides what is asked for, as tcpdump takes it.
+    filter: Option<String>,
     /// Whether chunks may be indexed on this host, which takes its CPU time.
     index: Option<bool>,
 }
@@ -32,16 +34,43 @@ pub struct Policy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Refusal {
-    Interface { interface: String },
-    Tap { tap: String },
-    Store { store: String },
-    TooMany { most: usize },
-    Duration { asked: Option<u64>, most: u64 },
-    Size { asked: Option<u64>, most: u64 },
-    Memory { asked: u64, most: u64 },
-    Spool { asked: u64, most: u64 },
-    Snaplen { asked: Option<u32>, most: u32 },
+    Interface {
+        interface: String,
+    },
+    Tap {
+        tap: String,
+    },
+    Store {
+        store: String,
+    },
+    TooMany {
+        most: usize,
+    },
+    Duration {
+        asked: Option<u64>,
+        most: u64,
+    },
+    Size {
+        asked: Option<u64>,
+        most: u64,
+    },
+    Memory {
+        asked: u64,
+        most: u64,
+    },
+    Spool {
+        asked: u64,
+        most: u64,
+    },
+    Snaplen {
+        asked: Option<u32>,
+        most: u32,
+    },
     Index,
+    /// Its brackets do not match: it could reach out of those that the policy's filter is joined by.
+    Filter {
+        filter: String,
+    },
 }
 
 impl Policy {
@@ -81,6 +110,11 @@ impl Policy {
                 store: capture.store.clone(),
             });
         }
+        if self.filter.is_some() && !is_closed(&capture.filter) {
+            return Some(Refusal::Filter {
+                filter: capture.filter.clone(),
+            });
+        }
         if capture.index && self.index == Some(false) {
             return Some(Refusal::Index);
         }
@@ -116,14 +150,37 @@ impl Policy {
             .map(|(asked, most)| Refusal::Spool { asked, most })
     }
 
-    /// The capture with the policy's limits where it names none of its own and one can be put in place.
+    fn narrowed(&self, asked: &str) -> String {
+        match &self.filter {
+            None => asked.to_owned(),
+            Some(filter) if asked.trim().is_empty() => filter.clone(),
+            Some(filter) => format!("({filter}) and ({asked})"),
+        }
+    }
+
+    /// The capture with the policy's filter, and with its limits where it names none of its own and one can be put in place.
     pub fn limited(&self, capture: &Capture) -> Capture {
         Capture {
             memory_bytes: capture.memory_bytes.or(self.max_memory_bytes),
             spool_bytes: capture.spool_bytes.or(self.max_spool_bytes),
+            filter: self.narrowed(&capture.filter),
             ..capture.clone()
         }
     }
+}
+
+/// Whether each bracket is closed, and none before it is opened.
+fn is_closed(filter: &str) -> bool {
+    let mut open = 0_u32;
+    filter.chars().all(|c| {
+        let now = match c {
+            '(' => open.checked_add(1),
+            ')' => open.checked_sub(1),
+            _ => Some(open),
+        };
+        open = now.unwrap_or(0);
+        now.is_some()
+    }) && open == 0
 }
 
 /// `*` stands for any text; all else for itself. So a pattern that is asked for is allowed only where all that it can mean is.
@@ -209,6 +266,30 @@ mod tests {
                 "{pattern} {asked}"
             );
         }
+    }
+
+    #[test]
+    fn the_filter_of_the_policy_holds_for_all() {
+        let policy = "filter = \"not port 22\"";
+        let limited = |asked: &str| {
+            let mut capture = capture();
+            capture.filter = asked.to_owned();
+            Policy::parse(policy).unwrap().limited(&capture).filter
+        };
+        assert_eq!(limited(""), "not port 22");
+        assert_eq!(limited("tcp or udp"), "(not port 22) and (tcp or udp)");
+        for (asked, allowed) in [
+            ("(tcp or udp) and ip", true),
+            ("tcp[(0)] = 1", true),
+            ("udp) or (tcp", false),
+            ("(udp", false),
+            ("udp)", false),
+        ] {
+            let refusal = refused(policy, |capture| capture.filter = asked.to_owned());
+            assert_eq!(refusal.is_none(), allowed, "{asked}");
+        }
+        let unbounded = refused("", |capture| capture.filter = "udp)".to_owned());
+        assert_eq!(unbounded, None, "the capture itself refuses it");
     }
 
     #[test]

@@ -292,6 +292,9 @@ fn refusal(refusal: &Refusal) -> String {
         Refusal::Interface { interface } => format!("policy: interface {interface}"),
         Refusal::Tap { tap } => format!("policy: tap {tap}"),
         Refusal::Index => "policy: no index".to_owned(),
+        Refusal::Filter { filter } => {
+            format!("policy: the brackets of the filter '{filter}' do not match")
+        }
         Refusal::Store { store } => format!("policy: store {store}"),
         Refusal::TooMany { most } => format!("policy: at most {most} captures"),
         Refusal::Duration { asked, most } => limit("duration_seconds", asked, most),

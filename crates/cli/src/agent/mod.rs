@@ -22,8 +22,8 @@ use source::Source;
 /// Keeps the captures of this host as desired: started once, bounded, and stopped when they are desired no more
 ///
 /// The policy file is TOML; what it does not name is not limited: labels (a table), interfaces, taps and stores (lists with *),
-/// max_captures, max_duration_seconds, max_size_bytes, max_memory_bytes, max_spool_bytes, max_snaplen and index (false: chunks are
-/// not indexed here). Captures end with the agent, and go on while the bus is away.
+/// filter (joined to each capture's by "and"), max_captures, max_duration_seconds, max_size_bytes, max_memory_bytes,
+/// max_spool_bytes, max_snaplen and index (false: chunks are not indexed here). Captures end with the agent, and go on while the bus is away.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Follow this file, in TOML or JSON; it is read again when it changes
