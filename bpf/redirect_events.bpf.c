@@ -36,6 +36,7 @@ static __always_inline void add(struct xdp_event_key *key, const struct xdp_even
 	count->pass += more->pass;
 	count->drop += more->drop;
 	count->redirect += more->redirect;
+	count->times += more->times;
 }
 
 static __always_inline void name_devices(struct xdp_event_key *key, struct net_device *from, struct net_device *to)
@@ -92,6 +93,7 @@ int trawl_devmap(struct bpf_raw_tracepoint_args *context)
 	key.detail = -(int)context->args[4];
 	more.packets = sent > 0 ? sent : 0;
 	more.drops = drops > 0 ? drops : 0;
+	more.times = 1;
 	name_devices(&key, (void *)context->args[0], (void *)context->args[1]);
 	add(&key, &more);
 	return 0;
@@ -107,6 +109,7 @@ int trawl_enqueue(struct bpf_raw_tracepoint_args *context)
 	key.detail = context->args[3];
 	more.packets = (__u32)context->args[1];
 	more.drops = (__u32)context->args[2];
+	more.times = 1;
 	add(&key, &more);
 	return 0;
 }
@@ -122,6 +125,7 @@ int trawl_kthread(struct bpf_raw_tracepoint_args *context)
 	key.detail = bpf_get_smp_processor_id();
 	more.packets = (__u32)context->args[1];
 	more.drops = (__u32)context->args[2];
+	more.times = (__u32)context->args[3] != 0;
 	more.pass = BPF_CORE_READ(stats, pass);
 	more.drop = BPF_CORE_READ(stats, drop);
 	more.redirect = BPF_CORE_READ(stats, redirect);

@@ -35,6 +35,8 @@ struct xdp_event_count {
 	__u64 pass;
 	__u64 drop;
 	__u64 redirect;
+	/* Of a devmap or an enqueue: how often packets were handed over together. Of a cpumap's thread: how often it slept. */
+	__u64 times;
 };
 
 #endif

@@ -271,7 +271,7 @@ fn top_tells_what_a_cpumap_drops() {
         "map", "update", "id", &map, "key", "0", "0", "0", "0", "value", "1", "0", "0", "0",
     ];
     run("bpftool", &queue);
-    let mut sums = [0; 3];
+    let mut sums = [0; 4];
     let namespace = lab.pair.b.name.clone();
     let send = || lab.send(&[frames::udp(b"hello")], 1000);
     let sums = RefCell::new(&mut sums);
@@ -285,6 +285,7 @@ fn top_tells_what_a_cpumap_drops() {
             Some("cpumap_enqueue") => {
                 sums[0] += packets;
                 sums[1] += drops;
+                sums[3] += count(row, "bulks");
                 drops
             }
             Some("cpumap_kthread") => {
@@ -295,8 +296,10 @@ fn top_tells_what_a_cpumap_drops() {
         }
     };
     assert_eq!(told(&namespace, &send, &rows, 1000), 1000);
-    let [put, dropped, taken] = **sums.borrow();
+    let [put, dropped, taken, bulks] = **sums.borrow();
     assert_eq!(put, 1000);
     assert!(dropped > 0);
     assert_eq!(taken, put - dropped);
+    // The kernel hands over at most 8 at a time.
+    assert!((125..=1000).contains(&bulks), "{bulks}");
 }

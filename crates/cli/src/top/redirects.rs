@@ -36,6 +36,12 @@ pub struct RedirectRates {
     /// Verdicts of the cpumap's program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdicts: Option<CpumapVerdicts>,
+    /// Of a devmap or an enqueue: how often packets were handed over together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bulks: Option<u64>,
+    /// Of a cpumap's thread: how often it slept, since nothing was in its queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sleeps: Option<u64>,
     pub cpus: Vec<CpuRates>,
 }
 
@@ -148,6 +154,9 @@ fn rates(place: &EventSource, now: &[Count], before: &[Count], seconds: f64) -> 
             drop: sum(|count| count.drop),
             redirect: sum(|count| count.redirect),
         }),
+        bulks: matches!(event, Event::Devmap | Event::CpumapEnqueue)
+            .then(|| sum(|count| count.times)),
+        sleeps: (event == Event::CpumapKthread).then(|| sum(|count| count.times)),
         cpus: cpus
             .filter(|cpu| cpu.rates.packets + cpu.rates.drops > 0)
             .collect(),
@@ -211,6 +220,18 @@ pub(super) fn text(rows: &[RedirectRates], filter: &str) -> String {
             for cpu in &row.cpus {
                 line(&format!("    on CPU {}", cpu.cpu), &cpu.rates);
             }
+            if let Some(bulks) = row.bulks.filter(|&bulks| bulks > 0) {
+                // What a device dropped is not among the packets that it was handed.
+                let packets = match event {
+                    Event::Devmap => row.rates.packets + row.rates.drops,
+                    _ => row.rates.packets,
+                };
+                let mean = packets as f64 / bulks as f64;
+                let _ = writeln!(out, "    bulks: {bulks}, {mean:.1} packets each");
+            }
+            if let Some(sleeps) = row.sleeps {
+                let _ = writeln!(out, "    its thread slept {sleeps} times");
+            }
             if let Some(verdicts) = &row.verdicts {
                 let _ = writeln!(
                     out,
@@ -242,6 +263,7 @@ mod tests {
             pass: 0,
             drop: 0,
             redirect: 0,
+            times: 0,
         };
         let row = rates(&place, &[count(30), count(4)], &[count(10), count(4)], 2.0);
         assert_eq!(row.error.as_deref(), Some("ENETDOWN"));
