@@ -19,7 +19,7 @@ int trawl_poll_end(void *arguments)
 		return 0;
 	/* After the last reading there may have been records: how wrong those can be shows now. */
 	last = control->since_poll - 1;
-	if (last >= CONFIG(clock_first) && last & CONFIG(clock_mask)) {
+	if (last >= CONFIG(clock_first) && last & reading_mask(control)) {
 		__u64 now = wall_clock(control), read = control->read_time;
 
 		if (now > read && now - read > control->largest_gap)

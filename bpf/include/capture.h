@@ -58,13 +58,12 @@ static __always_inline bool record(struct tap_context *context, struct ring_cont
 				   struct sighting *sight, enum which which, bool use_hardware_time)
 {
 	struct point_counters *account = account_at(control, sight->place, which);
-	__u64 position, time, stamp, untold;
-	__u32 size, interface;
+	__u64 position, size, time, stamp, untold;
+	__u32 interface;
 	char *block;
 
 	sight->captured = bounded(REACHABLE(context, sight->original));
-	untold = READ_ONCE(account->losses_untold);
-	size = record_size(sight, untold, which);
+	size = record_size(sight, which);
 	block = reserve(control, size, &position);
 	if (unlikely(!block)) {
 		if (limit_reached())
@@ -84,8 +83,9 @@ static __always_inline bool record(struct tap_context *context, struct ring_cont
 		account->losses_untold++;
 		return true;
 	}
+	untold = READ_ONCE(account->losses_untold);
+	size = write_options(block, sight, size, untold, which);
 	write_header(block, sight, size);
-	write_options(block, sight, size, untold, which);
 	if (unlikely(untold))
 		account->losses_untold = 0;
 	if (sight->captured < sight->original)

@@ -15,15 +15,36 @@ static __always_inline __u64 wall_clock(const struct ring_control *control)
 /* A clock that is this far back was set: stamps follow it. */
 #define CLOCK_STEP 1000000000ull
 
+static __always_inline __u32 reading_mask(const struct ring_control *control)
+{
+	return CONFIG(clock_follows) ? control->reading_mask : CONFIG(clock_mask);
+}
+
+/* Where the last readings were too far apart, there are twice as many; half as many where those are near enough too. */
+static __always_inline void follow_traffic(struct ring_control *control, __u64 gap)
+{
+	__u32 mask = control->reading_mask;
+
+	if (gap > CLOCK_GAP)
+		control->reading_mask = mask >> 1;
+	else if (gap < CLOCK_GAP / 2 && mask < CONFIG(clock_mask))
+		control->reading_mask = mask << 1 | 1;
+}
+
 static __noinline __u64 read_clock(struct ring_control *control, __u32 place)
 {
-	__u64 now, last;
+	__u64 now, last, gap;
 
 	if (!control)
 		return 0;
 	now = wall_clock(control);
-	if (place && now - control->read_time > control->largest_gap && now > control->read_time)
-		control->largest_gap = now - control->read_time;
+	gap = now - control->read_time;
+	if (place && now > control->read_time) {
+		if (gap > control->largest_gap)
+			control->largest_gap = gap;
+		if (CONFIG(clock_follows) && place >= CONFIG(clock_first))
+			follow_traffic(control, gap);
+	}
 	control->read_time = now;
 	control->read_tick = bpf_jiffies64();
 	last = control->last_time;
@@ -40,7 +61,7 @@ static __always_inline __u64 time_of_record(struct ring_control *control)
 		return wall_clock(control);
 	place = control->since_poll;
 	control->since_poll = place + 1;
-	if (place < CONFIG(clock_first) || !(place & CONFIG(clock_mask)) || control->read_tick != bpf_jiffies64())
+	if (place < CONFIG(clock_first) || !(place & reading_mask(control)) || control->read_tick != bpf_jiffies64())
 		return read_clock(control, place);
 	return control->last_time + 1;
 }

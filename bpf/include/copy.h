@@ -28,38 +28,35 @@ static __always_inline void copy_words(char *to, const char *from, int words)
 		t[i] = f[i];
 }
 
-/* Whole blocks first; the last one overlaps the one before, so that no length needs a loop over bytes. */
-#define COPY_IN_BLOCKS(block, limit)                                            \
-	do {                                                                    \
-		if (from + (block) > end)                                       \
-			return false;                                           \
-		copy_words(to, from, (block) / 8);                              \
-		if (captured == (block))                                        \
-			return true;                                            \
-		_Pragma("unroll")                                               \
-		for (__u32 done = (block); done < (limit); done += (block)) {   \
-			if (captured < done + (block))                          \
-				break;                                          \
-			if (from + done + (block) > end)                        \
-				return false;                                   \
-			copy_words(to + done, from + done, (block) / 8);        \
-		}                                                               \
-		last = from + (captured - (block));                             \
-		if (last + (block) > end)                                       \
-			return false;                                           \
-		copy_words(to + (captured - (block)), last, (block) / 8);       \
-		return true;                                                    \
+/* The first half and the last, which overlap, so that no length needs a loop over bytes or a look at how many blocks there
+ * are. */
+#define COPY_IN_HALVES(half)                                           \
+	do {                                                           \
+		__u64 rest = captured - (half);                        \
+                                                                       \
+		/* One register, whose bounds the verifier keeps. */   \
+		barrier_var(rest);                                     \
+		if (rest > (half))                                     \
+			break;                                         \
+		if (from + (half) > end)                               \
+			return false;                                  \
+		copy_words(to, from, (half) / 8);                      \
+		last = from + rest;                                    \
+		if (last + (half) > end)                               \
+			return false;                                  \
+		copy_words(to + rest, last, (half) / 8);               \
+		return true;                                           \
 	} while (0)
 
 /* False where the bytes were not copied: too many, too few, or not all of them in the linear part. */
-static __always_inline bool copy_linear(char *to, const char *from, const char *end, __u32 captured)
+static __always_inline bool copy_linear(char *to, const char *from, const char *end, __u64 captured)
 {
 	const char *last;
 
-	if (captured >= 64 && captured <= COPY_INLINE_MAX)
-		COPY_IN_BLOCKS(64, COPY_INLINE_MAX);
-	if (captured >= 16 && captured < 64)
-		COPY_IN_BLOCKS(16, 64);
+	COPY_IN_HALVES(32);
+	COPY_IN_HALVES(64);
+	COPY_IN_HALVES(16);
+	COPY_IN_HALVES(COPY_INLINE_MAX / 2);
 	return false;
 }
 

@@ -11,12 +11,11 @@
 static __always_inline void hold(struct tap_context *context, struct ring_control *control, struct sighting *sight)
 {
 	struct point_counters *account = account_of(control, FIRST);
-	__u64 position, untold = READ_ONCE(account->losses_untold);
-	__u32 size;
+	__u64 position, size, untold = READ_ONCE(account->losses_untold);
 	char *block;
 
 	sight->captured = bounded(REACHABLE(context, sight->original));
-	size = record_size(sight, untold, FIRST);
+	size = record_size(sight, FIRST);
 	block = reserve(control, size, &position);
 	if (unlikely(!block)) {
 		control->held = HELD_NO_ROOM;
@@ -28,8 +27,8 @@ static __always_inline void hold(struct tap_context *context, struct ring_contro
 		control->held = HELD_NOT_COPIED;
 		return;
 	}
+	size = write_options(block, sight, size, untold, FIRST);
 	write_header(block, sight, size);
-	write_options(block, sight, size, untold, FIRST);
 	control->held = HELD_WAITS;
 	control->held_size = size;
 	control->held_position = position;

@@ -82,7 +82,8 @@ struct ring_control {
 	__u64 largest_gap;
 	/* The first segment that was opened. */
 	__u32 first_segment;
-	__u32 padding0;
+	/* Which bits the number of a record in its poll has not if the clock is read for it, where that follows the traffic. */
+	__u32 reading_mask;
 	__u64 padding1[4];
 
 	/* Written by the producer where a packet is seen at several points in turn, at the first of them: its identifier,
@@ -153,6 +154,10 @@ struct record_config {
 	__u32 verdict_low;
 	__u32 verdict_middle;
 	__u32 verdict_high;
+	/* The length of the options that each record has, and of all that is not the packet's bytes in such a record. The
+	 * loader works them out of the rest. */
+	__u32 options_length;
+	__u32 fixed_length;
 };
 
 /* What one tap program is told. Programs name these fields with CONFIG(), and the loader writes the values into the
@@ -172,9 +177,11 @@ struct tap_config {
 	__u32 bank_mask;
 	__u32 bank_shift;
 	/* How many records the clock is read for after the end of a poll, and then for which ones: those whose number
-	 * has none of these bits. 0 readings: for each record. */
+	 * has none of these bits. 0 readings: for each record. `clock_follows`: for more where packets come slowly, so that
+	 * the time between readings is about CLOCK_GAP. */
 	__u32 clock_first;
 	__u32 clock_mask;
+	__u32 clock_follows;
 	/* What is written of each packet beside its bytes: 1 or 0. */
 	__u32 write_flags;
 	__u32 write_queue;
@@ -288,6 +295,17 @@ struct kernel_addresses {
 #define ENTRY_SLOT_BODY 1
 #define ENTRY_SLOTS 2
 #define ALL 0xffffffff
+/* The time between two readings of the clock that is aimed for, in nanoseconds. */
+#define CLOCK_GAP 1000
+
+/* The lengths of a record's parts: what comes before and after its bytes and options, and the options. A count is that of
+ * losses or a packet's identifier. A verdict is one byte of kind, eight of value, three of padding. */
+#define RECORD_FRAME_LENGTH 32
+#define FLAGS_LENGTH 8
+#define QUEUE_LENGTH 8
+#define COUNT_LENGTH 12
+#define VERDICT_LENGTH 16
+#define END_OF_OPTIONS_LENGTH 4
 
 #define VERDICT_NONE 0
 #define VERDICT_TC 1

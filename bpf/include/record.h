@@ -14,20 +14,12 @@
 #define OPTION_QUEUE OPTION(6, 4)
 #define OPTION_VERDICT OPTION(7, 9)
 
-/* The lengths of a block's parts. All are multiples of four bytes and no more aligned than that: the writing below
+/* Of a block's parts, more in layout.h. All are multiples of four bytes and no more aligned than that: the writing below
  * goes in pairs of 32-bit words anyway, since the machines that trawl runs on take unaligned stores. */
 #define HEADER_LENGTH 28
-#define FLAGS_LENGTH 8
-#define QUEUE_LENGTH 8
-#define COUNT_LENGTH 12
-/* One byte of kind, eight of value, three of padding. */
-#define VERDICT_LENGTH 16
 /* Code and length of an option, and the most words in a comment. */
 #define OPTION_HEADER_LENGTH 4
 #define COMMENT_MAX 64
-/* The end of the options, if there are any, and the block's length once more. */
-#define END_OF_OPTIONS_LENGTH 4
-#define END_LENGTH 4
 
 #define PAIR(low, high) ((__u64)(__u32)(low) | (__u64)(high) << 32)
 
@@ -87,50 +79,33 @@ static __always_inline __u64 comment_length(const struct sighting *sight)
 	return length > COMMENT_MAX ? COMMENT_MAX : length;
 }
 
+/* In the other branch of an `if` on the configuration. Where both ways went on at the same place, the verifier would leave the
+ * comparison in the program though it knows the outcome; this way one of them is never taken, and both go. */
+#define NOT_CONFIGURED() asm volatile("r0 = 0" ::: "r0")
+
 /* The options that each packet of this program has. */
-static __always_inline __u32 constant_options(enum which which)
+static __always_inline __u64 constant_options(enum which which)
 {
-	__u32 length = 0;
-
-	if (CONFIG(write_flags))
-		length += FLAGS_LENGTH;
-	if (CONFIG(write_id))
-		length += COUNT_LENGTH;
-	if (CONFIG(write_queue))
-		length += QUEUE_LENGTH;
-	if (NOTE_LENGTH)
-		length += OPTION_HEADER_LENGTH + NOTE_LENGTH;
-	if (CONFIG_OF(which, verdict_kind) != VERDICT_NONE)
-		length += VERDICT_LENGTH;
-	return length;
+	return CONFIG_OF(which, options_length) + (NOTE_LENGTH ? OPTION_HEADER_LENGTH + NOTE_LENGTH : 0);
 }
 
-/* 1 for any number but 0, without a branch: the verifier would look at all that follows for each of its ways. */
-static __always_inline __u32 is_any(__u64 number)
+/* The size of a record that tells no losses. */
+static __always_inline __u64 record_size(const struct sighting *sight, enum which which)
 {
-	barrier_var(number);
-	number = (number | -number) >> 63;
-	barrier_var(number);
-	return number;
-}
-
-/* The drop count is written where there is something to tell. */
-static __always_inline __u32 record_size(const struct sighting *sight, __u64 untold, enum which which)
-{
-	__u32 options = constant_options(which);
-	__u32 some = is_any(untold);
 	__u64 comment = comment_length(sight);
-	__u32 size = HEADER_LENGTH + END_LENGTH + padded(sight->captured) + some * COUNT_LENGTH;
+	__u64 size = CONFIG_OF(which, fixed_length) + padded(sight->captured);
 
-	if (options)
-		return size + options + END_OF_OPTIONS_LENGTH + (comment ? OPTION_HEADER_LENGTH + padded(comment) : 0);
 	if (comment)
-		return size + END_OF_OPTIONS_LENGTH + OPTION_HEADER_LENGTH + padded(comment);
-	return size + some * END_OF_OPTIONS_LENGTH;
+		size += OPTION_HEADER_LENGTH + padded(comment);
+	if (NOTE_LENGTH)
+		size += OPTION_HEADER_LENGTH + NOTE_LENGTH;
+	if ((comment || NOTE_LENGTH) && !CONFIG_OF(which, options_length))
+		size += END_OF_OPTIONS_LENGTH;
+	return size;
 }
 
 /* All but the interface and the time, which is taken last. */
-static __always_inline void write_header(char *block, const struct sighting *sight, __u32 size)
+static __always_inline void write_header(char *block, const struct sighting *sight, __u64 size)
 {
 	put(block, PAIR(BLOCK_ENHANCED_PACKET, size));
 	put(block + 20, PAIR(sight->captured, sight->original));
@@ -138,7 +113,8 @@ static __always_inline void write_header(char *block, const struct sighting *sig
 
 static __always_inline void write_time(char *block, __u32 interface, __u64 time)
 {
-	put(block + 8, PAIR(interface, time >> 32));
+	*(__u32 *)(block + 8) = interface;
+	*(__u32 *)(block + 12) = time >> 32;
 	*(__u32 *)(block + 16) = time;
 }
 
@@ -182,9 +158,10 @@ static __always_inline char *put_count(char *at, __u32 option, __u64 count)
 	return at + COUNT_LENGTH;
 }
 
-/* The options after the packet's bytes and the closing length. */
-static __always_inline void write_options(char *block, const struct sighting *sight, __u32 size, __u64 untold,
-					  enum which which)
+/* The options after the packet's bytes and the closing length. Returns the record's size, which is larger where there are losses
+ * to tell: `reserve` leaves room for that. */
+static __always_inline __u64 write_options(char *block, const struct sighting *sight, __u64 size, __u64 untold,
+					   enum which which)
 {
 	char *at = block + HEADER_LENGTH + padded(sight->captured);
 	bool any = constant_options(which) || comment_length(sight);
@@ -192,12 +169,18 @@ static __always_inline void write_options(char *block, const struct sighting *si
 	if (CONFIG(write_flags)) {
 		put(at, CONFIG_PAIR_OF(which, OPTION_FLAGS, direction));
 		at += FLAGS_LENGTH;
+	} else {
+		NOT_CONFIGURED();
 	}
 	if (CONFIG(write_id))
 		at = put_count(at, OPTION_PACKETID, sight->packet_id);
+	else
+		NOT_CONFIGURED();
 	if (CONFIG(write_queue)) {
 		put(at, PAIR(OPTION_QUEUE, sight->queue));
 		at += QUEUE_LENGTH;
+	} else {
+		NOT_CONFIGURED();
 	}
 	if (CONFIG_OF(which, verdict_kind) == VERDICT_XDP_SEEN) {
 		put(at, PAIR(OPTION_VERDICT, VERDICT_XDP | sight->verdict << 8));
@@ -208,29 +191,33 @@ static __always_inline void write_options(char *block, const struct sighting *si
 		put(at + 8, which == FIRST ? CONFIG_PAIR(CONFIG_NAME(first.verdict_middle), CONFIG_NAME(first.verdict_high))
 					   : CONFIG_PAIR(CONFIG_NAME(second.verdict_middle), CONFIG_NAME(second.verdict_high)));
 		at += VERDICT_LENGTH;
+	} else {
+		NOT_CONFIGURED();
 	}
 	at = write_comment(at, sight);
 	if (NOTE_LENGTH)
 		at = write_note(at, sight);
 	if (unlikely(untold)) {
 		at = put_count(at, OPTION_DROPCOUNT, untold);
+		size += COUNT_LENGTH + (any ? 0 : END_OF_OPTIONS_LENGTH);
 		any = true;
 	}
 	if (any)
-		put(at, (__u64)size << 32);
+		put(at, size << 32);
 	else
 		*(__u32 *)at = size;
+	return size;
 }
 
-/* Zeroes the last, partly filled word of the packet's bytes; to be called before they are copied. */
+/* Zeroes the last, partly filled word of the packet's bytes; to be called before they and the header are written. */
 static __always_inline void clear_padding(char *bytes, __u64 captured)
 {
-	*(__u32 *)(bytes + (captured & ~3ull)) = 0;
+	*(__u32 *)(bytes + padded(captured) - 4) = 0;
 }
 
 static __always_inline __u64 record_limit(void)
 {
-	return PAIR(CONFIG(record_limit_low), CONFIG(record_limit_high));
+	return CONFIG_PAIR(CONFIG_NAME(record_limit_low), CONFIG_NAME(record_limit_high));
 }
 
 /* What follows is asked for seldom, and stands out of the hot path, whose registers it would take. */

@@ -137,9 +137,10 @@ static __noinline int open_next_segment(struct ring_control *control)
 	return 1;
 }
 
-/* Where a block of `size` bytes may be written on this CPU, or NULL where no segment is free. The position is
+/* Where a block of `size` bytes, and the losses that it may have to tell, may be written on this CPU, or NULL where no segment is
+ * free: SEGMENT_RESERVE has room for both those and what fills a segment up. The position is
  * marked, so that the reader knows that a record with a time not later than now may still come from this CPU. */
-static __always_inline char *reserve(struct ring_control *control, __u32 size, __u64 *position)
+static __always_inline char *reserve(struct ring_control *control, __u64 size, __u64 *position)
 {
 	/* The mark is there if a record was kept back whose packet never came to an exit: it is overwritten. */
 	__u64 at = control->position & ~RECORD_IN_FLIGHT;
@@ -166,7 +167,7 @@ static __always_inline void cancel(struct ring_control *control, __u64 position)
 	publish(&control->position, position);
 }
 
-static __always_inline void commit(struct ring_control *control, __u64 position, __u32 size, __u64 time)
+static __always_inline void commit(struct ring_control *control, __u64 position, __u64 size, __u64 time)
 {
 	control->last_time = time;
 	publish(&control->position, position + size);

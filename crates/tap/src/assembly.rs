@@ -117,6 +117,8 @@ impl PointIds {
             verdict_low: kind as u32 | (value as u32) << 8,
             verdict_middle: (value >> 24) as u32,
             verdict_high: (value >> 56) as u32,
+            options_length: 0,
+            fixed_length: 0,
         }
     }
 }
@@ -382,7 +384,7 @@ impl Assembly {
         points: &[u32],
     ) -> Result<()> {
         let stamps = self.options.recording.stamps;
-        let Some((first, mask)) = stamps.readings() else {
+        let Some(readings) = stamps.readings() else {
             return Ok(());
         };
         if self.options.time == TimeSource::Hardware {
@@ -399,7 +401,7 @@ impl Assembly {
         }
         if self.polls.is_none() {
             let rings = self.program_rings()?;
-            let polls = polls::watch(&self.config(&rings), &rings, (first, mask));
+            let polls = polls::watch(&self.config(&rings), &rings, readings);
             if let Err(error) = &polls {
                 self.details.push(Notice::ClockReadPerPacket {
                     interface: site.label.clone(),
@@ -411,8 +413,7 @@ impl Assembly {
             self.polls = Some(polls.ok());
         }
         if let Some(Some(_)) = &self.polls {
-            config.clock_first = first;
-            config.clock_mask = mask;
+            readings.write_to(config);
             points
                 .iter()
                 .for_each(|point| self.set_stamped_by_polls(*point));

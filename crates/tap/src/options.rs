@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use trawl_kernel::events;
+use trawl_kernel::layout::TapConfig;
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::packet_socket::{Fanout, Reading};
 use trawl_kernel::ring::Geometry;
@@ -126,7 +127,7 @@ pub enum TimeSource {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stamps {
-    /// For the first packets of each poll, and then for one in a few.
+    /// For the first packets of each poll, and then once a microsecond, as near as whole packets allow.
     #[default]
     Auto,
     /// For each packet.
@@ -135,25 +136,50 @@ pub enum Stamps {
     Poll,
 }
 
-/// Of the packets of a poll, the first ones get their own reading, and then every Nth.
+/// Of the packets of a poll, the first ones get their own reading, and then one in a number that follows the traffic, which is
+/// at most this.
 const AUTO_FIRST: u32 = 4;
-const AUTO_EVERY: u32 = 8;
+const AUTO_EVERY: u32 = 16;
+
+/// For which records the clock is read after the end of a poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Readings {
+    pub(crate) first: u32,
+    /// Bits that the number of a later one has not.
+    pub(crate) mask: u32,
+    /// For more of them where packets come slowly.
+    pub(crate) follow: bool,
+}
+
+impl Readings {
+    /// Tells a program.
+    pub(crate) fn write_to(self, config: &mut TapConfig) {
+        config.clock_first = self.first;
+        config.clock_mask = self.mask;
+        config.clock_follows = self.follow.into();
+    }
+}
 
 impl Stamps {
-    /// How many records have a reading after the end of a poll, and which bits the number of one has not that has one
-    /// later; `None` for all.
-    pub(crate) fn readings(self) -> Option<(u32, u32)> {
-        match self {
-            Self::Auto => Some((AUTO_FIRST, AUTO_EVERY - 1)),
-            Self::Precise => None,
-            Self::Poll => Some((1, u32::MAX >> 1)),
-        }
+    /// `None` for all records.
+    pub(crate) fn readings(self) -> Option<Readings> {
+        let (first, mask, follow) = match self {
+            Self::Auto => (AUTO_FIRST, AUTO_EVERY - 1, true),
+            Self::Precise => return None,
+            Self::Poll => (1, u32::MAX >> 1, false),
+        };
+        Some(Readings {
+            first,
+            mask,
+            follow,
+        })
     }
 
     pub(crate) fn in_words(self) -> String {
         match self {
             Self::Auto => format!(
-                ", read for the first {AUTO_FIRST} packets of each poll and every {AUTO_EVERY}th after them"
+                ", read for the first {AUTO_FIRST} packets of each poll and about once a microsecond after them, every {AUTO_EVERY}th at \
+                 least"
             ),
             Self::Precise => String::new(),
             Self::Poll => ", read once a poll".to_owned(),

@@ -11,15 +11,16 @@ use trawl_kernel::ring::Rings;
 use trawl_kernel::{Error, Result, probe};
 
 use crate::assembly::program_maps;
+use crate::options::Readings;
 
 /// Tells the programs that write into these rings, as long as the returned link is open.
-pub(crate) fn watch(config: &TapConfig, rings: &Rings, readings: (u32, u32)) -> Result<OwnedFd> {
+pub(crate) fn watch(config: &TapConfig, rings: &Rings, readings: Readings) -> Result<OwnedFd> {
     let what = "cannot see the end of polls";
     if probe::is_unwanted("napi_poll") {
         return Err(Error::failed(what, "TRAWL_WITHOUT says so"));
     }
     let mut config = *config;
-    (config.clock_first, config.clock_mask) = readings;
+    readings.write_to(&mut config);
     let name = "trawl_poll_end";
     let ready = TapProgram::prepare(object::POLL, name, &config, &program_maps(rings, None))?;
     let loaded = ready.load(&LoadOptions::new(name, program::RAW_TRACEPOINT))?;

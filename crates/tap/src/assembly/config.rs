@@ -38,6 +38,7 @@ impl Assembly {
             bank_shift: (geometry.bank_size() / geometry.segment_size).ilog2(),
             clock_first: 0,
             clock_mask: 0,
+            clock_follows: 0,
             write_flags: u32::from(meta.flags),
             write_queue: u32::from(meta.queue),
             write_id: u32::from(meta.id),

@@ -14,7 +14,10 @@ use trawl_ebpf::{Insn, places, simplify};
 use super::kernel_types;
 use super::program::{self, LoadOptions};
 use crate::error::Refusal;
-use crate::layout::{Shared, TapConfig};
+use crate::layout::{
+    COUNT_LENGTH, END_OF_OPTIONS_LENGTH, FLAGS_LENGTH, QUEUE_LENGTH, RECORD_FRAME_LENGTH,
+    RecordConfig, Shared, TapConfig, VERDICT_LENGTH, VERDICT_NONE,
+};
 use crate::{Error, Result, probe};
 
 /// An object with tap programs.
@@ -238,8 +241,34 @@ fn unfit(why: Unfit) -> Error {
     }
 }
 
+/// Works out how long the constant parts of a record are.
+fn with_lengths(record: RecordConfig, config: &TapConfig) -> RecordConfig {
+    let options = [
+        (config.write_flags != 0, FLAGS_LENGTH),
+        (config.write_id != 0, COUNT_LENGTH),
+        (config.write_queue != 0, QUEUE_LENGTH),
+        (record.verdict_kind != VERDICT_NONE as u32, VERDICT_LENGTH),
+    ];
+    let written = options.iter().filter(|(is_written, _)| *is_written);
+    let options_length: usize = written.map(|(_, length)| length).sum();
+    let end = match options_length {
+        0 => 0,
+        _ => END_OF_OPTIONS_LENGTH,
+    };
+    RecordConfig {
+        options_length: options_length as u32,
+        fixed_length: (RECORD_FRAME_LENGTH + options_length + end) as u32,
+        ..record
+    }
+}
+
 /// Writes a configuration's fields where the program names them.
 fn write_config(instructions: &mut [Insn], config: &TapConfig) {
+    let config = TapConfig {
+        first: with_lengths(config.first, config),
+        second: with_lengths(config.second, config),
+        ..*config
+    };
     let bytes = config.to_bytes();
     let mut is_upper_half = false;
     for instruction in instructions {
