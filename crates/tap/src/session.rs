@@ -150,6 +150,8 @@ pub struct Session {
     started: Instant,
     started_wall: u64,
     joins: Joins,
+    /// The points of interfaces that joined, for those who read accounts meanwhile.
+    joined: Rc<RefCell<Vec<Point>>>,
     left: CountsOfLeft,
     /// Times in which packets went by unseen and that are over.
     unseen: Vec<Gap>,
@@ -310,6 +312,7 @@ impl Session {
             started: Instant::now(),
             started_wall: clock::wall(),
             joins: Joins::default(),
+            joined: Rc::default(),
             left: CountsOfLeft::default(),
             unseen: Vec::new(),
             promiscuous,
@@ -462,12 +465,13 @@ impl Session {
     /// Reads the accounts of all interface blocks, as they are by then.
     pub fn accounts(&self) -> Box<dyn Fn() -> Vec<(u32, Account)>> {
         let points = self.assembly.points.clone();
+        let joined = Rc::clone(&self.joined);
         Box::new(move || {
             let of = |point: &Point| {
                 let first = point.interfaces.first().copied().unwrap_or(0);
                 (first, Account::from_ring(&point.account()))
             };
-            points.iter().map(of).collect()
+            points.iter().chain(&*joined.borrow()).map(of).collect()
         })
     }
 }

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{run, tshark};
 use trawl_tests::{Capture, Lab, frames, trawl};
 
@@ -110,9 +111,11 @@ fn interfaces_that_appear_join_and_those_that_go_leave_their_account() {
         ip(&["-n", &a, "link", "set", "dev", "new0", "up"]);
         ip(&["-n", &b, "link", "set", "dev", "new0", "up"]);
     };
-    let file = lab.file("joined.pcapng");
     let pattern = format!("{b}:*[a-z]0");
-    let capture = Capture::start(&lab, &["-i", &pattern, "-w", &file, "udp"]);
+    // The first file of a series has room for all.
+    let series = lab.file("joined.pcapng");
+    let file = lab.file("joined_00001.pcapng");
+    let capture = Capture::start(&lab, &["-i", &pattern, "-C", "1", "-w", &series, "udp"]);
     add();
     let joined = format!("capturing on {b}:new0 at ");
     capture.wait_said(&joined);
@@ -143,6 +146,13 @@ fn interfaces_that_appear_join_and_those_that_go_leave_their_account() {
     ids.dedup();
     assert_eq!(ids.len(), 2, "{rows:?}");
     assert_eq!((of(ids[0]), of(ids[1])), (7, 5));
+    const FILTER_ACCEPTED: u16 = 6;
+    let statistics = Contents::read(&file).statistics;
+    let accepted = |id: &str| {
+        let number: usize = id.parse().expect("a number");
+        statistics[number].options.u64(FILTER_ACCEPTED)
+    };
+    assert_eq!((accepted(ids[0]), accepted(ids[1])), (Some(7), Some(5)));
     let about = run("capinfos", &[&file]);
     assert!(about.contains("Number of interfaces in file: 3"), "{about}");
     assert!(about.contains("Number of packets = 7"), "{about}");

@@ -104,6 +104,8 @@ impl Session {
             write::interface_description(&mut header, interface);
         }
         self.interfaces.extend(made);
+        let joined = &self.assembly.points[points..];
+        self.joined.borrow_mut().extend_from_slice(joined);
         self.merge.add(std::mem::take(&mut self.assembly.streams));
         match attached {
             Ok(()) => {
