@@ -6,13 +6,17 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{SyncSender, sync_channel};
 
 use trawl_kernel::helper::{Answer, Duty, Helper};
 use trawl_kernel::privilege::Kept;
 use trawl_kernel::warden::WholeBytes;
-use trawl_kernel::{Error, Result};
+use trawl_kernel::{Error, Result, create};
 
 use crate::series::SeriesPlan;
+
+/// How many removed files may wait until the disk has freed their room, which takes a second a GB on some.
+const BEING_FREED: usize = 2;
 
 /// Makes a file, or empties one that is there.
 pub type Make = Box<dyn Fn(&Path) -> Result<File>>;
@@ -44,6 +48,7 @@ impl NextFiles {
             number: 0,
             begun: None,
             past: VecDeque::new(),
+            freed: None,
             children: Vec::new(),
         };
         Helper::start(c"trawl-files", kept, &mut maker).map(Self)
@@ -93,6 +98,8 @@ struct Maker {
     begun: Option<Begun>,
     /// Finished files that are there, and how large they are.
     past: VecDeque<(PathBuf, u64)>,
+    /// Takes files that have lost their names: the last one who has a file open waits until its room is free.
+    freed: Option<SyncSender<File>>,
     children: Vec<Child>,
 }
 
@@ -201,9 +208,25 @@ impl Maker {
             let Some((path, _)) = self.past.pop_front() else {
                 return;
             };
+            let file = create::hold(&path);
             // Somebody else may have taken it away.
             let _ = std::fs::remove_file(path);
+            if let Ok(file) = file {
+                self.free(file);
+            }
         }
+    }
+
+    /// Lets go of a removed file beside what comes next. Waits where many are on their way.
+    fn free(&mut self, file: File) {
+        let freed = self.freed.get_or_insert_with(|| {
+            let (freed, files) = sync_channel::<File>(BEING_FREED);
+            let close = move || files.into_iter().for_each(drop);
+            // Where no thread can be had, files are closed here.
+            let _ = std::thread::Builder::new().spawn(close);
+            freed
+        });
+        let _ = freed.send(file);
     }
 }
 

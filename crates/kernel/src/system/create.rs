@@ -26,6 +26,14 @@ pub fn existing_file(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
+/// Holds what has this name, so that its room is not freed before this is closed.
+pub fn hold(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_PATH | libc::O_NOFOLLOW)
+        .open(path)
+}
+
 /// Puts these bytes in the place of a file, which is whole or as it was. What others put there under the draft's name is
 /// not written to, and a link in the file's place is replaced.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
