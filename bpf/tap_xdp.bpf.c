@@ -47,18 +47,41 @@ static __always_inline long copy_packet(struct xdp_md *context, char *to, const 
 	return bpf_xdp_load_bytes(context, 0, to, certain_length(captured));
 }
 
-/* The address of the memory that the packet is in. How far into the kernel's own structure it lies is written in by the
- * loader, as is the number of the kernel's function that leads there. */
-static __always_inline __u64 head_of(struct xdp_md *context)
+/* The kernel's own structure of the packet: the context by another type, at no cost. The number of the kernel's function
+ * is written in by the loader, as is how far into the structure its members lie. */
+static __always_inline __u64 own_structure(struct xdp_md *context)
 {
 	register void *r1 asm("r1") = context;
 	register __u64 r0 asm("r0");
-	__u64 head = 0;
 
 	asm volatile("call %2" : "=r"(r0), "+r"(r1) : "i"(CAST_MARK) : "r2", "r3", "r4", "r5", "memory");
-	if (bpf_probe_read_kernel(&head, sizeof(head), (void *)(r0 + CONFIG(head_offset))))
+	return r0;
+}
+
+/* The address of the memory that the packet is in. */
+static __always_inline __u64 head_of(struct xdp_md *context)
+{
+	__u64 head = 0;
+
+	if (bpf_probe_read_kernel(&head, sizeof(head), (void *)(own_structure(context) + CONFIG(head_offset))))
 		return 0;
 	return head;
+}
+
+#define XDP_FLAGS_HAS_FRAGS 1u
+
+/* The packet's length. The kernel's helper counts fragments, and its call costs more than the look whether there are any. */
+static __always_inline __u32 length_of(struct xdp_md *context)
+{
+	if (CONFIG(flags_offset)) {
+		const __u32 *flags = (void *)(own_structure(context) + CONFIG(flags_offset));
+
+		if (likely(!(*flags & XDP_FLAGS_HAS_FRAGS)))
+			return (char *)(long)context->data_end - (char *)(long)context->data;
+	} else {
+		NOT_CONFIGURED();
+	}
+	return bpf_xdp_get_buff_len(context);
 }
 
 #define HEAD_OF(context) head_of(context)
@@ -97,7 +120,7 @@ static __always_inline void take_at(struct xdp_md *context, const struct interfa
 		left_out_at(control, place, twice);
 		return;
 	}
-	sight.original = bpf_xdp_get_buff_len(context);
+	sight.original = length_of(context);
 	sight.queue = context->rx_queue_index;
 	sight.place = place;
 	if (over_rate())
@@ -151,7 +174,7 @@ static __always_inline int capture_end(struct xdp_md *context, bool first, bool 
 	control = CONFIG(silent) ? bpf_map_lookup_elem(&rings, &cpu) : control_of(&cpu, false);
 	if (!control)
 		goto out;
-	sight.original = bpf_xdp_get_buff_len(context);
+	sight.original = length_of(context);
 	sight.queue = context->rx_queue_index;
 	if (first)
 		decide(context, control, &sight,

@@ -178,7 +178,7 @@ struct tap_config {
 	__u32 bank_shift;
 	/* How many records the clock is read for after the end of a poll, and then for which ones: those whose number
 	 * has none of these bits. 0 readings: for each record. `clock_follows`: for more where packets come slowly, so that
-	 * the time between readings is about CLOCK_GAP. */
+	 * the time between readings is CLOCK_GAP at most. */
 	__u32 clock_first;
 	__u32 clock_mask;
 	__u32 clock_follows;
@@ -242,6 +242,8 @@ struct tap_config {
 	 * structure of the packet the address of its memory lies. */
 	__u32 links;
 	__u32 head_offset;
+	/* How far into that structure the flags of an XDP packet lie; 0: they cannot be read. */
+	__u32 flags_offset;
 	/* Where packets are followed: which step this program stands at, STEP_… of drop.h. */
 	__u32 step;
 	/* Interfaces are told apart by their namespace too; and how far into the kernel's own structures lie: what XDP knows
@@ -295,8 +297,8 @@ struct kernel_addresses {
 #define ENTRY_SLOT_BODY 1
 #define ENTRY_SLOTS 2
 #define ALL 0xffffffff
-/* The time between two readings of the clock that is aimed for, in nanoseconds. */
-#define CLOCK_GAP 1000
+/* The longest time between two readings of the clock that is aimed for, in nanoseconds. */
+#define CLOCK_GAP 2000
 
 /* The lengths of a record's parts: what comes before and after its bytes and options, and the options. A count is that of
  * losses or a packet's identifier. A verdict is one byte of kind, eight of value, three of padding. */

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use trawl_kernel::bpf::object;
+use trawl_kernel::bpf::{kernel_types, object};
 use trawl_kernel::clock::ProgramClock;
 use trawl_kernel::layout::drop::{LINKS_FOLLOWED, LINKS_NONE, LINKS_POINTS};
 use trawl_kernel::layout::{ALL, HOLD_NOTHING, TapConfig};
@@ -80,6 +80,7 @@ impl Assembly {
             segments_for_entries: 0,
             links: self.links,
             head_offset: self.offset("xdp_buff", "data_hard_start"),
+            flags_offset: flags_offset(),
             step: 0,
             by_namespace: 0,
             queue_info_offset: 0,
@@ -88,6 +89,14 @@ impl Assembly {
             namespace_number_offset: 0,
         }
     }
+}
+
+/// Where the kernel lets programs look at its own structure of an XDP packet.
+fn flags_offset() -> u32 {
+    object::can_cast()
+        .then(|| kernel_types::offset("xdp_buff", "flags").ok().flatten())
+        .flatten()
+        .unwrap_or(0)
 }
 
 /// Packets are known again where they can be seen at several points of a capture, and their identifiers are recorded.
