@@ -127,7 +127,7 @@ pub enum TimeSource {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stamps {
-    /// For the first packets of each poll, and then once a microsecond, as near as whole packets allow.
+    /// For the first packets of each poll, and then every 1 to 2 µs, as near as whole packets allow.
     #[default]
     Auto,
     /// For each packet.
@@ -178,8 +178,7 @@ impl Stamps {
     pub(crate) fn in_words(self) -> String {
         match self {
             Self::Auto => format!(
-                ", read for the first {AUTO_FIRST} packets of each poll and about once a microsecond after them, every {AUTO_EVERY}th at \
-                 least"
+                ", read for the first {AUTO_FIRST} packets of each poll and every 1 to 2 µs after them, every {AUTO_EVERY}th at least"
             ),
             Self::Precise => String::new(),
             Self::Poll => ", read once a poll".to_owned(),

@@ -235,7 +235,7 @@ enum ModeName {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum TimeName {
-    /// The system's, for the first packets of each poll of the device and once a microsecond after them, where that can be
+    /// The system's, for the first packets of each poll of the device and every 1 to 2 µs after them, where that can be
     Auto,
     /// The system's, for each packet
     #[value(alias = "system")]
