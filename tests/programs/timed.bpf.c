@@ -3,6 +3,7 @@
 #include "common.h"
 
 #define CLOCK_MONOTONIC 1
+#define ENOMEM 12
 
 struct timed {
 	struct bpf_timer timer;
@@ -32,7 +33,9 @@ int timed(struct xdp_md *context)
 
 	if (!one)
 		return XDP_ABORTED;
-	bpf_timer_init(&one->timer, &timers, CLOCK_MONOTONIC);
+	/* A busy kernel may have no memory for it at once, and then later. */
+	if (bpf_timer_init(&one->timer, &timers, CLOCK_MONOTONIC) == -ENOMEM)
+		return verdict_of(byte);
 	bpf_timer_set_callback(&one->timer, later);
 	if (byte > 127 && bpf_timer_start(&one->timer, 1000, 0))
 		return XDP_DROP;

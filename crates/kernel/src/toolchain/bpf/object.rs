@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 
 use libbpf_rs::AsRawLibbpf as _;
 use libbpf_rs::{MapCore, ObjectBuilder, OpenObject};
@@ -314,7 +315,9 @@ const CAST_FUNCTION: &str = "bpf_cast_to_kern_ctx";
 
 /// Whether programs at XDP and tc can look at the kernel's own structure of a packet: since 6.2.
 pub fn can_cast() -> bool {
-    probe::kernel_function(CAST_FUNCTION).is_ok()
+    // The kernel's types are many, and each program of each interface asks.
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| probe::kernel_function(CAST_FUNCTION).is_ok())
 }
 
 /// Makes it a call of the kernel's function. Programs with such a call are loaded only where the kernel has that.
