@@ -3,8 +3,8 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Nothing that is waited for takes nearly so long on a machine that works. On an emulated one, which is slow, the
-/// variable TRAWL_TESTS_PATIENCE tells the seconds.
+/// Nothing that is waited for takes nearly so long on a machine that works. On an emulated one, which is slow, and for
+/// tests of a great many packets, the variable TRAWL_TESTS_PATIENCE tells the seconds.
 pub fn patience() -> Duration {
     static SECONDS: OnceLock<u64> = OnceLock::new();
     let told = || std::env::var("TRAWL_TESTS_PATIENCE").ok()?.parse().ok();
