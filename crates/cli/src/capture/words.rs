@@ -331,7 +331,8 @@ pub(super) fn triggers(report: &trigger::Report) -> String {
         0 => String::new(),
         more => format!(", {more} more while their packets were written"),
     };
-    format!("{} triggers{during}", report.events)
+    let s = if report.events == 1 { "" } else { "s" };
+    format!("{} trigger{s}{during}", report.events)
 }
 
 /// A line of the account.
