@@ -130,8 +130,19 @@ impl Capture {
         send: impl FnOnce(),
     ) -> Contents {
         let (place, count) = (place(at), count.to_string());
+        // The stacks on the line have multicasts of their own to send, which must not take the place of a frame.
         let what = [
-            "-i", &place, "--tap", "packet", "-Q", "in", "-c", &count, "-w", file,
+            "-i",
+            &place,
+            "--tap",
+            "packet",
+            "-Q",
+            "in",
+            "-c",
+            &count,
+            "-w",
+            file,
+            "not multicast",
         ];
         let capture = Self::start(lab, &what);
         send();
