@@ -1,10 +1,11 @@
 //! What a record holds, what its time is worth, and how much memory records take (issue 16).
 
 use trawl_lab::sender::Engine;
+use trawl_tests::bundled::done;
 use trawl_tests::lab::send_from;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{capinfos, nothing_attached, size_of, tshark};
-use trawl_tests::{Capture, Lab, frames, trawl};
+use trawl_tests::{Capture, Lab, frames, programs, trawl};
 
 /// The length of the first packet's block.
 fn first_block(file: &str) -> usize {
@@ -126,6 +127,44 @@ fn slow_traffic_is_stamped_exactly() {
             assert!(bounds.contains(&packet.time), "{} {bounds:?}", packet.time);
         }
     }
+}
+
+/// The most records in a row whose stamps are one more than the one before: for which the clock was not read.
+fn longest_run_unread(contents: &Contents) -> usize {
+    let times: Vec<u64> = contents.packets.iter().map(|packet| packet.time).collect();
+    times
+        .chunk_by(|one, next| next - one == 1)
+        .map(|run| run.len() - 1)
+        .max()
+        .unwrap_or(0)
+}
+
+#[test]
+fn readings_of_the_clock_follow_the_traffic() {
+    let Some(lab) = Lab::open() else { return };
+    let place = lab.receiver();
+    let record = |way: &str, count: u64| {
+        let file = lab.file("file.pcapng");
+        let arguments = ["-i", &place, "--tap", "hook", "--time", way, "-w", &file];
+        let capture = Capture::start(&lab, &arguments);
+        lab.send(&[frames::silent(64)], count);
+        capture.wait_recorded(count);
+        capture.stop_well().assert_all_recorded(count);
+        Contents::read(&file)
+    };
+    // At full speed: every 16th at least, where `poll` reads once a poll of up to 64.
+    done(&["xdp", "load", &place, "drop", "--tappable"]);
+    assert!(longest_run_unread(&record("auto", 100_000)) < 16);
+    assert!(longest_run_unread(&record("poll", 100_000)) > 16);
+    assert_eq!(longest_run_unread(&record("precise", 100_000)), 0);
+    done(&["xdp", "unload", &place]);
+    // Each packet takes longer than the time between two readings that is aimed for.
+    let slow = programs::object_file(&lab, "slow");
+    done(&["xdp", "load", &place, &slow, "--tappable"]);
+    let mut contents = record("auto", 2_000);
+    contents.packets.drain(..1_000);
+    assert_eq!(longest_run_unread(&contents), 0);
+    done(&["xdp", "unload", &place]);
 }
 
 #[test]

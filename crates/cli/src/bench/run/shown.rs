@@ -64,24 +64,31 @@ pub(super) fn show(report: &Report, directory: &Path) -> String {
             let points = experiment
                 .points
                 .iter()
-                .filter(|point| point.metric == metric.name);
+                .filter(|point| point.metric == metric.name)
+                .collect::<Vec<_>>();
+            if !points.is_empty() {
+                lines.push(format!("  {}:", metric.label));
+            }
             for point in points {
                 let value = &point.value;
+                let times = match value.repetitions {
+                    1 => "1 repetition".to_owned(),
+                    count => format!("{count} repetitions"),
+                };
                 let mark = if point.disturbed > 0 {
                     "  (disturbed)"
                 } else {
                     ""
                 };
                 lines.push(format!(
-                    "  {:<34} {:>12} {:<7} {:>10.3} {} ({:.3} to {:.3}, {} repetitions){mark}",
+                    "    {:<34} {:>10} {:<7} {:>10.3} {} ({:.3} to {:.3}, {times}){mark}",
                     point.series,
                     point.x,
                     definition.x.unit,
                     value.median,
                     metric.unit,
                     value.low,
-                    value.high,
-                    value.repetitions
+                    value.high
                 ));
             }
         }
