@@ -21,7 +21,7 @@ pub(crate) mod words;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use trawl_kernel::privilege::{Capabilities, Kept};
@@ -39,7 +39,7 @@ use trawl_tap::sink::Sink;
 
 use args::Format;
 pub use args::{Args, AtName, DirectionName};
-use beside::Wanted;
+use beside::{Outputs, Wanted};
 use checks::{check_format, check_link_types};
 use output::Output;
 use progress::Terminal;
@@ -74,15 +74,8 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
     if args.tcpdump.only_shows() {
         return args.tcpdump.show(&sites, options.filter.as_ref());
     }
-    let open = |path: &Path| Output::open(path, &args);
-    let account = args.summary.as_deref().map(open).transpose()?;
-    let output = match args.write.first().map(|path| open(path)).transpose() {
-        Ok(output) => output,
-        Err(error) => {
-            account.iter().for_each(Output::discard);
-            return Err(error);
-        }
-    };
+    let series = series_of(&args)?;
+    let outputs = Outputs::open(&args, series.is_some())?;
     let mut observer = Terminal::new(&args);
     let loans = match &args.tappable {
         Some(file) => loans::take(&args, file, &mut observer)?,
@@ -91,17 +84,17 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
     let session = Session::attach(&sites, &options, this_host(), &mut observer);
     // A namespace that is deleted ends when nobody holds it: the session lets go of those that left.
     drop(sites);
-    let (mut session, output) = match (session, output) {
-        (Ok(session), output) => (session, output),
-        (Err(error), output) => {
-            output.iter().chain(&account).for_each(Output::discard);
+    let checked = session.and_then(|session| {
+        check_link_types(&args, &session)?;
+        Ok(session)
+    });
+    let mut session = match checked {
+        Ok(session) => session,
+        Err(error) => {
+            outputs.discard();
             return Err(error);
         }
     };
-    if let Err(error) = check_link_types(&args, &session) {
-        output.iter().chain(&account).for_each(Output::discard);
-        return Err(error);
-    }
     let snaplen = options.snaplen.min(options.geometry.max_captured());
     if snaplen < options.snaplen && args.snaplen != 0 {
         observer.notice(&Notice::SnaplenReduced { bytes: snaplen });
@@ -110,16 +103,22 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
         observer.notice(&words::waiting_for(plan));
     }
     let mut is_stored = true;
-    let (mut summary, ended) = match (output, &args.store.store) {
-        (Some(output), _) => record(session, output, &args, &mut observer)?,
-        (None, Some(url)) => {
+    let Outputs {
+        account,
+        first,
+        others,
+    } = outputs;
+    let (mut summary, ended) = match (first, series, &args.store.store) {
+        (Some(output), _, _) => record(session, (output, others), &args, &mut observer)?,
+        (None, Some(plan), _) => record_series(session, (plan, others), &args, &mut observer)?,
+        (None, None, Some(url)) => {
             confine(&mut session, &args)?;
             let (summary, ended, outcome) =
                 stored::record(session, url, &args.store, &mut observer)?;
             is_stored = stored::tell(&outcome, url);
             (summary, ended)
         }
-        (None, None) => show(session, &args, &mut observer)?,
+        (None, None, None) => show(session, &args, &mut observer)?,
     };
     service::stopping();
     loans::give_back(loans, &mut observer);
@@ -129,34 +128,51 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
     Ok(if is_stored { code } else { ExitCode::FAILURE })
 }
 
+/// The files that packets go to, if those have names of their own: what is there by the name that was given stays.
+fn series_of(args: &Args) -> Result<Option<SeriesPlan>> {
+    let is_file = |path: &&PathBuf| {
+        !output::is_open_already(path)
+            && std::fs::metadata(path).map_or(true, |about| about.is_file())
+    };
+    let path = args.write.first().filter(is_file);
+    args.recording.check(path.is_some())?;
+    let Some(path) = path else {
+        return Ok(None);
+    };
+    let plan = args.recording.series(path, args.trigger.is_asked_for());
+    if plan.is_asked_for() && path.to_str().is_none() {
+        let what = format!("cannot write a series of files to {}", path.display());
+        return Err(Error::usage(what, "the name is not UTF-8").fix("name it otherwise"));
+    }
+    Ok(Some(plan).filter(SeriesPlan::is_asked_for))
+}
+
+/// How the first output is written.
+fn how_first(args: &Args, session: &Session, path: &Path) -> How {
+    let first = session.interfaces().first().cloned().unwrap_or_default();
+    How {
+        form: match args.format() {
+            Format::Pcapng => Form::Pcapng,
+            Format::Pcap => Form::Pcap {
+                link_type: first.link_type,
+                snaplen: args.first.snaplen.unwrap_or(first.snaplen),
+            },
+        },
+        io: args.recording.io,
+        compression: args.recording.compression(path, args.first.compress),
+        largest: None,
+    }
+}
+
 fn record(
     mut session: Session,
-    output: Output,
+    (output, others): (Output, Others),
     args: &Args,
     observer: &mut Terminal,
 ) -> Result<(Summary, Ended)> {
     let whole = output.start()?;
     let path = args.write.first().cloned().unwrap_or_default();
-    let first = session.interfaces().first().cloned().unwrap_or_default();
-    let form = match args.format() {
-        Format::Pcapng => Form::Pcapng,
-        Format::Pcap => Form::Pcap {
-            link_type: first.link_type,
-            snaplen: args.first.snaplen.unwrap_or(first.snaplen),
-        },
-    };
-    let how = How {
-        form,
-        io: args.recording.io,
-        compression: args.recording.compression(&path, args.first.compress),
-    };
-    let mut plan = args.recording.series(&path);
-    if plan.is_asked_for() && whole.is_some() {
-        plan.by_event = args.trigger.is_asked_for();
-        // The files of the series have names of their own.
-        output.discard();
-        return record_series(session, plan, how, args, observer);
-    }
+    let how = how_first(args, &session, &path);
     if let Some(whole) = &whole {
         let file = warden::hold(output.file.as_fd())?;
         session.files_warden().watch([Task::CutFile {
@@ -170,8 +186,11 @@ fn record(
         detail.iter().for_each(|notice| observer.detail(notice));
         Ok(sink as Box<dyn Sink>)
     };
-    run_beside(session, first, args, observer)
+    run_beside(session, (first, others), args, observer)
 }
+
+/// The outputs beside the first.
+type Others = Vec<(Wanted, Output)>;
 
 /// From here on the capture has only the rights that it needs.
 fn confine(session: &mut Session, args: &Args) -> Result<()> {
@@ -181,14 +200,13 @@ fn confine(session: &mut Session, args: &Args) -> Result<()> {
 /// Runs with the outputs that are named beside the first.
 fn run_beside(
     mut session: Session,
-    first: impl FnOnce(&mut Terminal) -> Result<Box<dyn Sink>>,
+    (first, others): (impl FnOnce(&mut Terminal) -> Result<Box<dyn Sink>>, Others),
     args: &Args,
     observer: &mut Terminal,
 ) -> Result<(Summary, Ended)> {
-    let opened = beside::open(args)?;
     confine(&mut session, args)?;
     let mut first = first(observer)?;
-    let beside = beside::start(opened, &session, args)?;
+    let beside = beside::start(others, &session, args)?;
     if beside.is_empty() && args.first.snaplen.is_none() {
         return session.run(first.as_mut(), observer);
     }
@@ -233,16 +251,23 @@ fn run_beside(
 
 fn record_series(
     session: Session,
-    plan: SeriesPlan,
-    how: How,
+    (plan, others): (SeriesPlan, Others),
     args: &Args,
     observer: &mut Terminal,
 ) -> Result<(Summary, Ended)> {
+    let how = How {
+        largest: plan.largest(),
+        ..how_first(args, &session, Path::new(&plan.path))
+    };
     let whole = WholeBytes::new()?;
     let mode = args.file_mode;
     let make = move |path: &Path| {
-        let (file, _) = outfile::open(path, mode)?;
         let what = || format!("cannot write to {}", path.display());
+        if std::fs::metadata(path).is_ok_and(|about| !about.is_file()) {
+            let error = Error::failed(what(), "it is there already and is no regular file");
+            return Err(error.fix("remove it, or name other files"));
+        }
+        let (file, _) = outfile::open(path, mode)?;
         file.set_len(0).map_err(|e| Error::os(what(), e))?;
         Ok(file)
     };
@@ -265,7 +290,7 @@ fn record_series(
         let series = Series::new(plan, files, Box::new(open), accounts);
         Ok(Box::new(series) as Box<dyn Sink>)
     };
-    run_beside(session, first, args, observer)
+    run_beside(session, (first, others), args, observer)
 }
 
 /// How files are written.
@@ -274,6 +299,8 @@ struct How {
     form: Form,
     io: Io,
     compression: Option<Compression>,
+    /// How large a file may become, where that is known.
+    largest: Option<u64>,
 }
 
 impl How {
@@ -308,7 +335,7 @@ impl How {
             return Ok((Box::new(packed), None));
         }
         match self.form {
-            Form::Pcapng => pcapng_file(file, name, whole, self.io),
+            Form::Pcapng => pcapng_file(file, name, whole, self),
             Form::Pcap { link_type, snaplen } => {
                 let file = PcapFile::new(file, name, whole, link_type, snaplen);
                 Ok((Box::new(file), None))
@@ -322,7 +349,7 @@ fn pcapng_file(
     file: File,
     name: String,
     whole: Option<WholeBytes>,
-    io: Io,
+    How { io, largest, .. }: How,
 ) -> Result<(Box<dyn Sink + Send>, Option<Notice>)> {
     let mut detail = None;
     if io != Io::Buffered {
@@ -330,7 +357,7 @@ fn pcapng_file(
             .try_clone()
             .map_err(|e| Error::os(format!("cannot write to {name}"), e))?;
         match DirectFile::new(again, name.clone(), whole.clone()) {
-            Ok(direct) => return Ok((Box::new(direct), None)),
+            Ok(direct) => return Ok((Box::new(direct.up_to(largest)), None)),
             Err(error) if io == Io::Direct => {
                 let what = format!("cannot write directly to {name}");
                 return Err(Error::os(what, error).fix("use --io auto or --io buffered"));

@@ -31,14 +31,42 @@ pub fn compression(asked: Option<Packing>, path: &Path) -> Option<Compression> {
     }
 }
 
+/// The smallest size of a file of a series.
+pub const SMALLEST_FILE: u64 = 4096;
+
 /// As tcpdump takes it, in millions of bytes, or with a unit.
 pub fn file_size(text: &str) -> std::result::Result<u64, String> {
-    let size = match text.parse::<u64>() {
-        Ok(millions) => millions.saturating_mul(1_000_000),
-        Err(_) => units::bytes(text)?,
+    let size = match text.parse::<f64>() {
+        Ok(millions) => millions * 1e6,
+        Err(_) => units::bytes(text)? as f64,
     };
     match size {
-        0..4096 => Err("a file holds at least 4 KiB".to_owned()),
-        _ => Ok(size),
+        _ if size < SMALLEST_FILE as f64 => Err("a file holds at least 4 KiB".to_owned()),
+        _ if size < i64::MAX as f64 => Ok(size as u64),
+        _ => Err("no file is as large as that".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_millions_or_have_a_unit() {
+        for (text, size) in [
+            ("5000", Some(5_000_000_000)),
+            ("5000.0", Some(5_000_000_000)),
+            ("0.5", Some(500_000)),
+            ("64KiB", Some(65_536)),
+            ("0", None),
+            ("-1", None),
+            ("1KiB", None),
+            ("18446744073709551615", None),
+            ("inf", None),
+            ("nan", None),
+            ("1x", None),
+        ] {
+            assert_eq!(file_size(text).ok(), size, "{text}");
+        }
     }
 }

@@ -43,7 +43,9 @@ pub struct Published {
 impl Published {
     /// Nothing where only root may tell.
     pub fn begin(kind: Kind) -> Option<Self> {
-        let path = kind.directory()?.join(std::process::id().to_string());
+        let directory = kind.directory()?;
+        remove_stale(&directory);
+        let path = directory.join(std::process::id().to_string());
         // One of another process that had this number.
         let _ = std::fs::remove_file(&path);
         let file = create::new_file(&path, PRIVATE).ok()?;
@@ -79,19 +81,34 @@ impl Drop for Published {
     }
 }
 
-/// What all running ones tell, in the order of their processes. Files of processes that are gone are removed.
+/// The files of processes that are there, by their numbers.
+fn entries(directory: &Path) -> Vec<(u32, PathBuf)> {
+    let entries = directory.read_dir().into_iter().flatten().flatten();
+    let numbered = entries.filter_map(|entry| {
+        let process = entry.file_name().to_string_lossy().parse().ok()?;
+        Some((process, entry.path()))
+    });
+    numbered.collect()
+}
+
+/// Removes the files of processes that were killed, or had no right to remove their own.
+fn remove_stale(directory: &Path) {
+    for (process, path) in entries(directory) {
+        if !Path::new(&format!("/proc/{process}")).exists() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// What all running ones tell, in the order of their processes.
 pub fn all<T: DeserializeOwned>(kind: Kind) -> Vec<T> {
-    let entries = kind.directory().and_then(|path| path.read_dir().ok());
-    let paths = entries.into_iter().flatten().flatten();
-    let mut found: Vec<(u32, T)> = paths
-        .filter_map(|entry| {
-            let pid = entry.file_name().to_string_lossy().parse().ok()?;
-            if !Path::new(&format!("/proc/{pid}")).exists() {
-                let _ = std::fs::remove_file(entry.path());
-                return None;
-            }
-            Some((pid, read(&entry.path())?))
-        })
+    let Some(directory) = kind.directory() else {
+        return Vec::new();
+    };
+    remove_stale(&directory);
+    let mut found: Vec<(u32, T)> = entries(&directory)
+        .into_iter()
+        .filter_map(|(process, path)| Some((process, read(&path)?)))
         .collect();
     found.sort_by_key(|(pid, _)| *pid);
     found.into_iter().map(|(_, one)| one).collect()

@@ -49,6 +49,8 @@ pub struct DirectFile {
     done_to: u64,
     length: u64,
     reserved: u64,
+    /// How far it may grow.
+    most: u64,
     flushed: Instant,
     watch: Watch,
     unwritten: Vec<u8>,
@@ -78,11 +80,18 @@ impl DirectFile {
             done_to: 0,
             length: 0,
             reserved: 0,
+            most: u64::MAX,
             flushed: Instant::now(),
             watch,
             unwritten: Vec::new(),
             found: None,
         })
+    }
+
+    /// Reserves no room beyond this.
+    pub fn up_to(mut self, most: Option<u64>) -> Self {
+        self.most = most.unwrap_or(u64::MAX);
+        self
     }
 
     /// Takes in what was finished, and begins what is to be written next.
@@ -107,8 +116,11 @@ impl DirectFile {
             return;
         }
         let from = self.length.max(self.reserved);
-        match self.disk.reserve(from, RESERVE) {
-            Ok(()) => self.reserved = from + RESERVE,
+        let size = RESERVE
+            .min(self.most.saturating_sub(from))
+            .max(end.saturating_sub(from));
+        match self.disk.reserve(from, size) {
+            Ok(()) => self.reserved = from + size,
             Err(_) => self.reserved = u64::MAX,
         }
     }

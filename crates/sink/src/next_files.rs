@@ -7,11 +7,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
 
 use trawl_kernel::helper::{Answer, Duty, Helper};
 use trawl_kernel::privilege::Kept;
 use trawl_kernel::warden::WholeBytes;
-use trawl_kernel::{Error, Result, create};
+use trawl_kernel::{Error, Result, create, events, process};
 
 use crate::series::SeriesPlan;
 
@@ -23,7 +24,9 @@ pub type Make = Box<dyn Fn(&Path) -> Result<File>>;
 
 const NEXT: &[u8] = b"next";
 const FINISHED: &[u8] = b"finished";
-const WAIT: &[u8] = b"wait";
+const RUNNING: &[u8] = b"running";
+/// How often it is asked whether commands still run.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// An answer begins with one of these; what follows is a name, or what went wrong, why, and how to fix it.
 const DONE: u8 = b'+';
@@ -50,6 +53,7 @@ impl NextFiles {
             past: VecDeque::new(),
             freed: None,
             children: Vec::new(),
+            not_run: None,
         };
         Helper::start(c"trawl-files", kept, &mut maker).map(Self)
     }
@@ -66,13 +70,19 @@ impl NextFiles {
         self.ask(FINISHED).map(|_| ())
     }
 
-    /// Waits for the commands that were run with the names of finished files.
+    /// Waits for the commands that were run with the names of finished files, until a signal comes.
     pub fn wait(&mut self) -> Result<()> {
-        self.ask(WAIT).map(|_| ())
+        while self.ask(RUNNING)?.0 != "0" && !events::signal_is_pending() {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
     }
 
     fn ask(&self, request: &[u8]) -> Result<(String, Option<OwnedFd>)> {
-        let gone = |e| Error::os("cannot reach the process that opens files", e);
+        // Not with the system's words: a broken pipe would be taken for a reader of the output who has seen enough.
+        let gone = |e: std::io::Error| {
+            Error::failed("cannot reach the process that opens files", e.to_string())
+        };
         let Answer { bytes, file } = self.0.ask(request).map_err(gone)?;
         let text = String::from_utf8_lossy(bytes.get(1..).unwrap_or_default()).into_owned();
         if bytes.first() == Some(&DONE) {
@@ -101,6 +111,8 @@ struct Maker {
     /// Takes files that have lost their names: the last one who has a file open waits until its room is free.
     freed: Option<SyncSender<File>>,
     children: Vec<Child>,
+    /// Why the first command that could not be run was not.
+    not_run: Option<std::io::Error>,
 }
 
 struct Begun {
@@ -115,13 +127,7 @@ impl Duty for Maker {
         let done = match request {
             NEXT => self.begin(),
             FINISHED => self.finish().map(|()| (String::new(), None)),
-            _ => {
-                for mut child in self.children.drain(..) {
-                    // Its own failure is its own affair.
-                    let _ = child.wait();
-                }
-                Ok((String::new(), None))
-            }
+            _ => self.running().map(|count| (count.to_string(), None)),
         };
         let (mark, text, file) = match done {
             Ok((text, file)) => (DONE, text, file),
@@ -137,10 +143,13 @@ impl Duty for Maker {
         }
     }
 
-    /// A file that was being written is cut after its last whole block.
+    /// A file that was being written is cut after its last whole block; one without any is removed.
     fn end(&mut self) {
         if let Some(begun) = &self.begun {
-            let _ = self.whole.cut(begun.file.as_fd());
+            let _ = match self.whole.get() {
+                0 => std::fs::remove_file(&begun.path),
+                _ => self.whole.cut(begun.file.as_fd()),
+            };
         }
     }
 }
@@ -149,7 +158,9 @@ impl Maker {
     fn begin(&mut self) -> Result<(String, Option<OwnedFd>)> {
         self.make_room();
         self.number += 1;
-        let final_path = self.plan.name(self.number);
+        let past = &self.past;
+        let is_used = |path: &Path| past.iter().any(|(one, _)| one == path);
+        let final_path = self.plan.name(self.number, is_used);
         let path = match self.plan.sealed {
             true => with_suffix(&final_path, ".part"),
             false => final_path.clone(),
@@ -178,28 +189,46 @@ impl Maker {
         }
         if let Some(command) = &self.plan.command {
             // Its name is an argument: no shell looks at it.
-            let started = Command::new(command)
-                .arg(&begun.final_path)
-                .stdin(Stdio::null())
-                .spawn();
-            match started {
+            let mut started = Command::new(command);
+            started.arg(&begun.final_path).stdin(Stdio::null());
+            match process::with_signals(&mut started).spawn() {
                 Ok(child) => self.children.push(child),
+                // The capture goes on, and tells it at its end.
                 Err(error) => {
-                    return Err(Error::os(format!("cannot run {command} for -z"), error));
+                    self.not_run.get_or_insert(error);
                 }
             }
         }
-        self.children
-            .retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
+        self.forget_ended();
         self.past.push_back((begun.final_path, size));
         Ok(())
+    }
+
+    /// Their own failures are their own affair.
+    fn forget_ended(&mut self) {
+        self.children
+            .retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
+    }
+
+    /// How many commands still run.
+    fn running(&mut self) -> Result<usize> {
+        self.forget_ended();
+        match (self.children.len(), self.not_run.take(), &self.plan.command) {
+            (0, Some(error), Some(command)) => {
+                Err(Error::os(format!("cannot run {command} for -z"), error))
+            }
+            (count, not_run, _) => {
+                self.not_run = not_run;
+                Ok(count)
+            }
+        }
     }
 
     /// Removes the oldest files that are too many, with room for the one that comes next.
     fn make_room(&mut self) {
         let files = self.plan.files.unwrap_or(usize::MAX).max(1);
         let total = self.plan.total.unwrap_or(u64::MAX);
-        let next = self.plan.size.unwrap_or(0);
+        let next = self.plan.largest().unwrap_or(0);
         loop {
             let sum: u64 = self.past.iter().map(|(_, size)| size).sum();
             if self.past.len() < files && sum.saturating_add(next) <= total {
@@ -239,7 +268,10 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 /// Has a file on the disk, and then gives it its name.
 fn seal(begun: &Begun) -> Result<()> {
     let to = &begun.final_path;
-    let fail = |e| Error::os(format!("cannot finish {}", to.display()), e);
+    let fail = |e| {
+        let fix = format!("the packets are in {}", begun.path.display());
+        Error::os(format!("cannot finish {}", to.display()), e).fix(fix)
+    };
     begun.file.sync_all().map_err(fail)?;
     std::fs::rename(&begun.path, to).map_err(fail)?;
     let directory = match to.parent() {

@@ -46,22 +46,42 @@ impl SeriesPlan {
     }
 
     fn is_numbered(&self) -> bool {
-        self.size.is_some() || self.by_event || (self.time.is_some() && !self.path.contains('%'))
+        let ends = self.time.is_some() || self.total.is_some();
+        self.size.is_some() || self.by_event || (ends && !self.path.contains('%'))
     }
 
-    pub(crate) fn name(&self, number: u64) -> PathBuf {
-        self.name_at(number, clock::wall())
+    /// What a file takes at most: where all files together have a limit, an eighth of that if nothing else was said.
+    pub fn largest(&self) -> Option<u64> {
+        self.size.or(self.total.map(|total| total / 8))
+    }
+
+    /// The name of the next file, which none in use has.
+    pub(crate) fn name(&self, number: u64, is_used: impl Fn(&Path) -> bool) -> PathBuf {
+        let now = clock::wall();
+        let name = self.name_at(number, now);
+        match is_used(&name) {
+            true => self.numbered(number, now),
+            false => name,
+        }
     }
 
     /// The name of a file that begins at a time, in nanoseconds since 1970.
     pub fn name_at(&self, number: u64, time_ns: u64) -> PathBuf {
-        let text = match self.path.contains('%') {
+        match self.is_numbered() {
+            true => self.numbered(number, time_ns),
+            false => PathBuf::from(self.text_at(time_ns)),
+        }
+    }
+
+    fn text_at(&self, time_ns: u64) -> String {
+        match self.path.contains('%') {
             true => clock::strftime_at(&self.path, time_ns),
             false => self.path.clone(),
-        };
-        if !self.is_numbered() {
-            return PathBuf::from(text);
         }
+    }
+
+    fn numbered(&self, number: u64, time_ns: u64) -> PathBuf {
+        let text = self.text_at(time_ns);
         let path = Path::new(&text);
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let (stem, extension) = name.split_at(end_of_stem(&name));
@@ -120,6 +140,8 @@ struct Current {
     packets: Vec<u64>,
 }
 
+/// What fills a segment up to what a disk takes, and what is before it, is no longer than this.
+const FILLING: u64 = 8192;
 /// The statistics of an interface at the end of a file are no longer than this.
 const TRAILER: u64 = 160;
 
@@ -216,6 +238,11 @@ impl Series {
                     .as_ref()
                     .map(|account| count(account).saturating_sub(count(&then)))
             };
+            // The accounts run ahead of the file by what is still in memory: those packets belong to the next one.
+            let written = current.packets.get(id as usize).copied().unwrap_or(0);
+            let lost = since(Account::lost_total);
+            let accepted = lost.map(|lost| written + lost);
+            let left_out = since(|account| account.filtered_out + account.not_kept);
             interface_statistics(
                 &mut trailer,
                 &InterfaceStatistics {
@@ -223,10 +250,10 @@ impl Series {
                     timestamp_ns: now,
                     start_ns: Some(current.began_wall),
                     end_ns: Some(now),
-                    if_received: since(|account| account.seen),
-                    if_dropped: since(Account::lost_total),
-                    filter_accepted: since(|account| account.seen - account.filtered_out),
-                    user_delivered: Some(current.packets.get(id as usize).copied().unwrap_or(0)),
+                    if_received: accepted.zip(left_out).map(|(one, other)| one + other),
+                    if_dropped: lost,
+                    filter_accepted: accepted,
+                    user_delivered: Some(written),
                     ..Default::default()
                 },
             );
@@ -247,7 +274,7 @@ impl Series {
             return 0;
         };
         let trailer = TRAILER * self.told.len().max(current.packets.len()).max(1) as u64;
-        let limit = self.plan.size.unwrap_or(u64::MAX);
+        let limit = self.plan.largest().unwrap_or(u64::MAX);
         limit.saturating_sub(current.written + trailer)
     }
 
@@ -356,14 +383,14 @@ impl Sink for Series {
 
     fn take(&mut self, segment: Lease) -> Result<()> {
         let length = segment.bytes().len() as u64;
-        // With what fills it up.
-        if self.is_due() || self.room() < length + 8192 {
+        if self.is_due() || self.room() < length + FILLING {
             return self.write_packets(segment.bytes());
         }
         self.count(segment.bytes());
         let Some(current) = &mut self.current else {
             return Ok(());
         };
+        current.written += FILLING;
         let taken = current.sink.take(segment);
         if taken.is_err() {
             self.give_up_current();

@@ -255,10 +255,7 @@ impl Session {
         observer: &mut dyn Observer,
     ) -> Result<Self> {
         options.check_cpu()?;
-        let signals = match &options.trigger {
-            Some(plan) if plan.signal => Signals::watch_with_trigger()?,
-            _ => Signals::watch()?,
-        };
+        let signals = Signals::watch_with_trigger()?;
         let mut assembly = Assembly::new(options, host, sites.len());
         assembly.expect(sites);
         let (mut taps, mut promiscuous) = (Vec::new(), Promiscuous::default());

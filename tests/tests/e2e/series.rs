@@ -1,13 +1,15 @@
 //! Series of files, compressed files, and what is done with files that are finished (issue 16, Kept).
 
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use rustix::process::Signal;
 use trawl_lab::sender::Engine;
 use trawl_tests::lab::send_from;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::turn::heavy;
-use trawl_tests::witness::{capinfos, nothing_attached, output, tshark};
-use trawl_tests::{Capture, Lab, frames, tools_or_skip, wait_until};
+use trawl_tests::witness::{capinfos, nothing_attached, output, size_of, tshark};
+use trawl_tests::{Capture, Lab, frames, tools_or_skip, trawl, wait_until};
 
 /// The files of a test's directory whose name begins like this, in the order of their names.
 fn files(lab: &Lab, prefix: &str) -> Vec<PathBuf> {
@@ -157,6 +159,167 @@ fn all_files_together_stay_below_a_size() {
     assert!(
         kept.len() >= 4 && sum <= 300 << 10,
         "{kept:?} of {sum} bytes"
+    );
+}
+
+/// Without -C too, by however many files it takes.
+#[test]
+fn a_limit_of_all_files_is_held_alone() {
+    let Some(lab) = Lab::open() else { return };
+    let (file, receiver) = (lab.file("file.pcapng"), lab.receiver());
+    let arguments = [
+        "-i",
+        &receiver,
+        "--tap",
+        "xdp",
+        "-w",
+        &file,
+        "--max-disk",
+        "256KiB",
+    ];
+    let capture = Capture::start(&lab, &arguments);
+    lab.send(&numbered(), 10_000);
+    capture.wait_recorded(10_000);
+    let blocks = |path: &PathBuf| std::fs::metadata(path).expect("a file").blocks() * 512;
+    let in_use: u64 = files(&lab, "file").iter().map(blocks).sum();
+    assert!(in_use <= 256 << 10, "{in_use} bytes");
+    capture.stop_well().assert_all_recorded(10_000);
+    let kept: u64 = files(&lab, "file").iter().map(|path| size_of(path)).sum();
+    assert!((128 << 10..=256 << 10).contains(&kept), "{kept} bytes");
+}
+
+#[test]
+fn what_has_the_name_of_a_series_stays() {
+    let Some(lab) = Lab::open() else { return };
+    let (file, receiver) = (lab.file("file.pcapng"), lab.receiver());
+    std::fs::write(&file, "precious").expect("a file");
+    let fixed = ["-i", &receiver, "--tap", "xdp", "-w", &file];
+    for options in [&["-C", "1"][..], &["-G", "1"], &["--max-disk", "1MiB"]] {
+        let capture = Capture::start(&lab, &[&fixed[..], options].concat());
+        lab.send(&[frames::silent(64)], 1);
+        capture.wait_recorded(1);
+        capture.stop_well().assert_all_recorded(1);
+        assert_eq!(std::fs::read(&file).expect("it is there"), b"precious");
+        assert_eq!(
+            Contents::read(lab.file("file_00001.pcapng")).packets.len(),
+            1
+        );
+    }
+    // A killed one has not touched it either.
+    let sealed = Capture::start(&lab, &[&fixed[..], &["--sealed"]].concat());
+    sealed.kill();
+    assert_eq!(std::fs::read(&file).expect("it is there"), b"precious");
+}
+
+/// A directory may be named by the time, and files of the same time are told apart by their numbers.
+#[test]
+fn files_of_one_time_have_names_of_their_own() {
+    let Some(lab) = Lab::open() else { return };
+    let receiver = lab.receiver();
+    let year = output("date", &["+%Y"]).stdout;
+    let year = String::from_utf8_lossy(&year).trim().to_owned();
+    std::fs::create_dir(lab.path(&year)).expect("a directory");
+    let file = lab.file("%Y/of-%Y.pcapng");
+    let arguments = ["-i", &receiver, "--tap", "xdp", "-w", &file, "-G", "1"];
+    let capture = Capture::start(&lab, &arguments);
+    lab.send(&[frames::silent(64)], 1);
+    capture.wait_recorded(1);
+    wait_until("a second file has begun", || {
+        lab.send(&[frames::silent(64)], 1);
+        lab.path(&format!("{year}/of-{year}_00002.pcapng")).exists()
+    });
+    let recorded = capture.stop_well().recorded;
+    let all = std::fs::read_dir(lab.path(&year)).expect("a directory");
+    let there: usize = all
+        .flatten()
+        .map(|entry| Contents::read(entry.path()).packets.len())
+        .sum();
+    assert_eq!(there as u64, recorded);
+}
+
+#[test]
+fn what_cannot_be_held_or_means_nothing_is_refused() {
+    let Some(lab) = Lab::open() else { return };
+    let (file, receiver) = (lab.file("file.pcapng"), lab.receiver());
+    for (options, said) in [
+        (&["-w", &file, "--max-disk", "1"][..], "--max-disk"),
+        (
+            &["-w", &file, "-C", "4MiB", "--max-disk", "4MiB"],
+            "smaller -C",
+        ),
+        (
+            &["-w", &file, "-C", "1", "-z", "gzip -9"],
+            "without arguments",
+        ),
+        (&["-w", "/dev/stdout", "--sealed"], "-w FILE"),
+        (&["--max-disk", "1GiB"], "-w FILE"),
+        (&["-w", &file, "-C", "18446744073709551615"], "-C"),
+    ] {
+        let refused = trawl(&[&["capture", "-i", &receiver][..], options].concat());
+        let shown = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(2), "{options:?}: {shown}");
+        assert!(shown.contains(said), "{options:?}: {shown}");
+    }
+    assert!(files(&lab, "file").is_empty());
+}
+
+/// It is the user's own, and hears every signal; nobody waits for it who is interrupted.
+#[test]
+fn a_command_that_hangs_holds_nobody_up() {
+    let Some(lab) = Lab::open() else { return };
+    let (script, file, receiver) = (lab.file("hang.sh"), lab.file("file.pcapng"), lab.receiver());
+    let process = lab.file("process");
+    let text =
+        format!("#!/bin/sh\necho $$ >{process}.new\nmv {process}.new {process}\nexec sleep 300\n");
+    std::fs::write(&script, text).expect("a script");
+    output("chmod", &["+x", &script]);
+    let arguments = [
+        "-i", &receiver, "--tap", "xdp", "-w", &file, "--sealed", "-z", &script,
+    ];
+    let capture = Capture::start(&lab, &arguments);
+    lab.send(&[frames::silent(64)], 5);
+    capture.wait_recorded(5);
+    capture.signal(Signal::INT);
+    wait_until("the command runs", || PathBuf::from(&process).exists());
+    capture.signal(Signal::INT);
+    capture.wait().summary_of_success().assert_all_recorded(5);
+    let process = std::fs::read_to_string(&process).expect("a number");
+    let status = format!("/proc/{}/status", process.trim());
+    let status = std::fs::read_to_string(status).expect("it runs");
+    assert!(status.contains("SigBlk:\t0000000000000000"), "{status}");
+    assert!(output("kill", &[process.trim()]).status.success());
+}
+
+#[test]
+fn a_signal_that_nothing_waits_for_ends_no_capture() {
+    let Some(lab) = Lab::open() else { return };
+    let receiver = lab.receiver();
+    let capture = Capture::start(&lab, &["-i", &receiver, "--tap", "xdp"]);
+    capture.signal(Signal::USR2);
+    lab.send(&[frames::silent(64)], 5);
+    capture.stop_well().assert_all_recorded(5);
+}
+
+/// Issue 16: the capture stops at the first seam without the process that opens files, and says so.
+#[test]
+fn without_the_process_that_opens_files_a_series_fails() {
+    let Some(lab) = Lab::open() else { return };
+    let (file, receiver) = (lab.file("file.pcapng"), lab.receiver());
+    let arguments = ["-i", &receiver, "--tap", "xdp", "-w", &file, "-C", "64KiB"];
+    let capture = Capture::start(&lab, &arguments);
+    let parent = capture.id().to_string();
+    assert!(
+        output("pkill", &["-KILL", "-P", &parent, "trawl-files"])
+            .status
+            .success()
+    );
+    lab.send(&numbered(), 2_000);
+    let finished = capture.wait();
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("the process that opens files"),
+        "{}",
+        finished.stderr
     );
 }
 

@@ -60,14 +60,46 @@ impl Wanted {
     }
 }
 
-/// Opens all outputs but the first.
-pub(super) fn open(args: &Args) -> Result<Vec<(Wanted, Output)>> {
-    let open = |text: &PathBuf| {
-        let wanted = Wanted::parse(text)?;
-        let output = Output::open(&wanted.path, args)?;
-        Ok((wanted, output))
-    };
-    args.write.iter().skip(1).map(open).collect()
+/// What is written to, opened before anything is attached: a named pipe makes trawl wait for its reader.
+#[derive(Default)]
+pub(super) struct Outputs {
+    pub(super) account: Option<Output>,
+    /// Not where packets go to a series of files.
+    pub(super) first: Option<Output>,
+    pub(super) others: Vec<(Wanted, Output)>,
+}
+
+impl Outputs {
+    pub(super) fn open(args: &Args, is_series: bool) -> Result<Self> {
+        let mut all = Self::default();
+        match all.open_all(args, is_series) {
+            Ok(()) => Ok(all),
+            Err(error) => {
+                all.discard();
+                Err(error)
+            }
+        }
+    }
+
+    fn open_all(&mut self, args: &Args, is_series: bool) -> Result<()> {
+        let open = |path: &PathBuf| Output::open(path, args);
+        self.account = args.summary.as_ref().map(open).transpose()?;
+        let first = args.write.first().filter(|_| !is_series);
+        self.first = first.map(open).transpose()?;
+        for text in args.write.iter().skip(1) {
+            let wanted = Wanted::parse(text)?;
+            let output = open(&wanted.path)?;
+            self.others.push((wanted, output));
+        }
+        Ok(())
+    }
+
+    /// Nothing was captured: files made for it are not left behind.
+    pub(super) fn discard(&self) {
+        let others = self.others.iter().map(|(_, output)| output);
+        let all = self.account.iter().chain(&self.first).chain(others);
+        all.for_each(Output::discard);
+    }
 }
 
 /// Starts what writes to them.
@@ -91,6 +123,7 @@ pub(super) fn start(
             form,
             io: args.recording.io,
             compression: args.recording.compression(&wanted.path, wanted.compress),
+            largest: None,
         };
         let name = output.name.clone();
         let (sink, _) = how.open_any(output.file, output.name, whole)?;

@@ -16,6 +16,15 @@ pub(super) fn is_stdout(path: &Path) -> bool {
     path == Path::new("-")
 }
 
+/// Whether the name stands for a file that is open, as /dev/stdout does: nothing else gets that name.
+pub(super) fn is_open_already(path: &Path) -> bool {
+    let is_link = || {
+        path.symlink_metadata()
+            .is_ok_and(|about| about.is_symlink())
+    };
+    is_stdout(path) || ((path.starts_with("/dev") || path.starts_with("/proc")) && is_link())
+}
+
 /// Whether two names are of one file, or of one that is not there yet. Devices take what comes from many.
 pub(super) fn are_same(one: &Path, other: &Path) -> bool {
     let about = |path: &Path| match is_stdout(path) {

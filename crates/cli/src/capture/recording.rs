@@ -1,5 +1,6 @@
 //! The arguments about records: how much memory they have on their way, and what is written of each packet.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,8 +9,11 @@ use trawl_kernel::{Error, Result, events, host};
 use trawl_sink::{Compression, SeriesPlan};
 use trawl_tap::options::Meta;
 
-use crate::packing::{self, Packing, file_size};
+use crate::packing::{self, Packing, SMALLEST_FILE, file_size};
 use crate::units;
+
+/// By anybody.
+const EXECUTABLE: u32 = 0o111;
 
 /// How files are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -43,7 +47,7 @@ pub(super) struct RecordingArgs {
     /// Compress files, in frames that can be read one by one [default: by the extension: .zst, .lz4 or .gz]
     #[arg(long, value_enum)]
     compress: Option<Packing>,
-    /// Maximum size of a file of the series: millions of bytes, or a size such as 64MiB
+    /// Maximum size of a file of the series before compression: millions of bytes, or a size such as 64MiB
     #[arg(short = 'C', value_name = "SIZE", value_parser = file_size)]
     file_size: Option<u64>,
     /// Begin a new file after this many seconds; -w then takes strftime(3)'s conversions
@@ -52,7 +56,7 @@ pub(super) struct RecordingArgs {
     /// Keep the latest N files
     #[arg(short = 'W', value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..))]
     files: Option<u64>,
-    /// Keep the latest files, this many bytes in total
+    /// Keep the latest files, this many bytes in total; without -C a file has an eighth of it at most
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     max_disk: Option<u64>,
     /// Run this with the name of each finished file
@@ -63,9 +67,57 @@ pub(super) struct RecordingArgs {
     sealed: bool,
 }
 
+/// Whether there is such a program, by its path or in PATH.
+fn can_run(command: &str) -> bool {
+    let is_program = |path: &Path| {
+        std::fs::metadata(path)
+            .is_ok_and(|about| about.is_file() && about.permissions().mode() & EXECUTABLE != 0)
+    };
+    match command.contains('/') {
+        true => is_program(Path::new(command)),
+        false => std::env::var_os("PATH").is_some_and(|paths| {
+            std::env::split_paths(&paths).any(|path| is_program(&path.join(command)))
+        }),
+    }
+}
+
 impl RecordingArgs {
+    /// Refuses what cannot be held, and what would mean nothing without a file.
+    pub(super) fn check(&self, is_to_file: bool) -> Result<()> {
+        let own = [
+            ("--sealed", self.sealed),
+            ("--max-disk", self.max_disk.is_some()),
+        ];
+        if let Some((option, _)) = own.iter().find(|(_, is_given)| *is_given && !is_to_file) {
+            let why = "packets are not written to a file";
+            return Err(Error::usage(format!("cannot use {option}"), why).fix("name one: -w FILE"));
+        }
+        if let Some(command) = self.command.as_deref().filter(|name| !can_run(name)) {
+            let why = "there is no such program";
+            let fix = "-z takes a program alone, without arguments: write a script of them";
+            return Err(Error::usage(format!("cannot run '{command}' for -z"), why).fix(fix));
+        }
+        let Some(total) = self.max_disk else {
+            return Ok(());
+        };
+        let (least, fix) = match self.file_size {
+            Some(size) => (
+                size.saturating_mul(2),
+                "use a smaller -C, or a larger --max-disk",
+            ),
+            None => (8 * SMALLEST_FILE, "use a larger --max-disk"),
+        };
+        if total < least {
+            let why = format!(
+                "{total} bytes hold less than the files that there are at a time ({least} bytes)"
+            );
+            return Err(Error::usage("cannot hold --max-disk", why).fix(fix));
+        }
+        Ok(())
+    }
+
     /// When files end, and what becomes of them.
-    pub(super) fn series(&self, path: &Path) -> SeriesPlan {
+    pub(super) fn series(&self, path: &Path, by_event: bool) -> SeriesPlan {
         SeriesPlan {
             path: path.to_string_lossy().into_owned(),
             size: self.file_size,
@@ -74,7 +126,7 @@ impl RecordingArgs {
             total: self.max_disk,
             command: self.command.clone(),
             sealed: self.sealed,
-            by_event: false,
+            by_event,
         }
     }
 

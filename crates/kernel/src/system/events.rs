@@ -45,7 +45,7 @@ impl Signals {
         Self::watch_all(&WATCHED)
     }
 
-    /// The signal of triggers too, which else ends the process.
+    /// The signal of triggers too, which else ends the process without an account.
     pub fn watch_with_trigger() -> Result<Self> {
         Self::watch_all(&[&WATCHED[..], &[TRIGGER]].concat())
     }
@@ -94,6 +94,18 @@ impl Signals {
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
+    }
+}
+
+/// Whether a signal that is watched for has come and nobody has looked yet.
+pub fn signal_is_pending() -> bool {
+    // SAFETY: sigpending fills the set, which is plain memory, before it is read.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigpending(&mut set) == 0
+            && WATCHED
+                .iter()
+                .any(|(number, signal)| signal.ends() && libc::sigismember(&set, *number) == 1)
     }
 }
 

@@ -119,7 +119,7 @@ impl WholeBytes {
         self.word().store(bytes, Ordering::Release);
     }
 
-    fn get(&self) -> u64 {
+    pub fn get(&self) -> u64 {
         self.word().load(Ordering::Acquire)
     }
 

@@ -118,16 +118,25 @@ impl Session {
 
     /// What has to be noticed in every round.
     fn look_around(&mut self, observer: &mut dyn Observer) -> Result<Option<Ended>> {
+        let by_signal = self
+            .options
+            .trigger
+            .as_ref()
+            .is_some_and(|plan| plan.signal);
+        let mut ended = None;
         while let Some(signal) = self.signals.next() {
             match signal {
                 Signal::Report => observer.figures(&self.summary(&Counting::default(), "")),
+                // Else it would end the process without an account.
+                Signal::Trigger if !by_signal => {}
                 Signal::Trigger => {
                     if let Some(shared) = &self.triggered {
                         shared.borrow_mut().signal = Some(clock::wall());
                     }
                 }
+                // One that came with it is an event still.
                 Signal::Interrupt | Signal::Terminate | Signal::Hangup => {
-                    return Ok(Some(Ended::Signal));
+                    ended = Some(Ended::Signal);
                 }
             }
         }
@@ -141,6 +150,9 @@ impl Session {
             if is_over {
                 return Ok(Some(Ended::Triggers));
             }
+        }
+        if ended.is_some() {
+            return Ok(ended);
         }
         if self
             .options
