@@ -60,6 +60,10 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
         args.first = Wanted::parse(first)?;
         first.clone_from(&args.first.path);
     }
+    if args.snaplen != 0 && args.trigger.looks_at_packets() {
+        args.cut_at = Some(args::snaplen(args.snaplen)?);
+        args.first.snaplen = args.first.snaplen.or(args.cut_at);
+    }
     let options = args.options()?;
     args.verifier_log.begin()?;
     if args.list_interfaces {

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// In seconds: 31 years.
+const LONGEST: f64 = 1e9;
+
 /// A time: seconds, or a number with a unit.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
@@ -17,7 +20,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         .parse()
         .map_err(|_| format!("'{text}' is not a time; write for example 10s"))?;
     let total = number * seconds;
-    if !(total > 0.0 && total <= 1e9) {
+    if total > LONGEST {
+        return Err(format!("{text} is longer than {LONGEST} s"));
+    }
+    if total.is_nan() || total <= 0.0 {
         return Err(format!("{text} is not a time above zero"));
     }
     Ok(Duration::from_secs_f64(total))

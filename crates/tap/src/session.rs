@@ -418,6 +418,7 @@ impl Session {
                 Ok(handed)
             }),
         };
+        self.tell_events(observer);
         let mut unwritten = Counting::default();
         let failed = matches!(ended, Ended::Output(_));
         let complete = !failed && matches!(written, Ok(Handed::Over));

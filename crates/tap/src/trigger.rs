@@ -10,7 +10,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use trawl_kernel::{Error, Result, clock};
 use trawl_packet::pcapng::block::{
-    ByteOrder, EPB_VERDICT, EnhancedPacket, VERDICT_EBPF_XDP, blocks,
+    ByteOrder, EPB_VERDICT, EnhancedPacket, INTERFACE_DESCRIPTION, LINKTYPE_ETHERNET,
+    VERDICT_EBPF_XDP, blocks,
 };
 use trawl_packet::pcapng::write;
 use trawl_packet::verdict::{self, Kind};
@@ -18,7 +19,7 @@ use trawl_view::select::{Question, Selector};
 
 use crate::assembly::Point;
 use crate::capture_site::CaptureSite;
-use crate::filter::compiler_options;
+use crate::filter::{compiler_options, ethernet};
 use crate::options::nanoseconds;
 use crate::second::count_in;
 use crate::sink::Sink;
@@ -29,7 +30,7 @@ pub const MEMORY_MIN: u64 = 1 << 20;
 pub const MEMORY_DEFAULT: u64 = 64 << 20;
 /// Events after this number are counted, but not listed one by one.
 const LISTED_MAX: usize = 1000;
-/// Stamps come this much later than the clock at most: an event's time is over only then.
+/// Packets come this much later than their stamps at most, once the rings are empty: an event's time is over only then.
 const LATE_NS: u64 = 20_000_000;
 
 /// What is an event, and how much is written around one.
@@ -153,12 +154,18 @@ pub(crate) struct Trigger {
     history: History,
     /// By interface block, with the link type of its packets.
     selectors: Vec<Option<(Selector, u16)>>,
+    /// For interface blocks of no site, such as those of dropped packets, or that joined.
+    general: Option<Selector>,
+    /// The link type of each interface block.
+    links: Vec<u16>,
     /// Until when packets are written.
     window: Option<u64>,
     /// What the file still has to say of an event.
     comment: Option<String>,
     /// The time of the latest packet.
     latest: u64,
+    /// When all that had come was looked at last.
+    rested: u64,
     /// The packets' stamps are of another clock than ours.
     foreign_clock: bool,
     pub shared: Rc<RefCell<Shared>>,
@@ -185,7 +192,13 @@ impl Trigger {
         let blocks = points.iter().flat_map(|point| &point.interfaces);
         let mut selectors = Vec::new();
         selectors.resize_with(blocks.max().map_or(0, |last| *last as usize + 1), || None);
+        let mut general = None;
+        let unusable = |e| Error::usage("cannot use the trigger's expression", e);
         if let Some(text) = &plan.expression {
+            let mut selector = Selector::new(Question::Expression(text.clone()), ethernet(0));
+            let kind = (LINKTYPE_ETHERNET, ByteOrder::Little);
+            selector.prepare(kind).map_err(unusable)?;
+            general = Some(selector);
             for point in points {
                 let Some(site) = point.site.and_then(|site| sites.get(site)) else {
                     continue;
@@ -196,9 +209,7 @@ impl Trigger {
                         Question::Expression(text.clone()),
                         compiler_options(site, 0)?,
                     );
-                    selector
-                        .prepare(kind)
-                        .map_err(|e| Error::usage("cannot use the trigger's expression", e))?;
+                    selector.prepare(kind).map_err(unusable)?;
                     selectors[*interface as usize] = Some((selector, kind.0));
                 }
             }
@@ -211,9 +222,12 @@ impl Trigger {
             plan: plan.clone(),
             history: History::new(plan.memory as usize, nanoseconds(plan.before)),
             selectors,
+            general,
+            links: Vec::new(),
             window: None,
             comment: None,
             latest: 0,
+            rested: 0,
             foreign_clock,
             shared: Rc::new(RefCell::new(Shared {
                 report,
@@ -240,13 +254,16 @@ impl Trigger {
             let verdict = verdict.into();
             return Ok(Some(Cause::Verdict { verdict }));
         }
-        let selector = self.selectors.get_mut(packet.interface_id as usize);
-        let Some((selector, link_type)) = selector.and_then(Option::as_mut) else {
-            return Ok(None);
+        let index = packet.interface_id as usize;
+        let of_site = self.selectors.get_mut(index).and_then(Option::as_mut);
+        let (selector, link_type) = match (of_site, &mut self.general, self.links.get(index)) {
+            (Some((selector, link_type)), _, _) => (selector, *link_type),
+            (None, Some(selector), Some(link_type)) => (selector, *link_type),
+            _ => return Ok(None),
         };
         let matches = selector
             .matches(
-                (*link_type, ByteOrder::Little),
+                (link_type, ByteOrder::Little),
                 packet.captured,
                 packet.original_len,
             )
@@ -266,6 +283,11 @@ impl Trigger {
 
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn link_type_of(interface: &[u8]) -> Option<u16> {
+    let bytes = interface.get(8..)?.first_chunk()?;
+    Some(u16::from_le_bytes(*bytes))
 }
 
 fn verdict_of(packet: &EnhancedPacket<'_>) -> Option<u64> {
@@ -307,12 +329,14 @@ impl Armed<'_> {
             if shared.report.list.len() < LISTED_MAX {
                 shared.report.list.push(event.clone());
             }
-            shared.news.push(event.clone());
+            if shared.report.events <= LISTED_MAX as u64 {
+                shared.news.push(event.clone());
+            }
             event
         };
         // It stands at the packet that is the event, or at the first one after a signal.
         trigger.comment = Some(event.to_string());
-        self.sink.event_begins()?;
+        let mut written = self.sink.event_begins();
         while let Some(chunk) = trigger.history.pop() {
             // Only the first may hold some that are too old.
             let mut from_here = None;
@@ -327,11 +351,16 @@ impl Armed<'_> {
                 at += block.bytes.len();
             }
             if let Some(start) = from_here {
-                self.sink.write(&chunk.bytes()[start..])?;
+                let bytes = &chunk.bytes()[start..];
+                match written {
+                    Ok(()) => written = self.sink.write(bytes),
+                    // They belong to the event, and are lost with it.
+                    Err(_) => self.unwritten.extend_from_slice(bytes),
+                }
             }
             trigger.history.give_back(chunk);
         }
-        Ok(())
+        written
     }
 
     /// The event's comment without a packet that it could stand at.
@@ -356,29 +385,30 @@ impl Armed<'_> {
         self.sink.event_over()
     }
 
-    /// Looks for a signal, and whether the time after an event has run out.
-    fn look(&mut self) -> Result<()> {
-        let now = self.trigger.now();
+    fn look_for_signal(&mut self) -> Result<()> {
         let signal = self.trigger.shared.borrow_mut().signal.take();
-        if let Some(time) = signal {
-            let time = if self.trigger.foreign_clock {
-                now
-            } else {
-                time
-            };
-            self.event(time, Cause::Signal)?;
+        match signal {
+            Some(_) if self.trigger.foreign_clock => self.event(self.trigger.now(), Cause::Signal),
+            Some(time) => self.event(time, Cause::Signal),
+            None => Ok(()),
         }
+    }
+
+    /// Whether the time after an event has run out without a packet that tells. What was stamped before the last call has
+    /// come by now; later packets may still be in memory, however late it is.
+    fn look_at_the_clock(&mut self) -> Result<()> {
+        let now = self.trigger.now();
+        let come = std::mem::replace(&mut self.trigger.rested, now).saturating_sub(LATE_NS);
         let until = self.trigger.window;
-        if !self.trigger.foreign_clock
-            && until.is_some_and(|until| now > until.saturating_add(LATE_NS))
-        {
+        if !self.trigger.foreign_clock && until.is_some_and(|until| come > until) {
             self.close()?;
         }
-        self.trigger.history.forget_before(now);
+        self.trigger.history.forget_before(come);
         Ok(())
     }
 
-    /// An event: the first one has packets written, and those that come meanwhile have it go on.
+    /// An event: the first one has packets written, and those that come meanwhile have it go on. Packets that are events are
+    /// marked, as many as are listed.
     fn event(&mut self, time: u64, cause: Cause) -> Result<()> {
         let over = self.trigger.shared.borrow().is_over;
         match &mut self.trigger.window {
@@ -386,7 +416,12 @@ impl Armed<'_> {
             Some(until) => {
                 let after = nanoseconds(self.trigger.plan.after);
                 *until = (*until).max(time.saturating_add(after));
-                self.trigger.shared.borrow_mut().report.during_others += 1;
+                let report = &mut self.trigger.shared.borrow_mut().report;
+                report.during_others += 1;
+                if report.during_others <= LISTED_MAX as u64 && self.trigger.comment.is_none() {
+                    let number = report.events;
+                    self.trigger.comment = Some(format!("within trigger {number}: {cause}"));
+                }
                 Ok(())
             }
             None => self.fire(time, cause),
@@ -394,10 +429,14 @@ impl Armed<'_> {
     }
 
     /// Decides on one packet: whether it is to be written as it is.
-    fn meet(&mut self, bytes: &[u8], packet: &EnhancedPacket<'_>) -> Result<bool> {
+    fn meet(
+        &mut self,
+        bytes: &[u8],
+        packet: &EnhancedPacket<'_>,
+        cause: Option<Cause>,
+    ) -> Result<bool> {
         let time = packet.timestamp;
-        let cause = self.trigger.cause(packet)?;
-        if cause.is_none() && self.trigger.window.is_some_and(|until| time > until) {
+        if self.trigger.window.is_some_and(|until| time > until) {
             self.close()?;
         }
         if let Some(cause) = cause {
@@ -430,20 +469,23 @@ impl Armed<'_> {
         for block in blocks(bytes) {
             let end = to + block.bytes.len();
             if let Some(packet) = block.enhanced_packet() {
-                let changes = self.trigger.window.is_none() || self.trigger.comment.is_some();
-                let ends = self
+                let cause = self.trigger.cause(&packet).map_err(|e| (from, e))?;
+                let is_changed = cause.is_some() || self.trigger.comment.is_some();
+                let is_within = self
                     .trigger
                     .window
-                    .is_some_and(|until| packet.timestamp > until);
-                if (changes || ends) && from < to {
+                    .is_some_and(|until| packet.timestamp <= until);
+                if (is_changed || !is_within) && from < to {
                     self.sink.write(&bytes[from..to]).map_err(|e| (to, e))?;
                     from = to;
                 }
-                match self.meet(block.bytes, &packet) {
+                match self.meet(block.bytes, &packet, cause) {
                     Ok(true) => {}
                     Ok(false) => from = end,
                     Err(error) => return Err((to, error)),
                 }
+            } else if block.kind == INTERFACE_DESCRIPTION {
+                self.trigger.links.extend(link_type_of(block.bytes));
             }
             to = end;
         }
@@ -456,19 +498,22 @@ impl Armed<'_> {
 
 impl Sink for Armed<'_> {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.look()?;
-        self.take_all(bytes).map_err(|(done, error)| {
+        let looked = self.look_for_signal().map_err(|error| (0, error));
+        let taken = looked.and_then(|()| self.take_all(bytes));
+        taken.map_err(|(done, error)| {
             self.unwritten.extend_from_slice(&bytes[done..]);
             error
         })
     }
 
     fn rest(&mut self) -> Result<()> {
-        self.look()?;
+        self.look_for_signal()?;
+        self.look_at_the_clock()?;
         self.sink.rest()
     }
 
     fn settle(&mut self) -> Result<()> {
+        self.look_for_signal()?;
         self.write_comment()?;
         self.sink.settle()
     }

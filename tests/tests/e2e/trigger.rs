@@ -1,11 +1,13 @@
 //! Triggers: packets are written only around events (issue 16, `--trigger`, `--on-verdict`, `--on-signal`).
 
+use std::time::{Duration, Instant};
+
 use rustix::process::Signal;
 use trawl_lab::program::{Does, Loaded};
 use trawl_tests::pcapng::Contents;
 use trawl_tests::summary::Summary;
 use trawl_tests::witness::{capinfos, nothing_attached, tshark};
-use trawl_tests::{Capture, Lab, frames, trawl};
+use trawl_tests::{Capture, Lab, frames, trawl, wait_until};
 
 const ALWAYS: &str = "3600s";
 
@@ -175,6 +177,144 @@ fn a_signal_is_an_event_for_packets_of_two_cpus() {
     );
 }
 
+/// What waits in memory while the reader cannot read is around the event all the same.
+#[test]
+fn a_reader_that_was_stopped_keeps_what_is_around_an_event() {
+    let Some(lab) = Lab::open() else { return };
+    let _program = Loaded::native(Does::ChosenWithHook, &lab.pair.b).expect("the program");
+    let (file, receiver) = (lab.file("stopped.pcapng"), lab.receiver());
+    let arguments = [
+        "-i",
+        &receiver,
+        "-w",
+        &file,
+        "--on-verdict",
+        "aborted",
+        "--pre-trigger",
+        ALWAYS,
+        "--post-trigger",
+        "100ms",
+        "--trigger-count",
+        "1",
+    ];
+    let capture = Capture::start(&lab, &arguments);
+    capture.freeze();
+    let all = [
+        vec![frames::choosing(1); 500],
+        vec![frames::choosing(0)],
+        vec![frames::choosing(1); 50],
+    ];
+    let frozen = Instant::now();
+    lab.send(&all.concat(), 551);
+    wait_until("the time after the event is over by the clock", || {
+        frozen.elapsed() > Duration::from_millis(200)
+    });
+    capture.thaw();
+    let summary = capture.wait().summary_of_success();
+    assert_eq!((summary.recorded, summary.not_kept), (551, 0));
+    assert_eq!(comments(&Contents::read(&file))[0].0, 500);
+}
+
+#[test]
+fn an_event_after_the_time_of_the_one_before_is_another() {
+    let Some(lab) = Lab::open() else { return };
+    let (file, receiver) = (lab.file("three.pcapng"), lab.receiver());
+    let arguments = [
+        "-i",
+        &receiver,
+        "--tap",
+        "xdp",
+        "-w",
+        &file,
+        "--trigger",
+        "ether[14] = 0 or ether[14] = 1",
+        "--pre-trigger",
+        "0",
+        "--post-trigger",
+        "0",
+        "--trigger-count",
+        "3",
+    ];
+    let capture = Capture::start(&lab, &arguments);
+    lab.send(&[frames::choosing(0)], 50);
+    let summary = capture.wait().summary_of_success();
+    assert_eq!((summary.recorded, triggers(&summary)), (3, (3, 0)));
+    assert_eq!(comments(&Contents::read(&file)).len(), 3);
+}
+
+/// And the packets that are events while others are written are marked too.
+#[test]
+fn an_expression_looks_at_more_than_is_written() {
+    let Some(lab) = Lab::open() else { return };
+    let (file, pcap, receiver) = (lab.file("cut.pcapng"), lab.file("cut.pcap"), lab.receiver());
+    let arguments = [
+        "-i",
+        &receiver,
+        "--tap",
+        "xdp",
+        "-w",
+        &file,
+        "-w",
+        &pcap,
+        "-s",
+        "16",
+        "--trigger",
+        "ether[18:4] = 7 or ether[18:4] = 9",
+        "--pre-trigger",
+        ALWAYS,
+        "--post-trigger",
+        ALWAYS,
+    ];
+    let capture = Capture::start(&lab, &arguments);
+    lab.send(&numbered(0..20), 20);
+    capture.wait_seen(20);
+    let summary = capture.stop_well();
+    assert_eq!((summary.recorded, triggers(&summary)), (20, (1, 1)));
+    let contents = Contents::read(&file);
+    assert!(contents.packets.iter().all(|one| one.bytes.len() == 16));
+    let marked: Vec<usize> = comments(&contents).iter().map(|(at, _)| *at).collect();
+    assert_eq!(marked, [7, 9]);
+    let lengths = tshark(&pcap, &["frame.cap_len", "frame.len"]);
+    assert_eq!(
+        (lengths.len(), &lengths[0][..]),
+        (20, &["16".to_owned(), "64".to_owned()][..])
+    );
+}
+
+#[test]
+fn a_dropped_packet_is_an_event() {
+    let Some(lab) = Lab::open() else { return };
+    let (file, receiver) = (lab.file("drop.pcapng"), lab.receiver());
+    let arguments = [
+        "-i",
+        &receiver,
+        "--tap",
+        "drop",
+        "-w",
+        &file,
+        "--trigger",
+        "ether[18:4] = 7",
+        "--pre-trigger",
+        ALWAYS,
+        "--post-trigger",
+        ALWAYS,
+    ];
+    let capture = Capture::start(&lab, &arguments);
+    lab.send(&numbered(0..20), 20);
+    capture.wait_said("trigger 1: a packet matches");
+    capture.wait_seen(20);
+    let summary = capture.stop_well();
+    assert_eq!(triggers(&summary).0, 1);
+    let rows = tshark(&file, &["frame.comment"]);
+    assert_eq!(
+        rows.iter()
+            .filter(|row| row[0].contains("trigger 1: "))
+            .count(),
+        1,
+        "{rows:?}"
+    );
+}
+
 #[test]
 fn memory_for_what_leads_to_an_event_is_bounded() {
     let Some(lab) = Lab::open() else { return };
@@ -249,6 +389,19 @@ fn events_have_packets_shown_as_well() {
 
 #[test]
 fn what_cannot_be_waited_for_is_refused() {
+    for (options, said) in [
+        (["--trigger", ""], "matches every packet"),
+        (["--pre-trigger", "-5s"], "above zero"),
+        (["--pre-trigger", "0ss"], "not a unit of time"),
+        (["--pre-trigger", "500000h"], "longer than"),
+        (["--trigger-memory", "900TiB"], "are available"),
+    ] {
+        let fixed = ["capture", "-i", "lo", "--on-signal", "-w", "/dev/null"];
+        let refused = trawl(&[&fixed[..], &options].concat());
+        let shown = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(2), "{options:?}: {shown}");
+        assert!(shown.contains(said), "{options:?}: {shown}");
+    }
     let Some(lab) = Lab::open() else { return };
     let receiver = lab.receiver();
     for (arguments, words) in [

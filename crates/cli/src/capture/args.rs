@@ -68,6 +68,9 @@ pub struct Args {
     /// What is particular to the first of them.
     #[arg(skip)]
     pub(super) first: Wanted,
+    /// Where outputs cut packets that are whole in memory: the snap length of those that name none.
+    #[arg(skip)]
+    pub(super) cut_at: Option<u32>,
     /// Format of the file [default: pcap for a FILE that ends in .pcap, else pcapng]
     #[arg(long, value_enum)]
     format: Option<Format>,
@@ -404,7 +407,10 @@ impl Args {
                 (None, every) => every.map(Sample::Every),
             },
             rate_limit: self.choice.limit_rate,
-            snaplen: snaplen(self.snaplen)?,
+            snaplen: match self.cut_at {
+                Some(_) => RECORD_MAX_CAPTURED as u32,
+                None => snaplen(self.snaplen)?,
+            },
             count: self.count,
             duration: self.duration,
             geometry: self.recording.geometry(self.tcpdump.buffer())?,
@@ -428,7 +434,7 @@ fn user(name: &str) -> std::result::Result<User, String> {
 }
 
 /// Zero means all, as it does for tcpdump.
-fn snaplen(asked: u64) -> Result<u32> {
+pub(super) fn snaplen(asked: u64) -> Result<u32> {
     match u32::try_from(asked) {
         Ok(0) => Ok(RECORD_MAX_CAPTURED as u32),
         Ok(bytes) if bytes as usize <= RECORD_MAX_CAPTURED => Ok(bytes),

@@ -87,7 +87,8 @@ impl Outputs {
         let first = args.write.first().filter(|_| !is_series);
         self.first = first.map(open).transpose()?;
         for text in args.write.iter().skip(1) {
-            let wanted = Wanted::parse(text)?;
+            let mut wanted = Wanted::parse(text)?;
+            wanted.snaplen = wanted.snaplen.or(args.cut_at);
             let output = open(&wanted.path)?;
             self.others.push((wanted, output));
         }

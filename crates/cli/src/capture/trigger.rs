@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use trawl_kernel::{Error, Result};
+use trawl_kernel::{Error, Result, host};
 use trawl_packet::verdict::{Kind, Set};
 use trawl_tap::trigger::{MEMORY_DEFAULT, MEMORY_MIN, TriggerPlan};
 
@@ -15,7 +15,7 @@ const AFTER: Duration = Duration::from_secs(5);
 #[command(next_help_heading = "Triggers")]
 pub(super) struct TriggerArgs {
     /// Keep packets in memory, and write them only around events: a packet that matches this expression is one
-    #[arg(long, value_name = "EXPRESSION")]
+    #[arg(long, value_name = "EXPRESSION", value_parser = expression)]
     trigger: Option<String>,
     /// A packet with one of these verdicts is an event: aborted, drop, pass, tx, redirect
     #[arg(long, value_name = "LIST")]
@@ -24,10 +24,10 @@ pub(super) struct TriggerArgs {
     #[arg(long)]
     on_signal: bool,
     /// Write the packets of this time before an event [default: 10s]
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
     pre_trigger: Option<Duration>,
     /// Write the packets of this time after an event [default: 5s]
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
     post_trigger: Option<Duration>,
     /// Memory for packets before an event; new packets overwrite the oldest [default: 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
@@ -39,15 +39,27 @@ pub(super) struct TriggerArgs {
 
 /// A time, or none.
 fn time(text: &str) -> std::result::Result<Duration, String> {
-    match text.trim_end_matches('s') {
-        "0" => Ok(Duration::ZERO),
+    match text {
+        "0" | "0s" | "0ms" | "0us" => Ok(Duration::ZERO),
         _ => units::duration(text),
+    }
+}
+
+fn expression(text: &str) -> std::result::Result<String, String> {
+    match text.trim() {
+        "" => Err("an empty expression matches every packet".to_owned()),
+        _ => Ok(text.to_owned()),
     }
 }
 
 impl TriggerArgs {
     pub(super) fn is_asked_for(&self) -> bool {
         self.trigger.is_some() || self.on_verdict.is_some() || self.on_signal
+    }
+
+    /// An expression looks at whole packets, however much of them is written.
+    pub(super) fn looks_at_packets(&self) -> bool {
+        self.trigger.is_some()
     }
 
     pub(super) fn plan(&self, has_verdicts: bool) -> Result<Option<TriggerPlan>> {
@@ -95,6 +107,12 @@ impl TriggerArgs {
                 "it is too little for a few of the largest",
             )
             .fix("choose --trigger-memory 1MiB or more"));
+        }
+        let available = host::available_memory();
+        if memory > available {
+            let why = format!("{} MiB are available", available >> 20);
+            let what = format!("cannot keep packets in {} MiB of memory", memory >> 20);
+            return Err(Error::usage(what, why).fix("choose a smaller --trigger-memory"));
         }
         Ok(Some(TriggerPlan {
             before: pre_trigger.unwrap_or(BEFORE),

@@ -140,16 +140,8 @@ impl Session {
                 }
             }
         }
-        if let Some(shared) = &self.triggered {
-            let (news, is_over) = {
-                let shared = &mut *shared.borrow_mut();
-                (std::mem::take(&mut shared.news), shared.is_over)
-            };
-            news.into_iter()
-                .for_each(|event| observer.notice(&Notice::Triggered(event)));
-            if is_over {
-                return Ok(Some(Ended::Triggers));
-            }
+        if self.tell_events(observer) {
+            return Ok(Some(Ended::Triggers));
         }
         if ended.is_some() {
             return Ok(ended);
@@ -180,6 +172,20 @@ impl Session {
             return Ok(Some(Ended::Count));
         }
         Ok(None)
+    }
+
+    /// Says which events there were since it was last asked. Returns whether there have been enough.
+    pub(super) fn tell_events(&self, observer: &mut dyn Observer) -> bool {
+        let Some(shared) = &self.triggered else {
+            return false;
+        };
+        let (news, is_over) = {
+            let shared = &mut *shared.borrow_mut();
+            (std::mem::take(&mut shared.news), shared.is_over)
+        };
+        news.into_iter()
+            .for_each(|event| observer.notice(&Notice::Triggered(event)));
+        is_over
     }
 
     pub(super) fn stop(&mut self, observer: &mut dyn Observer) {
