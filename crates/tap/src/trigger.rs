@@ -1,28 +1,27 @@
 //! Triggers: packets are kept in memory only, until an event has those written that led to it and those that follow.
 
+mod event;
 mod history;
 
-use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use trawl_kernel::{Error, Result, clock};
 use trawl_packet::pcapng::block::{
     ByteOrder, EPB_VERDICT, EnhancedPacket, INTERFACE_DESCRIPTION, LINKTYPE_ETHERNET,
     VERDICT_EBPF_XDP, blocks,
 };
 use trawl_packet::pcapng::write;
-use trawl_packet::verdict::{self, Kind};
+use trawl_packet::verdict::Kind;
 use trawl_view::select::{Question, Selector};
 
 use crate::assembly::Point;
 use crate::capture_site::CaptureSite;
 use crate::filter::{compiler_options, ethernet};
-use crate::options::nanoseconds;
 use crate::second::count_in;
 use crate::sink::Sink;
+pub use event::{Cause, Event, Report, TriggerPlan};
 use history::History;
 
 /// Memory for the packets that may lead to an event: the least, and what is taken if nobody says.
@@ -32,95 +31,6 @@ pub const MEMORY_DEFAULT: u64 = 64 << 20;
 const LISTED_MAX: usize = 1000;
 /// Packets come this much later than their stamps at most, once the rings are empty: an event's time is over only then.
 const LATE_NS: u64 = 20_000_000;
-
-/// What is an event, and how much is written around one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TriggerPlan {
-    #[serde(with = "nanoseconds")]
-    pub before: Duration,
-    #[serde(with = "nanoseconds")]
-    pub after: Duration,
-    /// A packet that matches is an event.
-    pub expression: Option<String>,
-    /// A packet with such a verdict is an event.
-    pub verdicts: Option<verdict::Set>,
-    /// SIGUSR2 is an event.
-    pub signal: bool,
-    /// Bytes for packets that may lead to an event.
-    pub memory: u64,
-    /// The capture ends after this many.
-    pub events: Option<u64>,
-}
-
-/// Why an event is one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "cause", rename_all = "snake_case")]
-pub enum Cause {
-    Expression { expression: String },
-    Verdict { verdict: Cow<'static, str> },
-    Signal,
-}
-
-impl std::fmt::Display for Cause {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Expression { expression } => write!(f, "a packet matches '{expression}'"),
-            Self::Verdict { verdict } => write!(f, "a packet met the verdict {verdict}"),
-            Self::Signal => f.write_str("the signal SIGUSR2 came"),
-        }
-    }
-}
-
-/// Something that had packets written.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Event {
-    /// From 1 on.
-    pub number: u64,
-    pub time_ns: u64,
-    #[serde(flatten)]
-    pub cause: Cause,
-    /// How much of the time before it was still in memory, and how many packets that is.
-    pub before_ns: u64,
-    pub packets_before: u64,
-    /// Some of the time asked for had been overwritten.
-    pub memory_short: bool,
-}
-
-/// The text of its comment in a capture file.
-impl std::fmt::Display for Event {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let second = self.time_ns / 1_000_000_000;
-        write!(
-            f,
-            "trigger {}: {} at {}T{:02}:{:02}:{:02}.{:09}Z; {} packets of {:.3} s before it",
-            self.number,
-            self.cause,
-            clock::date_of(self.time_ns),
-            second / 3600 % 24,
-            second / 60 % 60,
-            second % 60,
-            self.time_ns % 1_000_000_000,
-            self.packets_before,
-            self.before_ns as f64 / 1e9
-        )?;
-        match self.memory_short {
-            true => f.write_str(" (earlier ones did not fit into the memory)"),
-            false => Ok(()),
-        }
-    }
-}
-
-/// What is said of events in the account.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Report {
-    /// Events that had packets written, and those that came while such packets were being written.
-    pub events: u64,
-    pub during_others: u64,
-    /// Bytes of memory for packets that may lead to one.
-    pub memory: u64,
-    pub list: Vec<Event>,
-}
 
 /// What the session and the sink over its output both know.
 #[derive(Debug, Default)]
