@@ -104,7 +104,8 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
         observer.notice(&Notice::SnaplenReduced { bytes: snaplen });
     }
     if let Some(plan) = &options.trigger {
-        observer.notice(&words::waiting_for(plan));
+        let ring_bytes = options.geometry.pool_size as u64;
+        observer.notice(&words::waiting_for(plan, ring_bytes));
     }
     let mut is_stored = true;
     let Outputs {

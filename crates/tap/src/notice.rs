@@ -155,8 +155,10 @@ pub enum Notice {
     Armed {
         before_ns: u64,
         memory_bytes: u64,
+        /// Memory for packets that were not looked at yet, beside that.
+        ring_bytes: u64,
         expression: Option<String>,
-        verdicts: bool,
+        verdicts: Vec<String>,
         /// The process that a signal starts the recording of.
         signal_pid: Option<u32>,
     },

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use trawl_kernel::clock;
+use trawl_packet::verdict::Kind;
 use trawl_tap::assembly::Point;
 use trawl_tap::notice::{
     ClockReason, Gap, Gone, GoneReason, Left, Notice, ReadFailure, Steps, TapReason,
@@ -165,6 +166,7 @@ pub(crate) fn notice(notice: &Notice) -> String {
         Notice::Armed {
             before_ns,
             memory_bytes,
+            ring_bytes,
             expression,
             verdicts,
             signal_pid,
@@ -173,16 +175,17 @@ pub(crate) fn notice(notice: &Notice) -> String {
             if let Some(text) = expression {
                 events.push(format!("a packet that matches '{text}'"));
             }
-            if *verdicts {
-                events.push("a packet with one of the verdicts".to_owned());
+            if !verdicts.is_empty() {
+                events.push(format!("a packet with the verdict {}", verdicts.join(" or ")));
             }
             if let Some(pid) = signal_pid {
                 events.push(format!("SIGUSR2 (kill -USR2 {pid})"));
             }
             format!(
-                "keeping packets of {:?} in memory, at most {} MiB, until there is {}",
+                "keeping packets of {:?} in memory, at most {} MiB beside the {} MiB of --memory, until there is {}",
                 Duration::from_nanos(*before_ns),
                 memory_bytes >> 20,
+                ring_bytes >> 20,
                 events.join(" or ")
             )
         }
@@ -315,12 +318,17 @@ fn read_failure(failure: &ReadFailure) -> String {
 }
 
 /// What packets wait for.
-pub(super) fn waiting_for(plan: &trigger::TriggerPlan) -> Notice {
+pub(super) fn waiting_for(plan: &trigger::TriggerPlan, ring_bytes: u64) -> Notice {
+    let verdicts = plan.verdicts.iter().flat_map(|set| set.actions());
     Notice::Armed {
         before_ns: plan.before.as_nanos() as u64,
         memory_bytes: plan.memory,
+        ring_bytes,
         expression: plan.expression.clone(),
-        verdicts: plan.verdicts.is_some(),
+        verdicts: verdicts
+            .filter_map(|action| Kind::Xdp.name(action))
+            .map(str::to_owned)
+            .collect(),
         signal_pid: plan.signal.then(std::process::id),
     }
 }
