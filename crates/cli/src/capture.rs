@@ -35,7 +35,7 @@ use trawl_tap::account::{OutputSummary, Summary};
 use trawl_tap::assembly::Host;
 use trawl_tap::notice::Notice;
 use trawl_tap::session::{Ended, Observer, Session};
-use trawl_tap::sink::Sink;
+use trawl_tap::sink::{Counting, Sink};
 
 use args::Format;
 pub use args::{Args, AtName, DirectionName};
@@ -60,10 +60,7 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
         args.first = Wanted::parse(first)?;
         first.clone_from(&args.first.path);
     }
-    if args.snaplen != 0 && args.trigger.looks_at_packets() {
-        args.cut_at = Some(args::snaplen(args.snaplen)?);
-        args.first.snaplen = args.first.snaplen.or(args.cut_at);
-    }
+    args.cut_by_outputs()?;
     let options = args.options()?;
     args.verifier_log.begin()?;
     if args.list_interfaces {
@@ -171,11 +168,17 @@ fn how_first(args: &Args, session: &Session, path: &Path) -> How {
 
 fn record(
     mut session: Session,
-    (output, others): (Output, Others),
+    (output, mut others): (Output, Others),
     args: &Args,
     observer: &mut Terminal,
 ) -> Result<(Summary, Ended)> {
     let whole = output.start()?;
+    if whole.is_none() && (!others.is_empty() || args.recording.print) {
+        // A pipe takes what it takes: nothing waits for it that others want.
+        others.insert(0, (args.first.clone(), output));
+        let first = |_: &mut Terminal| Ok(Box::new(Counting::default()) as Box<dyn Sink>);
+        return run_beside(session, ("", first, others), args, observer);
+    }
     let path = args.write.first().cloned().unwrap_or_default();
     let how = how_first(args, &session, &path);
     if let Some(whole) = &whole {
@@ -186,12 +189,13 @@ fn record(
         }])?;
     }
     let Output { file, name, .. } = output;
+    let said = name.clone();
     let first = move |observer: &mut Terminal| {
         let (sink, detail) = how.open_any(file, name, whole)?;
         detail.iter().for_each(|notice| observer.detail(notice));
         Ok(sink as Box<dyn Sink>)
     };
-    run_beside(session, (first, others), args, observer)
+    run_beside(session, (&said, first, others), args, observer)
 }
 
 /// The outputs beside the first.
@@ -205,7 +209,11 @@ fn confine(session: &mut Session, args: &Args) -> Result<()> {
 /// Runs with the outputs that are named beside the first.
 fn run_beside(
     mut session: Session,
-    (first, others): (impl FnOnce(&mut Terminal) -> Result<Box<dyn Sink>>, Others),
+    (name, first, others): (
+        &str,
+        impl FnOnce(&mut Terminal) -> Result<Box<dyn Sink>>,
+        Others,
+    ),
     args: &Args,
     observer: &mut Terminal,
 ) -> Result<(Summary, Ended)> {
@@ -215,7 +223,7 @@ fn run_beside(
     if beside.is_empty() && args.first.snaplen.is_none() {
         return session.run(first.as_mut(), observer);
     }
-    let mut sink = Several::new(first, args.first.snaplen, beside);
+    let mut sink = Several::new(name.to_owned(), first, args.first.snaplen, beside);
     let mut ran = session.run(&mut sink, observer);
     for fate in sink.end() {
         let Fate {
@@ -291,11 +299,12 @@ fn record_series(
         Ok(sink as Box<dyn Sink>)
     };
     let accounts = session.accounts();
+    let name = plan.path.clone();
     let first = move |_: &mut Terminal| {
         let series = Series::new(plan, files, Box::new(open), accounts);
         Ok(Box::new(series) as Box<dyn Sink>)
     };
-    run_beside(session, (first, others), args, observer)
+    run_beside(session, (&name, first, others), args, observer)
 }
 
 /// How files are written.

@@ -2,7 +2,7 @@
 //! others. What finds its queue full is lost to that output alone.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -15,6 +15,8 @@ use trawl_tap::sink::{Counting, Sink};
 /// What may wait for one output.
 const WAITING_MAX: usize = 32 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// How often an output sees to what has come slowly.
+const REST_EVERY: Duration = Duration::from_millis(20);
 /// How long a reader may take nothing when the capture is over.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -36,7 +38,8 @@ struct End {
     /// Its reader stopped reading.
     is_not_read: AtomicBool,
     error: Mutex<Option<Error>>,
-    /// Packets that were handed to the thread and are not in the file.
+    /// Packets that were handed to the thread, and those that are not in the file.
+    handed: AtomicU64,
     unwritten: AtomicU64,
 }
 
@@ -52,11 +55,7 @@ pub struct Fate {
 
 impl Beside {
     /// Starts an output; packets are cut to `snaplen` bytes, if there is one.
-    pub fn start(
-        name: String,
-        mut sink: Box<dyn Sink + Send>,
-        snaplen: Option<u32>,
-    ) -> Result<Self> {
+    pub fn start(name: String, sink: Box<dyn Sink + Send>, snaplen: Option<u32>) -> Result<Self> {
         let (jobs, to_write) = channel::<Arc<[u8]>>();
         let waiting = Arc::new(AtomicUsize::new(0));
         let end = Arc::new(End::default());
@@ -64,32 +63,16 @@ impl Beside {
         let thread = std::thread::Builder::new()
             .name("trawl-output".to_owned())
             .spawn(move || {
-                let mut handed = 0;
-                while let Ok(bytes) = to_write.recv() {
-                    handed += packets_in(&bytes);
-                    let written = match snaplen {
-                        Some(snaplen) => sink.write(&cut(&bytes, snaplen)),
-                        None => sink.write(&bytes),
-                    };
-                    let written = written.and_then(|()| push_out(sink.as_mut(), &its_end));
-                    let is_last = left.load(Ordering::Acquire) == bytes.len();
-                    let written = written.and_then(|()| match is_last {
-                        true => sink.settle(),
-                        false => sink.rest(),
-                    });
-                    if let Err(error) = written {
-                        *its_end.error.lock().unwrap_or_else(|e| e.into_inner()) = Some(error);
-                        let unwritten = packets_in(&sink.take_unwritten());
-                        let lost = match sink.found() {
-                            Some(found) => handed - found.iter().sum::<u64>().min(handed),
-                            None => unwritten,
-                        };
-                        its_end.lose(lost);
-                        left.fetch_sub(bytes.len(), Ordering::AcqRel);
-                        return drain(&to_write, &left, &its_end);
-                    }
-                    left.fetch_sub(bytes.len(), Ordering::AcqRel);
+                let mut sink = sink;
+                if let Err(error) = move_all(sink.as_mut(), snaplen, &to_write, &left, &its_end) {
+                    *its_end.error.lock().unwrap_or_else(|e| e.into_inner()) = Some(error);
+                    its_end.lose(left_out(
+                        sink.as_mut(),
+                        its_end.handed.load(Ordering::Acquire),
+                    ));
+                    return drain(&to_write, &left, &its_end);
                 }
+                its_end.lose(sink.lost().iter().map(|(_, _, count)| count).sum());
             })
             .map_err(|e| Error::os("cannot start the thread of an output", e))?;
         Ok(Self {
@@ -163,6 +146,51 @@ fn packets_in(blocks: &[u8]) -> u64 {
     counting.packets.iter().sum()
 }
 
+/// Writes what comes, as far as it is wanted.
+fn write_cut(sink: &mut dyn Sink, bytes: &[u8], snaplen: Option<u32>) -> Result<()> {
+    match snaplen {
+        Some(snaplen) => sink.write(&cut(bytes, snaplen)),
+        None => sink.write(bytes),
+    }
+}
+
+/// Moves what comes to an output, until the capture is over.
+fn move_all(
+    sink: &mut dyn Sink,
+    snaplen: Option<u32>,
+    to_write: &Receiver<Arc<[u8]>>,
+    left: &AtomicUsize,
+    end: &End,
+) -> Result<()> {
+    loop {
+        match to_write.recv_timeout(REST_EVERY) {
+            Ok(bytes) => {
+                end.handed.fetch_add(packets_in(&bytes), Ordering::AcqRel);
+                let written = write_cut(sink, &bytes, snaplen);
+                let written = written.and_then(|()| push_out(sink, end));
+                left.fetch_sub(bytes.len(), Ordering::AcqRel);
+                written?;
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                sink.settle()?;
+                return push_out(sink, end);
+            }
+        }
+        sink.rest()?;
+    }
+}
+
+/// How many packets of those that were handed over an output that failed has not in its file.
+fn left_out(sink: &mut dyn Sink, handed: u64) -> u64 {
+    let unwritten = packets_in(&sink.take_unwritten());
+    let lost: u64 = sink.lost().iter().map(|(_, _, count)| count).sum();
+    match sink.found() {
+        Some(found) => handed - found.iter().sum::<u64>().min(handed),
+        None => unwritten + lost,
+    }
+}
+
 /// After an error: what still comes is lost.
 fn drain(to_write: &Receiver<Arc<[u8]>>, left: &AtomicUsize, end: &End) {
     while let Ok(bytes) = to_write.recv() {
@@ -216,12 +244,16 @@ fn cut(bytes: &[u8], snaplen: u32) -> Vec<u8> {
     out
 }
 
-/// The first output, and those beside it.
+/// The first output, and those beside it. Where there are any, its failure ends none of them.
 pub struct Several {
+    name: String,
     first: Box<dyn Sink>,
     /// The first one's packets are cut to this many bytes.
     snaplen: Option<u32>,
     beside: Vec<Beside>,
+    /// The packets that the first has been given, and how it failed: it is given no more then.
+    handed: u64,
+    failure: Option<Fate>,
 }
 
 impl std::fmt::Debug for Several {
@@ -233,52 +265,86 @@ impl std::fmt::Debug for Several {
 }
 
 impl Several {
-    pub fn new(first: Box<dyn Sink>, snaplen: Option<u32>, beside: Vec<Beside>) -> Self {
+    pub fn new(
+        name: String,
+        first: Box<dyn Sink>,
+        snaplen: Option<u32>,
+        beside: Vec<Beside>,
+    ) -> Self {
         Self {
+            name,
             first,
             snaplen,
             beside,
+            handed: 0,
+            failure: None,
         }
     }
 
-    /// Ends the others, and tells what became of them.
+    /// Ends the others, and tells what became of them, and of the first if it failed.
     pub fn end(self) -> Vec<Fate> {
-        self.beside.into_iter().map(Beside::end).collect()
+        let others = self.beside.into_iter().map(Beside::end);
+        self.failure.into_iter().chain(others).collect()
     }
 
     fn hand(&mut self, bytes: &[u8]) -> Result<()> {
         if self.beside.is_empty() {
             return Ok(());
         }
+        let packets = packets_in(bytes);
+        self.handed += packets;
+        if let Some(failure) = &mut self.failure {
+            failure.lost += packets;
+        }
         let shared: Arc<[u8]> = Arc::from(bytes);
         self.beside.iter_mut().try_for_each(|one| one.hand(&shared))
+    }
+
+    /// Does something with the first as long as it can take anything.
+    fn with_first(&mut self, act: impl FnOnce(&mut dyn Sink) -> Result<()>) -> Result<()> {
+        if self.failure.is_some() {
+            return Ok(());
+        }
+        match act(self.first.as_mut()) {
+            Err(error) if !self.beside.is_empty() => {
+                self.failure = Some(Fate {
+                    name: self.name.clone(),
+                    lost: left_out(self.first.as_mut(), self.handed),
+                    failed: true,
+                    error: Some(error),
+                });
+                Ok(())
+            }
+            done => done,
+        }
     }
 }
 
 impl Sink for Several {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.hand(bytes)?;
-        match self.snaplen {
-            Some(snaplen) => self.first.write(&cut(bytes, snaplen)),
-            None => self.first.write(bytes),
-        }
+        let snaplen = self.snaplen;
+        self.with_first(|first| write_cut(first, bytes, snaplen))
     }
 
     fn takes_segments(&self) -> bool {
-        self.snaplen.is_none() && self.first.takes_segments()
+        self.snaplen.is_none() && self.failure.is_none() && self.first.takes_segments()
     }
 
     fn take(&mut self, segment: Lease) -> Result<()> {
         self.hand(segment.bytes())?;
-        self.first.take(segment)
+        self.with_first(|first| first.take(segment))
     }
 
     fn rest(&mut self) -> Result<()> {
-        self.first.rest()
+        self.with_first(|first| first.rest())
     }
 
     fn found(&self) -> Option<Vec<u64>> {
-        self.first.found()
+        match self.failure {
+            Some(_) => None,
+            None => self.first.found(),
+        }
     }
 
     fn settle(&mut self) -> Result<()> {
@@ -288,15 +354,15 @@ impl Sink for Several {
         while self.beside.iter().any(Beside::is_busy) {
             std::thread::sleep(LOOK_EVERY);
         }
-        self.first.settle()
+        self.with_first(|first| first.settle())
     }
 
     fn event_begins(&mut self) -> Result<()> {
-        self.first.event_begins()
+        self.with_first(|first| first.event_begins())
     }
 
     fn event_over(&mut self) -> Result<()> {
-        self.first.event_over()
+        self.with_first(|first| first.event_over())
     }
 
     fn added_interfaces(&self) -> Vec<(u32, u64)> {
@@ -304,11 +370,17 @@ impl Sink for Several {
     }
 
     fn lost(&self) -> Vec<(u32, &'static str, u64)> {
-        self.first.lost()
+        match self.failure {
+            Some(_) => Vec::new(),
+            None => self.first.lost(),
+        }
     }
 
     fn take_unwritten(&mut self) -> Vec<u8> {
-        self.first.take_unwritten()
+        match self.failure {
+            Some(_) => Vec::new(),
+            None => self.first.take_unwritten(),
+        }
     }
 
     fn stream(&mut self) -> Option<&mut trawl_tap::stream::Stream> {

@@ -37,6 +37,7 @@ mod looking;
 mod machine;
 mod merge;
 mod mutations;
+mod outputs;
 mod package;
 mod packet_variants;
 mod patterns;

@@ -68,9 +68,12 @@ pub struct Args {
     /// What is particular to the first of them.
     #[arg(skip)]
     pub(super) first: Wanted,
-    /// Where outputs cut packets that are whole in memory: the snap length of those that name none.
+    /// Where outputs that name no snap length of their own cut packets, if more of them is in memory.
     #[arg(skip)]
     pub(super) cut_at: Option<u32>,
+    /// How much of a packet is in memory then.
+    #[arg(skip)]
+    pub(super) kept: u32,
     /// Format of the file [default: pcap for a FILE that ends in .pcap, else pcapng]
     #[arg(long, value_enum)]
     format: Option<Format>,
@@ -408,7 +411,7 @@ impl Args {
             },
             rate_limit: self.choice.limit_rate,
             snaplen: match self.cut_at {
-                Some(_) => RECORD_MAX_CAPTURED as u32,
+                Some(_) => self.kept,
                 None => snaplen(self.snaplen)?,
             },
             count: self.count,
@@ -426,6 +429,25 @@ impl Args {
             promiscuous: !self.no_promiscuous,
             peers: self.peers.resolve(),
         })
+    }
+}
+
+impl Args {
+    /// Has as much of packets kept as the longest output wants, and all for an expression that decides about events.
+    pub(super) fn cut_by_outputs(&mut self) -> Result<()> {
+        let common = snaplen(self.snaplen)?;
+        let mut longest = self.first.snaplen.unwrap_or(common);
+        for text in self.write.iter().skip(1) {
+            longest = longest.max(Wanted::parse(text)?.snaplen.unwrap_or(common));
+        }
+        if self.trigger.looks_at_packets() {
+            longest = RECORD_MAX_CAPTURED as u32;
+        }
+        if longest > common {
+            (self.cut_at, self.kept) = (Some(common), longest);
+            self.first.snaplen = self.first.snaplen.or(self.cut_at);
+        }
+        Ok(())
     }
 }
 

@@ -1,5 +1,7 @@
 //! The outputs beside the first: further files, each with its own snap length, format and compression, and lines.
 
+use std::fs::Metadata;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use trawl_kernel::{Error, Result};
@@ -9,7 +11,7 @@ use trawl_view::print::Printer;
 
 use clap::ValueEnum;
 
-use super::args::{Args, Format};
+use super::args::{self, Args, Format};
 use super::output::Output;
 use super::shown::Shown;
 use super::{How, places};
@@ -38,7 +40,7 @@ impl Wanted {
                             format!("'{value}' is not a number of bytes"),
                         )
                     })?;
-                    wanted.snaplen = Some(length);
+                    wanted.snaplen = Some(args::snaplen(length)?);
                 }
                 Some(("compress", name)) => {
                     let packing = Packing::from_str(name, false).map_err(|_| {
@@ -51,6 +53,11 @@ impl Wanted {
                 }
                 Some(("format", "pcap")) => wanted.format = Some(Format::Pcap),
                 Some(("format", "pcapng")) => wanted.format = Some(Format::Pcapng),
+                Some(("format", name)) => {
+                    let what = format!("cannot write to {}", text.display());
+                    let why = format!("'{name}' is not among pcap, pcapng");
+                    return Err(Error::usage(what, why));
+                }
                 _ => break,
             }
             rest = front.to_owned();
@@ -58,6 +65,11 @@ impl Wanted {
         wanted.path = PathBuf::from(rest);
         Ok(wanted)
     }
+}
+
+/// Which file it is. Devices take what comes from many.
+fn place_of(about: Metadata) -> Option<(u64, u64)> {
+    (!about.file_type().is_char_device()).then(|| (about.dev(), about.ino()))
 }
 
 /// What is written to, opened before anything is attached: a named pipe makes trawl wait for its reader.
@@ -86,11 +98,41 @@ impl Outputs {
         self.account = args.summary.as_ref().map(open).transpose()?;
         let first = args.write.first().filter(|_| !is_series);
         self.first = first.map(open).transpose()?;
+        if let Some(output) = &self.first {
+            output.check_compression(
+                args.recording
+                    .compression(&args.first.path, args.first.compress),
+            )?;
+        }
         for text in args.write.iter().skip(1) {
             let mut wanted = Wanted::parse(text)?;
             wanted.snaplen = wanted.snaplen.or(args.cut_at);
             let output = open(&wanted.path)?;
+            let compression = args.recording.compression(&wanted.path, wanted.compress);
+            let checked = output.check_compression(compression);
             self.others.push((wanted, output));
+            checked?;
+        }
+        self.check_apart(args.recording.print)
+    }
+
+    /// Refuses two outputs to one place, where each would destroy what the other writes.
+    fn check_apart(&self, prints: bool) -> Result<()> {
+        let others = self.others.iter().map(|(_, output)| output);
+        let mut known: Vec<(u64, u64)> = Vec::new();
+        if prints {
+            known.extend(std::fs::metadata("/proc/self/fd/1").ok().and_then(place_of));
+        }
+        for output in self.first.iter().chain(others) {
+            let Some(place) = output.file.metadata().ok().and_then(place_of) else {
+                continue;
+            };
+            if known.contains(&place) {
+                let what = format!("cannot write to {} as well", output.name);
+                let why = "another output goes there";
+                return Err(Error::usage(what, why).fix("name another file"));
+            }
+            known.push(place);
         }
         Ok(())
     }

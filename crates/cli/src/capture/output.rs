@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use trawl_kernel::warden::WholeBytes;
 use trawl_kernel::{Error, Result};
+use trawl_sink::Compression;
 
 use super::args::Args;
 use crate::outfile;
@@ -88,6 +89,17 @@ impl Output {
             created,
             regular,
         })
+    }
+
+    /// Frames and their table are put where they belong, which a pipe does not let one do.
+    pub(super) fn check_compression(&self, compression: Option<Compression>) -> Result<()> {
+        let is_device = |about: std::fs::Metadata| about.file_type().is_char_device();
+        if compression.is_none() || self.regular || self.file.metadata().is_ok_and(is_device) {
+            return Ok(());
+        }
+        let what = format!("cannot compress what goes to {}", self.name);
+        Err(Error::usage(what, "it is not a file that is named")
+            .fix("name a file, or compress after it: trawl capture -w - | zstd"))
     }
 
     pub(super) fn start(&self) -> Result<Option<WholeBytes>> {

@@ -1,0 +1,204 @@
+//! Several outputs at once: each has its own form, and loses its own packets alone (issue 16, Kept).
+
+use trawl_lab::sender::Engine;
+use trawl_tests::lab::send_from;
+use trawl_tests::pcapng::Contents;
+use trawl_tests::witness::{capinfos, output, tshark};
+use trawl_tests::{Capture, Lab, frames, trawl};
+
+/// Issue 16: what stands after a name is for that output alone, the first one included.
+#[test]
+fn each_output_has_its_own_length_format_and_compression() {
+    let Some(lab) = Lab::open() else { return };
+    let [first, second, third] = ["first", "second", "third"].map(|name| lab.file(name));
+    let receiver = lab.receiver();
+    let arguments = [
+        "-i",
+        &receiver,
+        "--tap",
+        "xdp",
+        "-w",
+        &format!("{first},snaplen=70,format=pcap,compress=gzip"),
+        "-w",
+        &format!("{second},compress=zstd,snaplen=80"),
+        "-w",
+        &format!("{third},format=pcap"),
+    ];
+    let capture = Capture::start(&lab, &arguments);
+    lab.send(&[frames::patterned(200)], 1000);
+    capture.wait_recorded(1000);
+    let summary = capture.stop_well();
+    summary.assert_all_recorded(1000);
+    assert_eq!(summary.outputs.len(), 2);
+    for (file, unpack, captured, kind) in [
+        (&first, Some("gzip"), "70", "pcap"),
+        (&second, Some("zstd"), "80", "pcapng"),
+        (&third, None, "200", "pcap"),
+    ] {
+        let plain = match unpack {
+            Some(program) => {
+                let plain = format!("{file}.plain");
+                output("sh", &["-c", &format!("{program} -dc < {file} > {plain}")]);
+                plain
+            }
+            None => file.clone(),
+        };
+        let rows = tshark(&plain, &["frame.cap_len", "frame.len"]);
+        assert_eq!(rows.len(), 1000, "{file}");
+        assert!(rows.iter().all(|row| *row == [captured, "200"]), "{file}");
+        let told = capinfos(&plain, "File type");
+        assert_eq!(told.contains("pcapng"), kind == "pcapng", "{told}");
+    }
+}
+
+/// Issue 16: an output whose reader does not read loses its own packets, says so, and takes none from the others.
+#[test]
+fn a_pipe_that_is_not_read_takes_nothing_from_the_file() {
+    for is_first in [false, true] {
+        beside_a_pipe_that_is_not_read(is_first);
+    }
+}
+
+fn beside_a_pipe_that_is_not_read(is_first: bool) {
+    const PACKETS: u64 = 200_000;
+    let Some(lab) = Lab::open() else { return };
+    let (file, pipe) = (lab.file("whole.pcapng"), lab.file("pipe"));
+    output("mkfifo", &[&pipe]);
+    // Open for both, so that nobody waits for anybody; and never read.
+    let held = std::fs::File::options().read(true).write(true).open(&pipe);
+    let held = held.expect("the pipe");
+    let receiver = lab.receiver();
+    let (one, other) = match is_first {
+        true => (&pipe, &file),
+        false => (&file, &pipe),
+    };
+    let arguments = ["-i", &receiver, "--tap", "xdp", "-w", one, "-w", other];
+    let capture = Capture::start(&lab, &arguments);
+    lab.send(&[frames::patterned(300)], PACKETS);
+    capture.wait_recorded(PACKETS);
+    let finished = capture.stop();
+    let summary = finished.summary_of_success();
+    summary.assert_all_recorded(PACKETS);
+    assert_eq!(Contents::read(&file).packets.len() as u64, PACKETS);
+    let slow = &summary.outputs[0];
+    assert_eq!(slow["name"], pipe);
+    let lost = slow["lost"].as_u64().expect("a number");
+    // A pipe holds some.
+    assert!(lost > PACKETS - 1000 && lost <= PACKETS, "{lost}");
+    assert!(
+        finished.stderr.contains("recorded packets lost"),
+        "{}",
+        finished.stderr
+    );
+    drop(held);
+}
+
+#[test]
+fn several_outputs_have_their_own_form_and_length() {
+    let Some(lab) = Lab::open() else { return };
+    let [first, second, third] = ["a.pcapng", "b.pcap", "c.pcapng.gz"].map(|name| lab.file(name));
+    let receiver = lab.receiver();
+    let short = format!("{second},snaplen=60");
+    let arguments = [
+        "-i", &receiver, "--tap", "xdp", "-w", &first, "-w", &short, "-w", &third, "--print",
+    ];
+    let capture = Capture::start(&lab, &arguments);
+    send_from(
+        &lab.pair.a,
+        &[frames::patterned(200)],
+        20_000,
+        Engine::Live,
+        Some(0),
+        None,
+    );
+    capture.wait_recorded(20_000);
+    let finished = capture.stop();
+    finished.summary_of_success().assert_all_recorded(20_000);
+    let printed = finished.printed();
+    let lines = printed.lines().filter(|line| line.contains("xdp exit"));
+    assert_eq!(lines.count(), 20_000);
+    let lengths = |file: &str| {
+        let rows = tshark(file, &["frame.cap_len", "frame.len"]);
+        assert_eq!(rows.len(), 20_000, "{file}");
+        rows[19_999].clone()
+    };
+    assert_eq!(lengths(&first), ["200", "200"]);
+    assert_eq!(lengths(&second), ["60", "200"]);
+    assert!(capinfos(&second, "File type").contains("pcap"));
+    assert_eq!(lengths(&third), ["200", "200"]);
+}
+
+/// The first output's disk is full: the other goes on, and the account of the first is exact.
+#[test]
+fn a_full_disk_of_the_first_output_takes_nothing_from_the_other() {
+    const PACKETS: u64 = 20_000;
+    let Some(lab) = Lab::open() else { return };
+    let (disk, file, receiver) = (lab.file("disk"), lab.file("whole.pcapng"), lab.receiver());
+    std::fs::create_dir(&disk).expect("a directory");
+    let mounted = output("mount", &["-t", "tmpfs", "-o", "size=400k", "none", &disk]);
+    assert!(mounted.status.success());
+    let full = format!("{disk}/full.pcapng");
+    let arguments = ["-i", &receiver, "--tap", "xdp", "-w", &full, "-w", &file];
+    let capture = Capture::start(&lab, &arguments);
+    lab.send(&[frames::patterned(300)], PACKETS);
+    capture.wait_recorded(PACKETS);
+    let finished = capture.stop();
+    let there = Contents::read(&full).packets.len() as u64;
+    assert!(output("umount", &[&disk]).status.success());
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    let summary = finished.summary();
+    assert_eq!(summary.recorded, PACKETS);
+    assert_eq!(Contents::read(&file).packets.len() as u64, PACKETS);
+    assert_eq!(summary.outputs[0]["name"], full);
+    assert_eq!(summary.outputs[0]["lost"], PACKETS - there);
+    assert_eq!(summary.outputs[1]["lost"], 0);
+}
+
+/// A longer one than -s says for the others, and all of a packet.
+#[test]
+fn an_output_may_have_more_of_packets_than_the_others() {
+    let Some(lab) = Lab::open() else { return };
+    let [first, second, third] = ["a.pcapng", "b.pcapng", "c.pcapng"].map(|name| lab.file(name));
+    let receiver = lab.receiver();
+    let (longer, all) = (format!("{second},snaplen=40"), format!("{third},snaplen=0"));
+    let arguments = [
+        "-i", &receiver, "--tap", "xdp", "-s", "30", "-w", &first, "-w", &longer, "-w", &all,
+    ];
+    let capture = Capture::start(&lab, &arguments);
+    lab.send(&[frames::patterned(200)], 10);
+    capture.wait_recorded(10);
+    capture.stop_well().assert_all_recorded(10);
+    for (file, length) in [(first, 30), (second, 40), (third, 200)] {
+        let contents = Contents::read(&file);
+        assert_eq!(contents.packets.len(), 10, "{file}");
+        assert!(
+            contents.packets.iter().all(|one| one.bytes.len() == length),
+            "{file}"
+        );
+    }
+}
+
+#[test]
+fn outputs_that_would_destroy_each_other_are_refused() {
+    let Some(lab) = Lab::open() else { return };
+    let (file, other, receiver) = (lab.file("a.pcapng"), lab.file("b.pcapng"), lab.receiver());
+    let again = lab.file("./a.pcapng");
+    let (unknown, missing) = (format!("{other},format=xx"), lab.file("missing/c.pcapng"));
+    for (outputs, code) in [
+        (&["-w", &file, "-w", &again][..], 2),
+        (&["-w", "-", "-w", "-"], 2),
+        (&["-w", "-", "--print"], 2),
+        (&["-w", "-", "--compress", "zstd"], 2),
+        (&["-w", &file, "-w", &unknown], 2),
+        (&["-w", &file, "-w", &missing], 1),
+    ] {
+        let refused = trawl(&[&["capture", "-i", &receiver][..], outputs].concat());
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(code), "{outputs:?}: {said}");
+        assert!(
+            refused.stdout.is_empty() && !said.contains("capturing on"),
+            "{outputs:?}: {said}"
+        );
+        assert!(!lab.path("a.pcapng").exists(), "{outputs:?}");
+    }
+}
