@@ -232,6 +232,10 @@ impl PcapFile {
 }
 
 impl Sink for PcapFile {
+    fn length(&self) -> Option<u64> {
+        Some(self.output.written + self.records.len() as u64)
+    }
+
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         // Ends of records, with the ends of the blocks they came from.
         let mut ends = vec![(self.records.len(), 0)];

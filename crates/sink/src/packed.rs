@@ -162,6 +162,12 @@ impl Packed {
 }
 
 impl Sink for Packed {
+    /// What is not packed yet counts as it is.
+    fn length(&self) -> Option<u64> {
+        let state = self.shared.lock();
+        Some(state.length + (state.waiting + self.raw.len()) as u64)
+    }
+
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         if self.raw.is_empty() {
             self.begun = Instant::now();

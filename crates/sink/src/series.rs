@@ -275,7 +275,8 @@ impl Series {
         };
         let trailer = TRAILER * self.told.len().max(current.packets.len()).max(1) as u64;
         let limit = self.plan.largest().unwrap_or(u64::MAX);
-        limit.saturating_sub(current.written + trailer)
+        let length = current.sink.length().unwrap_or(current.written);
+        limit.saturating_sub(length + trailer)
     }
 
     /// Counts packets as far as there is room, and says how many bytes that are.
@@ -320,13 +321,13 @@ impl Series {
     fn write_packets(&mut self, bytes: &[u8]) -> Result<()> {
         let mut rest = bytes;
         while !rest.is_empty() {
+            // What was counted may have become shorter in the file: there may be room for more.
             let done = if self.is_due() { 0 } else { self.count(rest) };
-            let passed = self.pass(&rest[..done]);
+            let passed = match done {
+                0 => self.seam(),
+                _ => self.pass(&rest[..done]),
+            };
             rest = &rest[done..];
-            let passed = passed.and_then(|()| match rest.is_empty() {
-                true => Ok(()),
-                false => self.seam(),
-            });
             if let Err(error) = passed {
                 self.unwritten.extend_from_slice(rest);
                 return Err(error);

@@ -32,6 +32,11 @@ pub trait Sink {
         self.next().is_some_and(|next| next.is_full())
     }
 
+    /// How long its file is at most by now, if that is not the length of the blocks.
+    fn length(&self) -> Option<u64> {
+        None
+    }
+
     /// Whether whole segments of a ring are wanted as they are. The open one is then held back for a moment.
     fn takes_segments(&self) -> bool {
         false

@@ -47,7 +47,7 @@ pub(super) struct RecordingArgs {
     /// Compress files, in frames that can be read one by one [default: by the extension: .zst, .lz4 or .gz]
     #[arg(long, value_enum)]
     compress: Option<Packing>,
-    /// Maximum size of a file of the series before compression: millions of bytes, or a size such as 64MiB
+    /// Maximum size of a file of the series: millions of bytes, or a size such as 64MiB
     #[arg(short = 'C', value_name = "SIZE", value_parser = file_size)]
     file_size: Option<u64>,
     /// Begin a new file after this many seconds; -w then takes strftime(3)'s conversions
