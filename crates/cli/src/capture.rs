@@ -138,6 +138,17 @@ fn series_of(args: &Args) -> Result<Option<SeriesPlan>> {
     };
     let path = args.write.first().filter(is_file);
     args.recording.check(path.is_some())?;
+    let is_direct = path.is_some_and(|path| {
+        args.format() == Format::Pcapng
+            && args
+                .recording
+                .compression(path, args.first.compress)
+                .is_none()
+    });
+    if args.recording.io == Io::Direct && !is_direct {
+        let why = "only pcapng files are, if they are not compressed";
+        return Err(Error::usage("cannot write directly", why).fix("use --io auto"));
+    }
     let Some(path) = path else {
         return Ok(None);
     };

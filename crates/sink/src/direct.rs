@@ -280,10 +280,24 @@ impl DirectFile {
         while self.disk.finished(true).is_some() {}
         self.queue.clear();
         self.kept.clear();
-        let whole = crate::walk::last_boundary(&self.name, harm.left()).unwrap_or(0);
+        self.count_what_is_left(harm.left());
+        Err(error)
+    }
+
+    /// Ends the file after the last block that lies before `end`.
+    fn count_what_is_left(&mut self, end: u64) {
+        let whole = crate::walk::last_boundary(&self.name, end).unwrap_or(0);
         self.found = Some(crate::walk::packets(&self.name, whole).unwrap_or_default());
         self.forget(whole);
-        Err(error)
+    }
+
+    /// Waits until what was written plainly is on the disk: that is the buffer at hand, and a broken disk does not take it.
+    fn sync(&mut self) -> Result<()> {
+        let Err(error) = self.plain.sync_data() else {
+            return Ok(());
+        };
+        self.count_what_is_left(self.tail_at);
+        Err(refused(&self.name, self.whole, error))
     }
 }
 
@@ -367,6 +381,10 @@ impl Sink for DirectFile {
         }
         self.flush()?;
         self.look()?;
+        // Files of a limited size may come faster than a disk tells that it has them.
+        if self.most == u64::MAX {
+            self.sync()?;
+        }
         if self.reserved > self.length {
             // What is left of the room is given back. The length stays as it is.
             let _ = self.plain.set_len(self.length);

@@ -106,13 +106,11 @@ impl WholeBytes {
         Ok(Self(Arc::new(Mapping::anonymous(size_of::<u64>())?)))
     }
 
-    /// Cuts a file after these bytes.
+    /// Cuts a file after these bytes, and gives back room that was reserved beyond its end.
     pub fn cut(&self, file: BorrowedFd<'_>) -> io::Result<()> {
-        let whole = self.get();
-        match rustix::fs::fstat(file)?.st_size as u64 > whole {
-            true => Ok(rustix::fs::ftruncate(file, whole)?),
-            false => Ok(()),
-        }
+        let about = rustix::fs::fstat(file)?;
+        let end = self.get().min(about.st_size as u64);
+        Ok(rustix::fs::ftruncate(file, end)?)
     }
 
     pub fn set(&self, bytes: u64) {
