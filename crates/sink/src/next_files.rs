@@ -12,7 +12,7 @@ use std::time::Duration;
 use trawl_kernel::helper::{Answer, Duty, Helper};
 use trawl_kernel::privilege::Kept;
 use trawl_kernel::warden::WholeBytes;
-use trawl_kernel::{Error, Result, create, events, process};
+use trawl_kernel::{Error, Result, clock, create, events, process};
 
 use crate::series::SeriesPlan;
 
@@ -49,6 +49,7 @@ impl NextFiles {
             make,
             whole,
             number: 0,
+            last: None,
             begun: None,
             past: VecDeque::new(),
             freed: None,
@@ -105,6 +106,8 @@ struct Maker {
     make: Make,
     whole: WholeBytes,
     number: u64,
+    /// The latest name without a number.
+    last: Option<PathBuf>,
     begun: Option<Begun>,
     /// Finished files that are there, and how large they are.
     past: VecDeque<(PathBuf, u64)>,
@@ -160,7 +163,9 @@ impl Maker {
         self.number += 1;
         let past = &self.past;
         let is_used = |path: &Path| past.iter().any(|(one, _)| one == path);
-        let final_path = self.plan.name(self.number, is_used);
+        let final_path = self
+            .plan
+            .name(self.number, clock::wall(), &mut self.last, is_used);
         let path = match self.plan.sealed {
             true => with_suffix(&final_path, ".part"),
             false => final_path.clone(),

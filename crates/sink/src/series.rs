@@ -55,18 +55,23 @@ impl SeriesPlan {
         self.size.or(self.total.map(|total| total / 8))
     }
 
-    /// The name of the next file, which none in use has.
-    pub(crate) fn name(&self, number: u64, is_used: impl Fn(&Path) -> bool) -> PathBuf {
-        let now = clock::wall();
-        let name = self.name_at(number, now);
-        match is_used(&name) {
-            true => self.numbered(number, now),
-            false => name,
+    /// The name of a file that begins at a time, in nanoseconds since 1970; with its number if it is used by another, or was
+    /// the last one's, which is kept in `last`.
+    pub fn name(
+        &self,
+        number: u64,
+        time_ns: u64,
+        last: &mut Option<PathBuf>,
+        is_used: impl Fn(&Path) -> bool,
+    ) -> PathBuf {
+        let name = self.name_at(number, time_ns);
+        if last.as_ref() == Some(&name) || is_used(&name) {
+            return self.numbered(number, time_ns);
         }
+        last.insert(name).clone()
     }
 
-    /// The name of a file that begins at a time, in nanoseconds since 1970.
-    pub fn name_at(&self, number: u64, time_ns: u64) -> PathBuf {
+    fn name_at(&self, number: u64, time_ns: u64) -> PathBuf {
         match self.is_numbered() {
             true => self.numbered(number, time_ns),
             false => PathBuf::from(self.text_at(time_ns)),

@@ -235,6 +235,20 @@ fn files_of_one_time_have_names_of_their_own() {
         .map(|entry| Contents::read(entry.path()).packets.len())
         .sum();
     assert_eq!(there as u64, recorded);
+    // What is read is written to names of their own too.
+    let (first, again) = (
+        lab.file(&format!("{year}/of-{year}.pcapng")),
+        lab.file("again-%Y.pcapng"),
+    );
+    let second = lab.file(&format!("{year}/of-{year}_00002.pcapng"));
+    let read = trawl(&["read", &first, &second, "-w", &again, "-G", "1"]);
+    assert!(read.status.success());
+    let copied: usize = files(&lab, "again")
+        .iter()
+        .map(|path| Contents::read(path).packets.len())
+        .sum();
+    let both = [first, second].map(|file| Contents::read(file).packets.len());
+    assert_eq!(copied, both.iter().sum::<usize>());
 }
 
 #[test]

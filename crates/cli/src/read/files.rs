@@ -28,6 +28,8 @@ pub(super) struct Files {
     header: Vec<u8>,
     current: Option<Current>,
     number: u64,
+    /// The latest name without a number.
+    last: Option<PathBuf>,
     /// Finished files, the oldest first.
     past: VecDeque<PathBuf>,
     /// What was run with finished files.
@@ -70,6 +72,7 @@ impl Files {
             header: Vec::new(),
             current: None,
             number: 0,
+            last: None,
             past: VecDeque::new(),
             commands: Vec::new(),
             plan,
@@ -147,7 +150,9 @@ impl Files {
 
     fn begin(&mut self, time_ns: u64) -> Result<()> {
         self.number += 1;
-        let path = self.plan.name_at(self.number, time_ns);
+        let path = self
+            .plan
+            .name(self.number, time_ns, &mut self.last, |_| false);
         let (file, name) = open(&path, &self.inputs)?;
         let target = match self.compression {
             None => Target::Plain(Patient(file)),
