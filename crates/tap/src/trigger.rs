@@ -20,7 +20,7 @@ use crate::assembly::Point;
 use crate::capture_site::CaptureSite;
 use crate::filter::{compiler_options, ethernet};
 use crate::second::count_in;
-use crate::sink::Sink;
+use crate::sink::{Sink, is_behind};
 pub use event::{Cause, Event, Report, TriggerPlan};
 use history::History;
 
@@ -29,8 +29,8 @@ pub const MEMORY_MIN: u64 = 1 << 20;
 pub const MEMORY_DEFAULT: u64 = 64 << 20;
 /// Events after this number are counted, but not listed one by one.
 const LISTED_MAX: usize = 1000;
-/// Packets come this much later than their stamps at most, once the rings are empty: an event's time is over only then.
-const LATE_NS: u64 = 20_000_000;
+/// Packets come this much later than their stamps at most, once the rings are empty: the merge holds them back for 100 ms.
+const LATE_NS: u64 = 120_000_000;
 
 /// What the session and the sink over its output both know.
 #[derive(Debug, Default)]
@@ -418,7 +418,10 @@ impl Sink for Armed<'_> {
 
     fn rest(&mut self) -> Result<()> {
         self.look_for_signal()?;
-        self.look_at_the_clock()?;
+        // The rings are not looked at while a reader has not taken what it was given.
+        if !is_behind(self.sink) {
+            self.look_at_the_clock()?;
+        }
         self.sink.rest()
     }
 
