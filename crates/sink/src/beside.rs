@@ -38,8 +38,7 @@ struct End {
     /// Its reader stopped reading.
     is_not_read: AtomicBool,
     error: Mutex<Option<Error>>,
-    /// Packets that were handed to the thread, and those that are not in the file.
-    handed: AtomicU64,
+    /// Packets that were handed to the thread and are not in the file.
     unwritten: AtomicU64,
 }
 
@@ -55,7 +54,11 @@ pub struct Fate {
 
 impl Beside {
     /// Starts an output; packets are cut to `snaplen` bytes, if there is one.
-    pub fn start(name: String, sink: Box<dyn Sink + Send>, snaplen: Option<u32>) -> Result<Self> {
+    pub fn start(
+        name: String,
+        mut sink: Box<dyn Sink + Send>,
+        snaplen: Option<u32>,
+    ) -> Result<Self> {
         let (jobs, to_write) = channel::<Arc<[u8]>>();
         let waiting = Arc::new(AtomicUsize::new(0));
         let end = Arc::new(End::default());
@@ -63,16 +66,16 @@ impl Beside {
         let thread = std::thread::Builder::new()
             .name("trawl-output".to_owned())
             .spawn(move || {
-                let mut sink = sink;
-                if let Err(error) = move_all(sink.as_mut(), snaplen, &to_write, &left, &its_end) {
-                    *its_end.error.lock().unwrap_or_else(|e| e.into_inner()) = Some(error);
-                    its_end.lose(left_out(
-                        sink.as_mut(),
-                        its_end.handed.load(Ordering::Acquire),
-                    ));
-                    return drain(&to_write, &left, &its_end);
+                let sink = sink.as_mut();
+                let mut handed = 0;
+                match move_all(sink, snaplen, &to_write, &left, &its_end, &mut handed) {
+                    Ok(()) => its_end.lose(lost_by(sink)),
+                    Err(error) => {
+                        *its_end.error.lock().unwrap_or_else(|e| e.into_inner()) = Some(error);
+                        its_end.lose(left_out(sink, handed));
+                        drain(&to_write, &left, &its_end);
+                    }
                 }
-                its_end.lose(sink.lost().iter().map(|(_, _, count)| count).sum());
             })
             .map_err(|e| Error::os("cannot start the thread of an output", e))?;
         Ok(Self {
@@ -154,18 +157,19 @@ fn write_cut(sink: &mut dyn Sink, bytes: &[u8], snaplen: Option<u32>) -> Result<
     }
 }
 
-/// Moves what comes to an output, until the capture is over.
+/// Moves what comes to an output, until the capture is over, and counts it.
 fn move_all(
     sink: &mut dyn Sink,
     snaplen: Option<u32>,
     to_write: &Receiver<Arc<[u8]>>,
     left: &AtomicUsize,
     end: &End,
+    handed: &mut u64,
 ) -> Result<()> {
     loop {
         match to_write.recv_timeout(REST_EVERY) {
             Ok(bytes) => {
-                end.handed.fetch_add(packets_in(&bytes), Ordering::AcqRel);
+                *handed += packets_in(&bytes);
                 let written = write_cut(sink, &bytes, snaplen);
                 let written = written.and_then(|()| push_out(sink, end));
                 left.fetch_sub(bytes.len(), Ordering::AcqRel);
@@ -183,12 +187,15 @@ fn move_all(
 
 /// How many packets of those that were handed over an output that failed has not in its file.
 fn left_out(sink: &mut dyn Sink, handed: u64) -> u64 {
-    let unwritten = packets_in(&sink.take_unwritten());
-    let lost: u64 = sink.lost().iter().map(|(_, _, count)| count).sum();
     match sink.found() {
         Some(found) => handed - found.iter().sum::<u64>().min(handed),
-        None => unwritten + lost,
+        None => packets_in(&sink.take_unwritten()) + lost_by(sink),
     }
+}
+
+/// What it lost while it went on.
+fn lost_by(sink: &dyn Sink) -> u64 {
+    sink.lost().iter().map(|(_, _, count)| count).sum()
 }
 
 /// After an error: what still comes is lost.

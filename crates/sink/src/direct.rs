@@ -327,6 +327,10 @@ fn to_next_unit(length: u64) -> usize {
 }
 
 impl Sink for DirectFile {
+    fn length(&self) -> u64 {
+        self.length
+    }
+
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         if let Err(error) = self.pump(false) {
             self.unwritten.extend_from_slice(bytes);

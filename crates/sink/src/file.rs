@@ -150,6 +150,10 @@ impl PcapngFile {
 }
 
 impl Sink for PcapngFile {
+    fn length(&self) -> u64 {
+        self.output.written
+    }
+
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let whole_blocks =
             |count: usize| blocks(&bytes[..count]).map(|block| block.bytes.len()).sum();
@@ -232,8 +236,8 @@ impl PcapFile {
 }
 
 impl Sink for PcapFile {
-    fn length(&self) -> Option<u64> {
-        Some(self.output.written + self.records.len() as u64)
+    fn length(&self) -> u64 {
+        self.output.written + self.records.len() as u64
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {

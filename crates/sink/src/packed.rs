@@ -163,9 +163,9 @@ impl Packed {
 
 impl Sink for Packed {
     /// What is not packed yet counts as it is.
-    fn length(&self) -> Option<u64> {
+    fn length(&self) -> u64 {
         let state = self.shared.lock();
-        Some(state.length + (state.waiting + self.raw.len()) as u64)
+        state.length + (state.waiting + self.raw.len()) as u64
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {

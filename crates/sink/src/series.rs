@@ -139,14 +139,13 @@ impl std::fmt::Debug for Series {
 
 struct Current {
     sink: Box<dyn Sink>,
-    written: u64,
     began: Instant,
     began_wall: u64,
     packets: Vec<u64>,
 }
 
 /// What fills a segment up to what a disk takes, and what is before it, is no longer than this.
-const FILLING: u64 = 8192;
+const FILLING: u64 = 2 * (4096 + 32);
 /// The statistics of an interface at the end of a file are no longer than this.
 const TRAILER: u64 = 160;
 
@@ -174,7 +173,6 @@ impl Series {
         sink.rest()?;
         self.current = Some(Current {
             sink,
-            written: self.header.len() as u64,
             began: Instant::now(),
             began_wall: clock::wall(),
             packets: Vec::new(),
@@ -280,8 +278,7 @@ impl Series {
         };
         let trailer = TRAILER * self.told.len().max(current.packets.len()).max(1) as u64;
         let limit = self.plan.largest().unwrap_or(u64::MAX);
-        let length = current.sink.length().unwrap_or(current.written);
-        limit.saturating_sub(length + trailer)
+        limit.saturating_sub(current.sink.length() + trailer)
     }
 
     /// Counts packets as far as there is room, and says how many bytes that are.
@@ -308,7 +305,6 @@ impl Series {
             }
             taken = end;
         }
-        current.written += taken as u64;
         taken
     }
 
@@ -396,7 +392,6 @@ impl Sink for Series {
         let Some(current) = &mut self.current else {
             return Ok(());
         };
-        current.written += FILLING;
         let taken = current.sink.take(segment);
         if taken.is_err() {
             self.give_up_current();

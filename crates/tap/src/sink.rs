@@ -32,9 +32,9 @@ pub trait Sink {
         self.next().is_some_and(|next| next.is_full())
     }
 
-    /// How long its file is at most by now, if that is not the length of the blocks.
-    fn length(&self) -> Option<u64> {
-        None
+    /// How long its file is at most by now, if it has one.
+    fn length(&self) -> u64 {
+        0
     }
 
     /// Whether whole segments of a ring are wanted as they are. The open one is then held back for a moment.

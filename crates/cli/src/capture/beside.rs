@@ -1,7 +1,5 @@
 //! The outputs beside the first: further files, each with its own snap length, format and compression, and lines.
 
-use std::fs::Metadata;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use trawl_kernel::{Error, Result};
@@ -12,7 +10,7 @@ use trawl_view::print::Printer;
 use clap::ValueEnum;
 
 use super::args::{self, Args, Format};
-use super::output::Output;
+use super::output::{self, Output};
 use super::shown::Shown;
 use super::{How, places};
 use crate::packing::Packing;
@@ -67,11 +65,6 @@ impl Wanted {
     }
 }
 
-/// Which file it is. Devices take what comes from many.
-fn place_of(about: Metadata) -> Option<(u64, u64)> {
-    (!about.file_type().is_char_device()).then(|| (about.dev(), about.ino()))
-}
-
 /// What is written to, opened before anything is attached: a named pipe makes trawl wait for its reader.
 #[derive(Default)]
 pub(super) struct Outputs {
@@ -121,10 +114,10 @@ impl Outputs {
         let others = self.others.iter().map(|(_, output)| output);
         let mut known: Vec<(u64, u64)> = Vec::new();
         if prints {
-            known.extend(std::fs::metadata("/proc/self/fd/1").ok().and_then(place_of));
+            known.extend(output::place_of_stdout());
         }
         for output in self.first.iter().chain(others) {
-            let Some(place) = output.file.metadata().ok().and_then(place_of) else {
+            let Some(place) = output.place() else {
                 continue;
             };
             if known.contains(&place) {

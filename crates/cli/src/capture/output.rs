@@ -1,6 +1,6 @@
 //! The file or pipe that a capture goes to.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -26,17 +26,25 @@ pub(super) fn is_open_already(path: &Path) -> bool {
     is_stdout(path) || ((path.starts_with("/dev") || path.starts_with("/proc")) && is_link())
 }
 
-/// Whether two names are of one file, or of one that is not there yet. Devices take what comes from many.
+/// Which file it is. Devices take what comes from many.
+fn place_of(about: &Metadata) -> Option<(u64, u64)> {
+    (!about.file_type().is_char_device()).then(|| (about.dev(), about.ino()))
+}
+
+const STDOUT: &str = "/proc/self/fd/1";
+
+pub(super) fn place_of_stdout() -> Option<(u64, u64)> {
+    place_of(&std::fs::metadata(STDOUT).ok()?)
+}
+
+/// Whether two names are of one file, or of one that is not there yet.
 pub(super) fn are_same(one: &Path, other: &Path) -> bool {
     let about = |path: &Path| match is_stdout(path) {
-        true => std::fs::metadata("/proc/self/fd/1"),
+        true => std::fs::metadata(STDOUT),
         false => std::fs::metadata(path),
     };
     match (about(one), about(other)) {
-        (Ok(one), Ok(other)) => {
-            !one.file_type().is_char_device()
-                && (one.dev(), one.ino()) == (other.dev(), other.ino())
-        }
+        (Ok(one), Ok(other)) => place_of(&one).is_some_and(|one| place_of(&other) == Some(one)),
         _ => one == other,
     }
 }
@@ -91,10 +99,15 @@ impl Output {
         })
     }
 
+    /// Which file it is, if it is no device.
+    pub(super) fn place(&self) -> Option<(u64, u64)> {
+        place_of(&self.file.metadata().ok()?)
+    }
+
     /// Frames and their table are put where they belong, which a pipe does not let one do.
     pub(super) fn check_compression(&self, compression: Option<Compression>) -> Result<()> {
-        let is_device = |about: std::fs::Metadata| about.file_type().is_char_device();
-        if compression.is_none() || self.regular || self.file.metadata().is_ok_and(is_device) {
+        let is_device = self.place().is_none();
+        if compression.is_none() || self.regular || is_device {
             return Ok(());
         }
         let what = format!("cannot compress what goes to {}", self.name);
