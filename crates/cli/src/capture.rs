@@ -4,6 +4,7 @@ mod args;
 mod beside;
 mod checks;
 mod drops;
+mod how;
 pub(crate) mod interfaces;
 mod loans;
 mod output;
@@ -27,10 +28,7 @@ use std::process::ExitCode;
 use trawl_kernel::privilege::{Capabilities, Kept};
 use trawl_kernel::warden::{self, Task, WholeBytes};
 use trawl_kernel::{Error, Result, errno, host};
-use trawl_sink::{
-    Compression, DirectFile, Fate, Form, NextFiles, Packed, PcapFile, PcapStream, PcapngFile,
-    PcapngStream, Series, SeriesPlan, Several,
-};
+use trawl_sink::{Fate, NextFiles, Series, SeriesPlan, Several};
 use trawl_tap::account::{OutputSummary, Summary};
 use trawl_tap::assembly::Host;
 use trawl_tap::notice::Notice;
@@ -41,6 +39,7 @@ use args::Format;
 pub use args::{Args, AtName, DirectionName};
 use beside::{Outputs, Wanted};
 use checks::{check_format, check_link_types};
+use how::How;
 use output::Output;
 use progress::Terminal;
 use recording::Io;
@@ -56,11 +55,7 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
     if args.drops.asks_for_help() {
         return drops::list_reasons();
     }
-    if let Some(first) = args.write.first_mut() {
-        args.first = Wanted::parse(first)?;
-        first.clone_from(&args.first.path);
-    }
-    args.cut_by_outputs()?;
+    args.read_outputs()?;
     let options = args.options()?;
     args.verifier_log.begin()?;
     if args.list_interfaces {
@@ -160,23 +155,6 @@ fn series_of(args: &Args) -> Result<Option<SeriesPlan>> {
     Ok(Some(plan).filter(SeriesPlan::is_asked_for))
 }
 
-/// How the first output is written.
-fn how_first(args: &Args, session: &Session, path: &Path) -> How {
-    let first = session.interfaces().first().cloned().unwrap_or_default();
-    How {
-        form: match args.format() {
-            Format::Pcapng => Form::Pcapng,
-            Format::Pcap => Form::Pcap {
-                link_type: first.link_type,
-                snaplen: args.first.snaplen.unwrap_or(first.snaplen),
-            },
-        },
-        io: args.recording.io,
-        compression: args.recording.compression(path, args.first.compress),
-        largest: None,
-    }
-}
-
 fn record(
     mut session: Session,
     (output, mut others): (Output, Others),
@@ -190,8 +168,7 @@ fn record(
         let first = |_: &mut Terminal| Ok(Box::new(Counting::default()) as Box<dyn Sink>);
         return run_beside(session, ("", first, others), args, observer);
     }
-    let path = args.write.first().cloned().unwrap_or_default();
-    let how = how_first(args, &session, &path);
+    let how = How::of(&args.first, args, &session);
     if let Some(whole) = &whole {
         let file = warden::hold(output.file.as_fd())?;
         session.files_warden().watch([Task::CutFile {
@@ -279,10 +256,8 @@ fn record_series(
     args: &Args,
     observer: &mut Terminal,
 ) -> Result<(Summary, Ended)> {
-    let how = How {
-        largest: plan.largest(),
-        ..how_first(args, &session, Path::new(&plan.path))
-    };
+    let mut how = How::of(&args.first, args, &session);
+    how.largest = plan.largest();
     let whole = WholeBytes::new()?;
     let mode = args.file_mode;
     let make = move |path: &Path| {
@@ -316,86 +291,6 @@ fn record_series(
         Ok(Box::new(series) as Box<dyn Sink>)
     };
     run_beside(session, (&name, first, others), args, observer)
-}
-
-/// How files are written.
-#[derive(Clone, Copy, Debug)]
-struct How {
-    form: Form,
-    io: Io,
-    compression: Option<Compression>,
-    /// How large a file may become, where that is known.
-    largest: Option<u64>,
-}
-
-impl How {
-    /// The same for what may be a pipe or a terminal: such a one has no whole bytes.
-    fn open_any(
-        self,
-        file: File,
-        name: String,
-        whole: Option<WholeBytes>,
-    ) -> Result<(Box<dyn Sink + Send>, Option<Notice>)> {
-        if whole.is_some() {
-            return self.open(file, name, whole);
-        }
-        let sink: Box<dyn Sink + Send> = match self.form {
-            Form::Pcapng => Box::new(PcapngStream::new(file, name)),
-            Form::Pcap { link_type, snaplen } => {
-                Box::new(PcapStream::new(file, name, link_type, snaplen))
-            }
-        };
-        Ok((sink, None))
-    }
-
-    /// What is written to this empty file, and what there is to say about it.
-    fn open(
-        self,
-        file: File,
-        name: String,
-        whole: Option<WholeBytes>,
-    ) -> Result<(Box<dyn Sink + Send>, Option<Notice>)> {
-        if let Some(compression) = self.compression {
-            let packed = Packed::new(file, name, whole, compression, self.form)?;
-            return Ok((Box::new(packed), None));
-        }
-        match self.form {
-            Form::Pcapng => pcapng_file(file, name, whole, self),
-            Form::Pcap { link_type, snaplen } => {
-                let file = PcapFile::new(file, name, whole, link_type, snaplen);
-                Ok((Box::new(file), None))
-            }
-        }
-    }
-}
-
-/// A file that is written as was asked for, or as its file system can.
-fn pcapng_file(
-    file: File,
-    name: String,
-    whole: Option<WholeBytes>,
-    How { io, largest, .. }: How,
-) -> Result<(Box<dyn Sink + Send>, Option<Notice>)> {
-    let mut detail = None;
-    if io != Io::Buffered {
-        let again = file
-            .try_clone()
-            .map_err(|e| Error::os(format!("cannot write to {name}"), e))?;
-        match DirectFile::new(again, name.clone(), whole.clone()) {
-            Ok(direct) => return Ok((Box::new(direct.up_to(largest)), None)),
-            Err(error) if io == Io::Direct => {
-                let what = format!("cannot write directly to {name}");
-                return Err(Error::os(what, error).fix("use --io auto or --io buffered"));
-            }
-            Err(error) => {
-                detail = Some(Notice::NotDirect {
-                    output: name.clone(),
-                    why: error.to_string(),
-                });
-            }
-        }
-    }
-    Ok((Box::new(PcapngFile::new(file, name, whole)), detail))
 }
 
 fn places(session: &Session) -> Vec<BlockOrigin> {

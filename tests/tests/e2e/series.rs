@@ -1,5 +1,7 @@
 //! Series of files, compressed files, and what is done with files that are finished (issue 16, Kept).
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
@@ -275,6 +277,17 @@ fn what_cannot_be_held_or_means_nothing_is_refused() {
         assert!(shown.contains(said), "{options:?}: {shown}");
     }
     assert!(files(&lab, "file").is_empty());
+    // Its names would be of other letters.
+    let name = OsStr::from_bytes(b"\xff.pcapng");
+    let mut command = std::process::Command::new(trawl_tests::binary::path());
+    command.args(["capture", "-i", &receiver, "-C", "1", "-w"]);
+    let refused = command
+        .arg(lab.path("").join(name))
+        .output()
+        .expect("trawl runs");
+    let shown = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(2), "{shown}");
+    assert!(shown.contains("not UTF-8"), "{shown}");
 }
 
 /// It is the user's own, and hears every signal; nobody waits for it who is interrupted.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use trawl_kernel::{Error, Result};
+use trawl_kernel::{Error, Result, process};
 
 use super::model::{PeerRecord, PeerState};
 
@@ -241,12 +241,10 @@ fn look(known: &Known, chosen: Option<&String>) -> PeerRecord {
 }
 
 fn in_path(name: &str) -> Option<PathBuf> {
-    let places = std::env::var_os("PATH")?;
     let usual = ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/local/bin"].map(PathBuf::from);
-    std::env::split_paths(&places)
-        .chain(usual)
-        .map(|place| place.join(name))
-        .find(|path| path.is_file())
+    let usual = usual.map(|place| place.join(name));
+    let mut places = process::in_path(name).into_iter().chain(usual);
+    places.find(|path| path.is_file())
 }
 
 /// The first line of what it says that has a number in it.

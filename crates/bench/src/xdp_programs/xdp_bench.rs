@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use trawl_attach::Request;
 use trawl_kernel::bpf::table::{self, Table};
 use trawl_kernel::netns::run_in;
-use trawl_kernel::{Error, Result};
+use trawl_kernel::{Error, Result, process};
 use trawl_program::load::{Program, Source};
 use trawl_program::place;
 
@@ -116,10 +116,8 @@ fn find(programs: &'static [&'static str]) -> Result<(Source, &'static str)> {
 }
 
 fn path() -> Option<PathBuf> {
-    let places = std::env::var_os("PATH")?;
-    std::env::split_paths(&places)
-        .map(|place| place.join(NAME))
-        .find(|path| path.is_file())
+    let mut places = process::in_path(NAME).into_iter();
+    places.find(|path| path.is_file())
 }
 
 /// BPF object files inside a binary: an ELF file ends with its table of sections.

@@ -68,12 +68,12 @@ pub struct Args {
     /// What is particular to the first of them.
     #[arg(skip)]
     pub(super) first: Wanted,
-    /// Where outputs that name no snap length of their own cut packets, if more of them is in memory.
+    /// And to the others.
     #[arg(skip)]
-    pub(super) cut_at: Option<u32>,
-    /// How much of a packet is in memory then.
+    pub(super) others: Vec<Wanted>,
+    /// How much of a packet is in memory, if outputs cut it.
     #[arg(skip)]
-    pub(super) kept: u32,
+    kept: Option<u32>,
     /// Format of the file [default: pcap for a FILE that ends in .pcap, else pcapng]
     #[arg(long, value_enum)]
     format: Option<Format>,
@@ -410,8 +410,8 @@ impl Args {
                 (None, every) => every.map(Sample::Every),
             },
             rate_limit: self.choice.limit_rate,
-            snaplen: match self.cut_at {
-                Some(_) => self.kept,
+            snaplen: match self.kept {
+                Some(bytes) => bytes,
                 None => snaplen(self.snaplen)?,
             },
             count: self.count,
@@ -433,20 +433,29 @@ impl Args {
 }
 
 impl Args {
-    /// Has as much of packets kept as the longest output wants, and all for an expression that decides about events.
-    pub(super) fn cut_by_outputs(&mut self) -> Result<()> {
+    /// Takes what is particular to each output off its name. As much of packets is kept as the longest output wants, and all
+    /// for an expression that decides about events; the outputs then cut.
+    pub(super) fn read_outputs(&mut self) -> Result<()> {
+        let mut all: Vec<Wanted> = Vec::new();
+        for text in &mut self.write {
+            let wanted = Wanted::parse(text)?;
+            text.clone_from(&wanted.path);
+            all.push(wanted);
+        }
         let common = snaplen(self.snaplen)?;
-        let mut longest = self.first.snaplen.unwrap_or(common);
-        for text in self.write.iter().skip(1) {
-            longest = longest.max(Wanted::parse(text)?.snaplen.unwrap_or(common));
+        let longest = match self.trigger.looks_at_packets() {
+            true => Some(RECORD_MAX_CAPTURED as u32),
+            false => all.iter().filter_map(|one| one.snaplen).max(),
+        };
+        self.kept = longest.filter(|longest| *longest > common);
+        if self.kept.is_some() {
+            for one in &mut all {
+                one.snaplen.get_or_insert(common);
+            }
         }
-        if self.trigger.looks_at_packets() {
-            longest = RECORD_MAX_CAPTURED as u32;
-        }
-        if longest > common {
-            (self.cut_at, self.kept) = (Some(common), longest);
-            self.first.snaplen = self.first.snaplen.or(self.cut_at);
-        }
+        let mut all = all.into_iter();
+        self.first = all.next().unwrap_or_default();
+        self.others = all.collect();
         Ok(())
     }
 }

@@ -3,16 +3,17 @@
 use std::path::{Path, PathBuf};
 
 use trawl_kernel::{Error, Result};
-use trawl_sink::{Beside, Form};
+use trawl_sink::Beside;
 use trawl_tap::session::Session;
 use trawl_view::print::Printer;
 
 use clap::ValueEnum;
 
 use super::args::{self, Args, Format};
+use super::how::How;
 use super::output::{self, Output};
+use super::places;
 use super::shown::Shown;
-use super::{How, places};
 use crate::packing::Packing;
 
 /// One `-w`: a path, and after commas what is particular to it.
@@ -27,8 +28,11 @@ pub(super) struct Wanted {
 impl Wanted {
     /// Only words that are known are taken off the name.
     pub(super) fn parse(text: &Path) -> Result<Self> {
-        let mut rest = text.to_string_lossy().into_owned();
         let mut wanted = Self::default();
+        let Some(mut rest) = text.to_str().map(str::to_owned) else {
+            wanted.path = text.to_owned();
+            return Ok(wanted);
+        };
         while let Some((front, word)) = rest.rsplit_once(',') {
             match word.split_once('=') {
                 Some(("snaplen", value)) => {
@@ -87,24 +91,24 @@ impl Outputs {
     }
 
     fn open_all(&mut self, args: &Args, is_series: bool) -> Result<()> {
-        let open = |path: &PathBuf| Output::open(path, args);
-        self.account = args.summary.as_ref().map(open).transpose()?;
-        let first = args.write.first().filter(|_| !is_series);
-        self.first = first.map(open).transpose()?;
-        if let Some(output) = &self.first {
-            output.check_compression(
-                args.recording
-                    .compression(&args.first.path, args.first.compress),
-            )?;
-        }
-        for text in args.write.iter().skip(1) {
-            let mut wanted = Wanted::parse(text)?;
-            wanted.snaplen = wanted.snaplen.or(args.cut_at);
-            let output = open(&wanted.path)?;
+        let open = |wanted: &Wanted| {
+            let output = Output::open(&wanted.path, args)?;
             let compression = args.recording.compression(&wanted.path, wanted.compress);
-            let checked = output.check_compression(compression);
-            self.others.push((wanted, output));
-            checked?;
+            match output.check_compression(compression) {
+                Ok(()) => Ok(output),
+                Err(error) => {
+                    output.discard();
+                    Err(error)
+                }
+            }
+        };
+        let account = args.summary.as_deref();
+        self.account = account.map(|path| Output::open(path, args)).transpose()?;
+        if !is_series && !args.write.is_empty() {
+            self.first = Some(open(&args.first)?);
+        }
+        for wanted in &args.others {
+            self.others.push((wanted.clone(), open(wanted)?));
         }
         self.check_apart(args.recording.print)
     }
@@ -145,22 +149,9 @@ pub(super) fn start(
     args: &Args,
 ) -> Result<Vec<Beside>> {
     let mut all = Vec::new();
-    let first = session.interfaces().first().cloned().unwrap_or_default();
     for (wanted, output) in opened {
         let whole = output.start()?;
-        let form = match wanted.format.unwrap_or(args.format_of(&wanted.path)) {
-            Format::Pcapng => Form::Pcapng,
-            Format::Pcap => Form::Pcap {
-                link_type: first.link_type,
-                snaplen: wanted.snaplen.unwrap_or(first.snaplen),
-            },
-        };
-        let how = How {
-            form,
-            io: args.recording.io,
-            compression: args.recording.compression(&wanted.path, wanted.compress),
-            largest: None,
-        };
+        let how = How::of(&wanted, args, session);
         let name = output.name.clone();
         let (sink, _) = how.open_any(output.file, output.name, whole)?;
         all.push(Beside::start(name, sink, wanted.snaplen)?);

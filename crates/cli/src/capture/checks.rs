@@ -7,7 +7,6 @@ use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::session::Session;
 
 use super::args::{Args, Format};
-use super::beside::Wanted;
 use super::output::{self, is_stdout};
 use crate::terminal;
 
@@ -28,9 +27,6 @@ fn one_link_type(args: &Args, mut all: impl Iterator<Item = u16>) -> Result<()> 
 /// Refuses an account that would go where packets go.
 fn check_account(args: &Args, account: &Path) -> Result<()> {
     let mut others = args.write.clone();
-    for text in others.iter_mut().skip(1) {
-        *text = Wanted::parse(text)?.path;
-    }
     let shows_json = args.json && args.write.is_empty();
     others.extend(shows_json.then(|| Path::new("-").to_owned()));
     match others.iter().find(|other| output::are_same(other, account)) {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use trawl_kernel::ring::Geometry;
-use trawl_kernel::{Error, Result, events, host};
+use trawl_kernel::{Error, Result, events, host, process};
 use trawl_sink::{Compression, SeriesPlan};
 use trawl_tap::options::Meta;
 
@@ -75,9 +75,9 @@ fn can_run(command: &str) -> bool {
     };
     match command.contains('/') {
         true => is_program(Path::new(command)),
-        false => std::env::var_os("PATH").is_some_and(|paths| {
-            std::env::split_paths(&paths).any(|path| is_program(&path.join(command)))
-        }),
+        false => process::in_path(command)
+            .iter()
+            .any(|path| is_program(path)),
     }
 }
 

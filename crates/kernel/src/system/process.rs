@@ -108,6 +108,13 @@ fn ticks(process: u32, index: usize) -> f64 {
         / rustix::param::clock_ticks_per_second() as f64
 }
 
+/// Where a program of that name may be, by PATH.
+pub fn in_path(name: &str) -> Vec<std::path::PathBuf> {
+    let places = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&places);
+    places.map(|place| place.join(name)).collect()
+}
+
 /// Lets the program that a command starts receive every signal, whatever this thread has blocked for itself: a blocked
 /// signal stays blocked in all that is started, and a program that knows nothing of that cannot be interrupted.
 pub fn with_signals(command: &mut std::process::Command) -> &mut std::process::Command {

@@ -127,10 +127,9 @@ impl Session {
         while let Some(signal) = self.signals.next() {
             match signal {
                 Signal::Report => observer.figures(&self.summary(&Counting::default(), "")),
-                // Else it would end the process without an account.
-                Signal::Trigger if !by_signal => {}
+                // Where nothing waits for it, it is not to end the process without an account.
                 Signal::Trigger => {
-                    if let Some(shared) = &self.triggered {
+                    if let Some(shared) = self.triggered.as_ref().filter(|_| by_signal) {
                         shared.borrow_mut().signal = Some(clock::wall());
                     }
                 }
