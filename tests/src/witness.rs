@@ -244,3 +244,21 @@ pub fn has_bpf_object((kind, number): &(&'static str, String)) -> bool {
         .output();
     shown.expect("bpftool runs").status.success()
 }
+
+/// The packets that others find in a file, packed or not.
+pub fn packets_in(file: &str) -> u64 {
+    let program = [(".gz", "gzip"), (".zst", "zstd"), (".lz4", "lz4")];
+    let program = program.iter().find(|(end, _)| file.ends_with(end));
+    let plain = match program {
+        Some((_, program)) => {
+            let plain = format!("{file}.plain");
+            output("sh", &["-c", &format!("{program} -dc < {file} > {plain}")]);
+            plain
+        }
+        None => file.to_owned(),
+    };
+    match size_of(plain.as_ref()) {
+        0 => 0,
+        _ => tshark(&plain, &["frame.len"]).len() as u64,
+    }
+}

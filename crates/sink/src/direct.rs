@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 use trawl_kernel::disk::{Aligned, Disk, Done, Piece, UNIT, Write, first_hole};
 use trawl_kernel::ring::Lease;
 use trawl_kernel::warden::WholeBytes;
+use trawl_kernel::writeback::{NotOnDisk, wait_for};
 use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::blocks;
 use trawl_packet::pcapng::write::filling;
 use trawl_tap::sink::Sink;
 
-use crate::intact::{Harm, Watch, refused};
+use crate::intact::{Harm, Watch, lost_by_disk, refused};
 
 const BUFFER: usize = 1 << 20;
 /// Buffers that are gathered in or on their way.
@@ -47,6 +48,8 @@ pub struct DirectFile {
     whole: u64,
     /// The file is whole up to here, as far as bytes go.
     done_to: u64,
+    /// The disk has what comes before this; what follows may be in the page cache alone.
+    on_disk_to: u64,
     length: u64,
     reserved: u64,
     /// How far it may grow.
@@ -78,6 +81,7 @@ impl DirectFile {
             boundaries: VecDeque::new(),
             whole: 0,
             done_to: 0,
+            on_disk_to: 0,
             length: 0,
             reserved: 0,
             most: u64::MAX,
@@ -127,29 +131,25 @@ impl DirectFile {
 
     fn take_in(&mut self, done: Vec<Done>) -> Result<()> {
         let mut failure = None;
+        let mut reached = self.done_to;
         for Done { write, written } in done {
-            let bytes = write.piece.bytes();
             if failure.is_none() {
-                let (count, error) = match written == bytes.len() {
-                    true => (written, None),
-                    // Again in the plain way, which also tells why not: the page cache takes what the disk does not, so
-                    // it has to be on the disk before it counts.
-                    false => {
-                        let at = write.offset + written as u64;
-                        let (more, error) = write_at(&self.plain, &bytes[written..], at);
-                        match error.or_else(|| self.plain.sync_data().err()) {
-                            Some(error) => (written, Some(error)),
-                            None => (written + more, None),
-                        }
-                    }
-                };
-                self.done_to = self.done_to.max(write.offset + count as u64);
+                let bytes = write.piece.bytes();
+                let at = write.offset + written as u64;
+                // Again in the plain way, which also tells why not.
+                let (more, error) = write_at(&self.plain, &bytes[written..], at);
+                reached = reached.max(at + more as u64);
                 failure = error;
             }
             self.kept.push_back((write.offset, write.piece));
         }
+        // The page cache takes what the disk does not, and some file systems use it for a direct write that fails: it has
+        // to be on the disk before it counts.
+        let length = reached - self.on_disk_to;
+        self.check(wait_for(&self.plain, self.on_disk_to, length))?;
+        (self.done_to, self.on_disk_to) = (reached, reached);
         self.advance();
-        failure.map_or(Ok(()), |error| Err(self.fail(error)))
+        failure.map_or(Ok(()), |error| self.fail(error))
     }
 
     /// Moves the last boundary on, and releases what comes before it.
@@ -172,7 +172,8 @@ impl DirectFile {
     }
 
     /// Cuts the file after its last whole block, and keeps what is not in it.
-    fn fail(&mut self, error: io::Error) -> Error {
+    fn fail(&mut self, error: io::Error) -> Result<()> {
+        self.check(wait_for(&self.plain, self.on_disk_to, 0))?;
         let mut rest = Vec::new();
         let mut start = None;
         let queued = self
@@ -197,7 +198,7 @@ impl DirectFile {
         self.whole += more as u64;
         self.unwritten.extend_from_slice(&rest[more..]);
         self.forget(self.whole);
-        refused(&self.name, self.whole, error)
+        Err(refused(&self.name, self.whole, error))
     }
 
     /// The file ends here, and nothing is on its way.
@@ -210,6 +211,7 @@ impl DirectFile {
         self.tail.clear();
         self.boundaries.clear();
         (self.tail_at, self.whole, self.done_to, self.length) = (end, end, end, end);
+        self.on_disk_to = self.on_disk_to.min(end);
     }
 
     /// Hands the tail over, as far as it goes.
@@ -263,7 +265,7 @@ impl DirectFile {
         self.done_to += count as u64;
         self.flushed = Instant::now();
         self.advance();
-        error.map_or(Ok(()), |error| Err(self.fail(error)))
+        error.map_or(Ok(()), |error| self.fail(error))
     }
 
     /// Ends the file after its last whole block if another process has cut it.
@@ -278,26 +280,27 @@ impl DirectFile {
         };
         let error = harm.explain(&self.name, self.done_to);
         while self.disk.finished(true).is_some() {}
-        self.queue.clear();
-        self.kept.clear();
         self.count_what_is_left(harm.left());
         Err(error)
     }
 
     /// Ends the file after the last block that lies before `end`.
     fn count_what_is_left(&mut self, end: u64) {
+        self.queue.clear();
+        self.kept.clear();
         let whole = crate::walk::last_boundary(&self.name, end).unwrap_or(0);
         self.found = Some(crate::walk::packets(&self.name, whole).unwrap_or_default());
         self.forget(whole);
     }
 
-    /// Waits until what was written plainly is on the disk: that is the buffer at hand, and a broken disk does not take it.
-    fn sync(&mut self) -> Result<()> {
-        let Err(error) = self.plain.sync_data() else {
+    /// Counts what is left where the disk did not take all that was waited for.
+    fn check(&mut self, waited: io::Result<()>) -> Result<()> {
+        let Err(error) = waited else {
             return Ok(());
         };
-        self.count_what_is_left(self.tail_at);
-        Err(refused(&self.name, self.whole, error))
+        let from = self.on_disk_to;
+        self.count_what_is_left(from);
+        Err(lost_by_disk(&self.name, NotOnDisk { from, error }))
     }
 }
 
@@ -385,10 +388,11 @@ impl Sink for DirectFile {
         }
         self.flush()?;
         self.look()?;
-        // Files of a limited size may come faster than a disk tells that it has them.
-        if self.most == u64::MAX {
-            self.sync()?;
-        }
+        // Files of a limited size may come faster than a disk tells that it keeps them.
+        self.check(match self.most {
+            u64::MAX => self.plain.sync_data(),
+            _ => wait_for(&self.plain, self.on_disk_to, 0),
+        })?;
         if self.reserved > self.length {
             // What is left of the room is given back. The length stays as it is.
             let _ = self.plain.set_len(self.length);

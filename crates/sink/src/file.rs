@@ -4,14 +4,14 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 
-use trawl_kernel::Result;
 use trawl_kernel::warden::WholeBytes;
-use trawl_kernel::writeback::Writeback;
+use trawl_kernel::writeback::{NotOnDisk, Writeback};
+use trawl_kernel::{Error, Result};
 use trawl_packet::pcap;
 use trawl_packet::pcapng::block::blocks;
 use trawl_tap::sink::{Counting, Sink};
 
-use crate::intact::{Harm, Watch, refused};
+use crate::intact::{Watch, lost_by_disk, refused};
 
 /// An open output that is only ever grown by whole units, and cut back to the last one when it is full.
 #[derive(Debug)]
@@ -21,12 +21,14 @@ struct Output {
     written: u64,
     /// Looks after a regular file.
     watch: Option<Watch>,
-    /// What another process did to it.
-    harm: Option<Harm>,
+    /// How much of what was written can still be found, where another process or the disk took some of it.
+    left: Option<u64>,
     /// Kept at the number of good bytes, for the warden; regular files have one.
     whole: Option<WholeBytes>,
     /// Regular files have their pages written to the disk as they come.
     writeback: Option<Writeback>,
+    /// One of many files, which may come faster than a disk tells that it keeps them.
+    in_series: bool,
 }
 
 impl Output {
@@ -41,9 +43,10 @@ impl Output {
             name,
             written: 0,
             watch,
-            harm: None,
+            left: None,
             whole,
             writeback,
+            in_series: false,
         }
     }
 
@@ -70,9 +73,6 @@ impl Output {
             boundary(done)
         };
         self.written += good as u64;
-        if let Some(writeback) = &mut self.writeback {
-            writeback.written(self.written);
-        }
         if let Some(whole) = &self.whole {
             whole.set(self.written);
             if good < done {
@@ -80,12 +80,30 @@ impl Output {
                 let _ = self.file.set_len(self.written);
             }
         }
-        (
-            good,
-            error.map_or(Ok(()), |error| {
-                Err(refused(&self.name, self.written, error))
-            }),
-        )
+        let result = match error {
+            Some(error) => Err(refused(&self.name, self.written, error)),
+            None => {
+                let written = self.written;
+                let writeback = self.writeback.as_mut();
+                let kept = writeback.map_or(Ok(()), |writeback| writeback.written(written));
+                kept.map_err(|failure| self.lose(failure))
+            }
+        };
+        (good, result)
+    }
+
+    /// The disk did not take what the page cache had taken.
+    fn lose(&mut self, failure: NotOnDisk) -> Error {
+        self.left = Some(failure.from);
+        lost_by_disk(&self.name, failure)
+    }
+
+    /// Waits until the disk has it.
+    fn settle(&mut self) -> Result<()> {
+        self.look()?;
+        let writeback = self.writeback.as_ref();
+        let settled = writeback.map_or(Ok(()), |writeback| writeback.settle(!self.in_series));
+        settled.map_err(|failure| self.lose(failure))
     }
 
     /// Fails where another process has cut or removed the file: after a cut, a hole would be left.
@@ -95,7 +113,7 @@ impl Output {
         };
         match watch.look(&self.file, self.written) {
             Some(harm) => {
-                self.harm = Some(harm);
+                self.left = Some(harm.left());
                 Err(harm.explain(&self.name, self.written))
             }
             None => Ok(()),
@@ -109,7 +127,7 @@ impl Output {
         }
     }
 
-    /// Ends a file that was cut after its last whole unit.
+    /// Ends a file that lacks something after its last whole unit.
     fn end_at(&mut self, end: u64) {
         // A failure here would be about a file that is not ours alone any more.
         let _ = self.file.set_len(end);
@@ -124,7 +142,7 @@ impl Output {
 pub struct PcapngFile {
     output: Output,
     unwritten: Vec<u8>,
-    /// The packets that are left of a file that was cut, by interface block.
+    /// The packets that are left of a file that lacks something, by interface block.
     found: Option<Vec<u64>>,
 }
 
@@ -137,13 +155,18 @@ impl PcapngFile {
         }
     }
 
-    /// Ends a file that another process has cut after its last whole block, and counts what is left.
+    pub fn in_series(mut self, in_series: bool) -> Self {
+        self.output.in_series = in_series;
+        self
+    }
+
+    /// Ends a file that lacks something after its last whole block, and counts what is left.
     fn count_what_is_left(&mut self) {
-        let Some(harm) = self.output.harm.take() else {
+        let Some(left) = self.output.left.take() else {
             return;
         };
         let name = &self.output.name;
-        let end = crate::walk::last_boundary(name, harm.left()).unwrap_or(0);
+        let end = crate::walk::last_boundary(name, left).unwrap_or(0);
         self.found = Some(crate::walk::packets(name, end).unwrap_or_default());
         self.output.end_at(end);
     }
@@ -172,9 +195,9 @@ impl Sink for PcapngFile {
     }
 
     fn settle(&mut self) -> Result<()> {
-        let intact = self.output.look();
+        let settled = self.output.settle();
         self.count_what_is_left();
-        intact
+        settled
     }
 
     fn found(&self) -> Option<Vec<u64>> {
@@ -194,7 +217,7 @@ pub struct PcapFile {
     unwritten: Vec<u8>,
     /// The packets that were written.
     written: Counting,
-    /// Those that are left of a file that was cut.
+    /// Those that are left of a file that lacks something.
     found: Option<Vec<u64>>,
 }
 
@@ -217,14 +240,18 @@ impl PcapFile {
         }
     }
 
+    pub fn in_series(mut self, in_series: bool) -> Self {
+        self.output.in_series = in_series;
+        self
+    }
+
     /// As with pcapng. The records do not say by which interface they came: the file's first packets are taken to be of
     /// its first interfaces.
     fn count_what_is_left(&mut self) {
-        let Some(harm) = self.output.harm.take() else {
+        let Some(left) = self.output.left.take() else {
             return;
         };
-        let (mut left, end) =
-            crate::walk::records(&self.output.name, harm.left()).unwrap_or_default();
+        let (mut left, end) = crate::walk::records(&self.output.name, left).unwrap_or_default();
         let mut found = self.written.packets.clone();
         for count in &mut found {
             *count = left.min(*count);
@@ -273,9 +300,9 @@ impl Sink for PcapFile {
     }
 
     fn settle(&mut self) -> Result<()> {
-        let intact = self.output.look();
+        let settled = self.output.settle();
         self.count_what_is_left();
-        intact
+        settled
     }
 
     fn found(&self) -> Option<Vec<u64>> {

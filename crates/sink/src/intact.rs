@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
+use trawl_kernel::writeback::NotOnDisk;
 use trawl_kernel::{Error, errno};
 
 /// How often it is looked where nothing is written.
@@ -80,5 +81,18 @@ pub(crate) fn refused(name: &str, written: u64, error: io::Error) -> Error {
     };
     error.fix(format!(
         "it ends after the last whole packet ({written} bytes); {remedy}"
+    ))
+}
+
+/// Why a file lacks what the page cache had taken.
+pub(crate) fn lost_by_disk(name: &str, failure: NotOnDisk) -> Error {
+    let NotOnDisk { from, error } = failure;
+    let what = format!("cannot write to {name}");
+    let remedy = match error.raw_os_error() {
+        Some(errno::ENOSPC | errno::EDQUOT) => "free some space or write elsewhere",
+        _ => "dmesg tells what the disk reported",
+    };
+    Error::os(what, error).fix(format!(
+        "the disk took its first {from} bytes, and packets after those are lost; {remedy}"
     ))
 }

@@ -5,6 +5,7 @@ mod frame;
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -12,12 +13,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use trawl_kernel::warden::WholeBytes;
+use trawl_kernel::writeback::{NotOnDisk, Writeback};
 use trawl_kernel::{Error, Result};
 use trawl_packet::pcap;
 use trawl_packet::pcapng::block::blocks;
 use trawl_tap::sink::{Counting, Sink};
 
-use crate::intact::{Watch, refused};
+use crate::intact::{Watch, lost_by_disk, refused};
 
 pub use frame::Compression;
 
@@ -75,7 +77,11 @@ struct State {
     unwritten: Vec<u8>,
     /// Looks after a regular file.
     watch: Option<Watch>,
-    /// The packets that are left of a file that was cut, by interface block.
+    /// It has its pages written to the disk as they come.
+    writeback: Option<Writeback>,
+    /// One of many files, which may come faster than a disk tells that it keeps them.
+    in_series: bool,
+    /// The packets that are left of a file that lacks something, by interface block.
     found: Option<Vec<u64>>,
 }
 
@@ -89,6 +95,9 @@ impl Packed {
     ) -> Result<Self> {
         let state = State {
             watch: whole.as_ref().map(|_| Watch::of(&file)),
+            writeback: whole
+                .as_ref()
+                .and_then(|_| Writeback::of(file.as_fd()).ok()),
             ..State::default()
         };
         let shared = Arc::new(Shared {
@@ -121,6 +130,11 @@ impl Packed {
             shared,
             lost: Counting::default(),
         })
+    }
+
+    pub fn in_series(self, in_series: bool) -> Self {
+        self.shared.lock().in_series = in_series;
+        self
     }
 
     /// Hands the frame at hand over, or loses it.
@@ -195,7 +209,7 @@ impl Sink for Packed {
                 .wait(state)
                 .unwrap_or_else(|e| e.into_inner());
         }
-        self.shared.look(&mut state);
+        self.shared.settle(&mut state);
         drop(state);
         self.check()
     }
@@ -229,8 +243,13 @@ impl Drop for Packed {
         }
         let mut state = self.shared.lock();
         if !state.failed {
+            let end = state.length;
             let table = self.shared.compression.table(&state.table);
             self.shared.append(&mut state, &table);
+            // All packets are there without a table, and half of one would be taken for a broken frame.
+            if self.shared.on_disk(&state).is_err() {
+                self.shared.end_at(&mut state, end);
+            }
         }
     }
 }
@@ -246,16 +265,41 @@ impl Shared {
         if state.failed {
             return;
         }
-        match self.file.write_all_at(bytes, state.length) {
-            Ok(()) => state.length += bytes.len() as u64,
-            Err(error) => {
-                state.failure = Some(refused(&self.name, state.length, error));
-                self.end_at(state, state.length);
-            }
+        if let Err(error) = self.file.write_all_at(bytes, state.length) {
+            state.failure = Some(refused(&self.name, state.length, error));
+            self.end_at(state, state.length);
+            return;
         }
+        state.length += bytes.len() as u64;
         if let Some(whole) = &self.whole {
             whole.set(state.length);
         }
+        let length = state.length;
+        if let Some(Err(failure)) = state
+            .writeback
+            .as_mut()
+            .map(|writeback| writeback.written(length))
+        {
+            self.lose(state, failure);
+        }
+    }
+
+    /// Waits until the disk has all frames, and counts those that it has not taken.
+    fn settle(&self, state: &mut State) {
+        self.look(state);
+        if let (false, Err(failure)) = (state.failed, self.on_disk(state)) {
+            self.lose(state, failure);
+        }
+    }
+
+    fn on_disk(&self, state: &State) -> std::result::Result<(), NotOnDisk> {
+        let writeback = state.writeback.as_ref();
+        writeback.map_or(Ok(()), |writeback| writeback.settle(!state.in_series))
+    }
+
+    fn lose(&self, state: &mut State, failure: NotOnDisk) {
+        self.keep(state, failure.from);
+        state.failure = Some(lost_by_disk(&self.name, failure));
     }
 
     /// The file takes no more, and ends here.
@@ -268,7 +312,7 @@ impl Shared {
         }
     }
 
-    /// Ends a file that another process has cut after its last whole frame, and counts what is left.
+    /// Ends a file that another process has cut.
     fn look(&self, state: &mut State) {
         let written = state.length;
         let Some(watch) = state.watch.as_mut().filter(|_| !state.failed) else {
@@ -277,10 +321,16 @@ impl Shared {
         let Some(harm) = watch.look(&self.file, written) else {
             return;
         };
+        self.keep(state, harm.left());
+        state.failure = Some(harm.explain(&self.name, written));
+    }
+
+    /// Ends the file after the last whole frame of its first so many bytes, and counts what is in it.
+    fn keep(&self, state: &mut State, left: u64) {
         let mut end = 0;
         let mut found = Vec::new();
         for ((length, _), packets) in state.table.iter().zip(&state.packets) {
-            if end + u64::from(*length) > harm.left() {
+            if end + u64::from(*length) > left {
                 break;
             }
             end += u64::from(*length);
@@ -291,7 +341,6 @@ impl Shared {
                 .for_each(|(sum, count)| *sum += count);
         }
         state.found = Some(found);
-        state.failure = Some(harm.explain(&self.name, written));
         self.end_at(state, end);
     }
 

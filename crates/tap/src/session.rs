@@ -15,7 +15,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use summary::lost_output_reason;
+use summary::{lost_output_reason, missing_reason};
 use trawl_kernel::bpf::deadline;
 use trawl_kernel::events::Signals;
 use trawl_kernel::netns::Namespace;
@@ -439,7 +439,7 @@ impl Session {
         let mut summary = self.summary(&unwritten, reason);
         self.take_back(&mut summary, sink.lost());
         if let Some(found) = sink.found() {
-            self.take_back_cut(&mut summary, &found);
+            self.take_back_cut(&mut summary, &found, missing_reason(&ended, &written));
         }
         if complete {
             written = sink

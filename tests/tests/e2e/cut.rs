@@ -5,26 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use trawl_tests::capture::Finished;
-use trawl_tests::witness::{nothing_attached, output, size_of, tshark};
+use trawl_tests::witness::{nothing_attached, packets_in, size_of};
 use trawl_tests::{Capture, Lab, frames, trawl, wait_until};
-
-/// The packets that others find in a file, packed or not.
-fn packets_in(file: &str) -> u64 {
-    let program = [(".gz", "gzip"), (".zst", "zstd"), (".lz4", "lz4")];
-    let program = program.iter().find(|(end, _)| file.ends_with(end));
-    let plain = match program {
-        Some((_, program)) => {
-            let plain = format!("{file}.plain");
-            output("sh", &["-c", &format!("{program} -dc < {file} > {plain}")]);
-            plain
-        }
-        None => file.to_owned(),
-    };
-    match size_of(plain.as_ref()) {
-        0 => 0,
-        _ => tshark(&plain, &["frame.len"]).len() as u64,
-    }
-}
 
 /// Captures into a file, which is harmed when it has this many bytes.
 fn harmed(

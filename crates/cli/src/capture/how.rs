@@ -72,15 +72,19 @@ impl How {
     ) -> Result<(Box<dyn Sink + Send>, Option<Notice>)> {
         if let Some(compression) = self.compression {
             let packed = Packed::new(file, name, whole, compression, self.form)?;
-            return Ok((Box::new(packed), None));
+            return Ok((Box::new(packed.in_series(self.is_in_series())), None));
         }
         match self.form {
             Form::Pcapng => pcapng_file(file, name, whole, self),
             Form::Pcap { link_type, snaplen } => {
                 let file = PcapFile::new(file, name, whole, link_type, snaplen);
-                Ok((Box::new(file), None))
+                Ok((Box::new(file.in_series(self.is_in_series())), None))
             }
         }
+    }
+
+    fn is_in_series(&self) -> bool {
+        self.largest.is_some()
     }
 }
 
@@ -89,15 +93,16 @@ fn pcapng_file(
     file: File,
     name: String,
     whole: Option<WholeBytes>,
-    How { io, largest, .. }: How,
+    how: How,
 ) -> Result<(Box<dyn Sink + Send>, Option<Notice>)> {
     let mut detail = None;
+    let io = how.io;
     if io != Io::Buffered {
         let again = file
             .try_clone()
             .map_err(|e| Error::os(format!("cannot write to {name}"), e))?;
         match DirectFile::new(again, name.clone(), whole.clone()) {
-            Ok(direct) => return Ok((Box::new(direct.up_to(largest)), None)),
+            Ok(direct) => return Ok((Box::new(direct.up_to(how.largest)), None)),
             Err(error) if io == Io::Direct => {
                 let what = format!("cannot write directly to {name}");
                 return Err(Error::os(what, error).fix("use --io auto or --io buffered"));
@@ -110,5 +115,6 @@ fn pcapng_file(
             }
         }
     }
-    Ok((Box::new(PcapngFile::new(file, name, whole)), detail))
+    let file = PcapngFile::new(file, name, whole).in_series(how.is_in_series());
+    Ok((Box::new(file), detail))
 }

@@ -1,8 +1,8 @@
 //! The errno values that callers tell apart.
 
 pub use libc::{
-    E2BIG, EACCES, EBUSY, EEXIST, EFBIG, EINVAL, ENODEV, ENOENT, ENOLINK, ENOSPC, EOPNOTSUPP,
-    EPERM, EPIPE, ERANGE,
+    E2BIG, EACCES, EBUSY, EDQUOT, EEXIST, EFBIG, EINVAL, ENODEV, ENOENT, ENOLINK, ENOSPC,
+    EOPNOTSUPP, EPERM, EPIPE, ERANGE,
 };
 
 /// The name of an error that the kernel's XDP code gives; its number for others.

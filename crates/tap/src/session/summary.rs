@@ -1,6 +1,6 @@
 //! The account of a capture, at its end and on the way.
 
-use trawl_kernel::{Result, errno};
+use trawl_kernel::{Error, Result, errno};
 
 use super::{Ended, Handed, Session};
 use crate::account::{Account, PointSummary, Summary};
@@ -21,14 +21,14 @@ impl Session {
     }
 
     /// What was in a file and is not any more, by what was found in it.
-    pub(super) fn take_back_cut(&self, summary: &mut Summary, found: &[u64]) {
+    pub(super) fn take_back_cut(&self, summary: &mut Summary, found: &[u64], reason: &'static str) {
         for (point, one) in self.assembly.points.iter().zip(&mut summary.interfaces) {
             let ids = point.interfaces.iter();
             let there: u64 = ids.filter_map(|id| found.get(*id as usize)).sum();
             let missing = one.account.recorded.saturating_sub(there);
             if missing > 0 {
-                one.account.take_back("file_cut", missing);
-                summary.total.take_back("file_cut", missing);
+                one.account.take_back(reason, missing);
+                summary.total.take_back(reason, missing);
             }
         }
     }
@@ -114,14 +114,28 @@ impl Session {
 }
 
 pub(super) fn lost_output_reason(ended: &Ended, handed: &Result<Handed>) -> &'static str {
-    let error = match (ended, handed) {
-        (Ended::Output(error), _) | (_, Err(error)) => error,
-        (_, Ok(_)) => return "not_read",
+    let Some(error) = output_error(ended, handed) else {
+        return "not_read";
     };
     match error.errno() {
-        Some(errno::ENOSPC) => "disk_full",
+        Some(errno::ENOSPC | errno::EDQUOT) => "disk_full",
         Some(errno::EPIPE) => "pipe_closed",
         Some(errno::EFBIG) => "file_too_large",
         _ => "write_error",
+    }
+}
+
+/// Why packets are not in the file any more: the disk did not take them, or another process cut it.
+pub(super) fn missing_reason(ended: &Ended, handed: &Result<Handed>) -> &'static str {
+    match output_error(ended, handed).and_then(Error::errno) {
+        Some(_) => lost_output_reason(ended, handed),
+        None => "file_cut",
+    }
+}
+
+fn output_error<'a>(ended: &'a Ended, handed: &'a Result<Handed>) -> Option<&'a Error> {
+    match (ended, handed) {
+        (Ended::Output(error), _) | (_, Err(error)) => Some(error),
+        (_, Ok(_)) => None,
     }
 }
