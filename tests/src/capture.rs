@@ -362,6 +362,18 @@ impl Capture {
         finished
     }
 
+    /// Kills all its processes as `pkill -9 trawl` does, those first that would clean up after it.
+    pub fn kill_all(self) -> Finished {
+        let mut family = marked_processes(&self.mark);
+        family.sort_unstable_by(|one, other| other.cmp(one));
+        for process in family {
+            if let Some(process) = Pid::from_raw(process as i32) {
+                let _ = kill_process(process, Signal::KILL);
+            }
+        }
+        self.kill()
+    }
+
     /// Waits for an end that comes by itself.
     pub fn wait(mut self) -> Finished {
         let mut status = None;

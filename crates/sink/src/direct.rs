@@ -238,21 +238,40 @@ impl DirectFile {
         Ok(())
     }
 
+    /// Gathers blocks. Each buffer ends with a whole one: nobody cuts the file where all of trawl was killed.
     fn append(&mut self, bytes: &[u8]) -> Result<()> {
         let mut rest = bytes;
+        let mut is_larger_than_buffers = false;
         while !rest.is_empty() {
-            if self.tail.room() == 0
-                && let Err(error) = self.push_tail()
-            {
+            let room = self.tail.room();
+            let count = match is_larger_than_buffers {
+                true => rest.len().min(room),
+                false => whole_blocks(rest, room),
+            };
+            if count == 0 {
+                is_larger_than_buffers = self.tail.bytes().is_empty();
+                self.fill_up();
+            }
+            self.tail.extend(&rest[..count]);
+            self.length += count as u64;
+            rest = &rest[count..];
+            let is_done = self.tail.room() == 0 || (count == 0 && !is_larger_than_buffers);
+            if is_done && let Err(error) = self.push_tail() {
                 self.unwritten.extend_from_slice(rest);
                 return Err(error);
             }
-            let count = self.tail.extend(rest);
-            rest = &rest[count..];
         }
-        self.length += bytes.len() as u64;
         self.boundaries.push_back(self.length);
         Ok(())
+    }
+
+    /// Fills the buffer at hand up to what a disk takes.
+    fn fill_up(&mut self) {
+        let mut pad = vec![0; to_next_unit(self.length)];
+        filling(&mut pad);
+        self.tail.extend(&pad);
+        self.length += pad.len() as u64;
+        self.boundaries.push_back(self.length);
     }
 
     /// Writes what has come slowly.
@@ -318,20 +337,42 @@ fn write_at(file: &File, bytes: &[u8], at: u64) -> (usize, Option<io::Error>) {
     (done, None)
 }
 
+/// Less than this is no room for a block.
+const SMALLEST: usize = 32;
+
 /// How far the next multiple of a unit is, with room for a block or nothing in between.
 fn to_next_unit(length: u64) -> usize {
-    const SMALLEST: u64 = 32;
-    let room = length.next_multiple_of(UNIT as u64) - length;
-    match room {
+    match (length.next_multiple_of(UNIT as u64) - length) as usize {
         0 => 0,
-        1..SMALLEST => (room + UNIT as u64) as usize,
-        _ => room as usize,
+        room @ 1..SMALLEST => room + UNIT,
+        room => room,
     }
+}
+
+/// How many bytes of whole blocks fit into so much room, with room for another block or nothing after them.
+fn whole_blocks(bytes: &[u8], room: usize) -> usize {
+    let fits = |length: usize| length == room || length + SMALLEST <= room;
+    if fits(bytes.len()) {
+        return bytes.len();
+    }
+    let mut end = 0;
+    let ends = blocks(bytes).map(|block| {
+        end += block.bytes.len();
+        end
+    });
+    let inside = ends.take_while(|end| *end <= room);
+    inside.filter(|end| fits(*end)).last().unwrap_or(0)
 }
 
 impl Sink for DirectFile {
     fn length(&self) -> u64 {
         self.length
+    }
+
+    /// Each buffer may be filled up to the next unit.
+    fn filling(&self, bytes: usize) -> u64 {
+        let more = bytes.saturating_sub(self.tail.room());
+        (more.div_ceil(BUFFER / 2) * (UNIT + SMALLEST)) as u64
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
@@ -347,10 +388,7 @@ impl Sink for DirectFile {
     }
 
     fn take(&mut self, mut segment: Lease) -> Result<()> {
-        let gap = to_next_unit(self.length);
-        let mut pad = vec![0; gap];
-        filling(&mut pad);
-        let ready = self.pump(false).and_then(|()| self.append_if_any(&pad));
+        let ready = self.pump(false).map(|()| self.fill_up());
         let ready = ready.and_then(|()| match self.tail.bytes().is_empty() {
             true => Ok(()),
             false => self.push_tail(),
@@ -407,14 +445,5 @@ impl Sink for DirectFile {
 
     fn take_unwritten(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.unwritten)
-    }
-}
-
-impl DirectFile {
-    fn append_if_any(&mut self, bytes: &[u8]) -> Result<()> {
-        match bytes.is_empty() {
-            true => Ok(()),
-            false => self.append(bytes),
-        }
     }
 }

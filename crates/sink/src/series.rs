@@ -291,7 +291,7 @@ impl Series {
         for block in blocks(bytes) {
             let end = taken + block.bytes.len();
             let is_first = current.packets.is_empty();
-            if end as u64 > room && !is_first {
+            if end as u64 + current.sink.filling(end) > room && !is_first {
                 break;
             }
             if let Some(packet) = block.enhanced_packet() {

@@ -37,6 +37,11 @@ pub trait Sink {
         0
     }
 
+    /// By how much more than so many bytes its file may grow when those are written.
+    fn filling(&self, _bytes: usize) -> u64 {
+        0
+    }
+
     /// Whether whole segments of a ring are wanted as they are. The open one is then held back for a moment.
     fn takes_segments(&self) -> bool {
         false

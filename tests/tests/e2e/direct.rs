@@ -152,6 +152,35 @@ fn ends_whole_when_cut(io: &str) {
     assert!(summary.lost_by("file_cut") > 10_000, "{summary:#?}");
 }
 
+/// Issue 16: killed at any moment, and nobody there to cut the file.
+#[test]
+fn a_file_is_whole_where_all_of_trawl_is_killed() {
+    let _heavy = heavy();
+    for (round, two_cpus) in [(1, true), (4, true), (9, true), (4, false)] {
+        let Some(lab) = Lab::open() else { return };
+        let file = lab.file("file.pcapng");
+        let receiver = lab.receiver();
+        let arguments = [
+            "-i", &receiver, "--tap", "xdp", "--io", "direct", "-w", &file,
+        ];
+        let capture = Capture::start(&lab, &arguments);
+        let frame = [frames::patterned(1400)];
+        std::thread::scope(|scope| {
+            scope.spawn(|| match two_cpus {
+                true => lab.send_from_two_cpus(&frame, 20_000),
+                false => send_from(&lab.pair.a, &frame, 20_000, Engine::Live, Some(0), None),
+            });
+            wait_until("some is written", || {
+                size_of(file.as_ref()) > round * 1_000_000
+            });
+            capture.kill_all();
+        });
+        // Strict about the last block too.
+        let packets = Contents::read(&file).packets.len() as u64;
+        assert!(packets > round * 600, "{packets}");
+    }
+}
+
 /// A small file system of its own on a block device whose memory can be sealed: it then gives errors.
 struct Small {
     memory: std::os::fd::OwnedFd,
