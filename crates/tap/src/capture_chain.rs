@@ -208,6 +208,27 @@ impl CaptureSeat {
     }
 }
 
+/// What is to be in a hook's slots in the place of a capture in front that was killed: the next capture in its chain, or
+/// what was there before. The kernel empties a chain when nobody holds it any more.
+pub fn after_killed(head: u32, stride: u32) -> Result<Option<Vec<Option<OwnedFd>>>> {
+    let Some(map) = array_of(head, stride)? else {
+        return Ok(None);
+    };
+    let row = row_of(map.as_fd(), stride, head).map_err(cannot_look)?;
+    let seat = CaptureSeat {
+        map: Arc::new(map),
+        row: row.unwrap_or_default(),
+        next: row.map(|row| row + 1).filter(|next| *next < SEATS),
+        stride,
+        seated: Vec::new(),
+    };
+    let after = |slot| match seat.program_after(slot) {
+        Some(program) => Ok(Some(program)),
+        None => seat.kept_before(slot).map_err(cannot_look),
+    };
+    (0..stride).map(after).collect::<Result<_>>().map(Some)
+}
+
 /// The chain of a program that is attached, if it is trawl's and not too long already.
 fn joinable(attached: u32, stride: u32) -> Result<Option<OwnedFd>> {
     let map = array_of(attached, stride)?;

@@ -221,6 +221,22 @@ fn slots_that_held_somebody_elses_program_are_put_back() {
         other.stop_well();
         assert_eq!(slots(hook_id(&owner)), before);
     }
+
+    // After captures that were killed with all their processes, by the next one, which leaves those alone that live on.
+    let start = || Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "hook"]);
+    let (lives_on, first, second) = (start(), start(), start());
+    first.kill_all();
+    second.kill_all();
+    let next = start();
+    lab.send(&[frames::patterned(100)], 10);
+    next.wait_recorded(10);
+    lives_on.wait_recorded(10);
+    lives_on.stop_well();
+    next.kill_all();
+    assert_eq!(slots(hook_id(&owner)).len(), 5);
+    start().stop_well();
+    // What was there before went with the last who knew of it.
+    assert_eq!(slots(hook_id(&owner)), []);
 }
 
 #[test]

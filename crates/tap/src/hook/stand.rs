@@ -8,6 +8,7 @@ use trawl_kernel::bpf::program::LoadOptions;
 use trawl_kernel::bpf::{info, map, program};
 use trawl_kernel::layout::TapConfig;
 use trawl_kernel::netns::{self, Namespace};
+use trawl_kernel::owners::Owners;
 use trawl_kernel::ring::Rings;
 use trawl_kernel::warden::{self, Task, Warden};
 use trawl_kernel::{Error, Result, errno};
@@ -70,6 +71,7 @@ pub fn occupy(
     let (mut last, mut refusal) = (None, None);
     // Two that come at once would take the same seat.
     let _lock = netns::lock(site.namespace.as_ref())?;
+    stand.clear_killed()?;
     for (attach_type, flags) in COMBINATIONS {
         let present = stand.present()?;
         let joined = joined_head(&present)
@@ -153,6 +155,24 @@ impl Stand {
         (0..self.occupants.len() as u32)
             .map(|slot| map::program_in(self.map.as_fd(), slot).map_err(fail))
             .collect()
+    }
+
+    /// Takes captures out of the slots that were killed together with the warden that would have done it.
+    fn clear_killed(&self) -> Result<()> {
+        let fail = |e| Error::os(format!("cannot clear {}", self.what), e);
+        while let Some(head) = joined_head(&self.present()?)
+            && Owners::look().has_nobody_for(head)
+            && let Some(others) = capture_chain::after_killed(head, self.occupants.len() as u32)?
+        {
+            for (slot, other) in (0u32..).zip(others) {
+                match other {
+                    Some(other) => map::set_program(self.map.as_fd(), slot, other.as_fd()),
+                    None => map::clear_program(self.map.as_fd(), slot),
+                }
+                .map_err(fail)?;
+            }
+        }
+        Ok(())
     }
 
     fn load(
