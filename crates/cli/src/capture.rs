@@ -35,7 +35,6 @@ use trawl_tap::notice::Notice;
 use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::{Counting, Sink};
 
-use args::Format;
 pub use args::{Args, AtName, DirectionName};
 use beside::{Outputs, Wanted};
 use checks::{check_format, check_link_types};
@@ -73,6 +72,10 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
     let series = series_of(&args)?;
     let outputs = Outputs::open(&args, series.is_some())?;
     let mut observer = Terminal::new(&args);
+    if let Err(error) = outputs.check_io(&args, series.is_some(), &mut observer) {
+        outputs.discard();
+        return Err(error);
+    }
     let loans = match &args.tappable {
         Some(file) => loans::take(&args, file, &mut observer)?,
         None => Vec::new(),
@@ -133,13 +136,7 @@ fn series_of(args: &Args) -> Result<Option<SeriesPlan>> {
     };
     let path = args.write.first().filter(is_file);
     args.recording.check(path.is_some())?;
-    let is_direct = path.is_some_and(|path| {
-        args.format() == Format::Pcapng
-            && args
-                .recording
-                .compression(path, args.first.compress)
-                .is_none()
-    });
+    let is_direct = path.is_some() && how::can_be_direct(&args.first, args);
     if args.recording.io == Io::Direct && !is_direct {
         let why = "only pcapng files are, if they are not compressed";
         return Err(Error::usage("cannot write directly", why).fix("use --io auto"));
@@ -165,7 +162,7 @@ fn record(
     if whole.is_none() && (!others.is_empty() || args.recording.print) {
         // A pipe takes what it takes: nothing waits for it that others want.
         others.insert(0, (args.first.clone(), output));
-        let first = |_: &mut Terminal| Ok(Box::new(Counting::default()) as Box<dyn Sink>);
+        let first = || Ok(Box::new(Counting::default()) as Box<dyn Sink>);
         return run_beside(session, ("", first, others), args, observer);
     }
     let how = How::of(&args.first, args, &session);
@@ -178,11 +175,7 @@ fn record(
     }
     let Output { file, name, .. } = output;
     let said = name.clone();
-    let first = move |observer: &mut Terminal| {
-        let (sink, detail) = how.open_any(file, name, whole)?;
-        detail.iter().for_each(|notice| observer.detail(notice));
-        Ok(sink as Box<dyn Sink>)
-    };
+    let first = move || Ok(how.open_any(file, name, whole)? as Box<dyn Sink>);
     run_beside(session, (&said, first, others), args, observer)
 }
 
@@ -197,16 +190,12 @@ fn confine(session: &mut Session, args: &Args) -> Result<()> {
 /// Runs with the outputs that are named beside the first.
 fn run_beside(
     mut session: Session,
-    (name, first, others): (
-        &str,
-        impl FnOnce(&mut Terminal) -> Result<Box<dyn Sink>>,
-        Others,
-    ),
+    (name, first, others): (&str, impl FnOnce() -> Result<Box<dyn Sink>>, Others),
     args: &Args,
     observer: &mut Terminal,
 ) -> Result<(Summary, Ended)> {
     confine(&mut session, args)?;
-    let mut first = first(observer)?;
+    let mut first = first()?;
     let beside = beside::start(others, &session, args)?;
     if beside.is_empty() && args.first.snaplen.is_none() {
         return session.run(first.as_mut(), observer);
@@ -281,12 +270,11 @@ fn record_series(
     let make = Box::new(make);
     let files = NextFiles::start(plan.clone(), make, whole.clone(), kept.as_ref())?;
     let open = move |file: File, name: String| {
-        let (sink, _) = how.open(file, name, Some(whole.clone()))?;
-        Ok(sink as Box<dyn Sink>)
+        Ok(how.open(file, name, Some(whole.clone()))? as Box<dyn Sink>)
     };
     let accounts = session.accounts();
     let name = plan.path.clone();
-    let first = move |_: &mut Terminal| {
+    let first = move || {
         let series = Series::new(plan, files, Box::new(open), accounts);
         Ok(Box::new(series) as Box<dyn Sink>)
     };

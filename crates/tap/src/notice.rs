@@ -141,7 +141,7 @@ pub enum Notice {
     SnaplenReduced {
         bytes: u32,
     },
-    /// The file system takes no direct writes.
+    /// A file goes through the page cache.
     NotDirect {
         output: String,
         why: String,

@@ -9,7 +9,7 @@ use trawl_tests::lab::send_from;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::turn::heavy;
 use trawl_tests::witness::{capinfos, output, packets_in, run, size_of, tshark};
-use trawl_tests::{Capture, Lab, frames, skip, tools_or_skip, wait_until};
+use trawl_tests::{Capture, Lab, frames, skip, tools_or_skip, trawl, wait_until};
 
 /// Bytes of a file that are in the page cache.
 fn cached(file: &str) -> Option<u64> {
@@ -346,5 +346,69 @@ fn a_disk_that_breaks_unseen_is_noticed_at_the_end() {
             packets_in(&file)
         });
         assert_eq!(left.unwrap_or(0), summary.recorded, "{name}");
+    }
+}
+
+/// Something that is mounted for the length of a test.
+struct Mounted(String);
+
+impl Mounted {
+    fn at(lab: &Lab, kind: &str) -> Self {
+        let at = lab.file(kind);
+        std::fs::create_dir(&at).expect("a directory");
+        run("mount", &["-t", kind, "none", &at]);
+        Self(at)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = output("umount", &[&self.0]);
+    }
+}
+
+/// Issue 16: where a file system refuses.
+#[test]
+fn a_file_system_without_direct_writes_is_told_of() {
+    let Some(lab) = Lab::open() else { return };
+    let memory = Mounted::at(&lab, "ramfs");
+    let receiver = lab.receiver();
+    let (there, new) = (
+        format!("{}/there.pcapng", memory.0),
+        format!("{}/new.pcapng", memory.0),
+    );
+    std::fs::write(&there, "precious").expect("written");
+    for (file, series) in [(&there, &[][..]), (&new, &[]), (&new, &["-C", "1"])] {
+        let fixed = [
+            "capture", "-i", &receiver, "--tap", "xdp", "--io", "direct", "-w", file,
+        ];
+        let refused = trawl(&[&fixed[..], series].concat());
+        assert_eq!(refused.status.code(), Some(1));
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(said.contains("cannot write directly to"), "{said}");
+        assert!(said.contains("--io auto"), "{said}");
+    }
+    assert_eq!(std::fs::read(&there).expect("it is there"), b"precious");
+    assert!(!Path::new(&new).exists());
+
+    let why = "its file system takes no direct writes";
+    let plain = "only pcapng files that are not compressed";
+    for (name, way, words) in [
+        ("a.pcapng", &[][..], Some(why)),
+        ("b.pcapng", &["-C", "1"], Some(why)),
+        ("c.pcap", &[], Some(plain)),
+        ("d.pcapng.zst", &[], Some(plain)),
+        ("e.pcapng", &["--io", "buffered"], None),
+    ] {
+        let file = format!("{}/{name}", memory.0);
+        let fixed = ["-i", &receiver, "--tap", "xdp", "-v", "-w", &file];
+        let capture = Capture::start(&lab, &[&fixed[..], way].concat());
+        lab.send(&[frames::patterned(100)], 10);
+        capture.wait_recorded(10);
+        let finished = capture.stop();
+        let said = &finished.stderr;
+        let told = words.map_or(!said.contains("page cache"), |words| said.contains(words));
+        assert!(told, "{name}: {said}");
+        finished.summary_of_success().assert_all_recorded(10);
     }
 }

@@ -10,9 +10,10 @@ use trawl_view::print::Printer;
 use clap::ValueEnum;
 
 use super::args::{self, Args, Format};
-use super::how::How;
+use super::how::{self, How};
 use super::output::{self, Output};
 use super::places;
+use super::progress::Terminal;
 use super::shown::Shown;
 use crate::packing::Packing;
 
@@ -134,6 +135,24 @@ impl Outputs {
         Ok(())
     }
 
+    /// Says how files are written, and fails where it cannot be as asked for.
+    pub(super) fn check_io(
+        &self,
+        args: &Args,
+        is_series: bool,
+        observer: &mut Terminal,
+    ) -> Result<()> {
+        if is_series {
+            how::check_io(&args.first, None, args, observer)?;
+        }
+        let first = self.first.iter().map(|output| (&args.first, output));
+        let others = self.others.iter().map(|(wanted, output)| (wanted, output));
+        for (wanted, output) in first.chain(others).filter(|(_, output)| output.regular) {
+            how::check_io(wanted, Some(&output.file), args, observer)?;
+        }
+        Ok(())
+    }
+
     /// Nothing was captured: files made for it are not left behind.
     pub(super) fn discard(&self) {
         let others = self.others.iter().map(|(_, output)| output);
@@ -153,7 +172,7 @@ pub(super) fn start(
         let whole = output.start()?;
         let how = How::of(&wanted, args, session);
         let name = output.name.clone();
-        let (sink, _) = how.open_any(output.file, output.name, whole)?;
+        let sink = how.open_any(output.file, output.name, whole)?;
         all.push(Beside::start(name, sink, wanted.snaplen)?);
     }
     if args.recording.print && !args.write.is_empty() {

@@ -1,18 +1,23 @@
 //! How an output is written: its form, its compression, directly or not.
 
 use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
 
+use trawl_kernel::disk::open_directly;
 use trawl_kernel::warden::WholeBytes;
-use trawl_kernel::{Error, Result};
+use trawl_kernel::{Error, Result, create};
 use trawl_sink::{
     Compression, DirectFile, Form, Packed, PcapFile, PcapStream, PcapngFile, PcapngStream,
 };
 use trawl_tap::notice::Notice;
-use trawl_tap::session::Session;
+use trawl_tap::session::{Observer, Session};
 use trawl_tap::sink::Sink;
 
 use super::args::{Args, Format};
 use super::beside::Wanted;
+use super::progress::Terminal;
 use super::recording::Io;
 
 /// How files are written.
@@ -50,7 +55,7 @@ impl How {
         file: File,
         name: String,
         whole: Option<WholeBytes>,
-    ) -> Result<(Box<dyn Sink + Send>, Option<Notice>)> {
+    ) -> Result<Box<dyn Sink + Send>> {
         if whole.is_some() {
             return self.open(file, name, whole);
         }
@@ -60,25 +65,25 @@ impl How {
                 Box::new(PcapStream::new(file, name, link_type, snaplen))
             }
         };
-        Ok((sink, None))
+        Ok(sink)
     }
 
-    /// What is written to this empty file, and what there is to say about it.
+    /// What is written to this empty file.
     pub(super) fn open(
         self,
         file: File,
         name: String,
         whole: Option<WholeBytes>,
-    ) -> Result<(Box<dyn Sink + Send>, Option<Notice>)> {
+    ) -> Result<Box<dyn Sink + Send>> {
         if let Some(compression) = self.compression {
             let packed = Packed::new(file, name, whole, compression, self.form)?;
-            return Ok((Box::new(packed.in_series(self.is_in_series())), None));
+            return Ok(Box::new(packed.in_series(self.is_in_series())));
         }
         match self.form {
             Form::Pcapng => pcapng_file(file, name, whole, self),
             Form::Pcap { link_type, snaplen } => {
                 let file = PcapFile::new(file, name, whole, link_type, snaplen);
-                Ok((Box::new(file.in_series(self.is_in_series())), None))
+                Ok(Box::new(file.in_series(self.is_in_series())))
             }
         }
     }
@@ -94,27 +99,74 @@ fn pcapng_file(
     name: String,
     whole: Option<WholeBytes>,
     how: How,
-) -> Result<(Box<dyn Sink + Send>, Option<Notice>)> {
-    let mut detail = None;
-    let io = how.io;
-    if io != Io::Buffered {
+) -> Result<Box<dyn Sink + Send>> {
+    if how.io != Io::Buffered {
         let again = file
             .try_clone()
             .map_err(|e| Error::os(format!("cannot write to {name}"), e))?;
         match DirectFile::new(again, name.clone(), whole.clone()) {
-            Ok(direct) => return Ok((Box::new(direct.up_to(how.largest)), None)),
-            Err(error) if io == Io::Direct => {
-                let what = format!("cannot write directly to {name}");
-                return Err(Error::os(what, error).fix("use --io auto or --io buffered"));
-            }
-            Err(error) => {
-                detail = Some(Notice::NotDirect {
-                    output: name.clone(),
-                    why: error.to_string(),
-                });
-            }
+            Ok(direct) => return Ok(Box::new(direct.up_to(how.largest))),
+            Err(error) if how.io == Io::Direct => return Err(refused(&name, error)),
+            // Said before the capture began.
+            Err(_) => {}
         }
     }
     let file = PcapngFile::new(file, name, whole).in_series(how.is_in_series());
-    Ok((Box::new(file), detail))
+    Ok(Box::new(file))
+}
+
+fn refused(name: &str, error: io::Error) -> Error {
+    let what = format!("cannot write directly to {name}");
+    Error::os(what, error).fix("use --io auto or --io buffered")
+}
+
+/// Says under -v why a file goes through the page cache; fails where it must not. Without a file it is one of a series,
+/// like one that is made for a moment where they are to be.
+pub(super) fn check_io(
+    wanted: &Wanted,
+    file: Option<&File>,
+    args: &Args,
+    observer: &mut Terminal,
+) -> Result<()> {
+    let io = args.recording.io;
+    if io == Io::Buffered {
+        return Ok(());
+    }
+    let name = wanted.path.display().to_string();
+    let why = match can_be_direct(wanted, args) {
+        false => "only pcapng files that are not compressed are written directly".to_owned(),
+        true => {
+            let looked = match file {
+                Some(file) => Some(open_directly(file.as_fd())),
+                None => example(wanted, args).map(|file| open_directly(file.as_fd())),
+            };
+            match looked {
+                None | Some(Ok(_)) => return Ok(()),
+                Some(Err(error)) if io == Io::Direct => return Err(refused(&name, error)),
+                Some(Err(error)) => format!("its file system takes no direct writes ({error})"),
+            }
+        }
+    };
+    observer.detail(&Notice::NotDirect { output: name, why });
+    Ok(())
+}
+
+/// Whether this is of a form that is written directly where it can be.
+pub(super) fn can_be_direct(wanted: &Wanted, args: &Args) -> bool {
+    let format = wanted.format.unwrap_or(args.format_of(&wanted.path));
+    let compression = args.recording.compression(&wanted.path, wanted.compress);
+    format == Format::Pcapng && compression.is_none()
+}
+
+/// A file where those of a series are to be, if one can be made there by now.
+fn example(wanted: &Wanted, args: &Args) -> Option<File> {
+    let directory = match wanted.path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let make = || create::unnamed_in(directory).ok();
+    match &args.user {
+        Some(user) => user.act_as(|| Ok(make())).ok()?,
+        None => make(),
+    }
 }

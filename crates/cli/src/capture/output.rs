@@ -55,7 +55,7 @@ pub(super) struct Output {
     pub(super) name: String,
     /// Set for a file that was not there before.
     created: Option<PathBuf>,
-    regular: bool,
+    pub(super) regular: bool,
 }
 
 impl Output {

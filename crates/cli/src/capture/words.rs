@@ -157,9 +157,9 @@ pub(crate) fn notice(notice: &Notice) -> String {
         Notice::SnaplenReduced { bytes } => {
             format!("keeping at most {bytes} bytes of each packet: the ring is too small for more")
         }
-        Notice::NotDirect { output, why } => format!(
-            "{output}: written through the page cache: its file system takes no direct writes ({why})"
-        ),
+        Notice::NotDirect { output, why } => {
+            format!("{output}: written through the page cache: {why}")
+        }
         Notice::NotRead { output, packets } => format!(
             "{output}: its reader does not read; {packets} recorded packets did not reach it"
         ),

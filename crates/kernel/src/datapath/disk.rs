@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{AtFlags, FallocateFlags, Statx, StatxFlags, fallocate, statx};
 
 use crate::Result;
 use crate::memory::Mapping;
@@ -108,11 +108,7 @@ enum Engine {
 impl Disk {
     /// Opens a file once more for this. An error means that its file system cannot.
     pub fn open(file: BorrowedFd<'_>) -> io::Result<Self> {
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let file = OpenOptions::new()
-            .write(true)
-            .custom_flags(libc::O_DIRECT)
-            .open(path)?;
+        let file = open_directly(file)?;
         let uring = match probe::is_unwanted("io_uring") {
             true => None,
             false => uring::Uring::new().ok(),
@@ -156,6 +152,25 @@ impl Disk {
             offset,
             length,
         )?)
+    }
+}
+
+/// Opens a file once more for direct writes. An error means that its file system cannot, or that it would put them into
+/// the page cache all the same.
+pub fn open_directly(file: BorrowedFd<'_>) -> io::Result<File> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let file = OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(path)?;
+    let about = statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
+    let is_refused = |about: Statx| {
+        let is_told = StatxFlags::from_bits_retain(about.stx_mask).contains(StatxFlags::DIOALIGN);
+        is_told && about.stx_dio_offset_align == 0
+    };
+    match about.is_ok_and(is_refused) {
+        true => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+        false => Ok(file),
     }
 }
 

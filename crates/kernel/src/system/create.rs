@@ -26,6 +26,15 @@ pub fn existing_file(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
+/// A file without a name, which is gone when it is closed.
+pub fn unnamed_in(directory: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .mode(0)
+        .custom_flags(libc::O_TMPFILE)
+        .open(directory)
+}
+
 /// Holds what has this name, so that its room is not freed before this is closed.
 pub fn hold(path: &Path) -> io::Result<File> {
     OpenOptions::new()
