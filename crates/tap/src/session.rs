@@ -209,6 +209,7 @@ impl Session {
         host: Host,
         observer: &mut dyn Observer,
     ) -> Result<Self> {
+        options.trigger.as_ref().map_or(Ok(()), trigger::check)?;
         let after_kernel = SecondLook::after_kernel(sites, options)?;
         let in_kernel = after_kernel
             .as_ref()

@@ -18,7 +18,7 @@ use trawl_view::select::{Question, Selector};
 
 use crate::assembly::Point;
 use crate::capture_site::CaptureSite;
-use crate::filter::{compiler_options, ethernet};
+use crate::filter::{Filter, compiler_options, ethernet};
 use crate::second::count_in;
 use crate::sink::{Sink, is_behind};
 pub use event::{Cause, Event, Report, TriggerPlan};
@@ -81,6 +81,19 @@ pub(crate) struct Trigger {
     pub shared: Rc<RefCell<Shared>>,
 }
 
+/// Refuses an expression before anything is attached.
+pub fn check(plan: &TriggerPlan) -> Result<()> {
+    let Some(text) = &plan.expression else {
+        return Ok(());
+    };
+    let tried = Filter::Expression(text.clone()).classic(&ethernet(0));
+    tried.map(drop).map_err(|error| unusable(error.why()))
+}
+
+fn unusable(why: impl ToString) -> Error {
+    Error::usage("cannot use --trigger", why.to_string())
+}
+
 impl Trigger {
     pub fn new(
         plan: &TriggerPlan,
@@ -103,7 +116,6 @@ impl Trigger {
         let mut selectors = Vec::new();
         selectors.resize_with(blocks.max().map_or(0, |last| *last as usize + 1), || None);
         let mut general = None;
-        let unusable = |e| Error::usage("cannot use the trigger's expression", e);
         if let Some(text) = &plan.expression {
             let mut selector = Selector::new(Question::Expression(text.clone()), ethernet(0));
             let kind = (LINKTYPE_ETHERNET, ByteOrder::Little);

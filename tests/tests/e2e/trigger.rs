@@ -416,10 +416,14 @@ fn what_cannot_be_waited_for_is_refused() {
             "no tap here sees the exit",
         ),
         (
-            &["--trigger", "udp port"],
-            "cannot use the trigger's expression",
+            &["--trigger", "udp prot 53"],
+            "cannot use --trigger: can't parse filter expression: syntax error\n  udp prot 53\n      ^^^^",
         ),
-        (&["--on-signal", "-c", "3"], "cannot be used with"),
+        (&["--on-signal", "-c", "3"], "--trigger-count N"),
+        (
+            &["--on-verdict", "drop", "--verdict", "aborted"],
+            "no packet with it is recorded",
+        ),
         (
             &["--on-signal", "--trigger-memory", "1KiB"],
             "--trigger-memory 1MiB or more",

@@ -23,7 +23,7 @@ use super::recording::RecordingArgs;
 use super::remote::HostArgs;
 use super::stored::StoreArgs;
 use super::tcpdump::{StampType, TcpdumpArgs};
-use super::trigger::TriggerArgs;
+use super::trigger::{self, TriggerArgs};
 use crate::filter_file;
 use crate::lines::LineArgs;
 use crate::netns::NetnsArg;
@@ -90,7 +90,7 @@ pub struct Args {
     )]
     pub(super) snaplen: u64,
     /// End after this many recorded packets
-    #[arg(short = 'c', long = "count", value_name = "COUNT", conflicts_with_all = ["trigger", "on_verdict", "on_signal"], value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'c', long = "count", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) count: Option<u64>,
     /// End after this time, for example 10s
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
@@ -364,7 +364,11 @@ impl Args {
             .as_deref()
             .map(|list| verdict::Set::parse(kind, list))
             .transpose();
+        let verdicts = verdicts.map_err(|e| Error::usage("cannot understand --verdict", e))?;
         let trigger = self.trigger.plan(self.recording.meta()?.verdict)?;
+        if let Some(plan) = &trigger {
+            trigger::check(plan, verdicts.as_ref(), self.count)?;
+        }
         Ok(Options {
             tap,
             // Events and notes of drops are tied to the interfaces of the beginning; who gives up root's rights cannot
@@ -387,7 +391,7 @@ impl Args {
                 AtName::Exit => At::Exit,
                 AtName::Both => At::Both,
             }),
-            verdicts: verdicts.map_err(|e| Error::usage("cannot understand --verdict", e))?,
+            verdicts,
             mode: match self.mode {
                 None => Mode::NativeFirst,
                 Some(ModeName::Native) => Mode::Native,

@@ -125,3 +125,19 @@ impl TriggerArgs {
         }))
     }
 }
+
+/// Refuses what else was asked for if it means nothing around events, or lets none happen.
+pub(super) fn check(plan: &TriggerPlan, kept: Option<&Set>, count: Option<u64>) -> Result<()> {
+    if count.is_some() {
+        let why = "packets are written around events";
+        return Err(Error::usage("cannot use -c", why).fix("--trigger-count N ends after N events"));
+    }
+    if let (Some(kept), Some(wanted)) = (kept, &plan.verdicts)
+        && !wanted.actions().any(|action| kept.contains(action))
+    {
+        let what = "cannot wait for a verdict that --verdict leaves out";
+        return Err(Error::usage(what, "no packet with it is recorded")
+            .fix("add it to --verdict, or leave --verdict out"));
+    }
+    Ok(())
+}
