@@ -70,8 +70,8 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
         return args.tcpdump.show(&sites, options.filter.as_ref());
     }
     let series = series_of(&args)?;
-    let outputs = Outputs::open(&args, series.is_some())?;
     let mut observer = Terminal::new(&args);
+    let outputs = Outputs::open(&args, series.is_some(), &mut observer)?;
     if let Err(error) = outputs.check_io(&args, series.is_some(), &mut observer) {
         outputs.discard();
         return Err(error);
@@ -205,6 +205,7 @@ fn run_beside(
     for fate in sink.end() {
         let Fate {
             name,
+            recorded,
             lost,
             error,
             failed,
@@ -224,6 +225,7 @@ fn run_beside(
         };
         let output = OutputSummary {
             name,
+            recorded,
             lost,
             failed,
             error: error.map(|error| error.to_string()),

@@ -46,6 +46,7 @@ struct End {
 #[derive(Debug)]
 pub struct Fate {
     pub name: String,
+    pub recorded: u64,
     pub lost: u64,
     pub error: Option<Error>,
     /// It takes no more, for another reason than that its reader has seen enough.
@@ -110,8 +111,8 @@ impl Beside {
         alive && self.waiting.load(Ordering::Acquire) > 0
     }
 
-    /// Ends it when all is written.
-    fn end(mut self) -> Fate {
+    /// Ends it when all is written, of so many packets.
+    fn end(mut self, handed: u64) -> Fate {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
             // Whether it crashed shows in what is left.
@@ -124,13 +125,15 @@ impl Beside {
             .unwrap_or_else(|e| e.into_inner())
             .take();
         let unwritten = self.end.unwritten.load(Ordering::Acquire);
+        let lost = self.lost.packets.iter().sum::<u64>() + unwritten;
         Fate {
             name: self.name,
+            recorded: handed.saturating_sub(lost),
             failed: !self.end.is_not_read.load(Ordering::Acquire)
                 && error
                     .as_ref()
                     .is_some_and(|error| error.errno() != Some(errno::EPIPE)),
-            lost: self.lost.packets.iter().sum::<u64>() + unwritten,
+            lost,
             error,
         }
     }
@@ -290,7 +293,8 @@ impl Several {
 
     /// Ends the others, and tells what became of them, and of the first if it failed.
     pub fn end(self) -> Vec<Fate> {
-        let others = self.beside.into_iter().map(Beside::end);
+        let handed = self.handed;
+        let others = self.beside.into_iter().map(|one| one.end(handed));
         self.failure.into_iter().chain(others).collect()
     }
 
@@ -314,9 +318,11 @@ impl Several {
         }
         match act(self.first.as_mut()) {
             Err(error) if !self.beside.is_empty() => {
+                let lost = left_out(self.first.as_mut(), self.handed);
                 self.failure = Some(Fate {
                     name: self.name.clone(),
-                    lost: left_out(self.first.as_mut(), self.handed),
+                    recorded: self.handed.saturating_sub(lost),
+                    lost,
                     failed: true,
                     error: Some(error),
                 });

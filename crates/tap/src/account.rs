@@ -163,7 +163,8 @@ fn is_zero(value: &u64) -> bool {
 #[derive(Clone, Debug, Serialize)]
 pub struct OutputSummary {
     pub name: String,
-    /// Recorded packets that are not in it.
+    /// Recorded packets that are in it, and that are not.
+    pub recorded: u64,
     pub lost: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,

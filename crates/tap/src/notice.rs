@@ -141,6 +141,10 @@ pub enum Notice {
     SnaplenReduced {
         bytes: u32,
     },
+    /// An output is a named pipe, which is opened when it has a reader.
+    WaitsForReader {
+        output: String,
+    },
     /// A file goes through the page cache.
     NotDirect {
         output: String,

@@ -85,6 +85,12 @@ fn beside_a_pipe_that_is_not_read(is_first: bool) {
     let lost = slow["lost"].as_u64().expect("a number");
     // A pipe holds some.
     assert!(lost > PACKETS - 1000 && lost <= PACKETS, "{lost}");
+    assert_eq!(slow["recorded"], PACKETS - lost);
+    assert!(
+        finished.stderr.contains("is a named pipe"),
+        "{}",
+        finished.stderr
+    );
     assert!(
         finished.stderr.contains("recorded packets lost"),
         "{}",

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use trawl_kernel::{Error, Result};
 use trawl_sink::Beside;
-use trawl_tap::session::Session;
+use trawl_tap::notice::Notice;
+use trawl_tap::session::{Observer, Session};
 use trawl_view::print::Printer;
 
 use clap::ValueEnum;
@@ -80,9 +81,9 @@ pub(super) struct Outputs {
 }
 
 impl Outputs {
-    pub(super) fn open(args: &Args, is_series: bool) -> Result<Self> {
+    pub(super) fn open(args: &Args, is_series: bool, observer: &mut Terminal) -> Result<Self> {
         let mut all = Self::default();
-        match all.open_all(args, is_series) {
+        match all.open_all(args, is_series, observer) {
             Ok(()) => Ok(all),
             Err(error) => {
                 all.discard();
@@ -91,8 +92,12 @@ impl Outputs {
         }
     }
 
-    fn open_all(&mut self, args: &Args, is_series: bool) -> Result<()> {
-        let open = |wanted: &Wanted| {
+    fn open_all(&mut self, args: &Args, is_series: bool, observer: &mut Terminal) -> Result<()> {
+        let mut open = |wanted: &Wanted| {
+            if output::is_named_pipe(&wanted.path) {
+                let output = wanted.path.display().to_string();
+                observer.notice(&Notice::WaitsForReader { output });
+            }
             let output = Output::open(&wanted.path, args)?;
             let compression = args.recording.compression(&wanted.path, wanted.compress);
             match output.check_compression(compression) {

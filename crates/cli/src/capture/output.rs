@@ -26,6 +26,11 @@ pub(super) fn is_open_already(path: &Path) -> bool {
     is_stdout(path) || ((path.starts_with("/dev") || path.starts_with("/proc")) && is_link())
 }
 
+/// Whether it is a pipe that is opened when it has a reader.
+pub(super) fn is_named_pipe(path: &Path) -> bool {
+    !is_open_already(path) && std::fs::metadata(path).is_ok_and(|about| about.file_type().is_fifo())
+}
+
 /// Which file it is. Devices take what comes from many.
 fn place_of(about: &Metadata) -> Option<(u64, u64)> {
     (!about.file_type().is_char_device()).then(|| (about.dev(), about.ino()))

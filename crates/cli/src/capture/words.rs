@@ -157,6 +157,9 @@ pub(crate) fn notice(notice: &Notice) -> String {
         Notice::SnaplenReduced { bytes } => {
             format!("keeping at most {bytes} bytes of each packet: the ring is too small for more")
         }
+        Notice::WaitsForReader { output } => {
+            format!("{output} is a named pipe: the capture begins when somebody reads it")
+        }
         Notice::NotDirect { output, why } => {
             format!("{output}: written through the page cache: {why}")
         }
