@@ -28,7 +28,7 @@ use std::process::ExitCode;
 use trawl_kernel::privilege::{Capabilities, Kept};
 use trawl_kernel::warden::{self, Task, WholeBytes};
 use trawl_kernel::{Error, Result, errno, host};
-use trawl_sink::{Fate, NextFiles, Series, SeriesPlan, Several};
+use trawl_sink::{Compression, Fate, NextFiles, Series, SeriesPlan, Several};
 use trawl_tap::account::{OutputSummary, Summary};
 use trawl_tap::assembly::Host;
 use trawl_tap::notice::Notice;
@@ -209,6 +209,7 @@ fn run_beside(
             lost,
             error,
             failed,
+            compresses_too_slowly,
         } = fate;
         let why = match &error {
             Some(error) => {
@@ -219,9 +220,10 @@ fn run_beside(
                     },
                     &text,
                 );
-                ""
+                String::new()
             }
-            None => ": it could not keep up",
+            None if compresses_too_slowly => format!(": {}", words::compression_limits()),
+            None => ": it could not keep up".to_owned(),
         };
         let output = OutputSummary {
             name,
@@ -384,6 +386,12 @@ fn report(
     }
     if let Some(triggers) = &summary.triggers {
         json::say(&Remark::Triggers(triggers), &words::triggers(triggers));
+    }
+    let packets = summary.total.lost.get(Compression::LIMIT).copied();
+    if let Some(packets) = packets.filter(|packets| *packets > 0) {
+        let threads = Compression::threads();
+        let remark = Remark::CompressionTooSlow { packets, threads };
+        json::say(&remark, &words::compression_limits());
     }
     json::say(&Remark::Account(&summary.total), &summary.total.to_string());
     written.map(|()| code)

@@ -108,6 +108,11 @@ pub enum Remark<'a> {
     OutputFailed {
         error: String,
     },
+    /// Packets were lost because they could not be compressed in time.
+    CompressionTooSlow {
+        packets: u64,
+        threads: usize,
+    },
     Gone(&'a Gone),
     Unseen(&'a Gap),
     Triggers(&'a trigger::Report),

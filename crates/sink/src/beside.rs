@@ -40,6 +40,8 @@ struct End {
     error: Mutex<Option<Error>>,
     /// Packets that were handed to the thread and are not in the file.
     unwritten: AtomicU64,
+    /// The output lost packets by itself, for it compresses.
+    compresses_too_slowly: AtomicBool,
 }
 
 /// What became of an output.
@@ -51,6 +53,8 @@ pub struct Fate {
     pub error: Option<Error>,
     /// It takes no more, for another reason than that its reader has seen enough.
     pub failed: bool,
+    /// What it lost it could not compress in time.
+    pub compresses_too_slowly: bool,
 }
 
 impl Beside {
@@ -70,7 +74,13 @@ impl Beside {
                 let sink = sink.as_mut();
                 let mut handed = 0;
                 match move_all(sink, snaplen, &to_write, &left, &its_end, &mut handed) {
-                    Ok(()) => its_end.lose(lost_by(sink)),
+                    Ok(()) => {
+                        let lost = lost_by(sink);
+                        its_end.lose(lost);
+                        its_end
+                            .compresses_too_slowly
+                            .store(lost > 0, Ordering::Release);
+                    }
                     Err(error) => {
                         *its_end.error.lock().unwrap_or_else(|e| e.into_inner()) = Some(error);
                         its_end.lose(left_out(sink, handed));
@@ -135,6 +145,7 @@ impl Beside {
                     .is_some_and(|error| error.errno() != Some(errno::EPIPE)),
             lost,
             error,
+            compresses_too_slowly: self.end.compresses_too_slowly.load(Ordering::Acquire),
         }
     }
 }
@@ -325,6 +336,7 @@ impl Several {
                     lost,
                     failed: true,
                     error: Some(error),
+                    compresses_too_slowly: false,
                 });
                 Ok(())
             }

@@ -27,7 +27,6 @@ pub use frame::Compression;
 const FRAME: usize = 1 << 20;
 /// What may wait to be packed, or be written out of order. What comes on top of it is lost.
 const WAITING_MAX: usize = 64 << 20;
-const THREADS_MAX: usize = 4;
 /// What comes slowly is packed this late at most.
 const FLUSH_AFTER: Duration = Duration::from_secs(1);
 
@@ -111,8 +110,7 @@ impl Packed {
         });
         let (jobs, to_pack) = channel();
         let to_pack = Arc::new(Mutex::new(to_pack));
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = (0..cpus.min(THREADS_MAX))
+        let threads = (0..Compression::threads())
             .map(|number| {
                 let (to_pack, shared) = (Arc::clone(&to_pack), Arc::clone(&shared));
                 std::thread::Builder::new()
@@ -228,7 +226,7 @@ impl Sink for Packed {
         let packets = self.lost.packets.iter().enumerate();
         packets
             .filter(|(_, count)| **count > 0)
-            .map(|(id, count)| (id as u32, "compression", *count))
+            .map(|(id, count)| (id as u32, Compression::LIMIT, *count))
             .collect()
     }
 }

@@ -3,7 +3,8 @@
 use trawl_lab::sender::Engine;
 use trawl_tests::lab::send_from;
 use trawl_tests::pcapng::Contents;
-use trawl_tests::witness::{capinfos, output, tshark};
+use trawl_tests::turn::heavy;
+use trawl_tests::witness::{capinfos, output, packets_in, tshark};
 use trawl_tests::{Capture, Lab, frames, trawl};
 
 /// Issue 16: what stands after a name is for that output alone, the first one included.
@@ -206,5 +207,37 @@ fn outputs_that_would_destroy_each_other_are_refused() {
             "{outputs:?}: {said}"
         );
         assert!(!lab.path("a.pcapng").exists(), "{outputs:?}");
+    }
+}
+
+/// Issue 16: compression that cannot keep up takes nothing from the ring, and the notice says what limits.
+#[test]
+fn compression_that_cannot_keep_up_is_named() {
+    const PACKETS: u64 = 400_000;
+    let _heavy = heavy();
+    let Some(lab) = Lab::open() else { return };
+    let [alone, plain] = ["a.pcapng.gz", "b.pcapng"].map(|name| lab.file(name));
+    let receiver = lab.receiver();
+    for beside in [&[][..], &["-w", &plain]] {
+        let arguments = ["-i", &receiver, "--tap", "xdp", "-w"];
+        let first = beside.last().map_or(&alone, |_| &plain);
+        let second = beside
+            .first()
+            .map_or(vec![], |option| vec![*option, &alone]);
+        let capture = Capture::start(&lab, &[&arguments[..], &[first], &second].concat());
+        let frame = [frames::patterned(1400)];
+        send_from(&lab.pair.a, &frame, PACKETS, Engine::Live, None, None);
+        capture.wait_seen(PACKETS);
+        let finished = capture.stop();
+        let said = "compression could not keep up on";
+        assert!(finished.stderr.contains(said), "{}", finished.stderr);
+        let summary = finished.summary_of_success();
+        let recorded = match summary.outputs.first() {
+            Some(output) => output["recorded"].as_u64().expect("a number"),
+            None => summary.recorded,
+        };
+        assert!(recorded < PACKETS, "{summary:#?}");
+        assert_eq!(packets_in(&alone), recorded);
+        assert_eq!(summary.lost_by("ring_full"), 0, "{summary:#?}");
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use trawl_kernel::clock;
 use trawl_packet::verdict::Kind;
+use trawl_sink::Compression;
 use trawl_tap::assembly::Point;
 use trawl_tap::notice::{
     ClockReason, Gap, Gone, GoneReason, Left, Notice, ReadFailure, Steps, TapReason,
@@ -406,5 +407,14 @@ fn time(ns: u64) -> String {
         of_day / 60 % 60,
         of_day % 60,
         ns / 1_000_000 % 1000
+    )
+}
+
+/// What limits compression, and what helps.
+pub(super) fn compression_limits() -> String {
+    let threads = Compression::threads();
+    format!(
+        "compression could not keep up on {threads} CPUs; use --compress lz4, -s or a filter, or compress later: trawl read \
+         FILE -w FILE.zst"
     )
 }

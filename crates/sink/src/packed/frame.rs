@@ -22,7 +22,18 @@ const ZSTD_LEVEL: i32 = 1;
 /// Entries that fit into the extra field of a gzip member.
 const GZIP_ENTRIES: usize = 8000;
 
+const THREADS_MAX: usize = 4;
+
 impl Compression {
+    /// Why packets are lost that it cannot keep up with.
+    pub const LIMIT: &'static str = "compression";
+
+    /// How many threads compress a file.
+    pub fn threads() -> usize {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        cpus.min(THREADS_MAX)
+    }
+
     /// A frame that can be unpacked by itself.
     pub(super) fn pack(self, bytes: &[u8]) -> Vec<u8> {
         let packed = match self {
