@@ -7,6 +7,8 @@
 
 use std::io::Write;
 
+use lz4_flex::frame::{BlockSize, FrameEncoder, FrameInfo};
+
 /// How a file is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
@@ -54,7 +56,9 @@ impl Compression {
 }
 
 fn lz4(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
-    let mut encoder = lz4_flex::frame::FrameEncoder::new(Vec::new());
+    // The same for each frame: readers keep their buffers from one to the next.
+    let form = FrameInfo::new().block_size(BlockSize::Max1MB);
+    let mut encoder = FrameEncoder::with_frame_info(form, Vec::new());
     encoder.write_all(bytes)?;
     Ok(encoder.finish()?)
 }
@@ -108,8 +112,9 @@ mod tests {
                 zstd::stream::copy_decode(bytes, &mut out).expect("zstd");
             }
             Compression::Lz4 => {
+                // It ends with each frame, and goes on when it is asked again.
                 let mut decoder = lz4_flex::frame::FrameDecoder::new(bytes);
-                decoder.read_to_end(&mut out).expect("lz4");
+                while decoder.read_to_end(&mut out).expect("lz4") > 0 {}
             }
             Compression::Gzip => {
                 let mut decoder = flate2::read::MultiGzDecoder::new(bytes);
@@ -136,7 +141,8 @@ mod tests {
     #[test]
     fn any_frame_can_be_read_by_the_table_alone() {
         for compression in [Compression::Zstd, Compression::Lz4, Compression::Gzip] {
-            let parts: Vec<Vec<u8>> = (0..5u8).map(|n| vec![n; 10_000 + usize::from(n)]).collect();
+            let lengths = [10_000, 400_000, 1 << 20, 70_000, 3];
+            let parts: Vec<Vec<u8>> = lengths.iter().map(|length| vec![7; *length]).collect();
             let packed: Vec<Vec<u8>> = parts.iter().map(|part| compression.pack(part)).collect();
             let frames: Vec<(u32, u32)> = packed
                 .iter()
@@ -150,6 +156,9 @@ mod tests {
             let start: u32 = found[..3].iter().map(|(packed, _)| packed).sum();
             let third = &file[start as usize..(start + found[3].0) as usize];
             assert_eq!(unpack(compression, third), parts[3]);
+            // And all of them one after the other.
+            file.truncate(packed.concat().len());
+            assert_eq!(unpack(compression, &file), parts.concat());
         }
     }
 }
