@@ -254,13 +254,10 @@ fn record_series(
     let whole = WholeBytes::new()?;
     let mode = args.file_mode;
     let make = move |path: &Path| {
-        let what = || format!("cannot write to {}", path.display());
-        if std::fs::metadata(path).is_ok_and(|about| !about.is_file()) {
-            let error = Error::failed(what(), "it is there already and is no regular file");
-            return Err(error.fix("remove it, or name other files"));
-        }
+        outfile::check_regular(path)?;
         let (file, _) = outfile::open(path, mode)?;
-        file.set_len(0).map_err(|e| Error::os(what(), e))?;
+        let fail = |e| Error::os(format!("cannot write to {}", path.display()), e);
+        file.set_len(0).map_err(fail)?;
         Ok(file)
     };
     // A command is the user's own, and may need what trawl does not; as somebody else it has what that one has.
@@ -279,7 +276,8 @@ fn record_series(
     let accounts = session.accounts();
     let name = plan.path.clone();
     let first = move || {
-        let series = Series::new(plan, files, Box::new(open), accounts);
+        let tell = Box::new(json::waits_for_commands);
+        let series = Series::new(plan, files, Box::new(open), accounts, tell);
         Ok(Box::new(series) as Box<dyn Sink>)
     };
     run_beside(session, (&name, first, others), args, observer)

@@ -89,6 +89,13 @@ pub fn notice(host: Option<&str>, notice: &impl Serialize, text: &str) {
     }
 }
 
+/// Says what is waited for when all is written.
+pub fn waits_for_commands(count: usize) {
+    let commands = if count == 1 { "command" } else { "commands" };
+    let text = format!("waiting for {count} {commands} of -z; Ctrl-C ends the waiting");
+    say(&Remark::WaitsForCommands { count }, &text);
+}
+
 /// What a command has to say beside a capture's notices.
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -112,6 +119,10 @@ pub enum Remark<'a> {
     CompressionTooSlow {
         packets: u64,
         threads: usize,
+    },
+    /// All is written, and commands of -z still run.
+    WaitsForCommands {
+        count: usize,
     },
     Gone(&'a Gone),
     Unseen(&'a Gap),

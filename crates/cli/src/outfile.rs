@@ -138,6 +138,16 @@ pub fn open(path: &Path, mode: Option<u32>) -> Result<(File, bool)> {
     Ok((file, false))
 }
 
+/// Refuses what cannot be one of a series of files.
+pub fn check_regular(path: &Path) -> Result<()> {
+    if std::fs::metadata(path).is_ok_and(|about| !about.is_file()) {
+        let what = format!("cannot write to {}", path.display());
+        let error = Error::failed(what, "it is there already and is no regular file");
+        return Err(error.fix("remove it, or name other files"));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};

@@ -3,6 +3,7 @@
 mod beside;
 mod direct;
 mod file;
+mod finished;
 mod intact;
 mod next_files;
 mod packed;
@@ -13,6 +14,7 @@ mod walk;
 pub use beside::{Beside, Fate, Several};
 pub use direct::DirectFile;
 pub use file::{PcapFile, PcapngFile};
+pub use finished::{Finished, check_command, wait_for_commands};
 pub use next_files::NextFiles;
 pub use packed::{Compression, Form, Packed};
 pub use pipe::{PcapStream, PcapngStream};

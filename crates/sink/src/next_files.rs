@@ -1,23 +1,17 @@
 //! The files of a series, by a process that keeps the right to make and remove them: it is told when the next one is
 //! wanted and when one is finished, and never by what name.
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{SyncSender, sync_channel};
-use std::time::Duration;
 
 use trawl_kernel::helper::{Answer, Duty, Helper};
 use trawl_kernel::privilege::Kept;
 use trawl_kernel::warden::WholeBytes;
-use trawl_kernel::{Error, Result, clock, create, events, process};
+use trawl_kernel::{Error, Result, clock, events};
 
+use crate::finished::{Finished, wait_for_commands};
 use crate::series::SeriesPlan;
-
-/// How many removed files may wait until the disk has freed their room, which takes a second a GB on some.
-const BEING_FREED: usize = 2;
 
 /// Makes a file, or empties one that is there.
 pub type Make = Box<dyn Fn(&Path) -> Result<File>>;
@@ -25,8 +19,6 @@ pub type Make = Box<dyn Fn(&Path) -> Result<File>>;
 const NEXT: &[u8] = b"next";
 const FINISHED: &[u8] = b"finished";
 const RUNNING: &[u8] = b"running";
-/// How often it is asked whether commands still run.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// An answer begins with one of these; what follows is a name, or what went wrong, why, and how to fix it.
 const DONE: u8 = b'+';
@@ -45,16 +37,13 @@ impl NextFiles {
         kept: Option<&Kept>,
     ) -> Result<Self> {
         let mut maker = Maker {
+            finished: Finished::of(plan.clone()),
             plan,
             make,
             whole,
             number: 0,
             last: None,
             begun: None,
-            past: VecDeque::new(),
-            freed: None,
-            children: Vec::new(),
-            not_run: None,
         };
         Helper::start(c"trawl-files", kept, &mut maker).map(Self)
     }
@@ -72,11 +61,12 @@ impl NextFiles {
     }
 
     /// Waits for the commands that were run with the names of finished files, until a signal comes.
-    pub fn wait(&mut self) -> Result<()> {
-        while self.ask(RUNNING)?.0 != "0" && !events::signal_is_pending() {
-            std::thread::sleep(LOOK_EVERY);
-        }
-        Ok(())
+    pub fn wait(&mut self, tell: impl Fn(usize)) -> Result<()> {
+        let running = || match events::signal_is_pending() {
+            true => Ok(0),
+            false => Ok(self.ask(RUNNING)?.0.parse().unwrap_or_default()),
+        };
+        wait_for_commands(running, tell)
     }
 
     fn ask(&self, request: &[u8]) -> Result<(String, Option<OwnedFd>)> {
@@ -109,13 +99,7 @@ struct Maker {
     /// The latest name without a number.
     last: Option<PathBuf>,
     begun: Option<Begun>,
-    /// Finished files that are there, and how large they are.
-    past: VecDeque<(PathBuf, u64)>,
-    /// Takes files that have lost their names: the last one who has a file open waits until its room is free.
-    freed: Option<SyncSender<File>>,
-    children: Vec<Child>,
-    /// Why the first command that could not be run was not.
-    not_run: Option<std::io::Error>,
+    finished: Finished,
 }
 
 struct Begun {
@@ -130,7 +114,10 @@ impl Duty for Maker {
         let done = match request {
             NEXT => self.begin(),
             FINISHED => self.finish().map(|()| (String::new(), None)),
-            _ => self.running().map(|count| (count.to_string(), None)),
+            _ => self
+                .finished
+                .running()
+                .map(|count| (count.to_string(), None)),
         };
         let (mark, text, file) = match done {
             Ok((text, file)) => (DONE, text, file),
@@ -159,10 +146,9 @@ impl Duty for Maker {
 
 impl Maker {
     fn begin(&mut self) -> Result<(String, Option<OwnedFd>)> {
-        self.make_room();
+        self.finished.make_room();
         self.number += 1;
-        let past = &self.past;
-        let is_used = |path: &Path| past.iter().any(|(one, _)| one == path);
+        let is_used = |path: &Path| self.finished.has(path);
         let final_path = self
             .plan
             .name(self.number, clock::wall(), &mut self.last, is_used);
@@ -192,75 +178,8 @@ impl Maker {
         if self.plan.sealed {
             seal(&begun)?;
         }
-        if let Some(command) = &self.plan.command {
-            // Its name is an argument: no shell looks at it.
-            let mut started = Command::new(command);
-            started.arg(&begun.final_path).stdin(Stdio::null());
-            match process::with_signals(&mut started).spawn() {
-                Ok(child) => self.children.push(child),
-                // The capture goes on, and tells it at its end.
-                Err(error) => {
-                    self.not_run.get_or_insert(error);
-                }
-            }
-        }
-        self.forget_ended();
-        self.past.push_back((begun.final_path, size));
+        self.finished.add(begun.final_path, size);
         Ok(())
-    }
-
-    /// Their own failures are their own affair.
-    fn forget_ended(&mut self) {
-        self.children
-            .retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
-    }
-
-    /// How many commands still run.
-    fn running(&mut self) -> Result<usize> {
-        self.forget_ended();
-        match (self.children.len(), self.not_run.take(), &self.plan.command) {
-            (0, Some(error), Some(command)) => {
-                Err(Error::os(format!("cannot run {command} for -z"), error))
-            }
-            (count, not_run, _) => {
-                self.not_run = not_run;
-                Ok(count)
-            }
-        }
-    }
-
-    /// Removes the oldest files that are too many, with room for the one that comes next.
-    fn make_room(&mut self) {
-        let files = self.plan.files.unwrap_or(usize::MAX).max(1);
-        let total = self.plan.total.unwrap_or(u64::MAX);
-        let next = self.plan.largest().unwrap_or(0);
-        loop {
-            let sum: u64 = self.past.iter().map(|(_, size)| size).sum();
-            if self.past.len() < files && sum.saturating_add(next) <= total {
-                return;
-            }
-            let Some((path, _)) = self.past.pop_front() else {
-                return;
-            };
-            let file = create::hold(&path);
-            // Somebody else may have taken it away.
-            let _ = std::fs::remove_file(path);
-            if let Ok(file) = file {
-                self.free(file);
-            }
-        }
-    }
-
-    /// Lets go of a removed file beside what comes next. Waits where many are on their way.
-    fn free(&mut self, file: File) {
-        let freed = self.freed.get_or_insert_with(|| {
-            let (freed, files) = sync_channel::<File>(BEING_FREED);
-            let close = move || files.into_iter().for_each(drop);
-            // Where no thread can be had, files are closed here.
-            let _ = std::thread::Builder::new().spawn(close);
-            freed
-        });
-        let _ = freed.send(file);
     }
 }
 

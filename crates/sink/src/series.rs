@@ -111,11 +111,15 @@ pub type Open = Box<dyn FnMut(File, String) -> Result<Box<dyn Sink>>>;
 /// The accounts so far, with the interface block that each stands for.
 pub type Accounts = Box<dyn Fn() -> Vec<(u32, Account)>>;
 
+/// Tells somebody who waits for commands of `-z` how many run.
+pub type Tell = Box<dyn Fn(usize)>;
+
 pub struct Series {
     plan: SeriesPlan,
     files: NextFiles,
     open: Open,
     accounts: Accounts,
+    tell: Tell,
     /// What each file begins with.
     header: Vec<u8>,
     current: Option<Current>,
@@ -150,12 +154,19 @@ const FILLING: u64 = 2 * (4096 + 32);
 const TRAILER: u64 = 160;
 
 impl Series {
-    pub fn new(plan: SeriesPlan, files: NextFiles, open: Open, accounts: Accounts) -> Self {
+    pub fn new(
+        plan: SeriesPlan,
+        files: NextFiles,
+        open: Open,
+        accounts: Accounts,
+        tell: Tell,
+    ) -> Self {
         Self {
             plan,
             files,
             open,
             accounts,
+            tell,
             header: Vec::new(),
             current: None,
             told: Vec::new(),
@@ -419,7 +430,7 @@ impl Sink for Series {
                 }
                 settled
             }
-            None => self.files.wait(),
+            None => self.files.wait(&self.tell),
         }
     }
 

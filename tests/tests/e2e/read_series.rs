@@ -7,8 +7,8 @@ use trawl_packet::build::Template;
 use trawl_packet::pcap;
 use trawl_tests::bundled::{done, refused};
 use trawl_tests::lab::Directory;
-use trawl_tests::tools_or_skip;
 use trawl_tests::witness::run;
+use trawl_tests::{tools_or_skip, trawl};
 
 const PACKETS: u64 = 5000;
 
@@ -155,6 +155,32 @@ fn the_latest_files_stay_and_names_follow_the_packets() {
         .collect();
     assert_eq!(names, expected);
     assert!(found.iter().all(|path| count(path) == 2000));
+}
+
+/// What `trawl capture` refuses, before anything is written.
+#[test]
+fn what_cannot_be_a_series_is_refused() {
+    if !tools_or_skip(&["capinfos", "mkfifo"]) {
+        return;
+    }
+    let directory = Directory::new();
+    let all = recording(&directory);
+    let to = |name: &str| {
+        let path = directory.path().join(name);
+        path.to_str().expect("plain").to_owned()
+    };
+    let (file, pipe) = (to("new.pcapng"), to("pipe_00001.pcapng"));
+    run("mkfifo", &[&pipe]);
+    for (arguments, status, words) in [
+        (["-w", &file, "-z", "no-such-program"], 2, "no such program"),
+        (["-w", &to("pipe.pcapng"), "-C", "1"], 1, "no regular file"),
+    ] {
+        let refused = trawl(&[&["read", &all][..], &arguments].concat());
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(status), "{said}");
+        assert!(said.contains(words), "{said}");
+    }
+    assert!(!directory.path().join("new.pcapng").exists());
 }
 
 #[test]

@@ -269,6 +269,8 @@ fn what_cannot_be_held_or_means_nothing_is_refused() {
         ),
         (&["-w", "/dev/stdout", "--sealed"], "-w FILE"),
         (&["--max-disk", "1GiB"], "-w FILE"),
+        (&["-C", "1"], "-w FILE"),
+        (&["-w", "-", "-G", "1"], "-w FILE"),
         (&["-w", &file, "-C", "18446744073709551615"], "-C"),
     ] {
         let refused = trawl(&[&["capture", "-i", &receiver][..], options].concat());
@@ -308,6 +310,7 @@ fn a_command_that_hangs_holds_nobody_up() {
     capture.wait_recorded(5);
     capture.signal(Signal::INT);
     wait_until("the command runs", || PathBuf::from(&process).exists());
+    capture.wait_said("waiting for 1 command of -z");
     capture.signal(Signal::INT);
     capture.wait().summary_of_success().assert_all_recorded(5);
     let process = std::fs::read_to_string(&process).expect("a number");

@@ -1,19 +1,15 @@
 //! The arguments about records: how much memory they have on their way, and what is written of each packet.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
 use trawl_kernel::ring::Geometry;
-use trawl_kernel::{Error, Result, events, host, process};
-use trawl_sink::{Compression, SeriesPlan};
+use trawl_kernel::{Error, Result, events, host};
+use trawl_sink::{Compression, SeriesPlan, check_command};
 use trawl_tap::options::Meta;
 
 use crate::packing::{self, Packing, SMALLEST_FILE, file_size};
 use crate::units;
-
-/// By anybody.
-const EXECUTABLE: u32 = 0o111;
 
 /// How files are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -67,24 +63,14 @@ pub(super) struct RecordingArgs {
     sealed: bool,
 }
 
-/// Whether there is such a program, by its path or in PATH.
-fn can_run(command: &str) -> bool {
-    let is_program = |path: &Path| {
-        std::fs::metadata(path)
-            .is_ok_and(|about| about.is_file() && about.permissions().mode() & EXECUTABLE != 0)
-    };
-    match command.contains('/') {
-        true => is_program(Path::new(command)),
-        false => process::in_path(command)
-            .iter()
-            .any(|path| is_program(path)),
-    }
-}
-
 impl RecordingArgs {
     /// Refuses what cannot be held, and what would mean nothing without a file.
     pub(super) fn check(&self, is_to_file: bool) -> Result<()> {
         let own = [
+            ("-C", self.file_size.is_some()),
+            ("-G", self.file_seconds.is_some()),
+            ("-W", self.files.is_some()),
+            ("-z", self.command.is_some()),
             ("--sealed", self.sealed),
             ("--max-disk", self.max_disk.is_some()),
         ];
@@ -92,11 +78,7 @@ impl RecordingArgs {
             let why = "packets are not written to a file";
             return Err(Error::usage(format!("cannot use {option}"), why).fix("name one: -w FILE"));
         }
-        if let Some(command) = self.command.as_deref().filter(|name| !can_run(name)) {
-            let why = "there is no such program";
-            let fix = "-z takes a program alone, without arguments: write a script of them";
-            return Err(Error::usage(format!("cannot run '{command}' for -z"), why).fix(fix));
-        }
+        self.command.as_deref().map_or(Ok(()), check_command)?;
         let Some(total) = self.max_disk else {
             return Ok(());
         };

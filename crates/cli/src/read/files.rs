@@ -1,20 +1,20 @@
 //! The file that packets are written into, or a series of files by size and by the packets' time; compressed or not.
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 
 use trawl_kernel::outlet::Patient;
 use trawl_kernel::{Error, Result, clock};
-use trawl_sink::{Compression, Form, Packed, SeriesPlan};
+use trawl_sink::{
+    Compression, Finished, Form, Packed, SeriesPlan, check_command, wait_for_commands,
+};
 use trawl_tap::sink::Sink;
 
 use super::input::{Input, identity};
 use super::output::Written;
-use crate::outfile;
+use crate::{json, outfile};
 
 /// Bytes that may wait to be compressed: what is read is not lost, so it waits.
 const WAITING: usize = 16 << 20;
@@ -30,10 +30,7 @@ pub(super) struct Files {
     number: u64,
     /// The latest name without a number.
     last: Option<PathBuf>,
-    /// Finished files, the oldest first.
-    past: VecDeque<PathBuf>,
-    /// What was run with finished files.
-    commands: Vec<Child>,
+    finished: Finished,
 }
 
 struct Current {
@@ -65,6 +62,7 @@ impl Files {
             )
             .fix("-w FILE"));
         }
+        plan.command.as_deref().map_or(Ok(()), check_command)?;
         let of = |input: &Input| (input.identity, input.name.clone());
         let mut files = Self {
             compression,
@@ -73,8 +71,7 @@ impl Files {
             current: None,
             number: 0,
             last: None,
-            past: VecDeque::new(),
-            commands: Vec::new(),
+            finished: Finished::of(plan.clone()),
             plan,
         };
         if !files.plan.path.contains('%') {
@@ -131,13 +128,7 @@ impl Files {
     pub fn turn(&mut self, time_ns: u64) -> Result<()> {
         let is_first = self.current.is_none();
         self.end()?;
-        let most = self.plan.files.unwrap_or(usize::MAX).max(1);
-        while self.past.len() >= most {
-            if let Some(path) = self.past.pop_front() {
-                // Somebody else may have taken it away.
-                let _ = std::fs::remove_file(path);
-            }
-        }
+        self.finished.make_room();
         self.begin(time_ns)?;
         // What the first one begins with comes with its packets.
         if !is_first {
@@ -150,10 +141,11 @@ impl Files {
 
     fn begin(&mut self, time_ns: u64) -> Result<()> {
         self.number += 1;
+        let is_used = |path: &Path| self.finished.has(path);
         let path = self
             .plan
-            .name(self.number, time_ns, &mut self.last, |_| false);
-        let (file, name) = open(&path, &self.inputs)?;
+            .name(self.number, time_ns, &mut self.last, is_used);
+        let (file, name) = open(&path, &self.inputs, self.plan.is_asked_for())?;
         let target = match self.compression {
             None => Target::Plain(Patient(file)),
             Some(compression) => Target::Packed {
@@ -205,28 +197,13 @@ impl Files {
         if let Target::Packed { mut packed, .. } = current.target {
             packed.settle()?;
         }
-        if let Some(command) = &self.plan.command {
-            // Its name is an argument: no shell looks at it.
-            let started = Command::new(command)
-                .arg(&current.path)
-                .stdin(Stdio::null())
-                .spawn();
-            let child =
-                started.map_err(|e| Error::os(format!("cannot run {command} for -z"), e))?;
-            self.commands.push(child);
-            self.commands
-                .retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
-        }
-        self.past.push_back(current.path);
+        self.finished.add(current.path, current.written);
         Ok(())
     }
 
     /// Waits for the commands that were run with finished files.
-    pub fn wait_for_commands(&mut self) {
-        for mut command in self.commands.drain(..) {
-            // Its failure is its own, and it says so itself.
-            let _ = command.wait();
-        }
+    pub fn wait_for_commands(&mut self) -> Result<()> {
+        wait_for_commands(|| self.finished.running(), json::waits_for_commands)
     }
 
     /// Removes the file at hand, which cannot be completed: half of it would look whole.
@@ -241,7 +218,11 @@ impl Files {
     }
 }
 
-fn open(path: &Path, inputs: &[(Option<(u64, u64)>, String)]) -> Result<(File, String)> {
+fn open(
+    path: &Path,
+    inputs: &[(Option<(u64, u64)>, String)],
+    is_of_series: bool,
+) -> Result<(File, String)> {
     if path == Path::new("-") {
         let name = "standard output".to_owned();
         if io::stdout().is_terminal() {
@@ -257,6 +238,9 @@ fn open(path: &Path, inputs: &[(Option<(u64, u64)>, String)]) -> Result<(File, S
     }
     let name = path.display().to_string();
     let fail = |e| Error::os(format!("cannot write to {name}"), e);
+    if is_of_series {
+        outfile::check_regular(path)?;
+    }
     let (file, _) = outfile::open(path, None)?;
     let metadata = file.metadata().map_err(fail)?;
     let written = Some(identity(&metadata));

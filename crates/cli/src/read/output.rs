@@ -108,7 +108,7 @@ impl Output {
         self.flush()?;
         if let Some(rewritten) = &mut self.rewritten {
             rewritten.files.end()?;
-            rewritten.files.wait_for_commands();
+            rewritten.files.wait_for_commands()?;
         }
         let left_out = self
             .rewritten
