@@ -88,9 +88,7 @@ impl Tap for Xdp {
         config.unwanted = u32::from(unwanted);
         let points = add_points(&mut config, index, site, assembly, &rings)?;
         let numbers: Vec<u32> = points.iter().map(|ids| ids.point).collect();
-        if assembly.options.mode != Mode::Skb {
-            assembly.stamp_by_polls(&mut config, site, &numbers)?;
-        }
+        assembly.stamp_by_polls(&mut config, site, &numbers)?;
         let shared = match assembly.serves_many() {
             true => shared_program(config, site, &rings, &points, joined.as_ref(), assembly)?,
             false => None,
