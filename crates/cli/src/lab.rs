@@ -155,6 +155,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Show { name, json } => show(&name, json)?,
         Command::Down { name, json } => {
             let lab = trawl_lab::remove(&name)?;
+            clear_away();
             match json {
                 true => json::line(&lab)?,
                 false => format!("removed {}: {}\n", lab.id, lab.namespaces.join(", ")),
@@ -283,10 +284,15 @@ fn make(up: &Up) -> Result<String> {
     Ok(text)
 }
 
-fn clean(all: bool, as_json: bool) -> Result<String> {
-    let cleaned = trawl_lab::clean(all)?;
+/// Removes what programs and rules that were loaded in a lab have left outside.
+fn clear_away() {
     trawl_program::leftovers::clear_away();
     trawl_guard::state::sweep();
+}
+
+fn clean(all: bool, as_json: bool) -> Result<String> {
+    let cleaned = trawl_lab::clean(all)?;
+    clear_away();
     if as_json {
         return json::line(&cleaned);
     }
