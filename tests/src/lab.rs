@@ -9,6 +9,7 @@ use trawl_lab::{Line, LineOptions, Pair, PairOptions, Station};
 
 use crate::root_or_skip;
 use crate::turn::Turn;
+use crate::witness::{output, run};
 
 /// Traffic goes from `pair.a` to `pair.b`, where it is captured.
 #[derive(Debug)]
@@ -88,6 +89,28 @@ impl Lab {
                 });
             }
         });
+    }
+}
+
+/// A file system in memory that is mounted for the length of a test.
+#[derive(Debug)]
+pub struct Mounted {
+    pub path: String,
+}
+
+impl Mounted {
+    #[track_caller]
+    pub fn at(lab: &Lab, kind: &str, options: &str) -> Self {
+        let path = lab.file(kind);
+        std::fs::create_dir(&path).expect("a directory");
+        run("mount", &["-t", kind, "-o", options, "none", &path]);
+        Self { path }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = output("umount", &[&self.path]);
     }
 }
 

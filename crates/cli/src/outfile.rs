@@ -98,7 +98,7 @@ pub const PRIVATE: u32 = 0o600;
 /// A file for writing, and whether it was made now. One that is there is left as it is. Where others can put files, one
 /// that is there must be this user's own, or in a user's directory that one's.
 pub fn open(path: &Path, mode: Option<u32>) -> Result<(File, bool)> {
-    let fail = |e| Error::os(format!("cannot write to {}", path.display()), e);
+    let fail = |e| cannot_open(path, e);
     let leads_to = followed(path)?;
     if is_others(&leads_to) && path.is_symlink() {
         let what = format!("cannot write to {}", path.display());
@@ -136,6 +136,23 @@ pub fn open(path: &Path, mode: Option<u32>) -> Result<(File, bool)> {
         return Err(Error::failed(what, why).fix("remove it, or write to another directory"));
     }
     Ok((file, false))
+}
+
+/// Why a file cannot be opened, and what to type.
+fn cannot_open(path: &Path, error: std::io::Error) -> Error {
+    let directory = directory_of(path);
+    let fix = match error.kind() {
+        ErrorKind::IsADirectory => format!("name a file in it: {}/FILE", path.display()),
+        ErrorKind::NotFound if !directory.exists() => {
+            format!("make its directory: mkdir -p {}", directory.display())
+        }
+        _ => String::new(),
+    };
+    let error = Error::os(format!("cannot write to {}", path.display()), error);
+    match fix.is_empty() {
+        true => error,
+        false => error.fix(fix),
+    }
 }
 
 /// Refuses what cannot be one of a series of files.

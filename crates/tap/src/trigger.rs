@@ -221,6 +221,15 @@ fn verdict_of(packet: &EnhancedPacket<'_>) -> Option<u64> {
         .map(|eight| u64::from_le_bytes(*eight))
 }
 
+/// What becomes of a packet.
+enum Fate {
+    /// It goes on with its neighbours.
+    AsItIs,
+    /// This goes on in its place.
+    Commented(Vec<u8>),
+    NotWritten,
+}
+
 /// Keeps packets back until there is an event.
 pub(crate) struct Armed<'s> {
     trigger: &'s mut Trigger,
@@ -350,13 +359,13 @@ impl Armed<'_> {
         }
     }
 
-    /// Decides on one packet: whether it is to be written as it is.
+    /// Decides on one packet.
     fn meet(
         &mut self,
         bytes: &[u8],
         packet: &EnhancedPacket<'_>,
         cause: Option<Cause>,
-    ) -> Result<bool> {
+    ) -> Result<Fate> {
         let time = packet.timestamp;
         if self.trigger.window.is_some_and(|until| time > until) {
             self.close()?;
@@ -372,17 +381,18 @@ impl Armed<'_> {
             if !shared.is_over {
                 self.trigger.history.push(bytes, time);
             }
-            return Ok(false);
-        }
-        let told = self.trigger.comment.take();
-        if let Some(text) = &told {
-            let mut block = Vec::new();
-            write::with_comment(&mut block, bytes, text);
-            self.sink.write(&block)?;
+            return Ok(Fate::NotWritten);
         }
         count_in(&mut shared.received, packet.interface_id);
         count_in(&mut shared.passed, packet.interface_id);
-        Ok(told.is_none())
+        Ok(match self.trigger.comment.take() {
+            Some(text) => {
+                let mut block = Vec::new();
+                write::with_comment(&mut block, bytes, &text);
+                Fate::Commented(block)
+            }
+            None => Fate::AsItIs,
+        })
     }
 
     fn take_all(&mut self, bytes: &[u8]) -> std::result::Result<(), (usize, Error)> {
@@ -401,10 +411,16 @@ impl Armed<'_> {
                     self.sink.write(&bytes[from..to]).map_err(|e| (to, e))?;
                     from = to;
                 }
-                match self.meet(block.bytes, &packet, cause) {
-                    Ok(true) => {}
-                    Ok(false) => from = end,
-                    Err(error) => return Err((to, error)),
+                match self
+                    .meet(block.bytes, &packet, cause)
+                    .map_err(|e| (to, e))?
+                {
+                    Fate::AsItIs => {}
+                    Fate::Commented(block) => {
+                        self.sink.write(&block).map_err(|e| (end, e))?;
+                        from = end;
+                    }
+                    Fate::NotWritten => from = end,
                 }
             } else if block.kind == INTERFACE_DESCRIPTION {
                 self.trigger.links.extend(link_type_of(block.bytes));

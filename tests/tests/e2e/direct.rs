@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use trawl_lab::sender::Engine;
-use trawl_tests::lab::send_from;
+use trawl_tests::lab::{Mounted, send_from};
 use trawl_tests::pcapng::Contents;
 use trawl_tests::turn::heavy;
 use trawl_tests::witness::{capinfos, output, packets_in, run, size_of, tshark};
@@ -349,33 +349,15 @@ fn a_disk_that_breaks_unseen_is_noticed_at_the_end() {
     }
 }
 
-/// Something that is mounted for the length of a test.
-struct Mounted(String);
-
-impl Mounted {
-    fn at(lab: &Lab, kind: &str) -> Self {
-        let at = lab.file(kind);
-        std::fs::create_dir(&at).expect("a directory");
-        run("mount", &["-t", kind, "none", &at]);
-        Self(at)
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = output("umount", &[&self.0]);
-    }
-}
-
 /// Issue 16: where a file system refuses.
 #[test]
 fn a_file_system_without_direct_writes_is_told_of() {
     let Some(lab) = Lab::open() else { return };
-    let memory = Mounted::at(&lab, "ramfs");
+    let memory = Mounted::at(&lab, "ramfs", "mode=700");
     let receiver = lab.receiver();
     let (there, new) = (
-        format!("{}/there.pcapng", memory.0),
-        format!("{}/new.pcapng", memory.0),
+        format!("{}/there.pcapng", memory.path),
+        format!("{}/new.pcapng", memory.path),
     );
     std::fs::write(&there, "precious").expect("written");
     for (file, series) in [(&there, &[][..]), (&new, &[]), (&new, &["-C", "1"])] {
@@ -400,7 +382,7 @@ fn a_file_system_without_direct_writes_is_told_of() {
         ("d.pcapng.zst", &[], Some(plain)),
         ("e.pcapng", &["--io", "buffered"], None),
     ] {
-        let file = format!("{}/{name}", memory.0);
+        let file = format!("{}/{name}", memory.path);
         let fixed = ["-i", &receiver, "--tap", "xdp", "-v", "-w", &file];
         let capture = Capture::start(&lab, &[&fixed[..], way].concat());
         lab.send(&[frames::patterned(100)], 10);

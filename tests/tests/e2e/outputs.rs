@@ -198,6 +198,7 @@ fn outputs_that_would_destroy_each_other_are_refused() {
         (&["-w", "-", "--compress", "zstd"], 2),
         (&["-w", &file, "-w", &unknown], 2),
         (&["-w", &file, "-w", &missing], 1),
+        (&["-w", ",snaplen=64"], 2),
     ] {
         let refused = trawl(&[&["capture", "-i", &receiver][..], outputs].concat());
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -238,6 +239,5 @@ fn compression_that_cannot_keep_up_is_named() {
         };
         assert!(recorded < PACKETS, "{summary:#?}");
         assert_eq!(packets_in(&alone), recorded);
-        assert_eq!(summary.lost_by("ring_full"), 0, "{summary:#?}");
     }
 }

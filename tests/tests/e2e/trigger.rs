@@ -1,12 +1,14 @@
 //! Triggers: packets are written only around events (issue 16, `--trigger`, `--on-verdict`, `--on-signal`).
 
+use std::io::Read;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use trawl_lab::program::{Does, Loaded};
+use trawl_tests::lab::Mounted;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::summary::Summary;
-use trawl_tests::witness::{capinfos, nothing_attached, tshark};
+use trawl_tests::witness::{capinfos, nothing_attached, packets_in, tshark};
 use trawl_tests::{Capture, Lab, frames, trawl, wait_until};
 
 const ALWAYS: &str = "3600s";
@@ -213,6 +215,100 @@ fn a_reader_that_was_stopped_keeps_what_is_around_an_event() {
     let summary = capture.wait().summary_of_success();
     assert_eq!((summary.recorded, summary.not_kept), (551, 0));
     assert_eq!(comments(&Contents::read(&file))[0].0, 500);
+}
+
+/// A reader of a pipe may take what led to an event long after the time that follows it: nothing of it is thrown away.
+#[test]
+fn a_pipe_that_is_read_late_gets_what_is_around_an_event() {
+    let Some(lab) = Lab::open() else { return };
+    let _program = Loaded::native(Does::ChosenWithHook, &lab.pair.b).expect("the program");
+    let receiver = lab.receiver();
+    let arguments = [
+        "-i",
+        &receiver,
+        "-w",
+        "-",
+        "--on-verdict",
+        "aborted",
+        "--pre-trigger",
+        ALWAYS,
+        "--post-trigger",
+        "100ms",
+        "--trigger-count",
+        "1",
+    ];
+    let (capture, mut pipe) = Capture::start_piped(&lab, &arguments);
+    let all = [
+        vec![frames::choosing(1); 3000],
+        vec![frames::choosing(0)],
+        vec![frames::choosing(1); 50],
+    ];
+    lab.send(&all.concat(), 3051);
+    let sent = Instant::now();
+    wait_until("the time after the event is over by the clock", || {
+        sent.elapsed() > Duration::from_millis(200)
+    });
+    let mut bytes = Vec::new();
+    pipe.read_to_end(&mut bytes).expect("what was captured");
+    let summary = capture.wait().summary_of_success();
+    assert_eq!((summary.recorded, summary.not_kept), (3051, 0));
+    let contents = Contents::parse(&bytes);
+    assert_eq!(contents.packets.len(), 3051);
+    assert_eq!(comments(&contents)[0].0, 3000);
+}
+
+/// An event in the last moment is one.
+#[test]
+fn a_signal_right_before_the_end_is_an_event() {
+    let Some(lab) = Lab::open() else { return };
+    let (file, receiver) = (lab.file("last.pcapng"), lab.receiver());
+    let arguments = ["-i", &receiver, "--tap", "xdp", "-w", &file, "--on-signal"];
+    let capture = Capture::start(&lab, &arguments);
+    lab.send(&numbered(0..100), 100);
+    capture.wait_seen(100);
+    capture.signal(Signal::USR2);
+    capture.signal(Signal::INT);
+    let finished = capture.wait();
+    assert!(
+        finished.stderr.contains("trigger 1:"),
+        "{}",
+        finished.stderr
+    );
+    let summary = finished.summary_of_success();
+    assert_eq!((summary.recorded, triggers(&summary)), (100, (1, 0)));
+    assert_eq!(packets_in(&file), 100);
+}
+
+/// What led to an event is lost where the disk does not take it, and not "not kept".
+#[test]
+fn a_disk_that_is_too_small_for_what_led_to_an_event() {
+    let Some(lab) = Lab::open() else { return };
+    let small = Mounted::at(&lab, "tmpfs", "size=1m");
+    for name in ["event.pcapng", "event.pcap"] {
+        let (file, receiver) = (format!("{}/{name}", small.path), lab.receiver());
+        let arguments = [
+            "-i",
+            &receiver,
+            "--tap",
+            "xdp",
+            "-w",
+            &file,
+            "--trigger",
+            "ether[18:4] = 20000",
+        ];
+        let mut capture = Capture::start(&lab, &arguments);
+        lab.send(&numbered(0..20_001), 20_001);
+        wait_until("the capture ends", || capture.has_ended());
+        let finished = capture.wait();
+        assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+        let summary = finished.summary();
+        let lost = summary.lost_by("disk_full");
+        assert!(summary.recorded > 0 && lost > 0, "{summary:#?}");
+        assert_eq!(summary.recorded + lost + summary.not_kept, 20_001);
+        assert_eq!(summary.not_kept, 0, "{summary:#?}");
+        assert_eq!(packets_in(&file), summary.recorded);
+        std::fs::remove_file(&file).expect("the file");
+    }
 }
 
 #[test]

@@ -66,6 +66,10 @@ impl Wanted {
             }
             rest = front.to_owned();
         }
+        if rest.is_empty() {
+            let what = format!("cannot write to '{}'", text.display());
+            return Err(Error::usage(what, "no file is named").fix("-w FILE,snaplen=N"));
+        }
         wanted.path = PathBuf::from(rest);
         Ok(wanted)
     }

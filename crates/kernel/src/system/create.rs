@@ -30,7 +30,7 @@ pub fn existing_file(path: &Path) -> io::Result<File> {
 pub fn unnamed_in(directory: &Path) -> io::Result<File> {
     OpenOptions::new()
         .write(true)
-        .mode(0)
+        .mode(0o600)
         .custom_flags(libc::O_TMPFILE)
         .open(directory)
 }
