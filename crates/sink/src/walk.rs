@@ -3,11 +3,19 @@
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
+use trawl_kernel::writeback::forget;
 use trawl_packet::pcapng::block::ENHANCED_PACKET;
+
+/// Reads what the disk has: the page cache may have more.
+fn open(path: &str) -> io::Result<BufReader<File>> {
+    let file = File::open(path)?;
+    forget(&file, 0, file.metadata()?.len());
+    Ok(BufReader::with_capacity(1 << 20, file))
+}
 
 /// The packets of a file's whole blocks before `end`, by interface block.
 pub(crate) fn packets(path: &str, end: u64) -> io::Result<Vec<u64>> {
-    let mut file = BufReader::with_capacity(1 << 20, File::open(path)?);
+    let mut file = open(path)?;
     let mut counts = Vec::new();
     let mut at = 0;
     let mut front = [0; 12];
@@ -39,7 +47,7 @@ pub(crate) fn packets(path: &str, end: u64) -> io::Result<Vec<u64>> {
 /// How many whole records of a pcap file lie before `end`, and where the last of them ends.
 pub(crate) fn records(path: &str, end: u64) -> io::Result<(u64, u64)> {
     const FILE_HEADER: u64 = 24;
-    let mut file = BufReader::with_capacity(1 << 20, File::open(path)?);
+    let mut file = open(path)?;
     if end < FILE_HEADER {
         return Ok((0, 0));
     }
@@ -49,6 +57,10 @@ pub(crate) fn records(path: &str, end: u64) -> io::Result<(u64, u64)> {
     while at + header.len() as u64 <= end {
         file.read_exact(&mut header)?;
         let captured = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
+        // Room that was never written.
+        if header[12..] == [0; 4] {
+            break;
+        }
         let next = at + header.len() as u64 + u64::from(captured);
         if next > end {
             break;
@@ -61,7 +73,7 @@ pub(crate) fn records(path: &str, end: u64) -> io::Result<(u64, u64)> {
 
 /// The end of the last whole block that lies before `end`.
 pub(crate) fn last_boundary(path: &str, end: u64) -> io::Result<u64> {
-    let mut file = BufReader::with_capacity(1 << 20, File::open(path)?);
+    let mut file = open(path)?;
     let mut at = 0;
     let mut header = [0; 8];
     while at + 12 <= end {

@@ -186,7 +186,7 @@ fn sync_range(file: &File, from: u64, length: u64, flags: libc::c_uint) -> io::R
 }
 
 /// Takes a part of a file out of the page cache. A length of zero would mean all of it.
-fn forget(file: &File, from: u64, length: u64) {
+pub fn forget(file: &File, from: u64, length: u64) {
     if length == 0 {
         return;
     }
