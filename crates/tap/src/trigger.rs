@@ -91,7 +91,7 @@ pub fn check(plan: &TriggerPlan) -> Result<()> {
 }
 
 fn unusable(why: impl ToString) -> Error {
-    Error::usage("cannot use --trigger", why.to_string())
+    Error::usage("cannot use the trigger's expression", why.to_string())
 }
 
 impl Trigger {

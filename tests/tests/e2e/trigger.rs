@@ -513,7 +513,7 @@ fn what_cannot_be_waited_for_is_refused() {
         ),
         (
             &["--trigger", "udp prot 53"],
-            "cannot use --trigger: can't parse filter expression: syntax error\n  udp prot 53\n      ^^^^",
+            "cannot use the trigger's expression: can't parse filter expression: syntax error\n  udp prot 53\n      ^^^^",
         ),
         (&["--on-signal", "-c", "3"], "--trigger-count N"),
         (
