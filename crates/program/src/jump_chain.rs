@@ -244,10 +244,9 @@ fn looks_at(installed: &Installed) -> Result<Looks> {
 
 /// Fills slots with a program, or empties them.
 fn lead(map: &OwnedFd, slots: &[u32], to: Option<&OwnedFd>) -> io::Result<()> {
-    slots.iter().try_for_each(|slot| match to {
-        Some(program) => map::set_program(map.as_fd(), *slot, program.as_fd()),
-        None => map::clear_program(map.as_fd(), *slot),
-    })
+    let program = to.map(AsFd::as_fd);
+    let mut slots = slots.iter();
+    slots.try_for_each(|slot| map::put_program(map.as_fd(), *slot, program))
 }
 
 /// Attaches a program in the place of the chain's first one, without a gap; gives the link that does, if there is one.

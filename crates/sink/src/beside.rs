@@ -121,7 +121,7 @@ impl Beside {
         alive && self.waiting.load(Ordering::Acquire) > 0
     }
 
-    /// Ends it when all is written, of so many packets.
+    /// Ends it when all is written. `handed` is the number of packets that it was given.
     fn end(mut self, handed: u64) -> Fate {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {

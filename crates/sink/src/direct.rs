@@ -307,8 +307,8 @@ impl DirectFile {
     fn count_what_is_left(&mut self, end: u64) {
         self.queue.clear();
         self.kept.clear();
-        let whole = crate::walk::last_boundary(&self.name, end).unwrap_or(0);
-        self.found = Some(crate::walk::packets(&self.name, whole).unwrap_or_default());
+        let (found, whole) = crate::walk::packets(&self.name, end).unwrap_or_default();
+        self.found = Some(found);
         self.forget(whole);
     }
 

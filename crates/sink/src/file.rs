@@ -165,9 +165,8 @@ impl PcapngFile {
         let Some(left) = self.output.left.take() else {
             return;
         };
-        let name = &self.output.name;
-        let end = crate::walk::last_boundary(name, left).unwrap_or(0);
-        self.found = Some(crate::walk::packets(name, end).unwrap_or_default());
+        let (found, end) = crate::walk::packets(&self.output.name, left).unwrap_or_default();
+        self.found = Some(found);
         self.output.end_at(end);
     }
 }

@@ -58,7 +58,7 @@ impl Finished {
             started.arg(&path).stdin(Stdio::null());
             match process::with_signals(&mut started).spawn() {
                 Ok(child) => self.children.push(child),
-                // The others are written all the same, and it is told at the end.
+                // The other files are still written; the error is reported at the end.
                 Err(error) => {
                     self.not_run.get_or_insert(error);
                 }

@@ -323,7 +323,7 @@ impl Shared {
         state.failure = Some(harm.explain(&self.name, written));
     }
 
-    /// Ends the file after the last whole frame of its first so many bytes, and counts what is in it.
+    /// Ends the file after the last whole frame of its first `left` bytes, and counts what is in it.
     fn keep(&self, state: &mut State, left: u64) {
         let mut end = 0;
         let mut found = Vec::new();

@@ -1,10 +1,12 @@
-//! A walk over the blocks of a file that is there: where the last whole one ends.
+//! A walk over the blocks or records of a file that is there: what it holds, and where the last whole one ends.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
 use trawl_kernel::writeback::forget;
 use trawl_packet::pcapng::block::ENHANCED_PACKET;
+
+const SMALLEST_BLOCK: u64 = 12;
 
 /// Reads what the disk has: the page cache may have more.
 fn open(path: &str) -> io::Result<BufReader<File>> {
@@ -13,35 +15,39 @@ fn open(path: &str) -> io::Result<BufReader<File>> {
     Ok(BufReader::with_capacity(1 << 20, file))
 }
 
-/// The packets of a file's whole blocks before `end`, by interface block.
-pub(crate) fn packets(path: &str, end: u64) -> io::Result<Vec<u64>> {
+/// The packets of a pcapng file's whole blocks before `end`, by interface block, and where the last of the blocks ends.
+pub(crate) fn packets(path: &str, end: u64) -> io::Result<(Vec<u64>, u64)> {
     let mut file = open(path)?;
     let mut counts = Vec::new();
     let mut at = 0;
-    let mut front = [0; 12];
-    while at + 12 <= end {
+    let (mut front, mut back) = ([0; 12], [0; 4]);
+    while at + SMALLEST_BLOCK <= end {
         file.read_exact(&mut front)?;
-        let word = |from: usize| {
-            let four = front
-                .get(from..from + 4)
-                .and_then(|four| four.first_chunk());
-            four.map_or(0, |four| u32::from_le_bytes(*four))
-        };
-        let length = word(4);
-        if length < 12 {
+        let [kind, length, interface] = words(front);
+        let next = at + u64::from(length);
+        if u64::from(length) < SMALLEST_BLOCK || !length.is_multiple_of(4) || next > end {
             break;
         }
-        if word(0) == ENHANCED_PACKET {
-            let interface = word(8) as usize;
+        // To the length at its end, which the smallest block has in its front.
+        file.seek_relative(i64::from(length) - (front.len() + back.len()) as i64)?;
+        file.read_exact(&mut back)?;
+        if u32::from_le_bytes(back) != length {
+            break;
+        }
+        if kind == ENHANCED_PACKET {
+            let interface = interface as usize;
             if counts.len() <= interface {
                 counts.resize(interface + 1, 0);
             }
             counts[interface] += 1;
         }
-        file.seek_relative(i64::from(length) - 12)?;
-        at += u64::from(length);
+        at = next;
     }
-    Ok(counts)
+    Ok((counts, at))
+}
+
+fn words(front: [u8; 12]) -> [u32; 3] {
+    [0, 4, 8].map(|at| u32::from_le_bytes([front[at], front[at + 1], front[at + 2], front[at + 3]]))
 }
 
 /// How many whole records of a pcap file lie before `end`, and where the last of them ends.
@@ -69,29 +75,4 @@ pub(crate) fn records(path: &str, end: u64) -> io::Result<(u64, u64)> {
         (count, at) = (count + 1, next);
     }
     Ok((count, at))
-}
-
-/// The end of the last whole block that lies before `end`.
-pub(crate) fn last_boundary(path: &str, end: u64) -> io::Result<u64> {
-    let mut file = open(path)?;
-    let mut at = 0;
-    let mut header = [0; 8];
-    while at + 12 <= end {
-        file.seek(SeekFrom::Start(at))?;
-        file.read_exact(&mut header)?;
-        let length = u64::from(u32::from_le_bytes([
-            header[4], header[5], header[6], header[7],
-        ]));
-        if length < 12 || !length.is_multiple_of(4) || at + length > end {
-            break;
-        }
-        let mut trailer = [0; 4];
-        file.seek(SeekFrom::Start(at + length - 4))?;
-        file.read_exact(&mut trailer)?;
-        if trailer != header[4..] {
-            break;
-        }
-        at += length;
-    }
-    Ok(at)
 }

@@ -179,38 +179,36 @@ fn a_signal_is_an_event_for_packets_of_two_cpus() {
     );
 }
 
+/// One aborted packet, all before it, and what comes in a short time after it.
+fn around_aborted<'a>(interface: &'a str, file: &'a str) -> Vec<&'a str> {
+    let event = ["--on-verdict", "aborted", "--trigger-count", "1"];
+    let times = ["--pre-trigger", ALWAYS, "--post-trigger", "100ms"];
+    [&["-i", interface, "-w", file][..], &event, &times].concat()
+}
+
+/// By the clock, the time after an event that came before.
+fn wait_until_it_is_over() {
+    let began = Instant::now();
+    wait_until("the time after the event is over by the clock", || {
+        began.elapsed() > Duration::from_millis(200)
+    });
+}
+
 /// What waits in memory while the reader cannot read is around the event all the same.
 #[test]
 fn a_reader_that_was_stopped_keeps_what_is_around_an_event() {
     let Some(lab) = Lab::open() else { return };
     let _program = Loaded::native(Does::ChosenWithHook, &lab.pair.b).expect("the program");
     let (file, receiver) = (lab.file("stopped.pcapng"), lab.receiver());
-    let arguments = [
-        "-i",
-        &receiver,
-        "-w",
-        &file,
-        "--on-verdict",
-        "aborted",
-        "--pre-trigger",
-        ALWAYS,
-        "--post-trigger",
-        "100ms",
-        "--trigger-count",
-        "1",
-    ];
-    let capture = Capture::start(&lab, &arguments);
+    let capture = Capture::start(&lab, &around_aborted(&receiver, &file));
     capture.freeze();
     let all = [
         vec![frames::choosing(1); 500],
         vec![frames::choosing(0)],
         vec![frames::choosing(1); 50],
     ];
-    let frozen = Instant::now();
     lab.send(&all.concat(), 551);
-    wait_until("the time after the event is over by the clock", || {
-        frozen.elapsed() > Duration::from_millis(200)
-    });
+    wait_until_it_is_over();
     capture.thaw();
     let summary = capture.wait().summary_of_success();
     assert_eq!((summary.recorded, summary.not_kept), (551, 0));
@@ -223,31 +221,14 @@ fn a_pipe_that_is_read_late_gets_what_is_around_an_event() {
     let Some(lab) = Lab::open() else { return };
     let _program = Loaded::native(Does::ChosenWithHook, &lab.pair.b).expect("the program");
     let receiver = lab.receiver();
-    let arguments = [
-        "-i",
-        &receiver,
-        "-w",
-        "-",
-        "--on-verdict",
-        "aborted",
-        "--pre-trigger",
-        ALWAYS,
-        "--post-trigger",
-        "100ms",
-        "--trigger-count",
-        "1",
-    ];
-    let (capture, mut pipe) = Capture::start_piped(&lab, &arguments);
+    let (capture, mut pipe) = Capture::start_piped(&lab, &around_aborted(&receiver, "-"));
     let all = [
         vec![frames::choosing(1); 3000],
         vec![frames::choosing(0)],
         vec![frames::choosing(1); 50],
     ];
     lab.send(&all.concat(), 3051);
-    let sent = Instant::now();
-    wait_until("the time after the event is over by the clock", || {
-        sent.elapsed() > Duration::from_millis(200)
-    });
+    wait_until_it_is_over();
     let mut bytes = Vec::new();
     pipe.read_to_end(&mut bytes).expect("what was captured");
     let summary = capture.wait().summary_of_success();

@@ -155,8 +155,8 @@ impl Disk {
     }
 }
 
-/// Opens a file once more for direct writes. An error means that its file system cannot, or that it would put them into
-/// the page cache all the same.
+/// Opens a file once more for direct writes. An error means that its file system cannot, or that it accepts the flag
+/// and still uses the page cache.
 pub fn open_directly(file: BorrowedFd<'_>) -> io::Result<File> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let file = OpenOptions::new()

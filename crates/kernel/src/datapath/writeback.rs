@@ -185,8 +185,9 @@ fn sync_range(file: &File, from: u64, length: u64, flags: libc::c_uint) -> io::R
     }
 }
 
-/// Takes a part of a file out of the page cache. A length of zero would mean all of it.
+/// Takes a part of a file out of the page cache.
 pub fn forget(file: &File, from: u64, length: u64) {
+    // The system would take that as all of the file.
     if length == 0 {
         return;
     }

@@ -212,10 +212,9 @@ impl Task {
                 if map::program_in(map.as_fd(), *slot)? != Some(*own) {
                     return Ok(());
                 }
-                match successor.program().as_ref().or(before.as_ref()) {
-                    Some(program) => map::set_program(map.as_fd(), *slot, program.as_fd()),
-                    None => map::clear_program(map.as_fd(), *slot),
-                }
+                let next = successor.program();
+                let program = next.as_ref().or(before.as_ref()).map(AsFd::as_fd);
+                map::put_program(map.as_fd(), *slot, program)
             }
             Self::LeaveChain { own, successor } => {
                 let next = successor.program();

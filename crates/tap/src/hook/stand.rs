@@ -165,11 +165,8 @@ impl Stand {
             && let Some(others) = capture_chain::after_killed(head, self.occupants.len() as u32)?
         {
             for (slot, other) in (0u32..).zip(others) {
-                match other {
-                    Some(other) => map::set_program(self.map.as_fd(), slot, other.as_fd()),
-                    None => map::clear_program(self.map.as_fd(), slot),
-                }
-                .map_err(fail)?;
+                let other = other.as_ref().map(AsFd::as_fd);
+                map::put_program(self.map.as_fd(), slot, other).map_err(fail)?;
             }
         }
         Ok(())
@@ -270,11 +267,8 @@ impl Occupied {
         if map::program_in(self.map.as_fd(), slot)? != Some(own) {
             return Ok(());
         }
-        let next = self.seat.program_after(slot);
-        match next.or(before) {
-            Some(program) => map::set_program(self.map.as_fd(), slot, program.as_fd()),
-            None => map::clear_program(self.map.as_fd(), slot),
-        }
+        let program = self.seat.program_after(slot).or(before);
+        map::put_program(self.map.as_fd(), slot, program.as_ref().map(AsFd::as_fd))
     }
 
     /// Looks whether the slots are still this capture's, or another capture's that jumps on to it. A slot that was

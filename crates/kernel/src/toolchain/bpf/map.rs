@@ -130,6 +130,18 @@ pub fn clear_program(map: BorrowedFd<'_>, slot: u32) -> io::Result<()> {
     }
 }
 
+/// Puts a program into a slot, or none.
+pub fn put_program(
+    map: BorrowedFd<'_>,
+    slot: u32,
+    program: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    match program {
+        Some(program) => set_program(map, slot, program),
+        None => clear_program(map, slot),
+    }
+}
+
 /// The identifier of the program in a slot, if there is one.
 pub fn program_in(map: BorrowedFd<'_>, slot: u32) -> io::Result<Option<u32>> {
     let mut id = 0u32;
@@ -156,10 +168,7 @@ pub fn replace_program(
 ) -> io::Result<()> {
     for slot in 0..super::info::map(map)?.max_entries {
         if program_in(map, slot)? == Some(own) {
-            match other {
-                Some(other) => set_program(map, slot, other)?,
-                None => clear_program(map, slot)?,
-            }
+            put_program(map, slot, other)?;
         }
     }
     Ok(())
