@@ -5,13 +5,16 @@ use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use trawl_kernel::bpf::{info, map, program};
+use trawl_kernel::bpf::info::{self, MapInfo};
+use trawl_kernel::bpf::{map, program};
 use trawl_kernel::{Error, Result};
 
 /// What the array is called, in the BPF source and in the kernel: how another trawl's is known.
 pub const MAP_NAME: &str = "trawl_chain";
 /// The same of an array that serves many interfaces with one program.
 pub const SHARED_MAP_NAME: &str = "trawl_chain_all";
+/// What the array of one program is called that a capture at a hook holds as long as it runs.
+const ALIVE_MAP_NAME: &str = "trawl_alive";
 /// How the names of the programs that take part begin.
 const PROGRAM_NAME: &str = "trawl_xdp";
 
@@ -42,24 +45,52 @@ pub fn count(hook: BorrowedFd<'_>, stride: u32) -> Result<u32> {
 
 /// The array that a capture's program jumps into; `None` if it is not a capture's.
 pub fn array_of(attached: u32, stride: u32) -> Result<Option<OwnedFd>> {
-    let fail = |e| Error::os("cannot look at the attached program", e);
-    let Ok(program) = program::open_by_id(attached) else {
+    map_of(attached, |map| {
+        [MAP_NAME, SHARED_MAP_NAME].contains(&map.name.as_str()) && map.max_entries == ROWS * stride
+    })
+}
+
+/// Makes what shows that a capture runs: its programs name an array with one of them in it, which the kernel empties when
+/// no process holds it any more.
+pub fn show_alive(programs: &[OwnedFd]) -> Result<OwnedFd> {
+    let alive = map::create_prog_array(ALIVE_MAP_NAME, 1)?;
+    let fail = |e| Error::os("cannot tie a capture's programs to its process", e);
+    for program in programs {
+        program::bind_map(program, &alive).map_err(fail)?;
+        // Any of them will do.
+        map::set_program(alive.as_fd(), 0, program.as_fd()).map_err(fail)?;
+    }
+    Ok(alive)
+}
+
+/// Whether a program is a capture's that ended without taking it away.
+pub fn is_left_behind(program: u32) -> Result<bool> {
+    let alive = map_of(program, |map| map.name == ALIVE_MAP_NAME)?;
+    let holds = alive.map(|alive| map::program_in(alive.as_fd(), 0));
+    let holds = holds.transpose().map_err(cannot_look)?;
+    Ok(holds == Some(None))
+}
+
+/// The map of a capture's program that fits.
+fn map_of(program: u32, fits: impl Fn(&MapInfo) -> bool) -> Result<Option<OwnedFd>> {
+    let Ok(program) = program::open_by_id(program) else {
         return Ok(None);
     };
-    let about = info::program(program.as_fd()).map_err(fail)?;
+    let about = info::program(program.as_fd()).map_err(cannot_look)?;
     if !is_member(&about.name) {
         return Ok(None);
     }
     for id in about.map_ids {
-        let map = map::open_by_id(id).map_err(fail)?;
-        let about = map::info(&map).map_err(fail)?;
-        if [MAP_NAME, SHARED_MAP_NAME].contains(&about.name.as_str())
-            && about.max_entries == ROWS * stride
-        {
+        let map = map::open_by_id(id).map_err(cannot_look)?;
+        if fits(&map::info(&map).map_err(cannot_look)?) {
             return Ok(Some(map));
         }
     }
     Ok(None)
+}
+
+fn cannot_look(error: io::Error) -> Error {
+    Error::os("cannot look at the attached program", error)
 }
 
 /// The last seat in such an array that is taken.

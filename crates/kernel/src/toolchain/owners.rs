@@ -4,14 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// The number of the first namespace of processes, which has all others in it.
-const FIRST_NAMESPACE: &str = "pid:[4026531836]";
-
 /// Processes by what they hold, as /proc tells.
 #[derive(Debug, Default)]
 pub struct Owners {
-    /// All of trawl's processes were looked at.
-    has_all: bool,
     programs: BTreeMap<u32, Vec<String>>,
     links: BTreeMap<u32, Vec<String>>,
 }
@@ -19,11 +14,7 @@ pub struct Owners {
 impl Owners {
     /// Looks through all descriptors of all processes (those that may be looked at).
     pub fn look() -> Self {
-        let namespace = fs::read_link("/proc/self/ns/pid");
-        let mut owners = Self {
-            has_all: namespace.is_ok_and(|name| name == Path::new(FIRST_NAMESPACE)),
-            ..Self::default()
-        };
+        let mut owners = Self::default();
         for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let name = process.file_name();
             if name
@@ -40,23 +31,17 @@ impl Owners {
         self.programs.get(&id).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether no process holds a program of trawl's: it is only where a process put it that is gone.
-    pub fn has_nobody_for(&self, program: u32) -> bool {
-        self.has_all && self.of_program(program).is_empty()
-    }
-
     pub fn of_link(&self, id: u32) -> &[String] {
         self.links.get(&id).map_or(&[], Vec::as_slice)
     }
 
     fn take_process(&mut self, process: &Path) {
         let mut label = None;
-        let entries = fs::read_dir(process.join("fdinfo"));
-        if entries.is_err() {
-            let name = |process: &Path| fs::read(process.join("comm")).unwrap_or_default();
-            self.has_all &= name(process) != name(Path::new("/proc/self"));
-        }
-        for entry in entries.into_iter().flatten().flatten() {
+        for entry in fs::read_dir(process.join("fdinfo"))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
             let Ok(text) = fs::read_to_string(entry.path()) else {
                 continue;
             };

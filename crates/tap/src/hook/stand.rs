@@ -8,10 +8,10 @@ use trawl_kernel::bpf::program::LoadOptions;
 use trawl_kernel::bpf::{info, map, program};
 use trawl_kernel::layout::TapConfig;
 use trawl_kernel::netns::{self, Namespace};
-use trawl_kernel::owners::Owners;
 use trawl_kernel::ring::Rings;
 use trawl_kernel::warden::{self, Task, Warden};
 use trawl_kernel::{Error, Result, errno};
+use trawl_program::captures;
 
 use crate::assembly::program_maps;
 use crate::capture_chain::{self, CaptureSeat};
@@ -92,6 +92,7 @@ pub fn occupy(
             namespace: site.namespace.clone(),
             map: warden::hold(stand.map.as_fd())?,
             seat,
+            _alive: captures::show_alive(&programs)?,
             programs,
             before: Vec::new(),
             retaken: Vec::new(),
@@ -161,7 +162,7 @@ impl Stand {
     fn clear_killed(&self) -> Result<()> {
         let fail = |e| Error::os(format!("cannot clear {}", self.what), e);
         while let Some(head) = joined_head(&self.present()?)
-            && Owners::look().has_nobody_for(head)
+            && captures::is_left_behind(head)?
             && let Some(others) = capture_chain::after_killed(head, self.occupants.len() as u32)?
         {
             for (slot, other) in (0u32..).zip(others) {
@@ -213,6 +214,8 @@ pub struct Occupied {
     namespace: Option<Namespace>,
     map: OwnedFd,
     seat: CaptureSeat,
+    /// Shows others that this capture runs.
+    _alive: OwnedFd,
     /// By slot.
     programs: Vec<OwnedFd>,
     /// What to put back, by slot.
