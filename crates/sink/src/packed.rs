@@ -30,6 +30,11 @@ const WAITING_MAX: usize = 64 << 20;
 /// What comes slowly is packed this late at most.
 const FLUSH_AFTER: Duration = Duration::from_secs(1);
 
+/// Whether a compressed file of a size ends where this much is left of it: further frames would become tiny.
+pub fn is_nearly_full(left: u64, size: u64) -> bool {
+    left <= size / 16
+}
+
 /// What the frames hold.
 #[derive(Clone, Copy, Debug)]
 pub enum Form {
@@ -161,6 +166,17 @@ impl Packed {
         self.check()
     }
 
+    /// Waits until all that was handed over is packed and written.
+    fn packed(&mut self) -> Result<MutexGuard<'_, State>> {
+        self.push()?;
+        let mut state = self.shared.lock();
+        while state.waiting > 0 {
+            let woken = self.shared.less.wait(state);
+            state = woken.unwrap_or_else(|e| e.into_inner());
+        }
+        Ok(state)
+    }
+
     fn check(&self) -> Result<()> {
         let mut state = self.shared.lock();
         if state.watch.as_ref().is_some_and(Watch::is_due) {
@@ -178,6 +194,13 @@ impl Sink for Packed {
     fn length(&self) -> u64 {
         let state = self.shared.lock();
         state.length + (state.waiting + self.raw.len()) as u64
+    }
+
+    fn compact(&mut self) -> Result<bool> {
+        let before = self.length();
+        drop(self.packed()?);
+        self.check()?;
+        Ok(self.length() < before)
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
@@ -198,17 +221,8 @@ impl Sink for Packed {
     }
 
     fn settle(&mut self) -> Result<()> {
-        self.push()?;
-        let mut state = self.shared.lock();
-        while state.waiting > 0 {
-            state = self
-                .shared
-                .less
-                .wait(state)
-                .unwrap_or_else(|e| e.into_inner());
-        }
-        self.shared.settle(&mut state);
-        drop(state);
+        let shared = Arc::clone(&self.shared);
+        shared.settle(&mut *self.packed()?);
         self.check()
     }
 

@@ -12,6 +12,7 @@ use trawl_tap::account::Account;
 use trawl_tap::sink::Sink;
 
 use crate::next_files::NextFiles;
+use crate::packed::is_nearly_full;
 
 /// When a file of a series ends, and what becomes of it.
 #[derive(Clone, Debug, Default)]
@@ -292,6 +293,21 @@ impl Series {
         limit.saturating_sub(current.sink.length() + trailer)
     }
 
+    /// Whether there is room for some more once all of the file at hand is packed.
+    fn makes_room(&mut self) -> Result<bool> {
+        let Some(largest) = self.plan.largest().filter(|_| !self.is_due()) else {
+            return Ok(false);
+        };
+        let Some(current) = &mut self.current else {
+            return Ok(false);
+        };
+        let compacted = current.sink.compact();
+        if compacted.is_err() {
+            self.give_up_current();
+        }
+        Ok(compacted? && !is_nearly_full(self.room(), largest))
+    }
+
     /// Counts packets as far as there is room, and says how many bytes that are.
     fn count(&mut self, bytes: &[u8]) -> usize {
         let room = self.room();
@@ -336,7 +352,10 @@ impl Series {
             // What was counted may have become shorter in the file: there may be room for more.
             let done = if self.is_due() { 0 } else { self.count(rest) };
             let passed = match done {
-                0 => self.seam(),
+                0 => self.makes_room().and_then(|made| match made {
+                    true => Ok(()),
+                    false => self.seam(),
+                }),
                 _ => self.pass(&rest[..done]),
             };
             rest = &rest[done..];

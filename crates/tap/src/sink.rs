@@ -37,6 +37,11 @@ pub trait Sink {
         0
     }
 
+    /// Waits until the file's length is exact, and says whether it had been less than `length` told.
+    fn compact(&mut self) -> Result<bool> {
+        Ok(false)
+    }
+
     /// By how much more than so many bytes its file may grow when those are written.
     fn filling(&self, _bytes: usize) -> u64 {
         0

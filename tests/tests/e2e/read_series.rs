@@ -7,7 +7,7 @@ use trawl_packet::build::Template;
 use trawl_packet::pcap;
 use trawl_tests::bundled::{done, refused};
 use trawl_tests::lab::Directory;
-use trawl_tests::witness::run;
+use trawl_tests::witness::{run, size_of};
 use trawl_tests::{tools_or_skip, trawl};
 
 const PACKETS: u64 = 5000;
@@ -204,7 +204,7 @@ fn files_are_compressed_as_their_names_say() {
             run(tool, &["-q", "-t", &one]);
         }
         let series = to(&format!("series.pcap.{ending}"));
-        done(&["read", &all, "-w", &series, "-C", "1MiB"]);
+        done(&["read", &all, "-w", &series, "-C", "64KiB"]);
         let found = files(&directory, "series_");
         assert!(found.len() > 1, "{found:?}");
         let names: Vec<String> = found
@@ -302,5 +302,21 @@ fn a_span_of_time_reads_its_frames_alone() {
         fs::write(&packed, bytes).expect("a file");
         refused(&["read", &packed, "-w", "/dev/null"], 1);
         assert_eq!(done(&span), whole);
+    }
+}
+
+#[test]
+fn compressed_files_come_close_to_their_size() {
+    let directory = Directory::new();
+    let all = long_recording(&directory);
+    let packed = directory.path().join("packed.pcapng.gz");
+    let packed = packed.to_str().expect("a plain path");
+    done(&["read", &all, "-w", packed, "-C", "1MiB"]);
+    let found = files(&directory, "packed_");
+    let lengths: Vec<u64> = found.iter().map(|file| size_of(file)).collect();
+    let (_, whole) = lengths.split_last().expect("files");
+    assert!(!whole.is_empty(), "{lengths:?}");
+    for length in whole {
+        assert!((3 << 18..=4 << 18).contains(length), "{lengths:?}");
     }
 }

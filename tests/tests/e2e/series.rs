@@ -420,3 +420,26 @@ fn compressed_files_unpack_to_what_was_recorded() {
         assert!(std::fs::metadata(&file).expect("a file").len() < unpacked.stdout.len() as u64 / 2);
     }
 }
+
+#[test]
+fn compressed_files_come_close_to_their_size() {
+    let Some(lab) = Lab::open() else { return };
+    for name in ["a.pcapng.gz", "b.pcap.gz"] {
+        let count = 60_000;
+        let (file, receiver) = (lab.file(name), lab.receiver());
+        let arguments = ["-i", &receiver, "--tap", "xdp", "-w", &file, "-C", "512KiB"];
+        let capture = Capture::start(&lab, &arguments);
+        send_from(&lab.pair.a, &numbered(), count, Engine::Live, Some(0), None);
+        capture.wait_recorded(count);
+        capture.stop_well().assert_all_recorded(count);
+        let all = files(&lab, &name[..1]);
+        let lengths: Vec<u64> = all.iter().map(|file| size_of(file)).collect();
+        let (_, whole) = lengths.split_last().expect("files");
+        assert!(!whole.is_empty(), "{lengths:?}");
+        for length in whole {
+            assert!((3 << 17..=4 << 17).contains(length), "{name}: {lengths:?}");
+        }
+        let packets = |file: &PathBuf| tshark(&file.display().to_string(), &["frame.len"]).len();
+        assert_eq!(all.iter().map(packets).sum::<usize>(), count as usize);
+    }
+}

@@ -238,7 +238,7 @@ fn slots_that_held_somebody_elses_program_are_put_back() {
     // maps.
     wait_until("the slots are empty", || {
         start().stop_well();
-        slots(hook_id(&owner)) == []
+        slots(hook_id(&owner)).is_empty()
     });
 }
 

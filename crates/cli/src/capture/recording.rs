@@ -90,10 +90,8 @@ impl RecordingArgs {
             None => (8 * SMALLEST_FILE, "use a larger --max-disk"),
         };
         if total < least {
-            let why = format!(
-                "{total} bytes hold less than the files that there are at a time ({least} bytes)"
-            );
-            return Err(Error::usage("cannot hold --max-disk", why).fix(fix));
+            let why = format!("it is {total} bytes, and files of {least} bytes exist at a time");
+            return Err(Error::usage("cannot keep to --max-disk", why).fix(fix));
         }
         Ok(())
     }

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use trawl_kernel::outlet::Patient;
 use trawl_kernel::{Error, Result, clock};
 use trawl_sink::{
-    Compression, Finished, Form, Packed, SeriesPlan, check_command, wait_for_commands,
+    Compression, Finished, Form, Packed, SeriesPlan, check_command, is_nearly_full,
+    wait_for_commands,
 };
 use trawl_tap::sink::Sink;
 
@@ -37,6 +38,7 @@ struct Current {
     target: Target,
     name: String,
     path: PathBuf,
+    /// How long it is, or at most if it is compressed.
     written: u64,
     /// The time of its first packet.
     began_ns: Option<u64>,
@@ -102,19 +104,29 @@ impl Files {
     }
 
     /// Whether a packet of this time, with what waits before it, belongs into another file than the one at hand.
-    pub fn is_due(&self, time_ns: u64, bytes: usize) -> bool {
-        let Some(current) = &self.current else {
-            return true;
+    pub fn is_due(&mut self, time_ns: u64, bytes: usize) -> Result<bool> {
+        let Some(current) = &mut self.current else {
+            return Ok(true);
         };
         let Some(began) = current.began_ns else {
-            return false;
+            return Ok(false);
         };
         let length = self.plan.time.map(|time| time.as_nanos() as u64);
-        length.is_some_and(|length| time_ns.saturating_sub(began) >= length)
-            || self
-                .plan
-                .size
-                .is_some_and(|size| current.written + bytes as u64 > size)
+        if length.is_some_and(|length| time_ns.saturating_sub(began) >= length) {
+            return Ok(true);
+        }
+        let size = self.plan.size.unwrap_or(u64::MAX);
+        let fits = |written: u64| written + bytes as u64 <= size;
+        if fits(current.written) {
+            return Ok(false);
+        }
+        let Target::Packed { packed, waiting } = &mut current.target else {
+            return Ok(true);
+        };
+        packed.compact()?;
+        *waiting = 0;
+        current.written = packed.length();
+        Ok(!fits(current.written) || is_nearly_full(size - current.written, size))
     }
 
     /// A packet of this time goes into the file at hand.
@@ -194,10 +206,14 @@ impl Files {
         let Some(current) = self.current.take() else {
             return Ok(());
         };
-        if let Target::Packed { mut packed, .. } = current.target {
-            packed.settle()?;
-        }
-        self.finished.add(current.path, current.written);
+        let length = match current.target {
+            Target::Plain(_) => current.written,
+            Target::Packed { mut packed, .. } => {
+                packed.settle()?;
+                packed.length()
+            }
+        };
+        self.finished.add(current.path, length);
         Ok(())
     }
 

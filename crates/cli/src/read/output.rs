@@ -304,7 +304,7 @@ impl Rewritten {
     /// The packet that was appended goes into the file at hand or into the next one.
     fn place(&mut self, from: usize, time_ns: u64) -> Result<Written> {
         let mut written = Written::Taken;
-        if self.files.is_due(time_ns, self.buffer.len()) {
+        if self.files.is_due(time_ns, self.buffer.len())? {
             let is_first = !self.files.has_begun();
             if is_first {
                 self.files.turn(time_ns)?;
