@@ -199,6 +199,8 @@ fn outputs_that_would_destroy_each_other_are_refused() {
         (&["-w", &file, "-w", &unknown], 2),
         (&["-w", &file, "-w", &missing], 1),
         (&["-w", ",snaplen=64"], 2),
+        (&["-w", "a.pcapng,snap=64"], 2),
+        (&["-w", "a.pcapng,compress=zstd,foo=1"], 2),
     ] {
         let refused = trawl(&[&["capture", "-i", &receiver][..], outputs].concat());
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
