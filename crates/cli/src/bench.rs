@@ -8,15 +8,18 @@ mod read;
 pub mod run;
 mod uploaders;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Subcommand;
+use clap::{Command, Subcommand};
+use trawl_bench::study::catalogue;
 use trawl_kernel::{Error, Result};
 
 use crate::cleaner::Cleaner;
 use crate::terminal;
 
-/// Runs an experiment in its own labs and prints its figures
+/// Runs an experiment in its own labs and prints its figures; one of the studies' by its name alone too: trawl bench
+/// capture-disk
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -37,10 +40,6 @@ enum Experiment {
     Count(run::Count),
     #[command(hide = true)]
     ReceiveXsk(run::ReceiveXsk),
-    /// Runs this experiment: to which rate each capture records every packet (as bench run capture-bandwidth)
-    CaptureBandwidth(Box<run::How>),
-    /// Runs this experiment: to which rate each capture records every packet that a filter lets through
-    CaptureFiltered(Box<run::How>),
     /// Runs the bundled XDP programs beside those of xdp-bench, and the router beside the kernel's own forwarding
     XdpPrograms(programs::Args),
     /// Runs the guard with few and with many rules beside the bare drop
@@ -59,6 +58,21 @@ enum Experiment {
     Generate(generate::Args),
 }
 
+/// The words of a command line, with `run` before the name of an experiment that is no command of its own.
+pub fn by_name(command: &Command, mut words: Vec<OsString>) -> Vec<OsString> {
+    let is_bench = words.get(1).is_some_and(|word| word == "bench");
+    let own = command.find_subcommand("bench");
+    if let (true, Some(name), Some(own)) = (is_bench, words.get(2), own)
+        && own.find_subcommand(name).is_none()
+        && name
+            .to_str()
+            .is_some_and(|name| catalogue::find(name).is_ok())
+    {
+        words.insert(2, "run".into());
+    }
+    words
+}
+
 pub fn run(args: Args) -> Result<ExitCode> {
     let mut progress = |what: &str| {
         if terminal::stderr_is_terminal() {
@@ -66,8 +80,6 @@ pub fn run(args: Args) -> Result<ExitCode> {
         }
     };
     match args.experiment {
-        Experiment::CaptureBandwidth(args) => run::run_named(&["capture-bandwidth"], &args),
-        Experiment::CaptureFiltered(args) => run::run_named(&["capture-filtered"], &args),
         Experiment::Run(args) => run::run(&args),
         Experiment::LoadBalance(how) => {
             run::run_named(&["load-balance", "load-balance-moves"], &how)
@@ -140,4 +152,33 @@ fn deliver<T: serde::Serialize>(outcome: &T, json: bool, show: impl FnOnce(&T)) 
         show(outcome);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::Cli;
+
+    #[test]
+    fn an_experiment_runs_by_its_name_alone() {
+        let command = Cli::command();
+        for (typed, meant) in [
+            ("bench capture-disk --full", "bench run capture-disk --full"),
+            ("bench forward", "bench run forward"),
+            // Commands of their own.
+            ("bench load-balance", "bench load-balance"),
+            ("bench generate --json", "bench generate --json"),
+            ("bench nothing", "bench nothing"),
+            ("bench", "bench"),
+            ("capture capture-disk", "capture capture-disk"),
+        ] {
+            let words = |text: &str| -> Vec<OsString> {
+                let words = text.split(' ').map(OsString::from);
+                std::iter::once("trawl".into()).chain(words).collect()
+            };
+            assert_eq!(by_name(&command, words(typed)), words(meant), "{typed}");
+        }
+    }
 }

@@ -111,7 +111,8 @@ fn main() -> ExitCode {
         return end(version::run(), in_json);
     }
     let command = examples::with_examples(Cli::command());
-    let words = interface_option::as_argument(&command, std::env::args_os().collect());
+    let words = bench::by_name(&command, std::env::args_os().collect());
+    let words = interface_option::as_argument(&command, words);
     let parsed = command
         .try_get_matches_from(words)
         .and_then(|matches| Cli::from_arg_matches(&matches));
