@@ -362,9 +362,22 @@ impl Capture {
         finished
     }
 
-    /// Kills all its processes as `pkill -9 trawl` does, those first that would clean up after it.
+    /// Kills it as `pkill -9 trawl` does.
+    pub fn kill_by_name(self) -> Finished {
+        self.kill_those(|process| {
+            let name = std::fs::read_to_string(format!("/proc/{process}/comm"));
+            name.is_ok_and(|name| name.contains("trawl"))
+        })
+    }
+
+    /// Kills all its processes, those first that would clean up after it.
     pub fn kill_all(self) -> Finished {
+        self.kill_those(|_| true)
+    }
+
+    fn kill_those(self, is_meant: impl Fn(u32) -> bool) -> Finished {
         let mut family = marked_processes(&self.mark);
+        family.retain(|process| is_meant(*process));
         family.sort_unstable_by(|one, other| other.cmp(one));
         for process in family {
             if let Some(process) = Pid::from_raw(process as i32) {

@@ -200,7 +200,7 @@ fn a_killed_warden() {
         .and_then(|id| id.parse().ok());
     let warden = warden.and_then(Pid::from_raw).expect("the warden");
     kill_process(warden, Signal::KILL).expect("it lives");
-    capture.wait_said("trawl-warden) was killed; started another");
+    capture.wait_said("warden) was killed; started another");
     capture.kill();
     nothing_attached(&lab.pair.b);
 }

@@ -88,7 +88,7 @@ fn each_tap_keeps_what_it_needs() {
         let capture = Capture::start(&lab, &["-i", &receiver, "--tap", tap, "-w", &file]);
         Status::of(capture.id()).has_only(kept);
         for (name, child) in children_of(capture.id()) {
-            assert_eq!(name, "trawl-warden");
+            assert_eq!(name, "warden");
             // Found by its number, the next program of the hook takes its place; the file is cut after its last block.
             let status = Status::of(child);
             match status.capabilities() {

@@ -204,9 +204,11 @@ fn slots_that_held_somebody_elses_program_are_put_back() {
     capture.stop_well();
     assert_eq!(slots(hook_id(&owner)), before);
 
-    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "hook"]);
-    capture.kill();
-    assert_eq!(slots(hook_id(&owner)), before);
+    for kill in [Capture::kill, Capture::kill_by_name] {
+        let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "hook"]);
+        kill(capture);
+        assert_eq!(slots(hook_id(&owner)), before);
+    }
 
     // By the last of several, whichever that is.
     for first_ends_first in [true, false] {

@@ -180,7 +180,10 @@ pub(crate) fn notice(notice: &Notice) -> String {
                 events.push(format!("a packet that matches '{text}'"));
             }
             if !verdicts.is_empty() {
-                events.push(format!("a packet with the verdict {}", verdicts.join(" or ")));
+                events.push(format!(
+                    "a packet with the verdict {}",
+                    verdicts.join(" or ")
+                ));
             }
             if let Some(pid) = signal_pid {
                 events.push(format!("SIGUSR2 (kill -USR2 {pid})"));
@@ -226,10 +229,12 @@ pub(crate) fn notice(notice: &Notice) -> String {
             "the kernel does not take this filter ({why}); it takes all packets, and trawl filters them"
         ),
         Notice::LongChainsInUserSpace => {
-            "the kernel follows protochain through 64 headers; trawl filters packets with more".to_owned()
+            "the kernel follows protochain through 64 headers; trawl filters packets with more"
+                .to_owned()
         }
         Notice::WardenReplaced => {
-            "the process that cleans up if trawl is killed (trawl-warden) was killed; started another".to_owned()
+            "the process that cleans up if trawl is killed (warden) was killed; started another"
+                .to_owned()
         }
         Notice::Blind(gap) => {
             let why = gap.why.as_ref().map_or_else(String::new, |why| {

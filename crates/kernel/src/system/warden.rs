@@ -356,7 +356,8 @@ impl Child {
 
 /// The child's whole life: until trawl either says that all is well or is gone.
 fn stand_by(watched: &OwnedFd, keep: &mut [RawFd], tasks: &[Task]) {
-    leave_terminal(c"trawl-warden", keep);
+    // Who types pkill -9 trawl means the others.
+    leave_terminal(c"warden", keep);
     confine(tasks.iter().map(Task::takes).collect());
     let mut byte = [0u8];
     let told = loop {
