@@ -352,6 +352,11 @@ impl Sink for Several {
         self.with_first(|first| write_cut(first, bytes, snaplen))
     }
 
+    fn is_busy(&self) -> bool {
+        let is_full = |one: &Beside| one.waiting.load(Ordering::Acquire) > WAITING_MAX / 2;
+        self.first.is_busy() || self.beside.iter().any(is_full)
+    }
+
     fn takes_segments(&self) -> bool {
         self.snaplen.is_none() && self.failure.is_none() && self.first.takes_segments()
     }

@@ -196,6 +196,10 @@ impl Sink for Packed {
         state.length + (state.waiting + self.raw.len()) as u64
     }
 
+    fn is_busy(&self) -> bool {
+        self.shared.lock().waiting > WAITING_MAX / 2
+    }
+
     fn compact(&mut self) -> Result<bool> {
         let before = self.length();
         drop(self.packed()?);

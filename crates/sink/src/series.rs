@@ -407,6 +407,11 @@ impl Sink for Series {
         }
     }
 
+    fn is_busy(&self) -> bool {
+        let current = self.current.as_ref();
+        current.is_some_and(|current| current.sink.is_busy())
+    }
+
     fn takes_segments(&self) -> bool {
         self.current
             .as_ref()

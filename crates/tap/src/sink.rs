@@ -32,6 +32,11 @@ pub trait Sink {
         self.next().is_some_and(|next| next.is_full())
     }
 
+    /// Whether much waits for it: more should wait too, if it can.
+    fn is_busy(&self) -> bool {
+        self.next().is_some_and(|next| next.is_busy())
+    }
+
     /// How long its file is at most by now, if it has one.
     fn length(&self) -> u64 {
         0

@@ -1,5 +1,6 @@
 //! Triggers: packets are kept in memory only, until an event has those written that led to it and those that follow.
 
+mod backlog;
 mod event;
 mod history;
 
@@ -21,6 +22,7 @@ use crate::capture_site::CaptureSite;
 use crate::filter::{Filter, compiler_options, ethernet};
 use crate::second::count_in;
 use crate::sink::{Sink, is_behind};
+use backlog::Backlog;
 pub use event::{Cause, Event, Report, TriggerPlan};
 use history::History;
 
@@ -62,6 +64,8 @@ impl Shared {
 pub(crate) struct Trigger {
     plan: TriggerPlan,
     history: History,
+    /// What led to the last event and is not written yet, with what came since.
+    backlog: Option<Backlog>,
     /// By interface block, with the link type of its packets.
     selectors: Vec<Option<(Selector, u16)>>,
     /// For interface blocks of no site, such as those of dropped packets, or that joined.
@@ -143,6 +147,7 @@ impl Trigger {
         Ok(Self {
             plan: plan.clone(),
             history: History::new(plan.memory as usize, nanoseconds(plan.before)),
+            backlog: None,
             selectors,
             general,
             links: Vec::new(),
@@ -239,13 +244,14 @@ pub(crate) struct Armed<'s> {
 }
 
 impl Armed<'_> {
-    /// An event at this time: writes what led to it.
+    /// An event at this time: begins to write what led to it.
     fn fire(&mut self, time_ns: u64, cause: Cause) -> Result<()> {
+        self.finish(false)?;
         let trigger = &mut *self.trigger;
         trigger.window = Some(time_ns.saturating_add(nanoseconds(trigger.plan.after)));
         let from = time_ns.saturating_sub(nanoseconds(trigger.plan.before));
         let memory_short = trigger.history.overwritten_until() > from;
-        let (first, packets_before) = trigger.history.since(from);
+        let packets = trigger.history.take_since(from);
         let event = {
             let shared = &mut *trigger.shared.borrow_mut();
             shared.report.events += 1;
@@ -253,8 +259,10 @@ impl Armed<'_> {
                 number: shared.report.events,
                 time_ns,
                 cause,
-                before_ns: first.map_or(0, |first| time_ns.saturating_sub(first)),
-                packets_before,
+                before_ns: packets
+                    .first()
+                    .map_or(0, |first| time_ns.saturating_sub(first)),
+                packets_before: packets.count(),
                 memory_short,
             };
             if shared.report.list.len() < LISTED_MAX {
@@ -267,31 +275,13 @@ impl Armed<'_> {
         };
         // It stands at the packet that is the event, or at the first one after a signal.
         trigger.comment = Some(event.to_string());
-        let mut written = self.sink.event_begins();
-        while let Some(chunk) = trigger.history.pop() {
-            // Only the first may hold some that are too old.
-            let mut from_here = None;
-            let mut at = 0;
-            for block in blocks(chunk.bytes()) {
-                let packet = block.enhanced_packet();
-                if packet.is_none_or(|packet| packet.timestamp >= from) {
-                    from_here.get_or_insert(at);
-                    let interface = packet.map_or(0, |packet| packet.interface_id);
-                    count_in(&mut trigger.shared.borrow_mut().passed, interface);
-                }
-                at += block.bytes.len();
-            }
-            if let Some(start) = from_here {
-                let bytes = &chunk.bytes()[start..];
-                match written {
-                    Ok(()) => written = self.sink.write(bytes),
-                    // They belong to the event, and are lost with it.
-                    Err(_) => self.unwritten.extend_from_slice(bytes),
-                }
-            }
-            trigger.history.give_back(chunk);
+        trigger.backlog = Some(Backlog::new(packets));
+        self.sink.event_begins()?;
+        // A reader's pipe keeps by itself what is not read yet.
+        match self.sink.stream().is_some() {
+            true => self.finish(false),
+            false => self.catch_up(0),
         }
-        written
     }
 
     /// The event's comment without a packet that it could stand at.
@@ -313,7 +303,13 @@ impl Armed<'_> {
         let shared = &mut *self.trigger.shared.borrow_mut();
         let most = self.trigger.plan.events.unwrap_or(u64::MAX);
         shared.is_over = shared.report.events >= most;
-        self.sink.event_over()
+        match &mut self.trigger.backlog {
+            Some(backlog) => {
+                backlog.is_closed = true;
+                Ok(())
+            }
+            None => self.sink.event_over(),
+        }
     }
 
     fn look_for_signal(&mut self) -> Result<()> {
@@ -384,7 +380,10 @@ impl Armed<'_> {
             return Ok(Fate::NotWritten);
         }
         count_in(&mut shared.received, packet.interface_id);
-        count_in(&mut shared.passed, packet.interface_id);
+        // What waits counts when it goes.
+        if self.trigger.backlog.is_none() {
+            count_in(&mut shared.passed, packet.interface_id);
+        }
         Ok(match self.trigger.comment.take() {
             Some(text) => {
                 let mut block = Vec::new();
@@ -408,7 +407,7 @@ impl Armed<'_> {
                     .window
                     .is_some_and(|until| packet.timestamp <= until);
                 if (is_changed || !is_within) && from < to {
-                    self.sink.write(&bytes[from..to]).map_err(|e| (to, e))?;
+                    self.pass(&bytes[from..to]).map_err(|e| (to, e))?;
                     from = to;
                 }
                 match self
@@ -417,7 +416,7 @@ impl Armed<'_> {
                 {
                     Fate::AsItIs => {}
                     Fate::Commented(block) => {
-                        self.sink.write(&block).map_err(|e| (end, e))?;
+                        self.pass(&block).map_err(|e| (end, e))?;
                         from = end;
                     }
                     Fate::NotWritten => from = end,
@@ -428,7 +427,7 @@ impl Armed<'_> {
             to = end;
         }
         match from < to {
-            true => self.sink.write(&bytes[from..to]).map_err(|e| (to, e)),
+            true => self.pass(&bytes[from..to]).map_err(|e| (to, e)),
             false => Ok(()),
         }
     }
@@ -437,7 +436,8 @@ impl Armed<'_> {
 impl Sink for Armed<'_> {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let looked = self.look_for_signal().map_err(|error| (0, error));
-        let taken = looked.and_then(|()| self.take_all(bytes));
+        let caught_up = looked.and_then(|()| self.catch_up(bytes.len()).map_err(|e| (0, e)));
+        let taken = caught_up.and_then(|()| self.take_all(bytes));
         taken.map_err(|(done, error)| {
             self.unwritten.extend_from_slice(&bytes[done..]);
             error
@@ -449,18 +449,21 @@ impl Sink for Armed<'_> {
         // The rings are not looked at while a reader has not taken what it was given.
         if !is_behind(self.sink) {
             self.look_at_the_clock()?;
+            self.catch_up(0)?;
         }
         self.sink.rest()
     }
 
     fn settle(&mut self) -> Result<()> {
         self.look_for_signal()?;
+        self.finish(true)?;
         self.write_comment()?;
         self.sink.settle()
     }
 
     fn take_unwritten(&mut self) -> Vec<u8> {
         let mut all = self.sink.take_unwritten();
+        all.append(&mut self.spill());
         all.append(&mut self.unwritten);
         all
     }

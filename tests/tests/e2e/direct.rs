@@ -256,6 +256,10 @@ fn ends_with_a_whole_packet(
         size_of(file.as_ref()) > first * 1_500
     });
     if breaks {
+        // What is known to be on the disk leaves the page cache.
+        wait_until("the disk has most of them", || {
+            cached(&file).is_none_or(|bytes| bytes < first * 750)
+        });
         small.breaks();
     }
     wait_until("the disk gives an error", || {

@@ -165,12 +165,12 @@ fn tcp_through(address: IpAddr, prefix: u8, drop_route: &str) {
 
         // Without a word to the router: it finds out because some packets go through the stack.
         ip(&line.b, "link set veth0 address 02:00:00:00:0b:0b");
+        wait_until("the neighbour has another address", || {
+            let right = ["neighbour", "show", "dev", "right"];
+            let known = run("ip", &[&["-n", &line.right.name][..], &right].concat());
+            known.contains("02:00:00:00:0b:0b")
+        });
         stream.wait_flowing("the neighbour got another address");
-        let neighbours = run(
-            "ip",
-            &["-n", &line.right.name, "neighbour", "show", "dev", "right"],
-        );
-        assert!(neighbours.contains("02:00:00:00:0b:0b"), "{neighbours}");
         let later = Counts::of_port(&left).outcome(&forwarded);
         assert!(later > begun + 100, "XDP forwards again: {later}");
 

@@ -14,6 +14,8 @@ use crate::{Error, Result};
 
 /// This many bytes are handed to the disk at once.
 const PORTION: u64 = 8 << 20;
+/// And waited for in such parts.
+const STEP: u64 = 1 << 20;
 
 #[derive(Debug)]
 pub struct Writeback {
@@ -116,28 +118,39 @@ impl Disk {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Has the disk begin with what comes before `end`, and waits for what it began with the last time, which then leaves
-    /// the page cache: nobody reads it soon, and others have pages there that they need.
-    fn advance(&self, end: u64) {
+    /// Has the disk begin with what comes before `end`.
+    fn begin(&self, end: u64) {
         let mut state = self.lock();
         if state.failure.is_some() || end <= state.asked {
             return;
         }
-        let (taken, asked) = (state.taken, state.asked);
-        let begun = begin(&self.file, asked, end - asked).and_then(|()| match asked > taken {
-            true => wait_for(&self.file, taken, asked - taken),
-            false => Ok(()),
-        });
-        match begun {
-            Ok(()) => {
-                forget(&self.file, taken, asked - taken);
-                (state.taken, state.asked) = (asked, end);
-            }
-            Err(error) => {
-                state.failure = Some(error);
-                self.failed.store(true, Ordering::Release);
-            }
+        match begin(&self.file, state.asked, end - state.asked) {
+            Ok(()) => state.asked = end,
+            Err(error) => self.fail(&mut state, error),
         }
+    }
+
+    /// Waits for the next part of what the disk began with, which then leaves the page cache: nobody reads it soon, and
+    /// others have pages there that they need. Says whether there was any.
+    fn advance(&self) -> bool {
+        let mut state = self.lock();
+        let (taken, length) = (state.taken, (state.asked - state.taken).min(STEP));
+        if state.failure.is_some() || length == 0 {
+            return false;
+        }
+        match wait_for(&self.file, taken, length) {
+            Ok(()) => {
+                forget(&self.file, taken, length);
+                state.taken += length;
+            }
+            Err(error) => self.fail(&mut state, error),
+        }
+        true
+    }
+
+    fn fail(&self, state: &mut State, error: io::Error) {
+        state.failure = Some(error);
+        self.failed.store(true, Ordering::Release);
     }
 }
 
@@ -156,12 +169,12 @@ impl State {
 }
 
 fn work(disk: &Disk, ends: &Receiver<u64>) {
-    while let Ok(mut end) = ends.recv() {
-        // What has come meanwhile goes along.
-        while let Ok(later) = ends.try_recv() {
-            end = later;
+    while let Ok(end) = ends.recv() {
+        disk.begin(end);
+        // What comes meanwhile is begun before the rest is waited for.
+        while disk.advance() {
+            ends.try_iter().for_each(|end| disk.begin(end));
         }
-        disk.advance(end);
     }
 }
 

@@ -28,6 +28,7 @@ pub(super) struct History {
 #[derive(Debug)]
 pub(super) struct Chunk {
     bytes: Vec<u8>,
+    packets: u64,
     first_ns: u64,
     last_ns: u64,
 }
@@ -35,6 +36,21 @@ pub(super) struct Chunk {
 impl Chunk {
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// Drops the packets at its beginning that are older.
+    fn forget_before(&mut self, from_ns: u64) {
+        let mut old = 0;
+        for block in blocks(&self.bytes) {
+            let time = block.enhanced_packet().map(|packet| packet.timestamp);
+            if time.is_none_or(|time| time >= from_ns) {
+                self.first_ns = time.unwrap_or(from_ns);
+                break;
+            }
+            old += block.bytes.len();
+            self.packets -= 1;
+        }
+        self.bytes.drain(..old);
     }
 }
 
@@ -62,6 +78,8 @@ impl History {
         }
         if let Some(chunk) = self.chunks.back_mut() {
             chunk.bytes.extend_from_slice(block);
+            chunk.packets += 1;
+            chunk.first_ns = chunk.first_ns.min(time_ns);
             chunk.last_ns = chunk.last_ns.max(time_ns);
         }
     }
@@ -90,6 +108,7 @@ impl History {
         self.used += bytes.capacity();
         self.chunks.push_back(Chunk {
             bytes,
+            packets: 0,
             first_ns: time_ns,
             last_ns: time_ns,
         });
@@ -111,18 +130,40 @@ impl History {
         self.overwritten_until
     }
 
-    /// The time of the first packet since then, and how many there are.
-    pub fn since(&self, from_ns: u64) -> (Option<u64>, u64) {
-        let mut first = None;
-        let mut count = 0;
-        let late = self.chunks.iter().filter(|chunk| chunk.last_ns >= from_ns);
-        let packets =
-            late.flat_map(|chunk| blocks(&chunk.bytes).filter_map(|one| one.enhanced_packet()));
-        for packet in packets.filter(|packet| packet.timestamp >= from_ns) {
-            first.get_or_insert(packet.timestamp);
-            count += 1;
+    /// Takes all packets since then out, with room for more.
+    pub fn take_since(&mut self, from_ns: u64) -> Self {
+        let mut taken = Self {
+            chunks: std::mem::take(&mut self.chunks),
+            used: std::mem::take(&mut self.used),
+            ..Self::new(usize::MAX, u64::MAX)
+        };
+        let is_late = |chunk: &Chunk| chunk.last_ns >= from_ns;
+        while taken.chunks.front().is_some_and(|chunk| !is_late(chunk)) {
+            taken.pop();
         }
-        (first, count)
+        // Only the first holds some that are too old.
+        if let Some(chunk) = taken.chunks.front_mut() {
+            chunk.forget_before(from_ns);
+        }
+        taken
+    }
+
+    /// The time of the first packet.
+    pub fn first(&self) -> Option<u64> {
+        self.chunks.front().map(|chunk| chunk.first_ns)
+    }
+
+    pub fn count(&self) -> u64 {
+        self.chunks.iter().map(|chunk| chunk.packets).sum()
+    }
+
+    pub fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Bytes for the packets that come from now on, with those that are there.
+    pub fn set_memory(&mut self, memory: usize) {
+        self.memory = memory;
     }
 
     pub fn pop(&mut self) -> Option<Chunk> {
@@ -131,7 +172,7 @@ impl History {
         Some(chunk)
     }
 
-    pub fn give_back(&mut self, mut chunk: Chunk) {
+    fn give_back(&mut self, mut chunk: Chunk) {
         chunk.bytes.clear();
         self.spare = Some(chunk);
     }
@@ -173,15 +214,16 @@ mod tests {
                 history.push(&block(time, length), time);
                 assert!(history.used <= 1 << 20);
             }
-            let (first, count) = history.since(0);
-            let times = all(&mut history);
+            let mut taken = history.take_since(0);
+            let (first, count) = (taken.first(), taken.count());
+            let times = all(&mut taken);
             assert_eq!((times.first().copied(), times.len() as u64), (first, count));
             assert_eq!(times.last(), Some(&99_999));
             assert!(times.windows(2).all(|two| two[1] == two[0] + 1));
             // At least 7/8 of the memory hold packets.
             assert!(times.len() * block(0, length).len() > 7 << 17, "{length}");
             assert_eq!(history.overwritten_until(), times[0] - 1);
-            assert_eq!(history.used, 0);
+            assert_eq!((history.used, taken.used), (0, 0));
         }
     }
 
@@ -191,11 +233,13 @@ mod tests {
         for time in (0..10_000).step_by(10) {
             history.push(&block(time, 60), time);
         }
-        assert_eq!(history.since(9_500), (Some(9_500), 50));
         history.forget_before(10_000);
-        let times = all(&mut history);
-        assert!(times[0] <= 9_000 && times[0] > 8_800, "{}", times[0]);
+        let oldest = history.first().expect("a packet");
+        assert!(oldest <= 9_000 && oldest > 8_800, "{oldest}");
         assert_eq!(history.overwritten_until(), 0);
+        let mut taken = history.take_since(9_505);
+        assert_eq!((taken.first(), taken.count()), (Some(9_510), 49));
+        assert_eq!(all(&mut taken).first(), Some(&9_510));
     }
 
     #[test]

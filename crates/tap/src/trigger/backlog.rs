@@ -1,0 +1,238 @@
+//! What led to an event, on its way out: in pieces, so that the rings are emptied meanwhile, and no faster than the sink
+//! takes it. What comes after the event waits behind it.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use trawl_kernel::Result;
+use trawl_packet::pcapng::block::blocks;
+
+use super::Armed;
+use super::history::{Chunk, History};
+use crate::second::count_in;
+
+/// What is written in one round, beside twice as much as came in it.
+const PIECE: usize = 16 << 20;
+/// How long a piece waits for a sink that has enough to do.
+const PATIENCE: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+#[derive(Debug)]
+pub(super) struct Backlog {
+    packets: History,
+    /// The time after the event is over as well.
+    pub is_closed: bool,
+    written: Instant,
+}
+
+impl Backlog {
+    pub fn new(packets: History) -> Self {
+        Self {
+            packets,
+            is_closed: false,
+            written: Instant::now(),
+        }
+    }
+}
+
+impl Armed<'_> {
+    /// Writes these blocks, or puts them behind those that wait.
+    pub(super) fn pass(&mut self, bytes: &[u8]) -> Result<()> {
+        let Some(backlog) = &mut self.trigger.backlog else {
+            return self.sink.write(bytes);
+        };
+        for block in blocks(bytes) {
+            match block.enhanced_packet() {
+                Some(packet) => backlog.packets.push(block.bytes, packet.timestamp),
+                // An interface is described before its packets.
+                None => self.sink.write(block.bytes)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a part of what waits, more than is coming.
+    pub(super) fn catch_up(&mut self, coming: usize) -> Result<()> {
+        let memory = self.trigger.plan.memory as usize;
+        let mut left = PIECE + 2 * coming;
+        while let Some(backlog) = &self.trigger.backlog {
+            let fits = backlog.packets.used() + coming <= memory;
+            let waits = self.sink.is_busy() && backlog.written.elapsed() < PATIENCE;
+            if fits && (left == 0 || waits) {
+                break;
+            }
+            left = left.saturating_sub(self.write_chunk()?);
+        }
+        let used = self.trigger.backlog.as_mut().map_or(0, |backlog| {
+            if left < PIECE + 2 * coming {
+                backlog.written = Instant::now();
+            }
+            backlog.packets.used()
+        });
+        self.trigger.history.set_memory(memory.saturating_sub(used));
+        Ok(())
+    }
+
+    /// Writes all that waits. `is_patient` waits for a sink that has enough to do, as long as it gets on.
+    pub(super) fn finish(&mut self, mut is_patient: bool) -> Result<()> {
+        while self.trigger.backlog.is_some() {
+            let since = Instant::now();
+            while is_patient && self.sink.is_busy() {
+                is_patient = since.elapsed() < PATIENCE;
+                sleep(LOOK_EVERY);
+            }
+            self.write_chunk()?;
+        }
+        self.catch_up(0)
+    }
+
+    /// The blocks that nobody wrote: after an error.
+    pub(super) fn spill(&mut self) -> Vec<u8> {
+        let mut all = Vec::new();
+        while let Some(chunk) = self.next_chunk() {
+            all.extend_from_slice(chunk.bytes());
+        }
+        all
+    }
+
+    /// Writes a chunk, and returns its length. After the last one the event may be over.
+    fn write_chunk(&mut self) -> Result<usize> {
+        match self.next_chunk() {
+            Some(chunk) => {
+                self.sink.write(chunk.bytes())?;
+                Ok(chunk.bytes().len())
+            }
+            None => match self.trigger.backlog.take() {
+                Some(backlog) if backlog.is_closed => self.sink.event_over().map(|()| 0),
+                _ => Ok(0),
+            },
+        }
+    }
+
+    fn next_chunk(&mut self) -> Option<Chunk> {
+        let chunk = self.trigger.backlog.as_mut()?.packets.pop()?;
+        let passed = &mut self.trigger.shared.borrow_mut().passed;
+        for packet in blocks(chunk.bytes()).filter_map(|block| block.enhanced_packet()) {
+            count_in(passed, packet.interface_id);
+        }
+        Some(chunk)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::Sink;
+    use crate::trigger::{Trigger, TriggerPlan};
+    use trawl_packet::pcapng::write::{EnhancedPacket, enhanced_packet};
+
+    /// Keeps the times of packets, and may have enough to do.
+    #[derive(Default)]
+    struct Times {
+        times: Vec<u64>,
+        bytes: usize,
+        is_busy: bool,
+        events_over: usize,
+    }
+
+    impl Sink for Times {
+        fn write(&mut self, bytes: &[u8]) -> Result<()> {
+            self.bytes += bytes.len();
+            let packets = blocks(bytes).filter_map(|block| block.enhanced_packet());
+            self.times.extend(packets.map(|packet| packet.timestamp));
+            Ok(())
+        }
+
+        fn is_busy(&self) -> bool {
+            self.is_busy
+        }
+
+        fn event_over(&mut self) -> Result<()> {
+            self.events_over += 1;
+            Ok(())
+        }
+    }
+
+    fn packet(timestamp_ns: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let captured = &[0; 60_000];
+        enhanced_packet(
+            &mut bytes,
+            &EnhancedPacket {
+                timestamp_ns,
+                captured,
+                original_len: 60_000,
+                ..EnhancedPacket::default()
+            },
+        );
+        bytes
+    }
+
+    /// With packets of the times up to this, of which the last is an event.
+    fn fired(sink: &mut Times, count: u64) -> Trigger {
+        let plan = TriggerPlan {
+            before: Duration::from_secs(1),
+            after: Duration::from_nanos(100),
+            expression: None,
+            verdicts: None,
+            signal: true,
+            memory: 64 << 20,
+            events: None,
+        };
+        let mut trigger = Trigger::new(&plan, &[], &[], false).expect("a plan");
+        let mut armed = trigger.over(sink);
+        for time in 0..count {
+            armed.write(&packet(time)).expect("room");
+        }
+        armed.trigger.shared.borrow_mut().signal = Some(count);
+        armed.write(&packet(count)).expect("room");
+        trigger
+    }
+
+    #[test]
+    fn a_history_goes_out_in_pieces_and_in_order() {
+        let mut sink = Times::default();
+        let mut trigger = fired(&mut sink, 1000);
+        // A piece at the event, and one in its round.
+        assert!(sink.bytes < 2 * PIECE + (1 << 20));
+        // More comes within the time after the event, and beyond it.
+        for time in 1001..1200 {
+            trigger.over(&mut sink).write(&packet(time)).expect("room");
+        }
+        trigger.over(&mut sink).settle().expect("all");
+        assert_eq!(sink.times, (0..=1100).collect::<Vec<_>>());
+        assert_eq!(sink.events_over, 1);
+        assert_eq!(trigger.shared.borrow().not_kept(&[0]), 99);
+    }
+
+    #[test]
+    fn a_busy_sink_is_given_no_more_than_memory_asks_for() {
+        let mut sink = Times {
+            is_busy: true,
+            ..Times::default()
+        };
+        let mut trigger = fired(&mut sink, 500);
+        assert_eq!(sink.bytes, 0);
+        // The memory holds about as many again.
+        for time in 501..=600 {
+            trigger.over(&mut sink).write(&packet(time)).expect("room");
+        }
+        sink.is_busy = false;
+        trigger.over(&mut sink).rest().expect("room");
+        assert!(sink.bytes >= PIECE);
+        trigger.over(&mut sink).settle().expect("all");
+        assert_eq!(sink.times, (0..=600).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_nobody_wrote_is_told() {
+        let mut sink = Times {
+            is_busy: true,
+            ..Times::default()
+        };
+        let mut trigger = fired(&mut sink, 10);
+        let left = trigger.over(&mut sink).take_unwritten();
+        assert_eq!(blocks(&left).count(), 11);
+        assert_eq!(trigger.shared.borrow().not_kept(&[0]), 0);
+    }
+}
