@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use trawl_kernel::{Error, Result, create, process};
 
-use crate::series::SeriesPlan;
+use crate::series_plan::SeriesPlan;
 
 /// How many removed files may wait until the disk has freed their room, which takes a second a GB on some.
 const BEING_FREED: usize = 2;

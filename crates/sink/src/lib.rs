@@ -9,6 +9,7 @@ mod next_files;
 mod packed;
 mod pipe;
 mod series;
+mod series_plan;
 mod walk;
 
 pub use beside::{Beside, Fate, Several};
@@ -18,4 +19,5 @@ pub use finished::{Finished, check_command, wait_for_commands};
 pub use next_files::NextFiles;
 pub use packed::{Compression, Form, Packed, is_nearly_full};
 pub use pipe::{PcapStream, PcapngStream};
-pub use series::{Series, SeriesPlan};
+pub use series::Series;
+pub use series_plan::SeriesPlan;

@@ -11,7 +11,7 @@ use trawl_kernel::warden::WholeBytes;
 use trawl_kernel::{Error, Result, clock, events};
 
 use crate::finished::{Finished, wait_for_commands};
-use crate::series::SeriesPlan;
+use crate::series_plan::SeriesPlan;
 
 /// Makes a file, or empties one that is there.
 pub type Make = Box<dyn Fn(&Path) -> Result<File>>;

@@ -47,7 +47,7 @@ pub trait Sink {
         Ok(false)
     }
 
-    /// By how much more than so many bytes its file may grow when those are written.
+    /// How much more than `bytes` its file may grow when those are written.
     fn filling(&self, _bytes: usize) -> u64 {
         0
     }

@@ -153,6 +153,13 @@ mod tests {
         }
     }
 
+    fn busy() -> Times {
+        Times {
+            is_busy: true,
+            ..Times::default()
+        }
+    }
+
     fn packet(timestamp_ns: u64) -> Vec<u8> {
         let mut bytes = Vec::new();
         let captured = &[0; 60_000];
@@ -207,10 +214,7 @@ mod tests {
 
     #[test]
     fn a_busy_sink_is_given_no_more_than_memory_asks_for() {
-        let mut sink = Times {
-            is_busy: true,
-            ..Times::default()
-        };
+        let mut sink = busy();
         let mut trigger = fired(&mut sink, 500);
         assert_eq!(sink.bytes, 0);
         // The memory holds about as many again.
@@ -226,10 +230,7 @@ mod tests {
 
     #[test]
     fn what_nobody_wrote_is_told() {
-        let mut sink = Times {
-            is_busy: true,
-            ..Times::default()
-        };
+        let mut sink = busy();
         let mut trigger = fired(&mut sink, 10);
         let left = trigger.over(&mut sink).take_unwritten();
         assert_eq!(blocks(&left).count(), 11);

@@ -116,7 +116,11 @@ impl History {
 
     /// Lets go what is too old by now.
     pub fn forget_before(&mut self, now_ns: u64) {
-        let oldest = now_ns.saturating_sub(self.keep_ns);
+        self.drop_older(now_ns.saturating_sub(self.keep_ns));
+    }
+
+    /// Lets go of chunks in front that hold nothing since then.
+    fn drop_older(&mut self, oldest: u64) {
         while let Some(chunk) = self.chunks.front().filter(|chunk| chunk.last_ns < oldest) {
             self.used -= chunk.bytes.capacity();
             if let Some(chunk) = self.chunks.pop_front() {
@@ -137,10 +141,7 @@ impl History {
             used: std::mem::take(&mut self.used),
             ..Self::new(usize::MAX, u64::MAX)
         };
-        let is_late = |chunk: &Chunk| chunk.last_ns >= from_ns;
-        while taken.chunks.front().is_some_and(|chunk| !is_late(chunk)) {
-            taken.pop();
-        }
+        taken.drop_older(from_ns);
         // Only the first holds some that are too old.
         if let Some(chunk) = taken.chunks.front_mut() {
             chunk.forget_before(from_ns);
