@@ -19,20 +19,21 @@ use pacing::Pacing;
 use send::SendArgs;
 use traffic::Traffic;
 
-/// What a generator does that is told neither how much nor how fast.
-macro_rules! endless {
+/// Adds the defaults of pacing to the description of a generator.
+macro_rules! paced {
     ($what:literal) => {
         concat!(
             $what,
-            "\n\nWithout --count or --duration it sends until it is stopped (Ctrl-C). Without --rate or --bandwidth it floods a \
-             virtual interface in a network namespace as fast as it can, and sends 1000 frames a second elsewhere."
+            "\n\nWithout --rate, --bandwidth, --count, --duration and --flood, sends 10 frames a second for 10 seconds. With a rate \
+             alone, sends until Ctrl-C. With --count or --duration alone, sends at full speed to a virtual interface in a \
+             network namespace, and 1000 frames a second to any other."
         )
     };
 }
 
 /// Makes traffic: at a rate, for a time, counted as the device took it
 #[derive(Debug, clap::Args)]
-#[command(long_about = endless!("Makes traffic: at a rate, for a time, counted as the device took it"))]
+#[command(long_about = paced!("Makes traffic: at a rate, for a time, counted as the device took it"))]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -52,22 +53,22 @@ struct Order<T: Traffic + clap::Args> {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Sends UDP datagrams
-    #[command(long_about = endless!("Sends UDP datagrams"))]
+    #[command(long_about = paced!("Sends UDP datagrams"))]
     Udp(Box<Order<traffic::Udp>>),
     /// Sends TCP segments that belong to no connection: SYN, or other flags
-    #[command(long_about = endless!("Sends TCP segments that belong to no connection: SYN, or other flags"))]
+    #[command(long_about = paced!("Sends TCP segments that belong to no connection: SYN, or other flags"))]
     Tcp(Box<Order<traffic::Tcp>>),
     /// Sends ICMP or ICMPv6 messages: echo requests, or of another type
-    #[command(long_about = endless!("Sends ICMP or ICMPv6 messages: echo requests, or of another type"))]
+    #[command(long_about = paced!("Sends ICMP or ICMPv6 messages: echo requests, or of another type"))]
     Icmp(Box<Order<traffic::Icmp>>),
     /// Sends ARP requests or replies
-    #[command(long_about = endless!("Sends ARP requests or replies"))]
+    #[command(long_about = paced!("Sends ARP requests or replies"))]
     Arp(Box<Order<traffic::Arp>>),
     /// Sends Ethernet frames of any type
-    #[command(long_about = endless!("Sends Ethernet frames of any type"))]
+    #[command(long_about = paced!("Sends Ethernet frames of any type"))]
     Eth(Box<Order<traffic::Eth>>),
     /// Sends frames given in hexadecimal digits
-    #[command(long_about = endless!("Sends frames given in hexadecimal digits"))]
+    #[command(long_about = paced!("Sends frames given in hexadecimal digits"))]
     Raw(Box<Order<traffic::Raw>>),
     /// Sends a mix of frames, in phases over time, as a template file says
     Template(Box<send::FromFile>),

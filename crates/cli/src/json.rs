@@ -174,10 +174,11 @@ pub enum Remark<'a> {
     Engine,
     /// How far a command is that was asked for it by a signal.
     Progress,
-    /// No rate was asked for, and the interface may lead outside.
+    /// The generator chose the rate, and the duration if it has `seconds`, since no option gave them.
     DefaultRate {
         interface: &'a str,
         frames_per_second: u64,
+        seconds: Option<u64>,
     },
     Receiving {
         interface: &'a str,

@@ -387,3 +387,28 @@ fn real_connections_are_made_and_counted() {
     );
     assert_eq!(server.join().expect("a server"), 120_000);
 }
+
+#[test]
+fn no_pacing_option_sends_ten_frames_a_second_for_ten_seconds() {
+    let Some(lab) = Lab::open() else { return };
+    let before = received(&lab);
+    let output = trawl(&["gen", "udp", "-i", &lab.sender(), "--json"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a summary");
+    assert_eq!(summary["frames"], 100, "{summary}");
+    assert!(said.contains("--flood"), "{said}");
+    wait_received(&lab, before, 100);
+}
+
+#[test]
+fn flood_is_full_speed_and_ends_where_it_is_asked_to() {
+    let Some(lab) = Lab::open() else { return };
+    let before = received(&lab);
+    let summary = generate(&lab, "udp", &["--flood", "--count", "20000"]);
+    assert_eq!(summary["frames"], 20_000, "{summary}");
+    wait_received(&lab, before, 20_000);
+    let sender = lab.sender();
+    let (code, said) = refused(&["udp", "-i", &sender, "--flood", "--rate", "5"]);
+    assert_eq!(code, 2, "{said}");
+}

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use trawl_gen::engine::{Choice, Notes, Wish, open};
@@ -26,8 +27,11 @@ use crate::json::{self, Remark};
 use crate::netns::NetnsArg;
 use crate::terminal::write_out;
 
-/// What a physical interface is sent unless more is asked for.
+/// Frames a second where only a count or a duration is given, and the frames may leave the machine.
 const MODEST_RATE: u64 = 1000;
+/// Frames a second, and seconds, where no option says how fast or how long: enough to see that packets arrive.
+const TRIAL_RATE: u64 = 10;
+const TRIAL_SECONDS: u64 = 10;
 
 const LINKTYPE_ETHERNET: u16 = 1;
 
@@ -53,6 +57,9 @@ pub struct SendArgs {
     pub netns: NetnsArg,
     #[command(flatten)]
     pub engine: EngineChoice,
+    /// Send as fast as the interface accepts frames, until Ctrl-C unless --count or --duration ends it
+    #[arg(long, conflicts_with_all = ["rate", "bandwidth"], help_heading = "Pacing")]
+    flood: bool,
     /// Send even on an interface with the default route or a remote session
     #[arg(long)]
     pub yes: bool,
@@ -125,25 +132,47 @@ impl SendArgs {
     }
 }
 
-/// As fast as it goes only where nothing outside can suffer: out of virtual interfaces in a namespace.
-fn default_rate(rate: Rate, site: &CaptureSite) -> Rate {
-    if rate != Rate::Unlimited {
-        return rate;
+/// Returns the rate and the duration. Only `--flood` is both fast and endless.
+fn pace(
+    pacing: &Pacing,
+    profile: Option<&Profile>,
+    flood: bool,
+    site: &CaptureSite,
+) -> (Rate, Option<Duration>) {
+    let (rate, duration) = (pacing.rate(), pacing.duration());
+    if flood || profile.is_some() || rate != Rate::Unlimited {
+        return (rate, duration);
+    }
+    let interface = &site.label;
+    if pacing.count().is_none() && duration.is_none() {
+        let text = format!(
+            "sending {TRIAL_RATE} frames a second to {interface} for {TRIAL_SECONDS} s; use --rate, --count or \
+             --duration to send more, --flood to send at full speed"
+        );
+        let limited = Remark::DefaultRate {
+            interface,
+            frames_per_second: TRIAL_RATE,
+            seconds: Some(TRIAL_SECONDS),
+        };
+        json::say(&limited, &text);
+        let duration = Duration::from_secs(TRIAL_SECONDS);
+        return (Rate::Frames(TRIAL_RATE as f64), Some(duration));
     }
     let is_virtual = site.interface.kind.is_some() || site.interface.loopback;
     if is_virtual && is_apart(site) {
-        return rate;
+        return (rate, duration);
     }
     let text = format!(
-        "{} is not a virtual interface in a namespace: {MODEST_RATE} frames a second; --rate asks for more",
-        site.label
+        "sending {MODEST_RATE} frames a second, since {interface} is not a virtual interface in a namespace; use \
+         --rate to send more, --flood to send at full speed"
     );
     let limited = Remark::DefaultRate {
-        interface: &site.label,
+        interface,
         frames_per_second: MODEST_RATE,
+        seconds: None,
     };
     json::say(&limited, &text);
-    Rate::Frames(MODEST_RATE as f64)
+    (Rate::Frames(MODEST_RATE as f64), duration)
 }
 
 /// In a namespace other than the one that the machine started in; where that cannot be seen, in another than trawl.
@@ -221,10 +250,7 @@ fn show_or_send(
         return print(&pattern, count, way.json);
     }
     way.check(site)?;
-    let rate = match profile {
-        Some(_) => Rate::Unlimited,
-        None => default_rate(pacing.rate(), site),
-    };
+    let (rate, duration) = pace(pacing, profile, way.flood, site);
     let cpus = pacing.cpus()?;
     let plan = Sending {
         namespace: site.namespace.as_ref(),
@@ -234,7 +260,7 @@ fn show_or_send(
         profile,
         burst: pacing.burst(),
         count: pacing.count(),
-        duration: pacing.duration(),
+        duration,
     };
     let pattern = Arc::new(pattern);
     let notes = Notes::default();
