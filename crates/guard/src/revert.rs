@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
 
 use trawl_kernel::Result;
-use trawl_kernel::confirm::{self, About, Pending};
+use trawl_kernel::confirm::{self, About, Pending, Reverted};
 use trawl_kernel::netns::{Mark, Namespace};
 use trawl_kernel::warden::Undo;
 use trawl_program::{Site, revert as programs};
@@ -53,6 +53,11 @@ pub fn confirm(namespace: Option<&Namespace>) -> Result<About> {
     confirm::confirm(&scope(namespace)?)
 }
 
+/// The last change with a time limit, if it was reverted.
+pub fn reverted(namespace: Option<&Namespace>) -> Result<Option<Reverted>> {
+    confirm::reverted(&scope(namespace)?)
+}
+
 /// Refuses another change while one waits to be confirmed.
 pub fn refuse_if_pending(namespace: Option<&Namespace>) -> Result<()> {
     confirm::refuse_if_pending(&scope(namespace)?)
@@ -87,9 +92,8 @@ impl Back {
 }
 
 impl Undo for Back {
-    fn undo(&self) {
-        // Nobody is there to be told of a failure.
-        let _ = self.put_back();
+    fn undo(&self) -> Result<()> {
+        self.put_back()
     }
 
     fn descriptors(&self) -> Vec<RawFd> {

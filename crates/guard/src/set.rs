@@ -1,7 +1,8 @@
 //! A whole set of rules: what is added to it and taken out of it, and how it is read out of a map.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
+use serde::Serialize;
 use trawl_kernel::layout::Shared;
 use trawl_kernel::layout::guard::{
     GUARD_LINE, GUARD_RULES, GuardDefinition, GuardExtra, GuardHeader, GuardHits, GuardRule,
@@ -45,6 +46,32 @@ pub struct Added {
     pub id: u32,
     /// There was a rule about the same packets, and this one took its place, its number and its hits.
     pub replaced: bool,
+}
+
+/// What distinguishes two sets, as text for people and machines.
+#[derive(Clone, Debug, std::default::Default, PartialEq, Eq, Serialize)]
+pub struct Changes {
+    pub added: Vec<Listed>,
+    pub removed: Vec<Listed>,
+    pub changed: Vec<Changed>,
+    pub defaults: Vec<Changed>,
+    /// Number of rules that are the same in both sets.
+    pub unchanged: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Listed {
+    pub id: u32,
+    pub rule: String,
+}
+
+/// A rule, or the default of an interface, before and after.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Changed {
+    /// The rule's number or the interface's name.
+    pub of: String,
+    pub from: String,
+    pub to: String,
 }
 
 /// A rule that has no number yet.
@@ -143,8 +170,60 @@ impl RuleSet {
         before - self.rules.len()
     }
 
+    /// Lists what is added, removed and changed on the way to another set made of this one.
+    pub fn changes_to(&self, next: &Self) -> Changes {
+        let listed = |rule: &Rule| Listed {
+            id: rule.id,
+            rule: rule.to_string(),
+        };
+        let before: HashMap<u32, &Rule> = self.rules.iter().map(|rule| (rule.id, rule)).collect();
+        let mut changes = Changes::default();
+        let mut kept = HashSet::new();
+        for rule in &next.rules {
+            let Some(old) = before.get(&rule.id) else {
+                changes.added.push(listed(rule));
+                continue;
+            };
+            kept.insert(rule.id);
+            let (from, to) = (described(old), described(rule));
+            if from == to {
+                changes.unchanged += 1;
+            } else {
+                let of = rule.id.to_string();
+                changes.changed.push(Changed { of, from, to });
+            }
+        }
+        let gone = self.rules.iter().filter(|rule| !kept.contains(&rule.id));
+        changes.removed = gone.map(listed).collect();
+        for (old, new) in self.defaults.iter().zip(&next.defaults) {
+            if old.action != new.action {
+                changes.defaults.push(Changed {
+                    of: new.on.name.clone(),
+                    from: old.action.name().to_owned(),
+                    to: new.action.name().to_owned(),
+                });
+            }
+        }
+        changes
+    }
+
+    /// Packets that the removed and changed rules and defaults of `changes` have decided about.
+    pub fn decided_by(&self, changes: &Changes) -> u64 {
+        let removed = changes.removed.iter().map(|one| one.id);
+        let changed = changes.changed.iter().filter_map(|one| one.of.parse().ok());
+        let rules = removed.chain(changed).map(|id| {
+            let hits = self.hits_of(id);
+            hits.decided + hits.limited
+        });
+        let defaults = self.defaults.iter().filter(|one| {
+            let mut changed = changes.defaults.iter();
+            changed.any(|change| change.of == one.on.name)
+        });
+        rules.sum::<u64>() + defaults.map(|one| one.hits).sum::<u64>()
+    }
+
     fn forget_hits(&mut self) {
-        let kept: std::collections::HashSet<u32> = self.rules.iter().map(|rule| rule.id).collect();
+        let kept: HashSet<u32> = self.rules.iter().map(|rule| rule.id).collect();
         self.hits.retain(|id, _| kept.contains(id));
     }
 
@@ -286,6 +365,14 @@ impl Stored<'_> {
     }
 }
 
+/// A rule as `guard list` shows it. A time limit counts, the time left does not: it is another one at each moment.
+fn described(rule: &Rule) -> String {
+    match rule.expires {
+        Some(_) => format!("{rule} for a limited time"),
+        None => rule.to_string(),
+    }
+}
+
 fn not_ours() -> Error {
     Error::failed(
         "cannot read the rules",
@@ -351,6 +438,37 @@ mod tests {
                 replaced: false
             }
         );
+    }
+
+    #[test]
+    fn changes_name_added_removed_and_changed_rules_and_count_their_packets() {
+        let mut set = RuleSet::default();
+        for source in ["10.0.0.1", "10.0.0.2", "10.0.0.3"] {
+            set.add(deny(source));
+        }
+        for (id, decided) in [(1, 5), (2, 7), (3, 11)] {
+            let hits = Hits {
+                decided,
+                limited: 0,
+            };
+            set.hits.insert(id, hits);
+        }
+        let mut next = set.clone();
+        let allow = Draft {
+            action: Action::Allow,
+            ..deny("10.0.0.2")
+        };
+        next.replace_all(vec![deny("10.0.0.1"), allow, deny("10.0.0.4")]);
+        let changes = set.changes_to(&next);
+        let ids = |all: &[Listed]| all.iter().map(|one| one.id).collect::<Vec<_>>();
+        assert_eq!(ids(&changes.added), [4]);
+        assert_eq!(ids(&changes.removed), [3]);
+        assert_eq!(changes.changed.len(), 1);
+        assert_eq!(changes.changed[0].from, "deny --src 10.0.0.2");
+        assert_eq!(changes.changed[0].to, "allow --src 10.0.0.2");
+        assert_eq!(changes.unchanged, 1);
+        assert_eq!(set.decided_by(&changes), 18);
+        assert_eq!(set.changes_to(&set.clone()).unchanged, 3);
     }
 
     #[test]

@@ -194,8 +194,9 @@ impl Swap {
 }
 
 impl Undo for Swap {
-    fn undo(&self) {
+    fn undo(&self) -> Result<()> {
         self.put_back();
+        Ok(())
     }
 
     fn descriptors(&self) -> Vec<RawFd> {

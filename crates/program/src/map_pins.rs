@@ -27,8 +27,9 @@ pub(crate) struct Pins {
 struct Unpin(Vec<PathBuf>);
 
 impl Undo for Unpin {
-    fn undo(&self) {
+    fn undo(&self) -> Result<()> {
         remove(&self.0);
+        Ok(())
     }
 
     fn takes(&self) -> Capabilities {

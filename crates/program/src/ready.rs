@@ -58,8 +58,9 @@ struct PutBack {
 }
 
 impl Undo for PutBack {
-    fn undo(&self) {
+    fn undo(&self) -> Result<()> {
         undo(&Turn::take(), std::slice::from_ref(&self.change), None);
+        Ok(())
     }
 
     fn descriptors(&self) -> Vec<RawFd> {

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use trawl_kernel::bpf::{info, map, program};
-use trawl_kernel::confirm::{self, About, Pending};
+use trawl_kernel::confirm::{self, About, Pending, Reverted};
 use trawl_kernel::netlink::{XdpAttachment, XdpExpected};
 use trawl_kernel::netns::Mark;
 use trawl_kernel::warden::Undo;
@@ -33,6 +33,11 @@ pub fn begin(site: &Site, command: &str, time: Duration) -> Result<Pending> {
 /// Keeps the change that waits.
 pub fn confirm(site: &Site) -> Result<About> {
     confirm::confirm(&scope(site)?)
+}
+
+/// The last change with a time limit, if it was reverted.
+pub fn reverted(site: &Site) -> Result<Option<Reverted>> {
+    confirm::reverted(&scope(site)?)
 }
 
 /// Refuses another change while one waits to be confirmed.
@@ -121,9 +126,8 @@ impl Back {
 }
 
 impl Undo for Back {
-    fn undo(&self) {
-        // Nobody is there to be told of a failure.
-        let _ = self.put_back();
+    fn undo(&self) -> Result<()> {
+        self.put_back()
     }
 
     fn descriptors(&self) -> Vec<RawFd> {

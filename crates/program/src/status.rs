@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 use trawl_kernel::bpf::{functions, info, program, statistics};
 use trawl_kernel::bpffs::{self, Object, Pinned};
+use trawl_kernel::confirm::Reverted;
 use trawl_kernel::owners::Owners;
 use trawl_kernel::{Error, Result};
 
@@ -15,6 +16,7 @@ use crate::dispatcher::Dispatcher;
 use crate::installed::{self, Installed};
 use crate::jump_chain;
 use crate::redirects::{self, Names, Redirect};
+use crate::revert;
 use trawl_attach::look;
 use trawl_attach::site::Site;
 
@@ -26,6 +28,9 @@ pub struct Status {
     pub namespace: Option<String>,
     pub index: u32,
     pub programs: Vec<Attached>,
+    /// The last change with a time limit, if it was reverted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reverted: Option<Reverted>,
 }
 
 /// A program that is attached to an interface.
@@ -207,6 +212,7 @@ impl Look {
             namespace: site.namespace().map(|one| one.label().to_owned()),
             index: site.index(),
             programs,
+            reverted: revert::reverted(site)?,
         })
     }
 

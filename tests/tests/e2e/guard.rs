@@ -20,6 +20,7 @@ use trawl_lab::sender::Engine;
 use trawl_packet::build::{Arp, Icmp, Ipv4, Ipv6, Layer, Tcp, Template, flags};
 use trawl_tests::frames::{self, FROM, TO};
 use trawl_tests::lab::send_from;
+use trawl_tests::tmux::Tmux;
 use trawl_tests::witness::{is_loaded, output, run, xdp_on};
 use trawl_tests::{Lab, binary, trawl, wait_until};
 

@@ -9,7 +9,8 @@ use serde::Serialize;
 use trawl_attach::Request;
 use trawl_guard::file::RuleFile;
 use trawl_guard::rule::{On, TcpState};
-use trawl_guard::{Action, Draft, Guard, Match, revert, state};
+use trawl_guard::set::{Changed, Changes};
+use trawl_guard::{Action, Draft, Guard, Match, RuleSet, revert, state};
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result, clock};
@@ -337,6 +338,91 @@ struct Applied {
     /// Only looked at, with --check.
     checked_only: bool,
     default: Option<&'static str>,
+    #[serde(flatten)]
+    would: Option<Would>,
+}
+
+/// What `guard apply --check` finds that the file would change.
+#[derive(Serialize)]
+struct Would {
+    changes: Changes,
+    /// Packets within a second that rules and defaults decided about which would be removed or changed.
+    packets_affected_per_second: Option<u64>,
+}
+
+impl Would {
+    /// Compares the file with what is in force, for a second where that is more than additions.
+    fn look(namespace: Option<&Namespace>, replace: impl FnOnce(&mut RuleSet)) -> Result<Self> {
+        let in_force = || match Guard::look(namespace)? {
+            Some(guard) => guard.rules(),
+            None => Ok(RuleSet::default()),
+        };
+        let before = in_force()?;
+        let mut after = before.clone();
+        replace(&mut after);
+        let changes = before.changes_to(&after);
+        let only_adds =
+            changes.removed.is_empty() && changes.changed.is_empty() && changes.defaults.is_empty();
+        let packets_affected_per_second = if only_adds {
+            None
+        } else {
+            std::thread::sleep(Duration::from_secs(1));
+            let later = in_force()?.decided_by(&changes);
+            Some(later.saturating_sub(before.decided_by(&changes)))
+        };
+        Ok(Self {
+            changes,
+            packets_affected_per_second,
+        })
+    }
+
+    fn for_people(&self) -> String {
+        const SHOWN: usize = 100;
+        let Changes {
+            added,
+            removed,
+            changed,
+            defaults,
+            unchanged,
+        } = &self.changes;
+        let added_lines = added
+            .iter()
+            .map(|one| format!("+ rule {}: {}\n", one.id, one.rule));
+        let removed_lines = removed
+            .iter()
+            .map(|one| format!("- rule {}: {}\n", one.id, one.rule));
+        let changed_lines = changed.iter().map(|one| {
+            let Changed { of, from, to } = one;
+            format!("~ rule {of}: {from} -> {to}\n")
+        });
+        let default_lines = defaults.iter().map(|one| {
+            let Changed { of, from, to } = one;
+            format!("~ default on {of}: {from} -> {to}\n")
+        });
+        let lines = default_lines
+            .chain(removed_lines)
+            .chain(changed_lines)
+            .chain(added_lines);
+        let mut text: String = lines.take(SHOWN).collect();
+        let all = added.len() + removed.len() + changed.len() + defaults.len();
+        if all > SHOWN {
+            let _ = writeln!(text, "... and {} more; --json lists all", all - SHOWN);
+        }
+        let _ = writeln!(
+            text,
+            "would add {}, remove {}, change {} and keep {unchanged}",
+            added.len(),
+            removed.len(),
+            changed.len() + defaults.len()
+        );
+        if let Some(packets) = self.packets_affected_per_second {
+            let _ = writeln!(
+                text,
+                "packets in the last second that what is removed or changed decided about: {packets}"
+            );
+        }
+        text
+    }
 }
 
 pub fn apply(args: &Apply) -> Result<()> {
@@ -351,32 +437,41 @@ pub fn apply(args: &Apply) -> Result<()> {
     let drafts = drafts(&file, &args.file, namespace.as_ref())?;
     let count = drafts.len();
     let plural = if count == 1 { "" } else { "s" };
-    let done = Applied {
+    let replace = |set: &mut RuleSet| {
+        set.replace_all(drafts);
+        for one in &mut set.defaults {
+            let named = file
+                .interfaces
+                .iter()
+                .find(|(name, _)| *name == one.on.name);
+            let action = named.map(|(_, action)| *action).or(file.default);
+            one.action = action.unwrap_or(one.action);
+        }
+    };
+    let mut done = Applied {
         rules: count,
         checked_only: args.check,
         default: file.default.map(Action::name),
+        would: None,
     };
     if args.check {
+        let would = Would::look(namespace.as_ref(), replace)?;
         return match args.json {
-            true => write_json(&done),
+            true => {
+                done.would = Some(would);
+                write_json(&done)
+            }
             false => write_out(&format!(
-                "{}: {count} rule{plural}, no errors\n",
-                args.file.display()
+                "{}: {count} rule{plural}, no errors\n{}",
+                args.file.display(),
+                would.for_people()
             )),
         };
     }
     let is_guarded = args.consent.change(namespace.as_ref(), || {
         let guard = Guard::find_or_make(namespace.as_ref())?;
         guard.change(args.consent.care(), |set| {
-            set.replace_all(drafts);
-            for one in &mut set.defaults {
-                let named = file
-                    .interfaces
-                    .iter()
-                    .find(|(name, _)| *name == one.on.name);
-                let action = named.map(|(_, action)| *action).or(file.default);
-                one.action = action.unwrap_or(one.action);
-            }
+            replace(set);
             Ok(())
         })?;
         Ok(!guard.posts()?.is_empty())

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use trawl_guard::rule::{On, Rule, TcpState};
-use trawl_guard::{Guard, Post, RuleSet, file, names, state, text};
+use trawl_guard::{Guard, Post, RuleSet, file, names, revert, state, text};
+use trawl_kernel::confirm::Reverted;
 use trawl_kernel::layout::guard::{
     GUARD_DEFAULT_ALLOWED, GUARD_DEFAULT_DENIED, GUARD_DISCOVERY, GUARD_MALFORMED, GUARD_NOT_IP,
     GUARD_OVER_RATE, GUARD_RULE_ALLOWED, GUARD_RULE_DENIED,
@@ -25,6 +26,7 @@ pub fn list(args: &List) -> Result<()> {
     let on = on.transpose()?;
     loop {
         let mut set = rules_of(namespace.as_ref())?;
+        let reverted = revert::reverted(namespace.as_ref())?;
         if let Some(on) = &on {
             let holds = |other: &On| other.index == on.index;
             set.rules
@@ -32,10 +34,10 @@ pub fn list(args: &List) -> Result<()> {
             set.defaults.retain(|default| holds(&default.on));
         }
         let text = match (args.json, args.watch) {
-            (true, None) => return write_json(&Listed::of(&set)),
-            (true, Some(_)) => terminal::json_line(&Listed::of(&set))?,
-            (false, None) => return write_out(&for_people(&set)),
-            (false, Some(every)) => terminal::frame(every, &for_people(&set)),
+            (true, None) => return write_json(&Listed::of(&set, reverted)),
+            (true, Some(_)) => terminal::json_line(&Listed::of(&set, reverted))?,
+            (false, None) => return write_out(&for_people(&set, reverted.as_ref())),
+            (false, Some(every)) => terminal::frame(every, &for_people(&set, reverted.as_ref())),
         };
         if !terminal::write_to_reader(&text)? {
             return Ok(());
@@ -62,11 +64,14 @@ fn left(rule: &Rule) -> Option<Duration> {
         .map(|end| Duration::from_nanos(end.saturating_sub(clock::monotonic())))
 }
 
-fn for_people(set: &RuleSet) -> String {
+fn for_people(set: &RuleSet, reverted: Option<&Reverted>) -> String {
+    let mut text = match reverted {
+        Some(reverted) => format!("{reverted}\n"),
+        None => String::new(),
+    };
     if set.rules.is_empty() && set.defaults.is_empty() {
-        return "no rules, and no guarded interface\n".to_owned();
+        return text + "no rules, and no guarded interface\n";
     }
-    let mut text = String::new();
     let _ = writeln!(text, "{:>6}  {:>12}  rule", "id", "hits");
     for rule in &set.rules {
         let hits = set.hits_of(rule.id);
@@ -97,6 +102,8 @@ fn for_people(set: &RuleSet) -> String {
 struct Listed<'a> {
     rules: Vec<ListedRule<'a>>,
     defaults: Vec<ListedDefault<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reverted: Option<Reverted>,
 }
 
 #[derive(Serialize)]
@@ -127,7 +134,7 @@ struct ListedDefault<'a> {
 }
 
 impl<'a> Listed<'a> {
-    fn of(set: &'a RuleSet) -> Self {
+    fn of(set: &'a RuleSet, reverted: Option<Reverted>) -> Self {
         let rule = |rule: &'a Rule| {
             let hits = set.hits_of(rule.id);
             let what = &rule.what;
@@ -163,6 +170,7 @@ impl<'a> Listed<'a> {
         Self {
             rules: set.rules.iter().map(rule).collect(),
             defaults: defaults.collect(),
+            reverted,
         }
     }
 }

@@ -36,7 +36,7 @@ struct Document<'a> {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut all = status::of(&args.sites.find()?, args.measure)?;
     if !args.sites.are_named() {
-        all.retain(|one| !one.programs.is_empty());
+        all.retain(|one| !one.programs.is_empty() || one.reverted.is_some());
     }
     if args.json {
         json::print(&Document { interfaces: &all })?;
@@ -61,6 +61,9 @@ fn for_people(all: &[Status]) -> String {
         }
         for attached in &one.programs {
             add_program(&mut text, attached);
+        }
+        if let Some(reverted) = &one.reverted {
+            let _ = writeln!(text, "  {reverted}");
         }
     }
     text

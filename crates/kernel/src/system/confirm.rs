@@ -2,20 +2,26 @@
 //! terminal nor the command that made the change.
 //!
 //! A change has a file under /run/trawl/pending for as long as it may still be taken back. The process that removes it first
-//! decides: the person who confirms, or the process that waited long enough.
+//! decides: the person who confirms, or the process that waited long enough. The latter leaves a file under
+//! /run/trawl/reverted, and writes to the terminal and to the system's log.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
+use serde::Serialize;
 
 use crate::warden::{Undo, confine, leave_terminal};
 use crate::{Error, Result, bpffs, clock, run};
 
+/// How long a reverted change is reported.
+const REPORTED_FOR_NS: u64 = 24 * 3600 * 1_000_000_000;
 const PAUSE: Duration = Duration::from_millis(100);
 const APPLIED: u8 = b'a';
 const DROPPED: u8 = b'.';
@@ -27,6 +33,35 @@ pub struct About {
     pub command: String,
     /// Until it is taken back.
     pub left: Duration,
+}
+
+/// A change that was taken back, since nobody confirmed it in time or the command that made it died.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Reverted {
+    /// The command that made the change.
+    pub command: String,
+    /// Nanoseconds since 1970.
+    pub at: u64,
+    /// Why the state before the change could not be restored.
+    pub error: Option<String>,
+}
+
+impl fmt::Display for Reverted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let time = clock::strftime_at("%H:%M:%S", self.at);
+        match &self.error {
+            None => write!(
+                f,
+                "'{}' was not confirmed and was reverted at {time}",
+                self.command
+            ),
+            Some(error) => write!(
+                f,
+                "'{}' was not confirmed, and could not be reverted at {time}: {error}",
+                self.command
+            ),
+        }
+    }
 }
 
 /// A change that is being made. If the command dies before it says [`Pending::applied`], the change is taken back at
@@ -50,6 +85,7 @@ pub fn begin(scope: &str, command: &str, time: Duration, undo: &dyn Undo) -> Res
         )
     })?;
     refuse_if_pending(scope)?;
+    let report = Report::prepare(scope, command)?;
     let fail = |e: std::io::Error| Error::os(what, e);
     let deadline = clock::monotonic().saturating_add(time.as_nanos() as u64);
     let _ = fs::remove_file(&path);
@@ -66,6 +102,7 @@ pub fn begin(scope: &str, command: &str, time: Duration, undo: &dyn Undo) -> Res
     let mut keep = undo.descriptors();
     keep.extend([watched.as_raw_fd(), file.as_raw_fd()]);
     keep.extend(bpffs::hold());
+    keep.extend(report.terminal.iter().map(AsRawFd::as_raw_fd));
     // SAFETY: the child runs only the code below and never returns into the caller. No other thread holds a lock that
     // the child needs: trawl makes such changes before it starts threads.
     match unsafe { libc::fork() } {
@@ -75,7 +112,9 @@ pub fn begin(scope: &str, command: &str, time: Duration, undo: &dyn Undo) -> Res
             Err(fail(error))
         }
         0 => {
-            stand_by(&path, watched.as_fd(), keep, time, undo);
+            if let Some(outcome) = stand_by(&path, watched.as_fd(), keep, time, undo) {
+                report.publish(outcome);
+            }
             // SAFETY: ends the child at once, without running the parent's exit handlers.
             unsafe { libc::_exit(0) }
         }
@@ -110,14 +149,90 @@ impl Drop for Pending {
     }
 }
 
-/// The process that waits.
+/// What tells people that a change was reverted. It is prepared while the terminal is at hand.
+struct Report {
+    path: PathBuf,
+    command: String,
+    terminal: Option<File>,
+}
+
+impl Report {
+    fn prepare(scope: &str, command: &str) -> Result<Self> {
+        let directory = run::directory("reverted")?.unwrap_or_default();
+        for old in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            let scope = old.file_name().to_string_lossy().into_owned();
+            if reverted(&scope)?.is_none() {
+                let _ = fs::remove_file(old.path());
+            }
+        }
+        let path = directory.join(scope);
+        let _ = fs::remove_file(&path);
+        let terminal = fs::OpenOptions::new()
+            .write(true)
+            .custom_flags(libc::O_NOCTTY | libc::O_NONBLOCK)
+            .open("/dev/tty");
+        Ok(Self {
+            path,
+            command: command.to_owned(),
+            terminal: terminal.ok(),
+        })
+    }
+
+    /// Writes to the record, the terminal and the system's log; none of them needs to exist.
+    fn publish(mut self, outcome: Result<()>) {
+        let reverted = Reverted {
+            command: self.command,
+            at: clock::wall(),
+            error: outcome.err().map(|error| error.to_string()),
+        };
+        let error = reverted.error.as_deref().unwrap_or_default();
+        let record = format!(
+            "{}\n{}\n{}\n",
+            reverted.at,
+            error.replace('\n', " "),
+            reverted.command
+        );
+        let _ = fs::write(&self.path, record);
+        if let Some(terminal) = &mut self.terminal {
+            let _ = write!(terminal, "\r\ntrawl: {reverted}\r\n");
+        }
+        // RFC 3164: facility daemon, severity warning.
+        let line = format!("<28>trawl: {reverted}");
+        let _ = UnixDatagram::unbound().and_then(|socket| {
+            socket.set_nonblocking(true)?;
+            socket.send_to(line.as_bytes(), "/dev/log")
+        });
+    }
+}
+
+/// The last change of a scope, if it was reverted within a day and no change with a time limit has followed.
+pub fn reverted(scope: &str) -> Result<Option<Reverted>> {
+    let Some(directory) = run::directory("reverted")? else {
+        return Ok(None);
+    };
+    let Ok(text) = fs::read_to_string(directory.join(scope)) else {
+        return Ok(None);
+    };
+    let mut lines = text.splitn(3, '\n');
+    let at: u64 = lines.next().unwrap_or_default().parse().unwrap_or_default();
+    let error = lines.next().unwrap_or_default();
+    let command = lines.next().unwrap_or_default();
+    let is_recent = clock::wall().saturating_sub(at) < REPORTED_FOR_NS;
+    Ok(is_recent.then(|| Reverted {
+        command: command.trim_end().to_owned(),
+        at,
+        error: (!error.is_empty()).then(|| error.to_owned()),
+    }))
+}
+
+/// Waits until the change is confirmed or its time is over, and returns what came of reverting it.
 fn stand_by(
     path: &Path,
     watched: BorrowedFd<'_>,
     mut keep: Vec<RawFd>,
     time: Duration,
     undo: &dyn Undo,
-) {
+) -> Option<Result<()>> {
     leave_terminal(c"trawl-confirm", &mut keep);
     confine(undo.takes());
     let mut word = [0u8];
@@ -128,12 +243,12 @@ fn stand_by(
         }
     };
     match (told, word[0]) {
-        (Ok(1), DROPPED) => return,
+        (Ok(1), DROPPED) => return None,
         (Ok(1), _) => {
             let deadline = clock::monotonic().saturating_add(time.as_nanos() as u64);
             while clock::monotonic() < deadline {
                 if !path.exists() {
-                    return;
+                    return None;
                 }
                 std::thread::sleep(PAUSE);
             }
@@ -141,9 +256,7 @@ fn stand_by(
         // The command is dead, in the middle of it perhaps.
         _ => {}
     }
-    if fs::remove_file(path).is_ok() {
-        undo.undo();
-    }
+    fs::remove_file(path).is_ok().then(|| undo.undo())
 }
 
 /// What waits to be confirmed in a scope.
@@ -189,7 +302,11 @@ pub fn refuse_if_pending(scope: &str) -> Result<()> {
 
 /// Keeps the change that waits in a scope.
 pub fn confirm(scope: &str) -> Result<About> {
-    let none = || Error::failed("cannot confirm", "no change waits for it");
+    let none = || match reverted(scope) {
+        Ok(Some(reverted)) => Error::failed("cannot confirm", reverted.to_string())
+            .fix("make the change again with a longer --confirm"),
+        _ => Error::failed("cannot confirm", "no change waits for it"),
+    };
     let privileges = || {
         Error::failed("cannot confirm", "the changes that wait are root's").fix(
             crate::fix::Fix::Root {
@@ -239,8 +356,9 @@ mod tests {
     struct Touch(PathBuf);
 
     impl Undo for Touch {
-        fn undo(&self) {
+        fn undo(&self) -> Result<()> {
             let _ = fs::write(&self.0, "");
+            Ok(())
         }
     }
 
@@ -286,8 +404,17 @@ mod tests {
             .unwrap()
             .applied()
             .unwrap();
-        wait_until("it is taken back", || mark.exists());
+        wait_until("the revert is recorded", || {
+            reverted(&late).unwrap().is_some()
+        });
+        assert!(mark.exists());
         assert_eq!(pending(&late).unwrap(), None);
+        let error = confirm(&late).unwrap_err().to_string();
+        assert!(
+            error.contains("'late' was not confirmed and was reverted at "),
+            "{error}"
+        );
+        assert_eq!(reverted(&kept).unwrap(), None);
         fs::remove_file(&mark).unwrap();
     }
 }

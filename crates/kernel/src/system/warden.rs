@@ -77,7 +77,7 @@ pub enum Task {
 }
 
 pub trait Undo: fmt::Debug + Send {
-    fn undo(&self);
+    fn undo(&self) -> Result<()>;
 
     /// What stays open until it is done: a lock, for one.
     fn descriptors(&self) -> Vec<RawFd> {
@@ -250,10 +250,7 @@ impl Task {
             } => Netlink::open(namespace.as_ref())
                 .and_then(|mut netlink| netlink.del_unused_clsact(*interface))
                 .map_err(|e| io::Error::other(e.to_string())),
-            Self::Other(other) => {
-                other.undo();
-                Ok(())
-            }
+            Self::Other(other) => other.undo().map_err(io::Error::other),
             Self::CutFile { file, whole } => whole.cut(file.as_fd()),
         }
     }

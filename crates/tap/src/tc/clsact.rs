@@ -231,9 +231,8 @@ impl FiltersOf {
 }
 
 impl Undo for FiltersOf {
-    fn undo(&self) {
-        // Nobody is there to be told.
-        let _ = self.delete();
+    fn undo(&self) -> Result<()> {
+        self.delete()
     }
 
     fn descriptors(&self) -> Vec<RawFd> {

@@ -12,9 +12,18 @@ fn an_unconfirmed_change_is_taken_back() {
     // The command has ended, and with it its session: nothing but the process that waits is left.
     let deny = ["deny", "--src", "192.0.2.2", "--confirm"];
     guarded.well(&[&deny[..], &["1s"]].concat());
-    wait_until("the rule is gone", || guarded.list() == before);
+    wait_until("the revert is reported", || {
+        guarded.list()["reverted"].is_object()
+    });
+    let after = guarded.list();
+    assert_eq!(after["rules"], before["rules"]);
+    let command = after["reverted"]["command"].as_str().unwrap_or_default();
+    assert!(command.contains("192.0.2.2"), "{after}");
     let said = guarded.refused(1, &["confirm"]);
-    assert!(said.contains("no change waits"), "{said}");
+    assert!(
+        said.contains("192.0.2.2") && said.contains("was reverted at "),
+        "{said}"
+    );
 
     guarded.well(&[&deny[..], &["1h"]].concat());
     let said = guarded.refused(1, &["remove", "--all"]);
@@ -28,6 +37,77 @@ fn an_unconfirmed_change_is_taken_back() {
         "{confirmed}"
     );
     guarded.well(&["remove", "2"]);
+}
+
+#[test]
+fn a_revert_is_reported_on_the_terminal_that_asked_for_it() {
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded::load(&lab, &[]);
+    let namespace = &lab.pair.b.name;
+    let deny = format!("guard deny --netns {namespace} --src 192.0.2.7 --confirm 1s");
+    let command = format!("{} {deny}; exec sleep 600", binary::path().display());
+    let Some(terminal) = Tmux::start("revert", &command) else {
+        return;
+    };
+    terminal.wait_shows("was not confirmed and was reverted at ");
+    assert_eq!(guarded.list()["rules"].as_array().map(Vec::len), Some(0));
+}
+
+#[test]
+fn check_lists_changes_and_counts_the_packets_that_they_concern() {
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded::load(&lab, &[]);
+    guarded.well(&["deny", "--src", "192.0.2.1"]);
+    guarded.well(&["deny", "--src", "10.77.0.1", "--proto", "udp"]);
+    guarded.well(&["deny", "--src", "192.0.2.3"]);
+    let file = lab.file("rules.toml");
+    let rules = "default = \"deny\"\n\
+        [[rule]]\naction = \"deny\"\nsrc = \"192.0.2.1\"\n\
+        [[rule]]\naction = \"allow\"\nsrc = \"10.77.0.1\"\nproto = \"udp\"\n\
+        [[rule]]\naction = \"deny\"\nsrc = \"192.0.2.4\"\n";
+    std::fs::write(&file, rules).expect("write the file");
+    let before = guarded.list();
+    let sender = lab.sender();
+    let flood = [
+        "gen",
+        "udp",
+        "-i",
+        &sender,
+        "--rate",
+        "1k",
+        "--dst",
+        "10.77.0.2",
+    ];
+    let mut flood = Command::new(binary::path())
+        .args(flood)
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("trawl runs");
+    wait_until("packets arrive", || guarded.list() != before);
+    let checked = guarded.well(&["apply", "--check", "--json", &file]);
+    let text = guarded.well(&["apply", "--check", &file]);
+    flood.kill().expect("kill the generator");
+    flood.wait().expect("the generator ends");
+    let checked: Value = serde_json::from_str(&checked).expect("JSON");
+    let changes = &checked["changes"];
+    assert_eq!(changes["added"][0]["rule"], "deny --src 192.0.2.4");
+    assert_eq!(changes["removed"][0]["rule"], "deny --src 192.0.2.3");
+    assert_eq!(changes["changed"][0]["of"], "2");
+    assert_eq!(changes["defaults"][0]["to"], "deny");
+    assert_eq!(changes["unchanged"], 1);
+    let packets = checked["packets_affected_per_second"].as_u64();
+    assert!(packets.is_some_and(|packets| packets > 0), "{checked}");
+    assert!(
+        text.contains("would add 1, remove 1, change 2 and keep 1"),
+        "{text}"
+    );
+    let same = guarded.well(&["save"]);
+    std::fs::write(&file, same).expect("write the file");
+    let text = guarded.well(&["apply", "--check", &file]);
+    assert!(
+        text.contains("would add 0, remove 0, change 0 and keep 3"),
+        "{text}"
+    );
 }
 
 #[test]
