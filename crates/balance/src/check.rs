@@ -1,5 +1,6 @@
-//! Health of the backends, asked from outside of the fast path: a TCP connection or an HTTP request to each, bounded in
-//! time and in how many are asked at once.
+//! Health of the backends: a TCP SYN to the virtual address through the tunnel or by the MAC address by which packets
+//! reach each of them, and with HTTP or another port a connection to the backend's own address. Both are bounded in time
+//! and in how many are asked at once.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -10,8 +11,9 @@ use trawl_kernel::netns::run_maybe_in;
 use trawl_kernel::{Error, Result};
 use trawl_program::Site;
 
+use crate::path::{self, Answer};
 use crate::service::{Protocol, Service};
-use crate::table::Table;
+use crate::table::{Forward, Table};
 
 /// Backends that are asked at the same time.
 const AT_ONCE: usize = 32;
@@ -32,6 +34,10 @@ pub struct Probe {
 pub struct Health {
     pub service: Service,
     pub backend: IpAddr,
+    /// How the SYN to the virtual address was sent to the backend.
+    pub forward: Forward,
+    /// The port of the backend's own address that was asked besides.
+    pub own_port: Option<u16>,
     /// How long the answer took.
     pub answered: std::result::Result<Duration, Failure>,
 }
@@ -40,6 +46,11 @@ pub struct Health {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     TimedOut,
+    /// Packets to the virtual address do not reach the backend, or its answers do not return. `answers_itself`: its own
+    /// address accepts a connection at the same port.
+    NoPath {
+        answers_itself: bool,
+    },
     Refused,
     /// What it answered is no HTTP, or a status that is no success.
     Status(Option<u16>),
@@ -59,59 +70,99 @@ impl From<io::Error> for Failure {
 impl Probe {
     /// Asks all backends of a table, from the namespace of the balancer's interface.
     pub fn ask_all(&self, site: &Site, table: &Table) -> Result<Vec<Health>> {
-        let mut jobs = Vec::new();
+        let mut paths = Vec::new();
         for vip in &table.vips {
-            let port = match (self.port, vip.service.port) {
-                (Some(port), _) => port,
-                (None, 0) => {
+            let is_tcp = vip.service.protocol == Protocol::Tcp;
+            let port = match (vip.service.port, self.port) {
+                (port, _) if is_tcp && port != 0 => port,
+                (_, Some(port)) => port,
+                (0, None) => {
                     return Err(Error::usage(
                         format!("cannot check the backends of {}", vip.service),
                         "it is about all ports",
                     )
                     .fix(crate::fix::Fix::CheckPort));
                 }
-                (None, _) if vip.service.protocol != Protocol::Tcp => {
+                (_, None) => {
                     return Err(Error::usage(
                         format!("cannot check the backends of {}", vip.service),
                         "a TCP connection says nothing about a UDP port",
                     )
                     .fix(crate::fix::Fix::CheckTcpPort));
                 }
-                (None, port) => port,
             };
-            for one in &vip.backends {
-                jobs.push((vip.service, SocketAddr::new(one.address, port)));
-            }
+            let probe = |backend| path::Probe { vip, backend, port };
+            paths.extend(vip.backends.iter().map(probe));
         }
+        let answers = path::ask(site, table.sources, &paths, self.timeout)?;
+        let asks_itself = self.http.is_some() || self.port.is_some();
+        let own = |probe: &path::Probe<'_>| {
+            let port = self.port.unwrap_or(probe.port);
+            SocketAddr::new(probe.backend.address, port)
+        };
+        // Where no answer came, the backend's own address tells whether it is the path.
+        let jobs = paths.iter().zip(&answers).map(|(probe, answer)| {
+            let is_asked = asks_itself || matches!(answer, Ok(Answer::Nothing));
+            is_asked.then(|| own(probe))
+        });
+        let connected = self.connect_to_all(site, jobs.collect())?;
+        let outcomes = paths.iter().zip(answers).zip(connected);
+        let health = |((probe, answer), connected): ((&path::Probe<'_>, _), Option<_>)| Health {
+            service: probe.vip.service,
+            backend: probe.backend.address,
+            forward: probe.vip.forward,
+            own_port: asks_itself.then(|| own(probe).port()),
+            answered: self.judge(probe, answer, connected),
+        };
+        Ok(outcomes.map(health).collect())
+    }
+
+    fn judge(
+        &self,
+        probe: &path::Probe<'_>,
+        answer: std::result::Result<Answer, String>,
+        connected: Option<std::result::Result<Duration, Failure>>,
+    ) -> std::result::Result<Duration, Failure> {
+        // A reset shows the path as well as a connection does. It is a failure where the service itself was asked.
+        let serves = probe.vip.service.protocol == Protocol::Tcp && probe.vip.service.port != 0;
+        match answer.map_err(Failure::Other)? {
+            Answer::Nothing => Err(Failure::NoPath {
+                answers_itself: matches!(connected, Some(Ok(_))),
+            }),
+            Answer::Reset(_) if serves => Err(Failure::Refused),
+            Answer::Open(took) | Answer::Reset(took) => connected.unwrap_or(Ok(took)),
+        }
+    }
+
+    /// Connects to addresses, several at a time; the outcomes have their order.
+    fn connect_to_all(
+        &self,
+        site: &Site,
+        jobs: Vec<Option<SocketAddr>>,
+    ) -> Result<Vec<Option<std::result::Result<Duration, Failure>>>> {
         let next = Mutex::new(jobs.iter().enumerate());
-        let found = Mutex::new(Vec::with_capacity(jobs.len()));
+        let found = Mutex::new(vec![None; jobs.len()]);
         let work = || {
             loop {
                 let job = next.lock().ok().and_then(|mut next| next.next());
-                let Some((number, (service, at))) = job else {
+                let Some((number, at)) = job else {
                     return;
                 };
-                let health = Health {
-                    service: *service,
-                    backend: at.ip(),
-                    answered: self.ask(*at),
-                };
+                let answered = at.map(|at| self.ask(at));
                 if let Ok(mut found) = found.lock() {
-                    found.push((number, health));
+                    found[number] = answered;
                 }
             }
         };
         // Threads begin in the namespace of the one that starts them.
         run_maybe_in(site.namespace(), || {
             std::thread::scope(|scope| {
-                for _ in 0..jobs.len().min(AT_ONCE) {
+                for _ in 0..jobs.iter().flatten().count().min(AT_ONCE) {
                     scope.spawn(work);
                 }
             });
         })?;
-        let mut found = found.into_inner().unwrap_or_default();
-        found.sort_by_key(|(number, _)| *number);
-        Ok(found.into_iter().map(|(_, health)| health).collect())
+        Ok(found.into_inner().unwrap_or_default())
     }
 
     fn ask(&self, at: SocketAddr) -> std::result::Result<Duration, Failure> {

@@ -14,6 +14,7 @@ pub mod live;
 pub mod maglev;
 mod memory;
 pub mod model;
+pub mod path;
 pub mod service;
 pub mod stats;
 pub mod table;

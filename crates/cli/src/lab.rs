@@ -6,11 +6,12 @@ use std::process::ExitCode;
 
 use clap::{Subcommand, ValueEnum};
 use trawl_kernel::interface::Interface;
+use trawl_kernel::netlink::Netlink;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result, text_file};
 use trawl_lab::sender::{Engine, Job, send};
 use trawl_lab::topology::{PRESETS, Topology, namespace};
-use trawl_lab::{Pair, PairOptions, Record, frame};
+use trawl_lab::{IPIP_DEVICE, Pair, PairOptions, Record, frame};
 
 use crate::json;
 use crate::netns::NetnsArg;
@@ -209,9 +210,50 @@ fn up_by_plan(up: &Up) -> Result<Option<String>> {
     if !made {
         let _ = writeln!(text, "{id} was up already");
     }
-    let _ = writeln!(text, "try it:       trawl lab exec {id} {first} ip addr");
+    if up.preset.as_deref() == Some("balance") {
+        text += &try_balance(&id)?;
+    } else {
+        let _ = writeln!(text, "try it:       trawl lab exec {id} {first} ip addr");
+    }
     let _ = writeln!(text, "take it down: trawl lab down {id}");
     Ok(Some(text))
+}
+
+/// Commands that balance connections in the lab, by IPIP where the kernel has devices for it.
+fn try_balance(id: &str) -> Result<String> {
+    let server = Namespace::by_name(&namespace(id, "s1"))?;
+    let has_tunnels = Netlink::inside(&server)?.find_link(IPIP_DEVICE)?.is_some();
+    let forward = if has_tunnels { "ipip" } else { "direct" };
+    let on = format!("--on {}:veth0", namespace(id, "lb"));
+    let vip = "tcp:192.0.2.80:80";
+    let mut text = format!(
+        "try it:       trawl balance load {}:veth0\n\
+         {:14}trawl balance vip add {vip} --forward {forward} {on}\n",
+        namespace(id, "lb"),
+        ""
+    );
+    for server in 1..=3 {
+        let _ = writeln!(
+            text,
+            "{:14}trawl balance backend add {vip} 10.77.{}.2 {on}",
+            "",
+            server + 1
+        );
+    }
+    for server in 1..=3 {
+        let _ = writeln!(
+            text,
+            "{:14}trawl lab exec {id} s{server} python3 -m http.server 80 &",
+            ""
+        );
+    }
+    let _ = writeln!(text, "{:14}trawl balance check {on}", "");
+    let _ = writeln!(
+        text,
+        "{:14}trawl lab exec {id} client curl -s http://192.0.2.80/",
+        ""
+    );
+    Ok(text)
 }
 
 fn show(id: &str, as_json: bool) -> Result<String> {

@@ -17,6 +17,8 @@ use crate::record::{Record, check_id, list};
 use crate::topology::{Link, Node, Shaper, Topology, ipv4, ipv6, mac, namespace};
 
 const LOOPBACK: u32 = 1;
+/// The device of a node with `ipip`.
+pub const IPIP_DEVICE: &str = "tunnel0";
 const PATIENCE: Duration = Duration::from_secs(10);
 const IPV4_PREFIX: u8 = 24;
 const IPV6_PREFIX: u8 = 64;
@@ -89,6 +91,13 @@ pub fn raise(id: &str, topology: &Topology) -> Result<bool> {
     }
     for (node, inside) in topology.nodes.iter().zip(&made) {
         routes(topology, node, inside)?;
+        if let (true, Some((number, _, side))) = (node.ipip, topology.links_of(&node.name).next()) {
+            let mut netlink = Netlink::inside(inside)?;
+            if netlink.create_ipip(IPIP_DEVICE, ipv4(number, side))? {
+                let index = netlink.link(IPIP_DEVICE)?.index;
+                netlink.set_up(index)?;
+            }
+        }
     }
     record.disown()?;
     guard.keep();

@@ -11,7 +11,7 @@ mod record;
 pub mod sender;
 pub mod topology;
 
-pub use build::{find, inside, raise};
+pub use build::{IPIP_DEVICE, find, inside, raise};
 pub use line::{Line, LineOptions};
 pub use pair::{Addresses, Pair, PairOptions, Station};
 pub use record::{Cleaned, Record, clean, list, remove};

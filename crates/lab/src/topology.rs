@@ -36,6 +36,9 @@ pub struct Node {
     /// More addresses of its own, on its loopback interface: a service's, for example.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
+    /// The node has an IPIP device, tunnel0, for packets to its first link, where the kernel has such devices.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub ipip: bool,
     /// The neighbour that its default routes lead to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<String>,
@@ -315,7 +318,10 @@ impl Topology {
     }
 
     /// A node's links: their numbers, and which end is the node's.
-    fn links_of<'a>(&'a self, node: &str) -> impl Iterator<Item = (usize, &'a Link, usize)> {
+    pub(crate) fn links_of<'a>(
+        &'a self,
+        node: &str,
+    ) -> impl Iterator<Item = (usize, &'a Link, usize)> {
         let own = |(at, link): (usize, &'a Link)| {
             let side = [0, 1]
                 .into_iter()
@@ -382,13 +388,23 @@ const SERVED: [IpAddr; 2] = [
 fn serve_by_direct_return(node: &mut Node) {
     match node.name.as_str() {
         "client" => node.gateway = Some("lb".to_owned()),
-        // There is no way back to the virtual address that answers come from.
-        "lb" => {
-            let settings = ["all", "default"].map(|of| format!("net.ipv4.conf.{of}.rp_filter"));
-            node.sysctl = settings.map(|key| (key, "0".to_owned())).into();
+        "lb" => node.sysctl = no_reverse_path_filter(),
+        _ => {
+            node.addresses = SERVED.to_vec();
+            node.ipip = true;
+            node.sysctl = no_reverse_path_filter();
         }
-        _ => node.addresses = SERVED.to_vec(),
     }
+}
+
+/// The balancer has no route back to the virtual address, nor has a server to the source of a tunnel.
+fn no_reverse_path_filter() -> BTreeMap<String, String> {
+    let settings = ["all", "default"].map(|of| format!("net.ipv4.conf.{of}.rp_filter"));
+    settings.map(|key| (key, "0".to_owned())).into()
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// The name of a node's namespace.

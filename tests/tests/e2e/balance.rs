@@ -6,6 +6,7 @@ mod in_lab;
 mod limits;
 
 use serde_json::Value;
+use trawl_kernel::netns::run_in;
 use trawl_lab::{Line, Station};
 use trawl_packet::build::{Icmp, Layer, Tcp, Template, flags};
 use trawl_tests::bundled::{done, refused};
@@ -284,10 +285,12 @@ fn backends_that_do_not_answer_are_taken_out() {
     let line = &lab.line;
     let left = place(&line.left);
     done(&["balance", "load", &left]);
-    add(&left, line, "ipip");
+    add(&left, line, "direct");
+    ip(&line.b, "address add 192.0.2.80 dev lo");
     // Nobody listens there.
     let found = json(&["balance", "check", "--on", &left]);
     assert_eq!(found["backends"][0]["failure"], "refused", "{found}");
+    assert_eq!(found["backends"][0]["path"], "direct", "{found}");
     let state = |state: &str| {
         let list = json(&["balance", "vip", "list", "--on", &left]);
         assert_eq!(list["vips"][0]["backends"][0]["state"], state, "{list}");
@@ -295,6 +298,46 @@ fn backends_that_do_not_answer_are_taken_out() {
     state("active");
     refused(&["balance", "check", "--apply", "--on", &left], 1);
     state("down");
+}
+
+/// A backend that serves at its own address, but accepts no tunnel, times out for every client.
+#[test]
+fn a_backend_without_a_tunnel_device_is_not_healthy() {
+    let Some(lab) = LineLab::open() else { return };
+    let line = &lab.line;
+    let left = place(&line.left);
+    let listener = run_in(&line.b.namespace, || {
+        std::net::TcpListener::bind((line.b.ipv4, 80))
+    });
+    let _listener = listener.expect("the namespace of b").expect("a port");
+    done(&["balance", "load", &left]);
+    for forward in ["ipip", "gue", "direct"] {
+        add(&left, line, forward);
+        let arguments = ["balance", "check", "--timeout", "300ms", "--on", &left];
+        let found = json(&arguments);
+        assert_eq!(found["backends"][0]["healthy"], false, "{found}");
+        assert_eq!(found["backends"][0]["failure"], "no_path", "{found}");
+        let said = trawl(&arguments);
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        assert!(said.contains("though its own address answers"), "{said}");
+        done(&[
+            "balance",
+            "vip",
+            "remove",
+            "tcp:192.0.2.80:80",
+            "--on",
+            &left,
+        ]);
+    }
+    // With the virtual address it answers frames to its MAC address.
+    ip(&line.b, "address add 192.0.2.80 dev lo");
+    let vip = run_in(&line.b.namespace, || {
+        std::net::TcpListener::bind("192.0.2.80:80")
+    });
+    let _vip = vip.expect("the namespace of b").expect("a port");
+    add(&left, line, "direct");
+    let found = json(&["balance", "check", "--on", &left]);
+    assert_eq!(found["backends"][0]["healthy"], true, "{found}");
 }
 
 #[test]

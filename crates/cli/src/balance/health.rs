@@ -8,6 +8,7 @@ use serde::Serialize;
 use trawl_balance::Balancer;
 use trawl_balance::balancer::Care;
 use trawl_balance::check::{Failure, Health, Probe};
+use trawl_balance::table::Forward;
 use trawl_kernel::{Error, Result};
 
 use super::Check;
@@ -29,7 +30,11 @@ struct BackendDocument {
     healthy: bool,
     #[serde(serialize_with = "rounded_option")]
     seconds: Option<f64>,
-    /// `timed_out`, `refused`, `http_status` or `other`.
+    /// The path of the SYN to the virtual address: `direct`, `ipip` or `gue`.
+    path: &'static str,
+    /// The port of the backend's own address that was asked besides.
+    own_port: Option<u16>,
+    /// `no_path`, `timed_out`, `refused`, `http_status` or `other`.
     failure: Option<&'static str>,
     http_status: Option<u16>,
 }
@@ -37,19 +42,41 @@ struct BackendDocument {
 fn name(failure: &Failure) -> &'static str {
     match failure {
         Failure::TimedOut => "timed_out",
+        Failure::NoPath { .. } => "no_path",
         Failure::Refused => "refused",
         Failure::Status(_) => "http_status",
         Failure::Other(_) => "other",
     }
 }
 
-fn words(failure: &Failure) -> String {
+fn words(health: &Health, failure: &Failure) -> String {
     match failure {
         Failure::TimedOut => "no answer in time".to_owned(),
+        Failure::NoPath {
+            answers_itself: false,
+        } => format!("no answer {}", through(health.forward)),
+        Failure::NoPath {
+            answers_itself: true,
+        } => format!(
+            "no answer {}, though its own address answers; check at the backend {}",
+            through(health.forward),
+            match health.forward {
+                Forward::Direct => "that the virtual address is on its loopback",
+                Forward::Ipip | Forward::Gue =>
+                    "the tunnel device, rp_filter, and the virtual address on its loopback",
+            }
+        ),
         Failure::Refused => "connection refused".to_owned(),
         Failure::Status(Some(status)) => format!("HTTP status {status}"),
         Failure::Status(None) => "the answer is not HTTP".to_owned(),
         Failure::Other(why) => why.clone(),
+    }
+}
+
+fn through(forward: Forward) -> String {
+    match forward {
+        Forward::Direct => "by its MAC address".to_owned(),
+        Forward::Ipip | Forward::Gue => format!("through the {} tunnel", forward.name()),
     }
 }
 
@@ -126,6 +153,8 @@ fn document<'a>(interface: &'a str, changed: usize, found: &[Health]) -> Documen
             vip: health.service.to_string(),
             address: health.backend,
             healthy: failure.is_none(),
+            path: health.forward.name(),
+            own_port: health.own_port,
             seconds: health.answered.as_ref().ok().map(|took| took.as_secs_f64()),
             failure: failure.map(name),
             http_status: match failure {
@@ -145,8 +174,15 @@ fn for_people(found: &[Health]) -> String {
     let mut text = String::new();
     for health in found {
         let said = match &health.answered {
-            Ok(took) => format!("healthy, {:.1} ms", took.as_secs_f64() * 1000.0),
-            Err(failure) => format!("not healthy: {}", words(failure)),
+            Ok(took) => {
+                let own = match health.own_port {
+                    Some(port) => format!(", and its own port {port}"),
+                    None => String::new(),
+                };
+                let (took, through) = (took.as_secs_f64() * 1000.0, through(health.forward));
+                format!("healthy, {took:.1} ms, {through}{own}")
+            }
+            Err(failure) => format!("not healthy: {}", words(health, failure)),
         };
         let _ = writeln!(text, "{}  {}  {said}", health.service, health.backend);
     }

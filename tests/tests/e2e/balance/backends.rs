@@ -11,7 +11,7 @@ use trawl_tests::wait::patience;
 use trawl_tests::witness::output;
 use trawl_tests::{LineLab, skip};
 
-use super::counted;
+use super::{counted, json};
 
 const PORT: u16 = 7000;
 const GUE_PORT: u16 = 6080;
@@ -184,6 +184,15 @@ fn served_by(way: Way) {
     });
     let udp = &udp.expect("the virtual address")["backends"][0]["packets"];
     assert_eq!(udp.as_u64(), Some(DATAGRAMS.into()), "{counts}");
+    let listener = run_in(&line.b.namespace, || TcpListener::bind(("::", PORT)));
+    let _listener = listener.expect("the namespace of b").expect("a port");
+    let port = PORT.to_string();
+    let checked = json(&["balance", "check", "--port", &port, "--on", &left]);
+    let backends = checked["backends"].as_array().expect("a list");
+    for backend in backends {
+        assert_eq!(backend["healthy"], true, "{checked}");
+        assert_eq!(backend["path"], way.forward, "{checked}");
+    }
 }
 
 #[test]

@@ -68,6 +68,12 @@ fn connections_are_spread_over_the_servers() {
     }
     assert_eq!(served.values().sum::<usize>(), CONNECTIONS, "{served:?}");
     assert!(served.values().all(|count| *count > 0), "{served:?}");
+    let checked = json(&["balance", "check", "--on", &lb]);
+    let backends = checked["backends"].as_array().expect("a list");
+    assert!(
+        backends.iter().all(|one| one["healthy"] == true),
+        "{checked}"
+    );
     let counts = json(&["balance", "stats", "--on", &lb]);
     let backends = counts["vips"][0]["backends"].as_array().expect("a list");
     let packets = |one: &serde_json::Value| one["packets"].as_u64().expect("a number");

@@ -6,6 +6,7 @@ mod address;
 mod ask;
 pub mod devlink;
 mod generic;
+mod ipip;
 mod link;
 mod monitor;
 mod peer;
